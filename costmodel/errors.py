@@ -4,11 +4,31 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from typing import Self
 
 
 class DseError(Exception):
     """A mistake in the user's input or surroundings, in one line (or one line per mistake)."""
+
+
+class ArgumentText(str):
+    """A line in which ``{max_days}`` is `max_days`; `flags` is the line with ``--max-days``."""
+
+    flags: str
+
+    def __new__(cls, text: str) -> Self:
+        """Make a line of a text with names of arguments in braces."""
+        message = super().__new__(cls, re.sub(r"\{(\w+)\}", r"\1", text))
+        message.flags = re.sub(r"\{(\w+)\}", lambda name: f"--{name[1].replace('_', '-')}", text)
+        return message
+
+    @classmethod
+    def joined(cls, start: str, parts: Sequence[Self]) -> Self:
+        """A line of other lines, between commas behind its start."""
+        message = cls(start + ", ".join(parts))
+        message.flags = start + ", ".join(part.flags for part in parts)
+        return message
 
 
 class ParameterError(DseError):
@@ -19,8 +39,8 @@ class ParameterError(DseError):
     """
 
     def __init__(self, text: str) -> None:
-        super().__init__(re.sub(r"\{(\w+)\}", r"\1", text))
-        self.flags = re.sub(r"\{(\w+)\}", lambda name: f"--{name[1].replace('_', '-')}", text)
+        super().__init__(str(ArgumentText(text)))
+        self.flags = ArgumentText(text).flags
 
 
 #: Most words that a message lists.
@@ -41,9 +61,7 @@ def shortened(text: str) -> str:
 #: What steers a terminal or turns the direction of writing.
 _STEERING = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 #: A password: of a URL, and as one of its options.
-_PASSWORDS = re.compile(
-    r"(?<=://)([^\s:/@]*):\S*@|(?i:((?:password|passwd|sslpassword)=))(?:[^\s&;'\"]*[^\s&;'\":])?"
-)
+_PASSWORDS = re.compile(r"(?<=://)([^\s:/@]*):\S*@|(?i:((?:password|passwd|sslpassword)=))(?:[^\s&;'\"]*[^\s&;'\":])?")
 
 
 def printable(text: str) -> str:

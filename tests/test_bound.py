@@ -40,9 +40,7 @@ def test_a_bound_is_never_above_the_best(seed, tmp_path, monkeypatch):
 
 def test_a_bound_says_that_it_is_no_certificate(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    study = Study.open(
-        Space.load("gpt_1t_power_split"), "split", storage="sqlite:///dse.db", sampler="random"
-    )
+    study = Study.open(Space.load("gpt_1t_power_split"), "split", storage="sqlite:///dse.db", sampler="random")
     study.run(40)
     assert main(["enumerate", "--bound", "split", "--evaluations", "1e4"]) == 0
     assert "no certificate" in " ".join(capsys.readouterr().out.split())
@@ -56,5 +54,5 @@ def test_a_bound_says_that_it_is_no_certificate(tmp_path, monkeypatch, capsys):
 def test_spaces_without_bounds_have_none(tmp_path, small_space):
     study = Study.open(Space.from_text(small_space), "few", storage=f"sqlite:///{tmp_path}/dse.db")
     study.run(10)
-    with pytest.raises(DseError, match="--reference few"):
+    with pytest.raises(DseError, match="reference few"):
         study_bound(study)

@@ -51,10 +51,7 @@ def test_studies_lists_counts_and_best_values(capsys, storage):
 def test_every_format_holds_the_same_designs(command, part, capsys, tmp_path):
     record = json.loads(printed(capsys, command, "small", "--format", "json"))
     numbers = [design["trial"] for design in record[part]]
-    assert (
-        list(pd.read_csv(io.StringIO(printed(capsys, command, "small", "--format", "csv")))["trial"])
-        == numbers
-    )
+    assert list(pd.read_csv(io.StringIO(printed(capsys, command, "small", "--format", "csv")))["trial"]) == numbers
     printed(capsys, command, "small", "-o", "table.parquet")
     assert list(pd.read_parquet(tmp_path / "table.parquet")["trial"]) == numbers
     printed(capsys, command, "small", "-o", "table.txt")
@@ -95,14 +92,37 @@ def test_files_hold_words_with_commas(tmp_path):
     pd.testing.assert_frame_equal(pd.read_parquet(tmp_path / "t.parquet").fillna("nothing"), whole)
 
 
-def test_a_long_table_shows_its_ends_on_a_terminal(storage):
+def test_a_long_table_shows_its_first_rows_and_how_to_see_the_others(storage):
     study = Study.load("small", storage=storage)
     shown = plain_text(designs_report(study, study.table, "trials", 100, most=10), 100)
     rows = [line for line in shown.splitlines() if line.split()[:1] and line.split()[0].isdigit()]
-    assert [int(row.split()[0]) for row in rows] == [*range(5), *range(25, 30)]
-    assert (
-        "the first and the last 5 of 30 trials; all of them: dse show small --trials -o trials.csv" in shown
-    )
+    assert [int(row.split()[0]) for row in rows] == [*range(10)]
+    last = " ".join(shown.split())
+    assert last.endswith("The first 10 of 30; --top 30 shows all, dse show small --trials -o trials.csv writes them.")
+
+
+@pytest.mark.parametrize("words", [[], ["--columns", "step_time"]])
+def test_show_prints_twenty_rows_unless_more_are_asked_for(storage, words, tmp_path, capsys):
+    show = ["show", "small", "--trials", *words]
+
+    def numbers(text):
+        return [int(line.split()[0]) for line in text.splitlines() if line.split()[:1] and line.split()[0].isdigit()]
+
+    assert main(show) == 0
+    printed = capsys.readouterr().out
+    assert numbers(printed) == [*range(20)]
+    assert "The first 20 of 30; --top 30 shows all" in printed
+    assert main([*show, "--top", "25"]) == 0
+    assert numbers(capsys.readouterr().out) == [*range(25)]
+    assert main([*show, "-o", str(tmp_path / "all.txt")]) == 0
+    assert numbers((tmp_path / "all.txt").read_text()) == [*range(30)]
+
+
+def test_a_printed_sweep_shows_twenty_rows(capsys):
+    words = ["evaluate", "gpt3_175b_1024_a100", "--set", "recompute=full", "--sweep", "tp", "--sweep", "pp=8,16"]
+    assert main([*words, "--sweep", "micro_batch_size"]) == 0
+    shown = capsys.readouterr().out
+    assert "The first 20 of 32; -o sweep.csv writes all." in shown
 
 
 @pytest.mark.parametrize("command", ["pareto small", "trials small", "enumerate small.yaml"])
@@ -156,14 +176,9 @@ LAYOUT = ("--set", "tp=8", "--set", "pp=16", "--set", "vpp=1", "--set", "micro_b
 
 def test_evaluate_prices_one_design(capsys):
     design = json.loads(
-        printed(
-            capsys, "evaluate", "gpt3_175b_1024_a100", *LAYOUT, "--set", "recompute=full", "--format", "json"
-        )
+        printed(capsys, "evaluate", "gpt3_175b_1024_a100", *LAYOUT, "--set", "recompute=full", "--format", "json")
     )
-    assert list(design) == [
-        *("feasible", "given", "params", "derived", "values", "margins", "breakdown"),
-        *RECORD_KEYS,
-    ]
+    assert list(design) == [*("feasible", "given", "params", "derived", "values", "margins", "breakdown"), *RECORD_KEYS]
     assert design["derived"] == {"dp": 8, "gradient_accumulation_steps": 192}
     assert design["feasible"] is True
     assert design["params"] == {
@@ -210,9 +225,7 @@ def test_enumerate_prices_all_and_finds_the_exact_front(capsys, small_space, tmp
     assert f"{len(exact['front'])} designs on the exact Pareto front" in report
 
 
-def test_an_interrupted_enumeration_writes_what_it_has_under_another_name(
-    capsys, monkeypatch, small_space, tmp_path
-):
+def test_an_interrupted_enumeration_writes_what_it_has_under_another_name(capsys, monkeypatch, small_space, tmp_path):
     (tmp_path / "small.yaml").write_text(small_space)
     legal = int(Space.load(tmp_path / "small.yaml").legal.count)
     monkeypatch.setattr("dse.searching.exact.exact_front.STEP", 20)

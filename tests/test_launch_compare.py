@@ -103,8 +103,8 @@ def test_compare_answers_first_and_limits_decide_the_exit_code(scripts, capsys):
     assert any(re.match(r"--tensor-model-parallel-size 8 to 4 +-[\d.]+ s ", line) for line in rest)
     assert main([*compare, "--max-memory", "80GB", "--max-step-time", "15", "--format", "json"]) == 1
     found = json.loads(capsys.readouterr().out)
-    assert re.fullmatch(r"--max-memory 80 GB: new\.sh needs 80\.\d GB, \d+ MB too much", found["exceeded"][0])
-    assert found["exceeded"][1].startswith("--max-step-time 15 s: new.sh needs")
+    assert re.fullmatch(r"new\.sh needs 80\.\d GB, \d+ MB more than the limit of 80 GB", found["exceeded"][0])
+    assert found["exceeded"][1].endswith("more than the limit of 15 s")
     assert found["step_time_change"] < 0
     assert main([*compare, "--max-memory", "85GB", "--max-step-time", "80 s"]) == 0
 
@@ -150,6 +150,15 @@ def test_a_design_that_does_not_fit_fails_a_comparison(scripts, tmp_path, capsys
     (tmp_path / "new.sh").write_text(changed(("tensor-model-parallel-size 8", "tensor-model-parallel-size 1")))
     assert main(["compare", "old.sh", "new.sh", "--system", "h100"]) == 1
     assert re.search(r"new\.sh does not fit: [\d.]+ GB too much", capsys.readouterr().out)
+
+
+def test_an_evaluated_launch_file_names_the_next_command(scripts, capsys):
+    assert main(["evaluate", "old.sh", "--system", "h100", "--set", "recompute=full"]) == 0
+    _, fits, *rest = capsys.readouterr().out.splitlines()
+    assert fits.startswith("Fits   tp 8, pp 4, dp 2, micro-batch 1,")
+    [command] = [line.removeprefix("Next   ") for line in rest if line.startswith("Next   ")]
+    assert command == "dse explain old.sh --system h100 --set recompute=full"
+    assert main(command.split()[1:]) == 0
 
 
 def test_a_launch_file_is_explained_like_a_trial(scripts, capsys):

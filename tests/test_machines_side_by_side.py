@@ -10,6 +10,7 @@ import pytest
 import dse
 from costmodel.errors import DseError
 from dse.cli import main
+from dse.records.selection import selected
 
 PLAN = ["plan", "llama3_8b", "--gpus", "8,16", "--system", "h100,b200", "--global-batch-size", "64"]
 
@@ -83,9 +84,7 @@ def test_a_row_that_does_not_fit_says_so(capsys):
 
 def test_different_batches_are_named(capsys):
     assert main(["plan", "llama3_8b", "--gpus", "8,24", "--system", "h100"]) == 0
-    assert re.search(
-        r"Batches differ \(\d+, \d+ sequences a step\)", " ".join(capsys.readouterr().out.split())
-    )
+    assert re.search(r"Batches differ \(\d+, \d+ sequences a step\)", " ".join(capsys.readouterr().out.split()))
 
 
 @pytest.mark.parametrize(("words", "message"), [
@@ -98,6 +97,44 @@ def test_mistakes_are_one_line(words, message, capsys):
     err = capsys.readouterr().err
     assert message in err
     assert len(err.splitlines()) == 1
+
+
+def test_the_rent_of_one_plan_is_part_of_its_answer(capsys):
+    words = ["plan", "llama3_8b", "--gpus", "8", "--system", "h100", "--global-batch-size", "64"]
+    assert main([*words, "--gpu-hour-price", "h100=2.5", "--tokens", "100B", "--format", "json"]) == 0
+    run = json.loads(capsys.readouterr().out)["front"][0]["run"]
+    assert run["run_cost_usd"] == pytest.approx(2.5 * run["gpu_hours"])
+    assert main([*words, "--gpu-hour-price", "2.5", "--tokens", "100B"]) == 0
+    first, use, *rest = capsys.readouterr().out.splitlines()
+    assert first.startswith("Llama 3.1 8B on 8 x h100_80g_dgx")
+    assert use.startswith("Use    tp ")
+    assert any(line.startswith("Run    100B tokens: ") and "at $2.50 per GPU-hour (rented)" in line for line in rest)
+    assert main([*words, "--gpu-hour-price", "2.5"]) == 0
+    rates = dse.Study.load("plan_llama3_8b_8").table.front().records()[0]["breakdown"]
+    rent = 2.5 * 1e9 / rates["tokens_per_second_per_gpu"] / 3600
+    assert f"Rent   ${rent:.1f} for 1B tokens at $2.50 a GPU-hour; --tokens 15T gives" in capsys.readouterr().out
+    assert main([*words, "--gpu-hour-price", "b200=2"]) == 1
+    assert "--gpu-hour-price: b200: not planned" in capsys.readouterr().err
+
+
+def test_a_plan_that_does_not_fit_names_an_option_in_the_table(capsys):
+    assert main(["plan", "llama3_70b", "--gpus", "8,32", "--system", "h100", "--global-batch-size", "64"]) == 0
+    assert "; enough: --gpus 32" in " ".join(capsys.readouterr().out.split())
+    with pytest.raises(DseError, match="; enough: gpus 32"):
+        dse.plan("llama3_70b", gpus=8, system="h100_80g_dgx", global_batch_size=64)
+
+
+def test_python_reads_arguments_where_commands_read_options(capsys):
+    said = []
+    dse.plan("llama3_8b", gpus=8, system="h100_80g_dgx", global_batch_size=64, note=said.append)
+    assert said[-1].startswith("assumed: seq_len 8192, precision bf16, framework megatron_core, headroom '4.8 %'")
+    with pytest.raises(DseError, match=r"^gpu_hour_price: of how many tokens"):
+        dse.plan("llama3_8b", gpus=8, system="h100_80g_dgx", gpu_hour_price=2.5)
+    study = dse.Study.load("plan_llama3_8b_8")
+    with pytest.raises(DseError, match=r"^sort: mfo: no column"):
+        selected(study, "front", sort="mfo")
+    assert main(["show", "plan_llama3_8b_8", "--sort", "mfo"]) == 1
+    assert "dse: --sort: mfo: no column" in capsys.readouterr().err
 
 
 def test_python_takes_plans_and_their_errors():

@@ -73,9 +73,7 @@ def test_a_headroom_that_is_neither_is_refused(headroom):
 
 
 def planned(headroom=None, framework=""):
-    question = Question(
-        model="llama3_8b", system="h100_80g_dgx", chips=8, headroom=headroom, framework=framework
-    )
+    question = Question(model="llama3_8b", system="h100_80g_dgx", chips=8, headroom=headroom, framework=framework)
     return planned_space(question)
 
 
@@ -84,7 +82,7 @@ def test_plans_leave_the_headroom_of_their_framework():
     by_all = planned(framework="torchtitan").data["constraints"]["fits_in_memory"]
     assert by_all == "peak_memory <= 0.833 * dram_capacity"
     assert planned("0").data["constraints"]["fits_in_memory"] == "peak_memory <= dram_capacity"
-    assert any(text.startswith("--headroom '4.8 %'") for text in planned().assumed)
+    assert any(text.startswith("headroom '4.8 %'") for text in planned().assumed)
     assert not any("headroom" in text for text in planned("0").assumed)
 
 

@@ -46,9 +46,7 @@ LLAMA_8B = ("llama3_8b", "--gpus", "8", "--system", "h100_80g_dgx")
 
 def test_a_question_without_a_file_is_answered(capsys):
     out, err = asked(capsys, *LLAMA_8B)
-    assert out.startswith(
-        "Llama 3.1 8B on 8 x h100_80g_dgx, megatron_core, bf16, 512 x 8,192 tokens a step\nUse "
-    )
+    assert out.startswith("Llama 3.1 8B on 8 x h100_80g_dgx, megatron_core, bf16, 512 x 8,192 tokens a step\nUse ")
     for line in ("fastest", "least memory", "Bottleneck: ", "Stored as study plan_llama3_8b_8."):
         assert line in out
     assert err == (
@@ -59,8 +57,8 @@ def test_a_question_without_a_file_is_answered(capsys):
 
 
 @pytest.mark.parametrize(("model", "said"), [
-    ("mixtral_8x7b", "--imbalance 1.3 (experts balanced by an auxiliary loss)"),
-    ("deepseek_v3", "--imbalance 1.1 (experts balanced by a bias of the router)"),
+    ("mixtral_8x7b", "imbalance 1.3 (experts balanced by an auxiliary loss)"),
+    ("deepseek_v3", "imbalance 1.1 (experts balanced by a bias of the router)"),
 ])  # fmt: skip
 def test_experts_are_as_balanced_as_the_framework_says(model, said):
     plan = planned(model, 128)

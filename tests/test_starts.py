@@ -96,7 +96,7 @@ def test_what_cannot_be_started_from_or_sought_is_refused(space, storage):
     study = Study.create(space, "refused", storage=storage, sampler="random")
     with pytest.raises(DseError, match="tp=3: not an option; tp can be 1, 2, 4, 8"):
         named_starts(space, ["tp=3"], rules)
-    with pytest.raises(DseError, match=r"--start 'tp': expected NAME=VALUE,\.\.\. or expert"):
+    with pytest.raises(DseError, match=r"^start 'tp': expected NAME=VALUE,\.\.\. or expert"):
         named_starts(space, ["tp"], rules)
     with pytest.raises(DseError, match="tq: no parameter of this space"):
         study.steer(None, named_starts(space, ["tq=8"], rules))

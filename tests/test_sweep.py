@@ -205,7 +205,7 @@ def test_a_picture_has_a_line_for_each_value_of_the_second_name(tmp_path):
     ("--designs designs.csv", "designs.csv: row 2: tp: 'x': expected a number"),
     ("--designs other.csv", "other.csv: column 'pq': not a name of space"),
     ("--designs empty.csv", "empty.csv: holds no designs"),
-    ("--sweep tp -o table.xlsx", "end the name in .txt, .csv, .json, .parquet or .svg"),
+    ("--sweep tp -o table.xlsx", "end the name in .txt, .csv, .json, .parquet, .svg, .png or .pdf"),
     ("-o one.svg", "a picture needs a name to draw over"),
 ])  # fmt: skip
 def test_mistakes_are_one_line(arguments, message, capsys, tmp_path):

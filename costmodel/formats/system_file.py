@@ -34,7 +34,10 @@ def system_names() -> list[str]:
 def load_system(name_or_path: str | Path) -> System:
     """A system by the name of one that ships, or by path.
 
-    Raises `DseError` with one line for each mistake in the file.
+    Raises
+    ------
+    DseError
+        With one line for each mistake in the file.
     """
     name, _, section = shipped.opened(name_or_path, "systems")
     system = read_system(section, name)

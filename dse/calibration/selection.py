@@ -50,10 +50,18 @@ def folds(groups: Sequence[str], most: int, seed: int) -> list[BoolArray]:
 def selected(
     rows: Measurements, constants: Sequence[Constant], others: Mapping[str, float], *, seed: int = 0
 ) -> Selection:
-    """Constants that rows of one kind determine, and their values.
+    """The constants that rows tell, and their values.
 
-    `constants` may be fitted, the better known first; `others` are the values of all constants before. [SI units]
-    `seed` chooses the rows that are held out together. [-]
+    Parameters
+    ----------
+    rows : Measurements
+        Of one kind.
+    constants : sequence of Constant
+        That may be fitted, the better known first.
+    others : mapping of str to float
+        Values of all constants before. [SI units]
+    seed : int
+        Of the choice of the rows held out together.
 
     Notes
     -----
@@ -83,7 +91,16 @@ def indistinct(
 ) -> dict[str, str]:
     """Constants that rows cannot determine beside those already fitted, by name, and why.
 
-    `constants` stand in order, the better known first; `others` are the values of all constants before. [SI units]
+    Parameters
+    ----------
+    fit : Fit
+        Constants that are fitted already.
+    constants : sequence of Constant
+        Others, the better known first.
+    rows : Measurements
+        Of one kind.
+    others : mapping of str to float
+        Values of all constants before. [SI units]
 
     Notes
     -----
@@ -178,9 +195,14 @@ def _is_better(before: State, after: State, others: Mapping[str, float]) -> bool
 
 
 def are_closer(ratios: FloatArray, than: FloatArray, *, errors: float = BETTER) -> bool:
-    """Returns whether predictions are closer to measurements than others, by more than a number of standard errors.
+    """Whether predictions are closer to measurements than others, by more standard errors than chance is.
 
-    `ratios` and `than` are logarithms of predicted over measured times, (rows,), at least two. [-]
+    Parameters
+    ----------
+    ratios, than : (rows,) array
+        Logarithms of predicted over measured times, at least two. [-]
+    errors : float
+        Standard errors of the difference. [-]
     """
     gain = np.abs(than) - np.abs(ratios)
     return bool(gain.mean() > errors * gain.std(ddof=1) / np.sqrt(len(gain)))

@@ -18,12 +18,7 @@ from dse.records.text import plain_text, show
 from dse.storage.atomic_files import refuges
 
 #: Ending of a file -> what is written there.
-TABLE_ENDINGS: Final[Mapping[str, str]] = {
-    ".txt": "table",
-    ".csv": "csv",
-    ".json": "json",
-    ".parquet": "parquet",
-}
+TABLE_ENDINGS: Final[Mapping[str, str]] = {".txt": "table", ".csv": "csv", ".json": "json", ".parquet": "parquet"}
 
 #: Ending of a file -> form of the picture in it.
 PICTURES: Final[Mapping[str, str]] = {f".{form}": form for form in ("svg", "png", "pdf")}
@@ -31,6 +26,8 @@ PICTURES: Final[Mapping[str, str]] = {f".{form}": form for form in ("svg", "png"
 #: Form of a table or a picture -> ending of its file.
 ENDINGS: Final[Mapping[str, str]] = {form: ending for ending, form in {**TABLE_ENDINGS, **PICTURES}.items()}
 
+#: Rows that a table shows where it is not written to a file. [-]
+MOST_ROWS: Final = 20
 #: A table in a file leaves nothing out. [characters]
 FILE_WIDTH: Final = 400
 

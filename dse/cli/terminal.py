@@ -54,9 +54,7 @@ def plain_stream(stream: TextIO) -> TextIO:
 INTERRUPTED: Final = 130
 
 #: Signals that interrupt; Windows has no SIGHUP.
-ENDING: Final = tuple(
-    getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)
-)
+ENDING: Final = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
 
 
 @contextmanager
@@ -96,7 +94,7 @@ def leave(number: int, frame: FrameType | None) -> NoReturn:
 def say(message: str) -> None:
     """Print lines on stderr that steer no terminal and tell no password."""
     with suppress(OSError):  # a terminal that is gone, or a full disk: nobody can read it
-        for line in message.splitlines():
+        for line in getattr(message, "flags", message).splitlines():
             print(f"dse: {printable(masked(line))}", file=sys.stderr)
 
 

@@ -41,9 +41,19 @@ class Box:
 
 
 def hypervolume(costs: FloatArray, reference: FloatArray) -> float:
-    """Exact measure of the space between points, (points, objectives), and a reference point. [-]
+    """Exact measure of the space between some points and a reference point.
 
-    Less is better; points that are not below the reference everywhere add nothing.
+    Parameters
+    ----------
+    costs : (points, objectives) array
+        Less is better; points that are not below the reference everywhere add nothing. [-]
+    reference : (objectives,) array
+        The far corner. [-]
+
+    Returns
+    -------
+    volume : float
+        [-]
 
     Notes
     -----
@@ -63,9 +73,19 @@ def hypervolume(costs: FloatArray, reference: FloatArray) -> float:
 
 
 def history(costs: FloatArray, reference: FloatArray) -> FloatArray:
-    """Hypervolume after each of the points, (points,), in their order. [-]
+    """Hypervolume after each of the points, in their order.
 
-    Less is better; rows with a NaN, of infeasible designs, add nothing.
+    Parameters
+    ----------
+    costs : (points, objectives) array
+        Less is better; rows with a NaN (an infeasible design) add nothing. [-]
+    reference : (objectives,) array
+        The far corner. [-]
+
+    Returns
+    -------
+    volumes : (points,) array
+        Never falls. [-]
     """
     added = np.zeros(len(costs))
     inside = (costs < reference).all(axis=1)

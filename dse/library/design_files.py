@@ -7,7 +7,7 @@ import shlex
 from pathlib import Path
 from typing import Final
 
-from costmodel.errors import DseError, suggestion
+from costmodel.errors import DseError, ParameterError, suggestion
 from costmodel.formats import shipped
 from costmodel.formats.input_files import content
 from costmodel.profiles.files import FILES, FileKind, kind_named, kind_of
@@ -132,7 +132,7 @@ def checked_kind(path: Path, profile: str | None) -> FileKind:
     if kind is None and asked is None:
         what = "empty" if not content(path, 1) else "unrecognized content"
         titles = ", ".join(kind.title for kind in FILES)
-        raise DseError(f"{path}: {what}; give {titles}, or name its kind with --profile")
+        raise ParameterError(f"{path}: {what}; give {titles}, or name its kind with {{profile}}")
     if kind is not None and asked not in (None, kind.name):
-        raise DseError(f"{path}: is {kind.title}; leave out --profile {profile}, which does not evaluate it")
+        raise ParameterError(f"{path}: is {kind.title}; leave out {{profile}} {profile}, which does not evaluate it")
     return kind or kind_named(str(asked))

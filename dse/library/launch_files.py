@@ -98,10 +98,9 @@ class LaunchPair:
         """A line for each limit that the second design exceeds, its own memory too. [B], [s]"""
         space, record = self.spaces[1], self.records[1]
         wanted = {"peak_memory_bytes": (max_memory, "B"), "step_time_s": (max_step_time, "s")}
-        names = {"peak_memory_bytes": "--max-memory", "step_time_s": "--max-step-time"}
         lines = [
-            f"{names[key]} {readable(most, unit)}: {self.files[1]} needs {readable(value, unit)}, "
-            f"{readable(value - most, unit)} too much"
+            f"{self.files[1]} needs {readable(value, unit)}, {readable(value - most, unit)} more than the limit "
+            f"of {readable(most, unit)}"
             for key, (most, unit) in wanted.items()
             if most is not None and (value := record["breakdown"][key]) > most
         ]

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from costmodel.columns import short_repr
-from costmodel.errors import ParameterError
+from costmodel.errors import ArgumentText, ParameterError
 from costmodel.formats.quantity import readable
 from costmodel.training.design import DesignPoints
 from dse.exporting.launch.launch import Launch, refusals
@@ -160,8 +160,8 @@ class PlannedStudy:
     faster: FasterElsewhere | None = None  #: what no software is asked to run
 
     @property
-    def assumed(self) -> tuple[str, ...]:
-        """Options that were not given, with what they were taken to be."""
+    def assumed(self) -> tuple[ArgumentText, ...]:
+        """Arguments that were left out, with the values that are assumed."""
         return self.planned.assumed
 
     def __str__(self) -> str:
@@ -179,8 +179,8 @@ def plan(
     progress_of: Callable[[Space], AbstractContextManager[Shown]] = lambda space: nullcontext(),
     seq_len: int | None = None, global_batch_size: int | None = None, batch_tokens: float | None = None,
     precision: Sequence[str] = (), framework: str = "", imbalance: float | None = None,
-    headroom: str | None = None, max_days: float | None = None, set: Mapping[str, Any] | None = None,
-    note: Callable[[str], None] = lambda text: None,
+    headroom: str | None = None, max_days: float | None = None, gpu_hour_price: float | None = None,
+    set: Mapping[str, Any] | None = None, note: Callable[[str], None] = lambda text: None,
 ) -> PlannedStudy:  # fmt: skip
     """How to split a model over so many chips: every legal layout is priced, the best are kept as a study.
 
@@ -223,6 +223,8 @@ def plan(
         measured peaks of the framework exceed predicted ones.
     max_days : float, optional
         Days that the run of `tokens` may take. [-]
+    gpu_hour_price : float, optional
+        Rent of a GPU for an hour, for the cost of the run of `tokens`; by default the GPUs are owned. [$]
     set : mapping, optional
         Values of the layout to fix, such as ``{"tp": 8}``.
     note : callable
@@ -233,13 +235,14 @@ def plan(
     DseError
         If no layout fits, saying how many chips would do; or an option is wrong.
     """
-    if max_days and not tokens:
-        raise ParameterError("{max_days}: of how many tokens? name them with {tokens}, such as 15T")
+    for name, value in (("max_days", max_days), ("gpu_hour_price", gpu_hour_price)):
+        if value and not tokens:
+            raise ParameterError(f"{{{name}}}: of how many tokens? name them with {{tokens}}, such as 15T")
     question = Question(
         model=str(model), system=str(system), chips=gpus, seq_len=seq_len, sequences=global_batch_size,
         batch_tokens=batch_tokens, precision=precision, framework=framework, imbalance=imbalance,
         headroom=headroom, max_days=max_days, pins=set or {},
-        tokens=counted_tokens(tokens) if tokens else None,
+        tokens=counted_tokens(tokens) if tokens else None, gpu_hour_price=gpu_hour_price,
     )  # fmt: skip
     return planned_study(
         question, objective=objective, budget=budget, study=study, save=save, storage=storage,
@@ -257,7 +260,7 @@ def planned_study(
     for text in planned.model.notes:
         note(text)
     if planned.assumed:
-        note(f"assumed: {', '.join(planned.assumed)}")
+        note(ArgumentText.joined("assumed: ", planned.assumed))
     space = planned.space.with_objectives(objective) if objective else planned.space
     if save:
         data = {**planned.data, "name": Path(save).stem}
@@ -280,9 +283,7 @@ def answer(
         found = stored_front(exact, name, storage=storage, again=again)
     else:
         with progress_of(space) as progress:
-            found = searched(
-                space, name, budget, storage=storage, again=again, workers=workers, progress=progress
-            )
+            found = searched(space, name, budget, storage=storage, again=again, workers=workers, progress=progress)
     if exact is None:
         return PlannedStudy(Study.load(found.name, storage=storage), planned, None)
     faster = faster_elsewhere(question, planned, exact, workers)
@@ -328,9 +329,7 @@ def what_would_do(question: Question, planned: Planned) -> str:
         f"none of {space.legal.count:,.0f} layouts fits on {question.chips:,} GPUs: the smallest needs "
         f"{readable(-found.margin, found.unit)} more per GPU ({design_text(space, found.params)})"
     )
-    if question.headroom != NO_HEADROOM and fits(
-        planned_space(replace(question, headroom=NO_HEADROOM)).space
-    ):
+    if question.headroom != NO_HEADROOM and fits(planned_space(replace(question, headroom=NO_HEADROOM)).space):
         text += "; without free memory some fit: {headroom} 0"
     for times in MULTIPLES:
         other = with_chips(question, planned, times * question.chips)

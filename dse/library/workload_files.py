@@ -86,10 +86,7 @@ def evaluated_file(
 ) -> dict[str, Any]:
     """The JSON of a file; `options` are those of each kind, None where they are not given."""
     kind = checked_kind(path, profile)
-    given = {
-        own: {name: value for name, value in named.items() if value is not None}
-        for own, named in options.items()
-    }
+    given = {own: {name: value for name, value in named.items() if value is not None} for own, named in options.items()}
     own = given.pop(kind.name, {})
     if other := next((name for named in given.values() for name in named), None):
         raise ParameterError(f"{{{other}}}: not an option of {kind.title}, which {path} is")
@@ -199,10 +196,10 @@ def network_of(
         revision = WITH_FILE if busbw else WITH_LINKS
     if REVISIONS[revision].bandwidth == "file":
         if not busbw:
-            raise DseError(f"{revision}: takes its bandwidths from a file; name one with --busbw")
+            raise ParameterError(f"{revision}: takes its bandwidths from a file; name one with {{busbw}}")
         return load_busbw(Path(busbw)), revision
     if busbw:
-        raise DseError(f"{revision}: takes no --busbw any more; leave it out, or take --profile {WITH_FILE}")
+        raise ParameterError(f"{revision}: takes no {{busbw}} any more; leave it out, or take {{profile}} {WITH_FILE}")
     gpu = gpu_type or USUAL_GPU
     if nvlink_bandwidth is None and gpu_type is None:
         say(f": no --gpu-type named, so priced on {gpu}s")
@@ -221,7 +218,7 @@ def check_header(path: Path, file: WorkloadFile, revision: str, gpus: int | None
     if lacking:
         raise DseError(f"{path}:1: {', '.join(lacking)}: missing; {revision} needs them")
     if gpus is None and GPUS not in file.tokens:
-        raise DseError(f"{path}:1: {GPUS}: missing; say how many there are with --gpus")
+        raise ParameterError(f"{path}:1: {GPUS}: missing; say how many there are with {{gpus}}")
     written = file.tokens.get(GPUS)
     if gpus is not None and written is not None and int(float(written)) != gpus:
         say(f":1: {GPUS}: {written} there, and {gpus} counted")

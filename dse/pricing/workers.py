@@ -13,7 +13,7 @@ from functools import cache, lru_cache, partial
 from random import Random
 from typing import Any, Final, Literal, TypeVar, get_args
 
-from costmodel.errors import DseError
+from costmodel.errors import DseError, ParameterError
 from costmodel.installation import installation
 from costmodel.profiles.registry import Profile, register_profile, register_work, registered, registered_work
 from costmodel.profiles.rules import Rules, WorkloadRules
@@ -77,11 +77,7 @@ class Pricer:
 
 
 def _sent_pricer(
-    text: str,
-    profile: str,
-    functions: Sequence[UnitFunction],
-    own_profile: Profile | None,
-    own_work: Rules[Any] | None,
+    text: str, profile: str, functions: Sequence[UnitFunction], own_profile: Profile | None, own_work: Rules[Any] | None
 ) -> Pricer:
     """What a worker makes of what it gets: the user's own becomes known there too."""
     OWN.update({function.name: function for function in functions})
@@ -197,11 +193,11 @@ def _cluster(scheduler: str | None) -> Any:
     try:
         from distributed import Client
     except ImportError:
-        raise DseError(f"--backend dask needs the extra: {installation('dask')}") from None
+        raise ParameterError(f"{{backend}} dask needs the extra: {installation('dask')}") from None
     from joblib import parallel_config
 
     if scheduler is None:
-        raise DseError("--backend dask: name the cluster with --scheduler, such as tcp://10.0.0.1:8786")
+        raise ParameterError("{backend} dask: name the cluster with {scheduler}, such as tcp://10.0.0.1:8786")
     stack = ExitStack()
     try:
         stack.enter_context(Client(scheduler, timeout="10s", set_as_default=True))

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 
 from costmodel.columns import BoolArray
-from costmodel.errors import DseError, suggestion
+from costmodel.errors import ParameterError, suggestion
 from dse.pricing.evaluation import evaluate
 from dse.pricing.space_rules import rules_for
 from dse.records.text import UNITS
@@ -54,7 +54,7 @@ def selected(
         frame = table.to_frame()
         names = column_names(study.space, frame)
         if sort not in names:
-            raise DseError(f"--sort: {sort}: no column of this study{suggestion(sort, names)}")
+            raise ParameterError(f"{{sort}}: {sort}: no column of this study{suggestion(sort, names)}")
         order = frame[names[sort]].reset_index(drop=True).sort_values(ascending=not descending, kind="stable")
         table = table.take(order.index.to_numpy())
     return table if top is None else table.take(np.arange(min(top, len(table))))

@@ -126,10 +126,11 @@ def gpu_word(space: Space) -> str:
     return "GPU" if np.max(space.system.chip.compute_capability) else "chip"
 
 
-def layout_text(space: Space, record: Record, names: Iterable[str] | None = None) -> str:
-    """A design in words: its layout, then the parameters of its machine."""
+def layout_text(space: Space, record: Record, names: Iterable[str] | None = None, *, brief: bool = False) -> str:
+    """A design in words: its layout, then the parameters of its machine; `brief`: no other parameters."""
     known, machine = known_values(space, record), machine_parameters(space)
-    others = [name for name in space.by_name if name not in {*LAYOUT, *space.kernel_columns}]
+    skipped = {*LAYOUT, *space.kernel_columns}
+    others = [name for name in space.by_name if name not in skipped and not brief]
     order = [*LAYOUT, *(n for n in others if n not in machine), *(n for n in others if n in machine)]
     wanted = order if names is None else [name for name in order if name in {*names}]
     return joined(value_text(space, name, known[name], full=names is None) for name in wanted if name in known)
@@ -295,9 +296,9 @@ def broken_limits(space: Space, record: Record) -> list[Constraint]:
     return [limit for limit, margin in margins.items() if margin is None or not margin >= 0]
 
 
-def verdict_line(space: Space, record: Record) -> Line:
+def verdict_line(space: Space, record: Record, *, brief: bool = False) -> Line:
     """A design with its numbers behind the verdict: fits, tight, or by how much it does not fit."""
-    text = f"{layout_text(space, record)}: {numbers_text(space, record)}"
+    text = f"{layout_text(space, record, brief=brief)}: {numbers_text(space, record)}"
     tight = memory_verdict(space, record) == TIGHT
     if record["feasible"]:
         return ("Tight" if tight else "Fits"), text

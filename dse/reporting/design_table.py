@@ -407,6 +407,11 @@ def drawn(columns: Sequence[Column]) -> list[RenderableType]:
     ]
 
 
+def rest_text(rows: int, shown: int, more: str) -> str:
+    """The line below the first rows of a table: how to see the others."""
+    return f"The first {shown} of {rows:,}; {more}."
+
+
 @dataclass(frozen=True)
 class Lines:
     """Lines that are printed as they are."""

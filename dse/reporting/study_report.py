@@ -169,14 +169,18 @@ def spread(count: int, shown: int, always: Sequence[int]) -> list[int]:
 
 
 def evaluation_report(
-    space: Space, record: Record, width: int, *, instead: str = "", commands: Sequence[str] = ()
-) -> Report:
-    """An evaluated design: whether it fits, its numbers, what would fit instead, then its parts."""
+    space: Space, record: Record, width: int, *, instead: str = "", commands: Sequence[str] = (),
+    brief: bool = False,
+) -> Report:  # fmt: skip
+    """An evaluated design: whether it fits, its numbers, what would fit instead, then its parts.
+
+    With `brief`, the first lines name the sizes of groups and batches, and no switches.
+    """
     heading: list[Line] = [("", question_text(space, record))]
     if math.isnan(record["breakdown"]["step_time_s"]):
         text = f"The profile has no number for {layout_text(space, record)}."
         return [*wrapped([*heading, ("", text)], width)]
-    lines = [*heading, verdict_line(space, record)]
+    lines = [*heading, verdict_line(space, record, brief=brief)]
     lines += [("Instead", f"{instead}.")] if instead else []
     if "evidence" in record:
         lines.append(("Interval", f"{EVIDENCE_TEXTS[record['evidence']]}."))
@@ -296,12 +300,14 @@ def listing(rows: Sequence[Mapping[str, Any]], width: int) -> Report:
     return [*drawn(kept), *below]
 
 
-def plan_report(study: BaseStudy, counts: str, notes: Sequence[str], commands: Sequence[str], width: int) -> Report:
+def plan_report(
+    study: BaseStudy, counts: str, notes: Sequence[str], commands: Sequence[str], width: int, more: Sequence[Line] = ()
+) -> Report:
     """The answer of a plan: the layout to use, a second one, the run, the next commands; then the front."""
     front, space = study.table.front().records(), study.space
     if not front:
         return [Text(f"Study {study.name}: no layout fits.")]
-    answer = [("", question_text(space, front[0])), *front_lines(space, front, commands)]
+    answer = [("", question_text(space, front[0])), *front_lines(space, front, ()), *more, *next_lines(commands)]
     return [
         *wrapped(answer, width),
         Text(),

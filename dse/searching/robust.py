@@ -10,7 +10,7 @@ import numpy as np
 from optuna.trial import FrozenTrial
 
 from costmodel.columns import IntArray
-from costmodel.errors import DseError
+from costmodel.errors import ParameterError
 from dse.fronts.hypervolume import Box
 from dse.pricing.evaluation import evaluate
 from dse.pricing.space_rules import rules_for
@@ -32,9 +32,9 @@ class RobustStudy(BaseStudy):
 
     def __init__(self, study: BaseStudy) -> None:
         if study.space.inner:
-            raise DseError(
+            raise ParameterError(
                 f"study {study.name!r}: has exact parameters, whose winners were chosen by predictions; "
-                "search with --robust instead"
+                "search with {robust} instead"
             )
         stored: StoredStudy = study._stored
         super().__init__(stored, study.space.robust(), study.storage)
@@ -61,18 +61,14 @@ class RobustStudy(BaseStudy):
         columns = self.space.encode([trial.params for trial in trials])
         found = evaluate(self.space, columns, rules=rules_for(self.space, self.profile))
         minimize = np.array([objective.direction == "minimize" for objective in self.space.objectives])
-        judged = replace(
-            nominal.columns, objectives=finite(found, minimize)[0], feasible=found.feasible, winners=None
-        )
+        judged = replace(nominal.columns, objectives=finite(found, minimize)[0], feasible=found.feasible, winners=None)
         attributes = trial_attributes(self.space, found)
         own = {trial.number: place for place, trial in enumerate(trials)}
 
         def load(ids: IntArray) -> list[FrozenTrial]:
             wanted = {int(one) for one in ids}
             return [
-                with_attributes(trial, attributes[own[trial.number]])
-                for trial in trials
-                if trial._trial_id in wanted
+                with_attributes(trial, attributes[own[trial.number]]) for trial in trials if trial._trial_id in wanted
             ]
 
         return TrialTable(self.space, judged, load, self.profile)

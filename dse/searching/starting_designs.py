@@ -7,7 +7,7 @@ from typing import Final
 
 import numpy as np
 
-from costmodel.errors import DseError
+from costmodel.errors import DseError, ParameterError
 from costmodel.profiles.rules import WorkloadRules
 from dse.fronts.hypervolume import Box
 from dse.fronts.pareto import as_costs
@@ -38,7 +38,7 @@ def named_starts(space: Space, texts: Sequence[str], rules: WorkloadRules) -> di
             continue
         pairs = [part.partition("=") for part in text.replace(",", " ").split()]
         if not pairs or not all(name and sign and value for name, sign, value in pairs):
-            raise DseError(f"--start {text!r}: expected NAME=VALUE,... or {EXPERT}")
+            raise ParameterError(f"{{start}} {text!r}: expected NAME=VALUE,... or {EXPERT}")
         values: Params = {name: value for name, _, value in pairs}
         starts[f"start_{number}"] = {
             name: space.by_name[name].accepted(space.in_file(name, value)) if name in space.by_name else value

@@ -15,7 +15,7 @@ from optuna.samplers import BaseSampler
 from optuna.trial import FrozenTrial, TrialState
 
 from costmodel.columns import IntArray
-from costmodel.errors import DseError
+from costmodel.errors import DseError, ParameterError
 from dse.fronts.hypervolume import Box
 from dse.pricing.space_rules import NATIVE, rules_for
 from dse.pricing.workers import Jobs
@@ -117,9 +117,7 @@ class BaseStudy:
         attributes = new_attributes(space, sampler or DEFAULT_SAMPLER, seed, profile)
         with Store(storage, "create") as store:
             if store.find(name):
-                raise DseError(
-                    f"study {name!r}: already in {store.where}; continue it, or choose another name"
-                )
+                raise DseError(f"study {name!r}: already in {store.where}; continue it, or choose another name")
             return cls(new_study(store, name, space, attributes), space, storage)
 
     @classmethod
@@ -154,9 +152,7 @@ class BaseStudy:
             If it has another seed, sampler or profile than asked for.
         """
         storage, name = storage_url(storage), name or space.name
-        sampler_choice(
-            sampler or DEFAULT_SAMPLER
-        )  # a wrong name is reported before a database comes into being
+        sampler_choice(sampler or DEFAULT_SAMPLER)  # a wrong name is reported before a database comes into being
         rules_for(space, profile or NATIVE)
         with Store(storage, "create") as store:
             stored = store.find(name)
@@ -175,9 +171,9 @@ class BaseStudy:
         has = {"seed": self.plan.seed, "sampler": self.plan.sampler, "profile": self.profile}
         for what, value in asked.items():
             if value is not None and value != has[what]:
-                raise DseError(
+                raise ParameterError(
                     f"study {self.name!r}: has {what} {has[what]}, not {value}; continue it with "
-                    f"`dse resume {quote(self.name)}`, or start another with --study"
+                    f"`dse resume {quote(self.name)}`, or start another with {{study}}"
                 )
 
     def _refuse_other(self, space: Space) -> None:
@@ -208,9 +204,7 @@ class BaseStudy:
         with Store(self.storage, "read") as store, store.snapshot():
             columns = store.columns(self._stored, attribute=BREAKDOWN)
             columns = columns.take(np.flatnonzero(columns.numbers >= self.attributes.get(ACCEPTED, 0)))
-            changed = price_change(
-                store, self._stored, columns, self.space, rules_for(self.space, self.profile)
-            )
+            changed = price_change(store, self._stored, columns, self.space, rules_for(self.space, self.profile))
         return [*self.other_version(), changed] if changed else []
 
     def other_version(self) -> list[str]:
@@ -244,9 +238,7 @@ class BaseStudy:
         with Store(self.storage, "read") as store, store.snapshot():
             columns = store.columns(self._stored, attribute=BREAKDOWN)
             columns = columns if most is None else spread(columns, most)
-            yield from mismatches(
-                store, self._stored, columns, self.space, rules_for(self.space, self.profile), jobs
-            )
+            yield from mismatches(store, self._stored, columns, self.space, rules_for(self.space, self.profile), jobs)
 
     @property
     def foreign(self) -> int:
@@ -373,12 +365,7 @@ class BaseStudy:
                     keys = [objective.key for objective in self.space.objectives]
                     found = winner_columns(keys, columns, stored_winners(store, self._stored, keys))
                 self._table = TrialTable(
-                    self.space,
-                    columns,
-                    self._trials,
-                    self.profile,
-                    found,
-                    Details(self.storage, self._stored),
+                    self.space, columns, self._trials, self.profile, found, Details(self.storage, self._stored)
                 )
                 self._counts = counts
             return self._table
@@ -414,7 +401,7 @@ class BaseStudy:
         if trial is None:
             table, rows = table.front(), np.arange(1)
             if not len(table):
-                raise DseError(f"study {self.name!r}: has found nothing feasible yet; name a --trial")
+                raise ParameterError(f"study {self.name!r}: has found nothing feasible yet; name a {{trial}}")
         elif not rows.size:
             table = self.table
             rows = np.flatnonzero(table.numbers == trial)

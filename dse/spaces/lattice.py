@@ -33,7 +33,13 @@ Move = tuple[tuple[int, float], ...]
 
 
 class Lattice:
-    """The designs of a space as a table of places, (designs, parameters)."""
+    """The designs of a space as a table of places, (designs, parameters).
+
+    Parameters
+    ----------
+    space : Space
+        Where the designs come from.
+    """
 
     def __init__(self, space: Space) -> None:
         self.space = space

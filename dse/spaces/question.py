@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
-from costmodel.errors import DseError, ParameterError
+from costmodel.errors import ArgumentText, DseError, ParameterError
 from costmodel.formats import shipped
 from costmodel.formats.framework_file import Framework, load_framework
 from costmodel.formats.hugging_face import import_model, is_configuration
@@ -26,6 +26,7 @@ from costmodel.training.numerics import BALANCING
 from costmodel.training.recompute_modules import MODULES
 from dse.predictions.memory_fit import peak_spread
 from dse.spaces.sections.frameworks import refused_model
+from dse.spaces.sections.training_run import RENTAL
 from dse.spaces.space import Space
 
 #: Tokens of a step where nothing is said: of models below, and from, so many parameters.
@@ -61,14 +62,11 @@ class Question:
     batch_tokens: float | None = None  #: about so many in a step; None: by the size of the model
     precision: Sequence[str] = ()  #: formats to choose from; () is bf16
     framework: str = ""  #: "": the system's usual one, or `USUAL_FRAMEWORK`
-    imbalance: float | None = (
-        None  #: tokens of the fullest rank of experts over the mean; None: the framework's
-    )
-    headroom: str | None = (
-        None  #: memory of a chip that stays free, such as "4 GB" or "5 %"; None: by its peaks
-    )
+    imbalance: float | None = None  #: tokens of the fullest rank of experts over the mean; None: the framework's
+    headroom: str | None = None  #: memory of a chip that stays free, such as "4 GB" or "5 %"; None: by its peaks
     any_software: bool = False  #: whether layouts count that the framework cannot run
     tokens: float | None = None  #: of the whole run
+    gpu_hour_price: float | None = None  #: rent of a GPU for an hour, with `tokens`; None: owned [$]
     max_days: float | None = None  #: that the whole run may take
     pins: Mapping[str, Any] = field(default_factory=dict)  #: values of the layout that are fixed
 
@@ -92,7 +90,7 @@ class Planned:
     model: PlannedModel
     framework: Framework
     runnable: bool  #: whether layouts are held to what the framework can run
-    assumed: tuple[str, ...]  #: options that nobody gave
+    assumed: tuple[ArgumentText, ...]  #: arguments that were left out, with their values
 
 
 def planned_model(word: str, seq_len: int | None = None) -> PlannedModel:
@@ -102,9 +100,7 @@ def planned_model(word: str, seq_len: int | None = None) -> PlannedModel:
     """
     if is_configuration(Path(word)):
         found = import_model(Path(word), seq_len=seq_len)
-        return PlannedModel(
-            found.model.name, {"name": found.model.name, **found.fields}, found.model, found.notes
-        )
+        return PlannedModel(found.model.name, {"name": found.model.name, **found.fields}, found.model, found.notes)
     shape = load_model(word)
     if not isinstance(shape, ModelShape):
         raise DseError(f"{word}: no transformer; plans are of transformers")
@@ -137,7 +133,7 @@ def planned_space(question: Question) -> Planned:
     if question.pins:
         space = space.pinned(question.pins)
         data = {**space.data}
-    assumed = (*plan.assumed(question.chips),)
+    assumed = tuple(ArgumentText(f"{{{name}}} {text}") for name, text in plan.assumed(question.chips))
     return Planned(data, space, model, plan.framework, not question.any_software, assumed)
 
 
@@ -257,9 +253,7 @@ class _Layouts:
         for column, runs in self.runs.items():
             idle = usual.get(column) if runs.where else None  # of designs that ask for none
             if column in opened:
-                opened[column] = [
-                    value for value in opened[column] if str(value) in runs.words or value == idle
-                ]
+                opened[column] = [value for value in opened[column] if str(value) in runs.words or value == idle]
         for module in MODULES:
             if self.runs and module.name not in self.framework.modules:
                 opened.pop(module.column, None)
@@ -360,7 +354,7 @@ class _Layouts:
             "model": self.model.written,
             "system": self.question.system,
             "framework": framework,
-            **({"run": {"tokens": int(self.question.tokens)}} if self.question.tokens else {}),
+            **self.run,
             "given": given,
             "parameters": parameters,
             "derived": derived,
@@ -368,26 +362,34 @@ class _Layouts:
             "objectives": {"minimize": ["step_time", "peak_memory"]},
         }
 
-    def assumed(self, chips: int) -> Iterator[str]:
-        """What was not asked for, and so assumed, each with the option that would say otherwise."""
+    @property
+    def run(self) -> dict[str, Any]:
+        """The section of the whole run; none without tokens."""
+        asked = self.question
+        rent = {RENTAL: f"{asked.gpu_hour_price:g} $/h"} if asked.gpu_hour_price else {}
+        return {"run": {"tokens": int(asked.tokens), **rent}} if asked.tokens else {}
+
+    def assumed(self, chips: int) -> Iterator[tuple[str, str]]:
+        """Arguments that were left out, each with the value that is assumed."""
         asked, batch = self.question, self.batch(chips)
         if not asked.seq_len:
-            yield f"--seq-len {self.seq_len}"
+            yield "seq_len", f"{self.seq_len}"
         if not asked.sequences:
-            yield f"--global-batch-size {batch} ({batch * self.seq_len / 1e6:.1f} million tokens)"
+            yield "global_batch_size", f"{batch} ({batch * self.seq_len / 1e6:.1f} million tokens)"
         if not asked.precision:
-            yield "--precision bf16"
+            yield "precision", "bf16"
         if not asked.framework:
-            yield f"--framework {self.framework.name}"
+            yield "framework", f"{self.framework.name}"
         if asked.headroom is None:
             spread = peak_spread(self.framework.name)
             yield (
-                f"--headroom '{100 * spread.headroom_share:.2g} %' (9 of 10 measured peaks of "
-                f"{spread.software} are at most {spread.high:g} times the prediction)"
+                "headroom",
+                f"'{100 * spread.headroom_share:.2g} %' (9 of 10 measured peaks of "
+                f"{spread.software} are at most {spread.high:g} times the prediction)",
             )
         if "imbalance" in (said := self.framework.said(self.shape)) and not asked.imbalance:
             method = BALANCING[self.shape.numerics.balancing]
-            yield f"--imbalance {said['imbalance']} (experts balanced by {method})"
+            yield "imbalance", f"{said['imbalance']} (experts balanced by {method})"
 
     def refusal(self, space: Space) -> str:
         """The reason why no layout is legal, and numbers of GPUs that have legal layouts."""
@@ -435,9 +437,7 @@ def usable_memory(headroom: str, capacity: str) -> str:
                 return f"{capacity} - {text}"
     except ValueError:
         pass
-    raise ParameterError(
-        f"{{headroom}} {headroom!r}: expected a size or a share of memory, such as 4 GB, 5 % or 0"
-    )
+    raise ParameterError(f"{{headroom}} {headroom!r}: expected a size or a share of memory, such as 4 GB, 5 % or 0")
 
 
 def space_text(data: dict[str, Any]) -> str:

@@ -14,7 +14,7 @@ from typing import Any, Final, Self
 import numpy as np
 
 from costmodel.columns import FloatArray
-from costmodel.errors import DseError, suggestion
+from costmodel.errors import DseError, ParameterError, suggestion
 from costmodel.formats import shipped
 from costmodel.formats.quantity import unit_name
 from costmodel.formats.strict_yaml import Section, Source, dump, parse, scalar
@@ -430,7 +430,7 @@ class Space(Definition):
         """`focused`, of which some design is legal. Raises `DseError` if none is."""
         space = self.focused(condition)
         if space.legal.count == 0:
-            raise DseError(f"--focus {condition!r}: no legal design of space {self.name} is so")
+            raise ParameterError(f"{{focus}} {condition!r}: no legal design of space {self.name} is so")
         return space
 
     def with_objectives(self, objectives: Iterable[str]) -> Self:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from fractions import Fraction
 from typing import Final
 
-from costmodel.errors import DseError
+from costmodel.errors import ParameterError
 from costmodel.formats.quantity import dimension, readable, si_value
 from costmodel.formats.strict_yaml import scalar
 from dse.spaces.sections.parameters import MOST_OPTIONS, Value
@@ -48,13 +48,13 @@ def swept_values(name: str, text: str, unit: str) -> list[Value]:
         is_range = ":" in text
         values = _range(text.split(":"), unit) if is_range else _list(text.split(","), unit)
     except ValueError as error:
-        raise DseError(f"--sweep {name}={text}: {error}; expected values such as {EXAMPLES}") from None
+        raise ParameterError(f"{{sweep}} {name}={text}: {error}; expected values such as {EXAMPLES}") from None
     if len(values) > MOST_OPTIONS:
-        raise DseError(f"--sweep {name}={text}: more than {MOST_OPTIONS:,} values")
+        raise ParameterError(f"{{sweep}} {name}={text}: more than {MOST_OPTIONS:,} values")
     if len(set(values)) < len(values):
         twice = next(value for place, value in enumerate(values) if value in values[:place])
         shown = twice if unit == "-" else readable(float(twice), unit)
-        raise DseError(f"--sweep {name}={text}: {shown}: given twice")
+        raise ParameterError(f"{{sweep}} {name}={text}: {shown}: given twice")
     return values
 
 
@@ -97,6 +97,4 @@ def _with_units(parts: Sequence[str]) -> list[str]:
     units = [match[2] for part in parts if (match := _NUMBER.fullmatch(part)) and match[2]]
     shared = units[-1] if units else ""
     bare = [bool((match := _NUMBER.fullmatch(part)) and not match[2] and "$" not in part) for part in parts]
-    return [
-        f"{part} {shared}".strip() if is_bare else part for part, is_bare in zip(parts, bare, strict=True)
-    ]
+    return [f"{part} {shared}".strip() if is_bare else part for part, is_bare in zip(parts, bare, strict=True)]

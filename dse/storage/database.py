@@ -52,20 +52,17 @@ WRITING = ("journal_mode=WAL", "synchronous=FULL")
 FAILURES: tuple[tuple[tuple[str, ...], str], ...] = (
     (
         ("database is locked", "database table is locked", "lock timeout"),
-        "locked by another program; wait until it is done, or name another --storage",
+        "locked by another program; wait until it is done, or name another database",
     ),
     (
         ("file is not a database", "malformed", "file is encrypted"),
-        "not an SQLite database, or a damaged one; restore a copy, or name another --storage",
+        "not an SQLite database, or a damaged one; restore a copy, or name another database",
     ),
     (
         ("disk is full", "disk I/O error", "No space left"),
         "the disk is full or failing; finished trials are kept: make room, then `dse resume`",
     ),
-    (
-        ("readonly database", "read-only"),
-        "cannot be written; change its permissions, or name another --storage",
-    ),
+    (("readonly database", "read-only"), "cannot be written; change its permissions, or name another database"),
     (("unable to open database file",), "cannot be opened; check the path and its permissions"),
     (
         ("timeout expired", "connection timeout"),
@@ -80,10 +77,7 @@ FAILURES: tuple[tuple[tuple[str, ...], str], ...] = (
         ),
         "the server has gone; what was acknowledged is stored: go on with `dse resume` once it is back",
     ),
-    (
-        ("Connection refused", "could not connect"),
-        "no server answers there; start it, or check host and port",
-    ),
+    (("Connection refused", "could not connect"), "no server answers there; start it, or check host and port"),
     (
         ("could not translate host", "failed to resolve host", "Name or service not known"),
         "no such host; check the URL",
@@ -188,9 +182,7 @@ class Database:
         try:
             import psycopg
         except ImportError:
-            raise DseError(
-                f"storage {self.where}: needs a driver; install it: {installation('postgresql')}"
-            ) from None
+            raise DseError(f"storage {self.where}: needs a driver; install it: {installation('postgresql')}") from None
         self._driver_error = psycopg.Error
         with self._failures_in_one_line():
             given = parse_qs(url.partition("?")[2])
@@ -241,8 +233,7 @@ class Database:
         if identity(self._path) != self._identity:
             self._connection.execute("ROLLBACK")
             raise DseError(
-                f"storage {self.where}: the file is gone, or another is in its place; put it back, then "
-                "`dse resume`"
+                f"storage {self.where}: the file is gone, or another is in its place; put it back, then `dse resume`"
             )
 
     def _begin_sqlite_reading(self) -> None:

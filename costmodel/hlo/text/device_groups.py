@@ -66,7 +66,10 @@ def groups_of(instruction: Instruction, devices: int) -> Groups:
 def normalised(written: str) -> Groups:
     """Explicit lists from any spelling; no lists where all devices are meant.
 
-    Raises `ValueError` or `IndexError` if it is no known spelling.
+    Raises
+    ------
+    ValueError, IndexError
+        If it is no known spelling.
 
     >>> normalised("{{0,2},{1,3}}")
     ((0, 2), (1, 3))

@@ -124,7 +124,10 @@ class Cursor:
     def fail(self, problem: str, at: int | None = None) -> NoReturn:
         """Say what is wrong with what stands at a place, by default here.
 
-        Raises `DseError` with the line, the token, and the problem.
+        Raises
+        ------
+        DseError
+            With the line, the token, and the problem.
         """
         at = self.skip_space() if at is None else at
         line = self.text.count("\n", 0, at) + 1

@@ -33,7 +33,7 @@ from dse.pricing.workers import Workers
 from dse.records.tables import json_text, study_record
 from dse.records.text import show
 from dse.reporting.answers import study_words
-from dse.reporting.designs.side_by_side_report import side_by_side_report
+from dse.reporting.designs.side_by_side_report import rent_text, side_by_side_report
 from dse.reporting.study_report import plan_report
 from dse.spaces.question import NothingFits
 
@@ -140,10 +140,7 @@ def add_workload(parser: argparse._ActionsContainer) -> None:
         help="training tokens, such as 15T; adds days, GPU-hours, cost and energy of the run",
     )
     parser.add_argument(
-        "--max-days",
-        metavar="DAYS",
-        type=days,
-        help="show only layouts that finish within DAYS (needs --tokens)",
+        "--max-days", metavar="DAYS", type=days, help="show only layouts that finish within DAYS (needs --tokens)"
     )
     add_software(parser)
 
@@ -252,8 +249,10 @@ def run(args: argparse.Namespace) -> int:
         "jobs": Workers(args.jobs, args.backend, args.scheduler),
         "progress_of": lambda space: progress_of(space, sys.stderr),
     }
-    if len(args.gpus) * len(args.system) > 1 or args.gpu_hour_price:
+    if len(args.gpus) * len(args.system) > 1:
         return side_by_side(args, workload)
+    rent = prices_of(args.system, args.gpu_hour_price).get(args.system[0])
+    workload["gpu_hour_price"] = rent if args.tokens else None
     found = plan(args.model, gpus=args.gpus[0], system=args.system[0], note=say, **workload)
     write(args, found)
     return 0 if found.study.table.feasible.any() else 1
@@ -281,11 +280,7 @@ def side_by_side(args: argparse.Namespace, workload: dict[str, Any]) -> int:
             plans[system, gpus] = error
     table = compare_plans(plans, gpu_hour_price=args.gpu_hour_price)
     if args.format == "json":
-        print(
-            json_text(
-                {"model": args.model, "tokens": args.tokens, "rows": [row.to_json() for row in table.rows]}
-            )
-        )
+        print(json_text({"model": args.model, "tokens": args.tokens, "rows": [row.to_json() for row in table.rows]}))
     else:
         show(sys.stdout, lambda width: side_by_side_report(table, width))
     return 0 if table.fastest else 1
@@ -297,11 +292,14 @@ def write(args: argparse.Namespace, found: PlannedStudy) -> None:
     if args.format == "json":
         counted = {} if legal is None else {"n_legal": legal[0], "n_legal_infeasible": legal[1]}
         faster = asdict(found.faster) if found.faster else None
-        more = {"exact": legal is not None, **counted, "any_software": faster, "assumed": [*found.assumed]}
+        more = {"exact": legal is not None, **counted, "any_software": faster,
+                "assumed": [text.flags for text in found.assumed]}  # fmt: skip
         print(json_text(study_record(study) | more | {"space_file": str(args.save) if args.save else None}))
         return
     notes = [str(found.faster)] if found.faster else []
-    show(sys.stdout, lambda width: plan_report(study, str(found), notes, next_commands(args, found), width))
+    [row] = compare_plans({(args.system[0], args.gpus[0]): found}, gpu_hour_price=args.gpu_hour_price).rows
+    rent = [("Rent", rent_text(row))] if args.gpu_hour_price and not args.tokens else []
+    show(sys.stdout, lambda width: plan_report(study, str(found), notes, next_commands(args, found), width, rent))
 
 
 def next_commands(args: argparse.Namespace, found: PlannedStudy) -> list[str]:
@@ -311,7 +309,5 @@ def next_commands(args: argparse.Namespace, found: PlannedStudy) -> list[str]:
     usual, framework = found.planned.space.system.framework, found.planned.framework
     forms = framework.launch if found.planned.runnable and usual in ("", framework.name) else ()
     name = study_words(study.name, args.storage)
-    exported = [
-        f"dse export {name} --trial {best} --format {form} -o train{LAUNCH_FORMS[form]}" for form in forms[:1]
-    ]
+    exported = [f"dse export {name} --trial {best} --format {form} -o train{LAUNCH_FORMS[form]}" for form in forms[:1]]
     return [*exported, f"dse explain {name}"]

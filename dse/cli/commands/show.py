@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import sys
 
 from costmodel.errors import DseError
 from dse.cli.options import add_output, add_robust, add_storage, add_study, describe, name_list, positive
-from dse.cli.output import form_of, write_content, write_report
+from dse.cli.output import MOST_ROWS, form_of, write_content, write_report
 from dse.cli.terminal import say
 from dse.library.study import Study
 from dse.records.selection import selected
@@ -17,9 +16,6 @@ from dse.reporting.studies.nothing_feasible import nothing_feasible
 from dse.searching.robust import RobustStudy
 from dse.searching.study import BaseStudy
 from dse.searching.trials.trial_table import Selection, TrialTable
-
-#: Most rows of a table that a terminal shows in full; of more, the first and the last rows.
-ROWS_ON_A_TERMINAL = 1000
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -43,17 +39,13 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         type=name_list,
         help="only these columns, such as tp,clock,mfu (`dse list columns SPACE` shows all names)",
     )
-    parser.add_argument(
-        "--where", metavar="CONDITION", help="only designs that satisfy it, such as 'step_time < 15 s'"
-    )
+    parser.add_argument("--where", metavar="CONDITION", help="only designs that satisfy it, such as 'step_time < 15 s'")
     parser.add_argument("--sort", metavar="NAME", help="sort by a column, smallest first, such as mfu")
     parser.add_argument("--descending", action="store_true", help="sort from the largest value")
-    parser.add_argument("--top", metavar="N", type=positive, help="at most N rows")
+    parser.add_argument("--top", metavar="N", type=positive, help="at most N rows (default: 20 of a printed table)")
     add_robust(parser)
     parser.add_argument(
-        "--format",
-        choices=("table", "csv", "json", "parquet"),
-        help="default: by the ending of FILE, else table",
+        "--format", choices=("table", "csv", "json", "parquet"), help="default: by the ending of FILE, else table"
     )
     add_output(parser)
     add_storage(parser.add_argument_group("advanced"))
@@ -78,22 +70,24 @@ def run(args: argparse.Namespace) -> int:
 def write(args: argparse.Namespace, study: BaseStudy, table: TrialTable, part: Selection) -> None:
     """The front or the trials of a study, as `--format` and `-o` say."""
     form = form_of(args.format, args.output)
+    most = None if args.top or args.output else MOST_ROWS
     if args.columns:
-        write_columns(args, study, table, form)
+        write_columns(args, study, table, form, part, most)
         return
     if form != "table":
         write_content(encoded(study, table, part, form), form, args.output)
         return
-    most = ROWS_ON_A_TERMINAL if sys.stdout.isatty() and not args.output else None
     write_report(lambda width: designs_report(study, table, part, width, most=most), args.output)
 
 
-def write_columns(args: argparse.Namespace, study: BaseStudy, table: TrialTable, form: str) -> None:
+def write_columns(
+    args: argparse.Namespace, study: BaseStudy, table: TrialTable, form: str, part: Selection, most: int | None
+) -> None:
     """The columns that `--columns` names."""
     if form == "json":
         raise DseError("--columns: JSON holds every column; choose among them with jq, or write csv")
     if form == "table":
-        shown = chosen_report(study, table, args.columns)
+        shown = chosen_report(study, table, args.columns, part, most)
         write_report(lambda width: shown, args.output)
         return
     chosen = (chosen_frame(study.space, frame, args.columns) for frame in table.frames())

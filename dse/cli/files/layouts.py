@@ -16,6 +16,7 @@ from costmodel.errors import DseError
 from dse.cli.chosen import changed_space, changes_of, launched_space, say_what_was_open, set_words
 from dse.cli.output import (
     ENDINGS,
+    MOST_ROWS,
     PICTURES,
     TABLE_ENDINGS,
     checked_place,
@@ -60,11 +61,9 @@ def run(args: argparse.Namespace, kind: str) -> int:
     instead = nearest_text(args, record) if asks else ""
     if instead and form == "json":
         say(instead)
-    words = set_words(args)
-    commands = [f"dse explain {quote(str(args.design))}{words}"] if kind == SPACE and words else []
-    write_result(
-        lambda where: write(space, record, form, where, instead, commands), args.output, ENDINGS[form]
-    )
+    commands = [f"dse explain {quote(str(args.design))}{set_words(args)}"] if kind != SPACE or args.set else []
+    brief = kind != SPACE
+    write_result(lambda where: write(space, record, form, where, instead, commands, brief), args.output, ENDINGS[form])
     return 0 if record["feasible"] else 1
 
 
@@ -82,14 +81,14 @@ def run_fit(args: argparse.Namespace, form: str) -> int:
 
 
 def write(
-    space: Space, record: Record, form: str, output: Path | None, instead: str, commands: list[str]
+    space: Space, record: Record, form: str, output: Path | None, instead: str, commands: list[str], brief: bool
 ) -> None:
     """The design as a report, or as one JSON object."""
     if form == "json":
         write_json({key: record[key] for key in EVALUATION_KEYS if key in record}, output)
         return
     write_report(
-        lambda width: evaluation_report(space, record, width, instead=instead, commands=commands), output
+        lambda width: evaluation_report(space, record, width, instead=instead, commands=commands, brief=brief), output
     )
 
 
@@ -144,9 +143,7 @@ def run_sweep(args: argparse.Namespace, space: Space, form: str) -> int:
 def refuse_together(args: argparse.Namespace, form: str, names: list[str]) -> None:
     """Refuse options that do not go together; a `DseError`."""
     if args.best:
-        raise DseError(
-            "--best: completes one design, as text or JSON; leave out --sweep, --designs and tables"
-        )
+        raise DseError("--best: completes one design, as text or JSON; leave out --sweep, --designs and tables")
     if args.designs and args.sweep:
         raise DseError("--designs and --sweep: name designs by a file or by values, not both")
     if args.designs and form in PICTURES.values():
@@ -162,7 +159,8 @@ def refuse_together(args: argparse.Namespace, form: str, names: list[str]) -> No
 def write_sweep(found: NamedDesigns, form: str, output: Path | None) -> None:
     """The designs in one of the forms."""
     if form == "table":
-        write_report(lambda width: sweep_report(found, width), output)
+        most = None if output else MOST_ROWS
+        write_report(lambda width: sweep_report(found, width, most=most), output)
     elif form in PICTURES.values():
         from costmodel.plotting import picture
         from dse.reporting.pictures.sweep_plot import sweep_plot

@@ -18,7 +18,11 @@ if TYPE_CHECKING:
 def side_by_side_report(table: Any, width: int) -> Report:
     """The answer, a row for each plan, and why plans do not fit; `table` is a `PlanTable`."""
     rows = [row for row in table.rows if row.record]
-    absent = [("", f"{row.gpus:,} x {row.system}: {row.plan}") for row in table.rows if not row.record]
+    absent = [
+        ("", f"{row.gpus:,} x {row.system}: {getattr(row.plan, 'flags', row.plan)}")
+        for row in table.rows
+        if not row.record
+    ]
     if not rows:
         return [*wrapped([("", "No layout fits on any of these systems."), *absent], width)]
     best = [("Cheapest", table.cheapest), ("Fastest", table.fastest)]
@@ -51,6 +55,11 @@ def _dollars(row: Any) -> str:
     if row.cost is None:
         return "-"
     return thousands(readable(row.cost, "$")) + ("" if "run" in row.record else " for 1B tokens")
+
+
+def rent_text(row: Any) -> str:
+    """Rent of a plan without tokens: ``$1,400 for 1B tokens at $2.50 a GPU-hour; --tokens 15T gives ...``."""
+    return f"{_dollars(row)} at ${row.gpu_hour_price:,.2f} a GPU-hour; --tokens 15T gives days and the cost of the run"
 
 
 def _whose_dollars(rows: list[Any]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Final
 
 from rich.console import RenderableType
@@ -11,7 +12,7 @@ from rich.text import Text
 
 from costmodel.formats.quantity import readable
 from dse.records.text import Record, counted, parameter_text, percent
-from dse.reporting.design_table import Column, drawn, fitted, interval_columns, lines_of, varies
+from dse.reporting.design_table import Column, drawn, fitted, interval_columns, lines_of, rest_text, varies
 from dse.searching.named.sweep import NamedDesigns
 from dse.spaces.sections.parameters import Parameter
 
@@ -19,8 +20,8 @@ from dse.spaces.sections.parameters import Parameter
 NOTHING: Final = "-"
 
 
-def sweep_report(found: NamedDesigns, width: int) -> list[RenderableType]:
-    """All rows, with what differs among them."""
+def sweep_report(found: NamedDesigns, width: int, *, most: int | None = None) -> list[RenderableType]:
+    """The designs with the values that differ, at most the first `most` of them."""
     records = found.records
     parameters = parameters_of(found)
     varying = [p for p in parameters if p.name in found.names or differs(records, "params", p.name)]
@@ -41,10 +42,11 @@ def sweep_report(found: NamedDesigns, width: int) -> list[RenderableType]:
     return [
         Text(heading + "."),
         Text(),
-        *drawn(kept),
+        *drawn([replace(column, cells=column.cells[:most]) for column in kept]),
+        *([Text(rest_text(len(records), most, "-o sweep.csv writes all"))] if most and len(records) > most else []),
         *alike_lines(found, records, [p for p in parameters if p not in shown]),
         *([Text(f"Columns that do not fit: {', '.join(left_out)}")] if left_out else []),
-        *rule_lines(records),
+        *rule_lines(records[:most]),
     ]
 
 

@@ -10,7 +10,7 @@ from typing import Any, Final
 import altair as alt
 import pandas as pd
 
-from costmodel.errors import DseError
+from costmodel.errors import DseError, ParameterError
 from costmodel.formats.quantity import readable
 from costmodel.plotting import HEIGHT, SHAPES, WIDTH, quantity, rows, styled, words
 from dse.reporting.designs.sweep_report import number, parameters_of
@@ -34,7 +34,7 @@ def sweep_plot(found: NamedDesigns) -> alt.LayerChart:
         If nothing was swept, or no design has a number.
     """
     if not found.names:
-        raise DseError("a picture needs a name to draw over: --sweep NAME=VALUES")
+        raise ParameterError("a picture needs a name to draw over: {sweep} NAME=VALUES")
     objective = found.space.objectives[0]
     lines = best_of(found)
     if not lines:

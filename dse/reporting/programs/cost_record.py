@@ -12,7 +12,7 @@ import numpy as np
 
 from costmodel import hlo
 from costmodel.columns import FloatArray
-from costmodel.errors import DseError
+from costmodel.errors import DseError, ParameterError
 from costmodel.formats.chrome_trace import Arrow, Span, chrome_trace
 from costmodel.formats.system_file import load_system
 from costmodel.hlo.steps.overlap import ProgramTimes, program_times, unknown_loops
@@ -56,7 +56,7 @@ class ModuleCost:
         except DseError as error:
             raise DseError(f"{path}: {error}") from None
         if system and not program.kernels:
-            raise DseError(f"{path}: runs no kernels, so that there is nothing to price; leave out --system")
+            raise ParameterError(f"{path}: runs no kernels, so that there is nothing to price; leave out {{system}}")
         return cls(str(path), analysis, program, barriers, load_system(system) if system else None)
 
     def on(self, system: str) -> Self:
@@ -123,10 +123,7 @@ class ModuleCost:
             if kernel.kind == "custom-call" and not is_known(kernel.instruction):
                 name = custom_call_target(kernel.instruction) or "unnamed"
                 opaque[name] = opaque.get(name, 0) + kernel.count
-        notes += [
-            f"{counted(count, 'call')} of {name}: priced by its arrays alone"
-            for name, count in opaque.items()
-        ]
+        notes += [f"{counted(count, 'call')} of {name}: priced by its arrays alone" for name, count in opaque.items()]
         return notes
 
     def memory(self) -> dict[str, Any]:
@@ -148,8 +145,7 @@ class ModuleCost:
             record |= {"program_bytes_low": known + held.least, "program_bytes_high": known + held.most}
         if self.system:
             runtime, capacity = (
-                float(np.ravel(values)[0])
-                for values in (self.system.chip.reserved_memory, self.system.dram.capacity)
+                float(np.ravel(values)[0]) for values in (self.system.chip.reserved_memory, self.system.dram.capacity)
             )
             record |= {
                 "runtime_bytes": runtime,
@@ -243,12 +239,9 @@ class ModuleCost:
         details = {"file": self.file, "system": self.system.name, "barriers": self.barriers}
         graph = self.analysis.of(self.barriers)
         arrows = [
-            Arrow(edge.producer, edge.consumer, {"output": edge.output, "bytes": edge.bytes})
-            for edge in graph.edges
+            Arrow(edge.producer, edge.consumer, {"output": edge.output, "bytes": edge.bytes}) for edge in graph.edges
         ]
-        return chrome_trace(
-            f"{self.program.name}, 1 of {self.program.devices:g}", self._spans(), arrows, details
-        )
+        return chrome_trace(f"{self.program.name}, 1 of {self.program.devices:g}", self._spans(), arrows, details)
 
     def _spans(self) -> Sequence[Span]:
         ends = np.cumsum(self.times)

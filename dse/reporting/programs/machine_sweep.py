@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import RenderableType
 from rich.text import Text
 
-from costmodel.errors import DseError
+from costmodel.errors import ParameterError
 from costmodel.formats.quantity import readable
 from costmodel.formats.system_file import load_system, system_names
 from costmodel.hlo.steps.overlap import ProgramTimes, program_times, unknown_loops
@@ -32,9 +32,9 @@ def machines(named: str) -> list[System]:
     """
     names = [name.strip() for name in named.split(",")] if named else system_names()
     if twice := next((name for name in names if names.count(name) > 1), None):
-        raise DseError(f"--sweep: {twice}: given twice")
+        raise ParameterError(f"{{sweep}}: {twice}: given twice")
     if "" in names:
-        raise DseError(f"--sweep {named}: an empty name between commas")
+        raise ParameterError(f"{{sweep}} {named}: an empty name between commas")
     return [load_system(name) for name in names]
 
 
@@ -78,9 +78,7 @@ def _row(machine: ModuleCost, times: ProgramTimes, unknown: Sequence[str], place
         "system": machine.system.name,
         "problem": "" if memory["fits"] else "too little memory",
         "times": times_record(times, unknown, place),
-        "memory": {
-            name: memory[name] for name in ("program_bytes", "needed_bytes", "capacity_bytes", "fits")
-        },
+        "memory": {name: memory[name] for name in ("program_bytes", "needed_bytes", "capacity_bytes", "fits")},
         "energy_per_step_j": float(times.energy[place]),
         "system_price_usd": float(times.breakdown.system_price[place]),
     }

@@ -9,7 +9,7 @@ import numpy as np
 from rich.text import Text
 
 from costmodel.columns import BoolArray, FloatArray, short_repr
-from costmodel.errors import DseError
+from costmodel.errors import DseError, ParameterError
 from costmodel.formats.quantity import readable
 from dse.fronts.pareto import as_costs
 from dse.pricing.evaluation import evaluate
@@ -93,8 +93,8 @@ def refuse_mixed_machine(study: BaseStudy, system: str) -> None:
     space, units = study.space, study.space.system.units()
     named = (*space.by_name, *space.given, *(derived.name for derived in space.derived))
     if own := [name for name in named if name in units]:
-        raise DseError(
-            f"--system {system}: space {space.name} sets {', '.join(own)} of the machine itself, so its "
+        raise ParameterError(
+            f"{{system}} {system}: space {space.name} sets {', '.join(own)} of the machine itself, so its "
             f"designs fit no other machine; compare machines: `dse compare {space.system.name} {system}`"
         )
 
@@ -119,9 +119,9 @@ def comparison(study: BaseStudy, profile: str | None = None, system: str | None 
     other = study.space.with_system(system) if system else study.space
     names = (study.space.system.name, other.system.name) if system else (study.profile, profile)
     if names[0] == names[1]:
-        raise DseError(
-            f"study {study.name!r}: is evaluated {'on' if system else 'by'} {names[0]} already; compare with "
-            f"another {'--system' if system else '--profile'}"
+        how, option = ("on", "{system}") if system else ("by", "{profile}")
+        raise ParameterError(
+            f"study {study.name!r}: is evaluated {how} {names[0]} already; compare with another {option}"
         )
     trials = study.table.take(np.flatnonzero(study.table.feasible)).trials
     designs = [trial.params for trial in trials]

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from rich.text import Text
 
-from costmodel.errors import DseError, suggestion
+from costmodel.errors import DseError, ParameterError, suggestion
 from costmodel.formats.quantity import readable
 from dse.pricing.record_columns import RECORD_KEYS
 from dse.records.selection import bare_name, column_names
-from dse.records.text import UNITS, Record, column_text, counted
-from dse.reporting.design_table import Column, design_table, drawn, lines_of, trial_columns
+from dse.records.text import UNITS, Record, column_text
+from dse.reporting.design_table import Column, design_table, drawn, lines_of, rest_text, trial_columns
 from dse.reporting.study_report import Report
 from dse.spaces.sections.objectives import keyed
 from dse.spaces.space import Space
@@ -28,34 +28,27 @@ if TYPE_CHECKING:
 def designs_report(
     study: BaseStudy, table: TrialTable, part: Selection, width: int, *, most: int | None = None
 ) -> Report:
-    """Designs of the front, or trials, as one table; of more than `most`, both ends."""
+    """Designs of the front, or trials, as one table: at most the first `most`."""
     if not len(table):
         return [Text(f"Study {study.name}: no such design.")]
-    if most is not None and len(table) > most:
-        return ends_report(study, part, table, width, most // 2)
-    feasible = table.feasible.tolist()
-    notes = {row: "infeasible" for row, kept in enumerate(feasible) if not kept}
-    records = [in_short(record) for record in table.each_record()]
-    return [*design_table(study.space, records, width, notes)]
-
-
-def ends_report(study: BaseStudy, part: Selection, table: TrialTable, width: int, rows: int) -> Report:
-    """The first and the last rows of a long table, and how to see the others."""
-    space, count = study.space, len(table)
-    records = [
-        in_short(record)
-        for first in (0, count - rows)
-        for record in table.take(np.arange(first, first + rows)).records()
+    first = table.take(np.arange(min(most or len(table), len(table))))
+    notes = {row: "infeasible" for row, kept in enumerate(first.feasible.tolist()) if not kept}
+    records = [in_short(record) for record in first.records()]
+    varying = [p.name for p in study.space.parameters if p.options is None or p.options.size > 1]
+    return [
+        *design_table(study.space, records, width, notes, varying=varying if len(first) < len(table) else None),
+        *rest_lines(study, table, part, most),
     ]
-    feasible = [*table.feasible[:rows].tolist(), *table.feasible[-rows:].tolist()]
-    notes = {row: "infeasible" for row, kept in enumerate(feasible) if not kept}
-    varying = [p.name for p in space.parameters if p.options is None or p.options.size > 1]
+
+
+def rest_lines(study: BaseStudy, table: TrialTable, part: Selection, most: int | None) -> list[Text]:
+    """How to see the rows of a table beyond `most`; no line if it shows all."""
+    if most is None or len(table) <= most:
+        return []
     words, file = (study.name, "front") if part == "front" else (f"{study.name} --trials", "trials")
     return [
-        *design_table(space, records, width, notes, varying=varying),
-        Text(f"the first and the last {rows} of {counted(count, 'design' if part == 'front' else 'trial')}; "
-             f"all of them: dse show {words} -o {file}.csv"),
-    ]  # fmt: skip
+        Text(rest_text(len(table), most, f"--top {len(table)} shows all, dse show {words} -o {file}.csv writes them"))
+    ]
 
 
 def in_short(record: Record) -> Record:
@@ -66,23 +59,25 @@ def in_short(record: Record) -> Record:
     return {**kept, "breakdown": shown}
 
 
-def chosen_report(study: BaseStudy, table: TrialTable, names: Sequence[str]) -> Report:
-    """Designs of a study with some columns, in the order in which they are named.
+def chosen_report(
+    study: BaseStudy, table: TrialTable, names: Sequence[str], part: Selection, most: int | None = None
+) -> Report:
+    """Designs of a study with some columns, in the order in which they are named, at most the first `most`.
 
     Raises `DseError` if one is no column.
     """
-    records = table.records()
+    records = table.take(np.arange(min(most or len(table), len(table)))).records()
     if not records:
         raise DseError(f"study {study.name!r}: no such design")
     columns = [column_of(study.space, records, name) for name in names if name != "trial"]
-    return [*drawn([*trial_columns(records), *columns])]
+    return [*drawn([*trial_columns(records), *columns]), *rest_lines(study, table, part, most)]
 
 
 def column_of(space: Space, records: Sequence[Record], name: str) -> Column:
     """A column of a table."""
     cells = [_cell(space, record, name) for record in records]
     if all(cell is None for cell in cells):
-        raise DseError(f"--columns: {name}: no column of this study{suggestion(name, _known(records[0]))}")
+        raise ParameterError(f"{{columns}}: {name}: no column of this study{suggestion(name, _known(records[0]))}")
     parameter = space.recorded_by_name.get(name)
     words = parameter is not None and bool(parameter.words)
     return Column(name, lines_of(name), ["-" if cell is None else cell for cell in cells], left=words)
@@ -125,6 +120,6 @@ def chosen_frame(space: Space, frame: pd.DataFrame, names: Sequence[str]) -> pd.
     known = column_names(space, frame)
     for name in names:
         if name not in known:
-            raise DseError(f"--columns: {name}: no column of this study{suggestion(name, known)}")
+            raise ParameterError(f"{{columns}}: {name}: no column of this study{suggestion(name, known)}")
     chosen = dict.fromkeys(["trial", *(known[name] for name in names)])
     return frame[[name for name in chosen if name in frame.columns]]

@@ -15,7 +15,7 @@ from typing import Final
 import numpy as np
 
 from costmodel.columns import FloatArray, IntArray
-from costmodel.errors import DseError
+from costmodel.errors import ParameterError
 from dse.fronts.pareto import non_dominated
 from dse.pricing.evaluation import evaluate
 from dse.pricing.workers import Workers
@@ -81,9 +81,9 @@ class Search:
             if progress:
                 progress(self.priced, sum(map(len, waiting)))
             if self.priced > MOST_PRICED:
-                raise DseError(
+                raise ParameterError(
                     f"space {self.space.name}: {self.priced:.3g} designs evaluated, and bounds leave more; "
-                    "pin some parameters with --set, or search instead"
+                    "pin some parameters with {set}, or search instead"
                 )
 
     def least(self) -> FloatArray:
@@ -210,6 +210,4 @@ def halves(problem: Problem, boxes: Boxes) -> Boxes:
 
 def joined(parts: Sequence[Boxes]) -> Boxes:
     """Boxes of several sets together."""
-    return Boxes(
-        *(np.concatenate([getattr(part, name) for part in parts]) for name in Boxes.__dataclass_fields__)
-    )
+    return Boxes(*(np.concatenate([getattr(part, name) for part in parts]) for name in Boxes.__dataclass_fields__))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import numpy as np
 
 from costmodel.columns import FloatArray, short_repr
-from costmodel.errors import DseError
+from costmodel.errors import ParameterError
 from costmodel.profiles.rules import WorkloadRules
 from dse.pricing.evaluated import Evaluation
 from dse.pricing.evaluation import evaluate
@@ -145,10 +145,10 @@ def exact_front(
     if search is not None:
         designs, priced, counts = search.designs, search.priced, None
     elif method == "bounds":
-        raise DseError(
+        raise ParameterError(
             f"space {space.name}: bounds are known of transformers under native rules whose machine is open, "
             "for objectives of time, memory, price and power, where more of it never slows a step; enumerate "
-            "it with --method list"
+            "it with {method} list"
         )
     else:
         counts = listed(pricer, workers, best, progress, partial_too)
@@ -209,9 +209,9 @@ def numbered(space: Space) -> int:
         If the space is not finite, or has more than `MOST_DESIGNS`.
     """
     if MOST_DESIGNS < space.legal.count < np.inf:
-        raise DseError(
+        raise ParameterError(
             f"space {space.name}: {space.legal.count:.3g} legal designs are too many to evaluate; pin some "
-            "parameters with --set, or search, and compare the study with a longer search: --reference STUDY"
+            "parameters with {set}, or search, and compare the study with a longer search: {reference} STUDY"
         )
     next(space.legal.enumerate(1), None)  # says which parameter has no list of options
     return int(space.legal.count)

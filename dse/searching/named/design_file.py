@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from costmodel.columns import column_units
-from costmodel.errors import DseError, shortened, suggestion
+from costmodel.errors import DseError, ParameterError, shortened, suggestion
 from costmodel.formats.input_files import file_bytes
 from costmodel.steps.result.breakdown import Breakdown, with_unit_suffix
 from dse.pricing.record_columns import RECORD_KEYS
@@ -25,16 +25,7 @@ MOST_COLUMNS: Final = 2000
 MOST_CELLS: Final = 20_000_000
 
 #: Columns of tables of designs that say nothing of which design it is.
-FINDINGS: Final = {
-    "trial",
-    WINNER,
-    "feasible",
-    "legal",
-    "reason",
-    "completed",
-    "designs_priced",
-    *RECORD_KEYS,
-}
+FINDINGS: Final = {"trial", WINNER, "feasible", "legal", "reason", "completed", "designs_priced", *RECORD_KEYS}
 
 
 def read_designs(space: Space, path: Path, note: Callable[[str], None]) -> tuple[dict[str, list[Any]], int]:
@@ -71,7 +62,7 @@ def _frame(path: Path) -> pd.DataFrame:
 
     ending = path.suffix.lower()
     if ending not in (".csv", ".parquet"):
-        raise DseError(f"--designs {path}: expected a .csv or a .parquet file")
+        raise ParameterError(f"{{designs}} {path}: expected a .csv or a .parquet file")
     content = BytesIO(file_bytes(path))
     try:
         if ending == ".parquet":
@@ -100,13 +91,7 @@ def _parquet(content: BytesIO) -> pd.DataFrame:
         file = parquet.ParquetFile(content)
         if file.metadata.num_rows * max(1, file.metadata.num_columns) > MOST_CELLS:
             raise ValueError(f"more than {MOST_CELLS:,} cells")
-        kinds = (
-            types.is_integer,
-            types.is_floating,
-            types.is_boolean,
-            types.is_string,
-            types.is_large_string,
-        )
+        kinds = (types.is_integer, types.is_floating, types.is_boolean, types.is_string, types.is_large_string)
         for column in file.schema_arrow:
             kind = column.type.value_type if types.is_dictionary(column.type) else column.type
             if not any(of_kind(kind) for of_kind in (*kinds, types.is_null, types.is_timestamp)):

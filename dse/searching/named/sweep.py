@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from costmodel.columns import BoolArray, FloatArray, IntArray, short_repr
-from costmodel.errors import DseError
+from costmodel.errors import DseError, ParameterError
 from costmodel.formats.quantity import readable, si_value
 from costmodel.formats.strict_yaml import scalar
 from costmodel.profiles.registry import NATIVE
@@ -180,8 +180,8 @@ def combinations(sweeps: Mapping[str, Sequence[Value]]) -> dict[str, list[Value]
     """
     count = int(np.prod([float(len(values)) for values in sweeps.values()]))
     if count > MOST_ROWS:
-        raise DseError(
-            f"--sweep: {count:,} combinations; at most {MOST_ROWS:,} are evaluated one by one, "
+        raise ParameterError(
+            f"{{sweep}}: {count:,} combinations; at most {MOST_ROWS:,} are evaluated one by one, "
             "`dse enumerate` finds the front of more"
         )
     rows = list(product(*sweeps.values()))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from costmodel.columns import FloatArray
-from costmodel.errors import DseError, suggestion
+from costmodel.errors import DseError, ParameterError, suggestion
 from costmodel.formats.quantity import dimension, exact, readable, si_value, unit_name
 from costmodel.formats.quantity import quantity as read_quantity
 from costmodel.profiles.registry import all_columns
@@ -211,9 +211,7 @@ def _own_words(written: Any, parameter: Parameter) -> tuple[str, ...]:
     if not isinstance(written, list) or not all(_is_word(word) for word in written):
         raise ValueError(f"words: {written!r}: expected words, such as [small, large]")
     if all_columns().get(parameter.name) or not {*parameter.words} <= {*written} or not parameter.words:
-        raise ValueError(
-            "words: expected the words of a parameter that the space defines, including its options"
-        )
+        raise ValueError("words: expected the words of a parameter that the space defines, including its options")
     return tuple(written)
 
 
@@ -325,7 +323,7 @@ def refuse_several(name: str, written: Any) -> None:
     """Refuse several values where one is pinned; layouts of pipelines have commas of their own."""
     if isinstance(written, str) and "," in written and name != "pipeline_layout":
         values = ", ".join(part.strip(" []") for part in written.split(","))
-        raise DseError(
-            f"{name}={written}: --set takes one value; to open several, write {name}: [{values}] under "
+        raise ParameterError(
+            f"{name}={written}: {{set}} takes one value; to open several, write {name}: [{values}] under "
             "parameters of a space file (`dse list spaces NAME > mine.yaml` prints one to edit)"
         )

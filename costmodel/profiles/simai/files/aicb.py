@@ -286,7 +286,10 @@ class WorkloadFile:
 def load_workload(path: Path) -> WorkloadFile:
     """The workload that a file holds.
 
-    Raises `DseError` with one line for each mistake in the file.
+    Raises
+    ------
+    DseError
+        With one line for each mistake in the file.
     """
     return read_workload(exact_text(path, "an AICB workload", largest=LARGEST), str(path))
 
@@ -294,7 +297,10 @@ def load_workload(path: Path) -> WorkloadFile:
 def read_workload(text: str, name: str) -> WorkloadFile:
     """The workload that a text holds; `name` is what messages call it.
 
-    Raises `DseError` with one line for each mistake.
+    Raises
+    ------
+    DseError
+        With one line for each mistake.
     """
     lines = plain_text(text).split("\n")
     reader = AicbReader(name)
