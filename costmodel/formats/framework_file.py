@@ -79,10 +79,7 @@ def framework_names() -> list[str]:
 def load_framework(name_or_path: str | Path, base: Path | None = None) -> Framework:
     """A framework by the name of one that ships, or by path, which counts from `base`.
 
-    Raises
-    ------
-    DseError
-        With one line for each mistake in the file.
+    Raises `DseError` with one line for each mistake in the file.
     """
     name, _, section = shipped.opened(name_or_path, "frameworks", base)
     section.only(("schema", "description", "given", *_ABILITIES))

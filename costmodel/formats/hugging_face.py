@@ -71,9 +71,7 @@ def import_model(path: Path, *, name: str = "", seq_len: float | None = None) ->
         With one line for each mistake in the file.
     """
     path = path / "config.json" if path.is_dir() else path
-    reader = _ConfigurationReader(
-        read_json(path, "the object of a config.json"), name or _name_of(path), seq_len
-    )
+    reader = _ConfigurationReader(read_json(path, "the object of a config.json"), name or _name_of(path), seq_len)
     return reader.imported(path.name)
 
 
@@ -156,9 +154,7 @@ class _ConfigurationReader:
 
     def _shape(self, found: Mapping[str, Any], source: str) -> ModelShape:
         """The model of some fields."""
-        section = Section(
-            Source(self.section.source.name), (), {"schema": "model/v1", "source": source, **found}
-        )
+        section = Section(Source(self.section.source.name), (), {"schema": "model/v1", "source": source, **found})
         model = read_model(section, self.name)
         section.source.finish()
         assert isinstance(model, ModelShape)
@@ -205,10 +201,7 @@ class _ConfigurationReader:
         heads = max(found.get("num_attention_heads", 1), 1)
         if found.get("kv_lora_rank") and found.get("hidden_size", 1) % heads:
             found["head_size"] = found.get("qk_nope_head_dim", 1)  # latent attention has sizes of its own
-        if (
-            "shared_ffn_hidden_size" in found
-            and "shared_experts" in self.family.keys["shared_ffn_hidden_size"]
-        ):
+        if "shared_ffn_hidden_size" in found and "shared_experts" in self.family.keys["shared_ffn_hidden_size"]:
             found["shared_ffn_hidden_size"] *= found.get("moe_ffn_hidden_size", 0)
         return found
 
@@ -287,9 +280,7 @@ class _ConfigurationReader:
                 self.section.mistake(key, f"{self._value(key)!r}: a model file can only say 1")
         fields: dict[str, Any] = {}
         if self.family.sparse_step:
-            fields["moe_layer_freq"] = self._whole(
-                self.family.sparse_step, self._value(self.family.sparse_step)
-            )
+            fields["moe_layer_freq"] = self._whole(self.family.sparse_step, self._value(self.family.sparse_step))
         step, layers = fields.get("moe_layer_freq", 1), found.get("num_layers", 1)
         expected = list(range(max(step, 1) - 1, layers, max(step, 1)))
         if self._value("moe_layers") not in (None, [], expected):
@@ -299,9 +290,7 @@ class _ConfigurationReader:
             dense = [place for place, kind in enumerate(kinds) if kind == "dense"]
         places = len(dense) if isinstance(dense, list) else 0
         if dense and (dense != list(range(places)) or fields.get("moe_layer_freq", 1) != 1):
-            self.section.mistake(
-                "mlp_only_layers", f"{str(dense)[:60]}: a model file can only say the first ones"
-            )
+            self.section.mistake("mlp_only_layers", f"{str(dense)[:60]}: a model file can only say the first ones")
         return fields | ({"first_dense_layers": places} if places else {})
 
     def _seq_len(self) -> int:
@@ -322,9 +311,7 @@ class _ConfigurationReader:
     def _note_unread(self) -> None:
         """Name the keys that a model file has no use for."""
         left = [key for key in self.section.data if key not in self.read and key not in WITHOUT_COST]
-        left = [
-            key for key in left if key.isidentifier() and self.section.data[key] not in (None, False, 0, [])
-        ]
+        left = [key for key in left if key.isidentifier() and self.section.data[key] not in (None, False, 0, [])]
         if left:
             shown = ", ".join(left if len(left) <= 16 else [*left[:16], f"{len(left) - 16} more"])
             self.notes.append(f"not in a model file, which prices a step without: {shown}")
@@ -361,9 +348,7 @@ def _shortened(found: Mapping[str, Any]) -> dict[str, Any]:
     own = {name: found[name] for name in defaults if name in found}
     biases = {name for name in ("qkv_bias", "out_bias", "mlp_bias") if own.get(name) == own.get("biases")}
     return {
-        name: value
-        for name, value in own.items()
-        if name in always or (value != defaults[name] and name not in biases)
+        name: value for name, value in own.items() if name in always or (value != defaults[name] and name not in biases)
     }
 
 

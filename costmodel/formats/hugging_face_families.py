@@ -54,9 +54,7 @@ REFUSED: Final[Mapping[str, str]] = {
     **dict.fromkeys(("deepseek_v32", "glm_moe_dsa"), _INDEXED),
     **dict.fromkeys(("deepseek_v4", "deepseek_ref"), "compressed keys, and several residual streams"),
     **dict.fromkeys(("minimax_m3", "minimax_m3_vl"), "attention over blocks of keys that an indexer picks"),
-    **dict.fromkeys(
-        ("nemotron_h", "jamba", "bamba", "zamba", "zamba2", "falcon_h1", "granitemoehybrid"), _MIXED
-    ),
+    **dict.fromkeys(("nemotron_h", "jamba", "bamba", "zamba", "zamba2", "falcon_h1", "granitemoehybrid"), _MIXED),
     **dict.fromkeys(("mamba", "mamba2", "rwkv", "lfm2"), "layers without attention"),
     **dict.fromkeys(("gemma4", "gemma3n", "mimo_v2_flash", "step3p7", "step3p5", "nemotron-nas"), _UNLIKE),
     **dict.fromkeys(("kimi_linear", "kimi_k3"), "Kimi delta attention"),

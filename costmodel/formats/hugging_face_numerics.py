@@ -20,13 +20,7 @@ _FAMILIES: Final[Mapping[str, Mapping[str, Any]]] = {
     **dict.fromkeys(("Command R", "Command A"), _INTERLEAVED),
     "Qwen3-MoE": _GLOBAL,
     "Qwen3-Next": {**_CENTERED, **_GLOBAL},
-    "Llama 4": {
-        **_SIGMOID,
-        **_INTERLEAVED,
-        "no_rope_every": 4.0,
-        "qk_l2_norm": True,
-        "router_balance": "seq_aux_loss",
-    },
+    "Llama 4": {**_SIGMOID, **_INTERLEAVED, "no_rope_every": 4.0, "qk_l2_norm": True, "router_balance": "seq_aux_loss"},
     "gpt-oss": {"gate": "quick_geglu", "glu_clamp": 7.0, "glu_offset": 1.0},
     "Grok-1": {"gate": "geglu", "embedding_scale": True, "router_pre_softmax": True},
     "GPT-NeoX": {"rotary_percent": 0.25},
@@ -64,10 +58,16 @@ _SCALINGS: Final = {"linear": 1, "llama3": 4, "yarn": 8}
 
 
 def read_numerics(value: Callable[[str], Any], family: str, *, experts: bool) -> dict[str, Any]:
-    """Fields of `Numerics` that a configuration gives and that differ from the defaults.
+    """Fields of `Numerics` that a configuration gives and that are not as usual.
 
-    `value` returns the value of a key, or None; "|" separates several keys, and a point precedes those of sections.
-    `family` is the title of the model's family.
+    Parameters
+    ----------
+    value : callable
+        Key, or several by "|", and keys of sections behind a point -> value in the configuration, or None.
+    family : str
+        Title of the model's family.
+    experts : bool
+        Whether the model has experts.
     """
     found: dict[str, Any] = {**_FAMILIES.get(family, {})}
     for name, key in {**_KEYS, **(_OF_EXPERTS if experts else {})}.items():

@@ -35,10 +35,7 @@ def model_names() -> list[str]:
 def load_model(name_or_path: str | Path) -> AnyModel:
     """A model by the name of one that ships, or by path.
 
-    Raises
-    ------
-    DseError
-        With one line for each mistake in the file.
+    Raises `DseError` with one line for each mistake in the file.
     """
     name, _, section = shipped.opened(name_or_path, "models")
     model = read_model(section, name)

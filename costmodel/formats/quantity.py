@@ -159,10 +159,7 @@ def _scaled(written: str, factor: Fraction) -> float:
 def unit(text: str) -> tuple[Fraction, Dimension]:
     """Factor to SI, and the dimension, of a unit; ``""`` and ``"-"`` are pure numbers.
 
-    Raises
-    ------
-    ValueError
-        For a unit that is not known.
+    Raises `ValueError` for a unit that is not known.
 
     >>> unit("GB/s")
     (Fraction(1000000000, 1), (-1, 1, 0, 0, 0, 0, 0))

@@ -90,10 +90,7 @@ class Source:
     def finish(self) -> None:
         """Raise the mistakes that were noted, if there are any.
 
-        Raises
-        ------
-        DseError
-            With one line for each mistake, in the order of the file.
+        Raises `DseError` with one line for each mistake, in the order of the file.
         """
         if self.mistakes:
             raise DseError("\n".join(dict.fromkeys(text for _, text in sorted(self.mistakes))))

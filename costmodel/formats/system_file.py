@@ -34,10 +34,7 @@ def system_names() -> list[str]:
 def load_system(name_or_path: str | Path) -> System:
     """A system by the name of one that ships, or by path.
 
-    Raises
-    ------
-    DseError
-        With one line for each mistake in the file.
+    Raises `DseError` with one line for each mistake in the file.
     """
     name, _, section = shipped.opened(name_or_path, "systems")
     system = read_system(section, name)
@@ -146,10 +143,24 @@ def written(value: float, unit: str) -> str:
 def with_constants(
     text: str, name: str, constants: Mapping[tuple[str, ...], Mapping[str, str]], description: str
 ) -> str:
-    """The text of a system file `name` with other constants and another description.
+    """The text of a system file with other constants in it.
 
-    `constants` maps places (`quantity_place`) to value, kind, source, and perhaps standard_error; new ones are added to
-    their part. Raises `DseError` if the result does not load.
+    Parameters
+    ----------
+    text : str
+        Of a file that loads.
+    name : str
+        Of the file, for messages.
+    constants : mapping of tuple of str to mapping of str to str
+        Place of each (`quantity_place`) and what stands there: value, kind, source, perhaps standard_error.
+        One that the file has not is added to its part.
+    description : str
+        What the file says that it is.
+
+    Raises
+    ------
+    DseError
+        If what comes of it does not load.
     """
     for place, constant in constants.items():
         flow = ", ".join(f"{key}: {_scalar(key, value)}" for key, value in constant.items())

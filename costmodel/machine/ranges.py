@@ -94,10 +94,7 @@ def _is_infinite(default: Any) -> bool:
 def refuse_outside(name: str, values: ArrayLike, allowed: Range) -> None:
     """Refuse values that are out of a range.
 
-    Raises
-    ------
-    DseError
-        Saying which, and what was expected.
+    Raises `DseError`, saying which, and what was expected.
     """
     inside = allowed.holds(values)
     if not np.all(inside):

@@ -327,10 +327,7 @@ class System:
 
         Any number will do: laws and differences hold for machines that cannot be, too.
 
-        Raises
-        ------
-        DseError
-            For a name that is no quantity of this system.
+        Raises `DseError` for a name that is no quantity of this system.
         """
         known = self.quantities()
         for name in values:

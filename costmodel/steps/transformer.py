@@ -107,7 +107,8 @@ def resolve_tiling(
     free = replace(ranks, design=replace(ranks.design, tiles={}))
     best = best_tiles(free, transformer_gemms(free))
     explicit = np.broadcast_to(design.tiling == EXPLICIT_TILES, (run.num_points,))
-    edges = {name: np.where(explicit, ranks.design.tiles.get(name, 0.0), own) for name, own in best.items()}
+    given = {name: np.where(explicit, ranks.design.tiles.get(name, 0.0), 0.0) for name in best}
+    edges = {name: np.where(given[name] > 0, given[name], own) for name, own in best.items()}
     return replace(design, tiling=np.ones(run.num_points), tile_edges=edges)
 
 

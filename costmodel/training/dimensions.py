@@ -27,10 +27,7 @@ class Dimensions(Protocol):
 def check_dimensions(model: Dimensions) -> None:
     """Refuse dimensions that are not whole and positive, counts that are not whole, and too many layers.
 
-    Raises
-    ------
-    DseError
-        For the first one.
+    Raises `DseError` for the first one.
     """
     lowest = dict.fromkeys(model.dimensions, 1) | dict.fromkeys(model.counts, 0)
     for name, low in lowest.items():

@@ -77,31 +77,11 @@ def calibrated(
     table: str = "measurements",
     seed: int = 0,
 ) -> Calibration:
-    """Fit constants of a system to measurements of one machine.
+    """Fit constants of a system to measured products, collectives and steps of one machine.
 
-    Parameters
-    ----------
-    rows : sequence of MeasuredRow
-        Products, collectives and steps, all of one machine; rows of other types are not used.
-    system : str
-        What the machine is like: a system that ships, or the path of a file.
-    framework : str, optional
-        Software of the steps that name none: a framework that ships. Constants of machines that it decides
-        are those to begin with.
-    table : str
-        What the rows are called where constants say their source.
-    seed : int
-        Of the choice of the rows that are held out together.
-
-    Returns
-    -------
-    calibration : Calibration
-        The system with its fitted constants, its file, and errors before, after, and of rows held out.
-
-    Raises
-    ------
-    DseError
-        If the system or the framework is unknown, no row can be used, or rows are of several machines.
+    `system` is a built-in system or a file; `framework` runs the steps whose rows name none; `table` is the source that
+    fitted constants state. `seed` chooses the rows that are held out together. [-] Raises `DseError` if the system or
+    the framework is unknown, no row can be used, or rows are of several machines.
 
     Notes
     -----

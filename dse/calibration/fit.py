@@ -76,14 +76,7 @@ class Task:
 def fits(tasks: Sequence[Task], rows: Measurements, others: Mapping[str, float]) -> list[Fit]:
     """Fits of several sets of constants, or of one set to several choices of rows.
 
-    Parameters
-    ----------
-    tasks : sequence of Task
-        What is fitted.
-    rows : Measurements
-        All rows.
-    others : mapping of str to float
-        Values of constants where they are not fitted. [SI units]
+    `others` are the values of constants that are not fitted. [SI units]
 
     Notes
     -----
@@ -116,21 +109,9 @@ def fits(tasks: Sequence[Task], rows: Measurements, others: Mapping[str, float])
 
 
 def slopes_of(constants: Sequence[Constant], rows: Measurements, values: Mapping[str, float]) -> FloatArray:
-    """How the logarithm of each row's time changes with the coordinate of each constant. [-]
+    """Jacobian of the logarithm of each row's time by the coordinate of each constant, (rows, constants). [-]
 
-    Parameters
-    ----------
-    constants : sequence of Constant
-        A column for each.
-    rows : Measurements
-        A row for each.
-    values : mapping of str to float
-        Where they are taken, of all constants. [SI units]
-
-    Returns
-    -------
-    slopes : (rows, constants) array
-        The Jacobian. [-]
+    It is taken at `values` of all constants. [SI units]
     """
     at = np.array([own.coordinate(values[own.name]) for own in constants])
     return _evaluated([(tuple(constants), np.ones(len(rows.rows), dtype=bool), at)], rows, values)[0].slopes

@@ -68,32 +68,17 @@ class Measurements:
         return [group for batch in self.batches for group in batch.groups]
 
     def log_ratios(self, values: Mapping[str, FloatArray]) -> FloatArray:
-        """Logarithm of predicted over measured time of each row, for some sets of constants.
+        """Logarithm of predicted over measured time, (sets, rows). [-]
 
-        Parameters
-        ----------
-        values : mapping of str to (sets,) array
-            By name of quantity; others are those of the system. [SI units]
-
-        Returns
-        -------
-        ratios : (sets, rows) array
-            [-]
+        `values` are sets of constants, quantity -> (sets,); others are those of the system. [SI units]
         """
         return np.concatenate([batch.log_ratios(self.system, values) for batch in self.batches], axis=1)
 
 
 def measurements(rows: Sequence[ComparedRow], name: str, system: System) -> dict[str, Measurements]:
-    """Rows that have been priced, by kind.
+    """Measurements by kind, of rows that were compared on the system of this name.
 
-    Parameters
-    ----------
-    rows : sequence of ComparedRow
-        With measured and predicted times: products, collectives, steps.
-    name : str
-        System that they were compared on: a shipped one, or a path.
-    system : System
-        What they are priced on: that system, or one that differs from it in some constants.
+    `system` evaluates them: that system, or one that differs from it in some constants.
     """
     found: dict[str, Measurements] = {}
     for stage, batches in (

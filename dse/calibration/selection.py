@@ -50,18 +50,10 @@ def folds(groups: Sequence[str], most: int, seed: int) -> list[BoolArray]:
 def selected(
     rows: Measurements, constants: Sequence[Constant], others: Mapping[str, float], *, seed: int = 0
 ) -> Selection:
-    """The constants that rows tell, and their values.
+    """Constants that rows of one kind determine, and their values.
 
-    Parameters
-    ----------
-    rows : Measurements
-        Of one kind.
-    constants : sequence of Constant
-        That may be fitted, the better known first.
-    others : mapping of str to float
-        Values of all constants before. [SI units]
-    seed : int
-        Of the choice of the rows held out together.
+    `constants` may be fitted, the better known first; `others` are the values of all constants before. [SI units]
+    `seed` chooses the rows that are held out together. [-]
 
     Notes
     -----
@@ -91,16 +83,7 @@ def indistinct(
 ) -> dict[str, str]:
     """Constants that rows cannot determine beside those already fitted, by name, and why.
 
-    Parameters
-    ----------
-    fit : Fit
-        Constants that are fitted already.
-    constants : sequence of Constant
-        Others, the better known first.
-    rows : Measurements
-        Of one kind.
-    others : mapping of str to float
-        Values of all constants before. [SI units]
+    `constants` stand in order, the better known first; `others` are the values of all constants before. [SI units]
 
     Notes
     -----
@@ -195,14 +178,9 @@ def _is_better(before: State, after: State, others: Mapping[str, float]) -> bool
 
 
 def are_closer(ratios: FloatArray, than: FloatArray, *, errors: float = BETTER) -> bool:
-    """Whether predictions are closer to measurements than others, by more standard errors than chance is.
+    """Returns whether predictions are closer to measurements than others, by more than a number of standard errors.
 
-    Parameters
-    ----------
-    ratios, than : (rows,) array
-        Logarithms of predicted over measured times, at least two. [-]
-    errors : float
-        Standard errors of the difference. [-]
+    `ratios` and `than` are logarithms of predicted over measured times, (rows,), at least two. [-]
     """
     gain = np.abs(than) - np.abs(ratios)
     return bool(gain.mean() > errors * gain.std(ddof=1) / np.sqrt(len(gain)))

@@ -69,17 +69,9 @@ DONE, FAILED = 0, 1
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command.
+    """Run one command, by default that of the process; returns its exit code. [-]
 
-    Parameters
-    ----------
-    argv : sequence of str, optional
-        Arguments after ``dse``; those of the process by default.
-
-    Returns
-    -------
-    code : int
-        0 done; 1 invalid input, or nothing feasible; 130 interrupted. Wrong usage exits with 2. [-]
+    0: done; 1: invalid input, or nothing feasible; 130: interrupted. Wrong usage exits with 2.
     """
     if sys.stderr is None:
         sys.stderr = open(os.devnull, "w")  # noqa: SIM115  (as long as the process)

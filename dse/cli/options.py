@@ -12,7 +12,7 @@ from costmodel.profiles.registry import design_profiles
 
 #: Forms of a file that a design becomes: those of `dse.exporting.artefacts.FORMS`.
 EXPORTED = (
-    *("aicb", "astra-sim", "chakra", "dfmodel", "dfmodel-binary", "trace"),
+    *("aicb", "astra-sim", "chakra", "dfmodel", "dfmodel-binary", "gemms", "optimizer", "trace"),
     *("megatron", "nemo", "torchtitan", "maxtext"),
 )
 
@@ -223,9 +223,7 @@ def name_list(text: str) -> list[str]:
 
 def add_output(parser: argparse._ActionsContainer, note: str = "") -> None:
     """``-o FILE``."""
-    parser.add_argument(
-        "-o", "--output", metavar="FILE", type=Path, help=f"write to FILE instead of stdout{note}"
-    )
+    parser.add_argument("-o", "--output", metavar="FILE", type=Path, help=f"write to FILE instead of stdout{note}")
 
 
 def physical(unit: str, example: str) -> Callable[[str], float]:
@@ -247,12 +245,7 @@ def physical(unit: str, example: str) -> Callable[[str], float]:
 def add_launch(parser: argparse._ActionsContainer, system: str) -> None:
     """Add the options of launch files."""
     parser.add_argument("--system", metavar="NAME", help=system)
+    parser.add_argument("--gpus", metavar="N", type=positive, help="number of GPUs (default: that of the file)")
     parser.add_argument(
-        "--gpus", metavar="N", type=positive, help="number of GPUs (default: that of the file)"
-    )
-    parser.add_argument(
-        "--framework",
-        metavar="NAME",
-        default="",
-        help="framework of a launch file (default: that of the file)",
+        "--framework", metavar="NAME", default="", help="framework of a launch file (default: that of the file)"
     )

@@ -18,15 +18,7 @@ LINE_INTERVAL = 1.0
 
 @contextmanager
 def progress_of(space: Space, stream: TextIO) -> Iterator[Callable[[Progress], None]]:
-    """A function that shows where a search of `space` stands.
-
-    Parameters
-    ----------
-    space : Space
-        What is searched; its objectives say the units.
-    stream : text file
-        Where to show it: standard error.
-    """
+    """A function that shows the progress of a search of `space` on a stream."""
     if stream.isatty():
         with bar(space, plain_stream(stream)) as update:
             yield update
@@ -43,8 +35,6 @@ def lines(space: Space, stream: TextIO) -> Callable[[Progress], None]:
         if progress.complete < progress.budget and monotonic() - last < LINE_INTERVAL:
             return
         last = monotonic()
-        print(
-            f"{progress.complete}/{progress.budget} trials, {state(space, progress)}", file=stream, flush=True
-        )
+        print(f"{progress.complete}/{progress.budget} trials, {state(space, progress)}", file=stream, flush=True)
 
     return update

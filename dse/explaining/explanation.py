@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from costmodel.columns import FloatArray, short_repr
+from costmodel.errors import DseError
 from costmodel.kernels.items import Item, Items
 from costmodel.machine.system import System
 from costmodel.profiles.work import TRAINING
 from costmodel.training.blocks import Layer
 from costmodel.training.kinds import KINDS
+from dse.explaining.work_tables import WORK_TABLES, work_tables
 from dse.pricing.evaluation import machine
 from dse.pricing.space_rules import NATIVE, rules_for
 from dse.searching.exact.exact_front import priced_design
@@ -87,8 +89,7 @@ def part_names(space: Space) -> dict[str, str]:
         return {"layer 0": "layers", "mtp": "multi-token prediction"}
     names = [layer_name(layer) for layer in kinds]
     numbered = [
-        f"{name} {names[:place].count(name) + 1}" if names.count(name) > 1 else name
-        for place, name in enumerate(names)
+        f"{name} {names[:place].count(name) + 1}" if names.count(name) > 1 else name for place, name in enumerate(names)
     ]
     return {f"layer {n}": name for n, name in enumerate(numbered)} | {"mtp": "multi-token prediction"}
 
@@ -133,9 +134,7 @@ def kernel_table(leaves: Iterable[Portion], system: System) -> pd.DataFrame:
             own[leaf.quantity] = own.get(leaf.quantity, 0.0) + leaf.value
             kinds[leaf.path] = leaf.kind
     found = [
-        {"path": path, "kind": kinds[path], **quantities(row, system)}
-        for path, row in rows.items()
-        if row["time"] > 0
+        {"path": path, "kind": kinds[path], **quantities(row, system)} for path, row in rows.items() if row["time"] > 0
     ]
     columns = [*found[0]] if found else ["path", "kind", *quantities({}, system)]
     return pd.DataFrame(found, columns=columns)
@@ -241,6 +240,37 @@ class Explanation:
         return kernel_table(self.portions, self.system)
 
     @cached_property
+    def gemms(self) -> pd.DataFrame:
+        """Matrix products of a micro-batch with the reads of each operand from each memory level (`work_tables`).
+
+        Raises
+        ------
+        DseError
+            If the cost model knows none of this design, as for `optimizer`.
+        """
+        return self._work_table("gemms")
+
+    @cached_property
+    def optimizer(self) -> pd.DataFrame:
+        """Clipping and update of each parameter group of a rank (`work_tables`). [FLOP], [B], [s]"""
+        return self._work_table("optimizer")
+
+    def _work_table(self, kind: str) -> pd.DataFrame:
+        """A table of work; a `DseError` where there is none."""
+        import pandas as pd
+
+        if self.profile != NATIVE:
+            raise DseError(f"profile {self.profile}: {kind}: known for the native cost model only")
+        return pd.DataFrame(next(work_tables(kind, self.space, [self.params])))
+
+    def work(self, kind: str) -> pd.DataFrame | str:
+        """A table of `WORK_TABLES`, or the reason why there is none."""
+        try:
+            return self._work_table(kind)
+        except DseError as error:
+            return str(error)
+
+    @cached_property
     def system(self) -> System:
         """The machine of the design."""
         return design_machine(self.space, self.params)
@@ -273,12 +303,11 @@ class Explanation:
             **{key: self.record[key] for key in ("params", "values", "margins", "breakdown")},
             "stages": self.stages,
             **{name: records(getattr(self, name)) for name in ("time", "memory", "hidden", "kernels")},
+            **{kind: [] if isinstance(own := self.work(kind), str) else records(own) for kind in WORK_TABLES},
         }
 
 
-def explain(
-    space: Space, params: Mapping[str, Any], *, profile: str = NATIVE, trial: int | None = None
-) -> Explanation:
+def explain(space: Space, params: Mapping[str, Any], *, profile: str = NATIVE, trial: int | None = None) -> Explanation:
     """Price one design, and say what its time and memory are made of.
 
     Parameters

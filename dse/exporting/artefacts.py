@@ -24,12 +24,14 @@ from costmodel.profiles.dfmodel.mapping import fastest_mapping, layer_ways, sram
 from costmodel.profiles.dfmodel.setup import OVERLAPS
 from costmodel.profiles.registry import profile_named
 from costmodel.profiles.simai import ENDLESS, endless_rows
-from costmodel.profiles.simai.design_rows import UNKNOWN_SPLITS, design_workload, rows_know
+from costmodel.profiles.simai.design_rows import design_workload, rows_know
 from costmodel.profiles.simai.files.aicb import workload_file
 from costmodel.profiles.work import TRAINING
 from costmodel.steps.transformer import resolve_sharding
 from costmodel.training.run import TransformerRun, rank_run
+from costmodel.training.sharding import SHARDINGS
 from dse.explaining.timeline import traces
+from dse.explaining.work_tables import WORK_TABLES, csv_text, work_tables
 from dse.exporting.astra_sim.export import astra_sim_files
 from dse.exporting.chakra.step import chakra_traces
 from dse.exporting.launch.forms import LAUNCH_FORMS, launch_files
@@ -50,6 +52,8 @@ FORMS = {
     "chakra": "",  # a folder
     "dfmodel": ".txt",
     "dfmodel-binary": ".pb",
+    "gemms": ".csv",
+    "optimizer": ".csv",
     "trace": ".json",
     **LAUNCH_FORMS,
 }
@@ -70,9 +74,9 @@ def artefacts(space: Space, designs: Sequence[Mapping[str, Any]], form: str, *, 
         Their parameters.
     form : str
         A key of `FORMS`: "aicb", the workload of the slowest stage; "trace", the events of a step, "chakra",
-        these as files, one for a rank of each stage, "astra-sim", one for every rank, with their network; one
-        of `LAUNCH_FORMS`, what starts it; else the graph of a layer with the set-up of DFModel, as text or in
-        binary.
+        these as files, one for a rank of each stage, "astra-sim", one for every rank, with their network;
+        "gemms" and "optimizer", tables of `dse.explaining.work_tables`; one of `LAUNCH_FORMS`, what starts it;
+        else the graph of a layer with the set-up of DFModel, as text or in binary.
     profile : str
         What evaluated the designs, one of `costmodel.profiles.registry.PROFILES`.
     anyway : bool
@@ -87,6 +91,9 @@ def artefacts(space: Space, designs: Sequence[Mapping[str, Any]], form: str, *, 
         raise ParameterError(f"{{format}}: unknown form {form!r}{suggestion(form, FORMS)}")
     if space.workload.work != TRAINING:
         raise DseError(f"space {space.name}: {form} knows transformers only")
+    if form in WORK_TABLES:
+        yield from (Artefact(csv_text(rows).encode(), ()) for rows in work_tables(form, space, designs))
+        return
     for start in range(0, len(designs), CHUNK):
         run = transformer_run(space, space.encode(designs[start : start + CHUNK]), DataflowDesign)
         if form == "aicb":
@@ -115,18 +122,25 @@ def own_machine(space: Space) -> tuple[str, ...]:
 
 
 def workloads(run: TransformerRun) -> Iterator[Artefact]:
-    """Designs as AICB's workloads."""
+    """Designs as AICB's workloads; shardings that its rows cannot say become the nearest that they can."""
     run = run.of(resolve_sharding(run.model, run.system, run.design))
-    known = np.broadcast_to(rows_know(rank_run(run)), (run.num_points,))
-    named = np.flatnonzero(known)
-    rows = design_workload(run.take(named)) if named.size else None
-    for point in range(run.num_points):
-        if rows is None or not known[point]:
-            yield Artefact(None, (UNKNOWN_SPLITS,))
-            continue
-        file = workload_file(rows, point=int(np.searchsorted(named, point)))
-        notes = [f"row {name}: {ENDLESS}" for name in endless_rows(file.workload)]
-        yield Artefact(file.text.encode(), tuple(notes))
+    shape, points = rank_run(run).design, range(run.num_points)
+    named, numbers = shape.assignments.named, np.broadcast_to(shape.assignment, (len(points),)).tolist()
+    notes: list[tuple[str, ...]] = [() for _ in points]
+    codes = np.broadcast_to(run.design.sharding, (len(points),)).copy()
+    for point in np.flatnonzero(~np.broadcast_to(rows_know(rank_run(run)), (len(points),))).tolist():
+        words = shape.assignments.words(numbers[point])
+        lost = {name: {k: w for k, w in words.items() if shape.assignments.words(own)[k] != w}
+                for name, own in named.items()}  # fmt: skip
+        nearest = min(lost, key=lambda name: len(lost[name]))
+        codes[point] = SHARDINGS.index(nearest)
+        kernels = ", ".join(f"{kernel} by {word}" for kernel, word in lost[nearest].items())
+        notes[point] = (f"rows cannot split {kernels}; they are those of sharding={nearest}",)
+    rows = design_workload(run.of(replace(run.design, sharding=codes)))
+    for point in points:
+        file = workload_file(rows, point=point)
+        endless = [f"row {name}: {ENDLESS}" for name in endless_rows(file.workload)]
+        yield Artefact(file.text.encode(), (*notes[point], *endless))
 
 
 def graphs(run: DataflowRun, form: str, profile: str) -> Iterator[Artefact]:

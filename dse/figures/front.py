@@ -66,17 +66,10 @@ def thinned(values: Any, most: int = CLOUD) -> Any:
 def front_figure(
     picture: FrontPicture, title: str = "", pairs: Sequence[tuple[int, int]] | None = None
 ) -> alt.ChartType:
-    """A panel for each pair of axes, or for some of them.
+    """A panel for each pair of axes, all by default; `title` is the text for screen readers.
 
-    Parameters
-    ----------
-    picture : FrontPicture
-        The designs. Infeasible designs are drawn only in a figure of one panel, where a click in the
-        legend shows them: Vega-Lite cannot bind one legend to the layers of several panels.
-    title : str
-        Text that a screen reader reads; by default the names of the axes.
-    pairs : sequence of pairs of int, optional
-        Indices of the two axes of each panel; all pairs by default. [-]
+    Infeasible designs are drawn only in a figure of one panel, where a click in the legend shows them: Vega-Lite cannot
+    bind one legend to the layers of several panels.
     """
     places = picture.pairs if pairs is None else pairs
     if len(places) > 1:

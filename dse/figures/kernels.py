@@ -29,16 +29,9 @@ BROAD: Final = "(datum.end - datum.start) / (part.start ? part.end[0] - part.sta
 
 
 def roofline_figure(kernels: pd.DataFrame, peak_flop_rate: float, bandwidth: float) -> alt.LayerChart:
-    """Kernels as bubbles beneath the chip's peak and its memory, as large as their share of the step.
+    """Kernels as bubbles below the chip's peak [FLOP/s] and bandwidth [B/s]; their area is the share of the step.
 
-    Parameters
-    ----------
-    kernels : DataFrame
-        Columns ``path``, ``seconds``, ``flops``, ``bound``, ``intensity`` and ``attained``. [SI units]
-    peak_flop_rate : float
-        Of the chip. [FLOP/s]
-    bandwidth : float
-        Of its farthest memory level. [B/s]
+    `kernels` has the columns ``path``, ``seconds``, ``flops``, ``bound``, ``intensity`` and ``attained``. [SI units]
     """
     shown = kernels[(kernels["flops"] > 0) & np.isfinite(kernels["intensity"])]
     ridge = peak_flop_rate / bandwidth
@@ -83,14 +76,9 @@ def bubbles(kernels: pd.DataFrame, where: dict[str, Any]) -> alt.Chart:
 
 
 def tree_figure(tree: pd.DataFrame, whole: str) -> alt.LayerChart:
-    """A tree as nested rows: what a total is made of, its parts, and theirs; a click on one shows it alone.
+    """A tree as nested rows: a total, its parts, and theirs; a click on a part shows it alone.
 
-    Parameters
-    ----------
-    tree : DataFrame
-        A row for each leaf: ``path`` (a tuple), and a column of its values. [the unit of the column]
-    whole : str
-        What they add up to, as it is printed.
+    `tree` has a row for each leaf: ``path`` (a tuple), and a column of values; `whole` is their sum as text.
     """
     unit = {"seconds": "s", "bytes": "B"}[tree.columns[1]]
     parts = tree_parts(tree, whole, unit)

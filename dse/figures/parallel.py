@@ -32,15 +32,7 @@ LIT: Final = "datum.inside === 1 && (kept === null || indexof(kept, datum.row) >
 
 
 def parallel_figure(space: Space, records: Sequence[Mapping[str, Any]]) -> alt.LayerChart:
-    """A line for each design across the parameters that differ and the objectives.
-
-    Parameters
-    ----------
-    space : Space
-        Where the designs come from.
-    records : sequence of mappings
-        The designs, each with its ``params`` and ``values``.
-    """
+    """A line for each design, a record with ``params`` and ``values``, across parameters that differ and objectives."""
     first = space.objectives[0]
     names = [p for p in space.parameters if len({record["params"][p.name] for record in records}) > 1]
     coordinates = [

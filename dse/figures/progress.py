@@ -19,15 +19,7 @@ SETTLED: Final = 50
 
 
 def history_figure(numbers: IntArray, hypervolume: FloatArray) -> alt.Chart:
-    """Hypervolume after each trial.
-
-    Parameters
-    ----------
-    numbers : (trials,) array of int
-        Numbers of the trials. [-]
-    hypervolume : (trials,) array
-        Share of the study's box that the front dominates by then. [-]
-    """
+    """Hypervolume after each trial, as shares of the study's box, (trials,). [-]"""
     later = hypervolume[len(hypervolume) // SETTLED :]
     room = max(0.05 * (later[-1] - later[0]), 1e-3)
     frame = pd.DataFrame({"trial": numbers, "hypervolume": hypervolume})
@@ -43,13 +35,7 @@ def history_figure(numbers: IntArray, hypervolume: FloatArray) -> alt.Chart:
 
 
 def importance_figure(importances: Mapping[str, Mapping[str, float]]) -> alt.Chart:
-    """How much each parameter matters for each of several ends.
-
-    Parameters
-    ----------
-    importances : mapping
-        What it matters for -> parameter -> its share. [-]
-    """
+    """Importance of each parameter for each of several objectives: objective -> parameter -> share. [-]"""
     names = list(dict.fromkeys(name for shares in importances.values() for name in shares))
     names.sort(key=lambda name: -max(shares.get(name, 0.0) for shares in importances.values()))
     frame = pd.DataFrame(
@@ -70,15 +56,7 @@ def importance_figure(importances: Mapping[str, Mapping[str, float]]) -> alt.Cha
 
 
 def counts_figure(counts: Mapping[str, int], what: str) -> alt.Chart:
-    """How many trials each of some reasons has.
-
-    Parameters
-    ----------
-    counts : mapping
-        Reason -> trials. [-]
-    what : str
-        What is counted.
-    """
+    """Trials by reason; `what` names the trials. [-]"""
     frame = pd.DataFrame({"reason": [words(name) for name in counts], "count": [*counts.values()]})
     bars = alt.Chart(rows(frame)).mark_bar(color=BROKEN).encode(
         x=alt.X("count:Q", axis=axis(what, "-", tickMinStep=1)),

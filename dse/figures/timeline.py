@@ -48,11 +48,8 @@ def drawn_stages(events: pd.DataFrame) -> list[int]:
 def timeline_figure(events: pd.DataFrame) -> alt.Chart:
     """A row for each stage; neighbouring micro-batches have two shades; Ctrl and the wheel zoom into time.
 
-    Parameters
-    ----------
-    events : DataFrame
-        Columns ``stage``, ``micro_batch``, ``chunk`` (from 0; -1 for what is of a whole stage), ``kind``,
-        ``start_s``, ``end_s``.
+    `events` has the columns ``stage``, ``micro_batch``, ``chunk`` (from 0; -1 for a whole stage), ``kind``,
+    ``start_s``, ``end_s``.
     """
     stages = drawn_stages(events)
     shown = events.loc[events["stage"].isin(stages), list(COLUMNS)].round(6)

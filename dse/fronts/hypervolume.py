@@ -41,19 +41,9 @@ class Box:
 
 
 def hypervolume(costs: FloatArray, reference: FloatArray) -> float:
-    """Exact measure of the space between some points and a reference point.
+    """Exact measure of the space between points, (points, objectives), and a reference point. [-]
 
-    Parameters
-    ----------
-    costs : (points, objectives) array
-        Less is better; points that are not below the reference everywhere add nothing. [-]
-    reference : (objectives,) array
-        The far corner. [-]
-
-    Returns
-    -------
-    volume : float
-        [-]
+    Less is better; points that are not below the reference everywhere add nothing.
 
     Notes
     -----
@@ -73,19 +63,9 @@ def hypervolume(costs: FloatArray, reference: FloatArray) -> float:
 
 
 def history(costs: FloatArray, reference: FloatArray) -> FloatArray:
-    """Hypervolume after each of the points, in their order.
+    """Hypervolume after each of the points, (points,), in their order. [-]
 
-    Parameters
-    ----------
-    costs : (points, objectives) array
-        Less is better; rows with a NaN (an infeasible design) add nothing. [-]
-    reference : (objectives,) array
-        The far corner. [-]
-
-    Returns
-    -------
-    volumes : (points,) array
-        Never falls. [-]
+    Less is better; rows with a NaN, of infeasible designs, add nothing.
     """
     added = np.zeros(len(costs))
     inside = (costs < reference).all(axis=1)

@@ -17,19 +17,9 @@ SAMPLE = 4096
 
 
 def as_costs(values: FloatArray, directions: Sequence[str]) -> FloatArray:
-    """Values with the sign of every maximized objective turned, so that less is better.
+    """Values, (points, objectives), with the sign of every maximized objective turned, so that less is better.
 
-    Parameters
-    ----------
-    values : (points, objectives) array
-        One row per point. [the unit of each objective]
-    directions : sequence of str
-        "minimize" or "maximize", one per objective.
-
-    Returns
-    -------
-    costs : (points, objectives) array
-        [the unit of each objective]
+    `directions` has "minimize" or "maximize" for each objective.
 
     >>> as_costs(np.array([[2.0, 5.0]]), ["minimize", "maximize"])
     array([[ 2., -5.]])
@@ -49,19 +39,9 @@ def low_and_span(costs: FloatArray) -> tuple[FloatArray, FloatArray]:
 
 
 def non_dominated(costs: FloatArray) -> NDArray[np.bool_]:
-    """Which points no other point beats: nowhere worse, and better somewhere.
+    """Mask of the points, (points,), that no other point beats: nowhere worse, and better somewhere.
 
-    Points of equal costs do not beat each other: all of them are kept, or none.
-
-    Parameters
-    ----------
-    costs : (points, objectives) array
-        Less is better; rows with a NaN are never kept. [the unit of each objective]
-
-    Returns
-    -------
-    kept : (points,) array of bool
-        [-]
+    Less is better; rows with a NaN are never kept.
 
     Notes
     -----
@@ -165,19 +145,9 @@ PAIRS = 2**17
 
 
 def shortfalls(costs: FloatArray, front: FloatArray) -> FloatArray:
-    """What must be taken off all costs of each point, at least, so that none of a front beats it.
+    """Least amount to take off all costs of each point so that no point of a front beats it, (points,). [-]
 
-    Parameters
-    ----------
-    costs : (points, objectives) array
-        Less is better; all in one unit, such as shares of a span. [-]
-    front : (others, objectives) array
-        Points to be compared with, at least one. [-]
-
-    Returns
-    -------
-    shortfalls : (points,) array
-        Negative where nothing beats the point, and more could be added. [-]
+    Less is better; costs are in one unit, such as shares of a span. Negative where nothing beats the point.
 
     Notes
     -----

@@ -18,12 +18,7 @@ BLOCK = 64
 class Undominated:
     """Boxes below a reference point that no point so far dominates; adding a point cuts them up.
 
-    Parameters
-    ----------
-    reference : (objectives,) array
-        The far corner. [-]
-    points : (points, objectives) array, optional
-        Points that are there from the start; those not below the reference everywhere change nothing. [-]
+    `points`, (points, objectives), are there from the start; those not below the reference everywhere change nothing.
 
     Notes
     -----

@@ -98,8 +98,7 @@ def sweep(
     if both := next((name for name in values if name in (set or {})), None):
         raise ParameterError(f"{both}: {{set}} fixes it; leave it out of the sweep")
     named = {
-        name: values_of(space, name, given) if isinstance(given, str) else [*given]
-        for name, given in values.items()
+        name: values_of(space, name, given) if isinstance(given, str) else [*given] for name, given in values.items()
     }
     return evaluate_designs(space, combinations(named), profile=profile, jobs=jobs)
 

@@ -160,23 +160,10 @@ def interval(
     schedule: ArrayLike = ONE_FORWARD_ONE_BACKWARD,
     overlap_ep: ArrayLike = 0.0,
 ) -> Interval:
-    """Intervals of a batch of transformers' designs, and what they rest on.
+    """Intervals of a batch of transformers' designs, (points,), and the measurements that they rest on.
 
-    Parameters
-    ----------
-    framework : str
-        Name of their software; "" where it is not said.
-    system : System
-        Machines.
-    model : ModelShape
-        Model of all designs.
-    world_size, tp, pp, cp, precision, schedule, overlap_ep : scalar or (points,) array
-        Columns of the designs; words as their codes. [-]
-
-    Returns
-    -------
-    interval : Interval
-        (points,) columns; extrapolated ones are wider by what chips without measured steps were off. [-]
+    `framework` is the name of the software, "" if unknown; the columns of designs hold words as their codes. [-]
+    Intervals of extrapolated designs are wider by the errors on chips without measured steps.
     """
     known = residuals()
     chip, largest = measured_chips(system)

@@ -71,8 +71,7 @@ def joined(parts: list[Evaluation]) -> Evaluation:
         violations=np.concatenate([part.violations for part in parts]),
         feasible=np.concatenate([part.feasible for part in parts]),
         breakdown=replace(
-            first.breakdown,
-            **{n: np.concatenate([getattr(part.breakdown, n) for part in parts]) for n in names},
+            first.breakdown, **{n: np.concatenate([getattr(part.breakdown, n) for part in parts]) for n in names}
         ),
         derived={n: np.concatenate([part.derived[n] for part in parts]) for n in first.derived},
     )

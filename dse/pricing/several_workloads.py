@@ -52,17 +52,10 @@ def without(evaluation: Evaluation, missing: Any) -> Evaluation:
 
 
 def combined(parts: Sequence[ResultTable], weights: Sequence[float], *, worst: bool) -> ResultTable:
-    """Steps of several workloads on the same machines, weighed together.
+    """Weighted steps of several workloads on the same machines; columns are (points,).
 
-    Parameters
-    ----------
-    parts : sequence of ResultTable
-        Of each workload; columns are (points,).
-    weights : sequence of float
-        Of their steps. [-]
-    worst : bool
-        Whether the workload whose weighted step takes longest stands for all; else times, energies and
-        FLOPs add up by weight, and rates and shares are those over that time.
+    With `worst`, the workload whose weighted step takes longest stands for all; else times, energies and FLOPs add up
+    by weight, and rates and shares are those over that time.
 
     Notes
     -----

@@ -200,10 +200,7 @@ class Waiting(io.RawIOBase):
 def write_study(study: BaseStudy, directory: Path) -> None:
     """Write front, trials and hypervolume history of a study, and its summary.
 
-    Raises
-    ------
-    DseError
-        If a file cannot be written; no half-written file stays behind.
+    Raises `DseError` if a file cannot be written; no half-written file stays behind.
     """
     writable_directory(directory)
     for name, table in (("pareto", study.table.front()), ("trials", study.table)):
@@ -216,10 +213,7 @@ def write_study(study: BaseStudy, directory: Path) -> None:
 def writable_directory(directory: Path) -> None:
     """Create a folder, and make sure that files can be written there.
 
-    Raises
-    ------
-    DseError
-        If they cannot.
+    Raises `DseError` if they cannot.
     """
     try:
         directory.mkdir(parents=True, exist_ok=True)
@@ -243,10 +237,7 @@ def write_file(path: Path, content: bytes | Iterable[bytes]) -> None:
     It is written under a name that no other process has, and then takes its place: of several who write
     one file the last wins, and a link in its place is replaced, not followed.
 
-    Raises
-    ------
-    NotWritten
-        If it cannot be written.
+    Raises `NotWritten` if it cannot be written.
     """
     special = path.exists() and not path.is_file()  # such as /dev/stdout
     pieces = [content] if isinstance(content, bytes) else content

@@ -94,10 +94,7 @@ class Definition:
 def read_definition(section: Section, name: str, base: Path) -> Definition:
     """The space that a mapping describes; paths in it count from `base`.
 
-    Raises
-    ------
-    DseError
-        With one line for each mistake.
+    Raises `DseError` with one line for each mistake.
     """
     section.only(KEYS)
     section.word("schema", [SCHEMA])
@@ -214,9 +211,7 @@ class _Reader:
             ready = [name for name, formula in waiting.items() if not formula.names & set(waiting)]
             if not ready:
                 circle = " and ".join(sorted(waiting))
-                self.section.mistake(
-                    "derived", f"{circle}: cannot be worked out, each needs itself or another"
-                )
+                self.section.mistake("derived", f"{circle}: cannot be worked out, each needs itself or another")
                 return
             for name in ready:
                 self.names.derive(section, name, waiting[name])
@@ -275,9 +270,7 @@ class _Reader:
             layouts[name] = {}
             for parameter in layout:
                 if parameter not in parameters:
-                    layout.mistake(
-                        parameter, f"no parameter of this space{suggestion(parameter, parameters)}"
-                    )
+                    layout.mistake(parameter, f"no parameter of this space{suggestion(parameter, parameters)}")
                     continue
                 try:
                     layouts[name][parameter] = parameters[parameter].accepted(layout.data[parameter])
@@ -326,11 +319,7 @@ class _Reader:
             self.section.section("parameters").mistake(
                 name, "changes nothing: designs of this model have no such column; leave it out"
             )
-        for key, what, alike in (
-            ("given", "name", 0.6),
-            ("parameters", "parameter", 0.6),
-            ("derived", "column", 0.85),
-        ):
+        for key, what, alike in (("given", "name", 0.6), ("parameters", "parameter", 0.6), ("derived", "column", 0.85)):
             section = self.section.section(key, required=False)
             for name in (name for name in section if name not in read):
                 close = difflib.get_close_matches(name, columns, n=1, cutoff=alike)

@@ -33,13 +33,7 @@ Move = tuple[tuple[int, float], ...]
 
 
 class Lattice:
-    """The designs of a space as a table of places, (designs, parameters).
-
-    Parameters
-    ----------
-    space : Space
-        Where the designs come from.
-    """
+    """The designs of a space as a table of places, (designs, parameters)."""
 
     def __init__(self, space: Space) -> None:
         self.space = space

@@ -53,9 +53,7 @@ def _every(space: Space) -> Iterator[ListedName]:
         yield listed("derived", derived.name, derived.unit, _with_short_numbers(str(derived.expression)))
     for limit in space.limits:
         name = keyed(limit.name, limit.unit)
-        yield ListedName(
-            "margins", name, limit.unit, limit.expression, "how far this limit is; below 0: broken"
-        )
+        yield ListedName("margins", name, limit.unit, limit.expression, "how far this limit is; below 0: broken")
     yield from (
         listed("results", name, unit, "")
         for name, unit in {**column_units(space.workload.work.results), **INTERVAL_UNITS}.items()
@@ -93,6 +91,4 @@ def _shown(space: Space, name: str, value: float) -> str:
     known = space.names[name]
     if known.words:
         return known.words[int(value)]
-    return (
-        str(bool(value)).lower() if known.boolean else readable(value, unit_name(known.dimension), digits=6)
-    )
+    return str(bool(value)).lower() if known.boolean else readable(value, unit_name(known.dimension), digits=6)

@@ -50,10 +50,7 @@ class Several(Generic[AnySpace]):
 def read(section: Section, name: str, read_space: Reader[AnySpace]) -> Several[AnySpace]:
     """The workloads of a space.
 
-    Raises
-    ------
-    DseError
-        With one line for each mistake.
+    Raises `DseError` with one line for each mistake.
     """
     parts = section.section(KEY).sections("workload, such as dense: {model: llama3_70b}")
     for key, why in ALONE.items():
@@ -148,10 +145,7 @@ def _check(section: Section, frame: AnySpace, found: Mapping[str, AnySpace]) -> 
 
 
 def _data(
-    section: Section,
-    common: Mapping[str, Any],
-    frame: AnySpace,
-    workloads: tuple[SpaceWorkload[AnySpace], ...],
+    section: Section, common: Mapping[str, Any], frame: AnySpace, workloads: tuple[SpaceWorkload[AnySpace], ...]
 ) -> dict[str, Any]:
     """The content of a file that needs no other."""
     first = {*section.section(KEY).section(workloads[0].name).mapping("given")}

@@ -26,24 +26,10 @@ NAMED: Final = 60
 
 
 def write_beside(path: Path, pieces: Iterable[bytes], *, durable: bool = False) -> None:
-    """Write a file under a name of its own in the same folder, and put it in its place once it is whole.
+    """Write a file under a temporary name in the same folder, and rename it once it is whole.
 
-    Whoever is killed meanwhile leaves that other file behind; the next process that writes into the folder
-    clears it away.
-
-    Parameters
-    ----------
-    path : Path
-        The file.
-    pieces : iterable of bytes
-        What it is to hold.
-    durable : bool
-        Whether it is to survive a power cut from then on.
-
-    Raises
-    ------
-    OSError
-        If it cannot be written; nothing is left of it then, nor after any other failure.
+    A killed process leaves the temporary file; the next process that writes into the folder removes it. With `durable`,
+    the file survives a power cut. Raises `OSError` if it cannot be written; nothing is left of it then.
     """
     clear_away(path.parent.absolute())
     part = path.with_name(f"{PART_BEGINNING}{secrets.token_hex(8)}{PART_ENDING}")

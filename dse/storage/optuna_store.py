@@ -184,19 +184,10 @@ class Store:
 
     @contextmanager
     def reading(self, study_id: int, table: str = "") -> Iterator[None]:
-        """A block that reads a study, as it is at one moment, and takes apart what it holds.
+        """A block that reads a study as it is at one moment, and decodes what it holds.
 
-        Parameters
-        ----------
-        study_id : int
-            The study. [-]
-        table : str
-            What the block takes apart; by default the table that it read last.
-
-        Raises
-        ------
-        DseError
-            If that is none of what is stored for a study: `unreadable`.
+        `table` is the one that the block decodes, by default the last one read. Raises `DseError` (`unreadable`) if its
+        content is not that of a study.
         """
         with self.database.transaction():
             try:
@@ -382,17 +373,7 @@ class Store:
             return read_attribute(self.database, stored.study_id, name, first=first)
 
     def moment(self, stored: StoredStudy, *, attribute: str, first: int) -> Moment:
-        """What the database holds of a study at one moment.
-
-        Parameters
-        ----------
-        stored : StoredStudy
-            The study.
-        attribute : str
-            Only finished trials that have a user attribute of this name.
-        first : int
-            Only those of this number and later. [-]
-        """
+        """State of a study at one moment, with finished trials from number `first` on that have an attribute."""
         database, study_id = self.database, stored.study_id
         with self.reading(study_id):
             rows = read_last(self.database, study_id)[1]
@@ -413,23 +394,10 @@ class Store:
     def append(
         self, study_id: int, trials: Sequence[FrozenTrial], *, after: int, user_attrs: Mapping[str, Any] | None = None
     ) -> bool:
-        """Store finished trials, all of them or none, if the study still holds `after` trials.
+        """Store finished trials, all of them or none, if the study still holds `after` trials, in any state.
 
-        Parameters
-        ----------
-        study_id : int
-            The study. [-]
-        trials : sequence of FrozenTrial
-            Finished trials; their numbers are assigned here, from `after` on. [-]
-        after : int
-            Trials that the caller believes to be stored, in any state. [-]
-        user_attrs : mapping, optional
-            Attributes of the study to set in the same transaction.
-
-        Returns
-        -------
-        stored : bool
-            False when another process has added trials: read again, and decide anew.
+        Numbers are assigned here, from `after` on. `user_attrs` of the study are set in the same transaction. Returns
+        False when another process has added trials: read again, and decide anew.
         """
         with self.turn(study_id):
             last_id, rows = read_last(self.database, study_id)

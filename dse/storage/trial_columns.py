@@ -56,20 +56,9 @@ class TrialDetails:
 def read_columns(
     database: Database, study_id: int, objectives: int, *, attribute: str | None = None, first: int = 0
 ) -> TrialColumns:
-    """Finished trials of a study, within a transaction.
+    """Finished trials of a study with this number of objectives, within a transaction.
 
-    Parameters
-    ----------
-    database : Database
-        In a transaction, so that all columns are of the same trials.
-    study_id : int
-        The study. [-]
-    objectives : int
-        Values that a trial has. [-]
-    attribute : str, optional
-        Only trials that have a user attribute of this name.
-    first : int
-        Only trials of this number and later. [-]
+    With `attribute`, only trials that have a user attribute of this name; of number `first` or later. [-]
     """
     meant: dict[str, Any] = {"study_id": study_id, "first": first}
     heads = f"SELECT trial_id, number FROM trials WHERE trial_id IN ({FINISHED})"
@@ -104,10 +93,7 @@ def _values(database: Database, meant: dict[str, Any], row_of: Mapping[int, int]
 def number_of(value: Any, kind: str) -> float:
     """The number that a row of `trial_values` holds.
 
-    Raises
-    ------
-    ValueError, TypeError, KeyError
-        If it holds none.
+    Raises `ValueError` or `TypeError` or `KeyError` if it holds none.
     """
     number = float(value) if kind == "FINITE" else INFINITE[kind]
     if math.isnan(number):
@@ -118,10 +104,7 @@ def number_of(value: Any, kind: str) -> float:
 def value_of(distribution: BaseDistribution, stored: Any) -> Any:
     """What a number stands for that is stored for a parameter.
 
-    Raises
-    ------
-    ValueError, TypeError
-        If it stands for nothing.
+    Raises `ValueError` or `TypeError` if it stands for nothing.
     """
     number = float(stored)
     count = len(distribution.choices) if isinstance(distribution, CategoricalDistribution) else math.inf
@@ -144,16 +127,9 @@ def read_attribute(database: Database, study_id: int, name: str, *, first: int =
 
 
 def read_details(database: Database, ids: IntArray, names: Sequence[str]) -> TrialDetails:
-    """What some trials hold beside their values, within a transaction.
+    """Parameters and user attributes of finished trials of one study, within a transaction.
 
-    Parameters
-    ----------
-    database : Database
-        In a transaction.
-    ids : (trials,) array of int
-        Finished trials of one study, which have the same parameters. [-]
-    names : sequence of str
-        User attributes that are wanted.
+    The trials, (trials,) identities, have the same parameters. [-]
     """
     meant = ", ".join(map(str, ids.tolist()))
     row_of = {trial_id: row for row, trial_id in enumerate(ids.tolist())}
@@ -228,10 +204,7 @@ def violating(database: Database, meant: dict[str, Any]) -> set[int]:
 def is_violated(key: str, violation: Any) -> bool:
     """Whether a system attribute of a trial, `CONSTRAINTS` or one that begins with `CONSTRAINT`, says so.
 
-    Raises
-    ------
-    ValueError, TypeError
-        If it holds no number, or is no list of them: neither kept nor violated.
+    Raises `ValueError` or `TypeError` if it holds no number, or is no list of them: neither kept nor violated.
     """
     numbers = violation if key == CONSTRAINTS else [violation]
     if not all(type(number) in (int, float) and not math.isnan(number) for number in numbers):
@@ -240,21 +213,10 @@ def is_violated(key: str, violation: Any) -> bool:
 
 
 def read_params(database: Database, study_id: int, ids: IntArray, *, first: int = 0) -> dict[str, list[Any]]:
-    """Parameter -> its value in each of some trials, within a transaction.
+    """Parameter -> its value in each of some finished trials, (trials,) identities, within a transaction. [-]
 
-    Optuna holds a parameter to one kind of distribution, and a categorical one to its choices, throughout a
-    study, so that those of one trial say what the stored numbers of all mean.
-
-    Parameters
-    ----------
-    database : Database
-        In a transaction.
-    study_id : int
-        The study. [-]
-    ids : (trials,) array of int
-        Finished trials of it, which have the same parameters. [-]
-    first : int
-        The least of their numbers. [-]
+    Optuna holds a parameter to one kind of distribution, and a categorical one to its choices, throughout a study, so
+    that those of one trial say what the stored numbers of all mean. `first` is the least of their numbers.
     """
     if not len(ids):
         return {}

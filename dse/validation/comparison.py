@@ -96,19 +96,9 @@ class ComparedRow:
 
 
 def compared(rows: Sequence[MeasuredRow], system: str | None = None) -> list[ComparedRow]:
-    """Rows with predictions, on the system that each names, or all on one; in the order given.
+    """Rows with predictions, on the system that each names, or all on `system`; in the order given.
 
-    Parameters
-    ----------
-    rows : sequence of MeasuredRow
-        Of any types.
-    system : str, optional
-        Name of a shipped system, or path of a YAML file, instead of the rows' own hardware.
-
-    Raises
-    ------
-    DseError
-        If that system does not load.
+    Raises `DseError` if that system does not load.
     """
     if system is not None:
         system_named(system)

@@ -58,9 +58,7 @@ FABRICS: Final[dict[str, tuple[str, str]]] = {
 }
 
 #: How rows state a fabric: adapters, the rate of one, and whose they are.
-STATED_RATE: Final = (
-    r"(?:(\d+)x )?(?:[A-Za-z ]*)(?<![\d.])(\d+(?:\.\d+)?) Gb/s(?: [A-Za-z]+)*?(?: per (node|GPU)|\)|$)"
-)
+STATED_RATE: Final = r"(?:(\d+)x )?(?:[A-Za-z ]*)(?<![\d.])(\d+(?:\.\d+)?) Gb/s(?: [A-Za-z]+)*?(?: per (node|GPU)|\)|$)"
 
 #: Chips of a node where a row does not say.
 NODE: Final = 8.0
@@ -103,8 +101,7 @@ def fabric_rate(text: str, per_node: float, system: System) -> float | None:
         share = float(measured[1]) * 1e9 / per_node / tier.efficiency.item()
         return min(share, tier.bandwidth.item())
     each = re.search(
-        r"(?:(\d+)x )?(?:[A-Za-z ]*)(?<![\d.])(\d+(?:\.\d+)?) Gb/s(?: [A-Za-z]+)*?(?: per (node|GPU)|\)|$)",
-        text,
+        r"(?:(\d+)x )?(?:[A-Za-z ]*)(?<![\d.])(\d+(?:\.\d+)?) Gb/s(?: [A-Za-z]+)*?(?: per (node|GPU)|\)|$)", text
     )
     if not each:
         return None

@@ -43,12 +43,8 @@ def is_peak(row: MeasuredRow) -> bool:
 def usable_memory(system: System, stated: float) -> float:
     """Memory of a chip that runs may use: the system's, unless a row states the size of another one. [B]
 
-    Parameters
-    ----------
-    system : System
-        Of the row; its capacity is the usable one, a little off the size by which memory is sold.
-    stated : float
-        The size that the row states, 0 for none. [GB]
+    The capacity of a system is the usable one, a little below the size by which memory is sold. `stated` is the size
+    that the row states, 0 for none. [GB]
     """
     known = system.dram.capacity.item(), system.dram.sold_capacity.item()
     other = stated and all(abs(stated * 1e9 - size) > OTHER_MEMORY * size for size in known)

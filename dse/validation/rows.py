@@ -76,12 +76,7 @@ OPERATORS_REPEATED: Final = 3 / 8
 def expressed_row(row: MeasuredRow, system: str | None = None) -> Expressed:
     """A row as the cost model takes it, on its own machine or on a system that is named.
 
-    Raises
-    ------
-    NotExpressed
-        Naming what it lacks.
-    DseError
-        If its model or its machine contradicts itself.
+    Raises `NotExpressed`, naming what it lacks; `DseError` if its model or its machine contradicts itself.
     """
     given = pairs_of(row.given)
     own = {name: value for name, value in given.items() if name in ModelShape.__dataclass_fields__}
@@ -106,10 +101,7 @@ def expressed_row(row: MeasuredRow, system: str | None = None) -> Expressed:
 def pairs_of(text: str) -> dict[str, Value]:
     """`name=value ...` as a mapping: numbers, switches as 0 and 1, and words.
 
-    Raises
-    ------
-    NotExpressed
-        For a word that is no such pair.
+    Raises `NotExpressed` for a word that is no such pair.
 
     >>> pairs_of("tp=8 overlap_ep=true precision=mxfp8")
     {'tp': 8.0, 'overlap_ep': 1.0, 'precision': 'mxfp8'}
@@ -264,9 +256,7 @@ def sharding_of(row: MeasuredRow) -> dict[str, Value]:
     """How a row's replicas share out their states, and whether their exchanges hide."""
     values = convention_of(row).stated
     if row.opt_shard:
-        found = [
-            columns for pattern, columns in SHARDINGS if re.search(pattern, row.opt_shard, re.IGNORECASE)
-        ]
+        found = [columns for pattern, columns in SHARDINGS if re.search(pattern, row.opt_shard, re.IGNORECASE)]
         if not found:
             raise NotExpressed(f"a meaning of {row.opt_shard!r} in the column opt_shard")
         values |= found[0]
@@ -316,11 +306,7 @@ def values_of(row: MeasuredRow, model: ModelShape) -> dict[str, Value]:
         "attention": "unfused" if row.attn_kernel == "unfused" else fused,
         "precision": precision_of(row.dtype, "dtype"),
         "schedule": matched(row.schedule, SCHEDULES, "schedule"),
-        **(
-            {"tp_overlap": "chunked" if row.tp_overlap.startswith("yes") else "gradients"}
-            if row.tp_overlap
-            else {}
-        ),
+        **({"tp_overlap": "chunked" if row.tp_overlap.startswith("yes") else "gradients"} if row.tp_overlap else {}),
     }
     if counts["cp"] == 1:
         values.pop("cp_communication", None)

@@ -63,18 +63,10 @@ def error_record(errors: Iterable[float]) -> dict[str, float]:
 
 
 def kendall_tau(rows: Sequence[ComparedRow]) -> float:
-    """How well the order of layouts is kept within sweeps: concordant less discordant pairs, over all. [-]
+    """Kendall's tau of layouts within sweeps, averaged over sweeps by their numbers of pairs; NaN without a pair. [-]
 
-    Parameters
-    ----------
-    rows : sequence of ComparedRow
-        Of any data sets. A sweep is the steps of one data set with the same model, ranks, tokens and
-        sequences; two runs of one layout are no pair.
-
-    Returns
-    -------
-    tau : float
-        Kendall's tau of each sweep, averaged over sweeps by their numbers of pairs; nan without a pair. [-]
+    Concordant less discordant pairs, over all. A sweep is the steps of one data set with the same model, ranks, tokens
+    and sequences; two runs of one layout are no pair.
     """
     sweeps: dict[tuple[str | float, ...], list[ComparedRow]] = {}
     for one in rows:

@@ -14,9 +14,7 @@ from costmodel.formats.quantity import plain_number
 from costmodel.formats.strict_yaml import read_text
 
 #: Tables that ship, in the order in which they are shown: figures of others, each with its source.
-SHIPPED: Final = tuple(
-    Path(__file__).parent / "data" / name for name in ("steps.csv", "runs.csv", "memory.csv")
-)
+SHIPPED: Final = tuple(Path(__file__).parent / "data" / name for name in ("steps.csv", "runs.csv", "memory.csv"))
 
 #: What a row is of.
 ROW_TYPES: Final = (
@@ -177,9 +175,7 @@ def _row(line: int, heading: list[str], cells: list[str]) -> MeasuredRow:
     if len(cells) != len(heading):
         mistakes = [f"{len(cells)} cells, expected {len(heading)} as in the heading"]
     mistake = f"line {line}: {'; '.join(mistakes)}" if mistakes else ""
-    return MeasuredRow(
-        **{**values, "id": values.get("id") or f"{values['dataset']}:{line}", "mistake": mistake}
-    )
+    return MeasuredRow(**{**values, "id": values.get("id") or f"{values['dataset']}:{line}", "mistake": mistake})
 
 
 def _mistake(name: str, text: str) -> str:

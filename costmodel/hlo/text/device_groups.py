@@ -38,9 +38,19 @@ class GroupPlacement:
 
 
 def groups_of(instruction: Instruction, devices: int) -> Groups:
-    """The groups of devices that a collective runs in; all devices of the program where the text names none. [-]
+    """The groups of devices that a collective runs in.
 
-    Raises `DseError` if the text names groups in an unknown way.
+    Parameters
+    ----------
+    instruction : Instruction
+        The collective.
+    devices : int
+        Devices of the program, all in one group where the text names none. [-]
+
+    Raises
+    ------
+    DseError
+        If the text names groups in no known way.
     """
     pairs = instruction.attributes.get("source_target_pairs")
     if pairs is not None:
@@ -56,10 +66,7 @@ def groups_of(instruction: Instruction, devices: int) -> Groups:
 def normalised(written: str) -> Groups:
     """Explicit lists from any spelling; no lists where all devices are meant.
 
-    Raises
-    ------
-    ValueError, IndexError
-        If it is no known spelling.
+    Raises `ValueError` or `IndexError` if it is no known spelling.
 
     >>> normalised("{{0,2},{1,3}}")
     ((0, 2), (1, 3))

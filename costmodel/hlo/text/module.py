@@ -192,10 +192,15 @@ def unfolded_limit(module: Module) -> int:
 
 
 def size_problem(computation: Computation, sizes: dict[Computation, tuple[int, int]]) -> str | None:
-    """The limit that a computation exceeds; None if it exceeds none.
+    """What is too large in a computation; None where nothing is.
 
-    It calls only those of `sizes`: computation -> its instructions with those of fusions, and its levels of calls. [-]
-    Its own size is added.
+    Parameters
+    ----------
+    computation : Computation
+        One that calls none but those of `sizes`.
+    sizes : dict
+        Computation -> its instructions with those of fusions in it, and its levels of calls. [-] Its own
+        size is added.
     """
     size, depth = len(computation.instructions), 0
     for each in computation.instructions:
@@ -213,10 +218,16 @@ def size_problem(computation: Computation, sizes: dict[Computation, tuple[int, i
 def runs_of(
     module: Module, trips: Mapping[Instruction, int | None] | None = None
 ) -> tuple[int, dict[Computation, int]]:
-    """Number of instructions that run in a step, a loop's body once, and how often each computation runs.
+    """How many instructions run in a step, a loop's body once, and how often each computation does.
 
-    Computations stand after those that they call, so that one way back from the entry finds both. Every branch of a
-    choice counts. `trips` maps loops to the runs of their bodies, None where unknown; by default 1. [-]
+    Computations stand after those that they call, so that one way back from the entry finds both. Every
+    branch of a choice counts.
+
+    Parameters
+    ----------
+    module : Module
+    trips : mapping, optional
+        Loop -> how often its body runs, None where that is unknown; once each where it is not given. [-]
     """
     reached = {module.entry: 1}  # times that each stands in the program
     runs = {module.entry: 1}  # trips of loops multiplied

@@ -124,10 +124,7 @@ class Cursor:
     def fail(self, problem: str, at: int | None = None) -> NoReturn:
         """Say what is wrong with what stands at a place, by default here.
 
-        Raises
-        ------
-        DseError
-            With the line, the token, and the problem.
+        Raises `DseError` with the line, the token, and the problem.
         """
         at = self.skip_space() if at is None else at
         line = self.text.count("\n", 0, at) + 1
@@ -315,10 +312,20 @@ _CALLEE: Final = re.compile(_NAME)
 
 
 def parse(text: str, name: str) -> Module:
-    """The module that a text of XLA describes; `name` is that of the text in messages.
+    """The module that a text describes.
 
-    Raises `DseError` for the first mistake, with its line and token; or for a text that is no compiled module, saying
-    what it is.
+    Parameters
+    ----------
+    text : str
+        What XLA prints.
+    name : str
+        What to call the text in messages.
+
+    Raises
+    ------
+    DseError
+        For the first mistake, with its line and token; or for a text that is no compiled module, saying
+        what it is.
     """
     encoded = text.encode()
     other = other_text(encoded[:HEAD])

@@ -77,10 +77,7 @@ _DEGREES: Final = {key: _count(key, 1.0) for key in ("dp", "lp", "hlp")}
 def load_configuration(path: Path) -> Configuration:
     """The one configuration that a file describes.
 
-    Raises
-    ------
-    DseError
-        With one line for each mistake in the file.
+    Raises `DseError` with one line for each mistake in the file.
     """
     return read_configuration(parse(read_text(path), str(path)))
 
@@ -88,10 +85,7 @@ def load_configuration(path: Path) -> Configuration:
 def read_configuration(section: Section) -> Configuration:
     """The configuration that a mapping describes.
 
-    Raises
-    ------
-    DseError
-        With one line for each mistake: of a value first, and of values together once each is right.
+    Raises `DseError` with one line for each mistake: of a value first, and of values together once each is right.
     """
     section.word("schema", [SCHEMA])
     section.source.finish()  # of another kind of file every other key would be wrong

@@ -176,9 +176,12 @@ OPTIMIZED = ("Hidden", "Projection", "Softmax")
 
 
 def optimizer_prices(config: Configuration, machine: Hardware) -> dict[tuple[str, str], KernelPrice]:
-    """Cost of clipping and update of each part's weights, whole even where products are split. [FLOP], [B], [s]
+    """Price clipping and update of each part's weights, whole even where its products are split.
 
-    Keys are (part, kernel of `OPTIMIZER_KERNELS`); launches are not included.
+    Returns
+    -------
+    prices : dict
+        (part, kernel of `OPTIMIZER_KERNELS`) -> price, without launches. [FLOP], [B], [s]
     """
     size = config.hidden_size
     weights = {

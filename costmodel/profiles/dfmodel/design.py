@@ -230,9 +230,19 @@ def group_links(design: DataflowDesign, system: System) -> dict[str, LinkTier]:
 
 
 def slowest_tier(group: Group, network: Sequence[LinkTier]) -> LinkTier:
-    """Tier of least bandwidth that a group spans, (points,); the innermost for a group of one. [SI units]
+    """Tier of least bandwidth that a group spans; the innermost for a group of one.
 
-    `network` has the tiers from the inside out.
+    Parameters
+    ----------
+    group : Group
+        Ranks, (points,).
+    network : sequence of LinkTier
+        Tiers from the inside out.
+
+    Returns
+    -------
+    tier : LinkTier
+        (points,) columns. [SI units]
     """
     subgroups = subgroups_per_tier(group, network)
     reached = [

@@ -191,9 +191,14 @@ def moved_bytes(graph: DfmodelGraph, choices: Sequence[int] | IntArray) -> float
 
 
 def least_moving(graph: DfmodelGraph, *, prefer: Mapping[str, int] | None = None) -> Sharding:
-    """The sharding of one design that moves the fewest bytes, whatever the links and the size of the group.
+    """The sharding that moves the fewest bytes, whatever the links and the size of the group.
 
-    `prefer` maps kernels to shardings to take first among equally good ones, such as a row of `PUBLISHED`.
+    Parameters
+    ----------
+    graph : DfmodelGraph
+        One design; its kernels' dimensions are (kernels,).
+    prefer : mapping, optional
+        Kernel -> sharding to take first among equally good ones, such as a row of `PUBLISHED`.
 
     Notes
     -----

@@ -119,9 +119,19 @@ class _Node:
 
 
 def dataflow(analysis: Analysis, barriers: str = "barrier") -> Dataflow:
-    """The graph of a module's kernels. Raises `DseError` if it has none.
+    """The graph of a module's kernels.
 
-    `barriers`: arrays that pass a barrier wait for themselves ("element"), or for all of them ("barrier").
+    Parameters
+    ----------
+    analysis : Analysis
+        The module.
+    barriers : {"element", "barrier"}
+        Whether arrays that pass a barrier wait for themselves, or for all of them.
+
+    Raises
+    ------
+    DseError
+        If the module has no kernels.
     """
     builder = _DfmodelGraphBuilder(analysis, barriers)
     if not builder.source.kernels:

@@ -52,10 +52,7 @@ class GeneratorRun(Columns):
     def of(cls, **values: object) -> Self:
         """Build from scalars, lists and arrays, broadcast to one length.
 
-        Raises
-        ------
-        DseError
-            For an unknown column, or numbers that no run can have.
+        Raises `DseError` for an unknown column, or numbers that no run can have.
         """
         units = column_units(cls)
         for name in values:

@@ -74,21 +74,40 @@ def layer_parameters(run: RankRun, layer: Layer) -> FloatArray:
     Matrices of products are split, and biases where they are added to a split output; norms, routers and
     latents are on every rank, and what attention cores have is split by heads.
     """
-    model, split, whole = run.model, 0.0, 0.0
+    split, whole, added = _parameters_of(run, layer)
+    return sum(split.values()) / run.design.tp + sum(whole.values()) + sum(added.values())
+
+
+def kernel_parameters_of(run: RankRun, layer: Layer) -> dict[str, FloatArray]:
+    """Kernel -> its share of `layer_parameters`. [-]"""
+    split, whole, added = _parameters_of(run, layer)
+    shares = {kernel: own / run.design.tp for kernel, own in split.items()}
+    shares |= {kernel: np.full(1, own) for kernel, own in whole.items()}
+    return {kernel: own + added.get(kernel, 0.0) for kernel, own in shares.items()}
+
+
+def _parameters_of(run: RankRun, layer: Layer) -> tuple[dict[str, float], dict[str, float], dict[str, FloatArray]]:
+    """Parameters of the kernels of a layer that ranks split, those that each rank has, and biases on a rank. [-]"""
+    model = run.model
+    split: dict[str, float] = {}
+    whole: dict[str, float] = {}
     for kernel in layer.kernels:
         if not kernel.of_experts:
             own = model.kernel_parameters(kernel) - model.bias_size(kernel)
-            if kernel.is_whole:
-                whole += own
-            else:
-                split += own
-    return split / run.design.tp + whole + sum(biases(run, layer, k)[0] for k in biased(run, layer))
+            (whole if kernel.is_whole else split)[kernel.name] = own
+    return split, whole, {kernel.name: biases(run, layer, kernel)[0] for kernel in biased(run, layer)}
 
 
 def expert_parameters(run: RankRun, layer: Layer) -> FloatArray:
     """Parameters of the routed experts of one layer on one rank. [-]"""
     experts = sum(run.model.kernel_parameters(k) for k in layer.kernels if k.of_experts)
     return experts / (run.design.ep * run.design.etp)
+
+
+def expert_parameters_of(run: RankRun, layer: Layer) -> dict[str, FloatArray]:
+    """Kernel -> its share of `expert_parameters`. [-]"""
+    kernels = [kernel for kernel in layer.kernels if kernel.of_experts]
+    return {k.name: run.model.kernel_parameters(k) / (run.design.ep * run.design.etp) for k in kernels}
 
 
 def quantised_parameters(run: RankRun, layer: Layer) -> tuple[FloatArray, FloatArray]:

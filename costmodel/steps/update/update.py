@@ -167,15 +167,22 @@ def weight_update(
 
     Parameters are those of `update_step`.
     """
-    every = [(stage_parameters(run, own, parts), stage_expert_parameters(own, parts)) for own in stages]
-    most = largest([parameters + experts for parameters, experts in every])
-    stage = chosen_stage(stages, most)
-    parameters, experts = (chosen([*own], most) for own in zip(*every, strict=True))
+    stage, parameters, experts = fullest_update(run, parts, stages)
     plain, matrices = owned_parameters(run, stage, parameters, experts if run.model.num_experts else None)
     update = optimizer_step(
         plain + matrices, run.system, run.design.ranks.all, update=state_update(run, stage, plain, matrices)
     )
     return update, weight_casts_step(run, stage_quantised(run, stage, parts))
+
+
+def fullest_update(
+    run: TransformerRun, parts: Sequence[PartMemory], stages: Sequence[Stage]
+) -> tuple[Stage, FloatArray, FloatArray]:
+    """The stage with most parameters, and those of a rank of it: of all but routed experts, and of these. [-]"""
+    every = [(stage_parameters(run, own, parts), stage_expert_parameters(own, parts)) for own in stages]
+    most = largest([parameters + experts for parameters, experts in every])
+    parameters, experts = (chosen([*own], most) for own in zip(*every, strict=True))
+    return chosen_stage(stages, most), parameters, experts
 
 
 def pass_times(run: TransformerRun, stage: Stage, costs: MicroBatch) -> dict[str, FloatArray]:

@@ -38,9 +38,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         help="system to start from: built-in (`dse list systems`) or a file",
     )
     parser.add_argument(
-        "--framework",
-        metavar="NAME",
-        help="training framework of steps whose rows name none (`dse list frameworks`)",
+        "--framework", metavar="NAME", help="training framework of steps whose rows name none (`dse list frameworks`)"
     )
     parser.add_argument(
         "--format", choices=["text", "json"], default="text", help="tables (default), or one JSON object"

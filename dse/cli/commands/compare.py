@@ -40,9 +40,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
             "dse compare gpt3_175b_1024_a100 --profile simai --format json | jq .rank_correlation",
         ],
     )
-    parser.add_argument(
-        "study", metavar="A", help="launch file, study (`dse studies`), system or system file"
-    )
+    parser.add_argument("study", metavar="A", help="launch file, study (`dse studies`), system or system file")
     parser.add_argument("other", metavar="B", nargs="?", help="second launch file, study or system")
     add_launch(parser, "system of the launch files; or second system for study A")
     parser.add_argument(
@@ -75,9 +73,7 @@ def run(args: argparse.Namespace) -> int:
     if len(systems) == 2:
         return machines(args.study, args.other, args.format)
     if systems and args.other:
-        raise DseError(
-            f"compare: {systems[0]} is a system, the other a study; use STUDY --system {systems[0]}"
-        )
+        raise DseError(f"compare: {systems[0]} is a system, the other a study; use STUDY --system {systems[0]}")
     study = Study.load(args.study, storage=args.storage)
     if args.other:
         return side_by_side(study, Study.load(args.other, storage=args.storage), args.format)
@@ -105,9 +101,7 @@ def launches(args: argparse.Namespace) -> int:
 
 def is_system(word: str) -> bool:
     """True for the name of a built-in system, or a file."""
-    return shipped.current_name(word, "systems") in shipped.names("systems") or word.endswith(
-        (".yaml", ".yml")
-    )
+    return shipped.current_name(word, "systems") in shipped.names("systems") or word.endswith((".yaml", ".yml"))
 
 
 def machines(one: str, other: str, form: str) -> int:

@@ -62,9 +62,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "for large spaces. All methods give the same front",
     )
     parser.add_argument(
-        "--format",
-        choices=("table", "json", "csv", "parquet"),
-        help="default: by the ending of FILE, else table",
+        "--format", choices=("table", "json", "csv", "parquet"), help="default: by the ending of FILE, else table"
     )
     add_output(parser)
     advanced = parser.add_argument_group("advanced")
@@ -75,18 +73,14 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def add_comparisons(parser: argparse._ActionsContainer) -> None:
     """Add the options that name a study."""
-    parser.add_argument(
-        "--certify", metavar="STUDY", help="print the distance of this study from the exact front"
-    )
+    parser.add_argument("--certify", metavar="STUDY", help="print the distance of this study from the exact front")
     parser.add_argument(
         "--reference",
         metavar="STUDY",
         help="compare this study with a very long search, for spaces too large to enumerate",
     )
     parser.add_argument(
-        "--bound",
-        metavar="STUDY",
-        help="print a proven lower bound and the largest possible gap of this study to it",
+        "--bound", metavar="STUDY", help="print a proven lower bound and the largest possible gap of this study to it"
     )
     parser.add_argument(
         "--evaluations",

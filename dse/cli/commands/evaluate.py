@@ -54,9 +54,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("design", metavar="DESIGN", nargs="?", help="space, launch file or workload file")
     add_launch_files(parser)
     add_changes(parser)
-    parser.add_argument(
-        "--best", action="store_true", help="fill unset parameters with the best feasible values"
-    )
+    parser.add_argument("--best", action="store_true", help="fill unset parameters with the best feasible values")
     parser.add_argument(
         "--fit",
         action="store_true",
@@ -131,9 +129,7 @@ def run(args: argparse.Namespace) -> int:
         raise DseError(
             "evaluate: name one DESIGN: a space (`dse list spaces`), a launch script with --system, or a file"
         )
-    kind, design = (
-        launches[0] if launches else (kind_of_design(args.design, vars(args).get("profile")), args.design)
-    )
+    kind, design = launches[0] if launches else (kind_of_design(args.design, vars(args).get("profile")), args.design)
     refuse_foreign(args, kind, str(design))
     asked = "profile" in args
     known = {**args.defaults, **COSTS[kind].defaults} if kind in COSTS else args.defaults

@@ -19,12 +19,14 @@ ABOUT: Final = (
     "  megatron, nemo, torchtitan, maxtext        launch scripts and configurations\n"
     "  aicb, astra-sim, dfmodel, dfmodel-binary   workloads and graphs for simulators\n"
     "  trace, chakra                              one step, for Perfetto or Chakra\n"
+    "  gemms, optimizer                           reloads of each matrix product; clipping and update\n"
     "Paths and learning rates are variables of a launch script; it asks for them before it starts."
 )
 EXAMPLES: Final = (
     "dse export plan_llama3_70b_256 --format megatron -o train.sh",
     "dse export gpt3_175b_1024_a100 --trial 12 --format aicb -o workload.txt",
     "dse export gpt3_175b_1024_a100 --trial 12 --format trace -o step.json",
+    "dse export gpt3_175b_codesign --trial 12 --format gemms -o gemms.csv",
     "dse export chips --trial 12 --winner 3       a space with parameters `by: exact`",
 )
 
@@ -35,15 +37,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     add_study(parser)
     add_trial(parser)
     parser.add_argument(
-        "--format",
-        type=exported,
-        choices=EXPORTED,
-        default=EXPORTED[0],
-        help=f"kind of file (default: {EXPORTED[0]})",
+        "--format", type=exported, choices=EXPORTED, default=EXPORTED[0], help=f"kind of file (default: {EXPORTED[0]})"
     )
-    parser.add_argument(
-        "-o", "--output", metavar="PATH", type=Path, help="file to write (chakra, astra-sim: a folder)"
-    )
+    parser.add_argument("-o", "--output", metavar="PATH", type=Path, help="file to write (chakra, astra-sim: a folder)")
     parser.add_argument(
         "--anyway",
         action="store_true",
@@ -55,9 +51,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         type=natural,
         help="which inner design of the trial, as `dse show` numbers them (default: 0)",
     )
-    parser.add_argument(
-        "--workload", metavar="NAME", help="which workload, in a space that has several (docs/runs.md)"
-    )
+    parser.add_argument("--workload", metavar="NAME", help="which workload, in a space that has several (docs/runs.md)")
     add_storage(parser.add_argument_group("advanced"))
 
 
@@ -89,8 +83,6 @@ def refuse_ending(output: Path | None, form: str) -> None:
     own = FORMS[form].replace(".yml", ".yaml")
     others = [name for name, other in FORMS.items() if ending and other.replace(".yml", ".yaml") == ending]
     if others and ending != own:
-        raise DseError(
-            f"-o {output}: --format {form} writes no {ending} files; use --format {' or '.join(others)}"
-        )
+        raise DseError(f"-o {output}: --format {form} writes no {ending} files; use --format {' or '.join(others)}")
     if own and ending in (*PICTURES, ".html"):
         raise DseError(f"-o {output}: dse export writes no pictures; use `dse report` -o {output}")

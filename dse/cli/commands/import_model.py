@@ -27,13 +27,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
             "dse import config.json --format json | jq .parameters",
         ],
     )
-    parser.add_argument(
-        "config", metavar="CONFIG", type=Path, help="config.json, or the folder that holds it"
-    )
+    parser.add_argument("config", metavar="CONFIG", type=Path, help="config.json, or the folder that holds it")
     add_output(parser)
-    parser.add_argument(
-        "--format", choices=["yaml", "json"], help="default: by the ending of FILE, else yaml"
-    )
+    parser.add_argument("--format", choices=["yaml", "json"], help="default: by the ending of FILE, else yaml")
     parser.add_argument(
         "--seq-len",
         metavar="TOKENS",
@@ -50,10 +46,7 @@ def run(args: argparse.Namespace) -> int:
     for note in found.notes:
         say(note)
     if form == "json":
-        counts = {
-            "parameters": found.model.num_parameters,
-            "active_parameters": found.model.active_parameters,
-        }
+        counts = {"parameters": found.model.num_parameters, "active_parameters": found.model.active_parameters}
         record = {"model": dict(found.fields), **{name: int(count) for name, count in counts.items()}}
         text = json_text(record | {"notes": list(found.notes)}) + "\n"
     else:

@@ -68,12 +68,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "name", metavar="NAME", nargs="?", help="name to print, or text to look for; a SPACE for columns"
     )
-    parser.add_argument(
-        "text", metavar="TEXT", nargs="?", default="", help="columns with this text in name or meaning"
-    )
-    parser.add_argument(
-        "--format", choices=["table", "json", "csv"], help="default: by the ending of FILE, else table"
-    )
+    parser.add_argument("text", metavar="TEXT", nargs="?", default="", help="columns with this text in name or meaning")
+    parser.add_argument("--format", choices=["table", "json", "csv"], help="default: by the ending of FILE, else table")
     add_output(parser)
 
 
@@ -144,9 +140,7 @@ def table(found: list[ListedName]) -> str:
             lines += ["", heading, ""] if lines else [heading, ""]
         for own in rows:
             said = own.meaning if not own.value else f"{own.meaning} [{shortened(own.value)}]"
-            lines.append(
-                f"  {own.name:<{names}}  {'' if own.unit == '-' else own.unit:<{units}}  {said}".rstrip()
-            )
+            lines.append(f"  {own.name:<{names}}  {'' if own.unit == '-' else own.unit:<{units}}  {said}".rstrip())
     return "".join(f"{line}\n" for line in lines)
 
 

@@ -46,9 +46,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         help="evaluate 100 stored trials again and report every value that no longer matches; exits with 1 "
         "if any differs",
     )
-    actions.add_argument(
-        "--delete", action="store_true", help="delete the study and all its trials; asks first"
-    )
+    actions.add_argument("--delete", action="store_true", help="delete the study and all its trials; asks first")
     actions.add_argument(
         "--dashboard",
         action="store_true",

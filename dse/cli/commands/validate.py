@@ -48,9 +48,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "-o", dest="out", metavar="FILE", type=Path, help="also write an HTML page, such as report.html"
     )
-    parser.add_argument(
-        "--strict", action="store_true", help="exit with 1 if a row cannot be evaluated (default: 0)"
-    )
+    parser.add_argument("--strict", action="store_true", help="exit with 1 if a row cannot be evaluated (default: 0)")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -21,11 +21,7 @@ def add_launch_files(parser: argparse._ActionsContainer) -> None:
     add_launch(parser, text)
     for form in LAUNCHES:  # earlier spellings: ``--from-megatron FILE``
         parser.add_argument(
-            f"--from-{form}",
-            dest="launch",
-            action="append",
-            type=partial(_launch_file, form),
-            help=argparse.SUPPRESS,
+            f"--from-{form}", dest="launch", action="append", type=partial(_launch_file, form), help=argparse.SUPPRESS
         )
 
 
@@ -54,9 +50,7 @@ COSTS: Final[Mapping[str, CostedFile]] = {
         "workloads:aicb",
         ("table", "json", "csv"),
         {
-            **dict.fromkeys(
-                ("gpus", "busbw", "gpu_type", "nvlink_bandwidth", "nics_per_server", "nic_bandwidth")
-            ),
+            **dict.fromkeys(("gpus", "busbw", "gpu_type", "nvlink_bandwidth", "nics_per_server", "nic_bandwidth")),
             "gpus_per_server": 8,
             "nic_type": "cx7",
             "strict_compat": False,
@@ -67,9 +61,7 @@ COSTS: Final[Mapping[str, CostedFile]] = {
         },
     ),
     "dfmodel": CostedFile(
-        "workloads:dfmodel",
-        ("table", "json"),
-        {"resolve": False, "prefer": None, "groups": None, "tile_size": None},
+        "workloads:dfmodel", ("table", "json"), {"resolve": False, "prefer": None, "groups": None, "tile_size": None}
     ),
     "deepflow": CostedFile("workloads:deepflow", ("table", "json")),
 }
@@ -103,19 +95,9 @@ def add_simai(parser: argparse.ArgumentParser) -> None:
         type=gpu_type,
         help=f"A100, A800, H100, H800 or H20; sets the NVLink bandwidth (default: {USUAL_GPU})",
     )
-    option(
-        "--nvlink-bandwidth",
-        metavar="X",
-        type=bandwidth,
-        help="NVLink bandwidth of a GPU: 360 (GiB/s), 386GB/s",
-    )
+    option("--nvlink-bandwidth", metavar="X", type=bandwidth, help="NVLink bandwidth of a GPU: 360 (GiB/s), 386GB/s")
     option("--nics-per-server", metavar="N", type=positive, help="NICs of a server (default: one per GPU)")
-    option(
-        "--nic-type",
-        metavar="NAME",
-        type=nic_type,
-        help="cx6, cx7 or bf3; sets the NIC bandwidth (default: cx7)",
-    )
+    option("--nic-type", metavar="NAME", type=nic_type, help="cx6, cx7 or bf3; sets the NIC bandwidth (default: cx7)")
     option("--nic-bandwidth", metavar="X", type=bandwidth, help="bandwidth of a NIC: 48.5 (GiB/s), 50GB/s")
     add_overlaps(group)
 
@@ -136,9 +118,7 @@ def add_overlaps(group: argparse._ActionsContainer) -> None:
             help=f"overlapped share of {what} (default: {COSTS['aicb'].defaults[f'{name}_overlap']:g})",
         )
     option(
-        "--strict-compat",
-        action="store_true",
-        help="print the values of SimAI where it overflows or divides by zero",
+        "--strict-compat", action="store_true", help="print the values of SimAI where it overflows or divides by zero"
     )
 
 
@@ -191,9 +171,7 @@ def add_dfmodel(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="sharding with the least communication, and the fastest groups and tiles of fused kernels",
     )
-    group.add_argument(
-        "--prefer", choices=PREFERRED, help="among equally good shardings, take that of a published run"
-    )
+    group.add_argument("--prefer", choices=PREFERRED, help="among equally good shardings, take that of a published run")
     group.add_argument(
         "--groups",
         metavar="N|alone",

@@ -48,21 +48,10 @@ class Phase:
 
 
 def phases(collective: str, message: float, sizes: Sequence[int]) -> list[Phase]:
-    """Rings that do what a collective does over a group that spans several tiers.
+    """Rings, one after the other, that do the work of a collective over a group that spans several tiers.
 
-    Parameters
-    ----------
-    collective : str
-        As a `PassExchange` names it.
-    message : float
-        That a rank puts in. [B]
-    sizes : sequence of int
-        Ranks of the group in each tier, from the inside out. [-]
-
-    Returns
-    -------
-    phases : list of Phase
-        One after the other; tiers in which the group has one rank are left out.
+    `message` is the input of a rank [B]; `sizes` are the ranks of the group in each tier, from the inside out. [-]
+    Tiers with one rank have no ring.
 
     Notes
     -----

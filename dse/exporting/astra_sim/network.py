@@ -51,14 +51,7 @@ def dimensions(
 ) -> tuple[NetworkDimension, ...]:
     """Tiers of a machine with the rates that the messages of a step reach in the cost model.
 
-    Parameters
-    ----------
-    placement : RankPlacement
-        Where ranks stand.
-    stages : iterable of sequences of Node
-        What ranks of each stage do.
-    hop_time : float
-        Of a message to the next stage. [s]
+    `stages` are the nodes of the ranks of each stage; `hop_time` is that of a message to the next stage. [s]
 
     Notes
     -----

@@ -96,16 +96,7 @@ def of_replicas(node: Node) -> bool:
 
 
 class StageProgram:
-    """Nodes of all ranks of a stage, from the trace of its first one.
-
-    Parameters
-    ----------
-    trace : RankTrace
-        What that rank does, with what the cost model leaves exposed of collectives.
-    rings : Rings
-        What collectives are.
-    replicas : Replicas
-        What replicas exchange.
+    """Nodes of all ranks of a stage, from the trace of its first rank.
 
     Notes
     -----
@@ -266,16 +257,9 @@ def _hidden(nodes: Iterable[Node]) -> int:
 def rank_traces(
     programs: Sequence[tuple[RankTrace, Sequence[Node]]], rings: Rings, names: GroupNames
 ) -> Iterator[RankTrace]:
-    """The trace of every rank, from the nodes of its stage.
+    """The trace of every rank, from the trace of the first rank of its stage and the nodes of all its ranks.
 
-    Parameters
-    ----------
-    programs : sequence
-        Of each stage the trace of its first rank, and the nodes of all of its ranks.
-    rings : Rings
-        Where ranks stand.
-    names : GroupNames
-        Names of groups; completed here.
+    Completes `names`, the names of groups.
     """
     placement, stride = rings.here, rings.whole.grid.stage_stride
     for rank in range(placement.grid.world_size):

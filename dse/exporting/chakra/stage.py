@@ -24,22 +24,10 @@ NORM_BYTES: Final = 4
 
 
 class StageGraph:
-    """The trace of the first rank of a stage, event after event.
+    """The trace of the first rank of a pipeline stage, event after event.
 
-    Parameters
-    ----------
-    stage : int
-        Rank of the pipeline.
-    work : StepWork
-        What passes compute and exchange.
-    pipeline : Pipeline
-        Where passes run.
-    delay : float
-        What messages that overlap take. [s]
-    names : dict
-        Names of process groups by their ranks; completed here, the same for all stages.
-    metadata : mapping
-        Attributes of the file.
+    `delay` is the time of overlapped messages. [s] `names` maps the ranks of process groups to names; it is completed
+    here, the same for all stages. `metadata` are attributes of the file.
     """
 
     def __init__(

@@ -34,24 +34,9 @@ def chakra_traces(run: TransformerRun) -> Iterator[Artefact]:
 
 
 def step_traces(run: TransformerRun, work: StepWork | None = None) -> list[RankTrace]:
-    """The step of one design as a trace of the first rank of each pipeline stage.
+    """The step of one design as traces of the first rank of each pipeline stage, in the order of stages.
 
-    Parameters
-    ----------
-    run : TransformerRun
-        Model, machine and one design.
-    work : StepWork, optional
-        Of that run, where it is known.
-
-    Returns
-    -------
-    traces : list of RankTrace
-        In the order of stages.
-
-    Raises
-    ------
-    DseError
-        If the cost model has no number for the design.
+    `work` is that of the run, if known. Raises `DseError` if the cost model has no number for the design.
 
     Notes
     -----

@@ -197,23 +197,10 @@ def model_data(model: ModelShape) -> dict[str, Any]:
 
 
 def launch_space(launch: Launch, system: str, name: str, changes: Mapping[str, str] | None = None) -> Space:
-    """A search space of one design: that of a launch file, on a system.
+    """A search space of one design: that of a launch file, on a built-in system or one of a file.
 
-    Parameters
-    ----------
-    launch : Launch
-        What is run.
-    system : str
-        Name or path of the machine.
-    name : str
-        Of the space.
-    changes : mapping, optional
-        Columns -> values that replace those of the file, as `Space.pinned` takes them.
-
-    Raises
-    ------
-    DseError
-        If there is no such system or framework, or the design is not legal.
+    `changes` replace columns of the file, as `Space.pinned` takes them. Raises `DseError` if the system or the
+    framework is unknown, or the design is not legal.
     """
     usual = Launch.of(launch.model, {}, 1).design
     said = load_framework(launch.framework).said(launch.model) if launch.framework else {}
@@ -270,10 +257,7 @@ def launch_text(path: Path) -> str:
 def refuse(launch: Launch, form: str) -> None:
     """Refuse a model or a design that the software of a form of launch files cannot run.
 
-    Raises
-    ------
-    NotExpressible
-        Saying what would do.
+    Raises `NotExpressible`, saying what would do.
     """
     if reasons := refusals(launch, launching(form)):
         waived = not launch.anyway and not refusals(replace(launch, anyway=True), launching(form))

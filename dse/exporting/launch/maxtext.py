@@ -74,8 +74,7 @@ def losses(launch: Launch) -> list[str]:
         "cp_a2a": launch["cp_communication"] == "a2a_p2p" and launch["cp"] > 1,
         "attention": launch["attention"] not in ("fused", "unfused"),
         "zero": not sharded and launch["dp"] == 1,
-        "shard_replicas": launch["shard_replicas"] > 1
-        and (not sharded or launch["dp"] == launch["shard_replicas"]),
+        "shard_replicas": launch["shard_replicas"] > 1 and (not sharded or launch["dp"] == launch["shard_replicas"]),
         "tiling": launch["tiling"] == "sample",
     }
     lost += [name for name, there in others.items() if there]

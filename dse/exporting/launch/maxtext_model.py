@@ -74,10 +74,7 @@ GATES: Final = {"swiglu": "silu", "geglu": "gelu"}
 #: Blocks of several kinds of layers: what else a model is that has one, and key -> field of what it says.
 PATTERNS: Final[Mapping[str, tuple[Mapping[str, Any], Mapping[str, str]]]] = {
     "gemma2": ({"norms_per_layer": 4, "full_attention_every": 2}, {"sliding_window_size": "window"}),
-    "gemma3": (
-        {"norms_per_layer": 4, "full_attention_every": 6, "qk_norm": True},
-        {"sliding_window_size": "window"},
-    ),
+    "gemma3": ({"norms_per_layer": 4, "full_attention_every": 6, "qk_norm": True}, {"sliding_window_size": "window"}),
     "gpt_oss": (
         {"sinks": True, "biases": True, "router_bias": True},
         {"sliding_window_size": "window", "inhomogeneous_layer_cycle_interval": "full_attention_every"},
@@ -127,9 +124,7 @@ IMPLIED: Final[Mapping[str, Mapping[str, Any]]] = {
 
 def model_keys(model: ModelShape) -> dict[str, Any]:
     """What a model is, in MaxText's words. Raises `NotExpressible` if it has none for such layers."""
-    found: dict[str, Any] = {
-        key: int(getattr(model, field)) for key, field in SIZES.items() if getattr(model, field)
-    }
+    found: dict[str, Any] = {key: int(getattr(model, field)) for key, field in SIZES.items() if getattr(model, field)}
     if model.num_experts:
         found |= {key: int(getattr(model, field)) for key, field in EXPERTS.items()}
         found["shared_experts"] = int(model.shared_ffn_hidden_size // model.moe_ffn_hidden_size)
@@ -298,9 +293,7 @@ def _read_numerics(given: Mapping[str, Any], gate: str) -> Numerics:
     plain: dict[str, Any] = {f: _number(given.get(key) or getattr(usual, f)) for key, f in NUMERICS.items()}
     rope = str(given.get("rope_type", "default"))
     factor = _number(given.get("rope_linear_scaling_factor", 1.0))
-    scaling: dict[str, Any] = (
-        {"rotary_scaling": "linear", "rotary_scaling_factor": factor} if factor != 1 else {}
-    )
+    scaling: dict[str, Any] = {"rotary_scaling": "linear", "rotary_scaling_factor": factor} if factor != 1 else {}
     if rope == "llama3.1":
         scaling = {"rotary_scaling": "llama3", **LLAMA}
     elif rope == "yarn":

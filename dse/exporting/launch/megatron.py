@@ -100,19 +100,11 @@ def groups(settings: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 def read_script(path: Path, chips: int | None = None) -> tuple[Launch, list[str]]:
-    """The run that a script of Megatron-LM starts, or that a log of one describes, and what is not read.
+    """The run that a script of Megatron-LM starts, or that a log of one describes, and notes on unread settings.
 
-    Parameters
-    ----------
-    path : Path
-        The script, its call (`TP=8 train.sh 7b`), flags alone, or a log with the arguments of the run.
-    chips : int, optional
-        GPUs of the run; by default those of the log, of the launcher or of Slurm's lines. [-]
-
-    Raises
-    ------
-    DseError
-        If the file is neither, or does not determine a run.
+    `path` is a script, its call (`TP=8 train.sh 7b`), flags alone, or a log with the arguments of the run. `chips`
+    defaults to the GPUs in the log, of the launcher or of Slurm's lines. [-] Raises `DseError` if the file is none of
+    these, or does not determine a run.
     """
     hint = _LOG
     try:

@@ -44,17 +44,9 @@ class TrainingCommand:
 def training_command(path: Path, answers: Mapping[int, int] | None = None) -> TrainingCommand:
     """The command of a script that trains: the one with the most flags; else flags that its variables hold.
 
-    Parameters
-    ----------
-    path : Path
-        The script, or the call of one with variables before it and arguments behind, `TP=8 train.sh 7b`.
-    answers : mapping, optional
-        Ordinal of a condition that depends on the machine -> its branch; 0, the default, where it holds. [-]
-
-    Raises
-    ------
-    DseError
-        If no command trains, or it trains a model of another kind.
+    `path` is a script or its call (`TP=8 train.sh 7b`). `answers` maps the ordinal of a condition that depends on the
+    machine to its branch; 0, the default, where it holds. [-] Raises `DseError` if no command trains, or it trains a
+    model of another kind.
     """
     script, notes = _followed(path, answers), []
     words = max(script.commands, key=_flag_count, default=[])
@@ -66,9 +58,7 @@ def training_command(path: Path, answers: Mapping[int, int] | None = None) -> Tr
         held = {name: own for name, own in script.variables.items() if _flag_count(" ".join(own).split())}
         flags, start = [word for own in held.values() for word in " ".join(own).split()], 0
         if not flags:
-            raise NoTraining(
-                f"no flag of Megatron-LM in it{not_there(script.missing)}; {plan} needs no script"
-            )
+            raise NoTraining(f"no flag of Megatron-LM in it{not_there(script.missing)}; {plan} needs no script")
         notes.append(f"no command in it has flags: those of {', '.join(held)} are read")
     elif start is not None:
         program = posixpath.basename(words[start])
@@ -126,10 +116,7 @@ def _is_program(words: Sequence[str], place: int) -> bool:
 def refuse(program: str, flags: Sequence[str], plan: str = "") -> None:
     """Refuse a program that trains another kind of model, or with another engine, which `plan` plans.
 
-    Raises
-    ------
-    DseError
-        Saying what it does.
+    Raises `DseError`, saying what it does.
     """
     name = posixpath.basename(program)
     if re.search(DATA["idle"], name):

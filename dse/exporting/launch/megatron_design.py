@@ -179,8 +179,7 @@ def losses(launch: Launch) -> list[str]:
         "imbalance": launch.imbalance_differs,
         "offload_activations": bool(launch["offload_activations"]),
         "gradient_copy": bool(launch["gradient_copy"]),
-        "store_param_remainders": (moments or launch["offload_optimizer"] > 0)
-        and not launch["store_param_remainders"],
+        "store_param_remainders": (moments or launch["offload_optimizer"] > 0) and not launch["store_param_remainders"],
         "recompute_core_attn": bool(launch["recompute_core_attn"]),
         "reshard_after_forward": launch.zero_stage == 3 and not launch["reshard_after_forward"],
         "tiling": launch["tiling"] == "sample",

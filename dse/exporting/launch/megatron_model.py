@@ -121,9 +121,7 @@ LATENT_YARN: Final = {
 #: Positions that Megatron-LM's latent attention takes to be those before YaRN's scaling. [tokens]
 LATENT_POSITIONS: Final = 4096
 #: Fields of numerics that Megatron-LM has no flag for.
-UNSAID: Final = (
-    *("local_rotary_base", "embedding_scale", "attention_scale", "attention_softcap", "logit_softcap"),
-)
+UNSAID: Final = (*("local_rotary_base", "embedding_scale", "attention_scale", "attention_softcap", "logit_softcap"),)
 #: What Megatron-LM takes where nothing is said.
 DEFAULTS: Final[Mapping[str, float]] = {
     "kv_lora_rank": 32,
@@ -216,9 +214,7 @@ def _layer_settings(model: ModelShape) -> dict[str, Any]:
         found |= {s: int(getattr(model, field)) for s, field in LATENT.items() if getattr(model, field)}
     if model.num_experts:
         found |= {"moe_grouped_gemm": True, "moe_router_dtype": "fp32"}
-        dense, freq, layers = (
-            int(own) for own in (model.first_dense_layers, model.moe_layer_freq, model.num_layers)
-        )
+        dense, freq, layers = (int(own) for own in (model.first_dense_layers, model.moe_layer_freq, model.num_layers))
         if dense or freq > 1:
             turns, rest = divmod(layers - dense, freq)
             parts = [f"[0]*{dense}"] * (dense > 0)
@@ -243,9 +239,7 @@ def model_losses(model: ModelShape) -> list[str]:
         "the best expert of a group, not the sum of several, chooses the group": model.routing_groups > 0
         and model.numerics.router_score == "softmax"
         and model.moe_topk >= 2 * model.routing_group_topk,
-        "bias of the router alone": model.router_bias
-        and model.numerics.router_score == "softmax"
-        and not model.biases,
+        "bias of the router alone": model.router_bias and model.numerics.router_score == "softmax" and not model.biases,
     }
     return [*(name for name, there in lost.items() if there), *_numerics_unsaid(model)]
 

@@ -77,9 +77,7 @@ class PythonFunctions:
         """What a function returns for some arguments."""
         own = function.args
         defaults = [*zip(reversed(own.args), reversed(own.defaults), strict=False)]
-        defaults += [
-            (name, value) for name, value in zip(own.kwonlyargs, own.kw_defaults, strict=True) if value
-        ]
+        defaults += [(name, value) for name, value in zip(own.kwonlyargs, own.kw_defaults, strict=True) if value]
         names = {name.arg: self.value(value, self.names) for name, value in defaults}
         return self._run(function.body, {**self.names, **names, **given})
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from rich.table import Table
 from rich.text import Text
 
-from costmodel.formats.quantity import readable
+from costmodel.formats.quantity import readable, readable_count
+from costmodel.profiles.work import TRAINING
 from costmodel.steps.result.breakdown import PARTS
 from dse.explaining.explanation import Explanation, Path, block_names, kernel_of, label, quantities, summed
 from dse.records.text import bar, percent
@@ -17,6 +19,9 @@ from dse.reporting.binding import memory_capacity
 from dse.reporting.design_table import Column, drawn, fitted, ruled_table
 from dse.reporting.study_report import ROWS_SHOWN, Report
 
+if TYPE_CHECKING:
+    import pandas as pd
+
 #: Passes whose times are of kernels, as trees name them.
 PASSES = ("forward", "backward", "recompute")
 HEADINGS = {"recompute": ("re-", "compute")}
@@ -24,6 +29,8 @@ HEADINGS = {"recompute": ("re-", "compute")}
 SMALL = (0.01, 0.02, 0.03, 0.04, 0.06, 0.08, 0.1, 0.2, 0.5, 1.0)
 #: Length of the longest bar. [characters]
 BAR = 10
+#: Matrix products and parameter groups that a report shows, unless all are asked for.
+WORK_SHOWN = 3
 #: Width from which rows name the components of a part. [characters]
 WIDE = 76
 #: Components that a row names at most, and the share of the part below which it does not. [-]
@@ -58,7 +65,9 @@ def explanation_report(explanation: Explanation, width: int, *, everything: bool
     if len(explanation.kernels):
         report += [*kernel_lines(explanation, width, everything=everything), Text()]
     report += [other_lines(explanation, width, everything=everything), Text()]
-    return [*report, memory_lines(explanation, width, everything=everything)]
+    report += [memory_lines(explanation, width, everything=everything), Text()]
+    return [*report, *gemm_lines(explanation, width, everything=everything),
+            *optimizer_lines(explanation, width, everything=everything)]  # fmt: skip
 
 
 def heading(explanation: Explanation) -> list[Line]:
@@ -249,6 +258,61 @@ def memory_lines(explanation: Explanation, width: int, *, everything: bool) -> T
     of = [f"of {readable(capacity, 'B')}: {left}"] if width >= WIDE else []
     table.add_row("peak", readable(peak, "B"), percent(peak / capacity), "", *of, style="bold")
     return table
+
+
+def gemm_lines(explanation: Explanation, width: int, *, everything: bool) -> Report:
+    """Matrix products of a micro-batch: output tiles, and how often operands cross from each memory level."""
+    if explanation.space.workload.work != TRAINING:
+        return []
+    table = explanation.work("gemms")
+    if isinstance(table, str):
+        return [Text(f"Reloads of operands: {table}.")]
+    order = (table["count"] * table["time_s"]).sort_values(ascending=False, kind="stable").index
+    rows = table if everything else table.loc[sorted(order[:WORK_SHOWN])]
+    levels = [name.removesuffix("_reload_AB") for name in table.columns if name.endswith("_reload_AB")]
+    found = [
+        Column("product", ("matrix product",), [name.replace("_", " ") for name in rows["product"]], left=True),
+        Column("pass", ("pass",), [name.replace("_", " ") for name in rows["pass"]], left=True),
+        Column(
+            "m n k", ("m, n, k",), [f"{m:,} {n:,} {k:,}" for m, n, k in rows[["m", "n", "k"]].to_numpy().tolist()], 3
+        ),
+        Column("tile", ("tile",), [f"{m:g}x{n:g}" for m, n in rows[["tile_m", "tile_n"]].to_numpy().tolist()]),
+    ]
+    for rank, level in enumerate(levels):
+        reads = rows[[f"{level}_reload_{operand}" for operand in ("AB", "BC", "AC")]].to_numpy().tolist()
+        cells = [" ".join(f"{often:.4g}" for often in each) for each in reads]
+        found.append(Column(level, (level, "A B C"), cells, 1 + rank))
+    found.append(Column("time", ("time",), [readable(value, "s") for value in rows["time_s"]]))
+    title = "Reads of A and B and writes of C, by memory level, of one micro-batch" + hidden_text(table, rows)
+    return [Text(title), *drawn(fitted(found, width)[0]), Text()]
+
+
+def hidden_text(table: pd.DataFrame, rows: pd.DataFrame) -> str:
+    """How many rows of a table are not shown."""
+    return f" ({len(table) - len(rows):,} more: --all)" if len(rows) < len(table) else ""
+
+
+def optimizer_lines(explanation: Explanation, width: int, *, everything: bool) -> Report:
+    """Gradient clipping and update by parameter group."""
+    if explanation.space.workload.work != TRAINING:
+        return []
+    table = explanation.work("optimizer")
+    if isinstance(table, str):
+        return [Text(f"Optimizer by parameter group: {table}.")]
+    times = table["gradclip_time_s"] + table["apply_grad_time_s"]
+    order = times.sort_values(ascending=False, kind="stable").index
+    rows = table if everything else table.loc[sorted(order[:WORK_SHOWN])]
+    names = [name.replace("_", " ") for name in rows["group"]]
+    heading = f"optimizer: parameter group{hidden_text(table, rows)}"
+    found = [
+        Column("group", (heading,), names, left=True),
+        Column("owned", ("parameters",), [readable_count(value) for value in rows["owned"]]),
+        Column("clip", ("clipping",), [readable(value, "s") for value in rows["gradclip_time_s"]]),
+        Column("clip bytes", ("bytes",), [readable(value, "B") for value in rows["gradclip_bytes"]], 2),
+        Column("apply", ("update",), [readable(value, "s") for value in rows["apply_grad_time_s"]]),
+        Column("apply bytes", ("bytes",), [readable(value, "B") for value in rows["apply_grad_bytes"]], 1),
+    ]
+    return [*drawn(fitted(found, width)[0])]
 
 
 def children(leaves: Mapping[Path, float], unit: str, *, everything: bool) -> str:

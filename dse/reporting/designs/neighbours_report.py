@@ -19,7 +19,7 @@ from dse.reporting.study_report import Report
 from dse.spaces.space import Space
 
 #: Rows of each table, unless all are asked for.
-LEVERS_SHOWN, NEIGHBOURS_SHOWN = 3, 10
+LEVERS_SHOWN, NEIGHBOURS_SHOWN = 3, 6
 
 
 def explained_report(

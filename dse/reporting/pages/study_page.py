@@ -81,9 +81,7 @@ def heading(study: BaseStudy, records: Sequence[Record]) -> str:
         "Hypervolume": f"{study.hypervolume:.3f}",
         "Sampler": f"{study.plan.sampler}, seed {study.plan.seed}",
     }
-    listed = "".join(
-        f"<div><dt>{escape(name)}</dt><dd>{escape(text)}</dd></div>" for name, text in facts.items()
-    )
+    listed = "".join(f"<div><dt>{escape(name)}</dt><dd>{escape(text)}</dd></div>" for name, text in facts.items())
     about = f"<p>{escape(space.description)}.</p>" if space.description else ""
     return (
         f'<header><div><h1>{escape(study.name)}</h1>{about}</div><button id="scheme">Dark</button></header>'
@@ -91,9 +89,7 @@ def heading(study: BaseStudy, records: Sequence[Record]) -> str:
     )
 
 
-def found_sections(
-    study: BaseStudy, records: Sequence[Record], notable: Mapping[int, str]
-) -> list[PageSection]:
+def found_sections(study: BaseStudy, records: Sequence[Record], notable: Mapping[int, str]) -> list[PageSection]:
     """Sections on what the study found."""
     return [
         notable_section(study, records, notable),
@@ -129,15 +125,11 @@ def front_section(study: BaseStudy, records: Sequence[Record], notable: Mapping[
     """Every pair of objectives, and the front as a table."""
     several = len(study.space.objectives) > 1
     picture = front_picture(study.table, records, notable if several else None)
-    figures = {
-        f"front{place}": front_figure(picture, pairs=[pair]) for place, pair in enumerate(picture.pairs)
-    }
+    figures = {f"front{place}": front_figure(picture, pairs=[pair]) for place, pair in enumerate(picture.pairs)}
     drawn = "".join(plot(name) for name in figures)
     about = "No other feasible design found is better in one objective without being worse in another. "
     if not several:
-        about = (
-            "Each trial that was the best so far, and below it the designs that none found is better than. "
-        )
+        about = "Each trial that was the best so far, and below it the designs that none found is better than. "
     about += "Drag over points to mark designs here and in the table; filters take words and numbers, "
     about += "such as <20, >=40 GB or full, and a click on a point finds its row."
     body = f'<div class="pairs">{drawn}</div>{front_table(study.space, records, notable)}'
@@ -186,9 +178,7 @@ def infeasible_sections(study: BaseStudy) -> list[PageSection]:
     counts = {name: count for name, count in broken.counts.items() if count}
     about = f"{counted(int(rows.size), 'trial')} of {len(trials):,} cannot be used: {broken.text()}."
     figures = {"infeasible": counts_figure(counts, "trials")} if counts else {}
-    return [
-        PageSection("infeasible", "Infeasible designs", about, plot("infeasible") if counts else "", figures)
-    ]
+    return [PageSection("infeasible", "Infeasible designs", about, plot("infeasible") if counts else "", figures)]
 
 
 def space_sections(study: BaseStudy) -> list[PageSection]:

@@ -61,9 +61,7 @@ def line_records(table: TrialTable) -> list[dict[str, Any]]:
 
 
 def front_picture(
-    table: TrialTable,
-    records: Sequence[Mapping[str, Any]] | None = None,
-    notable: Mapping[int, str] | None = None,
+    table: TrialTable, records: Sequence[Mapping[str, Any]] | None = None, notable: Mapping[int, str] | None = None
 ) -> FrontPicture:
     """The designs of a study as they are drawn."""
     if len(table.space.objectives) == 1:
@@ -124,9 +122,7 @@ def best_of_each(front: TrialTable) -> dict[int, str]:
     """Row of a front -> the objectives that it is the best in."""
     found: dict[int, list[str]] = {}
     if len(front):
-        for column, objective in zip(
-            as_costs(front.values, front.directions).T, front.space.objectives, strict=True
-        ):
+        for column, objective in zip(as_costs(front.values, front.directions).T, front.space.objectives, strict=True):
             found.setdefault(int(np.argmin(column)), []).append(words(objective.name))
     return {row: f"best {', '.join(names)}" for row, names in found.items()}
 

@@ -62,9 +62,7 @@ class StudyPair:
             "joint_front": list(self.shares),
             "hypervolume": list(self.hypervolumes),
             "best": {
-                objective.key: [
-                    {"trial": each.trial, "params": each.params, "value": each.value} for each in pair
-                ]
+                objective.key: [{"trial": each.trial, "params": each.params, "value": each.value} for each in pair]
                 for objective, pair in zip(self.objectives, self.best, strict=True)
             },
         }
@@ -91,8 +89,7 @@ def study_pair(one: BaseStudy, other: BaseStudy) -> StudyPair:
         studies=(one, other),
         objectives=tuple(wanted),
         best=tuple(
-            (best_design(one, found[0], at, o), best_design(other, found[1], at, o))
-            for at, o in enumerate(wanted)
+            (best_design(one, found[0], at, o), best_design(other, found[1], at, o)) for at, o in enumerate(wanted)
         ),
         finished=(len(tables[0]), len(tables[1])),
         feasible=(int(tables[0].feasible.sum()), int(tables[1].feasible.sum())),
@@ -213,8 +210,5 @@ def table_columns(rows: list[tuple[str, ...]], pair: StudyPair, title: str) -> l
     """A column for the names of rows and one for each study, and the change where there is one."""
     cells = [[row[at] for row in rows] for at in range(4)]
     names = [title, *(study.name for study in pair.studies), "change"]
-    found = [
-        Column(name, (name,), own, left=not at)
-        for at, (name, own) in enumerate(zip(names, cells, strict=True))
-    ]
+    found = [Column(name, (name,), own, left=not at) for at, (name, own) in enumerate(zip(names, cells, strict=True))]
     return found if any(cells[3]) else found[:3]

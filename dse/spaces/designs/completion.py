@@ -21,26 +21,11 @@ COMBINATIONS: Final = 32
 
 
 def completed_rows(legal_designs: LegalDesigns, named: Batch, rows: int) -> tuple[Batch, BoolArray]:
-    """The simplest legal designs that have some values, and which rows have one.
+    """The simplest legal designs with some values, and a mask of the rows that have one, (rows,).
 
-    Simplest is what `Space.completed` takes: quantities as the system has them, else the first option;
-    parameters give way in the order of the space.
-
-    Parameters
-    ----------
-    legal_designs : LegalDesigns
-        Of a space whose named parameters come before the others.
-    named : mapping of (rows,) arrays
-        Codes of the parameters that are named. [their units]
-    rows : int
-        [-]
-
-    Returns
-    -------
-    columns : mapping of (rows,) arrays
-        All parameters; of rows without a legal design what comes near one. [their units]
-    legal : (rows,) array of bool
-        [-]
+    Simplest is what `Space.completed` takes: quantities as the system has them, else the first option; parameters give
+    way in the order of the space, whose named parameters come first. `named` has codes, (rows,). Rows without a legal
+    design hold values near one.
     """
     columns, legal = dict(named), np.ones(rows, dtype=bool)
     space = legal_designs.space
@@ -91,14 +76,8 @@ def _places(parameter: Parameter, values: FloatArray) -> IntArray:
 def nearest_rows(component: Component, wanted: Sequence[IntArray]) -> IntArray:
     """Rows of a table whose places are those wanted or near them, one parameter after the other. [-]
 
-    `Component.nearest_row` of many; of two places that are as near, the lower is taken.
-
-    Parameters
-    ----------
-    component : Component
-        A table with a row at least.
-    wanted : sequence of (rows,) arrays
-        Places of each parameter. [-]
+    `Component.nearest_row` of many, (rows,) places of each parameter; of two places that are as near, the lower is
+    taken.
     """
     low = np.zeros(wanted[0].size, dtype=np.int64)
     high = np.full(wanted[0].size, component.rows)
@@ -120,21 +99,9 @@ def _first_at_least(places: NDArray[np.int32], wanted: IntArray, low: IntArray, 
 
 
 def blocking_rules(legal: LegalDesigns, named: Batch, columns: Batch, rows: IntArray) -> list[Check | None]:
-    """A rule that no design with some values keeps, beside those that come before it in the space.
+    """A rule that no design with some values keeps, for each of `rows`; None where no single rule is to blame.
 
-    Parameters
-    ----------
-    legal : LegalDesigns
-        As in `completed_rows`.
-    named, columns : mapping of arrays
-        What is named, and what it was completed to. [units of the parameters]
-    rows : array of int
-        Which have no legal design. [-]
-
-    Returns
-    -------
-    rules : list
-        One for each of `rows`; None where no rule alone is to blame.
+    Rules that come before it in the space hold. `columns` are what `named` was completed to. [units of the parameters]
     """
     found: list[Check | None] = [None] * rows.size
     for group in legal.groups:

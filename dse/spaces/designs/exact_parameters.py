@@ -62,13 +62,7 @@ class Nest:
 
 
 class OuterDesigns(LegalDesigns):
-    """Legal designs of a space without its exact parameters: those beside which some of these are legal.
-
-    Parameters
-    ----------
-    whole : LegalDesigns
-        The legal designs of the space.
-    """
+    """Legal designs of a space without its exact parameters: those beside which some of these are legal."""
 
     def __init__(self, whole: LegalDesigns) -> None:
         space = whole.space
@@ -103,26 +97,10 @@ class OuterDesigns(LegalDesigns):
         return there
 
     def inner(self, columns: Batch, points: int) -> Iterator[tuple[IntArray, Batch]]:
-        """Every legal whole design of some outer ones, `CHUNK` at a time, one outer design after the other.
+        """Every legal whole design of outer designs, (points,): its outer design [-] and all parameters [SI units].
 
-        Parameters
-        ----------
-        columns : mapping of (points,) arrays
-            Outer designs. [SI units]
-        points : int
-            How many. [-]
-
-        Yields
-        ------
-        owner : (designs,) array
-            Which outer design each is of. [-]
-        designs : mapping of (designs,) arrays
-            All parameters. [SI units]
-
-        Raises
-        ------
-        DseError
-            If one of them has more than `MOST_INNER`.
+        At most `CHUNK` at a time, one outer design after the other. Raises `DseError` if one has more than
+        `MOST_INNER`.
         """
         rows = [nest.combinations(columns, points) for nest in self.nests]
         first = [nest.starts[row] for nest, row in zip(self.nests, rows, strict=True)]

@@ -52,9 +52,7 @@ class Component:
 
     def columns(self, rows: NDArray[np.int64]) -> Batch:
         """Values of some rows."""
-        return {
-            p.name: options_of(p)[place[rows]] for p, place in zip(self.parameters, self.places, strict=True)
-        }
+        return {p.name: options_of(p)[place[rows]] for p, place in zip(self.parameters, self.places, strict=True)}
 
     def nearest_row(self, wanted: Mapping[str, int], rng: np.random.Generator) -> int:
         """Row whose places are those wanted, or near them: chosen one parameter after the other."""
@@ -63,20 +61,13 @@ class Component:
             own, want = places[low:high], wanted[parameter.name]
             at = int(np.searchsorted(own, want))
             # Rows are sorted, so that the nearest places below and above stand side by side.
-            beside = sorted(
-                {int(own[i]) for i in (at - 1, at) if 0 <= i < own.size}, key=lambda p: abs(p - want)
-            )
+            beside = sorted({int(own[i]) for i in (at - 1, at) if 0 <= i < own.size}, key=lambda p: abs(p - want))
             tied = [place for place in beside if abs(place - want) == abs(beside[0] - want)]
             chosen = tied[int(rng.integers(len(tied)))] if len(tied) > 1 else tied[0]
-            low, high = (
-                low + int(np.searchsorted(own, chosen)),
-                low + int(np.searchsorted(own, chosen, "right")),
-            )
+            low, high = (low + int(np.searchsorted(own, chosen)), low + int(np.searchsorted(own, chosen, "right")))
         return low
 
-    def nearest_rows(
-        self, wanted: Mapping[str, int], rng: np.random.Generator
-    ) -> tuple[NDArray[np.int64], FloatArray]:
+    def nearest_rows(self, wanted: Mapping[str, int], rng: np.random.Generator) -> tuple[NDArray[np.int64], FloatArray]:
         """Rows near the places wanted, but not at them, and how far they are: fewest changes, then smallest.
 
         In a table of more than `BLOCK_ROWS` rows, as many are looked at, at random.
@@ -198,9 +189,7 @@ class LegalDesigns:
         for _ in range(MOST_BLOCKS):
             columns = self._drawn(DRAWN_ROWS, rng)
             rows = np.flatnonzero(self._kept(columns, self._late, DRAWN_ROWS))
-            yield from decoded(
-                self.space.parameters, self._ordered({name: own[rows] for name, own in columns.items()})
-            )
+            yield from decoded(self.space.parameters, self._ordered({name: own[rows] for name, own in columns.items()}))
 
     def _all(self, rng: np.random.Generator) -> Iterator[dict[str, Value]]:
         """Every legal design of a listed space, in order from a random start."""
@@ -238,9 +227,7 @@ class LegalDesigns:
         for component in self.components:
             for parameter, places in zip(component.parameters, component.places, strict=True):
                 if parameter.name == name and self.count > 0:
-                    return [
-                        parameter.value(code) for code in options_of(parameter)[np.unique(places)].tolist()
-                    ]
+                    return [parameter.value(code) for code in options_of(parameter)[np.unique(places)].tolist()]
         return []
 
     def blocking(self) -> list[tuple[str, str]]:

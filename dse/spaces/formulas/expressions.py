@@ -86,10 +86,8 @@ class Expression:
     def compiled(self, known: Mapping[str, Name]) -> Compiled:
         """The formula as a function of the columns that are known.
 
-        Raises
-        ------
-        DseError
-            For an unknown name, operands whose units differ, or a mixture of numbers, words and conditions.
+        Raises `DseError` for an unknown name, operands whose units differ, or a mixture of numbers, words and
+        conditions.
         """
         try:
             return _Compiler(known, self.quantities).visit(self.tree)
@@ -270,9 +268,7 @@ class _Compiler:
     def visit_IfExp(self, node: ast.IfExp) -> Compiled:
         test, yes, no = self.condition(node.test), self.number(node.body), self.number(node.orelse)
         return Compiled(
-            "number",
-            lambda v: np.where(test.function(v), yes.function(v), no.function(v)),
-            self.agreed(node, yes, no),
+            "number", lambda v: np.where(test.function(v), yes.function(v), no.function(v)), self.agreed(node, yes, no)
         )
 
     def visit_Call(self, node: ast.Call) -> Compiled:

@@ -33,16 +33,9 @@ def point(values: Any) -> Interval:
 
 
 def interval_of(expression: Expression, known: Mapping[str, Interval], names: Mapping[str, Name]) -> Interval:
-    """Ends of a formula.
+    """Ends of a number or a condition for known intervals of names. [SI units]
 
-    Parameters
-    ----------
-    expression : Expression
-        A number, or a condition.
-    known : mapping of intervals
-        By name, without a unit; a name that is not there may have any value. [SI units]
-    names : mapping of Name
-        Columns that are written in words.
+    A name that is not known may have any value; `names` are columns that are written in words.
     """
     with np.errstate(all="ignore"):
         return _Walker(known, names, expression.quantities).visit(expression.tree)
@@ -51,9 +44,7 @@ def interval_of(expression: Expression, known: Mapping[str, Interval], names: Ma
 class _Walker:
     """Walks a formula that has been compiled before, so that its names and units are right."""
 
-    def __init__(
-        self, known: Mapping[str, Interval], names: Mapping[str, Name], quantities: Mapping[str, str]
-    ) -> None:
+    def __init__(self, known: Mapping[str, Interval], names: Mapping[str, Name], quantities: Mapping[str, str]) -> None:
         self.known, self.names, self.quantities = known, names, quantities
         #: Where a visited part may be no number for some design: no comparison with it is certain.
         self.undefined: Any = False
@@ -103,11 +94,7 @@ class _Walker:
     def sides(self, left: ast.expr, right: ast.expr) -> tuple[Interval, Interval]:
         """Ends of both sides of a comparison; a word is its code in the column beside it."""
         for column, word in ((left, right), (right, left)):
-            words = (
-                self.names[column.id].words
-                if isinstance(column, ast.Name) and column.id in self.names
-                else ()
-            )
+            words = self.names[column.id].words if isinstance(column, ast.Name) and column.id in self.names else ()
             if words:
                 text = word.id if isinstance(word, ast.Name) else getattr(word, "value", None)
                 code = point(words.index(str(text)))

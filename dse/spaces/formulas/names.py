@@ -160,9 +160,7 @@ class Names:
 
     def needs_evaluation(self, formula: Expression) -> bool:
         """Whether a formula reads the evaluation's result, be it through derived columns."""
-        return any(
-            n in self.evaluated or (n in self.derived and self.derived[n].evaluated) for n in formula.names
-        )
+        return any(n in self.evaluated or (n in self.derived and self.derived[n].evaluated) for n in formula.names)
 
     def parameters_behind(self, formula: Expression) -> frozenset[str]:
         """Parameters that decide a formula."""

@@ -26,29 +26,12 @@ from dse.spaces.sections.usual_rules import UsualRule
 
 def written_out(section: Section, model: Any, columns: Collection[str], quantities: Mapping[str, Any],
                 base: Path) -> tuple[Section, str]:  # fmt: skip
-    """A space with what its framework says under `given`, but for names that it has itself.
+    """A space with values of its framework under `given`, except names that it sets itself; and the framework's name.
 
-    Where it asks for `limits`, what the framework cannot run stands under `constraints`.
-
-    Parameters
-    ----------
-    section : Section
-        The space; mistakes are noted in its source.
-    model : ModelShape or other
-        Its model; limits are of transformers.
-    columns : collection of str
-        Those of designs of its model. A framework may also name columns that designs of other models have.
-    quantities : mapping of arrays
-        Of its system; NaN where its systems differ. [SI units]
-    base : Path
-        Where relative paths count from.
-
-    Returns
-    -------
-    section : Section
-        `framework` is a mapping then, of its name alone, so that no other file is needed.
-    name : str
-        The framework's; "" where there is none.
+    Where it asks for `limits`, those of the framework stand under `constraints`. Mistakes are noted in the source of
+    `section`. `columns` are those of designs of its model; `quantities` are those of its system, NaN where systems
+    differ. [SI units] Relative paths count from `base`. `framework` becomes a mapping of its name, so that no other
+    file is needed; the name is "" if there is no framework.
     """
     if "framework" not in section:
         return section, ""
@@ -70,17 +53,10 @@ def written_out(section: Section, model: Any, columns: Collection[str], quantiti
             known = [*columns, *quantities]
             section.mistake("framework", f"{framework.name}: {word}: no such name{suggestion(word, known)}")
     given = {word: value for word, value in given.items() if word not in own}
-    data = {
-        **section.data,
-        "framework": {"name": framework.name},
-        "given": {**given, **section.mapping("given")},
-    }
+    data = {**section.data, "framework": {"name": framework.name}, "given": {**given, **section.mapping("given")}}
     if limits and isinstance(model, ModelShape):
         named = {word for key in ("given", "parameters", "derived") for word in data.get(key, {})}
-        options = {
-            **{name: [value] for name, value in data["given"].items()},
-            **section.mapping("parameters"),
-        }
+        options = {**{name: [value] for name, value in data["given"].items()}, **section.mapping("parameters")}
         kept = limits_of(framework, model, named, options, quantities)
         data["constraints"] = {**section.mapping("constraints"), **kept}
         for word in given.keys() & framework.otherwise.keys():
@@ -89,9 +65,7 @@ def written_out(section: Section, model: Any, columns: Collection[str], quantiti
     return Section(section.source, section.at, data), framework.name
 
 
-def _opened(
-    data: Mapping[str, Any], word: str, first: Any, other: Any, refusing: Sequence[str]
-) -> dict[str, Any]:
+def _opened(data: Mapping[str, Any], word: str, first: Any, other: Any, refusing: Sequence[str]) -> dict[str, Any]:
     """A space that chooses the `other` value of a column where limits refuse the `first`."""
     usual = " and ".join(
         re.sub(
@@ -161,20 +135,10 @@ def limits_of(
     framework: Framework, model: ModelShape, named: Collection[str], opened: Mapping[str, Any],
     quantities: Mapping[str, Any],
 ) -> dict[str, str]:  # fmt: skip
-    """What a framework cannot run of a space's designs, as constraints: those that some design may break.
+    """Limits of a framework that some design of a space may break, as constraints.
 
-    Parameters
-    ----------
-    framework : Framework
-        What runs the designs.
-    model : ModelShape
-        What is trained.
-    named : collection of str
-        Columns that the space names; others have their defaults.
-    opened : mapping
-        Those that it gives or opens, with their options.
-    quantities : mapping of arrays
-        Of its system; NaN where its systems differ. [SI units]
+    `named` are columns that the space names; `opened` has those that it gives or opens, with their options.
+    `quantities` are NaN where systems differ. [SI units]
     """
     sizes = {name: point(getattr(model, name)) for name in (*model.dimensions, *model.counts)}
     sizes |= {name: point(values) for name, values in quantities.items() if name not in named}
@@ -217,18 +181,10 @@ def is_same(one: Any, other: ModelShape) -> bool:
 def broken_rules(
     framework: Framework, model: ModelShape, design: Mapping[str, Any], machine: Mapping[str, float]
 ) -> list[str]:
-    """Why a framework cannot run a design, a line for each rule that it breaks; none if it can.
+    """Reasons why a framework cannot run a design, a line for each rule that it breaks; none if it can.
 
-    Parameters
-    ----------
-    framework : Framework
-        What would run it.
-    model : ModelShape
-        What is trained.
-    design : mapping
-        Column -> value, words and switches as such; columns that are not there have their defaults.
-    machine : mapping
-        Quantity -> value, of those that are known: limits that read others are passed over. [SI units]
+    `design` has words and switches as such; missing columns have their defaults. Limits that read quantities outside
+    `machine` are passed over. [SI units]
     """
     return [*_broken_ones(framework, model, design, framework_rules(framework, model), machine)]
 

@@ -61,10 +61,7 @@ def keyed(name: str, unit: str) -> str:
 def directed(texts: Sequence[str]) -> dict[str, list[str]]:
     """Objectives as a space file writes them, from ``name``, ``minimize:name`` or ``maximize:name``.
 
-    Raises
-    ------
-    DseError
-        For another direction, or no objective.
+    Raises `DseError` for another direction, or no objective.
 
     >>> directed(["step_time", "mfu", "minimize:system_power"])
     {'minimize': ['step_time', 'system_power'], 'maximize': ['mfu']}

@@ -38,19 +38,7 @@ def is_derived(written: Any) -> bool:
 def written_out(section: Section, base: System, base_data: Mapping[str, Any]) -> Section:
     """A space with `base` as its system, and the budget as parameters, given values and formulas.
 
-    Parameters
-    ----------
-    section : Section
-        The whole space; mistakes are noted in its source.
-    base : System
-        What `system.base` names.
-    base_data : mapping
-        Its file's content.
-
-    Raises
-    ------
-    DseError
-        With one line for each mistake in the budget.
+    `base_data` is the content of the file of `base`. Raises `DseError` with one line for each mistake in the budget.
     """
     source = section.section("system")
     source.only(("derive", "base", "tdp", "fractions"))

@@ -119,10 +119,7 @@ def tile_options(section: Section, system: System) -> list[int]:
 def listed_values(written: Any) -> list[Any]:
     """Options of a parameter, the ends of a range, or one value, as a file has them.
 
-    Raises
-    ------
-    ValueError
-        If they are none of these.
+    Raises `ValueError` if they are none of these.
     """
     written = written_options(written)
     if isinstance(written, dict):

@@ -18,17 +18,8 @@ SYSTEM: Final = "system"
 def written_out(section: Section, systems: Sequence[System]) -> Section:
     """A space with the parameter `system`, and each quantity that differs as a column derived from it.
 
-    Parameters
-    ----------
-    section : Section
-        The space; mistakes are noted in its source.
-    systems : sequence of System
-        Those that it names, the first of which its parts are; none where it names no list.
-
-    Returns
-    -------
-    section : Section
-        What the space says of a quantity itself stays.
+    Values that the space itself gives to a quantity stay. `systems` are those that it lists, first the one of its
+    parts.
     """
     if not systems:
         return section

@@ -101,9 +101,7 @@ def written_out(section: Section, dimensions: Collection[str]) -> Section:
     run.only(("tokens", RENTAL, *DEFAULTS), "entry")
     tokens = run.value("tokens", count_value, 1.0)
     units = {RENTAL: RENTAL_UNIT, **{name: default.unit for name, default in DEFAULTS.items()}}
-    own = {
-        name: run.value(name, partial(_positive, unit), 1.0) for name, unit in units.items() if name in run
-    }
+    own = {name: run.value(name, partial(_positive, unit), 1.0) for name, unit in units.items() if name in run}
     taken = {name for key in ("given", "parameters", "derived") for name in section.mapping(key)}
     formulas = {**FORMULAS, "run_cost": RENTED if RENTAL in own else OWNED}
     if "global_batch_size" in taken and "seq_len" in dimensions:

@@ -129,38 +129,22 @@ USUAL_RULES: Final = (
     rule("etp_divides_experts", "moe_ffn_hidden_size % etp == 0", "etp"),
     rule("tp_beside_experts_cuts_sequences", f"tp == 1 or {_SHARED_SEQUENCES}", "ep", "etp"),
     rule(
-        "capacity_is_of_all_to_all",
-        "capacity_factor == 0 or dispatcher == all_to_all",
-        "capacity_factor",
-        "dispatcher",
+        "capacity_is_of_all_to_all", "capacity_factor == 0 or dispatcher == all_to_all", "capacity_factor", "dispatcher"
     ),
     rule("shards_have_replicas", "dp * cp % shard_replicas == 0", "shard_replicas"),
     rule("replicas_are_of_shards", f"shard_replicas == 1 or {_SHARDED}", "shard_replicas", "zero"),
     rule(
-        "gathers_overlap_where_weights_are_gathered",
-        f"overlap_param_gather > 0 or {_SHARDED}",
-        "overlap_param_gather",
+        "gathers_overlap_where_weights_are_gathered", f"overlap_param_gather > 0 or {_SHARDED}", "overlap_param_gather"
     ),
-    rule(
-        "overlap_tp_needs_sequence_parallel",
-        f"overlap_tp == 0 or (tp >= 2 and ({_SHARED_SEQUENCES}))",
-        "overlap_tp",
-    ),
+    rule("overlap_tp_needs_sequence_parallel", f"overlap_tp == 0 or (tp >= 2 and ({_SHARED_SEQUENCES}))", "overlap_tp"),
     rule(
         "overlap_ep_has_a_micro_batch_beside",
         f"overlap_ep == 0 or (ep > 1 and (vpp > 1 or pp == 1 or {_OVERLAPPING}))",
         "overlap_ep",
     ),
+    rule("overlap_ep_keeps_activations", "overlap_ep == 0 or (recompute != full and recompute_moe == 0)", "overlap_ep"),
     rule(
-        "overlap_ep_keeps_activations",
-        "overlap_ep == 0 or (recompute != full and recompute_moe == 0)",
-        "overlap_ep",
-    ),
-    rule(
-        "experts_overlap_once",
-        "overlap_ep == 0 or overlap_shared_expert == 0",
-        "overlap_ep",
-        "overlap_shared_expert",
+        "experts_overlap_once", "overlap_ep == 0 or overlap_shared_expert == 0", "overlap_ep", "overlap_shared_expert"
     ),
     rule(
         "shared_expert_is_recomputed_or_overlapped",
@@ -173,8 +157,6 @@ USUAL_RULES: Final = (
     rule("chip_has_fp4", "precision != nvfp4 or fp4_speedup > 0", "precision"),
     rule("widths_fill_blocks", f"{_SIXTEEN_BITS} or ({_WIDE.format(16)})", "precision"),
     rule(
-        "widths_fill_small_blocks",
-        f"(precision != mxfp8 and precision != nvfp4) or ({_WIDE.format(32)})",
-        "precision",
+        "widths_fill_small_blocks", f"(precision != mxfp8 and precision != nvfp4) or ({_WIDE.format(32)})", "precision"
     ),
 )

@@ -293,10 +293,7 @@ def variant(kernel: Message) -> Message:
 def setup_file(message: Message, where: str) -> SetupFile:
     """Graph, set-up, sharding and groups of a set-up.
 
-    Raises
-    ------
-    DseError
-        With one line for each thing that does not hold together.
+    Raises `DseError` with one line for each thing that does not hold together.
     """
     found = mistakes(message)
     if found:

@@ -48,10 +48,7 @@ def load_setup(path: Path) -> Message:
     A binary file of the first three generations says no more than that its number 16 is set: it is read
     as `miscellany`, unless it holds what only the third generation has.
 
-    Raises
-    ------
-    DseError
-        With line and column of a mistake in text, or the number of an unknown field in binary.
+    Raises `DseError` with line and column of a mistake in text, or the number of an unknown field in binary.
     """
     data = file_bytes(path)
     text = _as_text(data)

@@ -286,10 +286,7 @@ class WorkloadFile:
 def load_workload(path: Path) -> WorkloadFile:
     """The workload that a file holds.
 
-    Raises
-    ------
-    DseError
-        With one line for each mistake in the file.
+    Raises `DseError` with one line for each mistake in the file.
     """
     return read_workload(exact_text(path, "an AICB workload", largest=LARGEST), str(path))
 
@@ -297,10 +294,7 @@ def load_workload(path: Path) -> WorkloadFile:
 def read_workload(text: str, name: str) -> WorkloadFile:
     """The workload that a text holds; `name` is what messages call it.
 
-    Raises
-    ------
-    DseError
-        With one line for each mistake.
+    Raises `DseError` with one line for each mistake.
     """
     lines = plain_text(text).split("\n")
     reader = AicbReader(name)
@@ -312,7 +306,17 @@ def read_workload(text: str, name: str) -> WorkloadFile:
 
 
 def workload_file(workload: StepRows, *, point: int = 0, header: str = "2024-12") -> WorkloadFile:
-    """The workload of one design, number `point` [-], with a header of `HEADERS`."""
+    """One design's workload with a header.
+
+    Parameters
+    ----------
+    workload : StepRows
+        Of one design or more.
+    point : int
+        Which design. [-]
+    header : str
+        A key of `HEADERS`.
+    """
     own = workload.take(np.array([point]))
     words = {token + ":": header_value(own, token, header) for token in HEADERS[header]}
     tokens = " ".join(f"{word} {value}" for word, value in words.items())

@@ -30,10 +30,7 @@ _LINE: Final = re.compile(r"( *)(\w+)( *(?:, *(?:\d[\w.]*)? *)?):(.*)")
 def load_busbw(path: Path) -> Busbw:
     """The bus bandwidths that a file holds.
 
-    Raises
-    ------
-    DseError
-        With one line for each mistake in the file.
+    Raises `DseError` with one line for each mistake in the file.
     """
     return read_busbw(read_text(path), str(path))
 

@@ -1,0 +1,114 @@
+"""Clipping and update of each parameter group of a rank: the same costs as `optimizer_step`, group by group."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from costmodel.columns import FloatArray
+from costmodel.errors import DseError
+from costmodel.kernels.kernel_cost import KernelCost
+from costmodel.steps.memory.stage_memory import head_parameters
+from costmodel.steps.memory.states import moment_bytes, state_shards
+from costmodel.steps.micro_batch.rank_memory import expert_parameters_of, kernel_parameters_of, rank_memory
+from costmodel.steps.pipeline.stages import pipeline_stages
+from costmodel.steps.update.optimizer import weight_kernel
+from costmodel.steps.update.update import fullest_update
+from costmodel.training.optimizer_states import ADAM
+from costmodel.training.run import RankRun, TransformerRun, rank_run
+from costmodel.workload.optimizer import optimizer_work
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class GroupUpdate:
+    """Clipping and update of the parameters of one group on one rank; (points,) each.
+
+    Times are those of the kernels without their launch, which all groups share.
+    """
+
+    parameters: FloatArray  #: on the rank [-]
+    owned: FloatArray  #: of them, whose optimizer states the rank has and updates [-]
+    clip_flops: FloatArray  #: [FLOP]
+    clip_bytes: FloatArray  #: [B]
+    clip_time: FloatArray  #: [s]
+    apply_flops: FloatArray  #: [FLOP]
+    apply_bytes: FloatArray  #: [B]
+    apply_time: FloatArray  #: [s]
+
+
+def parameter_groups(run: TransformerRun) -> dict[str, GroupUpdate]:
+    """Groups of the parameters of a rank of the stage that has most, by part and kernel.
+
+    Parameters
+    ----------
+    run : TransformerRun
+        Model, machines and designs with explicit shardings, (points,).
+
+    Returns
+    -------
+    groups : mapping
+        Name, such as "layers mlp_up" or "embedding" -> costs. Their times add up to those of
+        `optimizer_step`, less the launches.
+
+    Raises
+    ------
+    DseError
+        If an optimizer updates matrices whole, or hosts update states: groups share such costs.
+
+    Notes
+    -----
+    Rule OP1 of [DeepFlow]_: clipping takes 4 FLOP and 3 accesses for each parameter, Adam 3 FLOP and 7.
+    """
+    design = run.design
+    if (design.optimizer != 0).any() or (design.offload_optimizer > 0).any():
+        raise DseError("parameter groups: known for optimizer=adam with offload_optimizer=0 only")
+    ranks = rank_run(run)
+    parts, stages = rank_memory(ranks), pipeline_stages(run.model, design).foremost
+    stage, *_ = fullest_update(run, parts, stages)
+    counts = _on_rank(ranks)
+    found: dict[str, tuple[FloatArray, bool]] = {}
+    for place, (part, kernels) in enumerate(counts.items()):
+        for kernel, (parameters, of_experts) in kernels.items():
+            name = part if kernel == part else f"{part} {kernel}"
+            found[name] = (stage.counts[place] * parameters, of_experts)
+    found["head"] = (stage.has_head * head_parameters(run, stage), False)
+    accesses = ADAM.accesses(moment_bytes(design))
+    groups = {}
+    for name, (parameters, of_experts) in found.items():
+        owned = parameters / state_shards(design, "optimizer", of_experts=of_experts)
+        if (owned > 0).any():
+            clip, apply = (weight_kernel(kernel, owned, run.system, often) for kernel, often in
+                           (("gradclip", None), ("apply_grad", accesses)))  # fmt: skip
+            clip_work = optimizer_work("gradclip", owned, element_bytes=4.0)
+            apply_work = optimizer_work("apply_grad", owned, element_bytes=4.0, accesses=accesses)
+            groups[name] = GroupUpdate(parameters + np.zeros(1), owned + np.zeros(1), *clip_work,
+                                       _busy(clip, run), *apply_work, _busy(apply, run))  # fmt: skip
+    return groups
+
+
+def _busy(cost: KernelCost, run: TransformerRun) -> FloatArray:
+    """Time of a kernel without its launch. [s]"""
+    return cost.time - run.system.chip.kernel_launch
+
+
+def _on_rank(run: RankRun) -> Mapping[str, Mapping[str, tuple[FloatArray, bool]]]:
+    """Part -> kernel -> parameters on a rank, and whether they are of experts, in the order of `rank_memory`."""
+    model, kinds = run.model, run.model.kinds
+    layers = {"layers" if len(kinds) == 1 else f"layers {n}": layer for n, layer in enumerate(kinds)}
+    found: dict[str, Mapping[str, tuple[FloatArray, bool]]] = {}
+    for name, layer in layers.items():
+        found[name] = {
+            **{kernel: (own, False) for kernel, own in kernel_parameters_of(run, layer).items()},
+            **{kernel: (own, True) for kernel, own in expert_parameters_of(run, layer).items()},
+        }
+    memory = rank_memory(run)
+    found["embedding"] = {"embedding": (memory[len(kinds)].parameters, False)}
+    if model.mtp_layers:
+        found["head output"] = {}
+        mtp = memory[len(kinds) + 2]
+        found["multi-token prediction"] = {
+            "dense": (mtp.parameters, False), "experts": (mtp.expert_parameters, True),
+        }  # fmt: skip
+    return found
