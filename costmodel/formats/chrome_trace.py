@@ -34,19 +34,7 @@ class Arrow:
 def chrome_trace(
     process: str, spans: Sequence[Span], arrows: Sequence[Arrow], details: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """A trace of one process.
-
-    Parameters
-    ----------
-    process : str
-        What the lanes belong to.
-    spans : sequence of Span
-        What happens. [s]
-    arrows : sequence of Arrow
-        What leads to what.
-    details : mapping
-        About the trace as a whole.
-    """
+    """A trace of one process: spans [s], arrows between them, and details of the whole trace."""
     lanes = {lane: number for number, lane in enumerate(dict.fromkeys(span.lane for span in spans))}
     events: list[dict[str, Any]] = [_named("process_name", 0, process)]
     events += [_named("thread_name", number, lane) for lane, number in lanes.items()]

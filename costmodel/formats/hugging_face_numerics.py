@@ -58,16 +58,10 @@ _SCALINGS: Final = {"linear": 1, "llama3": 4, "yarn": 8}
 
 
 def read_numerics(value: Callable[[str], Any], family: str, *, experts: bool) -> dict[str, Any]:
-    """Fields of `Numerics` that a configuration gives and that are not as usual.
+    """Fields of `Numerics` that a configuration gives and that differ from the defaults.
 
-    Parameters
-    ----------
-    value : callable
-        Key, or several by "|", and keys of sections behind a point -> value in the configuration, or None.
-    family : str
-        Title of the model's family.
-    experts : bool
-        Whether the model has experts.
+    `value` returns the value of a key, or None; "|" separates several keys, and a point precedes those of sections.
+    `family` is the title of the model's family.
     """
     found: dict[str, Any] = {**_FAMILIES.get(family, {})}
     for name, key in {**_KEYS, **(_OF_EXPERTS if experts else {})}.items():

@@ -143,24 +143,10 @@ def written(value: float, unit: str) -> str:
 def with_constants(
     text: str, name: str, constants: Mapping[tuple[str, ...], Mapping[str, str]], description: str
 ) -> str:
-    """The text of a system file with other constants in it.
+    """The text of a system file `name` with other constants and another description.
 
-    Parameters
-    ----------
-    text : str
-        Of a file that loads.
-    name : str
-        Of the file, for messages.
-    constants : mapping of tuple of str to mapping of str to str
-        Place of each (`quantity_place`) and what stands there: value, kind, source, perhaps standard_error.
-        One that the file has not is added to its part.
-    description : str
-        What the file says that it is.
-
-    Raises
-    ------
-    DseError
-        If what comes of it does not load.
+    `constants` maps places (`quantity_place`) to value, kind, source, and perhaps standard_error; new ones are added to
+    their part. Raises `DseError` if the result does not load.
     """
     for place, constant in constants.items():
         flow = ", ".join(f"{key}: {_scalar(key, value)}" for key, value in constant.items())

@@ -187,14 +187,8 @@ def design_rules(name: str, workload: Workload) -> WorkloadRules:
 class ColumnDomains(Mapping[str, "Domain"]):
     """Design columns -> values that they may take; a profile's rules load if a column of theirs is asked for.
 
-    Parameters
-    ----------
-    known : mapping
-        Columns that the native rules read, and their domains.
-    others : mapping
-        Further columns -> the profile that reads them.
-    domains : callable
-        Profile -> its columns and their domains.
+    `known` are columns of the native rules with their domains; `others` maps further columns to the profile that reads
+    them; `domains` returns the domains of a profile.
     """
 
     def __init__(

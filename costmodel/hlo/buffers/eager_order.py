@@ -26,14 +26,9 @@ class _Dataflow:
 
 
 def eager_order(computation: Computation, given: frozenset[int] = frozenset()) -> list[Instruction]:
-    """An order in which what frees memory runs as soon as it can.
+    """An order of instructions in which those that free memory run as soon as they can.
 
-    Parameters
-    ----------
-    computation : Computation
-        Whose instructions.
-    given : frozenset of int
-        Arrays of the result that live in the memory of a parameter, by their numbers through tuples.
+    `given` are the arrays of the result, numbered through tuples, that live in the memory of a parameter.
 
     Notes
     -----

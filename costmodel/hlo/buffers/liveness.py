@@ -96,14 +96,9 @@ def _updated(root: Instruction) -> Instruction | None:
 
 
 def may_share(operand: Instruction, user: Instruction, output: int) -> bool:
-    """Whether an output may lie in the memory of an operand that nothing reads later.
+    """Returns whether an output may lie in the memory of an operand, an array, that nothing reads later.
 
-    Parameters
-    ----------
-    operand, user : Instruction
-        What is read, an array, and what reads it.
-    output : int
-        Which array of `user`, numbered through tuples in order.
+    `output` is the number of the array of `user`, counted through tuples in order.
 
     Notes
     -----

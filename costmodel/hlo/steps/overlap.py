@@ -45,17 +45,9 @@ class Streams:
     as_written: bool  #: a message starts no earlier than the kernels before it
 
     def exposed(self, times: FloatArray) -> FloatArray:
-        """Time of each message in which no kernel runs.
+        """Time of each message in which no kernel runs, (points, kernels); 0 for kernels. [s]
 
-        Parameters
-        ----------
-        times : (points, kernels) array
-            Of all runs of each kernel and message. [s]
-
-        Returns
-        -------
-        exposed : (points, kernels) array
-            0 for kernels. [s]
+        `times` are those of all runs of each kernel and message, (points, kernels). [s]
         """
         exposed = np.zeros(times.shape)
         _Clock(self, times, exposed).run(self.whole)

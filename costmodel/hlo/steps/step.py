@@ -39,19 +39,7 @@ class ProgramCost:
 
 
 def program_cost(program: Program, system: System) -> ProgramCost:
-    """Evaluate every kernel of a program.
-
-    Parameters
-    ----------
-    program : Program
-        What one device runs.
-    system : System
-        The machine; each quantity holds one value, or one per point.
-
-    Returns
-    -------
-    cost : ProgramCost
-        Times [s] and energies [J], (points, kernels).
+    """Times [s] and energies [J] of all kernels of a program on one device, (points, kernels).
 
     Notes
     -----
@@ -110,21 +98,9 @@ def message_cost(message: Message, system: System) -> CollectiveCost:
 
 
 def program_step(program: Program, system: System, design: Design | None = None) -> Breakdown:
-    """Evaluate one step of a program on each of some machines.
+    """Evaluate one step of a program on each of some machines; (points,) columns. [s], [B], [J], [$], [W]
 
-    Parameters
-    ----------
-    program : Program
-        What one device runs.
-    system : System
-        The machine; each quantity holds one value, or one per point.
-    design : Design, optional
-        Not read: a program's layout is fixed. There so that this evaluates spaces as `step` does.
-
-    Returns
-    -------
-    breakdown : Breakdown
-        (points,) columns. [s], [B], [J], [$], [W]
+    `design` is not read, since a program's layout is fixed; it makes the signature that of `step`.
 
     Notes
     -----

@@ -27,17 +27,9 @@ _PHASE: Final = {"forward": "fwd", "backward": "bwd"}
 
 
 def figures(analysis: Analysis) -> Figures:
-    """All figures of a module.
+    """All figures of a module: name -> number or text. [FLOP], [B], [s], [-]
 
-    Parameters
-    ----------
-    analysis : Analysis
-        The module.
-
-    Returns
-    -------
-    figures : dict
-        Name -> number or text. Counts and sums count a kernel as often as it runs. [FLOP], [B], [s], [-]
+    Counts and sums count a kernel as often as it runs.
     """
     groups = (
         text_figures, graph_figures, work_figures, gemm_figures, toy_machine_figures, collective_figures,

@@ -38,19 +38,9 @@ class GroupPlacement:
 
 
 def groups_of(instruction: Instruction, devices: int) -> Groups:
-    """The groups of devices that a collective runs in.
+    """The groups of devices that a collective runs in; all devices of the program where the text names none. [-]
 
-    Parameters
-    ----------
-    instruction : Instruction
-        The collective.
-    devices : int
-        Devices of the program, all in one group where the text names none. [-]
-
-    Raises
-    ------
-    DseError
-        If the text names groups in no known way.
+    Raises `DseError` if the text names groups in an unknown way.
     """
     pairs = instruction.attributes.get("source_target_pairs")
     if pairs is not None:

@@ -192,15 +192,10 @@ def unfolded_limit(module: Module) -> int:
 
 
 def size_problem(computation: Computation, sizes: dict[Computation, tuple[int, int]]) -> str | None:
-    """What is too large in a computation; None where nothing is.
+    """The limit that a computation exceeds; None if it exceeds none.
 
-    Parameters
-    ----------
-    computation : Computation
-        One that calls none but those of `sizes`.
-    sizes : dict
-        Computation -> its instructions with those of fusions in it, and its levels of calls. [-] Its own
-        size is added.
+    It calls only those of `sizes`: computation -> its instructions with those of fusions, and its levels of calls. [-]
+    Its own size is added.
     """
     size, depth = len(computation.instructions), 0
     for each in computation.instructions:
@@ -218,16 +213,10 @@ def size_problem(computation: Computation, sizes: dict[Computation, tuple[int, i
 def runs_of(
     module: Module, trips: Mapping[Instruction, int | None] | None = None
 ) -> tuple[int, dict[Computation, int]]:
-    """How many instructions run in a step, a loop's body once, and how often each computation does.
+    """Number of instructions that run in a step, a loop's body once, and how often each computation runs.
 
-    Computations stand after those that they call, so that one way back from the entry finds both. Every
-    branch of a choice counts.
-
-    Parameters
-    ----------
-    module : Module
-    trips : mapping, optional
-        Loop -> how often its body runs, None where that is unknown; once each where it is not given. [-]
+    Computations stand after those that they call, so that one way back from the entry finds both. Every branch of a
+    choice counts. `trips` maps loops to the runs of their bodies, None where unknown; by default 1. [-]
     """
     reached = {module.entry: 1}  # times that each stands in the program
     runs = {module.entry: 1}  # trips of loops multiplied

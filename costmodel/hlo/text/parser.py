@@ -312,20 +312,10 @@ _CALLEE: Final = re.compile(_NAME)
 
 
 def parse(text: str, name: str) -> Module:
-    """The module that a text describes.
+    """The module that a text of XLA describes; `name` is that of the text in messages.
 
-    Parameters
-    ----------
-    text : str
-        What XLA prints.
-    name : str
-        What to call the text in messages.
-
-    Raises
-    ------
-    DseError
-        For the first mistake, with its line and token; or for a text that is no compiled module, saying
-        what it is.
+    Raises `DseError` for the first mistake, with its line and token; or for a text that is no compiled module, saying
+    what it is.
     """
     encoded = text.encode()
     other = other_text(encoded[:HEAD])

@@ -81,14 +81,9 @@ class Flow:
     given: Mapping[Instruction, Instruction]  #: parameter of a fusion -> what the fusion is given for it
 
     def after(self, marks: Mapping[Source, int], *, again: bool = True) -> dict[Source, int]:
-        """Marks, as bits, on all that depends on them, and on themselves.
+        """Marks, as bits, on everything that depends on the marked steps and parameters, and on themselves.
 
-        Parameters
-        ----------
-        marks : mapping
-            FlowStep or parameter -> its bits.
-        again : bool
-            Whether what a loop carries depends on what its body made of it, or on the first run alone.
+        With `again`, a value that a loop carries depends on the result of its body, else on the first run alone.
         """
         found: dict[Source, int] = dict(marks)
         changed = True

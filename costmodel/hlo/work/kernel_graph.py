@@ -95,12 +95,7 @@ class HloGraph:
     def longest_path(self, weights: Sequence[Weight], larger: Callable[[Any, Any], Any] = max) -> Weight:
         """Largest sum of weights along a chain of kernels that wait for each other. [that of the weights]
 
-        Parameters
-        ----------
-        weights : sequence
-            Of each kernel: numbers, or arrays of equal shape. [any]
-        larger : callable
-            The larger of two; `np.maximum` of arrays.
+        Weights are numbers, or arrays of equal shape with `np.maximum` as `larger`.
         """
         longest: list[Any] = []
         for weight, before in zip(weights, self.before(), strict=True):
@@ -111,18 +106,9 @@ class HloGraph:
 def graph(module: Module, barriers: Barriers = "element") -> HloGraph:
     """The dataflow graph of a module's entry.
 
-    Parameters
-    ----------
-    module : Module
-        The program.
-    barriers : {"element", "barrier"}
-        What a tuple-shaped bitcast means: "element" is pure data flow, in which a scheduler may move
-        recomputation up to the forward pass; with "barrier" every element waits for all of the tuple.
-
-    Raises
-    ------
-    DseError
-        If a matrix product lacks what evaluates it.
+    `barriers` says how a tuple-shaped bitcast waits: "element" is pure data flow, in which a scheduler may move
+    recomputation up to the forward pass; with "barrier" every element waits for all of the tuple. Raises `DseError` if
+    a matrix product lacks its dimensions.
     """
     trips = trip_counts(module)
     total, runs = runs_of(module, trips)

@@ -54,20 +54,9 @@ def first_two(instruction: Instruction) -> list[Shape]:
 
 
 def contraction(instruction: Instruction, dims: Sequence[Sequence[int]], *, beta: bool = False) -> Product:
-    """The product of an instruction's first operands over the dimensions that it contracts and repeats.
+    """The product of an instruction's first operands over the dimensions that it contracts and repeats (`DIMENSIONS`).
 
-    Parameters
-    ----------
-    instruction : Instruction
-    dims : four lists of int
-        As in `DIMENSIONS`.
-    beta : bool
-        Whether the third operand is added.
-
-    Raises
-    ------
-    DseError
-        If they contradict the operands or the output.
+    With `beta`, the third operand is added. Raises `DseError` if dimensions contradict the operands or the output.
     """
     a, b = first_two(instruction)
     contracted_a, contracted_b, batch_a, batch_b = dims
@@ -209,20 +198,10 @@ class _Extents:
 
 
 def convolution(instruction: Instruction, data: Shape, kernel: Shape, result: Shape, role: Role) -> Product:
-    """The matrix product that a convolution does.
+    """The matrix product that computes the convolution of `data` by `kernel` to `result`, or one of its gradients.
 
-    Parameters
-    ----------
-    instruction : Instruction
-        Its window, `dim_labels` and groups are of the convolution of `data` by `kernel` that gives `result`.
-    data, kernel, result : Shape
-    role : {"result", "data", "kernel"}
-        Which of them the instruction computes; data and kernel are gradients.
-
-    Raises
-    ------
-    DseError
-        If it lacks `dim_labels`, or contradicts itself.
+    `role` names the array that the instruction computes. Raises `DseError` if it lacks `dim_labels`, or contradicts
+    itself.
 
     Notes
     -----

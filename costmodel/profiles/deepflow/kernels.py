@@ -176,12 +176,9 @@ OPTIMIZED = ("Hidden", "Projection", "Softmax")
 
 
 def optimizer_prices(config: Configuration, machine: Hardware) -> dict[tuple[str, str], KernelPrice]:
-    """Price clipping and update of each part's weights, whole even where its products are split.
+    """Cost of clipping and update of each part's weights, whole even where products are split. [FLOP], [B], [s]
 
-    Returns
-    -------
-    prices : dict
-        (part, kernel of `OPTIMIZER_KERNELS`) -> price, without launches. [FLOP], [B], [s]
+    Keys are (part, kernel of `OPTIMIZER_KERNELS`); launches are not included.
     """
     size = config.hidden_size
     weights = {

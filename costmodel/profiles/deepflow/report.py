@@ -49,19 +49,7 @@ class Footprint:
 
 
 def footprint(config: Configuration, *, sharded: bool) -> Footprint:
-    """Bytes of a data shard, of the whole model or of one model shard.
-
-    Parameters
-    ----------
-    config : Configuration
-        Model and split; (points,) columns.
-    sharded : bool
-        Whether the model is split, or a device is taken to hold all of it.
-
-    Returns
-    -------
-    footprint : Footprint
-        (points,) columns. [B]
+    """Bytes of a data shard, of the whole model or, if `sharded`, of one model shard; (points,). [B]
 
     Notes
     -----
@@ -125,20 +113,10 @@ ELEMENTS: Mapping[str, Callable[[Configuration, Split], Elements]] = {
 
 
 def step_energy(config: Configuration, gemms: GemmPrices, pointwise: dict[str, KernelPrice]) -> FloatArray:
-    """Energy of one step of all data shards.
+    """Energy of one step of all data shards, (points,); NaN where products are split. [J]
 
-    Parameters
-    ----------
-    config : Configuration
-        Energies and sizes; (points,) columns.
-    gemms, pointwise
-        Kernels with their times.
-
-    Returns
-    -------
-    energy : (points,) array
-        Cells, softmax, embedding, stage transfers, and the reduction over data shards; nan where products
-        are split, whose energy the reference leaves open. [J]
+    It includes cells, softmax, embedding, stage transfers, and the reduction over data shards. The reference leaves the
+    energy of split products open.
 
     Notes
     -----

@@ -43,16 +43,9 @@ class DeepflowLinks:
         return amount / self.machine.link_bandwidth
 
     def ring(self, collective: str, rows: FloatArray, columns: FloatArray, members: FloatArray) -> FloatArray:
-        """Time of a ring collective on a matrix, with the additions of a reduction. [s]
+        """Time of a ring collective (a key of `RING`) on a matrix, with the additions of a reduction, (points,). [s]
 
-        Parameters
-        ----------
-        collective : str
-            A key of `RING`.
-        rows, columns : (points,) array
-            The whole matrix. [elements]
-        members : (points,) array
-            Devices; one alone sends nothing. [-]
+        `rows` and `columns` are those of the whole matrix [elements]; one of `members` alone sends nothing. [-]
 
         Notes
         -----
@@ -163,13 +156,10 @@ def passes(
 
 
 def step_time(config: Configuration, machine: Hardware, times: Passes) -> FloatArray:
-    """Time of one step: rule TT4, and the transfer-bound regimes of section 8. [s]
+    """Time of one step, (points,): rule TT4, and the transfer-bound regimes of section 8. [s]
 
-    Returns
-    -------
-    time : (points,) array
-        Layers form a pipeline over time steps and stages; a stage-to-stage transfer hides behind the
-        stage's cells where these take longer. [s]
+    Layers form a pipeline over time steps and stages; a stage-to-stage transfer hides behind the stage's cells where
+    these take longer.
 
     Notes
     -----

@@ -53,21 +53,9 @@ def rows_of(graph: DfmodelGraph, layer: Layer) -> list[Kernel]:
 
 
 def design_sharding(graph: DfmodelGraph, layer: Layer, shardings: Mapping[str, str]) -> IntArray:
-    """The sharding that says how the native model's kernels are split, or the nearest that is legal.
+    """The dimension that each kernel is split by as in the native model, or the nearest legal one, (kernels,). [code]
 
-    Parameters
-    ----------
-    graph : DfmodelGraph
-        Of the layer.
-    layer : Layer
-        What it consists of.
-    shardings : mapping
-        Row of the layer -> "replicated", "sequence" or "column", and "column" or "row" for products.
-
-    Returns
-    -------
-    sharding : (kernels,) array of int
-        Dimension that each kernel is split by. [code]
+    `shardings` maps rows of the layer to "replicated", "sequence" or "column", and to "column" or "row" for products.
 
     Notes
     -----

@@ -149,19 +149,9 @@ def _most_parts(length: FloatArray, unit: FloatArray, most: FloatArray) -> Float
 
 
 def _fewest_parts(length: FloatArray, unit: FloatArray, most: FloatArray) -> tuple[IntArray, FloatArray]:
-    """The fewest parts for each number of rounds in which units pass a part of a length.
+    """The fewest parts for each number of rounds in which units pass a part of a length: row and parts, ascending. [-]
 
-    Parameters
-    ----------
-    length, unit, most : (rows,) array
-        The length, how much passes at a time, and the most parts. [-]
-
-    Returns
-    -------
-    row : (parts,) array
-        Ascending. [-]
-    parts : (parts,) array
-        Ascending within a row. [-]
+    `length`, `unit` (elements that pass at a time) and `most` (parts) are (rows,) arrays. [-]
 
     Notes
     -----
@@ -264,16 +254,10 @@ def _balanced(kernels: _Kernels, counts: FloatArray) -> FloatArray:
 
 
 def _limits(kernels: _Kernels, num_kinds: int) -> tuple[FloatArray, IntArray, FloatArray]:
-    """Cycles that kernels of a point may take, and cores that each needs to stay within them.
+    """Cycles that kernels of a point may take, ascending, and cores that each kind needs to stay within them. [-]
 
-    Returns
-    -------
-    limits : (limits,) array
-        Ascending within a point. [-]
-    bounds : (points + 1,) array
-        First limit of each point, and the number of limits. [-]
-    needed : (limits, kinds) array
-        One more than there are where none will do. [-]
+    Returns limits, (limits,); the first limit of each point, (points + 1,); and cores, (limits, kinds), one more than
+    there are where none will do.
     """
     row, cycles, cores = _curves(kernels)
     values, code = np.unique(cycles, return_inverse=True)

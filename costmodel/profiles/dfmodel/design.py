@@ -230,19 +230,9 @@ def group_links(design: DataflowDesign, system: System) -> dict[str, LinkTier]:
 
 
 def slowest_tier(group: Group, network: Sequence[LinkTier]) -> LinkTier:
-    """Tier of least bandwidth that a group spans; the innermost for a group of one.
+    """Tier of least bandwidth that a group spans, (points,); the innermost for a group of one. [SI units]
 
-    Parameters
-    ----------
-    group : Group
-        Ranks, (points,).
-    network : sequence of LinkTier
-        Tiers from the inside out.
-
-    Returns
-    -------
-    tier : LinkTier
-        (points,) columns. [SI units]
+    `network` has the tiers from the inside out.
     """
     subgroups = subgroups_per_tier(group, network)
     reached = [

@@ -235,16 +235,7 @@ def kernel_groups(graph: DfmodelGraph, within: FloatArray) -> Groups:
 
 
 def group_costs(load: Loads, groups: Groups, bandwidth: FloatArray) -> GroupCosts:
-    """Time and SRAM of groups of kernels.
-
-    Parameters
-    ----------
-    load : Loads
-        Of a graph whose kernels are grouped.
-    groups : Groups
-        As `kernel_groups` makes them.
-    bandwidth : (points,) array
-        Of the DRAM. [B/s]
+    """Time and SRAM of groups of kernels (`kernel_groups`); `bandwidth` is that of the DRAM, (points,). [B/s]
 
     Notes
     -----

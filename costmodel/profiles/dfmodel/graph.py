@@ -191,14 +191,9 @@ def moved_bytes(graph: DfmodelGraph, choices: Sequence[int] | IntArray) -> float
 
 
 def least_moving(graph: DfmodelGraph, *, prefer: Mapping[str, int] | None = None) -> Sharding:
-    """The sharding that moves the fewest bytes, whatever the links and the size of the group.
+    """The sharding of one design that moves the fewest bytes, whatever the links and the size of the group.
 
-    Parameters
-    ----------
-    graph : DfmodelGraph
-        One design; its kernels' dimensions are (kernels,).
-    prefer : mapping, optional
-        Kernel -> sharding to take first among equally good ones, such as a row of `PUBLISHED`.
+    `prefer` maps kernels to shardings to take first among equally good ones, such as a row of `PUBLISHED`.
 
     Notes
     -----

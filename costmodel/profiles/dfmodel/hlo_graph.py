@@ -119,19 +119,9 @@ class _Node:
 
 
 def dataflow(analysis: Analysis, barriers: str = "barrier") -> Dataflow:
-    """The graph of a module's kernels.
+    """The graph of a module's kernels. Raises `DseError` if it has none.
 
-    Parameters
-    ----------
-    analysis : Analysis
-        The module.
-    barriers : {"element", "barrier"}
-        Whether arrays that pass a barrier wait for themselves, or for all of them.
-
-    Raises
-    ------
-    DseError
-        If the module has no kernels.
+    `barriers`: arrays that pass a barrier wait for themselves ("element"), or for all of them ("barrier").
     """
     builder = _DfmodelGraphBuilder(analysis, barriers)
     if not builder.source.kernels:

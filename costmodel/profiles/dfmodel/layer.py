@@ -284,19 +284,9 @@ MOST_INPUTS: Final = 2
 def model_graph(model: ModelShape, *, backward: bool = True, element_bytes: float = 2.0) -> DfmodelGraph:
     """The graph of one layer of a model whose layers are all alike, one sequence at a time.
 
-    Parameters
-    ----------
-    model : ModelShape
-        Dimensions; rotary positions are left out, as the reference has no kernel for them.
-    backward : bool
-        With the kernels of the backward pass, as in training.
-    element_bytes : float
-        Size of one element. [B]
-
-    Raises
-    ------
-    DseError
-        If the model has layers of several kinds, or kernels that the graph has not.
+    Rotary positions are left out, as the reference has no kernel for them. With `backward`, it has the kernels of the
+    backward pass. `element_bytes` is the size of an element. [B] Raises `DseError` if the model has layers of several
+    kinds, or kernels that the graph has not.
     """
     if len(model.kinds) > 1:
         raise DseError(f"model {model.name}: has layers of several kinds; DFModel's graph is of one layer")

@@ -52,20 +52,9 @@ class Mapping:
 def group_windows(graph: DfmodelGraph, most_groups: int, pins: IntArray | None = None) -> tuple[IntArray, IntArray]:
     """First and last group that each kernel may be in.
 
-    Parameters
-    ----------
-    graph : DfmodelGraph
-        Forward kernels take the first half of the groups and backward ones the second; of an odd number,
-        those of either direction may be in the middle one.
-    most_groups : int
-        Groups; some may stay empty.
-    pins : (kernels,) array of int, optional
-        Group of a kernel; -1 where it is open. [-]
-
-    Raises
-    ------
-    DseError
-        If a kernel has no group left.
+    Forward kernels take the first half of `most_groups` and backward ones the second; of an odd number, those of either
+    direction may be in the middle one. Groups may stay empty. `pins` hold a kernel to a group, (kernels,); -1 where it
+    is open. [-] Raises `DseError` if a kernel has no group left.
     """
     first, last = np.zeros(len(graph), dtype=np.intp), np.full(len(graph), most_groups - 1)
     if graph.backward.any():

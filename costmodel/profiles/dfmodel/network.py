@@ -58,12 +58,9 @@ _SWITCHES: Final[Mapping[str, Ports]] = {
 
 
 def rate(setup: Setup, generation: str, role: str, collective: int) -> FloatArray:
-    """Time of a collective for each byte of the unsharded tensor; 0 where no dimension serves the role.
+    """Time of a collective for each byte of the unsharded tensor, without latency, (points,). [s/B]
 
-    Returns
-    -------
-    rate : (points,) array
-        Without latency. [s/B]
+    0 where no dimension serves the role.
     """
     dimension = setup.dimension(role)
     if dimension is None:
@@ -100,17 +97,9 @@ def _domain_rate(setup: Setup, role: str, own: Dimension) -> FloatArray:
 
 
 def sized(setup: Setup) -> Setup:
-    """A set-up once for each way to give its open dimensions a size, in the order of x, y, z.
+    """A set-up of one row once for each way to size its open dimensions (size 0), in the order of x, y, z.
 
-    Parameters
-    ----------
-    setup : Setup
-        One row; dimensions of size 0 are open.
-
-    Raises
-    ------
-    DseError
-        If no sizes make the number of chips, with whole micro-batches on every replica.
+    Raises `DseError` if no sizes make the number of chips, with whole micro-batches on every replica.
     """
     chips = int(setup.num_chips.flat[0])
     given = [int(dimension.size.flat[0]) for dimension in setup.dimensions]

@@ -136,12 +136,9 @@ def remedies(run: DataflowRun) -> str:
 def iteration(
     graph: DfmodelGraph, setup: Setup, sharding: IntArray, *, generation: str, groups: IntArray | None = None
 ) -> dict[str, FloatArray]:
-    """Parts of an iteration's time; they add up to that of `evaluate`. NaN where tiles exceed the SRAM.
+    """Parts of an iteration's time; they add up to that of `evaluate`. NaN where tiles exceed the SRAM. [s]
 
-    Parameters
-    ----------
-    graph, setup, sharding, generation, groups
-        As for `evaluate`; a group is of one direction.
+    Arguments are those of `evaluate`; a group is of one direction.
 
     Notes
     -----

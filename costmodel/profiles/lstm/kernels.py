@@ -23,12 +23,9 @@ def tokens(run: LstmRun) -> FloatArray:
 
 
 def lstm_gemms(run: LstmRun) -> Gemms:
-    """Matrix products of the forward pass and of both gradients.
+    """Matrix products of the forward pass and of both gradients, (points, kernels).
 
-    Returns
-    -------
-    gemms : Gemms
-        (points, kernels). Gradients of weights are added to fp32 accumulators, which are read and written.
+    Gradients of weights are added to fp32 accumulators, which are read and written.
     """
     model, design, precision = run.model, run.design, run.precision
     rows_per_step, whole = design.micro_batch_size, tokens(run)
@@ -54,14 +51,10 @@ def lstm_gemms(run: LstmRun) -> Gemms:
 
 
 def lstm_pointwise(run: LstmRun) -> Pointwise:
-    """Kernels without reuse of a cell, of the embedding and of the loss.
+    """Kernels without reuse of a cell, of the embedding and of the loss, (points, kernels).
 
-    Returns
-    -------
-    kernels : Pointwise
-        (points, kernels). A cell is one kernel: forward it reads gates and state, and writes gates, both
-        states and the hyperbolic tangent that the backward pass needs; back it reads these and both
-        gradients, and writes the gradients of gates and state.
+    A cell is one kernel: forward it reads gates and state, and writes gates, both states and the hyperbolic tangent
+    that the backward pass needs; back it reads these and both gradients, and writes the gradients of gates and state.
     """
     model, design, precision = run.model, run.design, run.precision
     gates = model.gates

@@ -92,19 +92,9 @@ def node_column(nodes: FloatArray) -> IntArray:
 
 
 def efficiency(table: IntArray, column: IntArray, message_bytes: FloatArray) -> FloatArray:
-    """Share of the bandwidth that a message reaches, relative to the largest message.
+    """Share of the bandwidth that a message [B] of a table and a column reaches, relative to the largest message. [-]
 
-    Parameters
-    ----------
-    table, column : array
-        Which table, and which column of it. [-]
-    message_bytes : array
-        The whole tensor. [B]
-
-    Returns
-    -------
-    share : array
-        Linear between the rows; as the first row below 16 MiB, 1 for nothing, NaN beyond 16 GiB. [-]
+    Linear between the rows; as the first row below 16 MiB, 1 for nothing, NaN beyond 16 GiB.
     """
     row = np.clip(np.searchsorted(SIZES, message_bytes, side="right") - 1, 0, len(SIZES) - 2)
     low, high = TABLES[table, column, row], TABLES[table, column, row + 1]
@@ -211,18 +201,9 @@ def file_bandwidths(
 def derived_bandwidths(
     links: Links, layout: Parallelism, world_size: FloatArray, *, bandwidth_unit: float
 ) -> Bandwidths:
-    """Bandwidths of rings and of all-to-all, from where a group's ranks sit.
+    """Bandwidths of rings and of all-to-all on the links between a group's ranks, (points,).
 
-    Parameters
-    ----------
-    links : Links
-        The machine.
-    layout : Parallelism
-        Groups, (points,).
-    world_size : (points,) array
-        GPUs of the run. [-]
-    bandwidth_unit : float
-        What the tables count in. [B/s]
+    `world_size` is (points,) [-]; `bandwidth_unit` is the unit of the tables. [B/s]
     """
     sizes = group_sizes(layout, world_size)
     points = len(sizes)
@@ -290,12 +271,9 @@ def placement(group: str, size: FloatArray, layout: Parallelism, links: Links) -
 def ring_bandwidth(
     place: Placement, *, nvlink_bandwidth: FloatArray, nic_bandwidth: FloatArray
 ) -> tuple[FloatArray, BoolArray]:
-    """Bandwidth of a ring, and whether NVLink is what bounds it.
+    """Bandwidth of a ring [GiB/s], and whether NVLink bounds it [-], (points,).
 
-    Returns
-    -------
-    bandwidth, by_nvlink : (points,) array
-        0 for a group of one, `UNDEFINED` without a NIC. [GiB/s], [-]
+    0 for a group of one, `UNDEFINED` without a NIC.
     """
     out = single(nic_bandwidth * place.nics)
     per_node = np.maximum(place.per_node, 2.0)

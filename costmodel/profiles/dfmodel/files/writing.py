@@ -83,14 +83,9 @@ def setup_message(
 
 
 def graph_message(graph: DfmodelGraph, traffic: Traffic) -> Message:
-    """A graph alone, of what one chip runs: nothing in it is split further.
+    """A graph of what one chip runs, dimensions (kernels,); nothing in it is split further.
 
-    Parameters
-    ----------
-    graph : DfmodelGraph
-        Kernels of one chip; their dimensions are (kernels,).
-    traffic : Traffic
-        What moves between chips.
+    `traffic` moves between chips.
     """
     message = empty_setup(ROOTS["gen1"])
     m, k, n, output = (a[np.newaxis] for a in (graph.outer * graph.m, graph.k, graph.n, graph.output_bytes))

@@ -306,17 +306,7 @@ def read_workload(text: str, name: str) -> WorkloadFile:
 
 
 def workload_file(workload: StepRows, *, point: int = 0, header: str = "2024-12") -> WorkloadFile:
-    """One design's workload with a header.
-
-    Parameters
-    ----------
-    workload : StepRows
-        Of one design or more.
-    point : int
-        Which design. [-]
-    header : str
-        A key of `HEADERS`.
-    """
+    """The workload of one design, number `point` [-], with a header of `HEADERS`."""
     own = workload.take(np.array([point]))
     words = {token + ":": header_value(own, token, header) for token in HEADERS[header]}
     tokens = " ".join(f"{word} {value}" for word, value in words.items())

@@ -40,16 +40,9 @@ ORDER: Final = (0, 2, 1)
 
 
 def endtoend_csv(report: SimaiReport, name: str, *, revision: str) -> str:
-    """What SimAI would write about the first workload of a report.
+    """SimAI's text about the first workload of a report, for a run of this name.
 
-    Parameters
-    ----------
-    report : SimaiReport
-        As the profile's `price` gave it.
-    name : str
-        Name of the run.
-    revision : str
-        A key of `REVISIONS`: the first one writes six decimals, and its summary last.
+    `revision` is a key of `REVISIONS`: the first one writes six decimals, and its summary last.
     """
     rules = REVISIONS[revision]
     totals = {key: float(values[0]) * 1e6 for key, values in report.totals.columns().items()}
