@@ -108,7 +108,7 @@ def graph(module: Module, barriers: Barriers = "element") -> HloGraph:
 
     `barriers` says how a tuple-shaped bitcast waits: "element" is pure data flow, in which a scheduler may move
     recomputation up to the forward pass; with "barrier" every element waits for all of the tuple. Raises `DseError` if
-    a matrix product lacks its dimensions.
+    a matrix product lacks attributes that its evaluation needs.
     """
     trips = trip_counts(module)
     total, runs = runs_of(module, trips)

@@ -221,11 +221,6 @@ UNKNOWN_SPLITS: Final = "AICB's rows know two ways to split kernels; take shardi
 def design_workload(run: TransformerRun) -> StepRows:
     """Rows of the slowest stage of each design.
 
-    Parameters
-    ----------
-    run : TransformerRun
-        Model, machines and designs, (points,).
-
     Returns
     -------
     workload : StepRows

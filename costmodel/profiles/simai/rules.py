@@ -37,11 +37,6 @@ def machine_links(system: System) -> Links:
 def simai_step(run: TransformerRun) -> Breakdown:
     """Evaluate one optimizer step of each design, as `costmodel.step` does.
 
-    Parameters
-    ----------
-    run : TransformerRun
-        Model, machines and designs, (points,).
-
     Returns
     -------
     breakdown : Breakdown

@@ -71,11 +71,6 @@ def reserved_parts(run: TransformerRun, ranks: RankRun, allocated: FloatArray) -
 def communicator_buffers(run: TransformerRun) -> FloatArray:
     """Buffers of NCCL: of each process group that reduces, and of each peer in a node that gets messages. [B]
 
-    Parameters
-    ----------
-    run : TransformerRun
-        Machines and designs, (points,).
-
     Notes
     -----
     Every group reduces something: tensor-parallel ranks the loss over the vocabulary, replicas gradients,
@@ -96,13 +91,7 @@ def communicator_buffers(run: TransformerRun) -> FloatArray:
 
 
 def message_peers(run: TransformerRun) -> FloatArray:
-    """Peers of a rank in its node that it exchanges messages with, summed over its process groups. [-]
-
-    Parameters
-    ----------
-    run : TransformerRun
-        Machines and designs, (points,).
-    """
+    """Peers of a rank in its node that it exchanges messages with, summed over its process groups. [-]"""
     design = run.design
     in_ring = np.minimum(_peers(run, design.ranks.group("pp")), 2.0)
     among_cp = _peers(run, design.ranks.group("cp"))
@@ -130,13 +119,6 @@ def _peers(run: TransformerRun, group: Group) -> FloatArray:
 
 def dispatch_buffers(run: TransformerRun, ranks: RankRun) -> FloatArray:
     """Buffers of DeepEP, or of HybridEP in nodes of more than 8 chips, where tokens take two hops. [B]
-
-    Parameters
-    ----------
-    run : TransformerRun
-        Machines and designs, (points,).
-    ranks : RankRun
-        What a rank sees of them: tokens that it routes.
 
     Notes
     -----

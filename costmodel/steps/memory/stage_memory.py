@@ -120,13 +120,6 @@ def held_micro_batches(design: DesignPoints, stages: Sequence[Stage]) -> list[Fl
     1F1B runs p - r passes forward on rank r before the first backward pass ends; interleaved in groups of n
     micro-batches 2 (p - 1 - r) + (v - 1) n + 1, each through a v-th of the stage [Korthikanti2022]_. Other
     schedules hold what their orders say, until the gradient of the weights is made.
-
-    Parameters
-    ----------
-    design : DesignPoints
-        Schedules and sizes, (points,).
-    stages : sequence of Stage
-        Stages of each pipeline.
     """
     p, v, m = design.pp, design.vpp, design.gradient_accumulation_steps
     group = np.where(design.group_size > 0, design.group_size, p)

@@ -23,11 +23,6 @@ from costmodel.workload.quantisation import dispatched_bytes
 def expert_parallel(run: RankRun) -> KernelCost:
     """Dispatch and combination of the tokens of one layer of experts, in either direction.
 
-    Parameters
-    ----------
-    run : RankRun
-        Model, machines and what a rank sees of the designs, (points,).
-
     Returns
     -------
     cost : KernelCost

@@ -155,15 +155,7 @@ def micro_batches(run: RankRun) -> MicroBatch:
 
 
 def micro_batch(run: RankRun, kernels: TimedKernels) -> MicroBatch:
-    """Kernels, collectives and waiting for the host: forward, backward, and again.
-
-    Parameters
-    ----------
-    run : RankRun
-        Model, machines and what a rank sees of the designs, (points,).
-    kernels : TimedKernels
-        Theirs.
-    """
+    """Kernels, collectives and waiting for the host: forward, backward, and again."""
     unique, parts, table = kernels.unique, every_part(run.model), kernels.of_points
     costs, again = [], []
     exchanges, beside = Exchanges(kernels.run), Exchanges(run)

@@ -128,13 +128,6 @@ def quantised_parameters(run: RankRun, layer: Layer) -> tuple[FloatArray, FloatA
 def layer_memory(run: RankRun, layer: Layer) -> PartMemory:
     """Parameters and activations of one layer and micro-batch on one rank.
 
-    Parameters
-    ----------
-    run : RankRun
-        Model, machines and what a rank sees of the designs, (points,).
-    layer : Layer
-        The kind of layer.
-
     Returns
     -------
     memory : PartMemory
