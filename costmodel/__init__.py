@@ -47,18 +47,15 @@ _HOMES = {
         "costmodel.profiles.lstm_model": "LstmDesign LstmShape",
         "costmodel.steps.pipeline.timed_pipelines": "PipelineTimes pipeline_times",
         "costmodel.steps.result.breakdown": "Breakdown",
-        "costmodel.steps.transformer": "resolve_sharding resolve_tiling settled_sharding step",
+        "costmodel.steps.transformer": "resolve_sharding resolve_tiling step",
         "costmodel.training.design": "DesignPoints",
         "costmodel.training.model": "ModelShape",
     }.items()
     for name in names.split()
 }
 
-#: Earlier names that still do -> what they are called now.
-_FORMER = {"settled_sharding": "resolve_sharding"}
-
 
 def __getattr__(name: str) -> Any:
     if name in _HOMES:
-        return getattr(import_module(_HOMES[name]), _FORMER.get(name, name))
+        return getattr(import_module(_HOMES[name]), name)
     raise AttributeError(f"module 'costmodel' has no attribute {name!r}")

@@ -110,7 +110,7 @@ def test_the_cost_model_is_called_as_the_readme_does():
     design = DesignPoints.of(tp=[4, 8], pp=16, dp=16, gradient_accumulation_steps=96)
     breakdown = step(model, system, design)
     assert breakdown.to_frame()["step_time_s"].tolist() == breakdown.step_time.tolist()
-    assert costmodel.settled_sharding(model, system, design).tp.tolist() == [4, 8]
+    assert costmodel.resolve_sharding(model, system, design).tp.tolist() == [4, 8]
     assert isinstance(model, costmodel.ModelShape)
     assert isinstance(system, costmodel.System)
     records = (
