@@ -29,12 +29,9 @@ TIMES_ALONE: Final = (*("overlap_grad_reduce", "overlap_p2p", "overlap_param_gat
 
 
 def transformer_footprint(run: TransformerRun) -> dict[str, FloatArray] | None:
-    """Memory, chips, price and power of each design, as `transformer_step` has them to the last bit.
+    """Memory, chips, price and power of designs, as in `transformer_step` to the last bit. [B], [-], [$], [W]
 
-    Returns
-    -------
-    footprint : dict of (points,) arrays, or None
-        The columns in `FOOTPRINT`; None where kernels are split as is fastest. [B], [-], [$], [W]
+    The columns in `FOOTPRINT`; None where kernels are split as is fastest.
 
     Notes
     -----

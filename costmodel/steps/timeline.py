@@ -169,19 +169,9 @@ def _passes(run: TransformerRun, scheduled: ScheduledPasses, hop: KernelCost) ->
 
 
 def slot_ends(one: Order, passes: TimedPasses) -> FloatArray:
-    """When each rank of one pipeline is done with each slot of its order, all of them in turn.
+    """End of each slot of one pipeline's order on each rank, (slots, ranks), from the start of the first rank. [s]
 
-    Parameters
-    ----------
-    one : Order
-        The order, in full. [-]
-    passes : TimedPasses
-        What passes take on the ranks of one point. [s]
-
-    Returns
-    -------
-    ends : (slots, ranks) array
-        From the start of the first rank. [s]
+    `passes` are those on the ranks of one point. [s]
     """
     slots, p = one.entry.shape
     times = passes.entries(np.zeros(1, np.intp), p)[:, :, 0]

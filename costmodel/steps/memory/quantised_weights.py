@@ -46,16 +46,9 @@ def weight_copies(run: TransformerRun) -> WeightCopies:
 def exchanged_bytes(
     run: TransformerRun, exchange: Exchange, parameters: FloatArray, quantised: FloatArray
 ) -> FloatArray:
-    """Message of an exchange of replicas: gradients, or weights, which may be gathered as they are kept. [B]
+    """Message of an exchange of gradients, or of weights, which may be gathered as they are kept, (points,). [B]
 
-    Parameters
-    ----------
-    run : TransformerRun
-        Model, machines and designs, (points,).
-    exchange : Exchange
-        What is exchanged, and how often.
-    parameters, quantised : (points,) array
-        Parameters of a rank, and those of them that products read in the format. [-]
+    `parameters` are those of a rank, `quantised` those of them that products read in the format, (points,). [-]
     """
     if exchange.of == "gradients":
         return parameters * gradient_bytes(run)
@@ -77,15 +70,8 @@ def weight_casts(
 ) -> KernelCost:
     """Casts of weights in a step, by a rank: memory traffic alone.
 
-    Parameters
-    ----------
-    run : TransformerRun
-        Model, machines and designs, (points,).
-    quantised, owned : sequence of (points,) array
-        Weights that products read in the format, and those of them that the rank updates: of layers, and of
-        experts. [-]
-    resharded : (points,) bool array
-        Whether weights are gathered for each micro-batch.
+    `quantised` are weights that products read in the format, of layers and of experts; `owned` are those of them that
+    the rank updates, (points,) each. [-] `resharded` marks points whose weights are gathered for each micro-batch.
 
     Notes
     -----

@@ -44,16 +44,9 @@ NODE_TOKENS: Final = 128.0
 
 
 def reserved_memory(run: TransformerRun, ranks: RankRun, allocated: FloatArray) -> FloatArray:
-    """Memory of the driver, the allocator and communication libraries, beyond that of tensors. [B]
+    """Memory of the driver, the allocator and communication libraries, beyond that of tensors, (points,). [B]
 
-    Parameters
-    ----------
-    run : TransformerRun
-        Machines and designs, (points,).
-    ranks : RankRun
-        What a rank sees of them.
-    allocated : (points,) array
-        Memory of tensors at the peak. [B]
+    `allocated` is the memory of tensors at the peak, (points,). [B]
     """
     return sum(reserved_parts(run, ranks, allocated).values(), np.zeros(1))
 

@@ -76,14 +76,10 @@ def head_parameters(run: TransformerRun, stage: Stage) -> FloatArray:
 
 
 def stage_activations(run: TransformerRun, stage: Stage, parts: Sequence[PartMemory], held: FloatArray) -> FloatArray:
-    """Activations that a rank of a stage keeps at its fullest moment. [B]
+    """Activations that a rank of a stage keeps at its fullest moment, (points,). [B]
 
-    Parameters
-    ----------
-    run, stage, parts
-        As for `fullest_stage`; one stage of each pipeline.
-    held : (points,) array
-        Micro-batches whose activations the stage holds at once. [-]
+    Arguments are those of `fullest_stage`, for one stage of each pipeline that holds the activations of `held`
+    micro-batches at once, (points,). [-]
 
     Notes
     -----
@@ -169,16 +165,7 @@ def fullest_stage(
 ) -> FullestStage:
     """The stage that needs most memory, and its memory.
 
-    Parameters
-    ----------
-    run : TransformerRun
-        Model, machines and designs, (points,).
-    ranks : RankRun
-        The shapes that a rank sees, (points,).
-    parts : sequence of PartMemory
-        Their `rank_memory`, (points,). [-], [B]
-    stages : sequence of Stage
-        Stages of which one is the fullest: `PipelineStages.foremost`.
+    `parts` are their `rank_memory`, (points,) [-], [B]; one of `stages` is the fullest: `PipelineStages.foremost`.
     """
     design, tables = run.design, []
     kinds = len(run.model.kinds)
@@ -259,19 +246,10 @@ def working_buffers(layers: Sequence[PartMemory]) -> FloatArray:
 def optimizer_memory(
     run: TransformerRun, stage: Stage, parameters: FloatArray, experts: FloatArray | None, *, usual: FloatArray
 ) -> FloatArray:
-    """States of a rank of a stage on its own chip.
+    """States of a rank of a stage on its own chip, of the fullest owner where matrices are owned whole, (points,). [B]
 
-    Parameters
-    ----------
-    run, stage, parameters, experts
-        As for `owned_parameters`.
-    usual : (points,) array
-        States by Adam, all of them on the chip. [B]
-
-    Returns
-    -------
-    memory : (points,) array
-        On the fullest owner, where matrices are owned whole; without what hosts hold. [B]
+    What hosts hold is left out. `usual` are the states by Adam, all of them on the chip, (points,). [B] Other arguments
+    are those of `owned_parameters`.
     """
     orthogonal = is_orthogonal(run.design)
     if orthogonal.any():

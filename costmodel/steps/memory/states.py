@@ -85,21 +85,10 @@ def matrix_share(design: DesignPoints, matrix: WeightMatrix) -> FloatArray:
 def owned_parameters(
     run: TransformerRun, stage: Stage, parameters: FloatArray, experts: FloatArray | None
 ) -> tuple[FloatArray, FloatArray]:
-    """Parameters whose states a rank keeps: each by itself, and in matrices with orthogonal updates.
+    """Parameters whose states a rank keeps: each by itself, and in matrices with orthogonal updates; (points,). [-]
 
-    Parameters
-    ----------
-    run : TransformerRun
-        Model, machines and designs, (points,).
-    stage : Stage
-        A stage of the pipeline of each.
-    parameters, experts : (points,) array
-        Of a rank of it, those of routed experts aside and alone; None in models without. [-]
-
-    Returns
-    -------
-    plain, in_matrices : (points,) array
-        [-]
+    `parameters` and `experts` are those of a rank of the stage without and of routed experts, (points,); None in models
+    without experts. [-]
     """
     design = run.design
     shards = [state_shards(design, "optimizer", of_experts=of_experts) for of_experts in (False, True)]

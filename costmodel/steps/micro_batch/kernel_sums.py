@@ -30,20 +30,10 @@ def kernel_items(
     traffic: Sequence[FloatArray],
     launches: FloatArray,
 ) -> dict[Item, FloatArray]:
-    """Quantities of one kernel: its time, what of it waits for memory, its work, and bytes by memory level.
+    """Quantities of one kernel: its time, the part of it that waits for memory, its work, and bytes by memory level.
 
-    Parameters
-    ----------
-    label : Item
-        Which kernel.
-    system : System
-        Machine, of whose memory levels these are the bytes.
-    time, flops, launches : (points,) array
-        All that its launches take and do. [s], [FLOP], [-]
-    waiting : (points,) array
-        Whether a memory level is what they wait for. [-]
-    traffic : sequence of (points,) array
-        Through each memory level. [B]
+    `time` [s], `flops` [FLOP] and `launches` [-] are those of all its launches, (points,); `waiting` marks points that
+    wait for a memory level; `traffic` has the bytes through each level, (points,) each. [B]
     """
     moved = {f"{level.name} bytes": own for level, own in zip(system.memory, traffic, strict=False)}
     waits = np.where(waiting, time, 0.0)
@@ -57,16 +47,9 @@ def item_of(label: Label, kind: str) -> Item:
 
 
 def launch_wait(launches: FloatArray, busy: FloatArray, system: System) -> FloatArray:
-    """Time that a rank waits for its host to launch kernels. [s]
+    """Time that a rank waits for its host to launch kernels, (points,). [s]
 
-    Parameters
-    ----------
-    launches : (points,) array
-        Kernels and collectives. [-]
-    busy : (points,) array
-        What they take. [s]
-    system : System
-        Machine, and what its software makes of it.
+    `launches` are kernels and collectives [-]; `busy` is their time [s], (points,) each.
 
     Notes
     -----

@@ -126,13 +126,7 @@ class TimedKernels:
 
 
 def micro_batches(run: RankRun) -> MicroBatch:
-    """What one micro-batch of each design costs, in pieces whose kernels fit into a core's cache.
-
-    Returns
-    -------
-    costs : MicroBatch
-        (points,) columns. [s], [J]
-    """
+    """Costs of one micro-batch of each design, in pieces whose kernels fit into a core's cache, (points,). [s], [J]"""
     kernels = run.with_shape(run.design.of_kernels)
     unique = UniqueRows.of(*kernels.columns())
     rows, places = unique.rows, unique.places

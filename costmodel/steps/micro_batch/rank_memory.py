@@ -126,12 +126,7 @@ def quantised_parameters(run: RankRun, layer: Layer) -> tuple[FloatArray, FloatA
 
 
 def layer_memory(run: RankRun, layer: Layer) -> PartMemory:
-    """Parameters and activations of one layer and micro-batch on one rank.
-
-    Returns
-    -------
-    memory : PartMemory
-        (points,) columns. [-], [B]
+    """Parameters and activations of one layer and micro-batch on one rank, (points,). [-], [B]
 
     Notes
     -----
@@ -194,16 +189,11 @@ def layer_activations(run: RankRun, layer: Layer, *, recomputing: bool) -> Float
 
 
 def kept_activations(run: RankRun, layer: Layer, *, recomputing: bool) -> tuple[FloatArray, FloatArray]:
-    """Bytes kept of a layer's forward pass, but for what is inside its attention core.
+    """Bytes kept of a layer's forward pass on each rank of a group, and on all of them together, (points,). [B]
 
-    A gradient needs the input of its kernel, and that of a dropout its mask. What a product gathers is kept
-    as the kernel before it gave it; what it reads in a narrow format is kept so, but for the output of an
-    attention core, which that keeps in 16 bits.
-
-    Returns
-    -------
-    whole, shared : (points,) array
-        On each rank of a group, and on all of them together. [B]
+    What is inside its attention core is left out. A gradient needs the input of its kernel, and that of a dropout its
+    mask. What a product gathers is kept as the kernel before it gave it; what it reads in a narrow format is kept so,
+    but for the output of an attention core, which that keeps in 16 bits.
     """
     shape = run.design
     whole, shared = np.zeros(np.shape(shape.tp)), np.zeros(np.shape(shape.tp))

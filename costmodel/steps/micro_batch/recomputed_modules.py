@@ -30,21 +30,10 @@ def forward_passes(shape: RankShape, kernel: Kernel | None) -> FloatArray:
 def recomputed(
     run: RankRun, part: Part, table: CostTable, forward: KernelCost, core: KernelCost, exchanges: Exchanges
 ) -> KernelCost:
-    """What runs again in the backward pass of a layer: all of its forward pass, modules of it, or nothing.
+    """Kernels that run again in the backward pass of a layer: all of its forward pass, modules of it, or nothing.
 
-    Parameters
-    ----------
-    run : RankRun
-        Model, machines and what a rank sees of the designs, (points,).
-    part : Part
-        The layer.
-    table : CostTable
-        Its kernels.
-    forward, core : KernelCost
-        Its whole forward pass, waiting for the host included, and its attention cores with what ranks that
-        share a sequence exchange. [s], [J]
-    exchanges : Exchanges
-        Of the same designs.
+    `forward` is its whole forward pass, waiting for the host included; `core` are its attention cores with the
+    exchanges of ranks that share a sequence. [s], [J]
 
     Notes
     -----

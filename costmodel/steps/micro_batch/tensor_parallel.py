@@ -122,10 +122,7 @@ def _present(
 class Exchanges:
     """Collectives of the tensor-parallel groups of some designs, and of experts, each evaluated once.
 
-    Parameters
-    ----------
-    run : RankRun
-        Model, machines and what a rank sees of the designs, (points,); its shardings do not matter.
+    The shardings of `run` do not matter.
     """
 
     def __init__(self, run: RankRun) -> None:
@@ -156,23 +153,9 @@ class Exchanges:
 def tensor_parallel(
     run: RankRun, edges: Iterable[Edge], kernels_time: KernelsTime, exchanges: Exchanges
 ) -> tuple[KernelCost, KernelCost]:
-    """Exposed collectives of some edges, in the forward and in the backward pass.
+    """Exposed collectives of the edges of one part of the model, forward and backward, (points,). [s], [J]
 
-    Parameters
-    ----------
-    run : RankRun
-        Model, machines and what a rank sees of the designs, (points,).
-    edges : iterable of Edge
-        Of one part of the model.
-    kernels_time : callable
-        Kernels, pass -> their time, (points,), which collectives may hide behind. [s]
-    exchanges : Exchanges
-        Of the same designs.
-
-    Returns
-    -------
-    forward, backward : KernelCost
-        (points,) columns. [s], [J]
+    `kernels_time` returns the time, (points,), of kernels of a pass that collectives may hide behind. [s]
     """
     if run.itemized:
         costs = [edge_cost(run, edge, kernels_time, exchanges) for edge in edges]
@@ -206,16 +189,10 @@ def edge_cost(
 def exposed_collectives(
     run: RankRun, changes: Iterable[LayoutChange], unique: UniqueRows, kernels_time: KernelsTime, exchanges: Exchanges
 ) -> KernelCost:
-    """Time of collectives that no kernels hide, with the cores that hidden ones take; (points,) columns.
+    """Time of collectives that no kernels hide, with the cores that hidden ones take; (points,). [s], [J]
 
-    Parameters
-    ----------
-    run, kernels_time, exchanges
-        As for `tensor_parallel`.
-    changes : iterable of LayoutChange
-        Collectives of one pass, known of unique rows.
-    unique : UniqueRows
-        Those rows among the points.
+    `changes` are collectives of one pass of the `unique` rows among the points; other arguments are those of
+    `tensor_parallel`.
 
     Notes
     -----

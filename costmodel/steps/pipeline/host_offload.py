@@ -22,16 +22,9 @@ def host_transfer_time(moved: FloatArray, system: System) -> FloatArray:
 
 
 def offloaded_activations(run: TransformerRun, costs: MicroBatch, parts: Sequence[PartMemory]) -> MicroBatch:
-    """Passes that wait where a layer's activations take longer to a host or back than the layer.
+    """Passes that wait where a layer's activations take longer to a host or back than the layer, (points,). [s], [J]
 
-    Parameters
-    ----------
-    run : TransformerRun
-        Model, machines and designs, (points,).
-    costs : MicroBatch
-        Passes of a micro-batch, (points,). [s], [J]
-    parts : sequence of PartMemory
-        What layers keep, (points,). [-], [B]
+    `parts` say what layers keep, (points,). [-], [B]
 
     Notes
     -----

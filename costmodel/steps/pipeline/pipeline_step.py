@@ -171,18 +171,10 @@ def scheduled_passes(
 def stage_passes(
     run: TransformerRun, alone: MicroBatch, together: MicroBatch, stages: Sequence[Stage], hop: KernelCost
 ) -> StagePasses:
-    """Passes of a micro-batch through one chunk of each stage; the chunks of a stage count as equal.
+    """Passes of a micro-batch through one chunk of each stage; the chunks of a stage count as equal. [s]
 
-    Parameters
-    ----------
-    run : TransformerRun
-        Model, machines and designs, (points,).
-    alone, together : MicroBatch
-        Passes that follow each other, and passes that overlap where schedules pair them. [s]
-    stages : sequence of Stage
-        Some stages of each pipeline.
-    hop : KernelCost
-        A message to the next stage, which keeps a rank from computing unless it overlaps. [s]
+    `alone` are passes that follow each other, `together` passes that overlap where schedules pair them; `hop` is a
+    message to the next stage, which keeps a rank from computing unless it overlaps. [s]
     """
     design, sends = run.design, sending_time(run.design, hop)
     forwards, weights = ([cost.total_time for cost in own] for own in (alone.forward, alone.weight))

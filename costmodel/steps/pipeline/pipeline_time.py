@@ -135,21 +135,9 @@ def simulated_pipelines(design: DesignPoints, passes: TimedPasses) -> PipelineRa
 def passes_on_ranks(
     design: DesignPoints, times: StagePasses, message: FloatArray, stages: Sequence[Stage], places: tuple[IntArray, ...]
 ) -> tuple[TimedPasses, IntArray]:
-    """Passes on all ranks of some pipelines, and the stage that each rank is like.
+    """Passes on all ranks of some pipelines [s], and the stage that each rank is like [-]; (pipelines, ranks).
 
-    Parameters
-    ----------
-    design, times, message, stages
-        As for `pipeline_time`.
-    places : tuple of (pipelines,) arrays
-        Indices of the pipelines along (..., points). [-]
-
-    Returns
-    -------
-    passes : TimedPasses
-        (pipelines, ranks) arrays. [s]
-    stage : (pipelines, ranks) array
-        Places among the stages. [-]
+    `places` are the indices of the pipelines along (..., points); other arguments are those of `pipeline_time`. [-]
     """
     rows = places[-1]
     pp = np.broadcast_to(design.pp, message.shape[-1:])[rows, np.newaxis]

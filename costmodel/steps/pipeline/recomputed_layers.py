@@ -67,16 +67,10 @@ def recomputed_layers(run: TransformerRun, stage: Stage) -> Sequence[FloatArray]
 def with_shares(
     whole: Sequence[KernelCost], costs: MicroBatch, shares: Sequence[FloatArray] | None
 ) -> list[KernelCost]:
-    """All passes of each part, of layers on average: shares of them are recomputed.
+    """All passes of each part of which a share of layers is recomputed. [s], [J]
 
-    Parameters
-    ----------
-    whole : sequence of KernelCost
-        All passes, recomputation included: `costs.whole`. [s], [J]
-    costs : MicroBatch
-        One micro-batch. [s], [J]
-    shares : sequence of (points,) array, or None
-        Of each kind of layer; None where all are recomputed. [-]
+    `whole` are all passes, recomputation included (`costs.whole`); `shares` are those of each kind of layer, (points,)
+    each, or None where all are recomputed. [-]
     """
     if shares is None:
         return [*whole]
@@ -85,16 +79,9 @@ def with_shares(
 
 
 def stage_parts(run: TransformerRun, stage: Stage, parts: Sequence[PartMemory]) -> Sequence[PartMemory]:
-    """What layers need on a stage, on average of those that are recomputed and those that are not.
+    """Memory of layers on a stage, the mean of those that are recomputed and those that are not, (points,). [-], [B]
 
-    Parameters
-    ----------
-    run : TransformerRun
-        Model, machines and designs, (points,).
-    stage : Stage
-        A stage of each design, (points,).
-    parts : sequence of PartMemory
-        Each part of the model, every layer recomputed for itself, (points,). [-], [B]
+    `parts` are those of the model, every layer recomputed for itself, (points,). [-], [B]
 
     Notes
     -----

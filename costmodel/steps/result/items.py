@@ -23,22 +23,11 @@ LAUNCHES: Final = "waiting for launches"
 def schedule_items(
     run: TransformerRun, passes: Sequence[Sequence[KernelCost]], counts: Sequence[Sequence[FloatArray]]
 ) -> Items:
-    """Items of all micro-batches of a step on the slowest stage.
+    """Items of all micro-batches of a step on the slowest stage. [s], [FLOP], [B], [-]
 
-    Parameters
-    ----------
-    run : TransformerRun
-        Model, machines and designs, (points,).
-    passes : sequence of sequences of KernelCost
-        Forward, backward and what is recomputed of one micro-batch, each by part of the model; (points,).
-        [s]
-    counts : sequence of sequences of (points,) array
-        How often each part is on the stage, for each pass. [-]
-
-    Returns
-    -------
-    items : Items
-        Of a step; kernels belong to the column of their pass, exchanges to their own. [s], [FLOP], [B], [-]
+    `passes` are forward, backward and recomputation of one micro-batch, each by part of the model, (points,) [s];
+    `counts` say how often each part is on the stage, for each pass. [-] Kernels belong to the column of their pass,
+    exchanges to their own.
     """
     found: dict[Item, FloatArray] = {}
     steps, names = run.design.gradient_accumulation_steps, [part.name for part in every_part(run.model)]

@@ -51,17 +51,10 @@ class Solver:
         return list(zip(parts_of(model), shares, strict=False))
 
     def fastest(self, tables: Sequence[CostTable]) -> list[FloatArray]:
-        """Assignments of least time of the forward and backward pass, and of a full recomputation.
+        """Assignments of least time of the forward and backward pass, and of a full recomputation, (points,) each. [-]
 
-        Parameters
-        ----------
-        tables : sequence of CostTable
-            Kernels at their first option, their second ..., of the same points: those of `OptionTables`.
-
-        Returns
-        -------
-        numbers : list of (points,) array
-            For each layout of the residual stream between layers. [-]
+        One for each layout of the residual stream between layers. `tables` have kernels at their first option, their
+        second ..., of the same points: those of `OptionTables`.
         """
         costs = [self._kernel_time(name, tables) for name in self.assignments.kernels]
         links = self._links(partial(self._edge_time, tables))

@@ -216,12 +216,8 @@ def summed_exchanges(
 ) -> ExchangeSums:
     """Sums of some exchanges over the units of a stage.
 
-    Parameters
-    ----------
-    costs, exchanges, units
-        As for `unit_exchanges`.
-    passes : mapping of (points,) arrays
-        Pass -> how many of a step exchange something. [-]
+    `passes` maps a pass to the number of them in a step that exchange something, (points,). [-] Other arguments are
+    those of `unit_exchanges`.
     """
     design = costs.run.design
     nothing = 0.0 * design.gradient_accumulation_steps

@@ -25,21 +25,9 @@ from costmodel.workload.optimizer import ORTHOGONAL_BYTES, WeightMatrix, orthogo
 
 
 def state_update(run: TransformerRun, stage: Stage, plain: FloatArray, matrices: FloatArray) -> KernelCost | None:
-    """Update of the states that a rank owns.
+    """Update of the states that a rank owns; None where all are of full precision on chips, by Adam. [s], [J]
 
-    Parameters
-    ----------
-    run : TransformerRun
-        Model, machines and designs, (points,).
-    stage : Stage
-        The stage of each.
-    plain, matrices : (points,) array
-        Its `owned_parameters`. [-]
-
-    Returns
-    -------
-    update : KernelCost, optional
-        None where all designs have states of full precision on their chips, by Adam. [s], [J]
+    `plain` and `matrices` are its `owned_parameters`, (points,). [-]
 
     Notes
     -----

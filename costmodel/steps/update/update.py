@@ -246,14 +246,9 @@ def replica_exchanges(
 def replica_exchange(
     costs: ExchangeCosts, exchange: Exchange, owner: Owner, window: FloatArray, layers: FloatArray
 ) -> tuple[KernelCost, FloatArray]:
-    """A collective over replicas; overlapped, it hides behind a pass over the layers but for a bucket.
+    """A collective over replicas [s], [J], and the time used of the window that may hide it, (points,). [s]
 
-    Returns
-    -------
-    cost : KernelCost
-        Of the one time that it runs in a step. [s], [J]
-    used : (points,) array
-        Of the time that may hide it. [s]
+    Overlapped, it hides behind a pass over the layers but for a bucket.
     """
     run, whole = costs.run, costs.of(exchange, owner)
     bucket = whole.time / np.maximum(layers, 1.0)
