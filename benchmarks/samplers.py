@@ -42,6 +42,7 @@ MARKS = (100, 200, 500)
 #: Spaces with something to find, and the default one.
 SPACES = (
     "gpt3_175b_1024_a100",
+    "gpt3_175b_codesign",
     "gpt_1t_codesign",
     "gpt_1t_power_split",
     "gpt3_175b_kernels",

@@ -28,9 +28,7 @@ def test_the_version_is_the_newest_of_the_change_log_and_that_of_the_citation():
     assert newest == dse.__version__
     citation = content("CITATION.cff")
     assert (citation["version"], str(citation["date-released"])) == (newest, day)
-    printed = subprocess.run(
-        [sys.executable, "-m", "dse", "--version"], capture_output=True, text=True, check=True
-    )
+    printed = subprocess.run([sys.executable, "-m", "dse", "--version"], capture_output=True, text=True, check=True)
     assert printed.stdout == f"dse {newest}\n"
 
 
@@ -41,19 +39,16 @@ def test_the_version_is_written_in_one_place_of_the_packages():
 
 
 def test_the_change_log_of_a_release_is_short():
-    assert len((ROOT / "CHANGELOG.md").read_text().splitlines()) <= 60
+    releases = re.split(r"^## ", (ROOT / "CHANGELOG.md").read_text(), flags=re.MULTILINE)
+    assert all(len(release.splitlines()) <= 50 for release in releases)
 
 
 def test_the_change_log_counts_the_built_in_files():
     log = (ROOT / "CHANGELOG.md").read_text()
-    found = re.search(
-        r"(\d+) models, (\d+) systems, (\d+) frameworks and (\d+) search spaces are built in", log
-    )
+    found = re.search(r"(\d+) models, (\d+) systems, (\d+) frameworks and (\d+) search spaces are built in", log)
     assert found
     folders = ("models", "systems", "frameworks", "spaces")
-    assert [*map(int, found.groups())] == [
-        len([*(ROOT / "search_spaces" / own).glob("*.yaml")]) for own in folders
-    ]
+    assert [*map(int, found.groups())] == [len([*(ROOT / "search_spaces" / own).glob("*.yaml")]) for own in folders]
 
 
 def test_the_citation_has_what_its_format_demands():
@@ -62,10 +57,7 @@ def test_the_citation_has_what_its_format_demands():
     assert {"authors", "cff-version", "message", "title"} <= {*citation}
     assert citation["cff-version"] == "1.2.0"
     assert citation["license"] == "Apache-2.0"
-    assert (
-        f"Copyright 2026 {citation['authors'][0]['name'].removeprefix('the ')}"
-        in (ROOT / "LICENSE").read_text()
-    )
+    assert f"Copyright 2026 {citation['authors'][0]['name'].removeprefix('the ')}" in (ROOT / "LICENSE").read_text()
 
 
 @pytest.mark.parametrize("path", FORMS, ids=lambda path: path.stem)

@@ -160,7 +160,7 @@ def test_a_design_is_chosen_of_those_that_are_notable(report, tmp_path):
 
 def titles(chart):
     """Titles of the axes of each panel of a front."""
-    panels = chart.to_dict().get("vconcat", [chart.to_dict()])
+    panels = chart.to_dict().get("hconcat", [chart.to_dict()])
     designs = [panel["layer"][0]["encoding"] for panel in panels]
     return [(drawn["x"]["title"], drawn["y"]["title"]) for drawn in designs]
 

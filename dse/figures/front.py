@@ -25,6 +25,12 @@ LEGEND: Final = alt.Legend(symbolStrokeColor=NOTABLE, symbolFillColor="transpare
 KEPT: Final = "kept === null || indexof(kept, datum.row) >= 0"
 
 
+#: Size of each of several panels, over that of one. [-]
+SEVERAL = 0.55
+#: Most designs that a screen reader reads one by one; a picture of more says what it shows as a whole.
+MOST_READ = 200
+
+
 @dataclass(frozen=True)
 class Shown:
     """What an axis shows."""
@@ -75,8 +81,10 @@ def front_figure(
     if len(places) > 1:
         picture = replace(picture, infeasible=picture.infeasible[:0])
     panels = [panel(picture, pair, legend_filter=len(places) == 1) for pair in places]
+    if len(panels) > 1:  # side by side, as wide as one panel and a half
+        panels = [own.properties(width=WIDTH * SEVERAL, height=HEIGHT * SEVERAL) for own in panels]
     about = title or f"{picture.name} by {', '.join(words(shown.name) for shown in picture.axes)}"
-    return styled(panels[0] if len(panels) == 1 else alt.vconcat(*panels), about)
+    return styled(panels[0] if len(panels) == 1 else alt.hconcat(*panels), about)
 
 
 def panel(picture: FrontPicture, pair: tuple[int, int], *, legend_filter: bool) -> alt.LayerChart:
@@ -137,7 +145,7 @@ def designs(picture: FrontPicture, pair: tuple[int, int], front: pd.DataFrame) -
     kept, pointed = alt.param("kept", value=None), alt.param("pointed", value=None)
     return (
         alt.Chart(rows(data))
-        .mark_point(filled=True)
+        .mark_point(filled=True, aria=len(front) <= MOST_READ)
         .encode(
             opacity=alt.condition(
                 alt.PredicateComposition({"and": [{"param": brush.name}, KEPT]}), alt.value(1), alt.value(0.15)
