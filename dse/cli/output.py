@@ -80,21 +80,10 @@ def checked_place(output: Path | None) -> None:
 
 
 def write_result(write: Callable[[Path | None], None], output: Path | None, ending: str) -> None:
-    """Write what took long to find, and where that fails, elsewhere.
+    """Write a result that took long to find; elsewhere if that fails.
 
-    Parameters
-    ----------
-    write : callable
-        Writes the result to a file, or to stdout where it is given None; it may be called several times.
-    output : Path, optional
-        Where the result is to be.
-    ending : str
-        That of a file that takes what stdout does not.
-
-    Raises
-    ------
-    DseError
-        If it was written elsewhere, saying where, or nowhere.
+    `write` writes it to a file, or to stdout if given None; it may be called several times. `ending` is that of a file
+    that takes the place of stdout. Raises `DseError` if it was written elsewhere, saying where, or nowhere.
     """
     try:
         write(output)

@@ -16,13 +16,7 @@ from costmodel.errors import masked, printable
 
 
 class PrintableStream(io.TextIOBase):
-    """A stream that shows what would steer a terminal, instead of letting it.
-
-    Parameters
-    ----------
-    plain : text file
-        Where the text goes.
-    """
+    """A stream that shows control characters to a terminal, in place of sending them."""
 
     def __init__(self, plain: TextIO) -> None:
         self.plain = plain

@@ -66,26 +66,11 @@ def artefacts(space: Space, designs: Sequence[Mapping[str, Any]], form: str, *, 
               anyway: bool = False) -> Iterator[Artefact]:  # fmt: skip
     """The files of some designs of a space, one after the other.
 
-    Parameters
-    ----------
-    space : Space
-        Where the designs come from.
-    designs : sequence of mappings
-        Their parameters.
-    form : str
-        A key of `FORMS`: "aicb", the workload of the slowest stage; "trace", the events of a step, "chakra",
-        these as files, one for a rank of each stage, "astra-sim", one for every rank, with their network;
-        "gemms" and "optimizer", tables of `dse.explaining.work_tables`; one of `LAUNCH_FORMS`, what starts it;
-        else the graph of a layer with the set-up of DFModel, as text or in binary.
-    profile : str
-        What evaluated the designs, one of `costmodel.profiles.registry.PROFILES`.
-    anyway : bool
-        Whether launch files are written of models that their framework cannot train.
-
-    Raises
-    ------
-    DseError
-        If such models have no such form.
+    `form` is a key of `FORMS`: "aicb", the workload of the slowest stage; "trace", the events of a step; "chakra",
+    these as files, one for a rank of each stage; "astra-sim", one for every rank, with their network; "gemms" and
+    "optimizer", tables of `dse.explaining.work_tables`; one of `LAUNCH_FORMS`; else the graph of a layer with the
+    set-up of DFModel, as text or in binary. `profile` evaluated the designs. With `anyway`, launch files of models are
+    written that their framework cannot train. Raises `DseError` if such models have no such form.
     """
     if form not in FORMS:
         raise ParameterError(f"{{format}}: unknown form {form!r}{suggestion(form, FORMS)}")
@@ -282,25 +267,10 @@ def write_artefact(path: Path, file: Artefact) -> None:
 def write_artefacts(
     study: BaseStudy, directory: Path, part: Selection, form: str, *, note: Callable[[str], None]
 ) -> None:
-    """Write a file per design of the front, or per finished trial.
+    """Write a file per design of the front, or per finished trial, to a directory, which is created.
 
-    Parameters
-    ----------
-    study : BaseStudy
-        Whose designs.
-    directory : Path
-        Where to; it is created.
-    part : "front" or "trials"
-        Which designs.
-    form : str
-        A key of `FORMS`.
-    note : callable
-        Called with what a reader of a file will stumble over.
-
-    Raises
-    ------
-    DseError
-        If a file cannot be written.
+    `form` is a key of `FORMS`; `note` is called with each note of a file. Raises `DseError` if a file cannot be
+    written.
     """
     if study.space.workloads:
         raise DseError("--emit: of several workloads; `dse export STUDY --trial N --workload NAME` writes one")

@@ -39,20 +39,10 @@ SENT_SECONDS: Final = 0.1
 
 def evaluate(space: Space, columns: Mapping[str, FloatArray], *, rules: WorkloadRules | None = None,
              chunk: int = CHUNK, jobs: Jobs = 1) -> Evaluation:  # fmt: skip
-    """Evaluate a batch of designs.
+    """Evaluate a batch of designs, (points,) columns as `Space.encode` returns them. [SI units]
 
-    Parameters
-    ----------
-    space : Space
-        What the parameters belong to.
-    columns : mapping of (points,) arrays
-        The parameters, as `Space.encode` gives them. [SI units]
-    rules : WorkloadRules, optional
-        What evaluates them; by default the native cost model.
-    chunk : int
-        Designs evaluated at a time, which bounds the memory. [-]
-    jobs : int or Workers
-        Processes that evaluate chunks, or who else does, where there is enough for two of them. [-]
+    `rules` are those of the native cost model by default; `chunk` designs are evaluated at a time, which bounds the
+    memory. [-] `jobs` processes evaluate chunks if there is enough work for two of them.
     """
     rules = rules or rules_for(space)
     points = next(iter(columns.values())).size
@@ -79,17 +69,9 @@ def _evaluated(task: tuple[Pricer, dict[str, FloatArray]]) -> Evaluation:
 
 
 def untimed_margins(space: Space, columns: Mapping[str, FloatArray], rules: WorkloadRules) -> FloatArray | None:
-    """Margins of all limits of a batch of designs, found without times; None where some limit needs them.
+    """Margins of all limits, (points, limits), found without times; None where a limit needs times. [unit of each]
 
-    Parameters
-    ----------
-    space, columns, rules
-        As for `evaluate`.
-
-    Returns
-    -------
-    margins : (points, limits) array, or None
-        The same as of `evaluate`, to the last bit. [the unit of each]
+    They equal those of `evaluate`, which has the same arguments, to the last bit.
     """
     if space.workloads:
         return None
@@ -143,16 +125,9 @@ def reasons(space: Space, profile: str, params: Mapping[str, Any]) -> list[str]:
 
 
 def remedies(space: Space, profile: str, columns: Mapping[str, FloatArray]) -> str:
-    """What designs without a number want for, with how many do, and what would do; "" where not known.
+    """Reasons why designs have no number, with their counts, and remedies; "" where not known.
 
-    Parameters
-    ----------
-    space : Space
-        Where the designs come from.
-    profile : str
-        The rules that have no number for them.
-    columns : mapping of (points,) arrays
-        Their parameters, as `Space.encode` gives them. [SI units]
+    `columns` are parameters as `Space.encode` returns them, (points,). [SI units]
     """
     if space.workloads or not any(values.size for values in columns.values()):
         return ""
@@ -254,18 +229,9 @@ def evaluate_workloads(space: Space, columns: Mapping[str, FloatArray], rules: W
 def best_layouts(
     workload: SpaceWorkload[Space], columns: Mapping[str, FloatArray], points: int, profile: str, jobs: Jobs
 ) -> BestLayouts:
-    """The best layout of a workload on each of some machines.
+    """The best layout of a workload, by the one objective of its space, on each of some machines.
 
-    Parameters
-    ----------
-    workload : Workload
-        Its space has one objective, by which layouts are chosen.
-    columns : mapping of (points,) arrays
-        The machines. [SI units]
-    points : int
-        How many. [-]
-    profile, jobs
-        As for `evaluate`.
+    `columns` are the machines, (points,). [SI units]
     """
     space = workload.space
     outer, rules = space.outer, rules_for(space, profile)

@@ -17,19 +17,9 @@ from dse.spaces.space import Space
 
 
 def kernel_choices(space: Space, columns: Mapping[str, FloatArray]) -> list[dict[str, Value]]:
-    """Values of `Space.solved` for each design of a batch.
+    """Values of `Space.solved` for each design: name -> word of a sharding, or edge of an output tile. [elements]
 
-    Parameters
-    ----------
-    space : Space
-        Where the designs come from.
-    columns : mapping
-        Parameter -> (points,) values.
-
-    Returns
-    -------
-    choices : list of mappings
-        Name -> word of a sharding, or edge of an output tile [elements]; empty where nothing is solved for.
+    Empty where nothing is solved for. `columns` are (points,) values of parameters.
     """
     points = next(iter(columns.values())).size
     if not space.solved or not points:

@@ -117,20 +117,11 @@ class Workers:
         ordered: bool = False,
         scattered: bool = False,
     ) -> Iterator[Result]:
-        """Results of ``function(low, high)`` for consecutive ranges of numbers below `count`.
+        """Results of ``function(low, high)`` for consecutive ranges of `step` numbers below `count`.
 
-        Parameters
-        ----------
-        function : callable
-            Something that pickle can send, such as a `functools.partial` of a function of a module.
-        count : int
-            Numbers in all. [-]
-        step : int
-            Numbers in a range; the last may have fewer. [-]
-        ordered : bool
-            Results come in the order of their ranges, not as they are done.
-        scattered : bool
-            Ranges come from all over the numbers, the last one last: those done tell of those left.
+        `function` must be picklable, such as a `functools.partial` of a function of a module. With `ordered`, results
+        come in the order of their ranges. With `scattered`, ranges come from all over the numbers, the last one last,
+        so that progress is representative.
         """
         ranges = [(low, min(low + step, count)) for low in range(0, count, step)]
         if scattered:

@@ -25,27 +25,10 @@ def selected(
     descending: bool = False,
     top: int | None = None,
 ) -> TrialTable:
-    """The front or the trials of a study, filtered, sorted and cut.
+    """The front or the trials of a study, filtered by a condition, sorted by a column and cut to `top` rows. [-]
 
-    Parameters
-    ----------
-    study : BaseStudy
-        The study.
-    part : "front" or "trials"
-        The front, or every finished trial.
-    where : str, optional
-        A condition on columns, such as ``"step_time < 15 s"``; infeasible designs may satisfy it, too.
-    sort : str, optional
-        Name of a column, with or without its unit.
-    descending : bool
-        Sort from the largest value.
-    top : int, optional
-        Most rows. [-]
-
-    Raises
-    ------
-    DseError
-        If the condition is invalid, or a column is unknown.
+    `where` is a condition on columns, such as ``"step_time < 15 s"``; infeasible designs may satisfy it, too. `sort` is
+    a column with or without its unit. Raises `DseError` if the condition is invalid, or a column is unknown.
     """
     table = study.table.front() if part == "front" else study.table
     if where and len(table):

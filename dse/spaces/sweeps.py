@@ -22,22 +22,8 @@ EXAMPLES: Final = "1,2,4 or 64:1024:x2"
 def swept_values(name: str, text: str, unit: str) -> list[Value]:
     """Values that a text stands for: a list ``a,b,c``, or a range ``a:b``, ``a:b:step`` or ``a:b:xfactor``.
 
-    A number without a unit has that of the last number that has one. Ranges hold their ends where they
-    meet them.
-
-    Parameters
-    ----------
-    name : str
-        What is swept, for messages.
-    text : str
-        As it was typed.
-    unit : str
-        SI unit of the name; "-" for pure numbers and words.
-
-    Raises
-    ------
-    DseError
-        If it is none of these.
+    A number without a unit has that of the last number that has one. Ranges hold their ends where they meet them.
+    `unit` is the SI unit of the name; "-" for pure numbers and words. Raises `DseError` if the text is none of these.
 
     >>> swept_values("nodes", "64:512:x2", "-"), swept_values("recompute", "none,full", "-")
     ([64, 128, 256, 512], ['none', 'full'])

@@ -121,17 +121,8 @@ def shown(url: str) -> str:
 class Database:
     """One connection. Parameters of statements are written ``:name``.
 
-    Parameters
-    ----------
-    url : str
-        ``sqlite:///FILE`` or ``postgresql://USER@HOST/NAME``.
-    mode : Mode
-        What may be done with it; only "create" brings an SQLite file into being.
-
-    Raises
-    ------
-    DseError
-        In every method, for whatever the driver complains about; here also for a URL of another kind.
+    `url` is ``sqlite:///FILE`` or ``postgresql://USER@HOST/NAME``; only the mode "create" creates an SQLite file.
+    Raises `DseError` in every method for errors of the driver; here also for a URL of another kind.
     """
 
     def __init__(self, url: str, mode: Mode) -> None:

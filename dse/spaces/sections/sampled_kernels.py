@@ -71,15 +71,7 @@ def written_out(section: Section, columns: Mapping[str, Domain], system: System)
 def solved_parameters(
     blocks: Iterable[Block], given: Mapping[str, float], parameters: Mapping[str, Parameter]
 ) -> tuple[Parameter, ...]:
-    """Parameters for what a space leaves to the cost model: shardings of kernels, and tiles of products.
-
-    Parameters
-    ----------
-    blocks : iterable of Block
-        Blocks of the model.
-    given, parameters : mapping
-        Given values, as columns hold them, and parameters of the space by name.
-    """
+    """Parameters for what a space leaves to the cost model: shardings of kernels, and tiles of products."""
     columns = DesignPoints.domains(blocks)
     codes = {name: {given[name]} for name in ("sharding", "tiling", "attention") if name in given}
     for name in ("sharding", "attention"):
