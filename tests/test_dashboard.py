@@ -11,7 +11,7 @@ import pytest
 
 from dse import DseError, Space, Study
 from dse.cli import main
-from dse.storage.dashboard import dashboard
+from dse.storage.dashboard import TOKEN, dashboard, private
 
 pytest.importorskip("optuna_dashboard", reason="needs the `dashboard` extra")
 
@@ -53,6 +53,46 @@ def test_numbers_of_a_trial_are_columns_that_can_be_sorted(study):
     row = study.trials().iloc[5]
     own = {pair["key"]: pair["value"] for pair in shown["trials"][5]["user_attrs"]}
     assert float(own["margin_fits_bytes"]) == row["margin_fits_bytes"]
+
+
+def asked(application: Any, method: str, path: str, **headers: str) -> tuple[str, dict[str, str], bytes]:
+    """Status, headers and content of an answer."""
+    path, _, query = path.partition("?")
+    request: dict[str, Any] = {"PATH_INFO": path, "QUERY_STRING": query, "REQUEST_METHOD": method}
+    request |= {
+        "SERVER_PORT": "8080",
+        "HTTP_HOST": "127.0.0.1:8080",
+        **{f"HTTP_{n}": own for n, own in headers.items()},
+    }
+    setup_testing_defaults(request)
+    given: list[Any] = []
+    content = b"".join(application(request, lambda status, pairs, info=None: given.extend((status, dict(pairs)))))
+    return given[0][:3], given[1], content
+
+
+def test_only_those_who_know_the_token_read_and_none_changes(study):
+    application = private(dashboard(study.storage), "secret")
+    code, headers, _ = asked(application, "GET", f"/?{TOKEN}=secret")
+    assert (code, headers["Location"]) == ("303", "/dashboard/")
+    assert "HttpOnly; SameSite=Strict" in headers["Set-Cookie"]
+    cookie = headers["Set-Cookie"].partition(";")[0]
+    assert asked(application, "GET", "/api/studies", COOKIE=cookie)[0] == "200"
+    for more in ({}, {"COOKIE": f"{TOKEN}=guess"}, {"COOKIE": cookie, "HOST": "evil.example:8080"},
+                 {"COOKIE": cookie, "ORIGIN": "http://evil.example"}):  # fmt: skip
+        assert asked(application, "GET", "/api/studies", **more)[0] == "403"
+    assert asked(application, "GET", f"/?{TOKEN}=guess")[0] == "403"
+    code, _, content = asked(application, "DELETE", "/api/studies/1", COOKIE=cookie)
+    assert (code, json.loads(content)["reason"].partition(";")[0]) == ("403", "read-only")
+    assert len(Study.load("small", storage=study.storage).trials()) == 48
+
+
+def test_changes_are_made_where_they_are_allowed(tmp_path, small_space):
+    storage = f"sqlite:///{tmp_path / 'dse.db'}"
+    Study.create(Space.from_text(small_space), storage=storage, sampler="random").run(2)
+    application = private(dashboard(storage), "secret", changes=True)
+    assert asked(application, "DELETE", "/api/studies/1", COOKIE=f"{TOKEN}=secret")[0] == "204"
+    with pytest.raises(DseError):
+        Study.load("small", storage=storage)
 
 
 def test_what_cannot_be_served_is_one_line(study, tmp_path, capsys):

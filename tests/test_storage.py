@@ -40,13 +40,7 @@ DISTRIBUTIONS = {
 def finished(step_time=0.1, tp=4):
     return optuna.trial.create_trial(
         values=[step_time, 1e10 / 3],
-        params={
-            "tp": tp,
-            "recompute": "full",
-            "sequence_parallel": True,
-            "cores": 108,
-            "dram_bandwidth": 2.039e12,
-        },
+        params={"tp": tp, "recompute": "full", "sequence_parallel": True, "cores": 108, "dram_bandwidth": 2.039e12},
         distributions=DISTRIBUTIONS,
         constraints={"fits_in_memory_bytes": -0.125, "power_w": 0.5},
         user_attrs={"breakdown": {"forward_time_s": 1 / 3}},
@@ -57,9 +51,7 @@ def finished(step_time=0.1, tp=4):
 @contextmanager
 def a_study(url, trials=(), name="gpt3"):
     with Store(url, "create") as store:
-        study = store.create_study(
-            name, ["minimize", "maximize"], user_attrs={"a": [1, 2]}, metric_names=["t", "m"]
-        )
+        study = store.create_study(name, ["minimize", "maximize"], user_attrs={"a": [1, 2]}, metric_names=["t", "m"])
         assert store.append(study.study_id, list(trials), after=0)
         yield store, study
 
@@ -86,9 +78,7 @@ def test_optuna_opens_a_study_as_its_own(url):
 
 
 def test_a_study_that_optuna_wrote_reads_the_same(url):
-    plain = optuna.create_study(
-        study_name="plain", directions=["minimize", "maximize"], storage=plain_optuna(url)
-    )
+    plain = optuna.create_study(study_name="plain", directions=["minimize", "maximize"], storage=plain_optuna(url))
     plain.add_trials([finished(0.1), finished(0.2)])
     with Store(url, "read") as store:
         stored = store.study("plain")
@@ -103,9 +93,7 @@ def broken(**constraints):
 def check_columns(url):
     """Of all kinds of trials, columns say what the trials say one by one."""
     trials = [finished(0.1 + 0.2), broken(memory=1e-9, power=-1.0), finished(0.5, tp=2), broken(memory=0.0)]
-    trials.append(
-        optuna.trial.create_trial(values=[-float("inf"), 2.0], system_attrs={"constraints": [0, 3]})
-    )
+    trials.append(optuna.trial.create_trial(values=[-float("inf"), 2.0], system_attrs={"constraints": [0, 3]}))
     with a_study(url, trials, "columns") as (store, study):
         plain_study = optuna.load_study(study_name="columns", storage=plain_optuna(optuna_url(url)))
         plain_study.ask()  # and left there
@@ -119,9 +107,7 @@ def check_columns(url):
         assert store.some_trials(study.study_id, columns.ids[::-1]) == complete
         priced = store.moment(study, attribute="breakdown", first=1)
         assert (priced.rows, priced.trials.numbers.tolist()) == (7, [2, 6])
-        assert priced.params == {
-            name: [complete[2].params[name], value] for name, value in finished().params.items()
-        }
+        assert priced.params == {name: [complete[2].params[name], value] for name, value in finished().params.items()}
         assert priced.user_attrs == study.user_attrs
 
 
@@ -135,9 +121,7 @@ def test_a_constraint_that_is_no_number_is_neither_kept_nor_violated(url, violat
     odd = optuna.trial.create_trial(values=[1.0, 1.0], system_attrs={key: violation})
     with a_study(url, [finished(), odd]) as (store, study):
         for read in (lambda: store.columns(study), lambda: store.trials(study.study_id)):
-            with pytest.raises(
-                DseError, match=r"study 'gpt3' of .* cannot be read: trial_system_attributes: "
-            ):
+            with pytest.raises(DseError, match=r"study 'gpt3' of .* cannot be read: trial_system_attributes: "):
                 read()
 
 
@@ -213,6 +197,23 @@ def test_numbers_survive_to_the_last_bit(url):
     assert trial.params["dram_bandwidth"] == 2.039e12
 
 
+def test_options_that_are_equal_in_python_keep_their_kind(url):
+    """0 and 1 are equal to false and true, in parameters and in the distributions of Optuna."""
+    kinds = {"zero": (0, 1), "overlap": (False, True), "share": (0.0, 1.0)}
+    distributions = {name: CategoricalDistribution(choices) for name, choices in kinds.items()}
+    params = {name: choices[1] for name, choices in kinds.items()}
+    trial = optuna.trial.create_trial(
+        params=params, distributions=distributions, values=[1.0, 2.0], user_attrs={}, system_attrs={}
+    )
+    with a_study(url, [trial]) as (store, study):
+        [stored] = store.trials(study.study_id)
+    assert {name: type(value) for name, value in stored.params.items()} == {
+        "zero": int,
+        "overlap": bool,
+        "share": float,
+    }
+
+
 # What goes wrong, in one line each.
 
 
@@ -271,9 +272,7 @@ def test_a_lock_is_waited_for_with_a_word(url, caplog, monkeypatch):
         later.start()
         assert store.append(study.study_id, [finished()], after=0)
         later.join()
-    assert caplog.messages == [
-        f"dse: storage {url}: locked by another program; waiting up to 60 s for it (--wait)"
-    ]
+    assert caplog.messages == [f"dse: storage {url}: locked by another program; waiting up to 60 s for it (--wait)"]
 
 
 def test_many_who_open_a_new_database_together(tmp_path):
@@ -304,10 +303,7 @@ def test_a_corrupt_database(url, tmp_path, damage):
             "overwritten": content[:4096] + bytes(range(256)) * (third // 256) + content[4096 + third :],
         }[damage]
     )
-    with (
-        pytest.raises(DseError, match="not an SQLite database, or a damaged one"),
-        Store(url, "read") as store,
-    ):
+    with pytest.raises(DseError, match="not an SQLite database, or a damaged one"), Store(url, "read") as store:
         store.trials(store.study("gpt3").study_id)
 
 
@@ -386,9 +382,7 @@ def test_postgresql_holds_the_same(postgresql):
         assert not store.append(study.study_id, [finished()], after=0)
         with pytest.raises(DseError, match="did you mean 'gpt3'"):
             store.study("gpt")
-    plain = optuna.load_study(
-        study_name="gpt3", storage=plain_optuna(postgresql.replace("://", "+psycopg://"))
-    )
+    plain = optuna.load_study(study_name="gpt3", storage=plain_optuna(postgresql.replace("://", "+psycopg://")))
     assert plain.get_trials() == ours
     assert json.loads(json.dumps(plain.user_attrs)) == {"a": [1, 2]}
 
@@ -407,9 +401,7 @@ def test_a_search_on_postgresql_finds_what_it_finds_on_sqlite(postgresql, url):
 
 def test_processes_share_a_study_on_postgresql(postgresql):
     space = Space.load(Path(__file__).parent / "data" / "small_space.yaml")
-    alone, shared = (
-        Study.create(space, name, storage=postgresql, sampler="random") for name in ("alone", "shared")
-    )
+    alone, shared = (Study.create(space, name, storage=postgresql, sampler="random") for name in ("alone", "shared"))
     alone.run(110)
     code = f"from dse.library.study import Study; Study.load('shared', storage={postgresql!r}).run(110)"
     both = [subprocess.Popen([sys.executable, "-c", code]) for _ in range(2)]

@@ -158,9 +158,14 @@ def bare_trial(
     )
 
 
-@lru_cache(maxsize=1024)
 def distribution_text(distribution: BaseDistribution) -> str:
     """A distribution as Optuna writes it."""
+    return _text(repr(distribution), distribution)
+
+
+@lru_cache(maxsize=1024)
+def _text(written: str, distribution: BaseDistribution) -> str:
+    """`distribution_text`; choices 0 and 1 are equal to false and true, but `written` differs."""
     return distribution_to_json(distribution)
 
 

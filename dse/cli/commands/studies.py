@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import secrets
 import sys
 from dataclasses import asdict
 from typing import Any
@@ -18,7 +19,7 @@ from dse.reporting.studies.check_report import CheckedStudy, check_json, check_r
 from dse.reporting.study_report import studies_table
 from dse.searching.study_attributes import SPACE_NAME
 from dse.searching.summaries import studies
-from dse.storage.dashboard import dashboard
+from dse.storage.dashboard import TOKEN, dashboard, private
 from dse.storage.database import storage_url
 from dse.storage.deletion import count_trials, delete_study
 from dse.storage.optuna_store import Store
@@ -56,6 +57,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--yes", action="store_true", help="--delete without asking")
     parser.add_argument(
         "--port", metavar="N", type=port, default=8080, help="port of --dashboard (default: 8080; 0: any)"
+    )
+    parser.add_argument(
+        "--allow-changes", action="store_true", help="let the pages of --dashboard write notes and delete studies"
     )
     add_format(parser)
     advanced = parser.add_argument_group("advanced")
@@ -131,13 +135,16 @@ def of_space(store: Store, study_id: int) -> str:
 
 def serve(args: argparse.Namespace) -> int:
     """Serve a database to a browser."""
-    application = dashboard(storage_url(args.storage))
+    token = secrets.token_urlsafe(16)
+    application = private(dashboard(storage_url(args.storage)), token, changes=args.allow_changes)
     try:
         server = make_server("127.0.0.1", args.port, application, handler_class=Quiet)
     except OSError as error:
         raise DseError(f"--port {args.port}: {error.strerror}; choose another port") from None
     with server:
-        print(f"http://127.0.0.1:{server.server_port}/ (Ctrl-C stops it)", file=sys.stderr, flush=True)
+        note = "" if args.allow_changes else "read-only; "
+        url = f"http://127.0.0.1:{server.server_port}/?{TOKEN}={token}"
+        print(f"{url} ({note}Ctrl-C stops it)", file=sys.stderr, flush=True)
         server.serve_forever()
     return 0
 
