@@ -149,20 +149,10 @@ def bars_of_parts(
     title: str,
     limits: Sequence[float] | None = None,
 ) -> alt.ChartType:
-    """A bar for each design, made of its parts; a part that none has is left out.
+    """A bar for each design, made of parts, (points,) each, that add up to `title`; unused parts are left out.
 
-    Parameters
-    ----------
-    parts : mapping
-        Part -> (points,) its value in each design.
-    unit : str
-        SI unit of the parts.
-    names : sequence of str
-        What each design is called; a line break begins another line.
-    title : str
-        What the parts add up to.
-    limits : sequence of float, optional
-        What the total of each design may be, drawn as a line across its bar. [unit of the parts]
+    A line break in `names` begins another line; `limits` of the totals are drawn as lines across the bars. [unit of the
+    parts]
     """
     there = {part: list(map(float, values)) for part, values in parts.items() if max(values, default=0.0) > 0}
     colours = dict(zip(parts, cycle(COLOURS), strict=False))

@@ -47,19 +47,9 @@ def held_ranks(network: Sequence[LinkTier]) -> list[FloatArray]:
 
 
 def subgroups_per_tier(group: Group, network: Sequence[LinkTier]) -> list[FloatArray]:
-    """Parts of a group that are left to be joined after each tier, from the inside out. [-]
+    """Parts of a group that are left to be joined after each tier, from the inside out, (points,) each. [-]
 
-    Parameters
-    ----------
-    group : Group
-        Ranks, (points,).
-    network : sequence of LinkTier
-        Tiers from the inside out.
-
-    Returns
-    -------
-    subgroups : list of (points,) array
-        First the ranks themselves, then what is left to join after each tier; the last is 1. [-]
+    First the ranks themselves; the last is 1.
 
     Notes
     -----

@@ -28,14 +28,7 @@ from costmodel.workload.transformer import every_part, explicit_edges
 
 
 def products_cost(run: RankRun, gemms: Gemms) -> GemmCost:
-    """Time, work and traffic of some products of a micro-batch.
-
-    Parameters
-    ----------
-    run : RankRun
-        Model, machines and what a rank sees of the designs, (points,).
-    gemms : Gemms
-        Products, (points, kernels). [elements]
+    """Time, work and traffic of some products of a micro-batch, (points, kernels).
 
     Notes
     -----
@@ -54,15 +47,8 @@ def products_cost(run: RankRun, gemms: Gemms) -> GemmCost:
 def best_tiles(run: RankRun, gemms: Gemms) -> dict[str, FloatArray]:
     """Edges of the fastest output tiles of products, by the names of `tile_columns`; (points,). [elements]
 
-    Where a product stands in several parts of a model, its tile is that of the least time of all. Products
-    that no design has are left out.
-
-    Parameters
-    ----------
-    run : RankRun
-        Model, machines and designs whose tiles are free, (points,).
-    gemms : Gemms
-        Their products, (points, kernels). [elements]
+    Where a product stands in several parts of a model, its tile is that of the least time of all. Products that no
+    design has are left out. Tiles of the run are free.
     """
     gemms = gemms.present()
     first, back = distinct_products(run, gemms)
@@ -110,15 +96,9 @@ def is_possible(run: RankRun) -> BoolArray:
 
 
 def distinct_products(run: RankRun, gemms: Gemms) -> tuple[IntArray, IntArray]:
-    """Products of a table that differ in some row, and where each finds its like: gradients of inputs of one
-    are often the forward pass of another.
+    """Products of a table that differ in some row, ascending, and the place of each product's kind among them. [-]
 
-    Returns
-    -------
-    first : (distinct,) array
-        Places of the first of each kind, ascending. [-]
-    back : (kernels,) array
-        For each product, the place of its kind in `first`. [-]
+    Gradients of inputs of one are often the forward pass of another.
     """
     narrow, tiled = {*narrow_places(run.model, gemms.labels).tolist()}, bool(run.design.tiles)
     arrays = [gemms.m, gemms.n, gemms.k, gemms.batch, gemms.output_bytes, gemms.count]

@@ -80,16 +80,9 @@ def tile_edge(capacity: FloatArray, element_bytes: FloatArray | float) -> FloatA
 
 
 def has_room(tile_m: FloatArray, tile_n: FloatArray, system: System, element_bytes: FloatArray | float) -> BoolArray:
-    """Where all cores together have on-chip memory for one block of explicit tiles; shape of the tiles.
+    """Mask of explicit tiles, 0 where free [elements], for which all cores together have on-chip memory for one block.
 
-    Parameters
-    ----------
-    tile_m, tile_n : array
-        Edges of output tiles; 0 where free. [elements]
-    system : System
-        Machine.
-    element_bytes : array that broadcasts against `tile_m`, or float
-        Size of an operand's element. [B]
+    `element_bytes` is the size of an operand's element, broadcast against `tile_m`. [B]
     """
     block = 2 * np.minimum(tile_m, tile_n) ** 2  # two square ones, or one
     there: BoolArray = BLOCK_ROOM * np.maximum(element_bytes, LEAST_TILED_BYTES) * block <= system.memory[0].capacity

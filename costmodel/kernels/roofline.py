@@ -12,21 +12,9 @@ from costmodel.workload.kernel_tables import Pointwise
 
 
 def slowest_level(traffic: Sequence[FloatArray], levels: Sequence[MemoryLevel], *, repeats: FloatArray) -> FloatArray:
-    """Longest of the levels' transfer times. [s]
+    """Longest of the levels' transfer times, (points, kernels); 0 where there is no level. [s]
 
-    Parameters
-    ----------
-    traffic : sequence of (points, kernels) array
-        Bytes that each level moves once. [B]
-    levels : sequence of MemoryLevel
-        Those levels; the shorter of the two sequences counts.
-    repeats : (points, kernels) array
-        How often the traffic happens. [-]
-
-    Returns
-    -------
-    time : (points, kernels) array
-        0 where there is no level. [s]
+    `traffic` has the bytes that each level moves once, `repeats` times. [B], [-]
     """
     time = np.zeros(repeats.shape)
     for moved, level in zip(traffic, levels, strict=False):

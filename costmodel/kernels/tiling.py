@@ -203,13 +203,7 @@ class _Search:
             yield _Piece(start * points, self.products.of_kernels(some), self.best.of_kernels(some))
 
     def _try_block(self, block: CoreBlock, rows: IntArray | None, smaller: CoreBlock | None = None) -> IntArray:
-        """Try the tiles of a block on some products: one of the largest, others where they may be faster.
-
-        Returns
-        -------
-        rows : (products,) array
-            Those that a smaller block may suit. [-]
-        """
+        """Try one of the largest tiles of a block, and others if they may be faster; rows for smaller blocks. [-]"""
         others, left, first = [], [_NO_ROWS], block.tile(0)
         for piece in self._pieces(rows):
             traffic = ProductTraffic.of(piece.own)

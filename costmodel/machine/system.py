@@ -79,13 +79,7 @@ class Chip(MachinePart):
         return self.peak_flop_rate * self.sustained * self.matrix_efficiency
 
     def format_rate(self, units: str) -> FloatArray:
-        """Rate of products of narrow operands over that of 16 bits, with their efficiency; 0: no units. [-]
-
-        Parameters
-        ----------
-        units : str
-            "fp8", "mx" or "fp4".
-        """
+        """Rate of products of "fp8", "mx" or "fp4" operands over that of 16 bits, with efficiency; 0: no units. [-]"""
         rates = {
             "fp8": (self.fp8_speedup, self.fp8_efficiency),
             "mx": (self.mx_speedup, self.fp8_efficiency),
@@ -170,14 +164,9 @@ class LinkTier(MachinePart):
 
 
 def slice_axes(axes: Sequence[FloatArray], chips: FloatArray) -> list[FloatArray]:
-    """Lengths of the axes of a slice with room for some chips, 0 where the torus has no such axis.
+    """Lengths of the axes, (points,) each, of a slice with room for a run's chips; 0 for a missing axis. [-]
 
-    Parameters
-    ----------
-    axes : sequence of (points,) array
-        Chips along the axes of the whole torus. [-]
-    chips : (points,) array
-        Of the run; one that needs more has the whole torus. [-]
+    `axes` are those of the whole torus; a run that needs more chips has the whole torus. [-]
 
     Notes
     -----
@@ -306,13 +295,7 @@ class System:
         }
 
     def sliced(self, world_size: FloatArray) -> Self:
-        """The system with tori cut to what a run takes of them: a slice as near to a cube as doublings come.
-
-        Parameters
-        ----------
-        world_size : (points,) array
-            Chips of the run. [-]
-        """
+        """The system with tori cut to slices for `world_size` chips, (points,) [-], as near to a cube as doublings come."""
         if not any(tier.is_torus for tier in self.network):
             return self
         tiers, unit = [], np.ones(())
@@ -375,18 +358,7 @@ class System:
 
 
 def stacked(systems: Sequence[System]) -> list[tuple[list[int], System]]:
-    """Machines that are priced together, by their places, those of equal parts as one.
-
-    Parameters
-    ----------
-    systems : sequence of System
-        Each quantity holds one value.
-
-    Returns
-    -------
-    stacks : list of (places, System)
-        Each quantity of a stack's system holds a value for each of its places.
-    """
+    """Machines that are evaluated together: their places, and a system with a value for each of them."""
     alike: dict[tuple[str, ...], list[int]] = {}
     for place, system in enumerate(systems):
         alike.setdefault(tuple(system.parts()), []).append(place)

@@ -84,21 +84,10 @@ def optimum(costs: Sequence[FloatArray], links: Sequence[Link]) -> Optimum:
 
 
 def optima(costs: Sequence[FloatArray], links: Sequence[Link]) -> tuple[FloatArray, IntArray]:
-    """The assignments of least total cost of many graphs of one structure.
+    """Least total costs of many graphs of one structure, (points,) [cost], and their assignments, (nodes, points). [-]
 
-    Parameters
-    ----------
-    costs : sequence of (options, points) array
-        For each node, what each of its options costs. [cost]
-    links : sequence of (node, node, (options, options, points) array)
-        What pairs of options cost, in the order of the two nodes. [cost]
-
-    Returns
-    -------
-    cost : (points,) array
-        The least. [cost]
-    choices : (nodes, points) array
-        Place of each node's option; among equally good assignments the first, as for `optimum`. [-]
+    `costs` and `links` are those of `optimum`, with a last axis of points. Among equally good assignments the first is
+    taken, as there.
 
     Notes
     -----

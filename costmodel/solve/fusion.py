@@ -68,19 +68,9 @@ def shortened(first: IntArray, last: IntArray, count: int) -> tuple[IntArray, In
 def groupings(start: IntArray, end: IntArray, first: IntArray, last: IntArray, count: int) -> Groupings:
     """The ways to put nodes into groups 0 ... `count` - 1, no edge leading to an earlier group.
 
-    Parameters
-    ----------
-    start, end : (edges,) array of int
-        Nodes of the edges; no cycle. [-]
-    first, last : (nodes,) array of int
-        The groups that a node may be in, as `windows` leaves them; `last` below `count`. [-]
-    count : int
-        Groups; some may stay empty. Numbers that no node needs are left out, as `shortened` does.
-
-    Raises
-    ------
-    DseError
-        If there are too many ways.
+    `start` and `end` are the nodes of the edges, without a cycle; `first` and `last` the groups that a node may be in,
+    as `windows` leaves them. [-] Groups may stay empty; numbers that no node needs are left out, as `shortened` does.
+    Raises `DseError` if there are too many ways.
     """
     first, last, count = shortened(first, last, count)
     feeds = [0] * first.size
@@ -137,14 +127,9 @@ def _refuse_above(size: int, most: int) -> None:
 
 
 def carried(found: Groupings, step: Step, sizes: FloatArray) -> FloatArray:
-    """Sizes that edges carry into, out of and past the group of each way of a step; (ways,).
+    """Sizes that edges carry into, out of and past the group of each way of a step; (ways,). [size]
 
-    Parameters
-    ----------
-    found : Groupings
-        Of which the step is one.
-    sizes : (edges,) array
-        What each edge carries from the group of its start to that of its end. [size]
+    `sizes`, (edges,), are carried from the group of an edge's start to that of its end. [size]
     """
     made = step.later[:, found.start] @ sizes
     used = step.earlier[:, found.end] @ sizes

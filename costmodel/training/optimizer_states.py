@@ -27,14 +27,8 @@ class OptimizerRule:
     def state_bytes(self, usual: FloatArray | float, moment_bytes: FloatArray, remainders: FloatArray) -> FloatArray:
         """States of one parameter. [B]
 
-        Parameters
-        ----------
-        usual : array or float
-            A master weight and two moments of full precision. [B]
-        moment_bytes : (points,) array
-            Of one moment. [B]
-        remainders : (points,) array
-            1 where of master weights only what weights lack is kept. [-]
+        `usual` is a master weight and two moments of full precision [B]; `moment_bytes` are those of one moment,
+        (points,) [B]; `remainders` is 1 where of master weights only what weights lack is kept, (points,). [-]
 
         Notes
         -----

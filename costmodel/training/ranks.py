@@ -40,14 +40,8 @@ class Group:
     def of_stage(cls, size: FloatArray, stride: FloatArray, together: FloatArray, spread: FloatArray) -> Group:
         """Ranks of one pipeline stage, numbered within it, where other stages may stand in between.
 
-        Parameters
-        ----------
-        size, stride : (points,) array
-            Of the group among the ranks of its stage. [-]
-        together : (points,) array
-            Ranks of a stage that stand side by side. [-]
-        spread : (points,) array
-            How many stages take turns, each with so many ranks; 1 where a stage stands in one piece. [-]
+        `size` and `stride` are those of the group among the ranks of its stage; `together` ranks of a stage stand side
+        by side; `spread` stages take turns, 1 where a stage stands in one piece; (points,) each. [-]
         """
         parted = spread > 1
         if not parted.any():
@@ -72,13 +66,7 @@ class Group:
         return bool(np.all(np.asarray(self.rows) == 1))
 
     def blocks(self, length: FloatArray) -> FloatArray:
-        """Blocks of consecutive ranks that the group spans, if it starts with a block. [-]
-
-        Parameters
-        ----------
-        length : array that broadcasts against (points,)
-            Ranks of a block. [-]
-        """
+        """Blocks of `length` consecutive ranks that the group spans, if it starts with a block. [-]"""
         row = self.size if self.is_one_row else self.size / self.rows
         spanned: FloatArray = np.clip(np.ceil(row * self.stride / length), 1.0, row)
         if self.is_one_row:
@@ -114,15 +102,7 @@ class Sharing:
 
     @classmethod
     def of(cls, whole: Group, copies: FloatArray) -> Sharing:
-        """So many copies among some ranks; where that does not divide them, as many as divide both.
-
-        Parameters
-        ----------
-        whole : Group
-            Ranks with the same weights.
-        copies : (points,) array
-            Copies of the states. [-]
-        """
+        """So many copies of states, (points,), among ranks with the same weights; or as many as divide both. [-]"""
         if not (copies > 1).any():
             return cls(whole, whole, Group(np.ones_like(whole.size), whole.size * whole.stride))
         both = np.maximum(whole.size, 1.0).astype(np.int64), copies.astype(np.int64)
@@ -154,13 +134,7 @@ class Ranks:
     spread: FloatArray | None = None
 
     def group(self, *axes: str) -> Group:
-        """The ranks that differ in these axes alone.
-
-        Parameters
-        ----------
-        *axes : str
-            Neighbours in the order of the grid: between them lies no other axis.
-        """
+        """The ranks that differ in these axes alone, which are neighbours in the order of the grid."""
         order = [*self.sizes]
         first, last = order.index(axes[0]), order.index(axes[-1])
         if order[first : last + 1] != [*axes]:

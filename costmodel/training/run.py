@@ -349,14 +349,9 @@ def rank_run(run: TransformerRun) -> RankRun:
 
 
 def once_each(run: Run[AnyShape, AnyTable], stage: Callable[[Any], Sequence[AnyRows]]) -> Sequence[AnyRows]:
-    """Result of a stage, evaluated once for points that agree in all columns of a run.
+    """Tables of a stage, evaluated once for points that agree in all columns of a run.
 
-    Parameters
-    ----------
-    run : Run
-        What the stage reads, and nothing else: its columns are the key; (points,).
-    stage : callable
-        Run -> tables of its points.
+    The stage reads the run and nothing else: its columns are the key.
     """
     unique = UniqueRows.of(*run.columns())
     return [unique.spread(table) for table in stage(unique.take(run))]

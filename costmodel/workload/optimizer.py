@@ -35,23 +35,10 @@ OPTIMIZER_KERNELS: Mapping[str, WeightKernel] = {
 def optimizer_work(
     kernel: str, weights: FloatArray, *, element_bytes: FloatArray | float, accesses: FloatArray | float | None = None
 ) -> tuple[FloatArray, FloatArray]:
-    """Work and traffic of an optimizer kernel.
+    """Work [FLOP] and traffic [B] of an optimizer kernel (`OPTIMIZER_KERNELS`) on parameters of a rank. [-]
 
-    Parameters
-    ----------
-    kernel : str
-        A key of `OPTIMIZER_KERNELS`.
-    weights : array
-        Parameters that the rank updates. [-]
-    element_bytes : float
-        Size of a full-precision number. [B]
-    accesses : array or float, optional
-        Reads and writes of one, where they are others than the table's. [-]
-
-    Returns
-    -------
-    flops, bytes_moved : array like `weights`
-        [FLOP], [B]
+    `element_bytes` is the size of a full-precision number [B]; `accesses` are reads and writes of one parameter, where
+    they differ from the table's. [-]
     """
     work = OPTIMIZER_KERNELS[kernel]
     often = work.accesses if accesses is None else accesses

@@ -92,14 +92,10 @@ def dispatched_bytes(run: RankRun) -> FloatArray | float:
 
 
 def casts(run: RankRun) -> Pointwise:
-    """Kernels that cast operands of products: activations forward, gradients backward.
+    """Kernels that cast operands of products, (points, kernels): activations forward, gradients backward.
 
-    Returns
-    -------
-    kernels : Pointwise
-        (points, kernels). Each reads a tensor in 16 bits and writes it in the format; current scaling reads
-        it once before for its maximum; a transposed copy is another read and write. Nothing is fused with
-        the kernel before.
+    Each reads a tensor in 16 bits and writes it in the format; current scaling reads it once before for its maximum; a
+    transposed copy is another read and write. Nothing is fused with the kernel before.
 
     Notes
     -----

@@ -57,14 +57,11 @@ def every_part(model: ModelShape) -> list[Part]:
 
 
 def transformer_gemms(run: RankRun) -> Gemms:
-    """Matrix products of the forward pass and of both gradients.
+    """Matrix products of the forward pass and of both gradients, (points, kernels).
 
-    Returns
-    -------
-    gemms : Gemms
-        (points, kernels). C = A B has the gradients dA = dC B^T and dB = A^T dC; gradients of weights
-        are added to accumulators, of fp32 unless gradients are reduced in bf16, which are read and written;
-        or written once in 16 bits, for `accumulation_rows` to add.
+    C = A B has the gradients dA = dC B^T and dB = A^T dC; gradients of weights are added to accumulators, of fp32
+    unless gradients are reduced in bf16, which are read and written; or written once in 16 bits, for
+    `accumulation_rows` to add.
     """
     operand, fused = run.precision.element_bytes, run.design.gradient_accumulation_fusion > 0
     accumulated = np.where(fused, 2 * run.gradient_bytes, operand)
@@ -106,12 +103,9 @@ def biased(run: RankRun, layer: Layer) -> list[Kernel]:
 
 
 def explicit_edges(run: RankRun, labels: Sequence[Label]) -> tuple[FloatArray, FloatArray] | None:
-    """Edges of explicit output tiles; None where all tiles are free.
+    """Edges of explicit output tiles along m and n, (points, kernels); None where all tiles are free. [elements]
 
-    Returns
-    -------
-    tile_m, tile_n : (points, kernels) array
-        Of each product of each pass, along m and n; 0 where the tile is to be solved for. [elements]
+    0 where the tile of a product is to be solved for.
     """
     tiles = run.design.tiles
     if not tiles:
@@ -127,12 +121,7 @@ BIAS_GRADIENT: Final = ElementCost(tensors=1, flops=1)
 
 
 def transformer_pointwise(run: RankRun) -> Pointwise:
-    """Kernels without reuse of each kind of layer, of the embedding and of the loss.
-
-    Returns
-    -------
-    kernels : Pointwise
-        (points, kernels). Bytes are tensors read plus tensors written.
+    """Kernels without reuse of layers, the embedding and the loss, (points, kernels); bytes read plus written. [B]
 
     Notes
     -----
