@@ -295,7 +295,7 @@ class System:
         }
 
     def sliced(self, world_size: FloatArray) -> Self:
-        """The system with tori cut to slices for `world_size` chips, (points,) [-], as near to a cube as doublings come."""
+        """The system with tori cut to slices for `world_size` chips [-], as near to a cube as doublings come."""
         if not any(tier.is_torus for tier in self.network):
             return self
         tiers, unit = [], np.ones(())
