@@ -56,7 +56,7 @@ def test_a_space_read_from_its_own_text_is_the_same():
 def test_one_machine_can_be_pinned():
     pinned = space_of([*SYSTEMS]).pinned({"system": "h100_80g_dgx"})
     assert pinned.legal.count == space_of("h100_80g_dgx").legal.count
-    with pytest.raises(DseError, match="'h200_141g_dgx' is not a value; known: .*; system can be h100_80g_dgx"):
+    with pytest.raises(DseError, match=r"'h200_141g_dgx' is not a value; known: .*; system can be h100_80g_dgx"):
         pinned.pinned({"system": "h200_141g_dgx"})
 
 
