@@ -91,9 +91,7 @@ def importance(space: Space, table: TrialTable, profile: str) -> Importance:
     return Importance(space, tuple(names), np.array(trials), np.array(designs), len(feasible))
 
 
-def best_share(
-    trials: Sequence[optuna.trial.FrozenTrial], costs: FloatArray, names: Sequence[str]
-) -> list[float]:
+def best_share(trials: Sequence[optuna.trial.FrozenTrial], costs: FloatArray, names: Sequence[str]) -> list[float]:
     """PED-ANOVA of trials by one objective, (trials,) of which less is better; 0 where all are equal. [-]"""
     if not np.ptp(costs):
         return [0.0 for _ in names]
@@ -103,9 +101,7 @@ def best_share(
         study = optuna.create_study()
         study.add_trials(
             [
-                optuna.trial.create_trial(
-                    params=trial.params, distributions=trial.distributions, value=float(cost)
-                )
+                optuna.trial.create_trial(params=trial.params, distributions=trial.distributions, value=float(cost))
                 for trial, cost in zip(trials, costs, strict=True)
             ]
         )

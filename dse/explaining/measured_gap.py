@@ -116,9 +116,7 @@ def _step_time(explanation: Explanation, changes: Mapping[str, Any]) -> float:
     """Step time of the design with a change, NaN where it is not legal. [s]"""
     try:
         space = explanation.space.pinned(changes, replace=True)
-        params = space.completed(
-            {**explanation.params, **{n: v for n, v in changes.items() if n in space.by_name}}
-        )
+        params = space.completed({**explanation.params, **{n: v for n, v in changes.items() if n in space.by_name}})
         return float(priced_design(space, params)["breakdown"]["step_time_s"])
     except DseError:
         return float("nan")

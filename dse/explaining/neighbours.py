@@ -75,9 +75,7 @@ def _single(lattice: Lattice, here: FloatArray) -> Iterator[tuple[Way, FloatArra
                     yield (at, "word", place), _changed(here, {at: float(place)})
 
 
-def _pairs(
-    lattice: Lattice, here: FloatArray, products: Sequence[Collection[str]]
-) -> Iterator[tuple[Way, FloatArray]]:
+def _pairs(lattice: Lattice, here: FloatArray, products: Sequence[Collection[str]]) -> Iterator[tuple[Way, FloatArray]]:
     """Two parameters changed whose product stays, the nearest values first; the way they go."""
     listed = [at for at, parameter in enumerate(lattice.parameters) if is_ordered(parameter)]
     for one, other in combinations(listed, 2):

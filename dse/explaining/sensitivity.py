@@ -156,8 +156,5 @@ def quantity_steps(explanation: Explanation) -> tuple[list[CountStep], list[Elas
             CountStep(name, values[name], next_count(values[name]), float(change))
             for name, change in zip(counted, changes, strict=True)
         ],
-        [
-            Elasticity(name, units[name], values[name], float(slope))
-            for name, slope in zip(smooth, slopes, strict=True)
-        ],
+        [Elasticity(name, units[name], values[name], float(slope)) for name, slope in zip(smooth, slopes, strict=True)],
     )

@@ -64,12 +64,7 @@ class StoredDesign:
 
 
 def mismatches(
-    store: Store,
-    stored: StoredStudy,
-    columns: TrialColumns,
-    space: Space,
-    rules: WorkloadRules,
-    jobs: Jobs = 1,
+    store: Store, stored: StoredStudy, columns: TrialColumns, space: Space, rules: WorkloadRules, jobs: Jobs = 1
 ) -> Iterator[tuple[int, list[Mismatch]]]:
     """Trials evaluated again, some thousands at a time: how many, and their figures that differ."""
     for first in range(0, len(columns.ids), BLOCK):
@@ -87,9 +82,7 @@ def mismatches(
         yield len(some.ids), sorted(found, key=lambda mismatch: mismatch.trial)
 
 
-def stored_designs(
-    store: Store, stored: StoredStudy, columns: TrialColumns, space: Space
-) -> list[StoredDesign]:
+def stored_designs(store: Store, stored: StoredStudy, columns: TrialColumns, space: Space) -> list[StoredDesign]:
     """Designs of some trials as a database holds them: each trial's own, then its winners."""
     details = store.details(stored.study_id, columns.ids, (*FOLLOWING, WINNERS))
     keys = [objective.key for objective in space.objectives]
@@ -141,17 +134,13 @@ def spread(columns: TrialColumns, count: int) -> TrialColumns:
     return columns.take(np.unique(np.linspace(0, total - 1, min(count, total)).round().astype(np.intp)))
 
 
-def price_change(
-    store: Store, stored: StoredStudy, columns: TrialColumns, space: Space, rules: WorkloadRules
-) -> str:
+def price_change(store: Store, stored: StoredStudy, columns: TrialColumns, space: Space, rules: WorkloadRules) -> str:
     """What the model gives otherwise than some trials hold, as one line; nothing where it gives the same.
 
     Arguments are those of `mismatches`. Of many trials it looks at some.
     """
     some = spread(columns, int(np.clip(LOOK_SECONDS * nominal_rate(space), FEWEST, MOST)))
-    differing = [
-        own for _, found in mismatches(store, stored, some, space, rules) for own in found if own.is_of_prices
-    ]
+    differing = [own for _, found in mismatches(store, stored, some, space, rules) for own in found if own.is_of_prices]
     if not differing:
         return ""
     first, trials = differing[0], len({own.trial for own in differing})

@@ -87,9 +87,7 @@ def check_attributes(store: Store, stored: StoredStudy) -> None:
         "".join((*texts, *(own.get(name, "") for name in (SPACE_NAME, PROFILE, FOCUS))))
         "".join((*own.get(INNER, ()), *own.get(VERSIONS, {}).values()))
         counts = own[SEED], *(own.get(name, 0) for name in (BUDGET, ACCEPTED, DESIGNS_PRICED))
-        if min(counts) < 0 or not all(
-            0 < own.get(name, 1) <= MOST_AT_ONCE for name in (BATCH_SIZE, CONCURRENCY)
-        ):
+        if min(counts) < 0 or not all(0 < own.get(name, 1) <= MOST_AT_ONCE for name in (BATCH_SIZE, CONCURRENCY)):
             raise ValueError("a count out of its range")
         list(map(index, (*counts, own[BATCH_SIZE], own.get(CONCURRENCY, 1))))
         ideal, reference = np.array(own[BOX], dtype=np.float64)
@@ -105,9 +103,7 @@ def stored_space(store: Store, stored: StoredStudy) -> Space:
     Raises `DseError` if dse did not make the study, or it cannot be read.
     """
     if SPACE not in stored.user_attrs:
-        raise DseError(
-            f"study {stored.name!r}: not made by dse, it holds no search space; use optuna.load_study"
-        )
+        raise DseError(f"study {stored.name!r}: not made by dse, it holds no search space; use optuna.load_study")
     check_attributes(store, stored)
     try:
         return Space.from_text(stored.user_attrs[SPACE])
@@ -177,9 +173,7 @@ def changed_values(stored: Space, now: Space) -> list[str]:
     return [
         f"{name.removesuffix('.value')}: {old.get(name, 'none')} stored, {new.get(name, 'none')} now"
         for name in dict.fromkeys((*old, *new))
-        if old.get(name) != new.get(name)
-        and name.rpartition(".")[2] not in WORDS
-        and not name.startswith("layouts.")
+        if old.get(name) != new.get(name) and name.rpartition(".")[2] not in WORDS and not name.startswith("layouts.")
     ]
 
 

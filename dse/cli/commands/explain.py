@@ -76,9 +76,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_measured(parser)
     parser.add_argument("--all", action="store_true", help="every kernel, collective, neighbour and quantity")
-    parser.add_argument(
-        "--format", choices=["table", "json", "csv"], help="default: by the ending of FILE, else table"
-    )
+    parser.add_argument("--format", choices=["table", "json", "csv"], help="default: by the ending of FILE, else table")
     add_output(parser, "; FILE.svg, .png or .pdf is a picture of --sensitivity")
     add_changes(parser)
     advanced = parser.add_argument_group("advanced")
@@ -89,9 +87,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def add_measured(parser: argparse.ArgumentParser) -> None:
     """Add the options of launch files, of a measured step, and of other answers."""
     parser.add_argument("--sensitivity", action="store_true", help="sensitivity of the step time instead")
-    parser.add_argument(
-        "--importance", action="store_true", help="importance of parameters in the study instead"
-    )
+    parser.add_argument("--importance", action="store_true", help="importance of parameters in the study instead")
     add_launch(parser, "system of a launch file, such as h100")
     parser.add_argument(
         "--measured-step-time", metavar="SECONDS", type=physical("s", "20"),
@@ -189,9 +185,7 @@ def next_commands(args: argparse.Namespace, explained: Explanation, near: Sequen
 
 def gap(args: argparse.Namespace, form: str) -> int:
     """Hold a measured step against the prediction, and rank causes of the gap."""
-    found = measured_gap(
-        named_design(args), measured_step_time=args.measured_step_time, measured_mfu=args.measured_mfu
-    )
+    found = measured_gap(named_design(args), measured_step_time=args.measured_step_time, measured_mfu=args.measured_mfu)
     if form == "json":
         write_json(found.to_json(), args.output)
     else:
@@ -210,9 +204,7 @@ def named_design(args: argparse.Namespace) -> Explanation:
         study = Study.load(args.design, storage=args.storage)
         return study.explain(args.trial, objective=args.objective, profile=args.profile)
     if args.trial is not None:
-        raise DseError(
-            f"--trial {args.trial}: names a design; leave out --set and --layout, or use --against"
-        )
+        raise DseError(f"--trial {args.trial}: names a design; leave out --set and --layout, or use --against")
     pinned = changed_space(args)
     say_what_was_open(pinned, pinned.completed({}))
     return explain(args.design, profile=args.profile, **changes_of(args))

@@ -66,10 +66,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         help="sampler: screening (default), nsga2, nsga3, tpe, gp or random; fixed when a study starts",
     )
     advanced.add_argument(
-        "--seed",
-        metavar="N",
-        type=natural,
-        help="random seed; the same seed gives the same trials (default: 0)",
+        "--seed", metavar="N", type=natural, help="random seed; the same seed gives the same trials (default: 0)"
     )
     add_profile(advanced, ", fixed when a study starts")
     add_machine(advanced)
@@ -120,9 +117,7 @@ def add_run(parser: argparse._ActionsContainer, default_budget: str) -> None:
         choices=EXPORTED,
         help=f"also write each design of the front to DIR/FORMAT: {', '.join(EXPORTED)}",
     )
-    parser.add_argument(
-        "--emit-all", action="store_true", help="--emit every finished trial instead of the front"
-    )
+    parser.add_argument("--emit-all", action="store_true", help="--emit every finished trial instead of the front")
     add_format(parser)
 
 
@@ -145,9 +140,7 @@ def prepare(args: argparse.Namespace, space: Space) -> None:
     if args.emit_all and not args.emit:
         raise DseError("--emit-all: needs --emit FORMAT")
     if args.emit and space.workloads:
-        raise DseError(
-            "--emit: the space has several workloads; `dse export STUDY --workload NAME` writes one"
-        )
+        raise DseError("--emit: the space has several workloads; `dse export STUDY --workload NAME` writes one")
     if args.emit and not args.out:
         raise DseError(f"--emit {args.emit}: needs --out, the folder to write to")
     if args.out:
@@ -200,10 +193,7 @@ def warn(study: Study, outcome: Outcome, args: argparse.Namespace) -> None:
         )
         say(f"{ended}; the budget of {study.budget} is not used up")
     elif not outcome.added:
-        say(
-            f"study {study.name} holds {outcome.complete} finished trials already; "
-            "a larger --budget adds more"
-        )
+        say(f"study {study.name} holds {outcome.complete} finished trials already; a larger --budget adds more")
 
 
 def report(study: Study, args: argparse.Namespace) -> None:

@@ -39,9 +39,7 @@ class LearningStudy:
     known by their places, from 0, among the finished ones.
     """
 
-    def __init__(
-        self, directions: Sequence[Direction], lessons: Lessons, batch_size: int, concurrency: int
-    ) -> None:
+    def __init__(self, directions: Sequence[Direction], lessons: Lessons, batch_size: int, concurrency: int) -> None:
         self._directions = list(directions)
         self._lessons = lessons
         self._batch_size = batch_size
@@ -56,9 +54,7 @@ class LearningStudy:
         with one of some memories."""
         if self._lessons != "generation":
             return list(places) if self._lessons == "all" else []
-        parents = {
-            place for memory in memories for key, named in memory.items() if PARENTS in key for place in named
-        }
+        parents = {place for memory in memories for key, named in memory.items() if PARENTS in key for place in named}
         return [place for place in places if place >= first or place in parents]
 
     def learn(self, trials: Mapping[int, FrozenTrial]) -> None:
@@ -68,9 +64,7 @@ class LearningStudy:
     def keep(self, first: int, memories: Sequence[Mapping[str, Any]]) -> None:
         """Let go of trials that no batch to come needs."""
         if self._lessons == "generation":
-            self._trials = {
-                place: self._trials[place] for place in self.needed(self._trials, first, memories)
-            }
+            self._trials = {place: self._trials[place] for place in self.needed(self._trials, first, memories)}
 
     def grow(self, places: range) -> None:
         """Go on with the last study: all that it asked for became trials at these places."""

@@ -195,9 +195,7 @@ class Problem:
             least = np.zeros((2, own.below.size))
             if all(other.agrees for other in others):
                 leaves = np.flatnonzero(own.below < 0)
-                lowest = {
-                    name: ends for other in others for name, ends in other.of(other.low, other.roots).items()
-                }
+                lowest = {name: ends for other in others for name, ends in other.of(other.low, other.roots).items()}
                 beside = {name: np.full(leaves.size, ends.min()) for name, ends in lowest.items()}
                 least = np.full((2, own.below.size), np.inf)
                 least[:, leaves] = self.cheapest(beside | own.of(own.low, leaves))

@@ -37,12 +37,8 @@ class Certificate:
     #: Objective -> feasible designs that are better than the study's best; None where not counted, for bounds
     #: ruled them out.
     ranks: dict[str, int | None]
-    worst_gap: (
-        float  #: every exact design is matched by one of the study's within this share, in all objectives
-    )
-    worst_missed: (
-        dict[str, Any] | None
-    )  #: parameters of the exact design that is matched worst, if any is not
+    worst_gap: float  #: every exact design is matched by one of the study's within this share, in all objectives
+    worst_missed: dict[str, Any] | None  #: parameters of the exact design that is matched worst, if any is not
 
 
 def certificate(study: BaseStudy, exact: ExactFront) -> Certificate:

@@ -44,11 +44,7 @@ class Archive:
     def take(self, rows: IntArray | BoolArray) -> Archive:
         """Archive of some of the front's designs."""
         return replace(
-            self,
-            places=self.places[rows],
-            costs=self.costs[rows],
-            explored=self.explored[rows],
-            sent=self.sent[rows],
+            self, places=self.places[rows], costs=self.costs[rows], explored=self.explored[rows], sent=self.sent[rows]
         )
 
     def joined(self, places: FloatArray, costs: FloatArray, *, ties: bool = False) -> Archive:

@@ -70,9 +70,7 @@ class Candidates:
 class InnerSearch:
     """Finds the best inner designs of outer ones, and knows what those of a study have found."""
 
-    def __init__(
-        self, space: Space, rules: WorkloadRules, box: Box, batch_size: int, concurrency: int
-    ) -> None:
+    def __init__(self, space: Space, rules: WorkloadRules, box: Box, batch_size: int, concurrency: int) -> None:
         self.space = space
         self.rules = rules
         self.box = box
@@ -153,10 +151,6 @@ def winner_values(
     keys: Sequence[str], columns: TrialColumns, winners: Mapping[int, Sequence[Mapping[str, Any]]]
 ) -> list[FloatArray]:
     """Values of all that finished trials have found, (winners, objectives) each, the representative first."""
-    others = [
-        [[own["values"][key] for key in keys] for own in winners.get(i, ())] for i in columns.ids.tolist()
-    ]
+    others = [[[own["values"][key] for key in keys] for own in winners.get(i, ())] for i in columns.ids.tolist()]
     found = zip(columns.objectives, columns.feasible.tolist(), others, strict=True)
-    return [
-        np.array([own, *rest] if feasible else []).reshape(-1, len(keys)) for own, feasible, rest in found
-    ]
+    return [np.array([own, *rest] if feasible else []).reshape(-1, len(keys)) for own, feasible, rest in found]

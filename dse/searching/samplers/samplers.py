@@ -51,11 +51,7 @@ def screening(space: Space, rules: WorkloadRules, seed: int, **options: Any) -> 
 #: Name -> sampler, as ``--sampler`` takes it. A genetic population is a batch: generations end with batches.
 SAMPLERS: Mapping[str, Choice] = {
     "screening": Choice(
-        "screens some hundreds of designs for each trial (default)",
-        50,
-        screening,
-        concurrency=2,
-        learns=False,
+        "screens some hundreds of designs for each trial (default)", 50, screening, concurrency=2, learns=False
     ),
     "nsga2": Choice(
         "genetic search by non-dominated sorting",
@@ -119,11 +115,7 @@ class SeenDesigns:
         self._own: set[Key] = set()
 
     def __contains__(self, key: Key) -> bool:
-        return (
-            key in self._own
-            or key in self._before
-            or (self._share is not None and not self._share.has_key(key))
-        )
+        return key in self._own or key in self._before or (self._share is not None and not self._share.has_key(key))
 
     def __bool__(self) -> bool:
         return bool(self._own) or bool(self._before)
@@ -168,9 +160,7 @@ class LegalSampler(BaseSampler):
     def infer_relative_search_space(self, study: Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
         return self.distributions
 
-    def sample_relative(
-        self, study: Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
-    ) -> Params:
+    def sample_relative(self, study: Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]) -> Params:
         # A genetic sampler counts generations as it proposes, so it is asked even where it knows nothing.
         proposal = self._proposal(self.base, study, trial) if self.base else {}
         legal = self.legal
@@ -219,9 +209,7 @@ class LegalSampler(BaseSampler):
         if self.base is not None:
             self.base.before_trial(study, trial)
 
-    def after_trial(
-        self, study: Study, trial: FrozenTrial, state: TrialState, values: Sequence[float] | None
-    ) -> None:
+    def after_trial(self, study: Study, trial: FrozenTrial, state: TrialState, values: Sequence[float] | None) -> None:
         if self.base is not None:
             self.base.after_trial(study, trial, state, values)
 
@@ -266,11 +254,5 @@ def legal_sampler(
         warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
         base = choice.build(space, rules or rules_for(space), int(seeds.generate_state(1)[0]), **more)
     return LegalSampler(
-        base,
-        space,
-        np.random.default_rng(seeds),
-        seen=seen,
-        share=share,
-        joint=choice.joint,
-        learns=choice.learns,
+        base, space, np.random.default_rng(seeds), seen=seen, share=share, joint=choice.joint, learns=choice.learns
     )

@@ -81,9 +81,7 @@ def trial_attributes(space: Space, evaluation: Evaluation) -> list[dict[str, dic
     return rows
 
 
-def finite(
-    evaluation: Evaluation, minimize: np.ndarray[Any, np.dtype[np.bool_]]
-) -> tuple[FloatArray, FloatArray]:
+def finite(evaluation: Evaluation, minimize: np.ndarray[Any, np.dtype[np.bool_]]) -> tuple[FloatArray, FloatArray]:
     """Values and violations with what is not finite made very bad: Optuna stores no NaN, and ranks no inf."""
     worst = np.where(minimize, WORST, -WORST)
     values = np.where(np.isfinite(evaluation.values), evaluation.values, worst)
