@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import os
+
+# Matrices are small here: in workers of pytest-xdist and in commands, which inherit this, threads would only spin.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -16,6 +20,11 @@ os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=8")
 # Time limits of an example say how busy the machine is, not whether the code is right.
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("patient")
+
+
+def pytest_collection_finish():
+    """Modules and collected tests stay until the end: the garbage collector need not visit them again."""
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)

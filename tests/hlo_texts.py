@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import re
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -83,6 +84,7 @@ def analysed(text: str) -> hlo.Analysis:
     return hlo.Analysis(hlo.parse(text, "text"))
 
 
+@cache
 def figures(text: str) -> dict[str, int | float | str]:
     """Figures of a text."""
     return hlo.figures(analysed(text))
@@ -113,9 +115,7 @@ def without_metadata(text: str) -> str:
 def with_bare_json(text: str) -> str:
     """backend_config as JSON, not as a string that holds it."""
     return re.sub(
-        r'backend_config="((?:[^"\\]|\\.)*)"',
-        lambda found: "backend_config=" + found[1].replace('\\"', '"'),
-        text,
+        r'backend_config="((?:[^"\\]|\\.)*)"', lambda found: "backend_config=" + found[1].replace('\\"', '"'), text
     )
 
 

@@ -29,7 +29,7 @@ export one --format dfmodel -o {f}/dfmodel.txt
 export one --format dfmodel-binary -o {f}/dfmodel.pb
 export one --format trace -o {f}/trace.json
 export two --format megatron -o {f}/megatron.sh
-export two --format nemo -o {f}/nemo.py
+export two --format nemo -o {f}/nemo.yaml
 export three --format astra-sim -o {f}/astra-sim
 export three --format torchtitan -o {f}/torchtitan.py
 export four --format maxtext -o {f}/maxtext.yml
@@ -71,8 +71,8 @@ def made(folder: Path, **environment: str) -> dict[str, bytes]:
 def both(tmp_path_factory) -> tuple[dict[str, bytes], dict[str, bytes]]:
     """What two processes make: other hashes, another folder, other threads, another time zone."""
     base = tmp_path_factory.mktemp("determinism")
-    one = made(base / "one", PYTHONHASHSEED="1", OMP_NUM_THREADS="1", TZ="UTC")
-    other = made(base / "another" / "one", PYTHONHASHSEED="77", OMP_NUM_THREADS="2", TZ="Asia/Tokyo")
+    one = made(base / "one", PYTHONHASHSEED="1", OPENBLAS_NUM_THREADS="1", TZ="UTC")
+    other = made(base / "another" / "one", PYTHONHASHSEED="77", OPENBLAS_NUM_THREADS="2", TZ="Asia/Tokyo")
     return one, other
 
 

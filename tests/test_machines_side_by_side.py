@@ -12,7 +12,7 @@ from costmodel.errors import DseError
 from dse.cli import main
 from dse.records.selection import selected
 
-PLAN = ["plan", "llama3_8b", "--gpus", "8,16", "--system", "h100,b200", "--global-batch-size", "64"]
+PLAN = ["plan", "llama3_8b", "--gpus", "8", "--system", "h100,b200", "--global-batch-size", "64"]
 
 
 @pytest.fixture(autouse=True)
@@ -27,7 +27,7 @@ def rows_of(capsys, *words):
 
 
 def test_each_combination_is_a_row_and_a_study(capsys):
-    rows = rows_of(capsys, *PLAN)
+    rows = rows_of(capsys, *PLAN, "--gpus", "8,16")
     assert [(row["system"], row["gpus"]) for row in rows] == [
         ("h100", 8), ("h100", 16), ("b200", 8), ("b200", 16)
     ]  # fmt: skip

@@ -91,6 +91,4 @@ def test_words_of_a_parameter_of_ones_own_stay_known_when_it_is_pinned():
     space = space_of("a100_80g_dgx", parameters=parameters, derived=derived)
     assert space.pinned({"cooling": "liquid"}).legal.count == space.legal.count / 2
     with pytest.raises(DseError, match="words: expected the words of a parameter that the space defines"):
-        space_of(
-            "a100_80g_dgx", parameters={**parameters, "cooling": {"options": ["air"], "words": ["liquid"]}}
-        )
+        space_of("a100_80g_dgx", parameters={**parameters, "cooling": {"options": ["air"], "words": ["liquid"]}})
