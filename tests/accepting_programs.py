@@ -113,10 +113,7 @@ def maxtext(checkout):
         own = yaml.safe_load(text) | {"learning_rate": 1e-4, "steps": 1000}
         own |= {"hardware": "tpu"} if own["hardware"] == "HARDWARE" else {}
         del own["base_config"]
-        sizes = {
-            place: math.prod(v for name, v in own.items() if name.startswith(place))
-            for place in ("ici_", "dcn_")
-        }
+        sizes = {place: math.prod(v for name, v in own.items() if name.startswith(place)) for place in ("ici_", "dcn_")}
         own |= {"internal_compile": True, "internal_compile_num_devices": sizes["ici_"] * sizes["dcn_"]}
         max_utils.get_num_slices = lambda _: sizes["dcn_"]
         assert own.keys() <= known, own.keys() - known

@@ -60,11 +60,7 @@ SP_RUN = GeneratorRun.of(
 )  # fmt: skip
 SP_TIMES = Sections.of(
     **nanoseconds(
-        attention=5729721,
-        mlp=10557776,
-        embedding=2456804,
-        gradient_forward=1875968,
-        gradient_backward=1879040,
+        attention=5729721, mlp=10557776, embedding=2456804, gradient_forward=1875968, gradient_backward=1879040
     )
 )
 
@@ -76,11 +72,7 @@ MOE_RUN = GeneratorRun.of(
 )  # fmt: skip
 MOE_TIMES = Sections.of(
     **nanoseconds(
-        attention=1750840,
-        mlp=7956367,
-        embedding=622731,
-        gradient_forward=14609152,
-        gradient_backward=15091072,
+        attention=1750840, mlp=7956367, embedding=622731, gradient_forward=14609152, gradient_backward=15091072
     )
 )
 

@@ -62,9 +62,7 @@ def compiled_function(function: Callable[..., Any], *inputs: Any, **options: Any
     """What XLA makes of a function; `options` are those of `jax.jit`, inputs may be shapes alone."""
     lowered = jax.jit(function, **options).lower(*inputs)
     program = lowered.compile(compiler_options={"xla_backend_optimization_level": 0})  # of machine code alone
-    return CompiledProgram(
-        program.as_text(), lowered.as_text(), program.cost_analysis(), program.memory_analysis()
-    )
+    return CompiledProgram(program.as_text(), lowered.as_text(), program.cost_analysis(), program.memory_analysis())
 
 
 @cache

@@ -50,8 +50,7 @@ class Box:
             f'height="{self.height:.0f}" rx="5"/>'
         ]
         parts += [
-            f'<text class="{kind}" x="{self.left + 9:.0f}" '
-            f'y="{self.top + 4 + LINE * place:.0f}">{escape(text)}</text>'
+            f'<text class="{kind}" x="{self.left + 9:.0f}" y="{self.top + 4 + LINE * place:.0f}">{escape(text)}</text>'
             for place, (kind, text) in enumerate(self.lines, 1)
         ]
         return "\n".join(parts)

@@ -33,24 +33,15 @@ FORBIDDEN: Final[dict[str, tuple[str, str]]] = {
     "so many": (r"\bso (?:many|much)\b", "the number: 'N GPUs'"),
     "as many as": (r"\bas (?:many|much|often|few) as\b", "'up to N', 'once for each'"),
     "such": (r"(?<!\bno )\bsuch\b(?! as\b| an?\b)", "the noun again: 'these designs'"),
-    "of its own": (
-        r"\bof (?:its|their|his|our|your|one's) own\b|\bone's own\b",
-        "'your sampler', 'a separate file'",
-    ),
+    "of its own": (r"\bof (?:its|their|his|our|your|one's) own\b|\bone's own\b", "'your sampler', 'a separate file'"),
     "it alone": (r"\b(?:it|them|these|those|that|this) alone\b", "'only': 'only these designs'"),
     "beside": (r"\bbeside\b", "'with', 'next to', 'in addition to', 'during'"),
     "the rest of it": (r"\bthe rest of (?:it|them)\b", "'the other parameters'"),
     "ships": (r"\b(?:ships?|shipped)\b", "'built-in'"),
     "binds": (r"\bbinds?\b", "'the bottleneck is', 'limited by'"),
     "seek": (r"\b(?:seeks?|seeking|sought)\b", "'search', 'optimize', 'objective'"),
-    "nine of ten": (
-        r"\b(?:9|8|nine|eight|nineteen) (?:of|in) (?:10|ten|twenty)\b",
-        "'90 % interval', '90 %'",
-    ),
-    "keeps limits": (
-        r"\b(?:keeps?|kept|keeping) (?:all|its|every) (?:limits|rules)\b",
-        "'fits', 'is feasible'",
-    ),
+    "nine of ten": (r"\b(?:9|8|nine|eight|nineteen) (?:of|in) (?:10|ten|twenty)\b", "'90 % interval', '90 %'"),
+    "keeps limits": (r"\b(?:keeps?|kept|keeping) (?:all|its|every) (?:limits|rules)\b", "'fits', 'is feasible'"),
     "priced": (
         r"\b(?:priced|pricing|re-?prices?)\b|"
         r"\bprices? (?:a|an|all|each|every|it|the|them|these|those|one|designs|two)\b",
@@ -163,10 +154,7 @@ def counts() -> dict[str, tuple[int, int]]:
 def allowed() -> dict[str, tuple[int, int]]:
     """Allowances; a page that is not listed has none."""
     with ALLOWED.open(newline="") as file:
-        return {
-            row["place"]: (int(row["constructions"]), int(row["long_sentences"]))
-            for row in csv.DictReader(file)
-        }
+        return {row["place"]: (int(row["constructions"]), int(row["long_sentences"])) for row in csv.DictReader(file)}
 
 
 def main() -> None:

@@ -61,9 +61,7 @@ def random_run(seed: int, points: int) -> TransformerRun:
 def around(rng: np.random.Generator, system: System, points: int) -> dict[str, FloatArray]:
     """Half to twice what a machine has of what it works with; (points,) each. [SI units]"""
     known = {name: system.quantities()[name] for name in system.never_slower()}
-    drawn = {
-        name: value * rng.uniform(0.5, 2.0, points) for name, value in known.items() if np.isfinite(value)
-    }
+    drawn = {name: value * rng.uniform(0.5, 2.0, points) for name, value in known.items() if np.isfinite(value)}
     return {**drawn, **{name: np.ceil(drawn[name]) for name in WHOLE}}
 
 

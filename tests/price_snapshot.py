@@ -250,9 +250,7 @@ def files() -> pd.DataFrame:
 def file_figures(frame: pd.DataFrame) -> Table:
     """The numbers that the commands print."""
     printed = {line: cost_figures(line) for line in dict.fromkeys(frame["command"])}
-    numbers = [
-        printed[line].get(name, np.nan) for line, name in zip(frame["command"], frame["figure"], strict=True)
-    ]
+    numbers = [printed[line].get(name, np.nan) for line, name in zip(frame["command"], frame["figure"], strict=True)]
     return {"number": np.array(numbers)}
 
 
@@ -309,9 +307,7 @@ EXPORTS: Final = (
 )
 
 
-def exported(
-    form: str, space: str, designs: list[Mapping[str, Any]]
-) -> Iterator[tuple[bytes, tuple[str, ...]]]:
+def exported(form: str, space: str, designs: list[Mapping[str, Any]]) -> Iterator[tuple[bytes, tuple[str, ...]]]:
     """Content and notes of the files that designs become."""
     from dse.exporting.artefacts import artefacts
 
@@ -322,8 +318,7 @@ def exported(
 def exports() -> pd.DataFrame:
     """Words and numbers of exported files, a row a token; the prices are the numbers."""
     rows = [
-        (space, form, place, token if number is None else "#")
-        for space, form, place, token, number in export_tokens()
+        (space, form, place, token if number is None else "#") for space, form, place, token, number in export_tokens()
     ]
     return pd.DataFrame(rows, columns=["space", "form", "design", "token"])
 
@@ -360,12 +355,8 @@ def stored(name: str) -> tuple[pd.DataFrame, Table, str]:
 def keep(name: str, designs: pd.DataFrame, prices: Table) -> None:
     """Write a case, under the commit that is checked out."""
     commit = subprocess.run(["git", "rev-parse", "HEAD"], check=True, capture_output=True, text=True).stdout
-    table = pa.Table.from_pandas(
-        designs.assign(**{f"= {c}": v for c, v in prices.items()}), preserve_index=False
-    )
-    table = table.replace_schema_metadata(
-        {**(table.schema.metadata or {}), b"commit": commit.strip().encode()}
-    )
+    table = pa.Table.from_pandas(designs.assign(**{f"= {c}": v for c, v in prices.items()}), preserve_index=False)
+    table = table.replace_schema_metadata({**(table.schema.metadata or {}), b"commit": commit.strip().encode()})
     pq.write_table(table, FOLDER / f"{name}.parquet", compression="zstd")
 
 

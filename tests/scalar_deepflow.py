@@ -24,9 +24,7 @@ def machine(c: SimpleNamespace) -> SimpleNamespace:
     w2 = c.l2_fraction * c.tdp / c.l2_energy
     sm = c.shared_memory_fraction * c.tdp / c.shared_memory_energy
     l2_size, sm_size = (x / c.bank_bandwidth * c.bank_capacity for x in (w2, sm))
-    dims = [
-        getattr(c, f"{p}_dim{i}") for p in ("hidden", "softmax", "projection", "embedding") for i in (1, 2)
-    ]
+    dims = [getattr(c, f"{p}_dim{i}") for p in ("hidden", "softmax", "projection", "embedding") for i in (1, 2)]
     groups = (c.dp > 1) + (c.lp > 1) + (max(dims) > 1)
     links = {0: 0, 1: c.dp * c.hidden_dim1, 2: 2 * c.dp * c.hidden_dim1, 3: 3 * c.dp * c.hidden_dim1 * c.lp}
     power = c.link_fraction * c.tdp
@@ -42,12 +40,7 @@ class Scalar:
         self.c, self.hw = c, machine(c)
         self.B = ceil(c.batch_size / c.dp)
         self.T = self.B * c.seq_len
-        self.D, self.GD, self.V, self.P = (
-            c.hidden_size,
-            c.gates * c.hidden_size,
-            c.vocab_size,
-            c.projection_size,
-        )
+        self.D, self.GD, self.V, self.P = (c.hidden_size, c.gates * c.hidden_size, c.vocab_size, c.projection_size)
         self.w, self.O = c.element_bytes, c.launch_overhead
 
     def roofline(self, flop: float, gmem: float, l2: float = 0.0) -> float:

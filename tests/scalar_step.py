@@ -206,13 +206,9 @@ class ScalarStep:
         back_collectives = (6 if d.sharding == 1 else 2) * (d.tp > 1)
         return {
             "core": self.dispatched(sum(core), 0.0, len(core)),
-            "forward": self.dispatched(
-                sum(forward) + sum(core), communication, len(forward) + len(core) + collectives
-            ),
+            "forward": self.dispatched(sum(forward) + sum(core), communication, len(forward) + len(core) + collectives),
             "backward": self.dispatched(
-                sum(backward) + sum(core_backward),
-                back,
-                len(backward) + len(core_backward) + back_collectives,
+                sum(backward) + sum(core_backward), back, len(backward) + len(core_backward) + back_collectives
             ),
         }
 
@@ -257,9 +253,7 @@ class ScalarStep:
         back = self.tensor_parallel("reduce_scatter" if sp else "all_reduce", to_weight)
         back += self.tensor_parallel("all_gather", to_input) if sp else 0.0
         head = {
-            "forward": self.dispatched(
-                forward, self.tensor_parallel("all_gather") if sp else 0.0, 3 + regathers
-            ),
+            "forward": self.dispatched(forward, self.tensor_parallel("all_gather") if sp else 0.0, 3 + regathers),
             "backward": self.dispatched(backward, back, 4 + split + regathers),
         }
         return embedding, head
@@ -277,11 +271,7 @@ class ScalarStep:
         if d.pp > 1:
             whole = self.tokens * m.hidden_size * W
             tier = self.tiers[0] if d.pp * d.tp * d.dp <= self.tiers[0].size else self.tiers[1]
-            hop = (
-                tier.launch
-                + tier.latency
-                + self.moved(whole / d.tp, tier) / (tier.bandwidth * tier.efficiency)
-            )
+            hop = tier.launch + tier.latency + self.moved(whole / d.tp, tier) / (tier.bandwidth * tier.efficiency)
             if d.sharding != 1:
                 hop += self.collective("all_gather", whole, d.tp, 1)
         p, v, steps = int(d.pp), int(d.vpp), int(d.gradient_accumulation_steps)
@@ -307,9 +297,7 @@ class ScalarStep:
         slack = [max(busy) - own for own in busy]
         return time + self.update(layers, slack, backward_window, forward_window) + host
 
-    def update(
-        self, layers: float, slack: list[float], backward_window: float, forward_window: float
-    ) -> float:
+    def update(self, layers: float, slack: list[float], backward_window: float, forward_window: float) -> float:
         m, d = self.model, self.d
         table = m.vocab_size * m.hidden_size / d.tp
         positions = m.seq_len * m.hidden_size / d.tp if m.position_embedding == "learned" else 0.0

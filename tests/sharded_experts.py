@@ -47,8 +47,7 @@ class Routing:
 def dense(weights: Weights, tokens: Array, routing: Routing) -> Array:
     """What the experts of each token make of it, (ranks, tokens, hidden)."""
     made = np.einsum(
-        "enth->neth",
-        np.stack([(tokens @ up) ** 2 @ down for up, down in zip(weights.up, weights.down, strict=True)]),
+        "enth->neth", np.stack([(tokens @ up) ** 2 @ down for up, down in zip(weights.up, weights.down, strict=True)])
     )
     picked = np.zeros((*tokens.shape[:2], len(weights.up)))
     np.put_along_axis(picked, routing.experts, routing.shares, axis=2)
@@ -97,8 +96,7 @@ class ExpertRanks:
     def forward(self, tokens: Array) -> Array:
         self.kept = self.arrived(tokens)
         made = [
-            {copy: self.expert_sum(rank, copy, row) for copy, row in own.items()}
-            for rank, own in enumerate(self.kept)
+            {copy: self.expert_sum(rank, copy, row) for copy, row in own.items()} for rank, own in enumerate(self.kept)
         ]
         return self.returned(made)
 
@@ -112,21 +110,14 @@ class ExpertRanks:
     def local(self, rank: int, copy: Copy) -> list[tuple[Array, Array, float]]:
         """Shards of the experts of a row that a rank holds."""
         first, (ups, downs) = rank // self.etp * self.each, self.shards[rank % self.etp]
-        return [
-            (ups[e], downs[e], share)
-            for e, share in self.routing.chosen(copy)
-            if first <= e < first + self.each
-        ]
+        return [(ups[e], downs[e], share) for e, share in self.routing.chosen(copy) if first <= e < first + self.each]
 
     def expert_sum(self, rank: int, copy: Copy, row: Array) -> Array:
         return sum((share * (row @ up) ** 2 @ down for up, down, share in self.local(rank, copy)), 0 * row)
 
     def expert_gradient(self, rank: int, copy: Copy, row: Array, gradient: Array) -> Array:
         return sum(
-            (
-                share * (2 * (row @ up) * (gradient @ down.T)) @ up.T
-                for up, down, share in self.local(rank, copy)
-            ),
+            (share * (2 * (row @ up) * (gradient @ down.T)) @ up.T for up, down, share in self.local(rank, copy)),
             0 * row,
         )
 
@@ -147,9 +138,7 @@ class ExpertRanks:
             packed = [np.array([own[rank][key] for key in keys[i]]) for i, rank in enumerate(group)]
             for rank, parts in zip(group, self.wires.all_gather(group, packed), strict=True):
                 found[rank] = {
-                    k: row
-                    for ks, rows in zip(keys, parts, strict=True)
-                    for k, row in zip(ks, rows, strict=True)
+                    k: row for ks, rows in zip(keys, parts, strict=True) for k, row in zip(ks, rows, strict=True)
                 }
         return found
 
@@ -220,8 +209,7 @@ class AllGather(ExpertRanks):
 
     def returned(self, made: list[Rows]) -> Array:
         parts = [
-            [np.array([own[Copy(source, t)] for t in range(self.tokens)]) for source in self.ranks]
-            for own in made
+            [np.array([own[Copy(source, t)] for t in range(self.tokens)]) for source in self.ranks] for own in made
         ]
         return np.stack(self.wires.reduce_scatter([*self.ranks], parts))
 
@@ -256,9 +244,7 @@ class TwoHops(ExpertRanks):
             for token in range(self.tokens):
                 copy = Copy(rank, token)
                 for between, ends in self.ways(rank, token).items():
-                    total = np.sum(
-                        [self.wires.send(there, between, sums[there][copy]) for there in ends], axis=0
-                    )
+                    total = np.sum([self.wires.send(there, between, sums[there][copy]) for there in ends], axis=0)
                     back.append((copy, self.wires.send(between, rank, total)))
         return self.added_up(back, self.weights.up.shape[1])
 

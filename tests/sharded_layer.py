@@ -21,9 +21,7 @@ from costmodel.training.run import RankRun
 Array = NDArray[np.float64]
 AXIS = {"sequence": 0, "column": 1}
 
-MODEL = ModelShape(
-    num_layers=1, hidden_size=8, num_attention_heads=4, head_size=3, ffn_hidden_size=20, seq_len=4
-)
+MODEL = ModelShape(num_layers=1, hidden_size=8, num_attention_heads=4, head_size=3, ffn_hidden_size=20, seq_len=4)
 
 
 def centred(x: Array) -> Array:

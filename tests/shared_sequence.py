@@ -144,8 +144,7 @@ class SharedSequence:
         """Keys and values of the whole sequence on every rank."""
         ranks = [self.group[at] for at in ring]
         keys, values = (
-            self.wires.all_gather(ranks, [own[part] for own in (self.held[at][1:] for at in ring)])
-            for part in (0, 1)
+            self.wires.all_gather(ranks, [own[part] for own in (self.held[at][1:] for at in ring)]) for part in (0, 1)
         )
         places = np.concatenate([self.held[at].places for at in ring])
         return [(np.concatenate(k), np.concatenate(v), places) for k, v in zip(keys, values, strict=True)]
@@ -157,9 +156,7 @@ class SharedSequence:
         for ring in self.rings:
             back = self.scattered_back if self.gathers else self.ring_back
             found.update(back(ring, shares))
-        columns = [
-            self.tokens_for_heads([found[at][part] for at in range(len(self.group))]) for part in range(3)
-        ]
+        columns = [self.tokens_for_heads([found[at][part] for at in range(len(self.group))]) for part in range(3)]
         return [Tokens(*each, np.zeros(0)) for each in zip(*columns, strict=True)]
 
     def gradients_at(self, at: int, shares: list[Array], block: Block) -> tuple[Array, Array, Array]:
@@ -188,9 +185,7 @@ class SharedSequence:
 
     def scattered_back(self, ring: list[int], shares: list[Array]) -> dict[int, Tokens]:
         """Keys are gathered again; the gradients of all are added up where the keys belong."""
-        found = [
-            self.gradients_at(at, shares, block) for at, block in zip(ring, self.gathered(ring), strict=True)
-        ]
+        found = [self.gradients_at(at, shares, block) for at, block in zip(ring, self.gathered(ring), strict=True)]
         ranks, count = [self.group[at] for at in ring], len(ring)
         keys, values = (
             self.wires.reduce_scatter(ranks, [np.split(own[part], count) for own in found]) for part in (1, 2)
@@ -200,11 +195,7 @@ class SharedSequence:
     def heads_for_tokens(self, shards: list[Tokens]) -> list[Tokens]:
         """Some heads of the tokens of all ranks inside a group, for all heads of a rank's own tokens."""
         columns = [self.heads_of([own[part] for own in shards]) for part in range(3)]
-        places = [
-            np.concatenate([shards[other].places for other in inside])
-            for inside in self.inside
-            for _ in inside
-        ]
+        places = [np.concatenate([shards[other].places for other in inside]) for inside in self.inside for _ in inside]
         return [Tokens(*each) for each in zip(*columns, places, strict=True)]
 
     def heads_of(self, arrays: list[Array]) -> list[Array]:

@@ -26,9 +26,7 @@ SMALL_RUN = {
     "tp": 4,
     "pp": 2,
 }
-TIMES = Sections.of(
-    attention=101e-9, mlp=203e-9, embedding=31e-9, gradient_forward=5e-9, gradient_backward=7e-9
-)
+TIMES = Sections.of(attention=101e-9, mlp=203e-9, embedding=31e-9, gradient_forward=5e-9, gradient_backward=7e-9)
 HIDDEN = 2 * 3 * 32 * 96  #: bytes of a micro-batch's hidden states
 
 
@@ -129,16 +127,12 @@ def test_all_mistakes_are_told_at_once():
     wrong = SMALL.replace("\n5\n", "\n6\n").replace("ALLGATHER", "ALLGATHERED").replace("pp: 3 ", "")
     with pytest.raises(DseError) as told:
         read_workload(wrong, "small.txt")
-    assert [line.split(": ")[0] for line in str(told.value).splitlines()] == [
-        f"small.txt:{line}" for line in (1, 2, 5)
-    ]
+    assert [line.split(": ")[0] for line in str(told.value).splitlines()] == [f"small.txt:{line}" for line in (1, 2, 5)]
 
 
 def test_checkpoints_repeat_the_forward_pass_of_rows():
     """From the row that starts a segment up to, not including, the one that initiates; the first alone."""
-    marked = SMALL.replace(
-        "checkpoints: 0 checkpoint_initiates: 0", "checkpoints: 2 1 2 checkpoint_initiates: 1 3"
-    )
+    marked = SMALL.replace("checkpoints: 0 checkpoint_initiates: 0", "checkpoints: 2 1 2 checkpoint_initiates: 1 3")
     file = read_workload(marked, "small.txt")
     repeated = (file.executed.time - file.workload.time)[0] * 1e9
     assert repeated[:, 0] == pytest.approx([0, 17000, 29000, 0, 0])
@@ -254,9 +248,7 @@ def test_one_stage_sends_no_messages():
 def test_placeholders_have_sizes_and_no_times():
     lines = lines_of(placeholder(small_run(sequence_parallel=1, recompute=1)))
     assert {line[2] for line in lines} == {"1", "0"}
-    column, norm = (
-        next(line for line in lines if line[0] == name) for name in ("attention_column", "embedding_norm")
-    )
+    column, norm = (next(line for line in lines if line[0] == name) for name in ("attention_column", "embedding_norm"))
     assert column[3:5] == ["ALLGATHER", str(2 * HIDDEN)]
     assert norm[3:5] == ["ALLREDUCE", str(2 * 1000 * 96)]
     assert len(lines) == 1 + 2 + 4 * (4 * 3 + 3) + 7

@@ -72,9 +72,7 @@ WRITTEN = {
 TIMES = nanoseconds(attention=101, mlp=203, embedding=31, gradient_forward=5, gradient_backward=7)
 PRODUCTS = nanoseconds(q_down=11, q_up=13, kv_down=17, kv_up=19, projection=41)
 FILES = [
-    (name, release)
-    for name, (_, digests) in WRITTEN.items()
-    for release in RELEASES[len(RELEASES) - len(digests) :]
+    (name, release) for name, (_, digests) in WRITTEN.items() for release in RELEASES[len(RELEASES) - len(digests) :]
 ]
 
 
@@ -134,13 +132,9 @@ def test_texts_of_before_the_first_release_come_from_their_parameters(name):
 def test_times_of_one_mode_are_not_those_of_the_other():
     """Before the first release rows with and without sequence parallelism are others."""
     (plain, whole, _), (shared, linear, _), _ = PUBLISHED.values()
-    with pytest.raises(
-        DseError, match="without sequence_parallel the rows are others; give their times as LayerTimes"
-    ):
+    with pytest.raises(DseError, match="without sequence_parallel the rows are others; give their times as LayerTimes"):
         prerelease(GeneratorRun.of(**plain), linear)
-    with pytest.raises(
-        DseError, match="with sequence_parallel the rows are others; give their times as LinearTimes"
-    ):
+    with pytest.raises(DseError, match="with sequence_parallel the rows are others; give their times as LinearTimes"):
         prerelease(GeneratorRun.of(**shared), whole)
     with pytest.raises(DseError, match="num_experts: the generator knew none"):
         prerelease(GeneratorRun.of(**shared | EXPERTS), linear)
@@ -158,10 +152,7 @@ def test_a_vocabulary_is_padded_as_the_release_pads_it():
     }
     times = PUBLISHED["G13B-M1-C01_GPT13B_megatron_tp8_pp1_mbs1_A100.txt"][1]
     tables = []
-    for rows in (
-        prerelease(GeneratorRun.of(**run), times),
-        measured(GeneratorRun.of(**run), Sections.of(**TIMES)),
-    ):
+    for rows in (prerelease(GeneratorRun.of(**run), times), measured(GeneratorRun.of(**run), Sections.of(**TIMES))):
         weights = rows.message_bytes.max() / 4
         tables.append((weights - 2048 * 8 - (4 + 2) * 8 * 8 / 4) / 8)
     assert tables == [2 * 32004 / 4, 4 * 32256 / 4]

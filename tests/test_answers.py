@@ -131,9 +131,7 @@ def test_a_search_begins_with_counts_and_the_fastest_layout(storage, capsys, mon
     assert lines[-2].startswith("Next   dse explain gpt3_175b_1024_a100")
 
 
-def test_a_search_of_machines_begins_with_the_fastest_and_the_cheapest_nearly_as_fast(
-    storage, capsys, monkeypatch
-):
+def test_a_search_of_machines_begins_with_the_fastest_and_the_cheapest_nearly_as_fast(storage, capsys, monkeypatch):
     out = printed(capsys, monkeypatch, commands(storage)["machine"], 200)
     text = " ".join(" ".join(answer(out)).split())
     front = Study.load("gpt_1t_codesign", storage=storage).pareto_front()
@@ -161,9 +159,7 @@ def test_an_evaluation_says_first_by_how_much_it_does_not_fit_and_what_would(sto
     over = readable(-record["margins"]["fits_in_memory_bytes"], "B")
     assert lines[1].startswith(f"Does not fit: {over} too much. tp 8, pp 4, dp 32, ")
     assert re.match(r"Instead: distributed_optimizer=true would fit, -\d\.\d % step time\.", lines[2])
-    assert lines[3].startswith(
-        "Interval: based on measured runs of this kind with this framework on this GPU"
-    )
+    assert lines[3].startswith("Interval: based on measured runs of this kind with this framework on this GPU")
     assert lines[4] == "Next   dse explain gpt3_175b_1024_a100 --set tp=8 --set pp=4"
     assert main(shlex.split(lines[4])[2:]) == 0
 
@@ -189,8 +185,7 @@ def test_an_explanation_begins_with_the_bottleneck_and_what_frees_memory(storage
 def test_a_comparison_begins_with_the_better_study_and_by_how_much(storage, capsys, monkeypatch):
     lines = answer(printed(capsys, monkeypatch, commands(storage)["compare"], 200))
     one, two = (
-        Study.load(name, storage=storage).pareto_front()
-        for name in ("plan_llama3_8b_8", "gpt3_175b_1024_a100")
+        Study.load(name, storage=storage).pareto_front() for name in ("plan_llama3_8b_8", "gpt3_175b_1024_a100")
     )
     times = sorted([one["step_time_s"].min(), two["step_time_s"].min()])
     change = 100 * (times[0] / times[1] - 1)

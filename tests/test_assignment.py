@@ -47,9 +47,7 @@ def test_many_graphs_at_once_are_each_by_itself(seed):
     links = [(a, b, rng.integers(0, 3, size=(sizes[a], sizes[b], points)).astype(float)) for a, b in pairs]
     least, choices = optima(costs, links)
     for point in range(points):
-        alone = optimum(
-            [cost[:, point] for cost in costs], [(a, b, cost[..., point]) for a, b, cost in links]
-        )
+        alone = optimum([cost[:, point] for cost in costs], [(a, b, cost[..., point]) for a, b, cost in links])
         assert (least[point], tuple(choices[:, point])) == (alone.cost, alone.choices)
 
 

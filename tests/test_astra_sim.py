@@ -67,9 +67,7 @@ def written(run):
     traces = {int(name.split(".")[1]): own for name, own in file.content.items() if name.endswith(".et")}
     groups = {name: tuple(ranks) for name, ranks in json.loads(file.content["groups.json"]).items()}
     lines = dict(re.findall(r"(\w+): \[ (.*) \]", file.content["network.yml"].decode()))
-    network = {
-        name: [*map(float, lines[name].split(", "))] for name in ("npus_count", "bandwidth", "latency")
-    }
+    network = {name: [*map(float, lines[name].split(", "))] for name in ("npus_count", "bandwidth", "latency")}
     own = {rank: decoded(traces[rank]) for rank in sorted(traces)}
     return {rank: nodes for rank, (_, nodes) in own.items()}, groups, network, own[0][0]["step_time_s"]
 
@@ -108,10 +106,7 @@ def test_nodes_are_those_that_the_simulator_issues(folder):
         assert all(other < node["id"] for node in nodes for other in node["after"])
         assert all(node["micros"] for node in of_type(nodes, COMPUTE))
         assert all(node["comm_size"] > 0 for node in nodes if node["type"] != COMPUTE)
-        assert all(
-            node["comm_type"] in (ALL_REDUCE, ALL_GATHER, REDUCE_SCATTER)
-            for node in of_type(nodes, COLLECTIVE)
-        )
+        assert all(node["comm_type"] in (ALL_REDUCE, ALL_GATHER, REDUCE_SCATTER) for node in of_type(nodes, COLLECTIVE))
 
 
 def test_every_message_of_a_rank_is_received(folder):
@@ -254,9 +249,7 @@ def test_a_folder_says_how_it_is_run(tmp_path, monkeypatch, small_space, capsys)
     assert "--comm-group-configuration=groups.json" in readme
 
 
-@pytest.mark.skipif(
-    "ASTRA_SIM" not in os.environ, reason="ASTRA_SIM names no AstraSim_Analytical_Congestion_Unaware"
-)
+@pytest.mark.skipif("ASTRA_SIM" not in os.environ, reason="ASTRA_SIM names no AstraSim_Analytical_Congestion_Unaware")
 @pytest.mark.parametrize("name", DESIGNS)
 def test_astra_sim_runs_it_in_the_time_of_the_step(name):
     line = compared(os.environ["ASTRA_SIM"], next(astra_sim_files(run_of(*DESIGNS[name]))))

@@ -16,10 +16,7 @@ from dse.searching.exact.exact_front import priced_design
         ({"tp": 8, "pp": 16, "dram_bandwidth": "100 GB/s"}, "memory traffic"),
         ({"tp": 8, "pp": 16, "node_bandwidth": "1 GB/s"}, "tensor-parallel communication"),
         ({"tp": 8, "pp": 16, "host_dispatch": "1 s"}, "kernel launches"),
-        (
-            {"tp": 1, "pp": 96, "global_batch_size": 32, "world_size": 96, "micro_batch_size": 8},
-            "the pipeline bubble",
-        ),
+        ({"tp": 1, "pp": 96, "global_batch_size": 32, "world_size": 96, "micro_batch_size": 8}, "the pipeline bubble"),
     ],
 )
 def test_the_starved_resource_is_the_bottleneck(pins, binds):

@@ -106,9 +106,7 @@ def test_side_by_side_a_layer_has_all_but_a_norm(name, request, toy_system):
     one, two = step(model, toy_system, design), step(other, toy_system, design)
     assert np.all(two.forward_time < one.forward_time)
     # A norm keeps its input, and what comes after it the norm's output: s b h elements of two bytes each.
-    kept = [
-        layer_memory(ranks_of(own, design), layer).kept for own, layer in ((model, DECODER), (other, LAYER))
-    ]
+    kept = [layer_memory(ranks_of(own, design), layer).kept for own, layer in ((model, DECODER), (other, LAYER))]
     masks = 1 if model.dropout else 0
     assert (kept[0] - kept[1]).tolist() == [3 * model.seq_len * model.hidden_size * (4 + masks)] * 3
 
@@ -253,9 +251,7 @@ def test_the_slowest_stage_paces_a_pipeline_of_unlike_stages(gpt, toy_system):
     assert step(spread, toy_system, design).step_time < step(heaped, toy_system, design).step_time
 
 
-@pytest.mark.parametrize(
-    ("layers", "pp", "vpp"), [(24, 4, 3), (24, 1, 1), (30, 4, 2), (7, 2, 1), (62, 32, 1)]
-)
+@pytest.mark.parametrize(("layers", "pp", "vpp"), [(24, 4, 3), (24, 1, 1), (30, 4, 2), (7, 2, 1), (62, 32, 1)])
 def test_every_layer_is_on_one_stage(layers, pp, vpp):
     """Of each kind as many as the model has; each stage in all as in closed form."""
     model = ModelShape(num_layers=layers, hidden_size=64, num_attention_heads=4)

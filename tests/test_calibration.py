@@ -119,9 +119,7 @@ def test_the_file_loads_and_prices_as_fitted(calibration, tmp_path):
     for name, value in calibration.system.quantities().items():
         np.testing.assert_array_equal(system.quantities()[name], value, err_msg=name)
     rows = compared(timed(STEPS_OF_ONE_NODE), str(path))
-    np.testing.assert_allclose(
-        [np.log1p(one.error) for one in rows], calibration.stages[-1].after, atol=1e-12
-    )
+    np.testing.assert_allclose([np.log1p(one.error) for one in rows], calibration.stages[-1].after, atol=1e-12)
     changed = {*SHIPPED.read_text().splitlines()} - {*calibration.text.splitlines()}
     assert len(changed) == len(told) + 1  # and the description
 
@@ -179,9 +177,7 @@ def test_constants_are_written_where_they_stand():
     constants = {at: {"value": value, "kind": "fitted", "source": 'a "fit"'} for at, value in new.items()}
     changed = with_constants(text, "own", constants, "mine")
     system = read_system(parse(changed, "own"), "own")
-    found = [
-        system.quantities()[name].item() for name in ("clock", "mx_speedup", "software_pointwise_kernels")
-    ]
+    found = [system.quantities()[name].item() for name in ("clock", "mx_speedup", "software_pointwise_kernels")]
     assert found == [2e9, 3, 4]
     assert changed.count("#") == text.count("#")
 

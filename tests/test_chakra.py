@@ -129,13 +129,8 @@ def test_collectives_of_tensor_parallel_layers_have_their_bytes():
     model, traces = run.model, read(run)
     whole = model.seq_len * model.hidden_size * 2 * (2 * model.num_layers / 4)
     first = of_type(traces[16][1], COLLECTIVE, "forward 0 ")
-    assert {node["comm_type"]: node["comm_size"] for node in first} == {
-        ALL_GATHER: whole / 8,
-        REDUCE_SCATTER: whole,
-    }
-    assert {node["comm_size"] for node in of_type(traces[16][1], SEND)} == {
-        model.seq_len * model.hidden_size * 2 / 8
-    }
+    assert {node["comm_type"]: node["comm_size"] for node in first} == {ALL_GATHER: whole / 8, REDUCE_SCATTER: whole}
+    assert {node["comm_size"] for node in of_type(traces[16][1], SEND)} == {model.seq_len * model.hidden_size * 2 / 8}
 
 
 def test_experts_exchange_the_copies_of_their_tokens():
@@ -167,13 +162,7 @@ def test_gradients_are_summed_up_before_the_update():
 
 
 @pytest.mark.parametrize(
-    "name",
-    [
-        "llama3_70b_64_h100_fsdp",
-        "mixtral_8x22b_128_h100",
-        "llama3_405b_16384_h100_131k",
-        "qwen3_235b_256_gb200",
-    ],
+    "name", ["llama3_70b_64_h100_fsdp", "mixtral_8x22b_128_h100", "llama3_405b_16384_h100_131k", "qwen3_235b_256_gb200"]
 )
 def test_designs_of_other_spaces_have_traces(name):
     """Sharded weights, experts, long sequences: what is exchanged has a size, and a replay ends in time."""

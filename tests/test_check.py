@@ -125,9 +125,7 @@ def test_what_somebody_changed_in_the_database_is_found(forged, study, capsys):
 def test_a_forged_step_is_not_believed_when_a_search_goes_on(study):
     forge(study, "a value")
     again = Study.load("small", storage=study.storage)
-    with pytest.raises(
-        DseError, match=r"trial 7: step_time_s: 1 ms stored, the cost model gives .* s \(1 of 20"
-    ):
+    with pytest.raises(DseError, match=r"trial 7: step_time_s: 1 ms stored, the cost model gives .* s \(1 of 20"):
         again.run(30)
 
 
@@ -177,9 +175,7 @@ def test_what_a_refusal_proposes_begins_anew(study, small_space, tmp_path, monke
 def test_trials_that_were_accepted_by_an_earlier_version_are_not_looked_at(study):
     forge(study, "a value")
     with Store(study.storage, "write") as store:
-        store.set_user_attrs(
-            study._stored.study_id, {"dse:accepted": 20, "dse:digest": {}, "dse:revision": 1}
-        )
+        store.set_user_attrs(study._stored.study_id, {"dse:accepted": 20, "dse:digest": {}, "dse:revision": 1})
     Study.load("small", storage=study.storage).run(24)
     assert {own.trial for own in differing(Study.load("small", storage=study.storage))} == {7}
 
@@ -188,10 +184,7 @@ def test_another_system_is_another_study_and_both_values_are_named(study, small_
     text = Space.from_text(small_space).text
     assert "1.41 GHz" in text
     for other, what in (
-        (
-            Space.from_text(text.replace("1.41 GHz", "1.5 GHz")),
-            r"system\S*clock: 1.41 GHz stored, 1.5 GHz now",
-        ),
+        (Space.from_text(text.replace("1.41 GHz", "1.5 GHz")), r"system\S*clock: 1.41 GHz stored, 1.5 GHz now"),
         (Space.from_text(text).set_to({"clock": "1.5 GHz"}), "given.clock: none stored, 1.5 GHz now"),
     ):
         with pytest.raises(DseError, match=rf"searches another space \(differs in \w+\): {what}; continue"):

@@ -178,16 +178,8 @@ def test_version(capsys):
         ("setup.txt", ["--profile", "native"], "is a DFModel set-up; leave out --profile native"),
         ("setup.txt", ["--format", "trace"], "a DFModel set-up has no trace; use table, json"),
         ("setup.txt", ["--profile", "simai", "--resolve"], "is a DFModel set-up; leave out --profile simai"),
-        (
-            "other.txt",
-            ["--profile", "simai", "--resolve"],
-            "is an AICB workload, which does not take --resolve",
-        ),
-        (
-            "lstm.yaml",
-            ["--tile-size", "best"],
-            "is a DeepFlow configuration, which does not take --tile-size",
-        ),
+        ("other.txt", ["--profile", "simai", "--resolve"], "is an AICB workload, which does not take --resolve"),
+        ("lstm.yaml", ["--tile-size", "best"], "is a DeepFlow configuration, which does not take --tile-size"),
     ],
 )
 def test_options_of_other_files_are_refused(file, options, message, tmp_path, capsys):

@@ -58,26 +58,12 @@ def test_json_is_one_object_of_the_contract(folder, capsys):
     study = json.loads(capsys.readouterr().out)
     assert study.pop("certificate")["hypervolume_ratio"] <= 1
     assert list(study) == [
-        *(
-            "study",
-            "space",
-            "directions",
-            "n_complete",
-            "n_infeasible",
-            "n_designs_priced",
-            "hypervolume",
-            "front",
-        )
+        *("study", "space", "directions", "n_complete", "n_infeasible", "n_designs_priced", "hypervolume", "front")
     ]
     assert (study["study"], study["space"], study["n_complete"]) == ("small", "small", 20)
     assert study["directions"] == {"step_time_s": "minimize", "peak_memory_bytes": "minimize"}
     for design in study["front"]:
-        assert list(design) == [
-            *("trial", "params", "values", "margins"),
-            "breakdown",
-            "designs_priced",
-            *RECORD_KEYS,
-        ]
+        assert list(design) == [*("trial", "params", "values", "margins"), "breakdown", "designs_priced", *RECORD_KEYS]
         assert design["params"].keys() == {"tp", "pp", "recompute"}
         assert design["margins"]["fits_bytes"] >= 0
         assert design["values"]["step_time_s"] == design["breakdown"]["step_time_s"]
@@ -165,9 +151,7 @@ def test_out_writes_tables_history_and_summary(folder, capsys):
 def test_out_that_cannot_be_written_is_refused_before_the_search(folder, capsys):
     (folder / "file").write_text("")
     assert main(["search", "small.yaml", "--budget", "10", "--out", "file/out"]) == 1
-    assert capsys.readouterr().err == (
-        "dse: file/out: cannot be created (Not a directory); name another folder\n"
-    )
+    assert capsys.readouterr().err == ("dse: file/out: cannot be created (Not a directory); name another folder\n")
     assert not (folder / "dse.db").exists()
 
 

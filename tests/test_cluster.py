@@ -52,16 +52,7 @@ def test_a_lost_worker_loses_nothing(address, tmp_path):
 
 
 def test_the_command_takes_a_cluster(address, capsys):
-    command = [
-        "enumerate",
-        "gpt3_175b_1024_a100",
-        "--backend",
-        "dask",
-        "--scheduler",
-        address,
-        "--format",
-        "csv",
-    ]
+    command = ["enumerate", "gpt3_175b_1024_a100", "--backend", "dask", "--scheduler", address, "--format", "csv"]
     assert main(command) == 0
     assert capsys.readouterr().out.startswith("tp,pp,vpp")
 

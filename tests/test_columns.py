@@ -37,10 +37,7 @@ def test_every_name_has_a_meaning(name):
 def test_every_name_that_formulas_of_the_space_use_is_listed(name):
     space = Space.load(name)
     words = {word for column in space.names.values() for word in column.words}
-    formulas = [
-        *(rule.expression for rule in (*space.rules, *space.limits)),
-        *(d.expression for d in space.derived),
-    ]
+    formulas = [*(rule.expression for rule in (*space.rules, *space.limits)), *(d.expression for d in space.derived)]
     used = set().union(*(Expression.parse(text).names for text in formulas)) - words
     assert used <= {one.name for one in listed_names(space)}
 
@@ -56,9 +53,7 @@ def test_a_table_has_groups_and_a_word_narrows_it(capsys):
 
 def test_every_format_holds_the_same_names(capsys):
     rows = json.loads(printed(capsys, "columns", "gpt_1t_codesign", "--format", "json"))["columns"]
-    assert [
-        *csv.DictReader(io.StringIO(printed(capsys, "columns", "gpt_1t_codesign", "--format", "csv")))
-    ] == rows
+    assert [*csv.DictReader(io.StringIO(printed(capsys, "columns", "gpt_1t_codesign", "--format", "csv")))] == rows
     assert {"group": "parameters", "name": "cores", "unit": "-", "value": "64, 96, 128, 160, 192",
             "meaning": "cores of a chip"} in rows  # fmt: skip
 
@@ -82,11 +77,7 @@ def test_tables_have_the_columns_that_are_named(table):
     shown = table("pareto", "small", "--columns", "mfu,tp,bubble_time,dp,fits")
     *_, heading = (line for line in shown.splitlines() if "trial" in line)
     assert heading.split() == ["trial", "mfu", "tp", "time", "dp", "fits"]
-    rows = [
-        *csv.DictReader(
-            io.StringIO(table("trials", "small", "--columns", "mfu,step_time", "--format", "csv"))
-        )
-    ]
+    rows = [*csv.DictReader(io.StringIO(table("trials", "small", "--columns", "mfu,step_time", "--format", "csv")))]
     assert [*rows[0]] == ["trial", "mfu", "step_time_s"]
     assert len(rows) == 30
 

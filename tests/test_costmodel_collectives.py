@@ -77,9 +77,7 @@ def test_bandwidth_climbs_with_the_message(toy_system):
     quick = with_tiers(toy_system, latency=0.0, launch=0.0, in_switch=0.0)
     climbing = with_tiers(quick, ramp=1e7)
     sizes = 2.0 ** np.arange(4, 40)
-    rate = [
-        time_of("all_gather", size, 4, quick) / time_of("all_gather", size, 4, climbing) for size in sizes
-    ]
+    rate = [time_of("all_gather", size, 4, quick) / time_of("all_gather", size, 4, climbing) for size in sizes]
     assert rate[0] == pytest.approx(0.5, rel=1e-5)
     assert (np.diff(rate) > 0).all()
     lost = time_of("all_gather", 1e15, 4, climbing) - time_of("all_gather", 1e15, 4, quick)
@@ -119,9 +117,7 @@ def test_switches_that_reduce_move_each_message_once(toy_system):
     node = toy_system.network[0]
     expected = 6 * node.latency + 5 / 4 * 1e9 / (node.bandwidth * node.efficiency) + node.launch
     assert time_of("all_reduce", 1e9, 4, toy_system) == pytest.approx(expected)
-    assert time_of("all_reduce", 1e9, 4, toy_system) < time_of(
-        "all_reduce", 1e9, 4, without_switches(toy_system)
-    )
+    assert time_of("all_reduce", 1e9, 4, toy_system) < time_of("all_reduce", 1e9, 4, without_switches(toy_system))
 
 
 @pytest.mark.parametrize(
@@ -140,9 +136,7 @@ def test_groups_are_placed_node_after_node(group, stride, nodes, toy_system):
     assert [count.item() for count in subgroups] == [group, nodes, 1]
 
 
-@pytest.mark.parametrize(
-    ("group", "stride", "nodes"), [(4, 1, 0), (12, 1, 3), (8, 2, 4), (5, 8, 5), (64, 1, 16)]
-)
+@pytest.mark.parametrize(("group", "stride", "nodes"), [(4, 1, 0), (12, 1, 3), (8, 2, 4), (5, 8, 5), (64, 1, 16)])
 def test_a_ring_leaves_each_node_once(group, stride, nodes, toy_system):
     """Every rank sends 2 (n-1)/n of the message; of n hops, one per node goes over the fabric."""
     system = without_switches(toy_system)

@@ -28,12 +28,7 @@ DEEPFLOW_RELOADS = [
 
 
 def test_tile_edges_match_the_deepflow_log():
-    assert tile_edge(np.array([9.2201 * 2**20, 55.3206 * 2**20, 0.0, -1.0]), 4.0).tolist() == [
-        512,
-        2048,
-        0,
-        0,
-    ]
+    assert tile_edge(np.array([9.2201 * 2**20, 55.3206 * 2**20, 0.0, -1.0]), 4.0).tolist() == [512, 2048, 0, 0]
 
 
 @pytest.mark.parametrize(("shape", "l2", "shared"), DEEPFLOW_RELOADS)
@@ -61,10 +56,7 @@ def test_optimizer_work_matches_the_deepflow_log():
 
 
 def test_work_is_two_per_multiply_add(toy_system):
-    assert (
-        gemm_cost(product(640, 96, 1111, batch=3), toy_system, element_bytes=2.0).flops
-        == 2 * 640 * 96 * 1111 * 3
-    )
+    assert gemm_cost(product(640, 96, 1111, batch=3), toy_system, element_bytes=2.0).flops == 2 * 640 * 96 * 1111 * 3
 
 
 def test_a_large_product_runs_near_the_sustained_rate(toy_system):

@@ -99,8 +99,7 @@ def test_flops_match_narayanan_2021_equation_3(num_layers, hidden_size, heads, _
 def test_parameters_and_flops_of_rows_are_those_of_closed_forms(model):
     """Narayanan et al. 2021, and its like for grouped queries and gated MLPs, letter by letter."""
     h, f, s, v, layers = (
-        getattr(model, name)
-        for name in ("hidden_size", "ffn_hidden_size", "seq_len", "vocab_size", "num_layers")
+        getattr(model, name) for name in ("hidden_size", "ffn_hidden_size", "seq_len", "vocab_size", "num_layers")
     )
     queries, keys = model.num_attention_heads * model.head_size, model.num_query_groups * model.head_size
     up = 2 if model.gated_mlp else 1
@@ -143,9 +142,7 @@ def test_memory_matches_korthikanti_2022_figure_1(shape, layout, gibibytes):
     none, selective, states = gibibytes
     assert (kept / 2**30).tolist() == pytest.approx([none, selective], rel=1e-12)
     # The figure counts 18 bytes for each of the 12 l h^2 weights of the layers.
-    bytes_per_weight = (
-        MIXED_PRECISION.element_bytes + MIXED_PRECISION.gradient_bytes + MIXED_PRECISION.state_bytes
-    )
+    bytes_per_weight = MIXED_PRECISION.element_bytes + MIXED_PRECISION.gradient_bytes + MIXED_PRECISION.state_bytes
     weights = model.num_layers * sum(map(model.weights, DECODER.kernels)) / (tp * pp)
     assert weights * bytes_per_weight / 2**30 == pytest.approx(states, rel=1e-12)
 
@@ -163,9 +160,7 @@ def test_memory_matches_korthikanti_2022_figure_1(shape, layout, gibibytes):
 )
 def test_activations_match_korthikanti_2022_table_2(recompute, sequence_parallel, per_sbh):
     model = gpt(48, 6144, 64)
-    design = DesignPoints.of(
-        tp=8, attention="unfused", recompute=recompute, sequence_parallel=sequence_parallel
-    )
+    design = DesignPoints.of(tp=8, attention="unfused", recompute=recompute, sequence_parallel=sequence_parallel)
     kept = kept_by_a_layer(model, design)
     assert kept / (model.seq_len * model.hidden_size) == pytest.approx(per_sbh, rel=1e-14)
 

@@ -89,9 +89,7 @@ def test_chips_that_are_sold_draw_as_measured_whatever_their_clock(name):
 
 
 # Board power of the data sheets, adapters and switches' share (30 and 60 W) left out. [W]
-@pytest.mark.parametrize(
-    ("name", "watts"), [("a100_80g_dgx", 400), ("h100_80g_dgx", 700), ("h200_141g_dgx", 700)]
-)
+@pytest.mark.parametrize(("name", "watts"), [("a100_80g_dgx", 400), ("h100_80g_dgx", 700), ("h200_141g_dgx", 700)])
 def test_a_busy_board_draws_its_rated_power(name, watts):
     system = load_system(name)
     fabric = system.network[-1]
@@ -109,9 +107,7 @@ def test_peak_rates_are_those_of_the_data_sheets(name, teraflops):
 
 
 # Die sizes that NVIDIA prints. [mm2]
-@pytest.mark.parametrize(
-    ("name", "area"), [("a100_80g_dgx", 826), ("h100_80g_dgx", 814), ("v100_32g_dgx2", 815)]
-)
+@pytest.mark.parametrize(("name", "area"), [("a100_80g_dgx", 826), ("h100_80g_dgx", 814), ("v100_32g_dgx2", 815)])
 def test_die_areas_are_those_of_the_makers(name, area):
     assert die_area(load_system(name)) * 1e6 == pytest.approx(area, rel=0.005)
 

@@ -56,9 +56,7 @@ def test_memory_equals_a_scalar_recomputation(model_name, request, toy_system):
     rows = [ScalarStep(model, toy_system, sample, row) for row in range(sample.num_points)]
     expected = [row.memory() for row in rows]
     for name in expected[0]:
-        np.testing.assert_allclose(
-            getattr(found, name), [e[name] for e in expected], rtol=1e-12, err_msg=name
-        )
+        np.testing.assert_allclose(getattr(found, name), [e[name] for e in expected], rtol=1e-12, err_msg=name)
     reserved = [row.reserved() for row in rows]
     np.testing.assert_allclose(found.reserved_memory, reserved, rtol=1e-12)
     whole = [sum(e.values()) + own for e, own in zip(expected, reserved, strict=True)]

@@ -231,29 +231,17 @@ MISTAKES = [
     ("l2: 5 fJ/bit", "", "energy: l2: missing"),
     ("l2: 5 fJ/bit", "l2: 5 fJ", "energy.l2: '5 fJ': expected a number and a unit, such as '4 pJ/B'"),
     ("hidden: {kind: none", "hidden: {kind: cr, dim1: 6", "hidden.dim1: 6 is neither 2 nor a multiple of 4"),
-    (
-        "hidden: {kind: none",
-        "hidden: {kind: rc, dim1: 3",
-        "dim1: 3 does not divide the batch of a data shard",
-    ),
+    ("hidden: {kind: none", "hidden: {kind: rc, dim1: 3", "dim1: 3 does not divide the batch of a data shard"),
     ("hidden: {kind: none", "hidden: {kind: rc, dim2: 6", "dim2: 6 is neither 1, 2 nor a multiple of gates"),
     ("softmax: {kind: none", "softmax: {kind: cr, dim1: 5", "softmax.dim1: 5 does not divide hidden_size"),
     ("softmax: {kind: none", "softmax: {dim1: 5", "softmax.kind: none: dim1 and dim2 are 1"),
-    (
-        "projection: {kind: none",
-        "projection: {kind: cr, dim1: 5",
-        "projection.dim1: 5 does not divide hidden",
-    ),
+    ("projection: {kind: none", "projection: {kind: cr, dim1: 5", "projection.dim1: 5 does not divide hidden"),
     (
         "projection: {kind: none",
         "projection: {kind: rc, dim1: 7",
         "projection.dim1: 7 does not divide the tokens of a data shard",
     ),
-    (
-        "projection: {kind: none",
-        "projection: {kind: rc, dim2: 3",
-        "projection.dim2: 3 does not divide projection_size",
-    ),
+    ("projection: {kind: none", "projection: {kind: rc, dim2: 3", "projection.dim2: 3 does not divide projection_size"),
     ("hlp: 1", "hlp: 3", "parallelism.hlp: 3 does not divide num_layers"),
     ("topology: mesh", "topology: mash", "network.topology: 'mash' is not a value; did you mean 'mesh'?"),
     ("gates: 4", "gtes: 4", "workload.gtes: unknown key; did you mean 'gates'?"),
@@ -297,9 +285,7 @@ def with_shares(tmp_path: Path, shares: tuple[float, ...], **others: str) -> Pat
 
 
 @pytest.mark.parametrize(("shares", "total", "printed"), SURPLUS)
-def test_shares_beyond_the_power_are_priced_as_the_reference_does_and_told(
-    shares, total, printed, tmp_path, capsys
-):
+def test_shares_beyond_the_power_are_priced_as_the_reference_does_and_told(shares, total, printed, tmp_path, capsys):
     path = with_shares(tmp_path, shares)
     assert main(["cost", str(path), "--format", "json"]) == 0
     told = capsys.readouterr()
@@ -324,9 +310,7 @@ def test_only_links_that_exist_count_against_the_power(tmp_path, capsys):
 def test_shares_are_of_the_power_whatever_they_sum_to():
     """Half of the shares of twice the power are the same chip, beyond the power or within it."""
     names = ("core", "dram", "l2", "shared_memory", "link")
-    shares = {
-        f"{name}_fraction": share for name, share in zip(names, (0.9, 0.3, 0.2, 0.25, 0.1), strict=True)
-    }
+    shares = {f"{name}_fraction": share for name, share in zip(names, (0.9, 0.3, 0.2, 0.25, 0.1), strict=True)}
     over = price(probe(**shares, dp=2)).figures()
     within = price(probe(**{name: share / 2 for name, share in shares.items()}, tdp=600, dp=2)).figures()
     assert {name: values.tolist() for name, values in over.items()} == {
@@ -386,9 +370,7 @@ def test_machines_without_a_part_are_priced_beside_the_others():
 
 def test_guards_say_which_shards_do_not_divide():
     broken = broken_guards(probe(hidden_kind=[CR, CR, RC], hidden_dim1=[2, 3, 8], hidden_dim2=[1, 1, 8]))
-    assert [name for name, rows in broken.items() if np.any(rows)] == [
-        "hidden.dim1: is neither 2 nor a multiple of 4"
-    ]
+    assert [name for name, rows in broken.items() if np.any(rows)] == ["hidden.dim1: is neither 2 nor a multiple of 4"]
     assert broken["hidden.dim1: is neither 2 nor a multiple of 4"].tolist() == [False, True, False]
 
 

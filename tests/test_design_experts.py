@@ -59,8 +59,7 @@ def test_rows_are_those_of_aicbs_own_generator():
     model = load_model("deepseek_v3")
     shape = {"tp": 2, "ep": 8, "micro_batch_size": 1, "sequence_parallel": 1}
     run = run_of(
-        "deepseek_v3",
-        {**shape, "etp": 2, "dp": 16, "gradient_accumulation_steps": 2, "precision": "fp8_blockwise"},
+        "deepseek_v3", {**shape, "etp": 2, "dp": 16, "gradient_accumulation_steps": 2, "precision": "fp8_blockwise"}
     )
     names = (
         "num_layers", "hidden_size", "ffn_hidden_size", "seq_len", "vocab_size", "num_attention_heads",
@@ -87,9 +86,7 @@ def test_rows_are_those_of_aicbs_own_generator():
     different = set()
     for line, other in zip(body[prologue:], theirs[prologue:], strict=True):
         assert [line[at] for at in (3, 6, 9)] == [other[at] for at in (3, 6, 9)]
-        different |= {
-            (line[0], at, float(line[at]) / float(other[at])) for at in (4, 7) if line[at] != other[at]
-        }
+        different |= {(line[0], at, float(line[at]) / float(other[at])) for at in (4, 7) if line[at] != other[at]}
     assert different == {("mlp_moelayer", 7, 33 / 64)}  # gradients go to experts in 8 bits, too
 
 
@@ -108,11 +105,7 @@ REFUSED = [
     ("mixtral_8x22b", {"tp": 4, "ep": 2, "etp": 2, "dp": 2}, "take etp: 1"),
     ("deepseek_v3", {"recompute": "full", "recompute_layers": 2}, "leave out recompute_layers"),
     ("gpt_oss_20b", {}, "layers of attention and an MLP, all alike, or of latent attention and experts"),
-    (
-        "qwen3_next_80b_a3b",
-        {},
-        "layers of attention and an MLP, all alike, or of latent attention and experts",
-    ),
+    ("qwen3_next_80b_a3b", {}, "layers of attention and an MLP, all alike, or of latent attention and experts"),
 ]
 
 
@@ -126,11 +119,7 @@ def test_experts_that_gather_nothing_send_nothing_over_tensor_parallel_ranks():
     """Without shares of experts tokens are sent alone; replicas of whole experts reduce apart from others."""
     rows = design_workload(run_of("mixtral_8x22b", GROUPED))
     gathers = [
-        [
-            line.split("\t")[3]
-            for line in workload_file(rows, point=point).text.splitlines()
-            if "moelayer" in line
-        ][:5]
+        [line.split("\t")[3] for line in workload_file(rows, point=point).text.splitlines() if "moelayer" in line][:5]
         for point in range(3)
     ]
     alone, shared = (["ALLGATHER", "ALLTOALL_EP", *both, "ALLTOALL_EP"] for both in (

@@ -171,12 +171,7 @@ def searched(tmp_path, monkeypatch, small_space):
     (tmp_path / "small.yaml").write_text(small_space)
     search = ["search", "small.yaml", "--budget", "24"]
     assert main([*search, "--study", "native", "--out", "n", "--emit", "aicb"]) == 0
-    assert (
-        main(
-            [*search, "--study", "simai", "--profile", "simai", "--out", "s", "--emit", "aicb", "--emit-all"]
-        )
-        == 0
-    )
+    assert main([*search, "--study", "simai", "--profile", "simai", "--out", "s", "--emit", "aicb", "--emit-all"]) == 0
     return tmp_path
 
 
@@ -191,9 +186,7 @@ def test_a_search_emits_workloads_and_compares_profiles(searched, capsys):
     assert main(["export", "native", "--trial", str(front[0]), "-o", "best.txt"]) == 0
     assert main(["export", "native"]) == 0
     best = (searched / "best.txt").read_text()
-    assert (
-        capsys.readouterr().out == best == (searched / "n" / "aicb" / f"trial_{front[0]:05d}.txt").read_text()
-    )
+    assert capsys.readouterr().out == best == (searched / "n" / "aicb" / f"trial_{front[0]:05d}.txt").read_text()
 
     study = Study.load("simai")
     assert study.profile == "simai"
@@ -207,9 +200,7 @@ def test_a_search_emits_workloads_and_compares_profiles(searched, capsys):
     ranks = [design["ranks"]["native"] for design in found["designs"]]
     assert ranks == sorted(ranks)
     assert main(["compare", "simai"]) == 0
-    assert "Under native, the step time of the same design changes by" in " ".join(
-        capsys.readouterr().out.split()
-    )
+    assert "Under native, the step time of the same design changes by" in " ".join(capsys.readouterr().out.split())
 
 
 def test_equal_costs_share_the_middle_of_their_ranks():
@@ -353,10 +344,7 @@ FIRST_WITH_GPUS = "cost small.txt --profile simai-2024-10 --busbw busbw.yaml --g
 
 def test_the_first_revision_needs_every_token_at_its_place(priced, capsys):
     (priced / "small.txt").write_text(SMALL.replace("all_gpus: 96 ", ""))
-    assert (
-        main(["cost", "small.txt", "--profile", "simai-2024-10", "--busbw", "busbw.yaml", "--gpus", "96"])
-        == 1
-    )
+    assert main(["cost", "small.txt", "--profile", "simai-2024-10", "--busbw", "busbw.yaml", "--gpus", "96"]) == 1
     assert "small.txt:1: all_gpus: missing; simai-2024-10 needs them" in capsys.readouterr().err
 
 
@@ -388,17 +376,7 @@ def test_a_row_on_which_simai_never_ends_is_noted(monkeypatch, tmp_path, small_s
     monkeypatch.chdir(tmp_path)
     one = small_space.replace("world_size: 64", "world_size: 1")
     (tmp_path / "one.yaml").write_text(one)
-    slow = [
-        "--set",
-        "dram_bandwidth=100GB/s",
-        "--study",
-        "slow",
-        "--out",
-        "out",
-        "--emit",
-        "aicb",
-        "--emit-all",
-    ]
+    slow = ["--set", "dram_bandwidth=100GB/s", "--study", "slow", "--out", "out", "--emit", "aicb", "--emit-all"]
     main(["search", "one.yaml", "--budget", "1", *slow])
     assert "trial_00000.txt: row grad_param_compute: a time of 2^31 ns or more" in capsys.readouterr().err
     assert main(["export", "slow", "--trial", "0", "-o", "workload.txt"]) == 0

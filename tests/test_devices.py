@@ -127,10 +127,7 @@ def test_large_products_are_as_fast_as_the_fastest_that_was_timed(row):
     edges = (4096.0, 8192.0, 16384.0, 20480.0)
     shapes = [(m, n, k) for m in edges for n in edges for k in edges]
     products = Gemms.stack(
-        [
-            (Label(f"{place}", "forward", "layer"), (*shape, 1.0, 2.0, 1.0))
-            for place, shape in enumerate(shapes)
-        ]
+        [(Label(f"{place}", "forward", "layer"), (*shape, 1.0, 2.0, 1.0)) for place, shape in enumerate(shapes)]
     )
     cost = gemm_cost(products, load_system(row["system"]), element_bytes=2.0)
     best = (cost.flops / cost.time).max() / 1e12
@@ -147,11 +144,7 @@ def test_a_step_of_llama_3_8b_is_plausible(name):
     """
     model, system = load_model("llama3_8b"), load_system(name)
     layouts = [
-        (tp, mbs, recompute, zero)
-        for tp in (1, 2, 4, 8)
-        for mbs in (1, 2)
-        for recompute in (0, 1)
-        for zero in (1, 3)
+        (tp, mbs, recompute, zero) for tp in (1, 2, 4, 8) for mbs in (1, 2) for recompute in (0, 1) for zero in (1, 3)
     ]
     tp, mbs, recompute, zero = map(np.array, zip(*layouts, strict=True))
     design = DesignPoints.of(

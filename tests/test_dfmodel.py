@@ -172,13 +172,7 @@ def test_choices_of_published_runs_are_among_the_best(name, backward):
 def test_megatrons_tensor_parallelism_comes_out(layer):
     """Shoeybi et al. 2019: the first product of a pair by columns of its weight (here m), the second by k."""
     found = dict(zip(layer.names, sharding_words(least_moving(layer).choices), strict=True))
-    assert [found[name] for name in ("Q", "PROJ_GEMM", "FFN0", "GeLU", "FFN1")] == [
-        "outer",
-        "k",
-        "m",
-        "m",
-        "k",
-    ]
+    assert [found[name] for name in ("Q", "PROJ_GEMM", "FFN0", "GeLU", "FFN1")] == ["outer", "k", "m", "m", "k"]
 
 
 def random_graph(rng: np.random.Generator) -> DfmodelGraph:
@@ -251,9 +245,7 @@ def test_generations_agree_where_the_later_is_told_to_double(layer, chosen):
     setup = three_dimensions(8, 16, 32)
     first = evaluate(layer, setup, chosen, generation="gen1").iteration_time
     doubled = replace(setup, doubled=True)
-    assert evaluate(layer, doubled, chosen, generation="gen3").iteration_time == pytest.approx(
-        first, rel=1e-14
-    )
+    assert evaluate(layer, doubled, chosen, generation="gen3").iteration_time == pytest.approx(first, rel=1e-14)
     assert evaluate(layer, doubled, chosen, generation="gen2b").iteration_time < first
     assert evaluate(layer, setup, chosen, generation="gen2a").iteration_time < first
 
@@ -265,9 +257,7 @@ def test_a_batch_prices_each_design_as_alone():
     setup = replace(three_dimensions(8, 16, 32), hidden_size=hidden, num_layers=np.array([32.0, 96.0, 128.0]))
     together = evaluate(batch, setup, sharding, generation="gen1").iteration_time
     alone = [
-        evaluate(
-            layer_graph(h, n, 2048), setup.take(np.array([i])), sharding, generation="gen1"
-        ).iteration_time
+        evaluate(layer_graph(h, n, 2048), setup.take(np.array([i])), sharding, generation="gen1").iteration_time
         for i, (h, n) in enumerate(zip(hidden, heads, strict=True))
     ]
     assert together.tolist() == pytest.approx(np.concatenate(alone).tolist(), rel=1e-14)
@@ -333,22 +323,9 @@ def network(topology: str, **changes: object) -> Setup:
     dims = topology.count("_") + 1
     sizes = dict(zip("xyz", ([size] for size in SHAPES[dims]), strict=True))
     one = {name: [1e-9] for name in ("link_price", "x_link_power", "y_link_power", "z_link_power")}
-    columns = {
-        **GPT_1T.columns(),
-        **sizes,
-        **one,
-        "num_chips": [30],
-        "x_bandwidth": [7e9],
-        "y_bandwidth": [11e9],
-    }
+    columns = {**GPT_1T.columns(), **sizes, **one, "num_chips": [30], "x_bandwidth": [7e9], "y_bandwidth": [11e9]}
     zero = {name: [0] for name in ("dram_price", "dram_power", "accelerator_price", "accelerator_power")}
-    columns |= {
-        **zero,
-        "z_bandwidth": [13e9],
-        "switch_price": [1000e-9],
-        "switch_power": [1000e-9],
-        **changes,
-    }
+    columns |= {**zero, "z_bandwidth": [13e9], "switch_price": [1000e-9], "switch_power": [1000e-9], **changes}
     return Setup.of(topology=topology, roles=ROLES[dims], **columns)
 
 
@@ -386,8 +363,7 @@ def test_domains_of_high_bandwidth_reduce_in_two_steps():
 def test_domains_are_a_ring_where_they_hold_a_group_or_one_chip():
     """Of 8 chips: the fast links alone from 8 chips a domain on, the slow ones alone from 1."""
     wide, single = (
-        replace(three_dimensions(8, 16, 32), domain_size=np.array(sizes, dtype=float))
-        for sizes in ([8, 64], [1])
+        replace(three_dimensions(8, 16, 32), domain_size=np.array(sizes, dtype=float)) for sizes in ([8, 64], [1])
     )
     assert rate(wide, "gen3", "TP", ALL_REDUCE) == pytest.approx(np.full(2, 7 / 8 / 150e9), abs=0)
     assert rate(single, "gen3", "TP", ALL_REDUCE) == pytest.approx(7 / 8 / 25e9, abs=0)
@@ -448,11 +424,7 @@ WRONG = {
         "output_tensor_size: 4194304.0",
         "output_tensor_size 4,194,304 contradicts its dimensions; expected 419,430,400",
     ),
-    "no such sharding": (
-        "sharding: K_SHARDING",
-        "sharding: 9",
-        "sharding 9; the kernel has no such dimension",
-    ),
+    "no such sharding": ("sharding: K_SHARDING", "sharding: 9", "sharding 9; the kernel has no such dimension"),
     "half a second tier of memory": (
         "dram_bw: 2039.0",
         "dram_bw: 2039.0 second_dram_bw: 100",
@@ -465,11 +437,7 @@ WRONG = {
     ),
     "a number out of range": ("fwd_bwd: FWD", "fwd_bwd: 9223372036854775807", "Value out of range"),
     "a wrong network": ("x: 128", "x: 64", "system.r_r: 64 x 32 is not num_chip, 4096"),
-    "unknown roles": (
-        'par_x: "PP"',
-        'par_x: "EP"',
-        "system.r_r: par 'EP', 'DP'; expected TP, PP or TP, DP or PP, DP",
-    ),
+    "unknown roles": ('par_x: "PP"', 'par_x: "EP"', "system.r_r: par 'EP', 'DP'; expected TP, PP or TP, DP or PP, DP"),
     "a batch that does not divide": (
         "global_batch_size: 3072",
         "global_batch_size: 3000",
@@ -490,9 +458,7 @@ def test_a_wrong_file_is_told_where_and_what(right, wrong, said, file, text, cap
 
 def test_a_cycle_is_named(layer):
     """Kernels on it, in order; not those that feed it or that it feeds."""
-    back = replace(
-        layer, start=np.append(layer.start, 8), end=np.append(layer.end, 6)
-    )  # MHA_GEMM_2 to SOFTMAX
+    back = replace(layer, start=np.append(layer.start, 8), end=np.append(layer.end, 6))  # MHA_GEMM_2 to SOFTMAX
     with pytest.raises(DseError, match=r"connections make a cycle: ([\w ]+ -> ){3}\w+; ") as told:
         back.levels()
     around = str(told.value).split(": ")[1].split(";")[0].split(" -> ")

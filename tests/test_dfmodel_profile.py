@@ -42,11 +42,7 @@ from dse.spaces.space import Space
 
 # DFModel at commit 04f93d5, LLM/Compare_w_existing/Calculon/fix_DP/1_128_32/dse_final.txt: GPT with a
 # trillion parameters on rings of 128 x 32 A100s. What its run printed.
-PRINTED = {
-    "step_time_s": 85.50267989926697,
-    "system_price_usd": 76628480,
-    "system_power_w": 3189573.5626306534,
-}
+PRINTED = {"step_time_s": 85.50267989926697, "system_price_usd": 76628480, "system_power_w": 3189573.5626306534}
 TO_THE_LAST_DIGITS = 1e-12
 
 #: The generations as profiles.
@@ -64,9 +60,7 @@ def as_published() -> dict[str, float]:
     Per chip $16,522.25 and 444.7 W; per GB/s $1 and 0.16 W of DRAM, $2 and $24 of a link's and a switch's
     port, 0.052 W each.
     """
-    costs = [
-        n for n in load_system("a100_80g_dgx").units() if any(w in n for w in ("price", "power", "energy"))
-    ]
+    costs = [n for n in load_system("a100_80g_dgx").units() if any(w in n for w in ("price", "power", "energy"))]
     return dict.fromkeys(costs, 0.0) | {
         "clock": f32(1.41) * 1e9, "sustained": 1.0, "matrix_efficiency": f32(0.9),
         "dram_efficiency": 1.0, "fabric_efficiency": 1.0,
@@ -81,8 +75,7 @@ def published(tmp_path) -> str:
     """A space of the published run alone, by its path."""
     units = load_system("a100_80g_dgx").units()
     given = {
-        name: value if units[name] == "-" else f"{value!r} {units[name]}"
-        for name, value in as_published().items()
+        name: value if units[name] == "-" else f"{value!r} {units[name]}" for name, value in as_published().items()
     }
     space = {
         "schema": "search_space/v1", "model": "gpt_1t", "system": "a100_80g_dgx",
@@ -143,9 +136,7 @@ def test_a_set_up_has_the_chip_that_the_machine_has(gpt, toy_system):
     assert setup.dram_bandwidth == pytest.approx(0.83e12 * 0.79)
     assert (setup.topology, setup.roles) == ("sw_sw_sw", ("TP", "PP", "DP"))
     assert [d.size.item() for d in setup.dimensions] == [4, 3, 5]
-    assert [d.bandwidth.item() for d in setup.dimensions] == pytest.approx(
-        [97e9 * 0.73, 13e9 * 0.67, 13e9 * 0.67]
-    )
+    assert [d.bandwidth.item() for d in setup.dimensions] == pytest.approx([97e9 * 0.73, 13e9 * 0.67, 13e9 * 0.67])
     assert (setup.num_chips, setup.global_batch_size, setup.tiles) == (60, 35, 128)
 
 
@@ -154,9 +145,7 @@ def test_a_group_has_the_links_of_the_slowest_tier_between_its_ranks(tp, pp, dp)
     """Ranks are numbered through tp, dp, pp; three tiers of 2, 8 and all, the middle one slowest."""
     speeds = [30e9, 5e9, 11e9]
     tiers = [
-        LinkTier.of(
-            name=f"t{place}", size=size, bandwidth=2 * speed, efficiency=0.5, latency=1, launch=0, energy=0
-        )
+        LinkTier.of(name=f"t{place}", size=size, bandwidth=2 * speed, efficiency=0.5, latency=1, launch=0, energy=0)
         for place, (size, speed) in enumerate(zip((2, 8, 4096), speeds, strict=True))
     ]
     system = System(name="three", chip=None, memory=(), network=tuple(tiers), host=Host.of())
@@ -246,9 +235,7 @@ def test_parts_add_up_to_the_iteration_of_each_design(generation, gpt, toy_syste
             continue
         assert parts[row] == pytest.approx(one.iteration_time[0], rel=1e-12)
         assert found.step_time[row] == pytest.approx(one.iteration_time[0], rel=1e-12)
-        assert (found.system_price[row], found.system_power[row]) == pytest.approx(
-            (one.price[0], one.power[0])
-        )
+        assert (found.system_price[row], found.system_power[row]) == pytest.approx((one.price[0], one.power[0]))
 
 
 def test_a_batch_gives_the_bits_of_one_by_one(llama, toy_system, designs):
@@ -267,14 +254,7 @@ def test_a_batch_gives_the_bits_of_one_by_one(llama, toy_system, designs):
 def test_memory_and_the_energy_of_the_work_are_native(gpt, toy_system, designs):
     found = dataflow_step(Run(gpt, toy_system, designs), generation="gen1")
     native = step(gpt, toy_system, designs)
-    for name in (
-        *PARTS["peak_memory"],
-        "peak_memory",
-        "compute_energy",
-        "memory_energy",
-        "link_energy",
-        "model_flops",
-    ):
+    for name in (*PARTS["peak_memory"], "peak_memory", "compute_energy", "memory_energy", "link_energy", "model_flops"):
         assert getattr(found, name).tolist() == getattr(native, name).tolist()
     for name in ("recompute_time", "optimizer_time", "host_time"):
         assert not getattr(found, name).any()
@@ -310,9 +290,7 @@ def test_links_have_latency_in_the_third_generation_only(gpt, toy_system):
 
 def test_what_overlaps_is_not_counted_twice(gpt, toy_system):
     """The longer of arithmetic and memory, and of both and the network, kernel by kernel."""
-    design = DataflowDesign.of(
-        tp=8, dp=3, gradient_accumulation_steps=4, overlap=["none", "compute_memory", "perfect"]
-    )
+    design = DataflowDesign.of(tp=8, dp=3, gradient_accumulation_steps=4, overlap=["none", "compute_memory", "perfect"])
     run = Run(gpt, toy_system, design)
     found = dataflow_step(run, generation="gen1")
     none, memory, perfect = found.step_time
@@ -443,18 +421,7 @@ def test_designs_without_a_number_are_not_feasible(small, capsys):
     assert found["n_infeasible"] >= without.sum() > 0
     assert (
         main(
-            [
-                "evaluate",
-                small,
-                "--profile",
-                "dfmodel-gen1",
-                "--set",
-                "topology=r_r",
-                "--set",
-                "tp=2",
-                "--set",
-                "pp=2",
-            ]
+            ["evaluate", small, "--profile", "dfmodel-gen1", "--set", "topology=r_r", "--set", "tp=2", "--set", "pp=2"]
         )
         == 1
     )
@@ -477,17 +444,12 @@ def test_columns_that_a_profile_does_not_know_are_refused(command, profile, smal
     assert main([command, small, *profile]) == 1
     error = capsys.readouterr().err
     name = profile[-1] if profile else "native"
-    assert (
-        f"dse: space small: topology: profile {name} does not know it; dfmodel-gen1, dfmodel-gen2a" in error
-    )
+    assert f"dse: space small: topology: profile {name} does not know it; dfmodel-gen1, dfmodel-gen2a" in error
 
 
 def test_splits_of_kernels_are_refused_since_dfmodel_has_its_own(small, capsys):
     assert main(["search", small, "--profile", "dfmodel-gen3", "--set", "sharding=solve"]) == 1
-    assert (
-        "space small: sharding: profile dfmodel-gen3 does not know it; native, simai do"
-        in capsys.readouterr().err
-    )
+    assert "space small: sharding: profile dfmodel-gen3 does not know it; native, simai do" in capsys.readouterr().err
 
 
 def test_columns_of_designs_that_not_all_profiles_know(gpt):
@@ -548,11 +510,7 @@ def profile_of(path: str) -> str:
 
 def same_price(found: dict[str, float], breakdown: dict[str, float]) -> None:
     """What `dse cost` says of a file is what a search said of the design."""
-    names = {
-        "step_time_s": "final_s",
-        "system_price_usd": "system_cost_usd",
-        "system_power_w": "system_power_w",
-    }
+    names = {"step_time_s": "final_s", "system_price_usd": "system_cost_usd", "system_power_w": "system_power_w"}
     for mine, its in names.items():
         assert found[its] == pytest.approx(breakdown[mine], rel=1e-6)
 
@@ -591,9 +549,7 @@ def test_kernels_too_large_for_any_tile_need_more_sram(gpt, toy_system):
     """So much as is told to be missing is enough."""
     design = DataflowDesign.of(execution=["kernel_by_kernel", "dataflow"])
     levels = toy_system.memory
-    tiny = replace(
-        toy_system, memory=(*(replace(level, capacity=np.ones(1)) for level in levels[:-1]), levels[-1])
-    )
+    tiny = replace(toy_system, memory=(*(replace(level, capacity=np.ones(1)) for level in levels[:-1]), levels[-1]))
     for row in range(2):
         short = alone(Run(gpt, tiny, design), row)
         [reason] = reasons(short, generation="gen3")

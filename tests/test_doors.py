@@ -108,9 +108,7 @@ def test_a_call_that_cannot_be_is_said_to_be_one(formula, mistake):
 def test_a_function_gives_a_number_for_each_row(storage):
     dse.formula_function(of=["s"], unit="s", name="two")(lambda time: time[:2])
     with pytest.raises(dse.DseError, match="two: gave an array of shape"):
-        dse.Study.create(
-            space_with(derived={"own": "two(step_time)"}).with_objectives(["own"]), storage=storage
-        )
+        dse.Study.create(space_with(derived={"own": "two(step_time)"}).with_objectives(["own"]), storage=storage)
 
 
 @pytest.mark.parametrize("name", ["min", "not a name"])
@@ -126,9 +124,7 @@ def test_a_column_is_added_once():
 
 
 def test_callbacks_get_each_new_trial_once_and_may_stop_the_run(storage):
-    study = dse.Study.create(
-        dse.Space.load("gpt3_175b_1024_a100"), "heard", storage=storage, sampler="random"
-    )
+    study = dse.Study.create(dse.Space.load("gpt3_175b_1024_a100"), "heard", storage=storage, sampler="random")
     heard = []
     study.run(60, callbacks=[lambda own, trial: heard.append((own.study_name, trial.number))])
     assert heard == [("heard", number) for number in range(60)]
@@ -142,11 +138,7 @@ class Stubborn(optuna.samplers.RandomSampler):
     """Proposes the same design again and again, be it legal or not."""
 
     def sample_independent(self, study, trial, param_name, param_distribution):
-        return (
-            param_distribution.choices[0]
-            if hasattr(param_distribution, "choices")
-            else param_distribution.low
-        )
+        return param_distribution.choices[0] if hasattr(param_distribution, "choices") else param_distribution.low
 
 
 def test_what_an_own_sampler_proposes_is_made_legal_and_new(storage):

@@ -48,9 +48,7 @@ def designs(model, **columns):
 
 
 @pytest.mark.parametrize("factor", [0.7, 1.0, 1.25, 2.0])
-@pytest.mark.parametrize(
-    "layout", [{"dp": 8, "ep": 8}, {"tp": 2, "dp": 8, "ep": 4, "etp": 2, "sequence_parallel": 1}]
-)
+@pytest.mark.parametrize("layout", [{"dp": 8, "ep": 8}, {"tp": 2, "dp": 8, "ep": 4, "etp": 2, "sequence_parallel": 1}])
 def test_an_expert_has_so_many_times_its_share_of_what_ranks_around_it_send(factor, layout, mixtral):
     """ceil(cf k tokens / E), with the tokens of the ep x etp ranks that send to it."""
     run = ranks_of(mixtral, designs(mixtral, **layout, capacity_factor=factor))
@@ -88,9 +86,7 @@ def test_a_capacity_of_the_mean_is_balanced_and_dropless(mixtral, h100):
 def test_bytes_products_and_activations_follow_the_capacity(mixtral, h100):
     free = {f"{tier}_{name}": 0.0 for tier in ("node", "fabric") for name in ("latency", "launch")}
     system = h100.with_quantities({**free, "node_energy": 1.0, "fabric_energy": 1.0})
-    once, twice = (
-        ranks_of(mixtral, designs(mixtral, dp=8, ep=8, capacity_factor=cf), system) for cf in (1, 2)
-    )
+    once, twice = (ranks_of(mixtral, designs(mixtral, dp=8, ep=8, capacity_factor=cf), system) for cf in (1, 2))
     assert expert_parallel(twice).link_energy == 2 * expert_parallel(once).link_energy
     kept = [rank_memory(run)[0].kept for run in (once, twice)]
     copies = mixtral.moe_topk * mixtral.seq_len
@@ -102,8 +98,7 @@ def test_a_shared_expert_hides_exchanges_and_gives_up_cores(shared, h100):
     """What is hidden takes multiprocessors from the kernels beside it, as every collective does."""
     columns = {"dp": 16, "ep": 16, "micro_batch_size": 4}
     plain, beside = (
-        micro_batches(ranks_of(shared, designs(shared, **columns, overlap_shared_expert=on), h100))
-        for on in (0, 1)
+        micro_batches(ranks_of(shared, designs(shared, **columns, overlap_shared_expert=on), h100)) for on in (0, 1)
     )
     run = ranks_of(shared, designs(shared, **columns), h100)
     layer = next(layer for layer in shared.kinds if any(k.of_experts for k in layer.kernels))
@@ -188,11 +183,7 @@ def test_the_residual_stream_is_that_of_the_last_layer(gpt):
     """Layers A, B, A end as A does, though B's kind is seen last; what follows the layers is laid out so."""
     layers = ((DECODER, 8.0), (SHORT, 8.0), (DECODER, 8.0))
     model = replace(gpt, layers=layers)
-    split = {
-        "sharding": "sample",
-        "mlp_residual_sharding": "sequence",
-        "short_residual_sharding": "replicated",
-    }
+    split = {"sharding": "sample", "mlp_residual_sharding": "sequence", "short_residual_sharding": "replicated"}
     run = ranks_of(model, designs(model, tp=4, **split))
     assert run.design.stream is DECODER.stream
     *_, head = rank_memory(run)
@@ -205,8 +196,7 @@ def test_the_residual_stream_is_that_of_the_last_layer(gpt):
 def grouped(rows, wide, deep, experts, output_bytes=2.0) -> Gemms:
     """Products of experts with some rows each, in one launch; (points,) arrays."""
     columns = [
-        np.asarray(values, dtype=float)[:, np.newaxis]
-        for values in np.broadcast_arrays(rows, wide, deep, experts)
+        np.asarray(values, dtype=float)[:, np.newaxis] for values in np.broadcast_arrays(rows, wide, deep, experts)
     ]
     m, n, k, batch = columns
     label = Label("expert_up", "forward", "layer")
@@ -237,13 +227,10 @@ def test_a_deeper_product_takes_less_time_only_where_it_may_be_split_once_more(h
     wide, high, deep = (rng.integers(1, 12, 6000) * 128 for _ in range(3))
     deeper = deep + rng.integers(1, 20, 6000) * 64
     less, more = (
-        gemm_cost(grouped(high, wide, depth, 1.0, 8.0), h100, element_bytes=2.0).time[:, 0]
-        for depth in (deep, deeper)
+        gemm_cost(grouped(high, wide, depth, 1.0, 8.0), h100, element_bytes=2.0).time[:, 0] for depth in (deep, deeper)
     )
     falls = more < less
-    assert (
-        np.floor(deeper[falls] / SHORTEST_SPLIT) > np.maximum(np.floor(deep[falls] / SHORTEST_SPLIT), 1)
-    ).all()
+    assert (np.floor(deeper[falls] / SHORTEST_SPLIT) > np.maximum(np.floor(deep[falls] / SHORTEST_SPLIT), 1)).all()
 
 
 def mixed_designs(model, points):
@@ -258,9 +245,7 @@ def mixed_designs(model, points):
     return designs(model, **{name: rng.choice(values, points) for name, values in options.items()})
 
 
-def test_designs_cost_the_same_in_chunks_that_are_ordered_and_kernels_that_are_shared(
-    shared, h100, monkeypatch
-):
+def test_designs_cost_the_same_in_chunks_that_are_ordered_and_kernels_that_are_shared(shared, h100, monkeypatch):
     points = mixed_designs(shared, 400)
     whole = step(shared, h100, points).columns()
     monkeypatch.setattr(assembly, "CHUNK", 48)
@@ -280,10 +265,7 @@ def test_only_the_foremost_stages_can_be_the_slowest_or_the_fullest(name):
     points = DesignPoints.of(pp=pp, vpp=vpp)
     counts, foremost = rank_layers(model, points), pipeline_stages(model, points).foremost
     assert len(foremost) < counts.shape[1]
-    for held in (
-        np.ones((1, counts.shape[1])),
-        np.maximum(pp[:, np.newaxis] - np.arange(counts.shape[1]), 0.0),
-    ):
+    for held in (np.ones((1, counts.shape[1])), np.maximum(pp[:, np.newaxis] - np.arange(counts.shape[1]), 0.0)):
         costs = rng.random(counts.shape[2])
         every = counts @ costs * held
         found = [

@@ -50,10 +50,7 @@ def assert_leaves_alone(paths):
 
 def assert_adds_up(explanation):
     """Every leaf belongs to a part of the breakdown, and those of each part add up to it."""
-    for total, tree, unit in (
-        ("step_time", explanation.time, "seconds"),
-        ("peak_memory", explanation.memory, "bytes"),
-    ):
+    for total, tree, unit in (("step_time", explanation.time, "seconds"), ("peak_memory", explanation.memory, "bytes")):
         whole = explanation.record["breakdown"][with_unit_suffix(total)]
         assert tree[unit].sum() == pytest.approx(whole, rel=1e-12)
         assert (tree[unit] > -1e-12 * whole).all()

@@ -43,9 +43,7 @@ def test_megatrons_design_moves_an_activation_four_times(model):
     """Two all-reduces a pass, the gradient of V among them: as little as the best, up to V's size."""
     graph = model_graph(model)
     sharding = design_sharding(graph, DECODER, MEGATRON)
-    reduced = [
-        graph.names[place] for place in np.flatnonzero(kernel_collectives(graph, sharding) == ALL_REDUCE)
-    ]
+    reduced = [graph.names[place] for place in np.flatnonzero(kernel_collectives(graph, sharding) == ALL_REDUCE)]
     assert reduced == ["PROJ_GEMM", "FFN1", "FFN0_bwd", "V_bwd"]
     activation = model.hidden_size * model.seq_len * 2
     assert moved_bytes(graph, sharding) == 4 * activation
@@ -183,12 +181,7 @@ def test_splits_that_are_told_or_solved_are_those_of_the_file(small_space, tmp_p
     ways |= {"mlp_up_sharding": "row", "mlp_norm_sharding": "sequence"}
     file, read = designed(small_space, tmp_path, "sharding: sample", tp=4, **ways)
     split = dict(zip(read.graph.names, sharding_words(read.sharding), strict=True))
-    assert [split[name] for name in ("FFN0", "FFN0_bwd", "LayerNorm_2", "PROJ_GEMM")] == [
-        "k",
-        "m",
-        "none",
-        "k",
-    ]
+    assert [split[name] for name in ("FFN0", "FFN0_bwd", "LayerNorm_2", "PROJ_GEMM")] == ["k", "m", "none", "k"]
     assert file.notes[0] == "mlp_norm: sequence cannot be said; split by none"
     _, read = designed(small_space, tmp_path, "sharding: solve_bytes", tp=4)
     split = dict(zip(read.graph.names, sharding_words(read.sharding), strict=True))
@@ -197,8 +190,7 @@ def test_splits_that_are_told_or_solved_are_those_of_the_file(small_space, tmp_p
 
 def test_kernels_of_a_dataflow_are_in_their_fastest_groups(small_space, tmp_path):
     (_, alone), (_, fused) = (
-        designed(small_space, tmp_path, f"execution: {style}", tp=8)
-        for style in ("kernel_by_kernel", "dataflow")
+        designed(small_space, tmp_path, f"execution: {style}", tp=8) for style in ("kernel_by_kernel", "dataflow")
     )
     assert alone.groups is None
     forward = ~fused.graph.backward

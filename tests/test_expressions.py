@@ -181,20 +181,13 @@ def test_a_message_shows_quantities_as_they_are_written():
 
 
 def test_names_are_known_before_anything_else():
-    assert Expression.parse("min(a, tp) <= 3 GB and recompute == full").names == {
-        "a",
-        "tp",
-        "recompute",
-        "full",
-    }
+    assert Expression.parse("min(a, tp) <= 3 GB and recompute == full").names == {"a", "tp", "recompute", "full"}
 
 
 numbers = st.integers(0, 6).map(str)
 arithmetic = st.recursive(
     st.sampled_from(["a", "b", "tp"]) | numbers,
-    lambda e: st.tuples(e, st.sampled_from(["+", "-", "*", "/", "%", "//"]), e).map(
-        lambda t: f"({' '.join(t)})"
-    ),
+    lambda e: st.tuples(e, st.sampled_from(["+", "-", "*", "/", "%", "//"]), e).map(lambda t: f"({' '.join(t)})"),
     max_leaves=6,
 )
 
@@ -208,9 +201,7 @@ def test_formulas_mean_what_python_means(left, sign, right):
     for row in range(3):
         names = {name: float(VALUES[name][row]) for name in ("a", "b", "tp")}
         try:
-            expected = eval(
-                text, {"__builtins__": {}}, names
-            )  # the reference of this test, on text made above
+            expected = eval(text, {"__builtins__": {}}, names)  # the reference of this test, on text made above
         except ZeroDivisionError:
             continue
         assert held[row] == expected

@@ -304,9 +304,7 @@ def test_a_second_signal_ends_a_command_at_once():
     for word, number in (("at work", signal.SIGINT), ("ending", signal.SIGTERM)):
         assert process.stdout.readline() == f"{word}\n"
         process.send_signal(number)
-    assert process.communicate(timeout=30)[1] == (
-        "dse: interrupted twice, so at once; every stored trial is kept\n"
-    )
+    assert process.communicate(timeout=30)[1] == ("dse: interrupted twice, so at once; every stored trial is kept\n")
     assert process.returncode == 130
 
 
@@ -339,9 +337,7 @@ def test_whoever_is_interrupted_while_he_waits_for_a_lock_ends_at_once():
 def test_clocks_that_jump_change_no_trial(study, undisturbed, monkeypatch):
     """By days, to and fro, at every look: claims are judged by them, trials are not."""
     now, jumps = time.time, random.Random(0)
-    monkeypatch.setattr(
-        "dse.searching.batches.claims.time.time", lambda: now() + 86400 * jumps.uniform(-30, 30)
-    )
+    monkeypatch.setattr("dse.searching.batches.claims.time.time", lambda: now() + 86400 * jumps.uniform(-30, 30))
     both = [threading.Thread(target=study.run, args=(BUDGET,)) for _ in range(2)]
     for one in both:
         one.start()

@@ -42,9 +42,7 @@ def test_as_little_as_can_be_is_changed(capsys, small_space):
         named = {"tp": tp, "pp": pp, "recompute": "none"}
 
         def how_far(design, named=named):
-            moved = {
-                n: abs(places[n][design[n]] - places[n][own]) for n, own in named.items() if design[n] != own
-            }
+            moved = {n: abs(places[n][design[n]] - places[n][own]) for n, own in named.items() if design[n] != own}
             steps = sum(1 if name == "recompute" else own for name, own in moved.items())
             return len(moved), steps
 

@@ -68,7 +68,4 @@ def test_limits_that_ask_for_times_wait_for_them(constraint, untimed):
 
 def test_profiles_that_find_all_at_once_have_no_footprint():
     space = Space.load(SPACES[0])
-    assert (
-        untimed_margins(space, space.legal.random(3, np.random.default_rng(0)), rules_for(space, "simai"))
-        is None
-    )
+    assert untimed_margins(space, space.legal.random(3, np.random.default_rng(0)), rules_for(space, "simai")) is None

@@ -40,20 +40,14 @@ def test_what_a_framework_runs_are_values_of_columns_and_formulas(name):
         assert {*runs.words} <= {*words} if words else all(word.isdigit() for word in runs.words), column
     for model in (load_model("gpt3_175b"), load_model("deepseek_v3"), load_model("qwen3_next_80b_a3b")):
         usual = (
-            {"schedule": next(iter(framework.runs["schedule"].words), "1f1b")}
-            if "schedule" in framework.runs
-            else {}
+            {"schedule": next(iter(framework.runs["schedule"].words), "1f1b")} if "schedule" in framework.runs else {}
         )
         assert isinstance(broken_rules(framework, model, usual, {}), list)
 
 
 def test_a_value_follows_what_balances_the_experts(tmp_path):
     """Dense models have none of it; a file says it for every method."""
-    for name, (loss, bias) in {
-        "megatron_core": (1.3, 1.1),
-        "torchtitan": (1.1, 1.1),
-        "nanotron": (None,) * 2,
-    }.items():
+    for name, (loss, bias) in {"megatron_core": (1.3, 1.1), "torchtitan": (1.1, 1.1), "nanotron": (None,) * 2}.items():
         framework = load_framework(name)
         assert framework.said(load_model("mixtral_8x7b")).get("imbalance") == loss
         assert framework.said(load_model("deepseek_v3")).get("imbalance") == bias
@@ -150,9 +144,7 @@ def test_a_model_that_a_framework_has_not_is_refused_by_name():
     torchtitan = load_framework("torchtitan")
     assert refused_model(torchtitan, load_model("llama3_8b")) == ""
     assert "torchtitan has it not" in refused_model(torchtitan, load_model("gpt3_175b"))
-    assert "experts came later" in refused_model(
-        load_framework("megatron_lm_2021"), load_model("mixtral_8x7b")
-    )
+    assert "experts came later" in refused_model(load_framework("megatron_lm_2021"), load_model("mixtral_8x7b"))
 
 
 def space_of(**parts):
@@ -175,9 +167,7 @@ def test_a_space_has_what_its_framework_says_but_for_its_own():
     assert space.given["gradient_accumulation_fusion"] == 0
     own = {"world_size": 64, "global_batch_size": 64, "attention": "fused"}
     assert space_of(framework="megatron_deepspeed", given=own).given["attention"] == 1
-    opened = space_of(
-        framework="megatron_core", parameters={"tp": [4, 8], "distributed_optimizer": [False, True]}
-    )
+    opened = space_of(framework="megatron_core", parameters={"tp": [4, 8], "distributed_optimizer": [False, True]})
     assert "zero" not in opened.given
     switched = space_of(framework="megatron_core", parameters={"tp": [4, 8], "overlap_tp": [False, True]})
     assert "tp_overlap" not in switched.given
@@ -265,9 +255,7 @@ def test_unfused_kernels_move_more_and_keep_more():
     ],
 )
 def test_models_that_megatron_core_cannot_train_are_refused_by_name(model, why):
-    assert refused_model(load_framework("megatron_core"), load_model(model)).startswith(
-        f"model {model}: {why}"
-    )
+    assert refused_model(load_framework("megatron_core"), load_model(model)).startswith(f"model {model}: {why}")
 
 
 @pytest.mark.parametrize(
@@ -299,10 +287,7 @@ def test_limits_read_words_switches_and_numerics_of_a_model(shape, numerics, rul
         ({"gradient_accumulation_steps": 4, "precision": "fp8_tensorwise"}, True),
         ({"gradient_accumulation_steps": 1, "precision": "fp8_tensorwise"}, False),
         ({"gradient_accumulation_steps": 4, "precision": "bf16"}, False),
-        (
-            {"gradient_accumulation_steps": 4, "precision": "fp8_tensorwise", "pp": 2, "schedule": "gpipe"},
-            False,
-        ),
+        ({"gradient_accumulation_steps": 4, "precision": "fp8_tensorwise", "pp": 2, "schedule": "gpipe"}, False),
     ],
 )
 def test_maxtext_accumulates_no_gradients_in_eight_bits(pins, limited):

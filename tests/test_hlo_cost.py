@@ -29,15 +29,7 @@ from tests.hlo_texts import DATA, GPT, LOOP, OLD_PRINTER, SEED, TRANSFORMER, UNC
 
 def one_kernel(**kernel) -> Program:
     """A program of one kernel on eight devices."""
-    own = {
-        "name": "k",
-        "kind": "k",
-        "phase": "forward",
-        "count": 1.0,
-        "bytes_moved": 0.0,
-        "flops": 0.0,
-        **kernel,
-    }
+    own = {"name": "k", "kind": "k", "phase": "forward", "count": 1.0, "bytes_moved": 0.0, "flops": 0.0, **kernel}
     return Program(
         name="one", kernels=(ProgramKernel(**own),), devices=8.0, num_parameters=1.0, tokens=512.0,
         weights_bytes=3e9, optimizer_bytes=5e9, inputs_bytes=7.0, temporaries_bytes=11e9,
@@ -84,9 +76,7 @@ def test_an_exchange_sends_each_share_once(toy_system):
     assert alone.time == 0
 
 
-@pytest.mark.parametrize(
-    "text", [OLD_PRINTER, LOOP, TRANSFORMER, GPT], ids=["old", "loop", "transformer", "gpt"]
-)
+@pytest.mark.parametrize("text", [OLD_PRINTER, LOOP, TRANSFORMER, GPT], ids=["old", "loop", "transformer", "gpt"])
 def test_parts_add_up_and_kernels_of_equal_cost_share_rows(text, toy_system):
     program = hlo.program(analysed(text))
     breakdown = program_step(program, toy_system)
@@ -114,9 +104,7 @@ def cost(capsys, *arguments) -> str:
 
 
 def test_json_of_a_module_on_a_system(capsys):
-    record = json.loads(
-        cost(capsys, DATA / "transformer.hlo", "--system", "a100_80g_dgx", "--format", "json")
-    )
+    record = json.loads(cost(capsys, DATA / "transformer.hlo", "--system", "a100_80g_dgx", "--format", "json"))
     step = record["breakdown"]["step_time_s"]
     kernels = step - record["breakdown"]["host_time_s"]
     assert record["devices"] == 8
@@ -162,12 +150,7 @@ def test_a_packed_module_under_any_name_is_known_by_its_content(capsys, tmp_path
     packed.write_bytes(gzip.compress(OLD_PRINTER.encode()))
     shown = cost(capsys, packed, "--system", "a100_80g_dgx")
     assert shown.startswith("step on 4 devices: 6 kernels, 840 FLOP of matrix products on each.")
-    for heading in (
-        "Where the time goes",
-        "Heaviest kernels",
-        "Collectives by group",
-        "Memory of one device",
-    ):
+    for heading in ("Where the time goes", "Heaviest kernels", "Collectives by group", "Memory of one device"):
         assert f"\n{heading}\n" in shown
     assert max(map(len, shown.splitlines())) <= 100
 
@@ -209,9 +192,7 @@ def test_what_is_not_known_is_said(capsys, tmp_path):
 
 
 def test_a_trace_has_every_kernel_and_every_edge(capsys):
-    trace = json.loads(
-        cost(capsys, DATA / "transformer.hlo", "--system", "a100_80g_dgx", "--format", "trace")
-    )
+    trace = json.loads(cost(capsys, DATA / "transformer.hlo", "--system", "a100_80g_dgx", "--format", "trace"))
     graph = analysed(TRANSFORMER).barrier_graph
     spans = [event for event in trace["traceEvents"] if event["ph"] == "X"]
     assert [span["name"] for span in spans] == [kernel.name for kernel in graph.kernels]

@@ -146,10 +146,7 @@ GIVEN = """  x = f32[6,10] parameter(0)
 BODIES = SUM + "".join(
     f"{name} {{ a = f32[] parameter(0)\n b = f32[] parameter(1)\n {more} ROOT r = pred[] compare(a, b), "
     f"direction={way} }}\n"
-    for name, way, more in (
-        ("at_least", "GE", ""),
-        ("less", "LT", "c = f32[] parameter(2)\n d = f32[] parameter(3)\n"),
-    )
+    for name, way, more in (("at_least", "GE", ""), ("less", "LT", "c = f32[] parameter(2)\n d = f32[] parameter(3)\n"))
 )
 
 
@@ -209,13 +206,10 @@ def test_fusions(data, steps, several, custom):
         lines[-2:] = ["ROOT " + lines[-2]]
     kind = "kCustom" if custom else "kLoop"
     before = "fused {\n" + "\n".join(lines) + "\n}\n"
-    given_lines = "\n".join(
-        f"  {name} = {shape} parameter({n})" for n, (name, shape) in enumerate(SHAPES.items())
-    )
+    given_lines = "\n".join(f"  {name} = {shape} parameter({n})" for n, (name, shape) in enumerate(SHAPES.items()))
     counted_alike(
         program(
-            f"{given_lines}\n  ROOT r = {result} fusion({', '.join(SHAPES)}), kind={kind}, calls=fused",
-            before=before,
+            f"{given_lines}\n  ROOT r = {result} fusion({', '.join(SHAPES)}), kind={kind}, calls=fused", before=before
         )
     )
 
@@ -262,6 +256,4 @@ def test_a_training_step():
 
     program = compiled(Step(accumulate=2))
     told = figures(program.text)
-    assert {own: told[own] for own in NAMES} == {
-        own: program.cost.get(name, 0) for own, name in NAMES.items()
-    }
+    assert {own: told[own] for own in NAMES} == {own: program.cost.get(name, 0) for own, name in NAMES.items()}

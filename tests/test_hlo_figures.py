@@ -92,9 +92,7 @@ PRODUCTS = {
 @pytest.mark.parametrize("written", PRODUCTS)
 def test_a_product_is_the_same_however_it_is_called(written):
     told = figures(
-        program(
-            f"  a = f32[4,6,7] parameter(0)\n  b = f32[4,7,10] parameter(1)\n  ROOT c = {PRODUCTS[written]}"
-        )
+        program(f"  a = f32[4,6,7] parameter(0)\n  b = f32[4,7,10] parameter(1)\n  ROOT c = {PRODUCTS[written]}")
     )
     assert told["gemm.flops_total"] == 2 * 4 * 6 * 7 * 10
     assert told["gemm.shape.b4_m6_n10_k7_beta0"] == "1 ops 3360 flops"
@@ -246,9 +244,7 @@ def test_phases_are_those_of_the_transformer():
     for kernel, phase in zip(analysis.graph.kernels, analysis.phases, strict=True):
         flops[phase] += sum(product.flops for product in kernel.products)
     assert flops["backward"] == 2 * flops["forward"]
-    assert (
-        flops["forward"] + flops["backward"] + flops["recompute"] == figures(TRANSFORMER)["gemm.flops_total"]
-    )
+    assert flops["forward"] + flops["backward"] + flops["recompute"] == figures(TRANSFORMER)["gemm.flops_total"]
     assert flops["optimizer"] == 0 < flops["recompute"] < flops["forward"]
 
 

@@ -26,9 +26,7 @@ def judged(text: str):
 
 @pytest.mark.parametrize("name", TEXTS)
 def test_instructions_are_those_of_xla(name):
-    for own, other in zip(
-        hlo.parse(TEXTS[name], name).computations, judged(TEXTS[name]).computations(), strict=True
-    ):
+    for own, other in zip(hlo.parse(TEXTS[name], name).computations, judged(TEXTS[name]).computations(), strict=True):
         assert own.name == other.name
         theirs = {each.name: [operand.name for operand in each.operands()] for each in other.instructions()}
         assert {each.name: [operand.name for operand in each.operands] for each in own.instructions} == theirs

@@ -32,9 +32,7 @@ def onednn(a: str, b: str, result: str, **settings: bool) -> hlo.Instruction:
 
 def test_onednn_multiplies_the_last_two_dimensions():
     assert sizes(onednn("bf16[5,7]", "bf16[7,3]", "(bf16[5,3], u8[64])", transpose_a=False)) == [(1, 5, 3, 7)]
-    assert sizes(onednn("f32[7,5]", "f32[3,7]", "f32[5,3]", transpose_a=True, transpose_b=True)) == [
-        (1, 5, 3, 7)
-    ]
+    assert sizes(onednn("f32[7,5]", "f32[3,7]", "f32[5,3]", transpose_a=True, transpose_b=True)) == [(1, 5, 3, 7)]
     assert sizes(onednn("f32[2,4,5,7]", "f32[2,4,7,3]", "f32[2,4,5,3]")) == [(8, 5, 3, 7)]
     assert sizes(onednn("f32[2,4,5,7]", "f32[7,3]", "f32[2,4,5,3]")) == [(1, 40, 3, 7)]
 
@@ -42,9 +40,7 @@ def test_onednn_multiplies_the_last_two_dimensions():
 DOT = {"lhs_contracting_dimensions": ["1"], "rhs_contracting_dimensions": ["0"]}
 
 
-@pytest.mark.parametrize(
-    "target", ["__cublas$gemm", "__cublas$lt$matmul", "__cublas$lt$matmul$f8", "__triton_gemm"]
-)
+@pytest.mark.parametrize("target", ["__cublas$gemm", "__cublas$lt$matmul", "__cublas$lt$matmul$f8", "__triton_gemm"])
 def test_cublas_by_its_dimensions(target):
     config = {"gemm_backend_config": {"dot_dimension_numbers": DOT, "beta": 1, "epilogue": "BIAS_RELU"}}
     found = call(target, "(f16[5,3], s8[1024])", "f16[5,7]", "f16[7,3]", "f16[5,3]", "f16[3]", config=config)
@@ -70,17 +66,12 @@ def test_cudnn_convolves_as_often_forwards_as_backwards(way):
     given = f"  x = {DATA} parameter(0)\n  w = {KERNEL} parameter(1)\n"
     forward = program(f"{given}  ROOT y = {RESULT} convolution(x, w){WINDOW}")
     assert product.flops == figures(forward)["gemm.flops_total"]
-    assert (
-        product.output.dims == hlo.parse(program(f"  a = {result} parameter(0)"), "t").entry.root.shape.dims
-    )
+    assert product.output.dims == hlo.parse(program(f"  a = {result} parameter(0)"), "t").entry.root.shape.dims
     assert product.m * product.n * product.batch * product.k >= product.flops / 2
 
 
 def attention(way: str, *operands: str, **settings: object) -> list[Product]:
-    scores = {
-        "intermediate_tensor_shape": {"dimensions": ["2", "4", "128", "96"]},
-        "is_flash_attention": True,
-    }
+    scores = {"intermediate_tensor_shape": {"dimensions": ["2", "4", "128", "96"]}, "is_flash_attention": True}
     config = {"cudnn_fmha_backend_config": {**scores, **settings}}
     return products_of(call(f"__cudnn$fmhaSoftmax{way}", f"({operands[0]}, u8[0])", *operands, config=config))
 
@@ -102,9 +93,7 @@ def test_fused_attention_is_its_products():
 def test_factorizations_have_the_counts_of_lapack():
     assert call_flops(call("lapack_spotrf_ffi", "(f32[3,30,30], s32[3])", "f32[3,30,30]")) == 3 * 30**3 // 3
     assert call_flops(call("cusolver_getrf_ffi", "(f32[30,30])", "f32[30,30]")) == 2 * 30**3 // 3
-    assert (
-        call_flops(call("lapack_sgeqrf_ffi", "(f32[50,30])", "f32[50,30]")) == 2 * 50 * 900 - 2 * 30**3 // 3
-    )
+    assert call_flops(call("lapack_sgeqrf_ffi", "(f32[50,30])", "f32[50,30]")) == 2 * 50 * 900 - 2 * 30**3 // 3
     assert call_flops(call("blas_strsm", "f32[30,7]", "f32[30,30]", "f32[30,7]")) == 30 * 30 * 7
     sizes = ("s32[]", "s32[]", "s32[]", "f32[]")  # come first in calls of JAX 0.4
     assert call_flops(call("lapack_sgetrf", "(f32[30,30], s32[30])", *sizes, "f32[30,30]")) == 2 * 30**3 // 3
@@ -116,9 +105,7 @@ def test_an_estimate_that_the_program_carries_is_taken():
     """As JAX's own kernels have it; settings in forms of other libraries are nobody's business."""
     config = {"custom_call_config": {"body": "x", "cost_estimate": {"flops": "640", "bytes_accessed": "10"}}}
     assert call_flops(call("tpu_custom_call", "f32[8]", "f32[8]", config=config)) == 640
-    own = call(
-        "__gpu$xla.gpu.triton", "f32[8]", "f32[8]", more=', backend_config={grid_x = 1 : i32, name = "k"}'
-    )
+    own = call("__gpu$xla.gpu.triton", "f32[8]", "f32[8]", more=', backend_config={grid_x = 1 : i32, name = "k"}')
     assert call_flops(own) is None
     assert not is_known(own)
 

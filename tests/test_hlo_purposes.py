@@ -169,9 +169,7 @@ MAPPED = {
 
 def test_ticks_that_fill_a_pipeline_are_its_bubble():
     """Eight micro-batches through four stages take eleven ticks, of which each stage waits three."""
-    mesh = jax.make_mesh(
-        (4,), ("stage",), axis_types=(jax.sharding.AxisType.Auto,), devices=jax.devices()[:4]
-    )
+    mesh = jax.make_mesh((4,), ("stage",), axis_types=(jax.sharding.AxisType.Auto,), devices=jax.devices()[:4])
 
     def own(weights, rows):
         def loss(weights, rows):
@@ -294,9 +292,7 @@ def stacked_loss(weights, tokens):
         rows = rows + jnp.einsum("bhst,bthe,hed->bsd", scores, values, own["out"])
         return rows + jnp.tanh(rows @ own["up"]) @ own["down"], None
 
-    rows, _ = lax.scan(
-        layer, weights["table"][tokens[:, :-1]], {k: v for k, v in weights.items() if k != "table"}
-    )
+    rows, _ = lax.scan(layer, weights["table"][tokens[:, :-1]], {k: v for k, v in weights.items() if k != "table"})
     picked = jnp.take_along_axis(jax.nn.log_softmax(rows @ weights["table"].T), tokens[:, 1:, None], -1)
     return -jnp.mean(picked)
 
@@ -329,10 +325,7 @@ def test_no_message_is_of_experts_in_a_program_without_a_router(kind):
         parts = tokens.reshape(batches, -1, 65)
         gradients = lax.scan(turn, zero, parts)[0] if batches > 1 else turn(zero, tokens)[0]
         moments = jax.tree.map(lambda m, g: 0.9 * m + g, moments, gradients)
-        moved = {
-            k: jax.vmap(orthogonal)(v) if k in ("up", "down") and batches > 1 else v
-            for k, v in moments.items()
-        }
+        moved = {k: jax.vmap(orthogonal)(v) if k in ("up", "down") and batches > 1 else v for k, v in moments.items()}
         return jax.tree.map(lambda w, m: w - 0.1 * m, weights, moved), moments
 
     dims = {"table": (512, 256), "qkv": (8, 256, 3, 8, 32), "out": (8, 8, 32, 256), "up": (8, 256, 1024)}

@@ -55,8 +55,7 @@ def test_tables_of_new_printers_are_passed_over():
 
 
 @pytest.mark.parametrize(
-    ("dtype", "size"),
-    [("pred", 3), ("s4", 2), ("u4", 2), ("bf16", 6), ("f8e4m3fn", 3), ("c128", 48), ("token", 0)],
+    ("dtype", "size"), [("pred", 3), ("s4", 2), ("u4", 2), ("bf16", 6), ("f8e4m3fn", 3), ("c128", 48), ("token", 0)]
 )
 def test_elements_take_as_much_as_their_type(dtype, size):
     assert Shape(dtype, (3,)).bytes == size
@@ -184,10 +183,6 @@ def test_files_that_cannot_be_read_are_named(tmp_path):
     damaged, binary = tmp_path / "a.hlo.gz", tmp_path / "b.hlo"
     damaged.write_bytes(gzip.compress(OLD_PRINTER.encode())[:-9])
     binary.write_bytes(b"HloModule \xff\xfe")
-    for path, message in (
-        (damaged, "damaged gzip"),
-        (binary, "not a text file"),
-        (tmp_path, "is a directory"),
-    ):
+    for path, message in ((damaged, "damaged gzip"), (binary, "not a text file"), (tmp_path, "is a directory")):
         with pytest.raises(DseError, match=message):
             hlo.load_module(path)

@@ -69,8 +69,7 @@ SIGN = MOMENTUM.replace("subtract({w}, new_m{w})", "subtract({w}, sign_{w})").re
     "  new_{w} =", "  sign_{w} = {s} sign(new_m{w})\n  new_{w} ="
 )
 LION = SIGN.replace("sign(new_m{w})", "sign(ahead_{w})").replace(
-    "  sign_{w} =",
-    "  part_{w} = {s} multiply(grad_{w}, {c})\n  ahead_{w} = {s} add(m{w}, part_{w})\n  sign_{w} =",
+    "  sign_{w} =", "  part_{w} = {s} multiply(grad_{w}, {c})\n  ahead_{w} = {s} add(m{w}, part_{w})\n  sign_{w} ="
 )
 MUON = MOMENTUM.replace("subtract({w}, new_m{w})", "subtract({w}, even_{w})").replace(
     "  new_{w} =",
@@ -88,8 +87,7 @@ RMSPROP = f"""{SQUARES}
   new_{{w}} = {{s}} subtract({{w}}, part_{{w}})"""
 ADAGRAD = RMSPROP.replace("old_{w} = {s} multiply(v{w}, {c})", "old_{w} = {s} copy(v{w})")
 ROOTED_MOMENTUM = RMSPROP.replace(
-    "  new_{w} =",
-    "  kept_{w} = {s} multiply(m{w}, {c})\n  new_m{w} = {s} add(kept_{w}, part_{w})\n  new_{w} =",
+    "  new_{w} =", "  kept_{w} = {s} multiply(m{w}, {c})\n  new_m{w} = {s} add(kept_{w}, part_{w})\n  new_{w} ="
 ).replace("subtract({w}, part_{w})", "subtract({w}, new_m{w})")
 ADAM = f"""{SQUARES}
   kept_{{w}} = {{s}} multiply(m{{w}}, {{c}})
@@ -228,11 +226,7 @@ body {{ state = (s32[], f32[4,6], f32[6,2], f32[3,4], f32[4,6], f32[6,2]) parame
 def looped(carried: str, given: tuple[str, str]) -> str:
     """A loop of four around both passes, and what the step gives for the weights."""
     lines = ["a = f32[4,6] parameter(0)", "b = f32[6,2] parameter(1)", "x = f32[3,4] parameter(2)"]
-    lines += [
-        "i = s32[] constant(0)",
-        "zero = f32[] constant(0)",
-        "one = f32[4,6] broadcast(zero), dimensions={}",
-    ]
+    lines += ["i = s32[] constant(0)", "zero = f32[] constant(0)", "one = f32[4,6] broadcast(zero), dimensions={}"]
     lines += ["two = f32[6,2] broadcast(zero), dimensions={}"]
     state = "(s32[], f32[4,6], f32[6,2], f32[3,4], f32[4,6], f32[6,2])"
     lines += [f"start = {state} tuple(i, a, b, x, one, two)"]
@@ -244,9 +238,7 @@ def looped(carried: str, given: tuple[str, str]) -> str:
         lines.append(f"u{weight} = {SHAPES[weight]} subtract({weight}, s{weight}), {UPDATE}")
     lines.append(f"ROOT all = (f32[4,6], f32[6,2]) tuple({given[0]}, {given[1]})")
     before = LOOPED.format(net=NET, update=UPDATE, carried=carried)
-    return program(
-        "\n".join(lines), before=before, header=", input_output_alias={ {0}: (0, {}), {1}: (1, {}) }"
-    )
+    return program("\n".join(lines), before=before, header=", input_output_alias={ {0}: (0, {}), {1}: (1, {}) }")
 
 
 def test_a_loop_around_both_passes_accumulates_where_the_update_is_outside():

@@ -18,12 +18,7 @@ def trips(text: str) -> dict[str, int | None]:
 
 
 def loop(
-    *,
-    dtype: str = "s32",
-    start: int = 0,
-    step: int = 1,
-    limit: int = 10,
-    compare: str = "compare(i, n), direction=LT",
+    *, dtype: str = "s32", start: int = 0, step: int = 1, limit: int = 10, compare: str = "compare(i, n), direction=LT"
 ) -> str:
     """A loop that adds a step to a counter; its condition as it is written."""
     state = f"({dtype}[], f32[4])"
@@ -84,9 +79,7 @@ def test_a_counter_and_a_constant(dtype, direction, data, mirrored, negated):
     step = data.draw(st.integers(-(2 ** (bits - 1)), 2 ** (bits - 1) - 1))
     written = step % 2**bits if dtype[0] == "u" else step
     sides, told = ("n, i", MIRRORED[direction]) if mirrored else ("i, n", direction)
-    text = loop(
-        dtype=dtype, start=start, step=written, limit=limit, compare=f"compare({sides}), direction={told}"
-    )
+    text = loop(dtype=dtype, start=start, step=written, limit=limit, compare=f"compare({sides}), direction={told}")
     assert trips(text) == {"w": counted(dtype, start, step, limit, HOLDS[direction])}
 
 

@@ -285,18 +285,13 @@ def test_a_study_that_cannot_be_read_is_named_with_its_table(statement, stored, 
         assert main([*line.split(), "--storage", f"sqlite:///{file}"]) == 1
         [told] = capsys.readouterr().err.splitlines()[-1:]
         assert told.startswith(f"dse: study 's' of sqlite:///{file} cannot be read: {DAMAGE[statement]}")
-        assert told.endswith(
-            "restore a copy of the database, or delete the study with `dse studies s --delete`"
-        )
+        assert told.endswith("restore a copy of the database, or delete the study with `dse studies s --delete`")
     assert main(["delete", "s", "--yes", "--storage", f"sqlite:///{file}"]) == 0
 
 
 @pytest.mark.parametrize("waiting", ["5", "[]", '{"base": 1, "trials": [{}], "memory": {}}'])
 def test_what_waits_for_its_turn_and_is_no_batch_is_told(waiting, stored, tmp_path, capsys):
-    file, insert = (
-        tmp_path / "dse.db",
-        "INSERT INTO study_user_attributes (study_id, key, value_json) VALUES ",
-    )
+    file, insert = (tmp_path / "dse.db", "INSERT INTO study_user_attributes (study_id, key, value_json) VALUES ")
     rows = ", ".join(f"(1, 'dse:parked:{number}', '{waiting}')" for number in range(9))
     assert database.changed(file, stored[0], insert + rows, ())
     assert main(["resume", "s", "--budget", "50", "--storage", f"sqlite:///{file}"]) == 1

@@ -236,10 +236,7 @@ def test_rules_tie_exact_parameters_to_ranges(tmp_path):
 
 
 def test_how_a_parameter_is_chosen_counts_only_where_it_is_exact(space):
-    by_search = {
-        "tp": {"options": [1, 2, 4, 8], "by": "search"},
-        "pp": {"options": SMALL["parameters"]["pp"]},
-    }
+    by_search = {"tp": {"options": [1, 2, 4, 8], "by": "search"}, "pp": {"options": SMALL["parameters"]["pp"]}}
     plain = Space.from_text(dump(SMALL))
     assert small(by_search).fingerprint == plain.fingerprint
     assert small({"tp": EXACT["tp"]}).fingerprint != plain.fingerprint

@@ -20,9 +20,7 @@ from tests.wires import Wires
 
 #: A layer with each kind that stands in layers, experts and windows and linear mixers among them.
 MIXERS = ("full", "window", *LINEAR_MIXERS)
-LAYER_KINDS = [
-    LayerKind(mixer, mlp) for mixer in (*MIXERS, "") for mlp in ("dense", "experts", "") if mixer or mlp
-]
+LAYER_KINDS = [LayerKind(mixer, mlp) for mixer in (*MIXERS, "") for mlp in ("dense", "experts", "") if mixer or mlp]
 
 #: A model that has the dimensions that any of them reads.
 EVERYTHING = ModelShape(
@@ -64,9 +62,7 @@ def test_every_kind_has_an_answer_to_every_question(kind):
     layer = layer_of(LayerKind("full", "experts"))
     design = DesignPoints.of(blocks=layer.blocks, tp=2, cp=2, ep=2, sequence_parallel=1)
     rank = SplitByFirst(ranks_of(model_of(layer), design))
-    kernel = Kernel(
-        "kernel", kind, "hidden", "hidden", "column" if kind.matrix and kind.matrix.split else "", ()
-    )
+    kernel = Kernel("kernel", kind, "hidden", "hidden", "column" if kind.matrix and kind.matrix.split else "", ())
     named = {own.name for own in kind.products(rank, kernel)}
     assert named == {*kernel.products}
     for own in kind.products(rank, kernel):
@@ -123,9 +119,7 @@ def test_every_layer_is_priced_split_and_kept(layer):
     assert again.recompute_time[1] > again.recompute_time[0] == 0
     halves = [layer_memory(ranks_of(model, DesignPoints.of(tp=tp)), layer) for tp in (1.0, 2.0)]
     assert halves[1].kept < halves[0].kept
-    assert halves[1].parameters + halves[1].expert_parameters <= (
-        halves[0].parameters + halves[0].expert_parameters
-    )
+    assert halves[1].parameters + halves[1].expert_parameters <= (halves[0].parameters + halves[0].expert_parameters)
 
 
 def test_layers_of_one_branch_are_the_layer_of_both():
@@ -133,9 +127,7 @@ def test_layers_of_one_branch_are_the_layer_of_both():
     llama, system = load_model("llama3_8b"), load_system("a100_80g_dgx")
     mixer, mlp = (layer_of(LayerKind(*branches)) for branches in (("full", ""), ("", "dense")))
     assert [block.name for layer in (mixer, mlp) for block in layer.blocks] == ["attention", "mlp"]
-    halves = replace(
-        llama, num_layers=2 * llama.num_layers, layers=((mixer, 1), (mlp, 1)) * int(llama.num_layers)
-    )
+    halves = replace(llama, num_layers=2 * llama.num_layers, layers=((mixer, 1), (mlp, 1)) * int(llama.num_layers))
     assert halves.num_parameters == llama.num_parameters
     assert halves.forward_flops_per_sequence == llama.forward_flops_per_sequence
     design = DesignPoints.of(tp=8, dp=4, micro_batch_size=4, recompute=["none", "selective"])

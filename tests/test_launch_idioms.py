@@ -216,8 +216,7 @@ def test_a_condition_that_decides_nothing_of_cost_is_not_named(tmp_path):
 )  # fmt: skip
 def test_what_is_not_followed_is_refused_in_one_line(text, why, tmp_path):
     (tmp_path / "train.sh").write_text(
-        f"{text}\ntorchrun --nproc_per_node 8 pretrain_gpt.py --tensor-model-parallel-size $TP $F "
-        f"{MODEL} {SIZES}\n"
+        f"{text}\ntorchrun --nproc_per_node 8 pretrain_gpt.py --tensor-model-parallel-size $TP $F {MODEL} {SIZES}\n"
     )
     with pytest.raises(DseError, match=why) as caught:
         megatron.read_script(tmp_path / "train.sh")
@@ -271,14 +270,7 @@ def test_every_argument_of_megatron_is_sorted():
     kinds = ("numbers", "shares", "words", "lists", "switches", "without_cost", "derived")
     sorted_names = {name for kind in kinds for name in DATA[kind].split()} | DATA["not_read"].keys()
     missing = {name for name in written if name not in flags and name.replace("-", "_") not in sorted_names}
-    switches = (
-        "no-",
-        "use-",
-        "muon-no-",
-        "output-",
-        "overlap-p2p",
-        "disable-",
-    )  # other names in a log: named
+    switches = ("no-", "use-", "muon-no-", "output-", "overlap-p2p", "disable-")  # other names in a log: named
     others = {"cuda-graph-scope", "kitchen-config-file", "kitchen-recipe-number"}
     assert {name for name in missing if not name.startswith(switches)} == others
 
@@ -337,9 +329,7 @@ def test_the_arguments_in_a_log_are_those_of_the_script(rank, tmp_path, monkeypa
     assert " dp 4, " in text
     assert " 32 accumulation steps" in " ".join(text.split())
     assert "\n32 GPUs in 4 nodes\n" in text
-    assert (
-        main(["evaluate", "--from-megatron", "run.sh", "--system", "h100_80g_dgx", "--format", "json"]) == 0
-    )
+    assert main(["evaluate", "--from-megatron", "run.sh", "--system", "h100_80g_dgx", "--format", "json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["given"] == {"world_size": 32, "global_batch_size": 256}
     assert found["derived"]["dp"] == 4
@@ -353,9 +343,7 @@ def test_numbers_of_a_log_are_checked_too(tmp_path):
 
 def test_a_run_that_breaks_a_rule_is_refused_in_words(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    flags = (
-        "--num-experts 8 --moe-router-topk 2 --expert-model-parallel-size 8 --pipeline-model-parallel-size 2"
-    )
+    flags = "--num-experts 8 --moe-router-topk 2 --expert-model-parallel-size 8 --pipeline-model-parallel-size 2"
     (tmp_path / "a.sh").write_text(
         f"torchrun --nproc_per_node 8 --nnodes 4 pretrain_gpt.py {MODEL} {SIZES} {flags} "
         "--overlap-moe-expert-parallel-comm --moe-token-dispatcher-type alltoall\n"

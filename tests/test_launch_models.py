@@ -105,11 +105,7 @@ def flags_of(words):
         found["--moe-layer-freq"] = pattern(found["--moe-layer-freq"])
     heads = float(found["--hidden-size"]) / float(found["--num-attention-heads"])
     usual = {**DEFAULTS, "--kv-channels": f"{heads:g}"}
-    return {
-        name: value
-        for name, value in found.items()
-        if usual.get(name) != value and not OF_THE_RUN.match(name)
-    }
+    return {name: value for name, value in found.items() if usual.get(name) != value and not OF_THE_RUN.match(name)}
 
 
 def plain(word):
@@ -181,18 +177,14 @@ def test_norms_of_latents_are_written_and_read(name, module, flag, tmp_path):
     assert flag in text
     assert (launch.model.attention, launch.model.qk_norm, notes) == ("mla", False, [])
     (tmp_path / "train").write_text(text.replace(flag, ""))
-    assert (
-        "without --qk-layernorm has no norms of its latents" in module.read_script(tmp_path / "train")[1][0]
-    )
+    assert "without --qk-layernorm has no norms of its latents" in module.read_script(tmp_path / "train")[1][0]
 
 
 #: Values that a script asks for.
 ASKED = {"DATA_PATH": "data", "TOKENIZER_MODEL": "tokenizer", "CHECKPOINT_DIR": "checkpoints",
          "LEARNING_RATE": "1e-4", "TRAIN_STEPS": "100"}  # fmt: skip
 TORCHRUN = '#!/usr/bin/env bash\nprintf "%s\\n" "$@"\n'
-SCONTROL = (
-    '#!/usr/bin/env bash\n[[ "$*" == "show hostnames node[07-10]" ]] && printf "node%s\\n" 07 08 09 10\n'
-)
+SCONTROL = '#!/usr/bin/env bash\n[[ "$*" == "show hostnames node[07-10]" ]] && printf "node%s\\n" 07 08 09 10\n'
 
 
 def started(tmp_path, chips, **environment):
@@ -200,9 +192,7 @@ def started(tmp_path, chips, **environment):
     for name, text in {"torchrun": TORCHRUN, "scontrol": SCONTROL}.items():
         (tmp_path / name).write_text(text)
         (tmp_path / name).chmod(0o755)
-    (tmp_path / "train.sh").write_text(
-        megatron.script(Launch.of(load_model("llama3_8b"), {"dp": chips}, 8))[0]
-    )
+    (tmp_path / "train.sh").write_text(megatron.script(Launch.of(load_model("llama3_8b"), {"dp": chips}, 8))[0])
     path = f"{tmp_path}:{os.environ['PATH']}"
     command = ["bash", str(tmp_path / "train.sh")]
     done = subprocess.run(command, env={"PATH": path, **ASKED, **environment}, capture_output=True, text=True)
@@ -275,9 +265,7 @@ def test_balance_of_experts_is_read_or_named(flag, balance, coefficient, tmp_pat
     """Choices of --moe-router-load-balancing-type: a loss, or another method, which a note names."""
     text, _ = megatron.script(Launch.of(load_model("mixtral_8x7b"), {"dp": 8}, 8))
     text = re.sub(r"--moe-aux-loss-coeff \S+", "--moe-aux-loss-coeff 0.01", text)
-    (tmp_path / "train.sh").write_text(
-        text.replace("--swiglu", f"--swiglu --moe-router-load-balancing-type {flag}")
-    )
+    (tmp_path / "train.sh").write_text(text.replace("--swiglu", f"--swiglu --moe-router-load-balancing-type {flag}"))
     launch, notes = megatron.read_script(tmp_path / "train.sh")
     numerics = launch.model.numerics
     assert (numerics.router_balance, numerics.router_aux_loss) == (balance, coefficient)

@@ -171,10 +171,7 @@ def test_a_file_of_flags_alone_is_read_with_a_number_of_chips(tmp_path):
         ("examples/multimodal/train.py", "multimodal/train.py: trains a model that sees or hears"),
         ("pretrain_retro.py", "pretrain_retro.py: trains RETRO"),
         ("../../pretrain_mamba.py", "pretrain_mamba.py: trains layers of Mamba and attention in an order"),
-        (
-            "pretrain_gpt.py --hybrid-override-pattern M-M*-",
-            "--hybrid-override-pattern: trains layers of Mamba",
-        ),
+        ("pretrain_gpt.py --hybrid-override-pattern M-M*-", "--hybrid-override-pattern: trains layers of Mamba"),
         ("pretrain_gpt.py --img-h 448", "--img-h: trains a model that sees or hears"),
         ("tools/run_text_generation_server.py", "run_text_generation_server.py: does not train"),
         ("-m examples.inference.offline_inference", "offline_inference: does not train"),
@@ -224,9 +221,7 @@ def test_what_reads_scripts_is_loaded_for_scripts_alone(tmp_path):
     code = "import sys; from dse.cli import main; import dse.exporting.launch.megatron; "
     code += "main(['plan', 'gpt_22b', '--gpus', '8', '--system', 'a100_80g_dgx']); "
     code += "print([name for name in sys.modules if 'tree_sitter' in name])"
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=tmp_path
-    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=tmp_path)
     assert done.stdout.endswith("[]\n")
 
 

@@ -113,10 +113,7 @@ def test_a_design_comes_back_from_its_file_and_costs_the_same_to_the_bit(name, m
 
 def test_so_does_one_of_torchtitan(tmp_path):
     space = Space.load("llama3_70b_64_h100_fsdp", {"attention": "flash_attention_2"})
-    for pins in (
-        {"zero": 3, "pp": 1, "tp": 8},
-        {"zero": 3, "pp": 8, "vpp": 5, "reshard_after_forward": False},
-    ):
+    for pins in ({"zero": 3, "pp": 1, "tp": 8}, {"zero": 3, "pp": 8, "vpp": 5, "reshard_after_forward": False}):
         params = space.pinned(pins).completed({"recompute": "full"})
         run = transformer_run(space, space.encode([params]), DesignPoints)
         launch, text = expressible(torchtitan, run)
@@ -189,9 +186,7 @@ def test_a_written_script_is_a_script(tmp_path):
 def test_no_name_of_a_model_is_a_command(module, field):
     [run, *_] = designs(Space.load("qwen3_235b_256_gb200"))
     launch = Launch.of_run(run, 0)
-    named = replace(
-        launch, model=replace(launch.model, **{"title": "", field: "m\ntouch x\r\x85touch y\x1b"})
-    )
+    named = replace(launch, model=replace(launch.model, **{"title": "", field: "m\ntouch x\r\x85touch y\x1b"}))
     text = module.script(named)[0]
     assert "# m touch x touch y\\x1b on 256 chips" in text
     assert len(text.split("\n")) == len(module.script(launch)[0].split("\n"))
@@ -247,11 +242,7 @@ def test_a_model_that_megatron_cannot_train_is_written_on_demand_alone():
 @pytest.mark.parametrize(
     ("system", "form", "why"),
     [
-        (
-            "trainium2_96g",
-            "megatron",
-            "the chip maker's software, not Megatron Core; dse writes no launch files",
-        ),
+        ("trainium2_96g", "megatron", "the chip maker's software, not Megatron Core; dse writes no launch files"),
         ("gaudi3_128g", "nemo", "the chip maker's software, not Megatron Core; dse writes no launch files"),
         ("tpu_v5p_pod", "torchtitan", "trains with MaxText, not torchtitan; use --format maxtext"),
         ("h100_80g_dgx", "megatron", ""),
@@ -287,8 +278,7 @@ def test_an_imbalance_that_is_not_the_frameworks_is_said_to_be_lost(imbalance, l
 
 #: Gives scripts to Megatron-LM's own parser, checks and configuration, on a machine without GPUs.
 JUDGE = next(
-    (place for up in Path(__file__).parents if (place := up / "shared/clients/megatron_accepts.py").exists()),
-    None,
+    (place for up in Path(__file__).parents if (place := up / "shared/clients/megatron_accepts.py").exists()), None
 )
 
 
@@ -328,9 +318,7 @@ def test_queues_to_a_gpu_are_as_many_as_megatron_asks_for(tp, zero, overlap, mos
 @pytest.mark.parametrize(("system", "overlap", "backend"), [
     ("h100_80g_dgx", "none", "deepep"), ("gb200_186g_nvl72", "chunked", "hybridep"),
 ])  # fmt: skip
-def test_a_script_of_overlapped_exchanges_comes_back_with_its_overlap_of_tensors(
-    system, overlap, backend, tmp_path
-):
+def test_a_script_of_overlapped_exchanges_comes_back_with_its_overlap_of_tensors(system, overlap, backend, tmp_path):
     """Without a flag for tensor parallelism nothing of it overlaps beside exchanges that do."""
     plan = planned_space(Question(model="qwen3_30b_a3b", system=system, chips=16)).space
     pins = {"tp": 2, "ep": 8, "overlap_ep": True, "dispatcher": "two_hop", "pp": 1}
@@ -372,9 +360,7 @@ def test_numerics_come_back_or_are_said_to_be_lost(name):
     model = load_model(name)
     back = settings_model(model_settings(model), name).numerics
     lost = {text.partition("=")[0] for text in model_losses(model)}
-    differ = {
-        own.name for own in fields(Numerics) if getattr(back, own.name) != getattr(model.numerics, own.name)
-    }
+    differ = {own.name for own in fields(Numerics) if getattr(back, own.name) != getattr(model.numerics, own.name)}
     assert differ <= lost | {"gate"}
 
 
@@ -483,8 +469,7 @@ def test_functions_of_a_module_are_read_and_not_run(tmp_path):
     [
         *("def a():\n return a()", "def a(:", "(" * 9999, "x = 1", "def a(): return Trainer.Config()"),
         "def a(): return Trainer.Config(model_spec=model_registry(9**9**9))",
-        "\n".join(f"def f{n}():\n x = f{n + 1}()\n return f{n + 1}()" for n in range(40))
-        + "\ndef f40(): return 1",
+        "\n".join(f"def f{n}():\n x = f{n + 1}()\n return f{n + 1}()" for n in range(40)) + "\ndef f40(): return 1",
     ],
 )
 def test_hostile_modules_give_one_line(tmp_path, text):
@@ -500,9 +485,7 @@ def test_maxtext_has_the_numerics_of_a_model_and_reads_the_rest_as_base_yml_has_
     found = yaml.safe_load(maxtext.script(Launch.of_run(run, 0))[0])
     assert (found["rope_type"], found["rope_max_timescale"]) == ("yarn", 10_000)
     assert found["normalization_layer_epsilon"] == 1e-6
-    (tmp_path / "mine.yml").write_text(
-        "model_name: llama3-8b\nici_fsdp_parallelism: 16\ndcn_data_parallelism: 2\n"
-    )
+    (tmp_path / "mine.yml").write_text("model_name: llama3-8b\nici_fsdp_parallelism: 16\ndcn_data_parallelism: 2\n")
     launch, _ = maxtext.read_script(tmp_path / "mine.yml")
     assert (launch.model.name, launch.model.seq_len, launch["micro_batch_size"]) == ("llama3_8b", 2048, 12)
     assert (launch.world_size, launch.zero_stage, launch["shard_replicas"]) == (32, 3, 2)
@@ -603,16 +586,10 @@ def test_changes_of_a_launch_file_that_make_no_sense_are_refused(tmp_path, monke
     ("change", "why"),
     [
         (("--num-layers 96", "--num-layers many"), "--num-layers many: expected a number"),
-        (
-            ("--num-layers 96", "--num-layers $LAYERS"),
-            r"--num-layers \$LAYERS: .*no line of the script sets it",
-        ),
+        (("--num-layers 96", "--num-layers $LAYERS"), r"--num-layers \$LAYERS: .*no line of the script sets it"),
         (("--num-layers 96", ""), "does not say num_layers"),
         (("TP=8", "TP=7"), "1,024 chips: expected a multiple of tp \\* cp \\* pp = 112"),
-        (
-            ("1024 + 512", "1001"),
-            "global batch of 1,001: expected a multiple of dp \\* micro-batch = 8 \\* 1",
-        ),
+        (("1024 + 512", "1001"), "global batch of 1,001: expected a multiple of dp \\* micro-batch = 8 \\* 1"),
         (("nnodes $NNODES", "nnodes $N"), "does not decide the number of GPUs; name it with --gpus N"),
         (("pipeline-stage 2", "pipeline-stage 4"), "96 layers do not divide into chunks of 4 on 16 stages"),
         (("hidden-size 12288", "hidden-size 1e400"), "--hidden-size 1e400: expected a whole number"),

@@ -24,9 +24,7 @@ def test_lstm_designs_are_finite_and_lawful(seed):
     laws.check_lstm(seed, POINTS)
 
 
-@pytest.mark.parametrize(
-    "profile", ["simai", "dfmodel-gen1", "dfmodel-gen2a", "dfmodel-gen2b", "dfmodel-gen3"]
-)
+@pytest.mark.parametrize("profile", ["simai", "dfmodel-gen1", "dfmodel-gen2a", "dfmodel-gen2b", "dfmodel-gen3"])
 def test_reference_profiles_are_finite_or_say_why(profile):
     laws.check_profile(profile, 0, POINTS // 2)
 

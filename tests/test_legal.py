@@ -16,13 +16,7 @@ from costmodel.formats.strict_yaml import dump, parse
 from dse.spaces.designs import legal as legal_module
 from dse.spaces.space import Space
 
-MODEL = {
-    "schema": "model/v1",
-    "source": "made up",
-    "num_layers": 12,
-    "hidden_size": 96,
-    "num_attention_heads": 6,
-}
+MODEL = {"schema": "model/v1", "source": "made up", "num_layers": 12, "hidden_size": 96, "num_attention_heads": 6}
 BASE = {
     "schema": "search_space/v1", "name": "small", "model": MODEL, "system": "a100_80g_dgx",
     "given": {"world_size": 48, "global_batch_size": 96},
@@ -139,10 +133,7 @@ def test_the_same_seed_gives_the_same_designs(small):
 
 def test_a_design_is_told_by_what_it_breaks(small):
     design = dict(zip(BASE["parameters"], ("full", 4, 1, 2, 1, False, 4e10), strict=True))
-    assert {rule.name for rule in small.broken_rules(design)} == {
-        "tp_divides_heads",
-        "interleaving_needs_a_pipeline",
-    }
+    assert {rule.name for rule in small.broken_rules(design)} == {"tp_divides_heads", "interleaving_needs_a_pipeline"}
 
 
 def test_a_space_without_a_legal_design_names_the_rules_that_exclude_each_other():

@@ -19,9 +19,7 @@ from dse.spaces.space import Space
 from tests.test_deepflow import probe
 
 # Dimensions that no two of are alike; all splits below divide them.
-MODEL = LstmShape(
-    name="lstm", num_layers=3, hidden_size=480, gates=4, projection_size=240, vocab_size=7200, seq_len=11
-)
+MODEL = LstmShape(name="lstm", num_layers=3, hidden_size=480, gates=4, projection_size=240, vocab_size=7200, seq_len=11)
 SPLITS = {
     "whole": {},
     "column-row": {"hidden_kind": "cr", "hidden_dim1": 6, "softmax_kind": "cr", "softmax_dim1": 6},
@@ -33,9 +31,7 @@ SPLITS = {
 
 def layout(split: str, **changes: object) -> LstmDesign:
     """One design with a split, of 24 sequences a step."""
-    return LstmDesign.of(
-        **{"micro_batch_size": 12, "gradient_accumulation_steps": 2, **SPLITS[split], **changes}
-    )
+    return LstmDesign.of(**{"micro_batch_size": 12, "gradient_accumulation_steps": 2, **SPLITS[split], **changes})
 
 
 def test_parameters_by_hand():
@@ -70,9 +66,7 @@ def test_memory_by_hand(toy_system: System, split):
     found = lstm_step(MODEL, toy_system, layout(split))
     by_cells, by_head, by_group, by_input = SHARES[split]
     weights = (MODEL.num_parameters - HEAD) / by_cells + HEAD / by_head
-    assert found.weights_memory + found.gradients_memory + found.optimizer_memory == pytest.approx(
-        18 * weights
-    )
+    assert found.weights_memory + found.gradients_memory + found.optimizer_memory == pytest.approx(18 * weights)
     tokens = 12 * 11
     cells, logits = 2 * tokens * (3 * 7 * 480 + 480), tokens * 7200
     kept = cells / by_group + 2 * tokens * 240 / by_input + 4 * logits / by_group
@@ -120,10 +114,7 @@ def test_a_split_over_one_device_is_no_split(toy_system: System):
 
 
 def test_replicas_take_as_long_as_one_and_a_reduction(toy_system: System):
-    one, four = (
-        lstm_step(MODEL, toy_system, layout("whole")),
-        lstm_step(MODEL, toy_system, layout("whole", dp=4)),
-    )
+    one, four = (lstm_step(MODEL, toy_system, layout("whole")), lstm_step(MODEL, toy_system, layout("whole", dp=4)))
     assert four.forward_time == one.forward_time
     assert four.dp_communication_time > one.dp_communication_time == 0
     assert four.model_flops == 4 * one.model_flops

@@ -43,9 +43,7 @@ def test_every_model_with_figures_ships():
 @pytest.mark.parametrize("row", figures("total_published_1e9"))
 def test_parameters_are_those_published(row):
     published = row.total_published_1e9 * 1e9
-    assert MODELS[row.model].num_parameters == pytest.approx(
-        published, rel=row.total_tolerance_pct / 100 or 1e-12
-    )
+    assert MODELS[row.model].num_parameters == pytest.approx(published, rel=row.total_tolerance_pct / 100 or 1e-12)
 
 
 @pytest.mark.parametrize("row", figures("total_exact"))

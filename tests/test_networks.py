@@ -187,9 +187,7 @@ class Torus:
         return most
 
 
-def simulated_gather(
-    axes: tuple[int, ...], used: list[int], closed: bool, whole: float, gap: int = 1
-) -> float:
+def simulated_gather(axes: tuple[int, ...], used: list[int], closed: bool, whole: float, gap: int = 1) -> float:
     """As many parts of the tensor as axes; each part takes the axes in another order, all parts at once."""
     torus, time = Torus(axes, closed), 0.0
     shards = [whole / len(used) / prod(axes[axis] // gap for axis in used)] * len(used)
@@ -284,8 +282,7 @@ def test_a_slice_has_room_and_is_as_near_to_a_cube_as_doublings_come(chips):
 
 
 @pytest.mark.parametrize(
-    ("old", "new"),
-    [("torus_x: {value: 16", "torus_x: {value: 8"), ("torus_x: {value: 16", "torus_z: {value: 16")],
+    ("old", "new"), [("torus_x: {value: 16", "torus_x: {value: 8"), ("torus_x: {value: 16", "torus_z: {value: 16")]
 )
 def test_a_file_whose_axes_are_not_those_of_its_chips_is_refused(old, new, tmp_path):
     text = (files("search_spaces") / "systems" / "tpu_v5e_pod.yaml").read_text()
@@ -359,9 +356,7 @@ def test_more_bandwidth_is_never_slower_and_what_is_sent_is_received(links, size
     received = {"all_reduce": 2 * (size - 1) / size, "send_recv": 1.0}
     for name, cost in sent.items():
         now = cost(links)
-        assert sum(b.item() for b in now.bytes_sent) == pytest.approx(
-            1e6 * received.get(name, (size - 1) / size)
-        )
+        assert sum(b.item() for b in now.bytes_sent) == pytest.approx(1e6 * received.get(name, (size - 1) / size))
         for place, one in enumerate(links):
             faster = [*links]
             faster[place] = replace(one, bandwidth=one.bandwidth * 3, peer_bandwidth=one.peer_bandwidth * 3)
@@ -413,9 +408,7 @@ DEEPEP = [
 
 
 @pytest.mark.parametrize(("name", "ranks", "tokens", "limited", "place", "width", "published"), DEEPEP)
-def test_two_hops_have_the_bandwidth_that_deepep_publishes(
-    name, ranks, tokens, limited, place, width, published
-):
+def test_two_hops_have_the_bandwidth_that_deepep_publishes(name, ranks, tokens, limited, place, width, published):
     """No constant favours two hops over other exchanges. V1 on 16 ranks, 43 GB/s, is left out: 50 here."""
     model, system = load_model("deepseek_v3"), load_system(name)
     if not limited:
@@ -463,9 +456,7 @@ def test_a_pair_has_the_links_between_it_and_a_node_has_all():
     assert send_recv(1e6 * ONE, group(8), [mesh]).time == 1e6
     for size in (2, 4, 8):
         sent = (size - 1) / size * 1e6
-        assert collective("all_gather", 1e6 * ONE, group(size), [mesh]).time == pytest.approx(
-            sent / (size - 1)
-        )
+        assert collective("all_gather", 1e6 * ONE, group(size), [mesh]).time == pytest.approx(sent / (size - 1))
         assert all_to_all(1e6 * ONE, group(size), [mesh]).time == pytest.approx(sent / (size - 1))
 
 

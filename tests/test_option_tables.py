@@ -53,9 +53,7 @@ def test_what_is_put_together_is_what_is_timed(name):
     together, times = (tables.micro_batches(numbers, times_alone=alone) for alone in (False, True))
     for row, own in enumerate(numbers):
         direct = micro_batches(ranks.with_shape(replace(ranks.design, assignment=own)))
-        for found, timed, wanted in zip(
-            *(sum(table.passes, ()) for table in (together, times, direct)), strict=True
-        ):
+        for found, timed, wanted in zip(*(sum(table.passes, ()) for table in (together, times, direct)), strict=True):
             for column, values in wanted.columns().items():
                 for other in (found, timed) if column in TIMES else (found,):
                     whole = np.broadcast_to(getattr(other, column), numbers.shape)

@@ -57,8 +57,7 @@ def test_a_ring_and_gathered_keys_send_the_same(gqa, links):
     once = (cp - 1) * 2 * W * tokens * gqa.num_query_groups * gqa.head_size / tp
     for how in ("p2p", "all_gather"):
         forward, backward = (
-            cp_bytes(gqa, links, direction, tp=tp, cp=cp, cp_communication=how)
-            for direction in ("forward", "backward")
+            cp_bytes(gqa, links, direction, tp=tp, cp=cp, cp_communication=how) for direction in ("forward", "backward")
         )
         assert forward == pytest.approx(once)
         assert backward == pytest.approx(2 * once)
@@ -67,10 +66,7 @@ def test_a_ring_and_gathered_keys_send_the_same(gqa, links):
 def test_exchanged_heads_send_less_the_more_ranks_share_a_sequence(gqa, links):
     """(c - 1) / c of queries, keys, values and context of the rank's tokens, either way."""
     for cp in (2, 4, 8):
-        sent = [
-            cp_bytes(gqa, links, direction, cp=cp, cp_communication="a2a")
-            for direction in ("forward", "backward")
-        ]
+        sent = [cp_bytes(gqa, links, direction, cp=cp, cp_communication="a2a") for direction in ("forward", "backward")]
         width = 2 * gqa.attention_size + 2 * gqa.key_value_size
         expected = (cp - 1) / cp * W * gqa.seq_len / cp * width
         assert sent == pytest.approx([expected, expected])
@@ -84,9 +80,7 @@ def test_heads_within_groups_and_rings_between_them_send_both(gqa, links):
     expected = (inner - 1) / inner * W * tokens * width + (outer - 1) * W * tokens * 2 * gqa.key_value_size
     sent = cp_bytes(gqa, links, "forward", cp=cp, cp_communication="a2a_p2p", cp_a2a=inner)
     assert sent == pytest.approx(expected)
-    alone, whole = (
-        cp_bytes(gqa, links, "forward", cp=cp, cp_communication="a2a_p2p", cp_a2a=size) for size in (1, cp)
-    )
+    alone, whole = (cp_bytes(gqa, links, "forward", cp=cp, cp_communication="a2a_p2p", cp_a2a=size) for size in (1, cp))
     assert alone == cp_bytes(gqa, links, "forward", cp=cp, cp_communication="p2p")
     assert whole == cp_bytes(gqa, links, "forward", cp=cp, cp_communication="a2a")
 
@@ -94,8 +88,7 @@ def test_heads_within_groups_and_rings_between_them_send_both(gqa, links):
 def test_a_ring_hides_behind_the_core(gqa):
     run = ranks_of(gqa, DesignPoints.of(cp=4), load_system("h100_80g_dgx"))
     open_ring, hidden = (
-        context_parallel(run, 2 * run.model.key_value_size, np.array([t]), "forward").cp_time.item()
-        for t in (0.0, 1.0)
+        context_parallel(run, 2 * run.model.key_value_size, np.array([t]), "forward").cp_time.item() for t in (0.0, 1.0)
     )
     assert 0 < hidden < 0.5 * open_ring  # what is left is taken from the core's multiprocessors
 
@@ -130,25 +123,18 @@ def test_each_dispatcher_sends_what_its_formula_says(dispatcher, experts, links)
     tp, ep, etp = 4, 4, 2
     token = experts.seq_len / tp * experts.hidden_size * W
     copies = experts.moe_topk * token
-    sent = {
-        "all_to_all": 2 * ((ep - 1) / ep * copies + (etp - 1) * copies),
-        "all_gather": 2 * (ep * etp - 1) * token,
-    }
+    sent = {"all_to_all": 2 * ((ep - 1) / ep * copies + (etp - 1) * copies), "all_gather": 2 * (ep * etp - 1) * token}
     design = DesignPoints.of(
         blocks=experts.blocks, tp=tp, dp=2, ep=ep, etp=etp, sequence_parallel=1, dispatcher=dispatcher
     )
-    assert expert_parallel(ranks_of(experts, design, links)).link_energy.item() == pytest.approx(
-        sent[dispatcher]
-    )
+    assert expert_parallel(ranks_of(experts, design, links)).link_energy.item() == pytest.approx(sent[dispatcher])
 
 
 @pytest.mark.parametrize(("places", "chosen"), [(1, 2), (2, 2), (4, 2), (8, 2), (4, 3), (2, 5)])
 def test_places_reached_are_counted_over_all_choices_of_experts(places, chosen, experts):
     model = replace(experts, moe_topk=float(chosen))
     each = int(model.num_experts) // places
-    reached = [
-        len({e // each for e in picked}) for picked in combinations(range(int(model.num_experts)), chosen)
-    ]
+    reached = [len({e // each for e in picked}) for picked in combinations(range(int(model.num_experts)), chosen)]
     assert places_reached(np.array([float(places)]), model).item() == pytest.approx(np.mean(reached))
 
 
@@ -177,8 +163,7 @@ def test_one_expert_for_every_token_costs_what_the_dense_layer_does(gqa):
     system = load_system("h100_80g_dgx")
     single = replace(gqa, num_experts=1.0, moe_topk=1.0, moe_ffn_hidden_size=gqa.ffn_hidden_size)
     dense, routed = (
-        step(model, system, DesignPoints.of(blocks=model.blocks, micro_batch_size=2))
-        for model in (gqa, single)
+        step(model, system, DesignPoints.of(blocks=model.blocks, micro_batch_size=2)) for model in (gqa, single)
     )
     assert routed.model_flops == dense.model_flops
     assert dense.step_time < routed.step_time < 1.1 * dense.step_time
@@ -249,11 +234,7 @@ def test_states_are_shared_out_stage_by_stage(gqa):
 def test_an_alias_is_its_column():
     """In a table of designs there is one column; what is named twice must agree."""
     named = DesignPoints.of(
-        tp=2,
-        distributed_optimizer=[0, 1, 1],
-        zero=[0, 1, 3],
-        sequence_parallel=[0, 1, 0],
-        overlap_tp=[1, 0, 0],
+        tp=2, distributed_optimizer=[0, 1, 1], zero=[0, 1, 3], sequence_parallel=[0, 1, 0], overlap_tp=[1, 0, 0]
     )
     expected = DesignPoints.of(
         tp=2, zero=[0, 1, 3], sharding=["megatron", "megatron_sp", "megatron"],
@@ -281,8 +262,7 @@ def test_what_each_stage_sends(gqa, links):
 
     def sent(stage, **more):
         both = [
-            step(gqa, links, DesignPoints.of(**{**columns, **more, "dp": dp}, zero=stage)).link_energy.item()
-            / dp
+            step(gqa, links, DesignPoints.of(**{**columns, **more, "dp": dp}, zero=stage)).link_energy.item() / dp
             for dp in (replicas, 1)
         ]
         return both[0] - both[1]
@@ -298,14 +278,7 @@ def test_more_is_never_slower(experts):
     """Of link bandwidth, of memory bandwidth, of clock."""
     system = load_system("h100_80g_dgx")
     design = DesignPoints.of(
-        blocks=experts.blocks,
-        tp=2,
-        cp=2,
-        dp=8,
-        ep=8,
-        zero=3,
-        sequence_parallel=1,
-        gradient_accumulation_steps=2,
+        blocks=experts.blocks, tp=2, cp=2, dp=8, ep=8, zero=3, sequence_parallel=1, gradient_accumulation_steps=2
     )
     base = step(experts, system, design).step_time
     for name in ("node_bandwidth", "fabric_bandwidth", "dram_bandwidth", "clock"):

@@ -62,7 +62,4 @@ objectives:
   minimize: [step_time]
 """
     space = Space.from_text(text)
-    assert [design["pipeline_layout"] for design in space.decode(next(space.legal.enumerate()))] == [
-        "even",
-        V3,
-    ]
+    assert [design["pipeline_layout"] for design in space.decode(next(space.legal.enumerate()))] == ["even", V3]

@@ -74,14 +74,9 @@ def products(shapes):
 
 def test_both_16_bit_formats_cost_what_a_design_without_a_format_does(experts):
     """To the last bit, and beside designs in 8 bits."""
-    system, layout = (
-        load_system("h100_80g_dgx"),
-        {"tp": 2, "dp": 8, "ep": 4, "sequence_parallel": 1, "zero": 1},
-    )
+    system, layout = (load_system("h100_80g_dgx"), {"tp": 2, "dp": 8, "ep": 4, "sequence_parallel": 1, "zero": 1})
     plain = step(experts, system, designs(experts, **layout)).columns()
-    mixed = step(
-        experts, system, designs(experts, **layout, precision=["bf16", "fp16", "fp8_blockwise"])
-    ).columns()
+    mixed = step(experts, system, designs(experts, **layout, precision=["bf16", "fp16", "fp8_blockwise"])).columns()
     for name, values in mixed.items():
         np.testing.assert_array_equal(values[:2], np.repeat(plain[name], 2), err_msg=name)
     assert mixed["activations_memory"][2] < mixed["activations_memory"][0]
@@ -128,8 +123,7 @@ def test_large_products_gain_the_rate_and_thin_ones_the_bytes():
     machine = load_system("h100_80g_dgx").with_quantities({"kernel_launch": 0.0, "tile_latency": 0.0})
     table = products([(16384, 16384, 16384), (16, 65536, 8192)])
     wide, narrow = (
-        gemm_cost(table, machine, element_bytes=size, rate=rate).time[0]
-        for size, rate in ((2.0, 1.0), (1.0, 1.78))
+        gemm_cost(table, machine, element_bytes=size, rate=rate).time[0] for size, rate in ((2.0, 1.0), (1.0, 1.78))
     )
     assert wide / narrow == pytest.approx([1.78, 2.0], rel=0.03)
 
@@ -173,9 +167,7 @@ def test_each_operand_is_cast_and_where_need_be_transposed(precision, system, de
 def test_casts_of_the_traced_pair_are_of_the_measured_size():
     """DeepSeek-V3, four layers forward and backward on H800s: about 13 ms of casts in 129 ms."""
     model = load_model("deepseek_v3")
-    run = ranks_of(
-        model, designs(model, dp=128, ep=64, precision="fp8_blockwise"), load_system("h800_80g_dgx")
-    )
+    run = ranks_of(model, designs(model, dp=128, ep=64, precision="fp8_blockwise"), load_system("h800_80g_dgx"))
     table = cost_table(run)
     own = [
         time
@@ -270,8 +262,7 @@ def test_gradients_reduced_in_16_bits_are_kept_so(dense):
 def sent(model, links, **columns):
     """Bytes that a rank sends in a step, in parts of (D - 1)/D."""
     each = [
-        step(model, links, designs(model, **{"dp": dp, "zero": 1, **columns})).link_energy.item() / dp
-        for dp in (8, 1)
+        step(model, links, designs(model, **{"dp": dp, "zero": 1, **columns})).link_energy.item() / dp for dp in (8, 1)
     ]
     return (each[0] - each[1]) / (7 / 8)
 
@@ -290,9 +281,7 @@ def test_weights_are_gathered_as_the_recipe_says(precision, stage, dense, links)
     gathers = 2 if stage == 3 else 1
     narrow = {1: ("fp8_tensorwise", "fp8_blockwise"), 3: ("fp8_tensorwise", "fp8_blockwise", "mxfp8")}[stage]
     saved = (2 - WEIGHT_BYTES[precision]) * matrices * gathers if precision in narrow else 0.0
-    plain, gathered = (
-        sent(dense, links, zero=stage, precision=precision, fp8_parameters=on) for on in (0, 1)
-    )
+    plain, gathered = (sent(dense, links, zero=stage, precision=precision, fp8_parameters=on) for on in (0, 1))
     assert plain == sent(dense, links, zero=stage)
     assert plain - gathered == pytest.approx(saved, rel=1e-6)
 
@@ -302,9 +291,7 @@ def test_blockwise_tokens_go_to_experts_in_8_bits_and_come_back_in_16(dispatcher
     """1 + 4/128 there and 2 back, over 2 and 2."""
     layout = {"dp": 8, "ep": 8, "dispatcher": dispatcher}
     energies = {
-        word: expert_parallel(
-            ranks_of(experts, designs(experts, **layout, precision=word), links)
-        ).link_energy.item()
+        word: expert_parallel(ranks_of(experts, designs(experts, **layout, precision=word), links)).link_energy.item()
         for word in FORMATS
     }
     for word, energy in energies.items():

@@ -118,17 +118,9 @@ def test_a_class_of_few_rows_falls_back_on_a_wider_one():
 
 
 def test_intervals_of_a_batch_are_those_of_its_designs():
-    columns = {
-        "tp": [1.0, 8.0, 16.0],
-        "pp": [1.0, 8.0, 1.0],
-        "world_size": [8.0, 512.0, 512.0],
-        "precision": 0.0,
-    }
+    columns = {"tp": [1.0, 8.0, 16.0], "pp": [1.0, 8.0, 1.0], "world_size": [8.0, 512.0, 512.0], "precision": 0.0}
     found = interval("megatron_core", load_system("h100_80g_dgx"), load_model("llama3_70b"), **columns)
-    own = [
-        ends(**{name: np.broadcast_to(values, 3)[row] for name, values in columns.items()})
-        for row in range(3)
-    ]
+    own = [ends(**{name: np.broadcast_to(values, 3)[row] for name, values in columns.items()}) for row in range(3)]
     assert list(zip(found.low, found.high, found.evidence, strict=True)) == own
 
 
@@ -159,10 +151,7 @@ def test_a_robust_space_reads_worse_ends_wherever_times_are_read():
     assert robust["derived"]["days"] == "1e6 * step_time_high / (24 * 3600)"
     assert robust["derived"]["cost"] == "system_price * step_time_high_s"
     assert robust["constraints"] == {**data["constraints"], "busy": "mfu_low > 0.3"}
-    assert robust["objectives"] == {
-        "minimize": ["step_time_high", "peak_memory"],
-        "maximize": "tokens_per_second_low",
-    }
+    assert robust["objectives"] == {"minimize": ["step_time_high", "peak_memory"], "maximize": "tokens_per_second_low"}
     assert at_worse_ends(robust) == robust
 
 

@@ -113,10 +113,7 @@ def test_the_cost_model_is_called_as_the_readme_does():
     assert costmodel.resolve_sharding(model, system, design).tp.tolist() == [4, 8]
     assert isinstance(model, costmodel.ModelShape)
     assert isinstance(system, costmodel.System)
-    records = (
-        *(costmodel.Chip, costmodel.Host, costmodel.LinkTier, costmodel.MemoryLevel),
-        costmodel.Software,
-    )
+    records = (*(costmodel.Chip, costmodel.Host, costmodel.LinkTier, costmodel.MemoryLevel), costmodel.Software)
     assert {type(part) for part in system.parts().values()} == set(records)
 
 

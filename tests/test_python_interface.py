@@ -68,9 +68,7 @@ def test_a_record_prints_in_ten_short_lines(name, records):
 
 def test_errors_name_the_parameter_in_python_and_the_option_in_a_command(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(
-        DseError, match=r"^max_days: of how many tokens\? name them with tokens, such as 15T$"
-    ):
+    with pytest.raises(DseError, match=r"^max_days: of how many tokens\? name them with tokens, such as 15T$"):
         dse.plan("llama3_8b", **PLAN, max_days=10)
     with pytest.raises(DseError, match=r"^headroom '7 cm': expected a size"):
         dse.plan("llama3_8b", **PLAN, headroom="7 cm")

@@ -158,13 +158,7 @@ def test_a_prefix_scales(count, prefix, symbol):
 
 
 def test_a_count_is_a_whole_number_with_the_letter_people_give_it():
-    assert [count_value(text) for text in ("15T", "300B", "15.6 M", 7, "1e12")] == [
-        15e12,
-        3e11,
-        15.6e6,
-        7,
-        1e12,
-    ]
+    assert [count_value(text) for text in ("15T", "300B", "15.6 M", 7, "1e12")] == [15e12, 3e11, 15.6e6, 7, 1e12]
     assert [readable_count(value) for value in (15e12, 15.6e9, 7.0)] == ["15T", "15.6B", "7"]
 
 

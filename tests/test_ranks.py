@@ -66,9 +66,7 @@ def test_a_design_has_the_ranks_of_its_axes():
 
 def test_the_same_ranks_may_be_seen_in_two_ways():
     """Cells split by rows and columns, and a softmax split by its inner dimension, on the same twelve."""
-    design = LstmDesign.of(
-        dp=3, hidden_kind="rc", hidden_dim1=2, hidden_dim2=2, softmax_kind="cr", softmax_dim1=4
-    )
+    design = LstmDesign.of(dp=3, hidden_kind="rc", hidden_dim1=2, hidden_dim2=2, softmax_kind="cr", softmax_dim1=4)
     cells, words = design.ranks(design.hidden), design.ranks(design.softmax)
     assert cells.all.size == words.all.size == design.world_size == 12
     assert (cells.group("rows", "dp").size, cells.group("rows", "dp").stride) == (6, 2)

@@ -81,9 +81,7 @@ def test_each_module_frees_what_the_table_says_and_needs_it_while_it_runs(model)
     for module, freed in table.items():
         column = f"recompute_{module}"
         if column not in own:
-            assert not any(
-                amount for amount, there in zip(freed, (has_dense, has_experts), strict=True) if there
-            )
+            assert not any(amount for amount, there in zip(freed, (has_dense, has_experts), strict=True) if there)
             continue
         design = named(shape, **base, **{column: [0, 1]})
         for layer, amount, there in ((dense, freed[0], has_dense), (routed, freed[1], has_experts)):
@@ -126,9 +124,7 @@ def test_selective_recomputation_is_of_the_core_alone():
 def test_full_recomputation_wins_over_switches():
     model, system = load_model("deepseek_v2_lite"), load_system("h100_80g_dgx")
     base = {"tp": 2, "pp": 3, "dp": 4, "ep": 4, "sequence_parallel": 1, "recompute": "full"}
-    one, other = (
-        step(model, system, named(model, **base, **dict.fromkeys(SWITCHES, on))).columns() for on in (0, 1)
-    )
+    one, other = (step(model, system, named(model, **base, **dict.fromkeys(SWITCHES, on))).columns() for on in (0, 1))
     for name, values in one.items():
         np.testing.assert_array_equal(values, other[name], err_msg=name)
 
@@ -239,9 +235,7 @@ def test_the_published_set_of_deepseek_v3_frees_half_of_a_layer():
     model = load_model("deepseek_v3")
     published = dict.fromkeys(("recompute_layernorm", "recompute_mla_up_proj", "recompute_moe_act"), 1)
     layout = {"pp": 16, "dp": 128, "ep": 64, "gradient_accumulation_steps": 120, "zero": 1}
-    none, some = (
-        step(model, load_system("h800_80g_dgx"), named(model, **layout, **more)) for more in ({}, published)
-    )
+    none, some = (step(model, load_system("h800_80g_dgx"), named(model, **layout, **more)) for more in ({}, published))
     layers, in_flight = 4, 15  # of the second stage, which is the fullest: the first has three dense ones
     of_layer = 4 * 7168 + 4 * 128 * (128 + 64) + 2 * 128 * 128 + 2 * 8 * 2048
     freed = in_flight * layers * of_layer * model.seq_len

@@ -59,9 +59,7 @@ def test_the_page_holds_all_it_needs(report, study):
     )
     assert not re.search(r"<script[^>]+src=", text)
     data = json.loads(re.search(r'id="data">(.*?)</script>', text, flags=re.DOTALL)[1])
-    assert {"front0", "step_time", "peak_memory", "parallel", "hypervolume", "infeasible"} <= data[
-        "figures"
-    ].keys()
+    assert {"front0", "step_time", "peak_memory", "parallel", "hypervolume", "infeasible"} <= data["figures"].keys()
     assert "schema: search_space/v1" in text
     assert f"<dd>{len(study.pareto_front())} designs</dd>" in text
 
@@ -95,9 +93,7 @@ def test_a_browser_draws_it_without_complaint(width, dark, report, tmp_path):
         opened(driver, report)
         assert errors(driver) == []
         run = driver.execute_script
-        assert run("return document.documentElement.scrollWidth") <= width, (
-            "the page itself never scrolls sideways"
-        )
+        assert run("return document.documentElement.scrollWidth") <= width, "the page itself never scrolls sideways"
         assert run("return document.querySelectorAll('.plot:not(.vega-embed, [hidden] *)').length") == 0
         ink = f"return getComputedStyle({FRONT}.querySelector('.role-axis-title text')).fill"
         before = run(ink)
@@ -112,9 +108,7 @@ def drag_around(driver, x, y):
 
     chain = ActionChains(driver)
     mouse = chain.w3c_actions.pointer_action
-    mouse.move_to_location(int(x) - 9, int(y) - 9).pointer_down().move_to_location(
-        int(x) + 9, int(y) + 9
-    ).pointer_up()
+    mouse.move_to_location(int(x) - 9, int(y) - 9).pointer_down().move_to_location(int(x) + 9, int(y) + 9).pointer_up()
     chain.perform()
 
 
@@ -173,9 +167,7 @@ def tables(chart):
 def test_figures_follow_the_objectives_of_the_study(small_space, study):
     assert titles(study.plot_front()) == [("step time", "peak memory")]
     space = Space.from_text(small_space)
-    three = Study.create(
-        space.with_objectives(["step_time", "mfu", "peak_memory"]), "three", storage=study.storage
-    )
+    three = Study.create(space.with_objectives(["step_time", "mfu", "peak_memory"]), "three", storage=study.storage)
     three.run(40)
     pairs = [("step time", "peak memory"), ("step time", "mfu"), ("peak memory", "mfu")]
     assert titles(three.plot_front()) == pairs
@@ -246,9 +238,7 @@ def test_nothing_that_draws_is_imported_before_something_is_drawn(tmp_path, smal
     (tmp_path / "small.yaml").write_text(small_space)
     code = "import sys; from dse.cli import main; main(['search', 'small.yaml', '--budget', '4']); "
     code += "print([name for name in ('altair', 'vl_convert') if name in sys.modules])"
-    run = subprocess.run(
-        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True
-    )
+    run = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True)
     assert run.stdout.endswith("[]\n")
 
 

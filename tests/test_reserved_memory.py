@@ -33,9 +33,7 @@ def test_an_all_to_all_of_eight_h100s_takes_what_was_measured():
     """NVIDIA/nccl, issue 1685: 4.34 GB after the first one and 1.06 GB before."""
     columns = {"dp": 8, "ep": 8}
     direct = communicator_buffers(run_of("qwen3_30b_a3b", "h100_80g_dgx", **columns))
-    gathered = communicator_buffers(
-        run_of("qwen3_30b_a3b", "h100_80g_dgx", dispatcher="all_gather", **columns)
-    )
+    gathered = communicator_buffers(run_of("qwen3_30b_a3b", "h100_80g_dgx", dispatcher="all_gather", **columns))
     assert (direct - gathered).item() == pytest.approx((4.34 - 1.06) * 1e9)
 
 
@@ -70,9 +68,7 @@ def test_buffers_of_deep_ep_are_those_of_its_hints(ep, near, far):
 
 def test_buffers_of_hybrid_ep_hold_the_tokens_of_all_ranks_twice():
     """hybrid-ep, `HybridEPBuffer`: values and weights for all experts, on the way there and back."""
-    run = run_of(
-        "qwen3_235b_a22b", "gb200_186g_nvl72", dp=32, ep=32, dispatcher="two_hop", micro_batch_size=2
-    )
+    run = run_of("qwen3_235b_a22b", "gb200_186g_nvl72", dp=32, ep=32, dispatcher="two_hop", micro_batch_size=2)
     tokens = 2 * run.model.seq_len * 32
     values, weights = tokens * 4096 * 2, tokens * 128 * 4
     assert dispatch_buffers(run, rank_run(run)).item() == 2 * (values + weights)
@@ -88,6 +84,4 @@ def test_parts_of_reserved_memory_add_up_in_the_breakdown():
     assert parts["fragmentation"].item() == pytest.approx(0.05 * allocated.item())
     assert parts["communicators"].item() > 0
     plain = Run(run.model, run.system, run.design)
-    assert reserved_memory(plain, rank_run(plain), allocated) == pytest.approx(
-        found.reserved_memory - 0.05 * allocated
-    )
+    assert reserved_memory(plain, rank_run(plain), allocated) == pytest.approx(found.reserved_memory - 0.05 * allocated)

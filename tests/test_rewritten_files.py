@@ -82,9 +82,7 @@ def test_spaces_are_evaluated_to_the_same_bits(name):
         assert rewritten(data, prefix) != data
         other = Space.from_data({"name": name, **rewritten(data, prefix)})
         same = other.legal.random(20, np.random.default_rng(0))
-        assert {key: own.tobytes() for key, own in same.items()} == {
-            key: own.tobytes() for key, own in columns.items()
-        }
+        assert {key: own.tobytes() for key, own in same.items()} == {key: own.tobytes() for key, own in columns.items()}
         found = dse.evaluate(other, same)
         for column in ("values", "margins", "violations"):
             assert getattr(found, column).tobytes() == getattr(expected, column).tobytes()

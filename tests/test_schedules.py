@@ -94,9 +94,9 @@ def test_figures_of_the_sources():
     found = predicted(PUBLISHED)
     assert len(PUBLISHED) == 96
     for row, figure in PUBLISHED.iterrows():
-        assert found.loc[row, figure.quantity] == pytest.approx(
-            figure.value, rel=1e-12, abs=figure.tolerance
-        ), figure.tolist()
+        assert found.loc[row, figure.quantity] == pytest.approx(figure.value, rel=1e-12, abs=figure.tolerance), (
+            figure.tolist()
+        )
 
 
 def test_cases_of_another_simulator():
@@ -171,9 +171,7 @@ def test_a_scalar_simulator_says_the_same(seed, most):
             f=f[row], b=b[row], w=w[row], comm=comm[row],
             pair=None if np.isnan(pair[row]) else pair[row], scale=scale[row].tolist(),
         )  # fmt: skip
-        assert {name: found[name][row] for name in FIGURES} == pytest.approx(expected, rel=1e-9, abs=1e-9), (
-            case
-        )
+        assert {name: found[name][row] for name in FIGURES} == pytest.approx(expected, rel=1e-9, abs=1e-9), case
 
 
 #: Closed forms of equal ranks without messages: idle time where it is exact, as of p, m, v and passes.
@@ -367,9 +365,7 @@ def test_chunk_by_chunk_needs_only_the_first_and_the_last_micro_batch():
     for p, v, m in [(2, 1, 1), (3, 1, 7), (4, 3, 2), (5, 2, 13), (6, 4, 6)]:
         forward, backward = rng.uniform(1, 2, (2, 30, p))
         message = rng.uniform(0, 2, 30)
-        passes = TimedPasses(
-            forward=forward, backward=backward, weight=0 * backward, pair=forward, message=message
-        )
+        passes = TimedPasses(forward=forward, backward=backward, weight=0 * backward, pair=forward, message=message)
         in_full = ends_of_ranks([order("breadth_first", p, v, m, p)], [np.arange(30)], passes).end
         sizes = [np.full(30, float(size)) for size in (p, v, m)]
         found = chunk_by_chunk(*sizes, forward=forward, backward=backward, message=message)

@@ -147,16 +147,12 @@ study.run(int(sys.argv[2]))
 
 
 def worker(url, budget):
-    return subprocess.Popen(
-        [sys.executable, "-c", WORKER, url, str(budget)], stdout=subprocess.PIPE, text=True
-    )
+    return subprocess.Popen([sys.executable, "-c", WORKER, url, str(budget)], stdout=subprocess.PIPE, text=True)
 
 
 @pytest.fixture(scope="module")
 def uninterrupted(space, tmp_path_factory):
-    study = Study.create(
-        space, "gpt3", storage=f"sqlite:///{tmp_path_factory.mktemp('whole')}/dse.db", seed=5
-    )
+    study = Study.create(space, "gpt3", storage=f"sqlite:///{tmp_path_factory.mktemp('whole')}/dse.db", seed=5)
     study.run(200)
     return told(study)
 

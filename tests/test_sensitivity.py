@@ -37,9 +37,7 @@ def test_an_elasticity_is_what_two_machines_say():
     params = space.completed({"tp": 8, "pp": 16})
     [found] = [e for e in quantity_steps(explain(space, params))[1] if e.quantity == "fabric_bandwidth"]
     times = [
-        priced_design(space.pinned({"fabric_bandwidth": found.value * factor}), params)["breakdown"][
-            "step_time_s"
-        ]
+        priced_design(space.pinned({"fabric_bandwidth": found.value * factor}), params)["breakdown"]["step_time_s"]
         for factor in (1 + STEP, 1 - STEP)
     ]
     slope = (times[0] - times[1]) / (2 * STEP * sum(times) / 2)

@@ -126,9 +126,7 @@ def test_bytes_of_megatrons_assignments(name, passes, gpt):
 
 
 def test_splits_divide_a_products_columns_or_rows(gpt):
-    design = DesignPoints.of(
-        tp=4, sharding="sample", qkv_sharding=["column", "row"], mlp_down_sharding="column"
-    )
+    design = DesignPoints.of(tp=4, sharding="sample", qkv_sharding=["column", "row"], mlp_down_sharding="column")
     gemms = transformer_gemms(ranks_of(gpt, design))
     place = {label.name: i for i, label in enumerate(gemms.labels) if label.of_pass == "forward"}
     h = gpt.hidden_size
@@ -212,9 +210,7 @@ def test_solving_is_never_worse_than_a_named_assignment(model_name, request, toy
         "recompute": rng.choice(["none", "selective", "full"], 400),
         "attention": rng.choice(["unfused", "fused"], 400),
     }
-    prices = {
-        name: step(model, toy_system, DesignPoints.of(sharding=name, **columns)) for name in SHARDINGS[:3]
-    }
+    prices = {name: step(model, toy_system, DesignPoints.of(sharding=name, **columns)) for name in SHARDINGS[:3]}
     fits = {name: price.peak_memory <= toy_system.dram.capacity for name, price in prices.items()}
     assert 0 < fits["megatron"].sum() < fits["megatron_sp"].sum() < 400
     for name in ASSIGNMENTS:

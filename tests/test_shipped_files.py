@@ -67,11 +67,7 @@ WRONG_SYSTEM = [
     (("chip", "cores"), {"value": -1, "kind": "assumed", "source": "x"}, "expected no negative number"),
     (("chip", "matrix_efficiency"), {"value": 5, "kind": "assumed", "source": "x"}, "a share, at most 1"),
     (("chip", "coers"), {"value": 1, "kind": "assumed", "source": "x"}, "did you mean 'cores'?"),
-    (
-        ("memory", "dram", "bandwidth"),
-        {"value": 3.35, "kind": "assumed", "source": "x"},
-        "such as '3.35 TB/s'",
-    ),
+    (("memory", "dram", "bandwidth"), {"value": 3.35, "kind": "assumed", "source": "x"}, "such as '3.35 TB/s'"),
     (("memory", "dram"), None, "memory.dram: expected keys and values"),
     (("memory", "d ram"), {}, "d ram: not a name of its own"),
     (("network", "dram"), {}, "dram: not a name of its own"),

@@ -47,11 +47,7 @@ def microseconds(report, names=TOTALS):
 @pytest.mark.parametrize(("rows", "header", "gpus", "revision", "network", "overlap", "printed"), PRINTED)
 def test_totals_agree_with_the_simulators(rows, header, gpus, revision, network, overlap, printed):
     report = price(
-        with_header(rows(), **header),
-        network,
-        revision=revision,
-        world_size=gpus,
-        overlap=Overlap(pp=overlap),
+        with_header(rows(), **header), network, revision=revision, world_size=gpus, overlap=Overlap(pp=overlap)
     )
     tolerance = 1e-3 if revision == FIRST else 0.5 + 1e-3  # as printed
     assert microseconds(report) == pytest.approx(printed, abs=tolerance, nan_ok=True)
@@ -172,9 +168,7 @@ def test_a_single_server_reduces_over_nvlink_and_sends_the_rest_for_nothing():
 def test_overlap_hides_its_share_of_each_group():
     rows, half = read_workload(SMALL, "small").workload, Overlap(dp=0.5, tp=0.5, ep=0.5, pp=1)
     names = ["exposed_dp", "exposed_dp_ep", "exposed_tp", "exposed_ep"]
-    whole, rest = (
-        microseconds(price(rows, A100, revision=LINKS, overlap=o), names) for o in (Overlap(), half)
-    )
+    whole, rest = (microseconds(price(rows, A100, revision=LINKS, overlap=o), names) for o in (Overlap(), half))
     assert min(whole) > 0
     assert rest == pytest.approx([value / 2 for value in whole], abs=0.005)
 
@@ -318,9 +312,7 @@ def test_lines_of_bus_bandwidths_are_counted_as_they_stand(dialect):
     lines = [place for place, line in enumerate(wrong.split("\n"), start=1) if "-4" in line or "alto" in line]
     with pytest.raises(DseError) as told:
         read_busbw(wrong, "busbw.yaml")
-    assert [line.split(": ")[0] for line in str(told.value).splitlines()] == [
-        f"busbw.yaml:{line}" for line in lines
-    ]
+    assert [line.split(": ")[0] for line in str(told.value).splitlines()] == [f"busbw.yaml:{line}" for line in lines]
 
 
 def test_mistakes_in_bus_bandwidths_are_told_with_their_lines():
@@ -335,9 +327,7 @@ def test_mistakes_in_bus_bandwidths_are_told_with_their_lines():
 
 def test_the_csv_has_the_summary_and_rows_of_the_simulator():
     lines = endtoend_csv(price(scaled_rows(), DECEMBER, revision=FILE), "run", revision=FILE).splitlines()
-    assert lines[0].startswith(
-        "File name, Expose DP comm, Expose DP_EP comm, Expose TP comm, Expose_EP_comm, "
-    )
+    assert lines[0].startswith("File name, Expose DP comm, Expose DP_EP comm, Expose TP comm, Expose_EP_comm, ")
     assert lines[1] == (
         "run, 13933 (0.68%), 0 (0.00%), 139515 (6.78%), 0 (0.00%), 0 (0.00%), 954121 (46.34%), "
         "951592 (46.21%), 153448 (7.45%), 2059161"
@@ -354,14 +344,7 @@ def test_the_first_csv_ends_with_its_summary():
     lines = endtoend_csv(price(rows, OCTOBER, revision=FIRST), "run", revision=FIRST).splitlines()
     assert lines[0].endswith(",workload finished at")
     words = lines[-1].split(",")
-    assert words[::2] == [
-        "DP comm",
-        "Expose TP comm",
-        "total exposed comm",
-        "total comp",
-        "bubble time",
-        "Total time",
-    ]
+    assert words[::2] == ["DP comm", "Expose TP comm", "total exposed comm", "total comp", "bubble time", "Total time"]
     printed = [373393.543, 480331.682, 853725.225, 7213232.005, 444762.445, 8511719.675]
     assert [float(word) for word in words[1::2]] == pytest.approx(printed, abs=1e-3)
     assert len(lines) == 1 + 557 + 1

@@ -21,17 +21,7 @@ ROOT = Path(__file__).parents[1]
 @pytest.fixture(scope="module")
 def site(tmp_path_factory):
     folder = tmp_path_factory.mktemp("site")
-    build = [
-        sys.executable,
-        "-m",
-        "sphinx",
-        "-W",
-        "-q",
-        "-d",
-        folder / "trees",
-        ROOT / "docs",
-        folder / "site",
-    ]
+    build = [sys.executable, "-m", "sphinx", "-W", "-q", "-d", folder / "trees", ROOT / "docs", folder / "site"]
     done = subprocess.run(build, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     return folder / "site"

@@ -187,10 +187,7 @@ MISTAKES = [
     ({"parameters": {"clock": [1.4]}}, "1.4: expected a number and a unit, such as '1.41 GHz'"),
     ({"parameters": {"clock": ["1.4 GB"]}}, "this is in B"),
     ({"parameters": {"dp": [1], "tp": [1]}}, "derived.dp: already means something else"),
-    (
-        {"derived": {"dp": "pp + gradient_accumulation_steps", "gradient_accumulation_steps": "dp"}},
-        "each needs itself",
-    ),
+    ({"derived": {"dp": "pp + gradient_accumulation_steps", "gradient_accumulation_steps": "dp"}}, "each needs itself"),
     ({"derived": {"dp": "world_size / tpp"}}, "derived.dp: 'world_size / tpp': tpp: unknown name"),
     ({"derived": {"dp": "step_time / 1 s"}}, "derived.dp: must be known before pricing"),
     ({"derived": {"dp": "budget"}}, "derived.dp: 'budget' is in B; expected -"),
@@ -202,10 +199,7 @@ MISTAKES = [
     ({"objectives": {"minimize": []}}, "objectives: expected at least one"),
     ({"objectives": None}, "objectives: missing"),
     ({"objectives": {"minimise": ["step_time"]}}, "unknown key; did you mean 'minimize'?"),
-    (
-        {"objectives": {"minimize": ["step_tim"]}},
-        "step_tim: no column of this name; did you mean 'step_time'?",
-    ),
+    ({"objectives": {"minimize": ["step_tim"]}}, "step_tim: no column of this name; did you mean 'step_time'?"),
     ({"objectives": {"minimize": ["step_time", "step_time_s"]}}, "step_time: given twice"),
     ({"objectives": {"minimize": ["recompute"]}}, "recompute: no column of this name"),
 ]

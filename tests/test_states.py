@@ -131,18 +131,14 @@ def test_working_memory_is_two_layers_of_what_is_shared_out(small, h100):
 def test_one_copy_is_the_default(zero, small, experts, h100):
     for model in (small, experts):
         base = {"blocks": model.blocks, "dp": 8, "zero": zero, "gradient_accumulation_steps": 4}
-        named = DesignPoints.of(
-            **base, shard_replicas=1, optimizer="adam", moments="fp32", overlap_param_gather=1
-        )
+        named = DesignPoints.of(**base, shard_replicas=1, optimizer="adam", moments="fp32", overlap_param_gather=1)
         same(step(model, h100, DesignPoints.of(**base)), step(model, h100, named))
 
 
 def test_as_many_copies_as_replicas_are_data_parallelism_without_shares(small, h100):
     """States are whole, and gradients all-reduced once: stage 0, in time, in memory, in what is sent."""
     base = {"dp": 16, "gradient_accumulation_steps": 4, "overlap_grad_reduce": [0, 1]}
-    plain, copied = (
-        step(small, h100, DesignPoints.of(**base, zero=zero, shard_replicas=16)) for zero in (0, 1)
-    )
+    plain, copied = (step(small, h100, DesignPoints.of(**base, zero=zero, shard_replicas=16)) for zero in (0, 1))
     same(plain, copied)
 
 
@@ -175,9 +171,7 @@ def test_what_copies_send(small, links):
 def test_a_reduction_and_a_gathering_send_what_an_all_reduce_does(small, links):
     """Where gradients and weights have one width: stage 1 costs stage 0's bytes and time."""
     narrow = Precision(element_bytes=2.0, gradient_bytes=2.0, state_bytes=12.0)
-    whole, sharded = (
-        step(small, links, DesignPoints.of(dp=16, zero=zero), precision=narrow) for zero in (0, 1)
-    )
+    whole, sharded = (step(small, links, DesignPoints.of(dp=16, zero=zero), precision=narrow) for zero in (0, 1))
     assert sharded.link_energy == pytest.approx(whole.link_energy)
     assert sharded.dp_communication_time == pytest.approx(whole.dp_communication_time)
 
@@ -335,13 +329,9 @@ def test_matrices_of_muon_are_all_weights_of_layers():
         model = load_model(name)
         copies = {True: model.num_experts, False: 1.0}
         counts = [*model.kinds.values(), 0.0, 0.0, 1.0]
-        found = sum(
-            m.size * m.repeats * copies[m.of_experts] * counts[m.part] for m in weight_matrices(model)
-        )
+        found = sum(m.size * m.repeats * copies[m.of_experts] * counts[m.part] for m in weight_matrices(model))
         layers = [*model.kinds.items(), *([(model.mtp_layer, model.mtp_layers)] if model.mtp_layers else [])]
-        assert found == pytest.approx(
-            sum(count * sum(map(model.weights, layer.kernels)) for layer, count in layers)
-        )
+        assert found == pytest.approx(sum(count * sum(map(model.weights, layer.kernels)) for layer, count in layers))
 
 
 def test_muon_costs_time_and_saves_memory(small, experts, h100):
@@ -361,9 +351,7 @@ def test_energy_of_orthogonal_updates_is_that_of_all_matrices_once(replicas, sma
         step(small, system, DesignPoints.of(dp=replicas, zero=1, optimizer=name)).compute_energy.item()
         for name in ("adam", "muon")
     )
-    flops = sum(
-        5 * (4 * m.rows**2 * m.columns + 2 * m.rows**3) * small.num_layers for m in weight_matrices(small)
-    )
+    flops = sum(5 * (4 * m.rows**2 * m.columns + 2 * m.rows**3) * small.num_layers for m in weight_matrices(small))
     assert muon - adam == pytest.approx(flops, rel=1e-3)
 
 
@@ -416,10 +404,7 @@ def test_activations_on_the_way_hide_behind_their_layer(small, h100):
     forward, backward, kept = 2e-3 * ones, 4e-3 * ones, 3e-3 * 64e9 * ones
     empty = KernelCost(time=0 * ones)
     costs = MicroBatch(
-        (KernelCost(time=forward), empty, empty),
-        (KernelCost(time=backward), empty, empty),
-        (empty,),
-        (empty,),
+        (KernelCost(time=forward), empty, empty), (KernelCost(time=backward), empty, empty), (empty,), (empty,)
     )
     run = run_of(small, DesignPoints.of(offload_activations=1), h100)
     moved = offloaded_activations(run, costs, [PartMemory(kept=kept), PartMemory(), PartMemory()])

@@ -92,8 +92,7 @@ def test_messages_that_overlap_keep_no_rank_from_computing(gpt, a100):
 
 
 @pytest.mark.parametrize(
-    ("word", "held"),
-    [("gpipe", 32), ("1f1b", 8), ("zb_h1", 8), ("zb_h2", 15), ("zb_v", 16 / 2), ("dualpipe", 9)],
+    ("word", "held"), [("gpipe", 32), ("1f1b", 8), ("zb_h1", 8), ("zb_h2", 15), ("zb_v", 16 / 2), ("dualpipe", 9)]
 )
 def test_activations_of_the_fullest_rank_follow_the_schedule(gpt, a100, word, held):
     """In micro-batches: m, p, p, 2 p - 1, 2 p chunks of half a stage, and p + 1."""
@@ -139,8 +138,7 @@ def test_a_v_has_embedding_and_head_on_its_first_rank():
 
 def test_unequal_stages_are_paced_by_the_slowest(gpt, a100):
     even, uneven = (
-        step(gpt, a100, DesignPoints.of(**PIPELINE, first_stage_layers=first)).step_time.item()
-        for first in (12, 26)
+        step(gpt, a100, DesignPoints.of(**PIPELINE, first_stage_layers=first)).step_time.item() for first in (12, 26)
     )
     assert uneven > 1.7 * even
 
@@ -150,10 +148,7 @@ def test_unequal_stages_are_paced_by_the_slowest(gpt, a100):
     [
         ({"schedule": "zb_v"}, "two chunks per rank; vpp=2 would do"),
         ({"schedule": "zb_h1", "vpp": 2}, "one chunk per rank; vpp=1 would do"),
-        (
-            {"schedule": "dualpipe", "gradient_accumulation_steps": 8},
-            "gradient_accumulation_steps of at least 2 pp",
-        ),
+        ({"schedule": "dualpipe", "gradient_accumulation_steps": 8}, "gradient_accumulation_steps of at least 2 pp"),
     ],
 )
 def test_what_a_schedule_cannot_run_is_said(gpt, a100, columns, wanted):

@@ -12,11 +12,7 @@ from costmodel.formats.strict_yaml import Section, dump, parse, read_text
 
 def test_numbers_are_numbers_and_words_are_words():
     data = parse("a: 1e12\nb: [on, no, 'true', true, 017, 12:30, 2026-01-31, 80 GB]\nc: {d: ~}\n", "f").data
-    assert data == {
-        "a": 1e12,
-        "b": ["on", "no", "true", True, 17, "12:30", "2026-01-31", "80 GB"],
-        "c": {"d": None},
-    }
+    assert data == {"a": 1e12, "b": ["on", "no", "true", True, 17, "12:30", "2026-01-31", "80 GB"], "c": {"d": None}}
     assert isinstance(data["a"], float)
 
 
@@ -52,11 +48,7 @@ def test_endless_nesting_is_refused():
 
 def test_a_file_that_cannot_be_read_says_why(tmp_path):
     (tmp_path / "binary.yaml").write_bytes(b"\xff\xfe\x00\x01")
-    for name, message in (
-        ("none.yaml", "no such file"),
-        ("", "is a directory"),
-        ("binary.yaml", "not a text file"),
-    ):
+    for name, message in (("none.yaml", "no such file"), ("", "is a directory"), ("binary.yaml", "not a text file")):
         with pytest.raises(DseError, match=message):
             read_text(tmp_path / name)
 
@@ -95,9 +87,7 @@ def test_all_mistakes_are_told_at_once_with_their_lines():
 
 words = st.text(st.characters(codec="utf-8", exclude_categories=["Cc", "Cs", "Zl", "Zp"]), max_size=8)
 scalars = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | words
-trees = st.recursive(
-    scalars, lambda t: st.lists(t, max_size=3) | st.dictionaries(words, t, max_size=3), max_leaves=8
-)
+trees = st.recursive(scalars, lambda t: st.lists(t, max_size=3) | st.dictionaries(words, t, max_size=3), max_leaves=8)
 
 
 @given(st.dictionaries(words, trees, min_size=1, max_size=4))

@@ -114,9 +114,7 @@ def test_open_goes_on_with_a_study_of_the_same_space(study, space):
     ],
 )
 def test_a_study_of_another_space_is_refused(study, space, changed, difference):
-    with pytest.raises(
-        DseError, match=rf"searches another space \(differs in {difference}\).*`dse resume gpt3`"
-    ):
+    with pytest.raises(DseError, match=rf"searches another space \(differs in {difference}\).*`dse resume gpt3`"):
         Study.open(changed(space), "gpt3", storage=study.storage)
 
 
@@ -162,9 +160,7 @@ def test_storage_comes_from_the_environment(space, tmp_path, monkeypatch):
 
 def test_a_study_that_was_never_run_has_no_budget(space, tmp_path):
     study = Study.create(space, storage=f"sqlite:///{tmp_path}/dse.db")
-    with pytest.raises(
-        DseError, match=f"study '{space.name}': was not run yet, so it has no budget; give it one"
-    ):
+    with pytest.raises(DseError, match=f"study '{space.name}': was not run yet, so it has no budget; give it one"):
         study.run()
 
 

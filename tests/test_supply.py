@@ -15,9 +15,7 @@ import pytest
 from costmodel.installation import DISTRIBUTION, installation
 
 ROOT = Path(__file__).parent.parent
-MODULES = [
-    path for package in ("costmodel", "dse", "search_spaces") for path in (ROOT / package).rglob("*.py")
-]
+MODULES = [path for package in ("costmodel", "dse", "search_spaces") for path in (ROOT / package).rglob("*.py")]
 
 #: Modules that make objects of bytes, and so can run what is in them; and names that do, or run text.
 UNSAFE_MODULES = {"pickle", "cPickle", "_pickle", "shelve", "marshal", "dill", "cloudpickle", "jsonpickle"}
@@ -108,9 +106,7 @@ def unsafe(path: Path) -> list[str]:
             names = {f"{node.func.id}()"}
         roots = {name.split(".")[0] for name in modules}
         if unwanted := (roots & UNSAFE_MODULES) | (names & UNSAFE_NAMES):
-            found.append(
-                f"{path.relative_to(ROOT)}:{getattr(node, 'lineno', 0)}: {', '.join(sorted(unwanted))}"
-            )
+            found.append(f"{path.relative_to(ROOT)}:{getattr(node, 'lineno', 0)}: {', '.join(sorted(unwanted))}")
     return found
 
 

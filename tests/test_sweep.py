@@ -61,12 +61,7 @@ def test_what_a_sweep_cannot_be(text, unit, message):
         swept_values("name", text, unit)
 
 
-SWEEPS = {
-    "pp": [1, 2, 3, 8, 16],
-    "vpp": [1, 2],
-    "micro_batch_size": [1, 4, 16],
-    "node_bandwidth": [2e11, 6e11],
-}
+SWEEPS = {"pp": [1, 2, 3, 8, 16], "vpp": [1, 2], "micro_batch_size": [1, 4, 16], "node_bandwidth": [2e11, 6e11]}
 
 
 @pytest.fixture(scope="module")

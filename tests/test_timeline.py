@@ -62,9 +62,7 @@ def test_the_last_event_ends_when_the_step_does(a100, schedule, vpp):
 
 
 @pytest.mark.parametrize(("schedule", "vpp"), LAYOUTS)
-def test_every_micro_batch_passes_every_chunk_once_each_way_and_a_stage_does_one_thing_at_a_time(
-    a100, schedule, vpp
-):
+def test_every_micro_batch_passes_every_chunk_once_each_way_and_a_stage_does_one_thing_at_a_time(a100, schedule, vpp):
     events = timeline(run_of(load_model("gpt3_175b"), designed(schedule, vpp), a100))
     stages = np.arange(4)
     for kind in ("forward", "backward"):

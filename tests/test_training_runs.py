@@ -117,9 +117,7 @@ def test_a_run_follows_from_its_step(plain):
     busy = step["average_power_w"] * run["run_time_s"]
     assert 0.95 * busy < run["run_energy_j"] < busy  # restarts and checkpoints draw less
     assert run["run_emissions_kg"] == pytest.approx(run["run_energy_j"] * 0.429 / 3.6e6)
-    assert record["derived"]["checkpoint_time"] == pytest.approx(
-        space.model.num_parameters * 14 / (512 * 122e6)
-    )
+    assert record["derived"]["checkpoint_time"] == pytest.approx(space.model.num_parameters * 14 / (512 * 122e6))
 
 
 def test_bought_machines_cost_their_price_over_their_life_and_electricity(plain):

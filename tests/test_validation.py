@@ -215,9 +215,7 @@ def test_json_has_every_data_set_and_every_row(measured, capsys):
         assert figures["mean_abs_error_percent"] == pytest.approx(error.mean())
         assert figures["p90_abs_error_percent"] == pytest.approx(np.quantile(error, 0.9))
     assert [row["id"] for row in record["rows"]] == [one.row.id for one in measured]
-    assert [*record["rows"][0]] == [
-        *("id", "predicted_s", "measured_s", "low_s", "high_s", "evidence", "why_not")
-    ]
+    assert [*record["rows"][0]] == [*("id", "predicted_s", "measured_s", "low_s", "high_s", "evidence", "why_not")]
 
 
 def test_rows_of_all_types_are_in_the_json(public, tmp_path, capsys):
@@ -253,12 +251,8 @@ def test_errors_are_relative_to_what_was_measured():
 def test_tau_counts_pairs_of_layouts_within_sweeps():
     """Two sweeps of three and two layouts: by hand, (2 - 1) + 1 concordant less discordant of 3 + 1 pairs."""
     layouts = [(("tp", float(tp)),) for tp in (1, 2, 4)]
-    first = [
-        step_of(m, p, sweep=("a",), layout=at) for m, p, at in zip((1, 2, 3), (1, 3, 2), layouts, strict=True)
-    ]
-    other = [
-        step_of(m, p, sweep=("b",), layout=at) for m, p, at in zip((9, 5), (8, 7), layouts, strict=False)
-    ]
+    first = [step_of(m, p, sweep=("a",), layout=at) for m, p, at in zip((1, 2, 3), (1, 3, 2), layouts, strict=True)]
+    other = [step_of(m, p, sweep=("b",), layout=at) for m, p, at in zip((9, 5), (8, 7), layouts, strict=False)]
     assert kendall_tau(first) == pytest.approx(1 / 3)
     assert kendall_tau([*first, *other]) == pytest.approx((1 + 1) / 4)
     assert math.isnan(kendall_tau([*first[:1], *other[:1]]))
@@ -281,10 +275,7 @@ def test_recall_and_precision_of_runs_that_do_not_fit():
     """Of four that did not fit two are said so and one is tight; so are one and none of two that ran."""
     verdicts = (DOES_NOT_FIT, DOES_NOT_FIT, TIGHT, FITS)
     full = [step_of(1, 1, measured_bytes=math.inf, verdict=verdict) for verdict in verdicts]
-    ran = [
-        step_of(1, 1, measured_bytes=4e9, predicted_bytes=5e9, verdict=verdict)
-        for verdict in (DOES_NOT_FIT, FITS)
-    ]
+    ran = [step_of(1, 1, measured_bytes=4e9, predicted_bytes=5e9, verdict=verdict) for verdict in (DOES_NOT_FIT, FITS)]
     memory = dataset_record("x", [*full, *ran])["memory"]
     assert memory["rows"] == 2
     assert memory["mean_abs_error_percent"] == pytest.approx(25)

@@ -139,9 +139,7 @@ def test_what_a_row_lacks_is_named_and_others_are_priced(cells, lacks):
 
 
 def test_words_of_a_row_become_words_of_a_design():
-    row = row_of(
-        dtype="fp8-sc", schedule="zero-bubble ZB-1p", opt_shard="HSDP", dp=16.0, gbs=0.0, tp=8.0, seq_par=-1.0
-    )
+    row = row_of(dtype="fp8-sc", schedule="zero-bubble ZB-1p", opt_shard="HSDP", dp=16.0, gbs=0.0, tp=8.0, seq_par=-1.0)
     columns = expressed_row(row).columns
     assert columns["precision"] == "fp8_blockwise"
     assert columns["schedule"] == "zb_h1"
@@ -203,13 +201,7 @@ def test_the_bus_bandwidth_of_a_collective_is_its_time():
 
 def test_kernels_are_those_of_the_cost_model():
     reduced = MeasuredRow(
-        row_type="kernel_coll",
-        dataset="x",
-        op="all_reduce",
-        hw="H100",
-        msg_bytes=1e8,
-        n_ranks=16,
-        latency_us=1,
+        row_type="kernel_coll", dataset="x", op="all_reduce", hw="H100", msg_bytes=1e8, n_ranks=16, latency_us=1
     )
     product = MeasuredRow(
         row_type="kernel_gemm", dataset="x", dtype="fp8", hw="H100", m=4096, n=4096, k=8192, latency_us=1

@@ -19,9 +19,7 @@ from tests.wires import Wires
 
 W = 2  # bytes of an element
 
-GROUPED = ModelShape(
-    num_layers=1, hidden_size=64, num_attention_heads=16, num_query_groups=8, head_size=6, seq_len=32
-)
+GROUPED = ModelShape(num_layers=1, hidden_size=64, num_attention_heads=16, num_query_groups=8, head_size=6, seq_len=32)
 LATENT = ModelShape(
     num_layers=1, hidden_size=64, num_attention_heads=8, seq_len=32, attention="mla", kv_lora_rank=16,
     qk_nope_head_dim=5, qk_rope_head_dim=3, v_head_dim=6,
@@ -57,9 +55,7 @@ LAYOUTS = [
 
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize(("cp", "tp", "how", "inner"), LAYOUTS)
-def test_ranks_that_share_a_sequence_attend_as_one_does_and_send_what_the_model_says(
-    name, cp, tp, how, inner, links
-):
+def test_ranks_that_share_a_sequence_attend_as_one_does_and_send_what_the_model_says(name, cp, tp, how, inner, links):
     """Context, and gradients of queries, keys and values; bytes of every rank, forward and backward."""
     model = MODELS[name]
     whole, gradient = sequence_of(model, cp)
@@ -148,9 +144,7 @@ def skewed(ranks: int, tokens: int, seed: int) -> Routing:
     """Some experts are chosen more often than others."""
     rng = np.random.default_rng(seed)
     likely = np.arange(1, EXPERTS + 1) / np.arange(1, EXPERTS + 1).sum()
-    picked = [
-        [rng.choice(EXPERTS, CHOSEN, replace=False, p=likely) for _ in range(tokens)] for _ in range(ranks)
-    ]
+    picked = [[rng.choice(EXPERTS, CHOSEN, replace=False, p=likely) for _ in range(tokens)] for _ in range(ranks)]
     return Routing(np.array(picked), rng.random((ranks, tokens, CHOSEN)))
 
 

@@ -29,9 +29,7 @@ PAGE: Final = ROOT / "docs" / "validation.md"
 PUBLIC: Final = ROOT.parent / "shared" / "measured" / "measured.csv"
 
 #: The block of docs/validation.md that shows the output of `dse validate`.
-REPORT: Final = re.compile(
-    r"(?<=^```text\n)(?=\d+ rows of \d+ data sets).*?(?=^```$)", re.MULTILINE | re.DOTALL
-)
+REPORT: Final = re.compile(r"(?<=^```text\n)(?=\d+ rows of \d+ data sets).*?(?=^```$)", re.MULTILINE | re.DOTALL)
 
 #: The table of the README, and the sentence below it.
 SUMMARY: Final = re.compile(r"^\| measured \|.*?^Of \d+ runs[^.]*\.", re.MULTILINE | re.DOTALL)
@@ -89,10 +87,7 @@ def summary(rows: Sequence[ComparedRow]) -> str:
         for title, names in GROUPS.items()
     }
     steps = {"step time, all runs": every, **groups}
-    lines = [
-        "| measured | rows | median error | mean | 90th percentile | bias |",
-        "|---|---|---|---|---|---|",
-    ]
+    lines = ["| measured | rows | median error | mean | 90th percentile | bias |", "|---|---|---|---|---|---|"]
     for title, record in steps.items():
         count = sum(one.is_step for one in rows if one.row.dataset in GROUPS.get(title, (one.row.dataset,)))
         lines.append(_line(title, count, record["step_time"]))

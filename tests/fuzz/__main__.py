@@ -46,9 +46,7 @@ class Findings:
         """One input."""
         self.inputs += 1
         if self.inputs % REPORTED == 0:
-            print(
-                f"{self.inputs:,} inputs, {self.read:,} of them read, {len(self.known)} findings", flush=True
-            )
+            print(f"{self.inputs:,} inputs, {self.read:,} of them read, {len(self.known)} findings", flush=True)
         start = time.process_time()
         try:
             self.read += not self.target(data, self.scratch)
@@ -95,9 +93,7 @@ def main() -> None:
         "timeout": STOPPED, "rss_limit_mb": MEMORY >> 20, "artifact_prefix": f"{folder}/stopped-",
         "verbosity": 0, "print_final_stats": 1, "dict": dictionary, "len_control": 20,
     }  # fmt: skip
-    atheris.Setup(
-        [sys.argv[0], *(f"-{name}={value}" for name, value in options.items()), str(grown)], findings
-    )
+    atheris.Setup([sys.argv[0], *(f"-{name}={value}" for name, value in options.items()), str(grown)], findings)
     atheris.Fuzz()
 
 

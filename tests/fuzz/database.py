@@ -110,9 +110,7 @@ def rows(connection: sqlite3.Connection, table: str) -> Iterator[tuple[str, int]
     if kind is None:
         found = connection.execute(f"SELECT '', rowid FROM {table} ORDER BY rowid LIMIT 2").fetchall()
     else:
-        found = connection.execute(
-            f'SELECT "{kind}", min(rowid) FROM {table} GROUP BY "{kind}" ORDER BY 2'
-        ).fetchall()
+        found = connection.execute(f'SELECT "{kind}", min(rowid) FROM {table} GROUP BY "{kind}" ORDER BY 2').fetchall()
     for name, row in found:
         yield f"{table}[{name}]", row
 
@@ -135,10 +133,7 @@ def variants(data: Any, most: int = 3) -> Iterator[tuple[str, Any]]:
         for key in [*data][:most] if isinstance(data, dict) else range(min(most, len(data))):
             rest = {k: v for k, v in data.items() if k != key} if isinstance(data, dict) else data[1:]
             yield f"[{key}] gone", rest
-            for path, part in (
-                *((f" = {part!r:.20}", part) for part in HOSTILE_PARTS),
-                *variants(data[key], most),
-            ):
+            for path, part in (*((f" = {part!r:.20}", part) for part in HOSTILE_PARTS), *variants(data[key], most)):
                 copy = data.copy()
                 copy[key] = part
                 yield f"[{key}]{path}", copy
@@ -192,10 +187,7 @@ def stored(folder: Path) -> tuple[bytes, Path]:
     file, space = folder / "dse.db", folder / "small.yaml"
     space.write_text(SPACE)
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
-        assert (
-            main(["search", str(space), "--study", "s", "--budget", "6", "--storage", f"sqlite:///{file}"])
-            == 0
-        )
+        assert main(["search", str(space), "--study", "s", "--budget", "6", "--storage", f"sqlite:///{file}"]) == 0
     without_constraints(file)
     return file.read_bytes(), space
 

@@ -94,17 +94,7 @@ def formulas() -> Iterator[bytes]:
 
 def quantities() -> Iterator[bytes]:
     """Quantities."""
-    for text in (
-        "80 GB",
-        "3.35 TB/s",
-        "12.5e9 B/s",
-        "5 fJ/bit",
-        "1 $/GB",
-        "989e12",
-        "3 / 7",
-        "1/3 GiB/s",
-        "20 %",
-    ):
+    for text in ("80 GB", "3.35 TB/s", "12.5e9 B/s", "5 fJ/bit", "1 $/GB", "989e12", "3 / 7", "1/3 GiB/s", "20 %"):
         yield text.encode()
 
 
@@ -188,8 +178,7 @@ def measurements() -> Iterator[bytes]:
         yield b"".join(lines[:3])
         yield b"".join([lines[0], *lines[-2:]])
     yield (
-        b"row_type,dataset,hw,op,m,n,k,dtype,latency_us\n"
-        b"kernel_gemm,mine,a100_80g_dgx,gemm,4096,4096,1024,bf16,80\n"
+        b"row_type,dataset,hw,op,m,n,k,dtype,latency_us\nkernel_gemm,mine,a100_80g_dgx,gemm,4096,4096,1024,bf16,80\n"
     )
 
 

@@ -21,9 +21,7 @@ def test_every_column_of_every_design_is_finite_and_lawful(seed):
     laws.check_lstm(seed, 1000)
 
 
-@pytest.mark.parametrize(
-    "profile", ["simai", "dfmodel-gen1", "dfmodel-gen2a", "dfmodel-gen2b", "dfmodel-gen3"]
-)
+@pytest.mark.parametrize("profile", ["simai", "dfmodel-gen1", "dfmodel-gen2a", "dfmodel-gen2b", "dfmodel-gen3"])
 @pytest.mark.parametrize("seed", SEEDS[:20])
 def test_reference_profiles_are_finite_or_say_why(profile, seed):
     laws.check_profile(profile, seed, 500)

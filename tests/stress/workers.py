@@ -100,11 +100,7 @@ def told(url, name):
         stored = store.study(name)
         trials = store.trials(stored.study_id)
     assert [trial.number for trial in trials] == list(range(len(trials)))
-    ours = [
-        (t.state, t.params, t.values, t.constraints, t.user_attrs)
-        for t in trials
-        if BREAKDOWN in t.user_attrs
-    ]
+    ours = [(t.state, t.params, t.values, t.constraints, t.user_attrs) for t in trials if BREAKDOWN in t.user_attrs]
     theirs = [trial.state.name for trial in trials if BREAKDOWN not in trial.user_attrs]
     return ours, theirs
 

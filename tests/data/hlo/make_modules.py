@@ -60,9 +60,7 @@ def trainer(state, batches):
     gradient = jax.tree.map(lambda g: g * jnp.minimum(1, 1 / norm), gradient)
     mean = jax.tree.map(lambda m, g: 0.9 * m + 0.1 * g, state["m"], gradient)
     square = jax.tree.map(lambda v, g: 0.999 * v + 0.001 * g * g, state["v"], gradient)
-    weights = jax.tree.map(
-        lambda w, m, v: w - 0.01 * (m / (jnp.sqrt(v) + 1e-8) + 0.1 * w), state["w"], mean, square
-    )
+    weights = jax.tree.map(lambda w, m, v: w - 0.01 * (m / (jnp.sqrt(v) + 1e-8) + 0.1 * w), state["w"], mean, square)
     return {"w": weights, "m": mean, "v": square}
 
 
@@ -116,9 +114,7 @@ def train_step():
         count = state["count"] + 1
         mean = jax.tree.map(lambda m, g: 0.9 * m + 0.1 * g, state["mean"], gradient)
         square = jax.tree.map(lambda v, g: 0.999 * v + 0.001 * g * g, state["square"], gradient)
-        weights = jax.tree.map(
-            lambda w, m, v: w - 0.01 * m / (jnp.sqrt(v) + 1e-8), state["weights"], mean, square
-        )
+        weights = jax.tree.map(lambda w, m, v: w - 0.01 * m / (jnp.sqrt(v) + 1e-8), state["weights"], mean, square)
         return {"weights": weights, "count": count, "mean": mean, "square": square}
 
     return jax.jit(step, donate_argnums=0, out_shardings=sharding_of(state()))
