@@ -424,6 +424,9 @@ class Lines:
             yield Segment.line()
 
 
-def ruled_table() -> Table:
-    """A table with a line below its headings, and no other."""
-    return Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, GAP - 1, 0, 0), show_edge=False)
+def ruled_table(*headings: str, texts: int = 1) -> Table:
+    """A table with a line below its headings, and no other; the first columns are `texts`, the others numbers."""
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, GAP - 1, 0, 0), show_edge=False)
+    for place, heading in enumerate(headings):
+        table.add_column(heading, justify="left" if place < texts else "right", no_wrap=True)
+    return table

@@ -62,10 +62,7 @@ def sums_table(rows: Sequence[Record], what: str) -> Table:
     timed = any("time_s" in row for row in rows)
     key = "time_s" if timed else "bytes"
     whole, longest = sum(row[key] for row in rows) or 1.0, max((row[key] for row in rows), default=0) or 1.0
-    table = ruled_table()
-    headings = [what, "count", "work", "traffic", *(["time"] if timed else []), "share"]
-    for place, name in enumerate(headings):
-        table.add_column(name, justify="right" if place else "left", no_wrap=True)
+    table = ruled_table(what, "count", "work", "traffic", *(["time"] if timed else []), "share")
     table.add_column("", no_wrap=True)
     for row in rows:
         cells = [row["name"], f"{row['count']:,.0f}", readable(row["flops"], "FLOP"), readable(row["bytes"], "B")]
@@ -117,11 +114,7 @@ def end_of(name: str, room: int) -> str:
 def communication_table(rows: Sequence[Record]) -> Table:
     """Messages by what they are for."""
     timed = "time_s" in rows[0]
-    table = ruled_table()
-    for name in ("for", "collectives"):
-        table.add_column(name, no_wrap=True)
-    for name in ("payload", *(["time"] if timed else [])):
-        table.add_column(name, justify="right", no_wrap=True)
+    table = ruled_table("for", "collectives", "payload", *(["time"] if timed else []), texts=2)
     for row in rows:
         cells = [row["name"], ", ".join(row["kinds"]), readable(row["payload_bytes"], "B")]
         table.add_row(*cells, *([readable(row["time_s"], "s")] if timed else []))

@@ -70,7 +70,7 @@ def deepflow_report(report: DeepflowReport) -> list[RenderableType]:
 
 def gemm_table(found: Figures) -> Table:
     """Reload factors, work, traffic and time of each product."""
-    table = table_of("product", "DRAM reloads\nAB AC BC", "L2 reloads\nAB AC BC", "work", "DRAM\ntraffic",
+    table = ruled_table("product", "DRAM reloads\nAB AC BC", "L2 reloads\nAB AC BC", "work", "DRAM\ntraffic",
                      "L2\ntraffic", "FLOP/B", "bound by", "time")  # fmt: skip
     for name in GEMMS:
         reloads = [
@@ -93,7 +93,7 @@ def gemm_table(found: Figures) -> Table:
 
 def pointwise_table(found: Figures) -> Table:
     """Work, traffic and time of the kernels without reuse."""
-    table = table_of("kernel", "work", "DRAM\ntraffic", "FLOP/B", "bound by", "time")
+    table = ruled_table("kernel", "work", "DRAM\ntraffic", "FLOP/B", "bound by", "time")
     kernels = {
         "cell, forward": ("Hidden_f", "Hidden_f.point_{}"),
         "cell, backward": ("Hidden_b", "Hidden_b.point_{}"),
@@ -121,7 +121,7 @@ def pointwise_table(found: Figures) -> Table:
 
 def memory_table(found: Figures) -> Table:
     """Bytes by part of a data shard and of a model shard of it, by purpose, and against the capacity."""
-    table = table_of("", "data shard", "model shard")
+    table = ruled_table("", "data shard", "model shard")
     rows = {part: part for part in ("embedding", "hidden", "softmax", "projection", "total")}
     rows |= {f"kind_{purpose}": f"of it {purpose}" for purpose in ("weight", "activation", "pointwise")}
     for key, text in rows.items():
@@ -170,14 +170,6 @@ def bound(intensity: float, inflection: float) -> str:
 def gib(value: float) -> str:
     """A size in GiB, which is what the reference counts in."""
     return f"{value:,.1f} GiB"
-
-
-def table_of(*headings: str) -> Table:
-    """A table whose first column is text, and the others numbers."""
-    table = ruled_table()
-    for place, heading in enumerate(headings):
-        table.add_column(heading, justify="right" if place else "left", no_wrap=True)
-    return table
 
 
 def facts(rows: Iterable[Sequence[str]]) -> Table:

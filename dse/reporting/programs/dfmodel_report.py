@@ -29,7 +29,8 @@ from costmodel.profiles.dfmodel.network import sized
 from costmodel.profiles.dfmodel.setup import Setup
 from costmodel.solve.fusion import groupings
 from dse.records.text import percent
-from dse.reporting.programs.deepflow_report import facts, table_of
+from dse.reporting.design_table import ruled_table
+from dse.reporting.programs.deepflow_report import facts
 
 _NANOSECONDS = 1e9
 
@@ -225,7 +226,7 @@ def _members(graph: DfmodelGraph, groups: IntArray) -> list[list[str]]:
 
 def _group_table(report: DfmodelReport) -> Table:
     """Kernels with their sharding, and where the time of their group goes."""
-    table = table_of("kernels", "sharded by", "compute", "memory", "network", "group", "SRAM")
+    table = ruled_table("kernels", "sharded by", "compute", "memory", "network", "group", "SRAM")
     found, words = report.evaluation, np.array(sharding_words(report.sharding))
     parts: list[FloatArray] = [found.compute_time[0], found.memory_time[0], found.network_time[0], found.group_time[0]]
     for group, names in enumerate(_members(report.file.graph, report.groups)):

@@ -88,8 +88,6 @@ def totals_table(report: SimaiReport) -> Table:
     """Where the time of the step goes."""
     whole = float(report.totals.total_time[0])
     table = Table.grid(padding=(0, 2, 0, 0))
-    for _ in range(2):
-        table.add_column()
     for name, text in _PARTS.items():
         value = float(getattr(report.totals, name)[0])
         share = percent(value / whole) if np.isfinite(whole) and whole > 0 else ""
@@ -101,9 +99,9 @@ def totals_table(report: SimaiReport) -> Table:
 
 def rows_table(report: SimaiReport) -> Table:
     """Rows of one name together, in the order of the step."""
-    table = ruled_table()
-    for heading in ("row", "times", "arithmetic", "forward\nexposed", "backward\nexposed", "weights\nexposed"):
-        table.add_column(heading, justify="left" if heading == "row" else "right", no_wrap=True)
+    table = ruled_table(
+        "row", "times", "arithmetic", *(f"{word}\nexposed" for word in ("forward", "backward", "weights"))
+    )
     workload = report.workload
     counts, exposed = workload.counts[0], report.exposed[0] * 1e-9
     places: dict[str, list[int]] = {}
