@@ -169,16 +169,9 @@ def collective(name: str, message_bytes: FloatArray, group: Group, network: Sequ
 
 
 def input_bytes(name: str, message_bytes: FloatArray, size: FloatArray) -> FloatArray:
-    """Bytes that each rank of a group puts into a collective: of a gather its own part, else the message. [B]
+    """Bytes that each rank of a group puts into a collective: of a gather its part, else the message, (points,). [B]
 
-    Parameters
-    ----------
-    name : str
-        A key of `RING`, or "all_to_all", or "send_recv".
-    message_bytes : (points,) array
-        As `collective` or `all_to_all` take it. [B]
-    size : (points,) array
-        Ranks of the group. [-]
+    `name` is a key of `RING`, or "all_to_all", or "send_recv"; `size` are the ranks of the group, (points,). [-]
     """
     return message_bytes / size if name == "all_gather" else message_bytes
 
@@ -215,23 +208,10 @@ def all_to_all(message_bytes: FloatArray, group: Group, network: Sequence[LinkTi
 def posted_sends(
     sent: Sequence[FloatArray], message_bytes: FloatArray, group: Group, tiers: Sequence[TierSpan]
 ) -> CollectiveCost:
-    """Time and traffic of messages between any ranks of a group, all of them posted together.
+    """Time [s] and traffic [B] of messages between any ranks of a group, all of them posted together, (points,).
 
-    Parameters
-    ----------
-    sent : sequence of (points,) array
-        By one rank over each tier. [B]
-    message_bytes : (points,) array
-        What the rank holds, with an equal share for every rank of the group; it copies its own. [B]
-    group : Group
-        Ranks, (points,).
-    tiers : sequence of TierSpan
-        What the group has of each tier.
-
-    Returns
-    -------
-    cost : CollectiveCost
-        Time [s] and bytes sent per tier [B]; a group of one is free.
+    `sent` are the bytes of one rank over each tier, (points,) each [B]; `message_bytes` are what the rank holds, with
+    an equal share for every rank of the group, of which it copies its own, (points,) [B]. A group of one is free.
 
     Notes
     -----

@@ -86,16 +86,10 @@ def spans(group: Group, network: Sequence[LinkTier]) -> Iterator[TierSpan]:
 
 
 def torus_span(switched: TierSpan, group: Group, unit: FloatArray) -> TierSpan:
-    """What a group has of a torus whose `bandwidth` is that of all links of a chip, two for each axis.
+    """Share of a group in a torus whose `bandwidth` is that of all links of a chip, two for each axis.
 
-    Parameters
-    ----------
-    switched : TierSpan
-        What it has where links are switched, which some points may have instead.
-    group : Group
-        Ranks, (points,).
-    unit : array that broadcasts against (points,)
-        Ranks at one place of the torus. [-]
+    `switched` is its share where links are switched, which some points may have instead; `unit` are the ranks at one
+    place of the torus. [-]
 
     Notes
     -----

@@ -66,23 +66,11 @@ def fewest_cycles(
     within: FloatArray,
     whole: BoolArray,
 ) -> FloatArray:
-    """Cycles of the slowest kernel of each group under the best split of the cores; exact.
+    """Cycles of the slowest kernel of each group under the best split of the cores, (points, groups); exact. [-]
 
-    Parameters
-    ----------
-    m, k, n : (points, kernels) array
-        Shard of a kernel for one tile. [-]
-    streams : (points, kernels) array
-        Tiles, times repetitions. [-]
-    within : (kernels, groups) array
-        1 where a kernel is of a group. [-]
-    whole : (points, groups) array of bool
-        The group is one kernel, which takes all the cores.
-
-    Returns
-    -------
-    cycles : (points, groups) array
-        Infinite where a group has more kernels than there are cores. [-]
+    `m`, `k`, `n` are the shard of a kernel for one tile, and `streams` are tiles times repetitions, (points, kernels).
+    [-] `within` is 1 where a kernel is of a group, (kernels, groups); `whole` marks groups of one kernel, which takes
+    all the cores. Infinite where a group has more kernels than there are cores.
 
     Notes
     -----

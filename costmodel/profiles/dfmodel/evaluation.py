@@ -25,21 +25,10 @@ def within_capacity(needed: FloatArray, capacity: FloatArray) -> BoolArray:
 
 
 def weight_passes(buffers: FloatArray, weights: FloatArray, capacity: FloatArray, alone: BoolArray) -> FloatArray:
-    """Parts in which the weights of a group pass through SRAM: 1 where they stay.
+    """Fewest parts in which the weights of a group pass through SRAM: 1 where they stay, or where none would fit. [-]
 
-    Parameters
-    ----------
-    buffers, weights : (points, groups) array
-        What a group holds of tensors, and of weights. [B]
-    capacity : (points, 1) array
-        SRAM of a chip; 0 = without limit. [B]
-    alone : (groups,) array of bool
-        The group is one kernel.
-
-    Returns
-    -------
-    passes : (points, groups) array
-        The fewest that fit; 1 where none would. [-]
+    `buffers` and `weights` are those of a group, (points, groups) [B]; `capacity` is the SRAM of a chip, (points, 1), 0
+    without limit [B]; `alone` marks groups of one kernel, (groups,).
 
     Notes
     -----
@@ -54,23 +43,10 @@ def weight_passes(buffers: FloatArray, weights: FloatArray, capacity: FloatArray
 def dram_need(
     setup: Setup, edge_bytes: FloatArray, weight_bytes: FloatArray, start: IntArray, end: IntArray
 ) -> FloatArray:
-    """Weights of a stage, and the most that is alive in any group of the tensors between groups.
+    """Weights of a stage, and the most that is alive in any group of the tensors between groups, (points,). [B]
 
-    Parameters
-    ----------
-    setup : Setup
-        (points,) columns.
-    edge_bytes : (points, edges) array
-        What an edge carries for one tile. [B]
-    weight_bytes : (points, kernels) array
-        Weights of one layer. [B]
-    start, end : (edges,) array of int
-        Groups of the kernels of each edge. [-]
-
-    Returns
-    -------
-    needed : (points,) array
-        [B]
+    `edge_bytes`, (points, edges), are carried for one tile; `weight_bytes`, (points, kernels), are those of one layer
+    [B]; `start` and `end` are the groups of the kernels of each edge. [-]
 
     Notes
     -----
@@ -263,20 +239,10 @@ def group_costs(load: Loads, groups: Groups, bandwidth: FloatArray) -> GroupCost
 def evaluate(
     graph: DfmodelGraph, setup: Setup, sharding: IntArray, *, generation: str, groups: IntArray | None = None
 ) -> DfmodelEvaluation:
-    """Time, price and power of an iteration.
+    """Time, price and power of an iteration, (points,). [s], [$], [W]
 
-    Parameters
-    ----------
-    graph : DfmodelGraph
-        Kernels of one layer; dimensions (kernels,) or (points, kernels).
-    setup : Setup
-        (points,) columns.
-    sharding : (kernels,) array of int
-        Dimension that each kernel is split by. [code]
-    generation : str
-        Rules of the reference: a key of `GENERATIONS`.
-    groups : (kernels,) array of int, optional
-        Fused group of each kernel, from 0; each kernel its own where not given. [-]
+    `sharding` is the dimension that each kernel is split by, (kernels,) [code]; `generation` is a key of `GENERATIONS`;
+    `groups` is the fused group of each kernel, from 0, by default each kernel alone, (kernels,). [-]
 
     Notes
     -----

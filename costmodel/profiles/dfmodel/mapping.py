@@ -84,18 +84,9 @@ def fastest_mapping(
 ) -> Mapping | None:
     """The fastest design that fits, and its fastest groups; the first of equally fast ones.
 
-    Parameters
-    ----------
-    graph : DfmodelGraph
-        One design; its kernels' dimensions are (kernels,).
-    setup : Setup
-        Designs to choose from: (points,) columns.
-    sharding : (kernels,) array of int
-        Dimension that each kernel is split by. [code]
-    ways : Groupings
-        Groups to choose from, such as `fused_ways` lists.
-    generation : str
-        Rules of the reference: a key of `GENERATIONS`.
+    `setup` has the designs to choose from, (points,) columns; `sharding` is the dimension that each kernel is split by,
+    (kernels,) [code]; `ways` are groups to choose from, such as `fused_ways` lists; `generation` is a key of
+    `GENERATIONS`.
 
     Notes
     -----

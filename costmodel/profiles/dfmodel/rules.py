@@ -39,20 +39,10 @@ _PARTS: Final = (
 
 
 def dataflow_step(run: DataflowRun, *, generation: str) -> Breakdown:
-    """Evaluate one optimizer step of each design, as `costmodel.step` does.
+    """Evaluate one optimizer step of each design, as `costmodel.step` does, (points,). [s], [B], [J], [$], [W]
 
-    Parameters
-    ----------
-    run : DataflowRun
-        Model, machines and designs, (points,).
-    generation : str
-        Rules of the reference: a key of `GENERATIONS`.
-
-    Returns
-    -------
-    breakdown : Breakdown
-        (points,) columns. Times, and price and power of the system, are DFModel's; memory and the energy
-        of the work are the native model's. NaN where DFModel has no number. [s], [B], [J], [$], [W]
+    Times, and price and power of the system, are DFModel's; memory and the energy of the work are the native model's.
+    NaN where DFModel has no number. `generation` is a key of `GENERATIONS`.
 
     Notes
     -----

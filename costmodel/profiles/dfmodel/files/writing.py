@@ -46,24 +46,10 @@ def setup_message(
 ) -> Message:
     """A set-up of one design, as the reference writes it.
 
-    Parameters
-    ----------
-    graph : DfmodelGraph
-        One design; its kernels' dimensions are (kernels,).
-    setup : Setup
-        One row.
-    sharding : (kernels,) array of int
-        Dimension that each kernel is split by. [code]
-    generation : str
-        Rules of the reference; they decide on the names of blocks.
-    groups : (kernels,) array of int, optional
-        Fused group of each kernel; each its own where not given. [-]
-    marks : ZeroMarks
-        Where to write negative zeros.
-    solver : (int, float, int), optional
-        Limits for the reference's solver: threads, gap [-], seconds.
-    tiles_open : bool
-        Leave the size of a tile to whoever prices the file.
+    `sharding` is the dimension that each kernel is split by, (kernels,) [code]; `generation` decides the names of
+    blocks; `groups` is the fused group of each kernel, by default each kernel alone [-]; `marks` are the places of
+    negative zeros; `solver` has limits for the reference's solver: threads, gap [-], seconds. With `tiles_open`, the
+    file leaves the size of a tile open.
 
     Notes
     -----
