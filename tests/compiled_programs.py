@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, cached_property
 from math import prod
 from typing import Any
 
@@ -52,9 +52,9 @@ class CompiledProgram:
     cost: Mapping[str, float]  #: "flops", "transcendentals", "bytes accessed", "bytes accessedout{}"
     memory: Any  #: argument_size_in_bytes, output_size_in_bytes, alias_size_in_bytes, temp_size_in_bytes, ...
 
-    @property
+    @cached_property
     def analysis(self) -> hlo.Analysis:
-        """The text, read anew."""
+        """Analysis of the text."""
         return hlo.Analysis(hlo.parse(self.text, "compiled"))
 
 

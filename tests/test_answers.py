@@ -17,7 +17,7 @@ from dse.records.text import PLAIN_WIDTH, console
 from dse.reporting.answers import INDENT, wrapped
 from tests.language import found_in
 
-WIDTHS = [60, 80, 100, 200]
+WIDTHS = [60, 80, 200]
 PLAN = ["plan", "llama3_8b", "--gpus", "8", "--system", "h100_80g_dgx", "--tokens", "1T"]
 
 
