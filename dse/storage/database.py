@@ -6,10 +6,11 @@ import logging
 import os
 import random
 import re
+import secrets
 import sqlite3
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from contextvars import ContextVar
 from functools import partial
 from pathlib import Path
@@ -155,6 +156,7 @@ class Database:
         if mode != "create" and not path.exists():
             raise DseError(f"storage {url}: no database there; `dse search` starts one")
         self._patience = waiting_time(parse_qs(query).get("timeout", [str(PATIENCE.get())])[0], url)
+        set_aside_foreign_log(path, url)
         file = f"file:{quote(str(path))}?{sqlite_access(path, mode)}"
         with self._failures_in_one_line():
             connection = sqlite3.connect(file, uri=True, timeout=0, isolation_level=None)
@@ -182,6 +184,12 @@ class Database:
             longest = f"{max(1, round(1000 * self._patience))}"  # 0 would wait for ever
             connection.execute("SELECT set_config('lock_timeout', %s, false)", [longest])
             return connection
+
+    def copy_to(self, file: Path) -> None:
+        """Write an SQLite database to a new file without a log, as the last transaction left it."""
+        with self._failures_in_one_line(), closing(sqlite3.connect(file)) as copy:
+            self._connection.backup(copy)
+            copy.execute("PRAGMA journal_mode=DELETE")
 
     def close(self) -> None:
         """Let go of the database."""
@@ -370,6 +378,35 @@ def waiting_time(text: str, url: str) -> float:
     if not 0 <= seconds < float("inf"):
         raise DseError(f"storage {url}: timeout={text}: expected a number of seconds, such as timeout=10")
     return seconds
+
+
+def sqlite_path(url: str) -> Path | None:
+    """The file of an SQLite URL; None for other databases."""
+    return Path(url.partition("://")[2].partition("?")[0].removeprefix("/")) if url.startswith("sqlite") else None
+
+
+def set_aside_foreign_log(path: Path, url: str) -> None:
+    """Rename a write-ahead log that belongs to another file of the name, as a killed writer leaves it.
+
+    A file that is in use with a log says so in its header, and a backup does not. SQLite would replay the log into it.
+    """
+    log = path.with_name(path.name + "-wal")
+    try:
+        if not log.stat().st_size:  # before the header, which a writer changes before it starts a log
+            return
+        with path.open("rb") as file:
+            versions = file.read(20)[18:]
+    except OSError:
+        return
+    if versions == b"\x01\x01":
+        aside = log.with_name(f"{log.name}.foreign-{secrets.token_hex(4)}")
+        try:
+            log.rename(aside)
+        except OSError as error:
+            raise DseError(
+                f"storage {url}: {log.name} belongs to another file; move it away ({error.strerror})"
+            ) from None
+        LOG.warning("dse: storage %s: %s belongs to another file; it is %s now", url, log.name, aside.name)
 
 
 def sqlite_access(path: Path, mode: Mode) -> str:

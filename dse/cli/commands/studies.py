@@ -6,10 +6,12 @@ import argparse
 import secrets
 import sys
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 from wsgiref.simple_server import WSGIRequestHandler, make_server
 
 from costmodel.errors import DseError, printable
+from costmodel.formats.quantity import readable
 from dse.cli.options import add_format, add_storage, add_workers, describe, port
 from dse.library.study import SAMPLE, Study
 from dse.pricing.workers import Workers
@@ -19,8 +21,9 @@ from dse.reporting.studies.check_report import CheckedStudy, check_json, check_r
 from dse.reporting.study_report import studies_table
 from dse.searching.study_attributes import SPACE_NAME
 from dse.searching.summaries import studies
+from dse.storage.backup import back_up, restore
 from dse.storage.dashboard import TOKEN, dashboard, private
-from dse.storage.database import storage_url
+from dse.storage.database import shown, storage_url
 from dse.storage.deletion import count_trials, delete_study
 from dse.storage.optuna_store import Store
 
@@ -37,22 +40,11 @@ def arguments(parser: argparse.ArgumentParser) -> None:
             "dse studies gpt3_175b_1024_a100 --check",
             "dse studies no_recompute --delete --yes",
             "dse studies --dashboard --port 8000",
+            "dse studies --backup studies.db            later: --restore studies.db",
         ],
     )
     parser.add_argument("study", metavar="STUDY", nargs="?", help="study to check or to delete")
-    actions = parser.add_mutually_exclusive_group()
-    actions.add_argument(
-        "--check",
-        action="store_true",
-        help="evaluate 100 stored trials again and report every value that no longer matches; exits with 1 "
-        "if any differs",
-    )
-    actions.add_argument("--delete", action="store_true", help="delete the study and all its trials; asks first")
-    actions.add_argument(
-        "--dashboard",
-        action="store_true",
-        help="serve optuna-dashboard on this machine until Ctrl-C (pip install 'dse-training[dashboard]')",
-    )
+    add_actions(parser.add_mutually_exclusive_group())
     parser.add_argument("--all", action="store_true", help="--check every trial")
     parser.add_argument("--yes", action="store_true", help="--delete without asking")
     parser.add_argument(
@@ -67,13 +59,39 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     add_storage(advanced)
 
 
+def add_actions(actions: argparse._ActionsContainer) -> None:
+    """Add the actions, of which a command does one."""
+    actions.add_argument(
+        "--check",
+        action="store_true",
+        help="evaluate 100 stored trials again and report every value that no longer matches; exits with 1 "
+        "if any differs",
+    )
+    actions.add_argument("--delete", action="store_true", help="delete the study and all its trials; asks first")
+    actions.add_argument(
+        "--dashboard",
+        action="store_true",
+        help="serve optuna-dashboard on this machine until Ctrl-C (pip install 'dse-training[dashboard]')",
+    )
+    actions.add_argument(
+        "--backup", metavar="FILE", type=Path, help="copy the SQLite database to FILE, whole while others write"
+    )
+    actions.add_argument(
+        "--restore", metavar="FILE", type=Path,
+        help="put a backup in the place of the database, which gets another name",
+    )  # fmt: skip
+
+
 def run(args: argparse.Namespace) -> int:
     """List, check, delete or serve."""
     needed = args.check or args.delete
     if needed and not args.study:
         raise DseError(f"--{'check' if args.check else 'delete'}: name a STUDY (`dse studies` lists them)")
-    if args.study and args.dashboard:
-        raise DseError("--dashboard: shows all studies of the database; leave out STUDY")
+    of_all = next((name for name in ("dashboard", "backup", "restore") if getattr(args, name)), "")
+    if args.study and of_all:
+        raise DseError(f"--{of_all}: takes all studies of the database; leave out STUDY")
+    if args.backup or args.restore:
+        return copy(args)
     if args.check:
         return check(args)
     if args.delete:
@@ -90,6 +108,17 @@ def listing(args: argparse.Namespace) -> int:
         print(json_text({"studies": [asdict(summary) for summary in found]}))
     else:
         show(sys.stdout, lambda width: studies_table(found))
+    return 0
+
+
+def copy(args: argparse.Namespace) -> int:
+    """Back up the database, or restore a backup."""
+    url = storage_url(args.storage)
+    if args.backup:
+        print(f"{args.backup}: {readable(back_up(url, args.backup), 'B')}")
+        return 0
+    old = restore(url, args.restore)
+    print(f"{shown(url)}: restored from {args.restore}" + (f"; the database before is {old}" if old else ""))
     return 0
 
 

@@ -1,0 +1,114 @@
+"""Backups of a database of studies, and logs that belong to another file."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import sqlite3
+import subprocess
+import sys
+
+import pytest
+
+from dse import DseError, Space, Study
+from dse.cli import main
+from dse.storage.backup import back_up, restore
+
+#: Stores trials, and is killed before SQLite can clear the log away.
+KILLED = """
+import os, signal, sqlite3, sys
+from dse import Study
+held = sqlite3.connect(sys.argv[1].removeprefix("sqlite:///"))
+held.execute("SELECT count(*) FROM studies").fetchall()  # so that no other connection clears the log away
+study = Study.load("small", storage=sys.argv[1])
+study.run(int(sys.argv[2]))
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.fixture
+def url(tmp_path, small_space, monkeypatch):
+    """A database with a study of 10 trials."""
+    monkeypatch.chdir(tmp_path)
+    url = f"sqlite:///{tmp_path / 'dse.db'}"
+    monkeypatch.setenv("DSE_STORAGE", url)
+    Study.create(Space.from_text(small_space), "small", storage=url, sampler="random").run(10)
+    return url
+
+
+def grown(url: str, trials: int) -> None:
+    """More trials, by a process that is killed and leaves its log."""
+    done = subprocess.run([sys.executable, "-c", KILLED, url, str(trials)], env={**os.environ}, check=False)
+    assert done.returncode == -signal.SIGKILL
+
+
+def count(url: str) -> int:
+    return len(Study.load("small", storage=url).trials())
+
+
+def test_a_backup_holds_what_a_killed_writer_stored(url, tmp_path):
+    grown(url, 30)
+    assert (tmp_path / "dse.db-wal").stat().st_size
+    back_up(url, tmp_path / "copy.db")
+    assert count(f"sqlite:///{tmp_path / 'copy.db'}") == 30
+    assert count(url) == 30
+
+
+def test_a_restored_backup_replaces_the_database_and_its_log(url, tmp_path, capsys):
+    assert main(["studies", "--backup", "copy.db"]) == 0
+    assert capsys.readouterr().out.startswith("copy.db: ")
+    grown(url, 40)
+    assert main(["studies", "--restore", "copy.db"]) == 0
+    old = tmp_path / capsys.readouterr().out.rpartition("the database before is ")[2].strip()
+    assert count(url) == 10
+    assert count(f"sqlite:///{old}") == 40
+    Study.load("small", storage=url).run(15)
+    assert count(url) == 15
+
+
+def test_a_backup_that_is_copied_by_hand_survives_the_log_of_a_killed_writer(url, tmp_path, caplog):
+    """Without help SQLite replays the log into the copy."""
+    back_up(url, tmp_path / "copy.db")
+    grown(url, 40)
+    shutil.copy(tmp_path / "dse.db-wal", tmp_path / "kept")
+    shutil.copy(tmp_path / "copy.db", tmp_path / "dse.db")
+    assert count(url) == 10
+    assert "dse.db-wal belongs to another file; it is dse.db-wal.foreign-" in caplog.text
+    [aside] = tmp_path.glob("dse.db-wal.foreign-*")
+    assert aside.read_bytes() == (tmp_path / "kept").read_bytes()
+    with sqlite3.connect(tmp_path / "dse.db") as database:
+        assert database.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+
+
+def test_a_log_in_use_stays(url, tmp_path):
+    grown(url, 30)
+    assert count(url) == 30
+    assert not [*tmp_path.glob("*.foreign-*")]
+
+
+@pytest.mark.parametrize(("content", "message"), [
+    (None, "no such file"),
+    (b"", "no whole database of studies"),
+    (b"text" * 1000, "no whole database of studies"),
+])  # fmt: skip
+def test_what_is_no_backup_is_refused_and_nothing_changes(url, tmp_path, content, message):
+    if content is not None:
+        (tmp_path / "copy.db").write_bytes(content)
+    with pytest.raises(DseError, match=message):
+        restore(url, tmp_path / "copy.db")
+    assert count(url) == 10
+
+
+@pytest.mark.parametrize(("words", "message"), [
+    (["--backup", "dse.db"], "--backup dse.db: is the database itself"),
+    (["--backup", "absent/copy.db"], "no folder 'absent'; create it first"),
+    (["--restore", "dse.db"], "--restore dse.db: is the database itself"),
+    (["small", "--backup", "copy.db"], "--backup: takes all studies of the database; leave out STUDY"),
+    (["--backup", "copy.db", "--storage", "postgresql://me@host/dse"], "PostgreSQL has its own program: pg_dump"),
+    (["--backup", "copy.db", "--storage", "sqlite:///none.db"], "no database there"),
+])  # fmt: skip
+def test_mistakes_are_one_line(url, words, message, capsys):
+    assert main(["studies", *words]) == 1
+    [line] = capsys.readouterr().err.splitlines()
+    assert message in line
