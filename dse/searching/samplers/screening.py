@@ -104,8 +104,11 @@ class Screening:
         """Designs among some that no round of this batch has had, each once."""
         keys = hashes(places)
         first = np.unique(keys, return_index=True)[1]
-        new = np.sort(first[~np.isin(keys[first], self._known)])
-        self._known = np.concatenate([self._known, keys[new]])
+        at = np.searchsorted(self._known, keys[first])
+        known = at < self._known.size
+        known[known] = self._known[at[known]] == keys[first][known]
+        new = np.sort(first[~known])
+        self._known = np.sort(np.concatenate([self._known, keys[new]]), kind="stable")  # both are in order
         return places[new]
 
     def _draw(self) -> None:
@@ -156,7 +159,7 @@ class Screening:
         """
         most = self.priced + POLISHED * self.budget
         for objective in self.polished:
-            while len(self.archive.costs):
+            while len(self.archive.costs) and self.priced < most:
                 best = int(self.archive.costs[:, objective].argmin())
                 if self.archive.explored[best] == 2:
                     break
@@ -174,7 +177,8 @@ class Screening:
 
     def _some(self, places: FloatArray, most: int) -> FloatArray:
         """New designs among some; by chance where there are more than may be priced, `most` in all."""
-        new, left = self._new(places), max(most - self.priced, 0)
+        left = max(most - self.priced, 0)
+        new = self._new(places) if left else places[:0]
         return new if len(new) <= left else self.rng.permutation(new)[:left]
 
     def _reserve(self, n: int) -> FloatArray:
