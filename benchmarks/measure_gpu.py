@@ -129,9 +129,7 @@ def batch_seconds(torch: Any, call: Callable[[], object], calls: int) -> float:
 
 def product(torch: Any, row: Timed) -> Callable[[], object]:
     """A matrix product whose result is in 16 bits; operands in 8 bits come with scales of whole tensors."""
-    a, b = (
-        torch.randn(size, device="cuda", dtype=torch.bfloat16) for size in ((row.m, row.k), (row.n, row.k))
-    )
+    a, b = (torch.randn(size, device="cuda", dtype=torch.bfloat16) for size in ((row.m, row.k), (row.n, row.k)))
     if row.dtype == "fp8":
         scale = torch.ones((), device="cuda")
         cast = getattr(torch, FORMATS["fp8"])
@@ -153,9 +151,7 @@ def attention(torch: Any, row: Timed) -> Callable[[], object]:
     """A pass of causal attention of FlashAttention-2."""
     size = row.hidden // row.heads
     shapes = [(row.mbs, heads, row.seq, size) for heads in (row.heads, row.kv_heads, row.kv_heads)]
-    tensors = [
-        torch.randn(shape, device="cuda", dtype=torch.bfloat16, requires_grad=True) for shape in shapes
-    ]
+    tensors = [torch.randn(shape, device="cuda", dtype=torch.bfloat16, requires_grad=True) for shape in shapes]
     grouped = {"enable_gqa": True} if row.kv_heads < row.heads else {}
     core = partial(torch.nn.functional.scaled_dot_product_attention, *tensors, is_causal=True, **grouped)
     with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.FLASH_ATTENTION):
@@ -163,10 +159,7 @@ def attention(torch: Any, row: Timed) -> Callable[[], object]:
     if row.op == "forward":
 
         def forward() -> object:
-            with (
-                torch.no_grad(),
-                torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.FLASH_ATTENTION),
-            ):
+            with torch.no_grad(), torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.FLASH_ATTENTION):
                 return core()
 
         return forward
@@ -238,9 +231,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Time everything, or print what would be timed."""
     parser = argparse.ArgumentParser(description=str(__doc__).splitlines()[0])
     parser.add_argument("-o", dest="out", metavar="FILE", type=Path, default=Path("measured.csv"))
-    parser.add_argument(
-        "--hardware", metavar="NAME", help="as the column hw says it (default: the GPU's name)"
-    )
+    parser.add_argument("--hardware", metavar="NAME", help="as the column hw says it (default: the GPU's name)")
     parser.add_argument("--only", metavar="TYPE", help="one type of row: kernel_gemm, kernel_coll, ...")
     parser.add_argument("--dry-run", action="store_true", help="print what would be timed; needs no GPU")
     args = parser.parse_args(argv)

@@ -124,9 +124,7 @@ def figures(found: Sequence[Run], front: FloatArray) -> dict[str, Any]:
 
 def told(name: str, figure: Mapping[str, Any], seeds: int) -> str:
     """One line of the table."""
-    shares = "".join(
-        f"{f'{np.median(column):.4f} ({column.min():.4f})':>18}" for column in figure["shares"].T
-    )
+    shares = "".join(f"{f'{np.median(column):.4f} ({column.min():.4f})':>18}" for column in figure["shares"].T)
     misses = f"{np.median(figure['misses']):.2%} ({np.max(figure['misses']):.2%})"
     best = f"{figure['exact']}/{seeds}"
     return f"{name:10}{shares}{misses:>18}{best:>8}{figure['found']:>8}{figure['seconds']:>8.2f}"
@@ -175,15 +173,9 @@ def draw(spaces: Mapping[str, Mapping[str, Sequence[Run]]], file: Path) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Print a table for each space."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument(
-        "spaces", nargs="*", default=SPACES, metavar="SPACE", help="shipped name or YAML file"
-    )
-    parser.add_argument(
-        "--samplers", nargs="+", choices=SAMPLERS, default=["screening", "nsga2", "tpe", "random"]
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("spaces", nargs="*", default=SPACES, metavar="SPACE", help="shipped name or YAML file")
+    parser.add_argument("--samplers", nargs="+", choices=SAMPLERS, default=["screening", "nsga2", "tpe", "random"])
     parser.add_argument("--seeds", type=int, default=10)
     parser.add_argument("--picture", type=Path, metavar="FILE", help="SVG or PNG of the curves")
     options = parser.parse_args(arguments)

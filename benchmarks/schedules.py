@@ -64,9 +64,7 @@ def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--points", type=int, default=10_000, help="designs to time (default 10,000)")
-    parser.add_argument(
-        "--repeats", type=int, default=3, help="timed repetitions, of which the median counts"
-    )
+    parser.add_argument("--repeats", type=int, default=3, help="timed repetitions, of which the median counts")
     args = parser.parse_args()
     print(f"{'':38s}{'orders':>8s}{'first call':>14s}{'later calls':>14s}  designs/s")
     for mix in MIXES:

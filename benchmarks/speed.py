@@ -32,10 +32,7 @@ import numpy as np
 from costmodel import DesignPoints, ModelShape, System, load_model, load_system, step
 from costmodel.training.design import SOLVE
 
-SHARED_SEQUENCES: dict[str, list[object]] = {
-    "cp": [1, 2, 4, 8],
-    "cp_communication": ["p2p", "all_gather", "a2a"],
-}
+SHARED_SEQUENCES: dict[str, list[object]] = {"cp": [1, 2, 4, 8], "cp_communication": ["p2p", "all_gather", "a2a"]}
 STATES: dict[str, list[object]] = {
     "micro_batch_size": [1, 2, 4],
     "zero": [1, 2, 3],
@@ -203,9 +200,7 @@ def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--points", type=int, default=200_000, help="designs to price (default 200,000)")
-    parser.add_argument(
-        "--repeats", type=int, default=5, help="timed repetitions, of which the median counts"
-    )
+    parser.add_argument("--repeats", type=int, default=5, help="timed repetitions, of which the median counts")
     args = parser.parse_args()
     pricing(args.points, args.repeats)
     spaces(args.points, args.repeats)

@@ -109,9 +109,7 @@ def search(space: Space, sampler: str, count: int, storage: str) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Print one line per command, or per tenth of a search."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--space", default="gpt_1t_codesign", help="shipped name or YAML file")
     parser.add_argument("--trials", type=int, default=50_000)
     parser.add_argument("--search", choices=SAMPLERS, help="search with this sampler instead")

@@ -126,9 +126,7 @@ def main() -> None:
     parser.add_argument("--designs", type=int, default=4_000_000, help="designs to list (default 4,000,000)")
     parser.add_argument("--workers", type=int, nargs="+", default=[1, 2, 4], help="default: 1 2 4")
     parser.add_argument("--study", metavar="SPACE", help="search a study of this space instead")
-    parser.add_argument(
-        "--sampler", default=DEFAULT_SAMPLER, help=f"of the study (default {DEFAULT_SAMPLER})"
-    )
+    parser.add_argument("--sampler", default=DEFAULT_SAMPLER, help=f"of the study (default {DEFAULT_SAMPLER})")
     parser.add_argument("--trials", type=int, default=1000, help="of the study (default 1000)")
     args = parser.parse_args()
     if args.study:

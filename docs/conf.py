@@ -35,10 +35,7 @@ WIDTH = "88"
 #: Files outside this folder that pages link to -> pages of the site.
 ELSEWHERE = {"../README.md": "made/overview.md", "../CONTRIBUTING.md": "made/contributing.md"}
 #: Pages that are made, in the order of the site's contents: before and after those that are written.
-FIRST, LAST = (
-    ["made/overview"],
-    ["made/commands/index", "made/library", "made/references", "made/contributing"],
-)
+FIRST, LAST = (["made/overview"], ["made/commands/index", "made/library", "made/references", "made/contributing"])
 
 
 def setup(app: Any) -> None:
@@ -91,9 +88,7 @@ def commands() -> dict[str, str]:
     for group, members in GROUPS.items():
         index += ["", f"## {group}", "", "| command | does |", "|---|---|"]
         for name, about in members.items():
-            pages[name] = (
-                f"# dse {name}\n\n`dse {name}`: {about}.\n\n```text\n{helps[name].format_help()}```\n"
-            )
+            pages[name] = f"# dse {name}\n\n`dse {name}`: {about}.\n\n```text\n{helps[name].format_help()}```\n"
             index.append(f"| [`dse {name}`]({name}.md) | {about} |")
     pages["index"] = "\n".join([*index, "", "```{toctree}", ":hidden:", *pages, "```", ""])
     return pages
