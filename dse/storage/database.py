@@ -111,12 +111,12 @@ def optuna_url(url: str) -> str:
 
 
 def shown(url: str) -> str:
-    """The URL as messages show it, without its password.
+    """The URL as messages show it: one line, without its password.
 
     >>> shown("postgresql://me:secret@host/dse")
     'postgresql://me:***@host/dse'
     """
-    return masked(url)
+    return masked(" ".join(url.splitlines()))
 
 
 class Database:
@@ -149,14 +149,14 @@ class Database:
         name, _, query = url.partition("://")[2].partition("?")
         name = name.removeprefix("/")
         if name in ("", ":memory:"):
-            raise DseError(f"storage {url}: a study in memory cannot be resumed; name a file: {DEFAULT_URL}")
+            raise DseError(f"storage {self.where}: a study in memory cannot be resumed; name a file: {DEFAULT_URL}")
         path = Path(name)
         if not path.parent.is_dir():
-            raise DseError(f"storage {url}: no folder {str(path.parent)!r}; create it first")
+            raise DseError(f"storage {self.where}: no folder {str(path.parent)!r}; create it first")
         if mode != "create" and not path.exists():
-            raise DseError(f"storage {url}: no database there; `dse search` starts one")
-        self._patience = waiting_time(parse_qs(query).get("timeout", [str(PATIENCE.get())])[0], url)
-        set_aside_foreign_log(path, url)
+            raise DseError(f"storage {self.where}: no database there; `dse search` starts one")
+        self._patience = waiting_time(parse_qs(query).get("timeout", [str(PATIENCE.get())])[0], self.where)
+        set_aside_foreign_log(path, self.where)
         file = f"file:{quote(str(path))}?{sqlite_access(path, mode)}"
         with self._failures_in_one_line():
             connection = sqlite3.connect(file, uri=True, timeout=0, isolation_level=None)
