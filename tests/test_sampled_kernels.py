@@ -18,8 +18,10 @@ from costmodel.training.design import SAMPLE, TILE_EDGES
 from costmodel.training.run import Run
 from costmodel.training.sharding import assignments_of
 from costmodel.workload.kernel_tables import Gemms, Label
+from dse.cli import main
 from dse.library.study import Study
 from dse.pricing.evaluation import evaluate
+from dse.records.selection import selected
 from dse.records.tables import exact_record, json_text, study_record
 from dse.searching.exact.exact_front import exact_front, priced_design
 from dse.searching.samplers import screening_sampler
@@ -156,6 +158,20 @@ def test_solved_kernels_are_parameters_of_every_trial(tmp_path):
     assert names <= {*record["params"]}
     assert all(names <= {*trial.params} for trial in study.optuna.trials)
     assert json.loads(json_text(study_record(study, "trials")))["trials"][0]["params"].keys() >= names
+
+
+def test_conditions_and_columns_name_solved_kernels(tmp_path, capsys):
+    storage = f"sqlite:///{tmp_path / 'dse.db'}"
+    study = Study.create(space(SOLVED), "solved", storage=storage)
+    study.run(8)
+    frame = study.trials()
+    edge = int(frame["mlp_up_tile_m"].iloc[0])
+    condition = f"mlp_up_tile_m == {edge} and qkv_sharding == column and step_time < 1000 s"
+    found = selected(study, "trials", where=condition).to_frame()
+    expected = frame[(frame["mlp_up_tile_m"] == edge) & (frame["qkv_sharding"] == "column")]
+    assert 0 < len(found) == len(expected)
+    assert main(["show", "solved", "--storage", storage, "--columns", "qkv_sharding,mlp_up_tile_m"]) == 0
+    assert str(edge) in capsys.readouterr().out
 
 
 def test_a_trial_priced_with_its_recorded_kernels_takes_the_same_time(tmp_path):

@@ -6,12 +6,14 @@ import numpy as np
 import pandas as pd
 
 from costmodel.columns import BoolArray
-from costmodel.errors import ParameterError, suggestion
+from costmodel.errors import DseError, ParameterError, suggestion
 from dse.pricing.evaluation import evaluate
+from dse.pricing.kernel_choices import with_kernels
 from dse.pricing.space_rules import rules_for
 from dse.records.text import UNITS
 from dse.searching.study import BaseStudy
 from dse.searching.trials.trial_table import Selection, TrialTable
+from dse.spaces.formulas.expressions import Expression
 from dse.spaces.sections.objectives import keyed
 from dse.spaces.space import FOCUS, Space
 
@@ -45,8 +47,12 @@ def selected(
 
 def satisfied(study: BaseStudy, table: TrialTable, condition: str) -> BoolArray:
     """(trials,) True for the designs of a table that satisfy a condition. [-]"""
-    space = study.space.focused(condition)
-    designs = space.encode([trial.params for trial in table.trials])
+    space, trials = study.space, [{"params": trial.params} for trial in table.trials]
+    if names_solved(space, condition):  # a sampled space has these names as parameters
+        solved = {"sharding" if parameter.words else "tiling" for parameter in space.solved}
+        trials, space = with_kernels(space, trials), space.set_to(dict.fromkeys(sorted(solved), "sample"))
+    space = space.focused(condition)
+    designs = space.encode([trial["params"] for trial in trials])
     known = space.known_values(designs)
     for rule in space.rules:
         if rule.name == FOCUS:  # a condition on parameters alone
@@ -55,6 +61,15 @@ def satisfied(study: BaseStudy, table: TrialTable, condition: str) -> BoolArray:
     margins = evaluate(space, designs, rules=rules_for(space, study.profile)).margins
     place = [limit.name for limit in space.limits].index(FOCUS)
     return np.asarray(margins[:, place] >= 0)
+
+
+def names_solved(space: Space, condition: str) -> bool:
+    """Whether a condition names choices of kernels that are solved for each design."""
+    try:
+        named = Expression.parse(condition).names
+    except DseError:  # `Space.focused` says what is wrong
+        return False
+    return not named.isdisjoint(parameter.name for parameter in space.solved)
 
 
 def column_names(space: Space, frame: pd.DataFrame) -> dict[str, str]:
