@@ -319,7 +319,7 @@ def test_a_signal_that_is_ignored_from_outside_stays_ignored():
 
 
 def test_whoever_is_interrupted_while_he_waits_for_a_lock_ends_at_once():
-    process = begun(HEEDING, "-m", "dse", "search", "--budget", "100000")
+    process = begun(HEEDING, "-m", "dse", "search", "gpt3_175b_1024_a100", "--budget", "100000")
     while process.stderr.readline().startswith("0/"):  # until it has stored a batch, and taken the next
         pass
     other = sqlite3.connect("dse.db", isolation_level=None, timeout=30)
