@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import textwrap
 import xml.etree.ElementTree as ET
 
 import pandas as pd
@@ -60,6 +61,26 @@ def test_counts_are_steps_to_the_next_number_of_parts(space):
         assert count.change == pytest.approx(time / own - 1, abs=1e-12)
     cores = [(count.value, count.larger) for count in counts if count.quantity == "cores"]
     assert cores == ([(108.0, 112.0)] if "cores" not in space.by_name else [])
+
+
+def test_memory_of_tiles_is_doubled_and_has_no_elasticity():
+    """A hundredth less of the SRAM of Gaudi 2 holds smaller tiles: a slope of -2.3, where more of it changes nothing."""
+    text = """
+        schema: search_space/v1
+        name: tiles
+        model: llama3_70b
+        system: gaudi2_96g
+        given: {world_size: 512, global_batch_size: 512, recompute: full, vpp: 1}
+        parameters: {tp: [8], pp: [4], micro_batch_size: [1]}
+        derived: {dp: world_size / (tp * pp), gradient_accumulation_steps: global_batch_size / (dp * micro_batch_size)}
+        objectives: {minimize: [step_time]}
+    """
+    space = Space.from_text(textwrap.dedent(text))
+    counts, elasticities = quantity_steps(explain(space, space.completed({})))
+    [step] = [count for count in counts if count.quantity == "sram_capacity"]
+    assert step.larger == 2 * step.value
+    assert step.change == 0  # the tiles of these products fit already
+    assert max(abs(own.elasticity) for own in elasticities) <= 1
 
 
 def test_steps_of_parameters_are_those_to_neighbours(explanation):

@@ -19,9 +19,11 @@ STEP: Final = 0.01
 LEAST: Final = 1e-6
 #: Endings of quantities that describe the topology of a machine: they are left out.
 TOPOLOGY: Final = ("_size", "_used", "_in_switch", "_torus_x", "_torus_y", "_torus_z", "_torus_wrap")
-#: Endings of quantities that count parts of a chip: a hundredth more of them is no chip, and the change of
-#: the step time is a jump of roundings.
-COUNTED: Final = ("cores", "array_height", "array_width", "arrays_per_core", "vector_lanes")
+#: Memory that tiles fit into. The step time jumps where it holds the next tile, so that it is doubled.
+TILED: Final = "sram_capacity"
+#: Endings of quantities that count parts of a chip, and that memory: a hundredth more of them is no chip, and the
+#: change of the step time is a jump of roundings.
+COUNTED: Final = ("cores", "array_height", "array_width", "arrays_per_core", "vector_lanes", TILED)
 
 
 @dataclass(frozen=True)
@@ -39,8 +41,9 @@ class CountStep:
     """Change of the step time where a chip has more of a part."""
 
     quantity: str
-    value: float  #: of the design's machine [-]
-    larger: float  #: next value that a chip would have [-]
+    unit: str  #: SI
+    value: float  #: of the design's machine [unit]
+    larger: float  #: next value that a chip would have [unit]
     change: float  #: share of the step time [-]
 
 
@@ -111,13 +114,15 @@ def sensitivity(explanation: Explanation) -> Sensitivity:
     return Sensitivity(explanation, tuple(steps), tuple(matter), tuple(moving), without)
 
 
-def next_count(value: float) -> float:
-    """The next larger number of parts of a chip: by the largest power of two that divides it. [-]
+def next_count(name: str, value: float) -> float:
+    """The next larger number of parts of a chip: by the largest power of two that divides it; memory doubles. [-]
 
-    >>> [next_count(value) for value in (16.0, 108.0, 132.0, 160.0)]
-    [32.0, 112.0, 136.0, 192.0]
+    >>> [next_count("cores", value) for value in (16.0, 108.0, 132.0, 160.0)], next_count("sram_capacity", 24e6)
+    ([32.0, 112.0, 136.0, 192.0], 48000000.0)
     """
     whole = int(value)
+    if name.endswith(TILED):
+        return 2 * value
     return float(whole + (whole & -whole))
 
 
@@ -138,7 +143,7 @@ def quantity_steps(explanation: Explanation) -> tuple[list[CountStep], list[Elas
     counted = [name for name in values if name.endswith(COUNTED)]
     smooth = [name for name in values if name not in counted]
     counted = [name for name in counted if name not in space.by_name and values[name] >= 1]
-    ratios = [(name, next_count(values[name]) / values[name]) for name in counted]
+    ratios = [(name, next_count(name, values[name]) / values[name]) for name in counted]
     ratios += [(name, factor) for name in smooth for factor in (1 + STEP, 1 - STEP)]
     points, units = 1 + len(ratios), own.units()
     swept = {name: np.full(points, values[name]) for name, _ in ratios}
@@ -153,7 +158,7 @@ def quantity_steps(explanation: Explanation) -> tuple[list[CountStep], list[Elas
     changes = time[1:first] / time[0] - 1
     return (
         [
-            CountStep(name, values[name], next_count(values[name]), float(change))
+            CountStep(name, units[name], values[name], next_count(name, values[name]), float(change))
             for name, change in zip(counted, changes, strict=True)
         ],
         [Elasticity(name, units[name], values[name], float(slope)) for name, slope in zip(smooth, slopes, strict=True)],

@@ -111,7 +111,12 @@ def parameter_rows(found: Sensitivity) -> list[TornadoRow]:
 def count_rows(found: Sensitivity) -> list[TornadoRow]:
     """A bar for the next larger number of each part of a chip."""
     return [
-        TornadoRow(f"{e.quantity} {e.value:g} to {e.larger:g}", e.change, relative(e.change, 1.0)) for e in found.counts
+        TornadoRow(
+            f"{e.quantity} {readable(e.value, e.unit)} to {readable(e.larger, e.unit)}",
+            e.change,
+            relative(e.change, 1.0),
+        )
+        for e in found.counts
     ]
 
 
