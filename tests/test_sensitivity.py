@@ -64,7 +64,7 @@ def test_counts_are_steps_to_the_next_number_of_parts(space):
 
 
 def test_memory_of_tiles_is_doubled_and_has_no_elasticity():
-    """A hundredth less of the SRAM of Gaudi 2 holds smaller tiles: a slope of -2.3, where more of it changes nothing."""
+    """A hundredth less of the SRAM of Gaudi 2 holds smaller tiles: a slope of -2.3, where more changes nothing."""
     text = """
         schema: search_space/v1
         name: tiles
