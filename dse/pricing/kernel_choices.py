@@ -1,4 +1,4 @@
-"""How the cost model splits and tiles each kernel of a design, where a space leaves that to it."""
+"""Shardings and output tiles of kernels that the cost model chooses inside each design, as trials record them."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def with_kernels(space: Space, records: Sequence[Record]) -> list[Record]:
 
 
 def kernels_text(space: Space, params: Mapping[str, Any]) -> str:
-    """How the kernels of a design are split and tiled, in words; "" where that is no choice of the space.
+    """Shardings and tiles of the kernels of a design, in words; "" if the space does not choose them.
 
     ``column: qkv, mlp_up; row: projection, mlp_down; tiles 128 x 256: qkv, mlp_up``
     """

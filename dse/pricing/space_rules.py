@@ -22,7 +22,7 @@ USUAL_RATE: Final = 5e4
 
 
 def rules_for(space: Space, profile: str = NATIVE) -> WorkloadRules:
-    """How a profile evaluates the designs of a space.
+    """Rules by which a profile evaluates the designs of a space.
 
     Raises `DseError` if there is no such profile, or it does not know such models or columns.
     """
@@ -36,7 +36,7 @@ def rules_for(space: Space, profile: str = NATIVE) -> WorkloadRules:
 
 
 def solves_shardings(space: Space) -> bool:
-    """Whether every design of a space has its sharding solved for the fastest step."""
+    """True if a space solves the sharding of every design for the fastest step."""
     return "sharding" not in space.by_name and space.constants.get("sharding") == SOLVE
 
 

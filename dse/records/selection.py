@@ -64,7 +64,7 @@ def satisfied(study: BaseStudy, table: TrialTable, condition: str) -> BoolArray:
 
 
 def names_solved(space: Space, condition: str) -> bool:
-    """Whether a condition names choices of kernels that are solved for each design."""
+    """True if a condition names shardings or tiles that are solved for each design."""
     try:
         named = Expression.parse(condition).names
     except DseError:  # `Space.focused` says what is wrong

@@ -168,7 +168,7 @@ def varying_parameters(space: Space, records: Sequence[Record]) -> list[str]:
 
 
 def varies(records: Sequence[Record], group: str, name: str) -> bool:
-    """Whether some records differ in a value."""
+    """True if records differ in a value."""
     return len({record[group].get(name) for record in records}) > 1
 
 
@@ -229,7 +229,7 @@ def _parameter_column(space: Space, records: Sequence[Record], name: str) -> Col
 
 
 def kernel_columns(space: Space, records: Sequence[Record]) -> list[Column]:
-    """How the kernels of designs are split and tiled, where that differs."""
+    """Columns of the shardings and the usual tile of kernels, if records differ in them."""
     found = []
     ways = [sharding_of(space, record) for record in records]
     if len({*ways}) > 1:
@@ -242,7 +242,7 @@ def kernel_columns(space: Space, records: Sequence[Record]) -> list[Column]:
 
 
 def sharding_of(space: Space, record: Record) -> tuple[tuple[str, Any], ...]:
-    """How the kernels of a design are split, as far as its trial says."""
+    """Names and values of the shardings that a trial records."""
     names = (name for name in space.kernel_columns if name.endswith("_sharding"))
     return tuple((name, record["params"][name]) for name in names if name in record["params"])
 
@@ -262,7 +262,7 @@ def usual_tile(space: Space, record: Record) -> str:
 
 
 def sharding_lines(space: Space, records: Sequence[Record]) -> list[Text]:
-    """What the letters of a table say, where it has some: what differs from the first way."""
+    """The line that explains the letters of the column `sharding`: the kernels in which they differ."""
     ways = [sharding_of(space, record) for record in records]
     different = letters_of(ways)
     if len(different) < 2:
@@ -309,7 +309,7 @@ def objective_columns(space: Space, records: Sequence[Record]) -> list[Column]:
 
 
 def tight_marks(space: Space, records: Sequence[Record]) -> list[str]:
-    """What follows the memory of each design: a star where it is tight, a blank beside those."""
+    """The mark behind the memory of each design: a star if it is tight, else a blank."""
     tight = [memory_verdict(space, record) == TIGHT for record in records]
     return [("*" if own else " ") if any(tight) else "" for own in tight]
 

@@ -1,4 +1,4 @@
-"""What a person reads at the end of a command."""
+"""Reports at the end of a command."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def exact_report(exact: ExactFront, width: int) -> Report:
 
 
 def broken_text(broken: Mapping[str, int]) -> str:
-    """How many designs break each limit, those that break none left out: `` (fits_in_memory 640)``."""
+    """Number of designs that break each limit: `` (fits_in_memory 640)``."""
     counts = [f"{name} {count:,}" for name, count in broken.items() if count]
     return f" ({', '.join(counts)})" if counts else ""
 
@@ -127,7 +127,7 @@ def front_report(space: Space, front: Sequence[Record], width: int, *, more: str
 
 
 def kernel_lines(space: Space, record: Record) -> list[str]:
-    """How the kernels of a design are split and tiled, where the space chooses that."""
+    """The line with the shardings and tiles of a design, if the space chooses them."""
     text = kernels_text(space, record["params"])
     if not text:
         return []
@@ -211,7 +211,7 @@ def quantities_table(space: Space, record: Record) -> Table:
 
 
 def certificate_text(space: Space, certificate: Certificate) -> Text:
-    """How far a study is from the exact front, in words."""
+    """Distance of a study from the exact front, in words."""
     within = f", within {certificate.focus!r}" if certificate.focus else ""
     study = f"Study {certificate.study}{within}, after {counted(certificate.trials, 'trial')}"
     if certificate.found == certificate.of:
@@ -228,7 +228,7 @@ def certificate_text(space: Space, certificate: Certificate) -> Text:
 
 
 def reference_text(reference: Reference) -> Text:
-    """How far a study is from what a long search finds, in words."""
+    """Distance of a study from the front of a long search, in words."""
     gaps = [
         f"{name} {percent(gap)} worse than the best known" if gap else f"{name} the best known"
         for name, gap in reference.gaps.items()
@@ -253,7 +253,7 @@ def regrets(certificate: Certificate) -> list[str]:
 
 
 def studies_table(summaries: Sequence[Summary]) -> Report:
-    """What a database holds."""
+    """Table of the studies of a database."""
     if not summaries:
         return [Text("No studies yet; `dse search` starts one.")]
     table = ruled_table()
@@ -280,7 +280,7 @@ def best_text(key: str, value: float) -> str:
 
 
 def listing(rows: Sequence[Mapping[str, Any]], width: int) -> Report:
-    """What ships, one row each; descriptions go below the table."""
+    """Table of built-in files; descriptions go below it."""
     columns = [
         Column(
             fact,

@@ -134,7 +134,7 @@ class Space(Definition):
 
     @cached_property
     def outer(self) -> LegalDesigns:
-        """What a sampler chooses from: legal designs without their inner parameters."""
+        """Designs that a sampler proposes: legal designs without their inner parameters."""
         return OuterDesigns(self.legal) if self.inner else self.legal
 
     @cached_property
@@ -305,7 +305,7 @@ class Space(Definition):
         return {"options": options, "words": [*words]} if own and words else options
 
     def _agrees(self, layout: str, name: str, value: Value) -> bool:
-        """Whether a layout leaves a parameter open, or has it at some value."""
+        """True if a layout leaves a parameter open, or has it at some value."""
         return self.layouts[layout].get(name, value) == value
 
     def unit_of(self, name: str) -> str:

@@ -288,7 +288,7 @@ def gemm_lines(explanation: Explanation, width: int, *, everything: bool) -> Rep
 
 
 def hidden_text(table: pd.DataFrame, rows: pd.DataFrame) -> str:
-    """How many rows of a table are not shown."""
+    """Number of rows that are not shown, in words."""
     return f" ({len(table) - len(rows):,} more: --all)" if len(rows) < len(table) else ""
 
 
