@@ -184,6 +184,18 @@ def test_a_trial_priced_with_its_recorded_kernels_takes_the_same_time(tmp_path):
         assert found.values[0, 0] == trial.values[0]
 
 
+def test_a_design_without_a_product_records_no_tile_of_it(tmp_path):
+    """Whatever other designs are in its batch: fused attention has no products of its own."""
+    own = space("tiling: solve", "attention: [unfused, fused]")
+    study = Study.create(own, "attention", storage=f"sqlite:///{tmp_path / 'dse.db'}")
+    study.run(8)
+    for trial in study.optuna.trials:
+        assert (trial.params["scores_tile_m"] > 0) == (trial.params["attention"] == "unfused")
+    fused = priced_design(own, {"tp": 8, "pp": 4, "attention": "fused"})["params"]
+    assert fused["scores_tile_m"] == 0
+    assert fused["qkv_tile_m"] > 0
+
+
 def test_a_study_resumed_records_the_same_kernels(tmp_path):
     whole, parts = (
         Study.create(space(SOLVED), name, storage=f"sqlite:///{tmp_path / 'dse.db'}") for name in ("whole", "parts")

@@ -47,8 +47,8 @@ def products_cost(run: RankRun, gemms: Gemms) -> GemmCost:
 def best_tiles(run: RankRun, gemms: Gemms) -> dict[str, FloatArray]:
     """Edges of the fastest output tiles of products, by the names of `tile_columns`; (points,). [elements]
 
-    Where a product stands in several parts of a model, its tile is that of the least time of all. Products that no
-    design has are left out. Tiles of the run are free.
+    Where a product stands in several parts of a model, its tile is that of the least time of all. A design
+    without a product has 0; products that no design has are left out. Tiles of the run are free.
     """
     gemms = gemms.present()
     first, back = distinct_products(run, gemms)
@@ -65,7 +65,7 @@ def best_tiles(run: RankRun, gemms: Gemms) -> dict[str, FloatArray]:
         for place, name in zip(back, names, strict=True):
             times[name] = times[name] + distinct.count[:, place] * costs.time[:, place]
         for name, time in times.items():
-            better = time < least[name]
+            better = (time < least[name]) & (time > 0)  # a design without the product has no tile
             least[name] = np.where(better, time, least[name])
             found[name] = np.where(better, np.array([[m], [n]]), found[name])
     return {column: edge for name, pair in found.items() for column, edge in zip(tile_columns(name), pair, strict=True)}

@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 
 from costmodel.columns import FloatArray
-from costmodel.steps.transformer import resolve_sharding, resolve_tiling
-from costmodel.training.design import DesignPoints
+from costmodel.training.design import DesignPoints, kernel_of_tile, tile_columns
 from costmodel.training.run import rank_run
 from dse.pricing.evaluation import Record, transformer_run
 from dse.spaces.sections.parameters import Value
@@ -19,11 +18,14 @@ from dse.spaces.space import Space
 def kernel_choices(space: Space, columns: Mapping[str, FloatArray]) -> list[dict[str, Value]]:
     """Values of `Space.solved` for each design: name -> word of a sharding, or edge of an output tile. [elements]
 
-    Empty where nothing is solved for. `columns` are (points,) values of parameters.
+    Empty where nothing is solved for; the edge is 0 if a design does not have the product. `columns` are (points,)
+    values of parameters.
     """
     points = next(iter(columns.values())).size
     if not space.solved or not points:
         return [{} for _ in range(points)]
+    from costmodel.steps.transformer import resolve_sharding, resolve_tiling  # imports the whole step
+
     run = transformer_run(space, columns, DesignPoints)
     names = [parameter.name for parameter in space.solved]
     tiled = any(name.endswith("_tile_m") for name in names)
@@ -35,7 +37,8 @@ def kernel_choices(space: Space, columns: Mapping[str, FloatArray]) -> list[dict
             places = shape.assignments.place(shape.assignment, parameter.name.removesuffix("_sharding"))
             values: list[Value] = [parameter.words[place] for place in np.broadcast_to(places, (points,))]
         else:
-            values = [int(edge) for edge in np.broadcast_to(design.tile_edges[parameter.name], (points,))]
+            edges = design.tile_edges.get(parameter.name, np.zeros(1))
+            values = [int(edge) for edge in np.broadcast_to(edges, (points,))]
         for choices, value in zip(found, values, strict=True):
             choices[parameter.name] = value
     return found
@@ -66,7 +69,8 @@ def kernels_text(space: Space, params: Mapping[str, Any]) -> str:
     for name, value in names.items():
         if name.endswith("_sharding"):
             groups.setdefault(str(value), []).append(name.removesuffix("_sharding"))
-        elif name.endswith("_tile_m"):
-            kernel = name.removesuffix("_tile_m")
-            groups.setdefault(f"tiles {value} x {names.get(f'{kernel}_tile_n', value)}", []).append(kernel)
+        elif name.endswith("_tile_m") and value:
+            kernel = kernel_of_tile(name)
+            other = names.get(tile_columns(kernel)[1], value)
+            groups.setdefault(f"tiles {value} x {other}", []).append(kernel)
     return "; ".join(f"{group}: {', '.join(kernels)}" for group, kernels in groups.items())

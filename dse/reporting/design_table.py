@@ -17,6 +17,7 @@ from rich.text import Text
 
 from costmodel.formats.quantity import readable, readable_count
 from costmodel.steps.result.breakdown import with_unit_suffix
+from costmodel.training.design import kernel_of_tile, tile_columns
 from dse.predictions.memory_fit import TIGHT, peak_spread
 from dse.records.text import Record, design_text, percent
 from dse.reporting.binding import memory_verdict
@@ -256,8 +257,8 @@ def letters_of(ways: Sequence[Any]) -> dict[Any, str]:
 def usual_tile(space: Space, record: Record) -> str:
     """The output tile that most products of a design have: ``128x256``."""
     params = record["params"]
-    edges = [name for name in space.kernel_columns if name.endswith("_tile_m") and name in params]
-    tiles = Counter(f"{params[name]}x{params[name[:-1] + 'n']}" for name in edges)
+    edges = [name for name in space.kernel_columns if name.endswith("_tile_m") and params.get(name)]
+    tiles = Counter("x".join(str(params[own]) for own in tile_columns(kernel_of_tile(name))) for name in edges)
     return tiles.most_common(1)[0][0] if tiles else ""
 
 

@@ -55,7 +55,8 @@ def written_out(section: Section, columns: Mapping[str, Domain], system: System)
         rules |= {"tp_splits_evenly": EVEN} if "tp" in named else {}
     if given.get("tiling") == "sample":
         options = tile_options(section, system)
-        for kernel in _tiled(tiles, given, parameters):
+        unfused = "attention" in parameters or given.get("attention") == "unfused"
+        for kernel in _tiled(tiles, unfused=unfused):
             m, n = tile_columns(kernel)
             added |= dict.fromkeys((m, n), options)
             rules[f"{kernel}_tile_is_compact"] = f"{m} <= 2 * {n} and {n} <= 2 * {m}"
@@ -81,11 +82,10 @@ def solved_parameters(
     if codes.get("sharding", set()) & {SOLVE, SOLVE_BYTES}:
         names += [name for name in columns if name.endswith("_sharding")]
     if codes.get("tiling") == {float(FREE_TILES)}:
-        unfused = UNFUSED in codes.get("attention", ())
-        tiled = (kernel_of_tile(name) for name in columns if name.endswith("_tile_m"))
-        kernels = [name for name in tiled if unfused or not name.startswith(ATTENTION_PRODUCTS)]
+        tiles = [name for name in columns if name.endswith("_tile_m")]
+        kernels = _tiled(tiles, unfused=UNFUSED in codes.get("attention", ()))
         names += [name for kernel in kernels for name in tile_columns(kernel)]
-    return tuple(Parameter(name, "-", tuple(columns[name].words or TILE_EDGES)) for name in names)
+    return tuple(Parameter(name, "-", tuple(columns[name].words or (0, *TILE_EDGES))) for name in names)
 
 
 def tile_options(section: Section, system: System) -> list[int]:
@@ -119,9 +119,8 @@ def listed_values(written: Any) -> list[Any]:
     return written if isinstance(written, list) else [written]
 
 
-def _tiled(tiles: Iterable[str], given: Mapping[str, Any], parameters: Mapping[str, Any]) -> Iterator[str]:
+def _tiled(tiles: Iterable[str], *, unfused: bool) -> Iterator[str]:
     """Products of each pass that some design has: fused attention has none of its own."""
-    unfused = "attention" in parameters or given.get("attention") == "unfused"
     kernels = dict.fromkeys(kernel_of_tile(name) for name in tiles)
     yield from (name for name in kernels if unfused or not name.startswith(ATTENTION_PRODUCTS))
 
