@@ -266,9 +266,10 @@ class Explanation:
     def work(self, kind: str) -> pd.DataFrame | str:
         """A table of `WORK_TABLES`, or the reason why there is none."""
         try:
-            return self._work_table(kind)
+            table: pd.DataFrame = getattr(self, kind)
         except DseError as error:
             return str(error)
+        return table
 
     @cached_property
     def system(self) -> System:

@@ -10,10 +10,7 @@ import numpy as np
 
 from costmodel.columns import per_kernel
 from costmodel.errors import DseError
-from costmodel.kernels.gemm_reloads import gemm_reloads
 from costmodel.profiles.work import TRAINING
-from costmodel.steps.transformer import resolve_tiling
-from costmodel.steps.update.parameter_groups import parameter_groups
 from costmodel.training.design import DesignPoints
 from costmodel.training.run import TransformerRun, rank_run
 from dse.pricing.evaluation import transformer_run
@@ -22,8 +19,8 @@ from dse.spaces.space import Space
 #: Row of a table.
 Row = dict[str, Any]
 
-#: Kinds of tables -> what each has rows of.
-WORK_TABLES: Final = {"gemms": "matrix products", "optimizer": "parameter groups"}
+#: Kinds of tables: of matrix products, and of parameter groups.
+WORK_TABLES: Final = ("gemms", "optimizer")
 
 
 def work_tables(kind: str, space: Space, designs: Sequence[Mapping[str, Any]]) -> Iterator[list[Row]]:
@@ -48,6 +45,8 @@ def work_tables(kind: str, space: Space, designs: Sequence[Mapping[str, Any]]) -
     """
     if space.workload.work != TRAINING or space.workloads:
         raise DseError(f"space {space.name}: {kind}: known for the training of one transformer only")
+    from costmodel.steps.transformer import resolve_tiling  # imports the whole step, here and below
+
     for design in designs:
         run = transformer_run(space, space.encode([design]), DesignPoints)
         resolved = resolve_tiling(run.model, run.system, run.design)
@@ -57,6 +56,8 @@ def work_tables(kind: str, space: Space, designs: Sequence[Mapping[str, Any]]) -
 
 def _gemm_rows(run: TransformerRun) -> Iterator[Row]:
     """Rows of the products of one design, in the order of the model."""
+    from costmodel.kernels.gemm_reloads import gemm_reloads
+
     found = gemm_reloads(rank_run(run))
     gemms, costs = found.gemms, found.costs
     bound = np.where(costs.memory_bound, "memory", "arithmetic")
@@ -81,6 +82,8 @@ def _gemm_rows(run: TransformerRun) -> Iterator[Row]:
 
 def _optimizer_rows(run: TransformerRun) -> Iterator[Row]:
     """Rows of the parameter groups of one design, and what they share."""
+    from costmodel.steps.update.parameter_groups import parameter_groups
+
     for group, own in parameter_groups(run).items():
         yield {
             "group": group,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,7 +12,7 @@ from costmodel.errors import DseError
 from costmodel.kernels.kernel_cost import KernelCost
 from costmodel.steps.memory.stage_memory import head_parameters
 from costmodel.steps.memory.states import moment_bytes, state_shards
-from costmodel.steps.micro_batch.rank_memory import expert_parameters_of, kernel_parameters_of, rank_memory
+from costmodel.steps.micro_batch.rank_memory import PartMemory, expert_parameters_of, kernel_parameters_of, rank_memory
 from costmodel.steps.pipeline.stages import pipeline_stages
 from costmodel.steps.update.optimizer import weight_kernel
 from costmodel.steps.update.update import fullest_update
@@ -67,12 +67,10 @@ def parameter_groups(run: TransformerRun) -> dict[str, GroupUpdate]:
     ranks = rank_run(run)
     parts, stages = rank_memory(ranks), pipeline_stages(run.model, design).foremost
     stage, *_ = fullest_update(run, parts, stages)
-    counts = _on_rank(ranks)
-    found: dict[str, tuple[FloatArray, bool]] = {}
-    for place, (part, kernels) in enumerate(counts.items()):
-        for kernel, (parameters, of_experts) in kernels.items():
-            name = part if kernel == part else f"{part} {kernel}"
-            found[name] = (stage.counts[place] * parameters, of_experts)
+    found = {
+        name: (stage.counts[place] * parameters, of_experts)
+        for place, name, parameters, of_experts in _on_rank(ranks, parts)
+    }
     found["head"] = (stage.has_head * head_parameters(run, stage), False)
     accesses = ADAM.accesses(moment_bytes(design))
     groups = {}
@@ -93,22 +91,20 @@ def _busy(cost: KernelCost, run: TransformerRun) -> FloatArray:
     return cost.time - run.system.chip.kernel_launch
 
 
-def _on_rank(run: RankRun) -> Mapping[str, Mapping[str, tuple[FloatArray, bool]]]:
-    """Part -> kernel -> parameters on a rank, and whether they are of experts, in the order of `rank_memory`."""
-    model, kinds = run.model, run.model.kinds
-    layers = {"layers" if len(kinds) == 1 else f"layers {n}": layer for n, layer in enumerate(kinds)}
-    found: dict[str, Mapping[str, tuple[FloatArray, bool]]] = {}
-    for name, layer in layers.items():
-        found[name] = {
-            **{kernel: (own, False) for kernel, own in kernel_parameters_of(run, layer).items()},
-            **{kernel: (own, True) for kernel, own in expert_parameters_of(run, layer).items()},
-        }
-    memory = rank_memory(run)
-    found["embedding"] = {"embedding": (memory[len(kinds)].parameters, False)}
-    if model.mtp_layers:
-        found["head output"] = {}
-        mtp = memory[len(kinds) + 2]
-        found["multi-token prediction"] = {
-            "dense": (mtp.parameters, False), "experts": (mtp.expert_parameters, True),
-        }  # fmt: skip
-    return found
+def _on_rank(run: RankRun, parts: Sequence[PartMemory]) -> Iterator[tuple[int, str, FloatArray, bool]]:
+    """Place of a part in `Stage.counts`, name of a group, its parameters on a rank [-], and if they are of experts.
+
+    `parts` are those of `rank_memory`; the head is no part of them.
+    """
+    kinds = run.model.kinds
+    for place, layer in enumerate(kinds):
+        name = "layers" if len(kinds) == 1 else f"layers {place}"
+        for kernel, own in kernel_parameters_of(run, layer).items():
+            yield place, f"{name} {kernel}", own, False
+        for kernel, own in expert_parameters_of(run, layer).items():
+            yield place, f"{name} {kernel}", own, True
+    yield len(kinds), "embedding", parts[len(kinds)].parameters, False
+    if run.model.mtp_layers:
+        mtp = len(kinds) + 2  # behind embedding and head
+        yield mtp, "multi-token prediction dense", parts[mtp].parameters, False
+        yield mtp, "multi-token prediction experts", parts[mtp].expert_parameters, True

@@ -262,14 +262,11 @@ def memory_lines(explanation: Explanation, width: int, *, everything: bool) -> T
 
 def gemm_lines(explanation: Explanation, width: int, *, everything: bool) -> Report:
     """Matrix products of a micro-batch: output tiles, and how often operands cross from each memory level."""
-    if explanation.space.workload.work != TRAINING:
-        return []
-    table = explanation.work("gemms")
-    if isinstance(table, str):
-        return [Text(f"Reloads of operands: {table}.")]
-    order = (table["count"] * table["time_s"]).sort_values(ascending=False, kind="stable").index
-    rows = table if everything else table.loc[sorted(order[:WORK_SHOWN])]
-    levels = [name.removesuffix("_reload_AB") for name in table.columns if name.endswith("_reload_AB")]
+    shown = work_rows(explanation, "gemms", everything=everything)
+    if isinstance(shown, str):
+        return [Text(f"Reloads of operands: {shown}.")] if shown else []
+    rows, hidden = shown
+    levels = [name.removesuffix("_reload_AB") for name in rows.columns if name.endswith("_reload_AB")]
     found = [
         Column("product", ("matrix product",), [name.replace("_", " ") for name in rows["product"]], left=True),
         Column("pass", ("pass",), [name.replace("_", " ") for name in rows["pass"]], left=True),
@@ -283,27 +280,33 @@ def gemm_lines(explanation: Explanation, width: int, *, everything: bool) -> Rep
         cells = [" ".join(f"{often:.4g}" for often in each) for each in reads]
         found.append(Column(level, (level, "A B C"), cells, 1 + rank))
     found.append(Column("time", ("time",), [readable(value, "s") for value in rows["time_s"]]))
-    title = "Reads of A and B and writes of C, by memory level, of one micro-batch" + hidden_text(table, rows)
+    title = f"Reads of A and B and writes of C, by memory level, of one micro-batch{hidden}"
     return [Text(title), *drawn(fitted(found, width)[0]), Text()]
 
 
-def hidden_text(table: pd.DataFrame, rows: pd.DataFrame) -> str:
-    """Number of rows that are not shown, in words."""
-    return f" ({len(table) - len(rows):,} more: --all)" if len(rows) < len(table) else ""
+def work_rows(explanation: Explanation, kind: str, *, everything: bool) -> tuple[pd.DataFrame, str] | str:
+    """Rows of a table of work with most time, in their order, and how many others there are, in words.
+
+    If there is no table, the reason; "" if the design trains no transformer.
+    """
+    if explanation.space.workload.work != TRAINING:
+        return ""
+    table = explanation.work(kind)
+    if isinstance(table, str) or everything or len(table) <= WORK_SHOWN:
+        return table if isinstance(table, str) else (table, "")
+    times = table.filter(regex="time_s$").sum(axis=1) * table.get("count", 1)
+    longest = times.sort_values(ascending=False, kind="stable").index[:WORK_SHOWN]
+    return table.loc[sorted(longest)], f" ({len(table) - WORK_SHOWN:,} more: --all)"
 
 
 def optimizer_lines(explanation: Explanation, width: int, *, everything: bool) -> Report:
     """Gradient clipping and update by parameter group."""
-    if explanation.space.workload.work != TRAINING:
-        return []
-    table = explanation.work("optimizer")
-    if isinstance(table, str):
-        return [Text(f"Optimizer by parameter group: {table}.")]
-    times = table["gradclip_time_s"] + table["apply_grad_time_s"]
-    order = times.sort_values(ascending=False, kind="stable").index
-    rows = table if everything else table.loc[sorted(order[:WORK_SHOWN])]
+    shown = work_rows(explanation, "optimizer", everything=everything)
+    if isinstance(shown, str):
+        return [Text(f"Optimizer by parameter group: {shown}.")] if shown else []
+    rows, hidden = shown
     names = [name.replace("_", " ") for name in rows["group"]]
-    heading = f"optimizer: parameter group{hidden_text(table, rows)}"
+    heading = f"optimizer: parameter group{hidden}"
     found = [
         Column("group", (heading,), names, left=True),
         Column("owned", ("parameters",), [readable_count(value) for value in rows["owned"]]),
