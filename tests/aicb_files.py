@@ -1,13 +1,15 @@
-"""Workloads that several tests share: a small file by hand, and runs that published files came from."""
+"""Workloads that several tests share: a small file by hand, and published files."""
 
 from __future__ import annotations
 
+import gzip
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 
 from costmodel.profiles.simai import Busbw, Links
-from costmodel.profiles.simai.generator import GeneratorRun, LinearTimes, Sections, measured, prerelease
+from costmodel.profiles.simai.files.aicb import read_workload
 from costmodel.profiles.simai.workload_rows import StepRows
 
 #: A file of unlike numbers: every group, every collective, tokens in an unusual order.
@@ -48,63 +50,30 @@ def links(nvlink: float, nic: float, **counts: float) -> Links:
     return Links.of(nvlink_bandwidth=nvlink * 2.0**30, nic_bandwidth=nic * 2.0**30, **counts)
 
 
-def nanoseconds(**times: int) -> dict[str, float]:
-    """Times in seconds."""
-    return {name: time * 1e-9 for name, time in times.items()}
+def published(name: str) -> str:
+    """The text of a file in `data/aicb`.
 
-
-#: The run of SimAI's example/workload_analytical.txt of October 2024, and the times of its sections.
-SP_RUN = GeneratorRun.of(
-    num_layers=128, hidden_size=16384, ffn_hidden_size=53248, seq_len=4096, vocab_size=50257,
-    micro_batch_size=1, global_batch_size=128, tp=8, pp=16, world_size=1024, sequence_parallel=1, recompute=1,
-)  # fmt: skip
-SP_TIMES = Sections.of(
-    **nanoseconds(
-        attention=5729721, mlp=10557776, embedding=2456804, gradient_forward=1875968, gradient_backward=1879040
-    )
-)
-
-#: SimAI's public MoE example (example/workload_analytical.txt from November 2024).
-MOE_RUN = GeneratorRun.of(
-    num_layers=96, hidden_size=6144, ffn_hidden_size=16384, seq_len=4096, vocab_size=50257,
-    micro_batch_size=1, global_batch_size=9216, tp=2, pp=12, ep=16, num_experts=192, experts_per_token=4,
-    world_size=9216, sequence_parallel=1, recompute=1,
-)  # fmt: skip
-MOE_TIMES = Sections.of(
-    **nanoseconds(
-        attention=1750840, mlp=7956367, embedding=622731, gradient_forward=14609152, gradient_backward=15091072
-    )
-)
+    `simai_2024_10` and `simai_moe_2024_11` are SimAI's example/workload_analytical.txt of these months.
+    `gpt_13b_scaled` is AICB's GPT 13B before its first release. `deepseek_v3_32` is the file of AICB's generator
+    (commit 23eec3c) for DeepSeek-V3 on 32 GPUs, with sections of 1 ns.
+    """
+    return gzip.decompress((Path(__file__).parent / f"data/aicb/{name}.txt.gz").read_bytes()).decode()
 
 
 def sp_rows(**layout: float) -> StepRows:
-    """The rows of SimAI's example of October 2024, with a header of one's own."""
-    return with_header(measured(SP_RUN, SP_TIMES, release="2024-10"), **layout)
+    """The rows of SimAI's example of October 2024, with changes of its header."""
+    file = read_workload(published("simai_2024_10"), "simai_2024_10.txt")
+    return with_header(file.workload, **{"vpp": 8, "pp_message_bytes": 16777216, **layout})
 
 
 def scaled_rows() -> StepRows:
-    """The rows of AICB's GPT 13B before its first release: each column multiplied, a header set by hand."""
-    run = GeneratorRun.of(
-        num_layers=40, hidden_size=5120, ffn_hidden_size=20480, seq_len=2048, vocab_size=32000,
-        micro_batch_size=1, global_batch_size=8, tp=8, pp=8, world_size=512, sequence_parallel=1,
-    )  # fmt: skip
-    times = LinearTimes.of(
-        **nanoseconds(
-            attention_column=375000,
-            attention_row=376000,
-            mlp_column=923000,
-            mlp_row=1125000,
-            gradient_forward=14565000,
-            gradient_backward=13391000,
-        )
-    )
-    return with_header(prerelease(run, times).scaled(times=(2, 2, 4), sizes=(4, 2, 1)), vpp=8)
+    """The rows of AICB's GPT 13B before its first release."""
+    return read_workload(published("gpt_13b_scaled"), "gpt_13b_scaled.txt").workload
 
 
 def moe_rows() -> StepRows:
-    """The rows of SimAI's MoE example, with its own size of a message between stages."""
-    rows = measured(MOE_RUN, MOE_TIMES, release="2024-11")
-    return with_header(rows, pp_message_bytes=251658240)
+    """The rows of SimAI's example with experts."""
+    return read_workload(published("simai_moe_2024_11"), "simai_moe_2024_11.txt").workload
 
 
 def with_header(rows: StepRows, **layout: float) -> StepRows:

@@ -9,10 +9,9 @@ from costmodel import DesignPoints, DseError, load_model, load_system, step
 from costmodel.profiles.simai import missing, price
 from costmodel.profiles.simai.design_rows import design_workload, rows_of
 from costmodel.profiles.simai.files.aicb import read_workload, workload_file
-from costmodel.profiles.simai.generator import GeneratorRun, Sections, measured
 from costmodel.training.run import Run
 from costmodel.workload.transformer import every_part
-from tests.aicb_files import links, nanoseconds
+from tests.aicb_files import links, published
 
 #: Layouts of unlike numbers, with every way to recompute, of DeepSeek's models and of others with experts.
 LATENT = {
@@ -56,25 +55,10 @@ def test_every_kernel_of_a_layer_has_one_row(name):
 
 def test_rows_are_those_of_aicbs_own_generator():
     """Of DeepSeek-V3 on one stage, in 8 bits: names, collectives, and sizes of all but weights."""
-    model = load_model("deepseek_v3")
-    shape = {"tp": 2, "ep": 8, "micro_batch_size": 1, "sequence_parallel": 1}
-    run = run_of(
-        "deepseek_v3", {**shape, "etp": 2, "dp": 16, "gradient_accumulation_steps": 2, "precision": "fp8_blockwise"}
-    )
-    names = (
-        "num_layers", "hidden_size", "ffn_hidden_size", "seq_len", "vocab_size", "num_attention_heads",
-        "num_experts", "q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim",
-        "first_dense_layers",
-    )  # fmt: skip
-    generated = GeneratorRun.of(
-        **{name: getattr(model, name) for name in names}, **shape, experts_per_token=model.moe_topk,
-        num_shared_experts=1, world_size=32, global_batch_size=32,
-    )  # fmt: skip
-    times = nanoseconds(attention=1, mlp=1, embedding=1, gradient_forward=1, gradient_backward=1)
-    own, theirs = (
-        [line.split("\t") for line in workload_file(rows).text.splitlines()[2:]]
-        for rows in (design_workload(run), measured(generated, Sections.of(**times)))
-    )
+    design = {"tp": 2, "ep": 8, "etp": 2, "dp": 16, "micro_batch_size": 1, "sequence_parallel": 1,
+              "gradient_accumulation_steps": 2, "precision": "fp8_blockwise"}  # fmt: skip
+    texts = workload_file(design_workload(run_of("deepseek_v3", design))).text, published("deepseek_v3_32")
+    own, theirs = ([line.split("\t") for line in text.splitlines()[2:]] for text in texts)
     prologue, ahead = 6, 5 + 5 + 2 + 1  # a module of multi-token prediction: attention, experts, a head
     body = [line for number, line in enumerate(own) if number < prologue]
     layers = (len(theirs) - prologue - 7) // 2

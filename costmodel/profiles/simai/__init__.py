@@ -7,7 +7,7 @@ Rooms in the order in which they are read; those on one line do not know each ot
 
     workload_rows
     bandwidth, aicb_rows
-    time, generator, design_rows
+    time, design_rows
     files, rules
 """
 

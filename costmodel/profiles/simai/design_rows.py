@@ -19,8 +19,8 @@ from costmodel.errors import DseError
 from costmodel.kernels.attention import fused_attention
 from costmodel.kernels.kernel_cost import KernelCost
 from costmodel.profiles.simai import aicb_rows as aicb
-from costmodel.profiles.simai.aicb_rows import LATENT_ROWS, NOTHING, GeneratorRun, Times, Ways
-from costmodel.profiles.simai.workload_rows import Pass, Row, StepRows
+from costmodel.profiles.simai.aicb_rows import LATENT_ROWS, NOTHING, MessageShape, Times, Ways
+from costmodel.profiles.simai.workload_rows import Parallelism, Pass, Row, StepRows
 from costmodel.steps.memory.stage_memory import stage_expert_parameters, updated_parameters
 from costmodel.steps.micro_batch.expert_parallel import sent_copies
 from costmodel.steps.micro_batch.kernel_sums import DIRECTIONS, CostTable
@@ -290,30 +290,29 @@ def filled_rows(
 ) -> StepRows:
     """The template with times, messages and counts of each design."""
     stage = slowest_stage(run, costs, costs.whole)
-    generated, kinds = generator_run(run, ranks), len(run.model.kinds)
+    shape, kinds = message_shape(run, ranks), len(run.model.kinds)
     sections = ["leading", "layer"][-kinds:]
     [first] = ([own * stage.has_embedding for own in each] for each in times[kinds].values())
-    reduced = Pass(first[0], "all_reduce", generated.activation_bytes, happens=run.design.tp > 1)
+    reduced = Pass(first[0], "all_reduce", shape.activation_bytes, happens=run.design.tp > 1)
     rows = [
-        *weight_rows(run, parameters, generated),
+        *weight_rows(run, parameters, shape),
         *(Row("embedding_layer", section, reduced, Pass(first[1]), Pass(first[2]))
           for section in ("first", "next")),
         *(row for own, section in zip(times, sections, strict=False)
-          for row in filled_layer(generated, ranks, own, section)),
-        *closing_rows(generated, ranks, stage, times[kinds + 1 :], int(run.model.mtp_layers)),
-        *aicb.epilogue(generated),
+          for row in filled_layer(shape, ranks, own, section)),
+        *closing_rows(shape, ranks, stage, times[kinds + 1 :], int(run.model.mtp_layers)),
+        *aicb.epilogue(shape),
     ]  # fmt: skip
     return StepRows.of(
         rows,
         layers=stage.layers[-1],
         leading_layers=stage.layers[0] if kinds > 1 else 0.0,
         micro_batches=run.design.gradient_accumulation_steps,
-        layout=generated.layout(vpp=run.design.vpp),
-        sequence_parallel=generated.sequence_parallel,
+        layout=file_header(run, shape),
     )
 
 
-def filled_layer(run: GeneratorRun, ranks: RankRun, times: RowTimes, section: str) -> Iterator[Row]:
+def filled_layer(run: MessageShape, ranks: RankRun, times: RowTimes, section: str) -> Iterator[Row]:
     """The rows of a kind of layer."""
     shared = run.sequence_parallel > 0
     latent = {kernel: times[name] for kernel, name in LATENT_ROWS.items() if name in times}
@@ -328,7 +327,7 @@ def filled_layer(run: GeneratorRun, ranks: RankRun, times: RowTimes, section: st
         yield from half_rows(run, HALVES[1], times, shared, section)
 
 
-def half_rows(run: GeneratorRun, part: str, times: RowTimes, shared: BoolArray, section: str) -> Iterator[Row]:
+def half_rows(run: MessageShape, part: str, times: RowTimes, shared: BoolArray, section: str) -> Iterator[Row]:
     """Half a layer: two rows in sequence parallelism, and one without."""
     column, row = (times[f"{part}_{way}"] for way in ("column", "row"))
     yield from aicb.layer_rows(run, part, column, row, shared, section)
@@ -340,7 +339,7 @@ def added(rows: Iterable[Times]) -> list[FloatArray]:
     return [sum(passes[1:], start=passes[0]) for passes in zip(*rows, strict=True)]
 
 
-def filled_experts(run: GeneratorRun, ranks: RankRun, times: Times, section: str) -> Iterator[Row]:
+def filled_experts(run: MessageShape, ranks: RankRun, times: Times, section: str) -> Iterator[Row]:
     """The rows of experts: what ranks send is in the format of the design, and gradients likewise."""
     design, size = ranks.design, ranks.precision.element_bytes
     spread, split = run.ep > 1, (design.etp > 1) & (run.tp > 1)
@@ -355,7 +354,7 @@ def filled_experts(run: GeneratorRun, ranks: RankRun, times: Times, section: str
         yield Row(EXPERTS_ROW, section, forward, backward, Pass(NOTHING))
 
 
-def closing_rows(run: GeneratorRun, ranks: RankRun, stage: Stage, times: list[RowTimes], modules: int) -> Iterator[Row]:
+def closing_rows(run: MessageShape, ranks: RankRun, stage: Stage, times: list[RowTimes], modules: int) -> Iterator[Row]:
     """The head; behind it what looks further ahead than one token, each time with the head once more."""
     [head] = times[0].values()
     head = [own * stage.has_head / (1 + modules) for own in head]
@@ -369,22 +368,29 @@ def closing_rows(run: GeneratorRun, ranks: RankRun, stage: Stage, times: list[Ro
         yield Row("final_layer", "closing", forward, backward, weights, ~shared & there)
 
 
-def generator_run(run: TransformerRun, ranks: RankRun) -> GeneratorRun:
-    """A design as AICB's generator would take it."""
-    names = ("num_layers", "hidden_size", "ffn_hidden_size", "seq_len", "vocab_size", "num_experts")
+def message_shape(run: TransformerRun, ranks: RankRun) -> MessageShape:
+    """The shape of a design that sets the sizes of AICB's rows."""
     design, shape, one = run.design, ranks.design, np.ones_like(run.design.tp)
-    return GeneratorRun(
-        **{name: getattr(run.model, name) * one for name in names},
-        **{name: getattr(design, name) for name in ("tp", "pp", "micro_batch_size")},
+    return MessageShape(
+        **{name: getattr(run.model, name) * one for name in ("hidden_size", "seq_len", "num_experts")},
+        **{name: getattr(design, name) for name in ("tp", "micro_batch_size")},
         ep=design.ep if run.model.num_experts else one,
-        experts_per_token=max(run.model.moe_topk, 1) * one,
+        dp=np.floor(design.world_size / (design.tp * design.pp)),
         sequence_parallel=shape.is_split(shape.stream, "sequence") * one,
-        world_size=design.world_size,
-        global_batch_size=design.global_batch_size,
     )
 
 
-def weight_rows(run: TransformerRun, parts: list[PartMemory], generated: GeneratorRun) -> list[Row]:
+def file_header(run: TransformerRun, shape: MessageShape) -> Parallelism:
+    """The header of a design's file. With sequence parallelism a stage sends the share of a rank."""
+    design, ranks = run.design, np.where(shape.sequence_parallel > 0, shape.tp, 1.0)
+    return Parallelism(
+        **{name: getattr(design, name) for name in ("tp", "pp", "vpp", "gradient_accumulation_steps", "world_size")},
+        ep=shape.ep,
+        pp_message_bytes=np.where(design.pp > 1, shape.activation_bytes / ranks, 0.0),
+    )
+
+
+def weight_rows(run: TransformerRun, parts: list[PartMemory], shape: MessageShape) -> list[Row]:
     """Gathering of weights and reduction of gradients, scattered where the optimizer is distributed."""
     design, sharded = run.design, run.design.zero > 0
     stages = pipeline_stages(run.model, design).foremost
@@ -403,6 +409,6 @@ def weight_rows(run: TransformerRun, parts: list[PartMemory], generated: Generat
 
     return [
         *aicb.prologue(*ways(parameters, "dp"), update.time, np.maximum(cast, NOTHING)),
-        aicb.embedding_gradients(generated),
-        *aicb.expert_weight_rows(*ways(experts, "dp_ep"), generated.ep != generated.dp),
+        aicb.embedding_gradients(shape),
+        *aicb.expert_weight_rows(*ways(experts, "dp_ep"), shape.ep != shape.dp),
     ]

@@ -92,8 +92,6 @@ class StepRows:
     layout: Parallelism
     #: (points,) repeats of the section "leading" in a micro-batch [-]
     leading_layers: FloatArray = field(default_factory=lambda: np.zeros(1))
-    #: (points,) 1 where tensor-parallel ranks share out the sequence between layers [-]
-    sequence_parallel: FloatArray = field(default_factory=lambda: np.zeros(1))
 
     @classmethod
     def of(
@@ -104,7 +102,6 @@ class StepRows:
         micro_batches: FloatArray,
         layout: Parallelism,
         leading_layers: FloatArray | float = 0.0,
-        sequence_parallel: FloatArray | float = 0.0,
     ) -> Self:
         """A template from its rows; those that no design has are left out.
 
@@ -116,8 +113,6 @@ class StepRows:
             Repeats. [-]
         layout : Parallelism
             (points,) columns.
-        sequence_parallel : (points,) array or float
-            1 where tensor-parallel ranks share out the sequence between layers. [-]
         """
         rows = [row for row in rows if np.any(row.present)]
         passes = [one for row in rows for one in row.passes]
@@ -140,7 +135,6 @@ class StepRows:
             micro_batches=np.broadcast_to(micro_batches, (points,)),
             layout=layout.map(lambda values: np.broadcast_to(values, (points,))),
             leading_layers=np.broadcast_to(leading_layers, (points,)),
-            sequence_parallel=np.broadcast_to(sequence_parallel, (points,)),
         )
 
     @property
@@ -174,10 +168,6 @@ class StepRows:
         micro_batches = int(self.micro_batches[point])
         body = places["first"] + rest + (places["next"] + rest) * (micro_batches - 1) if micro_batches else []
         return np.array([*places["prologue"], *body, *places["epilogue"]], dtype=np.intp)
-
-    def scaled(self, *, times: Sequence[float], sizes: Sequence[float]) -> Self:
-        """Workload with times and message sizes of each pass multiplied by a number."""
-        return replace(self, time=self.time * np.asarray(times), message_bytes=self.message_bytes * np.asarray(sizes))
 
     def take(self, points: IntArray) -> Self:
         """Workloads of some of the designs."""

@@ -226,19 +226,8 @@ def template_of(rows: list[_Row], layout: Parallelism) -> StepRows:
     )
 
 
-#: Header of each generation of files -> its tokens in order. Old readers go by the place, new ones by name;
-#: both understand "2024-12".
-HEADERS: Final[Mapping[str, tuple[str, ...]]] = {
-    "2024-07": (TP, CHECKPOINTS, INITIATES),  # of AICB's own texts, which no simulator takes
-    "prerelease": (TP, EP, PP, VPP, GA, GPUS, PP_COMM, CHECKPOINTS, INITIATES),
-    "2024-10": (TP, EP, PP, GA, GPUS, CHECKPOINTS, INITIATES),
-    "2024-11": (TP, EP, PP, VPP, GA, GPUS, CHECKPOINTS, INITIATES),
-    "2024-12": (TP, EP, PP, VPP, GA, GPUS, CHECKPOINTS, INITIATES, PP_COMM),
-    "2025-01": (TP, EP, PP, VPP, GA, GPUS, CHECKPOINTS, INITIATES, PP_COMM),
-    "2025-09": (TP, EP, PP, VPP, GA, GPUS, CHECKPOINTS, INITIATES, PP_COMM),
-}
-#: Those that may write pp_comm with a fraction.
-WITH_FRACTIONS: Final = ("2025-01", "2025-09")
+#: Tokens of a header in order. Old readers go by the position, new ones by name; both understand this order.
+HEADER: Final = (TP, EP, PP, VPP, GA, GPUS, CHECKPOINTS, INITIATES, PP_COMM)
 
 #: Revision of SimAI -> tokens that its reader cannot do without. The first one goes by their places.
 REQUIRED: Final[Mapping[str, tuple[str, ...]]] = {
@@ -305,28 +294,19 @@ def read_workload(text: str, name: str) -> WorkloadFile:
     return WorkloadFile(loop=loop, words=words, workload=template_of(rows, layout), text=text)
 
 
-def workload_file(workload: StepRows, *, point: int = 0, header: str = "2024-12") -> WorkloadFile:
-    """The workload of one design, number `point` [-], with a header of `HEADERS`."""
+def workload_file(workload: StepRows, *, point: int = 0) -> WorkloadFile:
+    """The workload of one design, number `point` [-]."""
     own = workload.take(np.array([point]))
-    words = {token + ":": header_value(own, token, header) for token in HEADERS[header]}
-    tokens = " ".join(f"{word} {value}" for word, value in words.items())
+    words = {f"{token}:": header_value(own, token) for token in HEADER}
     rows = row_lines(own)
-    first = TRAINING + ("\t" if header == "2024-07" else " ") + tokens
+    first = " ".join((TRAINING, *(f"{word} {value}" for word, value in words.items())))
     text = "\n".join([first, str(len(rows)), *rows, ""])
     return WorkloadFile(loop=TRAINING, words=words, workload=own, text=text)
 
 
-def header_value(workload: StepRows, token: str, header: str) -> str:
-    """A token's value of the first design, as the generation of the header writes it.
-
-    From January 2025 on AICB divides the bytes between stages by tp in sequence parallelism, in floating
-    point: these have a fraction, and no others.
-    """
-    if token not in TOKENS:
-        return "0"
-    value = float(getattr(workload.layout, TOKENS[token])[0])
-    fraction = token == PP_COMM and header in WITH_FRACTIONS and value > 0
-    return str(value if fraction and workload.sequence_parallel[0] > 0 else int(value))
+def header_value(workload: StepRows, token: str) -> str:
+    """A token's value of the first design."""
+    return str(int(getattr(workload.layout, TOKENS[token])[0])) if token in TOKENS else "0"
 
 
 def row_lines(workload: StepRows) -> list[str]:
