@@ -18,9 +18,9 @@ from pathlib import Path
 from costmodel import DesignPoints, ModelShape, load_model, load_system
 from costmodel.errors import DseError
 from costmodel.training.run import Run, TransformerRun
-from dse.exporting.astra_sim.export import astra_sim_files
+from dse.adapters.astra_sim.export import astra_sim_files
+from dse.output.artefact import Artefact
 from dse.pricing.evaluation import transformer_run
-from dse.records.artefact import Artefact
 from dse.spaces.space import Space
 
 #: What is run unless spaces are named: model, system, layout.

@@ -21,15 +21,11 @@ from dataclasses import replace
 import numpy as np
 
 from costmodel.columns import IntArray
-from costmodel.profiles.dfmodel import (
-    DfmodelGraph,
-    Setup,
-    evaluate,
-    fastest_mapping,
-    fused_ways,
-    layer_graph,
-    least_moving,
-)
+from dse.adapters.dfmodel.evaluation import evaluate
+from dse.adapters.dfmodel.graph import DfmodelGraph, least_moving
+from dse.adapters.dfmodel.layer import layer_graph
+from dse.adapters.dfmodel.mapping import fastest_mapping, fused_ways
+from dse.adapters.dfmodel.setup import Setup
 from dse.pricing.evaluation import evaluate as evaluated
 from dse.pricing.space_rules import rules_for
 from dse.spaces.space import Space

@@ -28,9 +28,9 @@ import numpy as np
 
 from costmodel.columns import FloatArray
 from costmodel.errors import DseError
+from dse.api.study import Study
 from dse.fronts.hypervolume import Box
 from dse.fronts.pareto import non_dominated
-from dse.library.study import Study
 from dse.pricing.space_rules import NATIVE, rules_for
 from dse.searching.batches.loop import Progress
 from dse.searching.exact.exact_front import exact_front

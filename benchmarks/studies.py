@@ -19,7 +19,7 @@ from time import process_time
 import numpy as np
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
-from dse.library.study import Study
+from dse.api.study import Study
 from dse.pricing.evaluation import evaluate
 from dse.searching.batches.loop import Progress
 from dse.searching.samplers.samplers import SAMPLERS

@@ -26,7 +26,7 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
-from dse.library.study import Study
+from dse.api.study import Study
 from dse.pricing.workers import Pricer, Workers
 from dse.searching.exact.enumeration import CHUNK, tally
 from dse.searching.samplers.samplers import DEFAULT_SAMPLER
@@ -63,7 +63,7 @@ def switches() -> Space:
 #: What each process of a study does; the tables of its space are made before the clock runs.
 SEARCH = """
 import sys, time
-from dse.library.study import Study
+from dse.api.study import Study
 study = Study.load("shared", storage=sys.argv[1])
 study.space.legal.count
 print("ready", flush=True)

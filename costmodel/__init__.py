@@ -3,13 +3,13 @@
 Rooms in the order in which they are read; those on one line do not know each other:
 
     columns, errors, installation, references
-    machine, solve, plotting
+    machine, solve
     training
     workload, formats
     kernels
     steps
-    hlo
-    profiles
+    lstm
+    rules
 """
 
 from importlib import import_module
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from costmodel.errors import DseError
     from costmodel.formats.model_file import load_model, model_names
     from costmodel.formats.system_file import load_system, system_names
+    from costmodel.lstm.model import LstmDesign, LstmShape
+    from costmodel.lstm.step import lstm_step
     from costmodel.machine.system import Chip, Host, LinkTier, MemoryLevel, Software, System
-    from costmodel.profiles.lstm.step import lstm_step
-    from costmodel.profiles.lstm_model import LstmDesign, LstmShape
     from costmodel.steps.pipeline.timed_pipelines import PipelineTimes, pipeline_times
     from costmodel.steps.result.breakdown import Breakdown
     from costmodel.steps.transformer import resolve_sharding, resolve_tiling, step
@@ -43,8 +43,8 @@ _HOMES = {
         "costmodel.formats.model_file": "load_model model_names",
         "costmodel.formats.system_file": "load_system system_names",
         "costmodel.machine.system": "Chip Host LinkTier MemoryLevel Software System",
-        "costmodel.profiles.lstm.step": "lstm_step",
-        "costmodel.profiles.lstm_model": "LstmDesign LstmShape",
+        "costmodel.lstm.step": "lstm_step",
+        "costmodel.lstm.model": "LstmDesign LstmShape",
         "costmodel.steps.pipeline.timed_pipelines": "PipelineTimes pipeline_times",
         "costmodel.steps.result.breakdown": "Breakdown",
         "costmodel.steps.transformer": "resolve_sharding resolve_tiling step",

@@ -2,29 +2,26 @@
 
 Rooms in the order in which they are read; those on one line do not know each other:
 
-    predictions, fronts
+    registry, predictions, fronts
     spaces, validation
-    pricing, storage, calibration, figures
+    pricing, storage, calibration
     searching
-    records
-    explaining
+    output
+    explaining, launches
     reporting
-    exporting
-    library
+    api
     cli
-    start
+    adapters, start
     __main__
 """
 
 TYPE_CHECKING = False  # as type checkers know it: `typing` would take longer to import than all that follows
 if TYPE_CHECKING:
     from costmodel.errors import DseError
-    from costmodel.formats.hugging_face import import_model
     from costmodel.formats.model_file import load_model
     from costmodel.formats.system_file import load_system
     from costmodel.installation import __version__ as __version__
-    from dse.explaining.measured_gap import measured_gap
-    from dse.library.designs import (
+    from dse.api.designs import (
         columns,
         evaluate_design,
         evaluate_designs,
@@ -34,13 +31,15 @@ if TYPE_CHECKING:
         sensitivity,
         sweep,
     )
-    from dse.library.files import calibrate, catalogue, compare_systems, validate
-    from dse.library.launch_files import compare_launches, launch_design
-    from dse.library.searching import plan, search
-    from dse.library.side_by_side import compare_plans
-    from dse.library.study import Study
-    from dse.library.workload_files import cost
+    from dse.api.files import calibrate, catalogue, compare_systems, import_model, validate
+    from dse.api.launch_files import compare_launches, launch_design
+    from dse.api.searching import plan, search
+    from dse.api.side_by_side import compare_plans
+    from dse.api.study import Study
+    from dse.api.workload_files import cost
+    from dse.explaining.measured_gap import measured_gap
     from dse.pricing.evaluation import evaluate
+    from dse.reporting.pictures.parts import plot_breakdown
     from dse.searching.summaries import studies
     from dse.spaces.formulas.functions import formula_function
     from dse.spaces.space import Space
@@ -49,7 +48,7 @@ __all__ = [
     "DseError", "Space", "Study", "calibrate", "catalogue", "columns", "compare_launches", "compare_plans",
     "compare_systems", "cost", "evaluate", "evaluate_design", "evaluate_designs", "exact_front", "explain",
     "fit", "formula_function", "import_model", "launch_design", "load_model", "load_system", "measured_gap",
-    "plan", "search", "sensitivity", "studies", "sweep", "validate",
+    "plan", "plot_breakdown", "search", "sensitivity", "studies", "sweep", "validate",
 ]  # fmt: skip
 
 #: Where the names above live: imported when first used, so that the command line starts at once.
@@ -57,19 +56,19 @@ _HOMES = {
     name: home
     for home, names in {
         "costmodel.errors": "DseError",
-        "costmodel.formats.hugging_face": "import_model",
         "costmodel.formats.model_file": "load_model",
         "costmodel.formats.system_file": "load_system",
         "costmodel.installation": "__version__",
         "dse.explaining.measured_gap": "measured_gap",
-        "dse.library.designs": "columns evaluate_design evaluate_designs exact_front explain fit sensitivity sweep",
-        "dse.library.files": "calibrate catalogue compare_systems validate",
-        "dse.library.launch_files": "compare_launches launch_design",
-        "dse.library.searching": "plan search",
-        "dse.library.side_by_side": "compare_plans",
-        "dse.library.study": "Study",
-        "dse.library.workload_files": "cost",
+        "dse.api.designs": "columns evaluate_design evaluate_designs exact_front explain fit sensitivity sweep",
+        "dse.api.files": "calibrate catalogue compare_systems import_model validate",
+        "dse.api.launch_files": "compare_launches launch_design",
+        "dse.api.searching": "plan search",
+        "dse.api.side_by_side": "compare_plans",
+        "dse.api.study": "Study",
+        "dse.api.workload_files": "cost",
         "dse.pricing.evaluation": "evaluate",
+        "dse.reporting.pictures.parts": "plot_breakdown",
         "dse.searching.summaries": "studies",
         "dse.spaces.formulas.functions": "formula_function",
         "dse.spaces.space": "Space",

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import numpy as np
 
-from costmodel.profiles.simai import Busbw, Links
-from costmodel.profiles.simai.files.aicb import read_workload
-from costmodel.profiles.simai.workload_rows import StepRows
+from dse.adapters.simai.bandwidth import Busbw, Links
+from dse.adapters.simai.files.aicb import read_workload
+from dse.adapters.simai.workload_rows import StepRows
 
 #: A file of unlike numbers: every group, every collective, tokens in an unusual order.
 SMALL = """\

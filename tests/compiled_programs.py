@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from costmodel import hlo
+from dse.adapters.xla import hlo
 
 jax = pytest.importorskip("jax", reason="jax is not installed")
 jnp, lax = jax.numpy, jax.lax

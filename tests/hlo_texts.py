@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from costmodel import hlo
+from dse.adapters.xla import hlo
 
 DATA = Path(__file__).parent / "data" / "hlo"
 TRANSFORMER = (DATA / "transformer.hlo").read_text()

@@ -309,7 +309,7 @@ EXPORTS: Final = (
 
 def exported(form: str, space: str, designs: list[Mapping[str, Any]]) -> Iterator[tuple[bytes, tuple[str, ...]]]:
     """Content and notes of the files that designs become."""
-    from dse.exporting.artefacts import artefacts
+    from dse.api.exports import artefacts
 
     for file in artefacts(dse.Space.load(space), designs, form):
         yield file.content or b"", file.notes

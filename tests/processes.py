@@ -27,7 +27,7 @@ def searching(url: str, budget: int) -> ForkServerProcess:
     It is forked from one that has imported all, so that a start takes no second.
     """
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["dse.library.study", "dse.searching.batches.loop", "tests.processes"])
+    context.set_forkserver_preload(["dse.api.study", "dse.searching.batches.loop", "tests.processes"])
     here, there = context.Pipe(duplex=False)
     process = context.Process(target=search, args=(url, budget, there))
     process.start()
@@ -38,7 +38,7 @@ def searching(url: str, budget: int) -> ForkServerProcess:
 
 def search(url: str, budget: int, ready: Connection) -> None:
     """Say that all is imported, then go on with the study named shared."""
-    from dse.library.study import Study
+    from dse.api.study import Study
 
     study = Study.load("shared", storage=url)
     ready.send(None)

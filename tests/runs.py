@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from costmodel import DesignPoints, ModelShape, System, load_system
-from costmodel.profiles.registry import design_rules
+from costmodel.rules.registry import design_rules
 from costmodel.training.run import RankRun, Run, TransformerRun, rank_run
 from dse.spaces.space import Space
 

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from costmodel.profiles.simai.bandwidth import TABLES
+from dse.adapters.simai.bandwidth import TABLES
 
 NIC, NVLINK, ALL_TO_ALL = 1, 2, 3
 COLUMNS = {1: 0, 2: 1, 4: 2, 8: 3, 16: 4, 32: 5, 64: 6, 128: 7, 9: 8}

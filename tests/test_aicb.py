@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from costmodel.errors import DseError
-from costmodel.profiles.simai.files.aicb import load_workload, read_workload, row_lines
-from costmodel.profiles.simai.workload_rows import COLLECTIVES, GROUPS
+from dse.adapters.simai.files.aicb import load_workload, read_workload, row_lines
+from dse.adapters.simai.workload_rows import COLLECTIVES, GROUPS
 from tests.aicb_files import SMALL, published
 
 

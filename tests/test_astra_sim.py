@@ -12,10 +12,10 @@ import pytest
 from benchmarks.astra_sim import compared
 from costmodel import DesignPoints, load_model, load_system
 from costmodel.training.run import Run
+from dse.adapters.astra_sim import export
+from dse.adapters.astra_sim.collectives import phases
+from dse.adapters.astra_sim.export import astra_sim_files
 from dse.cli import main
-from dse.exporting.astra_sim import export
-from dse.exporting.astra_sim.collectives import phases
-from dse.exporting.astra_sim.export import astra_sim_files
 from tests.chakra_files import (
     ALL_GATHER,
     ALL_REDUCE,

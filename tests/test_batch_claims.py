@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from dse.library.study import Study
+from dse.api.study import Study
 from dse.searching.batches.claims import CLAIM, PARKED, BatchClaims
 from dse.searching.batches.history import History
 from dse.searching.samplers.concurrent_batches import DesignShare, base_of, memories_of

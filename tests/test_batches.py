@@ -28,15 +28,16 @@ from costmodel import (
     step,
 )
 from costmodel.columns import UniqueRows, concatenated
-from costmodel.hlo.steps.step import program_step
-from costmodel.profiles.dfmodel import DataflowDesign, dataflow_step
-from costmodel.profiles.simai import simai_step
 from costmodel.steps.result.breakdown import Breakdown
 from costmodel.training.blocks import BLOCKS, Block
 from costmodel.training.design import MODERN, SCHEDULE_WORDS, TILE_EDGE, splits_kernels
 from costmodel.training.design_table import Design, Domain
 from costmodel.training.run import Run
 from costmodel.training.sharding import SHARDINGS
+from dse.adapters.dfmodel.design import DataflowDesign
+from dse.adapters.dfmodel.rules import dataflow_step
+from dse.adapters.simai.rules import simai_step
+from dse.adapters.xla.steps.step import program_step
 
 #: Values that a column takes in one batch, where it holds a count.
 COUNTS = (1.0, 2.0, 3.0, 4.0)

@@ -10,8 +10,8 @@ import pytest
 from optuna.trial import TrialState
 from sqlalchemy.pool import NullPool
 
-from dse.library.study import Study
-from dse.records.tables import write_file
+from dse.api.study import Study
+from dse.output.tables import write_file
 from dse.searching.summaries import studies
 from dse.spaces.space import Space
 from dse.storage.database import optuna_url
@@ -22,7 +22,7 @@ BUDGET = 200
 #: A search of its own, to its budget.
 WORKER = """
 import sys
-from dse.library.study import Study
+from dse.api.study import Study
 Study.load("shared", storage=sys.argv[1]).run(int(sys.argv[2]))
 """
 

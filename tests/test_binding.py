@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from dse import Space
+from dse.pricing.records import priced_design
 from dse.reporting.binding import binding_shares, sentence
-from dse.searching.exact.exact_front import priced_design
 
 
 @pytest.mark.parametrize(

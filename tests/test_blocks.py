@@ -11,11 +11,6 @@ import pytest
 
 import costmodel
 from costmodel import DesignPoints, DseError, ModelShape, load_model, load_system, resolve_sharding, step
-from costmodel.profiles.dfmodel import least_moving, model_graph
-from costmodel.profiles.dfmodel.assigned import design_sharding, rows_of
-from costmodel.profiles.dfmodel.files import graph_message, setup_text
-from costmodel.profiles.dfmodel.graph import Traffic
-from costmodel.profiles.simai import simai_step
 from costmodel.steps.micro_batch.rank_memory import layer_memory
 from costmodel.steps.micro_batch.tensor_parallel import sent_bytes
 from costmodel.steps.pipeline.stages import every_stage, stage_layers
@@ -27,6 +22,11 @@ from costmodel.training.run import Run
 from costmodel.training.sharding import ASSIGNMENTS, assignments_of, usual_sharding
 from costmodel.workload.kernel_tables import total
 from costmodel.workload.transformer import transformer_gemms
+from dse.adapters.dfmodel.assigned import design_sharding, rows_of
+from dse.adapters.dfmodel.files import graph_message, setup_text
+from dse.adapters.dfmodel.graph import Traffic, least_moving
+from dse.adapters.dfmodel.layer import model_graph
+from dse.adapters.simai.rules import simai_step
 from tests.runs import ranks_of
 from tests.sharded_layer import MODEL, ShardedLayer, shapes
 

@@ -7,8 +7,8 @@ import json
 import pytest
 
 from costmodel.errors import DseError
+from dse.api.study import Study
 from dse.cli import main
-from dse.library.study import Study
 from dse.searching.exact import branching
 from dse.searching.exact.bounded import study_bound
 from dse.searching.exact.exact_front import exact_front

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from dse.api.study import Study
 from dse.cli import main
-from dse.library.study import Study
 from dse.pricing.evaluation import evaluate
 from dse.searching.exact.certificate import certified, match_gaps, quick_certificate
 from dse.searching.exact.enumeration import costs_of

@@ -10,8 +10,8 @@ import pytest
 from costmodel import DesignPoints, load_model, load_system
 from costmodel.kernels.items import Item
 from costmodel.steps.itemized import transformer_items
+from dse.adapters.chakra.step import step_traces
 from dse.cli import main
-from dse.exporting.chakra.step import step_traces
 from dse.pricing.evaluation import transformer_run
 from dse.spaces.space import Space
 from tests.chakra_files import (

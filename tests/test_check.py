@@ -9,8 +9,8 @@ import pytest
 import yaml
 
 from costmodel.errors import DseError
+from dse.api.study import Study
 from dse.cli import main
-from dse.library.study import Study
 from dse.spaces.space import Space
 from dse.storage.optuna_store import Store
 from tests.runs import slower

@@ -196,7 +196,7 @@ def test_options_of_other_files_are_refused(file, options, message, tmp_path, ca
     [
         (
             "of no kind that has a mark\n",
-            "unrecognized content; give an HLO module, an AICB workload, a DeepFlow configuration, "
+            "unrecognized content; give a DeepFlow configuration, an AICB workload, an HLO module, "
             "a DFModel set-up, or name its kind with --profile",
         ),
         (

@@ -11,9 +11,9 @@ import pytest
 
 from dse import Space, Study
 from dse.cli import main
+from dse.output.tables import csv_pieces, design_record, json_text, parquet_pieces, study_record
+from dse.output.text import plain_text
 from dse.pricing.record_columns import RECORD_KEYS
-from dse.records.tables import csv_pieces, design_record, json_text, parquet_pieces, study_record
-from dse.records.text import plain_text
 from dse.reporting.studies.designs_report import designs_report
 
 

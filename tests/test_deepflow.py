@@ -13,10 +13,11 @@ import numpy as np
 import pytest
 
 from costmodel.errors import DseError
-from costmodel.profiles.deepflow import Configuration, broken_guards, price
-from costmodel.profiles.deepflow.file import load_configuration
+from dse.adapters.deepflow.configuration import Configuration, broken_guards
+from dse.adapters.deepflow.file import load_configuration
+from dse.adapters.deepflow.report import price
+from dse.adapters.deepflow.text_report import figures
 from dse.cli import main
-from dse.reporting.programs.deepflow_report import figures
 from tests.scalar_deepflow import CR, NONE, RC, Scalar
 
 PROBE = Path(__file__).parent / "data" / "lstm_power_probe.yaml"

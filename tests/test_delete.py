@@ -8,8 +8,8 @@ import sqlite3
 import optuna
 import pytest
 
+from dse.api.study import Study
 from dse.cli import main
-from dse.library.study import Study
 
 
 @pytest.fixture

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from costmodel import DesignPoints, DseError, load_model, load_system, step
-from costmodel.profiles.simai import missing, price
-from costmodel.profiles.simai.design_rows import design_workload, rows_of
-from costmodel.profiles.simai.files.aicb import read_workload, workload_file
 from costmodel.training.run import Run
 from costmodel.workload.transformer import every_part
+from dse.adapters.simai.design_rows import design_workload, rows_of
+from dse.adapters.simai.files.aicb import read_workload, workload_file
+from dse.adapters.simai.time import missing, price
 from tests.aicb_files import links, published
 
 #: Layouts of unlike numbers, with every way to recompute, of DeepSeek's models and of others with experts.

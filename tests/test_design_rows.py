@@ -11,12 +11,7 @@ import numpy as np
 import pytest
 
 from costmodel import DesignPoints, DseError, step
-from costmodel.profiles.registry import PROFILES
-from costmodel.profiles.simai import REVISIONS, price, simai_step
-from costmodel.profiles.simai.bandwidth import GPU_TYPES, NIC_TYPES
-from costmodel.profiles.simai.design_rows import design_workload, rows_of
-from costmodel.profiles.simai.files.aicb import load_workload, workload_file
-from costmodel.profiles.simai.rules import machine_links
+from costmodel.rules.registry import profiles
 from costmodel.steps.micro_batch.micro_batch import cost_table
 from costmodel.steps.micro_batch.rank_memory import layer_parameters
 from costmodel.steps.result.breakdown import PARTS
@@ -25,6 +20,11 @@ from costmodel.training.design import MEGATRON_SP
 from costmodel.training.run import Run
 from costmodel.workload.transformer import parts_of
 from dse import Space, Study
+from dse.adapters.simai.bandwidth import GPU_TYPES, NIC_TYPES, REVISIONS
+from dse.adapters.simai.design_rows import design_workload, rows_of
+from dse.adapters.simai.files.aicb import load_workload, workload_file
+from dse.adapters.simai.rules import machine_links, simai_step
+from dse.adapters.simai.time import price
 from dse.cli import main, parsed
 from dse.pricing.space_rules import rules_for
 from dse.reporting.studies.comparison import comparison, middle_ranks
@@ -354,7 +354,7 @@ def test_other_gpus_than_those_of_the_file_are_noted(priced, capsys):
 
 
 def test_the_command_knows_every_revision_and_type(capsys):
-    assert {profile.name for profile in PROFILES.values() if profile.file == "aicb"} == {"simai", *REVISIONS}
+    assert {profile.name for profile in profiles().values() if profile.file == "aicb"} == {"simai", *REVISIONS}
     with pytest.raises(SystemExit, match="0"):
         main(["cost", "--help"])
     text = capsys.readouterr().out

@@ -12,22 +12,27 @@ import numpy as np
 import pytest
 
 from costmodel.errors import DseError
-from costmodel.profiles.dfmodel import PUBLISHED, DfmodelGraph, Setup, evaluate, layer_graph, least_moving
-from costmodel.profiles.dfmodel.files import load_setup, setup_bytes, setup_file, setup_message, setup_text
-from costmodel.profiles.dfmodel.files.writing import GPT_1T_MARKS
-from costmodel.profiles.dfmodel.graph import (
+from dse.adapters.dfmodel.evaluation import evaluate
+from dse.adapters.dfmodel.files import load_setup, setup_bytes, setup_file, setup_message, setup_text
+from dse.adapters.dfmodel.files.writing import GPT_1T_MARKS
+from dse.adapters.dfmodel.graph import (
     ALL_GATHER,
     ALL_REDUCE,
     ALL_TO_ALL,
     NONE,
+    PUBLISHED,
+    DfmodelGraph,
     K,
     M,
     N,
+    least_moving,
     moved_bytes,
     options,
     sharding_words,
 )
-from costmodel.profiles.dfmodel.network import rate, system_power, system_price
+from dse.adapters.dfmodel.layer import layer_graph
+from dse.adapters.dfmodel.network import rate, system_power, system_price
+from dse.adapters.dfmodel.setup import Setup
 from dse.cli import main
 
 # DFModel at commit 04f93d5, LLM/Compare_w_existing/Calculon/fix_DP/1_128_32/dse_final.txt: GPT with a

@@ -10,12 +10,21 @@ import pytest
 
 from costmodel import ModelShape, load_model, load_system
 from costmodel.errors import DseError
-from costmodel.profiles.dfmodel import DataflowDesign, DfmodelGraph, layer_graph, least_moving, model_graph
-from costmodel.profiles.dfmodel.design import design_setup
-from costmodel.profiles.dfmodel.files import load_setup, setup_file, setup_message, setup_text
-from costmodel.profiles.dfmodel.graph import OUTER, WANTED, consumer_kind, moved_bytes, options, sharding_words
 from costmodel.training.blocks import DECODER
 from costmodel.training.run import Run
+from dse.adapters.dfmodel.design import DataflowDesign, design_setup
+from dse.adapters.dfmodel.files import load_setup, setup_file, setup_message, setup_text
+from dse.adapters.dfmodel.graph import (
+    OUTER,
+    WANTED,
+    DfmodelGraph,
+    consumer_kind,
+    least_moving,
+    moved_bytes,
+    options,
+    sharding_words,
+)
+from dse.adapters.dfmodel.layer import layer_graph, model_graph
 from dse.cli import main
 
 # 12 heads of 16, whatever the hidden size of 96; sequence 64; elements of 2 bytes.

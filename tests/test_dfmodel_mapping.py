@@ -14,14 +14,16 @@ import numpy as np
 import pytest
 
 from costmodel.errors import DseError
-from costmodel.profiles.dfmodel import PUBLISHED, DfmodelGraph, Setup, evaluate, layer_graph, least_moving
-from costmodel.profiles.dfmodel import cores as dfmodel_cores
-from costmodel.profiles.dfmodel.files import load_setup, setup_bytes, setup_file, setup_message, setup_text
-from costmodel.profiles.dfmodel.graph import OUTER, K, M, N
-from costmodel.profiles.dfmodel.mapping import fastest_design, fastest_mapping, fused_ways, shortage, with_tiles
-from costmodel.profiles.dfmodel.network import sized
+from dse.adapters.dfmodel import cores as dfmodel_cores
+from dse.adapters.dfmodel.evaluation import evaluate
+from dse.adapters.dfmodel.files import load_setup, setup_bytes, setup_file, setup_message, setup_text
+from dse.adapters.dfmodel.graph import OUTER, PUBLISHED, DfmodelGraph, K, M, N, least_moving
+from dse.adapters.dfmodel.layer import layer_graph
+from dse.adapters.dfmodel.mapping import fastest_design, fastest_mapping, fused_ways, shortage, with_tiles
+from dse.adapters.dfmodel.network import sized
+from dse.adapters.dfmodel.report import priced_file
+from dse.adapters.dfmodel.setup import Setup
 from dse.cli import main
-from dse.reporting.programs.dfmodel_report import priced_file
 
 KERNELS = 6
 OVERLAPS = ("none", "perfect", "compute_memory")

@@ -13,31 +13,25 @@ import pytest
 from costmodel import Host, LinkTier, System, load_model, load_system, step
 from costmodel.errors import DseError
 from costmodel.machine.price import chip_power, chip_price
-from costmodel.profiles.dfmodel import (
-    DataflowDesign,
-    dataflow_step,
-    design_setup,
-    evaluate,
-    layer_graph,
-    least_moving,
-    reasons,
-)
-from costmodel.profiles.dfmodel.design import EXECUTIONS, group_links, network_roles, setup_rows
-from costmodel.profiles.dfmodel.graph import K
-from costmodel.profiles.dfmodel.mapping import fastest_mapping, layer_ways, sharded_graph
-from costmodel.profiles.dfmodel.network import system_power, system_price
-from costmodel.profiles.dfmodel.setup import GENERATIONS, OVERLAPS, ROLES, TOPOLOGIES
-from costmodel.profiles.files import kind_of
-from costmodel.profiles.registry import design_columns, design_profiles, profile_named, profiles_reading
-from costmodel.profiles.work import Workload
+from costmodel.rules.registry import design_columns, design_profiles, profile_named, profiles_reading
+from costmodel.rules.work import Workload
 from costmodel.steps.result.breakdown import PARTS
 from costmodel.training.design import MODERN, splits_kernels
 from costmodel.training.run import Run
+from dse.adapters.dfmodel.design import EXECUTIONS, DataflowDesign, design_setup, group_links, network_roles, setup_rows
+from dse.adapters.dfmodel.evaluation import evaluate
+from dse.adapters.dfmodel.graph import K, least_moving
+from dse.adapters.dfmodel.layer import layer_graph
+from dse.adapters.dfmodel.mapping import fastest_mapping, layer_ways, sharded_graph
+from dse.adapters.dfmodel.network import system_power, system_price
+from dse.adapters.dfmodel.rules import dataflow_step, reasons
+from dse.adapters.dfmodel.setup import GENERATIONS, OVERLAPS, ROLES, TOPOLOGIES
+from dse.api.study import Study
 from dse.cli import main
-from dse.library.study import Study
 from dse.pricing.evaluation import evaluate as evaluated
 from dse.pricing.evaluation import remedies
 from dse.pricing.space_rules import rules_for
+from dse.registry import recognized
 from dse.spaces.space import Space
 
 # DFModel at commit 04f93d5, LLM/Compare_w_existing/Calculon/fix_DP/1_128_32/dse_final.txt: GPT with a
@@ -505,7 +499,7 @@ def test_an_exported_design_is_priced_as_it_was(profile, overlap, execution, sma
 
 def profile_of(path: str) -> str:
     """The rules that price a file by its content."""
-    return kind_of(Path(path)).profile(Path(path))
+    return recognized(Path(path)).profile(Path(path))
 
 
 def same_price(found: dict[str, float], breakdown: dict[str, float]) -> None:

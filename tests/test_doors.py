@@ -11,7 +11,7 @@ import pytest
 
 import dse
 from costmodel.kernels.collectives import RING
-from costmodel.profiles.registry import NATIVE, PROFILES, Profile, profile_named, register_profile
+from costmodel.rules.registry import _REGISTERED, NATIVE, Profile, profile_named, register_profile
 from dse.cli import main
 from dse.spaces.formulas.functions import OWN
 
@@ -21,7 +21,7 @@ PAGE = Path(__file__).parents[1] / "docs" / "python.md"
 @pytest.fixture(autouse=True)
 def _nothing_stays():
     """Functions, profiles and algorithms that a test makes known are unknown to the next."""
-    before = [(known, dict(known)) for known in (OWN, PROFILES, RING)]
+    before = [(known, dict(known)) for known in (OWN, _REGISTERED, RING)]
     yield
     for known, own in before:
         known.clear()

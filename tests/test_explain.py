@@ -17,7 +17,7 @@ from dse.cli import main
 from dse.explaining.difference import Difference
 from dse.explaining.explanation import explain, label
 from dse.explaining.neighbours import binding, neighbours
-from dse.searching.exact.exact_front import priced_design
+from dse.pricing.records import priced_design
 
 #: Designs of each space that are drawn.
 DRAWN = 6

@@ -9,18 +9,27 @@ import pytest
 
 from costmodel import DesignPoints, ModelShape
 from costmodel.errors import DseError
-from costmodel.profiles.dfmodel import DataflowDesign, design_setup, evaluate, least_moving, model_graph
-from costmodel.profiles.dfmodel.assigned import design_sharding, rows_of, unsupported_columns, unsupported_shardings
-from costmodel.profiles.dfmodel.files import SetupFile, load_setup, setup_file
-from costmodel.profiles.dfmodel.graph import ALL_REDUCE, NONE, kernel_collectives, moved_bytes, options, sharding_words
-from costmodel.profiles.dfmodel.setup import OVERLAPS
-from costmodel.profiles.files import kind_of
 from costmodel.training.blocks import DECODER
 from costmodel.training.run import Run
+from dse.adapters.dfmodel.assigned import design_sharding, rows_of, unsupported_columns, unsupported_shardings
+from dse.adapters.dfmodel.design import DataflowDesign, design_setup
+from dse.adapters.dfmodel.evaluation import evaluate
+from dse.adapters.dfmodel.files import SetupFile, load_setup, setup_file
+from dse.adapters.dfmodel.graph import (
+    ALL_REDUCE,
+    NONE,
+    kernel_collectives,
+    least_moving,
+    moved_bytes,
+    options,
+    sharding_words,
+)
+from dse.adapters.dfmodel.layer import model_graph
+from dse.adapters.dfmodel.setup import OVERLAPS
+from dse.api.exports import Artefact, artefacts
+from dse.api.study import Study
 from dse.cli import main
-from dse.cli.options import EXPORTED
-from dse.exporting.artefacts import FORMS, Artefact, artefacts
-from dse.library.study import Study
+from dse.registry import recognized
 from dse.spaces.space import Space
 from tests.runs import ranks_of
 
@@ -241,12 +250,8 @@ def test_a_design_of_another_profile_is_of_the_first_generation_that_can_say_it(
         assert read.setup.overlap == overlap
         assert not any("--profile" in note for note in file.notes)
         path = tmp_path / "setup.txt"
-        written[overlap] = kind_of(path).profile(path)
+        written[overlap] = recognized(path).profile(path)
     assert written == {"none": "dfmodel-gen1", "perfect": "dfmodel-gen1", "compute_memory": "dfmodel-gen3"}
-
-
-def test_every_form_that_is_offered_can_be_made():
-    assert tuple(FORMS) == EXPORTED
 
 
 def test_a_design_without_such_a_file_is_told(searched, small_space, capsys):

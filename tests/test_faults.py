@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 
 from costmodel.errors import DseError
+from dse.api.study import Study
 from dse.cli import main
-from dse.library.study import Study
 from dse.searching.batches import history
 from dse.searching.batches.claims import CLAIM, PARKED, alive
 from dse.spaces.space import Space
@@ -253,7 +253,7 @@ def test_a_wire_that_is_cut_before_the_last_answer_has_stored_the_batch(wire, sp
 
 SEARCH = """
 import sys
-from dse.library.study import Study
+from dse.api.study import Study
 study = Study.load(sys.argv[1], storage=sys.argv[2])
 print("ready", flush=True)
 study.run(int(sys.argv[3]))
@@ -404,7 +404,7 @@ def test_what_cannot_be_written_is_refused_before_the_work(small, folder, output
 WRITER = """
 import itertools, sys
 from pathlib import Path
-from dse.records.tables import write_file
+from dse.output.tables import write_file
 print("ready", flush=True)
 for letter in itertools.cycle(b"abcdefgh"):
     write_file(Path(sys.argv[1]), [bytes([letter]) * 100_000] * 20)

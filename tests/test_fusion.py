@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from costmodel.errors import DseError
-from costmodel.profiles.dfmodel import layer_graph
 from costmodel.solve.fusion import carried, cheapest, groupings, shortened, windows
+from dse.adapters.dfmodel.layer import layer_graph
 
 NODES = 6
 

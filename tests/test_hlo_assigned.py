@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from costmodel import hlo, load_system
-from costmodel.hlo.steps.overlap import program_times
+from costmodel import load_system
+from dse.adapters.xla import hlo
+from dse.adapters.xla.steps.overlap import program_times
 from tests.compiled_programs import Step, compiled
 from tests.test_hlo_overlap import bounds_hold
 

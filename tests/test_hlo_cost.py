@@ -10,19 +10,20 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from costmodel import DseError, hlo, load_system
+from costmodel import DseError, load_system
 from costmodel.formats.quantity import readable
-from costmodel.hlo.steps.program import Dense, Message, Program, ProgramKernel
-from costmodel.hlo.steps.step import message_cost, program_cost, program_step
 from costmodel.kernels.collectives import all_to_all
 from costmodel.kernels.gemm import gemm_cost
 from costmodel.steps.result.breakdown import PARTS
 from costmodel.training.ranks import Group
 from costmodel.workload.kernel_tables import Gemms, Label
+from dse.adapters.xla import hlo
+from dse.adapters.xla.report.cost_record import ModuleCost
+from dse.adapters.xla.report.cost_report import time_of
+from dse.adapters.xla.steps.program import Dense, Message, Program, ProgramKernel
+from dse.adapters.xla.steps.step import message_cost, program_cost, program_step
+from dse.api.study import Study
 from dse.cli import main
-from dse.library.study import Study
-from dse.reporting.programs.cost_record import ModuleCost
-from dse.reporting.programs.cost_report import time_of
 from dse.spaces.space import Space
 from tests.hlo_texts import DATA, GPT, LOOP, OLD_PRINTER, SEED, TRANSFORMER, UNCOUNTED, analysed, needs_reference
 

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from costmodel import hlo
-from costmodel.hlo.text.opcodes import known
+from dse.adapters.xla import hlo
+from dse.adapters.xla.text.opcodes import known
 from tests.hlo_texts import figures, program
 from tests.test_hlo_judge import jax, jaxlib, judged
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from costmodel import hlo
-from costmodel.profiles.dfmodel.files import graph_message, load_setup, setup_bytes, setup_text
-from costmodel.profiles.dfmodel.graph import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, NOTHING, PERIODIC
-from costmodel.profiles.dfmodel.hlo_graph import Dataflow, dataflow
-from costmodel.profiles.dfmodel.mapping import group_windows
+from dse.adapters.dfmodel.files import graph_message, load_setup, setup_bytes, setup_text
+from dse.adapters.dfmodel.graph import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, NOTHING, PERIODIC
+from dse.adapters.dfmodel.mapping import group_windows
+from dse.adapters.xla import hlo
+from dse.adapters.xla.dataflow import Dataflow, dataflow
 from dse.cli import main
 from tests.hlo_texts import (
     GPT,

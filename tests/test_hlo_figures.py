@@ -9,9 +9,10 @@ from functools import partial
 
 import pytest
 
-from costmodel import DseError, hlo
-from costmodel.hlo.buffers.eager_order import eager_order
-from costmodel.hlo.work.cost_analysis import Access, Work, WorkOfInstructions, access
+from costmodel import DseError
+from dse.adapters.xla import hlo
+from dse.adapters.xla.buffers.eager_order import eager_order
+from dse.adapters.xla.work.cost_analysis import Access, Work, WorkOfInstructions, access
 from tests.hlo_texts import (
     GOLDEN,
     GPT,

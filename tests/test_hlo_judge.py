@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from costmodel import DseError, hlo
+from costmodel import DseError
+from dse.adapters.xla import hlo
 from tests.hlo_texts import GPT, OLD_PRINTER, PRINTERS, SEED, TRANSFORMER, figures, program
 from tests.test_hlo_reader import REFUSED
 

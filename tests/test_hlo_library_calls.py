@@ -6,9 +6,10 @@ import json
 
 import pytest
 
-from costmodel import DseError, hlo
-from costmodel.hlo.work.cost_analysis import products_of
-from costmodel.hlo.work.matrix_products import Product, call_flops, is_known
+from costmodel import DseError
+from dse.adapters.xla import hlo
+from dse.adapters.xla.work.cost_analysis import products_of
+from dse.adapters.xla.work.matrix_products import Product, call_flops, is_known
 from tests.hlo_texts import analysed, figures, program
 
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from costmodel import hlo
-from costmodel.hlo.buffers.liveness import liveness, memory_bytes
-from costmodel.hlo.buffers.reserved_memory import CODE_BYTES, Reserved, reserved
-from costmodel.hlo.text.module import Shape
+from dse.adapters.xla import hlo
+from dse.adapters.xla.buffers.liveness import liveness, memory_bytes
+from dse.adapters.xla.buffers.reserved_memory import CODE_BYTES, Reserved, reserved
+from dse.adapters.xla.text.module import Shape
 from dse.cli import main
 from tests.hlo_texts import program
 

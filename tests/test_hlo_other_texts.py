@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from costmodel import DseError, hlo
+from costmodel import DseError
+from dse.adapters.xla import hlo
 from dse.cli import main
 from tests.hlo_texts import program
 

@@ -11,10 +11,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from costmodel import hlo, load_system, system_names
+from costmodel import load_system, system_names
 from costmodel.formats.shipped import ROOT
-from costmodel.hlo.steps.overlap import ProgramTimes, program_times, streams
-from costmodel.hlo.work.kernel_graph import BARRIERS
+from dse.adapters.xla import hlo
+from dse.adapters.xla.steps.overlap import ProgramTimes, program_times, streams
+from dse.adapters.xla.work.kernel_graph import BARRIERS
 from dse.cli import main
 from tests.hlo_texts import DATA, GPT, LOOP, OLD_PRINTER, TRANSFORMER, UNCOUNTED, analysed, program
 

@@ -7,11 +7,11 @@ from math import prod
 import pytest
 
 from costmodel import load_system
-from costmodel.hlo.steps.program import program
-from costmodel.hlo.steps.step import program_step
-from costmodel.hlo.summary.model_figures import model_figures
-from costmodel.hlo.summary.training_figures import training_figures
-from costmodel.hlo.training.messages import Collective
+from dse.adapters.xla.steps.program import program
+from dse.adapters.xla.steps.step import program_step
+from dse.adapters.xla.summary.model_figures import model_figures
+from dse.adapters.xla.summary.training_figures import training_figures
+from dse.adapters.xla.training.messages import Collective
 from tests.compiled_programs import P, Step, compiled, compiled_function, jax, jnp, lax
 from tests.hlo_texts import analysed, without_metadata
 

@@ -9,10 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from costmodel import DseError, hlo
-from costmodel.hlo.text.device_groups import normalised, placement
-from costmodel.hlo.text.module import Shape
-from costmodel.profiles.files import kind_of
+from costmodel import DseError
+from dse.adapters.xla import hlo
+from dse.adapters.xla.text.device_groups import normalised, placement
+from dse.adapters.xla.text.module import Shape
+from dse.registry import recognized
 from tests.hlo_texts import GPT, LOOP, OLD_PRINTER, PRINTERS, TRANSFORMER, figures, program
 
 
@@ -175,7 +176,7 @@ def test_a_packed_file_is_read_as_the_text_in_it(tmp_path):
     packed, plain = tmp_path / "a.hlo.gz", tmp_path / "a.txt"
     plain.write_text(OLD_PRINTER)
     packed.write_bytes(gzip.compress(OLD_PRINTER.encode()))
-    assert kind_of(packed).name == kind_of(plain).name == "hlo"
+    assert recognized(packed).name == recognized(plain).name == "hlo"
     assert hlo.load_module(packed).sha256 == hlo.load_module(plain).sha256
 
 

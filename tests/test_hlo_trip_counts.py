@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from costmodel import hlo
-from costmodel.hlo.work.trip_counts import trip_counts
+from dse.adapters.xla import hlo
+from dse.adapters.xla.work.trip_counts import trip_counts
 
 
 def trips(text: str) -> dict[str, int | None]:

@@ -16,13 +16,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from rich.text import Text
 
-from costmodel import hlo
 from costmodel.errors import DseError, masked, printable
 from costmodel.formats import input_files as pipes
 from costmodel.formats.input_files import file_bytes
-from costmodel.hlo.text.module import runs_of
+from dse.adapters.xla import hlo
+from dse.adapters.xla.text.module import runs_of
 from dse.cli import main
-from dse.records.text import plain_console
+from dse.output.text import plain_console
 from tests.fuzz import database
 from tests.fuzz.seeds import CORPUS, words
 from tests.fuzz.targets import TARGETS

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from costmodel import DseError, load_model
-from costmodel.formats.hugging_face import import_model
+from dse.adapters.hugging_face.configuration import import_model
 from dse.cli import main
 from tests.hugging_face_configs import LLAMA, PUBLISHED, QWEN, sizes
 

@@ -12,8 +12,8 @@ from costmodel.formats import shipped
 from dse import Space, Study
 from dse.cli import main
 from dse.explaining.importance import explained_share, importance
+from dse.pricing.records import priced_design
 from dse.reporting.studies.study_comparison import dominated, study_pair
-from dse.searching.exact.exact_front import priced_design
 
 
 @pytest.fixture(scope="module")

@@ -9,9 +9,9 @@ import pytest
 
 from costmodel.errors import DseError
 from costmodel.formats.strict_yaml import dump, parse
+from dse.api.study import Study
 from dse.cli import main
 from dse.fronts.pareto import as_costs, non_dominated
-from dse.library.study import Study
 from dse.pricing.evaluation import evaluate
 from dse.searching.exact.exact_front import exact_front
 from dse.searching.samplers.exact_search import WINNERS

@@ -15,7 +15,7 @@ from costmodel.training.kernel_kind import FRAMEWORKS, Kernel, KernelKind
 from costmodel.training.kinds import KINDS, LINEAR_MIXERS
 from costmodel.training.recompute_modules import MODULES
 from dse.cli import main
-from dse.exporting.launch.forms import LAUNCH_FORMS
+from dse.registry import launch_forms
 from tests.runs import ranks_of
 from tests.wires import Wires
 
@@ -252,7 +252,7 @@ def test_a_hybrid_of_mamba_2_is_planned_and_what_cannot_say_it_refuses_it(tmp_pa
     assert main(["explain", study]) == 0
     assert "Mamba-2 layers" in capsys.readouterr().out
     for form, name in (("megatron", "Megatron Core"), ("nemo", "Megatron Core"), ("maxtext", "MaxText")):
-        assert main(["export", study, "--format", form, "-o", f"there{LAUNCH_FORMS[form]}"]) == 1
+        assert main(["export", study, "--format", form, "-o", f"there{launch_forms()[form].ending}"]) == 1
         assert f"{name} has no words for mamba2" in capsys.readouterr().err
     assert main(["export", study, "--format", "aicb", "-o", "there.txt"]) == 1
     assert "AICB's rows are of layers of attention and an MLP" in capsys.readouterr().err

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from costmodel import DseError
+from dse.adapters.megatron import launch as megatron
+from dse.adapters.megatron.command import training_command
+from dse.adapters.megatron.flags import DATA
 from dse.cli import main
-from dse.exporting.launch import megatron
-from dse.exporting.launch.megatron_command import training_command
-from dse.exporting.launch.megatron_flags import DATA
 
 MODEL = "--num-layers 32 --hidden-size 4096 --num-attention-heads 32 --seq-length 4096"
 SIZES = "--micro-batch-size 1 --global-batch-size 256 --bf16"

@@ -14,9 +14,10 @@ import yaml
 
 from costmodel import load_model
 from costmodel.training.run import padded_vocabulary
-from dse.exporting.launch import megatron, nemo
-from dse.exporting.launch.launch import Launch, launch_space
-from dse.exporting.launch.megatron_model import pattern
+from dse.adapters.megatron import launch as megatron
+from dse.adapters.megatron.model import pattern
+from dse.adapters.megatron_bridge import launch as nemo
+from dse.launches.launch import Launch, launch_space
 
 #: A configuration in `examples/post_training/modelopt/conf` -> the built-in model.
 CONFIGURATIONS = {

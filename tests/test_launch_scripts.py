@@ -8,10 +8,10 @@ import sys
 import pytest
 
 from costmodel import DseError
-from dse.exporting.launch import megatron
-from dse.exporting.launch.megatron_command import training_command
-from dse.exporting.launch.shell import Script
-from dse.exporting.launch.shell_values import whole_arithmetic
+from dse.adapters.megatron import launch as megatron
+from dse.adapters.megatron.command import training_command
+from dse.adapters.megatron.shell.shell import Script
+from dse.adapters.megatron.shell.values import whole_arithmetic
 
 MODEL = "--num-layers 24 --hidden-size 2304 --num-attention-heads 24 --seq-length 2048 --vocab-size 51200"
 
@@ -218,7 +218,7 @@ def test_hostile_scripts_end(tmp_path, text):
 
 
 def test_what_reads_scripts_is_loaded_for_scripts_alone(tmp_path):
-    code = "import sys; from dse.cli import main; import dse.exporting.launch.megatron; "
+    code = "import sys; from dse.cli import main; import dse.adapters.megatron.launch; "
     code += "main(['plan', 'gpt_22b', '--gpus', '8', '--system', 'a100_80g_dgx']); "
     code += "print([name for name in sys.modules if 'tree_sitter' in name])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=tmp_path)

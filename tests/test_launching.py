@@ -21,16 +21,20 @@ from costmodel.steps.transformer import transformer_step
 from costmodel.training.model import ModelShape
 from costmodel.training.numerics import Numerics
 from costmodel.training.run import Run
+from dse.adapters.maxtext import launch as maxtext
+from dse.adapters.megatron import launch as megatron
+from dse.adapters.megatron.model import model_losses, model_settings, pattern, settings_model
+from dse.adapters.megatron.shell.shell import Script
+from dse.adapters.megatron_bridge import launch as nemo
+from dse.adapters.torchtitan import launch as torchtitan
+from dse.adapters.torchtitan.design import TORCHTITAN, flavor_of
+from dse.adapters.torchtitan.models import flavored
+from dse.api.exports import artefacts
 from dse.cli import main
-from dse.exporting.artefacts import artefacts
-from dse.exporting.launch import maxtext, megatron, nemo, torchtitan
-from dse.exporting.launch.forms import LAUNCH_FORMS, read_launch
-from dse.exporting.launch.launch import Launch, NotExpressible, launch_space
-from dse.exporting.launch.megatron_model import model_losses, model_settings, pattern, settings_model
-from dse.exporting.launch.shell import Script
-from dse.exporting.launch.torchtitan_design import TORCHTITAN, flavor_of
-from dse.exporting.launch.torchtitan_models import flavored
+from dse.launches.forms import read_launch
+from dse.launches.launch import Launch, NotExpressible, launch_space
 from dse.pricing.evaluation import evaluate, transformer_run
+from dse.registry import launch_forms
 from dse.spaces.question import Question, planned_space
 from dse.spaces.space import Space
 
@@ -385,7 +389,7 @@ def test_a_file_keeps_the_framework_and_the_chips_that_priced_it(form, framework
     space = framework_space(model, framework, pins)
     params = space.completed({})
     [file] = artefacts(space, [params], form)
-    path = tmp_path / f"launch{LAUNCH_FORMS[form]}"
+    path = tmp_path / f"launch{launch_forms()[form].ending}"
     path.write_bytes(file.content)
     launch, notes = read_launch(path, form)
     # Losses of MaxText are of each sequence (moe.py: load_balance_loss); Qwen3's is of the global batch.
@@ -414,11 +418,11 @@ def form_of(framework):
     return framework.partition("_")[0]
 
 
-@pytest.mark.parametrize("form", LAUNCH_FORMS)
+@pytest.mark.parametrize("form", launch_forms())
 def test_a_file_says_that_no_framework_priced_it(form, tmp_path):
     space = framework_space("llama3_8b", "torchtitan", {"tp": 2, "recompute": "full"})
     [file] = artefacts(space, [space.completed({})], form)
-    path = tmp_path / f"launch{LAUNCH_FORMS[form]}"
+    path = tmp_path / f"launch{launch_forms()[form].ending}"
     text = file.content.decode()
     path.write_text(text.replace("framework: torchtitan", "framework: none"))
     assert read_launch(path, form)[0].framework == ""
@@ -507,7 +511,7 @@ def test_real_programs_accept_what_is_written_for_them(program, variable, form, 
     for place, (framework, model, pins) in enumerate(cases):
         space = framework_space(model, framework, pins)
         [file] = artefacts(space, [space.completed({})], form)
-        (tmp_path / f"launch_{place}{LAUNCH_FORMS[form]}").write_bytes(file.content)
+        (tmp_path / f"launch_{place}{launch_forms()[form].ending}").write_bytes(file.content)
     judge = Path(__file__).with_name("accepting_programs.py")
     python = os.environ.get(f"{variable}_PYTHON", sys.executable)
     command = [python, judge, program, os.environ[variable], *tmp_path.iterdir()]

@@ -7,11 +7,11 @@ import pytest
 
 from costmodel import DseError, System, load_model, load_system
 from costmodel.columns import column_units
-from costmodel.profiles.deepflow import price
-from costmodel.profiles.lstm.kernels import lstm_gemms
-from costmodel.profiles.lstm.step import lstm_step
-from costmodel.profiles.lstm_model import LstmDesign, LstmShape
+from costmodel.lstm.kernels import lstm_gemms
+from costmodel.lstm.model import LstmDesign, LstmShape
+from costmodel.lstm.step import lstm_step
 from costmodel.training.run import Run
+from dse.adapters.deepflow.report import price
 from dse.cli import main
 from dse.fronts.pareto import as_costs, non_dominated
 from dse.pricing.evaluation import evaluate

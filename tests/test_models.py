@@ -13,11 +13,11 @@ import pytest
 from costmodel import DesignPoints, DseError, ModelShape, load_model, load_system, step
 from costmodel.formats import shipped
 from costmodel.formats.model_file import model_names
-from costmodel.profiles.dfmodel import model_graph
-from costmodel.profiles.simai import simai_step
 from costmodel.training.blocks import DECODER
 from costmodel.training.kinds import KINDS
 from costmodel.training.run import Run
+from dse.adapters.dfmodel.layer import model_graph
+from dse.adapters.simai.rules import simai_step
 from dse.cli import main
 
 #: Published figures, each with its source.

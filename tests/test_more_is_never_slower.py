@@ -7,7 +7,7 @@ import pytest
 
 from costmodel import DesignPoints, LstmDesign, ModelShape, load_system
 from costmodel.columns import column_units
-from costmodel.profiles.lstm.step import lstm_step_of
+from costmodel.lstm.step import lstm_step_of
 from costmodel.steps.transformer import transformer_step
 from costmodel.training.run import Run
 from dse import Space

@@ -14,8 +14,8 @@ from costmodel.columns import FloatArray
 from costmodel.errors import DseError
 from costmodel.formats.shipped import ROOT
 from costmodel.machine.price import chip_power
-from costmodel.profiles.deepflow import price
-from costmodel.profiles.deepflow.file import load_configuration
+from dse.adapters.deepflow.file import load_configuration
+from dse.adapters.deepflow.report import price
 from dse.pricing.evaluation import evaluate, machine
 from dse.spaces.space import Space
 

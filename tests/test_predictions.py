@@ -11,8 +11,8 @@ from benchmarks import intervals as made
 from costmodel import load_model, load_system
 from costmodel.training.design import SCHEDULE_WORDS
 from costmodel.training.precision import FORMATS
+from dse.api.study import Study
 from dse.cli import main
-from dse.library.study import Study
 from dse.predictions.intervals import (
     CALIBRATED,
     EXTRAPOLATED,

@@ -17,9 +17,9 @@ import pytest
 
 import costmodel
 import dse
+from dse.adapters.simai.cost import network_of, simai_cost
 from dse.cli import COMMANDS
-from dse.cli.files.options import COSTS
-from dse.library.workload_files import network_of, simai_cost
+from dse.registry import workload_kinds
 from tests.house import ROOMS
 
 #: Takes the names of a package forwards and backwards, each time in a package imported afresh, and prints
@@ -74,7 +74,9 @@ def test_every_command_has_a_function_of_python():
 
 def test_the_function_for_workload_files_has_the_defaults_of_the_command():
     known = {**inspect.signature(network_of).parameters, **inspect.signature(simai_cost).parameters}
-    assert {name: known[name].default for name in COSTS["aicb"].defaults} == COSTS["aicb"].defaults
+    assert {name: known[name].default for name in workload_kinds()["aicb"].defaults} == workload_kinds()[
+        "aicb"
+    ].defaults
 
 
 def test_a_name_that_is_not_there_is_refused():

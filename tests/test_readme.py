@@ -143,7 +143,7 @@ def test_links_lead_somewhere(page):
 def test_places_in_the_code_that_a_page_names_are_there(page):
     """But for those of other software, of the profile that a recipe makes, and of whichever reader."""
     elsewhere = re.compile(
-        r"megatron/|torchtitan/|costmodel/profiles/ideal_links/|(rules|words)\.py|tests/data/corpus/READER/"
+        r"megatron/|torchtitan/|dse/adapters/ideal_links/|(rules|words)\.py|tests/data/corpus/READER/"
     )
     beginnings = (ROOT, ROOT / "costmodel", ROOT / "dse", ROOT / "tests")
     place = r"`((?:\w+/)*\w+\.py|(?:costmodel|dse|tests|search_spaces)(?:/\w+)+/?)`"

@@ -10,9 +10,8 @@ import pytest
 
 from costmodel import DesignPoints, DseError, ModelShape, load_model, load_system, step
 from costmodel.machine.system import System
-from costmodel.profiles.registry import design_rules
-from costmodel.profiles.simai.design_rows import design_workload
-from costmodel.profiles.work import Workload
+from costmodel.rules.registry import design_rules
+from costmodel.rules.work import Workload
 from costmodel.steps.memory.stage_memory import fullest_stage
 from costmodel.steps.micro_batch.micro_batch import cost_table, fused_cost, micro_batches
 from costmodel.steps.micro_batch.rank_memory import layer_memory, rank_memory
@@ -21,6 +20,7 @@ from costmodel.steps.pipeline.stages import every_stage, pipeline_stages
 from costmodel.training.design import MODERN
 from costmodel.training.recompute_modules import MODULES
 from costmodel.workload.transformer import parts_of
+from dse.adapters.simai.design_rows import design_workload
 from tests.runs import ranks_of, run_of
 
 W = 2  # bytes of an element

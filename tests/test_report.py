@@ -14,11 +14,12 @@ import pandas as pd
 import pytest
 import vl_convert
 
-from costmodel.plotting import DOMINATED
-from costmodel.plotting import FRONT as FRONT_COLOUR
+import dse
 from dse import DseError, Space, Study
 from dse.cli import main
-from dse.figures.front import CLOUD, FrontPicture, Shown, front_figure, thinned
+from dse.reporting.pictures.front import CLOUD, FrontPicture, Shown, front_figure, thinned
+from dse.reporting.pictures.style import DOMINATED
+from dse.reporting.pictures.style import FRONT as FRONT_COLOUR
 from tests.browser import browser, errors, opened, until
 
 #: Where the bars, points and rows of a page are read.
@@ -216,10 +217,10 @@ def test_bars_of_a_breakdown_add_up_to_it(toy_system, gpt):
 
     breakdown = step(gpt, toy_system, DesignPoints.of(tp=[1, 2], pp=2, gradient_accumulation_steps=8))
     for total in ("step_time", "peak_memory", "energy_per_step"):
-        [bars] = tables(breakdown.plot(total, names=["a", "b"]))
+        [bars] = tables(dse.plot_breakdown(breakdown, total, names=["a", "b"]))
         assert bars.groupby("design")["value"].sum().tolist() == pytest.approx(breakdown.columns()[total])
     with pytest.raises(DseError, match="did you mean 'step_time'"):
-        breakdown.plot("steptime")
+        dse.plot_breakdown(breakdown, "steptime")
 
 
 def test_pictures_of_many_designs_are_thinned():

@@ -15,8 +15,8 @@ from costmodel import load_system, system_names
 from costmodel.formats.quantity import PURE_NUMBER, QUANTITY_IN_FORMULA, SYMBOLS, unit
 from costmodel.formats.shipped import opened
 from costmodel.formats.strict_yaml import Section, Source, dump, parse
-from costmodel.profiles.deepflow.file import read_configuration
 from dse import Space
+from dse.adapters.deepflow.file import read_configuration
 from tests.price_snapshot import DEEPFLOW_DOCS
 
 #: Prefixes that take the place of those in a file; bits take that of bytes.

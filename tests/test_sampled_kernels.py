@@ -18,12 +18,13 @@ from costmodel.training.design import SAMPLE, TILE_EDGES
 from costmodel.training.run import Run
 from costmodel.training.sharding import assignments_of
 from costmodel.workload.kernel_tables import Gemms, Label
+from dse.api.study import Study
 from dse.cli import main
-from dse.library.study import Study
+from dse.output.selection import selected
+from dse.output.tables import exact_record, json_text, study_record
 from dse.pricing.evaluation import evaluate
-from dse.records.selection import selected
-from dse.records.tables import exact_record, json_text, study_record
-from dse.searching.exact.exact_front import exact_front, priced_design
+from dse.pricing.records import priced_design
+from dse.searching.exact.exact_front import exact_front
 from dse.searching.samplers import screening_sampler
 from dse.spaces.space import Space
 from tests.random_designs import random_system

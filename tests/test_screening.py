@@ -10,8 +10,8 @@ import optuna
 import pytest
 from optuna.testing.pytest_samplers import BasicSamplerTestCase, MultiObjectiveSamplerTestCase, RelativeSamplerTestCase
 
+from dse.api.study import Study
 from dse.fronts.pareto import as_costs, non_dominated
-from dse.library.study import Study
 from dse.pricing.evaluation import evaluate
 from dse.searching.samplers.archive import Archive, least_beaten
 from dse.searching.samplers.screening_sampler import DESIGNS_PRICED, ScreeningSampler

@@ -11,7 +11,7 @@ import optuna
 import pytest
 from optuna.trial import TrialState
 
-from dse.library.study import Study
+from dse.api.study import Study
 from dse.pricing.space_rules import rules_for
 from dse.searching.samplers.samplers import SAMPLERS
 from dse.spaces.space import Space
@@ -139,7 +139,7 @@ def test_an_interrupt_loses_the_batch_in_progress_and_nothing_else(space, url):
 
 WORKER = """
 import sys
-from dse.library.study import Study
+from dse.api.study import Study
 study = Study.load("gpt3", storage=sys.argv[1])
 print("ready", flush=True)
 study.run(int(sys.argv[2]))

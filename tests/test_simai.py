@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 
 from costmodel.errors import DseError
-from costmodel.profiles.simai import Busbw, Overlap, missing, price
-from costmodel.profiles.simai.files.aicb import read_workload
-from costmodel.profiles.simai.files.busbw import read_busbw
-from costmodel.profiles.simai.files.endtoend import endtoend_csv
-from costmodel.profiles.simai.workload_rows import PASSES, Parallelism, Pass, Row, StepRows
+from dse.adapters.simai.bandwidth import Busbw
+from dse.adapters.simai.files.aicb import read_workload
+from dse.adapters.simai.files.busbw import read_busbw
+from dse.adapters.simai.files.endtoend import endtoend_csv
+from dse.adapters.simai.time import Overlap, missing, price
+from dse.adapters.simai.workload_rows import PASSES, Parallelism, Pass, Row, StepRows
 from tests.aicb_files import DECEMBER, OCTOBER, SMALL, links, moe_rows, scaled_rows, sp_rows, with_header
 from tests.scalar_simai import collective_time
 

@@ -14,8 +14,8 @@ import pytest
 from costmodel import DesignPoints, DseError, load_model, load_system
 from costmodel.formats import shipped
 from costmodel.formats.strict_yaml import dump, parse
-from costmodel.profiles.rules import Rules
-from costmodel.profiles.work import TRAINING
+from costmodel.rules.rules import Rules
+from costmodel.rules.work import TRAINING
 from dse.pricing.evaluation import evaluate, transformer_run
 from dse.pricing.space_rules import rules_for
 from dse.spaces.space import Space

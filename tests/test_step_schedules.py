@@ -13,7 +13,7 @@ from costmodel.steps.pipeline import pipeline_step as passes
 from costmodel.steps.pipeline.stages import every_stage
 from costmodel.training.design import SCHEDULE_WORDS
 from costmodel.training.run import Run, rank_run
-from dse.library.study import Study
+from dse.api.study import Study
 from dse.spaces.space import Space
 
 #: A pipeline that every schedule can run, with the chunks that it wants.

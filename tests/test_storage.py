@@ -20,7 +20,7 @@ from optuna.trial import TrialState
 from sqlalchemy.pool import NullPool
 
 from costmodel.errors import DseError
-from dse.library.study import Study
+from dse.api.study import Study
 from dse.spaces.space import Space
 from dse.storage.database import optuna_url
 from dse.storage.deletion import delete_study
@@ -403,7 +403,7 @@ def test_processes_share_a_study_on_postgresql(postgresql):
     space = Space.load(Path(__file__).parent / "data" / "small_space.yaml")
     alone, shared = (Study.create(space, name, storage=postgresql, sampler="random") for name in ("alone", "shared"))
     alone.run(110)
-    code = f"from dse.library.study import Study; Study.load('shared', storage={postgresql!r}).run(110)"
+    code = f"from dse.api.study import Study; Study.load('shared', storage={postgresql!r}).run(110)"
     both = [subprocess.Popen([sys.executable, "-c", code]) for _ in range(2)]
     assert [process.wait() for process in both] == [0, 0]
     tables = [study.trials().drop(columns="completed") for study in (alone, shared)]

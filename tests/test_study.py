@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy.pool import NullPool
 
 from costmodel.errors import DseError
-from dse.library.study import Study
+from dse.api.study import Study
 from dse.pricing.record_columns import RECORD_KEYS
 from dse.searching.summaries import studies
 from dse.spaces.space import Space

@@ -13,9 +13,9 @@ import pytest
 
 from costmodel import DseError
 from dse.cli import main
+from dse.pricing.records import design_records, priced_design
+from dse.pricing.sweep import combinations, priced
 from dse.pricing.workers import Workers
-from dse.searching.exact.exact_front import design_records, priced_design
-from dse.searching.named.sweep import combinations, priced
 from dse.spaces.space import Space
 from dse.spaces.sweeps import swept_values
 

@@ -9,8 +9,8 @@ import pytest
 
 from costmodel import load_system
 from costmodel.errors import DseError
+from dse.api.files import compare_systems
 from dse.cli import main
-from dse.library.files import compare_systems
 from dse.spaces.space import Space
 
 CHIP = """

@@ -13,19 +13,19 @@ from costmodel.columns import FloatArray, column
 from costmodel.errors import DseError
 from costmodel.formats.model_file import load_model
 from costmodel.kernels.attention import visited_share
-from costmodel.profiles import registry, work
-from costmodel.profiles.registry import register_work
-from costmodel.profiles.rules import Rules
-from costmodel.profiles.work import KindOfWork
+from costmodel.rules import registry, work
+from costmodel.rules.registry import register_work
+from costmodel.rules.rules import Rules
+from costmodel.rules.work import KindOfWork
 from costmodel.steps.result.breakdown import ResultTable
 from costmodel.steps.transformer import transformer_step
 from costmodel.training.design import DesignPoints
 from costmodel.training.model import ModelShape
 from costmodel.training.run import Run
 from dse.pricing.evaluation import evaluate
+from dse.pricing.sweep import priced
 from dse.pricing.workers import Workers
 from dse.searching.exact.exact_front import exact_front
-from dse.searching.named.sweep import priced
 from dse.spaces.space import Space
 from tests.runs import run_of
 
@@ -73,7 +73,7 @@ def prefill(run: Run[ModelShape, DesignPoints]) -> Prefill:
 @pytest.fixture
 def space(monkeypatch) -> Space:
     """A space of another kind of work that is done with a model that is trained too."""
-    monkeypatch.setattr(registry, "PROFILES", dict(registry.PROFILES))
+    monkeypatch.setattr(registry, "_SHIPPED", dict(registry._SHIPPED))
     monkeypatch.setattr(registry, "_REGISTERED_WORK", {})
     monkeypatch.setattr(work, "WORKS", dict(work.WORKS))
     kind = KindOfWork("prefill", "reading prompts", ModelShape, Prefill)
@@ -151,7 +151,7 @@ import sys
 from dse.searching.study import BaseStudy
 from dse.spaces.space import Space
 BaseStudy.create(Space.load("gpt3_175b_1024_a100"), "own", storage=sys.argv[1]).run(20)
-others = "costmodel.profiles.simai", "costmodel.profiles.dfmodel", "sqlalchemy", "altair", "pandas"
+others = "dse.adapters.simai.", "dse.adapters.dfmodel.", "sqlalchemy", "altair", "pandas"
 print(*[name for name in sys.modules if name.startswith(others)])
 """
 

@@ -13,8 +13,8 @@ from costmodel.kernels.gemm_reloads import gemm_reloads
 from costmodel.steps.itemized import transformer_items
 from costmodel.steps.update.parameter_groups import parameter_groups
 from costmodel.training.run import Run, rank_run
+from dse.api.study import Study
 from dse.cli import main
-from dse.library.study import Study
 from dse.spaces.space import Space
 
 LAYOUTS = {

@@ -9,8 +9,8 @@ import pytest
 
 from costmodel import DseError
 from costmodel.steps.result.breakdown import PARTS
+from dse.api.study import Study
 from dse.cli import main
-from dse.library.study import Study
 from dse.pricing.evaluation import evaluate
 from dse.pricing.several_workloads import combined
 from dse.searching.exact.exact_front import exact_front

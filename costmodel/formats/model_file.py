@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import MISSING, fields
+from dataclasses import MISSING, dataclass, fields
 from functools import cache
 from importlib import import_module
 from pathlib import Path
@@ -21,10 +21,19 @@ AnyModel: TypeAlias = Any
 #: Schema -> module and name of the record that its files describe.
 SCHEMAS: Final[Mapping[str, tuple[str, str]]] = {
     "model/v1": ("costmodel.training.model", "ModelShape"),
-    "lstm_model/v1": ("costmodel.profiles.lstm_model", "LstmShape"),
+    "lstm_model/v1": ("costmodel.lstm.model", "LstmShape"),
 }
 NUMERICS: Final = "numerics"
 _TEXTS: Final = ("schema", "name", "title", "description", "source")
+
+
+@dataclass(frozen=True, slots=True)
+class ImportedModel:
+    """A model read from a file of another program."""
+
+    model: ModelShape
+    fields: Mapping[str, Any]  #: the content of its model file
+    notes: tuple[str, ...]  #: a line for each thing that the user should know
 
 
 def model_names() -> list[str]:

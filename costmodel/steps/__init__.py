@@ -8,5 +8,4 @@ Rooms in the order in which they are read; those on one line do not know each ot
     update, sharding, footprint
     transformer
     itemized, timeline
-    pass_work
 """

@@ -4,7 +4,7 @@ Rooms in the order in which they are read; those on one line do not know each ot
 
     options, terminal, spellings
     chosen, output, progress
-    files
+    layouts
     commands
 """
 

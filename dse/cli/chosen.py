@@ -8,10 +8,10 @@ from shlex import quote
 from typing import Any
 
 from costmodel.errors import DseError
+from dse.api.chosen_space import chosen_space
+from dse.api.launch_files import launch_design
 from dse.cli.terminal import say
-from dse.library.chosen_space import chosen_space
-from dse.library.launch_files import launch_design
-from dse.records.text import design_text
+from dse.output.text import design_text
 from dse.spaces.space import Params, Space
 
 
@@ -38,7 +38,7 @@ def require_system(system: str | None, file: object) -> None:
 
 
 def changes_of(args: argparse.Namespace) -> dict[str, Any]:
-    """What `add_changes` arguments change in a space, as functions of `dse.library` take it."""
+    """What `add_changes` arguments change in a space, as functions of `dse.api` take it."""
     if twice := next((n for n, _ in args.set if sum(n == m for m, _ in args.set) > 1), None):
         raise DseError(f"--set: {twice}: given twice")
     return {

@@ -8,13 +8,7 @@ from functools import partial
 from pathlib import Path
 
 from costmodel.formats.quantity import count_value, plain_number, quantity
-from costmodel.profiles.registry import design_profiles
-
-#: Forms of a file that a design becomes: those of `dse.exporting.artefacts.FORMS`.
-EXPORTED = (
-    *("aicb", "astra-sim", "chakra", "dfmodel", "dfmodel-binary", "gemms", "optimizer", "trace"),
-    *("megatron", "nemo", "torchtitan", "maxtext"),
-)
+from dse.registry import design_profiles
 
 
 def exported(form: str) -> str:

@@ -13,8 +13,8 @@ from rich.console import RenderableType
 
 from costmodel.errors import DseError
 from dse.cli.terminal import discard_output
-from dse.records.tables import NotWritten, json_text, write_file
-from dse.records.text import plain_text, show
+from dse.output.tables import NotWritten, json_text, write_file
+from dse.output.text import plain_text, show
 from dse.storage.atomic_files import refuges
 
 #: Ending of a file -> what is written there.

@@ -13,13 +13,13 @@ from costmodel.columns import FloatArray, short_repr
 from costmodel.errors import DseError
 from costmodel.kernels.items import Item, Items
 from costmodel.machine.system import System
-from costmodel.profiles.work import TRAINING
+from costmodel.rules.work import TRAINING
 from costmodel.training.blocks import Layer
 from costmodel.training.kinds import KINDS
 from dse.explaining.work_tables import WORK_TABLES, work_tables
 from dse.pricing.evaluation import machine
+from dse.pricing.records import priced_design
 from dse.pricing.space_rules import NATIVE, rules_for
-from dse.searching.exact.exact_front import priced_design
 from dse.spaces.space import Params, Space
 
 if TYPE_CHECKING:

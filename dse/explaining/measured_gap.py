@@ -16,7 +16,7 @@ import yaml
 from costmodel.columns import short_repr
 from costmodel.errors import DseError, ParameterError
 from dse.explaining.explanation import Explanation
-from dse.searching.exact.exact_front import priced_design
+from dse.pricing.records import priced_design
 
 #: Causes below this share of the predicted step are left out. [-]
 SLIGHT: Final = 0.002

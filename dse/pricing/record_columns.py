@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from costmodel.errors import DseError
-from costmodel.profiles.registry import NATIVE
-from costmodel.profiles.work import TRAINING
+from costmodel.rules.registry import NATIVE
+from costmodel.rules.work import TRAINING
 from costmodel.steps.result.breakdown import Breakdown
 from dse.predictions.intervals import EVIDENCE, Interval, ends, interval, widest
 from dse.spaces.sections.objectives import keyed

@@ -5,20 +5,18 @@ from __future__ import annotations
 from typing import Final
 
 from costmodel.errors import DseError
-from costmodel.profiles.registry import NATIVE, design_columns, design_rules, profiles_reading
-from costmodel.profiles.rules import WorkloadRules
-from costmodel.profiles.work import PROGRAM
+from costmodel.rules.registry import NATIVE, design_columns, design_rules, profiles_reading
+from costmodel.rules.rules import WorkloadRules
+from costmodel.rules.work import TRAINING
 from costmodel.training.design import SOLVE, SOLVE_BYTES
 from costmodel.training.sharding import ASSIGNMENTS
 from dse.spaces.space import Space
 
 __all__ = ["NATIVE", "nominal_rate", "rules_for"]
 
-#: Designs priced in a second on one core: of compiled programs, of shardings solved on open machines, and of
-#: everything else. [1/s]
-PROGRAM_RATE: Final = 2e3
+#: Layouts of transformers priced in a second on one core: of shardings solved on open machines, and others. [1/s]
 SOLVED_RATE: Final = 5e3
-USUAL_RATE: Final = 5e4
+USUAL_RATE: Final = TRAINING.rate
 
 
 def rules_for(space: Space, profile: str = NATIVE) -> WorkloadRules:
@@ -48,8 +46,8 @@ def nominal_rate(space: Space) -> float:
     if space.workloads:
         layouts = sum(max(own.space.outer.inner_count, 1.0) for own in space.workloads)
         return float(USUAL_RATE / layouts)
-    if space.workload.work == PROGRAM:
-        return PROGRAM_RATE
+    if space.workload.work != TRAINING:
+        return space.workload.work.rate
     if solves_shardings(space):
         return USUAL_RATE / len(ASSIGNMENTS)  # designs are screened with the named shardings
     options = space.by_name["sharding"].options if "sharding" in space.by_name else None

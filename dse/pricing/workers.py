@@ -15,8 +15,8 @@ from typing import Any, Final, Literal, TypeVar, get_args
 
 from costmodel.errors import DseError, ParameterError
 from costmodel.installation import installation
-from costmodel.profiles.registry import Profile, register_profile, register_work, registered, registered_work
-from costmodel.profiles.rules import Rules, WorkloadRules
+from costmodel.rules.registry import Profile, register_profile, register_work, registered, registered_work
+from costmodel.rules.rules import Rules, WorkloadRules
 from dse.pricing.space_rules import rules_for
 from dse.spaces.formulas.functions import OWN, UnitFunction
 from dse.spaces.space import Space

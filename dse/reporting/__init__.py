@@ -5,7 +5,7 @@ Rooms in the order in which they are read; those on one line do not know each ot
     binding, catalogue
     design_table
     answers
-    study_report, programs, measurements
+    study_report, measurements
     designs
     studies, pictures
     pages

@@ -22,8 +22,8 @@ from costmodel.formats.quantity import readable
 from costmodel.training.design import DesignPoints
 from costmodel.training.design_table import shown as shown_column
 from costmodel.training.precision import FORMATS
+from dse.output.text import Record, counted, percent
 from dse.predictions.memory_fit import TIGHT
-from dse.records.text import Record, counted, percent
 from dse.reporting.binding import memory_capacity, memory_verdict
 from dse.reporting.design_table import PEAK_MEMORY, PER_GPU, interval_text, machine_parameters, run_text
 from dse.spaces.sections.objectives import Constraint, Objective

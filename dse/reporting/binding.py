@@ -10,10 +10,10 @@ from rich.table import Table
 from rich.text import Text
 
 from costmodel.formats.quantity import readable
-from costmodel.profiles.work import TRAINING
+from costmodel.rules.work import TRAINING
 from costmodel.steps.result.breakdown import PARTS, with_unit_suffix
+from dse.output.text import Record, bar, percent
 from dse.predictions.memory_fit import TIGHT, peak_spread
-from dse.records.text import Record, bar, percent
 from dse.spaces.space import Space
 
 #: Length of the bar of the largest part. [characters]

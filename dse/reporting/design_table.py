@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from string import ascii_uppercase
 from typing import Any
@@ -18,8 +18,8 @@ from rich.text import Text
 from costmodel.formats.quantity import readable, readable_count
 from costmodel.steps.result.breakdown import with_unit_suffix
 from costmodel.training.design import kernel_of_tile, tile_columns
+from dse.output.text import Record, design_text, percent
 from dse.predictions.memory_fit import TIGHT, peak_spread
-from dse.records.text import Record, design_text, percent
 from dse.reporting.binding import memory_verdict
 from dse.spaces.sections.several_systems import SYSTEM
 from dse.spaces.sections.training_run import RENTAL, UNITS
@@ -430,4 +430,12 @@ def ruled_table(*headings: str, texts: int = 1) -> Table:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, GAP - 1, 0, 0), show_edge=False)
     for place, heading in enumerate(headings):
         table.add_column(heading, justify="left" if place < texts else "right", no_wrap=True)
+    return table
+
+
+def facts(rows: Iterable[Sequence[str]]) -> Table:
+    """Two columns without a heading."""
+    table = Table.grid(padding=(0, 2, 0, 0))
+    for name, value in rows:
+        table.add_row(name, value)
     return table

@@ -13,8 +13,8 @@ from rich.text import Text
 
 from costmodel.formats.quantity import readable
 from costmodel.steps.result.breakdown import UNIT_SUFFIX, with_unit_suffix
+from dse.output.text import UNITS, Record, column_text, counted, design_text, percent
 from dse.pricing.kernel_choices import kernels_text, with_kernels
-from dse.records.text import UNITS, Record, column_text, counted, design_text, percent
 from dse.reporting import catalogue
 from dse.reporting.answers import (
     TOO_SLOW,

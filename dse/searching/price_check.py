@@ -11,7 +11,7 @@ import numpy as np
 
 from costmodel.columns import column_units
 from costmodel.formats.quantity import readable
-from costmodel.profiles.rules import WorkloadRules
+from costmodel.rules.rules import WorkloadRules
 from dse.pricing.evaluated import Evaluation
 from dse.pricing.evaluation import evaluate
 from dse.pricing.space_rules import nominal_rate

@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 
 from costmodel.errors import DseError, ParameterError
-from costmodel.profiles.rules import WorkloadRules
+from costmodel.rules.rules import WorkloadRules
 from dse.fronts.hypervolume import Box
 from dse.fronts.pareto import as_costs
 from dse.fronts.thinning import most_dominating

@@ -106,7 +106,7 @@ class BaseStudy:
         sampler : str, optional
             One of `dse.searching.samplers.samplers.SAMPLERS`.
         profile : str
-            The rules that evaluate designs, one of `costmodel.profiles.registry.PROFILES`.
+            The rules that evaluate designs, one of `costmodel.rules.registry.profiles()`.
 
         Raises
         ------

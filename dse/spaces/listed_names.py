@@ -10,7 +10,7 @@ import numpy as np
 
 from costmodel.columns import column_units
 from costmodel.formats.quantity import readable, unit_name
-from costmodel.profiles.registry import all_columns, design_columns
+from costmodel.rules.registry import all_columns, design_columns
 from costmodel.training.design_table import Domain
 from dse.predictions.intervals import INTERVAL_UNITS
 from dse.spaces.formulas.meanings import meaning

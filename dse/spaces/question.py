@@ -15,7 +15,6 @@ from typing import Any, Final
 from costmodel.errors import ArgumentText, DseError, ParameterError
 from costmodel.formats import shipped
 from costmodel.formats.framework_file import Framework, load_framework
-from costmodel.formats.hugging_face import import_model, is_configuration
 from costmodel.formats.model_file import load_model
 from costmodel.formats.quantity import plain_number, quantity
 from costmodel.formats.strict_yaml import dump, parse, read_text
@@ -25,6 +24,7 @@ from costmodel.training.model import ModelShape
 from costmodel.training.numerics import BALANCING
 from costmodel.training.recompute_modules import MODULES
 from dse.predictions.memory_fit import peak_spread
+from dse.registry import model_importer
 from dse.spaces.sections.frameworks import refused_model
 from dse.spaces.sections.training_run import RENTAL
 from dse.spaces.space import Space
@@ -98,7 +98,7 @@ def planned_model(word: str, seq_len: int | None = None) -> PlannedModel:
 
     Raises `DseError` if it is none, or no transformer.
     """
-    if is_configuration(Path(word)):
+    if import_model := model_importer(Path(word)):
         found = import_model(Path(word), seq_len=seq_len)
         return PlannedModel(found.model.name, {"name": found.model.name, **found.fields}, found.model, found.notes)
     shape = load_model(word)

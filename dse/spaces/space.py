@@ -18,8 +18,8 @@ from costmodel.errors import DseError, ParameterError, suggestion
 from costmodel.formats import shipped
 from costmodel.formats.quantity import unit_name
 from costmodel.formats.strict_yaml import Section, Source, dump, parse, scalar
-from costmodel.profiles.registry import design_columns
-from costmodel.profiles.work import TRAINING
+from costmodel.rules.registry import design_columns
+from costmodel.rules.work import TRAINING
 from costmodel.training.design import DesignPoints, splits_kernels
 from costmodel.training.design_table import shown
 from dse.predictions.intervals import at_worse_ends

@@ -17,8 +17,8 @@ from dataclasses import dataclass, fields
 from typing import Any, Final, Generic
 
 from costmodel.formats.strict_yaml import Section
-from costmodel.profiles.registry import all_columns
-from costmodel.profiles.work import TRAINING
+from costmodel.rules.registry import all_columns
+from costmodel.rules.work import TRAINING
 from dse.spaces.definition import AnySpace, Definition, SpaceWorkload
 from dse.spaces.sections.objectives import directed
 

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from costmodel.formats.framework_file import load_framework
 from costmodel.formats.quantity import quantity
-from costmodel.profiles.registry import all_columns
+from dse.registry import all_columns
 from dse.validation.expressed import NotExpressed, Value
 from dse.validation.table import MeasuredRow
 

@@ -15,7 +15,7 @@ import pandas as pd
 
 import search_spaces
 from costmodel.formats import shipped as shipped_files
-from dse.exporting.artefacts import artefacts
+from dse.api.exports import artefacts
 from dse.spaces.space import Space
 from tests.aicb_files import SMALL
 from tests.hlo_texts import DATA, OLD_PRINTER, program

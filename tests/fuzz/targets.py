@@ -10,18 +10,19 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any, Final
 
-from costmodel import DseError, hlo, load_model, load_system
+from costmodel import DseError, load_model, load_system
 from costmodel.formats.framework_file import load_framework
-from costmodel.formats.hugging_face import import_model
 from costmodel.formats.quantity import quantity, si_value, unit
 from costmodel.formats.strict_yaml import parse, read_text
-from costmodel.profiles.deepflow.file import load_configuration
-from costmodel.profiles.dfmodel.files import load_setup, setup_file
-from costmodel.profiles.simai.files.aicb import load_workload
-from costmodel.profiles.simai.files.busbw import load_busbw
+from dse.adapters.deepflow.file import load_configuration
+from dse.adapters.dfmodel.files import load_setup, setup_file
+from dse.adapters.hugging_face.configuration import import_model
+from dse.adapters.simai.files.aicb import load_workload
+from dse.adapters.simai.files.busbw import load_busbw
+from dse.adapters.xla import hlo
 from dse.cli import parsed
-from dse.exporting.launch.forms import read_launch
-from dse.searching.named.design_file import read_designs
+from dse.launches.forms import read_launch
+from dse.searching.design_file import read_designs
 from dse.spaces.formulas.expressions import Expression, Name
 from dse.spaces.question import planned_model
 from dse.spaces.space import Space

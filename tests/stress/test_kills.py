@@ -12,7 +12,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from dse.library.study import Study
+from dse.api.study import Study
 from dse.spaces.space import Space
 from tests.stress.workers import command, kill, left_over, marks, search, started, told
 

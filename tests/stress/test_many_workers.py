@@ -8,7 +8,7 @@ from contextlib import suppress
 
 import pytest
 
-from dse.library.study import Study
+from dse.api.study import Study
 from dse.spaces.space import Space
 from tests.servers import postgresql_server
 from tests.stress.workers import foreign, kill, look, marks, read, search, started, told

@@ -13,8 +13,8 @@ from wsgiref.util import setup_testing_defaults
 import optuna
 from sqlalchemy.pool import NullPool
 
+from dse.api.study import Study
 from dse.cli import main
-from dse.library.study import Study
 from dse.searching.batches.claims import CLAIM, PARKED
 from dse.searching.summaries import studies
 from dse.searching.trials.trial_attributes import BREAKDOWN

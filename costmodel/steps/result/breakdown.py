@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from costmodel.columns import Columns, FloatArray, column, column_units
-from costmodel.errors import DseError, suggestion
 
 if TYPE_CHECKING:
-    import altair as alt
     import pandas as pd
 
 #: SI unit -> ending of a column's name in tables and JSON.
@@ -110,33 +107,6 @@ class Breakdown(ResultTable):
     system_price: FloatArray = column("$")
     system_power: FloatArray = column("W")
     average_power: FloatArray = column("W")
-
-    def plot(self, total: str = "step_time", names: Sequence[str] | None = None) -> alt.ChartType:
-        """A bar for each design, made of the parts of a total.
-
-        Parameters
-        ----------
-        total : str
-            One of `PARTS`: ``step_time``, ``peak_memory`` or ``energy_per_step``.
-        names : sequence of str, optional
-            What each design is called; by default its place.
-
-        Raises
-        ------
-        DseError
-            If there is no such total, or not as many names.
-        """
-        from costmodel.plotting import bars_of_parts
-
-        columns = self.columns()
-        if total not in PARTS:
-            raise DseError(f"total {total!r}: no such{suggestion(total, PARTS)}")
-        points = len(columns[total])
-        named = [f"design {place}" for place in range(points)] if names is None else list(names)
-        if len(named) != points:
-            raise DseError(f"{len(named)} names for {points} designs")
-        parts = {name: columns[name] for name in PARTS[total]}
-        return bars_of_parts(parts, column_units(Breakdown)[total], named, title=total)
 
 
 #: Total -> the parts that add up to it.

@@ -6,12 +6,12 @@ import argparse
 import sys
 from pathlib import Path
 
+from dse.api.files import calibrate
 from dse.cli.chosen import refuse_same
 from dse.cli.options import describe
 from dse.cli.output import checked_ending, checked_place, write_content, write_result
-from dse.library.files import calibrate
-from dse.records.tables import json_text
-from dse.records.text import show
+from dse.output.tables import json_text
+from dse.output.text import show
 from dse.reporting.measurements.calibration_report import calibration_record, calibration_report
 
 

@@ -8,15 +8,15 @@ import sys
 from costmodel import load_system
 from costmodel.errors import DseError
 from costmodel.formats import shipped
-from costmodel.profiles.registry import design_profiles
+from costmodel.rules.registry import design_profiles
+from dse.api.design_files import is_launch
+from dse.api.launch_files import compare_launches
+from dse.api.study import Study
 from dse.cli.chosen import require_system
 from dse.cli.options import add_format, add_launch, add_storage, describe, physical
 from dse.cli.terminal import say
-from dse.library.design_files import is_launch
-from dse.library.launch_files import compare_launches
-from dse.library.study import Study
-from dse.records.tables import json_text
-from dse.records.text import show
+from dse.output.tables import json_text
+from dse.output.text import show
 from dse.reporting.designs.launch_report import pair_report
 from dse.reporting.designs.system_comparison import differing, system_report
 from dse.reporting.studies.comparison import comparison, comparison_report, usual_profile

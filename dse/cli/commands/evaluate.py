@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Final
 
 from costmodel.errors import DseError
-from costmodel.profiles.files import kind_named
-from costmodel.profiles.registry import PROFILES, design_profiles
-from dse.cli.files.options import COSTS, add_dfmodel, add_hlo, add_launch_files, add_simai
-from dse.cli.options import add_changes, add_output, add_workers, describe
+from costmodel.rules.registry import design_profiles, profiles
+from dse.api.design_files import SPACE, kind_of_design, title_of
+from dse.cli.options import add_changes, add_launch, add_output, add_workers, describe
 from dse.cli.output import form_of
-from dse.library.design_files import SPACE, TITLES, kind_of_design
+from dse.registry import WorkloadKind, launch_forms, load, workload_kinds
 
 #: Options of layouts, be they of a space or of a launch script.
 OF_LAYOUTS: Final = (
@@ -68,17 +68,32 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "(default: by the ending of FILE, else table)",
     )
     add_output(parser, "; FILE.svg, .png or .pdf is a picture of a --sweep")
-    add_hlo(parser)
-    add_simai(parser)
-    add_dfmodel(parser)
+    for kind in workload_kinds().values():
+        if kind.options:
+            load(kind.options)(parser)
     advanced = parser.add_argument_group("advanced")
     advanced.add_argument(
         "--profile",
-        choices=[*dict.fromkeys([*design_profiles(), *(own.name for own in PROFILES.values() if own.file)])],
+        choices=[*dict.fromkeys([*design_profiles(), *(own.name for own in profiles().values() if own.file)])],
         help="cost model: native (default for layouts and HLO), simai, or a generation of DFModel",
     )
     add_workers(advanced)
     parser.set_defaults(defaults=suppressed(parser))
+
+
+def add_launch_files(parser: argparse._ActionsContainer) -> None:
+    """Add the system and the framework of a launch script."""
+    text = "system of a launch file or an HLO module, such as h100 (`dse list systems`), or a file"
+    add_launch(parser, text)
+    for form in launch_forms():  # earlier spellings: ``--from-megatron FILE``
+        parser.add_argument(
+            f"--from-{form}", dest="launch", action="append", type=partial(_launch_file, form), help=argparse.SUPPRESS
+        )
+
+
+def _launch_file(form: str, text: str) -> tuple[str, Path]:
+    """A launch file of a form."""
+    return form, Path(text)
 
 
 def suppressed(parser: argparse.ArgumentParser) -> dict[str, Any]:
@@ -132,32 +147,31 @@ def run(args: argparse.Namespace) -> int:
     kind, design = launches[0] if launches else (kind_of_design(args.design, vars(args).get("profile")), args.design)
     refuse_foreign(args, kind, str(design))
     asked = "profile" in args
-    known = {**args.defaults, **COSTS[kind].defaults} if kind in COSTS else args.defaults
+    workload = workload_kinds().get(kind)
+    known = {**args.defaults, **workload.defaults} if workload else args.defaults
     args = argparse.Namespace(**{**known, **vars(args), "design": Path(design) if kind != SPACE else design})
-    if kind in COSTS:
-        return run_file(args, kind, asked)
-    return int(import_module("dse.cli.files.layouts").run(args, kind))
+    if workload:
+        return run_file(args, workload, asked)
+    return int(import_module("dse.cli.layouts").run(args, kind))
 
 
 def refuse_foreign(args: argparse.Namespace, kind: str, design: str) -> None:
     """Refuse options that do not belong to a kind of design; a `DseError` that names them."""
     own: Sequence[str] = OF_SPACES if kind == SPACE else OF_LAUNCHES
-    if kind in COSTS:
-        own = ("profile", "format", *COSTS[kind].defaults)
+    if kind in workload_kinds():
+        own = ("profile", "format", *workload_kinds()[kind].defaults)
     given = [name for name in vars(args) if name in args.defaults and name not in (*own, "design")]
     if given:
         words = ", ".join("--" + name.replace("_", "-") for name in given)
         more = "; the space names its own system" if given == ["system"] and kind == SPACE else ""
-        raise DseError(f"{design}: is {TITLES[kind]}, which does not take {words}{more}")
+        raise DseError(f"{design}: is {title_of(kind)}, which does not take {words}{more}")
 
 
-def run_file(args: argparse.Namespace, kind: str, asked: bool) -> int:
-    """Evaluate a file of another program, by the module of its kind."""
-    reader, title = COSTS[kind], kind_named(kind).title
-    args.format = form_of(args.format, args.output if "output" in reader.defaults else None)
-    if args.format not in reader.formats:
-        raise DseError(f"{args.design}: {title} has no {args.format}; use {', '.join(reader.formats)}")
+def run_file(args: argparse.Namespace, kind: WorkloadKind, asked: bool) -> int:
+    """Evaluate a file of another program, by the adapter of its kind."""
+    args.format = form_of(args.format, args.output if "output" in kind.defaults else None)
+    if args.format not in kind.formats:
+        raise DseError(f"{args.design}: {kind.title} has no {args.format}; use {', '.join(kind.formats)}")
     args.profile_is_asked_for = asked
-    args.profile = args.profile or kind_named(kind).profile(args.design)
-    module, _, action = reader.action.partition(":")
-    return int(getattr(import_module(f"dse.cli.files.{module}"), action)(args))
+    args.profile = args.profile or kind.profile(args.design)
+    return int(load(kind.run)(args))

@@ -9,6 +9,9 @@ from shlex import quote
 from typing import Final
 
 from costmodel.errors import DseError
+from dse.api.design_files import is_launch
+from dse.api.designs import explain, with_number
+from dse.api.study import Study
 from dse.cli.chosen import changed_space, changes_of, launched_space, say_what_was_open, set_words
 from dse.cli.options import (
     add_changes,
@@ -30,11 +33,8 @@ from dse.explaining.explanation import Explanation
 from dse.explaining.measured_gap import measured_gap
 from dse.explaining.neighbours import Neighbour, binding, neighbours
 from dse.explaining.sensitivity import sensitivity
-from dse.library.design_files import is_launch
-from dse.library.designs import explain, with_number
-from dse.library.study import Study
-from dse.records.tables import json_text
-from dse.records.text import design_text
+from dse.output.tables import json_text
+from dse.output.text import design_text
 from dse.reporting.designs.difference_report import difference_report
 from dse.reporting.designs.launch_report import gap_report
 from dse.reporting.designs.neighbours_report import explained_report
@@ -121,7 +121,7 @@ def sensitivities(args: argparse.Namespace, form: str) -> int:
         write_report(lambda width: sensitivity_report(found, width, everything=args.all), args.output)
         return 0
     if form in PICTURES.values():
-        from costmodel.plotting import picture
+        from dse.reporting.pictures.style import picture
         from dse.reporting.pictures.tornado import tornado
 
         content = picture(tornado(found), form)

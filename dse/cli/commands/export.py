@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Final
 
 from costmodel.errors import DseError
-from dse.cli.options import EXPORTED, add_storage, add_study, add_trial, describe, exported, natural
+from dse.api.exports import write_artefact
+from dse.api.study import Study
+from dse.cli.options import add_storage, add_study, add_trial, describe, exported, natural
 from dse.cli.output import PICTURES
 from dse.cli.terminal import say
-from dse.exporting.artefacts import FORMS, write_artefact
-from dse.library.study import Study
+from dse.registry import export_forms
 
 ABOUT: Final = (
     "Write a design of a study as a file for another program:\n"
@@ -36,8 +37,13 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     describe(parser, about=ABOUT, examples=EXAMPLES)
     add_study(parser)
     add_trial(parser)
+    forms = export_forms()
     parser.add_argument(
-        "--format", type=exported, choices=EXPORTED, default=EXPORTED[0], help=f"kind of file (default: {EXPORTED[0]})"
+        "--format",
+        type=exported,
+        choices=[*forms],
+        default=next(iter(forms)),
+        help=f"kind of file (default: {next(iter(forms))})",
     )
     parser.add_argument("-o", "--output", metavar="PATH", type=Path, help="file to write (chakra, astra-sim: a folder)")
     parser.add_argument(
@@ -80,8 +86,9 @@ def run(args: argparse.Namespace) -> int:
 def refuse_ending(output: Path | None, form: str) -> None:
     """Refuse a file whose ending belongs to another form; a `DseError` that names the form."""
     ending = output.suffix.lower().replace(".yml", ".yaml") if output else ""
-    own = FORMS[form].replace(".yml", ".yaml")
-    others = [name for name, other in FORMS.items() if ending and other.replace(".yml", ".yaml") == ending]
+    forms = export_forms()
+    own = forms[form].replace(".yml", ".yaml")
+    others = [name for name, other in forms.items() if ending and other.replace(".yml", ".yaml") == ending]
     if others and ending != own:
         raise DseError(f"-o {output}: --format {form} writes no {ending} files; use --format {' or '.join(others)}")
     if own and ending in (*PICTURES, ".html"):

@@ -6,13 +6,13 @@ import argparse
 import sys
 from pathlib import Path
 
-from costmodel.formats.hugging_face import import_model
 from costmodel.formats.strict_yaml import dump
+from dse.api.files import import_model
 from dse.cli.chosen import refuse_same
 from dse.cli.options import add_output, describe, positive
 from dse.cli.output import form_of
 from dse.cli.terminal import say
-from dse.records.tables import json_text, write_file
+from dse.output.tables import json_text, write_file
 from dse.reporting.catalogue import model_text
 
 

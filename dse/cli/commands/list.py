@@ -10,11 +10,11 @@ import pandas as pd
 
 from costmodel.errors import DseError
 from costmodel.formats import shipped
+from dse.api.designs import names_with
 from dse.cli.options import add_output, describe
 from dse.cli.output import form_of, write_content, write_json, write_report
 from dse.cli.terminal import say
-from dse.library.designs import names_with
-from dse.records.tables import json_text
+from dse.output.tables import json_text
 from dse.reporting import catalogue
 from dse.reporting.study_report import listing
 from dse.spaces.listed_names import ListedName

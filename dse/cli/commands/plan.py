@@ -12,6 +12,8 @@ from typing import Any, Final
 
 from costmodel.errors import DseError
 from costmodel.formats.system_file import load_system
+from dse.api.searching import PlannedStudy, plan
+from dse.api.side_by_side import compare_plans, prices_of
 from dse.cli.options import (
     DEFAULT_BUDGET,
     add_format,
@@ -26,12 +28,10 @@ from dse.cli.options import (
 )
 from dse.cli.progress import progress_of
 from dse.cli.terminal import say
-from dse.exporting.launch.forms import LAUNCH_FORMS
-from dse.library.searching import PlannedStudy, plan
-from dse.library.side_by_side import compare_plans, prices_of
+from dse.output.tables import json_text, study_record
+from dse.output.text import show
 from dse.pricing.workers import Workers
-from dse.records.tables import json_text, study_record
-from dse.records.text import show
+from dse.registry import launch_forms
 from dse.reporting.answers import study_words
 from dse.reporting.designs.side_by_side_report import rent_text, side_by_side_report
 from dse.reporting.study_report import plan_report
@@ -309,5 +309,7 @@ def next_commands(args: argparse.Namespace, found: PlannedStudy) -> list[str]:
     usual, framework = found.planned.space.system.framework, found.planned.framework
     forms = framework.launch if found.planned.runnable and usual in ("", framework.name) else ()
     name = study_words(study.name, args.storage)
-    exported = [f"dse export {name} --trial {best} --format {form} -o train{LAUNCH_FORMS[form]}" for form in forms[:1]]
+    exported = [
+        f"dse export {name} --trial {best} --format {form} -o train{launch_forms()[form].ending}" for form in forms[:1]
+    ]
     return [*exported, f"dse explain {name}"]

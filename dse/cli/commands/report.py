@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from dse.api.study import Study
 from dse.cli.options import add_storage, add_study, describe
 from dse.cli.output import PICTURES, checked_ending
-from dse.library.study import Study
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:

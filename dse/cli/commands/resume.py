@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import argparse
 
+from dse.api.study import Study
 from dse.cli.commands.search import add_machine, add_run, prepare, run_study
 from dse.cli.options import add_study, describe
-from dse.library.study import Study
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:

@@ -8,11 +8,12 @@ from dataclasses import asdict
 from pathlib import Path
 
 from costmodel.errors import DseError
+from dse.api.searching import opened_study
+from dse.api.study import Study
 from dse.cli.chosen import changed_space
 from dse.cli.options import (
     DEFAULT_BUDGET,
     DEFAULT_SPACE,
-    EXPORTED,
     add_format,
     add_profile,
     add_robust,
@@ -26,11 +27,10 @@ from dse.cli.options import (
 )
 from dse.cli.progress import progress_of
 from dse.cli.terminal import say
-from dse.library.searching import opened_study
-from dse.library.study import Study
+from dse.output.tables import json_text, study_record, writable_directory, write_study
+from dse.output.text import show
 from dse.pricing.workers import Workers
-from dse.records.tables import json_text, study_record, writable_directory, write_study
-from dse.records.text import show
+from dse.registry import export_forms
 from dse.reporting.answers import study_words
 from dse.reporting.studies.nothing_feasible import nothing_feasible
 from dse.reporting.study_report import certificate_text, study_report
@@ -114,8 +114,8 @@ def add_run(parser: argparse._ActionsContainer, default_budget: str) -> None:
         "--emit",
         metavar="FORMAT",
         type=exported,
-        choices=EXPORTED,
-        help=f"also write each design of the front to DIR/FORMAT: {', '.join(EXPORTED)}",
+        choices=[*export_forms()],
+        help=f"also write each design of the front to DIR/FORMAT: {', '.join(export_forms())}",
     )
     parser.add_argument("--emit-all", action="store_true", help="--emit every finished trial instead of the front")
     add_format(parser)
@@ -163,7 +163,7 @@ def run_study(study: Study, args: argparse.Namespace) -> int:
     if args.out:
         write_study(study, args.out)
     if args.emit:
-        from dse.exporting.artefacts import write_artefacts  # imports every exporter
+        from dse.api.exports import write_artefacts  # imports every exporter
 
         part: Selection = "trials" if args.emit_all else "front"
         write_artefacts(study, args.out / args.emit, part, args.emit, note=say)

@@ -6,12 +6,12 @@ import argparse
 import sys
 from pathlib import Path
 
+from dse.api.files import validate
 from dse.cli.chosen import refuse_same
 from dse.cli.options import describe
 from dse.cli.output import checked_ending
-from dse.library.files import validate
-from dse.records.tables import json_text, write_file
-from dse.records.text import show
+from dse.output.tables import json_text, write_file
+from dse.output.text import show
 from dse.reporting.measurements.validation_report import validation_report
 from dse.reporting.pages.validation_page import validation_page
 from dse.validation.summary import validation_record

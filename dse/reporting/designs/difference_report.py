@@ -10,7 +10,7 @@ from rich.text import Text
 from costmodel.formats.quantity import readable
 from dse.explaining.difference import Difference, gathered
 from dse.explaining.explanation import Explanation, Path, block_names, kernel_of, summed
-from dse.records.text import design_text
+from dse.output.text import design_text
 from dse.reporting.answers import broken_limit_text, broken_limits, wrapped
 from dse.reporting.design_table import ruled_table
 from dse.reporting.designs.explanation_report import PASSES, SLIGHT, heading

@@ -9,7 +9,7 @@ from rich.text import Text
 
 from costmodel.formats.quantity import readable
 from dse.explaining.measured_gap import MeasuredGap
-from dse.records.text import percent
+from dse.output.text import percent
 from dse.reporting.answers import numbers_text, question_text, wrapped
 from dse.reporting.design_table import Column, drawn, interval_text
 from dse.reporting.designs.neighbours_report import change_text, relative

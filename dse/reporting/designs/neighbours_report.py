@@ -10,7 +10,7 @@ from rich.text import Text
 from costmodel.formats.quantity import readable
 from dse.explaining.explanation import Explanation
 from dse.explaining.neighbours import Binding, Neighbour
-from dse.records.text import counted, parameter_text
+from dse.output.text import counted, parameter_text
 from dse.reporting.answers import next_lines, wrapped
 from dse.reporting.binding import bottleneck_text, sentence
 from dse.reporting.design_table import Column, drawn, fitted, lines_of

@@ -11,7 +11,7 @@ from rich.text import Text
 from costmodel.formats.quantity import readable
 from dse.explaining.importance import DRAWN, Importance
 from dse.explaining.sensitivity import Sensitivity
-from dse.records.text import bar, parameter_text, percent
+from dse.output.text import bar, parameter_text, percent
 from dse.reporting.answers import wrapped
 from dse.reporting.design_table import Column, drawn, fitted, lines_of
 from dse.reporting.designs.difference_report import signed_bar

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from rich.text import Text
 
 from costmodel.formats.quantity import readable
-from dse.records.text import percent
+from dse.output.text import percent
 from dse.reporting.answers import layout_text, memory_text, numbers_text, wrapped
 from dse.reporting.design_table import PER_GPU, Column, drawn, fitted, thousands
 

@@ -11,9 +11,9 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from costmodel.formats.quantity import readable
-from dse.records.text import Record, counted, parameter_text, percent
+from dse.output.text import Record, counted, parameter_text, percent
+from dse.pricing.sweep import NamedDesigns
 from dse.reporting.design_table import Column, drawn, fitted, interval_columns, lines_of, rest_text, varies
-from dse.searching.named.sweep import NamedDesigns
 from dse.spaces.sections.parameters import Parameter
 
 #: Shown where a design has none.

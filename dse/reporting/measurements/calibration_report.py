@@ -14,7 +14,7 @@ from rich.text import Text
 from costmodel.columns import FloatArray
 from costmodel.formats.quantity import readable
 from dse.calibration.calibration import CalibratedConstant, CalibratedStage, Calibration
-from dse.records.text import counted
+from dse.output.text import counted
 from dse.reporting.design_table import Column, drawn
 from dse.validation.kernels import kind_of
 from dse.validation.summary import error_record

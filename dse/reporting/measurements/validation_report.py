@@ -11,7 +11,7 @@ from rich.table import Table as Grid
 from rich.text import Text
 
 from costmodel.formats.quantity import readable
-from dse.records.text import counted
+from dse.output.text import counted
 from dse.reporting.design_table import Column, drawn, fitted
 from dse.validation.comparison import ComparedRow
 from dse.validation.summary import ALL, dataset_record, kernel_record, kernels_by_kind, reasons

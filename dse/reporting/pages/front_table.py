@@ -8,7 +8,7 @@ from html import escape
 from typing import Any
 
 from costmodel.formats.quantity import readable
-from dse.records.text import Record, percent
+from dse.output.text import Record, percent
 from dse.reporting.design_table import varying_parameters
 from dse.spaces.sections.parameters import Parameter
 from dse.spaces.space import Space

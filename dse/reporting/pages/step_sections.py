@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, Any
 
 from costmodel.errors import DseError
 from costmodel.formats.quantity import readable
-from costmodel.plotting import bars_of_parts
 from costmodel.steps.result.breakdown import PARTS, with_unit_suffix
 from dse.explaining.explanation import explain
 from dse.explaining.timeline import timeline
-from dse.figures.kernels import roofline_figure, tree_figure
-from dse.figures.timeline import drawn_stages, timeline_figure
+from dse.output.text import Record, counted
 from dse.pricing.space_rules import NATIVE
-from dse.records.text import Record, counted
 from dse.reporting.binding import memory_capacity
 from dse.reporting.pages.page import PageSection, plot
+from dse.reporting.pictures.kernels import roofline_figure, tree_figure
+from dse.reporting.pictures.style import bars_of_parts
+from dse.reporting.pictures.timeline import drawn_stages, timeline_figure
 
 if TYPE_CHECKING:
     import altair as alt

@@ -8,17 +8,17 @@ from shlex import quote
 from typing import TYPE_CHECKING
 
 from costmodel.errors import DseError
-from costmodel.plotting import picture
-from dse.figures.front import front_figure
-from dse.figures.progress import counts_figure
-from dse.records.text import Record, counted, design_text, objective_texts
+from dse.output.text import Record, counted, design_text, objective_texts
 from dse.reporting.answers import picks
 from dse.reporting.binding import sentence
 from dse.reporting.design_table import varying_parameters
 from dse.reporting.pages.front_table import front_table
 from dse.reporting.pages.page import PageSection, asset, page, plot, table
 from dse.reporting.pages.step_sections import kernel_sections, parts_section, timeline_sections
+from dse.reporting.pictures.front import front_figure
+from dse.reporting.pictures.progress import counts_figure
 from dse.reporting.pictures.study_figures import front_picture, lines_figure, progress_figure, shares_figure
+from dse.reporting.pictures.style import picture
 from dse.reporting.studies.nothing_feasible import BrokenLimits
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def study_page(study: BaseStudy) -> str:
 
 
 def study_picture(study: BaseStudy, form: str) -> bytes:
-    """The front of a study as a picture file of one of `costmodel.plotting.FORMS`.
+    """The front of a study as a picture file of one of `dse.reporting.pictures.style.FORMS`.
 
     Raises `DseError` if it has no feasible trials.
     """

@@ -10,7 +10,7 @@ from typing import Any, Final
 import altair as alt
 import pandas as pd
 
-from costmodel.plotting import SHAPES, WIDTH, axis, rows, styled
+from dse.reporting.pictures.style import SHAPES, WIDTH, axis, rows, styled
 
 #: Errors at which lines stand beside the diagonal. [-]
 ERROR_LINES: Final = (0.0, 0.10, -0.10, 0.25, -0.25)

@@ -9,12 +9,12 @@ import numpy as np
 
 from costmodel.columns import FloatArray
 from costmodel.formats.quantity import readable
-from costmodel.plotting import words
 from dse.explaining.importance import importance
-from dse.figures.front import FrontPicture, Shown, front_figure, thinned
-from dse.figures.parallel import parallel_figure
-from dse.figures.progress import history_figure, importance_figure
 from dse.fronts.pareto import as_costs
+from dse.reporting.pictures.front import FrontPicture, Shown, front_figure, thinned
+from dse.reporting.pictures.parallel import parallel_figure
+from dse.reporting.pictures.progress import history_figure, importance_figure
+from dse.reporting.pictures.style import words
 from dse.searching.trials.trial_table import TrialTable
 from dse.spaces.space import Space
 

@@ -12,10 +12,10 @@ import pandas as pd
 
 from costmodel.errors import DseError, ParameterError
 from costmodel.formats.quantity import readable
-from costmodel.plotting import HEIGHT, SHAPES, WIDTH, quantity, rows, styled, words
+from dse.pricing.sweep import NamedDesigns
 from dse.reporting.designs.sweep_report import number, parameters_of
 from dse.reporting.pictures.scatter import hue
-from dse.searching.named.sweep import NamedDesigns
+from dse.reporting.pictures.style import HEIGHT, SHAPES, WIDTH, quantity, rows, styled, words
 from dse.spaces.sections.parameters import Parameter
 
 #: Values that are marked one by one on an axis, at most.

@@ -8,9 +8,9 @@ from typing import Final
 import altair as alt
 import pandas as pd
 
-from costmodel.plotting import WIDTH, rows, styled
 from dse.explaining.sensitivity import Sensitivity
 from dse.reporting.designs.sensitivity_report import ROWS_SHOWN, TornadoRow, count_rows, parameter_rows, quantity_rows
+from dse.reporting.pictures.style import WIDTH, rows, styled
 
 #: Colours of what is faster and slower, and height of a row. [-, -, pixels]
 FASTER, SLOWER, ROW = "#2a9d78", "#d9643a", 20

@@ -12,16 +12,16 @@ from costmodel.columns import BoolArray, FloatArray, short_repr
 from costmodel.errors import DseError, ParameterError
 from costmodel.formats.quantity import readable
 from dse.fronts.pareto import as_costs
+from dse.output.text import counted
 from dse.pricing.evaluation import evaluate
 from dse.pricing.space_rules import NATIVE, rules_for
-from dse.records.text import counted
 from dse.reporting.answers import wrapped
 from dse.reporting.design_table import Column, drawn, fitted, lines_of, parameter_columns, varying_parameters
 from dse.reporting.designs.neighbours_report import relative
 from dse.reporting.study_report import spread
 
 if TYPE_CHECKING:
-    from dse.records.text import Record
+    from dse.output.text import Record
     from dse.reporting.study_report import Report
     from dse.searching.study import BaseStudy
     from dse.spaces.space import Params

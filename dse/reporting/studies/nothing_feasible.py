@@ -8,8 +8,8 @@ from typing import Any
 from costmodel.errors import DseError
 from costmodel.formats.quantity import readable
 from costmodel.steps.result.breakdown import with_unit_suffix
+from dse.output.text import Record, design_text
 from dse.pricing.evaluation import remedies
-from dse.records.text import Record, design_text
 from dse.spaces.sections.objectives import Constraint
 from dse.spaces.space import Space
 

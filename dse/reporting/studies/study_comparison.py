@@ -13,7 +13,7 @@ from costmodel.errors import DseError
 from costmodel.formats.quantity import readable
 from dse.fronts.hypervolume import Box
 from dse.fronts.pareto import as_costs, non_dominated
-from dse.records.text import counted, parameter_text
+from dse.output.text import counted, parameter_text
 from dse.reporting.answers import wrapped
 from dse.reporting.design_table import Column, drawn, fitted
 from dse.reporting.designs.neighbours_report import relative

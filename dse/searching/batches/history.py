@@ -12,7 +12,7 @@ from numpy.random import SeedSequence
 from optuna.samplers import BaseSampler
 from optuna.trial import FrozenTrial, Trial
 
-from costmodel.profiles.rules import WorkloadRules
+from costmodel.rules.rules import WorkloadRules
 from dse.fronts.hypervolume import Box
 from dse.pricing.evaluation import evaluate
 from dse.pricing.kernel_choices import kernel_choices

@@ -16,7 +16,7 @@ from time import perf_counter
 from optuna.trial import FrozenTrial
 
 from costmodel.errors import DseError
-from costmodel.profiles.rules import WorkloadRules
+from costmodel.rules.rules import WorkloadRules
 from dse.pricing.workers import Jobs
 from dse.searching.batches.claims import BatchClaims
 from dse.searching.batches.history import History, Plan

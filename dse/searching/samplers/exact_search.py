@@ -13,7 +13,7 @@ from typing import Any, Final
 import numpy as np
 
 from costmodel.columns import FloatArray, IntArray
-from costmodel.profiles.rules import WorkloadRules
+from costmodel.rules.rules import WorkloadRules
 from dse.fronts.hypervolume import Box
 from dse.fronts.pareto import as_costs, non_dominated
 from dse.fronts.thinning import Undominated, most_dominating

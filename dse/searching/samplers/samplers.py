@@ -17,7 +17,7 @@ from optuna.study import Study
 from optuna.trial import FrozenTrial, TrialState
 
 from costmodel.errors import DseError, suggestion
-from costmodel.profiles.rules import WorkloadRules
+from costmodel.rules.rules import WorkloadRules
 from dse.pricing.space_rules import rules_for
 from dse.searching.samplers.concurrent_batches import DesignShare, Key, Known
 from dse.spaces.sections.parameters import decoded

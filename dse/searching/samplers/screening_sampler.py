@@ -17,7 +17,7 @@ from optuna.study import Study
 from optuna.trial import FrozenTrial
 
 from costmodel.columns import BoolArray, FloatArray, IntArray
-from costmodel.profiles.rules import WorkloadRules
+from costmodel.rules.rules import WorkloadRules
 from costmodel.training.sharding import ASSIGNMENTS
 from dse.fronts.pareto import as_costs, low_and_span
 from dse.fronts.thinning import most_dominating

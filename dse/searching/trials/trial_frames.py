@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from costmodel.columns import FloatArray, IntArray
-from costmodel.profiles.registry import NATIVE
+from costmodel.rules.registry import NATIVE
 from dse.predictions.intervals import EVIDENCE
 from dse.pricing.record_columns import RECORD_KEYS, space_interval
 from dse.searching.samplers.screening_sampler import DESIGNS_PRICED

@@ -14,8 +14,8 @@ from costmodel.formats.quantity import dimension, unit_name
 from costmodel.formats.strict_yaml import Section
 from costmodel.machine.ranges import Range
 from costmodel.machine.system import System
-from costmodel.profiles.registry import NATIVE, all_columns, design_columns, design_rules
-from costmodel.profiles.work import Workload
+from costmodel.rules.registry import NATIVE, all_columns, design_columns, design_rules
+from costmodel.rules.work import Workload
 from costmodel.steps.result.breakdown import Breakdown, with_unit_suffix
 from costmodel.training.design_table import Domain
 from dse.predictions.intervals import INTERVAL_KEYS, INTERVAL_UNITS

@@ -14,7 +14,7 @@ from costmodel.errors import DseError, suggestion
 from costmodel.formats.framework_file import Framework, load_framework
 from costmodel.formats.model_file import load_model
 from costmodel.formats.strict_yaml import Section
-from costmodel.profiles.registry import all_columns
+from costmodel.rules.registry import all_columns
 from costmodel.training.blocks import kinds_without_word
 from costmodel.training.design import DesignPoints
 from costmodel.training.model import ModelShape

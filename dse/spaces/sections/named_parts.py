@@ -10,13 +10,12 @@ import numpy as np
 
 from costmodel.errors import DseError
 from costmodel.formats import shipped
-from costmodel.formats.model_file import read_model
+from costmodel.formats.model_file import SCHEMAS, read_model
 from costmodel.formats.strict_yaml import Section
 from costmodel.formats.system_file import read_system
-from costmodel.hlo.steps.program import SCHEMA as PROGRAM_SCHEMA
-from costmodel.hlo.steps.program import program_data, read_program
 from costmodel.machine.system import System
-from costmodel.profiles.work import Workload
+from costmodel.rules.work import Workload
+from dse.registry import load, program_sources
 from dse.spaces.sections import frameworks, power_budget, several_systems
 
 
@@ -26,14 +25,17 @@ def with_model(section: Section, name: str, base: Path) -> tuple[Section, Worklo
     work = ""
     if "workload" in section:
         source = section.section("workload")
-        source.only(("hlo", "kind"))
+        source.only((*(own.key for own in program_sources()), "kind"))
         if "kind" in source:
             work = source.text("kind")
         else:
             section = _with_program(section, base)
     part, model_name = _named(section, "model", "models", name, base)
-    is_program = part.data.get("schema") == PROGRAM_SCHEMA
-    model = read_program(part, model_name) if is_program else read_model(part, model_name)
+    schema = part.data.get("schema")
+    read = (
+        None if schema in SCHEMAS else next((load(own.read) for own in program_sources() if own.schema == schema), None)
+    )
+    model = (read or read_model)(part, model_name)
     section.source.finish()
     try:
         return section, Workload.of(model, work), part.data
@@ -46,16 +48,15 @@ def with_model(section: Section, name: str, base: Path) -> tuple[Section, Worklo
 def _with_program(section: Section, base: Path) -> Section:
     """A space with the program that `workload` names written out as its model."""
     source = section.section("workload")
-    path = source.text("hlo")
+    key, data_of = next(((own.key, own.data) for own in program_sources() if own.key in source), ("kind", ""))
+    path = source.text(key)
     if "model" in section:
         section.mistake("workload", "a space has a model or a workload, not both")
     section.source.finish()
-    from costmodel import hlo
-
     try:
-        written = program_data(hlo.program(hlo.Analysis(hlo.load_module(base / path))))
+        written = load(data_of)(base / path)
     except DseError as error:
-        source.mistake("hlo", str(error))
+        source.mistake(key, str(error))
         section.source.finish()
         raise
     data = {key: value for key, value in section.data.items() if key != "workload"}

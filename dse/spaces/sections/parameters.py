@@ -14,7 +14,7 @@ from costmodel.columns import FloatArray
 from costmodel.errors import DseError, ParameterError, suggestion
 from costmodel.formats.quantity import dimension, exact, readable, si_value, unit_name
 from costmodel.formats.quantity import quantity as read_quantity
-from costmodel.profiles.registry import all_columns
+from costmodel.rules.registry import all_columns
 from costmodel.training.design_table import Domain
 from dse.spaces.formulas.expressions import Expression, Name
 

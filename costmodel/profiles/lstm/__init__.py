@@ -1,1 +1,0 @@
-"""Language models of LSTM cells: their kernel tables and their step, over the shared formulas."""

@@ -1,0 +1,42 @@
+"""The native cost model as a profile: transformers and LSTM language models."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from costmodel.lstm.model import LstmDesign
+from costmodel.lstm.step import lstm_items, lstm_step_of
+from costmodel.rules.rules import Rules
+from costmodel.rules.work import LSTM_TRAINING, TRAINING
+from costmodel.steps.footprint import transformer_footprint
+from costmodel.steps.itemized import transformer_items
+from costmodel.steps.transformer import reasons, remedies, transformer_step
+from costmodel.training.design import DesignPoints, canonical
+from costmodel.training.ranks import ORDER
+
+_BATCH: Final = ("dp", "micro_batch_size", "gradient_accumulation_steps")
+
+#: Totals of transformer designs.
+TRANSFORMER_TOTALS: Final[Mapping[str, tuple[str, ...]]] = {"world_size": ORDER, "global_batch_size": _BATCH}
+
+RULES: Final = (
+    Rules(
+        work=TRAINING,
+        design=DesignPoints,
+        cost=transformer_step,
+        parts=transformer_items,
+        needs=transformer_footprint,
+        canonical=canonical,
+        products=TRANSFORMER_TOTALS,
+        why=reasons,
+        what_would_do=remedies,
+    ),
+    Rules(
+        work=LSTM_TRAINING,
+        design=LstmDesign,
+        cost=lstm_step_of,
+        parts=lstm_items,
+        products={"world_size": ("hidden_dim1", "hidden_dim2", "dp"), "global_batch_size": _BATCH},
+    ),
+)

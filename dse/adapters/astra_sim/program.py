@@ -1,0 +1,277 @@
+"""What the ranks of a pipeline stage do in a step, as nodes that ASTRA-sim can issue."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from math import prod
+from typing import Final
+
+from costmodel.formats.chrome_trace import MICROSECOND
+from dse.adapters.astra_sim.collectives import Phase, phases
+from dse.adapters.astra_sim.placement import GroupNames, RankPlacement
+from dse.adapters.chakra.pass_order import BACKWARD, FORWARD
+from dse.adapters.chakra.pass_work import PassExchange
+from dse.adapters.chakra.trace import SCHEMA, Node, RankTrace
+
+#: An exchange and the share of it that runs at once.
+Piece = tuple[PassExchange, float]
+#: First stage of ZeRO whose replicas exchange in every micro-batch.
+EVERY_MICRO_BATCH: Final = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Ring:
+    """A ring of a collective, of whichever rank."""
+
+    group: str  #: key of `RankGrid.groups`
+    phase: Phase
+    time: float  #: its share of what the cost model has for the collective, hidden or not [s]
+    beside: bool = False  #: runs beside a pass, and is none of it
+
+
+@dataclass(frozen=True, slots=True)
+class Rings:
+    """Collectives of a job as rings on its machine."""
+
+    here: RankPlacement
+    whole: RankPlacement  #: the same with all replicas
+
+    def of(self, exchange: PassExchange, share: float = 1.0, *, beside: bool = False) -> list[Ring]:
+        """A share of an exchange; among fewer replicas, each rank sends as much as among all."""
+        sizes, all_sizes = (own.group_sizes(exchange.group) for own in (self.here, self.whole))
+        message = exchange.message_bytes * share
+        if exchange.collective == "all_gather":  # a rank has a larger part where there are fewer
+            message *= prod(all_sizes) / prod(sizes)
+        found = [own.scaled(all_sizes[own.tier]) for own in phases(exchange.collective, message, sizes) if own.size]
+        alone = [own.sent / self.here.rates[own.tier] for own in found]
+        time = exchange.time * share
+        return [
+            Ring(exchange.group, own, time * part / sum(alone), beside) for own, part in zip(found, alone, strict=True)
+        ]
+
+
+@dataclass(frozen=True, slots=True)
+class Replicas:
+    """What replicas exchange in a step that may run beside passes, and how much of it does."""
+
+    exchanges: tuple[PassExchange, ...]
+    often: bool  #: in every micro-batch, else once
+    hidden: float  #: share of their time [-]
+
+    @classmethod
+    def of(cls, exchanges: Sequence[PassExchange], zero: int, traces: Sequence[RankTrace]) -> Replicas:
+        """Exchanges of a step by what its traces have exposed; those of tied embeddings hide nothing."""
+        whole = sum(own.time for own in exchanges) / MICROSECOND
+        exposed = max(sum(node.duration for node in trace.nodes if of_replicas(node)) for trace in traces)
+        hides = tuple(own for own in exchanges if own.group != "embedding")
+        most = sum(own.time for own in hides) / MICROSECOND
+        hidden = min((whole - exposed) / most, 1.0) if whole - exposed > 1 and most else 0.0
+        return cls(hides, zero >= EVERY_MICRO_BATCH, hidden)
+
+    def left(self, exchange: PassExchange) -> float:
+        """Share of an exchange that is exposed. [-]"""
+        return 1 - self.hidden if exchange in self.exchanges else 1.0
+
+    def of_passes(self, exchange: PassExchange, passes: Sequence[Node]) -> list[Node]:
+        """Passes that have gradients to reduce, or weights to wait for, in their order.
+
+        Once a step, these are the last backward pass of each chunk, and its first forward pass.
+        """
+        gathers = exchange.collective == "all_gather"
+        kinds = (FORWARD, BACKWARD) if gathers and self.often else (FORWARD,) if gathers else (BACKWARD,)
+        there = [(own.about, own) for own in passes]
+        fitting = [(of, own) for of, own in there if isinstance(of, tuple) and of[0] in kinds]
+        if self.often:
+            return [own for _, own in fitting]
+        of_chunks = {of[1:3]: own for of, own in (reversed(fitting) if gathers else fitting)}
+        return sorted(of_chunks.values(), key=lambda own: own.id)
+
+
+def of_replicas(node: Node) -> bool:
+    """Whether a node is an exchange of replicas; the norm of gradients is none."""
+    of = node.about
+    return isinstance(of, PassExchange) and of.kind == "dp" and of.group != "world"
+
+
+class StageProgram:
+    """Nodes of all ranks of a stage, from the trace of its first rank.
+
+    Notes
+    -----
+    Kernels of a pass take the time that they have in the trace. What the model hides of collectives runs
+    beside the end of the kernels of their pass, so that as much is exposed if they take as long as there. Two
+    passes that overlap follow each other, in the time of both. Collectives of a rank follow each other in one
+    order, so that no two ranks wait for each other. What replicas exchange in every micro-batch begins with
+    each pass; once a step, behind the pass of each chunk, and runs beside the next. All dependencies are of
+    data: ASTRA-sim reads no others.
+    """
+
+    def __init__(self, trace: RankTrace, rings: Rings, replicas: Replicas) -> None:
+        self.trace, self._rings, self._replicas = trace, rings, replicas
+        self._out = RankTrace(trace.rank, trace.metadata)
+        self._done: dict[int, tuple[int, ...]] = {}  # what waits for a node waits for these
+        self._free: dict[int, tuple[int, ...]] = {}  # what a collective behind it waits for
+        self._last_ring: tuple[int, ...] = ()
+
+    def nodes(self) -> list[Node]:
+        """All nodes, of which those of rings lack the name of their group."""
+        of_pass = _of_passes(self.trace.nodes)
+        pairs = _pairs(of_pass)
+        lengths, hidden = _lengths(of_pass, pairs), {key: _hidden(own[1:]) for key, own in of_pass.items()}
+        during, behind = self._pieces([own[0] for own in of_pass.values()])
+        last = done = -1  # the last pass, and its last node
+        for node in self.trace.nodes:
+            if node.type in ("COMP_NODE", "COMM_RECV_NODE") and last in behind:
+                self._piece_nodes(behind.pop(last), self._done[done])
+            if node.type == "METADATA_NODE":
+                self._done[node.id] = ()
+            elif node.type == "COMP_NODE":
+                if node.id in pairs:
+                    node = replace(node, order=[of_pass[pairs[node.id]][-1].id])
+                self._piece_nodes(during.get(node.id, ()), self._behind(node))
+                length = lengths.get(node.id, node.duration)
+                self._computing(node, length, min(hidden.get(node.id, 0), length))
+                last = node.id
+            elif node.type == "COMM_COLL_NODE":
+                self._collective(node)
+            else:
+                added = self._add(node.name, node.type, node.attributes, self._behind(node))
+                self._done[node.id] = self._free[node.id] = (added,)
+            done = node.id
+        return self._out.nodes
+
+    def _behind(self, node: Node) -> list[int]:
+        return [new for old in (*node.order, *node.data) for new in self._done[old]]
+
+    def _piece_nodes(self, pieces: Iterable[Piece], behind: Iterable[int]) -> None:
+        """Exchanges of replicas beside passes."""
+        for exchange, share in pieces:
+            name = f"replicas {exchange.collective.replace('_', '-')} beside passes"
+            self._ring_nodes(name, self._rings.of(exchange, share, beside=True), behind)
+
+    def _computing(self, node: Node, length: int, hidden: int) -> None:
+        """Kernels, the last of them beside collectives."""
+        behind = self._behind(node)
+        if not isinstance(node.about, tuple):
+            behind += self._last_ring
+        last = free = tuple(sorted({*behind}))
+        for part in (length - hidden, hidden):
+            free = last
+            if part:
+                own = dict(node.attributes)
+                for name in ("num_ops", "tensor_size"):
+                    if name in own:
+                        own[name] = int(own[name]) * part // length
+                last = (self._add(node.name, node.type, own, last, part),)
+        self._done[node.id], self._free[node.id] = last, free if hidden else last
+
+    def _collective(self, node: Node) -> None:
+        """Rings of an exchange, less what has run beside passes."""
+        assert isinstance(node.about, PassExchange)
+        [before] = node.data
+        rings = self._rings.of(node.about, self._replicas.left(node.about))
+        ring = self._ring_nodes(node.name, rings, self._free[before])
+        self._free[node.id] = ring
+        kernels = [new for new in self._done[before] if self._out.nodes[new].type == "COMP_NODE"]
+        self._done[node.id] = (*ring, *kernels)
+
+    def _ring_nodes(self, name: str, rings: Iterable[Ring], behind: Iterable[int]) -> tuple[int, ...]:
+        """Nodes of rings in turn, and the last of them."""
+        last = tuple(behind)
+        for ring in rings:
+            attributes = {
+                "comm_type": SCHEMA.CollectiveCommType.Value(ring.phase.word),
+                "comm_size": max(round(ring.phase.size), 1),
+            }
+            behind_all = (*last, *self._last_ring)
+            last = (self._add(name, "COMM_COLL_NODE", attributes, behind_all, about=ring),)
+            self._last_ring = last
+        return last
+
+    def _add(
+        self,
+        name: str,
+        kind: str,
+        attributes: Mapping[str, bool | int | float | str],
+        behind: Iterable[int],
+        length: int = 0,
+        *,
+        about: Ring | None = None,
+    ) -> int:
+        return self._out.add(name, kind, (0, length), attributes, data=sorted({*behind}), about=about)
+
+    def _pieces(self, passes: Sequence[Node]) -> tuple[dict[int, list[Piece]], dict[int, list[Piece]]]:
+        """What replicas exchange during passes, and behind them: equal shares, none behind the last one."""
+        during, behind = dict[int, list[Piece]](), dict[int, list[Piece]]()
+        for exchange in self._replicas.exchanges:
+            found = self._replicas.of_passes(exchange, passes)
+            each = self._replicas.often or len(found) == 1
+            begins, where = (found, during) if each else (found[:-1], behind)
+            for own in begins:
+                where.setdefault(own.id, []).append((exchange, self._replicas.hidden / len(begins)))
+        return during, behind
+
+
+def _of_passes(nodes: Iterable[Node]) -> dict[int, list[Node]]:
+    """Nodes of each pass by the number of the first, its kernels: then its collectives and its message."""
+    found: dict[int, list[Node]] = {}
+    own: list[Node] = []
+    for node in nodes:
+        if node.type == "COMP_NODE":
+            own = [node]
+            if isinstance(node.about, tuple):
+                found[node.id] = own
+        elif node.type != "COMM_RECV_NODE" and not of_replicas(node):
+            own.append(node)
+    return found
+
+
+def _lengths(of_pass: Mapping[int, Sequence[Node]], pairs: Mapping[int, int]) -> dict[int, int]:
+    """Time of the kernels of each pass; of two that overlap, by their arithmetic, of both together. [us]"""
+    lengths = {key: own[0].duration for key, own in of_pass.items()}
+    for other, one in pairs.items():
+        first, second = of_pass[one], of_pass[other]
+        end = max(node.start + node.duration for node in (*first, *second))
+        both = max(lengths[one] + lengths[other] - (end - first[0].start), 0)
+        work = [int(own[0].attributes["num_ops"]) for own in (first, second)]
+        lengths[one] = both * work[0] // max(sum(work), 1)
+        lengths[other] = both - lengths[one]
+    return lengths
+
+
+def _pairs(of_pass: Mapping[int, Sequence[Node]]) -> dict[int, int]:
+    """Passes that overlap with the one before them -> that one."""
+    starts = [(key, (own[0].start, own[0].order)) for key, own in of_pass.items()]
+    return {second: first for (first, one), (second, other) in pairwise(starts) if one == other}
+
+
+def _hidden(nodes: Iterable[Node]) -> int:
+    """Time of collectives that the cost model hides. [us]"""
+    exchanges = ((node.about, node.duration) for node in nodes)
+    times = (of.time / MICROSECOND - exposed for of, exposed in exchanges if isinstance(of, PassExchange))
+    return max(round(sum(times)), 0)
+
+
+def rank_traces(
+    programs: Sequence[tuple[RankTrace, Sequence[Node]]], rings: Rings, names: GroupNames
+) -> Iterator[RankTrace]:
+    """The trace of every rank, from the trace of the first rank of its stage and the nodes of all its ranks.
+
+    Completes `names`, the names of groups.
+    """
+    placement, stride = rings.here, rings.whole.grid.stage_stride
+    for rank in range(placement.grid.world_size):
+        trace, nodes = programs[placement.stages[rank]]
+        pipeline, own = placement.pipelines[rank], []
+        for node in nodes:
+            attributes = dict(node.attributes)
+            if isinstance(node.about, Ring):
+                tier = placement.groups(node.about.group)[node.about.phase.tier]
+                attributes["pg_name"] = names.of(tier[rank])
+            elif "comm_src" in attributes:
+                for end in ("comm_src", "comm_dst"):
+                    attributes[end] = pipeline[int(attributes[end]) // stride]
+            own.append(replace(node, attributes=attributes))
+        yield RankTrace(rank, trace.metadata, own)

@@ -1,0 +1,120 @@
+"""A rank's execution trace as Chakra has them: nodes one behind the other, and the bytes of its file."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+from dse.adapters.chakra import schema_pb2
+
+#: Messages of `schema.proto`; generated, hence untyped.
+SCHEMA: Final[Any] = schema_pb2
+Message = Any
+#: Version of the format that is named in a file.
+VERSION: Final = "1.0.0"
+#: Attribute -> the field that its value stands in, as Chakra's feeder reads it.
+FIELDS: Final = {
+    "is_cpu_op": "bool_val",
+    "num_ops": "int64_val",
+    "tensor_size": "uint64_val",
+    "comm_type": "int64_val",
+    "comm_size": "int64_val",
+    "comm_src": "int32_val",
+    "comm_dst": "int32_val",
+    "comm_tag": "int32_val",
+    "pg_name": "string_val",
+    "model": "string_val",
+    "system": "string_val",
+    "step_time_s": "double_val",
+    "stage": "int32_val",
+    "world_size": "int32_val",
+}
+#: Value of an attribute.
+Value = bool | int | float | str
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """Something that a rank does; what it depends on has a smaller number."""
+
+    id: int
+    name: str
+    type: str  #: of `schema.proto`
+    start: int  #: [us]
+    duration: int  #: [us]
+    order: Sequence[int]  #: nodes that it follows because of the schedule
+    data: Sequence[int]  #: nodes whose results it takes
+    attributes: Mapping[str, Value]
+    inputs: str = ""
+    about: object = None  #: what it is of the step, such as a pass or an exchange; no file has it
+
+
+@dataclass(slots=True)
+class RankTrace:
+    """The trace of one rank."""
+
+    rank: int
+    metadata: Mapping[str, Value]
+    nodes: list[Node] = field(default_factory=list)
+
+    def add(
+        self,
+        name: str,
+        kind: str,
+        times: tuple[int, int],
+        attributes: Mapping[str, Value] | None = None,
+        *,
+        order: Iterable[int] = (),
+        data: Iterable[int] = (),
+        about: object = None,
+    ) -> int:
+        """Append a node, with its start and end, and return its number. [us]"""
+        start, end = times
+        number = len(self.nodes)
+        own = {"is_cpu_op": False, **(attributes or {})}
+        self.nodes.append(Node(number, name, kind, start, end - start, [*order], [*data], own, about=about))
+        return number
+
+    def name_inputs(self, number: int, inputs: str) -> None:
+        """Say what a node takes."""
+        self.nodes[number] = replace(self.nodes[number], inputs=inputs)
+
+    def encoded(self) -> bytes:
+        """The file: metadata, then nodes, each message behind its length as a varint."""
+        from google.protobuf.proto import serialize_length_prefixed
+
+        stream = io.BytesIO()
+        metadata = SCHEMA.GlobalMetadata(version=VERSION, attr=_attributes(self.metadata))
+        serialize_length_prefixed(metadata, stream)
+        for node in self.nodes:
+            serialize_length_prefixed(_message(node), stream)
+        return stream.getvalue()
+
+
+def process_groups(groups: Mapping[str, tuple[str, Sequence[int]]]) -> str:
+    """Groups of ranks as PyTorch's traces list them: name -> what for, and ranks; none stands for all."""
+    rows = [{"pg_name": name, "pg_desc": of, "ranks": [*ranks]} for name, (of, ranks) in groups.items()]
+    return f"['{json.dumps(rows)}']"
+
+
+def _message(node: Node) -> Message:
+    """A node as a message."""
+    return SCHEMA.Node(
+        id=node.id,
+        name=node.name,
+        type=SCHEMA.NodeType.Value(node.type),
+        ctrl_deps=node.order,
+        data_deps=node.data,
+        start_time_micros=node.start,
+        duration_micros=node.duration,
+        inputs=SCHEMA.IOInfo(values=node.inputs) if node.inputs else None,
+        attr=_attributes(node.attributes),
+    )
+
+
+def _attributes(values: Mapping[str, Value]) -> list[Message]:
+    """Attributes, each in the field that readers expect."""
+    return [SCHEMA.AttributeProto(name=name, **{FIELDS[name]: value}) for name, value in values.items()]

@@ -1,0 +1,260 @@
+"""Cycles of kernels that share the cores of a chip, where no utilization is given."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from costmodel.columns import BoolArray, FloatArray, IntArray, distinct_table_rows
+from dse.adapters.dfmodel.graph import DfmodelGraph
+from dse.adapters.dfmodel.setup import Setup
+
+#: The most layouts, or kernels in groups, that are looked at together.
+CHUNK: Final = 1 << 18
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Kernels:
+    """Kernels of one kind or more on chips, as products of matrices; (rows,)."""
+
+    m: FloatArray  #: lanes share it [-]
+    n: FloatArray  #: stages share it [-]
+    steps: FloatArray  #: cycles for each block of m and n that the arrays hold [-]
+    width: FloatArray  #: of an array, along m [-]
+    height: FloatArray  #: of an array, along n [-]
+    cores: FloatArray  #: lanes times stages at most [-]
+
+    def take(self, rows: IntArray | slice) -> _Kernels:
+        """Kernels in some of the rows."""
+        columns = (self.m, self.n, self.steps, self.width, self.height, self.cores)
+        return _Kernels(*(values[rows] for values in columns))
+
+    def rounds(self, row: IntArray, lanes: FloatArray, stages: FloatArray) -> FloatArray:
+        """Blocks of m and n that pass one after another, of kernels on layouts; (layouts,). [-]"""
+        rounds = np.ceil(self.m[row] / (lanes * self.width[row]))
+        return rounds * np.ceil(self.n[row] / (stages * self.height[row]))
+
+    def cycles(self, row: IntArray, lanes: FloatArray, stages: FloatArray) -> FloatArray:
+        """Cycles of kernels on layouts; (layouts,). [-]"""
+        return self.rounds(row, lanes, stages) * self.steps[row]
+
+    def lanes(self) -> tuple[IntArray, FloatArray]:
+        """Rows, and the fewest lanes of each for every number of rounds; ascending; (layouts,)."""
+        return _fewest_parts(self.m, self.width, self.cores)
+
+    def stages(self) -> tuple[IntArray, FloatArray]:
+        """Rows, and the fewest stages of each for every number of rounds; ascending; (layouts,)."""
+        return _fewest_parts(self.n, self.height, self.cores)
+
+    def num_layouts(self) -> FloatArray:
+        """Bound on the lanes x stages that matter for each row. [-]"""
+        lanes, stages = (_most_parts(*of, self.cores) for of in ((self.m, self.width), (self.n, self.height)))
+        most: FloatArray = self.cores * (1 + np.log(self.cores))
+        return np.minimum(lanes * stages, most)
+
+
+def fewest_cycles(
+    graph: DfmodelGraph,
+    setup: Setup,
+    m: FloatArray,
+    k: FloatArray,
+    n: FloatArray,
+    streams: FloatArray,
+    within: FloatArray,
+    whole: BoolArray,
+) -> FloatArray:
+    """Cycles of the slowest kernel of each group under the best split of the cores, (points, groups); exact. [-]
+
+    `m`, `k`, `n` are the shard of a kernel for one tile, and `streams` are tiles times repetitions, (points, kernels).
+    [-] `within` is 1 where a kernel is of a group, (kernels, groups); `whole` marks groups of one kernel, which takes
+    all the cores. Infinite where a group has more kernels than there are cores.
+
+    Notes
+    -----
+    Designs of the same shards on the same cores are looked at once. So are kernels that are alike in all
+    designs, which makes them one kind, and groups of as many kernels of each kind. Of all lanes and stages
+    only those count that are the fewest for a number of rounds: about twice the root of the shard's length.
+    """
+    points = np.broadcast_shapes(m.shape, streams.shape, (setup.num_points, 1))[0]
+    # A vector kernel has one stage and passes n columns in turn: a product whose k is n, and n is 1.
+    steps = np.where(graph.systolic, k, n) * streams
+    shards = (m, np.where(graph.systolic, n, 1), steps)
+    table = np.stack([np.broadcast_to(values, (points, len(graph))) for values in shards])
+    machine = (setup.array_width, setup.array_height, np.floor(setup.cores))
+    chips = np.stack([np.broadcast_to(values, (points,)) for values in machine])
+    first, back = distinct_table_rows(np.vstack([np.moveaxis(table, 2, 1).reshape(-1, points), chips]).T)
+    table, chips = table[:, first], chips[:, first]
+    kinds, kind = distinct_table_rows(np.moveaxis(table, 2, 0).reshape(len(graph), -1))
+    counts = np.equal.outer(np.arange(kinds.size), kind) @ within
+    alike, group = distinct_table_rows(counts.T)
+    kernels = _Kernels(*table[:, :, kinds].reshape(3, -1), *np.repeat(chips, kinds.size, axis=1))
+    cycles = _by_groups(kernels, counts[:, alike])[:, group][back]
+    if not np.any(whole):
+        return cycles
+    alone = _on_all_cores(kernels).reshape(first.size, -1)
+    return np.where(whole, alone[:, counts.argmax(axis=0)][back], cycles)
+
+
+def _by_groups(kernels: _Kernels, counts: FloatArray) -> FloatArray:
+    """Fewest cycles of groups of so many kernels of each kind; (points, groups). [-]"""
+    num_kinds, num_groups = counts.shape
+    size = counts.sum(axis=0)
+    cycles = np.zeros((kernels.m.size // num_kinds, num_groups))
+    if np.any(size == 1):
+        least = _on_the_best_cores(kernels).reshape(-1, num_kinds)
+        cycles[:, size == 1] = least[:, counts[:, size == 1].argmax(axis=0)]
+    shared = counts[:, size > 1]
+    used = np.flatnonzero(shared.any(axis=1))
+    if used.size:
+        own = kernels.take(np.arange(kernels.m.size).reshape(-1, num_kinds)[:, used].ravel())
+        loads = own.num_layouts().reshape(-1, used.size).sum(axis=1) + np.count_nonzero(shared)
+        cycles[:, size > 1] = np.concatenate(
+            [
+                _balanced(own.take(slice(part.start * used.size, part.stop * used.size)), shared[used])
+                for part in _chunks(loads)
+            ]
+        )
+    return cycles
+
+
+def _chunks(loads: FloatArray) -> Iterator[slice]:
+    """Consecutive rows whose loads add up to `CHUNK` at most, or single ones."""
+    total, first = np.cumsum(loads), 0
+    while first < total.size:
+        before = total[first - 1] if first else 0.0
+        last = max(first + 1, int(np.searchsorted(total, before + CHUNK, side="right")))
+        yield slice(first, last)
+        first = last
+
+
+def _most_parts(length: FloatArray, unit: FloatArray, most: FloatArray) -> FloatArray:
+    """Numbers of parts that `_fewest_parts` looks at. [-]"""
+    needed: FloatArray = 2 * np.ceil(np.sqrt(length / unit))
+    return np.minimum(most, needed)
+
+
+def _fewest_parts(length: FloatArray, unit: FloatArray, most: FloatArray) -> tuple[IntArray, FloatArray]:
+    """The fewest parts for each number of rounds in which units pass a part of a length: row and parts, ascending. [-]
+
+    `length`, `unit` (elements that pass at a time) and `most` (parts) are (rows,) arrays. [-]
+
+    Notes
+    -----
+    Of r * r units or fewer, more than r parts take fewer than r rounds: 1 ... r parts, and the fewest for
+    r ... 1 rounds, are all there are.
+    """
+    row, place = _ragged(_most_parts(length, unit, most))
+    length, unit, most = length[row], unit[row], most[row]
+    root = np.ceil(np.sqrt(length / unit))
+    of_rounds = np.maximum(np.ceil(length / ((2 * root - place) * unit)), root)
+    parts = np.minimum(np.where((place < root) | (most <= 2 * root), place + 1, of_rounds), most)
+    new = np.concatenate([np.ones(1, dtype=bool), (np.diff(row) > 0) | (np.diff(parts) > 0)])
+    return row[new], parts[new]
+
+
+def _ragged(counts: FloatArray) -> tuple[IntArray, IntArray]:
+    """Row of each item, and its place within the row, where rows have so many items."""
+    whole = counts.astype(np.intp)
+    row = np.repeat(np.arange(whole.size), whole)
+    return row, np.arange(row.size) - np.repeat(np.cumsum(whole) - whole, whole)
+
+
+def _on_the_best_cores(kernels: _Kernels) -> FloatArray:
+    """Fewest cycles of kernels that may take all cores, or fewer; (rows,). [-]"""
+    found = []
+    for part in _chunks(_most_parts(kernels.m, kernels.width, kernels.cores)):
+        own = kernels.take(part)
+        row, lanes = own.lanes()
+        cycles = own.cycles(row, lanes, own.cores[row] // lanes)
+        found.append(np.minimum.reduceat(cycles, np.flatnonzero(np.diff(row, prepend=-1))))
+    return np.concatenate(found)
+
+
+def _on_all_cores(kernels: _Kernels) -> FloatArray:
+    """Fewest cycles of kernels that take all cores, no fewer; (rows,). [-]"""
+    found = []
+    for part in _chunks(np.sqrt(kernels.cores)):
+        own = kernels.take(part)
+        row, place = _ragged(np.floor(np.sqrt(own.cores)))
+        divides = own.cores[row] % (place + 1) == 0
+        row, one = row[divides], place[divides] + 1.0
+        other = own.cores[row] / one
+        cycles = np.minimum(own.cycles(row, one, other), own.cycles(row, other, one))
+        found.append(np.minimum.reduceat(cycles, np.flatnonzero(np.diff(row, prepend=-1))))
+    return np.concatenate(found)
+
+
+def _curves(kernels: _Kernels) -> tuple[IntArray, FloatArray, FloatArray]:
+    """Rows, cycles and cores of the layouts that no other of their row beats in both; (layouts,).
+
+    Cores ascend within a row, cycles descend.
+    """
+    found = []
+    for part in _chunks(kernels.num_layouts()):
+        own = kernels.take(part)
+        lane_row, lanes = own.lanes()
+        stage_row, stages = own.stages()
+        span = own.cores.max() + 1
+        first, last = (
+            np.searchsorted(stage_row * span + stages, lane_row * span + most, side="right")
+            for most in (0, own.cores[lane_row] // lanes)
+        )
+        of_lane, place = _ragged((last - first).astype(np.float64))
+        row, of_stage = lane_row[of_lane], first[of_lane] + place
+        cores = lanes[of_lane] * stages[of_stage]
+        rounds = own.rounds(row, lanes[of_lane], stages[of_stage]).astype(np.int64)
+        order = np.argsort(row * span + cores)
+        row, cores, rounds = row[order], cores[order], rounds[order]
+        # The fewest rounds on so many cores: each row starts below the one before.
+        fewest = np.minimum.accumulate(rounds - row * (rounds.max() + 1))
+        kept = np.flatnonzero(np.diff(fewest, prepend=0))
+        row, cores, rounds = row[kept], cores[kept], rounds[kept]
+        found.append((row + part.start, rounds * own.steps[row], cores))
+    rows, cycles_, cores_ = zip(*found, strict=True)
+    return np.concatenate(rows), np.concatenate(cycles_), np.concatenate(cores_)
+
+
+def _balanced(kernels: _Kernels, counts: FloatArray) -> FloatArray:
+    """Fewest cycles within which all kernels of a group are done, all cores shared out; (points, groups). [-]
+
+    Notes
+    -----
+    What suits a group only changes at cycles that one of its kernels may take, hence the least of those
+    that suit it, found by halving, is the least of all.
+    """
+    num_kinds = counts.shape[0]
+    cores = kernels.cores[::num_kinds, np.newaxis]
+    limits, bounds, needed = _limits(kernels, num_kinds)
+    group, kind = np.nonzero(counts.T)
+    starts, times = np.flatnonzero(np.diff(group, prepend=-1)), counts[kind, group]
+    shape = (cores.size, counts.shape[1])
+    low, last = (np.broadcast_to(edge[:, np.newaxis], shape) for edge in (bounds[:-1], bounds[1:]))
+    high = last
+    while np.any(low < high):
+        middle = (low + high) // 2
+        tried = np.minimum(middle, last - 1)[:, group]
+        fits = np.add.reduceat(needed[tried, kind] * times, starts, axis=1) <= cores
+        low, high = np.where(fits | (low == high), low, middle + 1), np.where(fits, middle, high)
+    return np.where(low < last, limits[np.minimum(low, last - 1)], np.inf)
+
+
+def _limits(kernels: _Kernels, num_kinds: int) -> tuple[FloatArray, IntArray, FloatArray]:
+    """Cycles that kernels of a point may take, ascending, and cores that each kind needs to stay within them. [-]
+
+    Returns limits, (limits,); the first limit of each point, (points + 1,); and cores, (limits, kinds), one more than
+    there are where none will do.
+    """
+    row, cycles, cores = _curves(kernels)
+    values, code = np.unique(cycles, return_inverse=True)
+    point_code = np.sort(row // num_kinds * values.size + code)
+    point, code_of = np.divmod(point_code[np.diff(point_code, prepend=-1) > 0], values.size)
+    asked = point[:, np.newaxis] * num_kinds + np.arange(num_kinds)
+    # The first layout of the kernel asked for whose cycles are no more: codes descend within a row.
+    at = np.searchsorted(row * values.size - code, asked * values.size - code_of[:, np.newaxis])
+    there = np.append(row, -1)[at] == asked
+    needed = np.where(there, np.append(cores, 0)[at], kernels.cores[asked] + 1)
+    bounds = np.searchsorted(point, np.arange(kernels.m.size // num_kinds + 1))
+    return values[code_of], bounds, needed

@@ -1,0 +1,279 @@
+"""Designs and machines of this program as set-ups of DFModel."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import numpy as np
+
+from costmodel.columns import FloatArray, IntArray, column, distinct_rows
+from costmodel.errors import DseError
+from costmodel.kernels.group_links import subgroups_per_tier
+from costmodel.machine.price import chip_power, chip_price
+from costmodel.machine.system import LinkTier, System
+from costmodel.rules.rules import Unsupported
+from costmodel.training.design import RECOMPUTE, RECOMPUTE_NONE, DesignPoints
+from costmodel.training.design_table import words
+from costmodel.training.model import ModelShape
+from costmodel.training.ranks import Group
+from costmodel.training.run import Run
+from dse.adapters.dfmodel.network import port_bandwidths
+from dse.adapters.dfmodel.setup import AXES, OVERLAPS, ROLES, TOPOLOGIES, Setup
+
+#: Ways to run the kernels of a layer: each alone, or in groups that stream tiles on chip.
+EXECUTIONS: Final = ("kernel_by_kernel", "dataflow")
+
+#: Share of a link in what it costs and draws together with its port of a switch: the published set-up
+#: has $2 and $24, 52 mW and 52 mW for a GB/s [Ko2024]_.
+LINK_PRICE_SHARE: Final = 2 / 26
+LINK_POWER_SHARE: Final = 1 / 2
+
+#: Topologies by the codes of a design's column.
+_TOPOLOGIES: Final = (*TOPOLOGIES,)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class DataflowDesign(DesignPoints):
+    """Candidate layouts of a transformer with what DFModel chooses beside; (points,) columns. [-]"""
+
+    topology: FloatArray = words(TOPOLOGIES)
+    tile_size: FloatArray = column("-", 1)  #: tokens of a tile that streams through a layer
+    overlap: FloatArray = words(OVERLAPS)
+    execution: FloatArray = words(EXECUTIONS)
+
+
+DataflowRun = Run[ModelShape, DataflowDesign]
+
+
+def network_roles(design: DataflowDesign) -> IntArray:
+    """Place among the `ROLES` of each design's topology; -1 where groups of several chips have no dimension.
+
+    The first roles count that leave only groups of one chip without a dimension.
+    """
+    dims = np.array([len(TOPOLOGIES[name]) for name in _TOPOLOGIES])[design.topology.astype(np.intp)]
+    found = np.full(design.num_points, -1, dtype=np.intp)
+    for dim, choices in ROLES.items():
+        for place, roles in reversed([*enumerate(choices)]):
+            without = [degree for role, degree in _degrees(design).items() if role not in roles]
+            fits = (dims == dim) & np.all([np.equal(degree, 1) for degree in without], axis=0)
+            found = np.where(fits, place, found)
+    return found
+
+
+#: What no set-up can hold.
+REFUSED: Final = (
+    Unsupported[DataflowRun](
+        "topology",
+        lambda run: np.less(network_roles(run.design), 0),
+        lambda run, row: (
+            f"topology {_TOPOLOGIES[int(run.design.topology[row])]}: too few dimensions for "
+            f"tp={run.design.tp[row]:g} pp={run.design.pp[row]:g} dp={run.design.dp[row]:g}; "
+            "take one of three, such as sw_sw_sw"
+        ),
+        "sw_sw_sw",
+    ),
+    Unsupported[DataflowRun](
+        "tile_size",
+        lambda run: np.greater(run.model.seq_len % run.design.tile_size, 0),
+        lambda run, row: (
+            f"tile_size: {run.design.tile_size[row]:g} does not divide seq_len, {run.model.seq_len:g}; take a divisor"
+        ),
+        "1",
+    ),
+)
+#: What has no number, whatever the machine.
+UNSUPPORTED: Final = (
+    Unsupported[DataflowRun](
+        "recompute",
+        lambda run: np.not_equal(run.design.recompute, RECOMPUTE_NONE),
+        lambda run, row: (
+            f"recompute={RECOMPUTE[int(run.design.recompute[row])]}: each kernel runs once; take recompute=none"
+        ),
+        "none",
+    ),
+    Unsupported[DataflowRun](
+        "vpp",
+        lambda run: np.greater(run.design.vpp, 1),
+        lambda run, row: f"vpp={run.design.vpp[row]:g}: a stage is one chunk; take vpp=1",
+        "1",
+    ),
+    *REFUSED,
+)
+
+
+def _degrees(design: DataflowDesign) -> dict[str, FloatArray]:
+    """Parallel group -> chips of one."""
+    return {"TP": design.tp, "PP": design.pp, "DP": design.dp}
+
+
+def _shared_columns(design: DataflowDesign) -> dict[str, FloatArray]:
+    """Columns in which the designs of a `Setup` must not differ."""
+    return {name: getattr(design, name) for name in ("topology", "overlap", "execution")}
+
+
+def setup_rows(design: DataflowDesign) -> Iterator[IntArray]:
+    """Rows of designs that a `Setup` can hold together; those whose topology does not fit are left out."""
+    roles = network_roles(design)
+    _, group = distinct_rows(roles.astype(np.float64), *_shared_columns(design).values())
+    group = np.broadcast_to(group, roles.shape)
+    for own in range(int(group.max(initial=-1)) + 1):
+        yield np.flatnonzero((group == own) & (roles >= 0))
+
+
+def design_setup(run: DataflowRun) -> Setup:
+    """Designs on a machine as DFModel describes them; (points,) columns.
+
+    Parameters
+    ----------
+    run : DataflowRun
+        Model, machines and designs, (points,), that share `topology`, `overlap`, `execution`, and the
+        parallel groups that need a dimension of the network: what `setup_rows` yields. One
+        design is `run.take([row])`.
+
+    Returns
+    -------
+    setup : Setup
+        All-reduces in two halves. [SI units]
+
+    Raises
+    ------
+    DseError
+        If the designs do not share these, their groups do not fit the topology, or tiles do not divide
+        the sequence.
+
+    Notes
+    -----
+    Every matrix unit is a core. The peak rate is that of the datasheet, `utilization` what the chip
+    sustains of it. SRAM is all on-chip levels together. Bandwidths are those that are reached; a group
+    has the links of the slowest tier that it spans, of the innermost where it is one chip.
+
+    DFModel prices ports of links and of switches. What a tier costs and draws is split between both as
+    in the reference's published set-up, so that topologies differ in price. Units per port are means
+    over the dimensions, weighted by their ports. All else of a chip is the accelerator's, DRAM too.
+    """
+    design, system = run.design, run.system
+    for gap in REFUSED:
+        refused = np.flatnonzero(gap.missing(run))
+        if refused.size:
+            raise DseError(gap.reason(run, int(refused[0])))
+    topology, roles = _shared_network(design)
+    links = group_links(design, system)
+    setup = Setup(
+        topology=topology,
+        roles=roles,
+        overlap=OVERLAPS[int(design.overlap[0])],
+        kernel_by_kernel=bool(design.execution[0] == 0),
+        doubled=True,
+        link_latency=links["TP"].latency,
+        **_dimensions(design, roles, links),
+        **_chip(system),
+        **_training(run),
+    )
+    return _with_prices(setup, system, [links[role] for role in roles])
+
+
+def _dimensions(design: DataflowDesign, roles: Sequence[str], links: Mapping[str, LinkTier]) -> dict[str, Any]:
+    """Sizes of the network's dimensions, and bandwidths of their links."""
+    degrees, axes = _degrees(design), dict(zip(AXES, roles, strict=False))
+    return {
+        "num_chips": design.world_size,
+        **{axis: degrees[role] for axis, role in axes.items()},
+        **{f"{axis}_bandwidth": reached_bandwidth(links[role]) for axis, role in axes.items()},
+    }
+
+
+def _chip(system: System) -> dict[str, Any]:
+    """Cores, rates and memories of a chip."""
+    chip, dram = system.chip, system.dram
+    return {
+        "cores": chip.cores * chip.arrays_per_core,
+        "array_width": chip.array_width,
+        "array_height": chip.array_height,
+        "frequency": chip.clock,
+        "utilization": chip.sustained * chip.matrix_efficiency,
+        "sram_bytes": sum((level.capacity for level in system.memory[:-1]), start=np.zeros(())),
+        "dram_bandwidth": dram.bandwidth * dram.efficiency,
+        "dram_bytes": dram.capacity,
+    }
+
+
+def _training(run: DataflowRun) -> dict[str, Any]:
+    """The model, the batch, and how a layer streams."""
+    model, design = run.model, run.design
+    one = np.ones(design.num_points)
+    shape = ("hidden_size", "head_size", "num_attention_heads", "seq_len", "num_layers")
+    return {
+        **{name: getattr(model, name) * one for name in shape},
+        "global_batch_size": design.global_batch_size,
+        "micro_batch_size": design.micro_batch_size,
+        "tile_size": design.tile_size,
+        "element_bytes": run.precision.element_bytes * one,
+    }
+
+
+def _shared_network(design: DataflowDesign) -> tuple[str, tuple[str, ...]]:
+    """Topology and roles of designs that share them."""
+    places = network_roles(design)
+    topology = _TOPOLOGIES[int(design.topology[0])]
+    for name, values in (*_shared_columns(design).items(), ("groups", places)):
+        if np.any(values != values[0]):
+            raise DseError(f"designs differ in {name}; make a set-up of those that are alike")
+    return topology, ROLES[len(TOPOLOGIES[topology])][int(places[0])]
+
+
+def group_links(design: DataflowDesign, system: System) -> dict[str, LinkTier]:
+    """Parallel group -> the links that join it; groups lie as for collectives: tp, then dp, then pp."""
+    ranks = design.ranks
+    return {axis.upper(): slowest_tier(ranks.group(axis), system.network) for axis in ranks.sizes}
+
+
+def slowest_tier(group: Group, network: Sequence[LinkTier]) -> LinkTier:
+    """Tier of least bandwidth that a group spans, (points,); the innermost for a group of one. [SI units]
+
+    `network` has the tiers from the inside out.
+    """
+    subgroups = subgroups_per_tier(group, network)
+    reached = [
+        np.where(inner > outer, reached_bandwidth(tier), np.inf)
+        for tier, inner, outer in zip(network, subgroups[:-1], subgroups[1:], strict=True)
+    ]
+    slowest = np.argmin(reached, axis=0)
+    tables = [tier.columns() for tier in network]
+    columns = {name: np.choose(slowest, [table[name] for table in tables]) for name in tables[0]}
+    return LinkTier(name="slowest", **columns)
+
+
+def reached_bandwidth(tier: LinkTier) -> FloatArray:
+    """What large collectives reach over a chip's links. [B/s]"""
+    return tier.rate
+
+
+def _with_prices(setup: Setup, system: System, links: Sequence[LinkTier]) -> Setup:
+    """The set-up with prices and powers from those of the machine."""
+    ports = port_bandwidths(setup)  # of links, of switches
+    overhead = system.host.power_overhead
+    prices = [tier.price / tier.efficiency for tier in links]
+    powers = [tier.energy / tier.efficiency * overhead for tier in links]
+    tiers_price = sum(tier.carried * tier.price for tier in system.network)
+    tiers_power = sum(tier.carried * tier.energy for tier in system.network)
+    drawn: dict[str, Any] = {
+        f"{axis}_link_power": LINK_POWER_SHARE * power for axis, power in zip(AXES, powers, strict=False)
+    }
+    return replace(
+        setup,
+        accelerator_price=chip_price(system) - tiers_price,
+        accelerator_power=chip_power(system) - tiers_power * overhead,
+        link_price=LINK_PRICE_SHARE * _mean(prices, ports[0]),
+        switch_price=(1 - LINK_PRICE_SHARE) * _mean(prices, ports[1]),
+        switch_power=(1 - LINK_POWER_SHARE) * _mean(powers, ports[1]),
+        **drawn,
+    )
+
+
+def _mean(values: Sequence[FloatArray], weights: Sequence[FloatArray]) -> FloatArray:
+    """Mean over dimensions; 0 where nothing weighs."""
+    whole = sum(weights[1:], start=weights[0])
+    weighed = sum((v * w for v, w in zip(values, weights, strict=True)), start=np.zeros(()))
+    return np.divide(weighed, whole, out=np.zeros_like(whole), where=whole > 0)

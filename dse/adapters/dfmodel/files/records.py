@@ -1,0 +1,376 @@
+"""Messages -> graphs and set-ups, once everything in them holds together."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from math import inf, prod
+from typing import Any, Final
+
+import numpy as np
+
+from costmodel.columns import LARGEST, FloatArray, IntArray
+from costmodel.errors import DseError, suggestion
+from dse.adapters.dfmodel.files.setup_files import Message
+from dse.adapters.dfmodel.graph import SHARDINGS, DfmodelGraph, K
+from dse.adapters.dfmodel.setup import AXES, ROLES, TOPOLOGIES, Setup
+
+#: Sizes of tensors are float32. [-]
+_ROUNDING: Final = 1e-6
+#: Execution style whose kernels run in groups. [code]
+DATAFLOW: Final = 1
+#: Fields of the workload, and of the machine, without which there is nothing to price.
+_WORKLOAD: Final = ("hidden_dim", "seq_len", "num_layer", "global_batch_size")
+_MACHINE: Final = ("core", "systolic_width", "systolic_height", "freq")
+
+
+def mistakes(message: Message) -> list[str]:
+    """One line for each thing that does not hold together."""
+    run = message.DESCRIPTOR.fields_by_number[4].name
+    block = getattr(message, run)
+    if not (message.HasField("system") or message.HasField(run)):
+        return [f"a graph alone, without system and {run}; whole set-ups are priced"]
+    return [
+        *_workload_mistakes(block, run),
+        *_system_mistakes(message.system, block.llm),
+        *_kernel_mistakes(message, block.word),
+        *_connection_mistakes(message),
+        *_group_mistakes(message, block),
+    ]
+
+
+def _workload_mistakes(block: Message, run: str) -> Iterator[str]:
+    if not block.HasField("llm"):
+        yield f"{run}: no llm block; language models are the workloads that are priced"
+        return
+    yield from (
+        f"{run}.llm.{name}: {getattr(block.llm, name)}; expected 1 or more"
+        for name in _WORKLOAD
+        if getattr(block.llm, name) < 1
+    )
+    if block.llm.num_layer_in_graph > 1:
+        yield f"{run}.llm.num_layer_in_graph: {block.llm.num_layer_in_graph}; graphs of one layer are priced"
+    if block.llm.tile_size < 0:
+        yield f"{run}.llm.tile_size: {block.llm.tile_size}; expected tokens, or 0 where it is open"
+    if block.num_config < 0:
+        yield f"{run}.num_config: {block.num_config}; expected the most groups of kernels, 0 or more"
+    if block.word < 1:
+        yield f"{run}.word: {block.word}; expected the bytes of an element, such as 2"
+    if not 0 <= block.compute_util <= 1:
+        yield f"{run}.compute_util: {block.compute_util:g}; expected 0 to 1"
+
+
+def _system_mistakes(system: Message, llm: Message) -> Iterator[str]:
+    for name in _MACHINE:
+        if not 0 < getattr(system.accelerator, name) < inf:
+            yield f"system.accelerator.{name}: {getattr(system.accelerator, name):g}; expected more than 0"
+    if not 0 < system.memory.dram_bw < inf:
+        yield f"system.memory.dram_bw: {system.memory.dram_bw:g}; expected more than 0"
+    if system.accelerator.pmu:
+        yield f"system.accelerator.pmu: {system.accelerator.pmu}; not priced yet, leave it out"
+    yield from _capacity_mistakes(system)
+    yield from _network_mistakes(system, llm)
+
+
+def _network_mistakes(system: Message, llm: Message) -> Iterator[str]:
+    topology = system.WhichOneof("topology_variant")
+    if topology is None:
+        yield f"system: no topology; expected one of {', '.join(TOPOLOGIES)}"
+        return
+    network = getattr(system, topology)
+    axes = AXES[: len(TOPOLOGIES[topology])]
+    if system.HBD and len(axes) < len(AXES):
+        yield f"system.HBD: {system.HBD}; only networks of three dimensions have domains"
+    if not 1 <= system.num_chip <= LARGEST:
+        yield f"system.num_chip: {system.num_chip}; expected 1 to {LARGEST:g}"
+    sizes = [getattr(network, axis) for axis in axes]
+    given = [size for size in sizes if size]
+    if min(sizes) < 0 or (system.num_chip % prod(given) if 0 in sizes else prod(sizes) != system.num_chip):
+        shape = " x ".join(map(str, sizes))
+        yield f"system.{topology}: {shape} is not num_chip, {system.num_chip}; give other sizes, 0 where open"
+    for axis in axes:
+        if not 0 < getattr(network, f"link_bw_{axis}") < inf:
+            yield f"system.{topology}.link_bw_{axis}: expected more than 0"
+    roles = tuple(getattr(network, f"par_{axis}") for axis in axes)
+    if roles not in ROLES[len(axes)]:
+        known = " or ".join(", ".join(legal) for legal in ROLES[len(axes)])
+        yield f"system.{topology}: par {', '.join(map(repr, roles))}; expected {known}"
+    elif (replicas := dict(zip(roles, sizes, strict=True)).get("DP", 1)) > 0:
+        per_step = (llm.micro_batch_size or 1) * replicas
+        if llm.global_batch_size % per_step:
+            yield (
+                f"llm.global_batch_size: {llm.global_batch_size} is not a whole number of micro-batches on "
+                f"{replicas} replicas; choose a multiple of {per_step}"
+            )
+
+
+def _capacity_mistakes(system: Message) -> Iterator[str]:
+    memory, second = system.memory, "system.memory.second_dram_"
+    for where, value in (
+        ("accelerator.sram_cap", system.accelerator.sram_cap),
+        ("memory.dram_cap", memory.dram_cap),
+        ("memory.second_dram_bw", memory.second_dram_bw),
+        ("memory.second_dram_cap", memory.second_dram_cap),
+    ):
+        if not value >= 0:
+            yield f"system.{where}: {value:g}; expected 0 or more"
+    if bool(memory.second_dram_bw) != bool(memory.second_dram_cap):
+        yield f"{second}bw, {second}cap: one without the other; a second tier has both"
+    elif memory.second_dram_cap and not memory.dram_cap:
+        yield f"{second}cap: {memory.second_dram_cap:g} beside a dram_cap without limit; give both"
+    if memory.second_dram_bw > memory.dram_bw:
+        yield f"{second}bw: {memory.second_dram_bw:g} is above dram_bw; the first tier is the faster one"
+
+
+def _kernel_mistakes(message: Message, word: int) -> Iterator[str]:
+    kernels = message.dataflow_graph.kernels
+    if not kernels:
+        yield "dataflow_graph: no kernels; a graph has at least one"
+    for name, count in Counter(kernel.id for kernel in kernels).items():
+        if count > 1:
+            yield f"dataflow_graph: {count} kernels have id {name}; each needs its own"
+    for kernel in kernels:
+        where = f"kernel {kernel.name!r} (id {kernel.id})"
+        kind = kernel.WhichOneof("variant")
+        if kind is None or not (kernel.type and kernel.fwd_bwd):
+            yield f"{where}: no dimensions, type or direction; each kernel has a block with them"
+            continue
+        part = getattr(kernel, kind)
+        if (kernel.type == 1) != kind.startswith("gemm"):
+            yield f"{where}: type and {kind} contradict each other; a gemm is SYSTOLIC, the others SIMD"
+        if part.sharding not in _shardings(kind):
+            yield f"{where}: sharding {part.sharding}; the kernel has no such dimension"
+        if part.communication_type_2 or part.communication_size_2:
+            yield f"{where}: a second collective of a kernel is not priced yet; leave out communication_..._2"
+        dims = [part.outer, part.M, part.N, *([part.K] if kind.startswith("gemm") else [])]
+        if min(dims) < 1 or part.tiling not in SHARDINGS:
+            yield f"{where}: dimensions {' x '.join(map(str, dims))} and a tiling; expected 1 or more"
+            continue
+        stated = [("output_tensor_size", part.outer * part.M * part.N * word)]
+        if kind == "gemm_input1_weight":
+            stated.append(("weight_tensor_size", part.outer * part.M * part.K * word))
+        for field, expected in stated:
+            if not abs(getattr(part, field) - expected) <= _ROUNDING * expected:
+                found = getattr(part, field)
+                yield f"{where}: {field} {found:,.0f} contradicts its dimensions; expected {expected:,.0f}"
+
+
+def _shardings(kind: str) -> set[int]:
+    """Codes of the shardings that a kind of kernel may have; 0 where it is open."""
+    return {0, *SHARDINGS} - (set() if kind.startswith("gemm") else {K})
+
+
+def _connection_mistakes(message: Message) -> Iterator[str]:
+    kernels = {kernel.id: kernel for kernel in message.dataflow_graph.kernels}
+    for place, edge in enumerate(message.dataflow_graph.connections, start=1):
+        where = f"connection {edge.id or place}"
+        for field, name in (("startIdx", edge.startName), ("endIdx", edge.endName)):
+            number = getattr(edge, field)
+            if number not in kernels:
+                yield f"{where}: {field} {number}: no such kernel; ids are those of kernels"
+            elif name and name != kernels[number].name:
+                own = kernels[number].name
+                yield f"{where}: {field} {number} is {own!r}, not {name!r}{suggestion(name, [own])}"
+        start = kernels.get(edge.startIdx)
+        kind = None if start is None else start.WhichOneof("variant")
+        if start is not None and kind is not None and edge.tensor_size:
+            expected = getattr(start, kind).output_tensor_size
+            if not abs(edge.tensor_size - expected) <= _ROUNDING * expected:
+                yield (
+                    f"{where}: tensor_size {edge.tensor_size:,.0f} contradicts what {start.name!r} produces; "
+                    f"expected {expected:,.0f}"
+                )
+
+
+def _group_mistakes(message: Message, block: Message) -> Iterator[str]:
+    """What does not hold of the groups that a file gives its kernels, where it fuses them."""
+    kernels = {kernel.id: kernel for kernel in message.dataflow_graph.kernels}
+    if block.execution_style != DATAFLOW or block.num_config in (0, len(kernels)):
+        return
+    for kernel in kernels.values():
+        if not -1 <= kernel.config < block.num_config:
+            yield (
+                f"kernel {kernel.name!r} (id {kernel.id}): config {kernel.config}; expected a group below "
+                f"num_config, {block.num_config}, or -1 where it is open"
+            )
+    for place, edge in enumerate(message.dataflow_graph.connections, start=1):
+        start, end = (kernels.get(number) for number in (edge.startIdx, edge.endIdx))
+        if start is not None and end is not None and -1 < end.config < start.config:
+            yield (
+                f"connection {edge.id or place}: leads from {start.name!r} in config {start.config} back to "
+                f"{end.name!r} in config {end.config}; groups run in order"
+            )
+
+
+GIGA: Final = 1e9
+
+#: Column of a set-up -> where a message has it, and the factor to SI units.
+FIELDS: Final = {
+    "num_chips": ("system.num_chip", 1),
+    "cores": ("system.accelerator.core", 1),
+    "array_width": ("system.accelerator.systolic_width", 1),
+    "array_height": ("system.accelerator.systolic_height", 1),
+    "frequency": ("system.accelerator.freq", GIGA),
+    "sram_bytes": ("system.accelerator.sram_cap", 1),
+    "link_latency": ("system.accelerator.link_latency", 1 / GIGA),
+    "dram_bandwidth": ("system.memory.dram_bw", GIGA),
+    "dram_bytes": ("system.memory.dram_cap", 1),
+    "second_dram_bandwidth": ("system.memory.second_dram_bw", GIGA),
+    "second_dram_bytes": ("system.memory.second_dram_cap", 1),
+    "domain_size": ("system.HBD", 1),
+    "link_price": ("cost.link_unit_price", 1 / GIGA),
+    "switch_price": ("cost.switch_unit_price", 1 / GIGA),
+    "dram_price": ("cost.dram_unit_price", 1 / GIGA),
+    "accelerator_price": ("cost.accelerator_price", 1),
+    "x_link_power": ("cost.link_unit_power_x", 1 / GIGA),
+    "y_link_power": ("cost.link_unit_power_y", 1 / GIGA),
+    "z_link_power": ("cost.link_unit_power_z", 1 / GIGA),
+    "switch_power": ("cost.switch_unit_power", 1 / GIGA),
+    "dram_power": ("cost.dram_unit_power", 1 / GIGA),
+    "accelerator_power": ("cost.accelerator_power", 1),
+    "hidden_size": ("run.llm.hidden_dim", 1),
+    "head_size": ("run.llm.head_dim", 1),
+    "num_attention_heads": ("run.llm.num_head", 1),
+    "seq_len": ("run.llm.seq_len", 1),
+    "num_layers": ("run.llm.num_layer", 1),
+    "global_batch_size": ("run.llm.global_batch_size", 1),
+    "micro_batch_size": ("run.llm.micro_batch_size", 1),
+    "tile_size": ("run.llm.tile_size", 1),
+    "element_bytes": ("run.word", 1),
+    "utilization": ("run.compute_util", 1),
+}
+#: Columns that are 1 where a file says nothing.
+_ONE: Final = ("micro_batch_size", "tile_size")
+#: Overlap of the third generation, by its codes.
+OVERLAPS: Final = ("none", "perfect", "none", "compute_memory")
+
+
+@dataclass(frozen=True, slots=True)
+class SetupFile:
+    """Graph, set-up, sharding and groups of a file, ready to be evaluated."""
+
+    graph: DfmodelGraph
+    setup: Setup
+    sharding: IntArray | None  #: (kernels,); None where the file leaves some kernel open
+    pins: IntArray  #: group that the file gives each kernel, -1 where it is open; (kernels,)
+    most_groups: int  #: that kernels may be put into; 0 where each kernel runs alone
+    tiles_open: bool  #: the file states no size of a tile; `setup` has one token then
+
+    @property
+    def groups(self) -> IntArray | None:
+        """Group of each kernel, without gaps; None where each runs alone, or some are open. (kernels,)"""
+        if self.most_groups == 0 or self.pins.min() < 0:
+            return None
+        return np.unique(self.pins, return_inverse=True)[1]
+
+
+def run_block(message: Message) -> Message:
+    """The block on how to run: `miscellany` of the first generation, `execution` later."""
+    return message.miscellany if "miscellany" in message.DESCRIPTOR.fields_by_name else message.execution
+
+
+def block(message: Message, path: str) -> tuple[Message, str]:
+    """The block that holds a field of `FIELDS`, and the field's own name."""
+    first, *inner, name = path.split(".")
+    found = run_block(message) if first == "run" else getattr(message, first)
+    for step in inner:
+        found = getattr(found, step)
+    return found, name
+
+
+def network_block(message: Message) -> tuple[str, Message]:
+    """Topology, and the block with its dimensions."""
+    topology = message.system.WhichOneof("topology_variant")
+    return topology, getattr(message.system, topology)
+
+
+def variant(kernel: Message) -> Message:
+    """The block with a kernel's dimensions."""
+    return getattr(kernel, kernel.WhichOneof("variant"))
+
+
+def setup_file(message: Message, where: str) -> SetupFile:
+    """Graph, set-up, sharding and groups of a set-up.
+
+    Raises `DseError` with one line for each thing that does not hold together.
+    """
+    found = mistakes(message)
+    if found:
+        raise DseError("\n".join(f"{where}: {mistake}" for mistake in found))
+    graph = _graph(message.dataflow_graph)
+    try:
+        graph.levels()
+    except DseError as error:
+        raise DseError(f"{where}: {error}") from error
+    kernels = message.dataflow_graph.kernels
+    sharding = np.array([variant(kernel).sharding for kernel in kernels])
+    run = run_block(message)
+    fused = run.execution_style == DATAFLOW
+    alone = run.num_config in (0, len(kernels))  # then the reference runs each kernel alone
+    return SetupFile(
+        graph=graph,
+        setup=_setup(message),
+        sharding=sharding if sharding.all() else None,
+        pins=np.array([kernel.config for kernel in kernels]),
+        most_groups=run.num_config if fused and not alone else 0,
+        tiles_open=run.llm.tile_size == 0,
+    )
+
+
+def _graph(message: Message) -> DfmodelGraph:
+    kernels = message.kernels
+    parts = [variant(kernel) for kernel in kernels]
+    kinds = np.array([kernel.WhichOneof("variant") for kernel in kernels])
+    place = {kernel.id: at for at, kernel in enumerate(kernels)}
+    edges = message.connections
+    return DfmodelGraph(
+        names=tuple(kernel.name for kernel in kernels),
+        backward=np.array([kernel.fwd_bwd == 2 for kernel in kernels]),
+        systolic=np.array([kernel.type == 1 for kernel in kernels]),
+        weighted=kinds == "gemm_input1_weight",
+        tiling=np.array([part.tiling for part in parts]),
+        outer=_numbers(parts, "outer"),
+        m=_numbers(parts, "M"),
+        k=_numbers(parts, "K", otherwise=1),
+        n=_numbers(parts, "N"),
+        first_bytes=_numbers(parts, "input_tensor_size", "input_tensor_1_size"),
+        second_bytes=_numbers(parts, "weight_tensor_size", "input_tensor_2_size"),
+        output_bytes=_numbers(parts, "output_tensor_size"),
+        start=np.array([place[edge.startIdx] for edge in edges], dtype=np.int64),
+        end=np.array([place[edge.endIdx] for edge in edges], dtype=np.int64),
+        repeats=np.maximum(_numbers(parts, "num_input"), 1),
+        memory_bytes=_numbers(parts, "memory_size"),
+        streamed=np.array([part.skip_weight for part in parts], dtype=bool),
+        zero_out=np.array([edge.zero_out for edge in edges], dtype=bool),
+    )
+
+
+def _numbers(parts: Sequence[Any], *names: str, otherwise: float = 0) -> FloatArray:
+    """The first of the named fields that each kernel has."""
+    return np.array(
+        [next((float(getattr(p, n)) for n in names if hasattr(p, n)), otherwise) for p in parts], dtype=np.float64
+    )
+
+
+def _setup(message: Message) -> Setup:
+    columns = {}
+    for name, (path, factor) in FIELDS.items():
+        found, field = block(message, path)
+        value = float(getattr(found, field))
+        columns[name] = 1.0 if value == 0 and name in _ONE else value * factor
+    topology, network = network_block(message)
+    axes = AXES[: len(TOPOLOGIES[topology])]
+    for axis in axes:
+        columns[axis] = float(getattr(network, axis))
+        columns[f"{axis}_bandwidth"] = getattr(network, f"link_bw_{axis}") * GIGA
+    run = run_block(message)
+    newest = hasattr(run, "overlap")
+    return Setup.of(
+        topology=topology,
+        roles=tuple(getattr(network, f"par_{axis}") for axis in axes),
+        kernel_by_kernel=run.execution_style != DATAFLOW,
+        overlap=OVERLAPS[run.overlap if newest else run.perfect_overlap],
+        doubled=newest and run.separate_rs_ag_for_ar,
+        **{name: [value] for name, value in columns.items()},
+    )

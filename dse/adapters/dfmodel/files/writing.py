@@ -1,0 +1,191 @@
+"""Graphs and set-ups -> messages, sharding, tiling and communication filled in."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from costmodel.columns import IntArray
+from dse.adapters.dfmodel.evaluation import Shards, shards
+from dse.adapters.dfmodel.files.records import DATAFLOW, FIELDS, OVERLAPS, block, run_block
+from dse.adapters.dfmodel.files.setup_files import ROOTS, Message, empty_setup
+from dse.adapters.dfmodel.graph import NONE, NOTHING, DfmodelGraph, K, N, Traffic
+from dse.adapters.dfmodel.setup import AXES, Setup
+
+KERNEL_BY_KERNEL: Final = 2
+
+
+@dataclass(frozen=True, slots=True)
+class ZeroMarks:
+    """Kernels and connections, by their numbers, whose communication size is a negative zero.
+
+    The reference's solver leaves them where it rounds to nothing. They mean nothing, and follow from
+    nothing that the cost model knows: with them a file is written byte for byte as the reference's.
+    """
+
+    kernels: tuple[int, ...] = ()
+    connections: tuple[int, ...] = ()
+
+
+#: The marks of the published graphs of a model with a trillion parameters.
+GPT_1T_MARKS: Final = ZeroMarks(kernels=(14,), connections=(1, 12, 13, 14, 15, 17, 19, 24, 26, 27, 49))
+
+
+def setup_message(
+    graph: DfmodelGraph,
+    setup: Setup,
+    sharding: IntArray,
+    *,
+    generation: str = "gen1",
+    groups: IntArray | None = None,
+    marks: ZeroMarks = ZeroMarks(),
+    solver: tuple[int, float, int] | None = None,
+    tiles_open: bool = False,
+) -> Message:
+    """A set-up of one design, as the reference writes it.
+
+    `sharding` is the dimension that each kernel is split by, (kernels,) [code]; `generation` decides the names of
+    blocks; `groups` is the fused group of each kernel, by default each kernel alone [-]; `marks` are the places of
+    negative zeros; `solver` has limits for the reference's solver: threads, gap [-], seconds. With `tiles_open`, the
+    file leaves the size of a tile open.
+
+    Notes
+    -----
+    Tiles of one token are left out, as published files leave them out, where no other size is faster.
+    """
+    message = empty_setup(ROOTS[generation])
+    traffic, part = Traffic.of(graph, sharding), shards(graph, setup, sharding)
+    _fill_graph(message.dataflow_graph, graph, sharding, traffic, part, groups, marks)
+    _fill_setup(message, setup, generation)
+    if not (tiles_open or _one_token_is_fastest(graph, setup, sharding)):
+        run_block(message).llm.tile_size = round(float(setup.tile_size.flat[0]))
+    if groups is not None:
+        run_block(message).num_config = int(groups.max()) + 1
+    if solver is not None:
+        message.gurobi.thread, message.gurobi.gap, message.gurobi.time = solver
+    return message
+
+
+def graph_message(graph: DfmodelGraph, traffic: Traffic) -> Message:
+    """A graph of what one chip runs, dimensions (kernels,); nothing in it is split further.
+
+    `traffic` moves between chips.
+    """
+    message = empty_setup(ROOTS["gen1"])
+    m, k, n, output = (a[np.newaxis] for a in (graph.outer * graph.m, graph.k, graph.n, graph.output_bytes))
+    whole = Shards(m=m, k=k, n=n, output_bytes=output)
+    _fill_graph(message.dataflow_graph, graph, np.full(len(graph), NONE), traffic, whole, None, ZeroMarks())
+    return message
+
+
+def _fill_graph(
+    block: Message,
+    graph: DfmodelGraph,
+    sharding: IntArray,
+    traffic: Traffic,
+    part: Shards,
+    groups: IntArray | None,
+    marks: ZeroMarks,
+) -> None:
+    """Kernels and connections, with what their sharding says."""
+    member = np.arange(len(graph)) if groups is None else groups
+    levels = graph.levels()
+    for place in range(len(graph)):
+        kernel = block.kernels.add()
+        _fill_kernel(kernel, graph, place)
+        kernel.topological_number, kernel.config = int(levels[place]), int(member[place])
+        own = getattr(kernel, kernel.WhichOneof("variant"))
+        own.sharding = int(sharding[place])
+        own.shard_outer_M, own.shard_N = int(part.m[0, place]), int(part.n[0, place])
+        if graph.systolic[place]:
+            own.shard_K = int(part.k[0, place])
+        moved, size = int(traffic.of_kernels[place]), float(traffic.kernel_bytes[place])
+        _state_traffic(own, moved, size, place + 1 in marks.kernels)
+    _fill_connections(block.connections, graph, levels, traffic, part, marks)
+
+
+def _state_traffic(block: Message, moved: int, size: float, marked: bool) -> None:
+    """What moves, and how much of it; a negative zero where nothing moves and it is marked."""
+    block.communication_type = moved
+    if moved != NOTHING or marked:
+        block.communication_size = size if moved != NOTHING else -0.0
+
+
+def _fill_kernel(kernel: Message, graph: DfmodelGraph, place: int) -> None:
+    """What a kernel is, whatever the sharding."""
+    kernel.name, kernel.id = graph.names[place], place + 1
+    kernel.fwd_bwd = 2 if graph.backward[place] else 1
+    kernel.type = 1 if graph.systolic[place] else 2
+    has_second = bool(graph.systolic[place] or graph.second_bytes[place])
+    second = "weight" if graph.weighted[place] else "input2" if has_second else ""
+    kind = f"{'gemm' if graph.systolic[place] else 'elementwise'}_input1{'_' * bool(second)}{second}"
+    own = getattr(kernel, kind)
+    own.outer, own.M, own.N = (int(getattr(graph, dim)[place]) for dim in ("outer", "m", "n"))
+    if graph.systolic[place]:
+        own.K = int(graph.k[place])
+    first = "input_tensor_1_size" if second == "input2" else "input_tensor_size"
+    setattr(own, first, graph.first_bytes[place])
+    if second:
+        name = "weight_tensor_size" if second == "weight" else "input_tensor_2_size"
+        setattr(own, name, graph.second_bytes[place])
+    own.output_tensor_size = graph.output_bytes[place]
+    own.tiling = int(graph.tiling[place])
+    every = (graph.repeats, graph.memory_bytes, graph.streamed)
+    repeats, stated, streamed = (np.broadcast_to(a, (len(graph),))[place] for a in every)
+    own.num_input = int(repeats) if repeats > 1 else 0
+    own.memory_size, own.skip_weight = stated, bool(streamed)
+
+
+def _fill_connections(
+    connections: Message, graph: DfmodelGraph, levels: IntArray, traffic: Traffic, part: Shards, marks: ZeroMarks
+) -> None:
+    zero_out = np.broadcast_to(graph.zero_out, graph.start.shape)
+    for number, (start, end) in enumerate(zip(graph.start, graph.end, strict=True), start=1):
+        edge = connections.add(startIdx=start + 1, endIdx=end + 1, id=number)
+        edge.startName, edge.endName = graph.names[start], graph.names[end]
+        edge.buffer_depth = int(levels[end] - levels[start] + 1)
+        edge.tensor_size = graph.output_bytes[start]
+        edge.shard_tensor_size = part.output_bytes[0, start]
+        moved, size = int(traffic.of_edges[number - 1]), float(traffic.edge_bytes[number - 1])
+        _state_traffic(edge, moved, size, number in marks.connections)
+        edge.zero_out = bool(zero_out[number - 1])
+
+
+def _fill_setup(message: Message, setup: Setup, generation: str) -> None:
+    for name, (path, factor) in FIELDS.items():
+        found, field = block(message, path)
+        value = float(getattr(setup, name).flat[0]) / factor
+        if value and name != "tile_size":
+            setattr(found, field, value if _is_real(found, field) else round(value))
+    network = getattr(message.system, setup.topology)
+    for axis, role, dimension in zip(AXES, setup.roles, setup.dimensions, strict=False):
+        setattr(network, axis, round(float(dimension.size.flat[0])))
+        setattr(network, f"link_bw_{axis}", float(dimension.bandwidth.flat[0]) / 1e9)
+        setattr(network, f"par_{axis}", role)
+    run = run_block(message)
+    run.execution_style = KERNEL_BY_KERNEL if setup.kernel_by_kernel else DATAFLOW
+    if generation in ("gen1", "gen2a"):
+        run.perfect_overlap = setup.overlap == "perfect"
+    else:
+        run.overlap = 2 if setup.overlap == "none" else OVERLAPS.index(setup.overlap)
+        run.separate_rs_ag_for_ar = setup.doubled
+
+
+def _one_token_is_fastest(graph: DfmodelGraph, setup: Setup, sharding: IntArray) -> bool:
+    """Whether tiles are of one token, and no other size is faster.
+
+    So it is where each kernel runs alone at the given utilization, and has as many tokens in each tile,
+    whatever its size.
+    """
+    single = setup.kernel_by_kernel and setup.tile_size.flat[0] == 1 and setup.utilization.flat[0] > 0
+    tokens = np.select([graph.tiling == K, graph.tiling == N], [graph.k, graph.n], 0.0)
+    ragged = (tokens % setup.seq_len.flat[0] > 0) | ((tokens > 0) & (sharding == graph.tiling))
+    return bool(single and not ragged.any())
+
+
+def _is_real(block: Message, field: str) -> bool:
+    """Whether a field of a message is a float."""
+    descriptor = block.DESCRIPTOR.fields_by_name[field]
+    return bool(descriptor.type == descriptor.TYPE_FLOAT)

@@ -1,0 +1,528 @@
+"""One transformer layer as a graph, of any kind of attention and MLP; forward alone, or backward too.
+
+A kernel is a line: name, outer, m, k (- for vector kernels) and n, by the words of `layer_graph`; then *
+where its second operand is a weight, + where it is a weight that every chip holds whole. An edge line is a
+kernel and those that read what it makes. `{0}`, `{1}`, ... are the kernels that make the row's inputs,
+`{gradient}` for those that make the gradient of its output. Rows that the reference does not know are written
+by their kind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+
+from costmodel.columns import FloatArray, IntArray
+from costmodel.errors import DseError
+from costmodel.training.blocks import ATTENTION, DECODER, STREAM, Block, Layer, kinds_without_word
+from costmodel.training.kernel_kind import Kernel
+from costmodel.training.model import ModelShape
+from dse.adapters.dfmodel.graph import DfmodelGraph, K, N
+
+
+@dataclass(frozen=True, slots=True)
+class PassRows:
+    """Kernels in one pass, and the edges that come with them, both in the file's order."""
+
+    kernels: str = ""
+    edges: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Fragment:
+    """A row of a block in the forward pass, in the backward pass, and in the gradients of its weights."""
+
+    forward: PassRows
+    output: str  #: the kernel that makes its output
+    backward: PassRows = PassRows()
+    gradient: str = ""  #: the kernels that make the gradient of its input; none in graphs that leave it out
+    gradients: PassRows = PassRows()
+
+
+#: Makes the residual stream before the first layer, and its gradient after the last.
+BEFORE: Final = "Add_Prev_Layer 1 H - S"
+LOSS: Final = "Loss_bwd 1 H - S"
+
+
+def norm(name: str, *, backward: bool = True) -> Fragment:
+    """Rows of a normalization."""
+    back = PassRows(f"{name}_bwd 1 H - S", f"{{gradient}} > {name}_bwd") if backward else PassRows()
+    gradient = f"{name}_bwd" if backward else ""
+    return Fragment(PassRows(f"{name} 1 H - S", f"{{0}} > {name}"), name, back, gradient)
+
+
+def product(name: str, reads: str, makes: str) -> Fragment:
+    """A product with a weight, from some features to others."""
+    return Fragment(
+        PassRows(f"{name} 1 {makes} {reads} S *", f"{{0}} > {name}"),
+        name,
+        PassRows(f"{name}_bwd 1 {reads} {makes} S *", f"{{gradient}} > {name}_bwd"),
+        f"{name}_bwd",
+        PassRows(
+            f"{name}_bwd_weight_update 1 {reads} S {makes}",
+            f"{{gradient}} > {name}_bwd_weight_update\n{{0}} > {name}_bwd_weight_update",
+        ),
+    )
+
+
+def activation(name: str) -> Fragment:
+    """An activation function, in a gated MLP of both halves."""
+    back = PassRows(f"{name}_bwd 1 U - S", f"{{gradient}} > {name}_bwd")
+    return Fragment(PassRows(f"{name} 1 F - S", f"{{0}} > {name}"), name, back, f"{name}_bwd")
+
+
+def residual(drop: str, add: str, summands: int = 1) -> Fragment:
+    """A dropout of what products make, and the addition to the residual stream, the last input."""
+    before, sums, edges = "{0}", [], []
+    for place in range(1, summands):
+        sums.append(f"{add}_{place} 1 H - S")
+        edges.append(f"{before} > {add}_{place}\n{{{place}}} > {add}_{place}")
+        before = f"{add}_{place}"
+    edges.append(f"{before} > {drop}\n{drop} > {add}\n{{{summands}}} > {add}")
+    kernels = [*sums, f"{drop} 1 H - S", f"{add} 1 H - S"]
+    back = PassRows(f"{drop}_bwd 1 H - S", f"{{gradient}} > {drop}_bwd")
+    return Fragment(PassRows("\n".join(kernels), "\n".join(edges)), add, back, f"{drop}_bwd")
+
+
+#: Queries, keys and values as products of their own. The gradient of V is not split by heads, and stands
+#: among those of the core, in whose fragment it is.
+QKV: Final = Fragment(
+    PassRows("Q n d H S *\n K g d H S *\n V g d H S *", "{0} > Q K V"),
+    "Q K V",
+    PassRows("Q_bwd n d H S *\n K_bwd g d H S *", "MHA_GEMM_1_bwd1 > Q_bwd\n MHA_GEMM_1_bwd2 > K_bwd"),
+    "Q_bwd K_bwd V_bwd",
+    PassRows(
+        """
+        V_bwd_weight_update 1 H S gd
+        K_bwd_weight_update 1 H S gd
+        Q_bwd_weight_update 1 H S nd
+        """,
+        """
+        MHA_GEMM_2_bwd2 > V_bwd_weight_update
+        {0} > V_bwd_weight_update
+        MHA_GEMM_1_bwd2 > K_bwd_weight_update
+        {0} > K_bwd_weight_update
+        MHA_GEMM_1_bwd1 > Q_bwd_weight_update
+        {0} > Q_bwd_weight_update
+        """,
+    ),
+)
+
+CORE: Final = Fragment(
+    PassRows(
+        """
+        MHA_GEMM_1 n S d S
+        SOFTMAX    n S - S
+        DropOut_1  n S - S
+        MHA_GEMM_2 n d S S
+        """,
+        """
+        Q > MHA_GEMM_1
+        K > MHA_GEMM_1
+        MHA_GEMM_1 > SOFTMAX
+        SOFTMAX > DropOut_1
+        V > MHA_GEMM_2
+        DropOut_1 > MHA_GEMM_2
+        """,
+    ),
+    "MHA_GEMM_2",
+    PassRows(
+        """
+        MHA_GEMM_2_bwd1 n S d S
+        MHA_GEMM_2_bwd2 g d rS S
+        V_bwd           1 H gd S *
+        DropOut_1_bwd   n S - S
+        SOFTMAX_bwd     n S - S
+        MHA_GEMM_1_bwd1 n d S S
+        MHA_GEMM_1_bwd2 g d rS S
+        """,
+        """
+        {gradient} > MHA_GEMM_2_bwd1
+        V > MHA_GEMM_2_bwd1
+        {gradient} > MHA_GEMM_2_bwd2
+        DropOut_1 > MHA_GEMM_2_bwd2
+        MHA_GEMM_2_bwd1 > DropOut_1_bwd
+        MHA_GEMM_2_bwd2 > V_bwd
+        DropOut_1_bwd > SOFTMAX_bwd
+        SOFTMAX_bwd > MHA_GEMM_1_bwd1 MHA_GEMM_1_bwd2
+        K > MHA_GEMM_1_bwd1
+        Q > MHA_GEMM_1_bwd2
+        """,
+    ),
+)
+
+#: What a token's experts make is summed by a product over them (k): split as they are, it ends in an
+#: all-reduce. As a vector kernel it would pass for rows of features, and move nothing.
+EXPERTS: Final = Fragment(
+    PassRows(
+        """
+        Router      1 E H S +
+        Gate        1 E - S
+        Dispatch    E H - C
+        FFN0        E U H C *
+        GeLU        E F - C
+        FFN1        E H F C *
+        Combine     1 H k S
+        """,
+        """
+        {0} > Router
+        Router > Gate
+        {0} > Dispatch
+        Gate > Dispatch
+        Dispatch > FFN0
+        FFN0 > GeLU
+        GeLU > FFN1
+        FFN1 > Combine
+        Gate > Combine
+        """,
+    ),
+    "Combine",
+    PassRows(
+        """
+        Combine_bwd      E H - C
+        FFN1_bwd         E F H C *
+        GeLU_bwd         E U - C
+        FFN0_bwd         E H U C *
+        Dispatch_bwd     1 H k S
+        Combine_bwd_gate 1 k H S
+        Gate_bwd         1 E - S
+        Router_bwd       1 H E S +
+        """,
+        """
+        {gradient} > Combine_bwd
+        Gate > Combine_bwd
+        Combine_bwd > FFN1_bwd
+        FFN1_bwd > GeLU_bwd
+        GeLU_bwd > FFN0_bwd
+        FFN0_bwd > Dispatch_bwd
+        Gate > Dispatch_bwd
+        {gradient} > Combine_bwd_gate
+        FFN1 > Combine_bwd_gate
+        Combine_bwd_gate > Gate_bwd
+        Gate > Gate_bwd
+        Gate_bwd > Router_bwd
+        """,
+    ),
+    "Dispatch_bwd Router_bwd",
+    PassRows(
+        """
+        FFN1_bwd_weight_update   E F C H
+        FFN0_bwd_weight_update   E H C U
+        Router_bwd_weight_update 1 H S E
+        """,
+        """
+        Combine_bwd > FFN1_bwd_weight_update
+        GeLU > FFN1_bwd_weight_update
+        GeLU_bwd > FFN0_bwd_weight_update
+        Dispatch > FFN0_bwd_weight_update
+        Gate_bwd > Router_bwd_weight_update
+        {0} > Router_bwd_weight_update
+        """,
+    ),
+)
+
+#: Row -> how the reference writes it. No kernel stands for the gradient of the first norm.
+FRAGMENTS: Final = {
+    "attention_norm": norm("LayerNorm_1", backward=False),
+    "qkv": QKV,
+    "core": CORE,
+    "projection": product("PROJ_GEMM", "nd", "H"),
+    "attention_residual": residual("DropOut_2", "Add_1"),
+    "mlp_norm": norm("LayerNorm_2"),
+    "mlp_up": product("FFN0", "H", "U"),
+    "activation": activation("GeLU"),
+    "mlp_down": product("FFN1", "F", "H"),
+    "experts": EXPERTS,
+    "mlp_residual": residual("DropOut_3", "Add_2"),
+}
+
+#: Features of the native model by the words of the graph.
+WORDS: Final = {"hidden": "H", "attention": "nd", "up": "U", "ffn": "F"}
+
+
+def fragment(kernel: Kernel) -> Fragment:
+    """How a row of a block is written."""
+    if kernel.name in FRAGMENTS:
+        return FRAGMENTS[kernel.name]
+    if kernel.splits_weight:
+        return product(kernel.name, WORDS[kernel.reads], WORDS[kernel.makes])
+    if kernel.kind.name == "residual":
+        return residual(f"{kernel.name}_dropout", kernel.name, len(kernel.inputs) - 1)
+    return {"norm": norm, "activation": activation}[kernel.kind.name](kernel.name)
+
+
+#: A layer whose MLP is a mixture of experts, of which each token passes some.
+EXPERT_LAYER: Final = Layer(
+    (
+        ATTENTION,
+        Block(
+            "experts",
+            """
+            mlp_norm      norm      hidden  < stream
+            experts       experts   hidden  < mlp_norm
+            mlp_residual  residual  hidden  < experts stream
+            """,
+        ),
+    )
+)
+
+
+Words = Mapping[str, FloatArray]
+
+#: Marks of the second operand: a weight, and a weight that every chip holds whole.
+_WEIGHT: Final = "*"
+_WHOLE_WEIGHT: Final = "+"
+_DROPOUT: Final = "DropOut"
+
+#: Most kernels whose outputs another reads: gradients of more are summed before.
+MOST_INPUTS: Final = 2
+
+
+def model_graph(model: ModelShape, *, backward: bool = True, element_bytes: float = 2.0) -> DfmodelGraph:
+    """The graph of one layer of a model whose layers are all alike, one sequence at a time.
+
+    Rotary positions are left out, as the reference has no kernel for them. With `backward`, it has the kernels of the
+    backward pass. `element_bytes` is the size of an element. [B] Raises `DseError` if the model has layers of several
+    kinds, or kernels that the graph has not.
+    """
+    if len(model.kinds) > 1:
+        raise DseError(f"model {model.name}: has layers of several kinds; DFModel's graph is of one layer")
+    if beyond := kinds_without_word(model.kinds, "dfmodel"):
+        raise DseError(f"model {model.name}: has {', '.join(beyond)}; DFModel's graph has no such kernels")
+    return layer_graph(
+        model.hidden_size,
+        model.num_attention_heads,
+        model.seq_len,
+        num_query_groups=model.num_query_groups,
+        head_size=model.head_size,
+        ffn_hidden_size=model.ffn_hidden_size,
+        gated_mlp=model.gated_mlp,
+        dropout=model.dropout,
+        backward=backward,
+        element_bytes=element_bytes,
+        layer=next(iter(model.kinds)),
+    )
+
+
+def layer_graph(
+    hidden_size: FloatArray | float,
+    num_attention_heads: FloatArray | float,
+    seq_len: FloatArray | float,
+    *,
+    num_query_groups: FloatArray | float | None = None,
+    head_size: FloatArray | float | None = None,
+    ffn_hidden_size: FloatArray | float | None = None,
+    gated_mlp: bool = False,
+    num_experts: FloatArray | float | None = None,
+    top_k: FloatArray | float = 1.0,
+    dropout: bool = True,
+    backward: bool = True,
+    element_bytes: FloatArray | float = 2.0,
+    layer: Layer | None = None,
+) -> DfmodelGraph:
+    """The graph of one layer, for one design or for many at once; by default that of GPT.
+
+    Parameters
+    ----------
+    hidden_size, num_attention_heads, seq_len : float or (points,) array
+        Shape of the layer. [-]
+    num_query_groups : float or (points,) array, optional
+        Heads of keys and values; by default one for each head. [-]
+    head_size, ffn_hidden_size : float or (points,) array, optional
+        By default the hidden size over the heads, and four times the hidden size. [-]
+    gated_mlp : bool
+        The first product of the MLP makes a gate as well, in one matrix of twice the width.
+    num_experts : float or (points,) array, optional
+        MLPs of which each token passes some; without it there is one, and no router. [-]
+    top_k : float or (points,) array
+        Experts of a token; tokens spread evenly. [-]
+    dropout : bool
+        With kernels that drop.
+    backward : bool
+        With the kernels of the backward pass, as in training.
+    element_bytes : float or (points,) array
+        Size of one element. [B]
+    layer : Layer, optional
+        What the layer consists of; by default attention and an MLP, or experts.
+
+    Raises
+    ------
+    DseError
+        If heads, groups or experts do not divide what they share out.
+
+    Notes
+    -----
+    No kernel stands for the gradient of the first norm or of the residual additions, and the gradient
+    of V is not split by heads: the graph of the reference, kernel by kernel, where the layer is GPT's.
+    A group's heads are summed in the products that give the gradients of its keys and values.
+    """
+    given = {
+        "H": hidden_size,
+        "n": num_attention_heads,
+        "S": seq_len,
+        "g": num_attention_heads if num_query_groups is None else num_query_groups,
+        "d": _head_size(hidden_size, num_attention_heads) if head_size is None else head_size,
+        "F": 4 * np.asarray(hidden_size) if ffn_hidden_size is None else ffn_hidden_size,
+        "E": 1 if num_experts is None else num_experts,
+        "k": top_k,
+    }
+    words = _words({name: np.asarray(value, dtype=np.float64) for name, value in given.items()}, gated_mlp)
+    rows, edges = _written(layer or (DECODER if num_experts is None else EXPERT_LAYER), backward)
+    if not dropout:
+        rows, edges = _without_dropout(rows, edges)
+    graph = _graph(rows, edges, words, np.asarray(element_bytes, dtype=np.float64))
+    if gated_mlp:
+        graph = replace(graph, names=tuple(name.replace("GeLU", "SwiGLU") for name in graph.names))
+    return graph
+
+
+def _written(layer: Layer, backward: bool) -> tuple[list[list[str]], list[tuple[str, str]]]:
+    """Kernel lines and edges of a layer, in the order of the reference's files.
+
+    The backward pass goes through the rows in reverse, along the way of the products: the additions to the
+    residual stream have no gradient of their own. Weights get their gradients last.
+    """
+    made = _inputs_of(layer)
+    forward, back, gradients = [PassRows(BEFORE)], [PassRows(LOSS)], []
+    for block in layer.blocks:
+        forward += [_filled(fragment(k).forward, made[block.name, k.name], []) for k in block.kernels]
+    from_stream = LOSS.split()[0]
+    for block in reversed(layer.blocks):
+        makers = {block.kernels[-1].name: from_stream}  # of the gradient of each row's output
+        for kernel in reversed(block.kernels):
+            own, inputs = fragment(kernel), made[block.name, kernel.name]
+            given = makers[kernel.name].split()
+            if own.backward.kernels:
+                sums, given = _summed(given, f"{kernel.name}_bwd_sum")
+                back += [*sums, _filled(own.backward, inputs, given)]
+            gradients.append(_filled(own.gradients, inputs, given))
+            for name in kernel.inputs:
+                if kernel.kind.name != "residual" or name != STREAM:
+                    makers[name] = f"{own.gradient} {makers.get(name, '')}".strip()
+        from_stream = makers[STREAM]
+    parts = [*forward, *back, *gradients] if backward else forward
+    rows = [line.split() for part in parts for line in part.kernels.splitlines() if line.strip()]
+    return rows, [edge for part in parts for edge in _edges(part)]
+
+
+def _inputs_of(layer: Layer) -> dict[tuple[str, str], list[str]]:
+    """Block and row -> the kernels of the graph that make its inputs, in the order of the row."""
+    found, stream = {}, BEFORE.split()[0]
+    for block in layer.blocks:
+        outputs = {STREAM: stream}
+        for kernel in block.kernels:
+            found[block.name, kernel.name] = [outputs[name] for name in kernel.inputs]
+            outputs[kernel.name] = fragment(kernel).output
+        stream = outputs[block.kernels[-1].name]
+    return found
+
+
+def _summed(makers: list[str], name: str) -> tuple[list[PassRows], list[str]]:
+    """Kernels that sum what others make until a kernel can read it, and who makes it then."""
+    sums = []
+    while len(makers) > MOST_INPUTS:
+        own = f"{name}_{len(makers)}"
+        sums.append(PassRows(f"{own} 1 H - S", "\n".join(f"{maker} > {own}" for maker in makers[:2])))
+        makers = [own, *makers[2:]]
+    return sums, makers
+
+
+def _filled(part: PassRows, inputs: Sequence[str], gradient: Sequence[str]) -> PassRows:
+    """A part with the kernels around it in their places: a line for each that makes the gradient."""
+    lines = [
+        line.replace("{gradient}", name).format(*inputs)
+        for line in part.edges.splitlines()
+        for name in (gradient if "{gradient}" in line else [""])
+    ]
+    return PassRows(part.kernels, "\n".join(lines))
+
+
+def _edges(part: PassRows) -> Iterator[tuple[str, str]]:
+    """Producer and consumer of each edge."""
+    for line in part.edges.splitlines():
+        producer, _, consumers = line.partition(">")
+        yield from ((producer.strip(), consumer) for consumer in consumers.split())
+
+
+def _without_dropout(
+    rows: Sequence[list[str]], edges: Sequence[tuple[str, str]]
+) -> tuple[list[list[str]], list[tuple[str, str]]]:
+    """Kernels and edges where what a dropout would read passes it by."""
+    before = {end: start for start, end in edges if end.startswith(_DROPOUT)}
+    kept = [(before.get(start, start), end) for start, end in edges if end not in before]
+    return [row for row in rows if not row[0].startswith(_DROPOUT)], kept
+
+
+def _graph(
+    rows: Sequence[Sequence[str]], edges: Sequence[tuple[str, str]], words: Words, element_bytes: FloatArray
+) -> DfmodelGraph:
+    """Sizes follow from dimensions, and those of inputs from what makes them, in the order of the edges."""
+    names = tuple(row[0] for row in rows)
+    marks = ["".join(row[5:]) for row in rows]
+    outer, m, k, n = (_columns([row[place] for row in rows], words) for place in range(1, 5))
+    output = outer * m * n * element_bytes[..., np.newaxis]
+    start, end = (np.array([names.index(edge[side]) for edge in edges]) for side in (0, 1))
+    first, second = _inputs(output, start, end)
+    has_weight = np.array([mark in (_WEIGHT, _WHOLE_WEIGHT) for mark in marks])
+    second = np.where(has_weight, outer * m * k * element_bytes[..., np.newaxis], second)
+    return DfmodelGraph(
+        names=names,
+        backward=np.array(["_bwd" in name for name in names]),
+        systolic=np.array([row[3] != "-" for row in rows]),
+        weighted=np.array([mark == _WEIGHT for mark in marks]),
+        tiling=np.array([K if name.endswith("_weight_update") else N for name in names]),
+        outer=outer, m=m, k=k, n=n,
+        first_bytes=first, second_bytes=second, output_bytes=output,
+        start=start, end=end,
+    )  # fmt: skip
+
+
+def _inputs(output: FloatArray, start: IntArray, end: IntArray) -> tuple[FloatArray, FloatArray]:
+    """Sizes of the first and the second input of each kernel; what nothing feeds reads what it makes. [B]"""
+    first, second = output.copy(), np.zeros_like(output)
+    for place in range(output.shape[-1]):
+        producers = start[end == place]
+        for size, producer in zip((first, second), producers, strict=False):
+            size[..., place] = output[..., producer]
+    return first, second
+
+
+def _columns(column: Sequence[str], words: Words) -> FloatArray:
+    """Words of a column as numbers; (kernels,), or (points, kernels) where some words are (points,)."""
+    return np.stack(np.broadcast_arrays(*(words[word] for word in column)), axis=-1)
+
+
+def _head_size(hidden: FloatArray | float, heads: FloatArray | float) -> FloatArray:
+    """What is a head's share where heads share out the hidden size. [-]"""
+    if np.any(np.asarray(hidden) % heads):
+        raise DseError("num_attention_heads: does not divide the hidden size; choose one of its divisors")
+    return np.asarray(hidden / np.asarray(heads, dtype=np.float64))
+
+
+def _words(given: Words, gated_mlp: bool) -> Words:
+    """Dimensions that the tables name. [-]
+
+    H hidden size, n heads, g groups of them, d head size, S sequence, r heads of a group, F size of the MLP,
+    U width of its first product, E experts, k of them for a token, C tokens of an expert.
+    """
+    heads, groups, seq = given["n"], given["g"], given["S"]
+    if np.any(heads % groups):
+        raise DseError("num_query_groups: does not divide num_attention_heads; choose one of its divisors")
+    if np.any(given["k"] > given["E"]):
+        raise DseError("top_k: more than num_experts; a token passes each expert once at most")
+    chosen = seq * given["k"]
+    if np.any(chosen % given["E"]):
+        raise DseError("num_experts: does not divide the tokens times top_k; choose a divisor: experts share them out")
+    return {
+        **given,
+        "1": np.ones(()),
+        "-": np.ones(()),
+        "nd": heads * given["d"],
+        "gd": groups * given["d"],
+        "rS": heads / groups * seq,
+        "U": (2 if gated_mlp else 1) * given["F"],
+        "C": chosen / given["E"],
+    }

@@ -1,0 +1,332 @@
+"""The fastest groups of kernels on a chip, and the fastest size of a tile; exact.
+
+For many designs they are found once for each chip, share of the work and tile.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any, Final
+
+import numpy as np
+
+from costmodel.columns import BoolArray, FloatArray, IntArray, distinct_rows, divisors
+from costmodel.errors import DseError
+from costmodel.solve.fusion import TIE, Groupings, carried, cheapest, groupings, windows
+from costmodel.training.model import ModelShape
+from dse.adapters.dfmodel.evaluation import (
+    OVERLAPPED,
+    ROUNDING,
+    Groups,
+    Loads,
+    dram_capacity,
+    dram_tiers,
+    evaluate,
+    group_costs,
+    iteration_time,
+    kernel_groups,
+    loads,
+    stage_weight_bytes,
+    tensor_bytes,
+    within_capacity,
+)
+from dse.adapters.dfmodel.graph import DfmodelGraph, least_moving
+from dse.adapters.dfmodel.layer import model_graph
+from dse.adapters.dfmodel.setup import BATCH, GENERATIONS, IDLE, NETWORK, Setup
+
+#: Columns of a set-up that do not decide on the fastest groups where the network's time adds to theirs.
+_ALIKE: Final = {*IDLE, *NETWORK, "global_batch_size"}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Mapping:
+    """The fastest design of several, with the groups of its kernels."""
+
+    setup: Setup  #: one row
+    groups: IntArray  #: group of each kernel, without gaps; (kernels,)
+
+
+def group_windows(graph: DfmodelGraph, most_groups: int, pins: IntArray | None = None) -> tuple[IntArray, IntArray]:
+    """First and last group that each kernel may be in.
+
+    Forward kernels take the first half of `most_groups` and backward ones the second; of an odd number, those of either
+    direction may be in the middle one. Groups may stay empty. `pins` hold a kernel to a group, (kernels,); -1 where it
+    is open. [-] Raises `DseError` if a kernel has no group left.
+    """
+    first, last = np.zeros(len(graph), dtype=np.intp), np.full(len(graph), most_groups - 1)
+    if graph.backward.any():
+        first[graph.backward] = most_groups // 2
+        last[~graph.backward] = (most_groups + 1) // 2 - 1
+    if pins is not None:
+        first = np.where(pins >= 0, np.maximum(first, pins), first)
+        last = np.where(pins >= 0, np.minimum(last, pins), last)
+    first, last = windows(graph.start, graph.end, first, last)
+    crossed = np.flatnonzero(first > last)
+    if crossed.size:
+        raise DseError(
+            f"kernel {graph.names[crossed[0]]!r}: none of {most_groups} groups is left for it: forward "
+            "kernels come before backward ones, and no edge leads back; change config or num_config"
+        )
+    return first, last
+
+
+def fused_ways(graph: DfmodelGraph, most_groups: int, pins: IntArray | None = None) -> Groupings:
+    """Legal ways to fuse the kernels of a graph."""
+    first, last = group_windows(graph, most_groups, pins)
+    return groupings(graph.start, graph.end, first, last, most_groups)
+
+
+def fastest_mapping(
+    graph: DfmodelGraph, setup: Setup, sharding: IntArray, ways: Groupings, *, generation: str
+) -> Mapping | None:
+    """The fastest design that fits, and its fastest groups; the first of equally fast ones.
+
+    `setup` has the designs to choose from, (points,) columns; `sharding` is the dimension that each kernel is split by,
+    (kernels,) [code]; `ways` are groups to choose from, such as `fused_ways` lists; `generation` is a key of
+    `GENERATIONS`.
+
+    Notes
+    -----
+    What a group costs depends on its kernels alone, so each distinct set is evaluated once; what is alive
+    in DRAM beside it, on the kernels done before and after it. With a second tier of DRAM the fastest
+    groups within the first compete with the fastest within both, at the bandwidth of both, which is the
+    lower: mappings that need only the first are never faster in the latter.
+
+    The network takes the same time however kernels are grouped. Unless it hides behind other work, designs
+    that differ in it alone share their fastest groups.
+
+    Designs are tried in the order of the time that they would take without memory traffic and at the
+    full rate of all cores. Once that exceeds the best time found, no design left can be faster.
+    """
+    load = loads(graph, setup, sharding, generation)
+    work, network = (np.sum(time, axis=-1) for time in (load.work_time, load.network_time))
+    shortest = OVERLAPPED[setup.overlap](work, np.zeros_like(work), network)
+    bound = np.broadcast_to(iteration_time(graph, setup, shortest), (setup.num_points,))
+    sets = kernel_groups(graph, ways.sets.T.astype(np.float64))
+    same, hidden = _same_groups(setup), setup.overlap == "perfect"
+    added = np.broadcast_to(network, bound.shape)
+    known: dict[int, tuple[float, IntArray]] = {}
+    best, chosen, groups = np.inf, -1, np.zeros(0, dtype=np.intp)
+    for point in np.argsort(bound, kind="stable"):
+        if bound[point] > best * (1 + TIE):
+            break
+        row = setup.take(np.array([point]))
+        if same[point] not in known:
+            own = loads(graph, row, sharding, generation)
+            if not hidden:
+                own = replace(own, network_time=np.zeros_like(own.network_time))
+            known[same[point]] = _fastest_groups(own, ways, sets)
+        layer_time, member = known[same[point]]
+        layer_time += 0.0 if hidden else added[point]
+        time = float(iteration_time(graph, row, np.array([layer_time])).flat[0])
+        faster, equal = time < best * (1 - TIE), time <= best * (1 + TIE) and point < chosen
+        if faster or equal:
+            best, chosen, groups = min(time, best), int(point), member
+    return None if chosen < 0 else Mapping(setup.take(np.array([chosen])), groups)
+
+
+def _same_groups(setup: Setup) -> IntArray:
+    """A number for each design, the same where the fastest groups are, whatever the network; (points,).
+
+    The layers of a stage count only where DRAM holds their weights and has an end.
+    """
+    points = np.arange(setup.num_points)
+    if setup.overlap == "perfect":
+        return points
+    layers = np.where(dram_capacity(setup) > 0, setup.stage_layers, 0)
+    columns = [values for name, values in setup.columns().items() if name not in _ALIKE]
+    return np.broadcast_to(distinct_rows(*columns, setup.degree("TP"), layers)[1], points.shape)
+
+
+def fastest_design(
+    graph: DfmodelGraph, setup: Setup, sharding: IntArray, groups: IntArray, *, generation: str
+) -> Mapping | None:
+    """The fastest design that fits, of several with the same groups; the first of equally fast ones."""
+    found = evaluate(graph, setup, sharding, generation=generation, groups=groups)
+    time = np.broadcast_to(np.where(found.fits, found.iteration_time, np.inf), (setup.num_points,))
+    if not np.isfinite(time).any():
+        return None
+    return Mapping(setup.take(np.array([np.argmax(time <= time.min() * (1 + TIE))])), groups)
+
+
+def _fastest_groups(load: Loads, ways: Groupings, sets: Groups) -> tuple[float, IntArray]:
+    """Time of one layer and micro-batch of one design, infinite where no groups fit, and the groups."""
+    setup = load.setup
+    best = np.inf, np.full(len(load.graph), -1)
+    weights = float(stage_weight_bytes(setup, load.weight_bytes).flat[0])
+    for bandwidth, capacity in dram_tiers(setup):
+        costs = group_costs(load, sets, np.atleast_1d(bandwidth))
+        fits = within_capacity(costs.sram_bytes[0], setup.sram_bytes)
+        room = float(capacity.flat[0]) * (1 + ROUNDING) - weights if np.any(capacity) else np.inf
+        sizes = tensor_bytes(setup, load.edge_bytes)[0]
+        found = cheapest(ways, np.where(fits, costs.time[0], np.inf), sizes=sizes, room=room)
+        if found is not None and found[0] < best[0]:
+            best = found[0], np.unique(found[1], return_inverse=True)[1]
+    return best
+
+
+def with_tiles(setup: Setup, generation: str) -> Setup:
+    """Each row once for each size of a tile: those that divide the sequence, the smallest first.
+
+    Notes
+    -----
+    Where the last tile may be smaller, sizes that make the same number of tiles cost the same: the
+    smallest of them stands for all.
+    """
+    seq_len = int(setup.seq_len.flat[0])
+    sizes = divisors(seq_len)
+    if GENERATIONS[generation].ragged_tiles:
+        sizes = np.arange(1.0, seq_len + 1)
+        sizes = np.sort(sizes[np.unique(np.ceil(seq_len / sizes), return_index=True)[1]])
+    rows = setup.take(np.repeat(np.arange(setup.num_points), sizes.size))
+    return replace(rows, tile_size=np.tile(sizes, setup.num_points))
+
+
+def shortage(graph: DfmodelGraph, setup: Setup, sharding: IntArray, ways: Groupings, *, generation: str) -> str:
+    """What no mapping has enough of, and by how much, in words: for the closest of designs that none fits."""
+    row = setup.take(np.array([_closest(graph, setup, sharding, generation)]))
+    load = loads(graph, row, sharding, generation)
+    (sram,), (crowded,) = _least_sram(load, ways.sets)
+    on_cores = np.where(crowded, np.inf, 0.0)
+    if cheapest(ways, on_cores) is None:
+        return f"a group would have more kernels than the {row.cores.flat[0]:.0f} cores; allow more groups"
+    least = _least(sram, lambda room: cheapest(ways, np.where(sram <= room, on_cores, np.inf)) is not None)
+    there = float(row.sram_bytes.flat[0])
+    if 0 < there < least:
+        remedy = _less_sram(row) if sram_shortage(load) else "allow more groups"
+        return f"SRAM: {_short(row, least, there)}; {remedy}"
+    held = np.where(within_capacity(sram, row.sram_bytes), on_cores, np.inf)
+    sizes = tensor_bytes(row, load.edge_bytes)[0]
+    peaks = np.concatenate([carried(ways, step, sizes) for step in dict.fromkeys(ways.steps)])
+    alive = _least(peaks, lambda room: cheapest(ways, held, sizes=sizes, room=room) is not None)
+    needed = float(stage_weight_bytes(row, load.weight_bytes).flat[0]) + alive
+    return f"DRAM: {_short(row, needed, float(dram_capacity(row).flat[0]))}; split the layers over more chips"
+
+
+def sram_shortage(load: Loads) -> str:
+    """What kernels lack of SRAM even alone, and what would do; nothing where each fits alone. One design."""
+    setup = load.setup
+    (least,) = _least_sram(load, np.eye(len(load.graph), dtype=bool))[0].max(axis=-1)
+    if within_capacity(least, setup.sram_bytes):
+        return ""
+    return f"SRAM: {_short(setup, float(least), float(setup.sram_bytes.flat[0]))}; {_less_sram(setup)}"
+
+
+def _closest(graph: DfmodelGraph, setup: Setup, sharding: IntArray, generation: str) -> int:
+    """The design whose kernels alone, and weights, exceed SRAM and DRAM least."""
+    load = loads(graph, setup, sharding, generation)
+    sram = _least_sram(load, np.eye(len(graph), dtype=bool))[0].max(axis=-1)
+    weights = stage_weight_bytes(setup, load.weight_bytes)
+    parts = [(sram, setup.sram_bytes), (weights, dram_capacity(setup))]
+    used = [needed / np.where(there > 0, there, np.inf) for needed, there in parts]
+    return int(np.argmin(np.maximum(*used)))
+
+
+def _least_sram(load: Loads, sets: BoolArray) -> tuple[FloatArray, BoolArray]:
+    """SRAM that each set of kernels needs at least, and whether it has more kernels than there are cores.
+
+    Notes
+    -----
+    The weights of a kernel that is alone may pass in any number of parts, hence only its tensors count.
+    """
+    groups = kernel_groups(load.graph, sets.T.astype(np.float64))
+    bandwidth = np.atleast_1d(load.setup.dram_bandwidth)
+    endless = replace(load, setup=replace(load.setup, sram_bytes=np.zeros(1)))
+    whole = group_costs(endless, groups, bandwidth)
+    passing = replace(endless, graph=replace(load.graph, streamed=np.ones(1, dtype=bool)))
+    tensors = group_costs(passing, groups, bandwidth).sram_bytes
+    sram = np.where(sets.sum(axis=1) == 1, tensors, whole.sram_bytes)
+    return sram, ~np.isfinite(whole.time)
+
+
+def _least(values: FloatArray, suffices: Callable[[float], bool]) -> float:
+    """The least of some values that suffices, where all larger ones do. [B]"""
+    ranked = np.unique(values)
+    place = bisect_left(range(ranked.size - 1), True, key=lambda at: suffices(float(ranked[at])))
+    return float(ranked[place])
+
+
+def _less_sram(row: Setup) -> str:
+    """What helps where a kernel alone exceeds the SRAM."""
+    return "take a smaller tile_size" if row.tile_size.flat[0] > 1 else "take more SRAM, or a larger tp"
+
+
+def _short(row: Setup, needed: float, there: float) -> str:
+    return (
+        f"at least {needed:,.0f} bytes are needed, {needed - there:,.0f} more than there are "
+        f"(tile_size {row.tile_size.flat[0]:.0f}, {row.shape()})"
+    )
+
+
+#: Columns that decide where arithmetic counts.
+_RATES: Final = ("cores", "array_width", "array_height", "frequency", "utilization", "dram_bandwidth")
+
+
+@lru_cache(maxsize=16)
+def sharded_graph(model: ModelShape, element_bytes: float) -> tuple[DfmodelGraph, IntArray]:
+    """The graph of a layer, and the sharding that moves least, whatever the layout."""
+    graph = model_graph(model, element_bytes=element_bytes)
+    return graph, least_moving(graph).choices
+
+
+@lru_cache(maxsize=16)
+def layer_ways(model: ModelShape, element_bytes: float) -> Groupings:
+    """Legal ways to fuse the kernels of a layer, with as many groups as kernels of either direction."""
+    graph, _ = sharded_graph(model, element_bytes)
+    of_either = max(np.count_nonzero(graph.backward), np.count_nonzero(~graph.backward))
+    return fused_ways(graph, 2 * int(of_either))
+
+
+def fastest_groups(
+    model: ModelShape, setup: Setup, *, element_bytes: float, generation: str
+) -> Iterator[tuple[IntArray, IntArray]]:
+    """Rows that share their fastest groups, and these; rows whose tiles exceed the SRAM are left out.
+
+    Notes
+    -----
+    Arithmetic and the network take the same time however kernels are grouped, so that they do not count
+    where they add to a group's time. Nor does the bubble, or DRAM, on whose capacity the caller decides.
+    The utilization is given, as designs have it.
+    """
+    bare = _decisive(setup)
+    columns = {name: np.broadcast_to(v, (setup.num_points,)) for name, v in bare.columns().items()}
+    rows, back = distinct_rows(*columns.values())
+    back = np.broadcast_to(back, (setup.num_points,))
+    shared = tuple((name, getattr(bare, name)) for name in ("topology", "roles", "overlap", "doubled"))
+    for place, row in enumerate(rows):
+        own = tuple((name, float(values[row])) for name, values in columns.items())
+        groups = _groups(model, element_bytes, generation, (*shared, *own))
+        if groups is not None:
+            yield np.flatnonzero(back == place), groups
+
+
+def _decisive(setup: Setup) -> Setup:
+    """The set-up with one value in each column that does not decide on the fastest groups.
+
+    DRAM has no limit here: on its capacity the caller decides.
+    """
+    one, endless, nothing = np.ones(1), np.full(1, np.inf), np.zeros(1)
+    fixed: dict[str, Any] = dict.fromkeys(IDLE, one)
+    fixed |= dict.fromkeys(("dram_bytes", "second_dram_bandwidth", "second_dram_bytes"), nothing)
+    if setup.overlap == "perfect":
+        return replace(setup, **fixed)
+    fixed |= dict.fromkeys((*NETWORK, *BATCH), one) | {"domain_size": nothing, "link_latency": nothing}
+    fixed |= {"x": setup.degree("TP"), "x_bandwidth": endless}
+    if setup.overlap == "none":
+        fixed |= dict.fromkeys(_RATES, one) | {"frequency": endless}
+    return replace(setup, topology="sw", roles=("TP",), **fixed)
+
+
+@lru_cache(maxsize=4096)
+def _groups(
+    model: ModelShape, element_bytes: float, generation: str, row: tuple[tuple[str, Any], ...]
+) -> IntArray | None:
+    """The fastest groups of one row of decisive columns; None where none fit."""
+    graph, sharding = sharded_graph(model, element_bytes)
+    setup = Setup.of(**dict(row), kernel_by_kernel=False)
+    ways = layer_ways(model, element_bytes)
+    found = fastest_mapping(graph, setup, sharding, ways, generation=generation)
+    return None if found is None else found.groups

@@ -1,0 +1,229 @@
+"""What DFModel's rules say about one set-up, for a person and for other programs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from costmodel.columns import FloatArray, IntArray
+from costmodel.errors import DseError
+from costmodel.formats.quantity import readable
+from costmodel.solve.fusion import groupings
+from dse.adapters.dfmodel.evaluation import DfmodelEvaluation, dram_capacity, evaluate, within_capacity
+from dse.adapters.dfmodel.files import SetupFile, load_setup, setup_file
+from dse.adapters.dfmodel.graph import PUBLISHED, DfmodelGraph, least_moving, moved_bytes, sharding_words
+from dse.adapters.dfmodel.mapping import Mapping, fastest_design, fastest_mapping, fused_ways, shortage, with_tiles
+from dse.adapters.dfmodel.network import sized
+from dse.adapters.dfmodel.setup import Setup
+from dse.output.text import percent
+from dse.reporting.design_table import facts, ruled_table
+
+_NANOSECONDS = 1e9
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What a user decides instead of the file."""
+
+    resolve: bool = False  #: sharding, groups and tiles found anew, as if the file left them open
+    prefer: str | None = None  #: sharding found anew, with this row of `PUBLISHED` among equally good ones
+    most_groups: int | None = None  #: found anew, at most so many; 0 = each kernel alone
+    tile_size: int | None = None  #: tokens; 0 = the fastest
+
+
+@dataclass(frozen=True, slots=True)
+class DfmodelReport:
+    """A set-up, what was decided about it, and what came out."""
+
+    file: SetupFile
+    setup: Setup  #: with all sizes
+    sharding: IntArray
+    groups: IntArray
+    evaluation: DfmodelEvaluation
+    tile_chosen: bool  #: the size of a tile was found, not given
+
+
+def priced_file(path: Path, *, generation: str, wanted: Wanted = Wanted()) -> DfmodelReport:
+    """Evaluate a file by its own sharding, groups and tiles; where it leaves some open, by the best.
+
+    Notes
+    -----
+    Where no tile that a file leaves open fits its groups, and the utilization is given, which makes all tiles
+    as fast, the smallest is taken: what it lacks, they all lack.
+    """
+    file = setup_file(load_setup(path), str(path))
+    try:
+        return _decided(file, generation, wanted)
+    except DseError as error:
+        raise DseError("\n".join(f"{path}: {line}" for line in str(error).splitlines())) from error
+
+
+def _decided(file: SetupFile, generation: str, wanted: Wanted) -> DfmodelReport:
+    """The report, once what is open is found."""
+    graph, sharding = file.graph, file.sharding
+    if sharding is None or wanted.resolve or wanted.prefer:
+        sharding = least_moving(graph, prefer=PUBLISHED[wanted.prefer] if wanted.prefer else None).choices
+    most = file.most_groups if wanted.most_groups is None else wanted.most_groups
+    pins = file.pins if wanted.most_groups is None and not wanted.resolve else np.full(len(graph), -1)
+    designs = _designs(file, generation, wanted)
+    if most and pins.min() < 0:
+        ways = fused_ways(graph, most, pins)
+        found = fastest_mapping(graph, designs, sharding, ways, generation=generation)
+        if found is None:
+            short = shortage(graph, designs, sharding, ways, generation=generation)
+            raise DseError(f"no mapping into at most {most} groups fits: {short}")
+    else:
+        groups = np.unique(pins, return_inverse=True)[1] if most else np.arange(len(graph))
+        found = _of_fixed_groups(graph, designs, sharding, groups, generation, lenient=wanted.tile_size is None)
+    evaluation = evaluate(graph, found.setup, sharding, generation=generation, groups=found.groups)
+    if not np.isfinite(evaluation.iteration_time[0]):
+        crowded = int(np.argmax(~np.isfinite(evaluation.group_time[0])))
+        raise DseError(
+            f"group {crowded} has {np.sum(found.groups == crowded)} kernels on "
+            f"{found.setup.cores.flat[0]:.0f} cores; each kernel takes at least one: fuse fewer"
+        )
+    return DfmodelReport(file, found.setup, sharding, found.groups, evaluation, _tile_is_open(file, wanted))
+
+
+def _of_fixed_groups(
+    graph: DfmodelGraph, designs: Setup, sharding: IntArray, groups: IntArray, generation: str, *, lenient: bool
+) -> Mapping:
+    """The fastest design that fits; the only one whether it fits or not.
+
+    If none fits, the smallest tile where `lenient`, and where designs differ in their tiles alone at a given
+    utilization, which makes all as fast.
+    """
+    if designs.num_points == 1:
+        return Mapping(designs, groups)
+    found = fastest_design(graph, designs, sharding, groups, generation=generation)
+    alike = np.all(designs.utilization > 0) and np.unique(designs.tile_size).size == designs.num_points
+    if found is None and lenient and alike:
+        return Mapping(designs.take(np.zeros(1, dtype=np.intp)), groups)
+    if found is None:
+        ways = groupings(graph.start, graph.end, groups, groups, int(groups.max()) + 1)
+        short = shortage(graph, designs, sharding, ways, generation=generation)
+        raise DseError(f"no size of a tile or of a dimension makes the groups fit: {short}")
+    return found
+
+
+def _fused(file: SetupFile, wanted: Wanted) -> bool:
+    """Whether kernels run in groups."""
+    return not file.setup.kernel_by_kernel if wanted.most_groups is None else wanted.most_groups > 0
+
+
+def _tile_is_open(file: SetupFile, wanted: Wanted) -> bool:
+    """Whether the fastest tile is asked for, or neither the file nor the user names one."""
+    if wanted.tile_size is not None:
+        return wanted.tile_size == 0
+    return file.tiles_open or (wanted.resolve and _fused(file, wanted))
+
+
+def _designs(file: SetupFile, generation: str, wanted: Wanted) -> Setup:
+    """The set-up for all sizes of dimensions and of tiles that are to be tried."""
+    setup = replace(file.setup, kernel_by_kernel=not _fused(file, wanted))
+    if wanted.tile_size:
+        setup = replace(setup, tile_size=np.array([float(wanted.tile_size)]))
+    refused = setup.refusals(generation)
+    if refused:
+        raise DseError("\n".join(refused))
+    return with_tiles(sized(setup), generation) if _tile_is_open(file, wanted) else sized(setup)
+
+
+def figures(report: DfmodelReport) -> dict[str, Any]:
+    """The figures of the reference under names that end in their units, with the sharding and the groups."""
+    found, names = report.evaluation, report.file.graph.names
+    return {
+        "final_s": float(found.iteration_time[0]),
+        "utilization": float(found.utilization[0]),
+        "all_config_ii_ns": float(found.group_time[0].sum() * _NANOSECONDS),
+        "per_config_ii_ns": (found.group_time[0] * _NANOSECONDS).tolist(),
+        "pipeline_factor": float(found.pipeline_factor[0]),
+        "p2p_ns": float(found.transfer_time[0] * _NANOSECONDS),
+        "system_cost_usd": float(found.price[0]),
+        "system_power_w": float(found.power[0]),
+        "network": report.setup.shape(),
+        "tile_size": int(report.setup.tile_size.flat[0]),
+        "tile_size_chosen": report.tile_chosen,
+        "sram_bytes": found.sram_bytes[0].tolist(),
+        "dram_bytes": float(found.dram_bytes[0]),
+        "fits": bool(found.fits[0]),
+        "communication_bytes": moved_bytes(report.file.graph, report.sharding),
+        "sharding": dict(zip(names, sharding_words(report.sharding), strict=True)),
+        "groups": _members(report.file.graph, report.groups),
+    }
+
+
+def dfmodel_report(report: DfmodelReport) -> list[RenderableType]:
+    """The set-up in tables, section by section."""
+    found, setup = report.evaluation, report.setup
+    rows = [
+        ("iteration", readable(float(found.iteration_time[0]), "s", digits=6)),
+        ("utilization", percent(float(found.utilization[0]))),
+        ("one layer and micro-batch", readable(float(found.group_time[0].sum()), "s", digits=6)),
+        ("pipeline factor", f"{found.pipeline_factor[0]:.6g}"),
+        ("between pipeline stages", readable(float(found.transfer_time[0]), "s", digits=6)),
+        ("moved by the sharding", readable(moved_bytes(report.file.graph, report.sharding), "B")),
+        ("network", f"{setup.topology}: {setup.shape()}"),
+        ("tile", _tile(report)),
+        ("DRAM needed", _of(found.dram_bytes[0], dram_capacity(setup))),
+        ("price", f"$ {found.price[0]:,.0f}"),
+        ("power", readable(float(found.power[0]), "W", digits=5)),
+    ]
+    return [
+        Text("Groups of kernels", style="bold"), Text(), _group_table(report), Text(),
+        Text("Iteration", style="bold"), Text(), facts(rows),
+    ]  # fmt: skip
+
+
+def _tile(report: DfmodelReport) -> str:
+    """Tokens of a tile, and why so many where that was chosen."""
+    setup = report.setup
+    tokens = f"{setup.tile_size.flat[0]:.0f} of {setup.seq_len.flat[0]:.0f} tokens"
+    if not report.tile_chosen:
+        return tokens
+    return f"{tokens}, chosen: {'the fastest that fits' if report.evaluation.fits[0] else 'the smallest'}"
+
+
+def shortages(graph: DfmodelGraph, setup: Setup, groups: IntArray, found: DfmodelEvaluation) -> list[str]:
+    """What the groups of one design need more of than there is, a line each."""
+    parts = [
+        (f"SRAM of group {group} ({', '.join(names)})", found.sram_bytes[0, group], setup.sram_bytes)
+        for group, names in enumerate(_members(graph, groups))
+    ]
+    parts.append(("DRAM", found.dram_bytes[0], dram_capacity(setup)))
+    return [
+        f"{what}: {needed:,.0f} bytes are needed, {needed - there.flat[0]:,.0f} more than there are"
+        for what, needed, there in parts
+        if not within_capacity(needed, there)
+    ]
+
+
+def _of(needed: float, there: FloatArray) -> str:
+    """Text of what is needed of what there is, where that has a limit."""
+    limit = f" of {readable(float(there.flat[0]), 'B')}" if there.flat[0] else ""
+    return readable(float(needed), "B") + limit
+
+
+def _members(graph: DfmodelGraph, groups: IntArray) -> list[list[str]]:
+    """Names of the kernels of each group."""
+    names = np.array(graph.names)
+    return [names[groups == group].tolist() for group in range(int(groups.max()) + 1)]
+
+
+def _group_table(report: DfmodelReport) -> Table:
+    """Kernels with their sharding, and where the time of their group goes."""
+    table = ruled_table("kernels", "sharded by", "compute", "memory", "network", "group", "SRAM")
+    found, words = report.evaluation, np.array(sharding_words(report.sharding))
+    parts: list[FloatArray] = [found.compute_time[0], found.memory_time[0], found.network_time[0], found.group_time[0]]
+    for group, names in enumerate(_members(report.file.graph, report.groups)):
+        times = [readable(float(part[group]), "s", digits=4) for part in parts]
+        own = words[report.groups == group]
+        sram = readable(float(found.sram_bytes[0, group]), "B", digits=4)
+        table.add_row("\n".join(names), "\n".join(own), *times, sram)
+    return table

@@ -1,0 +1,155 @@
+"""Scripts that start Megatron-LM: written from designs, and read."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from costmodel.errors import DseError, printable
+from dse.adapters.megatron.command import NoTraining, OtherTraining, TrainingCommand, not_there, training_command
+from dse.adapters.megatron.design import MEGATRON, settings_of
+from dse.adapters.megatron.flags import Flags, flag_text
+from dse.adapters.megatron.model import NEEDED
+from dse.adapters.megatron.read import launch_of
+from dse.launches.launch import PLACEHOLDERS, Launch, launch_text, script_file
+
+#: Compute capability from which on the order of launches decides nothing (arguments.py). [-]
+BLACKWELL: Final = 10
+#: Most branches that depend on the machine. [-]
+MOST_BRANCHES: Final = 32
+_LOG: Final = "; a log of the run, in which Megatron-LM prints its arguments, is exact: dse evaluate run.log"
+
+
+#: Setting and value -> package that Megatron-LM's own requirements leave out (moe/README.md, fp8_utils.py,
+#: fp4_utils.py, extensions/transformer_engine.py, ssm/gated_delta_net.py, pyproject.toml).
+PACKAGES: Final[Mapping[tuple[str, str], str]] = {
+    ("moe_flex_dispatcher_backend", "deepep"): "DeepEP (github.com/deepseek-ai/DeepEP)",
+    ("moe_flex_dispatcher_backend", "hybridep"): "DeepEP, branch hybrid-ep (github.com/deepseek-ai/DeepEP)",
+    ("optimizer", "muon"): "emerging_optimizers (github.com/NVIDIA-NeMo/Emerging-Optimizers)",
+    ("experimental_attention_variant", "gated_delta_net"): "flash-linear-attention",
+    ("softmax_type", "learnable"): "Transformer Engine 2.8 or newer",
+    ("fp8_recipe", "tensorwise"): "Transformer Engine 2.2 or newer",
+    ("fp8_recipe", "blockwise"): "Transformer Engine 2.3 or newer",
+    ("fp8_recipe", "mxfp8"): "Transformer Engine 2.1 or newer",
+    ("fp4_recipe", "nvfp4"): "Transformer Engine 2.7 or newer",
+}
+#: The script, with words between "@" where a design fills in lines.
+TEMPLATE: Final = Path(__file__).with_name("script.sh")
+
+
+def script(launch: Launch) -> tuple[str, list[str]]:
+    """A shell script that starts a design, and the settings that it cannot state.
+
+    Raises `NotExpressible` if Megatron-LM cannot run the design.
+    """
+    settings, lost = settings_of(launch)
+    nodes, each = launch.nodes
+    arrays = groups(settings | ({"ckpt_format": "fsdp_dtensor"} if "use_megatron_fsdp" in settings else {}))
+    filled = {
+        "COMMENTS": [
+            f"# {launch.heading} on {launch.world_size:,} chips, for {MEGATRON.release}.",
+            *(f"# Install {text}." for (name, own), text in PACKAGES.items() if settings.get(name) == own),
+            *(f"# Megatron-LM has no flag for: {text}" for text in lost),
+        ],
+        "VALUES": [f": ${{{name}:?{text}}}" for name, text in PLACEHOLDERS.items()],
+        "CONNECTIONS": [f"export CUDA_DEVICE_MAX_CONNECTIONS={most}" for most in connections(launch)],
+        "ARRAYS": [
+            line
+            for title, own in arrays.items()
+            for line in (f"{title}_ARGS=(", *(f"  {flag_text(*flag)}" for flag in own.items()), ")")
+        ],
+        "GROUPS": [" ".join(f'"${{{title}_ARGS[@]}}"' for title in (*arrays, "OTHER"))],
+        "NODES": [f"{nodes}"],
+        "GPUS": [f"{each}"],
+        "TABLE": [f"{settings['padded_vocab_size']:,}"],
+    }
+    parts = re.split("@([A-Z]+)@", TEMPLATE.read_text())
+    parts[1::2] = ["\n".join(filled[name]) for name in parts[1::2]]
+    return "".join(parts), lost
+
+
+def connections(launch: Launch) -> list[int]:
+    """Queues to a GPU that Megatron-LM asks for: one keeps the order of messages and kernels; none is said
+    where it asks for none, or shards weights and needs more."""
+    if launch.zero_stage > 1 or launch["tp"] * launch["cp"] == 1 or launch.compute_capability >= BLACKWELL:
+        return []
+    return [32] if launch["overlap_ep"] else [1]
+
+
+def groups(settings: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Settings by what they are of, so that a reader finds them."""
+    found: dict[str, dict[str, Any]] = {"MODEL": {}, "PARALLEL": {}, "TRAINING": {}}
+    parallel = re.compile(
+        r"parallel|pipeline|overlap|sequence|fsdp|distributed|dispatcher|cp_comm|account|vp_stage|ckpt"
+    )
+    training = re.compile(
+        r"batch_size|recompute|optimizer|exp_avg|fp8|fp4|bf16|fp16|attention_backend|flash|fusion|capacity"
+    )
+    for name, value in settings.items():
+        place = "TRAINING" if training.search(name) else "PARALLEL" if parallel.search(name) else "MODEL"
+        found[place][name] = value
+    return found
+
+
+def read_script(path: Path, chips: int | None = None) -> tuple[Launch, list[str]]:
+    """The run that a script of Megatron-LM starts, or that a log of one describes, and notes on unread settings.
+
+    `path` is a script, its call (`TP=8 train.sh 7b`), flags alone, or a log with the arguments of the run. `chips`
+    defaults to the GPUs in the log, of the launcher or of Slurm's lines. [-] Raises `DseError` if the file is none of
+    these, or does not determine a run.
+    """
+    hint = _LOG
+    try:
+        logged = Flags.of_log(launch_text(path)) if path.is_file() else None
+        started = TrainingCommand([], logged.settings.get("world_size"), None, [], [], []) if logged else None
+        command = started or training_command(path)
+        flags = logged or Flags.of(command.flags)
+        if "num_layers" not in flags.settings and command.missing:
+            raise DseError(f"it does not say num_layers{not_there(command.missing)}")
+        if command.plan and not flags.settings.keys() & {*NEEDED, "use_checkpoint_args"}:
+            raise OtherTraining(f"no flag of a Megatron-LM model, such as --num-layers; {command.plan} needs no script")
+        hint = ""
+        if not (world_size := chips or command.chips):
+            raise DseError("does not decide the number of GPUs; name it with --gpus N")
+        name = re.sub(r"\W+", "_", script_file(path).stem).strip("_") or "launch"
+        launch, notes = launch_of(flags.settings, world_size=world_size, node_size=command.node_size or 8, name=name)
+        notes = [*branch_notes(path, command, flags), *notes]
+    except DseError as error:
+        hint = "" if isinstance(error, OtherTraining) else hint
+        raise DseError(f"{path}: {_line(str(error))}{hint}") from None
+    if not flags.settings.keys() & {"vocab_size", "padded_vocab_size"}:
+        notes.append(f"it does not say --vocab-size: {launch.model.vocab_size:,.0f} is assumed; "
+                     "--set vocab_size=N names another")  # fmt: skip
+    return launch, [_line(note) for note in (*command.notes, *notes, *flags.notes)]
+
+
+def branch_notes(path: Path, command: TrainingCommand, flags: Flags) -> Iterator[str]:
+    """A line for each branch that is not read of a condition that depends on the machine, if it differs.
+
+    Raises `DseError` if the script has too many of them.
+    """
+    branches = [(place, own) for place, (_, count) in enumerate(command.asked) for own in range(1, count)]
+    if len(branches) > MOST_BRANCHES:
+        raise DseError(f"{len(branches)} branches depend on the machine: more than {MOST_BRANCHES}")
+    for place, branch in branches:
+        condition = command.asked[place][0]
+        head = f"`{condition[:60]}` depends on the machine: its first branch is read; another"
+        try:
+            other = training_command(path, {place: branch})
+            changes = flags.changes(Flags.of(other.flags))
+        except NoTraining:
+            continue
+        except DseError as error:
+            yield f"{head} cannot be read: {error}"
+            continue
+        if other.chips != command.chips:
+            changes.append(f"{other.chips or 'an unknown number of'} GPUs")
+        if changes:
+            yield f"{head} has {', '.join(changes)}"
+
+
+def _line(text: str) -> str:
+    """Words of a script as one line that any terminal shows."""
+    return printable(" ".join(text.split()))

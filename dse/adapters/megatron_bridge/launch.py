@@ -1,0 +1,259 @@
+"""Configurations of NeMo's Megatron-Bridge: written from designs, and read."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+
+from costmodel.errors import DseError
+from costmodel.formats.strict_yaml import dump, parse
+from dse.adapters.megatron.design import MEGATRON, settings_of
+from dse.adapters.megatron.flags import LISTS, NUMBERS, ON, SHARES, WORDS
+from dse.adapters.megatron.model import pattern
+from dse.adapters.megatron.read import launch_of
+from dse.launches.launch import PLACEHOLDERS, Launch, NotExpressible, launch_text
+
+VERSION: Final = "Megatron-Bridge 0.7"
+#: The comment that starts a configuration: nodes, and chips of each.
+_TORCHRUN: Final = re.compile(r"^#.*\btorchrun --nnodes (\d{1,7}) --nproc-per-node (\d{1,7})\b", re.MULTILINE)
+
+#: Setting -> section and key, where they are not `model` and its own name.
+PLACES: Final[Mapping[str, tuple[str, str]]] = {
+    "micro_batch_size": ("train", "micro_batch_size"),
+    "global_batch_size": ("train", "global_batch_size"),
+    **{
+        name: ("ddp", name)
+        for name in (
+            *("use_distributed_optimizer", "overlap_grad_reduce", "overlap_param_gather"),
+            *("use_megatron_fsdp", "data_parallel_sharding_strategy"),
+            "num_distributed_optimizer_instances",
+        )
+    },
+    **{
+        name: ("optimizer", name)
+        for name in (
+            *("optimizer", "use_precision_aware_optimizer", "exp_avg_dtype", "exp_avg_sq_dtype"),
+            *("main_params_dtype", "optimizer_cpu_offload", "optimizer_offload_fraction"),
+        )
+    },
+    "norm_epsilon": ("model", "layernorm_epsilon"),
+    "apply_layernorm_1p": ("model", "layernorm_zero_centered_gamma"),
+    "use_rope_scaling": ("model", "rope_scaling"),
+    "rotary_seq_len_interpolation_factor": ("model", "seq_len_interpolation_factor"),
+    "use_tp_pp_dp_mapping": ("dist", "use_tp_pp_dp_mapping"),
+    "num_experts": ("model", "num_moe_experts"),
+    "num_virtual_stages_per_pipeline_rank": ("model", "virtual_pipeline_model_parallel_size"),
+    "decoder_first_pipeline_num_layers": ("model", "num_layers_in_first_pipeline_stage"),
+    "decoder_last_pipeline_num_layers": ("model", "num_layers_in_last_pipeline_stage"),
+}
+_FORMATS: Final = MEGATRON.runs["precision"].words
+_GATHERED: Final = {"fp8_param_gather": True}  # as all recipes of 8 bits have it
+_DELAYED: Final = {"fp8_recipe": "delayed", **_GATHERED}
+#: Recipe of `mixed_precision` -> settings; it decides over what `ddp` says.
+RECIPES: Final[Mapping[str, Mapping[str, Any]]] = {
+    "bf16_mixed": _FORMATS["bf16"],
+    "fp16_mixed": {**_FORMATS["fp16"], "grad_reduce_in_bf16": True},
+    "bf16_with_fp8_current_scaling_mixed": {**_FORMATS["fp8_tensorwise"], **_GATHERED},
+    "bf16_with_fp8_delayed_scaling_mixed": {**_FORMATS["fp8_tensorwise"], **_DELAYED},
+    "bf16_with_fp8_subchannel_scaling_mixed": {**_FORMATS["fp8_blockwise"], **_GATHERED},
+    "bf16_with_mxfp8_mixed": {**_FORMATS["mxfp8"], **_GATHERED},
+    "bf16_with_nvfp4_mixed": _FORMATS["nvfp4"],
+}
+#: Setting -> key of the model where attention is not latent.
+PLAIN_YARN: Final = {
+    "rotary_scaling_factor": "yarn_rotary_scaling_factor",
+    "mscale": "yarn_mscale",
+    "mscale_all_dim": "yarn_mscale_all_dim",
+}
+_PRECISION: Final = "megatron.bridge.training.mixed_precision.MixedPrecisionConfig"
+#: Settings of `mixed_precision`, where it is an object.
+NUMBERS_OF: Final = ("bf16", "fp16", "fp8", "fp8_recipe", "fp4", "fp4_recipe", "fp8_param_gather")
+_SILU: Final = {"_target_": "torch.nn.functional.silu", "_call_": False}
+_QUICK: Final = {"_target_": "megatron.core.fusions.fused_bias_geglu.quick_gelu", "_call_": False}
+_SQUARED: Final = {"_target_": "megatron.core.activations.squared_relu", "_call_": False}
+_BACKENDS: Final = {"flash": 1, "fused": 2, "unfused": 3, "local": 4, "auto": 5}
+_BACKEND: Final = "megatron.core.transformer.enums.AttnBackend"
+_DTYPES: Final = {"bf16": "torch.bfloat16", "fp16": "torch.float16", "fp32": "torch.float32"}
+_KNOWN: Final = {*NUMBERS, *SHARES, *WORDS, *LISTS, *ON, "add_bias_linear", "gradient_accumulation_fusion"}
+
+
+def script(launch: Launch) -> tuple[str, list[str]]:
+    """The configuration of a design, and the settings that it lacks.
+
+    Raises `NotExpressible` if Megatron Core cannot run such a design.
+    """
+    settings, lost = settings_of(launch)
+    if settings.get("use_megatron_fsdp") and settings.get("use_tp_pp_dp_mapping"):
+        raise NotExpressible("zero=2 or 3 with rank_order=tp_cp_pp_dp: Megatron-Bridge has them not together")
+    if launch.model.learned_positions and launch.model.position_embedding == "learned":
+        lost = [*lost, f"model: learned_positions={launch.model.learned_positions:g}"]
+    content = _sections(settings)
+    content["tokenizer"] = {"tokenizer_type": "HuggingFaceTokenizer", "tokenizer_model": "TOKENIZER_MODEL"}
+    content["dataset"] = {"seq_length": int(launch.model.seq_len), "blend": [["DATA_PATH"], None]}
+    content["checkpoint"] = {"save": "CHECKPOINT_DIR", "load": "CHECKPOINT_DIR"}
+    if settings.get("use_megatron_fsdp"):
+        content["checkpoint"]["ckpt_format"] = "fsdp_dtensor"
+    content["optimizer"]["lr"] = "LEARNING_RATE"
+    content["train"]["train_iters"] = "TRAIN_STEPS"
+    nodes, each = launch.nodes
+    own = ", with MLAModelProvider as its model" if settings.get("multi_latent_attention") else ""
+    lines = [
+        f"# {launch.heading} on {launch.world_size:,} chips, for {VERSION}:",
+        f"# torchrun --nnodes {nodes} --nproc-per-node {each} pretrain.py --config-file THIS_FILE",
+        f"# (it overrides vanilla_gpt_pretrain_config of megatron.bridge.recipes.gpt{own})",
+        *(f"# Megatron-Bridge has no setting for: {text}" for text in lost),
+        "# Fill in what the design does not decide:",
+        *(f"#   {name}: {text}" for name, text in PLACEHOLDERS.items()),
+    ]
+    return "\n".join(lines) + "\n" + dump(content), lost
+
+
+def _sections(settings: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Settings in the sections of a configuration."""
+    found: dict[str, dict[str, Any]] = {"model": {}, "train": {}, "ddp": {}, "optimizer": {}}
+    left = {name: value for name, value in settings.items() if name != "vocab_size"}
+    found["mixed_precision"] = _mixed_precision(left)
+    model = found["model"]
+    for name in ("max_position_embeddings", "group_query_attention", "make_vocab_size_divisible_by"):
+        left.pop(name, None)
+    if left.pop("swiglu", False):
+        model |= {"gated_linear_unit": True, "activation_func": _SILU}
+    elif left.pop("quick_geglu", False):
+        model |= {"gated_linear_unit": True, "activation_func": _QUICK}
+    elif left.pop("squared_relu", False):
+        model["activation_func"] = _SQUARED
+    if left.pop("untie_embeddings_and_output_weights", False):
+        model["share_embeddings_and_output_weights"] = False
+    if "window_size" in left:
+        model["window_size"] = [int(own) for own in left.pop("window_size").split(",")]
+    if "moe_layer_freq" in left:
+        model["moe_layer_freq"] = pattern(left.pop("moe_layer_freq"))
+    interleaved = "num_virtual_stages_per_pipeline_rank" in left or "layout" in str(left)
+    if left.pop("overlap_p2p_comm", True) and interleaved and left["pipeline_model_parallel_size"] > 1:
+        model |= {"overlap_p2p_comm": True, "batch_p2p_comm": False}
+    model |= {
+        "vocab_size": left.pop("padded_vocab_size"),  # Megatron-Bridge pads no table that a file names
+        "should_pad_vocab": False,
+    }
+    for name, value in left.items():
+        latent = settings.get("multi_latent_attention") or name not in PLAIN_YARN
+        section, key = PLACES.get(name, ("model", name)) if latent else ("model", PLAIN_YARN[name])
+        found.setdefault(section, {})[key] = _written_value(name, value)
+    return found
+
+
+def _mixed_precision(left: dict[str, Any]) -> dict[str, Any]:
+    """Number formats, which are taken out of the settings: an object, since it decides over `ddp`."""
+    kind = {"_target_": "torch.float16" if left.get("fp16") else "torch.bfloat16", "_call_": False}
+    return {
+        "_target_": _PRECISION,
+        **{name: left.pop(name) for name in NUMBERS_OF if name in left},
+        "params_dtype": kind,
+        "pipeline_dtype": kind,
+        "grad_reduce_in_fp32": not left.pop("grad_reduce_in_bf16", False),
+    }
+
+
+def _written_value(name: str, value: Any) -> Any:
+    """A value as configurations write it: objects by their names in Python."""
+    if name.endswith("_dtype"):
+        return {"_target_": _DTYPES[value], "_call_": False}
+    if name == "attention_backend":
+        return {"_target_": _BACKEND, "_args_": [_BACKENDS[value]]}
+    return value
+
+
+def read_script(path: Path, chips: int | None = None) -> tuple[Launch, list[str]]:
+    """The launch of a configuration of Megatron-Bridge, and notes on keys that are not read.
+
+    Chips are `chips`, else those of the `torchrun` in its comments.
+
+    Raises `DseError` if it is no such file, or says too little.
+    """
+    text = launch_text(path)
+    started = _TORCHRUN.search(text)
+    chips = chips or (int(started[1]) * int(started[2]) if started else None)
+    if not chips:
+        raise DseError(f"{path}: does not say on how many chips; name them with --gpus N")
+    try:
+        content = parse(text, str(path)).data
+    except yaml.YAMLError:
+        raise DseError(f"{path}: expected YAML") from None
+    if not isinstance(content.get("model"), dict):
+        raise DseError(f"{path}: model: expected a section of this name, as Megatron-Bridge has it")
+    settings, unread = _settings(content)
+    try:
+        launch, notes = launch_of(settings, world_size=chips, node_size=8, name=path.stem)
+    except (DseError, ValueError, TypeError) as error:
+        raise DseError(f"{path}: {error}") from None
+    return launch, [*notes, *([f"not read: {' '.join(unread)}"] if unread else [])]
+
+
+def _settings(content: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    """Settings of a configuration, and keys of the model that are not read."""
+    names = {place: name for name, place in PLACES.items()}
+    names |= {("model", key): name for name, key in PLAIN_YARN.items()}
+    found: dict[str, Any] = {"max_position_embeddings": None, "group_query_attention": True}
+    unread: list[str] = []
+    for section in ("model", "train", "ddp", "optimizer", "dist"):
+        part = content.get(section) or {}
+        for key, value in part.items() if isinstance(part, dict) else ():
+            name = names.get((section, key), key)
+            if name in _KNOWN and value is not None:
+                found[name] = _read_value(name, value)
+            elif section == "model" and key not in _OTHERWISE and value not in (None, False):
+                unread.append(f"{section}.{key}")
+    return {**found, **_renamed(content)}, unread
+
+
+#: Keys of the model that are read under another name, or decide nothing of a step's cost.
+_OTHERWISE: Final = (
+    *("gated_linear_unit", "activation_func", "share_embeddings_and_output_weights", "batch_p2p_comm"),
+    *("overlap_p2p_comm", "should_pad_vocab", "rotary_base", "rotary_percent", "layernorm_epsilon"),
+    *("init_method_std", "apply_rope_fusion", "bias_dropout_fusion", "persist_layer_norm", "_target_"),
+)
+
+
+def _read_value(name: str, value: Any) -> Any:
+    """A value as flags have it."""
+    if isinstance(value, dict):
+        chosen = value.get("_args_")
+        words = {str([code]): word for word, code in _BACKENDS.items()}
+        value = words.get(str(chosen), "auto") if name == "attention_backend" else value.get("_target_")
+    if name.endswith("_dtype"):
+        return {full: word for word, full in _DTYPES.items()}.get(str(value), str(value))
+    if name == "moe_layer_freq" and isinstance(value, list):
+        return f"[{','.join(str(own) for own in value)}]"
+    if name in NUMBERS:
+        if isinstance(value, bool) or not isinstance(value, int | float) or not float(value).is_integer():
+            raise DseError(f"{name}: {value!r}: expected a whole number")
+        return int(value)
+    if name == "window_size":
+        return ",".join(str(own) for own in value) if isinstance(value, list) else str(value)
+    return value
+
+
+def _renamed(content: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings that a configuration names or nests differently from flags."""
+    model = content["model"]
+    found: dict[str, Any] = {"max_position_embeddings": model.get("seq_length", 1024)}
+    found["seq_length"] = model.get("seq_length", 1024)
+    if not model.get("num_query_groups"):
+        found["group_query_attention"] = False
+    gated, quick = bool(model.get("gated_linear_unit")), "quick_gelu" in str(model.get("activation_func"))
+    found |= {"swiglu": gated and not quick, "quick_geglu": gated and quick}
+    found["squared_relu"] = "squared_relu" in str(model.get("activation_func"))
+    shared = model.get("share_embeddings_and_output_weights", True)
+    found["untie_embeddings_and_output_weights"] = not shared
+    found["overlap_p2p_comm"] = bool(model.get("overlap_p2p_comm"))
+    padded = model.get("should_pad_vocab")
+    found["make_vocab_size_divisible_by"] = model.get("make_vocab_size_divisible_by", 128) if padded else 1
+    precision = content.get("mixed_precision", "bf16_mixed")
+    if not isinstance(precision, dict):
+        return {**found, **RECIPES.get(str(precision), {"bf16": True})}
+    found |= {name: precision[name] for name in NUMBERS_OF if precision.get(name)}
+    return {**found, **({} if precision.get("grad_reduce_in_fp32", True) else {"grad_reduce_in_bf16": True})}

@@ -1,0 +1,414 @@
+"""The workload of a design, row by row: AICB's rows, filled from the native model.
+
+Arithmetic comes from the kernels that `micro_batches` finds, group sizes and messages from the design, and
+parameters from the model as it is. What recomputation repeats is added to the forward pass, as AICB has it.
+Attention and an MLP have a row up to their last product and one from there on; latent attention has one for
+each product; experts have one, beside the two of an expert that all tokens share.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from typing import Final
+
+import numpy as np
+
+from costmodel.columns import BoolArray, FloatArray, distinct_rows, largest
+from costmodel.errors import DseError
+from costmodel.kernels.attention import fused_attention
+from costmodel.kernels.kernel_cost import KernelCost
+from costmodel.steps.memory.stage_memory import stage_expert_parameters, updated_parameters
+from costmodel.steps.micro_batch.expert_parallel import sent_copies
+from costmodel.steps.micro_batch.kernel_sums import DIRECTIONS, CostTable
+from costmodel.steps.micro_batch.micro_batch import KERNEL_CHUNK, MicroBatch, cost_table, micro_batches
+from costmodel.steps.micro_batch.rank_memory import PartMemory, rank_memory
+from costmodel.steps.pipeline.pipeline_step import slowest_stage
+from costmodel.steps.pipeline.stages import Stage, chosen_stage, pipeline_stages
+from costmodel.steps.transformer import resolve_sharding
+from costmodel.steps.update.update import weight_update
+from costmodel.training.blocks import MTP_JOIN, Block, kinds_beyond, kinds_without_word
+from costmodel.training.design import RECOMPUTE_FULL, recomputes_otherwise
+from costmodel.training.kernel_kind import PASSES, Kernel
+from costmodel.training.model import ModelShape
+from costmodel.training.recompute_modules import MODULES
+from costmodel.training.run import RankRun, TransformerRun, rank_run
+from costmodel.workload.kernel_tables import total
+from costmodel.workload.quantisation import dispatched_bytes
+from costmodel.workload.transformer import BIAS_GRADIENTS, Part, every_part
+from dse.adapters.simai import aicb_rows as aicb
+from dse.adapters.simai.aicb_rows import LATENT_ROWS, NOTHING, MessageShape, Times, Ways
+from dse.adapters.simai.workload_rows import Parallelism, Pass, Row, StepRows
+
+#: Blocks that the rows of a layer stand for.
+HALVES: Final = ("attention", "mlp")
+#: The row of routed experts.
+EXPERTS_ROW: Final = "mlp_moelayer"
+
+#: Row -> times of its three passes, (points,) each. [s]
+RowTimes = dict[str, list[FloatArray]]
+
+#: Why a model has no rows.
+UNKNOWN_LAYERS: Final = "AICB's rows are of layers of attention and an MLP, all alike"
+UNKNOWN_ORDER: Final = f"{UNKNOWN_LAYERS}, or of latent attention and experts, behind dense layers if there are any"
+
+
+def check_equal_layers(model: ModelShape) -> None:
+    """Refuse a model whose layers are others than attention and an MLP, all alike."""
+    names = tuple(block.name for layer in model.kinds for block in layer.blocks)
+    if names != HALVES or kinds_beyond(model.kinds):
+        raise DseError(f"model {model.name}: {UNKNOWN_LAYERS}")
+
+
+def check_layers(model: ModelShape) -> None:
+    """Refuse a model that has layers whose rows are not known, or in an order that is not."""
+    layers = [layer for layer, _ in model.sequence]
+    shapes = {tuple(block.name for block in layer.blocks) for layer in layers}
+    sparse = [any(kernel.of_experts for kernel in layer.kernels) for layer in layers]
+    narrow = model.num_experts and model.features["expert_in"] != model.hidden_size
+    if (
+        shapes != {HALVES}
+        or kinds_without_word(layers, "aicb")
+        or sparse not in ([False], [True], [False, True])
+        or narrow
+    ):
+        raise DseError(f"model {model.name}: {UNKNOWN_ORDER}")
+
+
+def rows_of(part: Part) -> dict[str, tuple[str, ...]]:
+    """Row -> the kernels of a layer that it stands for.
+
+    The one kernel that reduces the gradients of all biases goes with the first row of the last block.
+    """
+    found: dict[str, list[str]] = {}
+    start: list[str] = []
+    for block in part.layer.blocks if part.layer else ():
+        own = {} if block == MTP_JOIN else block_rows(block)
+        if not own:  # what comes before the first row belongs to it
+            start = [kernel.name for kernel in block.kernels]
+        for row, names in own.items():
+            found[row], start = [*start, *names], []
+    first = next(row for row in found if row.startswith(HALVES[-1]))
+    found[first].append(BIAS_GRADIENTS)
+    return {row: tuple(names) for row, names in found.items()}
+
+
+def block_rows(block: Block) -> dict[str, list[str]]:
+    """Row -> kernels of a block."""
+    if any(kernel.of_experts for kernel in block.kernels):
+        return expert_block_rows(block)
+    if any(kernel.kind.name == "latent" for kernel in block.kernels):
+        return latent_block_rows(block)
+    names = [kernel.name for kernel in block.kernels]
+    last = max(place for place, kernel in enumerate(block.kernels) if kernel.splits_weight)
+    return {f"{block.name}_column": names[:last], f"{block.name}_row": names[last:]}
+
+
+def latent_block_rows(block: Block) -> dict[str, list[str]]:
+    """Rows of latent attention: each product with what follows it, the first with the norm before."""
+    rows: dict[str, list[str]] = {}
+    waiting: list[str] = []
+    for kernel in block.kernels:
+        if kernel.name in LATENT_ROWS:
+            rows[LATENT_ROWS[kernel.name]], waiting = [*waiting, kernel.name], []
+        elif rows:
+            rows[[*rows][-1]].append(kernel.name)
+        else:
+            waiting.append(kernel.name)
+    return rows
+
+
+def expert_block_rows(block: Block) -> dict[str, list[str]]:
+    """Rows of experts: the routed ones with all that is of none, and the two of a shared one."""
+    rows: dict[str, list[str]] = {EXPERTS_ROW: []}
+    shared = [kernel for kernel in block.kernels if is_shared(kernel)]
+    if shared:
+        last = max(place for place, kernel in enumerate(shared) if kernel.splits_weight)
+        rows["mlp_column"] = [kernel.name for kernel in shared[:last]]
+        rows["mlp_row"] = [kernel.name for kernel in shared[last:]]
+    rows[EXPERTS_ROW] = [kernel.name for kernel in block.kernels if kernel not in shared]
+    return rows
+
+
+def is_shared(kernel: Kernel) -> bool:
+    """Whether a kernel is of an expert that all tokens share."""
+    return bool({"shared_up", "shared_ffn", "unit"} & {kernel.reads, kernel.makes})
+
+
+def row_times(run: RankRun, costs: MicroBatch) -> list[RowTimes]:
+    """Arithmetic of each row of one layer of each kind, of the embedding, of the head, and of a module of
+    multi-token prediction.
+
+    The rows share out what the evaluation says of a whole layer, waiting for the host included, by the times
+    of their kernels. What recomputation repeats is in the forward pass.
+    """
+    table, found = cost_table(run), []
+    modules = max(run.model.mtp_layers, 1)
+    for place, part in enumerate(every_part(run.model)):
+        passes = costs.forward[place].time, costs.backward[place].time
+        if part.layer is None:
+            name = "embedding_layer" if place == len(run.model.kinds) else "final_column"
+            found.append({name: times_beside_layers(table, part.name, costs.forward[place], costs.backward[place])})
+            continue
+        own = layer_times(run, part, table)
+        repeated = again_times(run, part, table) if place < len(costs.again) else {}
+        if part.layer == run.model.mtp_layer and run.model.mtp_layers:
+            passes = passes[0] / modules, passes[1] / modules
+        for places, whole in zip(((0,), (1, 2)), passes, strict=True):
+            share_out(own, places, whole)
+        if repeated:
+            share_out(repeated, (0,), costs.again[place].time)
+            for name, times in own.items():
+                times[0] = np.where(run.design.recompute == RECOMPUTE_FULL, 2 * times[0], times[0] + repeated[name][0])
+        found.append(own)
+    return found
+
+
+def layer_times(run: RankRun, part: Part, table: CostTable) -> RowTimes:
+    """Times of the kernels of each row. [s]"""
+    found = {}
+    for name, kernels in rows_of(part).items():
+        times = [table.kernels_time(part, kernels, of_pass) for of_pass in PASSES]
+        for core in cores(part, kernels):
+            for place, of_pass in ((0, "forward"), (1, "backward")):
+                times[place] = times[place] + fused_attention(run, core, of_pass).time
+        found[name] = times
+    return found
+
+
+def again_times(run: RankRun, part: Part, table: CostTable) -> RowTimes:
+    """Times of the kernels of each row that modules repeat, forward. [s]"""
+    found: RowTimes = {}
+    for name, names in rows_of(part).items():
+        repeated = np.zeros(run.num_points)
+        for kernel in (kernel for kernel in part.kernels if kernel.name in names):
+            there = run.design.recomputes([module for module in MODULES if module.has(kernel)])
+            time = table.kernels_time(part, [kernel.name], "forward")
+            for core in cores(part, [kernel.name]):
+                time = time + fused_attention(run, core, "forward").time
+            repeated = repeated + np.where(there, time, 0.0)
+        found[name] = [repeated]
+    return found
+
+
+def cores(part: Part, names: list[str] | tuple[str, ...]) -> Iterator[Kernel]:
+    """Attention cores among some kernels of a layer."""
+    return (kernel for kernel in part.kernels if kernel.is_core and kernel.name in names)
+
+
+def share_out(times: RowTimes, places: tuple[int, ...], whole: FloatArray) -> None:
+    """Scale passes of all rows so that they add up to a whole; nothing is shared out among nothing. [s]"""
+    own = sum((passes[place] for passes in times.values() for place in places), start=np.zeros(()))
+    scale = np.divide(whole, own, out=np.zeros(np.broadcast_shapes(own.shape, whole.shape)), where=own > 0)
+    for passes in times.values():
+        for place in places:
+            passes[place] = passes[place] * scale
+
+
+def times_beside_layers(table: CostTable, part: str, forward: KernelCost, backward: KernelCost) -> list[FloatArray]:
+    """Times of the passes over the embedding or the head. [s]"""
+    shares = []
+    for of_pass in DIRECTIONS["backward"]:
+        dense, thin = table.gemms.select(of_pass, part), table.pointwise.select(of_pass, part)
+        shares.append(total(table.gemm_costs.time[:, dense]) + total(table.pointwise_times[:, thin]))
+    return [forward.time, *(backward.time * share / (shares[0] + shares[1]) for share in shares)]
+
+
+#: Why a design has no rows.
+UNKNOWN_SPLITS: Final = "AICB's rows know two ways to split kernels; take sharding: megatron or megatron_sp"
+
+
+def design_workload(run: TransformerRun) -> StepRows:
+    """Rows of the slowest stage of each design.
+
+    Returns
+    -------
+    workload : StepRows
+        AICB's rows. Their times add up to the forward, backward, recomputation and optimizer time of
+        `step`, of passes that follow each other; an embedding or a head that the slowest stage does not have
+        takes no time.
+
+    Raises
+    ------
+    DseError
+        Where kernels are split in a way of their own, explicit or solved, or layers are not attention and
+        an MLP or experts, dense ones first.
+
+    Notes
+    -----
+    Unlike AICB's own, messages of weights and gradients are as long as the rank's parameters, and say
+    whether the optimizer is distributed; vpp is the design's. A module of multi-token prediction, which AICB
+    does not know, has the rows of a layer and of a head behind the head. What experts exchange is an
+    all-to-all of all copies, whatever the dispatcher.
+    """
+    check_layers(run.model)
+    check_designs(run)
+    run = run.of(run.design.map(lambda values: np.broadcast_to(values, (run.num_points,))))
+    run = run.of(resolve_sharding(run.model, run.system, run.design, precision=run.precision))
+    ranks = rank_run(run)
+    if not rows_know(ranks).all():
+        raise DseError(UNKNOWN_SPLITS)
+    rows, back = distinct_rows(*ranks.columns())
+    unique = ranks.take(rows)
+    costs = micro_batches(unique)
+    pieces = [
+        row_times(unique.take(part), costs.take(part))
+        for part in np.split(np.arange(rows.size), range(KERNEL_CHUNK, rows.size, KERNEL_CHUNK))
+    ]
+    times = [
+        {name: [np.concatenate([own[name][place] for own in same])[back] for place in range(3)]
+         for name in same[0]}
+        for same in zip(*pieces, strict=True)
+    ]  # fmt: skip
+    parameters = [part.take(back) for part in rank_memory(unique)]
+    return filled_rows(run, ranks, costs.take(back), parameters, times)
+
+
+def check_designs(run: TransformerRun) -> None:
+    """Refuse designs that AICB's rows cannot say."""
+    design = run.design
+    if (design.cp > 1).any():
+        raise DseError("AICB rows have no context parallelism; take cp: 1")
+    if run.model.num_experts and ((design.etp > 1) & (design.etp != design.tp)).any():
+        raise DseError("AICB's rows share out experts among all tensor-parallel ranks or none; take etp: 1")
+    unlike = recomputes_otherwise(design)
+    if kinds_beyond(run.model.kinds):  # whose rows are of modules
+        unlike = [name for name in unlike if name == "recompute_layers"]
+    if unlike:
+        raise DseError(f"AICB's rows repeat attention cores or whole layers, all of them; leave out {unlike[0]}")
+
+
+def rows_know(ranks: RankRun) -> BoolArray:
+    """Where kernels are split as one of the named assignments does: (points,)."""
+    named = [*ranks.design.assignments.named.values()]
+    known: BoolArray = np.isin(ranks.design.assignment, named) | (ranks.design.tp == 1)
+    return known
+
+
+def filled_rows(
+    run: TransformerRun, ranks: RankRun, costs: MicroBatch, parameters: list[PartMemory], times: list[RowTimes]
+) -> StepRows:
+    """The template with times, messages and counts of each design."""
+    stage = slowest_stage(run, costs, costs.whole)
+    shape, kinds = message_shape(run, ranks), len(run.model.kinds)
+    sections = ["leading", "layer"][-kinds:]
+    [first] = ([own * stage.has_embedding for own in each] for each in times[kinds].values())
+    reduced = Pass(first[0], "all_reduce", shape.activation_bytes, happens=run.design.tp > 1)
+    rows = [
+        *weight_rows(run, parameters, shape),
+        *(Row("embedding_layer", section, reduced, Pass(first[1]), Pass(first[2]))
+          for section in ("first", "next")),
+        *(row for own, section in zip(times, sections, strict=False)
+          for row in filled_layer(shape, ranks, own, section)),
+        *closing_rows(shape, ranks, stage, times[kinds + 1 :], int(run.model.mtp_layers)),
+        *aicb.epilogue(shape),
+    ]  # fmt: skip
+    return StepRows.of(
+        rows,
+        layers=stage.layers[-1],
+        leading_layers=stage.layers[0] if kinds > 1 else 0.0,
+        micro_batches=run.design.gradient_accumulation_steps,
+        layout=file_header(run, shape),
+    )
+
+
+def filled_layer(run: MessageShape, ranks: RankRun, times: RowTimes, section: str) -> Iterator[Row]:
+    """The rows of a kind of layer."""
+    shared = run.sequence_parallel > 0
+    latent = {kernel: times[name] for kernel, name in LATENT_ROWS.items() if name in times}
+    if latent:
+        yield from aicb.latent_rows(run, latent, shared, section)
+        yield aicb.whole_row("attention_layer_mla", run, added(latent.values()), ~shared, section)
+    else:
+        yield from half_rows(run, "attention", times, shared, section)
+    if EXPERTS_ROW in times:
+        yield from filled_experts(run, ranks, times[EXPERTS_ROW], section)
+    if f"{HALVES[1]}_column" in times:
+        yield from half_rows(run, HALVES[1], times, shared, section)
+
+
+def half_rows(run: MessageShape, part: str, times: RowTimes, shared: BoolArray, section: str) -> Iterator[Row]:
+    """Half a layer: two rows in sequence parallelism, and one without."""
+    column, row = (times[f"{part}_{way}"] for way in ("column", "row"))
+    yield from aicb.layer_rows(run, part, column, row, shared, section)
+    yield aicb.whole_row(f"{part}_layer", run, added([column, row]), ~shared, section)
+
+
+def added(rows: Iterable[Times]) -> list[FloatArray]:
+    """Times of several rows together, pass by pass. [s]"""
+    return [sum(passes[1:], start=passes[0]) for passes in zip(*rows, strict=True)]
+
+
+def filled_experts(run: MessageShape, ranks: RankRun, times: Times, section: str) -> Iterator[Row]:
+    """The rows of experts: what ranks send is in the format of the design, and gradients likewise."""
+    design, size = ranks.design, ranks.precision.element_bytes
+    spread, split = run.ep > 1, (design.etp > 1) & (run.tp > 1)
+    there, back = (
+        Pass(NOTHING, "all_to_all", np.floor(sent_copies(ranks, each)), "ep", spread)
+        for each in (dispatched_bytes(ranks), size)
+    )
+    whole = np.floor(sent_copies(ranks, size) * design.etp)
+    routed = Pass(times[0], "all_gather", aicb.routing_bytes(run), happens=spread | split)
+    yield Row(EXPERTS_ROW, section, routed, Pass(times[1]), Pass(times[2]))
+    for forward, backward in [(there, back), *aicb.within_experts(whole, split), (back, there)]:
+        yield Row(EXPERTS_ROW, section, forward, backward, Pass(NOTHING))
+
+
+def closing_rows(run: MessageShape, ranks: RankRun, stage: Stage, times: list[RowTimes], modules: int) -> Iterator[Row]:
+    """The head; behind it what looks further ahead than one token, each time with the head once more."""
+    [head] = times[0].values()
+    head = [own * stage.has_head / (1 + modules) for own in head]
+    shared, further = run.sequence_parallel > 0, stage.counts[-1] > 0
+    for module in range(1 + modules):
+        there = further | (stage.has_head > 0) | (module == 0)
+        for row in filled_layer(run, ranks, times[1], "closing") if module else ():
+            yield replace(row, present=row.present & further)
+        yield aicb.column_row("final_column", "closing", run, head, shared & there)
+        forward, backward, weights = (Pass(own) for own in head)
+        yield Row("final_layer", "closing", forward, backward, weights, ~shared & there)
+
+
+def message_shape(run: TransformerRun, ranks: RankRun) -> MessageShape:
+    """The shape of a design that sets the sizes of AICB's rows."""
+    design, shape, one = run.design, ranks.design, np.ones_like(run.design.tp)
+    return MessageShape(
+        **{name: getattr(run.model, name) * one for name in ("hidden_size", "seq_len", "num_experts")},
+        **{name: getattr(design, name) for name in ("tp", "micro_batch_size")},
+        ep=design.ep if run.model.num_experts else one,
+        dp=np.floor(design.world_size / (design.tp * design.pp)),
+        sequence_parallel=shape.is_split(shape.stream, "sequence") * one,
+    )
+
+
+def file_header(run: TransformerRun, shape: MessageShape) -> Parallelism:
+    """The header of a design's file. With sequence parallelism a stage sends the share of a rank."""
+    design, ranks = run.design, np.where(shape.sequence_parallel > 0, shape.tp, 1.0)
+    return Parallelism(
+        **{name: getattr(design, name) for name in ("tp", "pp", "vpp", "gradient_accumulation_steps", "world_size")},
+        ep=shape.ep,
+        pp_message_bytes=np.where(design.pp > 1, shape.activation_bytes / ranks, 0.0),
+    )
+
+
+def weight_rows(run: TransformerRun, parts: list[PartMemory], shape: MessageShape) -> list[Row]:
+    """Gathering of weights and reduction of gradients, scattered where the optimizer is distributed."""
+    design, sharded = run.design, run.design.zero > 0
+    stages = pipeline_stages(run.model, design).foremost
+    owned = [updated_parameters(stage, parts) + stage_expert_parameters(stage, parts) for stage in stages]
+    stage = chosen_stage(stages, largest(owned))
+    parameters, experts = updated_parameters(stage, parts), stage_expert_parameters(stage, parts)
+    update, casts = weight_update(run, parts, stages)
+    cast = casts.time
+
+    def ways(owned: FloatArray, group: str) -> tuple[Pass, Ways]:
+        gradients = np.floor(owned * stage.copies * run.precision.gradient_bytes)
+        weights = np.where(sharded, np.floor(owned * stage.copies * run.precision.element_bytes), 0.0)
+        scattered, reduced = (Pass(NOTHING, kind, gradients, group) for kind in ("reduce_scatter", "all_reduce"))
+        gathered = Pass(NOTHING, "all_gather", weights, group, happens=sharded)
+        return gathered, [(scattered, sharded), (reduced, ~sharded)]
+
+    return [
+        *aicb.prologue(*ways(parameters, "dp"), update.time, np.maximum(cast, NOTHING)),
+        aicb.embedding_gradients(shape),
+        *aicb.expert_weight_rows(*ways(experts, "dp_ep"), shape.ep != shape.dp),
+    ]

@@ -1,0 +1,333 @@
+"""AICB workload files, which SimAI and ASTRA-sim read: text <-> a `StepRows` with its header.
+
+A header of tokens, the number of rows, and rows of 12 fields: a name, a dependency that is always -1, then
+time [ns], collective and size [B] of each pass, and a delay [ns]. Sizes are of the whole tensor.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from costmodel.columns import FloatArray
+from costmodel.errors import DseError, shortened, suggestion
+from costmodel.formats.input_files import LARGEST
+from costmodel.formats.strict_yaml import exact_text, plain_text
+from dse.adapters.simai.workload_rows import COLLECTIVES, DEFAULT_GROUPS, GROUPS, Parallelism, StepRows
+
+#: Training loops: the first word of a file. A micro-benchmark has no parallelism and no tokens.
+TRAINING, MICRO = "HYBRID_TRANSFORMER_FWD_IN_BCKWD", "MICRO"
+
+TP, EP, PP, VPP, GA = "model_parallel_NPU_group", "ep", "pp", "vpp", "ga"
+GPUS, PP_COMM, CHECKPOINTS, INITIATES = "all_gpus", "pp_comm", "checkpoints", "checkpoint_initiates"
+
+#: Token -> column of `Parallelism`.
+TOKENS: Final = {
+    TP: "tp",
+    EP: "ep",
+    PP: "pp",
+    VPP: "vpp",
+    GA: "gradient_accumulation_steps",
+    GPUS: "world_size",
+    PP_COMM: "pp_message_bytes",
+}
+
+#: Collective of a file without its suffix, and the suffix of a group that is not the usual one of its pass.
+SPELLED: Final = dict(
+    zip(("NONE", "ALLREDUCE", "ALLGATHER", "REDUCESCATTER", "ALLTOALL", "BROADCAST"), COLLECTIVES, strict=True)
+)
+SUFFIXES: Final = {"_DP_EP": "dp_ep", "_EP": "ep"}
+KNOWN: Final = ("NONE", *(kind + suffix for kind in [*SPELLED][1:] for suffix in ("", *SUFFIXES)))
+
+FIELDS: Final = 12
+#: Numbers as rows have them, of no more digits than they need; and as AICB's divisions print them.
+_WHOLE: Final = re.compile(r"[0-9]{1,40}")
+_DECIMAL: Final = re.compile(r"[0-9]{1,40}(?:\.[0-9]{0,40})?")
+#: Numbers from here on are not exact in seconds and back. [ns], [B]
+TOO_LARGE: Final = 2.0**50
+#: Mistakes that one message tells.
+MOST_LISTED_MISTAKES: Final = 20
+
+
+@dataclass(frozen=True)
+class _Row:
+    """A row as a file has it."""
+
+    name: str
+    times: tuple[float, ...]
+    collectives: tuple[int, ...]
+    groups: tuple[int, ...]
+    sizes: tuple[float, ...]
+    delay: float
+
+
+class AicbReader:
+    """Reads the parts of a file and notes every mistake with its line."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.mistakes: list[tuple[int, str]] = []
+
+    def mistake(self, line: int, what: str) -> None:
+        """Note what is wrong on a line, counted from 1."""
+        self.mistakes.append((line, f"{self.name}:{line}: {shortened(what)}"))
+
+    def finish(self) -> None:
+        """Raise what was noted, in the order of the lines."""
+        if not self.mistakes:
+            return
+        listed = [text for _, text in sorted(self.mistakes, key=lambda mistake: mistake[0])]
+        if (more := len(listed) - MOST_LISTED_MISTAKES) > 0:
+            listed[MOST_LISTED_MISTAKES:] = [f"{self.name}: and {more} more mistakes"]
+        raise DseError("\n".join(listed))
+
+    def header(self, line: str) -> tuple[str, dict[str, str]]:
+        """Training loop and tokens, from the first line."""
+        loop, *words = line.split() or [""]
+        if loop not in (TRAINING, MICRO):
+            self.mistake(1, f"{loop!r}: expected a training loop, {TRAINING} or {MICRO}")
+        tokens: dict[str, list[str]] = {}
+        current: list[str] | None = None
+        for word in words:
+            if word.endswith(":") or word == PP_COMM:
+                if word in tokens:
+                    self.mistake(1, f"{word} given twice")
+                current = tokens[word] = []
+            elif current is None:
+                self.mistake(1, f"{word!r}: expected a token with a colon, such as '{TP}: 8'")
+            else:
+                current.append(word)
+        return loop, {token: " ".join(values) for token, values in tokens.items()}
+
+    def rows(self, lines: list[str]) -> list[_Row]:
+        """Every row, from the third line on; equal lines are read once, and empty ones hold nothing."""
+        known: dict[str, _Row] = {}
+        rows: list[_Row] = []
+        there = 0
+        for number, line in enumerate(lines[2:], start=3):
+            if not line.strip():
+                continue
+            there, before = there + 1, len(self.mistakes)
+            row = known.get(line) or self.row(number, line)
+            if row is not None:
+                rows.append(row)
+                if len(self.mistakes) == before:
+                    known[line] = row
+        written = lines[1].strip() if len(lines) > 1 else ""
+        if not _WHOLE.fullmatch(written):
+            self.mistake(2, f"{written!r}: expected the number of rows")
+        elif float(written) != there:
+            self.mistake(2, f"{written} rows are declared, and {there} are there")
+        return rows
+
+    def row(self, number: int, line: str) -> _Row | None:
+        """Row of a line, checked field by field; None where it has not the fields of one."""
+        fields = line.split()
+        if len(fields) != FIELDS:
+            self.mistake(number, f"{len(fields)} fields; expected {FIELDS}")
+            return None
+        if fields[1] != "-1":
+            self.mistake(number, f"dependency: {fields[1]!r}: expected -1, the only one that is understood")
+        codes = [self.collective(number, place, fields[place]) for place in (3, 6, 9)]
+        groups = [
+            code[1] if code[1] >= 0 else GROUPS.index(usual) for code, usual in zip(codes, DEFAULT_GROUPS, strict=True)
+        ]
+        return _Row(
+            fields[0],
+            tuple(self.time(number, place, fields[place]) for place in (2, 5, 8)),
+            tuple(code[0] for code in codes),
+            tuple(groups),
+            tuple(self.size(number, place, fields[place]) for place in (4, 7, 10)),
+            self.time(number, 11, fields[11]),
+        )
+
+    def collective(self, number: int, place: int, word: str) -> tuple[int, int]:
+        """Codes of a collective and of its group, -1 for the usual one of the pass."""
+        if word not in KNOWN:
+            self.mistake(number, f"field {place + 1}: {word!r}: unknown collective{suggestion(word, KNOWN)}")
+            return 0, -1
+        suffix = next((suffix for suffix in SUFFIXES if word.endswith(suffix)), "")
+        code = COLLECTIVES.index(SPELLED[word.removesuffix(suffix)])
+        return code, GROUPS.index(SUFFIXES[suffix]) if suffix else -1
+
+    def time(self, number: int, place: int, word: str) -> float:
+        """A time in whole nanoseconds. [s]"""
+        if not _WHOLE.fullmatch(word) or float(word) >= TOO_LARGE:
+            self.mistake(number, f"field {place + 1}: {word!r}: expected a whole number of ns from 0 to 2^50")
+            return 0.0
+        return float(word) * 1e-9
+
+    def size(self, number: int, place: int, word: str) -> float:
+        """A size; what AICB divided in floating point has a fraction, which does not count. [B]"""
+        if not _DECIMAL.fullmatch(word) or float(word) >= TOO_LARGE:
+            what = "expected a whole number of bytes from 0 to 2^50"
+            self.mistake(number, f"field {place + 1}: {word!r}: {what}")
+            return 0.0
+        return float(np.floor(float(word)))
+
+    def layout(self, loop: str, tokens: Mapping[str, str], rows: list[_Row]) -> Parallelism:
+        """The parallelism, as far as the header tells it."""
+        needed = [TP, PP] if loop == TRAINING else []
+        if any(row.groups[2] == GROUPS.index("dp_ep") for row in rows):
+            needed.append(EP)
+        for token in needed:
+            if token not in tokens:
+                self.mistake(1, f"{token}: missing; every reader needs it{_why.get(token, '')}")
+        for token in (CHECKPOINTS, INITIATES):
+            self.marks(token, tokens.get(token, "0"))
+        columns: dict[str, Any] = {"tp": np.nan, "pp": np.nan}
+        for token, column in TOKENS.items():
+            if token in tokens:
+                columns[column] = self.token(token, tokens[token])
+        return Parallelism.of(**columns).map(np.atleast_1d)
+
+    def marks(self, token: str, written: str) -> None:
+        """Check a token that says how many rows it names, and which."""
+        count, *rows = written.split() or [""]
+        if not all(map(_WHOLE.fullmatch, (count, *rows))) or float(count) != len(rows):
+            self.mistake(1, f"{token}: {written!r}: expected a count and as many rows, such as '1 6', or 0")
+
+    def token(self, token: str, written: str) -> float:
+        """Value of a token; a size may be written with a decimal point."""
+        lowest = 0 if token == PP_COMM else 1
+        value = float(written) if _DECIMAL.fullmatch(written) else np.nan
+        if not (lowest <= value < TOO_LARGE) or (token != PP_COMM and not value.is_integer()):
+            self.mistake(1, f"{token}: {written!r}: expected a whole number from {lowest}")
+        return float(np.floor(value))
+
+
+_why: Final = {EP: " where a collective ends in _DP_EP"}
+
+
+def template_of(rows: list[_Row], layout: Parallelism) -> StepRows:
+    """A template in which every row occurs once."""
+
+    def table(values: list[Any], kind: Any = np.float64) -> Any:
+        return np.array(values, dtype=kind).reshape(1, len(rows), -1)
+
+    once: FloatArray = np.ones(1)
+    return StepRows(
+        names=tuple(row.name for row in rows),
+        sections=("prologue",) * len(rows),
+        time=table([row.times for row in rows]),
+        collective=table([row.collectives for row in rows], np.intp),
+        group=table([row.groups for row in rows], np.intp),
+        message_bytes=table([row.sizes for row in rows]),
+        delay=np.array([[row.delay for row in rows]]),
+        present=np.ones((1, len(rows))),
+        layers=once,
+        micro_batches=once,
+        layout=layout,
+    )
+
+
+#: Tokens of a header in order. Old readers go by the position, new ones by name; both understand this order.
+HEADER: Final = (TP, EP, PP, VPP, GA, GPUS, CHECKPOINTS, INITIATES, PP_COMM)
+
+#: Revision of SimAI -> tokens that its reader cannot do without. The first one goes by their places.
+REQUIRED: Final[Mapping[str, tuple[str, ...]]] = {
+    "simai-2024-10": (TP, EP, PP, GA, GPUS),
+    "simai-2024-12": (TP, PP),
+    "simai-2025-07": (TP, PP),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkloadFile:
+    """One workload, and the header it has in a file."""
+
+    loop: str
+    words: Mapping[str, str]  #: token, with its colon if it has one -> value as written; all are kept
+    workload: StepRows  #: of one design
+    text: str  #: the file; of one that was read, to the byte
+
+    @property
+    def tokens(self) -> dict[str, str]:
+        """Token -> value as written, in order."""
+        return {word.removesuffix(":"): value for word, value in self.words.items()}
+
+    @property
+    def executed(self) -> StepRows:
+        """The rows as SimAI runs them: what recomputation repeats is in the forward time.
+
+        Before the backward pass over the row that `checkpoint_initiates` names, the forward pass runs again
+        from the nearest row that `checkpoints` names. Of several rows SimAI reads the first, and it
+        repeats no communication.
+        """
+        starts, end = self._marked(CHECKPOINTS), self._marked(INITIATES)
+        if not starts or not end or not starts[0] < end[0] < len(self.workload.names):
+            return self.workload
+        time = self.workload.time.copy()
+        time[:, starts[0] : end[0], 0] *= 2
+        return replace(self.workload, time=time)
+
+    def _marked(self, token: str) -> list[int]:
+        """Rows that a token names, counted from 0."""
+        count, *rows = self.tokens.get(token, "0").split() or ["0"]
+        return [int(row) for row in rows] if count != "0" else []
+
+
+def load_workload(path: Path) -> WorkloadFile:
+    """The workload that a file holds.
+
+    Raises `DseError` with one line for each mistake in the file.
+    """
+    return read_workload(exact_text(path, "an AICB workload", largest=LARGEST), str(path))
+
+
+def read_workload(text: str, name: str) -> WorkloadFile:
+    """The workload that a text holds; `name` is what messages call it.
+
+    Raises `DseError` with one line for each mistake.
+    """
+    lines = plain_text(text).split("\n")
+    reader = AicbReader(name)
+    loop, words = reader.header(lines[0])
+    rows = reader.rows(lines)
+    layout = reader.layout(loop, {word.removesuffix(":"): value for word, value in words.items()}, rows)
+    reader.finish()
+    return WorkloadFile(loop=loop, words=words, workload=template_of(rows, layout), text=text)
+
+
+def workload_file(workload: StepRows, *, point: int = 0) -> WorkloadFile:
+    """The workload of one design, number `point` [-]."""
+    own = workload.take(np.array([point]))
+    words = {f"{token}:": header_value(own, token) for token in HEADER}
+    rows = row_lines(own)
+    first = " ".join((TRAINING, *(f"{word} {value}" for word, value in words.items())))
+    text = "\n".join([first, str(len(rows)), *rows, ""])
+    return WorkloadFile(loop=TRAINING, words=words, workload=own, text=text)
+
+
+def header_value(workload: StepRows, token: str) -> str:
+    """A token's value of the first design."""
+    return str(int(getattr(workload.layout, TOKENS[token])[0])) if token in TOKENS else "0"
+
+
+def row_lines(workload: StepRows) -> list[str]:
+    """Every row of one design's step as the file has it."""
+    point = 0
+    times, sizes, delays = (
+        np.rint(values[point] * scale).astype(np.int64).tolist()
+        for values, scale in ((workload.time, 1e9), (workload.message_bytes, 1.0), (workload.delay, 1e9))
+    )
+    words = spelled(workload)
+    lines = []
+    for name, time, word, size, delay in zip(workload.names, times, words, sizes, delays, strict=True):
+        passes = [f"{t}\t{w}\t{s}" for t, w, s in zip(time, word, size, strict=True)]
+        lines.append("\t".join([name, "-1", *passes, str(delay)]))
+    return [lines[place] for place in workload.unrolled(point).tolist()]
+
+
+def spelled(workload: StepRows) -> list[list[str]]:
+    """Collectives of the first design's rows and passes, as files spell them."""
+    kinds, suffixes = list(SPELLED), {group: suffix for suffix, group in SUFFIXES.items()}
+    return [
+        [kinds[kind] + (suffixes.get(GROUPS[group], "") if kind else "") for kind, group in zip(*both, strict=True)]
+        for both in zip(workload.collective[0].tolist(), workload.group[0].tolist(), strict=True)
+    ]

@@ -1,0 +1,92 @@
+"""SimAI's files of bus bandwidths: text -> `Busbw`.
+
+Upstream's own files are not quite YAML: a title stands on the first line, a comma after the name of a
+collective, in October 2024 with the size of a message behind it, and what belongs to a group is not
+indented. All of that is understood; SimAI, too, reads nothing between the comma and the colon.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Final
+
+from costmodel.formats.strict_yaml import Section, parse, plain_text, read_text
+from dse.adapters.simai.bandwidth import UNDEFINED, Busbw
+
+GROUPS: Final = {"TP": "tp", "DP": "dp", "EP": "ep"}
+MESSAGES: Final = "PP"
+COLLECTIVES: Final = {
+    "allreduce": "all_reduce",
+    "allgather": "all_gather",
+    "reducescatter": "reduce_scatter",
+    "alltoall": "all_to_all",
+}
+
+#: A line of upstream's: a name, a comma and the size of a message or nothing, a colon and a value.
+_LINE: Final = re.compile(r"( *)(\w+)( *(?:, *(?:\d[\w.]*)? *)?):(.*)")
+
+
+def load_busbw(path: Path) -> Busbw:
+    """The bus bandwidths that a file holds.
+
+    Raises `DseError` with one line for each mistake in the file.
+    """
+    return read_busbw(read_text(path), str(path))
+
+
+def read_busbw(text: str, name: str) -> Busbw:
+    """The bus bandwidths that a text holds; `name` is what messages call it.
+
+    >>> read_busbw("TP: {allreduce: 300, allgather: 280}", "text").of("tp", "all_gather")
+    280.0
+    """
+    section = parse(as_yaml(plain_text(text)), name)
+    section.only((*GROUPS, MESSAGES), "group")
+    bandwidths: dict[tuple[str, str], float] = {}
+    for key, group in GROUPS.items():
+        own = section.section(key, required=False)
+        own.only(COLLECTIVES, "collective")
+        for word, collective in COLLECTIVES.items():
+            if own.data.get(word) is not None:
+                bandwidths[group, collective] = _bandwidth(own, word)
+    messages = section.section(MESSAGES, required=False)
+    messages.only(("busbw",))
+    pp = _bandwidth(messages, "busbw") if messages.data.get("busbw") is not None else None
+    section.source.finish()
+    return Busbw(bandwidths, pp)
+
+
+def as_yaml(text: str) -> str:
+    """Upstream's text as YAML, every word on its line and, where it can be, in its column.
+
+    >>> as_yaml("test\\nTP:\\nallreduce,16384: 200\\nalltoall,:null\\n")
+    '\\nTP:\\n  allreduce:       200\\n  alltoall:  null\\n'
+    """
+    lines = [line.expandtabs(2).rstrip() for line in text.split("\n")]
+    first = next((place for place, line in enumerate(lines) if line.strip() and line[0] != "#"), 0)
+    if not set(":{}").intersection(lines[first]):
+        lines[first] = ""  # a title
+    indent, of_group = "", False
+    for place, line in enumerate(lines):
+        found = _LINE.fullmatch(line)
+        if not found:
+            continue
+        margin, key, size, value = found.groups()
+        if key in (*GROUPS, MESSAGES) or not value.strip():
+            indent, of_group = "  ", not value.strip()
+        elif margin:
+            indent = margin
+        elif of_group:
+            margin = indent
+        lines[place] = f"{margin}{key}:{' ' * len(size)}{value if value[:1] in ('', ' ') else ' ' + value}"
+    return "\n".join(lines)
+
+
+def _bandwidth(section: Section, key: str) -> float:
+    """A number above 0. [GiB/s]"""
+    value = section.number(key)
+    if not value > 0 and value == value:
+        section.mistake(key, f"{section.data[key]!r}: expected more than 0, in GiB/s, or null")
+        return UNDEFINED
+    return value

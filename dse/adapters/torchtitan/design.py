@@ -1,0 +1,242 @@
+"""Designs in the words of torchtitan: a `Trainer.Config` -> `Launch`, and columns -> settings."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, Final
+
+from costmodel.errors import DseError, suggestion
+from costmodel.formats.framework_file import launching
+from costmodel.training.model import ModelShape
+from dse.adapters.megatron.read import batch
+from dse.adapters.torchtitan.models import flavored, flavors, layers_of_chunks
+from dse.adapters.torchtitan.python_calls import Call
+from dse.launches.launch import Launch, NotExpressible, even_or_written
+from dse.spaces.sections.frameworks import is_same
+
+#: What torchtitan can do, and what it calls it.
+TORCHTITAN: Final = launching("torchtitan")
+#: Class that converts linear layers -> the format of their products.
+PRECISIONS: Final = {
+    "Float8LinearConverter": "fp8_tensorwise",
+    "MXFP8LinearConverter": "mxfp8",
+    "NVFP4LinearConverter": "nvfp4",
+}
+#: Policy of activation checkpointing -> recomputation.
+POLICIES: Final = {"SelectiveAC": "selective", "FullAC": "full", "MemoryBudgetAC": "memory_budget"}
+#: Column -> layers that the first or the last stage has less: written beside modules by name, which decide.
+LESS_LAYERS: Final = {
+    "count_embedding": "pipeline_parallel_first_stage_less_layers",
+    "count_loss": "pipeline_parallel_last_stage_less_layers",
+}
+
+
+def launch_of(config: Call, chips: int | None = None) -> Launch:
+    """The run that a `Trainer.Config` describes.
+
+    Raises `DseError` if it says too little or names something unknown; an error of Python if values are of other kinds.
+    """
+    parallel, training = config.call("parallelism"), config.call("training")
+    seq_len = int(training.literal("max_context_length", 2048))
+    tokens = int(training.literal("num_tokens_per_microbatch_per_dp_rank", 16384))
+    step = int(training.literal("num_tokens_per_train_step", -1))
+    if seq_len < 1 or tokens % seq_len or (step > 0 and step % seq_len):
+        raise DseError(
+            f"num_tokens_per_microbatch_per_dp_rank {tokens:,}, num_tokens_per_train_step {step:,}: expected "
+            f"multiples of max_context_length {seq_len:,}"
+        )
+    model = _read_model(config.call("model_spec"), seq_len)
+    design = _read_design(config, model) | {"micro_batch_size": tokens // seq_len}
+    world_size = chips or _world_size(parallel, design)
+    dp = world_size // max(design["tp"] * design["pp"] * design["cp"], 1)
+    steps = parallel.literal("num_pp_microbatches", 1) if design["pp"] > 1 else 1
+    total = step // seq_len if step > 0 else tokens // seq_len * steps * dp
+    design |= batch({"global_batch_size": total}, design, world_size)
+    return Launch.of(model, {**design, **_read_shards(parallel, design)}, 8)
+
+
+def _read_model(spec: Call, seq_len: int) -> ModelShape:
+    if not spec.name.endswith(".model_registry"):
+        raise DseError("model_spec: expected the result of model_registry, imported from the model's package")
+    name, flavor = spec.name.split(".")[-2], str((*spec.positional, spec.arguments.get("flavor", ""))[0])
+    model = flavored(TORCHTITAN, name, flavor)
+    if model is None:
+        known = [" ".join(names) for names in flavors(TORCHTITAN)]
+        raise DseError(f"model {name} {flavor}: not known{suggestion(f'{name} {flavor}', known)}")
+    return replace(model, seq_len=float(seq_len), mtp_layers=float(spec.literal("num_mtp_layers", 0)))
+
+
+def _world_size(parallel: Call, design: Mapping[str, Any]) -> int:
+    shard = int(parallel.literal("data_parallel_shard_degree", -1))
+    if shard < 1:
+        raise DseError("does not say on how many chips; name them with --gpus N")
+    replicas = int(parallel.literal("data_parallel_replicate_degree", 1))
+    return shard * replicas * int(design["tp"] * design["pp"] * design["cp"])
+
+
+def _read_shards(parallel: Call, design: Mapping[str, Any]) -> dict[str, Any]:
+    """Stage of sharded data parallelism."""
+    replicas = int(parallel.literal("data_parallel_replicate_degree", 1))
+    if replicas >= design["dp"] > 1 and design["cp"] == 1:
+        return {"zero": 0}
+    word = parallel.literal("fsdp_reshard_after_forward", "default")
+    kept = word == "never" or (word == "default" and design["pp"] > 1)
+    return {"zero": 3, "reshard_after_forward": not kept, "shard_replicas": replicas}
+
+
+def _read_design(config: Call, model: ModelShape) -> dict[str, Any]:
+    """Columns that settings decide, those of replicas and the batch aside."""
+    parallel, spec = config.call("parallelism"), config.call("model_spec")
+    degrees = {"tp": "tensor", "cp": "context", "pp": "pipeline"}
+    design: dict[str, Any] = {
+        column: int(parallel.literal(f"{word}_parallel_degree", 1)) for column, word in degrees.items()
+    }
+    design |= {"overlap_grad_reduce": True, "vpp": 1, "attention": "flash_attention_2"}
+    if design["pp"] > 1:
+        design |= _read_schedule(parallel, design, model)
+    if design["tp"] > 1:
+        design["sharding"] = "megatron_sp" if parallel.literal("enable_sequence_parallel", True) else "megatron"
+        overlapped = config.call("compile").literal("enable_async_tensor_parallel", False)
+        design["tp_overlap"] = "chunked" if overlapped else "gradients"
+    if design["cp"] > 1:
+        rotate = parallel.literal("context_parallel_rotate_method", "allgather")
+        design["cp_communication"] = TORCHTITAN.value("cp_communication", rotate, "all_gather")
+    if model.num_experts:
+        ep = int(parallel.literal("expert_parallel_degree", 1))
+        backend = spec.literal("moe_comm_backend", "standard")
+        etp = int(parallel.literal("expert_tensor_parallel_degree", 1)) if ep > 1 else design["tp"]
+        design |= {"ep": ep, "etp": etp, "dispatcher": "all_to_all"}
+        if ep > 1:
+            design["dispatcher"] = TORCHTITAN.value("dispatcher", backend, "two_hop")
+    if config.call("training").literal("enable_cpu_offload", False):
+        design["offload_optimizer"] = 1
+    mode = recomputing(config)
+    design["recompute"] = mode if mode in TORCHTITAN.runs["recompute"].words else "full"
+    precisions = [word for name, word in PRECISIONS.items() if name in converters(config)]
+    return design | ({"precision": precisions[-1]} if precisions else {})
+
+
+def _read_schedule(parallel: Call, design: Mapping[str, Any], model: ModelShape) -> dict[str, Any]:
+    """Schedule of the pipeline, and its chunks: by their modules, or by layers of each."""
+    word = parallel.literal("pipeline_parallel_schedule", "1F1B")
+    known = {
+        title: (name, place > 0)
+        for name, pair in TORCHTITAN.runs["schedule"].words.items()
+        for place, title in enumerate(pair)
+        if title
+    }
+    word = {title.lower(): title for title in known}.get(str(word).lower().replace("_", ""), word)
+    if word not in known:
+        raise DseError(f"pipeline_parallel_schedule: {word!r}: not known{suggestion(str(word), known)}")
+    schedule, several = known[word]
+    schedule = "gpipe" if word == "GPipe" else schedule
+    parts = parallel.literal("module_fqns_per_model_part", None)
+    less = {column: int(parallel.literal(setting, 0)) for column, setting in LESS_LAYERS.items()}
+    if parts:
+        sizes = [sum(str(name).startswith("layers.") for name in part) for part in parts]
+        counted = {"vpp": len(sizes) // design["pp"], **{column: count > 0 for column, count in less.items()}}
+        staged = {"pp": design["pp"], "schedule": schedule}
+        if Launch.of(model, {**staged, **counted}, 1).chunks() == sizes:
+            return {"schedule": schedule, **counted}
+    else:
+        sizes = layers_of_chunks(parallel, int(model.num_layers), design["pp"], several=several)
+    layout = f"E{'|'.join('t' * size for size in sizes)}L"
+    return {"schedule": schedule, **even_or_written(model, {**design, "schedule": schedule}, layout)}
+
+
+def recomputing(config: Call) -> str:
+    """Policy of activation checkpointing: selective, full, memory_budget or none."""
+    policy = config.arguments.get("activation_checkpoint", Call("SelectiveAC.Config"))
+    return POLICIES.get(policy.name.removesuffix(".Config").rpartition(".")[2], "selective") if policy else "none"
+
+
+def converters(config: Call) -> list[str]:
+    """Classes that convert linear layers to other formats, such as `Float8LinearConverter`."""
+    listed = config.call("model_spec").arguments.get("converters") or ()
+    names = [converter.name.removesuffix(".Config").rpartition(".")[2] for converter in listed]
+    return [name for name in names if "Experts" not in name]
+
+
+def unread(config: Call) -> list[str]:
+    """Settings that are read as something else."""
+    notes, mode, names = [], recomputing(config), converters(config)
+    if "Float8LinearConverter" in names:
+        notes.append("float8 with a scale for each row is read as fp8_tensorwise")
+    if mode == "selective":
+        notes.append("activation_checkpoint.mode selective is read as that of attention alone")
+    if mode == "memory_budget":
+        notes.append("activation_checkpoint.mode memory_budget is read as full")
+    if others := [name for name in names if name not in PRECISIONS]:
+        notes.append(f"model.converters {', '.join(others)}: not read")
+    return notes
+
+
+def flavor_of(model: ModelShape) -> tuple[str, str]:
+    """Name and flavor of a model there. Raises `NotExpressible` if there is none."""
+    for found in flavors(TORCHTITAN):
+        if is_same(flavored(TORCHTITAN, *found), model):
+            return found
+    known = ", ".join(TORCHTITAN.models)
+    raise NotExpressible(f"model {model.name}: {TORCHTITAN.release} has it not; it has {known}")
+
+
+def losses(launch: Launch) -> list[str]:
+    """Columns whose values torchtitan has no setting for, as `name=value`."""
+    modules = [name for name in launch.design if name.startswith("recompute_") and launch.differs(name)]
+    lost = {
+        "attention": launch["attention"] != "flash_attention_2",
+        "rank_order": launch["rank_order"] != "tp_cp_ep_dp_pp",
+        "zero": not launch.zero_stage and launch["dp"] == 1,  # fully_shard of one rank
+        "shard_replicas": launch.zero_stage > 0 and launch["cp"] == 1 < launch["dp"] == launch["shard_replicas"],
+        "recompute": launch["recompute"] == "selective",  # there: all but every other product
+        "overlap_grad_reduce": not launch["overlap_grad_reduce"] and launch.world_size > launch["pp"],
+        "overlap_param_gather": bool(launch["overlap_grad_reduce"]) and not launch["overlap_param_gather"],
+        "store_param_remainders": bool(launch["store_param_remainders"]),
+        "gradient_copy": bool(launch["gradient_copy"]),
+        "fp8_parameters": bool(launch["fp8_parameters"]) and launch["precision"] != "fp8_tensorwise",
+        "tp_overlap": launch["tp"] > 1 and launch["tp_overlap"] == "none",
+        "moments": launch["moments"] != "fp32",
+        "gradient_reduction": launch["gradient_reduction"] != "fp32",
+        "offload_optimizer": launch["offload_optimizer"] not in (0, 1),
+        "offload_activations": bool(launch["offload_activations"]),
+        "overlap_ep": bool(launch["overlap_ep"]),
+        "overlap_shared_expert": bool(launch["overlap_shared_expert"]),
+        "capacity_factor": bool(launch["capacity_factor"]),
+        "imbalance": launch.imbalance_differs,
+        "dispatcher": launch["ep"] == 1 and launch["dispatcher"] != "all_to_all",
+        "overlap_p2p": launch["pp"] > 1 and launch["overlap_p2p"],
+        "group_size": launch["group_size"] not in (0, launch["pp"]),
+        "gradient_accumulation_fusion": not launch["gradient_accumulation_fusion"],
+        "tiling": launch["tiling"] == "sample",
+        **{name: launch["recompute"] != "full" or name == "recompute_layers" for name in modules},
+    }
+    return [f"{name}={str(launch[name]).lower()}" for name, there in lost.items() if there]
+
+
+def degrees(launch: Launch) -> dict[str, Any]:
+    """Sizes of groups, and whether weights are sharded again after the forward pass."""
+    copies = int(launch["shard_replicas"]) if launch.zero_stage else int(launch["dp"])
+    return {
+        "data_parallel_replicate_degree": copies,
+        "data_parallel_shard_degree": int(launch["dp"]) // copies,
+        "fsdp_reshard_after_forward": "always" if launch["reshard_after_forward"] else "never",
+        "tensor_parallel_degree": int(launch["tp"]),
+        "context_parallel_degree": int(launch["cp"]),
+    }
+
+
+def stages(launch: Launch) -> dict[str, Any]:
+    """Stages of the pipeline, with their modules by name."""
+    sizes, first, parts = launch.chunks(), 0, []
+    for size in sizes:
+        parts.append([f"layers.{layer}" for layer in range(first, first + size)])
+        first += size
+    parts[0].insert(0, "tok_embeddings")
+    parts[-1] += ["norm", "lm_head"]
+    return {
+        **{setting: int(launch[column]) for column, setting in LESS_LAYERS.items()},
+        "pipeline_parallel_degree": int(launch["pp"]),
+        "pipeline_parallel_schedule": TORCHTITAN.word("schedule", launch["schedule"])[launch["vpp"] > 1],
+        "module_fqns_per_model_part": parts,
+    }

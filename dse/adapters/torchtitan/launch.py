@@ -1,0 +1,224 @@
+"""Configurations of torchtitan in Python: written from designs, and read.
+
+Releases up to 0.2.2 were configured by TOML files, which are refused by name.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from textwrap import indent
+from typing import Any, Final
+
+from costmodel.errors import DseError, suggestion
+from dse.adapters.torchtitan import design as torchtitan_design
+from dse.adapters.torchtitan.design import TORCHTITAN
+from dse.adapters.torchtitan.python_calls import Call, PythonFunctions
+from dse.launches.launch import PLACEHOLDERS, Launch, NotExpressible, launch_text, path_and_part, refuse
+
+#: Module of torchtitan -> names of it that a configuration needs.
+IMPORTS: Final = {
+    "components.checkpointer": "CheckpointManager",
+    "components.data": "ConcatThenSplitPackingConfig, GrainDataLoader",
+    "components.optimizer": "default_adamw",
+    "config": "CompileConfig, ParallelismConfig, TrainingConfig",
+    "hf_datasets.text_datasets": "DATASETS",
+    "trainer": "Trainer",
+}
+#: Where the classes are that some designs need alone.
+CLASSES: Final = {
+    "components.quantization": tuple(name for names in TORCHTITAN.runs["precision"].words.values() for name in names),
+    "distributed.activation_checkpoint": ("SelectiveAC", "FullAC"),
+    "components.loss": ("ChunkedLossWrapper", "CrossEntropyLoss"),
+    "models.common.config_utils": ("decoder_vocab_size",),
+    "models.deepseek_v3.mtp": ("MTPLoss",),
+}
+#: Modules whose products are of another format; those of routers and the vocabulary stay.
+QUANTIZED: Final = ["attention", "feed_forward", "shared_experts"]
+
+
+class Code(str):
+    """Text that stands in a module as it is."""
+
+    __slots__ = ()
+
+
+def script(launch: Launch) -> tuple[str, list[str]]:
+    """The module of a design, and what it does not say.
+
+    Raises `NotExpressible` if torchtitan cannot run such a design.
+    """
+    package, flavor = torchtitan_design.flavor_of(launch.model)
+    refuse(launch, "torchtitan")
+    if launch.model.tied_embeddings and launch["pp"] > 1:
+        raise NotExpressible(f"pp={launch['pp']}: torchtitan has no stages of a model with tied embeddings")
+    predicts = launch.model.mtp_layers > 0 and launch["pp"] * launch["cp"] == 1
+    lost = torchtitan_design.losses(launch)
+    if launch.model.mtp_layers and not predicts:
+        lost.append(f"model: mtp_layers={launch.model.mtp_layers:g}")
+    (nodes, each), name = launch.nodes, re.sub(r"\W", "_", launch.model.name)
+    body = _call("Trainer.Config", _sections(launch, predicts=predicts))
+    spec = _call("model_registry", _registry(launch, flavor, predicts=predicts))
+    lines = [
+        f"# {launch.heading} on {launch.world_size:,} chips, for {TORCHTITAN.release}:",
+        f"# torchrun --nnodes {nodes} --nproc_per_node {each} -m torchtitan.train --module THIS_MODULE --config {name}",
+        *(f"# torchtitan has no setting for: {text}" for text in lost),
+        "# What the design does not decide, as variables of the environment:",
+        *(f"#   {own}: {text}" for own, text in _ENVIRONMENT.items()),
+        *_import_lines(package, spec + body),
+        "",
+        "",
+        f"def {name}() -> Trainer.Config:",
+        indent(f"model_spec = {spec}\nreturn {body}", "    "),
+    ]
+    return "\n".join(lines) + "\n", lost
+
+
+_ENVIRONMENT: Final = {
+    **PLACEHOLDERS,
+    "DATA_PATH": "a name of torchtitan.hf_datasets.text_datasets.DATASETS, such as c4",
+    "TOKENIZER_MODEL": "folder of the tokenizer's files",
+}
+
+
+def _import_lines(package: str, text: str) -> list[str]:
+    """Imports of what a text names."""
+    modules = dict(IMPORTS)
+    for module, names in CLASSES.items():
+        if used := [name for name in names if re.search(rf"\b{name}\b", text)]:
+            modules[module] = ", ".join(sorted(used))
+    modules[f"models.{package}"] = "model_registry"
+    return [
+        "from os import environ",
+        "",
+        *(f"from torchtitan.{module} import {names}" for module, names in sorted(modules.items())),
+    ]
+
+
+def _registry(launch: Launch, flavor: str, *, predicts: bool) -> dict[str, Any]:
+    """Arguments of `model_registry`, which makes the model."""
+    found: dict[str, Any] = {"flavor": flavor, "attn_backend": "flex"}
+    if launch.model.num_experts and launch["ep"] > 1:
+        found["moe_comm_backend"] = TORCHTITAN.word("dispatcher", launch["dispatcher"])
+    if predicts:
+        found["num_mtp_layers"] = int(launch.model.mtp_layers)
+    converters = [
+        name
+        for name in TORCHTITAN.word("precision", launch["precision"])
+        if launch.model.num_experts or "Experts" not in name
+    ]
+    if converters:
+        own = {"model_compile_enabled": True}
+        found["converters"] = [
+            Code(_call(f"{name}.Config", own if "Experts" in name else {**own, "fqns": QUANTIZED}))
+            for name in converters
+        ]
+    return found
+
+
+def _sections(launch: Launch, *, predicts: bool) -> dict[str, Any]:
+    """Arguments of `Trainer.Config`."""
+    vocabulary = {"global_vocab_size": Code("decoder_vocab_size(model_spec)")}
+    cross_entropy = Code(_call("CrossEntropyLoss.Config", vocabulary))
+    loss = _call("ChunkedLossWrapper.Config", {"loss_fn": cross_entropy})
+    recomputing = TORCHTITAN.word("recompute", launch["recompute"])
+    overlapped = launch["tp"] > 1 and launch["tp_overlap"] == "chunked"
+    return {
+        "loss": Code(_call("MTPLoss.Config", vocabulary) if predicts else loss),
+        "hf_assets_path": Code('environ["TOKENIZER_MODEL"]'),
+        "model_spec": Code("model_spec"),
+        "optimizer": Code('default_adamw(lr=float(environ["LEARNING_RATE"]))'),
+        "training": Code(_call("TrainingConfig", _training(launch))),
+        "dataloader": Code(
+            "GrainDataLoader.Config(\n"
+            '    dataset=ConcatThenSplitPackingConfig(dataset=DATASETS[environ["DATA_PATH"]])\n)'
+        ),
+        "parallelism": Code(_call("ParallelismConfig", _parallelism(launch))),
+        "checkpoint": Code('CheckpointManager.Config(folder=environ["CHECKPOINT_DIR"])'),
+        "activation_checkpoint": Code(f"{recomputing}.Config()" if recomputing else "None"),
+        "compile": Code(
+            _call("CompileConfig", {"enable": True, **({"enable_async_tensor_parallel": True} if overlapped else {})})
+        ),
+    }
+
+
+def _training(launch: Launch) -> dict[str, Any]:
+    seq_len, eager = int(launch.model.seq_len), launch["pp"] > 1 or launch["ep"] > 1
+    return {
+        "num_tokens_per_microbatch_per_dp_rank": int(launch["micro_batch_size"]) * seq_len,
+        "num_tokens_per_train_step": launch.global_batch_size * seq_len,
+        "max_context_length": seq_len,
+        "steps": Code('int(environ["TRAIN_STEPS"])'),
+        **({"enable_cpu_offload": True} if launch["offload_optimizer"] == 1 else {}),
+        **({"disable_cuda_graphs": True} if eager else {}),
+    }
+
+
+def _parallelism(launch: Launch) -> dict[str, Any]:
+    found = torchtitan_design.degrees(launch)
+    if launch["tp"] > 1:
+        found["enable_sequence_parallel"] = launch.sequence_parallel
+    if launch.model.num_experts:
+        found["expert_parallel_degree"] = int(launch["ep"])
+    if launch["pp"] > 1:
+        found |= torchtitan_design.stages(launch)
+        found["num_pp_microbatches"] = int(launch["gradient_accumulation_steps"])
+    return found
+
+
+def _call(name: str, arguments: Mapping[str, Any]) -> str:
+    """A call, with an argument in each line where there are several."""
+    texts = [f"{own}={_text(value)}" for own, value in arguments.items()]
+    if len(texts) <= 1 and "\n" not in "".join(texts):
+        return f"{name}({''.join(texts)})"
+    return f"{name}(\n" + indent(",\n".join(texts), "    ") + ",\n)"
+
+
+def _text(value: Any) -> str:
+    """A value as Python has it."""
+    if isinstance(value, Code):
+        return str(value)
+    if isinstance(value, list) and value and not isinstance(value[0], str):
+        return "[\n" + indent(",\n".join(map(_text, value)), "    ") + ",\n]"
+    if isinstance(value, list):
+        return "[" + ", ".join(map(_text, value)) + "]"
+    return '"' + value + '"' if isinstance(value, str) else repr(value)
+
+
+def read_script(path: Path, chips: int | None = None) -> tuple[Launch, list[str]]:
+    """The launch that a function of a module configures, and notes on unread settings.
+
+    `path` is ``FILE.py``, or ``FILE.py:FUNCTION`` where several functions return a configuration.
+
+    Raises `DseError` if it is no such module, or says too little.
+    """
+    file, part = path_and_part(path)
+    if file.suffix == ".toml":
+        raise DseError(f"{path}: TOML is of torchtitan 0.2.2 and older; dse reads Python: FILE.py:FUNCTION")
+    try:
+        source = PythonFunctions(launch_text(file), file.resolve().parent.name)
+        config = _configuration(source, part)
+        launch = torchtitan_design.launch_of(config, chips)
+    except (DseError, ValueError, TypeError, AttributeError, ZeroDivisionError) as error:
+        raise DseError(str(error) if str(path) in str(error) else f"{path}: {error}") from None
+    return launch, torchtitan_design.unread(config)
+
+
+def _configuration(module: PythonFunctions, part: str) -> Call:
+    """The configuration that a function returns, the only one or that of a name."""
+    found = {
+        name: own
+        for name, own in module.results().items()
+        if isinstance(own, Call) and own.name.endswith("Trainer.Config")
+    }
+    if part and part not in found:
+        raise DseError(f"no function {part} returns a Trainer.Config{suggestion(part, found)}")
+    if not part and len(found) != 1:
+        known = ", ".join(found)
+        raise DseError(
+            f"several configurations: name one as FILE.py:NAME, of {known}"
+            if found
+            else "expected a function without arguments that returns a Trainer.Config"
+        )
+    return found[part or next(iter(found))]

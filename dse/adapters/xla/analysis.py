@@ -1,0 +1,139 @@
+"""A module with everything that is found out about it once: kernels with their work, collectives, state."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cached_property
+from math import prod
+
+from costmodel.errors import DseError
+from dse.adapters.xla.buffers.eager_order import eager_order
+from dse.adapters.xla.buffers.liveness import Liveness, aliased_outputs, liveness
+from dse.adapters.xla.text.device_groups import connected, normalised
+from dse.adapters.xla.text.module import Computation, Instruction, Module
+from dse.adapters.xla.training.data_flow import Flow, flow
+from dse.adapters.xla.training.messages import Collective, collectives, mesh_axes
+from dse.adapters.xla.training.provenance import Provenance, TrainingState, training_state
+from dse.adapters.xla.training.training_passes import Phase, phases
+from dse.adapters.xla.work.cost_analysis import Access, Work, WorkOfInstructions, access
+from dse.adapters.xla.work.kernel_graph import HloGraph, HloKernel, graph, has_barriers
+from dse.adapters.xla.work.trip_counts import trip_counts
+
+
+class Analysis:
+    """What a module costs, apart from any machine."""
+
+    def __init__(self, module: Module) -> None:
+        self.module = module
+        self._workload = WorkOfInstructions()
+
+    @cached_property
+    def graph(self) -> HloGraph:
+        """Kernels in pure data flow."""
+        return graph(self.module)
+
+    @cached_property
+    def barrier_graph(self) -> HloGraph:
+        """Kernels where barriers hold back each element until all are there."""
+        if not has_barriers(self.module):
+            return replace(self.graph, barriers="barrier")
+        return graph(self.module, "barrier")
+
+    def of(self, barriers: str) -> HloGraph:
+        """The graph by one of the meanings of a barrier."""
+        return self.graph if barriers == "element" else self.barrier_graph
+
+    @cached_property
+    def work(self) -> list[Work]:
+        """Work of one run of each kernel, besides matrix products."""
+        return [self._workload.of(kernel.instruction) for kernel in self.graph.kernels]
+
+    @cached_property
+    def access(self) -> list[Access]:
+        """Bytes that one run of each kernel reads and writes."""
+        return [access(kernel.instruction) for kernel in self.graph.kernels]
+
+    @cached_property
+    def phases(self) -> list[Phase]:
+        """Pass of the training step that each kernel is of."""
+        return phases(self.graph, self.provenance)
+
+    @cached_property
+    def as_written(self) -> Liveness:
+        """When arrays live in the order of the text."""
+        return liveness(self.module, lambda computation: computation.instructions)
+
+    @cached_property
+    def freed_early(self) -> Liveness:
+        """When arrays live in an order that frees memory as soon as it can."""
+        given = frozenset(aliased_outputs(self.module))
+
+        def order(computation: Computation) -> list[Instruction]:
+            return eager_order(computation, given if computation is self.module.entry else frozenset())
+
+        return liveness(self.module, order)
+
+    @cached_property
+    def flow(self) -> Flow:
+        """What becomes of each array."""
+        return flow(self.module, self.graph)
+
+    @cached_property
+    def state(self) -> TrainingState:
+        """Weights, optimizer states and inputs among the parameters."""
+        return training_state(self.module, self.flow)
+
+    @cached_property
+    def provenance(self) -> Provenance:
+        """What arrays are made of, and what for."""
+        return Provenance(self.flow, self.state)
+
+    @cached_property
+    def collectives(self) -> dict[int, Collective]:
+        """Place of a kernel -> the message between devices that it is."""
+        return collectives(self.graph, self.flow, self.provenance, self.devices)
+
+    @cached_property
+    def pipelines(self) -> dict[Instruction, tuple[int, int]]:
+        """Loop that passes activations to the next stage -> its ticks, and those that a stage waits. [-]
+
+        A stage starts as many ticks after the first as it stands behind it; the first ends so much sooner.
+        """
+        trips, found = trip_counts(self.module), dict[Instruction, tuple[int, int]]()
+        for place, message in self.collectives.items():
+            loops = [each for each in self.graph.kernels[place].around if each.opcode == "while"]
+            ticks = trips[loops[-1]] if loops and message.purpose == "pipeline parallel" else None
+            waits = max(map(len, connected(message.groups)), default=1) - 1
+            if message.name == "collective-permute" and ticks and ticks > waits:
+                found[loops[-1]] = ticks, max(waits, found.get(loops[-1], (0, 0))[1])
+        return found
+
+    def idle_share(self, kernel: HloKernel) -> float:
+        """Share of the runs of a kernel in which its stage of a pipeline has nothing to do. [-]"""
+        shares = (waits / ticks for loop, (ticks, waits) in self.pipelines.items() if loop in kernel.around)
+        return next(shares, 0.0)
+
+    @cached_property
+    def devices(self) -> int:
+        """Devices that run the program: by its header, and by the groups that it names. [-]
+
+        Raises `DseError` if a group names a device that the header does not count.
+        """
+        header = [self.module.attributes.get(key, "1") for key in ("replica_count", "num_partitions")]
+        counted = prod(int(number) for number in header if number.isdecimal())
+        instructions = list(self.module.instructions)
+        written = {each.attributes.get("replica_groups", "") for each in instructions}
+        written |= {each.attributes.get("source_target_pairs", "") for each in instructions}
+        try:
+            lists = [normalised(text) for text in written if text]
+        except (ValueError, IndexError, ZeroDivisionError):
+            return counted  # the kernel that has it is named when its groups are asked for
+        named = 1 + max((device for groups in lists for group in groups for device in group), default=0)
+        if 1 < counted < named:
+            raise DseError(f"{self.module.name}: a group names device {named - 1} of {counted}")
+        return max(counted, named)
+
+    @cached_property
+    def axes(self) -> dict[str, int]:
+        """Sizes of the axes of the mesh of devices that messages show: "dp", "tp", "cp", "ep", "pp". [-]"""
+        return mesh_axes(self.collectives, self.devices)

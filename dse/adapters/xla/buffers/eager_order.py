@@ -1,0 +1,194 @@
+"""An order of a computation's instructions that frees memory as soon as it can, where none is given yet."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from dse.adapters.xla.buffers.liveness import overwritten
+from dse.adapters.xla.text.module import Computation, Instruction, control_predecessors
+from dse.adapters.xla.text.opcodes import SOURCES, VIEWS, parts
+
+#: Instruction and which of its arrays.
+_Made = tuple[Instruction, int]
+
+
+@dataclass(slots=True)
+class _Dataflow:
+    """Instructions that run, with the arrays that they make, overwrite and read."""
+
+    listed: list[Instruction] = field(default_factory=list)
+    before: dict[Instruction, set[Instruction]] = field(default_factory=dict)
+    touches: dict[Instruction, set[_Made]] = field(default_factory=dict)
+    bytes_of: dict[_Made, int] = field(default_factory=dict)
+    kept: set[_Made] = field(default_factory=set)
+
+
+def eager_order(computation: Computation, given: frozenset[int] = frozenset()) -> list[Instruction]:
+    """An order of instructions in which those that free memory run as soon as they can.
+
+    `given` are the arrays of the result, numbered through tuples, that live in the memory of a parameter.
+
+    Notes
+    -----
+    The text's order, but of the instructions that could run the first is taken that frees at least as much as
+    it takes; weight gradients are such once their operands are no longer needed. What only names a value
+    stands as early as it can.
+    """
+    kernels = _kernels(computation, given)
+    return _with_names(computation, _Schedule(kernels).order())
+
+
+class _Schedule:
+    """Instructions that wait and that could run, while others run.
+
+    What an instruction frees only grows while others run, so that those that free enough are found once: they
+    stand on a heap of their own, and no step looks at all that could run.
+    """
+
+    def __init__(self, kernels: _Dataflow) -> None:
+        self.kernels = kernels
+        self.waiting = {each: set(before) for each, before in kernels.before.items()}
+        self.after: dict[Instruction, list[Instruction]] = {}
+        self.readers: dict[_Made, set[Instruction]] = {}
+        for each in kernels.listed:
+            for producer in self.waiting[each]:
+                self.after.setdefault(producer, []).append(each)
+            for made in kernels.touches[each]:
+                self.readers.setdefault(made, set()).add(each)
+        #: What each would free beyond what it takes. [B]
+        self.gain = {
+            each: -sum(kernels.bytes_of[made] for made in kernels.touches[each] if made[0] is each)
+            for each in kernels.listed
+        }
+        for made in self.readers:
+            self._last_reader(made)
+        self.places = {each: place for place, each in enumerate(kernels.listed)}
+        self.ready: list[int] = []
+        self.freeing: list[int] = []
+
+    def order(self) -> list[Instruction]:
+        """Instructions in the order in which they run."""
+        order: list[Instruction] = []
+        for each in self.kernels.listed:
+            self._offer(each)
+        ran: set[int] = set()
+        while self.ready:
+            chosen = heapq.heappop(self.freeing or self.ready)
+            if chosen in ran:
+                continue
+            ran.add(chosen)
+            each = self.kernels.listed[chosen]
+            order.append(each)
+            self._leave(each)
+        return order
+
+    def _leave(self, each: Instruction) -> None:
+        """What the run of an instruction ends: reads of arrays, and waiting for it."""
+        for made in self.kernels.touches[each]:
+            self.readers[made].discard(each)
+            last = self._last_reader(made)
+            if last is not None and self.gain[last] >= 0 and not self.waiting[last]:
+                heapq.heappush(self.freeing, self.places[last])
+        for follower in self.after.get(each, ()):
+            self.waiting[follower].discard(each)
+            self._offer(follower)
+
+    def _last_reader(self, made: _Made) -> Instruction | None:
+        """The one instruction that still touches an array, which frees it; none where it is kept."""
+        if len(self.readers[made]) != 1 or made in self.kernels.kept:
+            return None
+        (last,) = self.readers[made]
+        self.gain[last] += self.kernels.bytes_of[made]
+        return last
+
+    def _offer(self, each: Instruction) -> None:
+        """Let an instruction run that waits for no other."""
+        if not self.waiting[each]:
+            heapq.heappush(self.ready, self.places[each])
+            if self.gain[each] >= 0:
+                heapq.heappush(self.freeing, self.places[each])
+
+
+def _kernels(computation: Computation, given: frozenset[int]) -> _Dataflow:
+    """What runs, and what each waits for."""
+    found = _Dataflow()
+    values: dict[Instruction, list[_Made | None]] = {}
+    waits: dict[Instruction, set[Instruction]] = {}  # kernels behind each value
+    named = {each.name: each for each in computation.instructions}
+    for each in computation.instructions:
+        reads = [made for operand in each.operands for made in values[operand]]
+        behind = set[Instruction]().union(*(waits[operand] for operand in each.operands))
+        if parts(each.opcode)[0] in SOURCES | VIEWS:
+            values[each], waits[each] = _viewed(each, values, reads), behind
+            continue
+        for name in control_predecessors(each):
+            behind = behind | waits.get(named.get(name, each), set())
+        found.listed.append(each)
+        found.before[each], waits[each] = behind, {each}
+        values[each] = _made(found, each, reads)
+        found.touches[each] = {made for made in (*reads, *values[each]) if made is not None}
+    for place, root in enumerate(values[computation.root]):
+        if root is not None and place in given:
+            found.bytes_of[root] = 0
+        elif root is not None:
+            found.kept.add(root)
+    return found
+
+
+def _viewed(
+    each: Instruction, values: Mapping[Instruction, list[_Made | None]], reads: list[_Made | None]
+) -> list[_Made | None]:
+    """The arrays that a view names; none of a parameter or a constant."""
+    if each.opcode in SOURCES:
+        return [None for _ in each.shape.leaves()]
+    if each.opcode == "get-tuple-element":
+        whole = each.operands[0]
+        first = sum(1 for e in whole.shape.elements[: int(each.attributes["index"])] for _ in e.leaves())
+        return values[whole][first : first + sum(1 for _ in each.shape.leaves())]
+    return reads
+
+
+def _made(found: _Dataflow, each: Instruction, reads: list[_Made | None]) -> list[_Made | None]:
+    """The arrays of an instruction: new, or those that it overwrites, as a loop does all that it carries."""
+    shapes = list(each.shape.leaves())
+    whole = each.opcode == "while" or parts(each.opcode)[1] in ("update", "done")
+    places = {place: place for place in range(len(reads))} if whole else overwritten(each)
+    made: list[_Made | None] = []
+    for output, shape in enumerate(shapes):
+        if output in places and places[output] < len(reads):
+            made.append(reads[places[output]])
+            continue
+        made.append((each, output))
+        found.bytes_of[each, output] = shape.bytes
+    return made
+
+
+def _with_names(computation: Computation, order: list[Instruction]) -> list[Instruction]:
+    """The order with parameters, constants and views, each as soon as what it names is there."""
+    running = set(order)
+    after: dict[Instruction, list[Instruction]] = {}
+    missing: dict[Instruction, int] = {}
+    full: list[Instruction] = []
+    for each in computation.instructions:
+        missing[each] = len(set(each.operands))
+        for operand in set(each.operands):
+            after.setdefault(operand, []).append(each)
+
+    def place(each: Instruction) -> None:
+        stack = [each]
+        while stack:
+            placed = stack.pop()
+            full.append(placed)
+            for follower in after.get(placed, ()):
+                missing[follower] -= 1
+                if not missing[follower] and follower not in running:
+                    stack.append(follower)
+
+    for each in computation.instructions:
+        if each not in running and not each.operands:
+            place(each)
+    for each in order:
+        place(each)
+    return full

@@ -1,0 +1,506 @@
+"""When each array of a program is made and last read, its size, and what lies in memory that others had.
+
+Calls and loops are written out in order. XLA's rules of aliases say which outputs of an instruction lie, or
+may lie, in the memory of what it reads.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import reduce
+from itertools import pairwise
+from math import ceil, prod
+from typing import Final, TypeAlias
+
+import numpy as np
+
+from costmodel.errors import DseError
+from dse.adapters.xla.text.module import BITS, Computation, Instruction, Module, Shape, runs_of, unfolded_limit
+from dse.adapters.xla.text.opcodes import ARITHMETIC, SOURCES, TRANSCENDENTAL, VIEWS, parts
+from dse.adapters.xla.text.values import arrays_of, reached, replaced, shaped
+
+#: Output -> array among those that are read, each numbered through tuples in order.
+InPlace = dict[int, int]
+
+ALIAS: Final = re.compile(r"\{([\d,\s]*)\}\s*:\s*\(\s*(\d+)\s*(?:,\s*\{([\d,\s]*)\})?")
+
+#: Element of an output from the same element of what is read.
+ELEMENTWISE: Final = (ARITHMETIC | TRANSCENDENTAL | {"copy", "map"}) - {"rng", "rng-bit-generator"}
+
+
+def overwritten(instruction: Instruction) -> InPlace:
+    """Outputs that must lie in an operand's memory.
+
+    Notes
+    -----
+    Updates of slices, scatters and reductions over devices overwrite what they update, also as the last
+    instruction of a fusion; other outputs where ``output_to_operand_aliasing`` says so.
+    """
+    opcode = parts(instruction.opcode)[0]
+    found: InPlace = {}
+    if opcode == "fusion":
+        found = _fusion_updates(instruction.called[0])
+    elif opcode in ("dynamic-update-slice", "set-dimension-size"):
+        found = {0: 0}
+    elif opcode == "scatter":
+        found = {place: place for place in range((len(instruction.operands) - 1) // 2)}
+    elif opcode == "all-reduce":
+        found = {place: place for place in range(len(instruction.operands))}
+    elif (opcode == "collective-permute" and len(instruction.operands) == 4) or opcode == "ragged-all-to-all":
+        found = {0: _first_read(instruction, 1)}
+    return found | written_aliases(instruction)
+
+
+def written_aliases(instruction: Instruction) -> InPlace:
+    """Outputs that the text lays into an operand's memory.
+
+    Raises `DseError` if it names an operand that is not there.
+    """
+    found = {}
+    for written, operand, _ in ALIAS.findall(instruction.attributes.get("output_to_operand_aliasing", "")):
+        if int(operand) >= len(instruction.operands):
+            raise DseError(f"{instruction.name}: output_to_operand_aliasing: there is no operand {operand}")
+        path = re.findall(r"\d+", written)
+        found[int(path[0]) if path else 0] = _first_read(instruction, int(operand))
+    return found
+
+
+def _first_read(instruction: Instruction, operand: int) -> int:
+    """Place among the read arrays of an operand's first."""
+    return sum(1 for before in instruction.operands[:operand] for _ in before.shape.leaves())
+
+
+def _fusion_updates(body: Computation) -> InPlace:
+    """Outputs of a fusion that update one of its parameters in place."""
+    roots = body.root.operands if body.root.opcode == "tuple" else (body.root,)
+    found = {}
+    for output, root in enumerate(roots):
+        updated = _updated(root)
+        if updated is not None and updated.opcode == "parameter":
+            parameters = body.parameters
+            before = parameters[: int(updated.argument)]
+            found[output] = sum(1 for each in before for _ in each.shape.leaves())
+    return found
+
+
+def _updated(root: Instruction) -> Instruction | None:
+    """What an output of a fusion updates, where it updates anything."""
+    if root.opcode == "get-tuple-element" and root.operands[0].opcode == "tuple":
+        return _updated(root.operands[0].operands[int(root.attributes["index"])])
+    if root.shape.is_tuple or 0 not in (own := overwritten(root)) or own[0] >= len(root.operands):
+        return None
+    source = root.operands[own[0]]
+    return source.operands[0] if source.opcode == "bitcast" else source
+
+
+def may_share(operand: Instruction, user: Instruction, output: int) -> bool:
+    """Returns whether an output may lie in the memory of an operand, an array, that nothing reads later.
+
+    `output` is the number of the array of `user`, counted through tuples in order.
+
+    Notes
+    -----
+    XLA's rule: shape and layout must be the same, and each element must come from the same element, through
+    all of a fusion.
+    """
+    target = list(user.shape.leaves())[output]
+    if user.opcode == "copy" or operand.opcode == "constant" or operand.shape.is_tuple:
+        return False
+    if target != operand.shape or target.layout != operand.shape.layout:
+        return False
+    places = [place for place, each in enumerate(user.operands) if each is operand]
+    if user.opcode == "fusion":
+        return _fusion_may_share(user, places[0])
+    if user.opcode in ("scatter", "triangular-solve"):
+        return places == [int(user.opcode == "triangular-solve")]
+    if user.opcode == "sort":
+        return places == [output]
+    return user.opcode in ELEMENTWISE
+
+
+def _fusion_may_share(fusion: Instruction, place: int) -> bool:
+    """Whether every use of a fusion's parameter takes it element by element to the root."""
+    body, kind = fusion.called[0], fusion.attributes.get("kind", "")
+    users = _users(body)
+    parameter = body.parameters[place]
+    if kind == "kOutput" and body.root.opcode == "add":
+        return users.get(parameter) == [body.root] and any(
+            each.opcode in ("dot", "convolution") for each in body.root.operands
+        )
+    if kind not in ("kLoop", "kInput"):
+        return False
+    every = reached([parameter], lambda each: users.get(each, ()))
+    return all(each is parameter or each.opcode == "tuple" or each.opcode in ELEMENTWISE for each in every)
+
+
+def _users(body: Computation) -> Mapping[Instruction, list[Instruction]]:
+    """Instruction -> those that read it, once for each time."""
+    users: dict[Instruction, list[Instruction]] = {}
+    for each in body.instructions:
+        for operand in each.operands:
+            users.setdefault(operand, []).append(each)
+    return users
+
+
+_TILE: Final = re.compile(r"T((?:\([\d,*]+\))+)")
+_SPACE: Final = re.compile(r"S\((\d+)\)")
+
+
+def memory_bytes(shape: Shape) -> int:
+    """Memory of one array; none where it lies in another memory than the device's main one. [B]
+
+    >>> memory_bytes(Shape("f32", (5, 100), layout="{1,0:T(8,128)}"))
+    4096
+    """
+    layout = shape.layout
+    space = _SPACE.search(layout)
+    if space and space[1] != "0":
+        return 0
+    tile = _TILE.search(layout)
+    if tile is None:
+        return shape.bytes
+    sizes = [max(int(size), 1) for size in re.findall(r"\d+", tile[1].partition(")")[0])]
+    order = [int(place) for place in re.findall(r"\d+", layout.partition(":")[0])]
+    if sorted(order) != list(range(len(shape.dims))):
+        return shape.bytes
+    dims = [*([1] * (len(sizes) - len(order))), *(shape.dims[place] for place in reversed(order))]
+    inner = [ceil(dim / size) * size for dim, size in zip(dims[-len(sizes) :], sizes, strict=True)]
+    return ceil(prod(dims[: -len(sizes)]) * prod(inner) * BITS[shape.dtype] / 8)
+
+
+Order: TypeAlias = Callable[[Computation], Sequence[Instruction]]
+
+#: What an instruction gives: the array of a number, or a tuple.
+Tree: TypeAlias = "int | tuple[Tree, ...]"
+
+#: Instructions that use what they read when the arrays inside are used.
+_PASSING: Final = VIEWS | {"call", "while", "conditional"}
+
+
+@dataclass(slots=True)
+class Array:
+    """One array of a program. Times count instructions in the order they run. [-]"""
+
+    maker: Instruction
+    holder: Instruction  #: the last that gives it by itself: its maker, or what picks it from a tuple
+    output: int  #: which of the maker's arrays
+    bytes: int  #: [B]
+    start: int
+    end: int  #: last time at which it is read
+    given: bool  #: by the caller of the program, or a constant
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Buffer:
+    """Arrays in one place of memory."""
+
+    arrays: tuple[Array, ...]
+    is_parameter: bool
+    is_constant: bool  #: or a number that a device has
+    is_output: bool
+    overwritten: bool  #: a parameter whose memory the result takes
+
+    @property
+    def bytes(self) -> int:
+        """What the largest takes. [B]"""
+        return max(each.bytes for each in self.arrays)
+
+    @property
+    def start(self) -> int:
+        """When the first is made. [-]"""
+        return self.arrays[0].start
+
+    def intervals(self) -> list[tuple[int, int]]:
+        """When it holds something that is read later, both ends included, with time between them. [-]"""
+        found: list[tuple[int, int]] = []
+        for each in self.arrays:
+            if found and each.start <= found[-1][1]:
+                found[-1] = (found[-1][0], max(found[-1][1], each.end))
+            else:
+                found.append((each.start, each.end))
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class Peak:
+    """Most memory that temporary arrays take at once, in one order of the instructions."""
+
+    bytes: int  #: [B]
+    kernel: str  #: that runs then
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Liveness:
+    """Buffers of a program in one order of its instructions."""
+
+    buffers: tuple[Buffer, ...]
+    ran: tuple[str, ...]  #: name of the kernel that runs at each time; empty where none does
+    largest_kernel_bytes: int  #: most that one kernel alone reads and makes of temporary arrays [B]
+
+    def peak(self) -> Peak:
+        """What the buffers of the program itself take at once, none in another's place."""
+        taken = np.zeros(len(self.ran) + 2)
+        for buffer in self.buffers:
+            if not buffer.is_parameter and not buffer.is_constant:
+                for start, end in buffer.intervals():
+                    taken[start] += buffer.bytes
+                    taken[end + 1] -= buffer.bytes
+        live = np.cumsum(taken)
+        at = int(live.argmax())
+        return Peak(int(live[at]), next((name for name in self.ran[at:] if name), ""))
+
+
+def liveness(module: Module, order: Order) -> Liveness:
+    """Buffers of a program whose computations run their instructions in an order."""
+    total, _ = runs_of(module)
+    run = _Run(order, shares=total > unfolded_limit(module))
+    entry = module.entry
+    parameters = [run.made(each.shape, each, given=True) for each in entry.parameters]
+    root = run.run(entry, parameters, "")
+    aliased = _tie(run, module, parameters, root)
+    for parameter in parameters:
+        for leaf in arrays_of(parameter):
+            if leaf not in aliased:
+                run.arrays[leaf].end = len(run.ran)
+    homes = {run.home(number) for number, array in enumerate(run.arrays) if array.given}
+    largest = max((_own_bytes(run, touched, homes) for touched in run.touched), default=0)
+    return Liveness(tuple(_buffers(run, set(arrays_of(root)), aliased)), tuple(run.ran), largest)
+
+
+def aliased_outputs(module: Module) -> dict[int, int]:
+    """Array of the result -> parameter whose memory it lives in, by the module's header."""
+    shapes = module.entry.root.shape.elements
+    return {
+        sum(1 for shape in shapes[: path[0]] for _ in shape.leaves()) if path else 0: parameter
+        for path, parameter, _ in header_aliases(module)
+    }
+
+
+#: Indices from a tuple down to an element of it.
+Path: TypeAlias = tuple[int, ...]
+
+
+def header_aliases(module: Module) -> list[tuple[Path, int, Path]]:
+    """Paths within the result, the parameter whose memory each takes, and where in it, as the header says.
+
+    Raises `DseError` if there is no such parameter, or element of it or of the result.
+    """
+    entry, found = module.entry, []
+    where = f"{module.name}: input_output_alias"
+    for written, number, path in ALIAS.findall(module.attributes.get("input_output_alias", "")):
+        if int(number) >= len(entry.parameters):
+            raise DseError(f"{where}: there is no parameter {number}")
+        if not _has_element(entry.root.shape, _path(written)):
+            raise DseError(f"{where}: the result has no element {{{written}}}")
+        if not _has_element(entry.parameters[int(number)].shape, _path(path)):
+            raise DseError(f"{where}: parameter {number} has no element {{{path}}}")
+        found.append((_path(written), int(number), _path(path)))
+    return found
+
+
+def _path(written: str) -> Path:
+    return tuple(map(int, re.findall(r"\d+", written)))
+
+
+def _has_element(shape: Shape, path: Path) -> bool:
+    return not path or (path[0] < len(shape.elements) and _has_element(shape.elements[path[0]], path[1:]))
+
+
+def _own_bytes(run: _Run, touched: Sequence[int], given: set[int]) -> int:
+    """What an instruction reads and writes of arrays that are not given. [B]"""
+    return sum(run.arrays[number].bytes for number in set(touched) if run.home(number) not in given)
+
+
+def _tie(run: _Run, module: Module, parameters: Sequence[Tree], root: Tree) -> set[int]:
+    """Put results into the memory of the parameters that the header gives; those parameters' arrays."""
+    aliased = set()
+    for written, number, path in header_aliases(module):
+        target, source = reduce(_element, written, root), reduce(_element, path, parameters[number])
+        for one, other in zip(arrays_of(target), arrays_of(source), strict=False):
+            run.join(one, other)
+            aliased.add(other)
+    return aliased
+
+
+def _element(tree: Tree, index: int) -> Tree:
+    return () if isinstance(tree, int) else tree[index]
+
+
+def _buffers(run: _Run, results: set[int], aliased: set[int]) -> Iterator[Buffer]:
+    """The arrays that were joined, each buffer with what it holds in order."""
+    groups: dict[int, list[int]] = {}
+    for number in range(len(run.arrays)):
+        groups.setdefault(run.home(number), []).append(number)
+    for own in groups.values():
+        arrays = [run.arrays[number] for number in own if number not in run.passed]
+        arrays.sort(key=lambda each: (each.start, each.end))
+        for one, after in pairwise(arrays):
+            after.end = max(one.end, after.end)
+            one.end = min(one.end, after.start)
+        given = [each for each in arrays if each.given]
+        yield Buffer(
+            tuple(arrays),
+            is_parameter=any(each.maker.opcode == "parameter" for each in given),
+            is_constant=any(each.maker.opcode != "parameter" for each in given),
+            is_output=not results.isdisjoint(own),
+            overwritten=not aliased.isdisjoint(own),
+        )
+
+
+@dataclass(slots=True)
+class _Run:
+    """Goes through computations in the order in which they run."""
+
+    order: Order
+    shares: bool  #: computations that run often are written out the first time alone
+    arrays: list[Array] = field(default_factory=list)
+    parents: list[int] = field(default_factory=list)
+    ran: list[str] = field(default_factory=list)  #: kernel at each time
+    touched: list[Sequence[int]] = field(default_factory=list)  #: arrays that each kernel reads and writes
+    passed: set[int] = field(default_factory=set)  #: stand-ins for arrays that a loop only reads
+    seen: set[Computation] = field(default_factory=set)
+
+    def made(self, shape: Shape, maker: Instruction, *, given: bool = False) -> Tree:
+        """New arrays in the form of a shape, made now."""
+        first, now = len(self.arrays), len(self.ran)
+        for output, leaf in enumerate(shape.leaves()):
+            self.arrays.append(Array(maker, maker, output, memory_bytes(leaf), now, now, given))
+        self.parents += range(first, len(self.arrays))
+        made: Tree = shaped(shape, iter(range(first, len(self.arrays))))
+        return made
+
+    def home(self, number: int) -> int:
+        """The array that stands for all that share a buffer with one."""
+        while self.parents[number] != number:
+            self.parents[number] = self.parents[self.parents[number]]
+            number = self.parents[number]
+        return number
+
+    def join(self, one: int, other: int) -> None:
+        """Put two arrays into one buffer."""
+        self.parents[self.home(one)] = self.home(other)
+
+    def join_all(self, one: Tree, other: Tree) -> None:
+        """Put the arrays of two values into the same buffers."""
+        for first, second in zip(arrays_of(one), arrays_of(other), strict=False):
+            self.join(first, second)
+
+    def used(self, tree: Tree) -> None:
+        """Note that an instruction reads arrays now."""
+        for leaf in arrays_of(tree):
+            self.arrays[leaf].end = max(self.arrays[leaf].end, len(self.ran))
+
+    def run(self, computation: Computation, arguments: Sequence[Tree], path: str) -> Tree:
+        """Run a computation; what its root gives."""
+        if self.shares and computation in self.seen:
+            return self.made(computation.root.shape, computation.root)
+        self.seen.add(computation)
+        values: dict[Instruction, Tree] = {}
+        for each in self.order(computation):
+            operands = [values[operand] for operand in each.operands]
+            if each.opcode == "parameter":
+                values[each] = arguments[int(each.argument)]
+            else:
+                values[each] = self.value(each, operands, path)
+            if each.opcode not in _PASSING:
+                self.used(tuple(operands))
+                laid = written_aliases(each)
+                made = [leaf for output, leaf in enumerate(arrays_of(values[each])) if output not in laid]
+                self.touched.append([*arrays_of(tuple(operands)), *made])
+            self.ran.append(path + each.name if each.opcode not in _PASSING | SOURCES else "")
+        self.used(values[computation.root])
+        return values[computation.root]
+
+    def viewed(self, each: Instruction, operands: Sequence[Tree]) -> Tree:
+        """The value of a view, which from now on holds the array that it gives."""
+        if each.opcode == "tuple":
+            return tuple(operands)
+        value = operands[0]
+        if each.opcode == "get-tuple-element":
+            assert not isinstance(value, int)  # the reader has checked
+            value = value[int(each.attributes["index"])]
+        if isinstance(value, int):
+            self.arrays[value].holder = each
+        return value
+
+    def value(self, each: Instruction, operands: Sequence[Tree], path: str) -> Tree:
+        """Arrays that an instruction gives, new ones or those of what it reads."""
+        opcode, part = parts(each.opcode)
+        inner = path + each.name + "/"
+        if opcode in VIEWS:
+            return self.viewed(each, operands)
+        if each.opcode == "while":
+            return self.loop(each, operands[0], inner)
+        if each.opcode == "call":
+            return self.run(each.called[0], operands, inner)
+        if each.opcode == "conditional":
+            return self.choice(each, operands, inner)
+        if part == "start" and each.shape.is_tuple and opcode != "all-reduce":
+            return self.started(each, opcode, operands, inner)
+        if part in ("update", "done"):
+            return self.finished(each, opcode, part, operands[0])
+        made = self.made(each.shape, each, given=opcode in SOURCES)
+        reads = list(arrays_of(tuple(operands)))
+        for output, place in overwritten(each).items():
+            targets = list(arrays_of(made))
+            if output < len(targets) and place < len(reads):
+                self.join(targets[output], reads[place])
+        return made
+
+    def loop(self, each: Instruction, first: Tree, path: str) -> Tree:
+        """What a loop carries lies where it begins; what it only reads passes through."""
+        condition, body = each.called
+        self.used(first)
+        carried = self.made(each.shape, each)
+        self.run(condition, [carried], path)
+        root = self.run(body, [carried], path)
+        result = self.made(each.shape, each)
+        given: dict[int, int] = {}
+        for begun, inside, last, ended in zip(*map(arrays_of, (first, carried, root, result)), strict=True):
+            self.join(inside, begun)
+            self.join(ended, begun)
+            if inside == last:
+                self.arrays[begun].end = max(self.arrays[begun].end, len(self.ran))
+                self.passed |= {inside, ended}
+                given[ended] = begun
+            else:
+                self.join(last, begun)
+        kept: Tree = replaced(result, lambda array: given.get(array, array))
+        return kept
+
+    def choice(self, each: Instruction, operands: Sequence[Tree], path: str) -> Tree:
+        """Result of a conditional, which all branches give in the same memory."""
+        roots = [self.run(branch, [operand], path) for branch, operand in zip(each.called, operands[1:], strict=True)]
+        self.used(tuple(operands))
+        made = self.made(each.shape, each)
+        for root in roots:
+            self.join_all(root, made)
+        return made
+
+    def started(self, each: Instruction, opcode: str, operands: Sequence[Tree], path: str) -> Tree:
+        """The first half of an asynchronous pair: what it reads, then what it gives, then its own state."""
+        elements = each.shape.elements
+        if opcode == "recv" or len(elements) < 2 or not operands:
+            return self.made(each.shape, each)
+        read: Tree = tuple(operands) if elements[0].is_tuple else operands[0]
+        if opcode == "copy":
+            read, source = self.made(elements[0], each), operands[0]
+            return (read, source, *(self.made(element, each) for element in elements[2:]))
+        if opcode == "async" and each.called:
+            given = self.run(each.called[0], operands, path)
+        else:
+            given = self.made(elements[1], each)
+        return (read, given, *(self.made(element, each) for element in elements[2:]))
+
+    def finished(self, each: Instruction, opcode: str, part: str, state: Tree) -> Tree:
+        """The last half of an asynchronous pair."""
+        if part == "update" or isinstance(state, int) or opcode == "all-reduce":
+            return state
+        whole = tuple(state)
+        picked: Tree = whole[0] if opcode == "copy" else whole[min(1, len(whole) - 1)]
+        if opcode in ("recv", "send"):
+            picked = (whole[0], whole[-1]) if opcode == "recv" else whole[-1]
+        counts = sum(1 for _ in arrays_of(picked)), sum(1 for _ in each.shape.leaves())
+        return picked if counts[0] == counts[1] else self.made(each.shape, each)

@@ -1,0 +1,179 @@
+"""Memory that a compiler reserves: buffers in the memory of results where they fit, the others on a heap."""
+
+from __future__ import annotations
+
+from bisect import bisect, insort
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from operator import attrgetter
+from typing import Final
+
+import numpy as np
+
+from dse.adapters.xla.buffers.liveness import Array, Buffer, Liveness, may_share
+from dse.adapters.xla.text.module import Instruction
+
+#: Time from which to which memory is taken, both included. [-]
+Interval = tuple[int, int]
+
+_ENDLESS: Final = np.iinfo(np.int64).max
+
+
+@dataclass(frozen=True, slots=True)
+class Reserved:
+    """Memory of one device for a program."""
+
+    arguments: int  #: what is passed to it [B]
+    results: int  #: what it gives, where not in the memory of an argument [B]
+    temporaries: int  #: [B]
+    peak_at: str  #: what runs when the program's own arrays take most
+    least: int = 0  #: ends of the interval of temporaries on TPUs; 0 where they are known [B]
+    most: int = 0  #: [B]
+
+
+def needed(found: Liveness) -> Reserved:
+    """Memory that a program takes in an order, where nothing is overwritten but what must be."""
+    arguments = sum(buffer.bytes for buffer in found.buffers if buffer.is_parameter)
+    results = sum(b.bytes for b in found.buffers if b.is_output and not (b.is_parameter or b.is_constant))
+    peak = found.peak()
+    return Reserved(arguments, results, max(peak.bytes - results, 0), peak.kernel)
+
+
+@dataclass(frozen=True, slots=True)
+class _Chunk:
+    """Buffers that one after the other take the same place on the heap."""
+
+    bytes: int
+    taken: tuple[Interval, ...]
+
+    @property
+    def span(self) -> int:
+        """From the first time to the last. [-]"""
+        return max(end for _, end in self.taken) - self.taken[0][0]
+
+
+@dataclass(slots=True)
+class _Place:
+    """Memory of a result, and what lies there at times."""
+
+    bytes: int
+    arrays: list[Array]  #: by when they start
+    is_argument: bool
+
+
+#: Memory beside arrays for each kernel on TPUs, which texts do not show: the mean and the most of programs
+#: that libtpu 0.0.52 compiled for v5e; and the least and the most that arrays took of their heap. [B], [-]
+CODE_BYTES, MOST_CODE = 8192, 24576
+TPU_HEAP: Final = (0.87, 1.01)
+
+
+def reserved(found: Liveness, *, tpu_kernels: int = 0) -> Reserved:
+    """Memory that XLA would reserve for a program whose buffers are found in the order in which it runs.
+
+    Notes
+    -----
+    As XLA's buffer assignment does it: from the largest on, a buffer goes into the memory of a result, or of
+    a parameter that the result overwrites, where it fits and nothing else is needed at the time. What remains
+    shares memory with the operand that its maker reads last, where the maker goes element by element, and is
+    packed, each into the smallest gap, by size or by length of life, whichever takes less. Alignment is left
+    out. On a TPU, whose kernels are counted, temporary arrays do not lie in what is donated, are packed by
+    length of life alone, and have memory of each kernel beside them, none if no array is there; numbers lie
+    elsewhere. The interval has the ends of `TPU_HEAP` for arrays, and up to `MOST_CODE` for each kernel.
+    """
+    places: list[_Place] = []
+    heap: list[Buffer] = []
+    arguments = 0
+    for buffer in sorted(found.buffers, key=lambda b: (-b.bytes, not b.is_output, b.arrays[0].start)):
+        if buffer.is_parameter:
+            arguments += buffer.bytes
+            if buffer.overwritten:
+                places.append(_Place(buffer.bytes, list(buffer.arrays), is_argument=True))
+        elif not buffer.is_constant and ((tpu_kernels and not buffer.is_output) or not _placed(buffer, places)):
+            if buffer.is_output:
+                places.append(_Place(buffer.bytes, list(buffer.arrays), is_argument=False))
+            elif not tpu_kernels or any([*own.maker.shape.leaves()][own.output].dims for own in buffer.arrays):
+                heap.append(buffer)
+    results = sum(place.bytes for place in places if not place.is_argument)
+    chunks = [chunk for chunk in _chunks(heap) if chunk.bytes]
+    by_size = sorted(chunks, key=lambda chunk: (-chunk.bytes, -chunk.span, chunk.taken[0]))
+    by_life = sorted(chunks, key=lambda chunk: (-chunk.span, -chunk.bytes, chunk.taken[0]))
+    temporaries, peak = _height(by_life), found.peak()
+    if not tpu_kernels:
+        return Reserved(arguments, results, min(temporaries, _height(by_size)), peak.kernel)
+    kernels = tpu_kernels if temporaries else 0
+    least, most = (int(share * temporaries) for share in TPU_HEAP)
+    most += MOST_CODE * max(kernels, 1)
+    return Reserved(arguments, results, temporaries + CODE_BYTES * kernels, peak.kernel, least, most)
+
+
+def _placed(buffer: Buffer, places: Sequence[_Place]) -> bool:
+    """Whether a buffer fits into a result's memory, from the smallest on; it is put there."""
+    for place in reversed(places):
+        fits = place.bytes == buffer.bytes if buffer.is_output else place.bytes >= buffer.bytes
+        if fits and all(_free(place, array) for array in buffer.arrays):
+            for array in buffer.arrays:
+                insort(place.arrays, array, key=attrgetter("start"))
+            return True
+    return False
+
+
+def _free(place: _Place, array: Array) -> bool:
+    """Whether nothing else lies in a place while an array does, but what is made of the other at its end."""
+    after = bisect(place.arrays, array.start, key=attrgetter("start"))
+    beside = [*place.arrays[max(after - 1, 0) : after], array, *place.arrays[after : after + 1]]
+    return all(
+        one.end < other.start or (one.end == other.start and _takes_over(one.holder, other))
+        for one, other in pairwise(beside)
+    )
+
+
+def _takes_over(read: Instruction, user: Array) -> bool:
+    """Whether an array may be made in the memory of one that its maker reads."""
+    maker = user.maker
+    return any(each is read for each in maker.operands) and may_share(read, maker, user.output)
+
+
+def _chunks(buffers: Iterable[Buffer]) -> Iterator[_Chunk]:
+    """Buffers with those that are made in their place."""
+    alone: list[Buffer] = []
+    for buffer in buffers:
+        if len(buffer.arrays) > 1:
+            yield _Chunk(buffer.bytes, tuple(buffer.intervals()))
+        else:
+            alone.append(buffer)
+    alone.sort(key=lambda buffer: buffer.intervals())
+    of_maker: dict[object, list[int]] = {}
+    chains: dict[int, list[Buffer]] = {}  # by their last
+    for place, buffer in enumerate(alone):
+        array = buffer.arrays[0]
+        candidates = (c for operand in array.maker.operands for c in of_maker.get(operand, ()))
+        ended = ((c, alone[c].arrays[0]) for c in candidates if c in chains)
+        before = next((c for c, own in ended if own.end == array.start and _takes_over(own.maker, array)), None)
+        chains[place] = [*(chains.pop(before) if before is not None else ()), buffer]
+        of_maker.setdefault(array.maker, []).append(place)
+    for chain in chains.values():
+        taken = (chain[0].arrays[0].start, chain[-1].arrays[0].end)
+        yield _Chunk(max(buffer.bytes for buffer in chain), (taken,))
+
+
+def _height(chunks: Sequence[_Chunk]) -> int:
+    """Memory that chunks take, each put into the smallest gap that holds it at all its times. [B]"""
+    count = sum(len(chunk.taken) for chunk in chunks)
+    start, end, low, high = np.zeros((4, count), dtype=np.int64)
+    placed = height = 0
+    for chunk in chunks:
+        beside = np.zeros(placed, dtype=bool)
+        for first, last in chunk.taken:
+            beside |= (start[:placed] <= last) & (end[:placed] >= first)
+        order = np.argsort(low[:placed][beside])
+        tops = np.maximum.accumulate(high[:placed][beside][order])
+        floors = np.concatenate([[0], tops])
+        gaps = np.concatenate([low[:placed][beside][order], [_ENDLESS]]) - floors
+        gaps[gaps < chunk.bytes] = _ENDLESS
+        at = int(floors[gaps.argmin()] if gaps.min() < _ENDLESS else floors[-1])
+        for first, last in chunk.taken:
+            start[placed], end[placed], low[placed], high[placed] = first, last, at, at + chunk.bytes
+            placed += 1
+        height = max(height, at + chunk.bytes)
+    return height

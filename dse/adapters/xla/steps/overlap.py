@@ -1,0 +1,279 @@
+"""A step in which messages run beside kernels: two streams, and what of the messages is exposed."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from costmodel.columns import FloatArray
+from costmodel.kernels.collectives import exposed_time
+from costmodel.machine.system import System
+from costmodel.steps.result.breakdown import Breakdown
+from costmodel.workload.kernel_tables import total
+from dse.adapters.xla.analysis import Analysis
+from dse.adapters.xla.steps.program import Message, Program
+from dse.adapters.xla.steps.step import AXES, ProgramCost, program_cost, program_step
+from dse.adapters.xla.text.module import Instruction
+from dse.adapters.xla.text.opcodes import parts
+from dse.adapters.xla.work.kernel_graph import HloGraph, HloKernel
+
+
+@dataclass(slots=True, eq=False)
+class LoopBody:
+    """One trip of a loop, or the program besides its loops: kernels, messages and loops in it."""
+
+    nodes: list[int | LoopBody] = field(default_factory=list)  #: kernels by their places
+    before: list[set[int]] = field(default_factory=list)  #: nodes that each waits for
+    order: list[int] = field(default_factory=list)
+    sends: bool = False  #: whether a message is among them
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Streams:
+    """A program's kernels and messages in the order in which they start.
+
+    Kernels run one after the other, messages beside them, also one after the other. A loop is one entry
+    among the kernels; one with messages has both streams to itself.
+    """
+
+    whole: LoopBody
+    messages: frozenset[int]
+    waiting: frozenset[int]  #: messages that kernels after them in the order wait for, whatever they read
+    as_written: bool  #: a message starts no earlier than the kernels before it
+
+    def exposed(self, times: FloatArray) -> FloatArray:
+        """Time of each message in which no kernel runs, (points, kernels); 0 for kernels. [s]
+
+        `times` are those of all runs of each kernel and message, (points, kernels). [s]
+        """
+        exposed = np.zeros(times.shape)
+        _Clock(self, times, exposed).run(self.whole)
+        return exposed
+
+
+def streams(analysis: Analysis, graph: HloGraph) -> Streams:
+    """The order in which a program's kernels and messages start, by one of the meanings of a barrier.
+
+    Notes
+    -----
+    A module that is scheduled with asynchronous collectives runs in the order of its text: such a collective
+    starts where the text starts it and is waited for by what reads it; any other holds up the kernels. In
+    other texts messages start in the order of the text, each as soon as what it sends is there, and a kernel
+    that waits for a message lets those go first that wait for none.
+    """
+    messages = frozenset(analysis.collectives)
+    split = frozenset(place for place in messages if _is_asynchronous(graph.kernels[place]))
+    as_written = analysis.module.is_scheduled and bool(split)
+    whole = _loop_bodies(graph, messages)
+    for body in _nested(whole):
+        body.order = list(range(len(body.nodes))) if as_written else _early_messages(body, messages)
+    return Streams(whole, messages, messages - split if as_written else frozenset(), as_written)
+
+
+def _is_asynchronous(kernel: HloKernel) -> bool:
+    return parts(kernel.instruction.opcode)[1] == "start" or any(
+        parts(each.opcode) == ("async", "start") for each in kernel.around
+    )
+
+
+def _nested(body: LoopBody) -> list[LoopBody]:
+    """Body of a loop, and bodies of loops inside it."""
+    return [body, *(each for node in body.nodes if isinstance(node, LoopBody) for each in _nested(node))]
+
+
+def _loop_bodies(graph: HloGraph, messages: frozenset[int]) -> LoopBody:
+    """Kernels by the loops around them, and what waits for what among those of a loop."""
+    whole = LoopBody()
+    ways: list[list[tuple[LoopBody, int]]] = []  # kernel -> its node in each body around it
+    open_loops: list[tuple[tuple[Instruction, ...], LoopBody]] = []
+    for place, kernel in enumerate(graph.kernels):
+        loops = _loops(kernel)
+        shared = sum(1 for loop, (known, _) in zip(loops, open_loops, strict=False) if loop == known)
+        del open_loops[shared:]
+        for loop in loops[shared:]:
+            inner = LoopBody()
+            _add(open_loops[-1][1] if open_loops else whole, inner)
+            open_loops.append((loop, inner))
+        around = [whole, *(body for _, body in open_loops)]
+        _add(around[-1], place)
+        ways.append([(body, len(body.nodes) - 1) for body in around])
+        for body in around:
+            body.sends |= place in messages
+    for producer, consumer in graph.pairs:
+        for (one, first), (other, second) in zip(ways[producer], ways[consumer], strict=False):
+            if one is not other:
+                break
+            if first != second:
+                one.before[second].add(first)
+                break
+    return whole
+
+
+def _loops(kernel: HloKernel) -> list[tuple[Instruction, ...]]:
+    """The loops around a kernel, the outermost first, each with what stands around it."""
+    around = kernel.around
+    return [around[: depth + 1] for depth, each in enumerate(around) if each.opcode == "while"]
+
+
+def _add(body: LoopBody, node: int | LoopBody) -> None:
+    body.nodes.append(node)
+    body.before.append(set())
+
+
+def _early_messages(body: LoopBody, messages: frozenset[int]) -> list[int]:
+    """An order in which kernels that wait for messages come as late as they can, else that of the text."""
+    sends = [node in messages for node in body.nodes]
+    after: list[list[int]] = [[] for _ in body.nodes]
+    for node, before in enumerate(body.before):
+        for producer in before:
+            after[producer].append(node)
+    missing = [len(before) for before in body.before]
+    ready = [node for node, count in enumerate(missing) if not count and not sends[node]]
+    queue = [node for node, is_message in enumerate(sends) if is_message]
+    placed = [False] * len(body.nodes)
+    order: list[int] = []
+    sent = waited = 0
+
+    def finished(node: int) -> None:
+        for follower in after[node]:
+            missing[follower] -= 1
+            if not missing[follower] and not sends[follower]:
+                heapq.heappush(ready, follower)
+
+    while len(order) < len(body.nodes):
+        while sent < len(queue) and all(placed[before] for before in body.before[queue[sent]]):
+            placed[queue[sent]] = True
+            order.append(queue[sent])
+            sent += 1
+        if ready:
+            node = heapq.heappop(ready)
+            placed[node] = True
+            order.append(node)
+            finished(node)
+        elif waited < sent:
+            finished(queue[waited])
+            waited += 1
+    return order
+
+
+@dataclass(slots=True)
+class _Clock:
+    """Times nodes in their order, all machines at once; every array has shape (points,). [s]"""
+
+    streams: Streams
+    times: FloatArray
+    exposed: FloatArray
+
+    def run(self, body: LoopBody) -> FloatArray:
+        """Time of a body, what is exposed of its messages added up on the way. [s]"""
+        kernels = messages = np.zeros(len(self.times))  # until when each stream is taken
+        done: dict[int, FloatArray] = {}
+        running: list[tuple[FloatArray, int]] = []
+        for place in body.order:
+            node = body.nodes[place]
+            ready = np.zeros(len(self.times))
+            for before in body.before[place]:
+                ready = np.maximum(ready, done[before])
+            if isinstance(node, LoopBody):
+                kernels = self._wait(kernels, np.maximum(ready, messages) if node.sends else ready, running)
+                kernels = done[place] = kernels + self.run(node)
+                messages = kernels if node.sends else messages
+            elif node in self.streams.messages:
+                start = np.maximum(ready, messages)
+                start = np.maximum(start, kernels) if self.streams.as_written else start
+                done[place] = messages = start + self.times[:, node]
+                running.append((start, node))
+                if node in self.streams.waiting:
+                    kernels = self._wait(kernels, messages, running)
+            else:
+                kernels = done[place] = self._wait(kernels, ready, running) + self.times[:, node]
+        return self._wait(kernels, messages, running)
+
+    def _wait(self, kernels: FloatArray, until: FloatArray, running: list[tuple[FloatArray, int]]) -> FloatArray:
+        """Kernels wait for messages, which are exposed while they do; when they go on."""
+        until = np.maximum(kernels, until)
+        open_still = []
+        for start, node in running:
+            end = start + self.times[:, node]
+            self.exposed[:, node] += np.maximum(np.minimum(end, until) - np.maximum(start, kernels), 0.0)
+            if (end > until).any():
+                open_still.append((start, node))
+        running[:] = open_still
+        return until
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ProgramTimes:
+    """A step with as much overlap as a machine allows, and without; every array has shape (points,)."""
+
+    breakdown: Breakdown  #: one kernel or message after the other
+    cost: ProgramCost  #: of each kernel
+    step: FloatArray  #: with overlap: kernels, what is exposed and slowed, and the host's [s]
+    kernels: FloatArray  #: of them alone [s]
+    exposed: Mapping[str, FloatArray]  #: collective and what it is for -> time in which no kernel runs [s]
+    slowed: FloatArray  #: that kernels lose to the cores that messages beside them take [s]
+    longest_path: FloatArray  #: that no overlap can beat [s]
+    as_written: bool  #: messages start where the text starts them
+
+    @property
+    def mfu(self) -> FloatArray:
+        """Model FLOPs utilization of the step with overlap. [-]"""
+        return self.breakdown.mfu * (self.breakdown.step_time / self.step)
+
+    @property
+    def energy(self) -> FloatArray:
+        """Energy of the step with overlap, for which chips idle less long. [J]"""
+        saved = 1 - self.step / self.breakdown.step_time
+        return self.breakdown.energy_per_step - saved * self.breakdown.idle_energy
+
+
+def program_times(analysis: Analysis, program: Program, graph: HloGraph, system: System) -> ProgramTimes:
+    """Times of a step where messages run beside kernels that do not wait for them.
+
+    Notes
+    -----
+    As in the native model, a message beside kernels takes the cores from them that the system gives to its
+    kind; a transfer between stages takes none.
+    """
+    order, cost = streams(analysis, graph), program_cost(program, system)
+    breakdown = program_step(program, system)
+    exposed = order.exposed(cost.time)
+    messages = [kernel.message for kernel in program.kernels]
+    kernels = total(cost.time[:, [place for place, message in enumerate(messages) if message is None]])
+    zero = np.zeros(len(cost.time))
+    by_name, slowed = dict[str, FloatArray](), zero
+    names = {place: each.name for place, each in analysis.collectives.items()}
+    for name, purpose, places in _kinds(messages, names):
+        whole, alone = total(cost.time[:, places]), total(exposed[:, places])
+        by_name[f"{name}, {purpose}"] = alone
+        axis = AXES[purpose]
+        if axis != "pp":
+            slowed = slowed + exposed_time(whole, whole - alone, system.chip, axis) - alone
+    return ProgramTimes(
+        breakdown=breakdown,
+        cost=cost,
+        step=kernels + sum(by_name.values(), zero) + slowed + breakdown.host_time,
+        kernels=kernels,
+        exposed=by_name,
+        slowed=slowed,
+        longest_path=zero + graph.longest_path(list(cost.time.T), np.maximum),
+        as_written=order.as_written,
+    )
+
+
+def _kinds(messages: Sequence[Message | None], names: Mapping[int, str]) -> Iterator[tuple[str, str, list[int]]]:
+    """Messages by their collective and what they are for."""
+    found: dict[tuple[str, str], list[int]] = {}
+    for place, message in enumerate(messages):
+        if message is not None:
+            found.setdefault((names[place], message.purpose), []).append(place)
+    for (name, purpose), places in found.items():
+        yield name, purpose, places
+
+
+def unknown_loops(graph: HloGraph) -> list[str]:
+    """Loops that run an unknown number of times, so that all times are of one trip at least."""
+    return list(dict.fromkeys(loop.name for kernel in graph.kernels for loop in kernel.uncounted))

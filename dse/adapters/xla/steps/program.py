@@ -1,0 +1,302 @@
+"""A module as kernel tables of one device, whatever the machine; the same as a file of studies."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from math import nan, prod
+from typing import Any, ClassVar, Final, Literal, Self
+
+import numpy as np
+
+from costmodel.errors import suggestion
+from costmodel.formats.strict_yaml import Section
+from costmodel.workload.kernel_tables import Gemms, Label, Pointwise
+from dse.adapters.xla.analysis import Analysis
+from dse.adapters.xla.buffers.reserved_memory import Reserved, needed, reserved
+from dse.adapters.xla.summary.model_figures import step_tokens
+from dse.adapters.xla.training.messages import PURPOSES, Collective, Purpose
+from dse.adapters.xla.training.provenance import global_dims
+from dse.adapters.xla.training.training_passes import PHASES
+from dse.adapters.xla.work.kernel_graph import HloKernel
+from dse.adapters.xla.work.matrix_products import Product
+
+MessageKind = Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send_recv"]
+MESSAGE_KINDS: Final[tuple[MessageKind, ...]] = (
+    "all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send_recv",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Dense:
+    """A batch of matrix products, C[m, n] = A[m, k] B[k, n]."""
+
+    batch: float  #: [-]
+    m: float  #: [elements]
+    n: float  #: [elements]
+    k: float  #: [elements]
+    element_bytes: float  #: of an operand [B]
+    output_bytes: float  #: moved per element of C [B]
+
+    @property
+    def flops(self) -> float:
+        """Multiply-adds of the products, counted as two. [FLOP]"""
+        return 2 * self.batch * self.m * self.n * self.k
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """A collective in groups of devices; the message is the whole tensor."""
+
+    kind: MessageKind
+    message_bytes: float  #: [B]
+    group_size: float  #: [-]
+    stride: float  #: between neighbours of a group in the numbering of all devices [-]
+    purpose: str = "unknown"  #: as `purposes` has it
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramKernel:
+    """A kernel that runs `count` times in a step: other work around matrix products, or a message."""
+
+    name: str
+    kind: str
+    phase: str
+    count: float  #: [-]
+    bytes_moved: float  #: through the farthest memory, each array once [B]
+    flops: float  #: besides matrix products [FLOP]
+    products: tuple[Dense, ...] = ()
+    message: Message | None = None
+    idle: float = 0.0  #: runs among `count` that fill or drain a pipeline, and do no useful work [-]
+
+    @property
+    def runs(self) -> dict[str, float]:
+        """Pass, or "bubble" -> runs of the kernel in it. [-]"""
+        return {self.phase: self.count - self.idle} | ({"bubble": self.idle} if self.idle else {})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Program:
+    """One step of a compiled program on each of its devices."""
+
+    #: What formulas may name of it.
+    dimensions: ClassVar[tuple[str, ...]] = ("devices",)
+    counts: ClassVar[tuple[str, ...]] = ()
+
+    name: str
+    kernels: tuple[ProgramKernel, ...]
+    devices: float  #: [-]
+    num_parameters: float  #: of the whole model [-]
+    tokens: float  #: of a step on all devices; nan where they are unknown [-]
+    weights_bytes: float  #: [B]
+    optimizer_bytes: float  #: other state that a step overwrites [B]
+    inputs_bytes: float  #: [B]
+    temporaries_bytes: float  #: most that intermediate arrays take at once [B]
+
+    def grouped(self) -> Self:
+        """Program whose kernels of equal cost are one row, counted together, those of a bubble apart."""
+        rows: dict[ProgramKernel, ProgramKernel] = {}
+        for kernel in self.kernels:
+            for phase, count in kernel.runs.items():
+                own = replace(kernel, phase=phase, count=count, idle=0.0)
+                cost = replace(own, name="", count=0)
+                same = rows.get(cost)
+                rows[cost] = replace(same, count=same.count + count) if same else own
+        return replace(self, kernels=tuple(rows.values()))
+
+    @property
+    def model_flops(self) -> float:
+        """Matrix products of all devices, those of recomputation and of bubbles left out. [FLOP]"""
+        own = [
+            k.runs[k.phase] * product.flops
+            for k in self.kernels
+            if k.phase not in ("recompute", "bubble")
+            for product in k.products
+        ]
+        return self.devices * sum(own)
+
+    def pointwise(self, points: int) -> Pointwise:
+        """Traffic and work of every kernel besides matrix products, one run of each, (points, kernels)."""
+        one = np.ones(points)
+        rows = [(self._label(k), (k.bytes_moved, k.flops, one)) for k in self.kernels]
+        return Pointwise.stack(rows)
+
+    def gemms(self, points: int) -> list[tuple[float, list[int], Gemms]]:
+        """Matrix products by element size [B]: the kernel of each, and their table, (points, products)."""
+        one = np.ones(points)
+        tables = []
+        for size in sorted({product.element_bytes for k in self.kernels for product in k.products}):
+            places, rows = [], []
+            for place, kernel in enumerate(self.kernels):
+                for p in (p for p in kernel.products if p.element_bytes == size):
+                    places.append(place)
+                    rows.append((self._label(kernel), (p.m, p.n, p.k, p.batch, p.output_bytes, one)))
+            tables.append((size, places, Gemms.stack(rows)))
+        return tables
+
+    @staticmethod
+    def _label(kernel: ProgramKernel) -> Label:
+        return Label(kernel.name, kernel.phase, kernel.kind)
+
+
+SCHEMA: Final = "program/v1"
+_COUNTS: Final = ("devices", "num_parameters")
+_BYTES: Final = ("weights_bytes", "optimizer_bytes", "inputs_bytes", "temporaries_bytes")
+_ROW: Final = "[kind, phase, count, bytes, flops, products, message]"
+
+
+def program_data(program: Program) -> dict[str, Any]:
+    """What a file says of a program."""
+    known = {} if math.isnan(program.tokens) else {"tokens": program.tokens}
+    return {
+        "schema": SCHEMA,
+        "name": program.name,
+        **{key: getattr(program, key) for key in _COUNTS},
+        **known,
+        **{key: f"{getattr(program, key):.0f} B" for key in _BYTES},
+        "kernels": [_row(kernel) for kernel in program.grouped().kernels],
+    }
+
+
+def _row(kernel: ProgramKernel) -> list[Any]:
+    products = [[p.batch, p.m, p.n, p.k, p.element_bytes, p.output_bytes] for p in kernel.products]
+    sent = kernel.message
+    message = [sent.kind, sent.message_bytes, sent.group_size, sent.stride, sent.purpose] if sent else []
+    return [kernel.kind, kernel.phase, kernel.count, kernel.bytes_moved, kernel.flops, products, message]
+
+
+def read_program(section: Section, name: str) -> Program:
+    """The program that a mapping describes; mistakes are noted in its source, and stand-ins returned."""
+    section.only(("schema", "name", "description", "tokens", "kernels", *_COUNTS, *_BYTES))
+    section.text("description", required=False)
+    kernels = section.value("kernels", _kernels, tuple[ProgramKernel, ...]())
+    return Program(
+        name=section.text("name", required=False) or name,
+        kernels=kernels,
+        tokens=section.number("tokens", default=math.nan),
+        **{key: section.number(key) for key in _COUNTS},
+        **{key: section.number(key, "B") for key in _BYTES},
+    )
+
+
+def _kernels(rows: Any) -> tuple[ProgramKernel, ...]:
+    if not isinstance(rows, list) or not rows:
+        raise ValueError(f"expected rows, each {_ROW}")
+    return tuple(_kernel(row, place) for place, row in enumerate(rows))
+
+
+def _kernel(row: Any, place: int) -> ProgramKernel:
+    if not isinstance(row, list) or len(row) != 7 or not all(isinstance(part, list) for part in row[5:]):
+        raise ValueError(f"row {place}: expected {_ROW}")
+    kind, phase, *numbers, products, message = row
+    if phase not in PHASES:
+        raise ValueError(f"row {place}: {phase!r} is no phase{suggestion(str(phase), PHASES)}")
+    count, moved, flops = _numbers(numbers, 3, place)
+    dense = tuple(Dense(*_numbers(product, 6, place)) for product in products)
+    return ProgramKernel(f"{kind}.{place}", str(kind), phase, count, moved, flops, dense, _message(message, place))
+
+
+def _message(written: list[Any], place: int) -> Message | None:
+    if not written:
+        return None
+    if written[0] not in MESSAGE_KINDS:
+        raise ValueError(f"row {place}: {written[0]!r} is no message{suggestion(str(written[0]), MESSAGE_KINDS)}")
+    purpose = written[4] if len(written) == 5 else _purpose(written)
+    if purpose not in PURPOSES:
+        raise ValueError(f"row {place}: {purpose!r} is no purpose{suggestion(str(purpose), PURPOSES)}")
+    size, devices, stride = _numbers(written[1:4], 3, place)
+    return Message(written[0], size, devices, stride, purpose)
+
+
+def _purpose(written: list[Any]) -> Purpose:
+    """What a message is for by a table that does not say: neighbours, groups of stride one, share a model."""
+    if written[0] == "send_recv":
+        return "pipeline parallel"
+    return "tensor parallel" if written[3:] == [1.0] else "data parallel"
+
+
+def _numbers(written: Any, count: int, place: int) -> list[float]:
+    """So many numbers, none of them negative."""
+    if not isinstance(written, list) or len(written) != count:
+        raise ValueError(f"row {place}: {written!r}: expected {count} numbers")
+    if not all(type(number) in (int, float) and number >= 0 for number in written):
+        raise ValueError(f"row {place}: {written!r}: expected numbers, none of them negative")
+    return [float(number) for number in written]
+
+
+#: Collective -> how it is evaluated. A broadcast passes its message along a ring once, as a gather does, a
+#: reduction to one device as a scatter.
+_MESSAGES: Final[Mapping[str, MessageKind]] = {
+    "all-reduce": "all_reduce",
+    "all-gather": "all_gather",
+    "reduce-scatter": "reduce_scatter",
+    "all-to-all": "all_to_all",
+    "ragged-all-to-all": "all_to_all",
+    "collective-broadcast": "all_gather",
+    "collective-reduce": "reduce_scatter",
+    "collective-permute": "send_recv",
+    "send": "send_recv",
+}
+
+
+def program(analysis: Analysis) -> Program:
+    """The tables of a module's kernels, in the order of the text."""
+    state, module = analysis.state, analysis.module
+    held = {"weights": state.weights, "optimizer": state.kept}
+    resident = {name: sum(each.shape.bytes for each in own) for name, own in held.items()}
+    parameters = sum(each.shape.bytes for each in module.entry.parameters)
+    tokens, needs = step_tokens(analysis), memory(analysis)[1]
+    return Program(
+        name=module.name,
+        kernels=tuple(_program_kernel(analysis, place, kernel) for place, kernel in enumerate(analysis.graph.kernels)),
+        devices=analysis.devices,
+        num_parameters=sum(prod(global_dims(each)) for each in state.weights),
+        tokens=tokens[0] * tokens[1] if tokens else nan,
+        weights_bytes=resident["weights"],
+        optimizer_bytes=resident["optimizer"],
+        inputs_bytes=parameters - resident["weights"] - resident["optimizer"],
+        temporaries_bytes=needs.temporaries + needs.results,
+    )
+
+
+def memory(analysis: Analysis) -> tuple[str, Reserved]:
+    """What one device holds, and the order of the instructions that it belongs to.
+
+    A module that says that it is scheduled runs in the order of its text. For others that order is only one
+    in which they can run; a scheduler has yet to choose, and is taken to free memory as soon as it can.
+    """
+    if analysis.module.is_scheduled:
+        given = (leaf for each in analysis.module.entry.parameters for leaf in each.shape.leaves())
+        kernels = len(analysis.graph.kernels) if any("T(" in leaf.layout for leaf in given) else 0
+        return "the text's order, which is its schedule", reserved(analysis.as_written, tpu_kernels=kernels)
+    return "what frees memory first; the text is not scheduled", needed(analysis.freed_early)
+
+
+def _program_kernel(analysis: Analysis, place: int, kernel: HloKernel) -> ProgramKernel:
+    collective = analysis.collectives.get(place)
+    return ProgramKernel(
+        name=kernel.name,
+        kind=kernel.kind,
+        phase=analysis.phases[place],
+        count=kernel.count,
+        bytes_moved=analysis.access[place].total,
+        flops=analysis.work[place].total,
+        products=tuple(_dense(product) for product in kernel.products),
+        message=None if collective is None else _sent(collective),
+        idle=0.0 if collective else kernel.count * analysis.idle_share(kernel),
+    )
+
+
+def _dense(product: Product) -> Dense:
+    """A product, its operands as wide as the wider of them."""
+    element_bytes = max(operand.element_bytes for operand in product.operands[:2])
+    read_again = product.operands[2].element_bytes if product.beta else 0.0
+    moved = product.output.element_bytes + read_again
+    return Dense(product.batch, product.m, product.n, float(product.k * product.useful), element_bytes, moved)
+
+
+def _sent(collective: Collective) -> Message:
+    placed, kind = collective.placement, _MESSAGES[collective.name]
+    whole = collective.result_bytes if collective.name == "all-gather" else collective.payload_bytes
+    return Message(kind, whole, placed.size, placed.stride, collective.purpose)

@@ -1,0 +1,296 @@
+"""Figures of a module by name: numbers, and short texts where several belong together.
+
+The same names for any module; those of parts that a module lacks are left out.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from math import prod
+from typing import Final
+
+from dse.adapters.xla.analysis import Analysis
+from dse.adapters.xla.buffers.liveness import aliased_outputs
+from dse.adapters.xla.summary.model_figures import Figures, model_figures
+from dse.adapters.xla.summary.training_figures import training_figures
+from dse.adapters.xla.training.messages import Collective
+from dse.adapters.xla.training.provenance import global_dims, numbers
+from dse.adapters.xla.training.training_passes import part
+from dse.adapters.xla.work.cost_analysis import POINTER_BYTES, Access, CostAnalysis, Work, is_product
+from dse.adapters.xla.work.kernel_graph import HloKernel
+
+#: Rates of a machine for comparing readers of HLO: of matrix products, of other work, of memory, of links.
+TOY_GEMM, TOY_OTHER, TOY_MEMORY, TOY_LINK = 1e14, 1e13, 1e12, 1e11
+
+_PHASE: Final = {"forward": "fwd", "backward": "bwd"}
+
+
+def figures(analysis: Analysis) -> Figures:
+    """All figures of a module: name -> number or text. [FLOP], [B], [s], [-]
+
+    Counts and sums count a kernel as often as it runs.
+    """
+    groups = (
+        text_figures, graph_figures, work_figures, gemm_figures, toy_machine_figures, collective_figures,
+        memory_figures, state_figures, rule_figures, model_figures, training_figures, kernel_figures,
+    )  # fmt: skip
+    return {name: value for group in groups for name, value in group(analysis).items()}
+
+
+def text_figures(analysis: Analysis) -> Figures:
+    """Computations, instructions, fusions and parameters that the text holds."""
+    module = analysis.module
+    entry = module.entry
+    nested = [i for body in module.computations if body is not entry for i in body.instructions]
+    instructions = [*entry.instructions, *nested]
+    root = list(entry.root.shape.leaves())
+    fusions = [each for each in entry.instructions if each.opcode == "fusion"]
+    return {
+        "file.sha256": module.sha256,
+        "file.bytes": module.text_bytes,
+        "module.computations": len(module.computations),
+        "module.instructions": len(instructions),
+        "module.operands": sum(len(each.operands) for each in instructions),
+        "entry.name": entry.name,
+        "entry.instructions": len(entry.instructions),
+        **_counted("entry.op.", (each.opcode for each in entry.instructions)),
+        **_counted("nested.op.", (each.opcode for each in nested)),
+        **_counted("entry.fusion.kind.", (each.attributes.get("kind", "none") for each in fusions)),
+        "entry.fusion.multi_output": sum(each.shape.is_tuple for each in fusions),
+        "entry.parameter_bytes": sum(each.shape.bytes for each in entry.parameters),
+        "entry.root_leaf_bytes": sum(leaf.bytes for leaf in root),
+        "entry.root_leaves": len(root),
+        "entry.aliased_outputs": len(aliased_outputs(module)),
+        "control_edges": sum("control-predecessors" in each.attributes for each in entry.instructions),
+    }
+
+
+def _counted(prefix: str, words: Iterable[str]) -> Figures:
+    return {prefix + word: count for word, count in sorted(Counter(words).items())}
+
+
+def graph_figures(analysis: Analysis) -> Figures:
+    """Kernels, and chains of them, in pure data flow and with barriers."""
+    found: Figures = {"graph.kernels": len(analysis.graph.kernels)}
+    for suffix, graph in (("", analysis.graph), ("_barrier_semantics", analysis.barrier_graph)):
+        gemms = [kernel.count * sum(p.flops for p in kernel.products) for kernel in graph.kernels]
+        found |= {
+            f"graph.edges{suffix}": len(graph.pairs),
+            f"graph.longest_path_kernels{suffix}": graph.longest_path([1] * len(graph.kernels)),
+            f"graph.longest_path_gemm_flops{suffix}": graph.longest_path(gemms),
+        }
+    return found
+
+
+def work_figures(analysis: Analysis) -> Figures:
+    """Work and traffic by kind of kernel, and in total."""
+    kinds: dict[str, Figures] = {}
+    elementwise = transcendentals = moved = read = written = 0
+    for kernel, work, access in _rows(analysis):
+        own = kinds.setdefault(
+            kernel.kind, dict.fromkeys(("count", "gemm_flops", "other_flops_and_transcendentals", "bytes"), 0)
+        )
+        row = (1, sum(p.flops for p in kernel.products), work.total, access.total)
+        for name, value in zip(own, row, strict=True):
+            own[name] = int(own[name]) + kernel.count * value
+        elementwise += kernel.count * work.flops * (kernel.kind != "collective")
+        transcendentals += kernel.count * work.transcendentals
+        moved += kernel.count * access.total
+        read += kernel.count * kernel.instruction.operand_bytes
+        written += kernel.count * kernel.instruction.shape.bytes
+    return {
+        "elementwise.flops_total": elementwise,
+        "transcendentals_total": transcendentals,
+        "bytes.kernels_total": moved,
+        "naive.bytes_in": read,
+        "naive.bytes_out": written,
+        **{f"kind.{kind}.{name}": value for kind in sorted(kinds) for name, value in kinds[kind].items()},
+    }
+
+
+def _rows(analysis: Analysis) -> Iterable[tuple[HloKernel, Work, Access]]:
+    return zip(analysis.graph.kernels, analysis.work, analysis.access, strict=True)
+
+
+def gemm_figures(analysis: Analysis) -> Figures:
+    """Matrix products: in total, by operand, by phase and part, by shape."""
+    products = [
+        (kernel.count, product, f"{_PHASE.get(phase, phase)}_{part(kernel)}")
+        for kernel, phase in zip(analysis.graph.kernels, analysis.phases, strict=True)
+        for product in kernel.products
+    ]
+    found: Figures = {
+        "gemm.flops_total": sum(count * product.flops for count, product, _ in products),
+        "gemm.count": sum(count for count, *_ in products),
+        "gemm.batched_count": sum(count for count, product, _ in products if product.batch > 1),
+        "gemm.beta1_count": sum(count for count, product, _ in products if product.beta),
+    }
+    for place, operand in enumerate("ABC"):
+        own = [count * p.operands[place].bytes for count, p, _ in products if place < len(p.operands)]
+        found[f"gemm.bytes_{operand}"] = sum(own)
+    found["gemm.bytes_out"] = sum(count * product.output.bytes for count, product, _ in products)
+    phases: dict[str, tuple[int, int]] = {}
+    shapes: dict[str, tuple[int, int]] = {}
+    for count, p, phase in products:
+        shape = f"b{p.batch}_m{p.m}_n{p.n}_k{p.k}_beta{int(p.beta)}"
+        for table, key in ((phases, phase), (shapes, shape)):
+            ops, flops = table.get(key, (0, 0))
+            table[key] = ops + count, flops + count * p.flops
+    found |= {f"gemm.phase.{key}": f"{ops} ops {flops} flops" for key, (ops, flops) in phases.items()}
+    return found | {f"gemm.shape.{key}": f"{ops} ops {flops} flops" for key, (ops, flops) in shapes.items()}
+
+
+def toy_machine_figures(analysis: Analysis) -> Figures:
+    """Time of all kernels one after the other on a machine of round numbers. [s]"""
+    gemm = other = collective = 0.0
+    for place, (kernel, work, access) in enumerate(_rows(analysis)):
+        memory = access.total / TOY_MEMORY
+        if place in analysis.collectives and not kernel.products:
+            collective += kernel.count * analysis.collectives[place].ring_bytes / TOY_LINK
+        elif kernel.products:
+            gemm += kernel.count * max(sum(p.flops for p in kernel.products) / TOY_GEMM, memory)
+        else:
+            other += kernel.count * max(work.total / TOY_OTHER, memory)
+    times = {"gemm": gemm, "other": other, "collective": collective, "serial": gemm + other + collective}
+    return {f"toy_machine.{name}_seconds": time for name, time in times.items()}
+
+
+def collective_figures(analysis: Analysis) -> Figures:
+    """Messages by kind and shape of their groups."""
+    kernels = analysis.graph.kernels
+    found: Figures = {"collective.count": sum(kernels[place].count for place in analysis.collectives)}
+    for name, own in collectives_by_group(analysis).items():
+        groups = own[0][1].groups
+        written = ",".join(f"[{','.join(map(str, group))}]" for group in groups)
+        found |= {
+            f"{name}.groups": f"[{written}]",
+            f"{name}.count": sum(count for count, _ in own),
+            f"{name}.operands": sum(count * c.operands for count, c in own),
+            f"{name}.payload_bytes": sum(count * c.payload_bytes for count, c in own),
+            f"{name}.ring_wire_bytes_per_device": round(sum(count * c.ring_bytes for count, c in own)),
+        }
+        for reducer in sorted({c.reducer for _, c in own if c.reducer}):
+            reducing = [(count, c) for count, c in own if c.reducer == reducer]
+            ops, moved = sum(n for n, _ in reducing), sum(n * c.payload_bytes for n, c in reducing)
+            found[f"{name}.reducer.{reducer}"] = f"{ops} ops {moved} bytes"
+    return found
+
+
+def collectives_by_group(analysis: Analysis) -> dict[str, list[tuple[int, Collective]]]:
+    """Collectives with their counts, by kind and groups: ``all-reduce.2x8`` is 2 groups of 8.
+
+    Other groups of the same number and size are distinguished by a further number: ``all-reduce.2x8.2``.
+    """
+    by_group: dict[tuple[str, object], list[tuple[int, Collective]]] = {}
+    for place, collective in analysis.collectives.items():
+        key = (collective.name, collective.groups)
+        by_group.setdefault(key, []).append((analysis.graph.kernels[place].count, collective))
+    named: dict[str, list[tuple[int, Collective]]] = {}
+    for own in by_group.values():
+        first = own[0][1]
+        name = f"{first.name}.{first.placement.groups}x{first.placement.size}"
+        again = sum(other == name or other.startswith(name + ".") for other in named)
+        named[f"{name}.{again + 1}" if again else name] = own
+    return named
+
+
+def memory_figures(analysis: Analysis) -> Figures:
+    """Peaks of temporary memory; each belongs to the order of the kernels that it names."""
+    text = analysis.as_written.peak()
+    return {
+        "memory.text_order_peak_temp_bytes": text.bytes,
+        "memory.text_order_peak_at": text.kernel,
+        "memory.largest_kernel_working_set_bytes": analysis.as_written.largest_kernel_bytes,
+        "memory.eager_dW_order_peak_temp_bytes": analysis.freed_early.peak().bytes,
+    }
+
+
+def state_figures(analysis: Analysis) -> Figures:
+    """Weights, optimizer states and the kernels that update them."""
+    state = analysis.state
+    if not state.weights:
+        return {}
+    elements = sum(each.shape.size for each in state.weights)
+    shapes = [global_dims(each) for each in state.weights]
+    split = sum(shape != each.shape.dims for shape, each in zip(shapes, state.weights, strict=True))
+    found: Figures = {
+        "state.weights": numbers(state.weights),
+        "params.tensors": len(state.weights),
+        "params.local_elements": elements,
+        "params.global_elements": sum(map(prod, shapes)),
+        f"params.local_bytes_{state.weights[0].shape.dtype}": sum(each.shape.bytes for each in state.weights),
+        "params.replicated_tensors": len(shapes) - split,
+        "params.tp_sharded_tensors": split,
+    }
+    if not state.is_adam:
+        return found
+    moments = [each for moment in state.moments for each in moment]
+    updates = [row for row, phase in zip(_rows(analysis), analysis.phases, strict=True) if phase == "optimizer"]
+    read = {leaf.parameter for kernel, *_ in updates for leaf in kernel.reads}
+    counters = [int(each.argument) for each in state.counters]
+    return found | _named(("state.step_param", "state.adam_count"), counters) | {
+        "state.adam_mu": numbers(state.moments[0]),
+        "state.adam_nu": numbers(state.moments[1]),
+        "params.plus_adam_local_bytes": sum(each.shape.bytes for each in (*state.weights, *moments)),
+        "adam.fusions": len(updates),
+        "adam.tensors_updated": sum(int(each.argument) in read for each in state.weights),
+        "adam.bytes": sum(kernel.count * access.total for kernel, _, access in updates),
+        "adam.flops": sum(kernel.count * work.flops for kernel, work, _ in updates),
+        "adam.sqrt": sum(kernel.count * work.transcendentals for kernel, work, _ in updates),
+    }  # fmt: skip
+
+
+def _named(names: Sequence[str], values: Sequence[int]) -> Figures:
+    return dict(zip(names, values, strict=True)) if len(names) == len(values) else {}
+
+
+def rule_figures(analysis: Analysis) -> Figures:
+    """What XLA's own analysis says of the program, where loops run once and a library's call counts -1.
+
+    XLA adds in single precision, which `xla` does too; the others are exact.
+    """
+    entry = analysis.module.entry
+    exact, rounded = CostAnalysis().of(entry), CostAnalysis(single_precision=True).of(entry)
+    by_rule = CostAnalysis(starts="each").of(entry)
+    calls = [row for row in _rows(analysis) if row[0].instruction.opcode == "custom-call"]
+    products = sum(p.flops for kernel, *_ in calls for p in kernel.products)
+    tables = POINTER_BYTES * sum(len(each.operands) for each in entry.instructions if each.opcode == "tuple")
+    added = sum(kernel.products[0].operands[2].bytes for kernel, *_ in calls if _adds(kernel))
+    multiplied = sum(access.total for kernel, _, access in calls if kernel.products) - added
+    return {
+        "xla_rule.flops_exact": exact.flops,
+        "xla_rule.bytes_exact": by_rule.bytes - tables,
+        "xla.flops": int(rounded.flops),
+        "xla.transcendentals": int(rounded.transcendentals),
+        "xla.bytes_accessed": int(rounded.bytes),
+        "xla.bytes_accessed_out": int(rounded.written),
+        "xla.optimal_seconds": -len(calls),
+        "xla_dot.flops": exact.flops + len(calls) + products,
+        "xla_dot.bytes_accessed": exact.bytes + len(calls) + multiplied,
+        "xla_per_op.flops_sum": exact.flops,
+        "xla_per_op.transcendentals_sum": exact.transcendentals,
+        "xla_per_op.bytes_sum": exact.bytes - tables,
+    }
+
+
+def _adds(kernel: HloKernel) -> bool:
+    """Whether a library's product adds to what is there."""
+    return bool(kernel.products) and kernel.products[0].beta
+
+
+def kernel_figures(analysis: Analysis) -> Figures:
+    """Work and traffic of every kernel, one run of it."""
+    found: Figures = {}
+    for kernel, work, access in _rows(analysis):
+        instruction = kernel.instruction
+        sides = f"operand_bytes {instruction.operand_bytes} output_bytes {instruction.shape.bytes}"
+        if is_product(instruction):
+            p = kernel.products[0]
+            dims = f"b {p.batch} m {p.m} n {p.n} k {p.k} beta {int(p.beta)}"
+            found[f"kernel.{kernel.name}"] = f"{dims} flops {p.flops} {sides}"
+        else:
+            flops = work.flops + sum(p.flops for p in kernel.products)
+            counts = f"flops {flops} transcendentals {work.transcendentals} bytes {access.total}"
+            found[f"kernel.{kernel.name}"] = f"{counts} {sides}"
+    return found

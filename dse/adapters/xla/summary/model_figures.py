@@ -1,0 +1,245 @@
+"""What a program trains, as far as its names, inputs, weights, loops and groups of devices tell."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from functools import reduce
+from itertools import groupby
+from math import prod
+from typing import Final
+
+from dse.adapters.xla.analysis import Analysis
+from dse.adapters.xla.text.module import Instruction
+from dse.adapters.xla.text.values import reached
+from dse.adapters.xla.training.data_flow import CARRIED, FlowStep, Source
+from dse.adapters.xla.training.operations import elementwise, hands_on, multiplies
+from dse.adapters.xla.training.provenance import global_dims, numbers
+from dse.adapters.xla.work.trip_counts import trip_counts
+
+
+def scanned_layers(analysis: Analysis) -> int | None:
+    """Layers of the model, where all lie in loops; None where the text does not tell. [-]
+
+    Notes
+    -----
+    A loop over layers slices weights that have as many rows as it has trips, at places that only its counter
+    decides, and products with these slices make what the next trip multiplies: loops over experts or parts of
+    a vocabulary hand nothing on. Loops with weights in common, as those of both passes, go through the same
+    layers. Stages of a pipeline have as many each. Where as many matrices lie outside as one layer has, there
+    may be further layers, and no number is given.
+    """
+    slices, trips = _slices(analysis), _trips_of_bodies(analysis)
+    bodies = [
+        (trips[body], bits)
+        for body, own in slices.items()
+        if _hands_on(analysis, body, set(own)) and (bits := _union(own.values()))
+    ]
+    groups = list[tuple[int, int]]()
+    for count, bits in bodies:
+        shared = [group for group in groups if group[1] & bits]
+        if any(group[0] != count for group in shared):
+            return None
+        groups = [group for group in groups if group not in shared]
+        groups.append((count, bits | _union(own for _, own in shared)))
+    matrices = _union(analysis.provenance.multiplied_by)
+    fewest = min(((matrices & own).bit_count() for _, own in groups), default=0)
+    if (matrices & ~_union(own for _, own in groups)).bit_count() >= fewest:
+        return None
+    return sum(count for count, _ in groups) * analysis.axes.get("pp", 1)
+
+
+def _union(sets: Iterable[int]) -> int:
+    return reduce(int.__or__, sets, 0)
+
+
+def _trips_of_bodies(analysis: Analysis) -> dict[tuple[str, ...], int]:
+    """Bodies of loops, by the loops around them -> trips; those of unknown number are left out. [-]"""
+    trips = trip_counts(analysis.module)
+    carried = (step for step in analysis.flow.steps if step.opcode == CARRIED)
+    return {step.body: count for step in carried if (count := trips[step.instruction])}
+
+
+def _slices(analysis: Analysis) -> dict[tuple[str, ...], dict[FlowStep, int]]:
+    """Bodies of loops -> what takes the trip's own part of one weight, with the weight's bit."""
+    trips, provenance = _trips_of_bodies(analysis), analysis.provenance
+    rows = {1 << provenance.weights[int(each.argument)]: _rows(each) for each in analysis.state.weights}
+    found: dict[tuple[str, ...], dict[FlowStep, int]] = {}
+    for step in analysis.flow.steps:
+        if step.opcode != "dynamic-slice" or not step.shape.dims or step.loops not in trips:
+            continue
+        (stack, first), bits = step.reads[:2], provenance.weights_in(step.reads[0])
+        whole = step.instruction.operands[0].shape.dims
+        own = whole == (trips[step.loops], *step.shape.dims[1:]) and step.shape.dims[0] == 1
+        counted = isinstance(first, FlowStep) and not provenance.made_of.get(first, 0)
+        if stack is not None and own and counted and rows.get(bits) == whole[0]:
+            found.setdefault(step.loops, {})[step] = bits
+    return found
+
+
+def _rows(weight: Instruction) -> int:
+    """Rows of a stack of weights, on a stage of a pipeline perhaps, of which each device holds one. [-]"""
+    return next((dim for dim in weight.shape.dims if dim > 1), 0)
+
+
+def _hands_on(analysis: Analysis, body: tuple[str, ...], slices: Set[FlowStep]) -> bool:
+    """Whether the next trip multiplies what products with slices of weights made in this one."""
+    flow = analysis.flow
+    carried = [step for step in flow.steps if step.opcode == CARRIED and step.body == body and len(step.reads) > 1]
+    state: dict[Source, int] = {step: 1 for step in carried if step.shape.size > 1}
+    sliced: dict[Source, int] = dict.fromkeys(slices, 2)
+    marks = flow.after(state | sliced, again=False)
+    made: dict[Source, int] = {}
+    for step in flow.steps:
+        if step.loops[: len(body)] == body and multiplies(step):
+            sides = [marks.get(source, 0) for source in step.reads[:2]]
+            if 2 in sides and any(side & 1 for side in sides):
+                made[step] = 1
+    after = flow.after(made, again=False)
+    return any(after.get(step.reads[1], 0) for step in state if isinstance(step, FlowStep))
+
+
+Figures = dict[str, int | float | str]
+
+_LAYER: Final = re.compile(r"(?:layers?|blocks?|\bh)[/_.](\d+)")
+
+
+def model_figures(analysis: Analysis) -> Figures:
+    """The model, its number formats, its batch and the mesh of devices; what does not show is left out."""
+    found: Figures = {"mesh.devices": analysis.devices}
+    products = Counter[str]()
+    for kernel in analysis.graph.kernels:
+        for product in kernel.products:
+            products[product.operands[0].dtype] += kernel.count * product.flops
+    if products:
+        found["model.compute_dtype"] = products.most_common(1)[0][0]
+    if analysis.state.weights:
+        found["model.master_dtype"] = analysis.state.weights[0].shape.dtype
+    if analysis.state.inputs:
+        found["batch.inputs"] = inputs_text(analysis.state.inputs)
+    found |= mesh_figures(analysis) | gradient_figures(analysis)
+    tokens, given = step_tokens(analysis), given_tokens(analysis)
+    if given:
+        found["model.micro_batch_per_dp_replica"] = given[0]
+    if tokens:
+        found |= {"model.sequence": tokens[1], "model.global_batch": tokens[0]}
+    if given and "tp" in analysis.axes:
+        found.update(transformer_figures(analysis, given[0], analysis.axes["tp"]))
+    if "model.layers" not in found and (layers := scanned_layers(analysis)):
+        found["model.layers"] = layers
+    return found
+
+
+_TOKENS: Final = ("s32", "u32", "s64", "u64", "s16", "u16")
+
+
+def given_tokens(analysis: Analysis) -> tuple[int, int] | None:
+    """Sequences, and tokens of each, that one device is given; None where no input tells. [-]"""
+    return _commonest(analysis, {each: each.shape.dims for each in _words(analysis)})
+
+
+def _words(analysis: Analysis) -> list[Instruction]:
+    """Whole-numbered inputs of the fewest dimensions beyond one: others than the last count sequences."""
+    inputs = (each for each in analysis.state.inputs if each.shape.dtype in _TOKENS and each.shape.size)
+    several = [each for each in inputs if len(each.shape.dims) > 1]
+    return [each for each in several if len(each.shape.dims) == min(len(one.shape.dims) for one in several)]
+
+
+def _commonest(analysis: Analysis, dims: Mapping[Instruction, tuple[int, ...]]) -> tuple[int, int] | None:
+    """Sequences and tokens that most inputs have, by their dimensions on one device or on all."""
+    counted = Counter[tuple[int, int]]()
+    for each, (*rows, columns) in dims.items():
+        counted[prod(rows), columns * _positions(analysis, each) // each.shape.dims[-1]] += 1
+    return counted.most_common(1)[0][0] if counted else None
+
+
+def _positions(analysis: Analysis, words: Instruction) -> int:
+    """Tokens of a sequence that the model reads: fewer than are given where the last ones are only predicted.
+
+    So it is where all that reads the sequence takes slices of more than half of it.
+    """
+    own = words.shape.dims[-1]
+    found, readers = set[int](), analysis.provenance.readers
+
+    def after(source: Source) -> Iterator[Source]:
+        for each in readers.get(source, ()):
+            whole = each.instruction.operands[0].shape.dims if each.opcode == "slice" else ()
+            cut = [dim for dim, before in zip(each.shape.dims, whole, strict=False) if dim < before == own]
+            if not cut and each.shape.dtype in _TOKENS and (hands_on(each) or elementwise(each)):
+                yield each
+            else:
+                found.add(cut[0] if cut else own)
+
+    start: Source = int(words.argument)
+    list(reached([start], after))
+    most = max(found, default=own)
+    return most if 2 * most > own else own
+
+
+def step_tokens(analysis: Analysis) -> tuple[int, int] | None:
+    """Sequences, and tokens of each, of a step on all devices; None where the text does not tell. [-]
+
+    By the sharding of the inputs, else by the axes of the mesh.
+    """
+    given, axes, words = given_tokens(analysis), analysis.axes, _words(analysis)
+    if given is None:
+        return None
+    if all("sharding" in each.attributes for each in words):
+        return _commonest(analysis, {each: global_dims(each) for each in words})
+    if "dp" not in axes and analysis.devices > 1:
+        return None
+    return given[0] * axes.get("dp", 1), given[1] * axes.get("cp", 1)
+
+
+def mesh_figures(analysis: Analysis) -> Figures:
+    """Axes of the mesh of devices by what they are for; an axis whose devices are unknown is left out."""
+    axes = {name: analysis.axes[name] for name in ("dp", "pp", "cp", "tp", "ep") if name in analysis.axes}
+    found: Figures = {f"mesh.{name}": size for name, size in axes.items()}
+    across = [name for name in axes if name != "ep"]  # experts lie across the others
+    if len(across) > 1 and prod(axes[name] for name in across) == analysis.devices:
+        found["mesh.shape"] = f"{'x'.join(str(axes[name]) for name in across)} ({','.join(across)})"
+    return found
+
+
+def inputs_text(inputs: Sequence[Instruction]) -> str:
+    """Parameter numbers of the inputs, with their shapes."""
+    runs = [(shape, list(own)) for shape, own in groupby(inputs, key=lambda each: str(each.shape))]
+    return ", ".join(f"{numbers(own)} {shape}" for shape, own in runs)
+
+
+def gradient_figures(analysis: Analysis) -> Figures:
+    """Elements that replicas sum to gradients, by type."""
+    elements = Counter[str]()
+    for place, collective in analysis.collectives.items():
+        if collective.name != "all-gather" and collective.purpose in ("data parallel", "fully sharded"):
+            kernel = analysis.graph.kernels[place]
+            for operand in kernel.instruction.operands:
+                elements[operand.shape.dtype] += kernel.count * operand.shape.size
+    return {f"grad_sync.{dtype}_elements": count for dtype, count in elements.items()}
+
+
+def transformer_figures(analysis: Analysis, micro_batch: int, tp: int) -> Figures:
+    """Dimensions of a transformer with heads split over `tp` devices.
+
+    Scores are the batched products with square outputs; a matrix that layers have comes as often as they do,
+    and a table once more.
+    """
+    names = [_LAYER.search(kernel.instruction.op_name) for kernel in analysis.graph.kernels]
+    layers = len({int(name[1]) for name in names if name})
+    scores = [p for kernel in analysis.graph.kernels for p in kernel.products if p.batch > 1 and p.m == p.n]
+    found: Figures = {"model.layers": layers} if layers else {}
+    if not scores or not layers:
+        return found
+    head_dim, heads = scores[0].k, scores[0].batch // micro_batch * tp
+    hidden = heads * head_dim
+    matrices = Counter(dims for each in analysis.state.weights if len(dims := global_dims(each)) == 2)
+    tables = sorted(
+        (rows for (rows, columns), count in matrices.items() if columns == hidden and count % layers == 1), reverse=True
+    )
+    widths = [columns for (rows, columns), count in matrices.items() if rows == hidden and count >= layers]
+    found |= {"model.hidden": hidden, "model.heads_global": heads, "model.head_dim": head_dim}
+    if widths:
+        found["model.ffn"] = max(widths)
+    found.update(dict(zip(("model.vocab_padded", "model.max_positions"), tables, strict=False)))
+    return found

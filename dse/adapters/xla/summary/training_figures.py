@@ -1,0 +1,414 @@
+"""How a program trains: whether it recomputes, accumulates and clips gradients, and by which optimizer.
+
+Found by general rules from what its instructions read and what it keeps for each weight; what they leave open
+is left out. Settings, such as a rate of learning, are values of constants, which are never read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cached_property, reduce
+from math import prod
+from typing import Final, TypeGuard
+
+from dse.adapters.xla.analysis import Analysis
+from dse.adapters.xla.summary.model_figures import Figures, given_tokens
+from dse.adapters.xla.text.module import Instruction
+from dse.adapters.xla.text.values import reached
+from dse.adapters.xla.training.data_flow import CARRIED, FlowStep, Source, behind
+from dse.adapters.xla.training.operations import (
+    LINEAR,
+    added_to,
+    collected,
+    elementwise,
+    hands_on,
+    multiplies,
+    number_of,
+    passes_on,
+    square_factor,
+    summed,
+)
+from dse.adapters.xla.training.provenance import Provenance, global_dims, kept_per_element
+
+#: Instructions that tell methods apart: those with a root divide by it, those with a sign follow it.
+_ROOTS: Final = frozenset(("sqrt", "rsqrt"))
+_SIGN: Final = "sign"
+#: Methods of which one is another with more, for some of the weights alone.
+_WITH_MORE: Final = {frozenset(("Adam", "AdamW")): "AdamW", frozenset(("Adafactor", "RMSprop")): "Adafactor"}
+
+
+class OptimizerRules:
+    """What tells an optimizer; new values of what it keeps."""
+
+    def __init__(self, provenance: Provenance) -> None:
+        self.provenance = provenance
+        self.state = provenance.state
+
+    @cached_property
+    def changed(self) -> list[Instruction]:
+        """Weights that the step changes."""
+        return [
+            each for each in self.state.weights
+            if isinstance(behind(self.state.updates[int(each.argument)]), FlowStep)
+        ]  # fmt: skip
+
+    def name(self) -> str | None:
+        """The method's name; None where the rules tell none.
+
+        Notes
+        -----
+        SGD keeps nothing, its updates being sums of weights and gradients that are scaled by numbers;
+        momentum is the same with one array, and Muon multiplies matrices made of that array, for some of the
+        weights. Lion follows the sign of a sum that it does not keep. What divides by a root of what it keeps
+        is RMSprop if it divides gradients, and Adam if it divides another array that it keeps. Adafactor has
+        a row and a column under the root, where a weight has two dimensions. In AdamW the update multiplies
+        weights by a number and adds that to what depends on the moments, and not to a gradient. Methods that
+        keep the same, such as NAdam, pass for Adam; those that take norms of weights, such as LAMB, and all
+        others are left out; so is one whose updates are held back for some steps.
+        """
+        if not self.changed or self.held_back:
+            return None
+        names = {self._of(each) for each in self.changed}
+        if "muon" in names:
+            return "muon"
+        return next(iter(names)) if len(names) == 1 else _WITH_MORE.get(frozenset(map(str, names)))
+
+    def _of(self, weight: Instruction) -> str | None:
+        """The method by which one weight is updated."""
+        kept = self.state.companions[int(weight.argument)]
+        own = self._leading(weight)
+        alike = all(kept_per_element(each, weight) for each in kept)
+        if any(map(multiplies, own)):
+            return "muon" if len(kept) == 1 and alike else None
+        if self._takes_norm(weight):
+            return None
+        used = {step.opcode for step in own if self.provenance.after_kept.get(step, 0)}
+        if _SIGN in used:
+            return "Lion" if len(kept) == 1 and not used & _ROOTS and self._looks_ahead(kept[0], own) else None
+        if not used & _ROOTS:
+            return ("SGD", "momentum")[len(kept)] if len(kept) < 2 and self._is_linear(weight) else None
+        if not alike:
+            return "Adafactor" if _factored(weight, kept) else None
+        if any(self.provenance.after_kept.get(each, 0) for each in self._divided(own)):
+            return ("AdamW" if self._decays(weight, own) else "Adam") if len(kept) == 2 else None
+        return None if any(map(self._grows, kept)) else "RMSprop"
+
+    def _looks_ahead(self, kept: Instruction, own: set[FlowStep]) -> bool:
+        """Whether the sign is that of something else than the new value of what is kept."""
+        after = self.provenance.flow.after({behind(self.state.updates[int(kept.argument)]): 1}, again=False)
+        return not any(after.get(step, 0) for step in own if step.opcode == _SIGN)
+
+    @cached_property
+    def _after_roots(self) -> Mapping[Source, int]:
+        """Marks, 1, of all that depends on roots of what is kept."""
+        kept = self.provenance.after_kept
+        roots: dict[Source, int] = {
+            step: 1 for step in self.provenance.leading if step.opcode in _ROOTS and kept.get(step, 0)
+        }
+        return self.provenance.flow.after(roots, again=False)
+
+    def _divided(self, own: set[FlowStep]) -> list[Source]:
+        """Arrays made of gradients that roots of what is kept divide."""
+        rooted, after = self._after_roots, self.provenance.after_gradients
+        factors = (step.reads[:2] for step in own if step.opcode in ("multiply", "divide"))
+        return [
+            source for pair in factors if any(rooted.get(each, 0) for each in pair)
+            for source in pair if after.get(source, 0) and not rooted.get(source, 0) and not collected(source)
+        ]  # fmt: skip
+
+    def _grows(self, kept: Instruction) -> bool:
+        """Whether what is kept is a sum since the beginning, as Adagrad's: nothing scales it."""
+        number = int(kept.argument)
+        new, after = behind(self.state.updates[number]), self.provenance.after_kept
+        if not isinstance(new, FlowStep) or new.opcode != "add":
+            return False
+        return any(behind(source) == number for source in new.reads) and not all(
+            after.get(source, 0) for source in new.reads
+        )
+
+    def _leading(self, weight: Instruction) -> set[FlowStep]:
+        """Steps between the gradient of a weight and its new value."""
+        return self.provenance.led[self.provenance.weights[int(weight.argument)]]
+
+    @cached_property
+    def held_back(self) -> bool:
+        """Whether what is kept decides whether weights change at all in a step."""
+        return bool(self.changed) and all(self._chosen(each) for each in self.changed)
+
+    def _chosen(self, weight: Instruction) -> bool:
+        new = behind(self.state.updates[int(weight.argument)])
+        if not isinstance(new, FlowStep) or new.opcode not in ("select", "chosen"):
+            return False
+        same = any(behind(source) == int(weight.argument) for source in new.reads[1:])
+        return same and self.provenance.decided_by_kept(new.reads[0])
+
+    def _takes_norm(self, weight: Instruction) -> bool:
+        """Whether an update is scaled by a norm of its weight."""
+        number = int(weight.argument)
+        squares: dict[Source, int] = {
+            step: 1 for step in self.provenance.flow.steps if behind(square_factor(step)) == number
+        }
+        if not squares:
+            return False
+        after = self.provenance.flow.after(squares, again=False)
+        return any(
+            after.get(source, 0) and collected(source) for step in self._leading(weight) for source in step.reads
+        )
+
+    def _is_linear(self, weight: Instruction) -> bool:
+        """Whether an update sums the weight, its gradients and what is kept, each times some number."""
+        number = int(weight.argument)
+        kept = (int(each.argument) for each in self.state.companions[number])
+        ends = {None, number, *kept, *self.provenance.gradients}
+        gradients = self.provenance.gradients
+
+        def is_open(source: Source) -> TypeGuard[FlowStep]:
+            return isinstance(source, FlowStep) and source not in gradients and not collected(source)
+
+        terms = reached([self.state.updates[number]], lambda each: summed(each) if is_open(each) else ())
+        return all(self._scales(each) if is_open(each) else each in ends or collected(each) for each in terms)
+
+    @staticmethod
+    def _scales(step: FlowStep) -> bool:
+        """Whether a step is a sum, or a product with numbers."""
+        if step.opcode not in LINEAR and not passes_on(step):
+            return False
+        arrays = [not (behind(source) is None or collected(source)) for source in step.reads]
+        if step.opcode == "divide":
+            return not arrays[1]
+        return step.opcode != "multiply" or sum(arrays) < 2
+
+    def _decays(self, weight: Instruction, own: set[FlowStep]) -> bool:
+        """Whether a weight times a number is added to what depends on moments."""
+        number = int(weight.argument)
+        scaled = [
+            step for step in own
+            if step.opcode == "multiply" and any(_piece(source) == number for source in step.reads)
+            and self._scales(step) and not self._is_zero(step)
+        ]  # fmt: skip
+        return any(self._added_to_moments(step, own) for step in scaled)
+
+    def _is_zero(self, step: FlowStep) -> bool:
+        """Whether a step multiplies by zero, as a decay does that is switched off."""
+        given = self.provenance.flow.given
+        return any(number_of(each, given) in ("0", "-0") for each in step.instruction.operands)
+
+    def _added_to_moments(self, step: FlowStep, own: set[FlowStep]) -> bool:
+        """Whether the first thing that a decayed weight is added to depends on moments."""
+        seen, waiting = {step}, [step]
+        while waiting:
+            here = waiting.pop()
+            for reader in self.provenance.readers.get(here, ()):
+                if reader not in own or reader in seen or reader.opcode not in LINEAR:
+                    continue
+                others = [source for source in reader.reads if source is not here]
+                if reader.opcode in ("add", "subtract"):
+                    if any(self.provenance.after_kept.get(source, 0) for source in others):
+                        return True
+                    if any(self.provenance.after_gradients.get(source, 0) for source in others):
+                        continue
+                seen.add(reader)
+                waiting.append(reader)
+        return False
+
+
+def _piece(source: Source) -> Source:
+    """The parameter that an array is, or is a slice of."""
+    source = behind(source)
+    while isinstance(source, FlowStep) and source.opcode in ("slice", "dynamic-slice"):
+        source = behind(source.reads[0])
+    if isinstance(source, FlowStep) and passes_on(source):
+        pieces = {_piece(each) for each in source.reads}
+        return next(iter(pieces)) if len(pieces) == 1 else source
+    return source
+
+
+def _factored(weight: Instruction, kept: tuple[Instruction, ...]) -> bool:
+    """Whether of two dimensions of a weight each is kept alone, beside its other dimensions."""
+    whole = prod(global_dims(weight))
+    sizes = sorted(prod(global_dims(each)) for each in kept if not kept_per_element(each, weight))
+    dims = sorted(size for size in global_dims(weight) if size > 1)
+    pairs = ((a, b) for place, a in enumerate(dims) for b in dims[place + 1 :])
+    return len(sizes) >= 2 and any(sizes[-2:] == sorted((whole // a, whole // b)) for a, b in pairs)
+
+
+#: Sums over devices.
+_ACROSS: Final = ("all-reduce", "reduce-scatter")
+
+
+def training_figures(analysis: Analysis) -> Figures:
+    """Yes or no, and a word; nothing where the text names no gradients.
+
+    Notes
+    -----
+    - Rematerialisation: kernels that are named as computed again.
+    - Optimizer: see `OptimizerRules.name`.
+    - Gradient accumulation: a loop whose runs depend on each other in nothing but sums, among them the
+      gradients of all weights; gradients of all weights that are sums of what depends on no common product;
+      micro-batches through a pipeline; an updated array that is added to, and that nothing else reads, or
+      updates that a count of steps holds back. That there is none is said where the optimizer is known, which
+      then accounts for all that the step keeps.
+    - Gradient clipping: all updates depend on one number, and that on sums of squares of all gradients.
+      Clipping value by value does not count.
+    """
+    if "backward" not in analysis.phases:
+        return {}
+    optimizers, sums = OptimizerRules(analysis.provenance), _Sums(analysis)
+    found: Figures = {"model.rematerialisation": _yes("recompute" in analysis.phases)}
+    optimizer = optimizers.name()
+    accumulates = sums.in_loop or sums.unrolled or sums.kept() or optimizers.held_back
+    if optimizer or accumulates:
+        found["model.gradient_accumulation"] = _yes(accumulates)
+    rows = given_tokens(analysis)
+    if sums.steps:
+        found["model.gradient_accumulation_steps"] = sums.steps
+    if rows and (sums.in_loop or sums.unrolled):  # these are of all micro-batches
+        whole = sums.steps and not rows[0] % sums.steps
+        found["model.micro_batch_per_dp_replica"] = rows[0] // sums.steps if whole else "unknown"
+    if optimizers.changed and sums.every:
+        found["model.gradient_clipping"] = _yes(sums.clips())
+    return found | ({"model.optimizer": optimizer} if optimizer else {})
+
+
+def _yes(holds: bool) -> str:
+    return "yes" if holds else "no"
+
+
+class _Sums:
+    """Sums of gradients: over micro-batches, over steps, and of their squares."""
+
+    def __init__(self, analysis: Analysis) -> None:
+        self.analysis = analysis
+        self.provenance = analysis.provenance
+        self.flow = analysis.flow
+        self.updates = analysis.state.updates
+
+    @cached_property
+    def every(self) -> int:
+        """Bits of the weights that have gradients."""
+        return reduce(int.__or__, self.provenance.gradients.values(), 0)
+
+    @cached_property
+    def loops(self) -> Mapping[tuple[str, ...], list[FlowStep]]:
+        """Loops -> the arrays that they change from run to run."""
+        found: dict[tuple[str, ...], list[FlowStep]] = {}
+        for step in self.flow.steps:
+            if step.opcode == CARRIED and len(step.reads) > 1:
+                found.setdefault(step.body, []).append(step)
+        return found
+
+    @cached_property
+    def _accumulating(self) -> tuple[str, ...] | None:
+        """Body of the loop over micro-batches; None where there is none."""
+        for body, carried in self.loops.items():
+            totals = [step for step in carried if self._adds_up(step)]
+            weights = reduce(int.__or__, (self.provenance.leading[step] for step in totals), 0)
+            if totals and weights == self.every and self._independent(body, carried):
+                return body
+        return None
+
+    @property
+    def in_loop(self) -> bool:
+        """Whether gradients are summed over the runs of a loop, or over what goes through a pipeline."""
+        return self._accumulating is not None or bool(self._through_pipeline)
+
+    @cached_property
+    def _through_pipeline(self) -> int:
+        """Micro-batches that go through a pipeline in a loop; 0 where there is none. [-]"""
+        return max((ticks - waits for ticks, waits in self.analysis.pipelines.values()), default=0)
+
+    @cached_property
+    def steps(self) -> int:
+        """Runs of the loop over micro-batches; 0 where there is none, or where the text tells no number."""
+        if self._accumulating is None or self._through_pipeline:
+            return self._through_pipeline
+        path = self._accumulating[-1]
+        runs = {each.count for each in self.analysis.graph.kernels if each.name.rpartition("/")[0] + "/" == path}
+        outer = {each.count for each in self.analysis.graph.kernels if "/" not in each.name}
+        unknown = any(note.startswith(f"{path[:-1]}: trip count") for note in self.analysis.graph.notes)
+        return 0 if unknown or len(runs) != 1 or outer - {1} else runs.pop()
+
+    def _adds_up(self, carried: FlowStep) -> bool:
+        """Whether a loop adds gradients to an array, all over it."""
+        if carried not in self.provenance.leading:
+            return False
+        terms, waiting = set[Source](), [carried.reads[1]]
+        while waiting:
+            source = behind(waiting.pop())
+            if isinstance(source, FlowStep) and source not in terms:
+                if source.opcode == "add" or source.opcode in _ACROSS:
+                    waiting += source.reads
+                else:
+                    waiting += source.reads[1:] if source.opcode == "select" else (added_to(source),)
+            terms.add(source)
+        return carried in terms and len(terms) > 2
+
+    def _independent(self, body: tuple[str, ...], carried: list[FlowStep]) -> bool:
+        """Whether products in a loop depend on none of the arrays of numbers that it changes."""
+        marks: dict[Source, int] = {step: 1 for step in carried if step.shape.size > 1 and "f" in step.shape.dtype}
+        after = self.flow.after(marks, again=False)
+        inside = (step for step in self.flow.steps if step.loops[: len(body)] == body)
+        factors = (source for step in inside if multiplies(step) for source in step.reads[:2])
+        return not any(after.get(source, 0) for source in factors)
+
+    @cached_property
+    def unrolled(self) -> bool:
+        """Whether the gradient of every weight is a sum of terms that share no product."""
+        products = [step for step in self.flow.steps if multiplies(step)]
+        below = self.flow.after({step: 1 << bit for bit, step in enumerate(products)}, again=False)
+        terms: dict[int, list[int]] = {}
+        for step, weights in self.provenance.gradients.items():
+            for place in self.provenance.weights.values():
+                if weights >> place & 1 and below.get(step, 0):
+                    terms.setdefault(place, []).append(below[step])
+        return bool(terms) and all(_apart(own) for own in terms.values())
+
+    def kept(self) -> bool:
+        """Whether an updated array is added to and serves nothing else."""
+        readers: dict[Source, list[FlowStep]] = {}
+        for step in self.flow.steps:
+            if behind(step) is step:  # else it hands on what it reads
+                for source in dict.fromkeys(behind(each) for each in step.reads):
+                    readers.setdefault(source, []).append(step)
+        arrays = {int(each.argument) for each in self.analysis.module.entry.parameters if each.shape.dims}
+        for number, new in self.updates.items():
+            total = behind(new)
+            adds = isinstance(total, FlowStep) and total.opcode == "add"
+            if number in arrays and adds and readers.get(number) == [total] and total not in readers:
+                return True
+        return False
+
+    def clips(self) -> bool:
+        """Whether one number, made of squares of all gradients, is part of the update of every weight."""
+        marks: dict[Source, int] = {}
+        for step in self.flow.steps:
+            weights = self._of_gradients(square_factor(step))
+            if weights:
+                marks[step] = weights
+        squared = self.flow.after(marks, again=False)
+        norms = [step for step in self.flow.steps if collected(step) and squared.get(step, 0) == self.every]
+        after = self.flow.after(dict.fromkeys(norms, 1), again=False)
+        places = self.provenance.weights.items()
+        own = [self.updates[number] for number, place in places if self.every >> place & 1]
+        return all(after.get(new, 0) for new in own)
+
+    def _of_gradients(self, source: Source) -> int:
+        """Bits of the weights whose gradients an array holds, scaled perhaps."""
+        provenance = self.provenance
+
+        def own(step: Source) -> int:
+            if not isinstance(step, FlowStep) or step.shape.size <= 1:
+                return 0
+            return provenance.gradients.get(step, 0) | provenance.leading.get(step, 0)
+
+        def before(step: Source) -> Sequence[Source]:
+            if not isinstance(step, FlowStep) or step.shape.size <= 1 or own(step):
+                return ()
+            return provenance.handed_on(step) if elementwise(step) or hands_on(step) else ()
+
+        return reduce(int.__or__, map(own, reached([source], before)), 0)
+
+
+def _apart(sets: list[int]) -> bool:
+    """Whether there are several sets of bits, none of which have any in common."""
+    return len(sets) > 1 and reduce(int.__or__, sets).bit_count() == sum(map(int.bit_count, sets))

@@ -1,0 +1,234 @@
+"""An HLO module as it is written: its instructions by name, computations of them, and how often each runs."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from math import ceil, prod
+from typing import Final
+
+from dse.adapters.xla.text.opcodes import parts
+
+#: Bits of one element. A token or an opaque value takes no memory.
+BITS: Final[Mapping[str, int]] = {
+    **dict.fromkeys(("pred", "s8", "u8"), 8),
+    **dict.fromkeys(("s1", "u1"), 1),
+    **dict.fromkeys(("s2", "u2"), 2),
+    **dict.fromkeys(("s4", "u4", "f4e2m1fn"), 4),
+    **dict.fromkeys(
+        ("f8e5m2", "f8e4m3", "f8e4m3fn", "f8e4m3b11fnuz", "f8e3m4", "f8e5m2fnuz", "f8e4m3fnuz", "f8e8m0fnu"), 8
+    ),
+    **dict.fromkeys(("s16", "u16", "f16", "bf16"), 16),
+    **dict.fromkeys(("s32", "u32", "f32"), 32),
+    **dict.fromkeys(("s64", "u64", "f64", "c64"), 64),
+    **dict.fromkeys(("c128",), 128),
+    **dict.fromkeys(("token", "opaque"), 0),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """An array on one device, or a tuple of shapes; shapes that differ in their layout alone are equal."""
+
+    dtype: str  #: "tuple" for a tuple
+    dims: tuple[int, ...]  #: [elements]
+    elements: tuple[Shape, ...] = ()  #: of a tuple
+    layout: str = field(default="", compare=False)  #: as written: ``{1,0:T(8,128)S(1)}``
+
+    @property
+    def minor_to_major(self) -> tuple[int, ...]:
+        """Dimensions in memory, the fastest first; the last is the fastest where the text does not say."""
+        written = re.findall(r"\d+", self.layout.partition(":")[0])
+        order = tuple(map(int, written))
+        rank = len(self.dims)
+        return order if len(order) == rank else tuple(reversed(range(rank)))
+
+    @property
+    def is_tuple(self) -> bool:
+        """Whether this is a tuple, be it an empty one."""
+        return self.dtype == "tuple"
+
+    @property
+    def size(self) -> int:
+        """Elements of an array, or of all arrays of a tuple. [elements]"""
+        if self.is_tuple:
+            return sum(element.size for element in self.elements)
+        return prod(self.dims)
+
+    @property
+    def element_bytes(self) -> float:
+        """Size of one element of an array. [B]"""
+        return BITS[self.dtype] / 8
+
+    @property
+    def bytes(self) -> int:
+        """Memory that it takes. [B]"""
+        if self.is_tuple:
+            return sum(element.bytes for element in self.elements)
+        return ceil(prod(self.dims) * BITS[self.dtype] / 8)
+
+    def leaves(self) -> Iterator[Shape]:
+        """Arrays of a shape in order, those of nested tuples too."""
+        if not self.is_tuple:
+            yield self
+        for element in self.elements:
+            yield from element.leaves()
+
+    def __str__(self) -> str:
+        if self.is_tuple:
+            return f"({', '.join(map(str, self.elements))})"
+        return f"{self.dtype}[{','.join(map(str, self.dims))}]"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Instruction:
+    """One line of a computation."""
+
+    name: str
+    shape: Shape
+    opcode: str
+    operands: tuple[Instruction, ...]
+    argument: str  #: what a constant or a parameter has in place of operands
+    attributes: Mapping[str, str]  #: as written, strings without their quotes
+    called: tuple[Computation, ...]  #: computations that it runs, in the order of its attributes
+
+    @property
+    def operand_bytes(self) -> int:
+        """Bytes of operands, one that is read twice counted twice. [B]"""
+        return sum(operand.shape.bytes for operand in self.operands)
+
+    def numbers(self, key: str) -> list[int]:
+        """Whole numbers of an attribute such as ``dimensions={1,0}``; [] where the text has none."""
+        return [int(number) for number in re.findall(r"\d+", self.attributes.get(key, ""))]
+
+    @property
+    def op_name(self) -> str:
+        """What the program called it; empty where the text does not say."""
+        return op_name(self.attributes.get("metadata", ""))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Computation:
+    """Instructions, each after those it reads."""
+
+    name: str
+    instructions: tuple[Instruction, ...]
+    root: Instruction
+
+    @property
+    def parameters(self) -> list[Instruction]:
+        """Parameters in the order of their numbers."""
+        own = [each for each in self.instructions if each.opcode == "parameter"]
+        return sorted(own, key=lambda parameter: int(parameter.argument))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Module:
+    """A program for one device of many: computations, each after those it runs."""
+
+    name: str
+    attributes: Mapping[str, str]
+    computations: tuple[Computation, ...]
+    entry: Computation
+    sha256: str  #: of the text
+    text_bytes: int  #: [B]
+
+    @property
+    def instructions(self) -> Iterator[Instruction]:
+        """Instructions of all computations, in their order."""
+        return (each for computation in self.computations for each in computation.instructions)
+
+    @property
+    def is_scheduled(self) -> bool:
+        """Whether the order of the instructions is the order in which they run."""
+        return self.attributes.get("is_scheduled") == "true"
+
+
+def control_predecessors(instruction: Instruction) -> list[str]:
+    """Names of those that an instruction waits for without reading them."""
+    return re.findall(r"[\w.\-]+", instruction.attributes.get("control-predecessors", ""))
+
+
+def op_name(metadata: str) -> str:
+    """The name in ``{op_name="..." ...}``.
+
+    >>> op_name('{op_type="dot" op_name="jit(f)/dot" source_line=3}')
+    'jit(f)/dot'
+    """
+    _, found, rest = metadata.partition('op_name="')
+    end = 0
+    while found and end < len(rest) and rest[end] != '"':
+        end += 2 if rest[end] == "\\" else 1
+    return rest[:end]
+
+
+_BACKWARD: Final = re.compile(r"transpose\(")
+
+
+def names_gradients(module: Module) -> bool:
+    """Whether some instruction is named as made by differentiation."""
+    return any(_BACKWARD.search(each.attributes.get("metadata", "")) for each in module.instructions)
+
+
+def custom_call_target(instruction: Instruction) -> str:
+    """The function that a custom call names; empty for other instructions."""
+    return instruction.attributes.get("custom_call_target", "") if instruction.opcode == "custom-call" else ""
+
+
+#: Instructions of a program, those of each call among them, from which on what is called is listed once,
+#: where they are also this many times those that are written. [-]
+MOST_UNFOLDED, MOST_REPEATED = 20_000, 4
+#: Most instructions of a fusion with those that stand in it, and most levels of calls. [-]
+MOST_FUSED, DEEPEST = 100_000, 100
+#: Instructions that run what they call where they stand.
+CALLING: Final = frozenset(("while", "conditional", "call", "async"))
+
+
+def unfolded_limit(module: Module) -> int:
+    """Most instructions of a program that are listed one by one. [-]"""
+    written = sum(len(each.instructions) for each in module.computations)
+    return max(MOST_UNFOLDED, MOST_REPEATED * written)
+
+
+def size_problem(computation: Computation, sizes: dict[Computation, tuple[int, int]]) -> str | None:
+    """The limit that a computation exceeds; None if it exceeds none.
+
+    It calls only those of `sizes`: computation -> its instructions with those of fusions, and its levels of calls. [-]
+    Its own size is added.
+    """
+    size, depth = len(computation.instructions), 0
+    for each in computation.instructions:
+        depth = max([depth, *(sizes[called][1] + 1 for called in each.called)])
+        if each.opcode == "fusion":
+            size += sizes[each.called[0]][0]
+    sizes[computation] = size, depth
+    if depth > DEEPEST:
+        return f"{depth} levels of calls; at most {DEEPEST} are read"
+    if size > len(computation.instructions) + MOST_FUSED:
+        return f"fusions of {size:,} instructions; at most {MOST_FUSED:,} are read"
+    return None
+
+
+def runs_of(
+    module: Module, trips: Mapping[Instruction, int | None] | None = None
+) -> tuple[int, dict[Computation, int]]:
+    """Number of instructions that run in a step, a loop's body once, and how often each computation runs.
+
+    Computations stand after those that they call, so that one way back from the entry finds both. Every branch of a
+    choice counts. `trips` maps loops to the runs of their bodies, None where unknown; by default 1. [-]
+    """
+    reached = {module.entry: 1}  # times that each stands in the program
+    runs = {module.entry: 1}  # trips of loops multiplied
+    for computation in reversed(module.computations):
+        if computation not in reached:
+            continue
+        for each in computation.instructions:
+            if parts(each.opcode)[0] not in CALLING or parts(each.opcode)[1] in ("update", "done"):
+                continue
+            known = (trips or {}).get(each)
+            times = 1 if known is None else known
+            for called in each.called:
+                reached[called] = reached.get(called, 0) + reached[computation]
+                runs[called] = runs.get(called, 0) + runs[computation] * times
+    return sum(len(each.instructions) * times for each, times in reached.items()), runs

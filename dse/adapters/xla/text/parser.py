@@ -1,0 +1,489 @@
+"""HLO text -> `Module`: old and new printers, refused where XLA refuses it; what other compilers print."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Sequence
+from math import prod
+from typing import Final, NoReturn
+
+from costmodel.errors import DseError, suggestion
+from dse.adapters.xla.text.module import BITS, Computation, Instruction, Module, Shape, custom_call_target, size_problem
+from dse.adapters.xla.text.opcodes import COLLECTIVES, KNOWN, known, parts
+
+#: As much of a file as tells what it is. [B]
+HEAD: Final = 1 << 16
+#: How a program that one device runs is printed.
+_PRINT: Final = "print compiled.as_text(), where compiled = jax.jit(f).lower(...).compile()"
+_BEFORE: Final = f"what XLA is given, not what it makes of it; {_PRINT}"
+
+#: How an MLIR text begins, down to where its operations say of which dialect it is.
+_MLIR: Final = rb'\s*(?:#\w+ = .*\n\s*)*(?:"?builtin\.)?module\b[^{]*\{(?s:.*?)'
+_KERNELS: Final = f"the code of kernels and not the program that runs them; {_PRINT}"
+
+#: How files begin that are not compiled modules -> what they are.
+_KINDS: Final = (
+    (_MLIR + rb"\bstablehlo\.", f"is StableHLO: {_BEFORE}"),
+    (_MLIR + rb'= "?m?hlo\.', f"is MHLO: {_BEFORE}"),
+    (rb"(?s:.{0,64})ML\xefR", f"is MLIR bytecode, such as jax.export writes: {_BEFORE}"),
+    (_MLIR, f"is MLIR; {_PRINT}"),
+    (rb"\s*\{ ?lambda\b", f"is a jaxpr: what JAX traced, not what XLA makes of it; {_PRINT}"),
+    (
+        rb"(?:;.*\n|\s)*(?:; ModuleID|source_filename\b|target (?:datalayout|triple)|define |declare )",
+        f"is LLVM IR, {_KERNELS}",
+    ),
+    (rb"\s*//[^\n]*\n(?s:.{0,400}?)\n\.version ", f"is PTX, {_KERNELS}"),
+    (
+        rb"\s*BufferAssignment:",
+        "is XLA's assignment of buffers; give the module of the same name, in ...after_optimizations.txt",
+    ),
+    (rb"\s*digraph\b", f"is a picture of a graph; {_PRINT}"),
+    (rb"\n(?s:.)*?\x12\tparameter", f"is a module in binary, a protocol buffer; {_PRINT}"),
+)
+_PATTERNS: Final = tuple((re.compile(pattern), what) for pattern, what in _KINDS)
+
+#: A sharding that splits an array: among more than the copies that its last dimension may stand for.
+_SPLIT: Final = re.compile(r"\bdevices=\[([\d,]+)\]")
+_SPLITTING: Final = re.compile(r"Sharding|SPMD(?:FullToShard|ShardToFull)Shape|xla\.sdy\.\w+|local_xla\.sdy\.\w+")
+
+
+def other_text(head: bytes) -> str | None:
+    """What a file is that begins so, and what to print instead; None where it is nothing that is known here.
+
+    >>> other_text(b"{ lambda ; a:f32[]. let")[:34]
+    'is a jaxpr: what JAX traced, not w'
+    """
+    return next((what for pattern, what in _PATTERNS if pattern.match(head)), None)
+
+
+def partition_problem(module: Module) -> str | None:
+    """Why a module is not what one device runs; None where it is.
+
+    A schedule is made last, of what one device runs. Before that, shardings say how arrays are to be split,
+    and calls where; once they are split, collectives pass what was split.
+    """
+    if module.is_scheduled:
+        return None
+    every = list(module.instructions)
+    marked = any(_SPLITTING.fullmatch(custom_call_target(each)) for each in every)
+    split = any(_is_split(each) for each in every)
+    exchanging = any(parts(each.opcode)[0] in COLLECTIVES for each in every)
+    if marked or (split and not exchanging):
+        return f"is not split among its devices yet: arrays are those of all together; {_PRINT}"
+    return None
+
+
+def _is_split(instruction: Instruction) -> bool:
+    sharding = instruction.attributes.get("sharding", "")
+    for found in _SPLIT.finditer(sharding):
+        tiles = [int(number) for number in found[1].split(",") if number]
+        if any(tile > 1 for tile in tiles[: len(tiles) - sharding.count("last_tile_dim_replicate")]):
+            return True
+    return False
+
+
+#: Most elements of an array, far more than any memory has.
+LARGEST: Final = 10**18
+_STRING: Final = r'"(?:[^"\\]|\\.)*+"'
+_STRING_OR_COMMENT: Final = re.compile(rf"{_STRING}|/\*.*?\*/", re.DOTALL)
+_BRACKET: Final = re.compile(rf"{_STRING}|[\"(){{}}\[\]]", re.DOTALL)
+_ARRAY: Final = re.compile(r"([a-z][a-z0-9]*)\[([^\]\[(){}\"]*)\](\{[^{}]*\})?")
+_SPACE: Final = re.compile(r"\s*")
+_TOKEN: Final = re.compile(r"[\w.%-]+|\S|$")
+_CLOSING: Final = {"(": ")", "[": "]", "{": "}"}
+
+
+def without_comments(text: str) -> str:
+    """The text with blanks in place of comments; strings keep what looks like one.
+
+    >>> without_comments('a /*x*/ "/*y*/"')
+    'a       "/*y*/"'
+    """
+    if "/*" not in text:
+        return text
+    return _STRING_OR_COMMENT.sub(_blanked, text)
+
+
+def _blanked(found: re.Match[str]) -> str:
+    words = found[0]
+    return words if words[0] == '"' else re.sub(r"[^\n]", " ", words)
+
+
+class Cursor:
+    """Reads a text from its start to its end."""
+
+    __slots__ = ("_shapes", "at", "name", "text")
+
+    def __init__(self, text: str, name: str) -> None:
+        self.text = without_comments(text)
+        self.name = name
+        self.at = 0
+        self._shapes: dict[str, Shape] = {}
+
+    def fail(self, problem: str, at: int | None = None) -> NoReturn:
+        """Say what is wrong with what stands at a place, by default here.
+
+        Raises `DseError` with the line, the token, and the problem.
+        """
+        at = self.skip_space() if at is None else at
+        line = self.text.count("\n", 0, at) + 1
+        token = _TOKEN.match(self.text, at)
+        shown = f"{token[0][:80]!r}" if token and token[0] else "the end of the text"
+        raise DseError(f"{self.name}: line {line}: {shown}: {problem}")
+
+    def skip_space(self) -> int:
+        """Go on to what is no blank."""
+        self.at = _SPACE.match(self.text, self.at).end()  # type: ignore[union-attr]  # may be empty
+        return self.at
+
+    def match(self, pattern: re.Pattern[str]) -> re.Match[str] | None:
+        """Go past what a pattern finds here, if it does."""
+        found = pattern.match(self.text, self.at)
+        if found:
+            self.at = found.end()
+        return found
+
+    def expect(self, pattern: re.Pattern[str], wanted: str) -> re.Match[str]:
+        """Go past what must stand here."""
+        found = self.match(pattern)
+        if found is None:
+            self.fail(f"expected {wanted}")
+        return found
+
+    def peek(self) -> str:
+        """The next character that is no blank; empty at the end."""
+        return self.text[self.skip_space() : self.at + 1]
+
+    def taken(self, character: str) -> bool:
+        """Whether the next character is this one; go past it if so."""
+        if self.peek() != character:
+            return False
+        self.at += 1
+        return True
+
+    def balanced(self) -> str:
+        """Go past a string, or from a bracket to the one that closes it; the text of it."""
+        start, open_brackets = self.at, []
+        while True:
+            found = _BRACKET.search(self.text, self.at)
+            if found is None:
+                self.fail("never closed", start)
+            self.at, token = found.end(), found[0]
+            if token == '"':
+                self.fail("a string that never ends", found.start())
+            if token in _CLOSING:
+                open_brackets.append(_CLOSING[token])
+            elif token[0] != '"' and (not open_brackets or open_brackets.pop() != token):
+                self.fail("closes nothing", found.start())
+            if not open_brackets:
+                return self.text[start : self.at]
+
+    def shape(self) -> Shape:
+        """Go past a shape: ``f32[2,3]{1,0}`` or ``(f32[], s32[4])``."""
+        start = self.skip_space()
+        if self.text.startswith("(", start):
+            written = self.balanced()
+            known = self._shapes.get(written)
+            if known is None:
+                known = self._shapes[written] = self._tuple_at(start)
+            return known
+        found = _ARRAY.match(self.text, start)
+        if found is None:
+            self.fail("expected a shape, such as f32[8,128]")
+        self.at = found.end()
+        known = self._shapes.get(found[0])
+        if known is None:
+            known = self._shapes[found[0]] = self._array(found)
+        return known
+
+    def _tuple_at(self, start: int) -> Shape:
+        self.at = start + 1
+        elements: list[Shape] = []
+        while not self.taken(")"):
+            if elements and not self.taken(","):
+                self.fail("expected ',' or ')'")
+            elements.append(self.shape())
+        return Shape("tuple", (), tuple(elements))
+
+    def _array(self, found: re.Match[str]) -> Shape:
+        dtype, dims = found[1], found[2].strip()
+        if dtype not in BITS:
+            self.fail(f"unknown type of element; known: {', '.join(BITS)}", found.start())
+        try:
+            sizes = tuple(int(dim.replace("<=", "")) for dim in dims.split(",")) if dims else ()
+        except ValueError:
+            self.fail("expected whole numbers for dimensions", found.start())
+        if any(size < 0 for size in sizes) or prod(sizes) > LARGEST:
+            self.fail(f"expected dimensions of at most {LARGEST:.0e} elements together", found.start())
+        return Shape(dtype, sizes, layout=found[3] or "")
+
+
+#: Instruction -> how many operands it has, where everything that evaluates it relies on them.
+_OPERANDS = {"broadcast": 1, "convolution": 2, "copy": 1, "dot": 2, "get-tuple-element": 1, "while": 1}
+#: Instruction -> fewest operands.
+_FEWEST = {
+    **dict.fromkeys(("conditional", "dynamic-slice", "slice", "sort"), 1),
+    **dict.fromkeys(("dynamic-update-slice", "gather", "reduce", "reduce-window", "triangular-solve"), 2),
+    **dict.fromkeys(("scatter", "select-and-scatter"), 3),
+}
+#: Instruction -> how many computations it runs.
+_CALLED = {
+    **dict.fromkeys(("async-start", "call", "fusion", "reduce", "reduce-window", "scatter"), 1),
+    **dict.fromkeys(("select-and-scatter", "while"), 2),
+}
+
+
+def problem(instruction: Instruction) -> str | None:
+    """What is wrong with an instruction; None where nothing is."""
+    opcode, operands, called = instruction.opcode, instruction.operands, instruction.called
+    if opcode in _OPERANDS and len(operands) != _OPERANDS[opcode]:
+        return f"expected {_OPERANDS[opcode]} operands, got {len(operands)}"
+    if len(operands) < _FEWEST.get(opcode, 0):
+        return f"expected at least {_FEWEST[opcode]} operands, got {len(operands)}"
+    if opcode in _CALLED and len(called) != _CALLED[opcode]:
+        return f"expected {_CALLED[opcode]} computations to run, got {len(called)}"
+    if opcode == "get-tuple-element":
+        return _element_problem(instruction)
+    if opcode == "conditional":
+        if len(called) != len(operands) - 1:
+            return f"{len(called)} branches for {len(operands) - 1} operands"
+        pairs = zip(called, operands[1:], strict=True)
+        return next(
+            (p for branch, own in pairs if (p := _passing_problem(branch.name, branch.parameters, [own]))), None
+        )
+    if opcode in ("fusion", "call", "async-start", "while"):
+        problems = [_passing_problem(each.name, each.parameters, operands) for each in called]
+        return next((each for each in problems if each), None)
+    return None
+
+
+def _element_problem(instruction: Instruction) -> str | None:
+    """A tuple's element must be there, and have the shape that is written."""
+    whole, index = instruction.operands[0].shape, instruction.attributes.get("index", "")
+    if not index.isdecimal() or int(index) >= len(whole.elements):
+        return f"{whole} has no element {index or 'without an index'}"
+    element = whole.elements[int(index)]
+    return None if element == instruction.shape else f"element {index} is {element}, not {instruction.shape}"
+
+
+def _passing_problem(name: str, parameters: Sequence[Instruction], operands: Sequence[Instruction]) -> str | None:
+    """What is passed to a computation must be what it takes."""
+    if len(parameters) != len(operands):
+        return f"{name} takes {len(parameters)} operands, got {len(operands)}"
+    for parameter, operand in zip(parameters, operands, strict=True):
+        if parameter.shape != operand.shape:
+            return f"{name} takes {parameter.shape} for {parameter.name}, got {operand.shape}"
+    return None
+
+
+def parameters_problem(numbers: Sequence[int]) -> str | None:
+    """What is wrong with the numbers of a computation's parameters.
+
+    >>> parameters_problem([1, 0]), parameters_problem([0, 2])
+    (None, 'expected parameters numbered from 0 on, got 0, 2')
+    """
+    if sorted(numbers) == list(range(len(numbers))):
+        return None
+    return f"expected parameters numbered from 0 on, got {', '.join(map(str, sorted(numbers)))}"
+
+
+_NAME: Final = r"%?([A-Za-z_][\w.\-]*)"
+_HEAD: Final = re.compile(rf"\s*HloModule\s+{_NAME}")
+_TABLE: Final = re.compile(r"\s*(?:FileNames|FunctionNames|FileLocations|StackFrames)[ \t]*(?:\n[ \t]*\d+[ \t].*)*\n")
+_COMPUTATION: Final = re.compile(rf"\s*(ENTRY\s+)?{_NAME}\s*(?=[({{])")
+_ARROW: Final = re.compile(r"\s*->")
+_OPEN: Final = re.compile(r"\s*\{")
+_INSTRUCTION: Final = re.compile(rf"\s*(ROOT\s+)?{_NAME}\s*=\s*")
+_OPCODE: Final = re.compile(r"\s*([a-z][\w\-]*)(?=\()")
+_OPERAND: Final = re.compile(rf"\s*{_NAME}\s*(?=[,)])")
+_ATTRIBUTE: Final = re.compile(r"\s*,\s*([A-Za-z_][\w\-]*)\s*=\s*")
+_MESH: Final = re.compile(r"@?mesh[\w.]*\s*\[[^\]]*\]\s*(?:,\s*device_ids\s*=\s*\([^()]*(?:\([^()]*\)[^()]*)*\)\s*)?")
+#: More digits than a number of any program has.
+_LONG_NUMBER: Final = re.compile(r"\d{1000}")
+_PLAIN: Final = re.compile(r"[^\s,{}\[\]()\"]+")
+
+#: Attributes that name computations.
+CALLEES: Final = (
+    *("calls", "to_apply", "condition", "body", "branch_computations", "true_computation"),
+    *("false_computation", "called_computations", "select", "scatter", "comparator"),
+)
+_CALLEE: Final = re.compile(_NAME)
+
+
+def parse(text: str, name: str) -> Module:
+    """The module that a text of XLA describes; `name` is that of the text in messages.
+
+    Raises `DseError` for the first mistake, with its line and token; or for a text that is no compiled module, saying
+    what it is.
+    """
+    encoded = text.encode()
+    other = other_text(encoded[:HEAD])
+    if other:
+        raise DseError(f"{name}: {other}")
+    parser = _Parser(text, name)
+    endless = _LONG_NUMBER.search(parser.text)
+    if endless:
+        parser.fail("a number longer than any", endless.start())
+    try:
+        module = parser.module(hashlib.sha256(encoded).hexdigest(), len(encoded))
+    except RecursionError:
+        parser.fail("nested too deeply")
+    whole = partition_problem(module)
+    if whole:
+        raise DseError(f"{name}: {whole}")
+    return module
+
+
+class _Parser(Cursor):
+    """Reads the computations of one module, each after those that it runs."""
+
+    def __init__(self, text: str, name: str) -> None:
+        super().__init__(text, name)
+        self.computations: dict[str, Computation] = {}
+        self.sizes: dict[Computation, tuple[int, int]] = {}
+
+    def module(self, sha256: str, text_bytes: int) -> Module:
+        """Module of the whole text: its header, tables, computations and entry."""
+        name = self.expect(_HEAD, "'HloModule' and a name")[1]
+        attributes = self.attributes()
+        while self.match(_TABLE):
+            pass
+        entry: Computation | None = None
+        while self.peek():
+            start = self.at
+            computation, is_entry = self.computation()
+            if is_entry and entry:
+                self.fail(f"a second ENTRY; {entry.name} is one", start)
+            entry = computation if is_entry else entry
+        if not self.computations:
+            self.fail("expected a computation")
+        computations = tuple(self.computations.values())
+        return Module(name, attributes, computations, entry or computations[-1], sha256, text_bytes)
+
+    def computation(self) -> tuple[Computation, bool]:
+        """``ENTRY name (parameters) -> shape { instructions }``, and whether it is the entry."""
+        head = self.expect(_COMPUTATION, "a computation, such as ENTRY main {")
+        name, result = head[2], None
+        if name in self.computations:
+            self.fail("defined twice", head.start(2))
+        if self.peek() == "(":
+            self.balanced()
+            self.expect(_ARROW, "'->' and a shape")
+            result = self.shape()
+        self.expect(_OPEN, "'{'")
+        computation = self.body(name)
+        if result is not None and result != computation.root.shape:
+            self.fail(f"{name} is said to give {result}, its root gives {computation.root.shape}", head.start(2))
+        wrong = size_problem(computation, self.sizes)
+        if wrong:
+            self.fail(f"{name}: {wrong}", head.start(2))
+        self.attributes()
+        self.computations[name] = computation
+        return computation, bool(head[1])
+
+    def body(self, name: str) -> Computation:
+        """The instructions up to ``}``."""
+        defined: dict[str, Instruction] = {}
+        root: Instruction | None = None
+        while not self.taken("}"):
+            head = self.expect(_INSTRUCTION, "an instruction, such as x = f32[] parameter(0), or '}'")
+            if head[2] in defined:
+                self.fail("defined twice", head.start(2))
+            instruction = self.instruction(head[2], defined)
+            defined[head[2]] = instruction
+            if head[1]:
+                if root is not None:
+                    self.fail(f"a second ROOT; {root.name} is one", head.start(2))
+                root = instruction
+        if not defined:
+            self.fail(f"{name} has no instructions", self.at - 1)
+        instructions = tuple(defined.values())
+        numbers = [int(each.argument) for each in instructions if each.opcode == "parameter"]
+        wrong = parameters_problem(numbers)
+        if wrong:
+            self.fail(f"{name}: {wrong}", self.at - 1)
+        return Computation(name, instructions, root or instructions[-1])
+
+    def instruction(self, name: str, defined: dict[str, Instruction]) -> Instruction:
+        """Instruction from its shape on: what follows ``name =``."""
+        shape = self.shape()
+        opcode = self.expect(_OPCODE, "an instruction and its operands")
+        if not known(opcode[1]):
+            self.fail(f"unknown instruction{suggestion(opcode[1], KNOWN)}", opcode.start(1))
+        argument, operands = "", tuple[Instruction, ...]()
+        if opcode[1] in ("constant", "parameter"):
+            argument = self.argument(opcode[1])
+        else:
+            operands = self.operands(defined)
+        start = self.at
+        attributes = self.attributes()
+        called = self.called(attributes, start)
+        instruction = Instruction(name, shape, opcode[1], operands, argument, attributes, called)
+        wrong = problem(instruction)
+        if wrong:
+            self.fail(wrong, opcode.start(1))
+        return instruction
+
+    def argument(self, opcode: str) -> str:
+        """The number of a parameter, or the literal of a constant as it is written."""
+        start = self.at
+        argument = self.balanced()[1:-1].strip()
+        if opcode == "parameter" and not argument.isdecimal():
+            self.fail("expected the number of a parameter", start + 1)
+        return argument
+
+    def operands(self, defined: dict[str, Instruction]) -> tuple[Instruction, ...]:
+        """``(f32[2] a, b)``: names, with or without their shapes."""
+        operands: list[Instruction] = []
+        self.at += 1
+        while not self.taken(")"):
+            if operands and not self.taken(","):
+                self.fail("expected ',' or ')'")
+            start = self.skip_space()
+            shape: Shape | None = None
+            found = self.match(_OPERAND)
+            if found is None:
+                shape = self.shape()
+                found = self.expect(_OPERAND, "the name of an operand")
+            operand = defined.get(found[1])
+            if operand is None:
+                self.fail("used, but not defined before", found.start(1))
+            if shape is not None and shape != operand.shape:
+                self.fail(f"{operand.name} is {operand.shape}, not {shape}", start)
+            operands.append(operand)
+        return tuple(operands)
+
+    def attributes(self) -> dict[str, str]:
+        """``, key=value`` as often as it comes."""
+        attributes = dict[str, str]()
+        while found := self.match(_ATTRIBUTE):
+            if found[1] in attributes:
+                self.fail("given twice", found.start(1))
+            attributes[found[1]] = self.value()
+        return attributes
+
+    def value(self) -> str:
+        """The value of an attribute: a string without its quotes, else the text up to a comma or a blank."""
+        start, character = self.at, self.peek()
+        if character == '"':
+            return self.balanced()[1:-1]
+        if self.match(_MESH):
+            self.skip_space()
+        while ((character := self.text[self.at : self.at + 1]) and character in '{[("') or self.match(_PLAIN):
+            if character in ("{", "[", "(", '"'):
+                self.balanced()
+        if self.at == start:
+            self.fail("expected a value")
+        return self.text[start : self.at]
+
+    def called(self, attributes: dict[str, str], at: int) -> tuple[Computation, ...]:
+        """The computations that attributes name."""
+        called: list[Computation] = []
+        for key in CALLEES:
+            for name in _CALLEE.findall(attributes[key]) if key in attributes else ():
+                if name not in self.computations:
+                    place = self.text.find(name, at)
+                    self.fail(f"{key} names a computation that is not defined before", place)
+                called.append(self.computations[name])
+        return tuple(called)

@@ -1,0 +1,226 @@
+"""What becomes of each array: what every instruction reads, through tuples, calls, fusions and round loops.
+
+Where `graph` says which kernels wait for which, here fusions are opened, an array that a loop carries is what
+it was at first or what the loop's body made of it, and a choice gives what any of its branches does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import repeat
+from typing import Final, TypeAlias, cast
+
+from dse.adapters.xla.text.module import Computation, Instruction, Module, Shape, runs_of, unfolded_limit
+from dse.adapters.xla.text.opcodes import parts
+from dse.adapters.xla.text.values import arrays_of, shaped
+from dse.adapters.xla.work.kernel_graph import HloGraph, output_shape
+
+#: Opcode of a step that stands for an array that a loop carries, and for what a choice gives.
+CARRIED, CHOSEN = "carried", "chosen"
+#: Instructions that give for each operand an array of its own.
+_ONE_BY_ONE: Final = frozenset(("all-reduce", "all-gather", "reduce-scatter", "collective-permute"))
+#: Instructions that hand on tuples as they are.
+_WHOLE: Final = frozenset(("add-dependency", "bitcast", "copy", "domain", "opt-barrier"))
+_NOTHING: Final = frozenset(("after-all", "constant", "iota"))
+#: Instructions whose result holds what they read, converted or laid out anew.
+SAME_VALUES: Final = frozenset(("bitcast", "broadcast", "convert", "copy", "reshape", "transpose"))
+
+
+@dataclass(slots=True, eq=False)
+class FlowStep:
+    """Part of an instruction that makes one array, and what it reads."""
+
+    kernel: int | None  #: that it is part of; None where it is of none
+    opcode: str  #: without the ending of an asynchronous pair; or `CARRIED`, `CHOSEN`
+    shape: Shape
+    instruction: Instruction
+    output: int  #: which of its instruction's arrays it is
+    reads: tuple[Source, ...]
+    loops: tuple[str, ...]  #: around it, the outermost first
+    body: tuple[str, ...] = ()  #: of what a loop carries, that loop too
+
+    @property
+    def operands(self) -> list[FlowStep]:
+        """Steps among what it reads, parameters and constants left out."""
+        return [source for source in self.reads if isinstance(source, FlowStep)]
+
+
+#: A step, the number of a parameter of the program, or None for constants and the like.
+Source: TypeAlias = "FlowStep | int | None"
+_Value: TypeAlias = "Source | tuple[_Value, ...]"
+
+
+def behind(source: Source) -> Source:
+    """What a value was before it was converted, laid out anew, cut and joined, or carried unchanged."""
+    while isinstance(source, FlowStep):
+        unchanged = source.opcode == CARRIED and len(source.reads) == 1 and source.body
+        if not unchanged and source.opcode not in SAME_VALUES and not _is_joined(source):
+            break
+        source = source.operands[0].reads[0] if source.opcode == "custom-call" else source.reads[0]
+    return source
+
+
+def _is_joined(step: FlowStep) -> bool:
+    """Whether a compiler's call joins slices, which it made to move them, to what they are slices of."""
+    if step.opcode != "custom-call" or any(each.opcode != "slice" for each in step.operands):
+        return False
+    wholes = {each.reads[0]: each.instruction.operands[0].shape.size for each in step.operands}
+    return (
+        len(step.operands) == len(step.reads)
+        and list(wholes.values()) == [step.shape.size] == [sum(each.shape.size for each in step.operands)]
+    )  # fmt: skip
+
+
+@dataclass(slots=True, eq=False)
+class Flow:
+    """Steps, each after what it reads but for what comes round a loop, and what the program gives."""
+
+    steps: Sequence[FlowStep]
+    root: Sequence[Source]
+    given: Mapping[Instruction, Instruction]  #: parameter of a fusion -> what the fusion is given for it
+
+    def after(self, marks: Mapping[Source, int], *, again: bool = True) -> dict[Source, int]:
+        """Marks, as bits, on everything that depends on the marked steps and parameters, and on themselves.
+
+        With `again`, a value that a loop carries depends on the result of its body, else on the first run alone.
+        """
+        found: dict[Source, int] = dict(marks)
+        changed = True
+        while changed:
+            changed = False
+            for step in self.steps:
+                old = own = found.get(step, 0)
+                for source in step.reads:
+                    own |= found.get(source, 0)
+                if own != old:
+                    found[step] = own
+                    changed = again
+        return found
+
+
+def flow(module: Module, graph: HloGraph) -> Flow:
+    """Steps of a module's entry and of all that it runs, each a part of one of its kernels."""
+    total, _ = runs_of(module)
+    places = {kernel.name: place for place, kernel in enumerate(graph.kernels)}
+    walk = _Walk(places, share=total > unfolded_limit(module))
+    parameters = [shaped(each.shape, repeat(number)) for number, each in enumerate(module.entry.parameters)]
+    root = walk.run(module.entry, parameters, _Around())
+    given = {
+        parameter: operand
+        for each in module.instructions if each.opcode == "fusion"
+        for parameter, operand in zip(each.called[0].parameters, each.operands, strict=True)
+    }  # fmt: skip
+    return Flow(walk.steps, list(arrays_of(root)), given)
+
+
+@dataclass(frozen=True, slots=True)
+class _Around:
+    """Calls, loops and the kernel that stand around instructions."""
+
+    path: str = ""  #: names of calls, the outermost first
+    kernel: int | None = None  #: a fusion that is a kernel, by its place
+    loops: tuple[str, ...] = ()  #: the outermost first
+
+
+@dataclass(slots=True)
+class _Walk:
+    """Goes through computations as the graph does, and through fusions too."""
+
+    places: Mapping[str, int]  #: name of a kernel -> its place
+    share: bool  #: whether what runs often is gone through once
+    steps: list[FlowStep] = field(default_factory=list)
+    shared: dict[Computation, _Value] = field(default_factory=dict)
+
+    def run(self, computation: Computation, arguments: Sequence[_Value], around: _Around) -> _Value:
+        """Add the steps of a computation; what its root gives."""
+        if computation in self.shared:
+            return self.shared[computation]
+        values: dict[Instruction, _Value] = {}
+        for each in computation.instructions:
+            operands = [values[operand] for operand in each.operands]
+            if each.opcode == "parameter":
+                values[each] = arguments[int(each.argument)]
+            else:
+                values[each] = self._value(each, operands, around)
+        if self.share and around.kernel is None:
+            self.shared[computation] = values[computation.root]
+        return values[computation.root]
+
+    def _value(self, each: Instruction, operands: Sequence[_Value], around: _Around) -> _Value:
+        """Value that an instruction gives, with steps for the arrays that it makes."""
+        opcode, part = parts(each.opcode)
+        if opcode in _NOTHING:
+            return cast(_Value, shaped(each.shape, repeat(None)))
+        if opcode == "tuple":
+            return tuple(operands)
+        if opcode == "get-tuple-element":
+            whole = operands[0]
+            return whole[int(each.attributes["index"])] if isinstance(whole, tuple) else whole
+        if part in ("update", "done"):
+            whole = operands[0]
+            return (whole[0], whole[-1]) if opcode == "recv" and isinstance(whole, tuple) else whole
+        if opcode in _WHOLE and each.shape.is_tuple:
+            return operands[0]
+        place = self.places.get(around.path + each.name) if around.kernel is None else around.kernel
+        inside = replace(around, path=f"{around.path}{each.name}/")
+        if opcode == "fusion":
+            return self.run(each.called[0], operands, replace(inside, kernel=place))
+        if opcode in ("call", "async"):
+            return self.run(each.called[0], operands, inside)
+        if opcode == "while":
+            return self._loop(each, operands[0], inside)
+        if opcode == "conditional":
+            return self._choice(each, operands, inside)
+        return self._made(each, opcode, operands, place, around.loops)
+
+    def _made(
+        self, each: Instruction, opcode: str, operands: Sequence[_Value], place: int | None, loops: tuple[str, ...]
+    ) -> _Value:
+        """A step for each array that an instruction gives."""
+        reads, shape = list(arrays_of(tuple(operands))), output_shape(each)
+        outputs = list(shape.leaves())
+        apart = opcode in _ONE_BY_ONE and len(outputs) == len(reads)
+        made = [
+            FlowStep(place, opcode, leaf, each, output, (reads[output],) if apart else tuple(reads), loops)
+            for output, leaf in enumerate(outputs)
+        ]
+        self.steps += made
+        return cast(_Value, shaped(shape, iter(made)))
+
+    def _loop(self, each: Instruction, first: _Value, inside: _Around) -> _Value:
+        """A loop: each array that it carries is what it was at first, or what the body makes of it."""
+        condition, body = each.called
+        carried = [
+            FlowStep(None, CARRIED, shape, each, output, (source,), inside.loops)
+            for output, (shape, source) in enumerate(zip(each.shape.leaves(), arrays_of(first), strict=True))
+        ]
+        self.steps += carried
+        state = shaped(each.shape, iter(carried))
+        inside = replace(inside, loops=(*inside.loops, inside.path))
+        self.run(condition, [state], inside)
+        last = self.run(body, [state], inside)
+        made = list(arrays_of(last))
+        changed = [behind(source) is not step for step, source in zip(carried, made, strict=True)]
+        for step, source, is_new in zip(carried, made, changed, strict=True):
+            step.body = inside.loops
+            if is_new:
+                step.reads = (*step.reads, source)
+        for step in carried:  # what each run fetches anew from what none changes
+            same = {behind(source) for source in step.reads}
+            step.reads = step.reads[:1] if len(same) == 1 and None not in same else step.reads
+        return last
+
+    def _choice(self, each: Instruction, operands: Sequence[_Value], inside: _Around) -> _Value:
+        """A choice: each array is what one of the branches gives."""
+        by = tuple(arrays_of(operands[0]))
+        given = [
+            list(arrays_of(self.run(branch, [operand], inside)))
+            for branch, operand in zip(each.called, operands[1:], strict=True)
+        ]
+        chosen = [
+            FlowStep(None, CHOSEN, shape, each, output, (*by, *sources), inside.loops)
+            for output, (shape, *sources) in enumerate(zip(each.shape.leaves(), *given, strict=True))
+        ]
+        self.steps += chosen
+        return cast(_Value, shaped(each.shape, iter(chosen)))

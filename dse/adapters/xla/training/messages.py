@@ -1,0 +1,418 @@
+"""Messages between devices: what each kernel sends, in which groups, and what for."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Final, Literal, get_args
+
+from dse.adapters.xla.text.device_groups import GroupPlacement, Groups, connected, groups_of, pieces, placement
+from dse.adapters.xla.text.module import Instruction
+from dse.adapters.xla.text.opcodes import COLLECTIVES, parts
+from dse.adapters.xla.training.data_flow import Flow, FlowStep, Source
+from dse.adapters.xla.training.operations import collected, elementwise, hands_on, multiplies, picks
+from dse.adapters.xla.training.provenance import DEVICE, INPUT, Provenance
+from dse.adapters.xla.work.kernel_graph import HloGraph, output_shape
+
+Purpose = Literal[
+    "data parallel", "fully sharded", "tensor parallel", "sequence parallel", "context parallel",
+    "expert parallel", "pipeline parallel", "input", "scalars", "unknown",
+]  # fmt: skip
+PURPOSES: Final[tuple[Purpose, ...]] = get_args(Purpose)
+
+#: Messages that pass what they are given to a neighbour.
+_SENDING: Final = ("collective-permute", "send")
+_EXCHANGING: Final = ("all-to-all", "ragged-all-to-all")
+#: What an axis of the mesh is for -> what its messages may be for; the first where what flows tells another.
+_KINDS: Final[Mapping[str, tuple[Purpose, ...]]] = {
+    "sharded data": ("fully sharded", "data parallel", "context parallel"),
+    "sharded data by rows": ("fully sharded", "data parallel"),
+    "data": ("data parallel", "fully sharded", "context parallel"),
+    "data by rows": ("data parallel", "fully sharded"),
+    "expert": ("expert parallel", "data parallel", "fully sharded"),
+    "pipeline": ("pipeline parallel",),
+    "tensor": ("tensor parallel", "sequence parallel"),
+}
+Axis = frozenset[frozenset[int]]
+
+
+@dataclass(eq=False)
+class Purposes:
+    """Purposes of the messages of a program."""
+
+    provenance: Provenance
+    groups: Mapping[FlowStep, Groups]  #: message -> groups of devices
+    counts: Mapping[FlowStep, int]  #: message -> how often it runs [-]
+
+    @cached_property
+    def found(self) -> Mapping[FlowStep, Purpose]:
+        """Array of a message -> what it is for.
+
+        What flows is not all: an axis of the mesh is for one kind of parallelism, whatever a compiler moves
+        along it: rows of which it has other pieces, or integers that tell where they lie.
+        """
+        found = {message: self._by_flow(message) for message in self.groups}
+        if not self.provenance.weights:
+            return found
+        axes = self._axes
+        votes: dict[Axis, Counter[Purpose]] = {}
+        for message, purpose in found.items():
+            votes.setdefault(axes[message], Counter())[purpose] += self.counts[message] * message.shape.bytes
+        own = {axis: self._kind(axis, votes[axis]) for axis in votes}
+        for message, purpose in found.items():
+            kinds = [own[axis] for axis in own if _is_finer(axis, axes[message])] or [own[axes[message]]]
+            if purpose not in ("input", "scalars") and not any(purpose in _KINDS[each] for each in kinds):
+                is_sum = purpose == "data parallel" and kinds[0] == "tensor"
+                found[message] = "sequence parallel" if is_sum else _KINDS[kinds[0]][0]
+        return found
+
+    @cached_property
+    def _axes(self) -> Mapping[FlowStep, Axis]:
+        """Message -> groups of all devices of which it connects some, in a part of a ring perhaps."""
+        joined = {
+            message: frozenset(group for group in connected(groups) if len(group) > 1)
+            for message, groups in self.groups.items()
+        }
+        devices = frozenset(device for axis in joined.values() for group in axis for device in group)
+        even = [axis for axis in set(joined.values()) if len(set(map(len, axis))) == 1]
+        whole = sorted(
+            (axis for axis in even if frozenset().union(*axis) == devices), key=lambda axis: max(map(len, axis))
+        )
+        return {
+            message: next((each for each in whole if axis == each or _is_finer(axis, each)), axis)
+            for message, axis in joined.items()
+        }
+
+    def _kind(self, axis: Axis, votes: Counter[Purpose]) -> str:
+        """What an axis of the mesh is for.
+
+        Devices that sum the gradients of all matrices have other data, but for those that are given the same
+        sequences and cut them. Of those that hold parts of matrices, stages of a pipeline pass activations
+        on, experts have data of their own too, and other devices the same data.
+        """
+        groups = tuple(tuple(sorted(group)) for group in axis)
+        matrices = [bits for bits in self.provenance.multiplied_by if bits]
+        own = [bits for bits in matrices if self._has_parts(bits, groups)]
+        if not own:
+            if votes["fully sharded"] and max(map(len, groups), default=1) in self._sliced:
+                return "tensor"
+            kind = "sharded data" if votes["fully sharded"] else "data"
+            words = [each for each in self.inputs if _is_words(each)]
+            return kind if not words or self._cut(words, groups, slice(-1, None)) else f"{kind} by rows"
+        several = self._has_several(groups)
+        passed = votes["pipeline parallel"] > votes["tensor parallel"] + votes["sequence parallel"]
+        if several and passed:
+            return "pipeline"
+        if not self._cut(self.inputs, groups, slice(None)) if self.inputs else 2 * len(own) > len(matrices):
+            return "tensor"
+        return "expert" if several and self._routes else "sharded data by rows"
+
+    @cached_property
+    def _routes(self) -> bool:
+        """Whether the program picks the largest of scores of its inputs and weights, as a router does."""
+        marks = map(self.provenance.depends_on.get, filter(picks, self.provenance.flow.steps))
+        return any(own & INPUT and own & self.provenance.any_weight for own in marks if own)
+
+    @cached_property
+    def _sliced(self) -> set[int]:
+        """Into how many pieces devices cut sequences that all of them are given. [-]"""
+        words = filter(_is_words, self.provenance.state.inputs)
+        slices = ((each, own_slices(self.provenance, int(each.argument))) for each in words)
+        pairs = ((each, own) for each, found in slices for own in found if own.shape.dims)
+        return {-(-each.shape.dims[-1] // own.shape.dims[-1]) for each, own in pairs if own.shape.size}
+
+    @cached_property
+    def inputs(self) -> list[Instruction]:
+        """Inputs of which the text tells what each device has."""
+        return [each for each in self.provenance.state.inputs if "sharding" in each.attributes]
+
+    @staticmethod
+    def _cut(inputs: Iterable[Instruction], groups: Groups, dims: slice) -> bool:
+        """Whether devices of a group have different pieces of some parameter along some dimensions."""
+        first = groups[0] if groups else ()
+        told = [pieces(each.attributes.get("sharding", "")) for each in inputs]
+        return any(len({own[each][dims] for each in first if each in own}) > 1 for own in told)
+
+    def _has_several(self, groups: Groups) -> bool:
+        """Whether devices of a group hold parts of arrays of matrices, cut between these if that is told."""
+        places, weights = self.provenance.weights, self.provenance.state.weights
+        several = [each for each in weights if len(each.shape.dims) > 2]
+        own = (each for each in several if self._has_parts(1 << places[int(each.argument)], groups))
+        told = any("sharding" in each.attributes for each in weights)
+        return any(not told or self._cut([each], groups, slice(-2)) for each in own)
+
+    def _by_flow(self, message: FlowStep) -> Purpose:
+        """What one array of a message is for."""
+        provenance = self.provenance
+        if message.shape.size <= 1 or all(map(collected, message.reads)):
+            return "scalars"
+        if not provenance.weights:
+            return "unknown"
+        updates = message in provenance.leading or bool(provenance.after_kept.get(message, 0))
+        if updates and message not in provenance.multiplied:
+            scattered = any(True for _ in own_slices(provenance, message))
+            return "data parallel" if message.opcode == "all-reduce" and not scattered else "fully sharded"
+        if provenance.weights_in(message):
+            return "fully sharded"
+        marks = provenance.depends_on.get(message, 0)
+        if not marks & INPUT:
+            return "unknown"
+        return self._of_activations(message) if marks & provenance.any_weight else "input"
+
+    def _of_activations(self, message: FlowStep) -> Purpose:
+        """What activations, or their gradients, are passed on for."""
+        near: list[FlowStep] = []  # products, lookups of rows and sums into rows
+        for later in (True, False):
+            near += dict.fromkeys(self.provenance.multiplying(message, later=later))
+        groups = self.groups[message]
+        weights = [self.provenance.weights_of(each) for each in near]
+        pairs = zip(near, weights, strict=True)
+        split = [each for each, bits in pairs if bits and self._has_parts(bits, groups)]
+        if any(map(multiplies, split)):
+            if moved := self._of_tokens_moved(message):
+                return moved
+            return "sequence parallel" if self._splits_tokens(message) else "tensor parallel"
+        if split:  # by rows of a table
+            multiplied = filter(None, self.provenance.multiplied_by)
+            shares = all(self._has_parts(bits, groups) for bits in multiplied)
+            return "tensor parallel" if shares else "fully sharded"
+        if any(bits is None and self._attends(each) for each, bits in zip(near, weights, strict=True)):
+            return "context parallel"
+        return "data parallel" if near and None not in weights and message.opcode == "all-reduce" else "unknown"
+
+    def _attends(self, product: FlowStep) -> bool:
+        """Whether a product is one of attention: its scores, what they weigh, or next to these."""
+        near = (each for later in (True, False) for each in self.provenance.multiplying(product, later=later))
+        return self._weighs(product) or any(map(self._weighs, near))
+
+    def _weighs(self, product: FlowStep) -> bool:
+        """Whether a product of activations stands next to another, with an exponential between."""
+        if product not in self._weighing:
+            provenance = self.provenance
+            self._weighing[product] = provenance.weights_of(product) is None and any(
+                provenance.weights_of(each) is None
+                for later in (True, False)
+                for each in provenance.multiplying(product, later=later, softened=True)
+            )
+        return self._weighing[product]
+
+    @cached_property
+    def _weighing(self) -> dict[FlowStep, bool]:
+        """Products that `_weighs` has looked at."""
+        return {}
+
+    def _of_tokens_moved(self, message: FlowStep) -> Purpose | None:
+        """What tokens move for between devices with weights of their own; None of what gathers or sums."""
+        if message.opcode in _EXCHANGING and self._routes:
+            return "expert parallel"
+        if message.opcode in _SENDING:
+            return "tensor parallel" if self._goes_round(message) else "pipeline parallel"
+        return None
+
+    def _goes_round(self, message: FlowStep) -> bool:
+        """Whether what a device passes on is what it was passed, or a sum of products with parts of it."""
+        return any(
+            reader is message or (reader.opcode == message.opcode and self.groups.get(reader) == self.groups[message])
+            for reader in self.provenance.later_readers(message)
+        )
+
+    def _has_parts(self, weights: int, groups: Groups) -> bool:
+        """Whether devices of a group hold different parts of some weight: they never sum its gradient."""
+        group = next((group for group in groups if len(group) > 1), ())
+        if not group:
+            return False
+        return any(
+            weights >> place & 1 and not any({*group} <= each for each in self._summed[place])
+            for place in self.provenance.weights.values()
+        )
+
+    @cached_property
+    def _summed(self) -> list[list[frozenset[int]]]:
+        """For each weight the sets of devices that sum its gradient, in one message or more."""
+        groups: list[list[tuple[int, ...]]] = [[] for _ in self.provenance.weights]
+        for message, own in self.groups.items():
+            leads = self._leads(message)
+            if message.opcode in ("all-reduce", "reduce-scatter") or self._is_added(message):
+                for place, listed in enumerate(groups):
+                    if leads >> place & 1:
+                        listed.extend(own)
+        return [connected(listed) for listed in groups]
+
+    def _leads(self, message: FlowStep) -> int:
+        """Bits of the weights whose gradients a message moves: before what is kept comes in."""
+        return 0 if self.provenance.after_kept.get(message, 0) else self.provenance.leading.get(message, 0)
+
+    def _is_added(self, message: FlowStep) -> bool:
+        """Whether a device adds what it is passed to what it has, as in a sum by steps."""
+        later = self.provenance.later_readers(message)
+        return message.opcode in _SENDING and any(reader.opcode == "add" for reader in later)
+
+    def _splits_tokens(self, message: FlowStep) -> bool:
+        """Whether a message gathers or scatters along another dimension than the features, the last."""
+        if message.opcode == "all-reduce":
+            dims = message.shape.dims
+            slices = [each.shape.dims for each in own_slices(self.provenance, message)]
+            return any(len(each) == len(dims) and each[-1] == dims[-1] for each in slices)
+        written = message.instruction.attributes.get("dimensions", "")
+        return written.strip("{}") != str(len(message.shape.dims) - 1)
+
+
+def _is_words(each: Instruction) -> bool:
+    """Whether an input is of whole numbers in rows."""
+    return each.shape.dtype[0] in "su" and len(each.shape.dims) > 1
+
+
+def _is_finer(axis: Axis, other: Axis) -> bool:
+    """Whether each group of an axis lies in one of another, and is smaller."""
+    return axis != other and all(any(group <= whole for whole in other) for group in axis)
+
+
+def own_slices(provenance: Provenance, message: Source) -> Iterator[FlowStep]:
+    """Slices of a message that are taken where the device's own number says."""
+
+    def is_own(reader: FlowStep) -> bool:
+        places = reader.reads[1:] if reader.opcode == "dynamic-slice" else ()
+        return any(provenance.made_of.get(source, 0) & DEVICE for source in places)
+
+    def passes(reader: FlowStep) -> bool:
+        return not is_own(reader) and (elementwise(reader) or hands_on(reader))
+
+    return filter(is_own, provenance.later_readers(message, passes))
+
+
+@dataclass(frozen=True, slots=True)
+class Collective:
+    """A message of a kernel, on each device of each group."""
+
+    name: str  #: "all-reduce"
+    groups: Groups
+    operands: int
+    payload_bytes: int  #: all operands on one device [B]
+    result_bytes: int  #: [B]
+    reducer: str  #: what it reduces by; empty where it does not
+    payloads: tuple[tuple[Purpose, int], ...]  #: what it is for, with the bytes of its operands that are [B]
+
+    @property
+    def purpose(self) -> Purpose:
+        """What most of it is for."""
+        return max(self.payloads, key=lambda each: each[1])[0]
+
+    @property
+    def placement(self) -> GroupPlacement:
+        """Number, size and stride of its groups."""
+        return placement(self.groups)
+
+    @property
+    def ring_bytes(self) -> float:
+        """What one device sends, where devices form a ring. [B]"""
+        size = self.placement.size
+        if self.name == "all-reduce":
+            return 2 * (size - 1) / size * self.payload_bytes
+        if self.name in ("all-gather", "reduce-scatter", "all-to-all"):
+            return (size - 1) / size * max(self.payload_bytes, self.result_bytes)
+        return float(self.payload_bytes)
+
+
+def collectives(graph: HloGraph, flow: Flow, provenance: Provenance, devices: int) -> dict[int, Collective]:
+    """Kernel -> its message, those inside fusions too.
+
+    A compiler that hides a message behind other work writes it into each kernel that it runs beside, under
+    one channel: the first of them has it. An all-reduce of which the same kernel cuts out each device's own
+    slice is a reduce-scatter.
+    """
+    sent: dict[int, dict[Instruction, list[FlowStep]]] = {}
+    begun = set[tuple[object, ...]]()
+    for step in flow.steps:
+        if step.opcode not in COLLECTIVES or step.kernel is None:
+            continue
+        fused = graph.kernels[step.kernel].instruction is not step.instruction
+        channel = step.loops, step.instruction.attributes.get("channel_id", step.instruction.name)
+        if step.output == 0 and not (fused and channel in begun):
+            sent.setdefault(step.kernel, {})[step.instruction] = []
+        begun.add(channel)
+        if step.instruction in sent.get(step.kernel, {}):
+            sent[step.kernel][step.instruction].append(step)
+    groups = {step: groups_of(step.instruction, devices) for step in flow.steps if step.opcode in COLLECTIVES}
+    counts = {step: 1 if step.kernel is None else graph.kernels[step.kernel].count for step in groups}
+    purposes = Purposes(provenance, groups, counts).found
+    found = {}
+    for kernel, instructions in sent.items():
+        each = max(instructions, key=lambda each: each.operand_bytes)
+        found[kernel] = _collective(each, instructions[each], groups, purposes, provenance)
+    return found
+
+
+def _collective(
+    instruction: Instruction,
+    steps: Sequence[FlowStep],
+    groups: Mapping[FlowStep, Groups],
+    purposes: Mapping[FlowStep, Purpose],
+    provenance: Provenance,
+) -> Collective:
+    """Message of a kernel from its arrays, by groups and purposes."""
+    apart = len(steps) == len(instruction.operands)
+    payloads: dict[Purpose, int] = {}
+    for step in steps:
+        array = instruction.operands[step.output].shape if apart else step.shape
+        payloads[purposes[step]] = payloads.get(purposes[step], 0) + array.bytes
+    name, result = parts(instruction.opcode)[0], output_shape(instruction).bytes
+    slices = [[each for each in own_slices(provenance, step) if each.kernel == step.kernel] for step in steps]
+    if name == "all-reduce" and all(slices):
+        name, result = "reduce-scatter", sum(each.shape.bytes for own in slices for each in own[:1])
+    return Collective(
+        name=name,
+        groups=groups[steps[0]],
+        operands=len(instruction.operands),
+        payload_bytes=instruction.operand_bytes,
+        result_bytes=result,
+        reducer=instruction.called[0].root.opcode if instruction.called else "",
+        payloads=tuple(payloads.items()),
+    )
+
+
+_SUMMING: Final = ("all-reduce", "reduce-scatter")
+#: Axis of a mesh -> what messages along it are for.
+_AXES: Final[Mapping[str, tuple[Purpose, ...]]] = {
+    "tp": ("tensor parallel", "sequence parallel"),
+    "cp": ("context parallel",),
+    "ep": ("expert parallel",),
+    "pp": ("pipeline parallel",),
+}
+
+
+def mesh_axes(messages: Mapping[int, Collective], devices: int) -> dict[str, int]:
+    """Sizes of the axes of the mesh of devices, as far as messages show them. [-]
+
+    Gradients are summed over replicas, and where sequences are cut over the pieces too. Where none are, the
+    devices that the other axes leave tell of replicas only if there are none.
+    """
+    found: dict[str, int] = {}
+    for axis, purposes in _AXES.items():
+        sizes = _sizes([each for each in messages.values() if each.purpose in purposes])
+        if sizes:
+            found[axis] = max(sizes, key=lambda size: sizes[size])
+    summing = [
+        each
+        for each in messages.values()
+        if each.purpose in ("data parallel", "fully sharded") and each.name in _SUMMING
+    ]
+    joined = connected(group for each in summing for group in each.groups)
+    shared = max(map(len, joined), default=1)
+    taken = found.get("tp", 1) * found.get("pp", 1) * found.get("cp", 1)
+    if shared > 1 and not shared % found.get("cp", 1):
+        found["dp"] = min(shared // found.get("cp", 1), devices // taken)
+    elif taken == devices:
+        found["dp"] = 1
+    return found
+
+
+def _sizes(messages: Sequence[Collective]) -> dict[int, int]:
+    """Devices that messages connect -> bytes of such messages."""
+    sizes: dict[int, int] = {}
+    for each in messages:
+        size = max(map(len, connected(each.groups)), default=1)
+        if size > 1:
+            sizes[size] = sizes.get(size, 0) + each.payload_bytes
+    return sizes

@@ -1,0 +1,378 @@
+"""What a step keeps and what arrays are made of: inputs, weights, gradients on their way to an update.
+
+A parameter of the program is state where the program gives a new value for it: an array that takes its
+memory, or of its shape and made of it by sums and scales. Of the state, weights are the arrays that matrix
+products depend on, but for caches, of which some places are filled anew, for what only feeds updates, and in
+programs that by their names train nothing; what else decides the new value of one weight alone belongs to
+that weight.
+
+Between a gradient and the new value of its weight, elements are scaled, summed and moved, each where it is.
+Before it stands what sums over the batch: a product, a reduction, a scatter. Going back from the new
+value as far as these finds the gradients, whatever the program calls them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, reduce
+from math import prod
+from typing import Final
+
+from dse.adapters.xla.buffers.liveness import aliased_outputs
+from dse.adapters.xla.text.module import Instruction, Module, names_gradients
+from dse.adapters.xla.text.values import reached
+from dse.adapters.xla.training.data_flow import CARRIED, Flow, FlowStep, Source, behind
+from dse.adapters.xla.training.operations import LINEAR, MOVING, added_to, elementwise, hands_on, multiplies, summed
+
+_TILES: Final = re.compile(r"devices=\[(\d+(?:,\d+)*)\]")
+_SOFTENING: Final = ("exponential", "exponential-minus-one", "logistic", "tanh")
+_WEIGHTS: Final = re.compile(r"b?f\d")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TrainingState:
+    """Parameters of a program by what they hold."""
+
+    weights: tuple[Instruction, ...]
+    companions: Mapping[int, tuple[Instruction, ...]]  #: number of a weight -> what is kept for it alone
+    counters: tuple[Instruction, ...]  #: scalars among the state
+    others: tuple[Instruction, ...]  #: all other state: statistics, averages, what several weights share
+    inputs: tuple[Instruction, ...]  #: what the step gives no new value for
+    updates: Mapping[int, Source]  #: number of a parameter -> what makes its new value
+
+    @property
+    def moments(self) -> tuple[tuple[Instruction, ...], ...]:
+        """Copies of the weights' shapes that are kept for each of them; none where their number differs."""
+        rows = [self.companions[int(each.argument)] for each in self.weights]
+        same = all(kept_per_element(kept, each) for each, row in zip(self.weights, rows, strict=True) for kept in row)
+        return tuple(zip(*rows, strict=True)) if same and len({len(row) for row in rows}) == 1 else ()
+
+    @property
+    def kept(self) -> list[Instruction]:
+        """State but the weights: counters, moments, statistics."""
+        own = [each for row in self.companions.values() for each in row]
+        return [*self.counters, *own, *self.others]
+
+    @property
+    def is_adam(self) -> bool:
+        """Whether each weight has two moments."""
+        return len(self.moments) == 2
+
+
+def training_state(module: Module, flow: Flow) -> TrainingState:
+    """What the parameters of a module's entry hold."""
+    parameters = module.entry.parameters
+    updates = _updates(module, flow)
+    arrays = [each for number, each in enumerate(parameters) if number in updates and each.shape.dims]
+    summed_up = [
+        each for each in arrays if _WEIGHTS.match(each.shape.dtype) and not _is_filled(int(each.argument), updates)
+    ]
+    bits = {int(each.argument): 1 << bit for bit, each in enumerate(arrays)}
+    marks: dict[Source, int] = dict(bits.items())
+    after = flow.after(marks, again=False)
+    decided = {number: after.get(updates[number], 0) for number in bits}
+    used = reduce(int.__or__, (after.get(step, 0) for step in flow.steps if multiplies(step)), 0)
+    multiplied = [each for each in summed_up if used & bits[int(each.argument)]]
+    weights = _trained(multiplied, bits, decided)
+    rest = [each for each in arrays if each not in weights]
+    companions = _companions(weights, rest, bits, decided)
+    own = {each for row in companions.values() for each in row}
+    return TrainingState(
+        weights=tuple(weights),
+        companions=companions,
+        counters=tuple(each for number, each in enumerate(parameters) if number in updates and not each.shape.dims),
+        others=tuple(each for each in rest if each not in own),
+        inputs=tuple(each for number, each in enumerate(parameters) if number not in updates),
+        updates=updates,
+    )
+
+
+def _updates(module: Module, flow: Flow) -> dict[int, Source]:
+    """Parameter -> its new value.
+
+    An array takes the memory of any parameter of its shape, which need not be what it is made of: where it is
+    made of others alone, those count. Where nothing takes the memory of another, sums alone do not tell an
+    update from a layer that adds to what it reads: then the program has to name its gradients.
+    """
+    memory = aliased_outputs(module)
+    made_of = [_terms(module, source) for source in flow.root]
+    found = {
+        number: flow.root[place] for place, number in memory.items() if number in made_of[place] or not made_of[place]
+    }
+    given = {place for place, number in memory.items() if number in found}
+    named = names_gradients(module)
+    waiting = [place for place, _ in enumerate(made_of) if place not in given and (named or place in memory)]
+    while waiting:  # those that are made of one parameter first
+        place = min(waiting, key=lambda each: len(made_of[each] - found.keys()) or len(found) + 1)
+        waiting.remove(place)
+        free = made_of[place] - found.keys() or {memory.get(place, -1)} - found.keys() - {-1}
+        if free:
+            found[min(free)] = flow.root[place]
+    return dict(sorted(found.items()))
+
+
+def _terms(module: Module, new: Source) -> set[int]:
+    """Parameters of an array's shape that are terms of it."""
+    if not isinstance(new, FlowStep):
+        return set() if new is None else {new}
+    parameters = module.entry.parameters
+    whole: Source = new
+    terms = reached([whole], lambda each: summed(each) if isinstance(each, FlowStep) else ())
+    found = (each for each in terms if isinstance(each, int))
+    return {number for number in found if str(parameters[number].shape) == str(new.shape)}
+
+
+def _is_filled(number: int, updates: Mapping[int, Source]) -> bool:
+    """Whether a new value is the old one with other elements in places, as of a cache, and no sum with it."""
+    new = updates[number]
+    if not isinstance(behind(new), FlowStep):
+        return False
+    moving = MOVING | {"maximum"}  # of what compilers pad to join it
+    moved = _reached([new], moving)
+    sums = [each for each in moved if isinstance(each, FlowStep) and each.opcode not in moving]
+    return number in moved and number not in _reached(sums, LINEAR)
+
+
+def _reached(sources: Iterable[Source], opcodes: frozenset[str]) -> set[Source]:
+    """Sources, and what they are made of as far back as instructions of some kinds go."""
+
+    def before(source: Source) -> Sequence[Source]:
+        if not isinstance(source, FlowStep) or source.opcode not in opcodes:
+            return ()
+        return source.reads if source.opcode in (CARRIED, "maximum") else summed(source)
+
+    return set(reached(sources, before))
+
+
+def _trained(
+    multiplied: Sequence[Instruction], bits: Mapping[int, int], decided: Mapping[int, int]
+) -> list[Instruction]:
+    """Parameters that matrix products depend on, but for those that only feed the updates of others.
+
+    What is trained decides, by its gradients, at least what any other array does whose new value it decides.
+    What is kept for it decides less: a momentum that products make orthogonal, its own weight alone.
+    """
+    decides = {number: sum(bits[other] for other, own in decided.items() if own & bit) for number, bit in bits.items()}
+
+    def only_feeds(number: int) -> bool:
+        fed = decides[number] & ~bits[number]
+        more = (decides[int(each.argument)] & ~bits[number] for each in multiplied
+                if fed & bits[int(each.argument)])  # fmt: skip
+        return any(fed | other == other != fed for other in more)
+
+    return [each for each in multiplied if not only_feeds(int(each.argument))]
+
+
+def _companions(
+    weights: Sequence[Instruction], rest: Sequence[Instruction], bits: Mapping[int, int], decided: Mapping[int, int]
+) -> dict[int, tuple[Instruction, ...]]:
+    """Weight -> the arrays that its new value depends on, and that of no other weight does."""
+    numbers = [int(each.argument) for each in weights]
+    alone = [each for each in rest if sum(bool(decided[own] & bits[int(each.argument)]) for own in numbers) == 1]
+    return {number: tuple(each for each in alone if decided[number] & bits[int(each.argument)]) for number in numbers}
+
+
+def kept_per_element(kept: Instruction, weight: Instruction) -> bool:
+    """Whether an array is kept for every element of a weight, on this device or on all."""
+    own = kept.shape.dims == weight.shape.dims
+    return own or prod(global_dims(kept)) == prod(global_dims(weight))
+
+
+def global_dims(parameter: Instruction) -> tuple[int, ...]:
+    """Dimensions of the array of which a parameter is one device's piece, by its sharding. [elements]"""
+    tiles = _TILES.search(parameter.attributes.get("sharding", ""))
+    dims = parameter.shape.dims
+    if tiles is None:
+        return dims
+    cut = [int(tile) for tile in tiles[1].split(",")]
+    return tuple(dim * tile for dim, tile in zip(dims, cut, strict=False))
+
+
+def numbers(parameters: Iterable[Instruction]) -> str:
+    """Parameter numbers as a range, where they are one.
+
+    Parameters are in the order of their numbers, as `TrainingState` has them.
+    """
+    listed = [int(each.argument) for each in parameters]
+    if len(listed) > 1 and listed == list(range(listed[0], listed[-1] + 1)):
+        return f"{listed[0]}..{listed[-1]}"
+    return ",".join(map(str, listed))
+
+
+#: Marks: of what is given anew for each step, of where a device stands among all, and of what is kept besides
+#: weights. Those of weights follow, one bit each.
+INPUT, DEVICE, KEPT = 1, 2, 4
+_FIRST_WEIGHT: Final = 3
+
+
+class Provenance:
+    """What each step of a program depends on, and which steps lead from gradients to updates."""
+
+    def __init__(self, flow: Flow, state: TrainingState) -> None:
+        self.flow = flow
+        self.state = state
+        self.weights = {int(each.argument): place for place, each in enumerate(state.weights)}
+        self.any_weight = ((1 << len(self.weights)) - 1) << _FIRST_WEIGHT
+
+    @cached_property
+    def made_of(self) -> Mapping[Source, int]:
+        """Marks of all that each step depends on, the first time round each loop."""
+        return self.flow.after(self._marks, again=False)
+
+    @cached_property
+    def _marks(self) -> dict[Source, int]:
+        marks: dict[Source, int] = {int(each.argument): INPUT for each in self.state.inputs}
+        marks |= {int(each.argument): KEPT for each in self.state.kept}
+        marks |= {number: 1 << (_FIRST_WEIGHT + place) for number, place in self.weights.items()}
+        return marks | {step: DEVICE for step in self.flow.steps if step.opcode in ("partition-id", "replica-id")}
+
+    @cached_property
+    def depends_on(self) -> Mapping[Source, int]:
+        """Marks of all that each step depends on, in whatever run of its loops."""
+        return self.flow.after(self._marks)
+
+    def weights_in(self, source: Source) -> int:
+        """Bits of the weights that an array is made of, if no input and nothing else that is kept is."""
+        marks = self.made_of.get(source, 0)
+        return 0 if marks & (INPUT | KEPT) else marks >> _FIRST_WEIGHT
+
+    def decided_by_kept(self, source: Source) -> bool:
+        """Whether something depends on what is kept and on no input: a count of steps, say."""
+        return self.made_of.get(source, 0) & (INPUT | KEPT) == KEPT
+
+    @cached_property
+    def multiplied_by(self) -> frozenset[int]:
+        """Bits of the weights in each operand of each matrix product."""
+        products = [step for step in self.flow.steps if multiplies(step)]
+        return frozenset(self.weights_in(source) for step in products for source in step.reads)
+
+    @cached_property
+    def readers(self) -> Mapping[Source, Sequence[FlowStep]]:
+        """Steps that read a source."""
+        found: dict[Source, list[FlowStep]] = {}
+        for step in self.flow.steps:
+            for source in dict.fromkeys(step.reads):
+                found.setdefault(source, []).append(step)
+        return found
+
+    @cached_property
+    def led(self) -> Sequence[set[FlowStep]]:
+        """For each weight the steps between its gradients and its update, and that of what is kept for it."""
+        numbers = [int(weight.argument) for weight in self.state.weights]
+        kept = [[int(each.argument) for each in self.state.companions[number]] for number in numbers]
+        return [
+            self._back([self.state.updates[each] for each in (number, *own)])
+            for number, own in zip(numbers, kept, strict=True)
+        ]
+
+    @cached_property
+    def leading(self) -> Mapping[FlowStep, int]:
+        """Steps between gradients and updates -> bits of the weights whose."""
+        found: dict[FlowStep, int] = {}
+        for place, steps in enumerate(self.led):
+            for step in steps:
+                found[step] = found.get(step, 0) | 1 << place
+        return found
+
+    @cached_property
+    def gradients(self) -> Mapping[FlowStep, int]:
+        """Steps that sum over the batch what is then a gradient -> bits of the weights whose."""
+        found: dict[FlowStep, int] = {}
+        for step, weights in self.leading.items():
+            for source in self.handed_on(step):
+                if isinstance(source, FlowStep) and source not in self.leading and source.shape.size > 1:
+                    found[source] = found.get(source, 0) | weights
+        return found
+
+    @cached_property
+    def after_kept(self) -> Mapping[Source, int]:
+        """Bits of what is kept for a weight, by its place, on what depends on it: updates alone."""
+        rows = self.state.companions.values()
+        bits: dict[Source, int] = {int(each.argument): 1 << place for row in rows for place, each in enumerate(row)}
+        return self.flow.after(bits, again=False)
+
+    def later_readers(self, step: Source, passes: Callable[[FlowStep], bool] = hands_on) -> Iterator[FlowStep]:
+        """Readers of a step, and of what those give that pass on what they read."""
+
+        def before(each: Source) -> Iterator[Source]:
+            return filter(passes, self.readers.get(each, ()))
+
+        passing = reached([step], before)
+        return (reader for each in passing for reader in self.readers.get(each, ()))
+
+    @cached_property
+    def after_gradients(self) -> Mapping[Source, int]:
+        """Marks, 1, of all that depends on gradients."""
+        return self.flow.after(dict.fromkeys(self.gradients, 1), again=False)
+
+    def _back(self, sources: Iterable[Source]) -> set[FlowStep]:
+        """Steps between some sources and what sums over the batch, or numbers, or parameters."""
+
+        def before(step: FlowStep) -> Iterable[FlowStep]:
+            on = self.handed_on(step)
+            return self._led((*on, *(added_to(each) for each in on if isinstance(each, FlowStep))))
+
+        return set(reached(self._led(sources), before))
+
+    def _led(self, sources: Iterable[Source]) -> Iterator[FlowStep]:
+        return (each for each in sources if isinstance(each, FlowStep) and self._leads(each))
+
+    def _leads(self, source: FlowStep) -> bool:
+        """Whether a step is made of what is kept, or its elements of others in their place or moved there."""
+        if source.shape.size <= 1:
+            return False
+        if source.opcode == "dynamic-update-slice" and self._placed_by_input(source):
+            return False
+        return bool(self.after_kept.get(source, 0)) or elementwise(source) or hands_on(source)
+
+    def _placed_by_input(self, step: FlowStep) -> bool:
+        """Whether an update is to rows that the input names, as a scatter's are."""
+        return any(self.made_of.get(source, 0) & INPUT for source in step.reads[2:])
+
+    def handed_on(self, step: FlowStep) -> Sequence[Source]:
+        """What a step reads for its elements, and not to know where they are."""
+        if step.opcode in ("dynamic-slice", "pad"):
+            return step.reads[:1]
+        if step.opcode == "dynamic-update-slice":
+            return step.reads[:2]
+        return step.reads[1:] if step.opcode == "select" else step.reads
+
+    @cached_property
+    def multiplied(self) -> frozenset[Source]:
+        """Steps and parameters that matrix products of either pass depend on, later in the step."""
+        found = set[Source]()
+        for step in reversed(self.flow.steps):
+            if step in found or (multiplies(step) and step.shape.size > 1 and step not in self.leading):
+                found.update(step.reads)
+        return frozenset(found)
+
+    def multiplying(self, step: FlowStep, *, later: bool, softened: bool = False) -> Iterator[FlowStep]:
+        """The next steps, or the last before, that bring activations and weights together.
+
+        With `softened` those alone on whose way an exponential stands, as between the products of attention.
+        """
+        start = step, not softened
+        seen, waiting = {start}, [start]
+        while waiting:
+            own, met = waiting.pop()
+            for other in self.readers.get(own, ()) if later else own.operands:
+                if multiplies(other) or self.looks_up(other):
+                    if met:
+                        yield other
+                elif (way := (other, met or other.opcode in _SOFTENING)) not in seen:
+                    seen.add(way)
+                    waiting.append(way)
+
+    def looks_up(self, step: FlowStep) -> bool:
+        """Whether a step reads rows of a weight, or sums a weight's gradient into its rows."""
+        if step.opcode == "gather":
+            return bool(self.weights_in(step.reads[0]))
+        return step.opcode in ("scatter", "dynamic-update-slice") and step in self.gradients
+
+    def weights_of(self, product: FlowStep) -> int | None:
+        """Bits of the weights that a step reads, or sums the gradients of; None where it does neither."""
+        own = self.gradients.get(product, 0) if multiplies(product) or self.looks_up(product) else 0
+        sides = [self.weights_in(source) for source in product.reads[:2]]
+        return own or max(sides) or None

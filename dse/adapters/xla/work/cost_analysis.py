@@ -1,0 +1,492 @@
+"""FLOP, transcendentals and bytes of instructions by the rules of XLA's cost analysis, and its totals.
+
+Where a rule of XLA's is an estimate, such as the bytes of a fusion, it is kept: the figures are XLA's, and
+comparable.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Final, Literal, NamedTuple
+
+import numpy as np
+
+from costmodel.errors import DseError
+from dse.adapters.xla.text.module import Computation, Instruction, Shape, control_predecessors
+from dse.adapters.xla.text.opcodes import ARITHMETIC, SOURCES, TRANSCENDENTAL, VIEWS, parts
+from dse.adapters.xla.work.matrix_products import (
+    DIMENSIONS,
+    Product,
+    call_flops,
+    contraction,
+    convolution,
+    does_products,
+    is_staying,
+    library_products,
+    spans_dimension,
+    window_of,
+)
+
+#: Matrix products that are instructions of XLA.
+_PRODUCTS: Final = frozenset(("dot", "convolution", "ragged-dot", "scaled-dot"))
+
+
+def is_product(instruction: Instruction) -> bool:
+    """Whether an instruction is a matrix product by itself, or several."""
+    return instruction.opcode in _PRODUCTS or does_products(instruction)
+
+
+def product_instructions(instruction: Instruction) -> list[Instruction]:
+    """The matrix products that a kernel does: itself, or those of its body, nested ones included."""
+    if is_product(instruction):
+        return [instruction]
+    if instruction.opcode != "fusion":
+        return []
+    return [found for inner in instruction.called[0].instructions for found in product_instructions(inner)]
+
+
+def products_in(instruction: Instruction) -> list[Product]:
+    """Dimensions of the matrix products that a kernel does."""
+    return [found for each in product_instructions(instruction) for found in products_of(each)]
+
+
+def products_of_body(body: Computation) -> list[Product]:
+    """The matrix products of a computation, nested ones included."""
+    return [found for instruction in body.instructions for found in products_in(instruction)]
+
+
+def products_of(instruction: Instruction) -> list[Product]:
+    """The products that an instruction is, if `is_product`."""
+    if instruction.opcode == "convolution":
+        data, kernel = (operand.shape for operand in instruction.operands)
+        return [convolution(instruction, data, kernel, instruction.shape, "result")]
+    if instruction.opcode == "ragged-dot":
+        return [_ragged(instruction)]
+    if instruction.opcode in ("dot", "scaled-dot"):
+        return [contraction(instruction, _dims(instruction))]
+    return library_products(instruction)
+
+
+def _dims(instruction: Instruction) -> list[list[int]]:
+    return [instruction.numbers(key.replace("imensions", "ims")) for key in DIMENSIONS]
+
+
+def _ragged(instruction: Instruction) -> Product:
+    """A product whose rows, or contracted elements, are split among groups, each with a matrix of its own.
+
+    All groups together have as many as the array, so that the product is as large as that with one of them.
+    """
+    dims = _dims(instruction)
+    a, b = (operand.shape for operand in instruction.operands[:2])
+    of_a = {dim for own in dims[::2] for dim in own}
+    of_b = {dim for own in dims[1::2] for dim in own} | set(instruction.numbers("rhs_group_dims"))
+    try:
+        k, batch = (prod(a.dims[dim] for dim in own) for own in dims[::2])
+    except IndexError:
+        raise DseError(f"{instruction.name}: {a} has no dimensions {dims[::2]}") from None
+    m = prod(size for dim, size in enumerate(a.dims) if dim not in of_a)
+    n = prod(size for dim, size in enumerate(b.dims) if dim not in of_b)
+    return Product(batch, m, n, k, False, (a, b), instruction.shape)
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What an instruction does besides matrix products."""
+
+    flops: int = 0  #: [FLOP]
+    transcendentals: int = 0  #: [-]
+
+    def __add__(self, other: Work) -> Work:
+        return Work(self.flops + other.flops, self.transcendentals + other.transcendentals)
+
+    def times(self, count: int) -> Work:
+        """Work done `count` times."""
+        return Work(self.flops * count, self.transcendentals * count)
+
+    @property
+    def total(self) -> int:
+        """FLOP and transcendentals together. [FLOP]"""
+        return self.flops + self.transcendentals
+
+
+class WorkOfInstructions:
+    """Work of instructions; that of a computation is found once."""
+
+    def __init__(self) -> None:
+        self._bodies: dict[Computation, Work] = {}
+
+    def of(self, instruction: Instruction) -> Work:
+        """Work of one instruction, that of its body included."""
+        if instruction.opcode == "custom-call":
+            return Work(flops=call_flops(instruction) or 0)
+        bodies = zip(map(self.body, instruction.called), repeats(instruction), strict=False)
+        return sum((work.times(count) for work, count in bodies), own_work(instruction))
+
+    def body(self, computation: Computation) -> Work:
+        """Work of a computation, run once."""
+        known = self._bodies.get(computation)
+        if known is None:
+            known = sum((self.of(each) for each in computation.instructions), Work())
+            self._bodies[computation] = known
+        return known
+
+
+def own_work(instruction: Instruction) -> Work:
+    """Work of an instruction apart from the computations that it runs."""
+    opcode, shape = parts(instruction.opcode)[0], instruction.shape
+    if opcode in ARITHMETIC:
+        return Work(flops=shape.size)
+    if opcode in TRANSCENDENTAL:
+        return Work(transcendentals=shape.size)
+    counted = _COUNTED.get(opcode)
+    return Work(flops=counted(instruction)) if counted and not instruction.opcode.endswith("-done") else Work()
+
+
+def _elements(instruction: Instruction) -> int:
+    return instruction.operands[0].shape.size
+
+
+def _last(shape: Shape) -> int:
+    return shape.dims[-1] if shape.dims else 1
+
+
+#: Instruction -> flops that XLA counts for it. [FLOP]
+_COUNTED: Final[Mapping[str, Callable[[Instruction], int]]] = {
+    "all-reduce": lambda i: i.shape.size,
+    "sort": lambda i: _elements(i) * max(_elements(i) - 1, 0).bit_length(),
+    "fft": lambda i: 8 * _elements(i) * prod(max(n.bit_length() - 1, 0) for n in i.numbers("fft_length")),
+    "triangular-solve": lambda i: 2 * _last(i.operands[0].shape) * i.operands[1].shape.size,
+    "cholesky": lambda i: _last(i.operands[0].shape) * _elements(i) // 3,
+}
+
+
+def repeats(instruction: Instruction) -> tuple[int, ...]:
+    """How often an instruction runs each of its computations within itself. [-]"""
+    counted = _REPEATED.get(instruction.opcode)
+    return counted(instruction) if counted else ()
+
+
+def _first(shape: Shape) -> Shape:
+    """An array, or the first of a tuple."""
+    return next(shape.leaves())
+
+
+def _window_size(instruction: Instruction) -> int:
+    """Places of a window. [-]"""
+    return prod(each.size for each in window_of(instruction))
+
+
+def _window_reductions(instruction: Instruction) -> int:
+    """For each result as many as the window has places but one; where it spans a dimension, all once. [-]"""
+    result = _first(instruction.shape)
+    spanned = None if instruction.shape.is_tuple else spans_dimension(window_of(instruction), result.dims)
+    if spanned is None:
+        return (_window_size(instruction) - 1) * result.size
+    length = result.dims[spanned]
+    return result.size // length + length - 1
+
+
+#: Instruction -> how often it runs each of its computations.
+_REPEATED: Final[Mapping[str, Callable[[Instruction], tuple[int, ...]]]] = {
+    "fusion": lambda i: (1,),
+    "map": lambda i: (i.shape.size,),
+    "reduce": lambda i: (_elements(i) - _first(i.shape).size,),
+    "reduce-window": lambda i: (_window_reductions(i),),
+    "scatter": lambda i: (i.operands[-1].shape.size,),
+    "select-and-scatter": lambda i: (i.operands[1].shape.size * (_window_size(i) - 1), i.operands[1].shape.size),
+}
+
+
+#: Start indices of dynamic slices: read by each slice, all of them; or as XLA counts them, the first of a
+#: slice, and once by all slices of a fusion.
+Starts = Literal["each", "once"]
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """Bytes that an instruction reads and writes. [B]"""
+
+    read: int
+    written: int
+
+    @property
+    def total(self) -> int:
+        """Bytes read and written. [B]"""
+        return self.read + self.written
+
+
+def access(instruction: Instruction, starts: Starts = "each") -> Access:
+    """Bytes by XLA's rule of access: what is sliced is not read whole. [B]"""
+    opcode = parts(instruction.opcode)[0]
+    if opcode in VIEWS | SOURCES or is_same_memory(instruction) or is_staying(instruction):
+        return Access(0, 0)
+    if opcode == "fusion":
+        return _fusion_access(instruction, starts)
+    operands = [operand.shape.bytes for operand in instruction.operands]
+    output = output_bytes(instruction)
+    placed = 1 if starts == "once" else None  # how many starts count
+    if opcode == "slice":
+        return Access(output, output)
+    if opcode == "dynamic-slice":
+        return Access(output + sum(operands[1:][:placed]), output)
+    if opcode == "dynamic-update-slice":
+        return Access(operands[1] + sum(operands[2:][:placed]), operands[1])
+    if opcode == "gather":
+        return Access(output + operands[1], output)
+    if opcode == "scatter":
+        arrays = len(operands) // 2
+        updates = sum(operands[arrays + 1 :])
+        return Access(2 * updates + operands[arrays], updates)
+    if opcode == "triangular-solve":
+        return Access(operands[0] // 2 + operands[1], output)
+    if opcode == "cholesky":
+        return Access(operands[0] // 2, operands[0] // 2)
+    return Access(sum(operands), output)
+
+
+def is_same_memory(instruction: Instruction) -> bool:
+    """Whether a transposition leaves every element where it is: only its layout says otherwise."""
+    if instruction.opcode != "transpose":
+        return False
+    before, after = instruction.operands[0].shape, instruction.shape
+    order = instruction.numbers("dimensions")
+    if sorted(order) != list(range(len(before.dims))):
+        return False
+    return tuple(order[dim] for dim in after.minor_to_major) == before.minor_to_major
+
+
+def output_bytes(instruction: Instruction) -> int:
+    """What an instruction gives, without scratch memory and the state of an asynchronous pair. [B]"""
+    opcode, part = parts(instruction.opcode)
+    elements = instruction.shape.elements
+    if part == "start" and len(elements) > 1 and opcode != "all-reduce":
+        return elements[0 if opcode == "copy" else 1].bytes
+    if elements and is_product(instruction):
+        return elements[0].bytes
+    return instruction.shape.bytes
+
+
+def _fusion_access(fusion: Instruction, starts: Starts) -> Access:
+    """Bytes of a fusion: of each parameter what its users read of it, constants, and what the root writes.
+
+    A back end's own fusion around a gather or a scatter moves what that moves.
+    """
+    body, alone = fusion.called[0], gather_or_scatter(fusion)
+    if alone is not None:
+        return access(alone)
+    roots = body.root.operands if body.root.opcode == "tuple" else (body.root,)
+    constants = [each.shape for each in body.instructions if each.opcode == "constant"]
+    read = sum(_Users(body, starts).parameter_bytes()) + sum(shape.bytes for shape in constants if shape.size > 1)
+    return Access(read, sum(_root_bytes(root) for root in roots))
+
+
+def gather_or_scatter(instruction: Instruction) -> Instruction | None:
+    """What XLA takes a back end's own fusion around a gather or a scatter for; None for others."""
+    if instruction.opcode != "fusion" or instruction.attributes.get("kind") != "kCustom":
+        return None
+    inner = instruction.called[0].instructions
+    return next((each for each in inner if each.opcode in ("gather", "scatter")), None)
+
+
+def _root_bytes(root: Instruction) -> int:
+    """What a root writes: an update in place writes the update alone. [B]"""
+    return root.operands[1].shape.bytes if root.opcode == "dynamic-update-slice" else root.shape.bytes
+
+
+class _Users:
+    """Who reads what within the body of a fusion."""
+
+    def __init__(self, body: Computation, starts: Starts) -> None:
+        self.body = body
+        self.starts = starts
+        self.of: dict[Instruction, dict[Instruction, list[int]]] = {each: {} for each in body.instructions}
+        for instruction in body.instructions:
+            for place, operand in enumerate(instruction.operands):
+                self.of[operand].setdefault(instruction, []).append(place)
+
+    def parameter_bytes(self) -> list[int]:
+        """What the users of each parameter read of it. [B]"""
+        return [
+            sum(self.bytes_read(each) for each in self._arrays(parameter, parameter.shape))
+            for parameter in self.body.parameters
+        ]
+
+    def _arrays(self, whole: Instruction, shape: Shape) -> list[Instruction]:
+        """The instruction that stands for each array of a parameter: what takes it out of a tuple."""
+        if not shape.is_tuple:
+            return [whole]
+        found = []
+        for index, element in enumerate(shape.elements):
+            taken = [
+                user
+                for user in self.of[whole]
+                if user.opcode == "get-tuple-element" and user.attributes["index"] == str(index)
+            ]
+            found += self._arrays(taken[0] if taken else whole, element)
+        return found
+
+    def bytes_read(self, array: Instruction) -> int:
+        """What the users of an array read of it. [B]
+
+        A slice reads what it gives, what is updated in place is not read. A broadcast or a reshape reads the
+        whole on its own; all others together read it once.
+        """
+        read, shared = 0, False
+        for user, places in self.of[array].items():
+            if user.opcode == "fusion":
+                read += sum(self._nested_bytes(user, place) for place in places)
+            elif user.opcode in ("broadcast", "reshape"):
+                read += array.shape.bytes
+            else:
+                own = self._own_bytes(user, array, places)
+                read, shared = read + (own or 0), shared or own is None
+        return read + (array.shape.bytes if shared else 0)
+
+    def _nested_bytes(self, fusion: Instruction, place: int) -> int:
+        """What a fusion within the fusion reads of an operand, for each that uses the result. [B]
+
+        One that passes its operand on to its root reads what is sliced of the result.
+        """
+        inner = fusion.called[0]
+        parameter = inner.parameters[place]
+        passes_on = inner.root.operands[:1] == (parameter,)
+        read, shared = 0, False
+        for user, places in self.of[fusion].items():
+            own = self._own_bytes(user, fusion, places) if passes_on else None
+            read, shared = read + (own or 0), shared or own is None
+        return read + (_Users(inner, self.starts).bytes_read(parameter) if shared else 0)
+
+    def _own_bytes(self, user: Instruction, array: Instruction, places: Sequence[int]) -> int | None:
+        """What a user that slices or updates reads of an array; None where it shares the read. [B]"""
+        if user.opcode == "slice" or (user.opcode == "dynamic-slice" and places[0] == 0):
+            return user.shape.bytes
+        if user.opcode == "dynamic-update-slice" and places[0] == 0:
+            return 0
+        is_start = user.opcode in ("dynamic-slice", "dynamic-update-slice")
+        return array.shape.bytes if is_start and self.starts == "each" else None
+
+
+#: Size of a pointer: a tuple is a table of them. [B]
+POINTER_BYTES: Final = 8
+_FREE: Final = frozenset(
+    ("add-dependency", "after-all", "bitcast", "constant", "domain", "get-tuple-element", "parameter")
+)
+#: Instructions of which XLA counts what they read and give, whatever that is.
+_WHOLE: Final = frozenset(
+    (
+        *("opt-barrier", "copy", "copy-start", "all-gather-start", "all-reduce-start"),
+        *("collective-permute-start", "recv", "send"),
+    )
+)
+
+
+def _single(value: float) -> float:
+    return float(np.float32(value))
+
+
+def _exact(value: float) -> float:
+    return value
+
+
+class CostTotals(NamedTuple):
+    """Sums over the instructions of a program."""
+
+    flops: float = 0  #: matrix products among them [FLOP]
+    transcendentals: float = 0  #: [-]
+    bytes: float = 0  #: read and written [B]
+    written: float = 0  #: [B]
+
+
+class CostAnalysis:
+    """XLA's totals of computations and instructions, each found once."""
+
+    def __init__(self, *, single_precision: bool = False, starts: Starts = "once") -> None:
+        self._starts: Starts = starts
+        self._rounded: Callable[[float], float] = _single if single_precision else _exact
+        self._totals: dict[Computation, CostTotals] = {}
+
+    def of(self, computation: Computation) -> CostTotals:
+        """Sums over a computation that runs once."""
+        known = self._totals.get(computation)
+        if known is None:
+            known = CostTotals()
+            for instruction in _in_xlas_order(computation):
+                known = self._added(known, self.of_instruction(instruction))
+            self._totals[computation] = known
+        return known
+
+    def of_instruction(self, instruction: Instruction) -> CostTotals:
+        """Sums of an instruction with all that it runs."""
+        instruction = gather_or_scatter(instruction) or instruction
+        opcode, called = instruction.opcode, instruction.called
+        if opcode in ("call", "async-start"):
+            return self.of(called[0])
+        if opcode == "while":
+            condition, body = called
+            return self._added(self.of(body), self.of(condition))
+        if opcode == "conditional":
+            return CostTotals(*map(max, *map(self.of, called))) if len(called) > 1 else self.of(called[0])
+        if opcode == "custom-call":
+            return CostTotals(flops=-1, bytes=-1, written=-1)
+        flops, transcendentals = self._work(instruction)
+        moved = _moved(instruction, self._starts)
+        return CostTotals(*map(self._rounded, (flops, transcendentals, moved.total, moved.written)))
+
+    def _work(self, instruction: Instruction) -> tuple[float, float]:
+        if is_product(instruction):
+            return sum(product.flops for product in products_of(instruction)), 0
+        own = own_work(instruction)
+        flops: float = own.flops
+        transcendentals: float = own.transcendentals
+        for called, times in zip(instruction.called, repeats(instruction), strict=False):
+            body = self.of(called)
+            flops, transcendentals = (flops + body.flops * times, transcendentals + body.transcendentals * times)
+        return flops, transcendentals
+
+    def _added(self, one: CostTotals, other: CostTotals) -> CostTotals:
+        return CostTotals(*(self._rounded(a + b) for a, b in zip(one, other, strict=True)))
+
+
+def _moved(instruction: Instruction, starts: Starts) -> Access:
+    """Bytes as XLA has them: of a tuple that is read its table, of one that is made its arrays."""
+    opcode, part = parts(instruction.opcode)
+    if opcode in _FREE:
+        return Access(0, 0)
+    if opcode == "tuple":
+        return Access(0, _table_bytes(instruction.shape))
+    if opcode in ("partition-id", "replica-id"):
+        return Access(0, instruction.shape.bytes)
+    if instruction.opcode in _WHOLE or part in ("update", "done"):
+        return Access(sum(_table_bytes(each.shape) for each in instruction.operands), instruction.shape.bytes)
+    return access(instruction, starts)
+
+
+def _table_bytes(shape: Shape) -> int:
+    """What a tuple itself takes, or an array. [B]"""
+    return POINTER_BYTES * len(shape.elements) if shape.is_tuple else shape.bytes
+
+
+def _in_xlas_order(computation: Computation) -> Iterator[Instruction]:
+    """Instructions, what nothing reads first, each after its operands and then what it must wait for."""
+    named = {each.name: each for each in computation.instructions}
+    before = {
+        each: (*each.operands, *(named[name] for name in control_predecessors(each) if name in named))
+        for each in computation.instructions
+    }
+    read = {operand for own in before.values() for operand in own}
+    unread = [each for each in computation.instructions if each not in read and each is not computation.root]
+    done: set[Instruction] = set()
+    for start in (*unread, computation.root):
+        stack = [(start, iter(before[start]))]
+        while stack:
+            instruction, waiting = stack[-1]
+            following = next((each for each in waiting if each not in done), None)
+            if following is not None:
+                stack.append((following, iter(before[following])))
+                continue
+            stack.pop()
+            if instruction not in done:
+                done.add(instruction)
+                yield instruction

@@ -1,0 +1,348 @@
+"""Designs of a space: evaluated, swept, explained, fitted, and the exact front of them all."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+
+from costmodel.columns import short_repr
+from costmodel.errors import DseError, ParameterError
+from costmodel.formats.quantity import readable
+from dse.api.chosen_space import AnySpace, Pins, chosen_space, loaded_space
+from dse.explaining import explanation as explaining
+from dse.explaining import sensitivity as sensitivities
+from dse.explaining.explanation import Explanation
+from dse.explaining.sensitivity import Sensitivity
+from dse.output.tables import EVALUATION_KEYS
+from dse.output.text import Record, design_text
+from dse.pricing.evaluation import reasons
+from dse.pricing.records import priced_design
+from dse.pricing.space_rules import NATIVE, rules_for
+from dse.pricing.sweep import NamedDesigns, combinations, priced
+from dse.pricing.workers import Jobs, workers_of
+from dse.searching.exact import exact_front as exact
+from dse.searching.exact.exact_front import ExactFront, Method
+from dse.searching.nearest_design import FittedDesign, nearest_feasible
+from dse.searching.planned_study import closest
+from dse.spaces.listed_names import ListedName, listed_names
+from dse.spaces.sections.parameters import written_value
+from dse.spaces.space import Params, Space
+from dse.spaces.sweeps import swept_values
+
+
+def evaluate_design(
+    space: AnySpace, set: Pins = None, *, best: bool = False, profile: str | None = None,
+    layout: str | None = None, objective: Sequence[str] = (), tokens: float | str | None = None,
+) -> Record:  # fmt: skip
+    """What a design costs, as the JSON of `dse evaluate`: ``params``, ``values``, ``breakdown``, ``margins``.
+
+    Parameters
+    ----------
+    space : Space, str or Path
+        Where the design comes from.
+    set : mapping, optional
+        Values of it; what is not named is as simple as is legal beside them.
+    best : bool
+        Choose what is not named for the best feasible design instead.
+    profile : str, optional
+        Rules of the cost model; the native ones by default.
+    layout, objective, tokens
+        As for `search`.
+
+    Raises
+    ------
+    DseError
+        If there is no such design.
+    """
+    space = chosen_space(space, set=set, layout=layout, objective=objective, tokens=tokens)
+    rules = rules_for(space, profile or NATIVE)
+    params: Params = space.completed({})
+    if best:
+        found = nearest_feasible(space, {}, rules)
+        if found is None:
+            raise ParameterError("{best}: no design with these values is feasible; `fit` finds the nearest")
+        params = found.params
+    given = {name: space.given[name] for name in ("world_size", "global_batch_size") if name in space.given}
+    return priced_design(space, params, rules=rules) | {"given": given}
+
+
+def sweep(
+    space: AnySpace, values: Mapping[str, Sequence[Any] | str], *, profile: str | None = None,
+    jobs: Jobs = 1, set: Pins = None, layout: str | None = None, objective: Sequence[str] = (),
+    tokens: float | str | None = None,
+) -> NamedDesigns:  # fmt: skip
+    """Every combination of some values, evaluated; `to_frame` of it is a table with a row for each.
+
+    Parameters
+    ----------
+    space : Space, str or Path
+        Where the designs come from.
+    values : mapping
+        Name -> its values: a sequence, or a text such as ``"64:1024:x2 GB/s"``; "" takes all options.
+    profile : str, optional
+        Rules of the cost model; the native ones by default.
+    jobs : int or Workers
+        Processes that evaluate designs, or who else does. [-]
+    set, layout, objective, tokens
+        As for `search`.
+
+    Raises
+    ------
+    DseError
+        If a name or a value is none.
+    """
+    space = chosen_space(space, set=set, layout=layout, objective=objective, tokens=tokens)
+    if both := next((name for name in values if name in (set or {})), None):
+        raise ParameterError(f"{both}: {{set}} fixes it; leave it out of the sweep")
+    named = {
+        name: values_of(space, name, given) if isinstance(given, str) else [*given] for name, given in values.items()
+    }
+    return evaluate_designs(space, combinations(named), profile=profile, jobs=jobs)
+
+
+def values_of(space: Space, name: str, text: str) -> list[Any]:
+    """Values of a name that is swept, as `--sweep` writes them; a `DseError` if there are none."""
+    space.check_settable(name)
+    if text:
+        return list(swept_values(name, text, space.unit_of(name)))
+    parameter = space.by_name.get(name)
+    options = parameter.options if parameter else None
+    if parameter is None or options is None:
+        raise DseError(f"sweep of {name}: it has no list of options here; give values, such as {name}=1,2,4")
+    return [parameter.value(code) for code in options.tolist()]
+
+
+def evaluate_designs(
+    space: AnySpace, designs: Mapping[str, Sequence[Any]] | pd.DataFrame, *, profile: str | None = None,
+    jobs: Jobs = 1, set: Pins = None, layout: str | None = None, objective: Sequence[str] = (),
+    tokens: float | str | None = None,
+) -> NamedDesigns:  # fmt: skip
+    """Designs of a table, evaluated: a column for each parameter that is named, a row for each design.
+
+    Parameters
+    ----------
+    space : Space, str or Path
+        Where the designs come from.
+    designs : mapping or DataFrame
+        Name -> its value in each row.
+    profile : str, optional
+        Rules of the cost model; the native ones by default.
+    jobs : int or Workers
+        Processes that evaluate designs, or who else does. [-]
+    set, layout, objective, tokens
+        As for `search`.
+
+    Raises
+    ------
+    DseError
+        If a name or a value is none.
+    """
+    table = {str(name): list(column) for name, column in designs.items()}
+    rows = len(next(iter(table.values()), [None]))
+    space = chosen_space(space, set=set, layout=layout, objective=objective, tokens=tokens)
+    return priced(space, table, rows, profile=profile or NATIVE, jobs=jobs)
+
+
+def explain(
+    space: AnySpace, set: Pins = None, *, profile: str | None = None, layout: str | None = None,
+    objective: Sequence[str] = (), tokens: float | str | None = None,
+) -> Explanation:  # fmt: skip
+    """Why a design of a space costs what it does: ``.time`` and ``.memory`` are tables that add up.
+
+    Parameters
+    ----------
+    space : Space, str or Path
+        Where the design comes from.
+    set : mapping, optional
+        Values of it; what is not named is as simple as is legal beside them.
+    profile : str, optional
+        Rules of the cost model; the native ones by default.
+    layout, objective, tokens
+        As for `search`.
+
+    Raises
+    ------
+    DseError
+        If there is no such design, or it has no number under the profile.
+    """
+    params = chosen_space(space, set=set, layout=layout, objective=objective, tokens=tokens).completed({})
+    space = loaded_space(space)
+    others = {name: value for name, value in (set or {}).items() if name not in space.by_name}
+    space = chosen_space(space, set=others, objective=objective, tokens=tokens)  # its parameters are open
+    return with_number(explaining.explain(space, params, profile=profile or NATIVE))
+
+
+def with_number(explanation: Explanation) -> Explanation:
+    """An explanation itself; a `DseError` that says why if its design has no number."""
+    if math.isnan(explanation.step_time):
+        found = reasons(explanation.space, explanation.profile, explanation.params)
+        why = f": {'; '.join(found)}" if found else ""
+        raise DseError(f"profile {explanation.profile}: has no number for this design{why}")
+    return explanation
+
+
+def sensitivity(
+    space: AnySpace, set: Pins = None, *, profile: str | None = None, layout: str | None = None,
+    objective: Sequence[str] = (), tokens: float | str | None = None,
+) -> Sensitivity:  # fmt: skip
+    """Changes of a design's step time with each parameter and quantity; arguments are those of `explain`."""
+    explanation = explain(space, set, profile=profile, layout=layout, objective=objective, tokens=tokens)
+    return sensitivities.sensitivity(explanation)
+
+
+@dataclass(frozen=True)
+class NearestFit:
+    """The nearest design that works to one that may not."""
+
+    __repr__ = short_repr
+
+    space: Space
+    named: Params
+    found: FittedDesign
+    record: Record  #: what it costs, as `evaluate_design` says it
+
+    @property
+    def params(self) -> Params:
+        """Values of the design."""
+        return self.found.params
+
+    @property
+    def changed(self) -> dict[str, tuple[Any, Any]]:
+        """Name -> what was asked, and what it is now."""
+        return dict(self.found.changed)
+
+    def to_json(self) -> dict[str, Any]:
+        """The design, and what was changed, as one JSON object."""
+        own = {key: self.record[key] for key in EVALUATION_KEYS if key in self.record}
+        changed = {name: {"asked": before, "is": now} for name, (before, now) in self.found.changed.items()}
+        return own | {"changed": changed, "broken": self.found.broken, "exhaustive": self.found.exhaustive}
+
+    def __str__(self) -> str:
+        """What was changed of what was asked, and why."""
+        space, named, found = self.space, self.named, self.found
+        wish = " ".join(f"{name}={space.by_name[name].shown(value)}" for name, value in named.items())
+        seen = "" if found.exhaustive else " Of many designs looked at: the space is too large to list."
+        if not found.changed:
+            return f"{wish} fits as it is; what is not named is the best beside it.{seen}"
+        changes = ", ".join(
+            f"{name} {space.by_name[name].shown(now)} in place of {space.by_name[name].shown(before)}"
+            for name, (before, now) in found.changed.items()
+        )
+        units = {limit.name: limit.unit for limit in space.limits}
+        if found.broken:
+            broken = (f"{name} by {readable(-by, units[name])}" for name, by in found.broken.items())
+            why = f"whatever else is chosen, {wish} breaks {', '.join(broken)} or more"
+        else:
+            try:
+                space.pinned(named)
+                why = f"{wish} keeps no limit together with others"
+            except DseError as error:
+                why = str(error).removeprefix(f"space {space.name}: ")
+        return f"Changed: {changes}, since {why}.{seen}"
+
+
+def fit(
+    space: AnySpace, set: Pins = None, *, layout: str | None = None, profile: str | None = None,
+    objective: Sequence[str] = (), tokens: float | str | None = None,
+) -> NearestFit:  # fmt: skip
+    """The legal design nearest to some values that keeps all limits, and what of them it changed.
+
+    Parameters
+    ----------
+    space : Space, str or Path
+        Where the design comes from.
+    set : mapping, optional
+        The values; of what is fixed in the space, they change it.
+    layout : str, optional
+        A layout of the space that gives the values which `set` does not.
+    profile : str, optional
+        Rules of the cost model; the native ones by default.
+    objective, tokens
+        As for `search`.
+
+    Raises
+    ------
+    DseError
+        If no value is named, a name or value is none, or no design keeps all limits.
+    """
+    own, pins = loaded_space(space), dict(set or {})
+    fixed = {name: value for name, value in pins.items() if name not in own.by_name}
+    space = chosen_space(own, set=fixed, objective=objective, tokens=tokens)
+    named: dict[str, Any] = dict(space.layouts.get(layout or "", {}))
+    for name in (name for name in pins if name not in fixed):
+        parameter = space.by_name[name]
+        try:
+            written = space.in_file(name, pins[name])
+            named[name] = written_value(written, parameter.unit, parameter.words, parameter.boolean)
+        except ValueError as error:
+            raise DseError(f"{name}: {error}; {name} can be {parameter.described()}") from None
+    if not named:
+        raise ParameterError("fit: give the values that you would like with {set}, such as tp=8 pp=16")
+    rules = rules_for(space, profile or NATIVE)
+    found = nearest_feasible(space, named, rules)
+    if found is None:
+        raise DseError(nothing_near(space))
+    return NearestFit(space, named, found, priced_design(space, found.params, rules=rules))
+
+
+def nothing_near(space: Space) -> str:
+    """Why nothing fits, near or far."""
+    found = closest(space)
+    return (
+        f"space {space.name}: no design keeps all limits, near these values or far from them; the closest "
+        f"breaks {found.limit} by {readable(-found.margin, found.unit)}: {design_text(space, found.params)}"
+    )
+
+
+def exact_front(
+    space: AnySpace, *, method: Method = "auto", profile: str | None = None, jobs: Jobs = 1,
+    set: Pins = None, layout: str | None = None, objective: Sequence[str] = (),
+    tokens: float | str | None = None,
+) -> ExactFront:  # fmt: skip
+    """The exact Pareto front of all legal designs, as `dse enumerate` finds it; `to_frame` of it is a table.
+
+    Parameters
+    ----------
+    space : Space, str or Path
+        What to enumerate.
+    method : str
+        "list" evaluates every design, "bounds" rules most of them out, "auto" chooses. The front is the same.
+    profile : str, optional
+        Rules of the cost model; the native ones by default.
+    jobs : int or Workers
+        Processes that evaluate designs, or who else does. [-]
+    set, layout, objective, tokens
+        As for `search`.
+
+    Raises
+    ------
+    DseError
+        If the space is not finite, or has too many designs for the method.
+    """
+    space = chosen_space(space, set=set, layout=layout, objective=objective, tokens=tokens)
+    rules = rules_for(space, profile or NATIVE)
+    return exact.exact_front(space, rules=rules, workers=workers_of(jobs), method=method)
+
+
+def columns(space: AnySpace, word: str = "") -> pd.DataFrame:
+    """Every name that formulas, options and tables of a space may use: group, name, unit, value, meaning.
+
+    Parameters
+    ----------
+    space : Space, str or Path
+        The space.
+    word : str
+        List only names that have it in them or in their meaning.
+    """
+    fields = ["group", "name", "unit", "value", "meaning"]
+    return pd.DataFrame(names_with(chosen_space(space), word), columns=fields)
+
+
+def names_with(space: Space, word: str) -> list[ListedName]:
+    """Names of a space that have a word in them or in their meaning."""
+    word = word.lower()
+    return [own for own in listed_names(space) if word in own.name.lower() or word in own.meaning.lower()]

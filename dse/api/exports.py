@@ -1,0 +1,151 @@
+"""Files that a design becomes in the hands of other programs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from optuna.trial import FrozenTrial
+
+from costmodel.errors import DseError, ParameterError, suggestion
+from costmodel.formats.framework_file import framework_names, load_framework
+from costmodel.rules.work import TRAINING
+from costmodel.training.design import DesignPoints
+from dse.explaining.timeline import traces
+from dse.explaining.work_tables import WORK_TABLES, csv_text, work_tables
+from dse.launches.forms import launch_files
+from dse.output.artefact import Artefact
+from dse.output.tables import writable_directory, write_file
+from dse.pricing.evaluation import transformer_run
+from dse.pricing.space_rules import NATIVE
+from dse.registry import export_forms, exporters, load
+from dse.searching.study import BaseStudy
+from dse.searching.trials.trial_attributes import LAYOUTS
+from dse.searching.trials.trial_table import Selection
+from dse.spaces.space import Space
+
+#: Designs whose artefacts are made at once.
+CHUNK = 1024
+
+
+def artefacts(space: Space, designs: Sequence[Mapping[str, Any]], form: str, *, profile: str = NATIVE,
+              anyway: bool = False) -> Iterator[Artefact]:  # fmt: skip
+    """The files of some designs of a space, one after the other.
+
+    `form` is a key of `export_forms()`: a launch file, a file of another simulator, the events of a step ("trace"), or
+    a table of `dse.explaining.work_tables`. `profile` evaluated the designs. With `anyway`, launch files of models are
+    written that their framework cannot train. Raises `DseError` if such models have no such form.
+    """
+    if form not in (forms := export_forms()):
+        raise ParameterError(f"{{format}}: unknown form {form!r}{suggestion(form, forms)}")
+    if space.workload.work != TRAINING:
+        raise DseError(f"space {space.name}: {form} knows transformers only")
+    if form in WORK_TABLES:
+        yield from (Artefact(csv_text(rows).encode(), ()) for rows in work_tables(form, space, designs))
+        return
+    adapter = exporters().get(form)
+    table = load(adapter.design) if adapter and adapter.design else DesignPoints
+    for start in range(0, len(designs), CHUNK):
+        run = transformer_run(space, space.encode(designs[start : start + CHUNK]), table)
+        if adapter:
+            yield from load(adapter.write)(run, form, profile)
+        elif form == "trace":
+            yield from traces(run)
+        else:
+            notes = own_machine(space)
+            for file in launch_files(run, form, space.framework, anyway=anyway):
+                yield replace(file, notes=(*file.notes, *notes)) if file.content else file
+
+
+def own_machine(space: Space) -> tuple[str, ...]:
+    """A note where a space says otherwise what machine or software does, which no launch file has."""
+    said = load_framework(space.framework).given if space.framework in framework_names() else {}
+    own = {*(p.name for p in space.parameters), *(d.name for d in space.derived)}
+    own |= {name for name, value in space.given.items() if said.get(name) != value}
+    changed = sorted(own & space.system.units().keys())
+    return (f"of the machine, no launch file says {', '.join(changed)}",) if changed else ()
+
+
+def trial_artefact(study: BaseStudy, number: int | None, form: str, winner: int = 0,
+                   workload: str | None = None, *, anyway: bool = False) -> Artefact:  # fmt: skip
+    """The file of one finished trial of a study, or of another winner of it; by default of the best design.
+
+    Raises `DseError` if there is no such trial or winner, or no front, or the design has no such file.
+    """
+    table = study.table
+    found = table.front() if number is None else table.found()
+    rows = np.arange(min(1, len(found))) if number is None else np.flatnonzero(found.numbers == number)
+    if winner >= len(rows) > 0:
+        held = f"it has {len(rows)}, from 0 to {len(rows) - 1}"
+        raise DseError(f"study {study.name!r}: trial {number}: no winner {winner}; {held}")
+    for trial in found.take(rows[winner : winner + 1]).trials:
+        space, params = one_workload(study, trial, workload)
+        file = next(artefacts(space, [params], form, profile=study.profile, anyway=anyway))
+        if file.content is None:
+            raise DseError(f"study {study.name!r}: trial {trial.number}: {file.notes[0]}")
+        return file
+    if number is None:
+        raise ParameterError(f"study {study.name!r}: has found nothing feasible; name a trial with {{trial}}")
+    known = table.numbers
+    held = f"it holds {len(known)}, from {min(known)} to {max(known)}" if len(known) else "it holds none yet"
+    raise DseError(f"study {study.name!r}: no finished trial {number}; {held}")
+
+
+def one_workload(study: BaseStudy, trial: FrozenTrial, name: str | None) -> tuple[Space, Mapping[str, Any]]:
+    """The space and the design of a trial; of one of its workloads where it has several.
+
+    Raises `DseError` if there is no such workload, or it has no layout on this machine.
+    """
+    spaces = {own.name: own.space for own in study.space.workloads}
+    if name is None and not spaces:
+        return study.space, trial.params
+    if name not in spaces:
+        known = suggestion(name or "", spaces) if spaces else "; it has but one"
+        raise ParameterError(f"study {study.name!r}: {{workload}} {name or 'missing'}: name one of them{known}")
+    layout = trial.user_attrs[LAYOUTS].get(name)
+    if layout is None:
+        raise DseError(f"study {study.name!r}: trial {trial.number}: {name} has no layout on this machine")
+    return spaces[name], {**trial.params, **layout}
+
+
+def write_artefact(path: Path, file: Artefact) -> None:
+    """Write a file, or a folder of files; nothing where the design has none.
+
+    Raises `DseError` if it cannot be written, or if the folder has files of another design.
+    """
+    if isinstance(file.content, bytes):
+        write_file(path, file.content)
+    elif file.content:
+        writable_directory(path)
+        endings = {Path(name).suffix for name in file.content}
+        others = {own.name for own in path.iterdir() if own.suffix in endings} - file.content.keys()
+        if others:
+            raise DseError(f"{path}: has files of another design, such as {min(others)}; name another folder")
+        for name, content in file.content.items():
+            write_file(path / name, content)
+
+
+def write_artefacts(
+    study: BaseStudy, directory: Path, part: Selection, form: str, *, note: Callable[[str], None]
+) -> None:
+    """Write a file per design of the front, or per finished trial, to a directory, which is created.
+
+    `form` is a key of `export_forms()`; `note` is called with each note of a file. Raises `DseError` if a file
+    cannot be written.
+    """
+    if study.space.workloads:
+        raise DseError("--emit: of several workloads; `dse export STUDY --trial N --workload NAME` writes one")
+    writable_directory(directory)
+    shown = study.table.front() if part == "front" else study.table
+    for block in shown.blocks():
+        designs = [trial.params for trial in block.trials]
+        files = artefacts(study.space, designs, form, profile=study.profile)
+        for trial, place, file in zip(block.trials, block.winners.tolist(), files, strict=True):
+            winner = f"_winner_{place}" if place else ""
+            path = directory / f"trial_{trial.number:05d}{winner}{export_forms()[form]}"
+            write_artefact(path, file)
+            for text in file.notes:
+                note(f"{path}: {text}")

@@ -1,0 +1,98 @@
+"""Files and what ships: measurements beside predictions, constants of a machine, catalogues."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pandas as pd
+
+from costmodel.formats.model_file import ImportedModel
+from costmodel.formats.system_file import load_system
+from dse.calibration.calibration import Calibration, calibrated
+from dse.registry import adapters, load, model_importer
+from dse.reporting.catalogue import LISTS
+from dse.reporting.designs.system_comparison import differing
+from dse.validation.comparison import ComparedRow, compared
+from dse.validation.table import SHIPPED, read_table
+
+
+def validate(file: str | Path | None = None, *, system: str | None = None) -> list[ComparedRow]:
+    """Predictions beside measurements, a record for each row: `dse.validation.summary` counts their errors.
+
+    Parameters
+    ----------
+    file : str or Path, optional
+        A CSV file with a row for each run, layer or kernel; by default the published figures that ship.
+    system : str, optional
+        Price all rows on this machine, not on the one that a row names.
+
+    Raises
+    ------
+    DseError
+        If the file or the machine cannot be read.
+    """
+    rows = [row for path in ([Path(file)] if file else SHIPPED) for row in read_table(path)]
+    return compared(rows, system)
+
+
+def calibrate(file: str | Path, *, system: str, framework: str | None = None) -> Calibration:
+    """Constants of a machine, fitted to measurements; ``.text`` of it is a system file.
+
+    Parameters
+    ----------
+    file : str or Path
+        A CSV file with a row for each product, collective or step.
+    system : str
+        What the machine is like: a shipped one, or a YAML file.
+    framework : str, optional
+        Software of steps whose rows name none.
+
+    Raises
+    ------
+    DseError
+        If a file cannot be read, or has no rows of this machine.
+    """
+    return calibrated(read_table(Path(file)), system, framework=framework, table=Path(file).name)
+
+
+def catalogue(kind: str) -> pd.DataFrame:
+    """What ships of a kind, a row each: "spaces", "models", "systems" or "frameworks"."""
+    return pd.DataFrame(LISTS[kind]())
+
+
+def import_model(path: str | Path, *, name: str = "", seq_len: float | None = None) -> ImportedModel:
+    """The model that the configuration of another program describes.
+
+    Parameters
+    ----------
+    path : str or Path
+        A `config.json` of Hugging Face, or the folder of one.
+    name : str, optional
+        Name of the model; by default that of the file, or of its folder.
+    seq_len : float, optional
+        Length of a training sequence; by default that of the first training stage, at most 8192. [tokens]
+
+    Raises
+    ------
+    DseError
+        With one line for each mistake in the file.
+    """
+    importers = [load(own.import_model) for own in adapters() if own.import_model]
+    read = model_importer(Path(path)) or importers[0]
+    model: ImportedModel = read(Path(path), name=name, seq_len=seq_len)
+    return model
+
+
+def compare_systems(one: str, other: str) -> pd.DataFrame:
+    """Quantities in which two machines differ: quantity, unit, both values, and their ratio.
+
+    Raises
+    ------
+    DseError
+        If there is no such system.
+    """
+    rows = differing(load_system(one), load_system(other))
+    return pd.DataFrame(
+        [{**row, **dict(zip((one, other), row["values"], strict=True))} for row in rows],
+        columns=["quantity", "unit", one, other, "ratio"],
+    )

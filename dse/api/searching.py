@@ -1,0 +1,359 @@
+"""Searches: of a space, and from a model and a number of chips straight to the best layouts."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+from costmodel.columns import short_repr
+from costmodel.errors import ArgumentText, ParameterError
+from costmodel.formats.quantity import readable
+from costmodel.training.design import DesignPoints
+from dse.api.chosen_space import AnySpace, Pins, chosen_space, counted_tokens
+from dse.api.study import Study
+from dse.launches.launch import Launch, refusals
+from dse.output.tables import write_file
+from dse.output.text import design_text
+from dse.pricing.evaluation import transformer_run
+from dse.pricing.space_rules import NATIVE, rules_for
+from dse.pricing.workers import Jobs, Workers, workers_of
+from dse.searching.batches.loop import Progress
+from dse.searching.exact.exact_front import ExactFront
+from dse.searching.planned_study import closest, fits, listed_front, searched, stored_front
+from dse.searching.samplers.samplers import DEFAULT_SAMPLER
+from dse.searching.starting_designs import front_designs, named_starts
+from dse.spaces.question import NothingFits, Planned, Question, planned_space, space_text, with_chips
+from dse.spaces.space import Params, Space
+
+#: What `Study.run` takes as its progress.
+Shown = Callable[[Progress], None] | bool | None
+#: Headroom of plans that may fill the memory of a chip.
+NO_HEADROOM: Final = "0"
+#: So many times as many chips are tried where none fits.
+MULTIPLES: Final = (2, 4, 8, 16, 32, 64, 128)
+
+
+def search(
+    space: AnySpace, *, budget: int = 500, study: str | None = None, storage: str | None = None,
+    sampler: str | None = None, seed: int | None = None, start: Sequence[str] = (),
+    warm_start: str | None = None, robust: bool = False, focus: str | None = None,
+    profile: str | None = None, jobs: Jobs = 1, progress: Shown = None, set: Pins = None,
+    layout: str | None = None, objective: Sequence[str] = (), tokens: float | str | None = None,
+) -> Study:  # fmt: skip
+    """Search a space: run its study, or continue it, until it holds `budget` finished trials in all.
+
+    Parameters
+    ----------
+    space : Space, str or Path
+        What to search.
+    budget : int
+        Finished trials in all, earlier runs included. [-]
+    jobs : int or Workers
+        Processes that evaluate designs, or who else does. [-]
+    progress : callable or bool, optional
+        Called after every batch; True draws a bar.
+    study, storage, sampler, seed, start, warm_start, robust, focus, profile, set, layout, objective, tokens
+        As for `opened_study`.
+
+    Returns
+    -------
+    study : Study
+        Its `pareto_front` and `trials` are tables.
+
+    Raises
+    ------
+    DseError
+        If the space or an option is wrong, or the study is of another space.
+    """
+    opened = opened_study(
+        space, study, storage=storage, sampler=sampler, seed=seed, start=start, warm_start=warm_start,
+        robust=robust, focus=focus, profile=profile, set=set, layout=layout, objective=objective,
+        tokens=tokens,
+    )  # fmt: skip
+    opened.run(budget, jobs=jobs, progress=progress)
+    return opened
+
+
+def opened_study(
+    space: AnySpace, study: str | None = None, *, storage: str | None = None, sampler: str | None = None,
+    seed: int | None = None, start: Sequence[str] = (), warm_start: str | None = None, robust: bool = False,
+    focus: str | None = None, profile: str | None = None, set: Pins = None, layout: str | None = None,
+    objective: Sequence[str] = (), tokens: float | str | None = None,
+) -> Study:  # fmt: skip
+    """The study of a space, new or as it stands, with the designs that it starts from and what it seeks.
+
+    Parameters
+    ----------
+    space : Space, str or Path
+        What to search.
+    study : str, optional
+        Name of the study; the space's by default.
+    storage : str, optional
+        Database URL, as for `Study.create`.
+    sampler : str, optional
+        What proposes designs; settled when a study starts.
+    seed : int, optional
+        The same seed gives the same trials. [-]
+    start : sequence of str
+        Designs to evaluate first, such as ``"tp=8,pp=16"``, or ``"expert"``.
+    warm_start : str, optional
+        A study whose best designs are evaluated first.
+    robust : bool
+        Rank by the 95th percentile of the step time.
+    focus : str, optional
+        A condition, such as ``"step_time < 15 s"``, beside which no design is sought; "" lifts it.
+    profile : str, optional
+        Rules of the cost model; settled when a study starts.
+    set, layout, objective, tokens
+        Changes of the space, as for `chosen_space`.
+
+    Raises
+    ------
+    DseError
+        If an option is wrong: before a study comes into being.
+    """
+    space = chosen_space(space, set=set, layout=layout, objective=objective, tokens=tokens)
+    space = space.robust() if robust else space
+    rules = rules_for(space, profile or NATIVE)
+    if focus:
+        space.within_focus(focus)
+        if sampler not in (None, DEFAULT_SAMPLER):
+            raise ParameterError(f"{{focus}}: needs sampler {DEFAULT_SAMPLER}, not {sampler}")
+    starts: Mapping[str, Params] = named_starts(space, start, rules)
+    if warm_start:
+        starts = {**starts, **front_designs(Study.load(warm_start, storage=storage), space, rules)}
+    space.with_layouts(starts)
+    opened = Study.open(space, study, storage=storage, seed=seed, sampler=sampler, profile=profile)
+    opened.steer(focus, starts)
+    return opened
+
+
+@dataclass(frozen=True)
+class FasterElsewhere:
+    """A layout that is faster than the best one, but that the framework of the question cannot run."""
+
+    step_time: float  #: [s]
+    share: float  #: of the step of the fastest that the software runs [-]
+    design: str  #: in words
+    needs: str  #: the ability that the framework lacks, and those that it has
+    software: str  #: title of the framework
+
+    def __str__(self) -> str:
+        """One line."""
+        change = f"{readable(self.step_time, 's')} ({100 * (self.share - 1):+.1f} %)"
+        return f"Not available in {self.software}: {self.design} would give {change} ({self.needs})."
+
+
+@dataclass(frozen=True)
+class PlannedStudy:
+    """The best layouts of a model on so many chips, kept as a study."""
+
+    __repr__ = short_repr
+
+    study: Study
+    planned: Planned
+    legal: tuple[int, int] | None  #: legal layouts, and infeasible ones; None: too many to list
+    faster: FasterElsewhere | None = None  #: what no software is asked to run
+
+    @property
+    def assumed(self) -> tuple[ArgumentText, ...]:
+        """Arguments that were left out, with the values that are assumed."""
+        return self.planned.assumed
+
+    def __str__(self) -> str:
+        """How many layouts were evaluated."""
+        if self.legal is None:
+            return f"{self.study.space.legal.count:,.0f} legal layouts, of which a search evaluated some."
+        legal, infeasible = self.legal
+        return f"All {legal:,} legal layouts were evaluated; {legal - infeasible:,} fit."
+
+
+def plan(
+    model: str | Path, *, gpus: int, system: str | Path, tokens: float | str | None = None,
+    objective: Sequence[str] = (), budget: int = 500, study: str | None = None,
+    save: str | Path | None = None, storage: str | None = None, jobs: Jobs = 1,
+    progress_of: Callable[[Space], AbstractContextManager[Shown]] = lambda space: nullcontext(),
+    seq_len: int | None = None, global_batch_size: int | None = None, batch_tokens: float | None = None,
+    precision: Sequence[str] = (), framework: str = "", imbalance: float | None = None,
+    headroom: str | None = None, max_days: float | None = None, gpu_hour_price: float | None = None,
+    set: Mapping[str, Any] | None = None, note: Callable[[str], None] = lambda text: None,
+) -> PlannedStudy:  # fmt: skip
+    """How to split a model over so many chips: every legal layout is priced, the best are kept as a study.
+
+    Parameters
+    ----------
+    model : str or Path
+        Name of a shipped model, a model file, or a Hugging Face config.json.
+    gpus : int
+        Chips of the run. [-]
+    system : str or Path
+        A shipped system, or a file.
+    tokens : float or str, optional
+        Of the whole run, such as ``"15T"``: days and energy. [tokens]
+    objective : sequence of str
+        What to seek in place of step_time and peak_memory.
+    budget : int
+        Trials where designs are too many to list. [-]
+    study : str, optional
+        Name of the study; plan_MODEL_N by default.
+    save : str or Path, optional
+        Where to write the space as a file, too.
+    storage : str, optional
+        Database URL, as for `Study.create`.
+    jobs : int or Workers
+        Processes that evaluate designs, or who else does. [-]
+    progress_of : callable
+        Space -> context that gives the `progress` of `Study.run`, where designs are too many to list.
+    seq_len : int, optional
+        Tokens of a sequence; the model's by default.
+    global_batch_size, batch_tokens : int and float, optional
+        Sequences of a step, or about so many tokens of it; by default by the size of the model. [-]
+    precision : sequence of str
+        Formats of products to choose from, such as ``["bf16", "fp8"]``; bf16 by default.
+    framework : str
+        Training software; by default the usual one of the system.
+    imbalance : float, optional
+        Tokens of the fullest rank of experts over the mean; the framework's by default. [-]
+    headroom : str, optional
+        Memory of a GPU that stays free, such as ``"4 GB"``, ``"5 %"`` or ``"0"``; by default as much as
+        measured peaks of the framework exceed predicted ones.
+    max_days : float, optional
+        Days that the run of `tokens` may take. [-]
+    gpu_hour_price : float, optional
+        Rent of a GPU for an hour, for the cost of the run of `tokens`; by default the GPUs are owned. [$]
+    set : mapping, optional
+        Values of the layout to fix, such as ``{"tp": 8}``.
+    note : callable
+        Called with each line on what was read and assumed, before layouts are evaluated.
+
+    Raises
+    ------
+    DseError
+        If no layout fits, saying how many chips would do; or an option is wrong.
+    """
+    for name, value in (("max_days", max_days), ("gpu_hour_price", gpu_hour_price)):
+        if value and not tokens:
+            raise ParameterError(f"{{{name}}}: of how many tokens? name them with {{tokens}}, such as 15T")
+    question = Question(
+        model=str(model), system=str(system), chips=gpus, seq_len=seq_len, sequences=global_batch_size,
+        batch_tokens=batch_tokens, precision=precision, framework=framework, imbalance=imbalance,
+        headroom=headroom, max_days=max_days, pins=set or {},
+        tokens=counted_tokens(tokens) if tokens else None, gpu_hour_price=gpu_hour_price,
+    )  # fmt: skip
+    return planned_study(
+        question, objective=objective, budget=budget, study=study, save=save, storage=storage,
+        workers=workers_of(jobs), progress_of=progress_of, note=note,
+    )  # fmt: skip
+
+
+def planned_study(
+    question: Question, *, objective: Sequence[str], budget: int, study: str | None,
+    save: str | Path | None, storage: str | None, workers: Workers,
+    progress_of: Callable[[Space], AbstractContextManager[Shown]], note: Callable[[str], None],
+) -> PlannedStudy:  # fmt: skip
+    """The study of the best layouts that a question asks for; other arguments are those of `plan`."""
+    planned = planned_space(question)
+    for text in planned.model.notes:
+        note(text)
+    if planned.assumed:
+        note(ArgumentText.joined("assumed: ", planned.assumed))
+    space = planned.space.with_objectives(objective) if objective else planned.space
+    if save:
+        data = {**planned.data, "name": Path(save).stem}
+        data |= {"objectives": space.data["objectives"]} if objective else {}
+        write_file(Path(save), space_text(data).encode())
+    return answer(question, planned, space, study or space.name, budget, progress_of,
+                  storage=storage, again=study is None, workers=workers)  # fmt: skip
+
+
+def answer(
+    question: Question, planned: Planned, space: Space, name: str, budget: int,
+    progress_of: Callable[[Space], AbstractContextManager[Shown]], *, storage: str | None, again: bool,
+    workers: Workers,
+) -> PlannedStudy:  # fmt: skip
+    """The study of the best layouts that a question asks for; a `DseError` if none fits."""
+    exact = listed_front(space, workers)
+    if exact is not None and not len(exact.costs):
+        raise NothingFits(what_would_do(question, planned))
+    if exact is not None:
+        found = stored_front(exact, name, storage=storage, again=again)
+    else:
+        with progress_of(space) as progress:
+            found = searched(space, name, budget, storage=storage, again=again, workers=workers, progress=progress)
+    if exact is None:
+        return PlannedStudy(Study.load(found.name, storage=storage), planned, None)
+    faster = faster_elsewhere(question, planned, exact, workers)
+    legal = (exact.legal, exact.infeasible or 0)
+    return PlannedStudy(Study.load(found.name, storage=storage), planned, legal, faster)
+
+
+def faster_elsewhere(
+    question: Question, planned: Planned, exact: ExactFront, workers: Workers
+) -> FasterElsewhere | None:
+    """What would be faster if any software could do it; None where nothing is, or too much to price."""
+    keys = [own.key for own in exact.space.objectives]
+    if not planned.runnable:
+        return None  # what is planned is any software's
+    space = planned_space(replace(question, any_software=True)).space
+    other = listed_front(space, workers) if space.fingerprint != planned.space.fingerprint else None
+    if other is None or not len(other.costs) or "step_time_s" not in keys:
+        return None
+    here, there = float(exact.costs[:, keys.index("step_time_s")].min()), float(other.costs[:, 0].min())
+    if there >= here:
+        return None
+    row = int(other.costs[:, 0].argmin())
+    [params] = space.decode({name: own[[row]] for name, own in other.designs.items()})
+    launch = Launch.of_run(transformer_run(space, space.encode([params]), DesignPoints), 0)
+    reasons = refusals(launch, planned.framework)
+    if not reasons:
+        return None
+    design = design_text(space, params)
+    return FasterElsewhere(there, there / here, design, reasons[0], planned.framework.title)
+
+
+def what_would_do(question: Question, planned: Planned) -> str:
+    """The reason why no layout fits, and a number of GPUs that is enough."""
+    days = question.max_days or math.inf
+    if question.max_days:
+        question = replace(question, max_days=None)
+        planned = planned_space(question)
+    space = planned.space
+    found = closest(space)
+    if found.margin >= 0:
+        return too_slow(question, planned, days)
+    text = (
+        f"none of {space.legal.count:,.0f} layouts fits on {question.chips:,} GPUs: the smallest needs "
+        f"{readable(-found.margin, found.unit)} more per GPU ({design_text(space, found.params)})"
+    )
+    if question.headroom != NO_HEADROOM and fits(planned_space(replace(question, headroom=NO_HEADROOM)).space):
+        text += "; without free memory some fit: {headroom} 0"
+    for times in MULTIPLES:
+        other = with_chips(question, planned, times * question.chips)
+        if other and fits(other):
+            return f"{text}; enough: {{gpus}} {times * question.chips}"
+    return f"{text}; {MULTIPLES[-1]} times as many GPUs are not enough: try shorter sequences"
+
+
+def too_slow(question: Question, planned: Planned, days: float) -> str:
+    """The days of the fastest layout, and a number of GPUs that is enough."""
+    text = (
+        f"no layout on {question.chips:,} GPUs finishes within {days:g} days: "
+        f"the fastest takes {shortest_days(planned.space):,.0f} days"
+    )
+    for times in MULTIPLES:
+        other = with_chips(question, planned, times * question.chips)
+        took = shortest_days(other) if other else math.inf
+        if took <= days:
+            return f"{text}; {{gpus}} {times * question.chips} takes {took:.1f} days"
+    return f"{text}; so does none on {MULTIPLES[-1]} times as many: try a larger {{global_batch_size}}"
+
+
+def shortest_days(space: Space) -> float:
+    """Days of the run by the fastest feasible layout; infinite where none is. [-]"""
+    exact = listed_front(space, Workers())
+    times = [] if exact is None else exact.evaluation.derived["run_time"].tolist()
+    return float(min(times, default=math.inf)) / 86400

@@ -1,0 +1,259 @@
+"""A study as Python has it: what was searched and found, why it is so, and figures of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dse.pricing.workers import Jobs, workers_of
+from dse.searching.study import BaseStudy
+from dse.storage.deletion import delete_study
+from dse.storage.optuna_store import Store
+
+if TYPE_CHECKING:  # each takes long to import, and a search takes none
+    import altair as alt
+    import pandas as pd
+
+    from dse.api.chosen_space import Pins
+    from dse.api.designs import NearestFit
+    from dse.explaining.explanation import Explanation
+    from dse.explaining.importance import Importance
+    from dse.explaining.sensitivity import Sensitivity
+    from dse.output.artefact import Artefact
+    from dse.reporting.studies.comparison import Comparison
+    from dse.reporting.studies.study_comparison import StudyPair
+    from dse.searching.exact.bounded import StudyBound
+    from dse.searching.exact.certificate import Certificate
+    from dse.searching.exact.exact_front import Method
+    from dse.searching.exact.long_search import Reference
+
+#: Designs that a notebook shows of a study, and trials that a check evaluates where not all are. [-]
+SHOWN, SAMPLE = 5, 100
+
+
+class Study(BaseStudy):
+    """A study in a database. `create`, `load` or `open` one; `run` it; read `trials` and `pareto_front`.
+
+    Nothing is kept open between calls, so a study that another process continues is read afresh.
+    """
+
+    def __repr__(self) -> str:
+        """Name, space, and how far it is, in a line."""
+        table = self.table
+        return (
+            f"<Study {self.name!r} of space {self.space.name}: {len(table)} trials, "
+            f"{int(table.feasible.sum())} feasible, {len(table.front())} on the front>"
+        )
+
+    def _repr_html_(self) -> str:
+        """The line of `repr`, and the first designs of the front with what they are judged by."""
+        from html import escape
+
+        front = self.pareto_front().head(SHOWN)
+        names = [*(p.name for p in self.space.parameters), *(own.key for own in self.space.objectives)]
+        shown = front[[name for name in dict.fromkeys(names) if name in front]]
+        return f"<p>{escape(repr(self))}</p>{shown.to_html(index=False)}"
+
+    def explain(
+        self, trial: int | None = None, *, objective: Sequence[str] = (), profile: str | None = None
+    ) -> Explanation:
+        """Why a design costs what it does: ``.time`` and ``.memory`` are tables that add up.
+
+        Parameters
+        ----------
+        trial : int, optional
+            Its number; by default that of the best design by the first objective. [-]
+        objective : sequence of str
+            What to judge by in place of the study's objectives.
+        profile : str, optional
+            Rules of the cost model; the study's by default.
+
+        Raises
+        ------
+        DseError
+            If there is no such trial, nothing feasible was found yet, or the design has no number.
+        """
+        from dse.api.designs import with_number
+        from dse.explaining.explanation import explain
+
+        number, params = self.design(trial)
+        space = self.space.with_objectives(objective) if objective else self.space
+        return with_number(explain(space, params, profile=profile or self.profile, trial=number))
+
+    def sensitivity(self, trial: int | None = None) -> Sensitivity:
+        """How much the step of a design follows each parameter and quantity; arguments as for `explain`."""
+        from dse.explaining.sensitivity import sensitivity
+
+        return sensitivity(self.explain(trial))
+
+    def importance(self) -> Importance:
+        """Which parameters matter for each objective; a `DseError` if too few trials are feasible."""
+        from dse.explaining.importance import importance
+
+        return importance(self.space, self.table, self.profile)
+
+    def fit(self, set: Pins) -> NearestFit:
+        """The design of its space nearest to some values that keeps all limits, as `dse.fit` finds it."""
+        from dse.api.designs import fit
+
+        return fit(self.space, set, profile=self.profile)
+
+    def export(
+        self,
+        trial: int | None = None,
+        format: str = "aicb",
+        path: str | Path | None = None,
+        *,
+        winner: int = 0,
+        workload: str | None = None,
+        anyway: bool = False,
+    ) -> Artefact:
+        """A design as a file for other programs.
+
+        Parameters
+        ----------
+        trial : int, optional
+            Its number; by default that of the best design by the first objective. [-]
+        format : str
+            One of `dse.api.exports.FORMS`, such as "megatron".
+        path : str or Path, optional
+            Where to write it; chakra and astra-sim are folders.
+        winner : int
+            Which of the designs that the trial has found. [-]
+        workload : str, optional
+            Which workload, of a space that has several.
+        anyway : bool
+            Whether to write a launch file of a model that the framework cannot train.
+
+        Returns
+        -------
+        file : Artefact
+            Its ``content``, and ``notes`` on what it cannot say.
+
+        Raises
+        ------
+        DseError
+            If there is no such design, it has no such file, or the file cannot be written.
+        """
+        from dse.api.exports import trial_artefact, write_artefact
+
+        file = trial_artefact(self, trial, format, winner, workload, anyway=anyway)
+        if path:
+            write_artefact(Path(path), file)
+        return file
+
+    def compare(
+        self, other: BaseStudy | None = None, *, profile: str | None = None, system: str | None = None
+    ) -> StudyPair | Comparison:
+        """Compare its front with another study's, or its designs with another profile's or machine's.
+
+        Raises
+        ------
+        DseError
+            If the studies have no objective in common, or nothing feasible was found.
+        """
+        from dse.reporting.studies.comparison import comparison, usual_profile
+        from dse.reporting.studies.study_comparison import study_pair
+
+        if other is not None:
+            return study_pair(self, other)
+        return comparison(self, profile or (None if system else usual_profile(self)), system)
+
+    def report(self, path: str | Path | None = None) -> Path:
+        """Write a page, or a picture of the front if the path ends in .svg, .png or .pdf; returns the path.
+
+        Raises
+        ------
+        DseError
+            If it cannot be written.
+        """
+        from dse.output.tables import write_file
+        from dse.reporting.pages.study_page import study_page, study_picture
+        from dse.reporting.pictures.style import FORMS
+        from dse.storage.atomic_files import file_name
+
+        path = Path(path or f"{file_name(self.name)}.html")
+        form = path.suffix.lower().removeprefix(".")
+        write_file(path, study_picture(self, form) if form in FORMS else study_page(self).encode())
+        return path
+
+    def check(self, *, most: int | None = SAMPLE, jobs: Jobs = 1) -> pd.DataFrame:
+        """Stored figures that differ from what the cost model gives now: trial, column, stored, model, unit.
+
+        Parameters
+        ----------
+        most : int, optional
+            Trials to evaluate again, spread over all of them; None evaluates every one. [-]
+        jobs : int or Workers
+            Processes that evaluate designs, or who else does. [-]
+        """
+        import pandas as pd
+
+        rows = [asdict(figure) for _, found in self.differing(jobs, most=most) for figure in found]
+        return pd.DataFrame(rows, columns=["trial", "column", "stored", "model", "unit"])
+
+    def certify(self, *, method: Method = "auto", jobs: Jobs = 1) -> Certificate:
+        """How far it is from the exact front of its space, as `dse enumerate --certify` says.
+
+        Raises
+        ------
+        DseError
+            If the space is not finite, or has too many designs for the method.
+        """
+        from dse.pricing.space_rules import rules_for
+        from dse.searching.exact.certificate import best_costs, certificate, sought_space
+        from dse.searching.exact.exact_front import exact_front
+
+        space, best = sought_space(self), best_costs(self).tolist()
+        rules, workers = rules_for(space, self.profile), workers_of(jobs)
+        exact = exact_front(space, rules=rules, workers=workers, method=method, best=best)
+        return certificate(self, exact)
+
+    def bound(self, *, evaluations: float = 1e6, jobs: Jobs = 1) -> StudyBound:
+        """What no legal design can beat, by bounds that stop after so many evaluations. [-]"""
+        from dse.searching.exact.bounded import study_bound
+
+        return study_bound(self, workers_of(jobs), evaluations=evaluations)
+
+    def reference(self, *, jobs: Jobs = 1) -> Reference:
+        """How far it is from what a long search of its space finds."""
+        from dse.searching.exact.long_search import reference
+
+        return reference(self, jobs)
+
+    def delete(self) -> int:
+        """Delete it and all of its trials from the database, for good; how many there were. [-]"""
+        with Store(self.storage, "write") as store:
+            return delete_study(store, store.study_id(self.name))
+
+    def plot_front(self) -> alt.ChartType:
+        """The Pareto front by each pair of objectives, or of a single one the best so far by trial."""
+        from dse.reporting.pictures.study_figures import pareto_figure
+
+        return pareto_figure(self.table)
+
+    def plot_parallel(self) -> alt.LayerChart:
+        """Parameters and objectives of the front, and of some other feasible trials, as lines."""
+        from dse.reporting.pictures.study_figures import lines_figure
+
+        return lines_figure(self.table)
+
+    def plot_importance(self) -> alt.Chart:
+        """How much of each objective's variance over the space each parameter explains alone.
+
+        Raises
+        ------
+        DseError
+            If too few trials are feasible.
+        """
+        from dse.reporting.pictures.study_figures import shares_figure
+
+        return shares_figure(self.table, self.profile)
+
+    def plot_hypervolume(self) -> alt.Chart:
+        """Hypervolume after each finished trial."""
+        from dse.reporting.pictures.study_figures import progress_figure
+
+        return progress_figure(self.hypervolume_history())

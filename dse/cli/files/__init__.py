@@ -1,1 +1,0 @@
-"""Files of other programs as `dse evaluate` takes them: options, and one module for each kind."""

@@ -1,0 +1,191 @@
+"""Layouts of a space or of a launch script: one design, the nearest that fits, or a sweep of designs."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from shlex import quote
+from typing import Final
+
+from rich.text import Text
+
+from costmodel.errors import DseError
+from dse.api.chosen_space import loaded_space
+from dse.api.design_files import SPACE
+from dse.api.designs import evaluate_design, fit, sweep
+from dse.cli.chosen import changed_space, changes_of, launched_space, say_what_was_open, set_words
+from dse.cli.output import (
+    ENDINGS,
+    MOST_ROWS,
+    PICTURES,
+    TABLE_ENDINGS,
+    checked_place,
+    form_of,
+    write_content,
+    write_json,
+    write_report,
+    write_result,
+)
+from dse.cli.terminal import say
+from dse.output.tables import EVALUATION_KEYS, csv_pieces, json_text, only_finite, parquet_pieces
+from dse.output.text import Record, counted, design_text
+from dse.pricing.evaluation import reasons
+from dse.pricing.space_rules import NATIVE
+from dse.pricing.sweep import NamedDesigns, priced
+from dse.pricing.workers import Workers
+from dse.reporting.designs.sweep_report import sweep_report
+from dse.reporting.study_report import evaluation_report
+from dse.searching.design_file import read_designs
+from dse.spaces.space import Space
+
+
+def run(args: argparse.Namespace, kind: str) -> int:
+    """Evaluate the design, or the designs of a sweep; 1 where none is feasible."""
+    form = form_of(args.format, args.output, FORMS)
+    checked_place(args.output)
+    if args.best and kind != SPACE:
+        raise DseError("--best: a launch file leaves nothing open; change it with --set or --sweep")
+    if args.fit:
+        return run_fit(args, form)
+    space = changed_space(args) if kind == SPACE else launched_space(args, kind)
+    if args.sweep or args.designs or form not in ("table", "json"):
+        return run_sweep(args, space, form)
+    record = evaluate_design(space, best=args.best, profile=args.profile)
+    say_what_was_open(space, record["params"])
+    say_why_no_number(args.profile or NATIVE, space, record)
+    has_number = math.isfinite(record["breakdown"]["step_time_s"])
+    asks = has_number and not record["feasible"] and kind == SPACE and args.set
+    instead = nearest_text(args, record) if asks else ""
+    if instead and form == "json":
+        say(instead)
+    commands = [f"dse explain {quote(str(args.design))}{set_words(args)}"] if kind != SPACE or args.set else []
+    brief = kind != SPACE
+    write_result(lambda where: write(space, record, form, where, instead, commands, brief), args.output, ENDINGS[form])
+    return 0 if record["feasible"] else 1
+
+
+def run_fit(args: argparse.Namespace, form: str) -> int:
+    """Find the nearest design that fits, and evaluate it."""
+    if args.best or args.sweep or args.designs or form not in ("table", "json"):
+        raise DseError("--fit: changes one design; leave out --best, --sweep, --designs and tables")
+    found = fit(args.design, profile=args.profile, **changes_of(args))
+    if form == "json":
+        write_json(found.to_json(), args.output)
+        return 0
+    changes = [Text(str(found)), Text()]
+    write_report(lambda width: [*changes, *evaluation_report(found.space, found.record, width)], args.output)
+    return 0
+
+
+def write(
+    space: Space, record: Record, form: str, output: Path | None, instead: str, commands: list[str], brief: bool
+) -> None:
+    """The design as a report, or as one JSON object."""
+    if form == "json":
+        write_json({key: record[key] for key in EVALUATION_KEYS if key in record}, output)
+        return
+    write_report(
+        lambda width: evaluation_report(space, record, width, instead=instead, commands=commands, brief=brief), output
+    )
+
+
+def say_why_no_number(profile: str, space: Space, record: Record) -> None:
+    """Name what the cost model does not cover."""
+    has_none = math.isnan(record["breakdown"]["step_time_s"])
+    found = reasons(space, profile, record["params"]) if has_none else []
+    if found:
+        say(f"profile {profile}: no number: {'; '.join(found)}")
+
+
+def nearest_text(args: argparse.Namespace, record: Record) -> str:
+    """The design nearest to one that does not fit, or the command that finds it in a large space."""
+    own, asked = loaded_space(args.design), record["params"]
+    if own.legal.count > SOON:
+        command = f"dse evaluate {quote(str(args.design))} --fit{set_words(args)}"
+        return f"{command} finds the nearest design that fits"
+    fixed = {name: value for name, value in args.set if name not in own.by_name}
+    named = {name: own.in_file(name, value) for name, value in asked.items() if name in own.by_name}
+    try:
+        found = fit(own, profile=args.profile, **changes_of(args) | {"set": named | fixed, "layout": None})
+    except DseError as error:
+        return str(error)
+    changed = design_text(own, {name: value for name, (_, value) in found.changed.items()})
+    here, there = (one["breakdown"]["step_time_s"] for one in (record, found.record))
+    return f"{changed} would fit, {100 * (there / here - 1):+.1f} % step time"
+
+
+#: Most legal designs among which the nearest is looked for unasked.
+SOON: Final = 200_000
+#: Ending of a file -> what is written there.
+FORMS: Final = {**TABLE_ENDINGS, **PICTURES}
+
+
+def run_sweep(args: argparse.Namespace, space: Space, form: str) -> int:
+    """Evaluate all named designs; 1 where none is feasible."""
+    values = [(name.strip(), own.strip()) for name, _, own in (word.partition("=") for word in args.sweep)]
+    refuse_together(args, form, [name for name, _ in values])
+    workers = Workers(args.jobs, args.backend, args.scheduler)
+    if args.designs:
+        table, rows = read_designs(space, args.designs, say)
+        found = priced(space, table, rows, profile=args.profile or NATIVE, jobs=workers)
+    else:
+        found = sweep(space, dict(values), profile=args.profile, jobs=workers)
+    write_result(lambda where: write_sweep(found, form, where), args.output, ENDINGS[form])
+    if found.feasible:
+        return 0
+    say(f"nothing feasible among {counted(len(found), 'design')}, {found.legal:,} of them legal")
+    return 1
+
+
+def refuse_together(args: argparse.Namespace, form: str, names: list[str]) -> None:
+    """Refuse options that do not go together; a `DseError`."""
+    if args.best:
+        raise DseError("--best: completes one design, as text or JSON; leave out --sweep, --designs and tables")
+    if args.designs and args.sweep:
+        raise DseError("--designs and --sweep: name designs by a file or by values, not both")
+    if args.designs and form in PICTURES.values():
+        raise DseError(f"-o FILE.{form}: is a picture of a --sweep; --designs have no order to draw them in")
+    if "" in names:
+        raise DseError("--sweep: name a parameter, such as --sweep tp=1,2,4")
+    if twice := next((name for name in names if names.count(name) > 1), None):
+        raise DseError(f"--sweep: {twice}: given twice")
+    if both := next((name for name in names if name in dict(args.set)), None):
+        raise DseError(f"{both}: --set holds it fixed, so there is nothing to --sweep")
+
+
+def write_sweep(found: NamedDesigns, form: str, output: Path | None) -> None:
+    """The designs in one of the forms."""
+    if form == "table":
+        most = None if output else MOST_ROWS
+        write_report(lambda width: sweep_report(found, width, most=most), output)
+    elif form in PICTURES.values():
+        from dse.reporting.pictures.style import picture
+        from dse.reporting.pictures.sweep_plot import sweep_plot
+
+        write_content([picture(sweep_plot(found), form)], form, output)
+    elif form == "json":
+        write_content(json_pieces(found), form, output)
+    else:
+        pieces = csv_pieces if form == "csv" else parquet_pieces
+        write_content(pieces([found.to_frame()]), form, output)
+
+
+def json_pieces(found: NamedDesigns) -> Iterator[bytes]:
+    """One JSON object, a design to a line."""
+    head = {
+        "space": found.space.name,
+        "directions": {objective.key: objective.direction for objective in found.space.objectives},
+        "named": list(found.names),
+        "n_legal": found.legal,
+        "n_feasible": found.feasible,
+    }
+    yield json_text({**head, "designs": []}).removesuffix("]\n}").encode()
+    separator = ""
+    for record in found.records:
+        own = {key: record[key] for key in ("reason", *EVALUATION_KEYS) if key in record}
+        yield f"{separator}\n    {json.dumps(only_finite(own), allow_nan=False)}".encode()
+        separator = ","
+    yield b"\n  ]\n}\n"

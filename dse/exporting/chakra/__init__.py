@@ -1,1 +1,0 @@
-"""Execution traces in the format of MLCommons Chakra."""

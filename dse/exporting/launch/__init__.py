@@ -1,1 +1,0 @@
-"""Designs as the launch files of training frameworks, and launch files as designs."""

@@ -1,0 +1,309 @@
+"""Designs that a user names, row by row: completed where they are open, and priced in one call."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import product
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from costmodel.columns import BoolArray, FloatArray, IntArray, short_repr
+from costmodel.errors import DseError, ParameterError
+from costmodel.formats.quantity import readable, si_value
+from costmodel.formats.strict_yaml import scalar
+from costmodel.rules.registry import NATIVE
+from dse.predictions.intervals import EVIDENCE
+from dse.pricing.evaluated import Evaluation
+from dse.pricing.evaluation import evaluate
+from dse.pricing.kernel_choices import with_kernels
+from dse.pricing.record_columns import RECORD_KEYS, space_interval, with_intervals
+from dse.pricing.records import design_records
+from dse.pricing.space_rules import rules_for
+from dse.pricing.workers import Jobs
+from dse.spaces.designs.completion import blocking_rules, completed_rows
+from dse.spaces.formulas.expressions import Expression
+from dse.spaces.formulas.names import MODEL_SETTINGS
+from dse.spaces.sections.parameters import Parameter, Value, written_options, written_value
+from dse.spaces.space import Batch, Space
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+#: Most rows that are priced at once; all legal designs of more combinations are for `dse enumerate`.
+MOST_ROWS: Final = 1_000_000
+
+
+@dataclass(frozen=True)
+class PartOfDesigns:
+    """Rows of one space: those that name the same parameters, and agree in what makes a space."""
+
+    space: Space  #: what is named comes first among its parameters
+    named: tuple[str, ...]
+    settings: Mapping[str, Value]  #: of this space, where rows are of several
+    rows: IntArray  #: (points,) places in the whole
+    columns: Batch  #: all parameters, (points,) each; of illegal designs what comes near one
+    legal: BoolArray  #: (points,)
+    evaluation: Evaluation  #: of the legal ones
+    reasons: tuple[str, ...]  #: why a design is not legal, or not feasible; "" where it is
+    profile: str
+
+    def records(self) -> list[dict[str, Any]]:
+        """One nested record per row, as in JSON; of illegal designs what was named, and the reason."""
+        designs = {name: values[self.legal] for name, values in self.columns.items()}
+        found = design_records(self.space, designs, self.evaluation)
+        found = with_intervals(self.space, with_kernels(self.space, found), self.profile)
+        decoded = iter(found)
+        nothing: dict[str, Any] = {key: {} for key in ("derived", "values", "margins", "breakdown")}
+        records = []
+        for row, (legal, reason) in enumerate(zip(self.legal.tolist(), self.reasons, strict=True)):
+            record = next(decoded) if legal else {"feasible": False, **nothing, "params": self._named_values(row)}
+            records.append({**record, "params": {**self.settings, **record["params"]}, "reason": reason})
+        return records
+
+    def _named_values(self, row: int) -> dict[str, Value]:
+        return {name: self.space.by_name[name].value(float(self.columns[name][row])) for name in self.named}
+
+    def to_frame(self) -> pd.DataFrame:
+        """One row per design, the columns of a study's front but for those of trials, and the reason."""
+        import pandas as pd
+
+        data: dict[str, Any] = dict(self.settings)
+        for parameter in self.space.parameters:
+            data[parameter.name] = self._shown(parameter)
+        for name, values in self._numbers().items():
+            data.setdefault(name, values)
+        feasible = np.zeros(self.legal.size, dtype=bool)
+        feasible[self.legal] = self.evaluation.feasible
+        return pd.DataFrame({**data, "legal": self.legal, "feasible": feasible, "reason": self.reasons})
+
+    def _shown(self, parameter: Parameter) -> Any:
+        """A parameter; nothing where it was neither named nor can be anything."""
+        import pandas as pd
+
+        values = [parameter.value(code) for code in self.columns[parameter.name].tolist()]
+        if parameter.name in self.named or self.legal.all():
+            return values
+        whole = all(type(value) is int for value in values)
+        blanked = [value if legal else None for value, legal in zip(values, self.legal.tolist(), strict=True)]
+        return pd.Series(blanked, dtype="Int64") if whole else blanked
+
+    def _numbers(self) -> dict[str, Any]:
+        """What pricing says, by its name in tables; NaN where designs are illegal."""
+        found, space = self.evaluation, self.space
+        values = found.values  # noqa: PD011
+        groups = [
+            found.derived,
+            {o.key: values[:, place] for place, o in enumerate(space.objectives)},
+            {f"margin_{limit.key}": found.margins[:, place] for place, limit in enumerate(space.limits)},
+            found.breakdown.by_key(),
+        ]
+        numbers: dict[str, Any] = {}
+        for group in groups:
+            numbers |= {name: self._spread(values) for name, values in group.items() if name not in numbers}
+        if self.profile != NATIVE:
+            return numbers
+        own = {name: values[self.legal] for name, values in self.columns.items()}
+        ends = space_interval(space, space.known_values(own), found.num_points)
+        times = np.asarray(found.breakdown.time)
+        evidence = np.full(self.legal.size, None, dtype=object)
+        evidence[self.legal] = [EVIDENCE[code] for code in ends.evidence.tolist()]
+        intervals = (self._spread(times * ends.low), self._spread(times * ends.high), evidence)
+        return numbers | dict(zip(RECORD_KEYS, intervals, strict=True))
+
+    def _spread(self, values: FloatArray) -> FloatArray:
+        """A column of the legal designs, over all of them."""
+        column = np.full(self.legal.size, np.nan)
+        column[self.legal] = values
+        return column
+
+
+@dataclass(frozen=True)
+class NamedDesigns:
+    """All rows, in the order in which they were named."""
+
+    __repr__ = short_repr
+
+    names: tuple[str, ...]
+    parts: tuple[PartOfDesigns, ...]
+
+    @property
+    def space(self) -> Space:
+        """Space of the first rows; those of the others have the same objectives and limits."""
+        return self.parts[0].space
+
+    def __len__(self) -> int:
+        return sum(part.rows.size for part in self.parts)
+
+    @property
+    def legal(self) -> int:
+        """How many are legal. [-]"""
+        return sum(int(part.legal.sum()) for part in self.parts)
+
+    @property
+    def feasible(self) -> int:
+        """How many keep every limit too. [-]"""
+        return sum(int(part.evaluation.feasible.sum()) for part in self.parts)
+
+    @cached_property
+    def records(self) -> list[dict[str, Any]]:
+        """One nested record per row."""
+        found: list[dict[str, Any]] = [{}] * len(self)
+        for part in self.parts:
+            for row, record in zip(part.rows.tolist(), part.records(), strict=True):
+                found[row] = record
+        return found
+
+    def to_frame(self) -> pd.DataFrame:
+        """One row per design."""
+        import pandas as pd
+
+        if len(self.parts) == 1:
+            return self.parts[0].to_frame()
+        whole = pd.concat([part.to_frame() for part in self.parts], ignore_index=True)
+        order = np.argsort(np.concatenate([part.rows for part in self.parts]))
+        return whole.iloc[order].reset_index(drop=True)
+
+
+def combinations(sweeps: Mapping[str, Sequence[Value]]) -> dict[str, list[Value]]:
+    """Every combination of the values of some names, the last fastest, as a column for each name.
+
+    Raises
+    ------
+    DseError
+        If there are more than `MOST_ROWS`.
+
+    >>> combinations({"tp": [1, 2], "pp": [4, 8]})
+    {'tp': [1, 1, 2, 2], 'pp': [4, 8, 4, 8]}
+    """
+    count = int(np.prod([float(len(values)) for values in sweeps.values()]))
+    if count > MOST_ROWS:
+        raise ParameterError(
+            f"{{sweep}}: {count:,} combinations; at most {MOST_ROWS:,} are evaluated one by one, "
+            "`dse enumerate` finds the front of more"
+        )
+    rows = list(product(*sweeps.values()))
+    return {name: [row[place] for row in rows] for place, name in enumerate(sweeps)}
+
+
+def priced(
+    space: Space, table: Mapping[str, Sequence[Any]], rows: int, *, profile: str = NATIVE, jobs: Jobs = 1
+) -> NamedDesigns:
+    """Price designs that are named by some of their values; what is not named is as simple as is legal.
+
+    Parameters
+    ----------
+    space : Space
+        What they are designs of. Values need not be among its options.
+    table : mapping
+        Name of a parameter, or of anything that can be pinned -> its value in each row: as a file writes
+        it, or a number in SI units; None where a row does not name it.
+    rows : int
+        [-]
+    profile : str
+        Name of the rules that price them.
+    jobs : int or Workers
+        Processes that price them, or who else does. [-]
+
+    Raises
+    ------
+    DseError
+        If a name is none of the space's, or a value impossible.
+    """
+    columns = {name: normalized(space, name, own) for name, own in table.items()}
+    own_space = [name for name in columns if makes_a_space(space, name)]
+    kinds: dict[tuple[Any, ...], list[int]] = {}
+    for row in range(rows):
+        kind = (*(columns[name][row] for name in own_space), *(own[row] is None for own in columns.values()))
+        kinds.setdefault(kind, []).append(row)
+    parts = []
+    for places in kinds.values():
+        known = [name for name, own in columns.items() if own[places[0]] is not None]
+        settings = {name: columns[name][places[0]] for name in known if name in own_space}
+        named = {name: [columns[name][row] for row in places] for name in known if name not in own_space}
+        parts.append(_part(space, settings, named, np.array(places), profile, jobs))
+    return NamedDesigns(tuple(columns), tuple(parts))
+
+
+def normalized(space: Space, name: str, written: Sequence[Any]) -> list[Any]:
+    """The values of a name as numbers in SI units, words and booleans; arguments are those of `normal`."""
+    known = {value: normal(space, name, value) for value in dict.fromkeys(written)}
+    return [known[value] for value in written]
+
+
+def normal(space: Space, name: str, written: Any) -> Any:
+    """A value as a number in SI units, a word or a boolean; None where it is blank.
+
+    Raises `DseError` if it is in another unit.
+    """
+    value = scalar(written.strip()) if isinstance(written, str) else written
+    unit, known = space.unit_of(name), space.by_name.get(name)
+    try:
+        if unit != "-":
+            return si_value(value, unit) if isinstance(value, str) else value
+        if value is not None and known:
+            return written_value(value, unit, known.words, known.boolean)
+    except ValueError as error:
+        raise DseError(f"{name}: {error}") from None
+    return value
+
+
+def makes_a_space(space: Space, name: str) -> bool:
+    """Whether another value makes another space: a dimension of the model, or what options follow from."""
+    if name in MODEL_SETTINGS:
+        return True
+    written = [written_options(own) for own in space.data["parameters"].values()]
+    return any(name in Expression.parse(text).names for text in written if isinstance(text, str))
+
+
+def _part(base: Space, settings: dict[str, Any], named: dict[str, list[Any]], rows: IntArray, profile: str,
+          jobs: Jobs) -> PartOfDesigns:  # fmt: skip
+    """Rows of one space, completed and priced."""
+    space = base.set_to(settings) if settings else base
+    opened = space.opened({name: list(dict.fromkeys(values)) for name, values in named.items()})
+    codes = {name: _codes(opened.by_name[name], values) for name, values in named.items()}
+    columns, legal = completed_rows(opened.legal, codes, rows.size)
+    designs = {name: values[legal] for name, values in columns.items()}
+    # Where nothing is legal, a space that has some legal design says what columns there would be.
+    priceable = opened if legal.any() else base
+    evaluation = evaluate(priceable, designs, rules=rules_for(priceable, profile), jobs=jobs)
+    reasons = np.full(rows.size, "", dtype=object)
+    reasons[legal] = list(_infeasible(opened, evaluation, profile))
+    barred = np.flatnonzero(~legal)
+    if barred.size:
+        checks = blocking_rules(opened.legal, codes, columns, barred)
+        reasons[barred] = [
+            f"not legal: {check.name} ({check.text})" if check else "not legal with the other values"
+            for check in checks
+        ]
+    return PartOfDesigns(
+        opened, tuple(named), settings, rows, columns, legal, evaluation, tuple(reasons.tolist()), profile
+    )
+
+
+def _codes(parameter: Parameter, values: Sequence[Any]) -> FloatArray:
+    """Values of a parameter as its column holds them. [its unit]"""
+    known = {
+        value: value
+        if parameter.unit != "-"
+        else parameter.code(written_value(value, parameter.unit, parameter.words, parameter.boolean))
+        for value in dict.fromkeys(values)
+    }
+    return np.array([known[value] for value in values], dtype=np.float64)
+
+
+def _infeasible(space: Space, evaluation: Evaluation, profile: str) -> Iterator[str]:
+    """Why designs are not feasible; "" where they are."""
+    keys = [(limit.name, limit.unit) for limit in space.limits]
+    for feasible, margins in zip(evaluation.feasible.tolist(), evaluation.margins.tolist(), strict=True):
+        if feasible:
+            yield ""
+            continue
+        broken = [
+            f"{readable(-margin, unit)} too much for {name}" if np.isfinite(margin) else f"{name} has no number"
+            for (name, unit), margin in zip(keys, margins, strict=True)
+            if margin < 0
+        ]
+        yield ", ".join(broken) or f"no number under profile {profile}"

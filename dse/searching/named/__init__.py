@@ -1,1 +1,0 @@
-"""Designs that a user names or asks for: sweeps, files, plans, the nearest that fits."""
