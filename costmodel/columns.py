@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
+from operator import attrgetter
 from reprlib import Repr
 from typing import Any, Final, Protocol, Self, TypeVar, cast
 
@@ -47,17 +48,33 @@ def column_family() -> Any:
 
 
 def column_units(record: type[Columns]) -> dict[str, str]:
-    """Name -> SI unit of every column of a record class, in order; those of families are not among them."""
-    if record not in _UNITS:
-        _UNITS[record] = {f.name: f.metadata["unit"] for f in fields(record) if "unit" in f.metadata}
-        _FAMILIES[record] = tuple(f.name for f in fields(record) if "family" in f.metadata)
-    return _UNITS[record]
+    """Name -> SI unit of every column of a record class, in order; columns of families are left out."""
+    return layout_of(record).units
 
 
-#: Record class -> its units, and its families, kept because small batches would spend a tenth of their time
-#: on finding them.
-_UNITS: dict[type[Any], dict[str, str]] = {}
-_FAMILIES: dict[type[Any], tuple[str, ...]] = {}
+@dataclass(frozen=True, slots=True, eq=False)
+class Layout:
+    """Fields of a record class, and getters that read the values of a record in one call, and others behind them."""
+
+    units: dict[str, str]  #: of the columns, by name
+    families: tuple[str, ...]  #: fields that hold columns by name
+    names: tuple[str, ...]  #: all fields
+    column_values: Callable[[Any], tuple[Any, ...]]
+    values: Callable[[Any], tuple[Any, ...]]
+
+
+def layout_of(record: type[Columns]) -> Layout:
+    """Layout of a record class, computed once: small batches would spend a tenth of their time on it."""
+    if record not in _LAYOUTS:
+        units = {own.name: own.metadata["unit"] for own in fields(record) if "unit" in own.metadata}
+        names = tuple(own.name for own in fields(record))
+        families = tuple(own.name for own in fields(record) if "family" in own.metadata)
+        tail = "__class__", "__class__"  # getters of two names or more return tuples; callers leave these out
+        _LAYOUTS[record] = Layout(units, families, names, attrgetter(*units, *tail), attrgetter(*names, *tail))
+    return _LAYOUTS[record]
+
+
+_LAYOUTS: dict[type[Any], Layout] = {}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -76,20 +93,21 @@ class Columns:
 
     def columns(self) -> dict[str, FloatArray]:
         """Name -> array of every column, in order; families last."""
-        found: dict[str, FloatArray] = {name: getattr(self, name) for name in column_units(type(self))}
-        for family in _FAMILIES[type(self)]:
-            found.update(getattr(self, family))
-        return found
+        layout = layout_of(type(self))
+        table: dict[str, FloatArray] = dict(zip(layout.units, layout.column_values(self), strict=False))
+        for family in layout.families:
+            table.update(getattr(self, family))
+        return table
 
     def with_columns(self, values: Mapping[str, FloatArray]) -> Self:
         """A copy of the record with other values in some of its columns."""
-        units = column_units(type(self))
-        changed: dict[str, Any] = {name: array for name, array in values.items() if name in units}
-        for family in _FAMILIES[type(self)]:
-            own = getattr(self, family)
-            if own:
-                changed[family] = {name: values.get(name, array) for name, array in own.items()}
-        return replace(self, **changed)
+        layout = layout_of(type(self))
+        arguments: dict[str, Any] = dict(zip(layout.names, layout.values(self), strict=False))
+        arguments.update((name, array) for name, array in values.items() if name in layout.units)
+        for family in layout.families:
+            if columns := arguments[family]:
+                arguments[family] = {name: values.get(name, array) for name, array in columns.items()}
+        return type(self)(**arguments)
 
     def map(self, function: Callable[[FloatArray], FloatArray]) -> Self:
         """A copy of the record with `function` applied to every column."""
@@ -97,7 +115,8 @@ class Columns:
 
     def take(self, rows: IntArray | slice) -> Self:
         """Rows of the table; columns that hold one value for all points stay as they are."""
-        return self.map(lambda values: long_at(values, rows))
+        columns = {name: of_points(values, rows) for name, values in self.columns().items() if is_long(values)}
+        return self.with_columns(columns) if columns else self
 
     @property
     def num_points(self) -> int:
@@ -256,6 +275,12 @@ EACH_ITS_OWN: Final = UniqueRows(np.zeros(0, dtype=np.intp), None)
 def in_line(values: FloatArray, shape: tuple[int, ...]) -> FloatArray:
     """A column broadcast to a shape of several axes, as one axis; one value as it is."""
     return np.broadcast_to(values, shape).ravel() if values.size > 1 else values
+
+
+def stacked_columns(columns: Sequence[FloatArray], axes: int) -> FloatArray:
+    """Columns as one array, with room for `axes` axes of machines between; (columns, ..., points)."""
+    stacked = np.stack(np.broadcast_arrays(*columns))
+    return stacked.reshape(len(columns), *[1] * (axes + 2 - stacked.ndim), *stacked.shape[1:])
 
 
 def is_long(values: FloatArray) -> bool:

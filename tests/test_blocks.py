@@ -11,8 +11,8 @@ import pytest
 
 import costmodel
 from costmodel import DesignPoints, DseError, ModelShape, load_model, load_system, resolve_sharding, step
+from costmodel.steps.micro_batch.layout_changes import sent_bytes
 from costmodel.steps.micro_batch.rank_memory import layer_memory
-from costmodel.steps.micro_batch.tensor_parallel import sent_bytes
 from costmodel.steps.pipeline.stages import every_stage, stage_layers
 from costmodel.training.blocks import ATTENTION, BLOCKS, DECODER, EMBEDDING, HEAD, MLP, Block, Layer
 from costmodel.training.design import sharding_column

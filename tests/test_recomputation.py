@@ -15,7 +15,6 @@ from costmodel.rules.work import Workload
 from costmodel.steps.memory.stage_memory import fullest_stage
 from costmodel.steps.micro_batch.micro_batch import cost_table, fused_cost, micro_batches
 from costmodel.steps.micro_batch.rank_memory import layer_memory, rank_memory
-from costmodel.steps.pipeline.recomputed_layers import recomputed_shares
 from costmodel.steps.pipeline.stages import every_stage, pipeline_stages
 from costmodel.training.design import MODERN
 from costmodel.training.recompute_modules import MODULES
@@ -275,7 +274,7 @@ def test_the_first_layers_of_each_chunk_are_recomputed(model, pp, vpp):
             found[rank, kind] += 1
     assert not sequence
     for rank, stage in enumerate(stages):
-        shares = recomputed_shares(run_of(shape, design), stage)
+        shares = stage.recomputed_shares
         counts = [(share * count).item() for share, count in zip(shares, stage.layers, strict=True)]
         assert counts == pytest.approx([found[rank, kind] for kind in shape.kinds])
 

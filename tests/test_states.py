@@ -208,6 +208,14 @@ def test_of_each_layer_is_exposed_what_is_longer_than_the_layer(exchange):
     assert exposed + hidden == pytest.approx(layers * exchange)
 
 
+def test_the_example_of_layer_exchanges():
+    """Three layers, passes of 2 ms, 3 ms of gathers forward, 3 + 3 ms of gathers and reductions backward."""
+    times = dict.fromkeys(("forward", "backward"), np.array([2.0]))
+    units = [Unit((), times, np.array([3.0]), is_layer=True)]
+    assert pass_exposure(units, [np.array([3.0])], "forward") == (3.0, 6.0)
+    assert pass_exposure(units, [np.array([6.0])], "backward") == (12.0, 6.0)
+
+
 GRID = {
     "zero": [0, 1, 2, 3], "shard_replicas": [1, 4], "reshard_after_forward": [0, 1], "pp": [1, 4],
     "vpp": [1, 2], "gradient_accumulation_steps": [1, 8],

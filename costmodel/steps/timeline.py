@@ -20,7 +20,6 @@ from costmodel.steps.pipeline.pipeline_step import (
     sending_time,
 )
 from costmodel.steps.pipeline.pipeline_time import passes_on_ranks
-from costmodel.steps.pipeline.recomputed_layers import recomputed_layers
 from costmodel.steps.pipeline.schedules import BACKWARD, FORWARD, NONE, SCHEDULES, WEIGHT, Order, order
 from costmodel.steps.pipeline.simulation import TimedPasses
 from costmodel.steps.pipeline.stages import pipeline_stages
@@ -196,7 +195,7 @@ def _exposed(run: TransformerRun, scheduled: ScheduledPasses, hop: KernelCost, b
             sums = [weighted_sum(costs.forward if bit == FORWARD else costs.backward, stage.counts)]
             sent = float(messages(design, stage)[bit == BACKWARD].item())
         if bit == BACKWARD:
-            sums.append(weighted_sum(costs.again, recomputed_layers(run, stage)))
+            sums.append(weighted_sum(costs.again, stage.recomputed_layers))
         for name in BESIDE_KERNELS:
             found[name].append(sum(float(getattr(own, name).item()) for own in sums))
         found["pp_time"].append(sent * float(sending_time(design, hop).item()))

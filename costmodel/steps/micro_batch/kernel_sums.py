@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -66,11 +66,11 @@ def launch_wait(launches: FloatArray, busy: FloatArray, system: System) -> Float
 def with_launch_overhead(cost: KernelCost, system: System) -> KernelCost:
     """Kernels no faster than the host can launch them. [s]"""
     waiting = launch_wait(cost.launches, cost.total_time, system)
-    slowed = replace(cost, time=cost.time + waiting, launch_bound_time=cost.launch_bound_time + waiting)
-    points = waiting.shape[-1:]
-    return slowed.map(
-        lambda values: np.broadcast_to(values, np.broadcast_shapes(values.shape, points)) if values.ndim else values
-    )
+    slowed = {"time": cost.time + waiting, "launch_bound_time": cost.launch_bound_time + waiting}
+    columns, points = {**cost.columns(), **slowed}, waiting.shape[-1]
+    short = (name for name, values in columns.items() if values.ndim and values.shape[-1] != points)
+    broadcast = {name: np.broadcast_to(columns[name], (*columns[name].shape[:-1], points)) for name in short}
+    return cost.with_columns({**slowed, **broadcast})
 
 
 def costs_of_points(cost: KernelCost, unique: UniqueRows) -> KernelCost:

@@ -119,11 +119,6 @@ class TimedKernels:
         chips, own = of_chips(kernels)
         return cls(kernels, replace(cost_table(chips), unique=own), fused_cores(chips, own), unique)
 
-    @property
-    def of_points(self) -> CostTable:
-        """The table of the points."""
-        return replace(self.table, unique=self.table.unique.behind(self.unique))
-
 
 def micro_batches(run: RankRun) -> MicroBatch:
     """Costs of one micro-batch of each design, in pieces whose kernels fit into a core's cache, (points,). [s], [J]"""
@@ -150,7 +145,8 @@ def micro_batches(run: RankRun) -> MicroBatch:
 
 def micro_batch(run: RankRun, kernels: TimedKernels) -> MicroBatch:
     """Kernels, collectives and waiting for the host: forward, backward, and again."""
-    unique, parts, table = kernels.unique, every_part(run.model), kernels.of_points
+    unique, parts = kernels.unique, every_part(run.model)
+    table = replace(kernels.table, unique=kernels.table.unique.behind(unique))  # of the points
     costs, again = [], []
     exchanges, beside = Exchanges(kernels.run), Exchanges(run)
     weights = [KernelCost(time=table.pass_time(part.name, "weight_gradient")) for part in parts]

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Final
 
 import numpy as np
 
-from costmodel.columns import FloatArray, IntArray, chosen, largest
+from costmodel.columns import FloatArray, IntArray, chosen, largest, stacked_columns
 from costmodel.kernels.collectives import collective, exposed_time, send_recv
 from costmodel.kernels.items import Item, Items, added
 from costmodel.kernels.kernel_cost import TIMES, WAITING, KernelCost, traffic_energy, weighted_sum
@@ -16,14 +17,9 @@ from costmodel.machine.system import System
 from costmodel.steps.micro_batch.kernel_sums import launch_wait
 from costmodel.steps.micro_batch.micro_batch import MicroBatch
 from costmodel.steps.pipeline.pipeline_time import StagePasses, pipeline_time
-from costmodel.steps.pipeline.recomputed_layers import (
-    recomputed_layers,
-    recomputed_shares,
-    recomputed_shares_of_model,
-    with_shares,
-)
+from costmodel.steps.pipeline.recomputed_layers import recomputed_shares_of_model, with_shares
 from costmodel.steps.pipeline.schedules import of_schedule
-from costmodel.steps.pipeline.stages import Stage, chosen_stage, pipeline_stages
+from costmodel.steps.pipeline.stages import Stage, chosen_stage, combined_stage, pipeline_stages
 from costmodel.steps.result.items import schedule_items
 from costmodel.training.design import DesignPoints
 from costmodel.training.run import RankRun, TransformerRun
@@ -85,7 +81,7 @@ def schedule_step(
     sent = sum(messages(design, stage))
     of_stage = [[cost.only((*TIMES, *WAITING)) for cost in of_parts] for of_parts in own.passes[:3]]
     forward, backward = (weighted_sum(each, stage.counts) * steps for each in of_stage[:2])
-    again = weighted_sum(of_stage[2], [count * steps for count in recomputed_layers(run, stage)])
+    again = weighted_sum(of_stage[2], [count * steps for count in stage.recomputed_layers])
     work = forward + backward + again
     runs, everywhere = steps * design.dp * design.cp * design.tp, all_stages(run, own, own.whole)
     hops = np.where(design.pp > 1, 2 * (design.pp * design.vpp - 1), 0.0)
@@ -107,7 +103,7 @@ def schedule_step(
     }
     items: dict[Item, FloatArray] = {}
     if run.itemized:
-        counts = [stage.counts] * 2 + [recomputed_layers(run, stage)]
+        counts = [stage.counts] * 2 + [stage.recomputed_layers]
         items = {**schedule_items(run, of_stage, counts), Item("rank", name="slowest stage"): stage.rank}
         hidden = steps * sent * (hop.time - sending_time(design, hop))
         items[Item("hidden", "pp_communication_time", name="messages")] = hidden
@@ -176,17 +172,16 @@ def stage_passes(
     `alone` are passes that follow each other, `together` passes that overlap where schedules pair them; `hop` is a
     message to the next stage, which keeps a rank from computing unless it overlaps. [s]
     """
-    design, sends = run.design, sending_time(run.design, hop)
-    forwards, weights = ([cost.total_time for cost in own] for own in (alone.forward, alone.weight))
-    whole, of_pairs = alone.whole, together.whole if together is not alone else []
-    rows: list[list[FloatArray]] = []
-    for stage in stages:
-        sent = [number * sends for number in messages(design, stage)]
-        forward, weight = (weighted_sum(times, stage.counts) for times in (forwards, weights))
-        backward = stage_time(run, stage, whole, alone) - forward - weight
-        pair = stage_time(run, stage, of_pairs, together) if of_pairs else forward + backward + weight
-        rows.append([forward + sent[0], backward + sent[1], weight, pair + sent[0] + sent[1]])
-    columns = (np.stack(np.broadcast_arrays(*own)) / design.vpp for own in zip(*rows, strict=True))
+    every = combined_stage(stages, partial(stacked_columns, axes=len(run.axes)))
+    sends = sending_time(run.design, hop)
+    activations, gradients = (number * sends for number in messages(run.design, every))
+    forward, weight = (
+        weighted_sum([cost.total_time for cost in passes], every.counts) for passes in (alone.forward, alone.weight)
+    )
+    backward = stage_time(every, alone.whole, alone) - forward - weight
+    pair = forward + backward + weight if together is alone else stage_time(every, together.whole, together)
+    times = np.broadcast_arrays(forward + activations, backward + gradients, weight, pair + activations + gradients)
+    columns = (of_pass / run.design.vpp for of_pass in times)
     return StagePasses(**dict(zip(("forward", "backward", "weight", "pair"), columns, strict=True)))
 
 
@@ -239,13 +234,13 @@ def _beside(
 def slowest_stage(run: TransformerRun, costs: MicroBatch, whole: Sequence[KernelCost]) -> Stage:
     """The stage whose layers, embedding and head take longest for a micro-batch, forward and backward."""
     stages = pipeline_stages(run.model, run.design).corners
-    return chosen_stage(stages, largest([stage_time(run, stage, whole, costs) for stage in stages]))
+    return chosen_stage(stages, largest([stage_time(stage, whole, costs) for stage in stages]))
 
 
-def stage_time(run: TransformerRun, stage: Stage, whole: Sequence[KernelCost], costs: MicroBatch) -> FloatArray:
+def stage_time(stage: Stage, whole: Sequence[KernelCost], costs: MicroBatch) -> FloatArray:
     """Time of all passes of a micro-batch on a stage. [s]"""
-    own = with_shares(whole, costs, recomputed_shares(run, stage))
-    return weighted_sum([cost.total_time for cost in own], stage.counts)
+    passes = with_shares(whole, costs, stage.recomputed_shares)
+    return weighted_sum([cost.total_time for cost in passes], stage.counts)
 
 
 def all_stages(run: TransformerRun, costs: MicroBatch, whole: Sequence[KernelCost]) -> KernelCost:

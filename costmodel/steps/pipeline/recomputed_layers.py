@@ -7,11 +7,11 @@ from dataclasses import replace
 
 import numpy as np
 
-from costmodel.columns import FloatArray
+from costmodel.columns import FloatArray, UniqueRows
 from costmodel.kernels.kernel_cost import KernelCost
 from costmodel.steps.micro_batch.micro_batch import MicroBatch
 from costmodel.steps.micro_batch.rank_memory import PartMemory
-from costmodel.steps.pipeline.stages import Stage, counts_layers, differently_placed, leading_layers, rank_layers
+from costmodel.steps.pipeline.stages import PLACING, Stage, counts_layers, leading_layers, rank_layers
 from costmodel.training.design import RECOMPUTE_BLOCK, DesignPoints
 from costmodel.training.run import TransformerRun
 
@@ -22,46 +22,18 @@ def checkpoint_layers(design: DesignPoints) -> FloatArray:
     return np.where(uniform, design.recompute_layers, 1.0)
 
 
-def recomputed_shares(run: TransformerRun, stage: Stage) -> list[FloatArray] | None:
-    """Shares of a stage's layers that are recomputed, by kind; None where that is all of every design. [-]
+def recomputed_shares_of_model(run: TransformerRun) -> list[FloatArray] | None:
+    """Shares of the layers of each kind that all stages together recompute; None where that is all of every design. [-]
 
-    The first so many layers of each chunk are, of whatever kind they are; layers that do not divide evenly
-    go to the first chunks of a stage.
+    The first layers of each chunk are recomputed, of whatever kind they are.
     """
     design, leading = run.design, leading_layers(run.design)
     if not np.isfinite(leading).any():
         return None
-    places = np.arange(leading.size), np.asarray(stage.rank).astype(np.intp)
-    placed, unique = differently_placed(design)
-    counts = unique.each(rank_layers(run.model, placed, leading_layers(placed)))
-    return _shares([*np.moveaxis(counts[places], -1, 0)][:-3], stage.layers)
-
-
-def recomputed_shares_of_model(run: TransformerRun) -> list[FloatArray] | None:
-    """Shares of the layers that all stages together recompute."""
-    leading = leading_layers(run.design)
-    if not np.isfinite(leading).any():
-        return None
-    placed, unique = differently_placed(run.design)
+    unique = UniqueRows.of(np.broadcast_to(leading, design.pp.shape), *(getattr(design, name) for name in PLACING))
+    placed = unique.take(design)
     counts = unique.each(rank_layers(run.model, placed, leading_layers(placed)).sum(axis=1))
-    return _shares([*counts.T][:-3], [*run.model.kinds.values()])
-
-
-def _shares(some: Sequence[FloatArray], every: Sequence[FloatArray | float]) -> list[FloatArray]:
-    """Parts of wholes; all of nothing. [-]"""
-    shares = []
-    for part, whole in zip(some, every, strict=True):
-        all_of_nothing = np.ones(np.broadcast_shapes(np.shape(part), np.shape(whole)))
-        shares.append(np.divide(part, whole, out=all_of_nothing, where=np.greater(whole, 0)))
-    return shares
-
-
-def recomputed_layers(run: TransformerRun, stage: Stage) -> Sequence[FloatArray]:
-    """Layers of each kind that are recomputed on a stage. [-]"""
-    shares = recomputed_shares(run, stage)
-    if shares is None:
-        return stage.layers
-    return [layers * share for layers, share in zip(stage.layers, shares, strict=True)]
+    return [again / count for again, count in zip(counts.T, run.model.kinds.values(), strict=False)]
 
 
 def with_shares(
@@ -106,10 +78,10 @@ def _without_absent(design: DesignPoints, layer: PartMemory, count: FloatArray) 
 def _with_counted(run: TransformerRun, stage: Stage, layers: Sequence[PartMemory]) -> list[PartMemory]:
     """Layers of a stage of which some are recomputed, or several at once."""
     design, together, leading = run.design, checkpoint_layers(run.design), leading_layers(run.design)
-    shares = recomputed_shares(run, stage) or [np.ones_like(together) for _ in layers]
+    shares = stage.recomputed_shares or [np.ones_like(together) for _ in layers]
     each, more = np.divmod(stage.num_layers, design.vpp)
     checkpoints = np.ceil(each / together) * (design.vpp - more) + np.ceil((each + 1) / together) * more
-    [inputs] = _shares([checkpoints], [stage.num_layers])
+    inputs = np.divide(checkpoints, stage.num_layers, out=np.ones(checkpoints.shape), where=stage.num_layers > 0)
     alive = np.maximum(np.minimum(together, each + (more > 0)), 1.0)
     behind = np.where(np.isfinite(leading), np.maximum(each - leading, 0.0), 0.0)
     least = np.minimum.reduce(np.broadcast_arrays(*(layer.everything for layer in layers)))

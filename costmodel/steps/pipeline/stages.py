@@ -6,7 +6,7 @@ a few stages stand for all of them: the first and last ranks of each run of equa
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -30,6 +30,15 @@ class Stage:
     rank: FloatArray  #: place in the pipeline, from 0
     #: Of the model on all ranks together; one value where no pipeline has more than one.
     copies: FloatArray = field(default_factory=lambda: np.ones(()))
+    #: Shares of the layers of each kind that full recomputation repeats; None where those are 1 in every design.
+    recomputed_shares: list[FloatArray] | None = None
+
+    @property
+    def recomputed_layers(self) -> Sequence[FloatArray]:
+        """Layers of each kind that full recomputation repeats. [-]"""
+        if self.recomputed_shares is None:
+            return self.layers
+        return [layers * share for layers, share in zip(self.layers, self.recomputed_shares, strict=True)]
 
     @property
     def layers(self) -> tuple[FloatArray, ...]:
@@ -52,26 +61,23 @@ class Stage:
         return self.counts[-2]
 
 
+def combined_stage(stages: Sequence[Stage], combine: Callable[[Sequence[FloatArray]], FloatArray]) -> Stage:
+    """One stage whose columns combine those of some stages of each design."""
+    columns = zip(*((*stage.counts, *(stage.recomputed_shares or ()), stage.rank) for stage in stages), strict=True)
+    *tables, rank = (combine(values) for values in columns)
+    first, kinds = stages[0], len(stages[0].counts)
+    return Stage(tuple(tables[:kinds]), rank, first.copies, tables[kinds:] or None)  # copies are equal in all stages
+
+
 def chosen_stage(stages: Sequence[Stage], places: IntArray) -> Stage:
     """For each design one of some stages; (points,) places among them."""
-    counts = zip(*(stage.counts for stage in stages), strict=True)
-    return Stage(
-        tuple(chosen(each, places) for each in counts),
-        chosen([stage.rank for stage in stages], places),
-        stages[0].copies,  # the same for all stages of a design
-    )
+    return combined_stage(stages, lambda columns: chosen(columns, places))
 
 
 #: Columns that say which layers are where.
 PLACING: Final = (
-    "pp",
-    "vpp",
-    "schedule",
-    "first_stage_layers",
-    "last_stage_layers",
-    "count_embedding",
-    "count_loss",
-    "pipeline_layout",
+    *("pp", "vpp", "schedule", "first_stage_layers", "last_stage_layers"),
+    *("count_embedding", "count_loss", "pipeline_layout"),
 )
 
 
@@ -102,24 +108,41 @@ def pipeline_stages(model: ModelShape, design: DesignPoints) -> PipelineStages:
     meeting = np.where(v > 1, np.ceil((p - 1) / 2), np.maximum(p - m, 0.0))
     in_turn, leading = bool(design.is_1f1b.all()), leading_layers(design)
     names = PLACING if in_turn else (*PLACING, "gradient_accumulation_steps", "group_size")
-    columns = [*(getattr(design, name) for name in names), leading, meeting]
-    unique = UniqueRows.of(*(np.broadcast_to(own, (design.num_points,)) for own in columns))
+    meeting = np.broadcast_to(meeting, (design.num_points,))
+    unique = UniqueRows.of(meeting, leading, *(getattr(design, name) for name in names))
     placed = unique.take(design)
     counts = contents = rank_layers(model, placed)
-    if np.isfinite(leading).any():
-        again = rank_layers(model, placed, leading_layers(placed))
+    if (again := recomputed_on_ranks(model, placed)) is not None:
         contents = np.concatenate([counts - again, again], axis=2)
-    there = np.arange(counts.shape[1]) < placed.pp[:, np.newaxis]
-    corners = _corners(contents, there, unique.pick(np.broadcast_to(meeting, m.shape))[:, np.newaxis])
-    behind = np.triu(_covered(contents), 1)
+    exists = np.arange(counts.shape[1]) < placed.pp[:, np.newaxis]
+    corners = _corners(contents, exists, unique.pick(meeting)[:, np.newaxis])
     if not in_turn:
-        corners |= there & of_schedule(placed, lambda schedule: schedule.pairs)[:, np.newaxis]
+        corners |= exists & of_schedule(placed, lambda schedule: schedule.pairs)[:, np.newaxis]
         held = rank_counts(design_pipelines(placed)).until_w[:, :, np.newaxis]
-        covered = _covered(np.concatenate([contents, held], axis=2))
-        behind = covered & (np.triu(covered, 1) | ~np.swapaxes(covered, 1, 2))
-    foremost = there & ~behind.any(axis=1)
-    copies = _copies(design)
-    return PipelineStages(*(_stages_at(counts, some, unique, copies) for some in (corners, foremost)))
+        contents = np.concatenate([contents, held], axis=2)
+    foremost = _foremost(contents, exists, in_turn=in_turn)
+    shares, copies = recomputed_shares(counts, again), _copies(design)
+    return PipelineStages(*(_stages_at(counts, shares, ranks, unique, copies) for ranks in (corners, foremost)))
+
+
+def _foremost(contents: FloatArray, exists: BoolArray, *, in_turn: bool) -> BoolArray:
+    """Ranks that no other rank exceeds in everything, the first of equal ones; (points, ranks).
+
+    Only first ranks of runs of equal contents are compared. With `in_turn` only earlier ranks count, as they hold more
+    micro-batches.
+    """
+    first = exists.copy()
+    first[:, 1:] &= (contents[:, 1:] != contents[:, :-1]).any(axis=2)
+    number = int(first.sum(axis=1).max())
+    ranks = np.argsort(~first, axis=1, kind="stable")[:, :number]  # (points, number)
+    firsts = np.take_along_axis(contents, ranks[:, :, np.newaxis], axis=1)
+    covered = np.asarray((firsts[:, np.newaxis] <= firsts[:, :, np.newaxis]).all(axis=3))  # (points, by, whom)
+    covered &= np.take_along_axis(first, ranks, axis=1)[:, :, np.newaxis]
+    behind = np.triu(covered, 1)
+    if not in_turn:
+        behind |= covered & ~np.swapaxes(covered, 1, 2)
+    np.put_along_axis(first, ranks, np.take_along_axis(first, ranks, axis=1) & ~behind.any(axis=1), axis=1)
+    return first
 
 
 def _corners(contents: FloatArray, there: BoolArray, cut: FloatArray) -> BoolArray:
@@ -132,25 +155,18 @@ def _corners(contents: FloatArray, there: BoolArray, cut: FloatArray) -> BoolArr
     return np.asarray((begins | ends) & there)
 
 
-def _covered(contents: FloatArray) -> BoolArray:
-    """Where a rank has at least as much of everything as another rank; (points, by, whom).
-
-    >>> _covered(np.array([[[3.0, 1.0], [2.0, 1.0]]])).tolist()
-    [[[True, True], [False, True]]]
-    """
-    return np.asarray((contents[:, np.newaxis] <= contents[:, :, np.newaxis]).all(axis=3))
-
-
-def _stages_at(counts: FloatArray, some: BoolArray, unique: UniqueRows, copies: FloatArray) -> list[Stage]:
+def _stages_at(
+    counts: FloatArray, shares: FloatArray | None, ranks: BoolArray, unique: UniqueRows, copies: FloatArray
+) -> list[Stage]:
     """Stages of some ranks, in their order; the last is repeated where others have more."""
-    order = np.argsort(~some, axis=1, kind="stable")
-    number = some.sum(axis=1)
-    stages = []
+    order, number, stages = np.argsort(~ranks, axis=1, kind="stable"), ranks.sum(axis=1), []
     for place in range(int(number.max())):
         rank = np.take_along_axis(order, np.minimum(place, number - 1)[:, np.newaxis], axis=1)[:, 0]
-        columns = counts[np.arange(rank.size), rank].T
-        own = [unique.each(np.ascontiguousarray(column)) for column in columns]
-        stages.append(Stage(tuple(own), unique.each(rank.astype(np.float64)), copies))
+        columns = [
+            [] if table is None else [unique.each(np.ascontiguousarray(own)) for own in table[range(rank.size), rank].T]
+            for table in (counts, shares)
+        ]
+        stages.append(Stage(tuple(columns[0]), unique.each(rank.astype(np.float64)), copies, columns[1] or None))
     return stages
 
 
@@ -159,9 +175,12 @@ def every_stage(model: ModelShape, design: DesignPoints) -> list[Stage]:
 
     A rank of a pipeline with two ends has two stages, each for half of the micro-batches.
     """
-    counts, nothing = np.moveaxis(rank_layers(model, design), 0, -1), 0 * design.pp
-    copies = _copies(design)
-    return [Stage(tuple(counts_of_rank), nothing + rank, copies) for rank, counts_of_rank in enumerate(counts)]
+    counts, copies = rank_layers(model, design), _copies(design)
+    shares, stages = recomputed_shares(counts, recomputed_on_ranks(model, design)), []
+    for rank in range(counts.shape[1]):
+        again = None if shares is None else [*shares[:, rank].T]
+        stages.append(Stage((*counts[:, rank].T,), 0 * design.pp + rank, copies, again))
+    return stages
 
 
 def _copies(design: DesignPoints) -> FloatArray:
@@ -182,12 +201,18 @@ def leading_layers(design: DesignPoints) -> FloatArray:
     return np.where(blocks, design.recompute_layers, np.inf)
 
 
-def differently_placed(design: DesignPoints) -> tuple[DesignPoints, UniqueRows]:
-    """Designs that place layers differently, and for each point its own among them; (points,)."""
+def recomputed_on_ranks(model: ModelShape, design: DesignPoints) -> FloatArray | None:
+    """Part of `rank_layers` that full recomputation repeats: the first layers of each chunk; None where all. [-]"""
     leading = leading_layers(design)
-    columns = [np.broadcast_to(getattr(design, name), (design.num_points,)) for name in PLACING]
-    unique = UniqueRows.of(*columns, np.broadcast_to(leading, columns[0].shape))
-    return unique.take(design), unique
+    return rank_layers(model, design, leading) if np.isfinite(leading).any() else None
+
+
+def recomputed_shares(counts: FloatArray, again: FloatArray | None) -> FloatArray | None:
+    """Shares of the layers of each kind that are among those of `again`, 1 of none; None where `again` is. [-]"""
+    if again is None:
+        return None
+    counts, again = counts[..., :-3], again[..., :-3]
+    return np.divide(again, counts, out=np.ones(counts.shape), where=counts > 0)
 
 
 def rank_layers(model: ModelShape, design: DesignPoints, leading: FloatArray | None = None) -> FloatArray:
@@ -214,17 +239,23 @@ def chunk_counts(model: ModelShape, design: DesignPoints, leading: FloatArray | 
     ends = starts + (sizes if leading is None else np.minimum(sizes, leading[:, np.newaxis]))
     kinds, first = [*model.kinds], 0.0
     counts = np.zeros((design.pp.size, int(design.pp.max()), len(kinds) + 3))
-    places = np.arange(design.pp.size)[:, np.newaxis], rank
+    place = (np.arange(design.pp.size)[:, np.newaxis] * counts.shape[1] + rank).ravel()
+
+    def on_ranks(of_chunks: FloatArray | BoolArray) -> FloatArray:
+        """Sums over the chunks of each rank; (points, ranks). [-]"""
+        sums = np.bincount(place, of_chunks.ravel(), minlength=counts[..., 0].size)
+        return np.asarray(sums, dtype=np.float64).reshape(counts.shape[:2])
+
     for layer, count in model.sequence:
         inside = np.minimum(ends, first + count) - np.maximum(starts, first)
-        np.add.at(counts[:, :, kinds.index(layer)], places, np.maximum(inside, 0.0))
+        counts[:, :, kinds.index(layer)] += on_ranks(np.maximum(inside, 0.0))
         first += count
     chunk, last = np.arange(rank.shape[1]), (design.pp * design.vpp - 1)[:, np.newaxis]
     mtp = last[:, 0]
     for code in written_layouts(design):
         mtp = np.where(design.pipeline_layout == code, LAYOUTS.layout(code).mtp, mtp)
-    for place, there in ((-3, chunk == 0 * last), (-2, chunk == last), (-1, chunk == mtp[:, np.newaxis])):
-        np.add.at(counts[:, :, place], places, there.astype(np.float64))
+    for part, of_chunks in ((-3, chunk == 0 * last), (-2, chunk == last), (-1, chunk == mtp[:, np.newaxis])):
+        counts[:, :, part] = on_ranks(of_chunks)
     return counts
 
 

@@ -12,8 +12,9 @@ from costmodel.columns import BoolArray, FloatArray, chosen
 from costmodel.kernels.roofline import pointwise_time
 from costmodel.solve.assignment import Link, optima
 from costmodel.steps.micro_batch.kernel_sums import DIRECTIONS, CostTable
+from costmodel.steps.micro_batch.layout_changes import sent_bytes
 from costmodel.steps.micro_batch.recomputed_modules import forward_passes, product_of
-from costmodel.steps.micro_batch.tensor_parallel import Exchanges, edge_cost, sent_bytes
+from costmodel.steps.micro_batch.tensor_parallel import Exchanges, edge_cost
 from costmodel.steps.sharding.sharded_kernels import with_options
 from costmodel.training.blocks import Edge
 from costmodel.training.run import RankRun

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import product
 
@@ -19,19 +19,11 @@ from costmodel.steps.micro_batch.micro_batch import MicroBatch
 from costmodel.steps.micro_batch.rank_memory import PartMemory
 from costmodel.steps.pipeline.pipeline_step import ScheduledPasses
 from costmodel.steps.pipeline.stages import Stage, chosen_stage
-from costmodel.steps.update.layer_exchanges import (
-    ExchangeCosts,
-    Owner,
-    Unit,
-    backward_windows,
-    hides,
-    part_owners,
-    stage_units,
-    unit_exchanges,
-)
+from costmodel.steps.update.layer_exchanges import Unit, backward_windows, stage_units, unit_exchanges
 from costmodel.steps.update.optimizer import optimizer_step
+from costmodel.steps.update.replica_collectives import ReplicaCollectives, ReplicatedParameters, overlaps
 from costmodel.steps.update.state_update import state_update
-from costmodel.training.optimizer_states import ZERO, Exchange
+from costmodel.training.optimizer_states import ZERO, Exchange, ZeroStage
 from costmodel.training.ranks import Sharing
 from costmodel.training.run import TransformerRun, gradient_bytes, padded_vocabulary
 from costmodel.workload.quantisation import some_narrow
@@ -108,14 +100,22 @@ def late_exchanges(
     Parameters are those of `update_step`.
     """
     sharing = run.design.sharing, run.design.expert_sharing if run.model.num_experts else None
-    owners = [stage_owners(run, stage, parts, sharing) for stage in stages]
-    of_parts = part_owners(owners[0], parts)
+    replicas = [replicated_parameters(run, stage, parts, sharing) for stage in stages]
     sharded = bool((run.design.zero > 1).any())
-    units = [stage_units(run, stage, passes.costs, of_parts) if sharded else [] for stage in stages]
-    costs = ExchangeCosts(run, wanted_exchanges(run, owners, units))
+    units = [stage_units(run, stage, passes.costs, parts, replicas[0]) if sharded else [] for stage in stages]
+    rows = [(number, zero) for number, zero in enumerate(ZERO) if (run.design.zero == number).any()]
+    once = [parameters for of_stage in replicas for parameters in of_stage]
+    often = [parameters for of_stage in units for unit in of_stage for parameters in unit.parameters]
+    wanted = (
+        (exchange, parameters)
+        for exchange in dict.fromkeys(exchange for _, zero in rows for exchange in zero.exchanges)
+        for parameters in (often if exchange.every == "micro_batch" else once)
+        if parameters.has_group(exchange)
+    )
+    collectives = ReplicaCollectives(run, wanted)
     exchanged = [
-        replica_exchanges(costs, own, pass_times(run, stage, alone), layers, stage)
-        for own, layers, stage in zip(owners, units, stages, strict=True)
+        replica_exchanges(collectives, rows, own, pass_times(run, stage, alone), of_stage, stage)
+        for own, of_stage, stage in zip(replicas, units, stages, strict=True)
     ]
     waits = [passes.slack(stage) for stage in stages]
     last = largest([cost.time - wait for cost, wait in zip(exchanged, waits, strict=True)])
@@ -132,32 +132,20 @@ def late_exchanges(
     return KernelCost(time=late, link_energy=energy, items=items)
 
 
-def stage_owners(
+def replicated_parameters(
     run: TransformerRun, stage: Stage, parts: Sequence[PartMemory], sharing: tuple[Sharing, Sharing | None]
-) -> list[Owner]:
-    """Parameters of a stage and their replicas (`sharing`): those of experts second.
+) -> list[ReplicatedParameters]:
+    """Parameters of a stage and the replicas that hold the same (`sharing`): those of experts second.
 
     A rank has the parameters of two stages where a pipeline has two ends.
     """
     quantised, (replicas, of_experts) = stage_quantised(run, stage, parts), sharing
-    owners = [Owner(stage_parameters(run, stage, parts) * stage.copies, quantised[0] * stage.copies, replicas)]
+    number = stage_parameters(run, stage, parts) * stage.copies
+    parameters = [ReplicatedParameters(number, quantised[0] * stage.copies, replicas)]
     if of_experts is not None:
         experts = stage_expert_parameters(stage, parts) * stage.copies
-        owners.append(Owner(experts, quantised[1] * stage.copies, of_experts, "edp"))
-    return owners
-
-
-def wanted_exchanges(
-    run: TransformerRun, owners: Sequence[Sequence[Owner]], units: Sequence[Sequence[Unit]]
-) -> Iterator[tuple[Exchange, Owner]]:
-    """Collectives of the designs: of the owners of each stage once a step, of its units every micro-batch."""
-    for number, zero in enumerate(ZERO):
-        if (run.design.zero == number).any():
-            for exchange in zero.exchanges:
-                often = (owner for stage in units for unit in stage for owner in unit.owners)
-                once = (owner for stage in owners for owner in stage)
-                for owner in often if exchange.every == "micro_batch" else once:
-                    yield exchange, owner
+        parameters.append(ReplicatedParameters(experts, quantised[1] * stage.copies, of_experts, "edp"))
+    return parameters
 
 
 def weight_update(
@@ -215,45 +203,50 @@ def weight_casts_step(run: TransformerRun, quantised: Sequence[FloatArray]) -> K
 
 
 def replica_exchanges(
-    costs: ExchangeCosts,
-    owners: Sequence[Owner],
+    collectives: ReplicaCollectives,
+    rows: Sequence[tuple[int, ZeroStage]],
+    replicas: Sequence[ReplicatedParameters],
     windows: Mapping[str, FloatArray],
     units: Sequence[Unit],
     stage: Stage,
 ) -> KernelCost:
-    """All that replicas of some parameters exchange in a step, one after the other."""
-    reduced, chosen_zero = KernelCost(), costs.run.design.zero
-    for number, zero in enumerate(ZERO):
-        happens, left = np.where(chosen_zero == number, 1.0, 0.0), dict(windows)
-        if not happens.any():
-            continue
+    """All that replicas of the parameters of a stage exchange in a step, one after the other.
+
+    `rows` are those of `ZERO` that some designs have, with their numbers.
+    """
+    reduced = KernelCost()
+    for number, zero in rows:
+        happens, left = np.where(collectives.run.design.zero == number, 1.0, 0.0), dict(windows)
         often = [exchange for exchange in zero.exchanges if exchange.every == "micro_batch"]
-        once = [exchange for exchange in zero.exchanges if exchange not in often]
         if often:
-            cost, hidden = unit_exchanges(costs, often, units, stage)
-            left = {way: np.maximum(window - hidden[way], 0.0) for way, window in left.items()}
+            cost, hidden = unit_exchanges(collectives, often, units, stage)
+            left = {direction: np.maximum(window - hidden[direction], 0.0) for direction, window in left.items()}
             reduced += cost * happens
-        for exchange, owner in product(once, owners):
-            if exchange.over == "copies" and not (owner.sharing.copies.size > 1).any():
-                continue
-            window = left[exchange.behind]
-            cost, used = replica_exchange(costs, exchange, owner, window, stage.num_layers)
-            left[exchange.behind] = window - used
-            reduced += cost * happens
+        once = (exchange for exchange in zero.exchanges if exchange not in often)
+        for exchange, parameters in product(once, replicas):
+            if parameters.has_group(exchange):
+                window = left[exchange.behind]
+                cost, used = replica_exchange(collectives, exchange, parameters, window, stage.num_layers)
+                left[exchange.behind] = window - used
+                reduced += cost * happens
     return reduced
 
 
 def replica_exchange(
-    costs: ExchangeCosts, exchange: Exchange, owner: Owner, window: FloatArray, layers: FloatArray
+    collectives: ReplicaCollectives,
+    exchange: Exchange,
+    parameters: ReplicatedParameters,
+    window: FloatArray,
+    layers: FloatArray,
 ) -> tuple[KernelCost, FloatArray]:
     """A collective over replicas [s], [J], and the time used of the window that may hide it, (points,). [s]
 
     Overlapped, it hides behind a pass over the layers but for a bucket.
     """
-    run, whole = costs.run, costs.of(exchange, owner)
+    run, whole = collectives.run, collectives.of(exchange, parameters)
     bucket = whole.time / np.maximum(layers, 1.0)
     rest = np.maximum(whole.time - window, bucket)
-    exposed = np.where(hides(run.design, exchange), rest, whole.time)
+    exposed = np.where(overlaps(run.design, exchange), rest, whole.time)
     chip, hidden = run.system.chip, whole.time - exposed
     slowed = hidden * chip.taken_cores("dp") / chip.cores
     items: Items = {}

@@ -17,7 +17,6 @@ from costmodel.steps.micro_batch.context_parallel import exchange_groups
 from costmodel.steps.micro_batch.expert_parallel import expert_groups
 from costmodel.steps.micro_batch.micro_batch import MicroBatch
 from costmodel.steps.pipeline.pipeline_step import hop_bytes, pipeline_hop
-from costmodel.steps.pipeline.recomputed_layers import recomputed_layers
 from costmodel.steps.pipeline.stages import Stage, every_stage
 from costmodel.steps.sharding.resolve_sharding import solution
 from costmodel.steps.transformer import cost_of_passes, pass_costs, rank_costs
@@ -124,7 +123,7 @@ def rank_grid(run: TransformerRun) -> RankGrid:
 def _of_stage(run: TransformerRun, passes: MicroBatch, stage: Stage) -> dict[str, PassWork]:
     """Passes through one chunk of a stage."""
     forward, backward = (weighted_sum(each, stage.counts) for each in (passes.forward, passes.backward))
-    again = weighted_sum(passes.again, recomputed_layers(run, stage))
+    again = weighted_sum(passes.again, stage.recomputed_layers)
     weights = {item: own for item, own in backward.items.items() if item.kernel_pass == WEIGHT_GRADIENT}
     rest = {item: own for item, own in backward.items.items() if item not in weights}
     vpp, dram = run.design.vpp.item(), run.system.dram.name
