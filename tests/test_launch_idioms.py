@@ -158,21 +158,21 @@ def test_a_launcher_that_does_not_decide_the_gpus_asks_for_them(launcher, tmp_pa
     [
         (
             "if nvidia-smi | grep -q H100; then TP=2; F='--fp8-format hybrid'; else TP=8; fi",
-            "`nvidia-smi | grep -q H100` depends on the machine: its first branch is read; another has "
+            "line 1: `nvidia-smi | grep -q H100` depends on the machine: its first branch is read; another has "
             "--tensor-model-parallel-size 8, no --fp8-format",
         ),
         (
             "TP=2\nif [ -f /etc/dgx-release ]; then TP=4; fi",
-            "`[ -f /etc/dgx-release ]` depends on the machine: its first branch is read; another has "
+            "line 2: `[ -f /etc/dgx-release ]` depends on the machine: its first branch is read; another has "
             "--tensor-model-parallel-size 2",
         ),
         (
             "TP=1; N=1\nping -c 1 other && N=2",
-            "`ping -c 1 other` depends on the machine: its first branch is read; another has 8 GPUs",
+            "line 2: `ping -c 1 other` depends on the machine: its first branch is read; another has 8 GPUs",
         ),
         (
             "TP=1\n[[ $(hostname) == gpu* ]] && F='--transformer-impl local'",
-            "`[[ $(hostname) == gpu* ]]` depends on the machine: its first branch is read; another has "
+            "line 2: `[[ $(hostname) == gpu* ]]` depends on the machine: its first branch is read; another has "
             "no --transformer-impl",
         ),
     ],
@@ -202,6 +202,13 @@ def test_a_condition_that_decides_nothing_of_cost_is_not_named(tmp_path):
         ("for tp in 1 2; do torchrun pretrain_gpt.py --x $tp; done", "line 1: `for` may start the training"),
         ("go() { torchrun pretrain_gpt.py --x 1; }\ngo", "line 1: `function` may start the training"),
         ("sbatch <<EOF\npython pretrain_gpt.py --x 1\nEOF", "line 1: `here-document` may start"),
+        ("C='torchrun pretrain_gpt.py'\nfor h in a b; do ssh $h \"$C\"; done", "line 2: `for` may start the training"),
+        ("go() { \"$@\"; }\ngo torchrun pretrain_gpt.py --x 1", "line 1: `function` may start the training"),
+        ("source <(python conf.py)", "line 1: `source` of a process substitution is not followed"),
+        ("TP=$'8'", r"line 1: \$'...' is not read; write '...'"),
+        ("# first\nA=(\n 'x\nTP=1", "line 3: a ' is never closed"),
+        ("TP=1\nif true; then\n TP=2\ndone", "line 4: expected a command, not done"),
+        ("TP=1; while [ $TP -lt 8 ]; do TP=$((TP * 2)); done", "line 1: `while` decides --tensor-model-parallel-size"),
         ("TP=$(nvidia-smi -L | wc -l)", r"--tensor-model-parallel-size \$\(nvidia-smi\): the script does not"),
         ("TP=1\nfor i in 1 2; do TP=$((TP * 2)); done", "line 2: `for` decides --tensor-model-parallel-size"),
         ("case $1 in 7b) TP=1;; *) TP=2;; esac", "line 1: `case` decides --tensor-model-parallel-size"),

@@ -598,7 +598,7 @@ def test_changes_of_a_launch_file_that_make_no_sense_are_refused(tmp_path, monke
         (("pipeline-stage 2", "pipeline-stage 4"), "96 layers do not divide into chunks of 4 on 16 stages"),
         (("hidden-size 12288", "hidden-size 1e400"), "--hidden-size 1e400: expected a whole number"),
         (('"${TRAINING_ARGS[@]}"', '"${TRAINING_ARGS[@]}'), "is never closed"),
-        (("GPT_MODEL_ARGS=(", "A=(\n(("), r"line 8: a \( is never closed"),
+        (("GPT_MODEL_ARGS=(", "A=(\n(("), r"line 7: a \( is never closed"),
     ],
 )
 def test_a_script_that_says_no_run_gives_one_line(tmp_path, change, why):

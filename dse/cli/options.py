@@ -10,12 +10,6 @@ from pathlib import Path
 from costmodel.formats.quantity import count_value, plain_number, quantity
 from dse.registry import design_profiles
 
-
-def exported(form: str) -> str:
-    """Name of a form of files, which earlier versions may have called otherwise."""
-    return "torchtitan" if form == "torchtitan-python" else form
-
-
 #: What `dse search` searches when no space is named.
 DEFAULT_SPACE = "gpt3_175b_codesign"
 

@@ -30,6 +30,8 @@ _DERIVED: Final = _WITHOUT_COST | {*DATA["derived"].split()}
 _FLAGS: Final[dict[str, str]] = DATA["flags"]
 NEGATED: Final[dict[str, str]] = DATA["negated"]
 _UNSET: Final = "no line of the script sets it; what its caller gives stands in quotes: 'NAME=8 train.sh ARGUMENT'"
+#: Value that a statement decides which is not followed: `$(for:12)`, with its line, or `$(for:FILE:12)`.
+_DECIDED: Final = re.compile(r"\$\(([a-z-]+):(?:([^:()]+):)?(\d+)\)")
 #: The arguments that a run prints, and one of them; lines may begin with the rank.
 _PRINTED: Final = re.compile(r"-{3,} arguments -{3,}\s*\n(.*?)-{3,} end of arguments -{3,}", re.DOTALL)
 _ARGUMENT: Final = re.compile(r"^(?:\S*\d\S*[:\]] ?)?  ([A-Za-z_]\w*) \.* (.*?)\r?$", re.MULTILINE)
@@ -84,8 +86,11 @@ class Flags:
             argument = name.strip("-").replace("-", "_")
             unknown = next((value for value in values if "$(" in value), "")
             if unknown and argument not in _WITHOUT_COST:
-                if decided := re.search(r"\$\(([a-z-]+):(\d+)\)", unknown):
-                    raise DseError(f"line {decided[2]}: `{decided[1]}` decides {name}, and is not followed")
+                if decided := _DECIDED.search(unknown):
+                    file = decided[2] and f"{decided[2]}: "
+                    raise DseError(
+                        f"{file or ''}line {decided[3]}: `{decided[1]}` decides {name or 'a word'}, and is not followed"
+                    )
                 raise DseError(f"{name} {unknown}: the script does not decide it")
             if name in kinds:
                 found.settings[kinds[name]] = cls.value(kinds[name], name, values)

@@ -135,7 +135,7 @@ def branch_notes(path: Path, command: TrainingCommand, flags: Flags) -> Iterator
         raise DseError(f"{len(branches)} branches depend on the machine: more than {MOST_BRANCHES}")
     for place, branch in branches:
         condition = command.asked[place][0]
-        head = f"`{condition[:60]}` depends on the machine: its first branch is read; another"
+        head = f"{condition} depends on the machine: its first branch is read; another"
         try:
             other = training_command(path, {place: branch})
             changes = flags.changes(Flags.of(other.flags))

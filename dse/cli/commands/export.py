@@ -10,7 +10,7 @@ from typing import Final
 from costmodel.errors import DseError
 from dse.api.exports import write_artefact
 from dse.api.study import Study
-from dse.cli.options import add_storage, add_study, add_trial, describe, exported, natural
+from dse.cli.options import add_storage, add_study, add_trial, describe, natural
 from dse.cli.output import PICTURES
 from dse.cli.terminal import say
 from dse.registry import export_forms
@@ -39,11 +39,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     add_trial(parser)
     forms = export_forms()
     parser.add_argument(
-        "--format",
-        type=exported,
-        choices=[*forms],
-        default=next(iter(forms)),
-        help=f"kind of file (default: {next(iter(forms))})",
+        "--format", choices=[*forms], default=next(iter(forms)), help=f"kind of file (default: {next(iter(forms))})"
     )
     parser.add_argument("-o", "--output", metavar="PATH", type=Path, help="file to write (chakra, astra-sim: a folder)")
     parser.add_argument(

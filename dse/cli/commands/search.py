@@ -21,7 +21,6 @@ from dse.cli.options import (
     add_storage,
     add_workers,
     describe,
-    exported,
     natural,
     positive,
 )
@@ -113,7 +112,6 @@ def add_run(parser: argparse._ActionsContainer, default_budget: str) -> None:
     parser.add_argument(
         "--emit",
         metavar="FORMAT",
-        type=exported,
         choices=[*export_forms()],
         help=f"also write each design of the front to DIR/FORMAT: {', '.join(export_forms())}",
     )
