@@ -37,7 +37,7 @@ def browser(folder: Path, *, width: int, dark: bool = False) -> Iterator[Any]:
         found.set_script_timeout(PATIENCE)
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         found.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [scheme]})
-        size = {"width": width, "height": 1000, "deviceScaleFactor": 1, "mobile": width < 600}
+        size = {"width": width, "height": 1000, "deviceScaleFactor": 1, "mobile": False}
         found.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
         yield found
     finally:
@@ -57,6 +57,6 @@ def opened(driver: Any, path: Path) -> None:
     until(driver, "return document.documentElement.dataset.ready === 'true'")
 
 
-def errors(driver: Any) -> list[str]:
-    """What the page has complained about so far."""
-    return [entry["message"] for entry in driver.get_log("browser") if entry["level"] == "SEVERE"]
+def complaints(driver: Any) -> list[str]:
+    """Errors and warnings of the page so far."""
+    return [entry["message"] for entry in driver.get_log("browser") if entry["level"] in ("SEVERE", "WARNING")]

@@ -16,7 +16,7 @@ from dse import Space, Study
 from dse.cli import main
 from dse.explaining.difference import Difference
 from dse.explaining.explanation import explain, label
-from dse.explaining.neighbours import binding, neighbours
+from dse.explaining.neighbours import neighbourhoods, neighbours
 from dse.pricing.records import priced_design
 
 #: Designs of each space that are drawn.
@@ -134,7 +134,7 @@ def test_levers_make_room_and_faster_designs_that_break_the_limit_bind_it():
     space = Space.load("gpt3_175b_1024_a100")
     tight = {"tp": 4, "pp": 8, "vpp": 12, "micro_batch_size": 1, "recompute": "full"}
     explanation = explain(space, space.completed(tight | {"distributed_optimizer": False}))
-    bound = binding(explanation, neighbours(explanation))
+    [(_, bound)] = neighbourhoods([explanation])
     assert bound.limit.name == "fits_in_memory"
     assert bound.levers
     for lever in bound.levers:

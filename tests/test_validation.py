@@ -8,7 +8,6 @@ import math
 import re
 from dataclasses import replace
 from html.parser import HTMLParser
-from io import StringIO
 from pathlib import Path
 
 import numpy as np
@@ -24,6 +23,7 @@ from dse.predictions.memory_fit import DOES_NOT_FIT, FITS, TIGHT
 from dse.validation.comparison import ComparedRow
 from dse.validation.summary import dataset_record, error_record, kendall_tau
 from dse.validation.table import COLUMNS, SHIPPED, MeasuredRow
+from tests.browser import browser, complaints, opened
 from tests.validation_figures import (
     GROUPS,
     KEPT,
@@ -437,10 +437,26 @@ def test_the_page_needs_nothing_else_and_shows_every_row(measured, tmp_path, cap
         page.feed(out.read_text())
         assert page.open == []
         assert page.loads == []
-    drawn = json.loads(re.search(r'id="data">(.*?)</script>', out.read_text(), flags=re.DOTALL)[1])["figures"]
-    points = [pd.read_csv(StringIO(one)) for one in drawn["step time"]["datasets"].values() if "about" in one]
-    assert [*map(len, points)] == [sum(one.is_step for one in measured)]
-    assert "prefers-color-scheme: dark" in out.read_text()
+    drawn = json.loads(re.search(r'id="data">(.*?)</script>', out.read_text(), flags=re.DOTALL)[1])["pictures"]
+    assert drawn[0]["what"] == "step time"
+    assert sum(map(len, drawn[0]["series"].values())) == sum(one.is_step for one in measured)
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+@pytest.mark.parametrize("width", [390, 1440])
+def test_a_browser_shows_the_errors_of_every_data_set(measured, tmp_path, width, dark):
+    out = tmp_path / "report.html"
+    assert main(["validate", "-o", str(out)]) == 0
+    with browser(tmp_path / "profile", width=width, dark=dark) as driver:
+        opened(driver, out)
+        assert driver.execute_script("return document.querySelectorAll('.dot').length") >= len(
+            [one for one in measured if one.is_step]
+        )
+        text = driver.execute_script("return document.querySelector('main').innerText")
+        assert {one.row.dataset for one in measured} <= {*text.split()}
+        assert driver.execute_script("return document.querySelectorAll('main a[href^=https]').length") > 3
+        assert driver.execute_script("return document.documentElement.scrollWidth") <= width
+        assert complaints(driver) == []
 
 
 def test_the_docs_name_every_column():

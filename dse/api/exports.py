@@ -21,7 +21,7 @@ from dse.output.artefact import Artefact
 from dse.output.tables import writable_directory, write_file
 from dse.pricing.evaluation import transformer_run
 from dse.pricing.space_rules import NATIVE
-from dse.registry import export_forms, exporters, load
+from dse.registry import export_forms, exporters, launch_forms, load
 from dse.searching.study import BaseStudy
 from dse.searching.trials.trial_attributes import LAYOUTS
 from dse.searching.trials.trial_table import Selection
@@ -58,6 +58,27 @@ def artefacts(space: Space, designs: Sequence[Mapping[str, Any]], form: str, *, 
             notes = own_machine(space)
             for file in launch_files(run, form, space.framework, anyway=anyway):
                 yield replace(file, notes=(*file.notes, *notes)) if file.content else file
+
+
+def design_launches(
+    space: Space, profile: str, records: Sequence[Mapping[str, Any]]
+) -> list[dict[str, tuple[str, bool]]]:
+    """Launch files of designs: form -> text and True, or the reason why a framework cannot run it and False.
+
+    The forms of the space's framework come first. A form that refuses the model or the system of the first design is
+    not tried again.
+    """
+    found: list[dict[str, tuple[str, bool]]] = [{} for _ in records]
+    usual = load_framework(space.framework).launch if space.framework in framework_names() else ("megatron",)
+    forms = dict.fromkeys((*usual, *launch_forms()))
+    for form in forms if space.workload.work == TRAINING and not space.workloads else ():
+        for place, record in enumerate(records):
+            [file] = artefacts(space, [record["params"]], form, profile=profile)
+            text = file.content.decode() if isinstance(file.content, bytes) else file.notes[0]
+            found[place][form] = (text, file.content is not None)
+            if file.content is None and text.startswith(("model ", "system ")):
+                break
+    return found
 
 
 def own_machine(space: Space) -> tuple[str, ...]:

@@ -21,6 +21,7 @@ from dse.output.text import design_text
 from dse.pricing.evaluation import transformer_run
 from dse.pricing.space_rules import NATIVE, rules_for
 from dse.pricing.workers import Jobs, Workers, workers_of
+from dse.reporting.answers import PLAN
 from dse.searching.batches.loop import Progress
 from dse.searching.exact.exact_front import ExactFront
 from dse.searching.planned_study import closest, fits, listed_front, searched, stored_front
@@ -28,6 +29,7 @@ from dse.searching.samplers.samplers import DEFAULT_SAMPLER
 from dse.searching.starting_designs import front_designs, named_starts
 from dse.spaces.question import NothingFits, Planned, Question, planned_space, space_text, with_chips
 from dse.spaces.space import Params, Space
+from dse.storage.optuna_store import Store
 
 #: What `Study.run` takes as its progress.
 Shown = Callable[[Progress], None] | bool | None
@@ -284,11 +286,14 @@ def answer(
     else:
         with progress_of(space) as progress:
             found = searched(space, name, budget, storage=storage, again=again, workers=workers, progress=progress)
-    if exact is None:
-        return PlannedStudy(Study.load(found.name, storage=storage), planned, None)
-    faster = faster_elsewhere(question, planned, exact, workers)
-    legal = (exact.legal, exact.infeasible or 0)
-    return PlannedStudy(Study.load(found.name, storage=storage), planned, legal, faster)
+    faster = faster_elsewhere(question, planned, exact, workers) if exact else None
+    legal = (exact.legal, exact.infeasible or 0) if exact else None
+    answered = PlannedStudy(Study.load(found.name, storage=storage), planned, legal, faster)
+    texts = {"counts": str(answered), "exact": legal is not None, "notes": [str(faster)] if faster else [],
+             "assumed": ", ".join(text.flags for text in planned.assumed)}  # fmt: skip
+    with Store(answered.study.storage, "write") as store:
+        store.set_user_attrs(store.study_id(found.name), {PLAN: texts})
+    return replace(answered, study=Study.load(found.name, storage=storage))
 
 
 def faster_elsewhere(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -170,13 +171,20 @@ class Study(BaseStudy):
             If it cannot be written.
         """
         from dse.output.tables import write_file
-        from dse.reporting.pages.study_page import study_page, study_picture
-        from dse.reporting.pictures.style import FORMS
         from dse.storage.atomic_files import file_name
 
         path = Path(path or f"{file_name(self.name)}.html")
         form = path.suffix.lower().removeprefix(".")
-        write_file(path, study_picture(self, form) if form in FORMS else study_page(self).encode())
+        if form in ("svg", "png", "pdf"):
+            from dse.reporting.pictures.study_figures import study_picture
+
+            content = study_picture(self.table, self.name, form)
+        else:
+            from dse.api.exports import design_launches
+            from dse.reporting.pages.study_page import study_page
+
+            content = study_page(self, partial(design_launches, self.space, self.profile)).encode()
+        write_file(path, content)
         return path
 
     def check(self, *, most: int | None = SAMPLE, jobs: Jobs = 1) -> pd.DataFrame:

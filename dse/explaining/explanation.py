@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -328,16 +328,25 @@ def explain(space: Space, params: Mapping[str, Any], *, profile: str = NATIVE, t
     DseError
         If the profile does not know such designs.
     """
+    record = priced_design(space, params, rules=rules_for(space, profile))
+    [explanation] = explanations(space, [record if trial is None else {**record, "trial": trial}], profile)
+    return explanation
+
+
+def explanations(space: Space, records: Sequence[Mapping[str, Any]], profile: str) -> list[Explanation]:
+    """Explanations of evaluated designs, made in one batch; a design without a number has no portions."""
     rules = rules_for(space, profile)
-    record = priced_design(space, params, rules=rules)
-    known = space.known_values(space.encode([params]))
-    items = rules.items(machine(space, known), known) if np.isfinite(step_time_of(record)) else {}
-    return Explanation(space, profile, trial, record, tuple(leaves(space, items)))
-
-
-def step_time_of(record: Mapping[str, Any]) -> float:
-    """Step time in a design's record. [s]"""
-    return float(record["breakdown"]["step_time_s"])
+    known = space.known_values(space.encode([record["params"] for record in records]))
+    priced = any(np.isfinite(record["breakdown"]["step_time_s"]) for record in records)
+    items = rules.items(machine(space, known), known) if priced else {}
+    columns = {item: np.broadcast_to(np.ravel(values), (len(records),)) for item, values in items.items()}
+    found = []
+    for row, record in enumerate(records):
+        values = {item: column[row] for item, column in columns.items() if column[row] or item.quantity == "rank"}
+        finite = np.isfinite(record["breakdown"]["step_time_s"])
+        portions = tuple(leaves(space, values if finite else {}))
+        found.append(Explanation(space, profile, record.get("trial"), record, portions))
+    return found
 
 
 def design_machine(space: Space, params: Mapping[str, Any]) -> System:

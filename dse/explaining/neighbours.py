@@ -164,32 +164,42 @@ class Binding:
 
 
 def neighbours(explanation: Explanation) -> tuple[Neighbour, ...]:
-    """Legal designs one step from a design, the best of the first objective first.
+    """Legal designs one step from a design (`one_step`), the best of the first objective first."""
+    return neighbourhoods([explanation])[0][0]
 
-    They are those of `dse.explaining.neighbours.one_step`.
-    """
-    space, params = explanation.space, explanation.params
-    rules = rules_for(space, explanation.profile)
-    columns = one_step(space, params, [*rules.totals.values()])
+
+def neighbourhoods(explanations: Sequence[Explanation]) -> list[tuple[tuple[Neighbour, ...], Binding]]:
+    """Neighbours and binding limit of several designs of one space, evaluated in one batch."""
+    space = explanations[0].space
+    rules = rules_for(space, explanations[0].profile)
+    batches = [one_step(space, each.params, [*rules.totals.values()]) for each in explanations]
+    columns = {name: np.concatenate([batch[name] for batch in batches]) for name in batches[0]}
     evaluation = evaluate(space, columns, rules=rules)
     designs = space.decode(columns)
-    table = [
-        _neighbour(space, params, design, evaluation, row)
-        for row, design in enumerate(designs)
-        if row and np.isfinite(evaluation.breakdown.time[row])
-    ]
-    sign = -1.0 if space.objectives[0].direction == "maximize" else 1.0
-    key = space.objectives[0].key
-    return tuple(sorted(table, key=lambda each: (not each.feasible, sign * each.values[key])))
+    sign, key = -1.0 if space.objectives[0].direction == "maximize" else 1.0, space.objectives[0].key
+    found, first = [], 0
+    for each, batch in zip(explanations, batches, strict=True):
+        last = first + len(next(iter(batch.values())))
+        table = [
+            _neighbour(space, each.params, designs[row], evaluation, row, first)
+            for row in range(first + 1, last)
+            if np.isfinite(evaluation.breakdown.time[row])
+        ]
+        near = tuple(sorted(table, key=lambda own: (not own.feasible, sign * own.values[key])))
+        found.append((near, binding(each, near, -evaluation.violations[first])))
+        first = last
+    return found
 
 
-def _neighbour(space: Space, params: Params, design: Params, evaluation: Evaluation, row: int) -> Neighbour:
-    """Neighbour in a row of a batch whose first row is the design itself."""
+def _neighbour(
+    space: Space, params: Params, design: Params, evaluation: Evaluation, row: int, itself: int
+) -> Neighbour:
+    """Neighbour in a row of a batch that has the design in the row `itself`."""
     time, memory = evaluation.breakdown.time, evaluation.breakdown.memory
 
     def change(values: FloatArray) -> float:
-        moved = float(values[row] - values[0])
-        return moved if abs(moved) > NO_CHANGE * abs(float(values[0])) else 0.0
+        moved = float(values[row] - values[itself])
+        return moved if abs(moved) > NO_CHANGE * abs(float(values[itself])) else 0.0
 
     return Neighbour(
         changes={name: (params[name], own) for name, own in design.items() if own != params[name]},
@@ -204,31 +214,26 @@ def _neighbour(space: Space, params: Params, design: Params, evaluation: Evaluat
     )
 
 
-def binding(explanation: Explanation, beside: Sequence[Neighbour]) -> Binding:
-    """The limit that binds a design: the one that most faster neighbours break, else the nearest.
+def binding(explanation: Explanation, beside: Sequence[Neighbour], room: FloatArray | None = None) -> Binding:
+    """The limit that binds a design: the one that most faster neighbours break, else the nearest by `room`.
 
-    Without limits it is memory as such, of which every neighbour with less is a lever.
+    `room`, (limits,), is the margin of the design as a share of each limit; it is evaluated if omitted. [-]
+    Without limits memory binds, and every neighbour with less memory is a lever.
     """
-    limits, margins = explanation.space.limits, explanation.record["margins"]
+    limits, margins, space = explanation.space.limits, explanation.record["margins"], explanation.space
+    if room is None:
+        rules = rules_for(space, explanation.profile)
+        room = -evaluate(space, space.encode([explanation.params]), rules=rules).violations[0]
     if not limits:
         levers = sorted((n for n in beside if n.peak_memory_change < 0), key=_slowing)
         return Binding(None, float("nan"), (), tuple(levers))
     faster = [each for each in beside if each.step_time_change < 0 and not each.feasible]
     broken = [sum(each.margins[limit.key] < 0 for each in faster) for limit in limits]
-    room = [_room(explanation, limit) for limit in limits]
-    limit = limits[min(range(len(limits)), key=lambda at: (-broken[at], room[at]))]
+    limit = limits[min(range(len(limits)), key=lambda at: (-broken[at], float(room[at])))]
     own = float(margins[limit.key])
     levers = sorted((each for each in beside if each.margins[limit.key] > own), key=_slowing)
     breaking = sorted((n for n in faster if n.margins[limit.key] < 0), key=lambda n: n.step_time)
     return Binding(limit, own, tuple(breaking), tuple(levers))
-
-
-def _room(explanation: Explanation, limit: Constraint) -> float:
-    """A margin as a share of its limit, by which limits of different units compare. [-]"""
-    columns = explanation.space.encode([explanation.params])
-    rules = rules_for(explanation.space, explanation.profile)
-    evaluation = evaluate(explanation.space, columns, rules=rules)
-    return -float(evaluation.violations[0, explanation.space.limits.index(limit)])
 
 
 def _slowing(neighbour: Neighbour) -> tuple[float, float]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -108,3 +109,75 @@ def spans(events: pd.DataFrame) -> Iterator[Span]:
             spent = min(sum(exposed.values()), time)
             label = ", ".join(name.rpartition("_")[0].partition("_")[0] for name in exposed)
             yield Span(f"exposed {label}", "communication", lane, start + time - spent, spent, exposed)
+
+
+@dataclass(frozen=True)
+class Period:
+    """Part of a step that the stages of a pipeline repeat."""
+
+    start: float  #: of its first repetition [s]
+    time: float  #: [s]
+    count: int  #: repetitions [-]
+
+
+def folded(events: pd.DataFrame) -> tuple[pd.DataFrame, Period | None]:
+    """Events of a step with the repetitions of its period left out, but for the first; and the period.
+
+    Later events are as much earlier as the time that is left out. Without two repetitions all events are returned.
+
+    Notes
+    -----
+    A stage repeats an event k events later, at a distance that all stages share. The longest run of
+    such events around the middle of each stage gives the time in which all stages repeat.
+    """
+    passes = events[events["micro_batch"] >= 0].sort_values(["stage", "start_s"], kind="stable")
+    stages = [rows for _, rows in passes.groupby("stage")]
+    for stride in dict.fromkeys(_strides(passes)) if len(stages) else ():
+        if (period := _period(stages, stride)) and period.count > 1:
+            left_out = (period.count - 1) * period.time
+            within = events["start_s"].to_numpy() - (period.start + period.time)
+            early = within < -PRECISION * period.time
+            late = within >= left_out - PRECISION * period.time
+            moved = events.assign(
+                start_s=np.where(early, events["start_s"], events["start_s"] - left_out),
+                end_s=np.where(early, events["end_s"], events["end_s"] - left_out),
+            )
+            return moved[early | late], period
+    return events, None
+
+
+def _strides(passes: pd.DataFrame) -> list[int]:
+    """Micro-batches by which a period may advance: one, as many as there are stages, and twice as many."""
+    stages = int(passes["stage"].max()) + 1
+    return [1, 2, stages, 2 * stages]
+
+
+def _period(stages: Sequence[pd.DataFrame], stride: int) -> Period | None:
+    """The period in which every stage advances by `stride` micro-batches; None if there is none."""
+    micro_batches = int(stages[0]["micro_batch"].max()) + 1
+    starts, ends, times = [], [], []
+    for rows in stages:
+        step, left = divmod(len(rows) * stride, micro_batches)
+        if left or not 0 < step < len(rows):
+            return None
+        start, batch = rows["start_s"].to_numpy(), rows["micro_batch"].to_numpy()
+        code = rows["chunk"].to_numpy() * 10 + rows["kind"].astype("category").cat.codes.to_numpy()
+        away, middle = start[step:] - start[:-step], (len(rows) - step) // 2
+        same = (code[step:] == code[:-step]) & (batch[step:] - batch[:-step] == stride)
+        same &= np.abs(away - away[middle]) < PRECISION * away[middle]
+        if not same[middle]:
+            return None
+        breaks = np.flatnonzero(~same)
+        first = int(breaks[breaks < middle].max(initial=-1)) + 1
+        last = int(breaks[breaks > middle].min(initial=len(same)))
+        starts.append(start[first])
+        ends.append(min(start[min(last + step, len(rows) - 1)], start[min(last, len(away) - 1)] + away[middle]))
+        times.append(away[middle])
+    time = float(np.median(times))
+    if max(times) - min(times) > PRECISION * time:
+        return None
+    return Period(float(max(starts)), time, int((min(ends) - max(starts)) / time + PRECISION))
+
+
+#: Share of a period within which times are equal. [-]
+PRECISION: Final = 1e-6

@@ -29,6 +29,8 @@ from dse.reporting.design_table import PEAK_MEMORY, PER_GPU, interval_text, mach
 from dse.spaces.sections.objectives import Constraint, Objective
 from dse.spaces.space import Space
 
+#: Attribute of a study with the sentences about a plan: ``counts``, ``exact``, ``notes``, ``assumed``.
+PLAN: Final = "dse:plan"
 #: A label and its sentence; the label of a sentence that starts at the left edge is "".
 Line = tuple[str, str]
 

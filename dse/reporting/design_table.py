@@ -134,8 +134,21 @@ def design_table(
     """A table of designs, and lines that say what it leaves out."""
     among = among or records
     varying = varying_parameters(space, among) if varying is None else varying
+    kept, left_out = fitted(design_columns(space, records, varying, notes), width)
+    lines = table_notes(space, records, among, varying)
+    if any(column.name == "sharding" for column in kept):
+        lines += sharding_lines(space, records)
+    if left_out:
+        lines.append(Text(f"Columns that do not fit: {', '.join(left_out)}"))
+    return [*drawn(titled(kept)), *lines]
+
+
+def design_columns(
+    space: Space, records: Sequence[Record], varying: Sequence[str], notes: Mapping[int, str] | None = None
+) -> list[Column]:
+    """Columns of a table of designs, however wide."""
     differing = [name for name in varying if len(records) == 1 or varies(records, "params", name)]
-    columns = [
+    return [
         *trial_columns(records),
         *parameter_columns(space, records, differing),
         *derived_columns(space, records),
@@ -145,7 +158,10 @@ def design_table(
         *rate_columns(space, records),
         *note_columns(len(records), notes or {}),
     ]
-    kept, left_out = fitted(columns, width)
+
+
+def table_notes(space: Space, records: Sequence[Record], among: Sequence[Record], varying: Sequence[str]) -> list[Text]:
+    """Lines below a table of designs: the evidence of intervals, shared parameters, tight memory."""
     alike = [p.name for p in space.parameters if p.name not in (*varying, *space.kernel_columns)]
     lines = []
     evidence = {record.get("evidence", "") for record in among}
@@ -155,11 +171,7 @@ def design_table(
         lines.append(Text("All have " + design_text(space, records[0]["params"], alike)))
     if "*" in tight_marks(space, records) and any(o.key == PEAK_MEMORY for o in space.objectives):
         lines.append(Text(f"* {TIGHT}: {peak_spread(space.framework)}"))
-    if any(column.name == "sharding" for column in kept):
-        lines += sharding_lines(space, records)
-    if left_out:
-        lines.append(Text(f"Columns that do not fit: {', '.join(left_out)}"))
-    return [*drawn(titled(kept)), *lines]
+    return lines
 
 
 def varying_parameters(space: Space, records: Sequence[Record]) -> list[str]:

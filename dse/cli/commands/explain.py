@@ -31,7 +31,7 @@ from dse.explaining import explanation as explaining
 from dse.explaining.difference import Difference
 from dse.explaining.explanation import Explanation
 from dse.explaining.measured_gap import measured_gap
-from dse.explaining.neighbours import Neighbour, binding, neighbours
+from dse.explaining.neighbours import Neighbour, neighbourhoods
 from dse.explaining.sensitivity import sensitivity
 from dse.output.tables import json_text
 from dse.output.text import design_text
@@ -148,8 +148,7 @@ def explanation(args: argparse.Namespace, form: str) -> int:
     """Explain where time and memory of a design go."""
     explained = named_design(args)
     difference = Difference(explained, other_design(args, explained)) if args.against else None
-    near = neighbours(explained)
-    bound = binding(explained, near)
+    [(near, bound)] = neighbourhoods([explained])
     if form == "json":
         record = {
             **explained.to_json(),

@@ -63,7 +63,7 @@ def explanation_report(explanation: Explanation, width: int, *, everything: bool
     """Kernels of a design, the other parts of its step, and its memory."""
     report: Report = [Text(text) for text in stage_texts(explanation)]
     if len(explanation.kernels):
-        report += [*kernel_lines(explanation, width, everything=everything), Text()]
+        report += [*drawn(fitted(kernel_columns(explanation, everything=everything), width)[0]), Text()]
     report += [other_lines(explanation, width, everything=everything), Text()]
     report += [memory_lines(explanation, width, everything=everything), Text()]
     return [*report, *gemm_lines(explanation, width, everything=everything),
@@ -102,8 +102,8 @@ def kernel_rows(explanation: Explanation) -> list[KernelRow]:
     return [row for row in rows.values() if row.seconds > 0]
 
 
-def kernel_lines(explanation: Explanation, width: int, *, everything: bool) -> Report:
-    """Kernels by block: time in each pass, their bottleneck, and their share of the roofline."""
+def kernel_columns(explanation: Explanation, *, everything: bool = False) -> list[Column]:
+    """Columns of a table of kernels by block: time in each pass, bottleneck, and share of the roofline."""
     kernels = kernel_rows(explanation)
     passes = [name for name in PASSES if any(row.passes.get(name) for row in kernels)]
     unit, scale, digits = shown_unit(explanation.step_time)
@@ -115,7 +115,7 @@ def kernel_lines(explanation: Explanation, width: int, *, everything: bool) -> R
     names = ["  " * indent + name for indent, name, _ in rows]
     shares = [percent(row.seconds / explanation.step_time) for _, _, row in rows]
     roofs = [roofline_cells(explanation, row) if len(row.path) > 1 else [""] * 4 for _, _, row in rows]
-    table = [
+    return [
         Column(f"kernels, in {unit}", (f"kernels, in {unit}",), names, left=True),
         *(Column(p, HEADINGS.get(p, (p,)), [seconds(row.passes.get(p, 0.0)) for *_, row in rows], 5) for p in passes),
         Column("in all", ("in all",), [seconds(row.seconds) for *_, row in rows]),
@@ -125,7 +125,6 @@ def kernel_lines(explanation: Explanation, width: int, *, everything: bool) -> R
         Column("TFLOP/s", ("TFLOP/s",), [roof[2] for roof in roofs], 6),
         Column("of roof", ("of", "roof"), [roof[3] for roof in roofs], 3),
     ]
-    return [*drawn(fitted(table, width)[0])]
 
 
 def shown_rows(kernels: Sequence[KernelRow], step_time: float, *, everything: bool) -> list[tuple[int, str, KernelRow]]:

@@ -42,7 +42,7 @@ def explained_report(
     shown = near if everything else near[:NEIGHBOURS_SHOWN]
     if shown:
         title = f"one step away, best {explanation.space.objectives[0].name} first"
-        report += [Text(), *neighbour_table(explanation, shown, title, bound, width)]
+        report += [Text(), *drawn(fitted(neighbour_columns(explanation, shown, title, bound), width)[0])]
     hidden = len(near) - len(shown)
     return [*report, Text(f"{counted(hidden, 'more neighbour')}: --all shows them")] if hidden else report
 
@@ -82,10 +82,8 @@ def levers_text(explanation: Explanation, bound: Binding) -> str:
     return f"{'; '.join(texts)}."
 
 
-def neighbour_table(
-    explanation: Explanation, rows: Sequence[Neighbour], title: str, bound: Binding, width: int
-) -> Report:
-    """A row for each neighbour: its changes, and the change of step time, memory and objectives."""
+def neighbour_columns(explanation: Explanation, rows: Sequence[Neighbour], title: str, bound: Binding) -> list[Column]:
+    """Columns of a table of neighbours: changes, and the change of step time, memory and objectives."""
     space, time = explanation.space, explanation.step_time
     others = [o for o in space.objectives if o.name not in ("step_time", "peak_memory")]
     memory = [change_text(row.peak_memory_change, "B") for row in rows]
@@ -104,7 +102,7 @@ def neighbour_table(
     if bound.limit:
         cells = [verdict(space, row, bound.limit.key) for row in rows]
         columns.append(Column("limits", ("limits",), cells, 2, left=True))
-    return [*drawn(fitted(columns, width)[0])]
+    return columns
 
 
 def verdict(space: Space, row: Neighbour, key: str) -> str:

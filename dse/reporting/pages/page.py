@@ -1,74 +1,60 @@
-"""Pages that need nothing else: their style, their scripts and their data are in them."""
+"""Pages that need no network and no other file: style, scripts and data are in the HTML.
+
+A page has a heading in HTML and one JSON object, from which the scripts in `assets` draw tables and figures as
+HTML and SVG. Texts and numbers come from the functions that print reports on a terminal.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cache
+from collections.abc import Mapping, Sequence
 from html import escape
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
-import altair as alt
-import vl_convert
+from rich.console import RenderableType
 
-#: Where the style and the script of pages are.
+from dse.output.text import plain_text
+from dse.reporting.design_table import Column
+
+#: Folder of styles and scripts.
 ASSETS: Final = Path(__file__).with_name("assets")
+#: Width of a report of which a page shows the sentences. [characters]
+WIDE: Final = 400
 
 
-@dataclass(frozen=True)
-class PageSection:
-    """A part of the page: its heading, a sentence, its body and the figures that are in it."""
-
-    name: str
-    title: str
-    about: str
-    body: str
-    figures: Mapping[str, alt.ChartType] = field(default_factory=dict)
-
-    @property
-    def html(self) -> str:
-        """The part as it stands on the page."""
-        about = f"<p>{escape(self.about)}</p>" if self.about else ""
-        return f'<section id="{self.name}"><h2>{escape(self.title)}</h2>{about}{self.body}</section>'
-
-
-def asset(name: str) -> str:
-    """A file that pages are made of."""
-    return (ASSETS / name).read_text(encoding="utf-8")
-
-
-def page(
-    title: str, body: str, *, style: str = "", figures: Mapping[str, alt.ChartType], scripts: Sequence[str] = ()
-) -> str:
-    """A whole page, in the look of all."""
-    drawn = {name: chart.to_dict(validate=False) for name, chart in figures.items()}
-    data = json.dumps({"figures": drawn}, allow_nan=False).replace("</", "<\\/")
-    vega = _vega_embed() if figures else ""
-    run = "".join(f"<script>{script}</script>\n" for script in (vega, asset("figures.js"), *scripts))
+def page(title: str, data: Mapping[str, Any], script: str) -> str:
+    """HTML of a page that `script`, a file of `ASSETS`, draws from data."""
+    content = json.dumps(data, allow_nan=False, separators=(",", ":")).replace("</", "<\\/")
+    run = "".join(f"<script>{asset(name)}</script>\n" for name in ("draw.js", script))
     return (
         f'<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title>'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<style>{asset('style.css')}{style}</style></head>\n"
-        f'<body>{body}\n<script type="application/json" id="data">{data}</script>\n{run}</body></html>\n'
+        f"<style>{asset('style.css')}</style></head>\n"
+        '<body><main id="page"><noscript>This page needs JavaScript.</noscript></main>\n'
+        f'<script type="application/json" id="data">{content}</script>\n{run}</body></html>\n'
     )
 
 
-@cache
-def _vega_embed() -> str:
-    """Script of the libraries that draw figures; bundling it takes more than a second."""
-    version = ".".join(alt.SCHEMA_VERSION.split(".")[:2])
-    return vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;", version)
+def asset(name: str) -> str:
+    """Text of a file of `ASSETS`."""
+    return (ASSETS / name).read_text(encoding="utf-8")
 
 
-def plot(name: str) -> str:
-    """Where a figure is drawn."""
-    return f'<div class="plot" data-figure="{name}"></div>'
+def table_data(columns: Sequence[Column]) -> dict[str, Any]:
+    """Columns of a report as a table of a page: headings, rows of texts, and the columns of words."""
+    return {
+        "head": [" ".join(column.heading).strip() for column in columns],
+        "rows": [[cell.strip() for cell in row] for row in zip(*(column.cells for column in columns), strict=True)],
+        "left": [place for place, column in enumerate(columns) if column.left],
+    }
 
 
-def table(headings: Sequence[str], cells: Iterable[Sequence[str]], kind: str = "") -> str:
-    """A table of texts."""
-    head = "".join(f"<th>{escape(heading)}</th>" for heading in headings)
-    body = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in cells)
-    return f'<table class="{kind}"><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>'
+def words_of(shown: RenderableType) -> str:
+    """Lines of a report as one text without its layout."""
+    return " ".join(plain_text([shown], WIDE).split())
+
+
+def rounded(value: float, digits: int = 5) -> float:
+    """A number with few significant digits, which takes less room in a page. [unit of `value`]"""
+    return float(f"{value:.{digits}g}")

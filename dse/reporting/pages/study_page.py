@@ -1,197 +1,249 @@
-"""A study as one page that needs nothing else: what was found, why it is so, and how it was sought."""
+"""A study as one page: the answer, every design of its front, and the search."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from html import escape
+from itertools import combinations
 from shlex import quote
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
 
 from costmodel.errors import DseError
-from dse.output.text import Record, counted, design_text, objective_texts
-from dse.reporting.answers import picks
-from dse.reporting.binding import sentence
-from dse.reporting.design_table import varying_parameters
-from dse.reporting.pages.front_table import front_table
-from dse.reporting.pages.page import PageSection, asset, page, plot, table
-from dse.reporting.pages.step_sections import kernel_sections, parts_section, timeline_sections
-from dse.reporting.pictures.front import front_figure
-from dse.reporting.pictures.progress import counts_figure
-from dse.reporting.pictures.study_figures import front_picture, lines_figure, progress_figure, shares_figure
-from dse.reporting.pictures.style import picture
+from dse.explaining.importance import importance
+from dse.fronts.pareto import as_costs
+from dse.output.text import Record, counted
+from dse.reporting.answers import PLAN, alternative, other_text, picks, question_text, study_words
+from dse.reporting.design_table import PEAK_MEMORY, design_columns, machine_parameters, table_notes, varying_parameters
+from dse.reporting.pages.design_data import DETAILED, DesignPages, Launches
+from dse.reporting.pages.page import page, rounded, table_data
 from dse.reporting.studies.nothing_feasible import BrokenLimits
+from dse.reporting.study_report import certificate_text, spread
+from dse.searching.exact.certificate import quick_certificate
+from dse.storage.database import DEFAULT_URL
 
 if TYPE_CHECKING:
+    from costmodel.columns import FloatArray
     from dse.searching.study import BaseStudy
+    from dse.searching.trials.trial_table import TrialTable
+    from dse.spaces.space import Space
+
+#: Designs that open, other designs in the scatter plot, and other designs as lines, at most. [-]
+OPENED, CLOUD, LINES = 250, 1500, 250
+#: Proposed designs at most: the best of each objective, and knees between them. [-]
+PROPOSED: Final = 7
+#: Columns of a breakdown that axes may show beside the objectives -> unit.
+NUMBERS: Final = {"step_time_s": "s", PEAK_MEMORY: "B", "mfu": "-", "tokens_per_second": "1/s"}
 
 
-def study_page(study: BaseStudy) -> str:
-    """HTML of a study. Raises `DseError` if it has no finished trials."""
-    records, notable = front_of(study)
-    sections = [
-        *(found_sections(study, records, notable) if records else []),
-        *([progress_section(study)] if records else []),
-        *infeasible_sections(study),
-        *space_sections(study),
-    ]
-    links = "".join(f'<a href="#{section.name}">{escape(section.title)}</a>' for section in sections)
-    return page(
-        f"{study.name}: dse report",
-        f"{heading(study, records)}<nav>{links}</nav>{''.join(section.html for section in sections)}",
-        style=asset("study.css"),
-        figures={name: drawn for section in sections for name, drawn in section.figures.items()},
-        scripts=(asset("study.js"),),
-    )
-
-
-def study_picture(study: BaseStudy, form: str) -> bytes:
-    """The front of a study as a picture file of one of `dse.reporting.pictures.style.FORMS`.
-
-    Raises `DseError` if it has no feasible trials.
-    """
-    records, notable = front_of(study)
-    if not records:
-        raise DseError(f"study {study.name!r}: no feasible trials, so no front")
-    several = len(study.space.objectives) > 1
-    front = front_picture(study.table, records, notable if several else None)
-    return picture(front_figure(front, f"Pareto front of {study.name}"), form)
-
-
-def front_of(study: BaseStudy) -> tuple[Sequence[Record], dict[int, str]]:
-    """Designs of the front, and those of them that are best at something."""
+def study_page(study: BaseStudy, launches: Launches) -> str:
+    """HTML of a study; a `DseError` if it has no finished trials."""
     if not len(study.table):
         raise DseError(f"study {study.name!r}: no finished trials yet")
-    records = study.table.front().records()
-    found = picks(study.space, records) if records else {}
-    return records, {row: title.replace("_", " ") for row, title in found.items()}
-
-
-def heading(study: BaseStudy, records: Sequence[Record]) -> str:
-    """What was searched, how, and how much was found."""
-    space, trials = study.space, study.table
-    infeasible = len(trials) - int(trials.feasible.sum())
-    priced = study.designs_priced
-    facts = {
-        "Model": space.model.name,
-        "System": space.system.name,
-        "Objectives": ", ".join(o.name.replace("_", " ") for o in space.objectives),
-        "Trials": f"{len(trials):,}" + (f", {infeasible:,} infeasible" if infeasible else ", all feasible"),
-        **({"Designs priced": f"{priced:,}"} if priced else {}),
-        "Pareto front": counted(len(records), "design"),
-        "Hypervolume": f"{study.hypervolume:.3f}",
-        "Sampler": f"{study.plan.sampler}, seed {study.plan.seed}",
+    plan: Mapping[str, Any] = study.attributes.get(PLAN, {})
+    front = opened(study.table)
+    data = {
+        "kind": "study",
+        "name": study.name,
+        "words": study_words(study.name, None if study.storage == DEFAULT_URL else study.storage),
+        "objectives": [
+            {"name": o.name.replace("_", " "), "unit": o.unit, "least": o.direction == "minimize"}
+            for o in study.space.objectives
+        ],
+        "space": study.space.text,
+        "versions": study.attributes.get("dse:versions", {}),
+        "infeasible": infeasible_text(study),
+        **({} if plan else {"search": search_data(study)}),
+        **(front_data(study, front, plan, launches) if front else {"question": study.name, "designs": []}),
     }
-    listed = "".join(f"<div><dt>{escape(name)}</dt><dd>{escape(text)}</dd></div>" for name, text in facts.items())
-    about = f"<p>{escape(space.description)}.</p>" if space.description else ""
-    return (
-        f'<header><div><h1>{escape(study.name)}</h1>{about}</div><button id="scheme">Dark</button></header>'
-        f'<dl class="facts">{listed}</dl>'
-    )
+    return page(f"{data['question']}: dse report", data, "study.js")
 
 
-def found_sections(study: BaseStudy, records: Sequence[Record], notable: Mapping[int, str]) -> list[PageSection]:
-    """Sections on what the study found."""
+def opened(table: TrialTable) -> list[dict[str, Any]]:
+    """Designs that the page opens: the front; of a single objective the best feasible trials."""
+    if len(table.space.objectives) > 1:
+        return table.front().records()
+    costs = table.costs[:, 0]
+    rows = np.argsort(np.where(np.isnan(costs), np.inf, costs), kind="stable")[: int(np.isfinite(costs).sum())]
+    return table.take(rows[:DETAILED]).records()
+
+
+def front_data(
+    study: BaseStudy, front: Sequence[Record], plan: Mapping[str, Any], launches: Launches
+) -> dict[str, Any]:
+    """The answer, the designs that open, and the designs around them."""
+    space, best, second = study.space, front[0], alternative(study.space, front)
+    named = proposed(space, front)
+    rows = spread(len(front), OPENED, [*named, *((second[0],) if second else ())])
+    records, places = [front[row] for row in rows], {row: place for place, row in enumerate(rows)}
+    detailed = spread(len(records), DETAILED, [places[row] for row in named])
+    pages = DesignPages(space, study.profile, launches)
+    designs = pages.designs(records, detailed)
+    for row, text in named.items():
+        designs[places[row]]["title"] = text
+    varying = varying_parameters(space, front)
+    notes = {places[row]: text for row, text in named.items()}
+    return {
+        "question": question_text(space, best).replace("\xa0", " "),
+        "description": space.description,
+        "machine": bool(machine_parameters(space)),
+        "count": len(front),
+        "exact": exact_texts(study, plan),
+        "notes": [*plan.get("notes", ()), *(line.plain for line in table_notes(space, records, front, varying))],
+        "assumed": plan.get("assumed", ""),
+        "or": [second[1] + other_text(space, best, front[second[0]]), places[second[0]]] if second else [],
+        "table": table_data(design_columns(space, records, varying, notes)),
+        "axes": axes_data(space, records),
+        "lines": lines_data(study.table, varying, records),
+        "cloud": cloud_data(study.table),
+        "designs": designs,
+        "paths": [*pages.paths.places],
+        "texts": [*pages.lines.places],
+    }
+
+
+def proposed(space: Space, front: Sequence[Record]) -> dict[int, str]:
+    """Row -> title of the designs to look at first: the best of each objective, and knees between two of them."""
+    named = picks(space, front)
+    if len(space.objectives) < 2 or len(front) < 3:
+        return named
+    values = np.array([[record["values"][o.key] for o in space.objectives] for record in front])
+    costs = as_costs(values, [o.direction for o in space.objectives])
+    for pair in [tuple(range(len(space.objectives))), *combinations(range(len(space.objectives)), 2)]:
+        if len(pair) > 1 and len(named) < PROPOSED:
+            row = knee(costs[:, pair])
+            names = " and ".join(space.objectives[at].name.replace("_", " ") for at in pair)
+            named.setdefault(row, "knee" if len(space.objectives) == len(pair) else f"knee of {names}")
+    return named
+
+
+def knee(costs: FloatArray) -> int:
+    """Row of the point that is nearest to the ideal, with axes that span the front as ranks and as values."""
+    low, high = costs.min(axis=0), costs.max(axis=0)
+    shares = (costs - low) / np.where(high > low, high - low, 1.0)
+    if (costs > 0).all():
+        logs = np.log(costs)
+        shares = (logs - logs.min(axis=0)) / np.where(high > low, np.ptp(logs, axis=0), 1.0)
+    return int(np.argmin((shares**2).sum(axis=1)))
+
+
+def exact_texts(study: BaseStudy, plan: Mapping[str, Any]) -> list[str]:
+    """A word for how the result was found, and a sentence about it."""
+    if plan:
+        return ["exact" if plan.get("exact") else "searched", plan["counts"]]
+    found = quick_certificate(study)
+    text = certificate_text(study.space, found).plain if found else ""
+    priced = study.designs_priced or len(study.table)
     return [
-        notable_section(study, records, notable),
-        front_section(study, records, notable),
-        parts_section(study, records, notable),
-        *timeline_sections(study, records, notable),
-        *kernel_sections(study, records, notable),
-        parallel_section(study),
-        importance_section(study),
+        "exact" if found and found.found == found.of else "searched",
+        f"{counted(priced, 'design')} evaluated. {text}",
     ]
 
 
-def notable_section(study: BaseStudy, records: Sequence[Record], notable: Mapping[int, str]) -> PageSection:
-    """The designs that are best at something, in words and as ``--set`` takes them."""
-    space = study.space
-    varying = varying_parameters(space, records)
-    cards = "".join(
-        f'<div class="card"><h3>{escape(title[0].upper() + title[1:])}</h3>'
-        f'<p class="values">{escape(", ".join(objective_texts(space, records[row])))}</p>'
-        f"<p>{escape(sentence(space, records[row]))}</p>"
-        f"<code>trial {records[row]['trial']}: "
-        f"{escape(design_text(space, records[row]['params'], varying))}</code></div>"
-        for row, title in notable.items()
-    )
-    shared = [p.name for p in space.parameters if p.name not in varying]
-    alike = design_text(space, records[0]["params"], shared)
-    below = f'<p class="below">All have {escape(alike)}.</p>' if shared else ""
-    about = "The best designs of the front by each objective, and the bottleneck of each."
-    return PageSection("notable", "Notable designs", about, f'<div class="cards">{cards}</div>{below}')
+def axes_data(space: Space, records: Sequence[Record]) -> list[dict[str, Any]]:
+    """Quantities that axes may show: the objectives, then numbers of the breakdown and of the run."""
+    found: list[dict[str, Any]] = [
+        {"name": o.name, "unit": o.unit, "values": [rounded(r["values"][o.key]) for r in records]}
+        for o in space.objectives
+    ]
+    known = {o.key for o in space.objectives}
+    for key, unit in NUMBERS.items():
+        if key not in known and all(key in record["breakdown"] for record in records):
+            name = key.removesuffix("_s").removesuffix("_bytes")
+            found.append({"name": name, "unit": unit, "values": [rounded(r["breakdown"][key]) for r in records]})
+    for key, unit in {"run_time_s": "s", "run_cost_usd": "$"}.items():
+        if key not in known and all(key in record.get("run", {}) for record in records):
+            found.append({"name": key.rpartition("_")[0], "unit": unit, "values": [r["run"][key] for r in records]})
+    return [{**axis, "name": axis["name"].replace("_", " ")} for axis in found]
 
 
-def front_section(study: BaseStudy, records: Sequence[Record], notable: Mapping[int, str]) -> PageSection:
-    """Every pair of objectives, and the front as a table."""
-    several = len(study.space.objectives) > 1
-    picture = front_picture(study.table, records, notable if several else None)
-    figures = {f"front{place}": front_figure(picture, pairs=[pair]) for place, pair in enumerate(picture.pairs)}
-    drawn = "".join(plot(name) for name in figures)
-    about = "No other feasible design found is better in one objective without being worse in another. "
-    if not several:
-        about = "Each trial that was the best so far, and below it the designs that none found is better than. "
-    about += "Drag over points to mark designs here and in the table; filters take words and numbers, "
-    about += "such as <20, >=40 GB or full, and a click on a point finds its row."
-    body = f'<div class="pairs">{drawn}</div>{front_table(study.space, records, notable)}'
-    return PageSection("front", "Pareto front", about, body, figures)
+def cloud_data(table: TrialTable) -> dict[str, list[list[float]]]:
+    """Objectives of feasible designs that others beat, and of infeasible ones; thinned."""
+    numbers, values = table.front().numbers, table.values
+    beaten = table.feasible & ~np.isin(table.numbers, numbers) & np.isfinite(values).all(axis=1)
+    broken = ~table.feasible & np.isfinite(values).all(axis=1)
+    clouds = {"dominated": values[beaten], "infeasible": values[broken]}
+    return {
+        name: [[rounded(value, 4) for value in row] for row in thinned(cloud, CLOUD).tolist()]
+        for name, cloud in clouds.items()
+    } | {"counts": [[float(len(cloud)) for cloud in clouds.values()]]}
 
 
-def parallel_section(study: BaseStudy) -> PageSection:
-    """Parameters and objectives as lines."""
-    drawn = lines_figure(study.table)
-    first = study.space.objectives[0].name.replace("_", " ")
-    about = f"Each line is a feasible design, those of the front among them, coloured by {first}. "
-    about += "Drag a box over one or more axes to keep what passes it: the table and the front above follow."
-    body = f'<div class="wide"><div style="min-width: {drawn.width}px">{plot("parallel")}</div></div>'
-    return PageSection("parallel", "Parameters and objectives", about, body, {"parallel": drawn})
+def thinned(rows: Any, most: int) -> Any:
+    """At most `most` rows of an array, evenly spread.
+
+    >>> thinned(np.arange(10.0), 4)
+    array([0., 3., 6., 9.])
+    """
+    return rows if len(rows) <= most else rows[np.linspace(0, len(rows) - 1, most).round().astype(int)]
 
 
-def importance_section(study: BaseStudy) -> PageSection:
-    """Which parameters matter, or why that is not known."""
-    title = "Which parameters matter"
+def lines_data(table: TrialTable, varying: Sequence[str], records: Sequence[Record]) -> list[dict[str, Any]]:
+    """Parameters and objectives as coordinates: of the opened designs first, then of other feasible trials."""
+    space = table.space
+    numbers = [record["trial"] for record in records]
+    others = thinned(np.flatnonzero(table.feasible & ~np.isin(table.numbers, numbers)), LINES)
+    every = [*records, *table.take(others).records()]
+    found: list[dict[str, Any]] = []
+    for name in varying:
+        parameter = space.recorded_by_name[name]
+        if name in space.kernel_columns or not all(name in record["params"] for record in every):
+            continue
+        values = [record["params"][name] for record in every]
+        used = sorted({*values}, key=parameter.code)
+        coordinate: dict[str, Any] = {"name": name.replace("_", " "), "unit": parameter.unit}
+        if len(used) <= 16:
+            coordinate["texts"] = [parameter.shown(value) for value in used]
+            values = [used.index(value) for value in values]
+        found.append({**coordinate, "values": values})
+    for objective in space.objectives:
+        values = [rounded(record["values"][objective.key], 4) for record in every]
+        found.append({"name": objective.name.replace("_", " "), "unit": objective.unit, "values": values})
+    return found
+
+
+def search_data(study: BaseStudy) -> dict[str, Any]:
+    """Facts of a search: trials, sampler, command, progress, importances of parameters."""
+    history = study.hypervolume_history()
+    changes = history[history["hypervolume"].diff().ne(0) | (history.index == len(history) - 1)]
+    name = quote(study.name)
+    return {
+        "facts": {
+            "trials": f"{len(study.table):,}",
+            "infeasible": f"{int((~study.table.feasible).sum()):,}",
+            "sampler": study.plan.sampler,
+            "seed": str(study.plan.seed),
+            "hypervolume": f"{study.hypervolume:.3f}",
+        },
+        "command": f"dse search {name}.yaml --study {name} --sampler {study.plan.sampler} "
+        f"--seed {study.plan.seed} --budget {len(study.table)}",
+        "progress": [[int(n), rounded(v)] for n, v in changes.to_numpy().tolist()],
+        **importance_data(study),
+    }
+
+
+def importance_data(study: BaseStudy) -> dict[str, Any]:
+    """Share of each objective's variance that each parameter explains alone, the largest first."""
     try:
-        drawn = shares_figure(study.table, study.profile)
+        found = importance(study.space, study.table, study.profile)
     except DseError as error:
-        return PageSection("importance", title, str(error), "")
-    about = "Share of the variance of each objective that a parameter explains alone, over random legal "
-    about += "designs of the space. Parameters of legal designs depend on each other: shares overlap, so the "
-    about += "bars of an objective do not add up, and effects of several parameters together are in none."
-    return PageSection("importance", title, about, plot("importance"), {"importance": drawn})
+        return {"no_importance": str(error)}
+    order = np.argsort(-found.designs.max(axis=0), kind="stable").tolist()
+    return {
+        "importance": [
+            [found.parameters[at].replace("_", " "), *(rounded(share, 3) for share in found.designs[:, at].tolist())]
+            for at in order
+        ]
+    }
 
 
-def progress_section(study: BaseStudy) -> PageSection:
-    """How the search went."""
-    about = "Share of a box, spanned by random legal designs, that the front dominates after each trial."
-    figures = {"hypervolume": progress_figure(study.hypervolume_history())}
-    return PageSection("search", "How the search went", about, plot("hypervolume"), figures)
-
-
-def infeasible_sections(study: BaseStudy) -> list[PageSection]:
-    """Which limits trials break, and what would help."""
-    trials = study.table
-    rows = (~trials.feasible).nonzero()[0]
+def infeasible_text(study: BaseStudy) -> str:
+    """The limits that trials break, and a change that would help; "" if all are feasible."""
+    rows = (~study.table.feasible).nonzero()[0]
     if not rows.size:
-        return []
+        return ""
     broken = BrokenLimits(study.space)
-    for record in trials.take(rows).each_record():
+    for record in study.table.take(rows).each_record():
         broken.add(record)
-    counts = {name: count for name, count in broken.counts.items() if count}
-    about = f"{counted(int(rows.size), 'trial')} of {len(trials):,} cannot be used: {broken.text()}."
-    figures = {"infeasible": counts_figure(counts, "trials")} if counts else {}
-    return [PageSection("infeasible", "Infeasible designs", about, plot("infeasible") if counts else "", figures)]
-
-
-def space_sections(study: BaseStudy) -> list[PageSection]:
-    """What the study is of: enough to make it again."""
-    command = (
-        f"dse search {quote(study.name)}.yaml --study {quote(study.name)} --sampler {study.plan.sampler} "
-        f"--seed {study.plan.seed} --budget {len(study.table)}"
-    )
-    versions = study.attributes.get("dse:versions", {})
-    body = (
-        f"<details><summary>{escape(study.name)}.yaml, the space with its model and system</summary>"
-        f"<pre>{escape(study.space.text)}</pre></details><pre>{escape(command)}</pre>"
-        f"{table(('program', 'version'), list(versions.items()), 'texts')}"
-    )
-    about = "The same space, seed and versions give the same trials."
-    return [PageSection("space", "Space and versions", about, body)]
+    counts = ", ".join(f"{name.replace('_', ' ')} {count:,}" for name, count in broken.counts.items() if count)
+    return f"{counted(int(rows.size), 'trial')} of {len(study.table):,} cannot be used ({counts}): {broken.text()}."

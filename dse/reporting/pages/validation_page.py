@@ -1,47 +1,46 @@
-"""Comparisons with measurements as one page that needs nothing else."""
+"""Comparisons with measurements as one page: errors by data set, tables, and every row."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from html import escape
+from typing import Any
 
 from costmodel.formats.quantity import readable
 from dse.reporting.measurements.validation_report import headline, reason_rows, tables
-from dse.reporting.pages.page import page, plot, table
-from dse.reporting.pictures.scatter import Point, scatter
+from dse.reporting.pages.page import page, rounded
 from dse.validation.comparison import ComparedRow
 from dse.validation.kernels import kind_of, size_of
 
+#: A measured value, predicted over measured, and a text about both.
+Point = tuple[float, float, str]
+
 
 def validation_page(rows: Sequence[ComparedRow], title: str) -> str:
-    """HTML of predictions beside measurements: pictures, tables, and every row."""
-    figures, shown = {}, []
-    for what, unit, series in pictures(rows):
-        figures[what] = scatter(series, what, unit)
-        heading = f"{what[0].upper()}{what[1:]}: predicted against measured"
-        shown.append(f"<h2>{escape(heading)}</h2>{plot(what)}")
-    shown += [
-        f'<h2>{escape(name)}</h2><div class="wide">{table(headings, cells)}</div>'
-        for name, headings, cells in tables(rows)
-    ]
-    heading = f"{title}: predictions and measurements"
-    return page(
-        f"{title}: dse validate",
-        f"<h1>{escape(heading)}</h1><p>{escape(headline(rows))}. Lines beside the diagonal are errors of 10 "
-        f"and 25 %; a click on a name in a legend shows it alone.</p>"
-        f"{''.join(shown)}{not_expressed(rows)}{every_row(rows)}",
-        figures=figures,
-    )
+    """HTML of predictions and measurements."""
+    sources: dict[str, dict[str, None]] = {}
+    for one in rows:
+        sources.setdefault(one.row.dataset, {})[one.row.source] = None
+    data = {
+        "kind": "validation",
+        "question": f"{title}: predictions and measurements",
+        "headline": f"{headline(rows)}.",
+        "pictures": [{"what": what, "series": series} for what, series in pictures(rows)],
+        "tables": [{"title": name, "head": head, "rows": cells} for name, head, cells in tables(rows)],
+        "lacking": reason_rows(rows),
+        "lacks": [(one.row.id, one.row.dataset, one.row.model, one.why_not) for one in rows if one.why_not],
+        "rows": every_row(rows),
+        "sources": {name: [source for source in texts if source] for name, texts in sources.items()},
+    }
+    return page(f"{title}: dse validate", data, "validation.js")
 
 
-def pictures(rows: Sequence[ComparedRow]) -> list[tuple[str, str, dict[str, list[Point]]]]:
-    """What is measured, its unit and its series, of each picture that has points."""
+def pictures(rows: Sequence[ComparedRow]) -> list[tuple[str, dict[str, list[Point]]]]:
+    """Quantities with the points of each data set, or kind of kernel; those that have points."""
     times = by_name((one.row.dataset, time_point(one)) for one in rows if one.is_step)
     memory = by_name((one.row.dataset, memory_point(one)) for one in rows if math.isfinite(one.memory_error))
     kernels = by_name((kind_of(one.row), kernel_point(one)) for one in rows if one.row.is_kernel and one.expressed)
-    found = [("step time", "s", times), ("memory", "B", memory), ("kernel time", "s", kernels)]
-    return [(what, unit, series) for what, unit, series in found if series]
+    return [pair for pair in (("step time", times), ("memory", memory), ("kernel time", kernels)) if pair[1]]
 
 
 def by_name(points: Iterable[tuple[str, Point]]) -> dict[str, list[Point]]:
@@ -53,23 +52,24 @@ def by_name(points: Iterable[tuple[str, Point]]) -> dict[str, list[Point]]:
 
 
 def time_point(one: ComparedRow) -> Point:
-    """The step of a row."""
-    return Point(one.measured_s, one.predicted_s, f"{run_text(one)}\n{times_text(one)}")
+    """Point of the step of a row."""
+    return rounded(one.measured_s), rounded(1 + one.error), f"{run_text(one)}\n{times_text(one)}"
 
 
 def memory_point(one: ComparedRow) -> Point:
-    """The memory of a row."""
+    """Point of the memory of a row."""
     both = f"{readable(one.predicted_bytes, 'B')} for {readable(one.measured_bytes, 'B')}"
-    return Point(one.measured_bytes, one.predicted_bytes, f"{run_text(one)}\n{both} ({one.memory_error:+.1%})")
+    about = f"{run_text(one)}\n{both} ({one.memory_error:+.1%})"
+    return rounded(one.measured_bytes), rounded(1 + one.memory_error), about
 
 
 def kernel_point(one: ComparedRow) -> Point:
-    """Point of a kernel in the picture of kernels."""
-    return Point(one.measured_s, one.predicted_s, f"{kernel_text(one)}\n{times_text(one)}")
+    """Point of the kernel of a row."""
+    return rounded(one.measured_s), rounded(1 + one.error), f"{kernel_text(one)}\n{times_text(one)}"
 
 
 def run_text(one: ComparedRow) -> str:
-    """Which run a row is of."""
+    """The run of a row: its name, model, hardware and layout."""
     layout = " ".join(f"{name}={value}" for name, value in layout_of(one).items())
     return f"{one.row.id}, {one.row.model}, {one.row.hw}" + (f"\n{layout}" if layout else "")
 
@@ -80,7 +80,7 @@ def layout_of(one: ComparedRow) -> Mapping[str, str]:
 
 
 def kernel_text(one: ComparedRow) -> str:
-    """Which kernel a row is of."""
+    """The kernel of a row: its name, shape or size, and hardware."""
     row = one.row
     if row.row_type == "kernel_gemm":
         return f"{row.id}, {row.m:g} x {row.n:g} x {row.k:g} {row.dtype}, {row.hw}"
@@ -94,35 +94,10 @@ def times_text(one: ComparedRow) -> str:
     return f"{readable(one.predicted_s, 's')} for {readable(one.measured_s, 's')} ({one.error:+.1%})"
 
 
-def not_expressed(rows: Sequence[ComparedRow]) -> str:
-    """What rows lack that are not expressed, and which they are."""
-    lacking = reason_rows(rows)
-    if not lacking:
-        return ""
-    each = [(one.row.id, one.row.dataset, one.row.model, one.why_not) for one in rows if one.why_not]
-    return (
-        f"<h2>Not expressed</h2>{table(('rows', 'lack', 'data sets'), lacking, 'texts')}"
-        f"<details><summary>{len(each)} rows</summary>"
-        f"{table(('id', 'data set', 'model', 'lacks'), each, 'texts')}</details>"
-    )
-
-
-def every_row(rows: Sequence[ComparedRow]) -> str:
-    """All rows with a predicted time."""
-    cells = [
-        (
-            one.row.id,
-            one.row.dataset,
-            one.row.model or kind_of(one.row),
-            readable(one.measured_s, "s"),
-            readable(one.predicted_s, "s"),
-            f"{one.error:+.1%}",
-        )
-        for one in rows
-        if math.isfinite(one.error)
-    ]
-    headings = ("id", "data set", "model", "measured", "predicted", "error")
-    return (
-        f'<h2>Every row</h2><details><summary>{len(cells)} rows</summary><div class="wide">'
-        f"{table(headings, cells)}</div></details>"
-    )
+def every_row(rows: Sequence[ComparedRow]) -> list[list[Any]]:
+    """Cells of all rows with a predicted time."""
+    return [
+        [one.row.id, one.row.dataset, one.row.model or kind_of(one.row), readable(one.measured_s, "s"),
+         readable(one.predicted_s, "s"), f"{one.error:+.1%}"]
+        for one in rows if math.isfinite(one.error)
+    ]  # fmt: skip

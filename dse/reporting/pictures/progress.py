@@ -9,7 +9,7 @@ import altair as alt
 import pandas as pd
 
 from costmodel.columns import FloatArray, IntArray
-from dse.reporting.pictures.style import BROKEN, COLOURS, FRONT, WIDTH, axis, rows, styled, words
+from dse.reporting.pictures.style import COLOURS, FRONT, WIDTH, axis, rows, styled, words
 
 #: Height of a curve, and of the bar of one parameter. [pixels]
 HIGH, BAR = 240, 22
@@ -53,14 +53,3 @@ def importance_figure(importances: Mapping[str, Mapping[str, float]]) -> alt.Cha
     )  # fmt: skip
     height = (BAR + 9 * (len(ends) - 1)) * len(names)
     return styled(bars.properties(width=WIDTH, height=height), f"Importance of {len(names)} parameters")
-
-
-def counts_figure(counts: Mapping[str, int], what: str) -> alt.Chart:
-    """Trials by reason; `what` names the trials. [-]"""
-    frame = pd.DataFrame({"reason": [words(name) for name in counts], "count": [*counts.values()]})
-    bars = alt.Chart(rows(frame)).mark_bar(color=BROKEN).encode(
-        x=alt.X("count:Q", axis=axis(what, "-", tickMinStep=1)),
-        y=alt.Y("reason:N", sort=None, title=None),
-        tooltip=["reason:N", alt.Tooltip("count:Q", title=what, format=",")],
-    )  # fmt: skip
-    return styled(bars.properties(width=WIDTH, height=BAR * len(counts)), f"{words(what)} by reason")

@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from costmodel.columns import FloatArray
+from costmodel.errors import DseError
 from costmodel.formats.quantity import readable
 from dse.explaining.importance import importance
 from dse.fronts.pareto import as_costs
 from dse.reporting.pictures.front import FrontPicture, Shown, front_figure, thinned
 from dse.reporting.pictures.parallel import parallel_figure
 from dse.reporting.pictures.progress import history_figure, importance_figure
-from dse.reporting.pictures.style import words
+from dse.reporting.pictures.style import picture, words
 from dse.searching.trials.trial_table import TrialTable
 from dse.spaces.space import Space
 
@@ -24,6 +25,16 @@ if TYPE_CHECKING:
 
 #: Feasible designs beside the front that parallel coordinates show.
 LINES: Final = 400
+
+
+def study_picture(table: TrialTable, name: str, form: str) -> bytes:
+    """The front of a study as a picture file of one of `dse.reporting.pictures.style.FORMS`.
+
+    Raises `DseError` if it has no feasible trials.
+    """
+    if not table.feasible.any():
+        raise DseError(f"study {name!r}: no feasible trials, so no front")
+    return picture(front_figure(front_picture(table), f"Pareto front of {name}"), form)
 
 
 def pareto_figure(table: TrialTable) -> alt.ChartType:

@@ -14,12 +14,18 @@ from costmodel.errors import DseError, ParameterError
 from costmodel.formats.quantity import readable
 from dse.pricing.sweep import NamedDesigns
 from dse.reporting.designs.sweep_report import number, parameters_of
-from dse.reporting.pictures.scatter import hue
 from dse.reporting.pictures.style import HEIGHT, SHAPES, WIDTH, quantity, rows, styled, words
 from dse.spaces.sections.parameters import Parameter
 
 #: Values that are marked one by one on an axis, at most.
 TICKS: Final = 8
+#: Angle between the hues of two series, the golden angle: neighbours differ, however many there are. [degrees]
+HUE_STEP: Final = 137.508
+
+
+def hue(place: int) -> str:
+    """Colour of a series, readable on light and on dark paper."""
+    return f"hsl({place * HUE_STEP % 360:.0f}, 62%, 50%)"
 
 
 def sweep_plot(found: NamedDesigns) -> alt.LayerChart:

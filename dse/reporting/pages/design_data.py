@@ -1,0 +1,215 @@
+"""Designs of a front as data of a page: numbers, parts, kernels, neighbours, pipeline and launch files.
+
+All designs are explained in one batch. Texts and paths that many designs share are stored once, in a `Pool`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from costmodel.errors import DseError
+from costmodel.formats.quantity import readable, readable_count
+from costmodel.steps.result.breakdown import with_unit_suffix
+from dse.explaining.explanation import Explanation, explanations
+from dse.explaining.neighbours import Binding, Neighbour, neighbourhoods
+from dse.explaining.timeline import EXPOSED, folded, timeline
+from dse.output.text import Record, percent
+from dse.pricing.kernel_choices import with_kernels
+from dse.pricing.space_rules import NATIVE
+from dse.reporting.answers import layout_text, memory_text, numbers_text, objective_text, of_text, place_text, room_text
+from dse.reporting.binding import memory_capacity, parts_of, sentence
+from dse.reporting.design_table import (
+    EVIDENCE_TEXTS,
+    PEAK_MEMORY,
+    PER_GPU,
+    failures_text,
+    interval_text,
+    run_text,
+    workload_lines,
+)
+from dse.reporting.designs.explanation_report import kernel_columns, stage_texts
+from dse.reporting.designs.neighbours_report import faster_text, freed_name, levers_text, neighbour_columns
+from dse.reporting.pages.page import rounded, table_data
+from dse.reporting.study_report import kernel_lines
+from dse.spaces.space import Space
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+#: Launch files of designs: form -> text, or the reason why the framework cannot run it, and True for a text.
+Launches = Callable[[Sequence[Record]], list[dict[str, tuple[str, bool]]]]
+
+#: Designs with a pipeline and launch files, and events of a pipeline, at most. [-]
+DETAILED, EVENTS = 32, 1200
+#: Neighbours of a design at most. [-]
+NEIGHBOURS: Final = 8
+#: Resolution of times of a pipeline: this share of the step. [-]
+RESOLUTION: Final = 2e4
+
+
+@dataclass
+class Pool:
+    """Values that are stored once, with their places."""
+
+    places: dict[Any, int] = field(default_factory=dict)
+
+    def place(self, value: Any) -> int:
+        """Place of a value, which is added if it is new."""
+        return self.places.setdefault(value, len(self.places))
+
+    def runs(self, values: Iterable[Any]) -> list[int]:
+        """Values as runs of neighbouring places: first place, length, first place, length."""
+        runs: list[int] = []
+        for place in map(self.place, values):
+            if runs and place == runs[-2] + runs[-1]:
+                runs[-1] += 1
+            else:
+                runs += [place, 1]
+        return runs
+
+
+@dataclass
+class DesignPages:
+    """Designs of one space as data of a page, and the pools that they share."""
+
+    space: Space
+    profile: str
+    launches: Launches
+    paths: Pool = field(default_factory=Pool)
+    lines: Pool = field(default_factory=Pool)
+
+    def designs(self, records: Sequence[Record], detailed: Sequence[int]) -> list[dict[str, Any]]:
+        """Data of designs; those in the rows `detailed` have a pipeline and launch files."""
+        files = dict(zip(detailed, self.launches([records[row] for row in detailed]), strict=True))
+        try:
+            explained = explanations(self.space, records, self.profile)
+            near = neighbourhoods(explained)
+        except DseError as error:
+            why = {"why": str(error)}
+            return [self.summary(record) | why for record in records]
+        return [
+            self.summary(record)
+            | self.reasons(own, *beside)
+            | (self.details(record, files[row]) if row in files else {})
+            for row, (record, own, beside) in enumerate(zip(records, explained, near, strict=True))
+        ]
+
+    def summary(self, record: Record) -> dict[str, Any]:
+        """Sentences and numbers of a design, and the parts of its totals."""
+        space, step = self.space, record["breakdown"][with_unit_suffix("step_time")]
+        [solved] = with_kernels(space, [dict(record)])
+        below = [
+            place_text(space, record), *kernel_lines(space, solved), *workload_lines(space, record),
+            f"Interval: {EVIDENCE_TEXTS[record['evidence']]}." if "evidence" in record else "",
+            failures_text(record) if "run" in record else "",
+        ]  # fmt: skip
+        totals = {"step": "step_time", "memory": "peak_memory"}
+        return {
+            "trial": record.get("trial", 0),
+            "winner": record.get("winner", 0),
+            "layout": layout_text(space, record),
+            "numbers": numbers_text(space, record),
+            "large": large_numbers(space, record),
+            "run": run_text(space, record) if "run" in record else "",
+            "below": [line for line in below if line],
+            "sentence": sentence(space, record),
+            "seconds": step,
+            "bytes": record["breakdown"][PEAK_MEMORY],
+            "capacity": memory_capacity(space, record),
+            **{key: [[p.label, rounded(p.value)] for p in parts_of(record, total)] for key, total in totals.items()},
+        }
+
+    def reasons(self, explanation: Explanation, near: Sequence[Neighbour], bound: Binding) -> dict[str, Any]:
+        """Trees of step and memory, kernels, and neighbours of a design."""
+        title = f"one step away, best {explanation.space.objectives[0].name.replace('_', ' ')} first"
+        data: dict[str, Any] = {
+            "time": self.tree(explanation.time, "seconds"),
+            "held": self.tree(explanation.memory, "bytes"),
+            "hidden": self.tree(explanation.hidden, "seconds"),
+            "stages": stage_texts(explanation),
+            "faster": faster_text(explanation, near, bound),
+        }
+        if bound.levers:
+            data["levers"] = [f"To free {freed_name(bound)}", levers_text(explanation, bound)]
+        if len(explanation.kernels):
+            data["kernels"] = table_data(kernel_columns(explanation))
+        if near:
+            data["near"] = table_data(neighbour_columns(explanation, near[:NEIGHBOURS], title, bound))
+        return data
+
+    def tree(self, tree: pd.DataFrame, column: str) -> list[float]:
+        """Leaves of a tree: place of the path, value, place of the path, value. [unit of the column]"""
+        pairs = zip(tree["path"].tolist(), tree[column].tolist(), strict=True)
+        return [number for path, value in pairs for number in (self.paths.place(path), rounded(value, 6))]
+
+    def details(self, record: Record, files: Mapping[str, tuple[str, bool]]) -> dict[str, Any]:
+        """Pipeline and launch files of a design."""
+        data: dict[str, Any] = {
+            "launch": {form: self.lines.runs(text.split("\n")) for form, (text, runs) in files.items() if runs},
+            "refused": {form: text for form, (text, runs) in files.items() if not runs},
+        }
+        if self.profile == NATIVE and not self.space.workloads:
+            try:
+                data["pipeline"] = pipeline_data(timeline(self.space, record["params"]))
+            except DseError as error:
+                data["why"] = str(error)
+        return data
+
+
+def large_numbers(space: Space, record: Record) -> list[list[str]]:
+    """The numbers that answer first: value, name, and a line below."""
+    breakdown, run = record["breakdown"], record.get("run", {})
+    found = [[readable(breakdown["step_time_s"], "s"), "a step",
+              f"90 %: {interval_text(record)}" if "evidence" in record else ""]]  # fmt: skip
+    if rate := breakdown.get("tokens_per_second"):
+        each = breakdown.get(PER_GPU)
+        unit = next((part for part in numbers_text(space, record).split(", ") if "tokens/s" in part), "")
+        found.append([readable_count(float(f"{rate:.3g}")), "tokens/s", unit.replace("\xa0", " ") if each else ""])
+    if breakdown.get("mfu"):
+        found.append([percent(breakdown["mfu"]), "MFU", ""])
+    if memory_text(space, record):
+        value = of_text(breakdown[PEAK_MEMORY], memory_capacity(space, record))
+        found.append([value, "memory", room_text(space, record)])
+    if "run_time_s" in run:
+        hours = f"{readable_count(run['gpu_hours'])} GPU-hours"
+        found.append([readable(run["run_time_s"], "s"), f"for {readable_count(run['tokens'])} tokens", hours])
+        if cost := run.get("run_cost_usd"):
+            found.append([readable(cost, "$"), "cost", f"${cost / run['gpu_hours']:.2f} per GPU-hour"])
+    for objective in space.objectives:
+        if objective.name in ("system_price", "system_power", "energy_per_step"):
+            text = objective_text(objective, record).removeprefix(objective.name.replace("_", " ")).strip()
+            found.append([text, objective.name.replace("_", " "), ""])
+    return found
+
+
+def pipeline_data(events: pd.DataFrame) -> dict[str, Any]:
+    """One step, stage by stage: kinds of work, and the order of each stage as gaps and kinds.
+
+    A stage is a list of a gap, a kind and a micro-batch for each event; times are whole multiples of
+    ``unit``. Of a pipeline with many events some of the stages are kept.
+    """
+    step = float(events["end_s"].max())
+    kept, period = folded(events)
+    unit, works, rows = step / RESOLUTION, Pool(), {}
+    stages = sorted(kept["stage"].unique().tolist())
+    most = max(2, min(len(stages), EVENTS * len(stages) // len(kept)))
+    for stage in [stages[place] for place in np.linspace(0, len(stages) - 1, most).round().astype(int)]:
+        own = kept[kept["stage"] == stage].sort_values(["start_s", "end_s"], kind="stable")
+        end, row = 0, []
+        for event in own.to_dict("records"):
+            start, stop = (round(event[name] / unit) for name in ("start_s", "end_s"))
+            exposed = tuple(round(event[name] / unit) for name in EXPOSED)
+            work = works.place((event["kind"], event["chunk"], stop - start, *exposed))
+            row += [start - end, work, event["micro_batch"]]
+            end = stop
+        rows[stage] = row
+    of = [name.rpartition("_communication")[0] or name.rpartition("_")[0] for name in EXPOSED]
+    data = {"unit": unit, "stages": len(stages), "exposed": of, "works": [*works.places], "rows": [*rows.items()]}
+    if period:
+        data["period"] = [round(period.start / unit), round(period.time / unit), period.count]
+    return data if math.isfinite(step) else {}
