@@ -33,11 +33,6 @@ def load(place: str) -> Any:
     return getattr(import_module(module), name)
 
 
-def no_profile(path: Path) -> str:
-    """The profile of files that no profile evaluates: none."""
-    return ""
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FileKind:
     """A kind of file that describes a design or a workload, and how it is recognized."""

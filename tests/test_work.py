@@ -146,17 +146,31 @@ def test_keys_that_were_there_before_cost_attention_alone():
     assert np.array_equal(behind.tp_communication_time, alone.tp_communication_time)
 
 
-OTHERS = """
+SEARCHED = """
 import sys
 from dse.searching.study import BaseStudy
 from dse.spaces.space import Space
 BaseStudy.create(Space.load("gpt3_175b_1024_a100"), "own", storage=sys.argv[1]).run(20)
-others = "dse.adapters.simai.", "dse.adapters.dfmodel.", "sqlalchemy", "altair", "pandas"
-print(*[name for name in sys.modules if name.startswith(others)])
+"""
+EVALUATED = """
+import sys
+from dse.cli import main
+main([sys.argv[2], "gpt3_175b_1024_a100", "--set", "tp=8", "--set", "pp=16", "--set", "micro_batch_size=1"])
+"""
+LOADED = """
+import re
+wanted = re.compile(r"dse[.]adapters[.]\\w+[.](?!options)|sqlalchemy$|altair$|pandas$|optuna$")
+print(*filter(wanted.match, sys.modules))
 """
 
 
-def test_a_native_search_asks_no_other_profile_and_loads_what_it_needs(tmp_path):
-    """SQLite is read without SQLAlchemy; pictures and tables wait until they are asked for."""
-    command = [sys.executable, "-c", OTHERS, f"sqlite:///{tmp_path}/study.db"]
-    assert not subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+@pytest.mark.parametrize(
+    ("code", "command", "loaded"),
+    [(SEARCHED, "search", {"optuna"}), (EVALUATED, "evaluate", set()), (EVALUATED, "explain", {"pandas"})],
+    ids=lambda value: value if isinstance(value, str) and "\n" not in value else "",
+)
+def test_a_command_loads_what_it_needs(tmp_path, code, command, loaded):
+    """No adapter, no Optuna for one design, no SQLAlchemy for SQLite; pictures wait until they are asked for."""
+    words = [sys.executable, "-c", code + LOADED, f"sqlite:///{tmp_path}/study.db", command]
+    output = subprocess.run(words, capture_output=True, text=True, check=True).stdout
+    assert {*output.splitlines()[-1].split()} == loaded

@@ -52,12 +52,12 @@ def _native() -> Sequence[Rules[Any]]:
 #: The profile where none is named.
 NATIVE: Final = "native"
 
-#: The profiles that ship, the default first; those of `sources` are added when one is first asked for.
+#: The profiles of this package, the default first.
 _SHIPPED: Final = {
     NATIVE: Profile(NATIVE, "the native cost model", "hlo", _native, works=("training", "lstm_training"))
 }
 
-#: Functions that give further profiles that ship; a package that has some adds its own.
+#: Functions that return further profiles that ship, such as those of adapters.
 sources: Final[list[Callable[[], Sequence[Profile]]]] = []
 
 #: Profiles that users registered, by name.
@@ -66,9 +66,8 @@ _REGISTERED: Final[dict[str, Profile]] = {}
 
 def profiles() -> Mapping[str, Profile]:
     """All profiles by name: those that ship, and those that were registered."""
-    while sources:
-        _SHIPPED.update({profile.name: profile for profile in sources.pop()()})
-    return _SHIPPED | _REGISTERED
+    added = {profile.name: profile for source in sources for profile in source()}
+    return {**_SHIPPED, **added, **_REGISTERED}
 
 
 def design_profiles() -> tuple[str, ...]:

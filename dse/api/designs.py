@@ -5,9 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
-
-import pandas as pd
+from typing import TYPE_CHECKING, Any
 
 from costmodel.columns import short_repr
 from costmodel.errors import DseError, ParameterError
@@ -24,14 +22,16 @@ from dse.pricing.records import priced_design
 from dse.pricing.space_rules import NATIVE, rules_for
 from dse.pricing.sweep import NamedDesigns, combinations, priced
 from dse.pricing.workers import Jobs, workers_of
-from dse.searching.exact import exact_front as exact
-from dse.searching.exact.exact_front import ExactFront, Method
-from dse.searching.nearest_design import FittedDesign, nearest_feasible
-from dse.searching.planned_study import closest
 from dse.spaces.listed_names import ListedName, listed_names
 from dse.spaces.sections.parameters import written_value
 from dse.spaces.space import Params, Space
 from dse.spaces.sweeps import swept_values
+
+if TYPE_CHECKING:  # searching loads Optuna, which evaluating a design does not need
+    import pandas as pd
+
+    from dse.searching.exact.exact_front import ExactFront, Method
+    from dse.searching.nearest_design import FittedDesign
 
 
 def evaluate_design(
@@ -62,6 +62,8 @@ def evaluate_design(
     rules = rules_for(space, profile or NATIVE)
     params: Params = space.completed({})
     if best:
+        from dse.searching.nearest_design import nearest_feasible
+
         found = nearest_feasible(space, {}, rules)
         if found is None:
             raise ParameterError("{best}: no design with these values is feasible; `fit` finds the nearest")
@@ -283,6 +285,8 @@ def fit(
     if not named:
         raise ParameterError("fit: give the values that you would like with {set}, such as tp=8 pp=16")
     rules = rules_for(space, profile or NATIVE)
+    from dse.searching.nearest_design import nearest_feasible
+
     found = nearest_feasible(space, named, rules)
     if found is None:
         raise DseError(nothing_near(space))
@@ -291,6 +295,8 @@ def fit(
 
 def nothing_near(space: Space) -> str:
     """Why nothing fits, near or far."""
+    from dse.searching.planned_study import closest
+
     found = closest(space)
     return (
         f"space {space.name}: no design keeps all limits, near these values or far from them; the closest "
@@ -325,6 +331,8 @@ def exact_front(
     """
     space = chosen_space(space, set=set, layout=layout, objective=objective, tokens=tokens)
     rules = rules_for(space, profile or NATIVE)
+    from dse.searching.exact import exact_front as exact
+
     return exact.exact_front(space, rules=rules, workers=workers_of(jobs), method=method)
 
 
@@ -339,6 +347,8 @@ def columns(space: AnySpace, word: str = "") -> pd.DataFrame:
         List only names that have it in them or in their meaning.
     """
     fields = ["group", "name", "unit", "value", "meaning"]
+    import pandas as pd
+
     return pd.DataFrame(names_with(chosen_space(space), word), columns=fields)
 
 

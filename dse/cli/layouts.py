@@ -32,13 +32,13 @@ from dse.cli.output import (
 from dse.cli.terminal import say
 from dse.output.tables import EVALUATION_KEYS, csv_pieces, json_text, only_finite, parquet_pieces
 from dse.output.text import Record, counted, design_text
+from dse.pricing.design_file import read_designs
 from dse.pricing.evaluation import reasons
 from dse.pricing.space_rules import NATIVE
 from dse.pricing.sweep import NamedDesigns, priced
 from dse.pricing.workers import Workers
 from dse.reporting.designs.sweep_report import sweep_report
 from dse.reporting.study_report import evaluation_report
-from dse.searching.design_file import read_designs
 from dse.spaces.space import Space
 
 

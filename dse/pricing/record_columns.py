@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from costmodel.columns import FloatArray
     from costmodel.steps.result.breakdown import ResultTable
     from dse.spaces.space import Space
+#: Column of tables of designs: which winner of its trial a design is.
+WINNER: Final = "winner"
+
 #: What records of designs have beside what is stored.
 RECORD_KEYS: Final = ("step_time_low_s", "step_time_high_s", "evidence")
 

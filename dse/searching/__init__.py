@@ -9,6 +9,6 @@ Rooms in the order in which they are read; those on one line do not know each ot
     price_check
     study, summaries
     exact, robust, starting_designs
-    design_file, planned_study
+    planned_study
     nearest_design
 """

@@ -4,7 +4,7 @@ A profile over the shared solver. Where a rule of the reference is odd, the prof
 
 Rooms in the order in which they are read; those on one line do not know each other:
 
-    graph, setup
+    graph, setup, options
     layer, network, cores
     design, evaluation, assigned
     mapping, files
@@ -13,7 +13,7 @@ Rooms in the order in which they are read; those on one line do not know each ot
     export, command
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -52,11 +52,9 @@ def _rules(generation: str) -> Sequence[Rules[Any]]:
 
 
 def _profile(name: str, about: str) -> Profile:
-    rules: Callable[[], Sequence[Rules[Any]]] = partial(_rules, name)
     columns = ("topology", "tile_size", "overlap", "execution")
-    return Profile(
-        f"dfmodel-{name}", f"DFModel, {about}", "dfmodel", rules, version=name, works=("training",), own_columns=columns
-    )
+    about, rules = f"DFModel, {about}", partial(_rules, name)
+    return Profile(f"dfmodel-{name}", about, "dfmodel", rules, name, works=("training",), own_columns=columns)
 
 
 ADAPTER = Adapter(
@@ -72,7 +70,7 @@ ADAPTER = Adapter(
             run="dse.adapters.dfmodel.command:run",
             record="dse.adapters.dfmodel.command:record",
             formats=("table", "json"),
-            options="dse.adapters.dfmodel.command:add_options",
+            options="dse.adapters.dfmodel.options:add_options",
             defaults={"resolve": False, "prefer": None, "groups": None, "tile_size": None},
         ),
     ),

@@ -5,13 +5,11 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable, Mapping
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from costmodel.rules.registry import profile_named
 from dse.adapters.dfmodel.report import Wanted, dfmodel_report, figures, priced_file, shortages
-from dse.cli.options import positive
 from dse.cli.terminal import say
 from dse.output.tables import json_text
 from dse.output.text import show
@@ -36,37 +34,3 @@ def record(
     """The JSON of a set-up; `options` are fields of `Wanted`."""
     report = priced_file(path, generation=profile_named(profile).version, wanted=Wanted(**options))
     return {"file": str(path), "profile": profile, **figures(report)}
-
-
-#: Choices of published runs that `--prefer` names.
-PREFERRED = ("gpt_1t", "megatron", "inference")
-
-
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of DFModel set-ups."""
-    group = parser.add_argument_group(
-        "DFModel set-ups", "solve parts of the set-up again instead of using the values of the file"
-    )
-    group.add_argument(
-        "--resolve",
-        action="store_true",
-        help="sharding with the least communication, and the fastest groups and tiles of fused kernels",
-    )
-    group.add_argument("--prefer", choices=PREFERRED, help="among equally good shardings, take that of a published run")
-    group.add_argument(
-        "--groups",
-        metavar="N|alone",
-        type=partial(_number_or, "alone"),
-        help="fastest fusion into at most N groups, or each kernel alone",
-    )
-    group.add_argument(
-        "--tile-size",
-        metavar="TOKENS|best",
-        type=partial(_number_or, "best"),
-        help="tokens of a tile, or best: the fastest (default: as in the file, else best)",
-    )
-
-
-def _number_or(word: str, text: str) -> int:
-    """A number, or 0 for a word."""
-    return 0 if text == word else positive(text)

@@ -1,10 +1,4 @@
-"""MaxText: configurations in YAML.
-
-Rooms in the order in which they are read; those on one line do not know each other:
-
-    model
-    launch
-"""
+"""MaxText: configurations in YAML."""
 
 import re
 

@@ -7,7 +7,7 @@ Rooms in the order in which they are read; those on one line do not know each ot
 
     workload_rows
     bandwidth, aicb_rows
-    time, design_rows
+    time, design_rows, options
     files, rules
     report
     cost, export
@@ -48,7 +48,7 @@ ADAPTER = Adapter(
             run="dse.adapters.simai.command:run",
             record="dse.adapters.simai.command:record",
             formats=("table", "json", "csv"),
-            options="dse.adapters.simai.command:add_options",
+            options="dse.adapters.simai.options:add_options",
             defaults={
                 **dict.fromkeys(("gpus", "busbw", "gpu_type", "nvlink_bandwidth", "nics_per_server", "nic_bandwidth")),
                 "gpus_per_server": 8,

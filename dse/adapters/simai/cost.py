@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 
@@ -13,14 +13,13 @@ from costmodel.errors import DseError, ParameterError
 from dse.adapters.simai.bandwidth import GPU_TYPES, NIC_TYPES, REVISIONS, Busbw, Links
 from dse.adapters.simai.files.aicb import GPUS, REQUIRED, VPP, WorkloadFile, load_workload
 from dse.adapters.simai.files.busbw import load_busbw
+from dse.adapters.simai.options import USUAL_GPU
 from dse.adapters.simai.report import simai_record
 from dse.adapters.simai.time import Overlap, SimaiReport, missing, price
 from dse.adapters.simai.workload_rows import StepRows
 
 #: The newest revisions of SimAI that take a file of bus bandwidths, and the links of a machine.
 WITH_FILE, WITH_LINKS = "simai-2024-12", "simai-2025-07"
-#: The GPU of a workload for which none is named.
-USUAL_GPU: Final = "H100"
 
 Note = Callable[[str], None]
 

@@ -10,7 +10,7 @@ Rooms in the order in which they are read; those on one line do not know each ot
     summary
     steps
     hlo, dataflow
-    workload, report
+    workload, report, options
     command
 """
 
@@ -39,7 +39,7 @@ ADAPTER = Adapter(
             run="dse.adapters.xla.command:run",
             record="dse.adapters.xla.command:record",
             formats=("table", "json", "csv", "parquet", "trace", "dfmodel"),
-            options="dse.adapters.xla.command:add_options",
+            options="dse.adapters.xla.options:add_options",
             defaults={"system": None, "barriers": "barrier", "sweep": None, "output": None},
         ),
     ),

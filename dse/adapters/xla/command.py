@@ -31,16 +31,6 @@ SWEEPS: Final = ("table", "json", "csv", "parquet")
 GRAPHS: Final = ("dfmodel",)
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of HLO modules."""
-    options = parser.add_argument_group("HLO modules")
-    options.add_argument(
-        "--barriers",
-        choices=["barrier", "element"],
-        help="optimization barriers synchronize all operands (barrier, default) or each one (element)",
-    )
-
-
 def record(
     path: Path, profile: str, asked: bool, options: Mapping[str, Any], note: Callable[[str], None]
 ) -> dict[str, Any]:

@@ -14,20 +14,9 @@ from dse.adapters.xla.text.parser import HEAD, other_text, parse
 from dse.adapters.xla.work.kernel_graph import BARRIERS, HloGraph, graph
 
 __all__ = [
-    "BARRIERS",
-    "Analysis",
-    "Computation",
-    "HloGraph",
-    "Instruction",
-    "Module",
-    "Shape",
-    "figures",
-    "graph",
-    "load_module",
-    "memory",
-    "parse",
-    "program",
-]
+    "BARRIERS", "Analysis", "Computation", "HloGraph", "Instruction", "Module", "Shape", "figures", "graph",
+    "load_module", "memory", "parse", "program",
+]  # fmt: skip
 
 
 def load_module(path: Path) -> Module:

@@ -6,12 +6,11 @@ import argparse
 import re
 from collections.abc import Sequence
 from shlex import quote
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from costmodel.errors import DseError
 from dse.api.design_files import is_launch
 from dse.api.designs import explain, with_number
-from dse.api.study import Study
 from dse.cli.chosen import changed_space, changes_of, launched_space, say_what_was_open, set_words
 from dse.cli.options import (
     add_changes,
@@ -39,6 +38,9 @@ from dse.reporting.designs.difference_report import difference_report
 from dse.reporting.designs.launch_report import gap_report
 from dse.reporting.designs.neighbours_report import explained_report
 from dse.reporting.designs.sensitivity_report import importance_report, sensitivity_report, table_text
+
+if TYPE_CHECKING:
+    from dse.api.study import Study
 
 #: Ending of a file -> what is written there.
 ENDINGS: Final = {".txt": "table", ".csv": "csv", ".json": "json", **PICTURES}
@@ -135,7 +137,7 @@ def importance(args: argparse.Namespace, form: str) -> int:
     """Print which parameters matter for each objective."""
     if args.set or args.layout or args.trial is not None:
         raise DseError("--importance: is of all trials of a study; leave out --set, --layout and --trial")
-    study = Study.load(args.design, storage=args.storage)
+    study = stored_study(args)
     found = study.importance()
     if form == "json":
         write_json({"study": study.name, **found.to_json()}, args.output)
@@ -200,13 +202,20 @@ def named_design(args: argparse.Namespace) -> Explanation:
     if args.system or is_launch(args.design):
         return explain(launched_space(args), profile=args.profile)
     if not (args.set or args.layout):
-        study = Study.load(args.design, storage=args.storage)
+        study = stored_study(args)
         return study.explain(args.trial, objective=args.objective, profile=args.profile)
     if args.trial is not None:
         raise DseError(f"--trial {args.trial}: names a design; leave out --set and --layout, or use --against")
     pinned = changed_space(args)
     say_what_was_open(pinned, pinned.completed({}))
     return explain(args.design, profile=args.profile, **changes_of(args))
+
+
+def stored_study(args: argparse.Namespace) -> Study:
+    """The study that the arguments name."""
+    from dse.api.study import Study  # loads Optuna, which a design of a space does not need
+
+    return Study.load(args.design, storage=args.storage)
 
 
 def other_design(args: argparse.Namespace, explanation: Explanation) -> Explanation:
@@ -218,7 +227,7 @@ def other_design(args: argparse.Namespace, explanation: Explanation) -> Explanat
     if text.isascii() and text.isdigit():
         if explanation.trial is None:
             raise DseError(f"--against {text}: needs a study; name changed values, such as tp=8")
-        number, params = Study.load(args.design, storage=args.storage).design(int(text))
+        number, params = stored_study(args).design(int(text))
         return with_number(explaining.explain(explanation.space, params, profile=profile, trial=number))
     try:
         pins = dict(pin(word) for word in re.split(r"[\s,]+(?=\w+\s*=)", text))

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from rich.text import Text
 
 from costmodel.formats.quantity import readable
-from dse.explaining.importance import DRAWN, Importance
 from dse.explaining.sensitivity import Sensitivity
 from dse.output.text import bar, parameter_text, percent
 from dse.reporting.answers import wrapped
@@ -19,12 +18,17 @@ from dse.reporting.designs.explanation_report import heading
 from dse.reporting.designs.neighbours_report import relative
 from dse.reporting.study_report import Report
 
+if TYPE_CHECKING:
+    from dse.explaining.importance import Importance
+
 #: Length of the longest bar. [characters]
 BAR = 8
 
 
 def importance_report(name: str, found: Importance, width: int) -> Report:
     """Importance of each parameter for each objective: among the best trials, and over all designs."""
+    from dse.explaining.importance import DRAWN  # loads Optuna
+
     order = np.argsort(-(found.trials[0] + found.designs[0]), kind="stable").tolist()
     columns = [Column("parameter", ("parameter",), [found.parameters[at] for at in order], left=True)]
     for row, objective in enumerate(found.space.objectives):

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from optuna.trial import FrozenTrial
 
 from costmodel.columns import BoolArray, FloatArray, IntArray
 from dse.fronts.pareto import as_costs, non_dominated
-from dse.pricing.record_columns import RECORD_KEYS, with_intervals, with_runs
+from dse.pricing.record_columns import RECORD_KEYS, WINNER, with_intervals, with_runs
 from dse.searching.samplers.screening_sampler import DESIGNS_PRICED
 from dse.searching.trials.exact_winners import winner_trials
 from dse.searching.trials.trial_attributes import BREAKDOWN, DERIVED, LAYOUTS, MARGINS, WORST
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 BLOCK = 1000
 
 #: Which of the designs that a trial has found a row is, where it has some.
-WINNER: Final = "winner"
 
 #: What of a study is shown: its non-dominated designs, or every finished trial.
 Selection = Literal["front", "trials"]

@@ -5,13 +5,6 @@ from dse.adapters.dfmodel.files.setup_files import is_setup, load_setup, setup_b
 from dse.adapters.dfmodel.files.writing import ZeroMarks, graph_message, setup_message
 
 __all__ = [
-    "SetupFile",
-    "ZeroMarks",
-    "graph_message",
-    "is_setup",
-    "load_setup",
-    "setup_bytes",
-    "setup_file",
-    "setup_message",
-    "setup_text",
-]
+    "SetupFile", "ZeroMarks", "graph_message", "is_setup", "load_setup", "setup_bytes", "setup_file",
+    "setup_message", "setup_text",
+]  # fmt: skip
