@@ -190,7 +190,8 @@ def distinct_rows(*columns: FloatArray) -> tuple[IntArray, IntArray]:
     >>> rows.tolist(), back.tolist()
     ([1, 0], [1, 0, 1])
     """
-    lines = [line for values in columns if is_long(values) for line in values.reshape(-1, values.shape[-1])]
+    long = (own for own in columns if is_long(own) and own.strides[-1])  # without a stride one value is broadcast
+    lines = [line for values in long for line in values.reshape(-1, values.shape[-1])]
     varying = [np.ascontiguousarray(line).view(np.uint64) for line in lines if (line != line[0]).any()]
     if not varying:
         points = max((values.shape[-1] for values in columns if values.ndim), default=1)

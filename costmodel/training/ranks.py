@@ -63,7 +63,7 @@ class Group:
     @property
     def is_one_row(self) -> bool:
         """Whether the groups of all points are."""
-        return bool(np.all(np.asarray(self.rows) == 1))
+        return self.rows == 1 if isinstance(self.rows, float) else bool((self.rows == 1).all())
 
     def blocks(self, length: FloatArray) -> FloatArray:
         """Blocks of `length` consecutive ranks that the group spans, if it starts with a block. [-]"""

@@ -66,10 +66,9 @@ def layout_changes(run: RankRun, edge: Edge) -> tuple[list[LayoutChange], list[L
     start, end, features = (edge.start.name,), (edge.end.name,), edge.end.reads
 
     def present(codes: IntArray, hidden_by: KernelsOfPass, in_pieces: KernelsOfPass) -> Iterator[LayoutChange]:
-        for code in np.unique(codes[codes > 0]):
-            name = COLLECTIVES[code]
-            assert name is not None
-            yield LayoutChange(name, features, codes == code, hidden_by, in_pieces if name in PIECES else NOTHING)
+        for code in np.flatnonzero(np.bincount(codes.ravel())).tolist():
+            if (name := COLLECTIVES[code]) is not None:
+                yield LayoutChange(name, features, codes == code, hidden_by, in_pieces if name in PIECES else NOTHING)
 
     if edge.end.splits_weight:
         again = np.where(activation == COLLECTIVES.index("all_gather"), activation, 0)

@@ -58,9 +58,9 @@ TABLES_READ: Final = ("mx_speedup",)
 
 def quantities_read(system: System) -> set[str]:
     """Quantities of a system that `micro_batches` reads."""
+    names = {*system.units()}
     farthest = {f"{system.dram.name}_capacity"} if len(system.memory) > 1 else set()
-    prices = {name for name in system.quantities() if name.endswith("_price")}
-    return {*system.quantities()} - farthest - prices - {*NOT_READ}
+    return names - farthest - {name for name in names if name.endswith("_price")} - {*NOT_READ}
 
 
 def quantities_of_kernels(system: System) -> set[str]:

@@ -20,7 +20,7 @@ import numpy as np
 
 from costmodel.columns import EACH_ITS_OWN, FloatArray, UniqueRows
 from costmodel.kernels.collectives import CollectiveCost, all_to_all, collective, exposed_time, input_bytes
-from costmodel.kernels.items import Item, Items, labelled, quantities_of
+from costmodel.kernels.items import Item, added, labelled, quantities_of
 from costmodel.kernels.kernel_cost import KernelCost, traffic_energy
 from costmodel.machine.system import System
 from costmodel.steps.micro_batch.expert_parallel import expert_parallel
@@ -118,37 +118,31 @@ def exposed_collectives(
     for (name, features, hidden_by), by_product in sorted(counts.items()):  # the order does not depend on designs
         numbers = {key: exchanges.several_ranks * unique.of_points(count) for key, count in by_product.items()}
         number, single = sum(numbers.values(), start=np.zeros(())), exchanges.cost(name, features)
-        cost = KernelCost(
-            link_energy=number * single.link_energy, launches=number * run.system.software.collective_launches
-        )
         if chunked.any():
             for product in {NOTHING, *numbers}:
                 whole = number if product == NOTHING else 0.0
                 numbers[product] = np.where(chunked, numbers.get(product, 0.0), whole)
         else:
             numbers = {NOTHING: number}
+        time, items = np.zeros(()), dict[Item, FloatArray]()
         for product, count in sorted(numbers.items()):
             hidden = hidden_time(run, name, single.tp_time, kernels_time, hidden_by, product)
             exposed = exposed_time(single.tp_time, hidden, run.system.chip, "tp")
-            items: Items = {}
+            time = time + count * exposed
             if run.itemized:
                 label = Item(column="tp_communication_time", group="tp", collective=name)
                 message, tp = run.activation_bytes(features), run.design.tp
                 sent = message / tp if name == "all_to_all" else input_bytes(name, message, tp)
                 quantities = {"time": exposed, "hidden": hidden, "message": sent}
-                items = quantities_of(label, {key: count * value for key, value in quantities.items()})
-            cost += KernelCost(tp_time=count * exposed, items=items)
-        total += cost
+                of_product = quantities_of(label, {key: count * value for key, value in quantities.items()})
+                items = {**items, **added(items, of_product)}
+        energy, launches = number * single.link_energy, number * run.system.software.collective_launches
+        total += KernelCost(tp_time=time, link_energy=energy, launches=launches, items=items)
     return total
 
 
 def hidden_time(
-    run: RankRun,
-    name: str,
-    time: FloatArray,
-    kernels_time: KernelsTime,
-    hidden_by: KernelsOfPass,
-    product: KernelsOfPass,
+    run: RankRun, name: str, time: FloatArray, time_of: KernelsTime, hidden_by: KernelsOfPass, product: KernelsOfPass
 ) -> FloatArray:
     """Part of a collective's time that runs beside kernels: a product in pieces, or else other kernels. [s]
 
@@ -158,7 +152,7 @@ def hidden_time(
     """
     if product != NOTHING:
         share = HIDDEN_BY_PIECES * (1 - 1 / (PIECES[name] or run.design.tp))
-        return np.minimum(time, kernels_time(*product)) * share
+        return np.minimum(time, time_of(*product)) * share
     if hidden_by == NOTHING:
         return np.zeros(())
-    return np.where(run.design.tp_overlap > NO_OVERLAP, np.minimum(time, kernels_time(*hidden_by)), 0.0)
+    return np.where(run.design.tp_overlap > NO_OVERLAP, np.minimum(time, time_of(*hidden_by)), 0.0)

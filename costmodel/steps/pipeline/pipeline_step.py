@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Final
 
 import numpy as np
 
-from costmodel.columns import FloatArray, IntArray, chosen, largest, stacked_columns
+from costmodel.columns import FloatArray, IntArray, chosen, largest
 from costmodel.kernels.collectives import collective, exposed_time, send_recv
 from costmodel.kernels.items import Item, Items, added
 from costmodel.kernels.kernel_cost import TIMES, WAITING, KernelCost, traffic_energy, weighted_sum
@@ -19,7 +18,7 @@ from costmodel.steps.micro_batch.micro_batch import MicroBatch
 from costmodel.steps.pipeline.pipeline_time import StagePasses, pipeline_time
 from costmodel.steps.pipeline.recomputed_layers import recomputed_shares_of_model, with_shares
 from costmodel.steps.pipeline.schedules import of_schedule
-from costmodel.steps.pipeline.stages import Stage, chosen_stage, combined_stage, pipeline_stages
+from costmodel.steps.pipeline.stages import Stage, chosen_stage, pipeline_stages
 from costmodel.steps.result.items import schedule_items
 from costmodel.training.design import DesignPoints
 from costmodel.training.run import RankRun, TransformerRun
@@ -172,17 +171,23 @@ def stage_passes(
     `alone` are passes that follow each other, `together` passes that overlap where schedules pair them; `hop` is a
     message to the next stage, which keeps a rank from computing unless it overlaps. [s]
     """
-    every = combined_stage(stages, partial(stacked_columns, axes=len(run.axes)))
-    sends = sending_time(run.design, hop)
-    activations, gradients = (number * sends for number in messages(run.design, every))
-    forward, weight = (
-        weighted_sum([cost.total_time for cost in passes], every.counts) for passes in (alone.forward, alone.weight)
-    )
-    backward = stage_time(every, alone.whole, alone) - forward - weight
-    pair = forward + backward + weight if together is alone else stage_time(every, together.whole, together)
-    times = np.broadcast_arrays(forward + activations, backward + gradients, weight, pair + activations + gradients)
-    columns = (of_pass / run.design.vpp for of_pass in times)
+    sends, whole = sending_time(run.design, hop), total_times(alone.whole)
+    forwards, weights = total_times(alone.forward), total_times(alone.weight)
+    of_pairs = [] if together is alone else total_times(together.whole)
+    rows: list[list[FloatArray]] = []
+    for stage in stages:
+        activations, gradients = (number * sends for number in messages(run.design, stage))
+        forward, weight = weighted_sum(forwards, stage.counts), weighted_sum(weights, stage.counts)
+        backward = stage_time(stage, whole, alone) - forward - weight
+        pair = stage_time(stage, of_pairs, together) if of_pairs else forward + backward + weight
+        rows.append([forward + activations, backward + gradients, weight, pair + activations + gradients])
+    columns = (np.stack(np.broadcast_arrays(*of_pass)) / run.design.vpp for of_pass in zip(*rows, strict=True))
     return StagePasses(**dict(zip(("forward", "backward", "weight", "pair"), columns, strict=True)))
+
+
+def total_times(costs: Sequence[KernelCost]) -> list[FloatArray]:
+    """Times of passes over each part: kernels, exposed collectives, and waiting for hosts. [s]"""
+    return [cost.total_time for cost in costs]
 
 
 def overlapped_experts(costs: MicroBatch, share: FloatArray, system: System) -> MicroBatch:
@@ -233,14 +238,16 @@ def _beside(
 
 def slowest_stage(run: TransformerRun, costs: MicroBatch, whole: Sequence[KernelCost]) -> Stage:
     """The stage whose layers, embedding and head take longest for a micro-batch, forward and backward."""
-    stages = pipeline_stages(run.model, run.design).corners
-    return chosen_stage(stages, largest([stage_time(stage, whole, costs) for stage in stages]))
+    stages, times = pipeline_stages(run.model, run.design).corners, total_times(whole)
+    return chosen_stage(stages, largest([stage_time(stage, times, costs) for stage in stages]))
 
 
-def stage_time(stage: Stage, whole: Sequence[KernelCost], costs: MicroBatch) -> FloatArray:
-    """Time of all passes of a micro-batch on a stage. [s]"""
-    passes = with_shares(whole, costs, stage.recomputed_shares)
-    return weighted_sum([cost.total_time for cost in passes], stage.counts)
+def stage_time(stage: Stage, times: Sequence[FloatArray], costs: MicroBatch) -> FloatArray:
+    """Time of all passes of a micro-batch on a stage; `times` are those of each part, all layers recomputed. [s]"""
+    if stage.recomputed_shares is None:
+        return weighted_sum(times, stage.counts)
+    passes = with_shares(costs.whole, costs, stage.recomputed_shares)
+    return weighted_sum(total_times(passes), stage.counts)
 
 
 def all_stages(run: TransformerRun, costs: MicroBatch, whole: Sequence[KernelCost]) -> KernelCost:

@@ -6,7 +6,7 @@ a few stages stand for all of them: the first and last ranks of each run of equa
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -61,17 +61,12 @@ class Stage:
         return self.counts[-2]
 
 
-def combined_stage(stages: Sequence[Stage], combine: Callable[[Sequence[FloatArray]], FloatArray]) -> Stage:
-    """One stage whose columns combine those of some stages of each design."""
-    columns = zip(*((*stage.counts, *(stage.recomputed_shares or ()), stage.rank) for stage in stages), strict=True)
-    *tables, rank = (combine(values) for values in columns)
-    first, kinds = stages[0], len(stages[0].counts)
-    return Stage(tuple(tables[:kinds]), rank, first.copies, tables[kinds:] or None)  # copies are equal in all stages
-
-
 def chosen_stage(stages: Sequence[Stage], places: IntArray) -> Stage:
     """For each design one of some stages; (points,) places among them."""
-    return combined_stage(stages, lambda columns: chosen(columns, places))
+    columns = zip(*((*stage.counts, *(stage.recomputed_shares or ()), stage.rank) for stage in stages), strict=True)
+    *tables, rank = (chosen(values, places) for values in columns)
+    first, kinds = stages[0], len(stages[0].counts)
+    return Stage(tuple(tables[:kinds]), rank, first.copies, tables[kinds:] or None)  # copies are equal in all stages
 
 
 #: Columns that say which layers are where.

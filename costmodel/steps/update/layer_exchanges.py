@@ -62,12 +62,11 @@ def stage_units(
 
     `replicas` are parameters of some stage without and of routed experts; units share theirs with the same replicas.
     """
-    units, backward = [], backward_windows(run, stage, costs)
-    backward += [cost.window for cost in costs.backward[len(backward) :]]
+    units, others = [], [cost.window for cost in costs.backward[len(stage.layers) :]]
+    backward = [*backward_windows(run, stage, costs), *others]
     for place, (part, count) in enumerate(zip(parts, stage.counts, strict=False)):
-        number = part.parameters
-        if place == len(stage.layers) + 1:
-            number = number + head_parameters(run, stage)
+        is_head = place == len(stage.layers) + 1
+        number = part.parameters + head_parameters(run, stage) if is_head else part.parameters
         sizes = (number, part.quantised), (part.expert_parameters, part.quantised_experts)
         parameters = tuple(
             replace(like, number=own, quantised=narrow)

@@ -82,13 +82,14 @@ class ReplicaCollectives:
         sizes = [values for several in groups.values() for group in several for values in group.columns()]
         unique = UniqueRows.of(*messages.values(), *sizes, *network)
         tiers = [unique.take(tier) for tier in run.system.network]
+        axes = max(1, *(values.ndim for values in network)) - 1  # of machines, before that of points
         of_group: dict[tuple[str, str, int], list[_Key]] = {}
         for key, (exchange, parameters) in exchanges.items():
             of_group.setdefault((exchange.collective, exchange.over, id(parameters.sharing)), []).append(key)
         self._costs: dict[_Key, KernelCost] = {}
         for (name, *_), keys in of_group.items():
             exchange, parameters = exchanges[keys[0]]
-            stacked = stacked_columns([unique.values(messages[key]) for key in keys], axes=len(run.axes))
+            stacked = stacked_columns([unique.values(messages[key]) for key in keys], axes)
             cost = collective(name, stacked, unique.take(parameters.group(exchange)), tiers)
             energy = traffic_energy(cost.bytes_sent, tiers)
             for key, time, joules in zip(keys, cost.time, energy, strict=True):
