@@ -201,7 +201,8 @@ def started(tmp_path, chips, **environment):
     return done, dict(zip(words[::2], words[1::2], strict=False))
 
 
-SLURM = {"SLURM_JOB_NODELIST": "node[07-10]", "SLURM_NODEID": "2", "SLURM_NNODES": "4"}
+SLURM = {"SLURM_JOB_NODELIST": "node[07-10]", "SLURM_NODEID": "2", "SLURM_NNODES": "4", "SLURM_STEP_ID": "0",
+         "SLURM_STEP_NUM_NODES": "4", "SLURM_STEP_NUM_TASKS": "4"}  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -228,10 +229,23 @@ def test_a_script_without_slurm_says_which_node_it_is(tmp_path):
     assert (done.stderr, words["--nnodes"], words["--node_rank"]) == ("", "1", "0")
 
 
-def test_a_slurm_step_of_another_size_is_refused(tmp_path):
-    done, words = started(tmp_path, 32, **SLURM, SLURM_STEP_NUM_NODES="2")
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"SLURM_STEP_NUM_NODES": "2", "SLURM_STEP_NUM_TASKS": "2"},
+            "Slurm started 2 tasks on 2 nodes; the design needs 4",
+        ),
+        ({"SLURM_STEP_NUM_TASKS": "32"}, "Slurm started 32 tasks on 4 nodes; the design needs 4 on 4"),
+        ({"SLURM_STEP_ID": ""}, "this runs on the first node of the job alone; start it with srun"),
+    ],
+)
+def test_a_slurm_step_of_another_size_is_refused(changes, message, tmp_path):
+    """As Slurm 22.05.8 sets these variables: fewer nodes, a task for each GPU, `sbatch train.sh` without srun."""
+    done, words = started(tmp_path, 32, **{**SLURM, **changes})
     assert (done.returncode, words) == (1, {})
-    assert done.stderr.strip() == "Slurm started 2 nodes; the design needs 4"
+    assert done.stderr.startswith(message)
+    assert done.stderr.count("\n") == 1
 
 
 @pytest.mark.parametrize(

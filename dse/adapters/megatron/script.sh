@@ -12,8 +12,12 @@ NNODES=@NODES@
 # Slurm names the nodes. Elsewhere, or in a container without scontrol, set MASTER_ADDR and NODE_RANK.
 NODES=${SLURM_STEP_NODELIST:-${SLURM_JOB_NODELIST:-}}
 if [[ -n $NODES ]]; then
-  if [[ ${SLURM_STEP_NUM_NODES:-$NNODES} != "$NNODES" ]]; then
-    echo "Slurm started $SLURM_STEP_NUM_NODES nodes; the design needs $NNODES" >&2
+  if [[ $NNODES -gt 1 && -z ${SLURM_STEP_ID:-} ]]; then
+    echo "this runs on the first node of the job alone; start it with srun, as in the comment above" >&2
+    exit 1
+  fi
+  if [[ ${SLURM_STEP_NUM_NODES:-$NNODES} != "$NNODES" || ${SLURM_STEP_NUM_TASKS:-$NNODES} != "$NNODES" ]]; then
+    echo "Slurm started $SLURM_STEP_NUM_TASKS tasks on $SLURM_STEP_NUM_NODES nodes; the design needs $NNODES on $NNODES" >&2
     exit 1
   fi
   MASTER_ADDR=${MASTER_ADDR:-$(scontrol show hostnames "$NODES" | sed -n 1p)}
