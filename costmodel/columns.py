@@ -103,7 +103,7 @@ class Columns:
         """A copy of the record with other values in some of its columns."""
         layout = layout_of(type(self))
         arguments: dict[str, Any] = dict(zip(layout.names, layout.values(self), strict=False))
-        arguments.update((name, array) for name, array in values.items() if name in layout.units)
+        arguments |= {name: array for name, array in values.items() if name in layout.units}
         for family in layout.families:
             if columns := arguments[family]:
                 arguments[family] = {name: values.get(name, array) for name, array in columns.items()}

@@ -106,7 +106,7 @@ def stage_activations(run: TransformerRun, stage: Stage, parts: Sequence[PartMem
 
 def _passes_run_beside(design: DesignPoints) -> BoolArray:
     """Where forward and backward passes overlap though their schedule does not pair them; (points,)."""
-    in_turn = of_schedule(design, lambda schedule: not (schedule.pairs or schedule.chunk_by_chunk))
+    in_turn = ~of_schedule(design, "pairs", "chunk_by_chunk")
     return in_turn & (design.overlap_ep > 0)
 
 

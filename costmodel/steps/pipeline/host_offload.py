@@ -35,7 +35,7 @@ def offloaded_activations(run: TransformerRun, costs: MicroBatch, parts: Sequenc
     design = run.design
     if not (design.offload_activations > 0).any():
         return costs
-    overlaps = (design.overlap_ep > 0) & ~of_schedule(design, lambda schedule: schedule.chunk_by_chunk)
+    overlaps = (design.overlap_ep > 0) & ~of_schedule(design, "chunk_by_chunk")
     beside = np.where(overlaps, 1 - 1 / design.gradient_accumulation_steps, 0.0)
     forward, backward = list(costs.forward), list(costs.backward)
     for place, again in enumerate(costs.again):

@@ -35,6 +35,7 @@ class ScheduledPasses:
     stages: Sequence[Stage]  #: corners of the pipeline
     times: StagePasses
     slowest: IntArray  #: place of the busiest among the stages; (points,) [-]
+    busiest: FloatArray  #: its work in a step; (points,) [s]
     busy: FloatArray  #: work of each stage in a step; (stages, points) [s]
     idle: FloatArray  #: time that the busiest stage waits for others; (points,) [s]
 
@@ -47,7 +48,7 @@ class ScheduledPasses:
         """Work that the busiest stage has in a step beyond another stage. [s]"""
         before = [own.rank < stage.rank for own in self.stages]
         place: IntArray = np.sum(before, axis=0, dtype=np.intp)  # its corner, the first at or behind its rank
-        slack: FloatArray = chosen([*self.busy], self.slowest) - chosen([*self.busy], place)
+        slack: FloatArray = self.busiest - chosen([*self.busy], place)
         return slack
 
 
@@ -127,7 +128,7 @@ def messages(design: DesignPoints, stage: Stage) -> tuple[FloatArray, FloatArray
     Its last chunk, if it has the head, sends no activation; its first, if it has the embedding, no gradient.
     Where a V turns, both chunks are on one rank.
     """
-    turns = of_schedule(design, lambda schedule: schedule.turns) & (stage.rank == design.pp - 1)
+    turns = of_schedule(design, "turns") & (stage.rank == design.pp - 1)
     chunks = design.vpp - turns
     several = design.pp > 1
     activations = np.where(several, chunks - stage.has_head, 0.0)
@@ -144,8 +145,8 @@ def scheduled_passes(
     last backward one. Where all forward passes come first none hides.
     """
     design, steps = run.design, run.design.gradient_accumulation_steps
-    overlaps = (design.overlap_ep > 0) & ~of_schedule(design, lambda schedule: schedule.chunk_by_chunk)
-    paired = of_schedule(design, lambda schedule: schedule.pairs)
+    overlaps = (design.overlap_ep > 0) & ~of_schedule(design, "chunk_by_chunk")
+    paired = of_schedule(design, "pairs")
     in_turn = np.where(overlaps & ~paired, 1 - 1 / steps, 0.0)
     alone = together = overlapped_experts(costs, in_turn, run.system)
     if (overlaps & paired).any():
@@ -155,12 +156,12 @@ def scheduled_passes(
     time, pairs = pipeline_time(design, times, delay, stages)
     number = steps * design.vpp
     busy = number * times.whole + pairs * (times.pair - times.whole)
-    slowest = largest([*busy])
+    slowest, busiest = largest([*busy]), busy.max(axis=0)
     if (overlaps & paired).any():
         share = np.where(paired, chosen([*np.broadcast_to(pairs, busy.shape)], slowest) / number, 1.0)
         alone = overlapped_experts(costs, np.where(overlaps & paired, share, in_turn), run.system)
-    idle = np.where(design.pp > 1, np.maximum(time - chosen([*busy], slowest), 0.0), 0.0)
-    return ScheduledPasses(alone, stages, times, slowest, busy, idle)
+    idle = np.where(design.pp > 1, np.maximum(time - busiest, 0.0), 0.0)
+    return ScheduledPasses(alone, stages, times, slowest, busiest, busy, idle)
 
 
 def stage_passes(

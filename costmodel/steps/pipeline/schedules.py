@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any
 
 import numpy as np
@@ -249,10 +249,16 @@ SCHEDULES: Mapping[str, Schedule] = {
 }
 
 
-def of_schedule(design: DesignPoints, holds: Callable[[Schedule], bool]) -> BoolArray:
-    """Designs of whose schedule a condition holds; (points,)."""
-    there: BoolArray = np.array([holds(SCHEDULES[word]) for word in SCHEDULE_WORDS])[design.schedule.astype(np.intp)]
-    return there
+def of_schedule(design: DesignPoints, *flags: str) -> BoolArray:
+    """Designs of whose schedule some of these flags, fields of `Schedule`, are set; (points,)."""
+    schedules: BoolArray = _flagged(flags)[design.schedule.astype(np.intp)]
+    return schedules
+
+
+@cache
+def _flagged(flags: tuple[str, ...]) -> BoolArray:
+    """Schedules with some of these flags, in the order of `SCHEDULE_WORDS`."""
+    return np.array([any(getattr(SCHEDULES[word], flag) for flag in flags) for word in SCHEDULE_WORDS])
 
 
 #: Bits of what an entry consists of. A whole backward pass is both gradients; all bits are a pair.

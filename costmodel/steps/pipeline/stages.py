@@ -112,7 +112,7 @@ def pipeline_stages(model: ModelShape, design: DesignPoints) -> PipelineStages:
     exists = np.arange(counts.shape[1]) < placed.pp[:, np.newaxis]
     corners = _corners(contents, exists, unique.pick(meeting)[:, np.newaxis])
     if not in_turn:
-        corners |= exists & of_schedule(placed, lambda schedule: schedule.pairs)[:, np.newaxis]
+        corners |= exists & of_schedule(placed, "pairs")[:, np.newaxis]
         held = rank_counts(design_pipelines(placed)).until_w[:, :, np.newaxis]
         contents = np.concatenate([contents, held], axis=2)
     foremost = _foremost(contents, exists, in_turn=in_turn)
@@ -180,7 +180,7 @@ def every_stage(model: ModelShape, design: DesignPoints) -> list[Stage]:
 
 def _copies(design: DesignPoints) -> FloatArray:
     """Stages on each rank: 2 in a pipeline with two ends; one value where no pipeline has two. [-]"""
-    both_ends = of_schedule(design, lambda schedule: schedule.both_ends)
+    both_ends = of_schedule(design, "both_ends")
     return np.where(both_ends, 2.0, 1.0) if both_ends.any() else np.ones(())
 
 
@@ -213,7 +213,7 @@ def recomputed_shares(counts: FloatArray, again: FloatArray | None) -> FloatArra
 def rank_layers(model: ModelShape, design: DesignPoints, leading: FloatArray | None = None) -> FloatArray:
     """`chunk_counts`, of two stages on average where a rank has two."""
     counts = chunk_counts(model, design, leading)
-    both_ends = of_schedule(design, lambda schedule: schedule.both_ends)
+    both_ends = of_schedule(design, "both_ends")
     if both_ends.any():
         pp, ranks = design.pp[:, np.newaxis], np.arange(counts.shape[1])
         mirrored = np.maximum(pp - 1 - ranks, 0).astype(np.intp)[:, :, np.newaxis]
@@ -263,17 +263,17 @@ def chunk_sizes(num_layers: float, design: DesignPoints) -> tuple[FloatArray, In
     """
     p, v = design.pp[:, np.newaxis], design.vpp[:, np.newaxis]
     chunk = np.arange(int((design.pp * design.vpp).max()))
-    turned = of_schedule(design, lambda schedule: schedule.turns)[:, np.newaxis] & (chunk >= p)
+    turned = of_schedule(design, "turns")[:, np.newaxis] & (chunk >= p)
     rank, turn = np.where(turned, 2 * p - 1 - chunk, chunk % p), chunk // p
     first, last, embedding, loss = (getattr(design, name)[:, np.newaxis] for name in PLACING[3:-1])
     own = stage_layers(num_layers + embedding + loss, p, v, rank)
-    given = (first > 0).astype(np.float64) + (last > 0)
-    others = np.maximum(p - given, 1.0)
-    rest = np.maximum(num_layers + embedding + loss - first - last, 0.0)
-    share = np.floor(rest / others) + (rank - (first > 0) < rest % others)
-    own = np.where(given > 0, share, own)
-    own = np.where((first > 0) & (rank == 0), first, own)
-    own = np.where((last > 0) & (rank == p - 1), last, own)
+    if (given := (first > 0).astype(np.float64) + (last > 0)).any():
+        others = np.maximum(p - given, 1.0)
+        rest = np.maximum(num_layers + embedding + loss - first - last, 0.0)
+        share = np.floor(rest / others) + (rank - (first > 0) < rest % others)
+        own = np.where(given > 0, share, own)
+        own = np.where((first > 0) & (rank == 0), first, own)
+        own = np.where((last > 0) & (rank == p - 1), last, own)
     sizes = np.floor(own / v) + (turn < own % v)
     sizes = sizes - embedding * (chunk == 0) - loss * (chunk == p * v - 1)
     there = chunk < p * v
@@ -286,7 +286,7 @@ def chunk_sizes(num_layers: float, design: DesignPoints) -> tuple[FloatArray, In
 
 def written_layouts(design: DesignPoints) -> list[int]:
     """Codes of the `LAYOUTS` that some designs have, other than even ones."""
-    return [int(code) for code in np.unique(design.pipeline_layout) if code > 0]
+    return [int(code) for code in np.unique(design.pipeline_layout[design.pipeline_layout > 0])]
 
 
 def written_sizes(num_layers: float, code: int, chunks: FloatArray, longest: int) -> FloatArray:
