@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from costmodel import Chip, Host, LinkTier, MemoryLevel, ModelShape, System
-from tests.servers import postgresql_server
+from tests.support.servers import postgresql_server
 
 # Where JAX is there and a test uses it, this processor stands for eight devices.
 os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=8")

@@ -17,9 +17,9 @@ import search_spaces
 from costmodel.formats import shipped as shipped_files
 from dse.api.exports import artefacts
 from dse.spaces.space import Space
-from tests.aicb_files import SMALL
-from tests.hlo_texts import DATA, OLD_PRINTER, program
-from tests.hugging_face_configs import PUBLISHED
+from tests.support.aicb_files import SMALL
+from tests.support.hlo_texts import DATA, OLD_PRINTER, program
+from tests.support.hugging_face_configs import PUBLISHED
 
 #: Files of this form that once made trouble, by the name of their target.
 CORPUS: Final = Path(__file__).parents[1] / "data" / "corpus"

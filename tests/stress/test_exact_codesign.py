@@ -6,7 +6,7 @@ import pytest
 
 from dse.searching.exact.exact_front import exact_front
 from dse.spaces.space import Space
-from tests.test_bound import test_a_bound_is_never_above_the_best as check_bound
+from tests.dse.searching.test_bound import test_a_bound_is_never_above_the_best as check_bound
 
 
 def test_the_front_of_chips_and_layouts_is_exact():

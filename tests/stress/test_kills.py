@@ -71,7 +71,7 @@ def contents(folder):
 
 def measured(tmp_path):
     """A table of measurements."""
-    import tests.test_calibration as calibration
+    import tests.dse.calibration.test_calibration as calibration
 
     path = tmp_path / "mine.csv"
     calibration.write(path, calibration.timed(calibration.PRODUCTS))

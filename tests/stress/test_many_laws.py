@@ -1,4 +1,4 @@
-"""The laws of `tests/test_laws.py` over many more models, machines and designs: half a million designs.
+"""The laws of `tests/costmodel/steps/test_laws.py` over many more models, machines and designs: half a million designs.
 
 `LAWS_FROM` and `LAWS_MODELS` say which seeds are drawn, and so how long it takes: some 3 s of one core each.
 """
@@ -9,7 +9,7 @@ import os
 
 import pytest
 
-from tests import laws
+from tests.support import laws
 
 FIRST = int(os.environ.get("LAWS_FROM", "100"))
 SEEDS = range(FIRST, FIRST + int(os.environ.get("LAWS_MODELS", "250")))

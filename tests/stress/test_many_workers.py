@@ -10,8 +10,8 @@ import pytest
 
 from dse.api.study import Study
 from dse.spaces.space import Space
-from tests.servers import postgresql_server
 from tests.stress.workers import foreign, kill, look, marks, read, search, started, told
+from tests.support.servers import postgresql_server
 
 BUDGET = int(os.environ.get("DSE_TRIALS", "2000"))
 WORKERS = {"sqlite": 8, "postgresql": 16}

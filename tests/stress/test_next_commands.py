@@ -9,7 +9,7 @@ from costmodel.formats.framework_file import framework_names, load_framework
 from costmodel.formats.model_file import model_names
 from costmodel.training.model import ModelShape
 from dse.spaces.sections.frameworks import refused_model
-from tests.next_commands import check_next_commands
+from tests.support.next_commands import check_next_commands
 
 MODELS = [name for name in model_names() if isinstance(load_model(name), ModelShape)]
 

@@ -1,0 +1,259 @@
+"""Folders for ASTRA-sim: a trace for every rank, groups, network; with ASTRA_SIM=BINARY it runs them."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections import Counter, defaultdict
+
+import pytest
+
+from benchmarks.astra_sim import compared
+from costmodel import DesignPoints, load_model, load_system
+from costmodel.training.run import Run
+from dse.adapters.astra_sim import export
+from dse.adapters.astra_sim.collectives import phases
+from dse.adapters.astra_sim.export import astra_sim_files
+from dse.cli import main
+from tests.support.chakra_files import (
+    ALL_GATHER,
+    ALL_REDUCE,
+    COLLECTIVE,
+    COMPUTE,
+    RECEIVE,
+    REDUCE_SCATTER,
+    SEND,
+    decoded,
+    key,
+    of_type,
+)
+
+H100, A100 = "h100_80g_dgx", "a100_80g_dgx"
+OVERLAPS = {"zero": 1, "overlap_grad_reduce": True, "overlap_param_gather": True}
+SPLIT = {"sequence_parallel": True, "gradient_accumulation_steps": 4}
+#: Model, machine, layout: of every kind of parallelism, within nodes and across them.
+DESIGNS = {
+    "tp": ("llama3_8b", H100, {"tp": 4, **SPLIT}),
+    "tp across nodes": ("llama3_70b", H100, {"tp": 16, **SPLIT}),
+    "pp": ("llama3_8b", A100, {"pp": 8, "gradient_accumulation_steps": 8}),
+    "tp pp dp": ("llama3_70b", H100, {"tp": 4, "pp": 4, "dp": 4, **SPLIT}),
+    "overlaps": ("llama3_8b", H100, {"tp": 2, "dp": 16, **SPLIT, **OVERLAPS}),
+    "fsdp": ("llama3_8b", H100, {"dp": 32, **OVERLAPS, "zero": 3}),
+    "hsdp": ("llama3_8b", H100, {"dp": 32, **OVERLAPS, "zero": 3, "shard_replicas": 4}),
+    "interleaved": ("llama3_70b", H100, {"tp": 8, "pp": 4, "vpp": 2, "overlap_p2p": True, **SPLIT}),
+    "tied embeddings": ("gpt3_175b", A100, {"tp": 8, "pp": 4, "dp": 2, **SPLIT}),
+    "cp": ("llama3_8b", H100, {"tp": 2, "cp": 8, "dp": 2, **SPLIT}),
+    "ep": ("mixtral_8x7b", H100, {"tp": 2, "pp": 2, "dp": 8, "ep": 8, **SPLIT}),
+    "etp": ("mixtral_8x7b", H100, {"tp": 4, "dp": 4, "ep": 4, "etp": 2, **SPLIT}),
+    "dualpipe": (
+        "gpt3_175b",
+        A100,
+        {"tp": 8, "pp": 4, "schedule": "dualpipe", **SPLIT, "gradient_accumulation_steps": 8},
+    ),
+    "uneven nodes": ("gpt3_175b", H100, {"tp": 6, "pp": 2, "dp": 2, **SPLIT}),
+    "torus": ("llama3_8b", "tpu_v5p_pod", {"tp": 4, "pp": 2, "dp": 4, **SPLIT}),
+}
+
+
+def run_of(model, system, layout):
+    loaded = load_model(model)
+    return Run(loaded, load_system(system), DesignPoints.of(blocks=loaded.blocks, **layout))
+
+
+def written(run):
+    """Traces by rank, groups by name, sizes, bandwidths [B/ns] and latencies [ns] of tiers, our step [us]."""
+    [file] = astra_sim_files(run)
+    traces = {int(name.split(".")[1]): own for name, own in file.content.items() if name.endswith(".et")}
+    groups = {name: tuple(ranks) for name, ranks in json.loads(file.content["groups.json"]).items()}
+    lines = dict(re.findall(r"(\w+): \[ (.*) \]", file.content["network.yml"].decode()))
+    network = {name: [*map(float, lines[name].split(", "))] for name in ("npus_count", "bandwidth", "latency")}
+    own = {rank: decoded(traces[rank]) for rank in sorted(traces)}
+    return {rank: nodes for rank, (_, nodes) in own.items()}, groups, network, own[0][0]["step_time_s"]
+
+
+@pytest.fixture(scope="module", params=DESIGNS)
+def folder(request):
+    return written(run_of(*DESIGNS[request.param]))
+
+
+def test_every_rank_of_the_network_has_a_trace(folder):
+    traces, _, network, _ = folder
+    ranks = 1
+    for size in network["npus_count"]:
+        ranks *= int(size)
+    assert [*traces] == [*range(ranks)]
+
+
+def test_groups_are_numbered_from_one_and_have_their_ranks(folder):
+    traces, groups, _, _ = folder
+    assert sorted(map(int, groups)) == [*range(1, len(groups) + 1)]
+    ran = defaultdict(list)
+    for rank, nodes in traces.items():
+        for name in {node["pg_name"] for node in of_type(nodes, COLLECTIVE)}:
+            own = [node for node in of_type(nodes, COLLECTIVE) if node["pg_name"] == name]
+            ran[name].append((rank, [(node["comm_type"], node["comm_size"]) for node in own]))
+    assert {name: tuple(rank for rank, _ in own) for name, own in ran.items()} == groups
+    assert all(len({str(sequence) for _, sequence in own}) == 1 for own in ran.values())
+
+
+def test_nodes_are_those_that_the_simulator_issues(folder):
+    """It reads dependencies of data alone, and neither issues nor skips metadata; no message may be empty."""
+    for nodes in folder[0].values():
+        assert {node["type"] for node in nodes} <= {COMPUTE, COLLECTIVE, SEND, RECEIVE}
+        assert [node["id"] for node in nodes] == [*range(len(nodes))]
+        assert not any(node["control"] for node in nodes)
+        assert all(other < node["id"] for node in nodes for other in node["after"])
+        assert all(node["micros"] for node in of_type(nodes, COMPUTE))
+        assert all(node["comm_size"] > 0 for node in nodes if node["type"] != COMPUTE)
+        assert all(node["comm_type"] in (ALL_REDUCE, ALL_GATHER, REDUCE_SCATTER) for node in of_type(nodes, COLLECTIVE))
+
+
+def test_every_message_of_a_rank_is_received(folder):
+    sent, received = Counter(), Counter()
+    for rank, nodes in folder[0].items():
+        sent.update(key(node) for node in of_type(nodes, SEND))
+        received.update(key(node) for node in of_type(nodes, RECEIVE))
+        assert {node["comm_src"] for node in of_type(nodes, SEND)} <= {rank}
+        assert {node["comm_dst"] for node in of_type(nodes, RECEIVE)} <= {rank}
+    assert sent == received
+    assert max(sent.values(), default=1) == 1
+
+
+def message_time(source, target, size, network):
+    """As the back end times messages: over the innermost tier in which two ranks differ. [us]"""
+    for joins, bandwidth, latency in zip(*network.values(), strict=True):
+        if source % joins != target % joins:
+            return (2 * latency + size / (bandwidth * 2**30 / 1e9)) / 1e3
+        source, target = source // joins, target // joins
+    raise AssertionError("a message to itself")
+
+
+def ring_time(node, ranks, network):
+    """A ring in which every step waits for its slowest message. [us]"""
+    steps = (len(ranks) - 1) * (2 if node["comm_type"] == ALL_REDUCE else 1)
+    size = node["comm_size"] / (1 if node["comm_type"] == ALL_GATHER else len(ranks))
+    pairs = zip(ranks, (*ranks[1:], ranks[0]), strict=True)
+    return steps * max(message_time(*pair, size, network) for pair in pairs)
+
+
+def simulated(traces, groups, network):
+    """End of the last node, each rank with one kernel and one message at a time, in order. [us]"""
+    ends, places, arrived, sent = {}, dict.fromkeys(traces, 0), defaultdict(dict), {}
+    free = {(rank, kind): 0.0 for rank in traces for kind in ("kernel", "message")}
+
+    def issued(rank, node):
+        """Whether a node has an end now, or waits for other ranks."""
+        kind = "kernel" if node["type"] == COMPUTE else "message"
+        ready = max((ends[rank, other] for other in node["after"]), default=0.0)
+        if node["type"] == RECEIVE:
+            if key(node) not in sent:
+                return False
+            ends[rank, node["id"]] = max(ready, sent[key(node)])
+            return True
+        start = max(ready, free[rank, kind])
+        if node["type"] == COLLECTIVE:
+            ranks, waiting = groups[node["pg_name"]], arrived[node["pg_name"]]
+            waiting[rank] = node["id"], start
+            if len(waiting) < len(ranks):
+                return False
+            end = max(at for _, at in waiting.values()) + ring_time(node, ranks, network)
+            for other, (number, _) in waiting.items():
+                ends[other, number] = free[other, kind] = end
+            waiting.clear()
+            return True
+        size = node["micros"]
+        if node["type"] == SEND:
+            size = message_time(node["comm_src"], node["comm_dst"], node["comm_size"], network)
+            sent[key(node)] = start + size
+        ends[rank, node["id"]] = free[rank, kind] = start + size
+        return True
+
+    while any(places[rank] < len(nodes) for rank, nodes in traces.items()):
+        before = dict(places)
+        for rank, nodes in traces.items():
+            while places[rank] < len(nodes):
+                node = nodes[places[rank]]
+                if (rank, node["id"]) not in ends and not issued(rank, node):
+                    break
+                places[rank] += 1
+        assert places != before, "ranks wait for each other"
+    return max(ends.values())
+
+
+def test_a_simulation_ends_with_the_step(folder):
+    """As the simulator times rings and messages; with its binary, the test below has the simulator itself."""
+    traces, groups, network, step_time = folder
+    assert simulated(traces, groups, network) == pytest.approx(step_time * 1e6, rel=0.1)
+
+
+def test_rings_in_two_tiers_send_what_one_of_them_would():
+    """Of 64 ranks on nodes of 8, a rank sends 7/8 of a tensor in its node, and its eighth's 7/8 beyond it."""
+    inner, outer = phases("reduce_scatter", 64.0, [8, 8])
+    assert (inner.sent, outer.sent) == (56, 7)
+    there_and_back = [own.sent for own in phases("all_reduce", 64.0, [8, 8])]
+    assert there_and_back == [56, 14, 56]
+    gathered = phases("all_gather", 1.0, [8, 8])
+    assert [(own.tier, own.sent) for own in gathered] == [(1, 7), (0, 56)]
+    assert [own.sent for own in phases("all_to_all", 64.0, [8, 8])] == [7, 56]
+
+
+@pytest.mark.parametrize("zero", [0, 3])
+def test_a_large_job_has_fewer_replicas_and_as_many_bytes(zero, monkeypatch):
+    """A rank sends the same bytes within its replica, and for others; the network has fewer ranks."""
+    layout = {"tp": 4, "pp": 2, "dp": 16, "zero": zero, **SPLIT}
+
+    def sent(file):
+        traces, groups, network, _ = file
+        found = Counter()
+        for node in of_type(traces[0], COLLECTIVE):
+            ranks = len(groups[node["pg_name"]])
+            whole = node["comm_size"] * (ranks if node["comm_type"] == ALL_GATHER else 1)
+            passes = 2 if node["comm_type"] == ALL_REDUCE else 1
+            if "norm" not in node["name"]:
+                found[node["name"]] += passes * whole * (ranks - 1) / ranks
+        return network["npus_count"], found
+
+    whole, all_bytes = sent(written(run_of("llama3_8b", H100, layout)))
+    monkeypatch.setattr(export, "MOST_RANKS", 32)
+    fewer, bytes_sent = sent(written(run_of("llama3_8b", H100, layout)))
+    assert (whole, fewer) == ([8, 16], [8, 4])
+    assert bytes_sent == pytest.approx(all_bytes, rel=1e-6)
+
+
+def test_experts_stay_in_their_stage_in_a_job_with_fewer_replicas(monkeypatch):
+    """Eight experts on eight ranks need eight replicas of one rank each."""
+    monkeypatch.setattr(export, "MOST_RANKS", 8)
+    layout = {"pp": 2, "dp": 16, "ep": 8, "gradient_accumulation_steps": 2}
+    _, groups, network, _ = written(run_of("mixtral_8x7b", H100, layout))
+    assert network["npus_count"] == [8, 4]
+    assert tuple(range(8)) in groups.values()
+
+
+def test_one_rank_is_refused_with_what_would_do():
+    [file] = astra_sim_files(run_of("llama3_8b", H100, {}))
+    assert file.content is None
+    assert "needs two at least; give it another, such as tp=2" in file.notes[0]
+
+
+def test_a_folder_says_how_it_is_run(tmp_path, monkeypatch, small_space, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("DSE_STORAGE", raising=False)
+    (tmp_path / "small.yaml").write_text(small_space)
+    assert main(["search", "small.yaml", "--budget", "4"]) == 0
+    assert main(["export", "small", "--trial", "0", "--format", "astra-sim", "-o", "step"]) == 0
+    files = {path.name for path in (tmp_path / "step").iterdir()}
+    assert files >= {"step.0.et", "step.1.et", "groups.json", "network.yml", "links.yml", "system.json"}
+    readme = (tmp_path / "step" / "README.md").read_text()
+    assert all(f"`{name}`" in readme for name in files if not name.endswith((".et", ".md")))
+    assert "--comm-group-configuration=groups.json" in readme
+
+
+@pytest.mark.skipif("ASTRA_SIM" not in os.environ, reason="ASTRA_SIM names no AstraSim_Analytical_Congestion_Unaware")
+@pytest.mark.parametrize("name", DESIGNS)
+def test_astra_sim_runs_it_in_the_time_of_the_step(name):
+    line = compared(os.environ["ASTRA_SIM"], next(astra_sim_files(run_of(*DESIGNS[name]))))
+    [off, _] = re.findall(r"([-+][\d.]+) %", line)
+    finished, ranks = re.findall(r"(\d+) of (\d+) ranks", line)[0]
+    assert finished == ranks
+    assert abs(float(off)) < 10

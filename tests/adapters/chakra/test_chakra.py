@@ -1,0 +1,191 @@
+"""Execution traces for Chakra: what a stage computes, sends and waits for, read back byte by byte."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+
+import pytest
+
+from costmodel import DesignPoints, load_model, load_system
+from costmodel.kernels.items import Item
+from costmodel.steps.itemized import transformer_items
+from dse.adapters.chakra.step import step_traces
+from dse.cli import main
+from dse.pricing.evaluation import transformer_run
+from dse.spaces.space import Space
+from tests.support.chakra_files import (
+    ALL_GATHER,
+    ALL_TO_ALL,
+    COLLECTIVE,
+    COMPUTE,
+    METADATA,
+    RECEIVE,
+    REDUCE_SCATTER,
+    SEND,
+    decoded,
+    key,
+    of_type,
+)
+from tests.support.runs import run_of
+
+#: Layouts of GPT-3 on 64 chips, of every kind of schedule.
+SCHEDULES = {
+    "1f1b": {},
+    "interleaved": {"vpp": 3},
+    "messages overlap": {"vpp": 3, "overlap_p2p": True},
+    "breadth_first": {"vpp": 3, "schedule": "breadth_first"},
+    "zb_h1": {"schedule": "zb_h1", "recompute": 1},
+    "zb_v": {"schedule": "zb_v", "vpp": 2},
+    "dualpipe": {"schedule": "dualpipe"},
+    "dualpipe_v": {"schedule": "dualpipe_v", "vpp": 2},
+}
+#: Spaces of sharded weights, of experts, and of long sequences.
+OTHERS = (
+    *("llama3_70b_64_h100_fsdp", "mixtral_8x22b_128_h100"),
+    *("qwen3_235b_256_gb200", "llama3_405b_16384_h100_131k"),
+)
+
+
+def gpt3(**others):
+    sizes = {"tp": 8, "pp": 4, "dp": 2, "gradient_accumulation_steps": 24, "sequence_parallel": True}
+    design = DesignPoints.of(**{**sizes, **others})
+    return run_of(load_model("gpt3_175b"), design, load_system("a100_80g_dgx"))
+
+
+def of_space(name, **params):
+    space = Space.load(name)
+    return transformer_run(space, space.encode([{**space.completed({}), **params}]), DesignPoints)
+
+
+def read(run):
+    """Rank -> metadata and nodes, read back."""
+    return {trace.rank: decoded(trace.encoded()) for trace in step_traces(run)}
+
+
+def replayed(traces):
+    """End of the last node where each starts as soon as it may, a receive ending with its send. [us]"""
+    ends, sent, places = {}, {}, dict.fromkeys(traces, 0)
+    while any(places[rank] < len(nodes) for rank, (_, nodes) in traces.items()):
+        before = dict(places)
+        for rank, (_, nodes) in traces.items():
+            for node in nodes[places[rank] :]:
+                if node["type"] == RECEIVE and key(node) not in sent:
+                    break
+                ready = max((ends[rank, other] for other in node["after"]), default=0)
+                if node["type"] == RECEIVE:
+                    ready = max(ready, sent[key(node)])
+                ends[rank, node["id"]] = ready + node["micros"]
+                if node["type"] == SEND:
+                    sent[key(node)] = ends[rank, node["id"]]
+                places[rank] += 1
+        assert places != before, "ranks wait for each other"
+    return max(ends.values())
+
+
+@pytest.fixture(scope="module", params=SCHEDULES)
+def layout(request):
+    run = gpt3(**SCHEDULES[request.param])
+    return run, read(run)
+
+
+def test_the_work_of_a_stage_is_that_of_the_model(layout):
+    """All FLOP and bytes of the kernels of the slowest stage, as `dse explain` lists them."""
+    run, traces = layout
+    items = transformer_items(run)
+    slowest = [*traces][int(items[Item("rank", name="slowest stage")].item())]
+    computing = of_type(traces[slowest][1], COMPUTE)
+    for attribute, quantity in {"num_ops": "flops", "tensor_size": f"{run.system.dram.name} bytes"}.items():
+        listed = sum(values.item() for item, values in items.items() if item.quantity == quantity)
+        assert sum(node.get(attribute, 0) for node in computing) == pytest.approx(listed, rel=1e-9)
+
+
+def test_every_message_is_sent_once_and_received_once(layout):
+    _, traces = layout
+    sent, received = Counter(), Counter()
+    for rank, (_, nodes) in traces.items():
+        sent.update(key(node) for node in of_type(nodes, SEND))
+        received.update(key(node) for node in of_type(nodes, RECEIVE))
+        assert {node["comm_src"] for node in of_type(nodes, SEND)} == {rank}
+        assert {node["comm_dst"] for node in of_type(nodes, RECEIVE)} == {rank}
+    assert sent == received
+    assert max(sent.values()) == 1
+
+
+def test_a_replay_ends_with_the_step(layout):
+    """Nodes depend on earlier ones. Messages that the ends do not send are shared out over their chunks."""
+    _, traces = layout
+    for _, nodes in traces.values():
+        assert [node["id"] for node in nodes] == [*range(len(nodes))]
+        assert all(other < node["id"] for node in nodes for other in node["after"])
+        assert all(node["after"] for node in nodes[1:])
+    step_time = traces[0][0]["step_time_s"] * 1e6
+    assert 0.99 * step_time <= replayed(traces) <= step_time + 1
+
+
+def test_collectives_of_tensor_parallel_layers_have_their_bytes():
+    """A layer with sequence parallelism gathers two inputs and scatters two outputs [Korthikanti2022]."""
+    run = gpt3()
+    model, traces = run.model, read(run)
+    whole = model.seq_len * model.hidden_size * 2 * (2 * model.num_layers / 4)
+    first = of_type(traces[16][1], COLLECTIVE, "forward 0 ")
+    assert {node["comm_type"]: node["comm_size"] for node in first} == {ALL_GATHER: whole / 8, REDUCE_SCATTER: whole}
+    assert {node["comm_size"] for node in of_type(traces[16][1], SEND)} == {model.seq_len * model.hidden_size * 2 / 8}
+
+
+def test_experts_exchange_the_copies_of_their_tokens():
+    run = of_space("deepseek_v3_2048_h800", pp=4)
+    model, traces = run.model, read(run)
+    rank = [*traces][1]  # of layers with experts alone
+    [exchange] = of_type(traces[rank][1], COLLECTIVE, "forward 0 stage 1 ep")
+    layers = sum(model.kinds.values()) // 4 + 1
+    there_and_back = 2 * model.seq_len * model.moe_topk * model.hidden_size * 2
+    assert exchange["comm_type"] == ALL_TO_ALL
+    assert exchange["comm_size"] == layers * there_and_back
+
+
+def test_groups_are_listed_with_their_ranks():
+    """As PyTorch's traces do; names of groups are whole numbers."""
+    for rank, (_, nodes) in read(gpt3()).items():
+        assert nodes[0]["type"] == METADATA
+        groups = {own["pg_name"]: own for own in json.loads(nodes[0]["inputs"][2:-2])}
+        assert {node["pg_name"] for node in of_type(nodes, COLLECTIVE)} == {*groups}
+        ranks = {own["pg_desc"]: own["ranks"] for own in groups.values()}
+        ends = {"embedding": [0, 48]} if rank in (0, 48) else {}  # its gradients are those of both
+        assert ranks == {"tp": [*range(rank, rank + 8)], "dp whole": [rank, rank + 8], "world": [], **ends}
+        assert all(name.isdigit() for name in groups)
+
+
+def test_gradients_are_summed_up_before_the_update():
+    [last] = {trace[-4:] for _, nodes in read(gpt3()).values() for trace in [tuple(n["name"] for n in nodes)]}
+    assert last[1:3] == ("norm of gradients all-reduce", "update of weights")
+
+
+@pytest.mark.parametrize(
+    "name", ["llama3_70b_64_h100_fsdp", "mixtral_8x22b_128_h100", "llama3_405b_16384_h100_131k", "qwen3_235b_256_gb200"]
+)
+def test_designs_of_other_spaces_have_traces(name):
+    """Sharded weights, experts, long sequences: what is exchanged has a size, and a replay ends in time."""
+    traces = read(of_space(name))
+    step_time = next(iter(traces.values()))[0]["step_time_s"] * 1e6
+    assert 0.99 * step_time <= replayed(traces) <= step_time + 1
+    collectives = [node for _, nodes in traces.values() for node in of_type(nodes, COLLECTIVE)]
+    assert all(node["comm_size"] > 0 for node in collectives)
+
+
+def test_a_folder_has_a_file_for_each_stage(tmp_path, monkeypatch, small_space, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("DSE_STORAGE", raising=False)
+    (tmp_path / "small.yaml").write_text(small_space)
+    assert main(["search", "small.yaml", "--budget", "4"]) == 0
+    command = ["export", "small", "--trial", "0", "--format", "chakra"]
+    assert main([*command, "-o", "traces"]) == 0
+    files = {path.name for path in (tmp_path / "traces").iterdir()}
+    assert "step.0.et" in files
+    assert all(name.split(".")[1].isdigit() and name.endswith(".et") for name in files)
+    capsys.readouterr()
+    assert main(command) == 1
+    assert "name a folder with -o DIR" in capsys.readouterr().err
+    (tmp_path / "traces" / "step.99999.et").touch()
+    assert main([*command, "-o", "traces"]) == 1
+    assert "files of another design, such as step.99999.et" in capsys.readouterr().err

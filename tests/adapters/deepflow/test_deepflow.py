@@ -1,0 +1,394 @@
+"""DeepFlow's first generation: every printed figure, parallel splits, batches, and files that are wrong."""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from costmodel.errors import DseError
+from dse.adapters.deepflow.configuration import Configuration, broken_guards
+from dse.adapters.deepflow.file import load_configuration
+from dse.adapters.deepflow.report import price
+from dse.adapters.deepflow.text_report import figures
+from dse.cli import main
+from tests.support.paths import ROOT, TEST_DATA
+from tests.support.scalar_deepflow import CR, NONE, RC, Scalar
+
+PROBE = TEST_DATA / "lstm_power_probe.yaml"
+DOCS = ROOT / "docs" / "deepflow.md"
+#: What DeepFlow printed for the configuration of `PROBE`; a comment there says which of its commits did.
+PRINTED = TEST_DATA / "deepflow_figures.csv"
+
+
+def as_printed(value: float, printed: str) -> str:
+    """A value in the form of a printed one: as many decimals, thousands apart, or all 17 digits."""
+    _, _, decimals = printed.partition(".")
+    return repr(value) if len(decimals) > 10 else f"{value:{',' if ',' in printed else ''}.{len(decimals)}f}"
+
+
+def probe(**changes: object) -> Configuration:
+    """The probe's configuration with other columns."""
+    return Configuration.of(**{**load_configuration(PROBE).columns(), **changes})
+
+
+def test_all_293_figures_are_those_that_the_reference_printed():
+    """As many decimals as it prints; of times all their digits, such as 0.03375421076190477 s."""
+    found = figures(price(probe()))
+    lines = [line for line in PRINTED.read_text().splitlines() if not line.startswith("#")]
+    printed = {row["figure"]: row["printed"] for row in csv.DictReader(lines)}
+    assert len(printed) == 293
+    assert {name: as_printed(float(found[name]), text) for name, text in printed.items()} == printed
+
+
+KINDS = {
+    "whole": {},
+    "column-row": {"hidden_kind": CR, "hidden_dim1": 8, "softmax_kind": CR, "softmax_dim1": 4},
+    "row-column": {"hidden_kind": RC, "hidden_dim1": 2, "hidden_dim2": 4, "softmax_kind": RC,
+                   "softmax_dim1": 2, "softmax_dim2": 3, "projection_kind": RC, "projection_dim1": 2,
+                   "projection_dim2": 4, "embedding_kind": RC, "embedding_dim1": 2, "embedding_dim2": 2},
+    "column-row projection": {"projection_kind": CR, "projection_dim1": 13},
+    "row-column projection of data shards": {"dp": 3, "projection_kind": RC, "projection_dim1": 5,
+                                             "projection_dim2": 2},
+    "data shards": {"dp": 3},
+    "stages": {"lp": 4, "hlp": 2},
+    "slow links": {"lp": 4, "hlp": 2, "link_fraction": 1e-7},
+    "links between the two": {"lp": 4, "hlp": 2, "link_fraction": 1.07e-5},
+    "slow reduction": {"dp": 4, "lp": 2, "hlp": 2, "link_fraction": 1e-5, "batch_size": 64},
+    "slow reduction, slow links": {"dp": 4, "lp": 2, "hlp": 2, "link_fraction": 1e-9},
+    "messages under 128 bytes": {"hidden_size": 2, "gates": 2, "dp": 2, "vocab_size": 30},
+    "everything": {"dp": 2, "lp": 4, "hlp": 2, "hidden_kind": CR, "hidden_dim1": 4, "softmax_kind": RC,
+                   "softmax_dim1": 2, "softmax_dim2": 2, "embedding_kind": CR, "embedding_dim1": 4},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("split", KINDS)
+def test_parallel_configurations_agree_with_the_rules_one_by_one(split):
+    config = probe(**KINDS[split])
+    values = {name: float(column[0]) for name, column in config.columns().items()}
+    scalar = Scalar(SimpleNamespace(**{n: int(v) if v.is_integer() else v for n, v in values.items()}))
+    report = price(config)
+    assert report.step_time[0] == pytest.approx(scalar.time(), rel=1e-13)
+    projection = report.passes.projection_forward[0], report.passes.projection_backward[0]
+    assert projection == pytest.approx(scalar.products("projection"), rel=1e-13)
+    assert report.shard.total[0] == pytest.approx(scalar.shard_bytes(), rel=1e-14)
+
+
+# DeepFlow, commit e6a5da0 (2019), run for the configuration of PROBE with links in a mesh. Not the backward
+# pass of row-column splits, where the program prints its forward pass again.
+SPLIT_PROJECTION = [
+    # kind, dim1, dim2, projection_f [s], projection_b [s]
+    (CR, 2, 1, 0.09197567396632571, 0.18391436958814822),
+    (CR, 3, 1, 0.061530445820670215, 0.12271307846320992),
+    (CR, 4, 1, 0.046315694690229295, 0.09211403290074077),
+    (CR, 8, 1, 0.023601655052181075, 0.04622346455703705),
+    (RC, 2, 4, 0.023008431369218114, None),
+    (RC, 2, 1, 0.09173575331687245, None),
+    (RC, 1, 4, 0.045975062738436226, None),
+    (RC, 5, 8, 0.004652711084510289, None),
+]
+
+
+@pytest.mark.parametrize(("kind", "dim1", "dim2", "forward", "backward"), SPLIT_PROJECTION)
+def test_a_split_projection_takes_what_the_reference_printed(kind, dim1, dim2, forward, backward):
+    """To the last place but one: gathers are added in one go. The projection is never charged."""
+    found = figures(price(probe(projection_kind=kind, projection_dim1=dim1, projection_dim2=dim2)))
+    assert found["sum.projection_f"] == pytest.approx(forward, rel=1e-15, abs=0)
+    if backward:
+        assert found["sum.projection_b"] == pytest.approx(backward, rel=3e-16, abs=0)
+    assert found["Time"] == figures(price(probe()))["Time"]
+
+
+def test_a_row_column_projection_gathers_what_its_gradients_need_by_hand():
+    """(m, k, n) = (10 tokens, 6 inputs, 4 outputs) in 2 x 2 pieces, links of a byte a second.
+
+    Products of (3, 10, 2) and (5, 4, 3); three gathers over the rows and three over the columns, of which
+    each sends half of a matrix once. With elements of 16 bytes none is a message under 128 bytes.
+    """
+    config = probe(batch_size=10, seq_len=1, hidden_size=6, projection_size=4, element_bytes=16,
+                   launch_overhead=0.0, link_latency=0.0, flop_energy=1.0, core_derate=1.0, core_fraction=1.0,
+                   tdp=1.0, dram_fraction=1e9, l2_fraction=1e9, shared_memory_fraction=1e9, link_fraction=1.0,
+                   link_energy=1.0, projection_kind=RC, projection_dim1=2, projection_dim2=2)  # fmt: skip
+    report = price(config)
+    assert report.machine.link_bandwidth == 1.0
+    products = (2 * 3 * 10 * 2 + 3 * 2 * 20) + (2 * 5 * 4 * 3 + 5 * 3 * 20)
+    matrices = (6 * 10) + 2 * (10 * 2) + (5 * 4) + (6 * 4) + (5 * 6)
+    assert report.passes.projection_backward[0] == pytest.approx(products + 16 * matrices / 2)
+
+
+def test_the_regimes_of_the_schedule_are_all_visited():
+    """The cases above stand for something: transfers, cells and reductions each come out slowest."""
+    seen = set()
+    for changes in KINDS.values():
+        report = price(probe(**changes))
+        config, times = report.config, report.passes
+        own = float((config.num_layers / config.hlp)[0])
+        message = config.element_bytes * config.shard_batch * config.hidden_size
+        hop = float(message[0] / report.machine.link_bandwidth[0]) if config.lp[0] > 1 else 0.0
+        cf, cb, reduction = (float(v[0]) for v in (times.cell_forward, times.cell_backward, times.reduction))
+        seen.add((int(hop > own * cf) + int(hop >= own * cb), cb < reduction))
+    assert {regime for regime, _ in seen} == {0, 1, 2}
+    assert {(0, True), (0, False), (2, True), (2, False)} <= seen
+
+
+def test_the_second_level_counts_only_below_the_inflection():
+    """A slow second level lengthens products that the memory binds, and no others: rule RF3."""
+    slow_l2 = {"l2_energy": 1e-3}
+    bound_by_compute, bound_by_memory = price(probe(**slow_l2)), price(probe(**slow_l2, dram_fraction=1e-4))
+    assert bound_by_compute.gemms.time[0, 0] == pytest.approx(price(probe()).gemms.time[0, 0])
+    fast = price(probe(dram_fraction=1e-4))
+    assert bound_by_memory.gemms.time[0, 0] > fast.gemms.time[0, 0]
+
+
+def test_the_swapped_order_is_run_where_it_is_faster():
+    """k within a tile, a memory-bound product, and n > m: the transpose moves less."""
+    config = probe(batch_size=16, seq_len=1, dram_fraction=1e-3)
+    report = price(config)
+    place = 2  # Cb_wt: m = 2 D, k = 16, n = 4 D
+    direct, swapped = (order.traffic[0, place] for order in report.gemms.dram)
+    assert swapped > direct
+    assert not report.gemms.swapped[0, place]
+    turned = price(probe(batch_size=16, seq_len=1, dram_fraction=1e-3, gates=1))  # n = D < m
+    assert turned.gemms.swapped[0, place]
+    assert figures(turned)["Cb_wt.GEMM_gmem"] == turned.gemms.dram[1].traffic[0, place]
+
+
+def mixed_batch(points: int, seed: int = 1) -> Configuration:
+    """Configurations of unlike power splits and splits of the model."""
+    rng = np.random.default_rng(seed)
+    shares = rng.dirichlet(np.ones(5), points).T
+    names = ("core", "dram", "l2", "shared_memory", "link")
+    return probe(
+        **{f"{name}_fraction": share for name, share in zip(names, shares, strict=True)},
+        batch_size=rng.choice([96, 512, 1000], points),
+        dp=rng.choice([1, 2, 3], points),
+        hlp=rng.choice([1, 2], points),
+        lp=rng.choice([1, 4], points),
+        hidden_kind=rng.choice([NONE, CR, RC], points),
+        hidden_dim1=rng.choice([3, 4, 8], points),
+        hidden_dim2=rng.choice([1, 2, 7], points),
+        softmax_kind=rng.choice([NONE, CR, RC], points),
+        softmax_dim1=rng.choice([2, 3], points),
+        softmax_dim2=rng.choice([1, 5], points),
+        projection_kind=rng.choice([NONE, CR, RC], points),
+        projection_dim1=rng.choice([2, 7], points),
+        projection_dim2=rng.choice([1, 3], points),
+    )
+
+
+def test_a_batch_gives_the_bits_of_one_by_one_pricing():
+    """Fractional shards among them: nothing that stands beside a row changes it."""
+    config = mixed_batch(60)
+    together = price(config).figures()
+    for row in range(config.num_points):
+        alone = price(config.take(np.array([row]))).figures()
+        assert all(np.array_equal(together[name][row], alone[name][0], equal_nan=True) for name in together)
+
+
+def test_energy_is_power_times_time_and_grows_with_each_energy():
+    base = price(probe())
+    assert figures(base)["power"] * figures(base)["Time"] == pytest.approx(figures(base)["energy"])
+    for name in ("flop_energy", "dram_energy", "l2_energy"):
+        # Twice the energy of a unit with twice the power leaves the machine as it is.
+        block = {"flop_energy": "core", "dram_energy": "dram", "l2_energy": "l2"}[name]
+        more = {name: 2 * getattr(base.config, name),
+                f"{block}_fraction": 2 * getattr(base.config, f"{block}_fraction")}  # fmt: skip
+        dearer = price(probe(**more))
+        assert dearer.step_time[0] == base.step_time[0]
+        assert dearer.energy[0] > base.energy[0]
+
+
+def test_energy_by_hand():
+    """Section 9 on a model small enough for paper: one layer, one step, every count a few digits."""
+    config = probe(batch_size=2, seq_len=1, num_layers=1, hidden_size=3, gates=2, projection_size=1,
+                   vocab_size=5, launch_overhead=0.0, flop_energy=1.0, dram_energy=10.0, l2_energy=100.0,
+                   core_fraction=1e12, dram_fraction=1e12, l2_fraction=1e16)  # fmt: skip
+    # (m, k, n) of the five products; k fits a tile, so that each level moves 4 (mk + kn + mn) bytes.
+    products = [(2, 6, 6), (2, 6, 6), (6, 2, 6), (2, 3, 5), (3, 2, 5), (2, 5, 3)]
+    flops = sum(2 * m * k * n + m * n * 20 for m, k, n in products)
+    moved = sum(4 * (m * k + k * n + m * n) for m, k, n in products)
+    pointwise_flops = 12 * 3.25 + (6 * 3.25 + 36) + 2 * 14 + 50
+    pointwise_bytes = 4 * 12 * 8.5 + (4 * 6 * 8.5 + 3 * 36) + 4 * 2 * 35 + 4 * 2 * 55
+    embedding = 2 * 2 * 4 * 2 * 3
+    energy = flops + pointwise_flops + 10 * (moved + pointwise_bytes + embedding) + 100 * moved
+    assert price(config).energy[0] == pytest.approx(energy)
+    weights = 2 * 3 * 6  # three replicas of that work, and two rings
+    three = price(replace(config, dp=np.array([3.0]), batch_size=np.array([6.0])))
+    ring = 2 * 4 * weights * config.link_energy[0] + weights + 3 * 4 * weights * 10
+    assert three.energy[0] == pytest.approx(3 * energy + 2 * ring)
+
+
+MISTAKES = [
+    # text of the file, what stands there instead, what is said
+    ("dram: 0.2592", "dram: -0.1", "power.fractions.dram: -0.1: expected no negative number"),
+    ("l2: 0.16896000000000005", "l2: 0", "power.fractions.l2: 0: the level has no capacity"),
+    ("dram: 0.2592", "dram: 0", "power.fractions.dram: 0: the level has no capacity"),
+    ("flop: 11.9 pJ", "flop: -1 pJ", "energy.flop: '-1 pJ': expected more than 0"),
+    ("l2: 5 fJ/bit", "", "energy: l2: missing"),
+    ("l2: 5 fJ/bit", "l2: 5 fJ", "energy.l2: '5 fJ': expected a number and a unit, such as '4 pJ/B'"),
+    ("hidden: {kind: none", "hidden: {kind: cr, dim1: 6", "hidden.dim1: 6 is neither 2 nor a multiple of 4"),
+    ("hidden: {kind: none", "hidden: {kind: rc, dim1: 3", "dim1: 3 does not divide the batch of a data shard"),
+    ("hidden: {kind: none", "hidden: {kind: rc, dim2: 6", "dim2: 6 is neither 1, 2 nor a multiple of gates"),
+    ("softmax: {kind: none", "softmax: {kind: cr, dim1: 5", "softmax.dim1: 5 does not divide hidden_size"),
+    ("softmax: {kind: none", "softmax: {dim1: 5", "softmax.kind: none: dim1 and dim2 are 1"),
+    ("projection: {kind: none", "projection: {kind: cr, dim1: 5", "projection.dim1: 5 does not divide hidden"),
+    (
+        "projection: {kind: none",
+        "projection: {kind: rc, dim1: 7",
+        "projection.dim1: 7 does not divide the tokens of a data shard",
+    ),
+    ("projection: {kind: none", "projection: {kind: rc, dim2: 3", "projection.dim2: 3 does not divide projection_size"),
+    ("hlp: 1", "hlp: 3", "parallelism.hlp: 3 does not divide num_layers"),
+    ("topology: mesh", "topology: mash", "network.topology: 'mash' is not a value; did you mean 'mesh'?"),
+    ("gates: 4", "gtes: 4", "workload.gtes: unknown key; did you mean 'gates'?"),
+    ("seq_len: 20", "seq_len: 2.5", "workload.seq_len: 2.5: expected a whole number from 1"),
+]
+
+
+@pytest.mark.parametrize(("text", "instead", "said"), MISTAKES)
+def test_a_wrong_file_is_told_where_what_and_what_would_do(tmp_path, capsys, text, instead, said):
+    path = tmp_path / "wrong.yaml"
+    content = PROBE.read_text()
+    assert text in content
+    path.write_text(content.replace(text, instead, 1).replace("link: 0.2 ", "link: 0.1 "))
+    assert main(["cost", str(path)]) == 1
+    told = capsys.readouterr().err.splitlines()
+    assert len(told) == 1
+    assert said in told[0]
+    assert told[0].startswith(f"dse: {path}:")
+
+
+# DeepFlow, commit e6a5da0, search_scripts/hw_architecture/membw_batch/data_scale100: stored runs of the model
+# of PROBE whose shares of 300 W sum to more than 1, and the time that each printed.
+SURPLUS = [
+    # core, dram, l2, shared memory; their sum; Time [s]
+    ((0.48, 0.24, 0.12800000000000003, 0.15360000000000004), "1.0016, 300.48 W", "164.62500873"),
+    ((0.576, 0.24, 0.05600000000000005, 0.2), "1.072, 321.6 W", "137.33344980"),
+    ((0.48, 0.24, 0.24, 0.24), "1.2, 360 W", "164.44514038"),
+]
+
+
+def with_shares(tmp_path: Path, shares: tuple[float, ...], **others: str) -> Path:
+    """The probe's file with other shares of the power, and other text."""
+    text = PROBE.read_text()
+    for part, share in zip(("core", "dram", "l2", "shared_memory"), shares, strict=True):
+        text = re.sub(rf"    {part}: 0\.\d+", f"    {part}: {share}", text)
+    for old, new in others.items():
+        text = re.sub(rf"  {old}: .*", f"  {old}: {new}", text)
+    path = tmp_path / "shares.yaml"
+    path.write_text(text)
+    return path
+
+
+@pytest.mark.parametrize(("shares", "total", "printed"), SURPLUS)
+def test_shares_beyond_the_power_are_priced_as_the_reference_does_and_told(shares, total, printed, tmp_path, capsys):
+    path = with_shares(tmp_path, shares)
+    assert main(["cost", str(path), "--format", "json"]) == 0
+    told = capsys.readouterr()
+    assert f"{json.loads(told.out)['figures']['Time']:.8f}" == printed
+    assert told.err == (
+        f"dse: {path}: power.fractions: core, dram, l2, shared_memory sum to {total} of 300 W; "
+        "each keeps its share, as in the reference; lower them to stay within tdp\n"
+    )
+
+
+def test_only_links_that_exist_count_against_the_power(tmp_path, capsys):
+    """0.9 without links, 1.1 with them, which one device does not have; exactly 1 is no surplus."""
+    whole, exact = (0.3, 0.3, 0.15, 0.15), (0.4, 0.4, 0.1, 0.1)
+    told = {}
+    for name, shares, others in (("whole", whole, {}), ("split", whole, {"dp": "2"}), ("exact", exact, {})):
+        assert main(["cost", str(with_shares(tmp_path, shares, **others)), "--format", "json"]) == 0
+        told[name] = capsys.readouterr().err
+    assert (told["whole"], told["exact"]) == ("", "")
+    assert "core, dram, l2, shared_memory, link sum to 1.1, 330 W of 300 W; " in told["split"]
+
+
+def test_shares_are_of_the_power_whatever_they_sum_to():
+    """Half of the shares of twice the power are the same chip, beyond the power or within it."""
+    names = ("core", "dram", "l2", "shared_memory", "link")
+    shares = {f"{name}_fraction": share for name, share in zip(names, (0.9, 0.3, 0.2, 0.25, 0.1), strict=True)}
+    over = price(probe(**shares, dp=2)).figures()
+    within = price(probe(**{name: share / 2 for name, share in shares.items()}, tdp=600, dp=2)).figures()
+    assert {name: values.tolist() for name, values in over.items()} == {
+        name: values.tolist() for name, values in within.items()
+    }
+
+
+def test_the_documented_configuration_loads(tmp_path):
+    [documented] = re.findall(r"```yaml\n(schema: deepflow.*?)```", DOCS.read_text(), flags=re.DOTALL)
+    path = tmp_path / "documented.yaml"
+    path.write_text(documented)
+    assert load_configuration(path).hidden_dim1 == 4
+
+
+def test_another_kind_of_file_is_told_in_one_line(tmp_path):
+    path = tmp_path / "space.yaml"
+    path.write_text("schema: search_space/v1\nmodel: gpt_22b\n")
+    with pytest.raises(DseError) as raised:
+        load_configuration(path)
+    assert str(raised.value) == f"{path}:1: schema: 'search_space/v1' is not a value; known: deepflow/v1"
+
+
+def test_missing_sections_are_told_together(tmp_path):
+    path = tmp_path / "short.yaml"
+    path.write_text("schema: deepflow/v1\nworkload: {}\n")
+    with pytest.raises(DseError) as raised:
+        load_configuration(path)
+    assert [line.split(": ", 1)[1] for line in str(raised.value).splitlines()] == [
+        "banks: missing", "energy: missing", "power: missing",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("whole", "split"), [("dp: 1", "dp: 2"), ("projection: {kind: none", "projection: {kind: cr, dim1: 2")]
+)
+def test_a_split_needs_links(whole, split, tmp_path):
+    path = tmp_path / "ring.yaml"
+    path.write_text(PROBE.read_text().replace(whole, split).replace("mesh, ", "ring, "))
+    with pytest.raises(DseError, match="a split model needs links"):
+        load_configuration(path)
+
+
+def test_without_links_a_split_takes_forever():
+    """In a batch nothing is refused: what the reference crashes on is no number, or infinite."""
+    assert not np.isfinite(price(probe(dp=2, mesh=0)).step_time[0])
+    assert np.isfinite(price(probe(l2_fraction=-0.1)).step_time[0])  # no second level: one tile of everything
+
+
+def test_machines_without_a_part_are_priced_beside_the_others():
+    """As power splits give them that a search tries: no warning, and the others' bits unchanged."""
+    report = price(probe(core_fraction=[0.3, 0, 0.3, 0.3], dram_fraction=[0.3, 0.3, 0, 0.3],
+                         shared_memory_fraction=[0.1, 0.1, 0.1, 0]))  # fmt: skip
+    assert np.isfinite(report.step_time).tolist() == [True, False, False, False]
+    alone = price(probe(core_fraction=0.3, dram_fraction=0.3, shared_memory_fraction=0.1)).figures()
+    assert all(values[0] == alone[name][0] for name, values in report.figures().items())
+
+
+def test_guards_say_which_shards_do_not_divide():
+    broken = broken_guards(probe(hidden_kind=[CR, CR, RC], hidden_dim1=[2, 3, 8], hidden_dim2=[1, 1, 8]))
+    assert [name for name, rows in broken.items() if np.any(rows)] == ["hidden.dim1: is neither 2 nor a multiple of 4"]
+    assert broken["hidden.dim1: is neither 2 nor a multiple of 4"].tolist() == [False, True, False]
+
+
+def test_cost_prints_one_object_with_every_figure(capsys):
+    assert main(["cost", str(PROBE), "--profile", "deepflow", "--format", "json"]) == 0
+    found = json.loads(capsys.readouterr().out)["figures"]
+    assert found["Time"] == 302.88817584140634
+    assert found["Hidden.gradclip_flop"] == 12759072768
+    assert len(found) == 293 + len(("energy", "power"))
+
+
+def test_cost_prints_a_report_with_every_section(capsys):
+    assert main(["cost", str(PROBE)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    sections = ("Matrix products", "Pointwise kernels and optimizer", "Memory", "Parameters", "Hardware",
+                "Parallelism", "Step")  # fmt: skip
+    assert [line for line in lines if line in sections] == list(sections)
+    assert any(line.split() == ["total", "198.8", "GiB", "198.8", "GiB"] for line in lines)
+    assert max(map(len, lines)) <= 100

@@ -1,0 +1,147 @@
+"""`dse import`: model files from Hugging Face configurations."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from costmodel import DseError, load_model
+from dse.adapters.hugging_face.configuration import import_model
+from dse.cli import main
+from tests.support.hugging_face_configs import LLAMA, PUBLISHED, QWEN, sizes
+
+MIXTRAL = PUBLISHED["Mixtral 8x7B"][0]
+
+
+@pytest.fixture
+def imported(tmp_path):
+    """Imports a configuration given as a mapping, or as text."""
+
+    def read(config, **options):
+        path = tmp_path / "config.json"
+        path.write_text(config if isinstance(config, str) else json.dumps(config))
+        return import_model(path, **options)
+
+    return read
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_parameters_are_those_published(name, imported):
+    config, parameters, _ = PUBLISHED[name]
+    assert imported(config).model.num_parameters == parameters
+
+
+@pytest.mark.parametrize("name", [name for name, (_, _, shipped) in PUBLISHED.items() if shipped])
+def test_a_configuration_says_what_the_shipped_file_of_the_model_says(name, imported):
+    """But for what costs nothing, and the length of sequences, which configurations do not say."""
+    config, _, shipped = PUBLISHED[name]
+    expected = load_model(shipped)
+    model = imported(config, seq_len=expected.seq_len).model
+    if model.mtp_layers == expected.mtp_layers:  # that of Qwen3-Next says nothing of prediction further on
+        assert model.forward_flops(causal=True) == expected.forward_flops(causal=True)
+    assert model.active_parameters == expected.active_parameters
+    assert [(layer, count) for layer, count in model.sequence] == [*expected.sequence]
+
+
+def test_a_model_file_comes_out_and_reads_back(imported, tmp_path, capsys):
+    (tmp_path / "config.json").write_text(json.dumps(MIXTRAL))
+    assert main(["import", str(tmp_path / "config.json"), "-o", str(tmp_path / "mixtral.yaml")]) == 0
+    assert load_model(tmp_path / "mixtral.yaml").num_parameters == 46_702_792_704
+    assert main(["import", str(tmp_path)]) == 0  # the folder does, too
+    assert capsys.readouterr().out == (tmp_path / "mixtral.yaml").read_text()
+
+
+def test_json_is_the_fields_and_the_number_of_parameters(tmp_path, capsys):
+    (tmp_path / "config.json").write_text(json.dumps(MIXTRAL))
+    assert main(["import", str(tmp_path / "config.json"), "--format", "json"]) == 0
+    record = json.loads(capsys.readouterr().out)
+    for more in ([], ["--format", "json"]):
+        assert main(["import", str(tmp_path / "config.json"), "-o", str(tmp_path / "model.json"), *more]) == 0
+        assert json.loads((tmp_path / "model.json").read_text()) == record
+    assert record["parameters"] == 46_702_792_704
+    assert record["active_parameters"] == 12_879_925_248
+    assert record["model"]["num_experts"] == 8
+
+
+@pytest.mark.parametrize(("changed", "fields"), [
+    ({"sliding_window": 4096, "use_sliding_window": False}, {"window": 0}),
+    ({"sliding_window": 4096, "use_sliding_window": True, "max_window_layers": 0},
+     {"window": 4096, "full_attention_every": 0}),
+    ({"sliding_window": 4096, "use_sliding_window": True, "max_window_layers": 28}, {"window": 0}),
+    ({"sliding_window": 4096, "use_sliding_window": True,
+      "layer_types": [*["sliding_attention"] * 3, "full_attention"] * 7},
+     {"window": 4096, "full_attention_every": 4}),
+    ({"tie_word_embeddings": True}, {"tied_embeddings": True}),
+])  # fmt: skip
+def test_windows_and_tables_are_those_that_the_keys_say_together(changed, fields, imported):
+    model = imported(QWEN | sizes(28, 3584, 28, 18944, model_type="qwen2", **changed)).model
+    assert {name: getattr(model, name) for name in fields} == fields
+
+
+def test_sequences_are_those_of_pre_training(imported):
+    assert imported(LLAMA | sizes(2, 64, 8, 256)).model.seq_len == 8192  # stretched to 131,072 afterwards
+    assert imported(PUBLISHED["Llama 2 7B"][0]).model.seq_len == 4096
+    found = imported(MIXTRAL)
+    assert found.model.seq_len == 8192
+    assert found.notes == ("seq_len: 8192 tokens, of 32768 that it allows; --seq-len sets another",)
+
+
+def test_what_a_model_file_has_no_use_for_is_named_in_one_line(imported):
+    config = PUBLISHED["Gemma 2 9B"][0] | {
+        "final_logit_softcapping": 30.0,
+        "logit_scale": 0.0625,
+        "embedding_multiplier": 12,
+        "eos_token_id": 1,
+    }
+    assert imported(config).notes == (
+        "not in a model file, which prices a step without: logit_scale, embedding_multiplier",
+    )
+
+
+#: Model -> what its published configuration says of its functions.
+FUNCTIONS = {
+    "Llama 3.1 405B": {"rope_theta": 500000.0, "rms_norm_eps": 1e-05, "rope_scaling": {
+        "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 8192}},
+    "Qwen3 235B-A22B": {"rope_theta": 1000000.0, "rms_norm_eps": 1e-06, "norm_topk_prob": True,
+                        "router_aux_loss_coef": 0.001},
+    "Llama 4 Maverick": {"rope_theta": 500000.0, "rms_norm_eps": 1e-05, "use_qk_norm": False,
+                         "router_aux_loss_coef": 0.001, "rope_scaling": None},
+    "Mixtral 8x7B": {"rope_theta": 1e6, "rms_norm_eps": 1e-05, "router_aux_loss_coef": 0.02},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_numerics_are_those_of_the_shipped_file(name, imported):
+    config, _, shipped = PUBLISHED[name]
+    found = imported(config | FUNCTIONS[name])
+    assert found.model.numerics == load_model(shipped).numerics
+    assert not [note for note in found.notes if "not in a model file" in note]
+
+
+@pytest.mark.parametrize(("text", "message"), [
+    ("", "config.json:1:1: not JSON: expecting value"),
+    ("[" * 100_000, "not JSON: nested too deeply"),
+    ('{"hidden_size": 64, "hidden_size": 128}', "config.json: hidden_size: given twice in one object"),
+    ("[1]", "expected the object of a config.json, got a list"),
+    ('{"hidden_size": 64}', "model_type: missing; the nearest of 60 that are: llama, "),
+    ('{"model_type": "falcon"}', "'falcon' is not supported; the nearest of 60 that are: llama, gpt2, "),
+    ('{"model_type": "t5"}', "model_type: 't5' is not supported: it has an encoder"),
+    ('{"model_type": "nemotron_h"}', "'nemotron_h' is not supported: it has layers of Mamba, attention and"),
+    ('{"model_type": "x", "text_config": {"model_type": "gemma4_text"}}', "'gemma4_text' is not supported"),
+    (json.dumps(PUBLISHED["Qwen3-Next 80B-A3B"][0] | {"linear_value_head_dim": 64}), "only say that of keys"),
+    (json.dumps(PUBLISHED["Llama 4 Maverick"][0] | {"moe_layers": [3]}), "moe_layers: a model file can only"),
+    ('{"model_type": "llama", "num_hidden_layers": 2}', "hidden_size: missing"),
+    (json.dumps(MIXTRAL | {"hidden_size": "4096"}), "hidden_size: '4096': expected a whole number up to "),
+    (json.dumps(MIXTRAL | {"hidden_size": 1e400}), "hidden_size: inf: expected a whole number up to "),
+    (json.dumps(MIXTRAL | {"num_hidden_layers": 10**9}), "expected a whole number up to 10,000"),
+    (json.dumps(MIXTRAL | {"num_attention_heads": 33}), "head_size: expected a whole number from 1"),
+    (json.dumps(MIXTRAL | {"num_experts_per_tok": 9}), "moe_topk: 9 of 8 experts"),
+    (json.dumps(PUBLISHED["Qwen3 30B-A3B"][0] | {"mlp_only_layers": [7]}), "mlp_only_layers: [7]: a model"),
+    (json.dumps(PUBLISHED["DeepSeek-V3"][0] | {"moe_layer_freq": 2}), "moe_layer_freq: 2: a model file can"),
+])  # fmt: skip
+def test_a_mistake_is_one_line(text, message, imported):
+    with pytest.raises(DseError, match=r"config\.json") as raised:
+        imported(text)
+    assert message in str(raised.value).splitlines()[0]

@@ -1,0 +1,146 @@
+"""AICB workloads: files both ways, and mistakes of a file."""
+
+from __future__ import annotations
+
+import hashlib
+
+import numpy as np
+import pytest
+
+from costmodel.errors import DseError
+from dse.adapters.simai.files.aicb import load_workload, read_workload, row_lines
+from dse.adapters.simai.workload_rows import COLLECTIVES, GROUPS
+from tests.support.aicb_files import SMALL, published
+
+
+def sha256(text):
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def test_a_small_file_survives_with_its_unknown_tokens_and_their_order():
+    file = read_workload(SMALL, "small.txt")
+    assert file.text == SMALL
+    assert file.tokens["colour"] == "blue"
+    layout = {name: float(values[0]) for name, values in file.workload.layout.columns().items()}
+    assert layout == {
+        "tp": 4, "pp": 3, "ep": 2, "vpp": 2, "gradient_accumulation_steps": 5, "world_size": 96,
+        "pp_message_bytes": 1048576,
+    }  # fmt: skip
+
+
+#: How texts differ that hold the same: in line ends, in columns, in a mark before the first word.
+DIALECTS = {
+    "no last newline": lambda text: text.rstrip("\n"),
+    "empty lines": lambda text: text.replace("\nmlp", "\n\n \t\nmlp", 1) + "\n\n",
+    "Windows": lambda text: "\ufeff" + text.replace("\n", "\r\n"),
+    "padded columns": lambda text: text.replace("\t", "  \t ").replace(" pp: ", "\t  pp:   "),
+    "blanks at the ends": lambda text: text.replace("\n", " \t\n"),
+    "leading zeros": lambda text: text.replace("\t100\n", "\t0100\n").replace("\n5\n", "\n 05\n"),
+    "fractions of bytes": lambda text: text.replace("\t33554432\t", "\t33554432.5\t"),
+}
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_a_file_keeps_its_bytes_whatever_its_columns_and_line_ends(dialect, tmp_path):
+    path, text = tmp_path / "workload.txt", DIALECTS[dialect](SMALL)
+    path.write_bytes(text.encode())
+    file = load_workload(path)
+    assert file.text.encode() == path.read_bytes()
+    plain = read_workload(SMALL, "small.txt")
+    assert file.words == plain.words
+    for name in ("time", "collective", "group", "message_bytes", "delay"):
+        assert np.array_equal(getattr(file.workload, name), getattr(plain.workload, name))
+    wrong = text.replace("ALLTOALL_EP", "ALLTOALL_XP")
+    line = next(n for n, line in enumerate(wrong.split("\n"), start=1) if "_XP" in line)
+    with pytest.raises(DseError, match=f"x.txt:{line}: field 4: 'ALLTOALL_XP': unknown collective"):
+        read_workload(wrong, "x.txt")
+
+
+def test_the_group_of_a_collective_follows_from_its_column_and_suffix():
+    rows = read_workload(SMALL, "small.txt").workload
+    found = [
+        [(COLLECTIVES[k], GROUPS[g]) for k, g in zip(*row, strict=True) if k]
+        for row in zip(rows.collective[0].tolist(), rows.group[0].tolist(), strict=True)
+    ]
+    assert found == [
+        [("reduce_scatter", "dp")],
+        [("all_reduce", "tp"), ("broadcast", "tp")],
+        [("all_gather", "tp"), ("reduce_scatter", "tp")],
+        [("all_to_all", "ep"), ("all_to_all", "ep"), ("all_reduce", "dp_ep")],
+        [("all_reduce", "tp")],
+    ]
+
+
+MISTAKES = {
+    ("\n5\n", "\n839\n"): "2: 839 rows are declared, and 5 are there",
+    ("\n5\n", "\nfive\n"): "2: 'five': expected the number of rows",
+    ("ALLREDUCE_DP_EP", "ALREDUCE_DP_EP"): "6: field 10: 'ALREDUCE_DP_EP': unknown collective; did you mean",
+    ("ALLTOALL_EP", "ALLTOALL_XP"): "6: field 4: 'ALLTOALL_XP': unknown collective",
+    ("33554432\t31000", "-1\t31000"): "5: field 5: '-1': expected a whole number of bytes from 0",
+    ("\t29000\t", "\t29.5\t"): "5: field 3: '29.5': expected a whole number of ns",
+    ("0\t100\nmlp", "0\nmlp"): "4: 11 fields; expected 12",
+    ("grad\t-1", "grad\t0"): "3: dependency: '0': expected -1",
+    ("model_parallel_NPU_group: 4 ", ""): "1: model_parallel_NPU_group: missing; every reader needs it",
+    ("pp: 3 ", ""): "1: pp: missing",
+    ("ep: 2 ", ""): "1: ep: missing; every reader needs it where a collective ends in _DP_EP",
+    ("ga: 5", "ga: 0"): "1: ga: '0': expected a whole number from 1",
+    ("ga: 5", "ga: 5 ga: 5"): "1: ga: given twice",
+    ("checkpoints: 0", "checkpoints: 2 1"): "1: checkpoints: '2 1': expected a count and as many rows",
+    ("HYBRID_TRANSFORMER_FWD_IN_BCKWD", "HYBRID"): "1: 'HYBRID': expected a training loop",
+}
+
+
+@pytest.mark.parametrize(("old", "new"), MISTAKES, ids=lambda text: repr(text))
+def test_a_mistake_is_told_with_its_line(old, new):
+    with pytest.raises(DseError) as told:
+        read_workload(SMALL.replace(old, new), "small.txt")
+    assert f"small.txt:{MISTAKES[old, new]}" in str(told.value)
+
+
+def test_all_mistakes_are_told_at_once():
+    wrong = SMALL.replace("\n5\n", "\n6\n").replace("ALLGATHER", "ALLGATHERED").replace("pp: 3 ", "")
+    with pytest.raises(DseError) as told:
+        read_workload(wrong, "small.txt")
+    assert [line.split(": ")[0] for line in str(told.value).splitlines()] == [f"small.txt:{line}" for line in (1, 2, 5)]
+
+
+def test_checkpoints_repeat_the_forward_pass_of_rows():
+    """From the row that starts a segment up to, not including, the one that initiates; the first alone."""
+    marked = SMALL.replace("checkpoints: 0 checkpoint_initiates: 0", "checkpoints: 2 1 2 checkpoint_initiates: 1 3")
+    file = read_workload(marked, "small.txt")
+    repeated = (file.executed.time - file.workload.time)[0] * 1e9
+    assert repeated[:, 0] == pytest.approx([0, 17000, 29000, 0, 0])
+    assert not repeated[:, 1:].any()
+    assert file.text == marked
+    assert read_workload(SMALL, "small.txt").executed.time.tolist() == file.workload.time.tolist()
+
+
+# Published file -> its SHA-256, its number of rows, and one of them.
+PUBLISHED = {
+    "simai_2024_10": (
+        "d4d801b96c62f65434987924514950bc3f856138ef616c2aa3fcdfac8c4cec34", 557,
+        "attention_column\t-1\t5729721\tALLGATHER\t134217728\t2864860\tREDUCESCATTER\t0\t2864860\tNONE\t0\t100",
+    ),
+    "gpt_13b_scaled": (
+        "b9a478d9e5296bd19de8be77933a8083e031789f9847bf7f815b9b091a5fef97", 172,
+        "attention_column_layer\t-1\t750000\tALLGATHER\t83886080\t750000\tREDUCESCATTER\t41943040\t1500000\tNONE\t0\t100",
+    ),
+    "simai_moe_2024_11": (
+        "ec0c9d526921ed89c2d6c4365925862b7e4ca5a999432fb40d54048e5c0bdde9", 1789,
+        "mlp_moelayer\t-1\t1\tALLTOALL_EP\t100663296\t1\tALLTOALL_EP\t100663296\t1\tNONE\t0\t100",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_published_files_survive_reading_and_writing(name, tmp_path):
+    """Byte for byte; the rows that are read are written as they were."""
+    text, (digest, number, row) = published(name), PUBLISHED[name]
+    assert sha256(text) == digest
+    assert len(text.splitlines()) - 2 == number
+    assert f"\n{row}\n" in text
+    path = tmp_path / "workload.txt"
+    path.write_text(text)
+    file = load_workload(path)
+    assert file.text == text
+    assert row_lines(file.workload) == text.splitlines()[2:]

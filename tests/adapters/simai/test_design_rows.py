@@ -1,0 +1,397 @@
+"""Designs as AICB workloads: what they hold, SimAI's price of them, and the commands around both."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+
+import numpy as np
+import pytest
+
+from costmodel import DesignPoints, DseError, step
+from costmodel.rules.registry import profiles
+from costmodel.steps.micro_batch.micro_batch import cost_table
+from costmodel.steps.micro_batch.rank_memory import layer_parameters
+from costmodel.steps.result.breakdown import PARTS
+from costmodel.training.blocks import DECODER
+from costmodel.training.design import MEGATRON_SP
+from costmodel.training.run import Run
+from costmodel.workload.transformer import parts_of
+from dse import Space, Study
+from dse.adapters.simai.bandwidth import GPU_TYPES, NIC_TYPES, REVISIONS
+from dse.adapters.simai.design_rows import design_workload, rows_of
+from dse.adapters.simai.files.aicb import load_workload, workload_file
+from dse.adapters.simai.rules import machine_links, simai_step
+from dse.adapters.simai.time import price
+from dse.cli import main, parsed
+from dse.pricing.space_rules import rules_for
+from dse.reporting.studies.comparison import comparison, middle_ranks
+from tests.support.aicb_files import SMALL, published
+from tests.support.paths import ROOT
+from tests.support.runs import ranks_of
+
+
+@pytest.fixture
+def designs():
+    """Layouts of unlike numbers, with every switch on and off."""
+    return DesignPoints.of(
+        tp=[1, 2, 4, 8, 4],
+        pp=[4, 2, 6, 1, 3],
+        vpp=[3, 2, 1, 1, 4],
+        dp=[2, 6, 4, 3, 8],
+        micro_batch_size=[1, 2, 1, 4, 1],
+        gradient_accumulation_steps=[8, 6, 12, 5, 6],
+        sequence_parallel=[0, 1, 1, 1, 0],
+        recompute=["none", "selective", "full", "none", "full"],
+        distributed_optimizer=[0, 1, 0, 1, 1],
+        attention=["fused", "unfused", "fused", "unfused", "fused"],
+    )
+
+
+def test_arithmetic_is_that_of_the_native_model(llama, toy_system, designs):
+    """To the nanosecond of each row that has none of its own."""
+    rows = design_workload(Run(llama, toy_system, designs))
+    native = step(llama, toy_system, designs)
+    expected = native.forward_time + native.backward_time + native.recompute_time + native.optimizer_time
+    assert (rows.counts * rows.time.sum(axis=2)).sum(axis=1) == pytest.approx(expected, abs=20e-9)
+
+
+def test_recomputation_is_in_the_forward_pass(llama, toy_system, designs):
+    rows, native = design_workload(Run(llama, toy_system, designs)), step(llama, toy_system, designs)
+    forward = (rows.counts * rows.time[:, :, 0]).sum(axis=1)
+    assert forward == pytest.approx(native.forward_time + native.recompute_time, abs=20e-9)
+
+
+def test_every_kernel_of_a_layer_has_a_row(llama, gpt, toy_system, designs):
+    for model in (llama, gpt):
+        layer, *outside = parts_of(model)
+        rows = [kernel for kernels in rows_of(layer).values() for kernel in kernels]
+        table = cost_table(ranks_of(model, designs, toy_system))
+        labels = (*table.gemms.labels, *table.pointwise.labels)
+        others = [part.name for part in outside]
+        assert {label.kernel for label in labels if label.part not in others} <= {*rows}
+        assert len({*rows}) == len(rows)
+
+
+def test_messages_follow_from_the_design(llama, toy_system, designs):
+    rows = design_workload(Run(llama, toy_system, designs))
+    hidden = 2 * designs.micro_batch_size * llama.seq_len * llama.hidden_size
+    column, reduced = rows.names.index("attention_column"), rows.names.index("grad_param_comm")
+    assert rows.message_bytes[:, column, 0] == pytest.approx(hidden)
+    ranks = ranks_of(llama, designs, toy_system)
+    weights = llama.num_layers / designs.pp * layer_parameters(ranks, DECODER)
+    weights += llama.embedding_parameters / designs.tp
+    assert rows.message_bytes[:, reduced, 2] == pytest.approx(4 * weights, abs=1)
+
+
+def test_other_ways_to_split_kernels_are_refused(llama, toy_system):
+    own = DesignPoints.of(tp=[1, 2], sharding="sample", qkv_sharding="row")
+    with pytest.raises(DseError, match="take sharding: megatron or megatron_sp"):
+        design_workload(Run(llama, toy_system, own))
+    alone = own.take(np.array([0]))  # on one rank every way is the same
+    assert design_workload(Run(llama, toy_system, alone)).names
+
+
+def test_a_solved_split_that_has_a_name_has_rows(llama, toy_system):
+    design = DesignPoints.of(tp=[2, 8], sharding="solve_bytes")
+    found = design_workload(Run(llama, toy_system, design))
+    named = design_workload(Run(llama, toy_system, DesignPoints.of(tp=[2, 8], sharding="megatron")))
+    assert np.array_equal(found.message_bytes, named.message_bytes)
+
+
+def test_a_name_of_megatrons_is_as_good_as_its_switch(llama, toy_system):
+    layout = {"tp": [1, 2, 8], "pp": 2, "gradient_accumulation_steps": 4}
+    named = design_workload(Run(llama, toy_system, DesignPoints.of(sharding="megatron_sp", **layout)))
+    switched = design_workload(Run(llama, toy_system, DesignPoints.of(sequence_parallel=True, **layout)))
+    assert np.array_equal(named.message_bytes, switched.message_bytes)
+    assert np.array_equal(named.micro_batches, switched.micro_batches)
+
+
+def test_headers_and_row_counts_follow_from_the_design(llama, toy_system, designs):
+    rows = design_workload(Run(llama, toy_system, designs))
+    for point, columns in enumerate(zip(*(v.tolist() for v in designs.columns().values()), strict=True)):
+        design = dict(zip(designs.columns(), columns, strict=True))
+        file = workload_file(rows, point=point)
+        tokens = {name: float(file.tokens[name]) for name in ("pp", "vpp", "ga", "all_gpus")}
+        assert tokens == {
+            "pp": design["pp"],
+            "vpp": design["vpp"],
+            "ga": design["gradient_accumulation_steps"],
+            "all_gpus": design["tp"] * design["pp"] * design["dp"],
+        }
+        per_layer = 4 if design["sharding"] == MEGATRON_SP else 2
+        layers = llama.num_layers / design["pp"]
+        prologue = 4 + (2 if design["dp"] != 1 else 0)
+        assert len(file.text.splitlines()) - 2 == (
+            prologue + design["gradient_accumulation_steps"] * (per_layer * layers + 2) + 7
+        )
+
+
+def test_weights_are_gathered_only_where_the_optimizer_is_distributed(gpt, toy_system):
+    rows = design_workload(Run(gpt, toy_system, DesignPoints.of(dp=4, distributed_optimizer=[0, 1])))
+    for point, words in enumerate((["NONE", "ALLREDUCE"], ["ALLGATHER", "REDUCESCATTER"])):
+        lines = [line.split("\t") for line in workload_file(rows, point=point).text.splitlines()[2:4]]
+        assert [line[9] for line in lines] == words
+
+
+def test_simai_prices_a_design_as_it_prices_its_file(llama, toy_system, designs, tmp_path):
+    """The price of a design in a search, and of its exported file, are the same."""
+    breakdown = simai_step(Run(llama, toy_system, designs))
+    rows = design_workload(Run(llama, toy_system, designs))
+    for point in range(designs.num_points):
+        (tmp_path / "workload.txt").write_text(workload_file(rows, point=point).text)
+        file = load_workload(tmp_path / "workload.txt").workload
+        alone = price(file, machine_links(toy_system), revision="simai-2025-07").totals
+        assert alone.total_time[0] == pytest.approx(breakdown.step_time[point], abs=1e-6)
+
+
+def test_parts_of_simais_step_add_up(llama, toy_system, designs):
+    breakdown = simai_step(Run(llama, toy_system, designs))
+    for total, parts in PARTS.items():
+        assert getattr(breakdown, total) == pytest.approx(sum(getattr(breakdown, part) for part in parts))
+    native = step(llama, toy_system, designs)
+    for same in ("peak_memory", "backward_time", "recompute_time", "optimizer_time", "system_price"):
+        assert getattr(breakdown, same) == pytest.approx(getattr(native, same))
+    assert (breakdown.host_time == 0).all()
+
+
+def test_profiles_are_refused_where_they_do_not_fit():
+    with pytest.raises(DseError, match="profile 'simia': unknown; did you mean 'simai'"):
+        rules_for(Space.load("gpt3_175b_1024_a100"), "simia")
+    with pytest.raises(DseError, match="profile simai: knows transformers only"):
+        rules_for(Space.load("lstm_24b_power"), "simai")
+
+
+@pytest.fixture
+def searched(tmp_path, monkeypatch, small_space):
+    """A folder with a study of each profile, searched with files for the front and for every trial."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("DSE_STORAGE", raising=False)
+    (tmp_path / "small.yaml").write_text(small_space)
+    search = ["search", "small.yaml", "--budget", "24"]
+    assert main([*search, "--study", "native", "--out", "n", "--emit", "aicb"]) == 0
+    assert main([*search, "--study", "simai", "--profile", "simai", "--out", "s", "--emit", "aicb", "--emit-all"]) == 0
+    return tmp_path
+
+
+def test_a_search_emits_workloads_and_compares_profiles(searched, capsys):
+    front = [trial.number for trial in Study.load("native").table.front().trials]
+    assert sorted(path.name for path in (searched / "n" / "aicb").iterdir()) == [
+        f"trial_{number:05d}.txt" for number in sorted(front)
+    ]
+    assert len(list((searched / "s" / "aicb").iterdir())) == 24
+    capsys.readouterr()
+
+    assert main(["export", "native", "--trial", str(front[0]), "-o", "best.txt"]) == 0
+    assert main(["export", "native"]) == 0
+    best = (searched / "best.txt").read_text()
+    assert capsys.readouterr().out == best == (searched / "n" / "aicb" / f"trial_{front[0]:05d}.txt").read_text()
+
+    study = Study.load("simai")
+    assert study.profile == "simai"
+    design = study.table.trials[0]
+    [alone] = json_of(capsys, "cost", "s/aicb/trial_00000.txt", "--profile", "simai", *machine(study.space))
+    assert alone["total_us"] / 1e6 == pytest.approx(design.user_attrs["breakdown"]["step_time_s"], abs=1e-6)
+
+    [found] = json_of(capsys, "compare", "native")
+    assert found["profiles"] == ["native", "simai"]
+    assert 0.5 < found["rank_correlation"] <= 1
+    ranks = [design["ranks"]["native"] for design in found["designs"]]
+    assert ranks == sorted(ranks)
+    assert main(["compare", "simai"]) == 0
+    assert "Under native, the step time of the same design changes by" in " ".join(capsys.readouterr().out.split())
+
+
+def test_equal_costs_share_the_middle_of_their_ranks():
+    """By counting: one more than those that are smaller, and half of the others that are equal."""
+    costs = np.random.default_rng(0).integers(0, 9, (40, 2)) * 1.0
+    smaller = (costs[:, None] > costs).sum(axis=1)
+    others = (costs[:, None] == costs).sum(axis=1) - 1
+    assert middle_ranks(costs).tolist() == (1 + smaller + others / 2).tolist()
+    assert others.max() > 3
+
+
+def machine(space: Space) -> list[str]:
+    """A space's machine as `dse cost` takes it."""
+    links = machine_links(space.system)
+    return [
+        "--nvlink-bandwidth", f"{float(links.nvlink_bandwidth) / 2**30!r}",
+        "--nic-bandwidth", f"{float(links.nic_bandwidth) / 2**30!r}",
+    ]  # fmt: skip
+
+
+def json_of(capsys, *argv):
+    """The JSON objects that a command prints."""
+    assert main([*argv, "--format", "json"]) == 0
+    return [json.loads(capsys.readouterr().out)]
+
+
+def test_a_study_keeps_its_profile(searched):
+    space = Space.load("small.yaml")
+    with pytest.raises(DseError, match="has profile native, not simai"):
+        Study.open(space, "native", profile="simai")
+    assert Study.open(space, "simai").profile == "simai"
+    with pytest.raises(DseError, match="is evaluated by simai already"):
+        comparison(Study.load("simai"), "simai")
+
+
+def test_what_cannot_be_exported_or_emitted_is_said(searched, capsys):
+    for argv, said in (
+        (["export", "native", "--trial", "99"], "no finished trial 99; it holds 24, from 0 to 23"),
+        (["search", "small.yaml", "--emit", "aicb"], "--emit aicb: needs --out"),
+        (["search", "small.yaml", "--emit-all"], "--emit-all: needs --emit"),
+    ):
+        assert main(argv) == 1
+        assert said in capsys.readouterr().err
+
+
+BUSBW = "TP: {allreduce: 300, allgather: 280, alltoall: 230}\nDP: {allgather: 380}\nPP: {busbw: 47.5}\n"
+
+
+@pytest.fixture
+def priced(tmp_path, monkeypatch):
+    """A folder with a published workload and bandwidths."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "workload.txt").write_text(published("gpt_13b_scaled"))
+    (tmp_path / "small.txt").write_text(SMALL)
+    (tmp_path / "busbw.yaml").write_text(BUSBW)
+    return tmp_path
+
+
+def test_cost_says_where_the_time_of_a_workload_goes(priced, capsys):
+    told = ["cost", "workload.txt", "--profile", "simai", "--busbw", "busbw.yaml", "--gpus", "512"]
+    [found] = json_of(capsys, *told)
+    assert found["profile"] == "simai-2024-12"
+    assert found["missing"] == []
+    printed = {
+        "exposed_dp_us": 13933, "exposed_dp_ep_us": 0, "exposed_tp_us": 139515, "exposed_ep_us": 0,
+        "exposed_pp_us": 0, "bubble_us": 954121, "total_compute_us": 951592, "total_exposed_us": 153448,
+        "total_us": 2059161,
+    }  # fmt: skip
+    assert {key: found[key] for key in printed} == pytest.approx(printed, abs=0.5)
+    assert len(found["rows"]) == 172
+    assert found["rows"][1]["forward"]["communication_us"] == pytest.approx(37819, abs=0.5)
+
+    assert main([*told, "--pp-overlap", "0"]) == 0
+    table = capsys.readouterr().out
+    assert "simai-2024-12, 512 GPUs: tp 8, pp 8, ep 1, vpp 8" in table
+    assert "attention_column_layer     40" in table
+    assert "messages between stages        6.578 ms" in table
+    assert main([*told, "--format", "csv"]) == 0
+    assert capsys.readouterr().out.splitlines()[1].endswith(", 2059161")
+
+
+def test_cost_takes_a_machine_by_type_or_by_number(priced, capsys):
+    by_type = ["--gpu-type", "H100", "--nic-type", "cx7"]
+    for network in (by_type, ["--nvlink-bandwidth", "370.8", "--nic-bandwidth", "48.5 GiB/s"]):
+        [found] = json_of(capsys, "cost", "workload.txt", "--profile", "simai", *network)
+        assert found["total_us"] == pytest.approx(2119203, abs=0.5)
+
+
+def test_cost_says_what_is_missing_and_shows_what_simai_shows(priced, capsys):
+    (priced / "old.txt").write_text((priced / "workload.txt").read_text().replace("vpp: 8 ", ""))
+    told = ["cost", "old.txt", "--profile", "simai", "--gpu-type", "H100", "--format", "json"]
+    assert main(told) == 0
+    out, err = capsys.readouterr()
+    assert json.loads(out)["total_us"] is None
+    assert "header: vpp: missing" in err
+    assert main([*told, "--strict-compat"]) == 0
+    assert json.loads(capsys.readouterr().out)["total_us"] == "NaN or Inf"
+
+
+WRONG = {
+    "small.txt --profile simai-2024-12": "name one with --busbw",
+    "small.txt --profile simai-2025-07 --busbw busbw.yaml": "takes no --busbw any more",
+    "small.txt --profile simai-2024-10 --busbw nosuch.yaml": "nosuch.yaml: no such file",
+    "small.txt --profile simai --gpu-type H100 --gpus 8": "less than tp * pp of the header",
+    "busbw.yaml --profile simai --gpu-type H100": "expected a training loop",
+    "small.txt --profile deepflow": "is an AICB workload; leave out --profile deepflow",
+    "small.txt --format trace": "an AICB workload has no trace; use table, json, csv",
+}
+
+
+@pytest.mark.parametrize("arguments", WRONG)
+def test_mistakes_of_cost_are_one_clear_line(arguments, priced, capsys):
+    assert main(["cost", *arguments.split()]) == 1
+    assert WRONG[arguments] in capsys.readouterr().err
+
+
+def test_a_workload_is_known_by_its_content_and_priced_without_an_option(priced, capsys):
+    """On a usual machine, which is said."""
+    assert main(["cost", "small.txt", "--format", "json"]) == 0
+    out, err = capsys.readouterr()
+    assert err.startswith("dse: small.txt: no --gpu-type named, so priced on H100s")
+    assert main(["cost", "small.txt", "--profile", "simai", "--gpu-type", "H100", "--format", "json"]) == 0
+    assert capsys.readouterr().out == out
+
+
+def test_a_header_without_chunks_has_one_of_them_unless_a_revision_is_asked_for(priced, capsys):
+    """SimAI itself has no number for the bubble then."""
+    (priced / "old.txt").write_text((priced / "workload.txt").read_text().replace("vpp: 8 ", ""))
+    (priced / "one.txt").write_text((priced / "workload.txt").read_text().replace("vpp: 8 ", "vpp: 1 "))
+    totals = {}
+    for name in ("old.txt", "one.txt"):
+        assert main(["cost", name, "--gpu-type", "H100", "--format", "json"]) == 0
+        out, err = capsys.readouterr()
+        totals[name] = json.loads(out)["total_us"]
+        assert ("header: vpp: missing, so taken to be 1" in err) == (name == "old.txt")
+    assert totals["old.txt"] == totals["one.txt"] > 0
+
+
+FIRST_WITH_GPUS = "cost small.txt --profile simai-2024-10 --busbw busbw.yaml --gpus 96"
+
+
+def test_the_first_revision_needs_every_token_at_its_place(priced, capsys):
+    (priced / "small.txt").write_text(SMALL.replace("all_gpus: 96 ", ""))
+    assert main(["cost", "small.txt", "--profile", "simai-2024-10", "--busbw", "busbw.yaml", "--gpus", "96"]) == 1
+    assert "small.txt:1: all_gpus: missing; simai-2024-10 needs them" in capsys.readouterr().err
+
+
+def test_other_gpus_than_those_of_the_file_are_noted(priced, capsys):
+    assert main(["cost", "small.txt", "--profile", "simai", "--gpu-type", "A100", "--gpus", "48"]) == 0
+    assert "all_gpus: 96 there, and 48 counted" in capsys.readouterr().err
+
+
+def test_the_command_knows_every_revision_and_type(capsys):
+    assert {profile.name for profile in profiles().values() if profile.file == "aicb"} == {"simai", *REVISIONS}
+    with pytest.raises(SystemExit, match="0"):
+        main(["cost", "--help"])
+    text = capsys.readouterr().out
+    assert all(re.search(rf"\b{name}\b", text) for name in (*GPU_TYPES, *NIC_TYPES))
+    for option, wrong, hint in (("--gpu-type", "A10", "did you mean"), ("--nic-type", "cx8", "known: bf3, cx6, cx7")):
+        with pytest.raises(SystemExit, match="2"):
+            main(["cost", "workload.txt", option, wrong])
+        assert hint in capsys.readouterr().err
+
+
+def test_ranks_of_a_batch_do_not_depend_on_its_order(llama, toy_system, designs):
+    order = np.array([3, 1, 4, 0, 2])
+    whole, turned = (simai_step(Run(llama, toy_system, d)).step_time for d in (designs, designs.take(order)))
+    assert turned.tolist() == whole[order].tolist()
+
+
+def test_a_row_on_which_simai_never_ends_is_noted(monkeypatch, tmp_path, small_space, capsys):
+    """A whole GPT 22B on one chip: its optimizer alone takes seconds."""
+    monkeypatch.chdir(tmp_path)
+    one = small_space.replace("world_size: 64", "world_size: 1")
+    (tmp_path / "one.yaml").write_text(one)
+    slow = ["--set", "dram_bandwidth=100GB/s", "--study", "slow", "--out", "out", "--emit", "aicb", "--emit-all"]
+    main(["search", "one.yaml", "--budget", "1", *slow])
+    assert "trial_00000.txt: row grad_param_compute: a time of 2^31 ns or more" in capsys.readouterr().err
+    assert main(["export", "slow", "--trial", "0", "-o", "workload.txt"]) == 0
+    assert "workload.txt: row grad_param_compute" in capsys.readouterr().err
+
+
+DOCS = (ROOT / "docs" / "aicb.md").read_text()
+
+
+def test_the_documentation_holds(priced):
+    names: dict[str, object] = {}
+    [snippet] = re.findall(r"^```python\n(.*?)^```$", DOCS, flags=re.MULTILINE | re.DOTALL)
+    exec(compile(snippet, "docs/aicb.md", "exec"), names)
+    assert np.isfinite(names["report"].totals.total_time).all()
+    commands = re.findall(r"^    dse (.*)$", DOCS, flags=re.MULTILINE)
+    assert len(commands) >= 8
+    for command in commands:
+        assert parsed(shlex.split(re.split(r"\s+[#>]", command)[0])).run

@@ -1,0 +1,361 @@
+"""SimAI's analytical mode: what the built simulators print, laws of each rule, and what has no number."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from costmodel.errors import DseError
+from dse.adapters.simai.bandwidth import Busbw
+from dse.adapters.simai.files.aicb import read_workload
+from dse.adapters.simai.files.busbw import read_busbw
+from dse.adapters.simai.files.endtoend import endtoend_csv
+from dse.adapters.simai.time import Overlap, missing, price
+from dse.adapters.simai.workload_rows import PASSES, Parallelism, Pass, Row, StepRows
+from tests.support.aicb_files import DECEMBER, OCTOBER, SMALL, links, moe_rows, scaled_rows, sp_rows, with_header
+from tests.support.scalar_simai import collective_time
+
+NAN = float("nan")
+H100, A100 = links(370.8, 48.5), links(240, 23.5)
+FIRST, FILE, LINKS = "simai-2024-10", "simai-2024-12", "simai-2025-07"
+FULL_HEADER = {"vpp": 8, "pp_message_bytes": 16777216}
+
+# Printed by the simulators built at commits bf0a9a77, 4e66932a and 13696181, in microseconds; the last row
+# is in upstream's pull request 294. They print whole ones, but for the first.
+PRINTED = [
+    # rows, header, GPUs, revision, bandwidths, pp overlap: DP, TP, PP, bubble, compute, exposed, total
+    (sp_rows, {"vpp": NAN}, 1024, FIRST, OCTOBER, 1,
+     (373393.543, 480331.682, 0, 444762.445, 7213232.005, 853725.225, 8511719.675)),
+    (sp_rows, {"vpp": NAN}, 1024, LINKS, H100, 1, (322654, 281609, 0, NAN, 7213232, 604263, NAN)),
+    (sp_rows, {"vpp": 1}, 1024, FILE, DECEMBER, 1, (41181, 318646, 0, 6971298, 7213232, 359827, 14544357)),
+    (sp_rows, FULL_HEADER, 1024, FILE, DECEMBER, 1, (41181, 318646, 0, 871412, 7213232, 359827, 8444471)),
+    (sp_rows, FULL_HEADER, 1024, FILE, DECEMBER, 0, (41181, 318646, 84210, 871412, 7213232, 359827, 8528681)),
+    (sp_rows, {"vpp": 1}, 1024, LINKS, H100, 1, (322654, 281609, 0, 6938663, 7213232, 604263, 14756159)),
+    (sp_rows, {"vpp": 8}, 1024, LINKS, H100, 1, (322654, 281609, 0, 867333, 7213232, 604263, 8684828)),
+    (scaled_rows, {}, 512, FILE, DECEMBER, 1, (13933, 139515, 0, 954121, 951592, 153448, 2059161)),
+    (scaled_rows, {}, 512, FILE, DECEMBER, 0, (13933, 139515, 6578, 954121, 951592, 153448, 2065739)),
+    (scaled_rows, {}, 512, LINKS, H100, 1, (109168, 120685, 0, 937758, 951592, 229853, 2119203)),
+    (scaled_rows, {}, 512, LINKS, A100, 1, (225304, 186401, 0, 994996, 951592, 411705, 2358293)),
+    (scaled_rows, {}, 512, LINKS, links(360, 48.5), 1, (109168, 124302, 0, 940909, 951592, 233470, 2125971)),
+]  # fmt: skip
+TOTALS = ("exposed_dp", "exposed_tp", "exposed_pp", "bubble", "total_compute", "total_exposed", "total")
+
+
+def microseconds(report, names=TOTALS):
+    return [float(getattr(report.totals, f"{name}_time")[0]) * 1e6 for name in names]
+
+
+@pytest.mark.parametrize(("rows", "header", "gpus", "revision", "network", "overlap", "printed"), PRINTED)
+def test_totals_agree_with_the_simulators(rows, header, gpus, revision, network, overlap, printed):
+    report = price(
+        with_header(rows(), **header), network, revision=revision, world_size=gpus, overlap=Overlap(pp=overlap)
+    )
+    tolerance = 1e-3 if revision == FIRST else 0.5 + 1e-3  # as printed
+    assert microseconds(report) == pytest.approx(printed, abs=tolerance, nan_ok=True)
+
+
+def test_experts_agree_with_the_total_that_upstream_publishes():
+    report = price(moe_rows(), links(360, 48.5), revision=LINKS)
+    assert microseconds(report, ["total"]) == pytest.approx([7545619], abs=0.5)
+
+
+def one_row(kind, size, *, of_pass="forward", group=None, **layout):
+    """A workload of a single collective."""
+    passes = {of_pass: Pass(0.0, kind, size, group)}
+    groups = {"tp": 8, "pp": 1, "vpp": 1, "gradient_accumulation_steps": 1, "world_size": 64, **layout}
+    one = np.ones(1)
+    return StepRows.of(
+        [Row("row", "prologue", **passes)], layers=one, micro_batches=one,
+        layout=Parallelism.of(**groups).map(np.atleast_1d),
+    )  # fmt: skip
+
+
+def communication(*args, network=H100, revision=LINKS, strict=False, gpus_per_server=8, **row):
+    """Time of a single collective. [ns]"""
+    rows = one_row(*args, **row)
+    report = price(rows, network, revision=revision, strict=strict, gpus_per_server=gpus_per_server)
+    return float(np.nansum(report.communication)) if not np.isnan(report.communication).any() else NAN
+
+
+def test_any_group_on_any_machine_as_one_collective_at_a_time():
+    rng = np.random.default_rng(5)
+    choices = {
+        "kind": ("all_reduce", "all_gather", "reduce_scatter", "all_to_all"),
+        "of_pass": PASSES,
+        "size": (0, 1, 4, 5000, 2**20 - 1, 2**20, 3 * 2**23, 5 * 2**27, 2**33),
+    }
+    undefined = 0
+    for _ in range(400):
+        kind, of_pass = (str(rng.choice(choices[name])) for name in ("kind", "of_pass"))
+        size = float(rng.choice(choices["size"]))
+        group = str(rng.choice(["tp", "ep"] if of_pass != "weight_gradient" else ["dp", "ep", "dp_ep"]))
+        tp, ep, dp = 2 ** rng.integers(0, 6), 2 ** rng.integers(0, 3), 2 ** rng.integers(2, 7)
+        gpus, nics = int(rng.choice([4, 8])), int(rng.choice([2, 4, 8]))
+        nvlink, nic = float(rng.choice([160, 240])), float(rng.choice([23.5, 48.5, 97.0]))
+        expected = collective_time(
+            kind, group, of_pass, size,
+            tp=int(tp), ep=int(ep), dp=int(dp), gpus=gpus, nics=nics, nvlink=nvlink, nic=nic,
+        )  # fmt: skip
+        found = communication(
+            kind, size, of_pass=of_pass, group=group, tp=tp, ep=ep, world_size=tp * dp,
+            network=links(nvlink, nic, gpus_per_server=gpus, nics_per_server=nics),
+        )  # fmt: skip
+        undefined += expected is None
+        # In single precision, so that a bandwidth may be its neighbour.
+        assert found == pytest.approx(NAN if expected is None else expected, rel=2e-7, abs=1, nan_ok=True)
+    assert 0 < undefined < 100
+
+
+def test_a_batch_gives_each_workload_what_it_gets_alone():
+    sizes = np.array([4.0, 2.0, 16.0])
+    rows = one_row("all_gather", 3 * 2.0**25, tp=sizes)
+    together = price(rows, A100, revision=LINKS).communication[:, 0, 0]
+    alone = [communication("all_gather", 3 * 2.0**25, tp=size, network=A100) for size in sizes]
+    assert together.tolist() == alone
+
+
+def test_all_reduce_is_reduce_scatter_and_all_gather_where_one_bandwidth_serves_all():
+    told = {"network": OCTOBER, "revision": FIRST}
+    whole = communication("all_reduce", 2.0**28, **told)
+    halves = [communication(kind, 2.0**28, **told) for kind in ("reduce_scatter", "all_gather")]
+    assert whole == pytest.approx(sum(halves), abs=2)
+
+
+def test_a_ring_over_eight_ranks_by_hand():
+    """448 MiB over 280 GiB/s, 7 of 8 parts: 1.3671875 ms."""
+    assert communication("all_gather", 448 * 2.0**20, network=DECEMBER, revision=FILE) == 1367187
+
+
+def test_small_messages_take_what_their_group_takes():
+    assert communication("all_reduce", 2.0**19) == 15000
+    assert communication("all_reduce", 2.0**19, tp=2) == 10000
+    assert communication("all_reduce", 2.0**19, tp=6, world_size=66) == 0  # not one of the known sizes
+    assert communication("all_reduce", 2.0**19, network=DECEMBER, revision=FILE) > 0
+
+
+# group, pass, kind: GiB/s in the file of December; free where the reference leaves it out.
+TOLD = [
+    ("tp", "forward", "all_reduce", 300),
+    ("tp", "activation_gradient", "reduce_scatter", 280),
+    ("tp", "forward", "all_to_all", 230),
+    ("ep", "forward", "all_to_all", 80),
+    ("ep", "forward", "all_reduce", 300),
+    ("ep", "forward", "all_gather", np.inf),
+    ("dp", "weight_gradient", "reduce_scatter", 380),
+    ("dp_ep", "weight_gradient", "all_gather", 45),
+    ("dp_ep", "weight_gradient", "all_reduce", None),  # null there
+]
+
+
+@pytest.mark.parametrize(("group", "of_pass", "kind", "bandwidth"), TOLD)
+def test_each_group_takes_its_bandwidth_from_the_file(group, of_pass, kind, bandwidth):
+    size, ranks = 3 * 2.0**30, {"tp": 8, "ep": 4, "dp": 32, "dp_ep": 8}[group]
+    took = communication(
+        kind, size, of_pass=of_pass, group=group, ep=4, world_size=256, network=DECEMBER, revision=FILE
+    )
+    if bandwidth is None:
+        assert np.isnan(took)
+    else:
+        twice = 2 if kind == "all_reduce" else 1
+        assert took == np.floor(3 / bandwidth * 1e9 * twice * (ranks - 1) / ranks)
+
+
+def test_a_single_server_reduces_over_nvlink_and_sends_the_rest_for_nothing():
+    alone = {"tp": 2, "world_size": 8, "of_pass": "weight_gradient", "network": DECEMBER, "revision": FILE}
+    assert communication("all_reduce", 2.0**30, **alone) == np.floor(1 / 300 * 1e9 * 2 * 3 / 4)
+    assert communication("all_gather", 2.0**30, **alone) == 0
+
+
+def test_overlap_hides_its_share_of_each_group():
+    rows, half = read_workload(SMALL, "small").workload, Overlap(dp=0.5, tp=0.5, ep=0.5, pp=1)
+    names = ["exposed_dp", "exposed_dp_ep", "exposed_tp", "exposed_ep"]
+    whole, rest = (microseconds(price(rows, A100, revision=LINKS, overlap=o), names) for o in (Overlap(), half))
+    assert min(whole) > 0
+    assert rest == pytest.approx([value / 2 for value in whole], abs=0.005)
+
+
+def test_the_bubble_leaves_out_the_embedding_and_weights():
+    """(pp - 1) / (ga * vpp) of arithmetic and blocking communication, before overlap."""
+    report = price(read_workload(SMALL, "small").workload, A100, revision=LINKS, overlap=Overlap(tp=0.5))
+    compute = 7 + 11 + 13 + 29000 + 31000 + 37 + 41 + 43 + 47
+    blocking = report.communication[0, [0, 2, 3, 4], :2].sum()
+    [bubble] = microseconds(report, ["bubble"])
+    assert bubble == pytest.approx((3 - 1) / (5 * 2) * (compute + blocking) / 1e3)
+
+
+# What is wrong -> what is said, and what SimAI shows.
+UNDEFINED = {
+    "vpp": (with_header(sp_rows(), vpp=NAN), H100, "vpp: missing", NAN),
+    "ga": (with_header(sp_rows(), gradient_accumulation_steps=NAN), H100, "ga: missing", NAN),
+    "alone": (one_row("all_gather", 2.0**20, tp=1), H100, "a group of one, where SimAI", 2.0**63),
+    "large": (one_row("all_gather", 2.0**35), H100, "more than 16 GiB", NAN),
+    "null": (
+        one_row("all_reduce", 2.0**30, of_pass="weight_gradient"), DECEMBER, "no bandwidth for it", 0.0,
+    ),
+    "none": (
+        one_row("all_gather", 2.0**30, of_pass="weight_gradient", group="dp_ep", ep=16), DECEMBER,
+        "a group of none; ep is larger", None,
+    ),
+    "nics": (
+        one_row("all_gather", 2.0**30, of_pass="weight_gradient", tp=4), links(300, 50, nics_per_server=2),
+        "no whole NIC", None,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", UNDEFINED)
+def test_what_has_no_number_is_said_and_shown_on_request(case):
+    rows, network, said, shown = UNDEFINED[case]
+    revision = FILE if isinstance(network, Busbw) else LINKS
+    report = price(rows, network, revision=revision)
+    assert np.isnan(report.totals.total_time[0])
+    assert said in " ".join(missing(report, network, revision=revision))
+    strict = price(rows, network, revision=revision, strict=True)
+    assert said in " ".join(missing(strict, network, revision=revision))
+    total = strict.totals.total_time[0] * 1e9
+    if shown is not None:
+        assert total == pytest.approx(shown, nan_ok=True)
+
+
+def test_a_whole_answer_lacks_nothing():
+    report = price(sp_rows(), H100, revision=LINKS)
+    assert np.isfinite(report.totals.total_time).all()
+    assert missing(report, H100, revision=LINKS) == []
+
+
+def test_endless_rows_and_large_messages_are_said():
+    rows = sp_rows(pp_message_bytes=2.0**31)
+    rows = replace(rows, time=rows.time * 1e3)
+    report = price(rows, H100, revision=LINKS)
+    said = " ".join(missing(report, H100, revision=LINKS))
+    assert "row embedding_layer: a time of 2^31 ns or more" in said
+    assert "pp_comm: 2^31 bytes or more" in said
+
+
+def test_a_revision_takes_its_own_bandwidths():
+    with pytest.raises(DseError, match="simai-2025-07: takes the links of the machine"):
+        price(sp_rows(), DECEMBER, revision=LINKS)
+    with pytest.raises(DseError, match="simai-2024-10: takes a file of bus bandwidths"):
+        price(sp_rows(), H100, revision=FIRST)
+    with pytest.raises(DseError, match="world size: less than tp \\* pp"):
+        price(sp_rows(), H100, revision=LINKS, world_size=64)
+
+
+UPSTREAM_FILE = """\
+test
+TP:
+  allreduce,: 300
+  allgather,: 280
+  reducescatter,: 280
+  alltoall,: 230
+DP:
+  allreduce,: null
+  allgather,: 380
+EP:
+  allgather,: 45
+  alltoall,: 80
+PP:
+  busbw: 47.5
+"""
+
+
+@pytest.mark.parametrize("text", [
+    UPSTREAM_FILE,
+    UPSTREAM_FILE.replace("  ", ""),
+    UPSTREAM_FILE.replace("test\n", "").replace(",:", ":"),
+], ids=["upstream", "without indentation", "as YAML"])  # fmt: skip
+def test_bus_bandwidths_are_read_as_upstream_writes_them(text):
+    busbw = read_busbw(text, "busbw.yaml")
+    assert busbw.pp == 47.5
+    for key, value in DECEMBER.by_name.items():
+        assert busbw.of(*key) == value
+    assert busbw.of("dp", "all_reduce") < 0
+
+
+#: The file of October 2024, which names the size of a message with each collective.
+FIRST_FILE = """\
+test
+TP:
+allreduce,16384: 200
+allgather,134217728: 200
+reducescatter,134217728: 200
+alltoall,0: null
+DP:
+allreduce,0: null
+allgather,6401032192: 45
+reducescatter,12802064384: 45
+alltoall,0: null
+EP:
+allreduce,0: null
+alltoall,0: null"""
+
+
+def test_the_bandwidths_of_october_2024_are_those_of_its_printed_totals():
+    busbw = read_busbw(FIRST_FILE, "busbw.yaml")
+    assert [busbw.of("tp", "all_to_all"), busbw.of("dp", "all_reduce"), busbw.pp] == [-1, -1, None]
+    report = price(with_header(sp_rows(), vpp=NAN), busbw, revision=FIRST, world_size=1024)
+    assert microseconds(report, ["total"]) == pytest.approx([8511719.675], abs=1e-3)
+
+
+DIALECTS = {
+    "upstream": str,
+    "Windows": lambda text: "\ufeff" + text.replace("\n", "\r\n"),
+    "empty lines": lambda text: "\n# ours\n" + text.replace("EP:", "\n\nEP:"),
+    "blanks": lambda text: text.replace("\n", " \t \n").replace("\nall", "\n\tall").replace(": ", ":"),
+}
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_lines_of_bus_bandwidths_are_counted_as_they_stand(dialect):
+    text = DIALECTS[dialect](FIRST_FILE)
+    assert read_busbw(text, "busbw.yaml") == read_busbw(FIRST_FILE, "busbw.yaml")
+    wrong = DIALECTS[dialect](FIRST_FILE.replace("12802064384: 45", "12802064384: -4"))
+    wrong = wrong[::-1].replace("alltoall"[::-1], "altoall"[::-1], 1)[::-1]
+    lines = [place for place, line in enumerate(wrong.split("\n"), start=1) if "-4" in line or "alto" in line]
+    with pytest.raises(DseError) as told:
+        read_busbw(wrong, "busbw.yaml")
+    assert [line.split(": ")[0] for line in str(told.value).splitlines()] == [f"busbw.yaml:{line}" for line in lines]
+
+
+def test_mistakes_in_bus_bandwidths_are_told_with_their_lines():
+    wrong = UPSTREAM_FILE.replace("alltoall,: 80", "altoall,: 80").replace("300", "-3")
+    with pytest.raises(DseError) as told:
+        read_busbw(wrong, "busbw.yaml")
+    assert str(told.value).splitlines() == [
+        "busbw.yaml:3: TP.allreduce: -3: expected more than 0, in GiB/s, or null",
+        "busbw.yaml:12: EP.altoall: unknown collective; did you mean 'alltoall'?",
+    ]
+
+
+def test_the_csv_has_the_summary_and_rows_of_the_simulator():
+    lines = endtoend_csv(price(scaled_rows(), DECEMBER, revision=FILE), "run", revision=FILE).splitlines()
+    assert lines[0].startswith("File name, Expose DP comm, Expose DP_EP comm, Expose TP comm, Expose_EP_comm, ")
+    assert lines[1] == (
+        "run, 13933 (0.68%), 0 (0.00%), 139515 (6.78%), 0 (0.00%), 0 (0.00%), 954121 (46.34%), "
+        "951592 (46.21%), 153448 (7.45%), 2059161"
+    )
+    assert lines[2].startswith("layer_name,run,fwd compute,wg compute,ig compute,fwd exposed comm,")
+    grad_norm = lines[4].split(",")
+    assert grad_norm[:8] == ["grad_norm", "run", "29130", "0", "26782", "37819", "13933", "0"]
+    assert grad_norm[8:14] == ["37819", "320.00", "280.00", "13933", "434.29", "380.00"]
+    assert len(lines) == 3 + 172
+
+
+def test_the_first_csv_ends_with_its_summary():
+    rows = with_header(sp_rows(), vpp=NAN)
+    lines = endtoend_csv(price(rows, OCTOBER, revision=FIRST), "run", revision=FIRST).splitlines()
+    assert lines[0].endswith(",workload finished at")
+    words = lines[-1].split(",")
+    assert words[::2] == ["DP comm", "Expose TP comm", "total exposed comm", "total comp", "bubble time", "Total time"]
+    printed = [373393.543, 480331.682, 853725.225, 7213232.005, 444762.445, 8511719.675]
+    assert [float(word) for word in words[1::2]] == pytest.approx(printed, abs=1e-3)
+    assert len(lines) == 1 + 557 + 1
+
+
+def test_the_csv_says_what_is_no_number_as_the_simulator_does():
+    rows = with_header(sp_rows(), vpp=NAN)
+    line = endtoend_csv(price(rows, H100, revision=LINKS), "run", revision=LINKS).splitlines()[1]
+    assert line.startswith("run, 322654 (nan%), ")
+    assert line.endswith(", NaN or Inf (nan%), 7213232 (nan%), 604263 (nan%), NaN or Inf")

@@ -1,0 +1,323 @@
+"""Compiled programs on machines: what `dse cost` says, what spaces explore, and what always holds."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import re
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from costmodel import DseError, load_system
+from costmodel.formats.quantity import readable
+from costmodel.kernels.collectives import all_to_all
+from costmodel.kernels.gemm import gemm_cost
+from costmodel.steps.result.breakdown import PARTS
+from costmodel.training.ranks import Group
+from costmodel.workload.kernel_tables import Gemms, Label
+from dse.adapters.xla import hlo
+from dse.adapters.xla.report.cost_record import ModuleCost
+from dse.adapters.xla.report.cost_report import time_of
+from dse.adapters.xla.steps.program import Dense, Message, Program, ProgramKernel
+from dse.adapters.xla.steps.step import message_cost, program_cost, program_step
+from dse.api.study import Study
+from dse.cli import main
+from dse.spaces.space import Space
+from tests.support.hlo_texts import (
+    DATA,
+    GPT,
+    LOOP,
+    OLD_PRINTER,
+    SEED,
+    TRANSFORMER,
+    UNCOUNTED,
+    analysed,
+    needs_reference,
+)
+
+
+def one_kernel(**kernel) -> Program:
+    """A program of one kernel on eight devices."""
+    own = {"name": "k", "kind": "k", "phase": "forward", "count": 1.0, "bytes_moved": 0.0, "flops": 0.0, **kernel}
+    return Program(
+        name="one", kernels=(ProgramKernel(**own),), devices=8.0, num_parameters=1.0, tokens=512.0,
+        weights_bytes=3e9, optimizer_bytes=5e9, inputs_bytes=7.0, temporaries_bytes=11e9,
+    )  # fmt: skip
+
+
+def test_a_product_costs_what_the_native_model_says(toy_system):
+    dense = Dense(batch=3, m=640, n=960, k=1280, element_bytes=2, output_bytes=2)
+    table = Gemms.stack([(Label("k", "forward", "k"), (640, 960, 1280, 3, 2, 1))])
+    native = gemm_cost(table, toy_system, element_bytes=2)
+    cost = program_cost(one_kernel(products=(dense,), count=5.0), toy_system)
+    assert cost.time[0, 0] == pytest.approx(5 * native.time[0, 0], rel=1e-12)
+
+
+def test_wider_operands_take_longer_in_proportion_where_arithmetic_binds(toy_system):
+    narrow, wide = (Dense(1, 4096, 4096, 4096, width, width) for width in (2.0, 4.0))
+    times = [program_cost(one_kernel(products=(d,)), toy_system).time[0, 0] for d in (narrow, wide)]
+    launch = float(toy_system.chip.kernel_launch)
+    assert (times[1] - launch) / (times[0] - launch) == pytest.approx(2, rel=0.1)
+
+
+def test_other_work_takes_the_longer_of_lanes_and_memory(toy_system):
+    dram, chip = toy_system.dram, toy_system.chip
+    moved = program_cost(one_kernel(bytes_moved=1e9, flops=1.0), toy_system).time[0, 0]
+    worked = program_cost(one_kernel(bytes_moved=1.0, flops=1e12), toy_system).time[0, 0]
+    assert moved == pytest.approx(1e9 / (dram.bandwidth * dram.efficiency) + chip.kernel_launch)
+    assert worked == pytest.approx(1e12 / chip.vector_flop_rate + chip.kernel_launch)
+
+
+def test_groups_are_placed_on_the_links_that_they_span(toy_system):
+    """Nodes of four: neighbours stay in one, every fourth device goes over the fabric."""
+    near, far = (Message("all_reduce", 1e8, 4, stride) for stride in (1.0, 4.0))
+    node, fabric = message_cost(near, toy_system).bytes_sent
+    assert node > 0 == fabric
+    assert message_cost(far, toy_system).bytes_sent[1] > 0
+    assert message_cost(far, toy_system).time > message_cost(near, toy_system).time
+
+
+def test_an_exchange_sends_each_share_once(toy_system):
+    """Eight ranks in nodes of four: three shares within the node, four over the fabric, one's own stays."""
+    sent = all_to_all(np.array([8e6]), Group.of_neighbours(np.array([8.0])), toy_system.network)
+    assert [float(tier[0]) for tier in sent.bytes_sent] == [3e6, 4e6]
+    alone = all_to_all(np.array([8e6]), Group.of_neighbours(np.array([1.0])), toy_system.network)
+    assert alone.time == 0
+
+
+@pytest.mark.parametrize("text", [OLD_PRINTER, LOOP, TRANSFORMER, GPT], ids=["old", "loop", "transformer", "gpt"])
+def test_parts_add_up_and_kernels_of_equal_cost_share_rows(text, toy_system):
+    program = hlo.program(analysed(text))
+    breakdown = program_step(program, toy_system)
+    for whole, parts in PARTS.items():
+        assert sum(getattr(breakdown, part) for part in parts) == pytest.approx(getattr(breakdown, whole))
+    alone = program_cost(program, toy_system).time.sum()
+    assert alone + breakdown.host_time == pytest.approx(breakdown.step_time)
+    assert sum(kernel.count for kernel in program.grouped().kernels) == sum(k.count for k in program.kernels)
+
+
+def test_many_machines_at_once_are_priced_as_each_alone(toy_system):
+    program = hlo.program(analysed(TRANSFORMER))
+    bandwidths = np.linspace(0.5e12, 4e12, 700)
+    many = program_step(program, toy_system.with_quantities({"dram_bandwidth": bandwidths}))
+    assert (np.diff(many.step_time) <= 0).all()
+    for place in (0, 511, 512, 699):
+        one = program_step(program, toy_system.with_quantities({"dram_bandwidth": bandwidths[place]}))
+        assert many.step_time[place] == one.step_time[0]
+
+
+def cost(capsys, *arguments) -> str:
+    """What `dse cost` prints."""
+    assert main(["cost", *map(str, arguments)]) == 0
+    return capsys.readouterr().out
+
+
+def test_json_of_a_module_on_a_system(capsys):
+    record = json.loads(cost(capsys, DATA / "transformer.hlo", "--system", "a100_80g_dgx", "--format", "json"))
+    step = record["breakdown"]["step_time_s"]
+    kernels = step - record["breakdown"]["host_time_s"]
+    assert record["devices"] == 8
+    assert record["barriers"] == "barrier"
+    assert record["memory"]["schedule"] == "the text's order, which is its schedule"
+    assert sum(row["time_s"] for row in record["kinds"]) == pytest.approx(kernels)
+    assert sum(row["time_s"] for row in record["phases"]) == pytest.approx(kernels)
+    assert record["heaviest"] == sorted(record["heaviest"], key=lambda row: -row["time_s"])
+    assert max(row["time_s"] for row in record["heaviest"]) <= record["longest_path_time_s"] <= step
+    messages = next(row["time_s"] for row in record["kinds"] if row["name"] == "collective")
+    assert sum(row["time_s"] for row in record["collectives"]) == pytest.approx(messages)
+    assert record["figures"]["gemm.count"] == 49
+
+
+def test_the_meaning_of_barriers_is_chosen_and_told(capsys):
+    file = DATA / "loop.hlo"
+    for barriers in ("barrier", "element"):
+        record = json.loads(cost(capsys, file, "--barriers", barriers, "--format", "json"))
+        assert record["barriers"] == barriers
+
+
+def test_without_a_system_the_usual_one_prices_and_says_so(capsys):
+    file = DATA / "loop.hlo"
+    for form in ("table", "json", "trace"):
+        assert main(["cost", str(file), "--format", form]) == 0
+        usual, said = capsys.readouterr()
+        assert said == f"dse: {file}: no --system, so evaluated on a100_80g_dgx\n"
+        assert usual == cost(capsys, file, "--system", "a100_80g_dgx", "--format", form)
+    assert main(["cost", str(file), "--format", "dfmodel"]) == 0
+    assert "priced on" not in capsys.readouterr().err
+
+
+def test_a_module_alone_is_counted_and_not_priced():
+    alone = ModuleCost.of(DATA / "loop.hlo", "barrier", None)
+    assert alone.record()["system"] is None
+    assert "breakdown" not in alone.record()
+    with pytest.raises(DseError, match="a trace is of kernels with times; of this, ask for table or json"):
+        alone.trace()
+
+
+def test_a_packed_module_under_any_name_is_known_by_its_content(capsys, tmp_path):
+    packed = tmp_path / "step.txt"
+    packed.write_bytes(gzip.compress(OLD_PRINTER.encode()))
+    shown = cost(capsys, packed, "--system", "a100_80g_dgx")
+    assert shown.startswith("step on 4 devices: 6 kernels, 840 FLOP of matrix products on each.")
+    for heading in ("Where the time goes", "Heaviest kernels", "Collectives by group", "Memory of one device"):
+        assert f"\n{heading}\n" in shown
+    assert max(map(len, shown.splitlines())) <= 100
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 100, 160])
+def test_names_give_way_to_numbers(capsys, monkeypatch, width):
+    """However narrow the page, each number stands as on a wide one, or its column is named below."""
+    monkeypatch.setenv("COLUMNS", str(width))
+    shown = cost(capsys, DATA / "transformer.hlo", "--system", "a100_80g_dgx")
+    table = shown.partition("Heaviest kernels\n")[2].split("\n\n")[1]
+    record = ModuleCost.of(DATA / "transformer.hlo", "barrier", "a100_80g_dgx").record()
+    for row, line in zip(record["heaviest"], table.splitlines()[2:], strict=False):
+        assert time_of(row) in line
+        assert len(line) <= width
+    assert "…" not in table
+    assert width < 80 or "too wide" not in table
+
+
+def test_exposed_messages_stand_below_their_sum_the_longest_first(capsys):
+    shown = cost(capsys, DATA / "transformer.hlo", "--system", "a100_80g_dgx")
+    times = ModuleCost.of(DATA / "transformer.hlo", "barrier", "a100_80g_dgx").record()["times"]
+    longest_first = sorted(times["exposed_s"].values(), reverse=True)
+    lines = re.search(r"\n  exposed messages +(.*)\n((?:    .*\n)+)", shown)
+    assert lines[1] == readable(sum(longest_first), "s")
+    seconds = [" ".join(line.split()[-2:]) for line in lines[2].splitlines()]
+    assert seconds == [readable(each, "s") for each in longest_first if each]
+
+
+def test_what_is_not_known_is_said(capsys, tmp_path):
+    (tmp_path / "m.hlo").write_text(UNCOUNTED)
+    shown = cost(capsys, tmp_path / "m.hlo")
+    assert "Note: while.5: trip count unknown; its body counts once\n" in shown
+    assert re.search(r"^a step +>= .* while.5 runs an unknown number of times;", shown, re.MULTILINE)
+    assert re.search(r"^gemm +1 .* >= [\d.]+ us ", shown, re.MULTILINE)
+    assert ">=" not in cost(capsys, DATA / "loop.hlo")
+    call = 'b = f32[2] custom-call(a), custom_call_target="mine"'
+    (tmp_path / "c.hlo").write_text(f"HloModule c\nENTRY e {{ a = f32[2] parameter(0)\n {call} }}")
+    assert "Note: 1 call of mine: priced by its arrays alone\n" in cost(capsys, tmp_path / "c.hlo")
+
+
+def test_a_trace_has_every_kernel_and_every_edge(capsys):
+    trace = json.loads(cost(capsys, DATA / "transformer.hlo", "--system", "a100_80g_dgx", "--format", "trace"))
+    graph = analysed(TRANSFORMER).barrier_graph
+    spans = [event for event in trace["traceEvents"] if event["ph"] == "X"]
+    assert [span["name"] for span in spans] == [kernel.name for kernel in graph.kernels]
+    starts = [event for event in trace["traceEvents"] if event["ph"] == "s"]
+    assert len(starts) == len(graph.edges)
+    assert sum(event["args"]["bytes"] for event in starts) == sum(edge.bytes for edge in graph.edges)
+    for before, after in pairwise(spans):
+        assert after["ts"] == pytest.approx(before["ts"] + before["dur"])
+
+
+MISTAKES = {
+    "cost {hlo} --profile deepflow": "is an HLO module; leave out --profile deepflow",
+    "cost {hlo} --format csv": "an HLO module has no csv; use table, json, trace, dfmodel",
+    "cost {hlo} --system a1000": "unknown system 'a1000'",
+    "cost {cut}": "line 3: '{': never closed",
+    "cost nosuch.hlo": "nosuch.hlo: no such file",
+}
+
+
+@pytest.mark.parametrize("arguments", MISTAKES)
+def test_a_mistake_is_one_line_and_exit_code_1(arguments, capsys, tmp_path):
+    cut = tmp_path / "cut.hlo"
+    cut.write_text("HloModule m\nENTRY e {\n a = f32[2] parameter(0), sharding={replicated\n")
+    assert main(arguments.format(hlo=DATA / "loop.hlo", cut=cut).split()) == 1
+    told = capsys.readouterr().err
+    assert told.count("\n") == 1
+    assert MISTAKES[arguments] in told
+
+
+SPACE = """
+schema: search_space/v1
+workload: {hlo: transformer.hlo}
+system: a100_80g_dgx
+parameters:
+  dram_bandwidth: [1 TB/s, 2 TB/s, 4 TB/s]
+  node_bandwidth: [150 GB/s, 300 GB/s, 600 GB/s]
+  cores: [64, 108]
+constraints:
+  fits_in_memory: peak_memory <= dram_capacity
+objectives: {minimize: [step_time, system_price]}
+"""
+
+
+def test_the_space_in_the_documentation_loads(folder):
+    text = (DATA.parents[2] / "docs" / "hlo.md").read_text().split("```yaml\n")[1].split("```")[0]
+    (folder / "step.hlo").write_text(TRANSFORMER)
+    (folder / "documented.yaml").write_text(text)
+    assert Space.load("./documented.yaml").legal.count == 9
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """A folder with a module and a space that names it."""
+    (tmp_path / "transformer.hlo").write_text(TRANSFORMER)
+    (tmp_path / "space.yaml").write_text(SPACE)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("DSE_STORAGE", raising=False)
+    return tmp_path
+
+
+def test_a_space_keeps_all_that_it_needs_of_the_module(folder, toy_system):
+    space = Space.load("./space.yaml")
+    (folder / "transformer.hlo").unlink()
+    again = Space.from_text(space.text)
+    assert again.fingerprint == space.fingerprint
+    whole = program_step(hlo.program(analysed(TRANSFORMER)), toy_system)
+    assert program_step(again.model, toy_system).step_time == pytest.approx(whole.step_time, rel=1e-12)
+
+
+def test_a_search_explores_the_machine_and_resumes_without_the_module(folder, capsys):
+    assert main(["search", "./space.yaml", "--budget", "10"]) == 0
+    (folder / "transformer.hlo").unlink()
+    assert main(["resume", "space", "--budget", "18"]) == 0
+    capsys.readouterr()
+    best = Study.load("space", storage="sqlite:///dse.db").trials()["step_time_s"].min()
+    system = load_system("a100_80g_dgx").with_quantities({"dram_bandwidth": 4e12, "node_bandwidth": 600e9})
+    assert best == pytest.approx(program_step(hlo.program(analysed(TRANSFORMER)), system).step_time[0])
+
+
+WRONG_SPACES = {
+    "transformer.hlo": ("nosuch.hlo", "workload.hlo: nosuch.hlo: no such file"),
+    "{hlo: transformer.hlo}": ("{hol: transformer.hlo}", "workload.hol: unknown key; did you mean 'hlo'?"),
+    "system: a100": ("model: gpt2_xl\nsystem: a100", "a space has a model or a workload, not both"),
+    "cores: [64, 108]": ("tp: [1, 2]", "parameters.tp: unknown parameter"),
+    "parameters:": ("given: {seq_len: 5}\nparameters:", "given.seq_len: unknown name"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("text", WRONG_SPACES)
+def test_a_wrong_space_says_what_is_wrong(text, folder):
+    instead, message = WRONG_SPACES[text]
+    (folder / "space.yaml").write_text(SPACE.replace(text, instead))
+    with pytest.raises(DseError) as caught:
+        Space.load("./space.yaml")
+    assert message in str(caught.value)
+
+
+def test_a_gpt_on_two_machines(capsys):
+    """Two replicas of 3 sequences of 5 tokens; test_hlo_figures.py counts the memory."""
+    steps = {}
+    for system in ("a100_80g_dgx", "h100_80g_dgx"):
+        record = json.loads(cost(capsys, DATA / "gpt.hlo", "--system", system, "--format", "json"))
+        steps[system] = record["breakdown"]["step_time_s"]
+        assert record["memory"]["temporaries_bytes"] == 8034
+        assert record["breakdown"]["tokens_per_second"] == pytest.approx(30 / steps[system])
+    assert steps["h100_80g_dgx"] < steps["a100_80g_dgx"]
+
+
+@needs_reference("test_a_gpt_on_two_machines")
+def test_the_reference_module_on_two_machines(capsys):
+    steps = {}
+    for system in ("a100_80g_dgx", "h100_80g_dgx"):
+        record = json.loads(cost(capsys, SEED, "--system", system, "--format", "json"))
+        steps[system] = record["breakdown"]["step_time_s"]
+        assert record["memory"]["temporaries_bytes"] == 197997068
+        assert record["breakdown"]["tokens_per_second"] == pytest.approx(8192 / steps[system])
+    assert steps["h100_80g_dgx"] < steps["a100_80g_dgx"]

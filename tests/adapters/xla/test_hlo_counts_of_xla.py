@@ -1,0 +1,259 @@
+"""XLA's cost analysis, asked about small programs that were drawn at random: it counts what we count."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dse.adapters.xla import hlo
+from dse.adapters.xla.text.opcodes import known
+from tests.adapters.xla.test_hlo_judge import jax, jaxlib, judged
+from tests.support.hlo_texts import figures, program
+
+SUM = "sum { a = f32[] parameter(0)\n b = f32[] parameter(1)\n ROOT c = f32[] add(a, b) }\n"
+NAMES = {
+    "xla.flops": "flops",
+    "xla.transcendentals": "transcendentals",
+    "xla.bytes_accessed": "bytes accessed",
+    "xla.bytes_accessed_out": "bytes accessedout{}",
+}
+
+
+def counted_alike(text: str) -> None:
+    """Our totals of a text are XLA's, to the last bit."""
+    told, totals = figures(text), jaxlib.hlo_module_cost_analysis(jax.devices("cpu")[0].client, judged(text))
+    assert {own: told[own] for own in NAMES} == {own: totals.get(name, 0) for own, name in NAMES.items()}
+
+
+@st.composite
+def windows(draw, data: int):
+    """A window over so many elements, perhaps padded, strided and dilated, and how many results it gives."""
+    size, stride, base, own = (draw(st.integers(1, most)) for most in (4, 3, 3, 3))
+    low, high = (draw(st.integers(-1, 4)) for _ in range(2))
+    room = (data - 1) * base + 1 + low + high - ((size - 1) * own + 1)
+    if room < 0:
+        low, room = low - room, 0
+    return (size, stride, f"{low}_{high}", base, own), room // stride + 1
+
+
+@given(data=st.data(), rank=st.integers(0, 2))
+@settings(max_examples=150)
+def test_convolutions(data, rank):
+    """Padding and holes do no work, whatever is a batch, a group or a spatial dimension."""
+    small = st.integers(1, 4)
+    by_feature, by_batch = data.draw(st.sampled_from([(1, 1), (1, 1), (3, 1), (1, 2)]))
+    batch, ci, co = data.draw(small) * by_batch, data.draw(small), data.draw(small) * by_feature * by_batch
+    sizes = [data.draw(st.integers(1, 7)) for _ in range(rank)]
+    rows = [data.draw(windows(size)) for size in sizes]
+    spatial = "".join(map(str, range(rank)))
+    orders = [data.draw(st.permutations(letters + spatial)) for letters in ("bf", "io", "bf")]
+    of = (
+        {"b": batch, "f": ci * by_feature, **{str(n): size for n, size in enumerate(sizes)}},
+        {"i": ci, "o": co, **{str(n): row[0][0] for n, row in enumerate(rows)}},
+        {"b": batch // by_batch, "f": co, **{str(n): row[1] for n, row in enumerate(rows)}},
+    )
+    shapes = [f"f32[{','.join(str(own[d]) for d in order)}]" for own, order in zip(of, orders, strict=True)]
+    a, b, c = ("".join(order) for order in orders)
+    columns = zip(*(row[0] for row in rows), strict=True)
+    fields = ("size", "stride", "pad", "lhs_dilate", "rhs_dilate")
+    window = " ".join(f"{key}={'x'.join(map(str, own))}" for key, own in zip(fields, columns, strict=False))
+    attributes = f"window={{{window}}}, dim_labels={a}_{b}->{c}"
+    attributes += f", feature_group_count={by_feature}, batch_group_count={by_batch}"
+    counted_alike(
+        program(
+            f"  x = {shapes[0]} parameter(0)\n  w = {shapes[1]} parameter(1)\n"
+            f"  ROOT y = {shapes[2]} convolution(x, w), {attributes}"
+        )
+    )
+
+
+def test_a_batched_product_that_is_written_as_a_convolution():
+    """As TPU programs have them: each place of the result is under one place of the kernel of its own."""
+    for window in ("size=8 stride=7 lhs_dilate=8", "size=8 pad=7_7 rhs_reversal=1"):
+        rows = 8 if "dilate" in window else 1
+        text = program(
+            f"  x = bf16[{rows},4,16] parameter(0)\n  w = bf16[8,16,32] parameter(1)\n"
+            f"  ROOT y = bf16[8,4,32] convolution(x, w), window={{{window}}}, dim_labels=0bf_0io->0bf"
+        )
+        counted_alike(text)
+        assert figures(text)["gemm.shape.b8_m4_n32_k16_beta0"] == f"1 ops {2 * 8 * 4 * 32 * 16} flops"
+
+
+@given(data=st.data(), spans=st.booleans(), rank=st.integers(1, 3))
+@settings(max_examples=60)
+def test_window_reductions(data, spans, rank):
+    """One that spans a dimension from every place counts as a reduction and a broadcast."""
+    sizes = [data.draw(st.integers(1, 6)) for _ in range(rank)]
+    place = data.draw(st.integers(0, rank - 1))
+    if spans:
+        length = sizes[place] = sizes[place] + 1
+        rows = [((1, 1, "0_0", 1, 1), size) for size in sizes]
+        rows[place] = ((2 * length - 1, 1, f"{length - 1}_{length - 1}", 1, 1), length)
+    else:
+        rows = [data.draw(windows(size)) for size in sizes]
+    fields = ("size", "stride", "pad", "lhs_dilate", "rhs_dilate")
+    columns = zip(*(row[0] for row in rows), strict=True)
+    window = " ".join(f"{key}={'x'.join(map(str, own))}" for key, own in zip(fields, columns, strict=True))
+    result = ",".join(str(row[1]) for row in rows)
+    counted_alike(
+        program(
+            f"  x = f32[{','.join(map(str, sizes))}] parameter(0)\n  z = f32[] constant(0)\n"
+            f"  ROOT y = f32[{result}] reduce-window(x, z), window={{{window}}}, to_apply=sum",
+            before=SUM,
+        )
+    )
+
+
+# Instruction -> its result; x and y are f32[6,10], i an s32[], c a c64[6,10], t a pair of arrays.
+INSTRUCTIONS = {
+    "mulhi(j, j)": "u32[6,10]", "atan2(x, y)": "f32[6,10]", "tan(x)": "f32[6,10]", "erf(x)": "f32[6,10]",
+    "acosh(x)": "f32[6,10]", "logistic(x)": "f32[6,10]", "popcnt(j)": "u32[6,10]", "cbrt(x)": "f32[6,10]",
+    "is-finite(x)": "pred[6,10]", "clamp(z, x, z)": "f32[6,10]", "complex(x, y)": "c64[6,10]",
+    "fft(c), fft_type=FFT, fft_length={10}": "c64[6,10]",
+    "fft(x), fft_type=RFFT, fft_length={6,10}": "c64[6,6]",
+    "transpose(x), dimensions={1,0}": "f32[10,6]{0,1}", "transpose(y), dimensions={1,0}": "f32[10,6]{1,0}",
+    "cholesky(q), lower=true": "f32[3,5,5]",
+    "triangular-solve(q, q), left_side=true, lower=true, transpose_a=NO_TRANSPOSE": "f32[3,5,5]",
+    "dynamic-slice(x, i, i), dynamic_slice_sizes={2,10}": "f32[2,10]",
+    "dynamic-update-slice(x, row, i, i)": "f32[6,10]",
+    "sort(x, y), dimensions={1}, to_apply=less": "(f32[6,10], f32[6,10])",
+    "topk(x), k=3, largest=true": "(f32[6,3], s32[6,3])",
+    "opt-barrier(t)": "(f32[6,10], (s32[], f32[6,10]))",
+    "select-and-scatter(x, row, z), window={size=6x1}, select=at_least, scatter=sum": "f32[6,10]",
+    "all-to-all(x, y), replica_groups={{0,1}}": "(f32[6,10], f32[6,10])",
+    "rng-bit-generator(s), algorithm=rng_three_fry": "(u64[2], u32[100])",
+    "custom-call(x), custom_call_target=\"mine\"": "f32[6]",
+    "partition-id()": "u32[]", "iota(), iota_dimension=0": "f32[6,10]",
+    "scaled-dot(e, f, g, h), lhs_contracting_dims={1}, rhs_contracting_dims={0}": "f32[8,16]",
+}  # fmt: skip
+GIVEN = """  x = f32[6,10] parameter(0)
+  y = f32[6,10] parameter(1)
+  z = f32[] parameter(2)
+  i = s32[] parameter(3)
+  j = u32[6,10] parameter(4)
+  c = c64[6,10] parameter(5)
+  q = f32[3,5,5] parameter(6)
+  row = f32[1,10] parameter(7)
+  s = u64[2] parameter(8)
+  e = f8e4m3fn[8,64] parameter(9)
+  f = f8e4m3fn[64,16] parameter(10)
+  g = f8e8m0fnu[8,2] parameter(11)
+  h = f8e8m0fnu[2,16] parameter(12)
+  u = (s32[], f32[6,10]) tuple(i, x)
+  t = (f32[6,10], (s32[], f32[6,10])) tuple(y, u)
+"""
+BODIES = SUM + "".join(
+    f"{name} {{ a = f32[] parameter(0)\n b = f32[] parameter(1)\n {more} ROOT r = pred[] compare(a, b), "
+    f"direction={way} }}\n"
+    for name, way, more in (("at_least", "GE", ""), ("less", "LT", "c = f32[] parameter(2)\n d = f32[] parameter(3)\n"))
+)
+
+
+@pytest.mark.parametrize("written", INSTRUCTIONS)
+def test_instructions(written):
+    counted_alike(program(f"{GIVEN}  ROOT o = {INSTRUCTIONS[written]} {written}", before=BODIES))
+
+
+def test_instructions_of_the_present_xla_are_known():
+    """By their names in its list; where that is a short form, by the name in the text."""
+    codes = pytest.importorskip("jaxlib._hlo").HloOpcode
+    short = {
+        "clz": "count-leading-zeros", "cos": "cosine", "sin": "sine", "exp": "exponential",
+        "expm1": "exponential-minus-one", "log1p": "log-plus-one", "optimization-barrier": "opt-barrier",
+        "population-count": "popcnt", "top-k": "topk",
+    }  # fmt: skip
+    for name in codes.__members__ if hasattr(codes, "__members__") else dir(codes):
+        if name.startswith("k"):
+            words = "".join(f"-{letter.lower()}" if letter.isupper() else letter for letter in name[1:])[1:]
+            assert known(short.get(words, words)), words
+
+
+# Instruction of a fusion on p = f32[50,8], u = f32[1,8], i = s32[], w = f32[8] -> shape.
+FUSED = {
+    "dynamic-update-slice(@p, @u, i, i)": "p", "dynamic-slice(@p, i, zero), dynamic_slice_sizes={1,8}": "u",
+    "slice(@p), slice={[3:4], [0:8]}": "u", "broadcast(w), dimensions={1}": "p",
+    "broadcast(many), dimensions={1}": "p",
+    "reshape(@u)": "u", "add(@p, @p)": "p", "add(@u, @u)": "u", "exponential(@u)": "u", "negate(@p)": "p",
+    "gather(@p, rows), offset_dims={1}, collapsed_slice_dims={0}, start_index_map={0}, index_vector_dim=1, "
+    "slice_sizes={1,8}": "u",
+}  # fmt: skip
+SHAPES = {"p": "f32[50,8]", "u": "f32[1,8]", "i": "s32[]", "w": "f32[8]", "rows": "s32[1]"}
+
+
+@given(data=st.data(), steps=st.integers(1, 8), several=st.booleans(), custom=st.booleans())
+@settings(max_examples=150)
+def test_fusions(data, steps, several, custom):
+    """Slices read what they give, updates in place nothing; a root that updates writes the update."""
+    made: dict[str, list[str]] = {"p": ["p"], "u": ["u"]}
+    lines = [f"{name} = {shape} parameter({place})" for place, (name, shape) in enumerate(SHAPES.items())]
+    lines += ["zero = s32[] constant(0)", "many = f32[8] constant({1,2,3,4,5,6,7,8})"]
+    for step in range(steps):
+        written = data.draw(st.sampled_from(list(FUSED)))
+        shape = FUSED[written]
+        for letter, names in made.items():
+            while f"@{letter}" in written:
+                written = written.replace(f"@{letter}", data.draw(st.sampled_from(names)), 1)
+        lines.append(f"v{step} = {SHAPES[shape]} {written}")
+        made[shape].append(f"v{step}")
+    last = f"v{steps - 1}"
+    roots = [last, *made["p"][1:3]] if several else [last]
+    shapes = [next(line.split()[2] for line in lines if line.startswith(f"{root} =")) for root in roots]
+    result = f"({', '.join(shapes)})" if several else shapes[0]
+    root = f"tuple({', '.join(roots)})" if several else f"copy({last})"
+    lines.append(f"ROOT r = {result} {root}")
+    if not several:
+        lines[-2:] = ["ROOT " + lines[-2]]
+    kind = "kCustom" if custom else "kLoop"
+    before = "fused {\n" + "\n".join(lines) + "\n}\n"
+    given_lines = "\n".join(f"  {name} = {shape} parameter({n})" for n, (name, shape) in enumerate(SHAPES.items()))
+    counted_alike(
+        program(
+            f"{given_lines}\n  ROOT r = {result} fusion({', '.join(SHAPES)}), kind={kind}, calls=fused", before=before
+        )
+    )
+
+
+def test_loops_choices_calls_and_pairs():
+    """A loop counts once, with its condition; of a choice the larger in each figure; of a pair both parts."""
+    text = """HloModule m
+    less { p = (s32[], f32[10]) parameter(0)
+      i = s32[] get-tuple-element(p), index=0
+      n = s32[] constant(5)
+      ROOT c = pred[] compare(i, n), direction=LT }
+    work { x = f32[10] parameter(0)
+      y = f32[10] add(x, x)
+      ROOT z = f32[10] multiply(y, x) }
+    rest { x = f32[10] parameter(0)
+      ROOT y = f32[10] exponential(x) }
+    body { p = (s32[], f32[10]) parameter(0)
+      i = s32[] get-tuple-element(p), index=0
+      x = f32[10] get-tuple-element(p), index=1
+      y = f32[10] conditional(i, x, x), branch_computations={work, rest}
+      z = f32[10] call(y), to_apply=work
+      ROOT t = (s32[], f32[10]) tuple(i, z) }
+    sum { a = f32[] parameter(0)
+      b = f32[] parameter(1)
+      ROOT c = f32[] add(a, b) }
+    ENTRY main { p = (s32[], f32[10]) parameter(0)
+      w = (s32[], f32[10]) while(p), condition=less, body=body
+      x = f32[10] get-tuple-element(w), index=1
+      c = (f32[10], f32[10], u32[]) copy-start(x)
+      d = f32[10] copy-done(c)
+      g = (f32[10], f32[20]) all-gather-start(d), dimensions={0}, replica_groups={{0,1}}
+      h = f32[20] all-gather-done(g)
+      r = f32[20] all-reduce-start(h), replica_groups={{0,1}}, to_apply=sum
+      s = f32[20] all-reduce-done(r)
+      a = ((f32[10]), f32[10], s32[]) async-start(x), calls=work
+      b = f32[10] async-done(a)
+      ROOT t = (f32[20], f32[10]) tuple(s, b) }"""
+    counted_alike(text)
+    assert hlo.graph(hlo.parse(text, "text")).kernels
+
+
+def test_a_training_step():
+    from tests.support.compiled_programs import Step, compiled
+
+    program = compiled(Step(accumulate=2))
+    told = figures(program.text)
+    assert {own: told[own] for own in NAMES} == {own: program.cost.get(name, 0) for own, name in NAMES.items()}

@@ -1,0 +1,218 @@
+"""Messages beside kernels: what is exposed, between which bounds a step lies, and on which machine."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from costmodel import load_system, system_names
+from costmodel.formats.shipped import ROOT
+from dse.adapters.xla import hlo
+from dse.adapters.xla.steps.overlap import ProgramTimes, program_times, streams
+from dse.adapters.xla.work.kernel_graph import BARRIERS
+from dse.cli import main
+from tests.support.hlo_texts import DATA, GPT, LOOP, OLD_PRINTER, TRANSFORMER, UNCOUNTED, analysed, program
+
+TEXTS = {"old": OLD_PRINTER, "loop": LOOP, "transformer": TRANSFORMER, "gpt": GPT}
+SUM = "sum { a = f32[] parameter(0)\n b = f32[] parameter(1)\n ROOT s = f32[] add(a, b) }\n"
+ALL = "replica_groups={{0,1,2,3}}, to_apply=sum"
+
+
+def timed(text: str, **times: float) -> tuple[float, dict[str, float]]:
+    """A step in which kernels and messages take what is given, and what is exposed of each message."""
+    analysis = analysed(text)
+    graph = analysis.barrier_graph
+    names = [kernel.name.rpartition("/")[2] for kernel in graph.kernels]
+    given = np.array([[times.get(name, 0.0) for name in names]])
+    order = streams(analysis, graph)
+    exposed = order.exposed(given)[0]
+    kernels = sum(given[0, place] for place in range(len(names)) if place not in order.messages)
+    return kernels + exposed.sum(), {names[place]: exposed[place] for place in order.messages}
+
+
+def test_a_message_hides_behind_kernels_that_do_not_wait_for_it():
+    """Of 5 s, 3 pass beside `other`, which is written after what waits for the sum."""
+    body = "  x = f32[9] parameter(0)\n  made = f32[9] sine(x)\n"
+    body += f"  summed = f32[9] all-reduce(made), {ALL}\n  used = f32[9] cosine(summed)\n"
+    body += "  other = f32[9] tanh(x)\n  ROOT y = f32[9] add(used, other)"
+    times = {"made": 1.0, "summed": 5.0, "used": 2.0, "other": 3.0, "y": 1.0}
+    assert timed(program(body, before=SUM), **times) == (9.0, {"summed": 2.0})
+
+
+def test_an_asynchronous_message_runs_where_the_schedule_puts_it():
+    """Started after `late`, it has 1 s beside it; a message in one piece holds up the kernels."""
+    body = "  x = f32[9] parameter(0)\n  late = f32[9] sine(x)\n"
+    body += f"  begun = f32[9] all-reduce-start(x), {ALL}\n  beside = f32[9] tanh(x)\n"
+    body += "  done = f32[9] all-reduce-done(begun)\n  used = f32[9] cosine(done)\n"
+    body += f"  whole = f32[9] all-reduce(x), {ALL}\n  last = f32[9] abs(x)\n"
+    body += "  ROOT y = (f32[9], f32[9], f32[9], f32[9], f32[9]) tuple(late, beside, used, whole, last)"
+    text = program(body, before=SUM, header=", is_scheduled=true")
+    times = {"late": 2.0, "begun": 4.0, "beside": 1.0, "used": 1.0, "whole": 3.0, "last": 5.0}
+    assert timed(text, **times) == (2 + 4 + 1 + 3 + 5, {"begun": 3.0, "whole": 3.0})
+    unscheduled = text.replace(", is_scheduled=true", "")
+    assert timed(unscheduled, **times) == (9.0, {"begun": 0.0, "whole": 0.0})
+
+
+def test_messages_follow_each_other_in_the_order_of_the_text():
+    """4 s and 4 s on one stream beside 5 s of kernels: 3 are exposed, of the second."""
+    body = "  x = f32[9] parameter(0)\n"
+    body += f"  one = f32[9] all-reduce(x), {ALL}\n  two = f32[9] all-reduce(x), {ALL}\n"
+    body += "  k = f32[9] sine(x)\n  ROOT y = (f32[9], f32[9], f32[9]) tuple(one, two, k)"
+    times = {"one": 4.0, "two": 4.0, "k": 5.0}
+    assert timed(program(body, before=SUM), **times) == (8.0, {"one": 0.0, "two": 3.0})
+
+
+def test_a_loop_with_messages_has_both_streams_to_itself():
+    """Ten turns of 1 s beside 2 s: in each 1 s is exposed, and none of it behind what stands outside."""
+    turn = f"""turn {{
+  c = (s32[], f32[9]) parameter(0)
+  i = s32[] get-tuple-element(c), index=0
+  h = f32[9] get-tuple-element(c), index=1
+  m = f32[9] all-reduce(h), {ALL}
+  k = f32[9] sine(h)
+  n = f32[9] add(m, k)
+  ROOT r = (s32[], f32[9]) tuple(i, n)
+}}
+more {{
+  c = (s32[], f32[9]) parameter(0)
+  i = s32[] get-tuple-element(c), index=0
+  e = s32[] constant(10)
+  ROOT l = pred[] compare(i, e), direction=LT
+}}
+"""
+    body = "  x = f32[9] parameter(0)\n  z = s32[] constant(0)\n  t = (s32[], f32[9]) tuple(z, x)\n"
+    body += "  w = (s32[], f32[9]) while(t), condition=more, body=turn, "
+    body += 'backend_config={"known_trip_count":{"n":"10"}}\n'
+    body += "  o = f32[9] get-tuple-element(w), index=1\n  out = f32[9] cosine(x)\n"
+    body += "  ROOT y = f32[9] add(o, out)"
+    times = {"m": 20.0, "k": 10.0, "out": 7.0}  # of all turns
+    assert timed(program(body, before=SUM + turn), **times) == (27.0, {"m": 10.0})
+
+
+def bounds_hold(times: ProgramTimes) -> None:
+    """Longest path, step and sum in this order, and the parts of the step add up."""
+    slack = 1 + 1e-12
+    assert (times.longest_path <= times.step * slack).all()
+    assert (times.step <= times.breakdown.step_time * slack).all()
+    parts = times.kernels + sum(times.exposed.values()) + times.slowed + times.breakdown.host_time
+    assert parts == pytest.approx(times.step)
+    assert (times.slowed >= 0).all()
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_a_step_lies_between_the_longest_path_and_the_sum(name):
+    analysis = analysed(TEXTS[name])
+    scheduled = replace(analysis.module, attributes={**analysis.module.attributes, "is_scheduled": "true"})
+    for own in (analysis, hlo.Analysis(scheduled)):
+        for barriers in BARRIERS:
+            for system in ("a100_80g_dgx", "tpu_v5e_pod"):
+                bounds_hold(program_times(own, hlo.program(own), own.of(barriers), load_system(system)))
+
+
+def test_what_hides_slows_kernels_by_the_cores_that_it_takes():
+    """As `exposed_time` has it for designs: with half of the cores taken, half of what hides comes back."""
+    analysis = analysed(OLD_PRINTER)
+    program_, graph, system = hlo.program(analysis), analysis.graph, load_system("a100_80g_dgx")
+    taken = {f"{kind}_collective_cores": 0.0 for kind in ("tp", "dp")}
+    free = program_times(analysis, program_, graph, system.with_quantities(taken))
+    half = dict.fromkeys(taken, system.chip.cores / 2)
+    slow = program_times(analysis, program_, graph, system.with_quantities(half))
+    messages = free.breakdown.step_time - free.kernels - free.breakdown.host_time
+    hidden = messages - sum(free.exposed.values())
+    assert free.slowed == 0 < hidden
+    assert slow.slowed == pytest.approx(hidden / 2)
+
+
+def swept(capsys, *arguments: object) -> str:
+    """What `dse cost --sweep` prints."""
+    assert main(["cost", *map(str, arguments)]) == 0
+    return capsys.readouterr().out
+
+
+def test_every_system_of_a_sweep_is_as_it_is_alone(capsys):
+    """All that ship, together: each with the times, memory and verdict that it has by itself."""
+    record = json.loads(swept(capsys, DATA / "transformer.hlo", "--sweep", "--format", "json"))
+    rows = {row["system"]: row for row in record["systems"]}
+    assert sorted(rows) == sorted(system_names())
+    steps = [row["times"]["step_s"] for row in record["systems"]]
+    assert steps == sorted(steps)
+    for name in ("a100_80g_dgx", "gb200_186g_nvl72", "tpu_v5p_pod", "v100_32g_dgx1"):
+        alone = json.loads(swept(capsys, DATA / "transformer.hlo", "--system", name, "--format", "json"))
+        numbers = {key: value for key, value in alone["times"].items() if isinstance(value, float)}
+        assert {key: rows[name]["times"][key] for key in numbers} == pytest.approx(numbers)
+        assert rows[name]["times"]["exposed_s"] == pytest.approx(alone["times"]["exposed_s"])
+        assert rows[name]["memory"]["needed_bytes"] == alone["memory"]["needed_bytes"]
+        assert rows[name]["system_price_usd"] == pytest.approx(alone["breakdown"]["system_price_usd"])
+
+
+def test_a_sweep_as_a_table_and_as_rows(capsys, tmp_path):
+    names = "h100_80g_dgx,a100_80g_dgx"
+    table = swept(capsys, DATA / "transformer.hlo", "--sweep", names)
+    head, _, *lines = table.splitlines()
+    assert head.endswith("on 8 devices: a step on 2 systems")
+    assert [line.split()[0] for line in lines if "_dgx" in line] == names.split(",")
+    assert main(["cost", str(DATA / "transformer.hlo"), "--sweep", names, "-o", str(tmp_path / "s.csv")]) == 0
+    rows = list(csv.DictReader(io.StringIO((tmp_path / "s.csv").read_text())))
+    assert [row["system"] for row in rows] == names.split(",")
+    assert float(rows[0]["step_s"]) < float(rows[1]["step_s"])
+    assert sum(float(rows[0][name]) for name in rows[0] if name.startswith("exposed_all_reduce")) > 0
+
+
+def test_systems_that_are_too_small_say_so(capsys, tmp_path):
+    text = (ROOT / "systems" / "a100_80g_dgx.yaml").read_text()
+    small, tight = tmp_path / "small.yaml", tmp_path / "tight.yaml"
+    small.write_text(re.sub(r"(\n    size: \{value: )\d+", r"\g<1>4", text))
+    tight.write_text(text.replace("capacity: {value: 81920 MiB", "capacity: {value: 1 GB"))
+    given = f"{small},a100_80g_dgx,{tight}"
+    record = json.loads(swept(capsys, DATA / "transformer.hlo", "--sweep", given, "--format", "json"))
+    problems = {row["system"]: row["problem"] for row in record["systems"]}
+    assert problems == {"a100_80g_dgx": "", "tight": "too little memory", "small": "has 4 devices"}
+    assert list(problems) == ["a100_80g_dgx", "tight", "small"]
+    assert main(["cost", str(DATA / "transformer.hlo"), "--sweep", f"{small},{tight}"]) == 1
+    told = capsys.readouterr()
+    assert "has 4 devices" in told.out
+    assert "fits on none of these systems" in told.err
+    assert "Note: small has 4 devices, too few" in swept(capsys, DATA / "transformer.hlo", "--system", small)
+
+
+def test_loops_of_unknown_count_make_times_lower_bounds_in_their_rows(capsys, tmp_path):
+    path = tmp_path / "step.hlo"
+    path.write_text(UNCOUNTED)
+    shown = swept(capsys, path, "--system", "a100_80g_dgx").splitlines()
+    for start in ("a step", "without overlap", "longest path"):
+        row = next(line for line in shown if line.startswith(start))
+        assert re.search(r" >= [\d.]+ us +while.5 runs an unknown number of times", row)
+    record = json.loads(swept(capsys, path, "--sweep", "a100_80g_dgx", "--format", "json"))
+    times = record["systems"][0]["times"]
+    assert times["is_lower_bound"]
+    assert times["loops_of_unknown_count"] == ["while.5"]
+    table = swept(capsys, path, "--sweep", "a100_80g_dgx,h100_80g_dgx")
+    assert "while.5 runs an unknown number of times, so that times are lower bounds" in table
+    assert re.search(r"^a100_80g_dgx +>= ", table, re.MULTILINE)
+
+
+WRONG = {
+    "--sweep a100_80g_dgx,,": "an empty name between commas",
+    "--sweep a100_80g_dgx,a100_80g_dgx": "--sweep: a100_80g_dgx: given twice",
+    "--sweep a101": "unknown system 'a101'",
+    "--sweep --system a100_80g_dgx": "name one system or several, not both",
+    "--sweep --format trace": "--sweep has no trace; use table, json, csv, parquet",
+    "--format parquet": "has no parquet",
+    "-o steps.csv": "has no csv",
+    "-o steps.json": "add --sweep",
+    "--sweep -o steps.pdf": "cannot write .pdf files",
+}
+
+
+@pytest.mark.parametrize("options", WRONG)
+def test_what_a_sweep_refuses(options, capsys):
+    assert main(["cost", str(DATA / "loop.hlo"), *options.split()]) == 1
+    told = capsys.readouterr().err
+    assert told.count("\n") == 1
+    assert WRONG[options] in told

@@ -1,0 +1,189 @@
+"""HLO text of old and new printers is read alike, and what XLA refuses is refused, with line and token."""
+
+from __future__ import annotations
+
+import gzip
+from contextlib import suppress
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from costmodel import DseError
+from dse.adapters.xla import hlo
+from dse.adapters.xla.text.device_groups import normalised, placement
+from dse.adapters.xla.text.module import Shape
+from dse.registry import recognized
+from tests.support.hlo_texts import GPT, LOOP, OLD_PRINTER, PRINTERS, TRANSFORMER, figures, program
+
+
+def test_computations_and_instructions_are_as_written():
+    module = hlo.parse(OLD_PRINTER, "text")
+    assert [each.name for each in module.computations] == ["sum", "largest", "fused", "main"]
+    gemm = next(each for each in module.entry.instructions if each.name == "gemm")
+    assert gemm.shape == Shape("f32", (6, 10))
+    assert [operand.name for operand in gemm.operands] == ["x", "w", "bias"]
+    assert gemm.attributes["custom_call_target"] == "__cublas$gemm"
+    assert gemm.op_name == "jit(f)/jvp(net)/layer/0/dot"
+    assert module.entry.root.name == "result"
+
+
+@pytest.mark.parametrize("printer", PRINTERS)
+@pytest.mark.parametrize("text", [OLD_PRINTER, TRANSFORMER, GPT], ids=["old", "new", "gpt"])
+def test_figures_do_not_depend_on_the_printer(text, printer):
+    told, changed = figures(text), figures(PRINTERS[printer](text))
+    own = {"file.sha256", "file.bytes"}
+    assert {name for name in told.keys() | changed.keys() if told.get(name) != changed.get(name)} <= own
+
+
+def test_strings_may_hold_anything():
+    op_name = r"a, (b) = {c] \"d\" \\ /*e*/ %f\'"
+    attributes = f'metadata={{op_name="{op_name}" source_line=3}}, sharding={{replicated}}'
+    text = program(f"  ROOT x = f32[2] parameter(0), {attributes}")
+    root = hlo.parse(text, "text").entry.root
+    assert root.op_name == op_name
+    assert root.attributes["sharding"] == "{replicated}"
+
+
+def test_comments_may_stand_anywhere():
+    text = "HloModule m /* a { */\nENTRY /*b*/ main /*c\n*/ { ROOT /*d*/ x = /*e*/ f32[2]/*f*/ parameter(0) }"
+    assert hlo.parse(text, "text").entry.root.shape == Shape("f32", (2,))
+
+
+def test_tables_of_new_printers_are_passed_over():
+    assert "FileNames" in TRANSFORMER
+    assert hlo.parse(TRANSFORMER, "text").is_scheduled
+
+
+@pytest.mark.parametrize(
+    ("dtype", "size"), [("pred", 3), ("s4", 2), ("u4", 2), ("bf16", 6), ("f8e4m3fn", 3), ("c128", 48), ("token", 0)]
+)
+def test_elements_take_as_much_as_their_type(dtype, size):
+    assert Shape(dtype, (3,)).bytes == size
+
+
+def test_layouts_bounds_and_tuples_in_shapes():
+    text = program("  a = (f32[<=4,2]{1,0:T(8,128)S(1)}, (s32[], pred[3]{0})) parameter(0)")
+    shape = hlo.parse(text, "text").entry.root.shape
+    assert str(shape) == "(f32[4,2], (s32[], pred[3]))"
+    assert shape.bytes == 32 + 4 + 3
+
+
+# Spelling -> the same groups; the mesh is of 4 x 2 devices.
+SPELLINGS = {
+    "{{0,2,4,6},{1,3,5,7}}": ((0, 2, 4, 6), (1, 3, 5, 7)),
+    "[2,4]<=[4,2]T(1,0)": ((0, 2, 4, 6), (1, 3, 5, 7)),
+    "mesh['data'=4,'model'=2] {'data'}": ((0, 2, 4, 6), (1, 3, 5, 7)),
+    "[4,2]<=[8]": ((0, 1), (2, 3), (4, 5), (6, 7)),
+    "mesh['data'=4,'model'=2] {'model'}": ((0, 1), (2, 3), (4, 5), (6, 7)),
+    "mesh['a'=2,'b'=2], device_ids=([2,2]T(1,0)) {'b'}": ((0, 2), (1, 3)),
+    "mesh['a'=4] {'a':(2)2}": ((0, 1), (2, 3)),
+    "{}": (),
+}
+
+
+@pytest.mark.parametrize("written", SPELLINGS)
+def test_replica_groups_of_every_spelling(written):
+    assert normalised(written) == SPELLINGS[written]
+
+
+@given(groups=st.integers(1, 6), size=st.integers(1, 6))
+def test_iota_groups_are_a_partition_with_the_stride_that_they_say(groups, size):
+    near, far = (
+        normalised(f"[{groups},{size}]<=[{groups * size}]"),
+        normalised(f"[{groups},{size}]<=[{size},{groups}]T(1,0)"),
+    )
+    for lists, stride in ((near, 1), (far, groups)):
+        assert sorted(device for group in lists for device in group) == list(range(groups * size))
+        assert placement(lists).size == size
+        assert placement(lists).stride == (stride if size > 1 else 1)
+
+
+# What is wrong -> the text, and what the message says.
+REFUSED = {
+    "an undefined operand": ("  ROOT b = f32[2] add(a, a)", "line 4: 'a': used, but not defined before"),
+    "use before definition": (
+        "  b = f32[2] negate(a)\n  a = f32[2] parameter(0)",
+        "line 4: 'a': used, but not defined before",
+    ),
+    "a name defined twice": (
+        "  a = f32[2] parameter(0)\n  a = f32[2] negate(a)",
+        "line 5: 'a': defined twice",
+    ),
+    "a shape that contradicts": (
+        "  a = f32[2] parameter(0)\n  ROOT b = f32[2] negate(f32[3] a)",
+        "line 5: 'f32': a is f32[2], not f32[3]",
+    ),
+    "an unknown instruction": (
+        "  a = f32[2] parameter(0)\n  ROOT b = f32[2] subtrct(a, a)",
+        "line 5: 'subtrct': unknown instruction; did you mean 'subtract'?",
+    ),
+    "an unknown type": ("  a = f33[2] parameter(0)", "line 4: 'f33': unknown type of element"),
+    "a computation that is not defined": (
+        "  a = f32[2] parameter(0)\n  ROOT b = f32[] reduce(a, a), dimensions={0}, to_apply=sum",
+        "line 5: 'sum': to_apply names a computation that is not defined before",
+    ),
+    "an element that is not there": (
+        "  a = (f32[2]) parameter(0)\n  ROOT b = f32[2] get-tuple-element(a), index=1",
+        "line 5: 'get-tuple-element': (f32[2]) has no element 1",
+    ),
+    "two roots": ("  ROOT a = f32[2] parameter(0)\n  ROOT b = f32[2] negate(a)", "'b': a second ROOT"),
+    "parameters with a gap": ("  a = f32[2] parameter(1)", "main: expected parameters numbered from 0 on"),
+    "a string without end": ('  a = f32[2] parameter(0), metadata={op_name="x}', "a string that never ends"),
+    "a bracket too many": ("  a = f32[2] parameter(0), sharding={(})", "line 4: '}': closes nothing"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("wrong", REFUSED)
+def test_what_xla_refuses_is_refused_with_line_and_token(wrong):
+    body, message = REFUSED[wrong]
+    with pytest.raises(DseError) as caught:
+        hlo.parse(program(body), "m.hlo")
+    assert message in str(caught.value)
+    assert str(caught.value).startswith("m.hlo: line ")
+
+
+def test_a_result_that_contradicts_the_root_is_refused():
+    with pytest.raises(DseError, match=r"main is said to give f32\[3\], its root gives f32\[2\]"):
+        hlo.parse(program("  a = f32[2] parameter(0)", result="f32[3]"), "m.hlo")
+
+
+@pytest.mark.parametrize("text", [OLD_PRINTER, LOOP], ids=["old", "new"])
+def test_a_text_cut_anywhere_is_refused(text):
+    """Cut anywhere in its last computation, a module is none; before it, it may be another."""
+    whole = text.rstrip()
+    start = whole.index("ENTRY")
+    for end in range(start + len("ENTRY"), len(whole), 7):
+        with pytest.raises(DseError, match="line"):
+            hlo.parse(whole[:end], "cut")
+
+
+@given(st.data())
+def test_a_damaged_text_is_refused_or_read_but_never_breaks_the_reader(data):
+    place = data.draw(st.integers(0, len(OLD_PRINTER) - 1))
+    other = data.draw(st.sampled_from(["", *'(){}[]",=%*/ a0']))
+    text = OLD_PRINTER[:place] + other + OLD_PRINTER[place + 1 :]
+    with suppress(DseError):
+        figures(text)
+
+
+def test_a_bottomless_text_is_refused():
+    with pytest.raises(DseError, match="nested too deeply"):
+        hlo.parse(program(f"  a = {'(' * 1500}f32[]{')' * 1500} parameter(0)"), "deep")
+
+
+def test_a_packed_file_is_read_as_the_text_in_it(tmp_path):
+    packed, plain = tmp_path / "a.hlo.gz", tmp_path / "a.txt"
+    plain.write_text(OLD_PRINTER)
+    packed.write_bytes(gzip.compress(OLD_PRINTER.encode()))
+    assert recognized(packed).name == recognized(plain).name == "hlo"
+    assert hlo.load_module(packed).sha256 == hlo.load_module(plain).sha256
+
+
+def test_files_that_cannot_be_read_are_named(tmp_path):
+    damaged, binary = tmp_path / "a.hlo.gz", tmp_path / "b.hlo"
+    damaged.write_bytes(gzip.compress(OLD_PRINTER.encode())[:-9])
+    binary.write_bytes(b"HloModule \xff\xfe")
+    for path, message in ((damaged, "damaged gzip"), (binary, "not a text file"), (tmp_path, "is a directory")):
+        with pytest.raises(DseError, match=message):
+            hlo.load_module(path)

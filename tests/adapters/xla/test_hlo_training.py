@@ -1,0 +1,265 @@
+"""How a module trains, by rules: small steps by hand on both sides of each rule, and what XLA compiled."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.hlo_texts import DATA, LOOP, TRANSFORMER, analysed, figures, program, without_metadata
+
+ASKED = ("rematerialisation", "gradient_accumulation", "gradient_clipping", "optimizer")
+FORWARD = 'metadata={op_name="jit(f)/jvp()/net"}'
+BACKWARD = 'metadata={op_name="jit(f)/transpose(jvp())/net"}'
+AGAIN = 'metadata={op_name="jit(f)/transpose(jvp())/rematted_computation/net"}'
+UPDATE = 'metadata={op_name="jit(f)/update"}'
+SUM = "sum { l = f32[] parameter(0)\n r = f32[] parameter(1)\n ROOT s = f32[] add(l, r) }"
+
+#: Two layers without bends: y = x a b, with gradients as if y were their errors.
+NET = f"""
+  h = f32[3,6] dot(x, a), lhs_contracting_dims={{1}}, rhs_contracting_dims={{0}}, {FORWARD}
+  y = f32[3,2] dot(h, b), lhs_contracting_dims={{1}}, rhs_contracting_dims={{0}}, {FORWARD}
+  grad_b = f32[6,2] dot(h, y), lhs_contracting_dims={{0}}, rhs_contracting_dims={{0}}, {BACKWARD}
+  e = f32[3,6] dot(y, b), lhs_contracting_dims={{1}}, rhs_contracting_dims={{1}}, {BACKWARD}
+  grad_a = f32[4,6] dot(x, e), lhs_contracting_dims={{0}}, rhs_contracting_dims={{0}}, {BACKWARD}"""
+SHAPES = {"a": "f32[4,6]", "b": "f32[6,2]"}
+
+
+def told(text: str) -> dict[str, object]:
+    """What the rules say of a module."""
+    found = figures(text)
+    return {name: found[f"model.{name}"] for name in ASKED if f"model.{name}" in found}
+
+
+def step(update: str, *, kept: str = "", first: str = "") -> str:
+    """A step of training that keeps arrays beside the weights.
+
+    Parameters
+    ----------
+    update : str
+        Lines that give new_{w}, and new_m{w} and so on, for each weight {w} of shape {s}; {c} is a tenth, {n}
+        a square of its columns.
+    kept : str
+        Letters of what is kept for each weight.
+    first : str
+        Lines before the updates.
+    """
+    names = [role + weight for role in ("", *kept) for weight in SHAPES]
+    lines = [f"{name} = {SHAPES[name[-1]]} parameter({place})" for place, name in enumerate(names)]
+    lines += [f"x = f32[3,4] parameter({len(names)})", "zero = f32[] constant(0)", "c = f32[] constant(0.1)"]
+    lines += [f"c{weight} = {shape} broadcast(c), dimensions={{}}" for weight, shape in SHAPES.items()]
+    lines += [NET, first]
+    for weight, shape in SHAPES.items():
+        columns = shape[:-1].partition(",")[2]
+        square = f"f32[{columns},{columns}]"
+        written = update.format(w=weight, s=shape, c=f"c{weight}", n=square).strip().splitlines()
+        lines += [f"{line}, {UPDATE}" for line in written]
+    given = ", ".join(SHAPES[name[-1]] for name in names)
+    lines.append(f"ROOT all = ({given}) tuple({', '.join(f'new_{name}' for name in names)})")
+    aliases = ", ".join(f"{{{place}}}: ({place}, {{}})" for place in range(len(names)))
+    return program("\n".join(lines), before=SUM, header=f", input_output_alias={{ {aliases} }}")
+
+
+SGD = """
+  rate_{w} = {s} multiply(grad_{w}, {c})
+  new_{w} = {s} subtract({w}, rate_{w})"""
+MOMENTUM = """
+  old_{w} = {s} multiply(m{w}, {c})
+  new_m{w} = {s} add(old_{w}, grad_{w})
+  new_{w} = {s} subtract({w}, new_m{w})"""
+SIGN = MOMENTUM.replace("subtract({w}, new_m{w})", "subtract({w}, sign_{w})").replace(
+    "  new_{w} =", "  sign_{w} = {s} sign(new_m{w})\n  new_{w} ="
+)
+LION = SIGN.replace("sign(new_m{w})", "sign(ahead_{w})").replace(
+    "  sign_{w} =", "  part_{w} = {s} multiply(grad_{w}, {c})\n  ahead_{w} = {s} add(m{w}, part_{w})\n  sign_{w} ="
+)
+MUON = MOMENTUM.replace("subtract({w}, new_m{w})", "subtract({w}, even_{w})").replace(
+    "  new_{w} =",
+    """  gram_{w} = {n} dot(new_m{w}, new_m{w}), lhs_contracting_dims={{0}}, rhs_contracting_dims={{0}}
+  even_{w} = {s} dot(new_m{w}, gram_{w}), lhs_contracting_dims={{1}}, rhs_contracting_dims={{0}}
+  new_{w} =""",
+)
+SQUARES = """
+  old_{w} = {s} multiply(v{w}, {c})
+  square_{w} = {s} multiply(grad_{w}, grad_{w})
+  new_v{w} = {s} add(old_{w}, square_{w})
+  root_{w} = {s} sqrt(new_v{w})"""
+RMSPROP = f"""{SQUARES}
+  part_{{w}} = {{s}} divide(grad_{{w}}, root_{{w}})
+  new_{{w}} = {{s}} subtract({{w}}, part_{{w}})"""
+ADAGRAD = RMSPROP.replace("old_{w} = {s} multiply(v{w}, {c})", "old_{w} = {s} copy(v{w})")
+ROOTED_MOMENTUM = RMSPROP.replace(
+    "  new_{w} =", "  kept_{w} = {s} multiply(m{w}, {c})\n  new_m{w} = {s} add(kept_{w}, part_{w})\n  new_{w} ="
+).replace("subtract({w}, part_{w})", "subtract({w}, new_m{w})")
+ADAM = f"""{SQUARES}
+  kept_{{w}} = {{s}} multiply(m{{w}}, {{c}})
+  new_m{{w}} = {{s}} add(kept_{{w}}, grad_{{w}})
+  part_{{w}} = {{s}} divide(new_m{{w}}, root_{{w}})
+  new_{{w}} = {{s}} subtract({{w}}, part_{{w}})"""
+DECAY = "\n  decay_{w} = {s} multiply({w}, {c})"
+ADAMW = ADAM.replace("subtract({w}, part_{w})", "subtract(less_{w}, part_{w})").replace(
+    "  new_{w} =", DECAY[1:] + "\n  less_{w} = {s} subtract({w}, decay_{w})\n  new_{w} ="
+)
+COUPLED = DECAY + "\n  sum_{w} = {s} add(grad_{w}, decay_{w})" + ADAM.replace("grad_{w}", "sum_{w}")
+NORM_OF_WEIGHTS = """
+  own_{w} = {s} multiply({w}, {w})
+  norm_{w} = f32[] reduce(own_{w}, zero), dimensions={{0,1}}, to_apply=sum
+  wide_{w} = {s} broadcast(norm_{w}), dimensions={{}}
+  part2_{w} = {s} multiply(part_{w}, wide_{w})"""
+LAMB = ADAM.replace("subtract({w}, part_{w})", "subtract({w}, part2_{w})").replace(
+    "\n  new_{w} =", NORM_OF_WEIGHTS + "\n  new_{w} ="
+)
+
+DECAYED_SGD = DECAY + SGD.replace("subtract({w}, rate", "subtract(decay_{w}, rate")
+
+
+def sgd_of(written: str) -> str:
+    """SGD with something made of gradients in their place."""
+    return f"\n  made_{{w}} = {{s}} {written}" + SGD.replace("grad_{w}", "made_{w}")
+
+
+# Update, what is kept -> the optimizer's name.
+OPTIMIZERS = {
+    "SGD": (SGD, "", "SGD"),
+    "momentum": (MOMENTUM, "m", "momentum"),
+    "SGD with decay": (DECAYED_SGD, "", "SGD"),
+    "the sign of gradients": (sgd_of("sign(grad_{w})"), "", None),
+    "a root of gradients": (sgd_of("rsqrt(grad_{w})"), "", None),
+    "squares of gradients": (sgd_of("multiply(grad_{w}, grad_{w})"), "", None),
+    "one over gradients": (sgd_of("divide({c}, grad_{w})"), "", None),
+    "the sign of momentum": (SIGN, "m", None),
+    "Lion": (LION, "m", "Lion"),
+    "Muon": (MUON, "m", "muon"),
+    "RMSprop": (RMSPROP, "v", "RMSprop"),
+    "RMSprop with momentum": (ROOTED_MOMENTUM, "mv", "RMSprop"),
+    "Adagrad": (ADAGRAD, "v", None),
+    "Adam": (ADAM, "mv", "Adam"),
+    "Adam with decay in its gradients": (COUPLED, "mv", "Adam"),
+    "AdamW": (ADAMW, "mv", "AdamW"),
+    "LAMB": (LAMB, "mv", None),
+}
+
+
+@pytest.mark.parametrize("kind", OPTIMIZERS)
+def test_an_optimizer_is_known_by_what_it_keeps_and_does(kind):
+    update, kept, name = OPTIMIZERS[kind]
+    found = told(step(update, kept=kept))
+    assert found.get("optimizer") == name
+    assert found["gradient_clipping"] == "no"
+    assert found.get("gradient_accumulation") == ("no" if name else None)  # else something may be hidden
+
+
+def test_what_only_feeds_updates_is_kept_and_products_with_it_are_of_the_optimizer():
+    analysis = analysed(step(MUON, kept="m"))
+    assert [each.name for each in analysis.state.weights] == ["a", "b"]
+    assert [each.name for each in analysis.state.kept] == ["ma", "mb"]
+    kernels = zip(analysis.graph.kernels, analysis.phases, strict=True)
+    assert {phase for kernel, phase in kernels if kernel.name.startswith(("gram", "even"))} == {"optimizer"}
+
+
+def test_weights_that_the_model_scales_do_not_decay():
+    scaled = f"  as = f32[4,6] multiply(a, ca), {FORWARD}"
+    text = step(ADAM, kept="mv").replace("dot(x, a)", "dot(x, as)").replace("  h = ", f"{scaled}\n  h = ")
+    assert told(text)["optimizer"] == "Adam"
+
+
+SQUARE = """  square_{w} = {s} multiply(grad_{w}, grad_{w}), {b}
+  norm_{w} = f32[] reduce(square_{w}, zero), dimensions={{0,1}}, to_apply=sum, {b}
+"""
+NORMS = "".join(SQUARE.format(w=weight, s=shape, b=UPDATE) for weight, shape in SHAPES.items())
+TOTAL = f"{NORMS}  total = f32[] add(norm_a, norm_b), {UPDATE}\n"
+CLIPPED = "\n  wide_{w} = {s} broadcast(NORM), dimensions={{}}\n  part_{w} = {s} divide(grad_{w}, wide_{w})"
+UPDATED = CLIPPED + SGD.replace("grad_{w}", "part_{w}")
+
+
+def test_gradients_are_clipped_by_the_norm_of_all():
+    """A norm of its own for each weight clips none of the others; a norm that is only given, none at all."""
+    assert told(step(UPDATED.replace("NORM", "total"), first=TOTAL))["gradient_clipping"] == "yes"
+    assert told(step(UPDATED.replace("NORM", "norm_{w}"), first=NORMS))["gradient_clipping"] == "no"
+    assert told(step(SGD, first=TOTAL))["gradient_clipping"] == "no"
+    largest = TOTAL.replace("to_apply=sum", "to_apply=most")
+    most = f"most {{ {SUM[5:].replace('add', 'maximum')}\nsum {{ "
+    text = step(UPDATED.replace("NORM", "total"), first=largest).replace("sum { ", most, 1)
+    assert told(text)["gradient_clipping"] == "no"  # the largest square is no norm
+
+
+def test_what_is_computed_again_is_named_so():
+    text = step(SGD)
+    assert told(text)["rematerialisation"] == "no"
+    again = f"  h2 = f32[3,6] dot(x, a), lhs_contracting_dims={{1}}, rhs_contracting_dims={{0}}, {AGAIN}\n"
+    text = text.replace("  grad_b = f32[6,2] dot(h,", f"{again}  grad_b = f32[6,2] dot(h2,")
+    assert told(text)["rematerialisation"] == "yes"
+
+
+def accumulating(total: str = "add(ma, grad_a)", rest: str = "") -> str:
+    """A step that adds a's gradients to ma, and updates nothing else; b is given."""
+    lines = ["ma = f32[4,6] parameter(0)", "a = f32[4,6] parameter(1)", "b = f32[6,2] parameter(2)"]
+    lines += ["x = f32[3,4] parameter(3)", "c = f32[] constant(0.1)"]
+    lines += ["ca = f32[4,6] broadcast(c), dimensions={}", NET, rest, f"t = f32[4,6] {total}, {UPDATE}"]
+    lines.append("ROOT all = (f32[4,6], f32[6,2]) tuple(t, grad_b)")
+    return program("\n".join(lines), header=", input_output_alias={ {0}: (0, {}) }")
+
+
+def test_an_array_that_is_added_to_and_serves_nothing_else_accumulates():
+    assert told(accumulating()) == {"rematerialisation": "no", "gradient_accumulation": "yes"}
+    assert "gradient_accumulation" not in told(accumulating("multiply(ma, grad_a)"))  # unknown, and not "no"
+    read = "  n = f32[4,6] negate(ma)\n  o = f32[4,6] add(n, n)"
+    assert "gradient_accumulation" not in told(accumulating(rest=read))
+
+
+LOOPED = """
+cond {{ state = (s32[], f32[4,6], f32[6,2], f32[3,4], f32[4,6], f32[6,2]) parameter(0)
+  i = s32[] get-tuple-element(state), index=0
+  last = s32[] constant(4)
+  ROOT less = pred[] compare(i, last), direction=LT }}
+body {{ state = (s32[], f32[4,6], f32[6,2], f32[3,4], f32[4,6], f32[6,2]) parameter(0)
+  i = s32[] get-tuple-element(state), index=0
+  a = f32[4,6] get-tuple-element(state), index=1
+  b = f32[6,2] get-tuple-element(state), index=2
+  x = f32[3,4] get-tuple-element(state), index=3
+  ta = f32[4,6] get-tuple-element(state), index=4
+  tb = f32[6,2] get-tuple-element(state), index=5
+  {net}
+  na = f32[4,6] add(ta, grad_a), {update}
+  nb = f32[6,2] add(tb, grad_b), {update}
+  ROOT all = (s32[], f32[4,6], f32[6,2], f32[3,4], f32[4,6], f32[6,2]) tuple({carried}) }}"""
+
+
+def looped(carried: str, given: tuple[str, str]) -> str:
+    """A loop of four around both passes, and what the step gives for the weights."""
+    lines = ["a = f32[4,6] parameter(0)", "b = f32[6,2] parameter(1)", "x = f32[3,4] parameter(2)"]
+    lines += ["i = s32[] constant(0)", "zero = f32[] constant(0)", "one = f32[4,6] broadcast(zero), dimensions={}"]
+    lines += ["two = f32[6,2] broadcast(zero), dimensions={}"]
+    state = "(s32[], f32[4,6], f32[6,2], f32[3,4], f32[4,6], f32[6,2])"
+    lines += [f"start = {state} tuple(i, a, b, x, one, two)"]
+    count = 'backend_config={"known_trip_count":{"n":"4"}}'
+    lines += [f"done = {state} while(start), condition=cond, body=body, {count}"]
+    for name, place, weight in (("da", 1, "a"), ("db", 2, "b"), ("sa", 4, "a"), ("sb", 5, "b")):
+        lines.append(f"{name} = {SHAPES[weight]} get-tuple-element(done), index={place}")
+    for weight in SHAPES:
+        lines.append(f"u{weight} = {SHAPES[weight]} subtract({weight}, s{weight}), {UPDATE}")
+    lines.append(f"ROOT all = (f32[4,6], f32[6,2]) tuple({given[0]}, {given[1]})")
+    before = LOOPED.format(net=NET, update=UPDATE, carried=carried)
+    return program("\n".join(lines), before=before, header=", input_output_alias={ {0}: (0, {}), {1}: (1, {}) }")
+
+
+def test_a_loop_around_both_passes_accumulates_where_the_update_is_outside():
+    """A loop of whole steps, weights among what it carries, accumulates nothing."""
+    assert told(looped("i, a, b, x, na, nb", ("ua", "ub")))["gradient_accumulation"] == "yes"
+    whole = looped("i, na, nb, x, ta, tb", ("da", "db"))
+    assert told(whole).get("gradient_accumulation") != "yes"
+
+
+def test_what_xla_compiled():
+    """make_modules.py: the trainer does it all; the transformer's Adam only computes layers again."""
+    assert told((DATA / "trainer.hlo").read_text()) == {
+        "rematerialisation": "yes", "gradient_accumulation": "yes", "gradient_clipping": "yes",
+        "optimizer": "AdamW",
+    }  # fmt: skip
+    assert told(TRANSFORMER) == {
+        "rematerialisation": "yes", "gradient_accumulation": "no", "gradient_clipping": "no",
+        "optimizer": "Adam",
+    }  # fmt: skip
+
+
+def test_nothing_is_told_of_programs_that_name_no_gradients():
+    assert told(LOOP) == {}
+    assert told(without_metadata(TRANSFORMER)) == {}

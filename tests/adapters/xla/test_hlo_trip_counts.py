@@ -1,0 +1,193 @@
+"""How often loops run, from what their conditions compare; where XLA noted it, it noted the same."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dse.adapters.xla import hlo
+from dse.adapters.xla.work.trip_counts import trip_counts
+
+
+def trips(text: str) -> dict[str, int | None]:
+    """Loop -> its trips."""
+    return {loop.name: count for loop, count in trip_counts(hlo.parse(text, "text")).items()}
+
+
+def loop(
+    *, dtype: str = "s32", start: int = 0, step: int = 1, limit: int = 10, compare: str = "compare(i, n), direction=LT"
+) -> str:
+    """A loop that adds a step to a counter; its condition as it is written."""
+    state = f"({dtype}[], f32[4])"
+    return f"""HloModule m
+    body {{
+      p = {state} parameter(0)
+      i = {dtype}[] get-tuple-element(p), index=0
+      x = f32[4] get-tuple-element(p), index=1
+      s = {dtype}[] constant({step})
+      j = {dtype}[] add(i, s)
+      y = f32[4] negate(x)
+      ROOT t = {state} tuple(j, y)
+    }}
+    cond {{
+      p = {state} parameter(0)
+      i = {dtype}[] get-tuple-element(p), index=0
+      n = {dtype}[] constant({limit})
+      ROOT c = pred[] {compare}
+    }}
+    ENTRY main {{
+      x = f32[4] parameter(0)
+      a = {dtype}[] constant({start})
+      t = {state} tuple(a, x)
+      ROOT w = {state} while(t), condition=cond, body=body
+    }}"""
+
+
+def counted(dtype: str, start: int, step: int, limit: int, holds) -> int | None:
+    """Trips by running the counter, which is not to wrap around; None where it would."""
+    bits = int(dtype[1:])
+    low, high = (-(2 ** (bits - 1)), 2 ** (bits - 1)) if dtype[0] == "s" else (0, 2**bits)
+    for trip in range(2**bits + 1):
+        value = start + trip * step
+        if not low <= value < high:
+            return None
+        if not holds(value, limit):
+            return trip
+    return None
+
+
+HOLDS = {
+    "LT": lambda a, b: a < b, "LE": lambda a, b: a <= b, "GT": lambda a, b: a > b, "GE": lambda a, b: a >= b,
+    "NE": lambda a, b: a != b, "EQ": lambda a, b: a == b,
+}  # fmt: skip
+MIRRORED = {"LT": "GT", "LE": "GE", "GT": "LT", "GE": "LE", "NE": "NE", "EQ": "EQ"}
+
+
+@given(
+    dtype=st.sampled_from(["s8", "u8", "s4", "u4"]), direction=st.sampled_from(list(HOLDS)), data=st.data(),
+    mirrored=st.booleans(), negated=st.booleans(),
+)  # fmt: skip
+def test_a_counter_and_a_constant(dtype, direction, data, mirrored, negated):
+    """By every comparison, either way around, and by a step that wraps: all are as counting one by one."""
+    bits = int(dtype[1:])
+    low = -(2 ** (bits - 1)) if dtype[0] == "s" else 0
+    numbers = st.integers(low, low + 2**bits - 1)
+    start, limit = data.draw(numbers), data.draw(numbers)
+    step = data.draw(st.integers(-(2 ** (bits - 1)), 2 ** (bits - 1) - 1))
+    written = step % 2**bits if dtype[0] == "u" else step
+    sides, told = ("n, i", MIRRORED[direction]) if mirrored else ("i, n", direction)
+    text = loop(dtype=dtype, start=start, step=written, limit=limit, compare=f"compare({sides}), direction={told}")
+    assert trips(text) == {"w": counted(dtype, start, step, limit, HOLDS[direction])}
+
+
+@pytest.mark.parametrize("dtype", ["s8", "s16", "s32", "s64", "u8", "u16", "u32", "u64"])
+def test_counters_of_every_integer(dtype):
+    assert trips(loop(dtype=dtype, start=3, step=4, limit=100)) == {"w": 25}
+
+
+LONG = """HloModule m
+  less { a = s32[] parameter(0)
+    b = s32[] parameter(1)
+    ROOT c = pred[] compare(a, b), direction=GE }
+  next { a = s64[] parameter(0)
+    one = s64[] constant(2)
+    sum = s64[] subtract(a, one)
+    ROOT both = (s64[], s64[]) tuple(sum, a) }
+  called { a = s64[] parameter(0)
+    ROOT f = (s64[], s64[]) fusion(a), kind=kLoop, calls=next }
+  body { p = (f32[], s64[], s32[]) parameter(0)
+    x = f32[] get-tuple-element(p), index=0
+    i = s64[] get-tuple-element(p), index=1
+    j = (s64[], s64[]) call(i), to_apply=called
+    k = s64[] get-tuple-element(j), index=0
+    l = s64[] copy(k)
+    n = s32[] get-tuple-element(p), index=2
+    ROOT t = (f32[], s64[], s32[]) tuple(x, l, n) }
+  cond { p = (f32[], s64[], s32[]) parameter(0)
+    i = s64[] get-tuple-element(p), index=1
+    j = s32[] convert(i)
+    n = s32[] get-tuple-element(p), index=2
+    ROOT c = pred[] fusion(j, n), kind=kLoop, calls=less }
+  run { s = s64[] parameter(0)
+    x = f32[] constant(0)
+    n = s32[] constant(4)
+    t = (f32[], s64[], s32[]) tuple(x, s, n)
+    ROOT w = (f32[], s64[], s32[]) while(t), condition=cond, body=body }
+  outer { p = (s32[], s64[]) parameter(0)
+    i = s32[] get-tuple-element(p), index=0
+    s = s64[] get-tuple-element(p), index=1
+    r = (f32[], s64[], s32[]) call(s), to_apply=run
+    one = s32[] constant(1)
+    j = s32[] add(one, i)
+    ROOT t = (s32[], s64[]) tuple(j, s) }
+  until { p = (s32[], s64[]) parameter(0)
+    i = s32[] get-tuple-element(p), index=0
+    seven = s32[] constant(7)
+    ROOT c = pred[] compare(seven, i), direction=NE }
+  ENTRY main { a = s32[] constant(0)
+    b = s64[] constant(20)
+    t = (s32[], s64[]) tuple(a, b)
+    ROOT v = (s32[], s64[]) while(t), condition=until, body=outer }"""
+
+
+def test_counters_are_followed_through_fusions_calls_conversions_and_loops_around():
+    """20, 18, ... 4 is 9 trips; the limit travels in the state, and the start comes from the loop around."""
+    assert trips(LONG) == {"w": 9, "v": 7}
+    counts = {kernel.name: kernel.count for kernel in hlo.graph(hlo.parse(LONG, "text")).kernels}
+    assert counts["v/r/w/j/f"] == 63
+
+
+def changed(text: str, **changes: str) -> str:
+    """A text in which other lines stand for those that define some names."""
+    for name, lines in changes.items():
+        text = re.sub(rf"(?m)^ *{name} = .*$", lines, text)
+    return text
+
+
+UNKNOWN = {
+    "a start that is given": (LONG.replace("b = s64[] constant(20)", "b = s64[] parameter(0)"), "w"),
+    "a start that changes": (LONG.replace("tuple(j, s) }", "tuple(j, r2) }").replace(
+        "r = (f32", "r2 = s64[] add(s, s)\n r = (f32"), "w"),
+    "a step that is no constant": (loop().replace("add(i, s)", "add(i, i)"), "w"),
+    "a limit that moves": (LONG.replace("ROOT t = (f32[], s64[], s32[]) tuple(x, l, n)",
+        "m = s32[] negate(n)\n ROOT t = (f32[], s64[], s32[]) tuple(x, l, m)"), "w"),
+    "a condition on data": (changed(
+        loop(), i="i = s32[] get-tuple-element(p), index=0\n f = f32[4] get-tuple-element(p), index=1",
+        n="z = f32[1] slice(f), slice={[0:1]}\n n = s32[1] convert(z)"), "w"),
+    "away from the limit": (loop(step=-1), "w"),
+    "a counter that narrows": (loop().replace(
+        "j = s32[] add(i, s)", "b = s8[] convert(i)\n d = s32[] convert(b)\n j = s32[] add(d, s)"), "w"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", UNKNOWN)
+def test_what_the_text_does_not_tell_is_unknown(case):
+    text, name = UNKNOWN[case]
+    assert trips(text)[name] is None
+    kernels = hlo.graph(hlo.parse(text, "text")).kernels
+    assert any(kernel.uncounted for kernel in kernels)
+
+
+def test_counts_are_those_that_xla_noted():
+    from tests.support.compiled_programs import Step, compiled
+
+    text = compiled(Step(accumulate=2)).text
+    noted = re.compile(r'"known_trip_count":\{"n":"\d+"\}')
+    told = trips(text)
+    assert sorted(told.values()) == [2, 2, 2]
+    assert trips(noted.sub('"other":{}', text)) == told
+
+
+def test_a_way_without_end_is_left():
+    """Calls of calls, each twice: 2 to the 90th ways through 90 computations."""
+    calls = "".join(
+        f"c{n} {{ a = s32[] parameter(0)\n b = s32[] call(a), to_apply=c{n - 1}\n"
+        f" d = s32[] call(b), to_apply=c{n - 1}\n ROOT e = s32[] subtract(d, b) }}\n"
+        for n in range(1, 90)
+    )
+    text = loop().replace("j = s32[] add(i, s)", "k = s32[] call(i), to_apply=c89\n j = s32[] add(k, s)")
+    first = "c0 { a = s32[] parameter(0)\n ROOT b = s32[] copy(a) }\n"
+    assert trips(text.replace("HloModule m\n", "HloModule m\n" + first + calls)) == {"w": None}

@@ -1,0 +1,384 @@
+"""Designs of one batch cost the same as each design alone, and as a batch whose rows share nothing.
+
+Stages evaluate rows once that agree in all columns that the stage reads. A column that a stage forgets shows
+here: rows that differ in this column alone would share a result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+
+from costmodel import DesignPoints, LstmDesign, LstmShape, ModelShape, System, load_model, load_system, lstm_step, step
+from costmodel.columns import UniqueRows, concatenated
+from costmodel.steps.result.breakdown import Breakdown
+from costmodel.training.blocks import BLOCKS, Block
+from costmodel.training.design import MODERN, SCHEDULE_WORDS, TILE_EDGE, splits_kernels
+from costmodel.training.design_table import Design, Domain
+from costmodel.training.run import Run
+from costmodel.training.sharding import SHARDINGS
+from dse.adapters.dfmodel.design import DataflowDesign
+from dse.adapters.dfmodel.rules import dataflow_step
+from dse.adapters.simai.rules import simai_step
+from dse.adapters.xla import hlo
+from dse.adapters.xla.steps.step import program_step
+from tests.support.paths import TEST_DATA
+
+#: Values that a column takes in one batch, where it holds a count.
+COUNTS = (1.0, 2.0, 3.0, 4.0)
+
+#: Base designs, between them sensitive to every column: named splits, explicit ones, unfused attention.
+SPLIT = {"tp": 4, "pp": 4, "vpp": 2, "dp": 2, "micro_batch_size": 2, "gradient_accumulation_steps": 8}
+BASES: Mapping[str, Mapping[str, Any]] = {
+    "named": SPLIT,
+    "unfused": {**SPLIT, "attention": "unfused", "recompute": "selective", "overlap_grad_reduce": 1},
+    "explicit": {**SPLIT, "sharding": "sample", "tiling": "sample", "attention": "unfused", "head_tile_m": 64},
+    "full": {**SPLIT, "recompute": "full", "zero": 1, "sharding": "megatron_sp"},
+    "flash": {**SPLIT, "attention": "flash_attention_2"},
+    "in line": {**SPLIT, "schedule": "breadth_first", "overlap_p2p": 1},
+    "some layers": {**SPLIT, "recompute": "full", "recompute_layers": 2},
+    "long": {**SPLIT, "cp": 4, "cp_communication": "a2a_p2p", "cp_a2a": 2, "zero": 3, "overlap_grad_reduce": 1},
+    "offloaded": {
+        **SPLIT,
+        "zero": 1,
+        "optimizer": "muon",
+        "moments": "bf16",
+        "offload_optimizer": 1,
+        "offload_activations": 1,
+        "overlap_grad_reduce": 1,
+    },
+}
+#: Columns that a schedule can follow beside some values of another one.
+BESIDE: Mapping[str, Mapping[str, Any]] = {
+    "schedule": {"schedule": SCHEDULE_WORDS, "vpp": [1, 2, 2, 1, 1, 2, 1, 2]},
+    "group_size": {"group_size": [0, 4, 8]},
+    "pipeline_layout": {"pipeline_layout": ["even"]},  # whatever the model: see test_pipeline_layout.py
+}
+#: Base designs in formats of fewer than 16 bits, and the quantities of a chip that these read.
+FORMATS: Mapping[str, Mapping[str, Any]] = {
+    word: {**SPLIT, "precision": word, "zero": 1} for word in ("fp8_blockwise", "mxfp8", "nvfp4")
+}
+UNITS = {"fp8_speedup": 2, "mx_speedup": 2, "fp4_speedup": 4}
+#: Base designs of a model with experts.
+EXPERT_BASES: Mapping[str, Mapping[str, Any]] = {
+    "all to all": {**SPLIT, "sharding": "megatron_sp", "dp": 8, "ep": 4, "etp": 2, "zero": 1},
+    "overlapped": {**SPLIT, "sharding": "megatron_sp", "dp": 8, "ep": 4, "dispatcher": "two_hop", "overlap_ep": 1},
+    "sharded": {
+        **SPLIT,
+        "dp": 8,
+        "ep": 2,
+        "zero": 3,
+        "shard_replicas": 2,
+        "optimizer": "muon",
+        "overlap_grad_reduce": 1,
+    },
+}
+
+
+def values_of(domain: Domain) -> list[float]:
+    """Values that a batch of a column takes: every code, or a few counts."""
+    if domain == TILE_EDGE:
+        return [64.0, 128.0]
+    return list(np.arange(domain.low, domain.high + 1)) if np.isfinite(domain.high) else [*COUNTS]
+
+
+def in_turn(breakdowns: list[Breakdown]) -> dict[str, np.ndarray]:
+    """Batches of one, one after the other."""
+    return {
+        name: np.concatenate([np.atleast_1d(one.columns()[name]) for one in breakdowns])
+        for name in breakdowns[0].columns()
+    }
+
+
+def assert_same(batch: Breakdown, singles: list[Breakdown]) -> None:
+    """To the last bit, in every column."""
+    expected = in_turn(singles)
+    for name, values in batch.columns().items():
+        np.testing.assert_array_equal(values, expected[name], err_msg=name)
+
+
+def batches(
+    table: type[Design], base: Mapping[str, Any], blocks: Iterable[Block] = BLOCKS
+) -> Iterator[tuple[str, Design]]:
+    """For each column of a table, designs that differ in it alone."""
+    for column, domain in table.domains(blocks).items():
+        if column in table.aliases:  # whose values are those of another column
+            continue
+        own = BESIDE.get(column, {column: values_of(domain)})
+        yield column, table.of(blocks=blocks, **{**base, **own})
+
+
+def unshared(price: Callable[[Any], Breakdown], batch: Any) -> Breakdown:
+    """The price of a batch in which stages evaluate every row, equal ones too."""
+
+    def every_row(*columns: np.ndarray) -> UniqueRows:
+        return UniqueRows(np.arange(max((values.shape[-1] for values in columns if values.ndim), default=1)), None)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(UniqueRows, "of", every_row)
+        return price(batch)
+
+
+class Alone:
+    """Prices designs one by one; the base of many batches once."""
+
+    def __init__(self, price: Callable[[Any], Breakdown]) -> None:
+        self.price = price
+        self.known: dict[tuple[tuple[str, float], ...], Breakdown] = {}
+
+    def rows(self, designs: Design, rows: Iterable[int] | None = None) -> list[Breakdown]:
+        """Batches of one of the rows of a table, or of some of them."""
+        found = []
+        for row in range(designs.num_points) if rows is None else rows:
+            one = designs.take(np.array([row]))
+            key = tuple((name, float(values.item())) for name, values in one.columns().items())
+            if key not in self.known:
+                self.known[key] = self.price(one)
+            found.append(self.known[key])
+        return found
+
+
+def check_columns(
+    table: type[Design],
+    base: Mapping[str, Any],
+    price: Callable[[Any], Breakdown],
+    blocks: Iterable[Block] = BLOCKS,
+    known: Collection[str] = (),
+    idle: Collection[str] = (),
+    *,
+    at_once: bool = False,
+) -> set[str]:
+    """Columns that change a price, after checks of every column, in a batch each or all in one.
+
+    One batch costs what it does where its rows share nothing, and columns that are not known yet cost the same
+    alone. In batches of single columns the last value of known ones is priced alone. Idle columns change no
+    price, all together.
+    """
+    own, alone = {c: t for c, t in batches(table, base, blocks) if c not in idle}, Alone(price)
+    ends = np.cumsum([designs.num_points for designs in own.values()])
+    together = None
+    if at_once:
+        batch = concatenated([*own.values()])
+        together = price(batch)
+        assert_same(together, [unshared(price, batch)])
+    telling = set()
+    for (column, designs), end in zip(own.items(), ends, strict=True):
+        rows = np.arange(designs.num_points)
+        found = price(designs) if together is None else together.take(rows - rows.size + end)
+        if not (at_once and column in known):
+            alone_too = rows[-1 if column in known else 0 :]
+            assert_same(found.take(alone_too), alone.rows(designs, alone_too))
+        if any(np.unique(values).size > 1 for values in found.columns().values()):
+            telling.add(column)
+    if idle:
+        last = {name: values_of(domain)[-1] for name, domain in table.domains(blocks).items() if name in idle}
+        assert_same(price(table.of(blocks=blocks, **{**last, **base})), [price(table.of(blocks=blocks, **base))])
+    return telling
+
+
+MODELS = ("gpt2_xl", "llama3_8b")
+#: Bases that differ in the kernels that they run.
+KERNELS = ("named", "unfused", "explicit", "full")
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_every_column_of_a_transformer_counts_for_its_row_alone(model):
+    """And every column changes some price; of other kernels than the first model's the last values alone."""
+    system = load_system("a100_80g_dgx").with_quantities(UNITS)
+    price, columns = partial(step, load_model(model), system), {*DesignPoints.domains()}
+    first, of_kernels = model == MODELS[0], {name for name in columns if splits_kernels(name)}
+    bases = {**BASES, "narrow": FORMATS["fp8_blockwise"]} if first else {name: BASES[name] for name in KERNELS}
+    read = set()
+    for name, base in bases.items():
+        known, idle = read if first else columns, of_kernels - {"sharding", "tiling"}
+        at_once = name != "explicit" and (name != "named" or not first)
+        read |= check_columns(
+            DesignPoints, base, price, known=known, idle=() if name == "explicit" else idle, at_once=at_once
+        )
+    assert not first or read == columns - {"pipeline_layout", *DesignPoints.aliases}
+
+
+def test_every_column_of_experts_counts_for_its_row_alone():
+    """And every column that designs of other models have not changes some price."""
+    model, read = load_model("deepseek_v2_lite"), set()
+    price = partial(step, model, load_system("a100_80g_dgx"))
+    own = {*DesignPoints.domains(model.blocks)}
+    idle = {name for name in own if splits_kernels(name)} - {"sharding", "tiling"}
+    for name, base in EXPERT_BASES.items():
+        known, at_once = {*DesignPoints.domains()} | read - {*base}, name != "all to all"
+        read |= check_columns(DesignPoints, base, price, model.blocks, known, idle, at_once=at_once)
+    assert read >= own - {*DesignPoints.domains()} - idle
+
+
+def test_words_of_one_column_count_for_their_row_alone():
+    """Solved shardings beside named and explicit ones."""
+    price = partial(step, load_model("gpt2_xl"), load_system("a100_80g_dgx"))
+    designs = DesignPoints.of(**SPLIT, sharding=[*SHARDINGS])
+    assert_same(price(designs), Alone(price).rows(designs))
+
+
+@pytest.mark.parametrize("base", ["named", "unfused", "full"])
+def test_every_column_counts_for_its_row_alone_by_simais_rules(base):
+    """Which know the named assignments only, one schedule, and one way to share a sequence: none."""
+
+    def price(designs: DesignPoints) -> Breakdown:
+        return simai_step(Run(load_model("gpt2_xl"), load_system("a100_80g_dgx"), designs))
+
+    alone = Alone(price)
+    for column, designs in batches(DesignPoints, BASES[base]):
+        if "sample" in str(BASES[base].get("sharding")) or splits_kernels(column) or column in MODERN:
+            continue
+        assert_same(price(designs), alone.rows(designs))
+
+
+@pytest.mark.parametrize("generation", ["gen1", "gen2a", "gen2b", "gen3"])
+def test_every_column_counts_for_its_row_alone_by_dfmodels_rules(generation):
+    def price(designs: DataflowDesign) -> Breakdown:
+        run = Run(load_model("gpt2_xl"), load_system("a100_80g_dgx"), designs)
+        return dataflow_step(run, generation=generation)
+
+    alone, base = Alone(price), {**SPLIT, "vpp": 1, "topology": "r_sw_sw", "tile_size": 2}
+    for column, designs in batches(DataflowDesign, base):
+        if splits_kernels(column) or column in MODERN:
+            continue
+        assert_same(price(designs), alone.rows(designs))
+
+
+LSTM = LstmShape(num_layers=2, hidden_size=4800, projection_size=512, vocab_size=9600)
+
+
+def test_every_column_of_an_lstm_counts_for_its_row_alone():
+    price = partial(lstm_step, LSTM, load_system("a100_80g_dgx"))
+    base = {"dp": 2, "micro_batch_size": 16, "hidden_kind": "rc", "hidden_dim1": 2, "hidden_dim2": 2,
+            "softmax_kind": "rc", "softmax_dim1": 2, "softmax_dim2": 2}  # fmt: skip
+    told = check_columns(LstmDesign, base, price)
+    assert told == {*LstmDesign.domains()}
+
+
+def another(name: str, value: Any) -> Any:
+    """A value that a quantity might have instead."""
+    if name.endswith("in_switch"):
+        return 1 - value
+    if name.endswith("_ramp"):
+        return 1e7
+    if "torus" in name:
+        return 3.0 if name.endswith("wrap") else 1.0 if value else 4.0
+    if name.endswith(("_used", "_collective_cores")):
+        return 2.0
+    return np.where(np.isfinite(value), value, 1e8) * 0.03 + 1e-12
+
+
+def torus(system: System) -> System:
+    """The same chips in nodes of 2 x 2, and those in a torus of two axes too."""
+    axes = {"node_torus_x": 2.0, "node_torus_y": 2.0, "fabric_torus_x": 2.0, "fabric_torus_y": 16.0}
+    return system.with_quantities({**axes, "node_in_switch": 0.0})
+
+
+def opened(system: System) -> System:
+    """Dies of which some are spoilt, at a clock so slow that voltage follows it no further."""
+    clock = {"nominal_clock": 4 * float(system.chip.clock), "least_voltage": 0.7}
+    return system.with_quantities({"defect_density": 1000.0, "area_price": 1e6, **clock})
+
+
+#: What no step of a dense model reads: all ranks stand in the outermost tier, whose switches do not reduce,
+#: there are no experts, and rules of software alone read what a chip is called.
+UNREAD = {
+    *("fabric_size", "fabric_used", "fabric_in_switch_rate", "ep_collective_cores"),
+    *("expert_latency", "sorting_efficiency"),
+    *("sram_nominal", "l2_nominal", "dram_nominal", "compute_capability"),
+}
+
+
+def check_quantities(
+    system: System, price: Callable[[System], Breakdown], known: Collection[str] = (), *, at_once: bool = False
+) -> set[str]:
+    """Quantities that change a price, after checks of every quantity, in a batch with the system or all in one.
+
+    One batch costs what it does where its rows share nothing. Quantities that change its prices and are not
+    known yet cost the same alone; those that change none change none together.
+    """
+    values = system.quantities()
+    changed = {name: np.asarray(another(name, value)) for name, value in values.items()}
+    own = price(system)
+
+    def alone(*names: str) -> Breakdown:
+        return price(system.with_quantities({name: changed[name] for name in names}))
+
+    telling = []
+    if not at_once:
+        for name, value in changed.items():
+            one, both = alone(name), system.with_quantities({name: [values[name], value]})
+            assert_same(price(both), [own, one])
+            telling += [name] if differs(own, one) else []
+        return {*telling}
+    every = {name: np.full(1 + len(values), value) for name, value in values.items()}
+    for row, (name, value) in enumerate(changed.items(), 1):
+        every[name][row] = value
+    together = price(system.with_quantities(every))
+    assert_same(together, [unshared(price, system.with_quantities(every))])
+    rows = {name: together.take(np.array([row])) for row, name in enumerate(changed, 1)}
+    telling = [name for name, one in rows.items() if differs(own, one)]
+    for name in {*telling} - {*known}:
+        assert_same(rows[name], [alone(name)])
+    assert_same(alone(*(rows.keys() - {*telling})), [own])
+    return {*telling}
+
+
+def differs(one: Breakdown, other: Breakdown) -> bool:
+    """Whether some column of two batches of one differs in a bit."""
+    columns = other.columns()
+    return any(not np.array_equal(values, columns[name]) for name, values in one.columns().items())
+
+
+def stepped(model: ModelShape, design: DesignPoints, system: System) -> Breakdown:
+    """A design on machines."""
+    return step(model, system, design)
+
+
+def test_every_quantity_of_a_system_counts_for_its_row_alone(toy_system):
+    """And every one changes some price, but those that nothing reads."""
+    model, read = load_model("gpt2_xl"), set()
+    launching, around = toy_system.with_quantities({"host_dispatch": 0.01}), torus(toy_system)
+    machines = {"named": (launching, around, opened(toy_system)), "long": (around,)}
+    for name, base in BASES.items():
+        if name in ("in line", "some layers"):  # whose schedules read what others do
+            continue
+        design = DesignPoints.of(**base)
+        for machine in (toy_system, *machines.get(name, ())):
+            single = name == "named" and machine is toy_system
+            read |= check_quantities(machine, partial(stepped, model, design), read, at_once=not single)
+    for base in FORMATS.values():
+        design = DesignPoints.of(**base)
+        machine = toy_system.with_quantities(UNITS)
+        read |= check_quantities(machine, partial(stepped, model, design), read, at_once=True)
+    assert read == {*toy_system.quantities()} - UNREAD
+
+
+def test_every_quantity_counts_for_its_row_alone_where_the_sharding_is_solved(toy_system):
+    design = DesignPoints.of(**SPLIT, sharding="solve")
+    check_quantities(toy_system, partial(stepped, load_model("gpt2_xl"), design), at_once=True)
+
+
+def test_every_quantity_counts_for_its_row_alone_with_lstm_cells(toy_system):
+    design = LstmDesign.of(dp=2, micro_batch_size=16, hidden_kind="cr", hidden_dim1=4)
+    check_quantities(toy_system, lambda system: lstm_step(LSTM, system, design))
+
+
+def test_every_quantity_counts_for_its_row_alone_with_a_compiled_program(toy_system):
+    program = hlo.program(hlo.Analysis(hlo.load_module(TEST_DATA / "hlo" / "loop.hlo")))
+    check_quantities(toy_system, lambda system: program_step(program, system))
+
+
+def test_models_of_any_dimension_are_priced_from_it(gpt):
+    """A model is not a row: every dimension of it changes the step."""
+    system, design = load_system("a100_80g_dgx"), DesignPoints.of(**SPLIT)
+    base = step(gpt, system, design).step_time
+    for name in gpt.dimensions:
+        if name not in ("num_query_groups", "moe_layer_freq"):  # only fewer heads of keys; no experts
+            changed = replace(gpt, **{name: 2 * getattr(gpt, name)})
+            assert step(changed, system, design).step_time > base, name

@@ -1,0 +1,191 @@
+"""1F1B pipelines in closed form: as long as a simulation of every pass, however a design is stated."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from costmodel import DesignPoints, load_model, load_system, model_names, pipeline_times, step
+from costmodel.columns import concatenated
+from costmodel.kernels.collectives import send_recv
+from costmodel.steps.memory.stage_memory import held_micro_batches
+from costmodel.steps.pipeline.critical_path import Sizes, one_forward_one_backward_time
+from costmodel.steps.pipeline.stages import chunk_sizes, pipeline_stages, rank_layers
+from costmodel.training.model import ModelShape
+from costmodel.training.pipeline_layout import LAYOUTS
+from tests.support.scalar_pipeline import simulated
+
+POINTS = 12
+
+
+def random_pipeline(rng):
+    """Sizes of a pipeline, and shares of work of its ranks: even inner ranks, layers, or anything."""
+    p, v = int(rng.integers(1, 17)), int(rng.choice([1, 2, 3, 4, 6]))
+    v = v if p > 1 else 1
+    m = p * int(rng.integers(1, 6)) if v > 1 else int(rng.integers(1, 50))
+    scale = np.ones((p, POINTS))
+    kind = rng.integers(3)
+    if kind == 0:
+        scale[0], scale[-1] = rng.uniform(0.7, 1.4, (2, POINTS))
+    else:
+        scale *= rng.integers(1, 5, scale.shape) if kind == 1 else rng.uniform(0.2, 2.0, scale.shape)
+    return p, v, m, scale
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_the_longest_chain_is_the_time_of_a_simulation_of_every_pass(seed):
+    rng = np.random.default_rng(seed)
+    p, v, m, scale = random_pipeline(rng)
+    forward, backward = rng.uniform(0.5, 1, POINTS), rng.uniform(0.5, 3, POINTS)
+    shortest = np.minimum(forward, backward) * scale.min(axis=0)
+    message = shortest * rng.choice([0.0, 0.1, 1.0], POINTS) * (v > 1)
+    one = np.ones(POINTS)
+    sizes = Sizes(np.arange(p)[:, np.newaxis] * one, p * one, v * one, m * v * one)
+    found = one_forward_one_backward_time(forward * scale, backward * scale, message=message, sizes=sizes)
+    expected = pipeline_times(
+        schedule="1f1b", pp=p, vpp=v, gradient_accumulation_steps=m, forward_time=forward,
+        input_gradient_time=backward, weight_gradient_time=0.0, message_time=message, stage_scale=scale.T,
+    ).makespan  # fmt: skip
+    np.testing.assert_allclose(found, expected, rtol=1e-12)
+
+
+def test_the_longest_chain_is_that_of_lists_run_rank_by_rank():
+    """A second simulation, of one design in plain Python: a slow last rank, and messages."""
+    p, v, m, scale = 4, 3, 8, [1.1, 1.0, 1.0, 1.4]
+    times = np.array(scale)[:, np.newaxis]
+    sizes = Sizes(np.arange(4.0)[:, np.newaxis], *(np.array([own]) for own in (4.0, 3.0, 24.0)))
+    found = one_forward_one_backward_time(2 * times, 3 * times, message=np.array([0.5]), sizes=sizes)
+    expected = simulated("interleaved", p, m, v, f=2.0, b=3.0, w=0.0, comm=0.5, scale=scale)
+    assert found.item() == pytest.approx(expected["makespan"], rel=1e-12)
+
+
+@pytest.mark.parametrize(("p", "v", "m"), [(1, 1, 7), (4, 1, 7), (8, 3, 64), (64, 1, 512), (2, 5, 6)])
+def test_bubble_matches_narayanan_2021(p, v, m):
+    """Equal stages: (p - 1)/(v m) of the ideal time."""
+    one = np.ones(1)
+    sizes = Sizes(np.array([[0.0], [p - 1.0]]), p * one, v * one, m * v * one)
+    times = np.full((2, 1), 0.37)
+    time = one_forward_one_backward_time(times, 2 * times, message=0 * one, sizes=sizes)
+    assert time.item() / (3 * 0.37 * m * v) - 1 == pytest.approx((p - 1) / (v * m))
+
+
+def stated_otherwise(model, design):
+    """Designs with the same layers on every chunk, stated by other columns.
+
+    By the layers of the first and the last stage, by a text for all chunks, by a group size, and for one
+    stage by counting table and head as layers.
+    """
+    sizes = chunk_sizes(model.num_layers, design)[0]
+    first, last = (rank_layers(model, design)[0, rank, :-3].sum() for rank in (0, int(design.pp.item()) - 1))
+    text = "|".join("t" * int(layers) for layers in sizes[0])
+    ways = [
+        {"first_stage_layers": first},
+        {"last_stage_layers": last},
+        {"first_stage_layers": first, "last_stage_layers": last},
+        {"pipeline_layout": LAYOUTS.index(f"E{text}L")},
+        {"group_size": design.pp.item()},
+        {"count_embedding": 1, "count_loss": 1},
+    ]
+    for way in ways:
+        other = design.with_columns({name: np.full(1, float(value)) for name, value in way.items()})
+        if np.array_equal(chunk_sizes(model.num_layers, other)[0], sizes):
+            yield way, other
+
+
+def random_design(rng, model):
+    """A design of a model: 1F1B with or without chunks, experts, overlap, recomputation and ZeRO."""
+    pp = float(rng.choice([1, 2, 3, 4, 8]))
+    vpp = float(rng.choice([1, 2, 3])) if pp > 1 else 1.0
+    columns = {
+        "tp": rng.choice([1, 2, 4]), "dp": 8, "pp": pp, "vpp": vpp, "zero": rng.integers(0, 4),
+        "gradient_accumulation_steps": pp * rng.integers(1, 5), "micro_batch_size": rng.choice([1, 2]),
+        "recompute": rng.integers(0, 3), "overlap_p2p": rng.integers(0, 2), "overlap_grad_reduce": 1,
+        "sequence_parallel": 1,
+    }  # fmt: skip
+    if model.num_experts:
+        columns |= {"ep": 4, "overlap_ep": rng.integers(0, 2)}
+    return DesignPoints.of(blocks=model.blocks, **columns)
+
+
+@pytest.mark.parametrize("name", [own for own in model_names() if isinstance(load_model(own), ModelShape)])
+def test_a_design_has_one_price_and_one_memory_however_it_is_stated(name):
+    model, system, rng = load_model(name), load_system("h100_80g_dgx"), np.random.default_rng(0)
+    pairs = [
+        (design, other, way)
+        for design in (random_design(rng, model) for _ in range(6))
+        for way, other in stated_otherwise(model, design)
+    ]
+    usual, found = (step(model, system, concatenated([pair[place] for pair in pairs])) for place in (0, 1))
+    for column, values in usual.columns().items():
+        np.testing.assert_array_equal(found.columns()[column], values, err_msg=column)
+    assert {column for *_, way in pairs for column in way} >= {"pipeline_layout", "group_size"}
+
+
+def test_messages_do_not_shrink_with_the_work_of_a_rank():
+    """One micro-batch through 32 stages sends 31 activations and 31 gradients."""
+    model, system = load_model("llama3_8b"), load_system("h100_80g_dgx")
+    design = DesignPoints.of(pp=32, gradient_accumulation_steps=1)
+    endless = {f"{tier}_{name}": value for tier in ("node", "fabric") for name, value in
+               (("bandwidth", 1e30), ("latency", 0.0), ("launch", 0.0))}  # fmt: skip
+    slow, quick = (step(model, one, design) for one in (system, system.with_quantities(endless)))
+    hop = send_recv(np.array([model.seq_len * model.hidden_size * 2.0]), design.ranks.group("pp"), system.network)
+    assert (slow.step_time - quick.step_time).item() / hop.time.item() == pytest.approx(62, rel=1e-3)
+
+
+@pytest.mark.parametrize("zero", [0, 1, 2, 3])
+def test_more_work_is_never_faster(zero):
+    """Recomputation of modules, then of layers; slower attention: on one stage and on several."""
+    system, rng = load_system("trainium2_96g"), np.random.default_rng(zero)
+    for name in ("gpt_oss_20b", "deepseek_v2_lite", "llama3_8b"):
+        model = load_model(name)
+        columns = {
+            "tp": rng.choice([1, 2, 4, 8], 40), "pp": rng.choice([1, 2, 4, 8, 16], 40), "dp": 16,
+            "gradient_accumulation_steps": 16, "zero": zero, "overlap_grad_reduce": 1, "sequence_parallel": 1,
+        }  # fmt: skip
+        times = [
+            step(model, system, DesignPoints.of(blocks=model.blocks, **columns, **work)).step_time
+            for work in ({"recompute": "none"}, {"recompute": "selective"}, {"recompute": "full"})
+        ]
+        for less, more in pairwise(times):
+            assert (more >= less * (1 - 1e-12)).all()
+
+
+def simulated_in_flight(p: int, v: int, m: int, rank: int) -> int:
+    """Most chunks whose activations a rank holds in Megatron-LM's schedule, run step by step."""
+    chunks = m * v
+    ahead = p - rank - 1 if v == 1 else 2 * (p - rank - 1) + (v - 1) * p
+    warm_up = min(ahead, chunks)
+    held = most = 0
+    for turn in ["forward"] * warm_up + ["forward", "backward"] * (chunks - warm_up):
+        held += 1 if turn == "forward" else -1
+        most = max(most, held)
+    return most
+
+
+@pytest.mark.parametrize(
+    ("p", "v", "m"), [(4, 1, 16), (4, 1, 2), (8, 1, 64), (2, 2, 8), (4, 4, 8), (8, 10, 32), (8, 3, 64)]
+)
+def test_activations_in_flight_are_those_of_the_schedule_run_step_by_step(p, v, m):
+    model = load_model("gpt3_175b")
+    design = DesignPoints.of(pp=p, vpp=v, gradient_accumulation_steps=m)
+    stages = pipeline_stages(model, design).corners
+    for stage, held in zip(stages, held_micro_batches(design, stages), strict=True):
+        assert v * held.item() == pytest.approx(simulated_in_flight(p, v, m, int(stage.rank.item())))
+
+
+def test_a_published_recipe_of_overlapped_exchanges_fits():
+    """Megatron-Bridge, card of Qwen3-30B-A3B on 16 H100: 62.166 GiB allocated on rank 0, reserved aside."""
+    model, system = load_model("qwen3_30b_a3b"), load_system("h100_80g_dgx")
+    recipe = {
+        "dp": 16, "ep": 16, "gradient_accumulation_steps": 64, "zero": 1, "dispatcher": "two_hop",
+        "overlap_grad_reduce": 1, "overlap_param_gather": 1,
+    }  # fmt: skip
+    beside, alone = (
+        step(model, system, DesignPoints.of(blocks=model.blocks, **recipe, overlap_ep=on)) for on in (1, 0)
+    )
+    allocated = (beside.peak_memory - beside.reserved_memory).item()
+    assert allocated == pytest.approx(66.75e9, rel=0.1)
+    assert beside.peak_memory.item() < system.dram.capacity
+    assert 0 < (beside.activations_memory - alone.activations_memory).item() < 0.05 * allocated

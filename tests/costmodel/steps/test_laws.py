@@ -1,0 +1,39 @@
+"""Laws of the cost model over models, machines and designs by chance, thousands in a batch.
+
+`tests/stress/test_many_laws.py` is the same over some 400,000 designs.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support import laws
+
+#: What is drawn in a run of the usual tests. [-]
+DRAWS, POINTS = 4, 100
+
+
+@pytest.mark.parametrize("seed", range(DRAWS))
+def test_every_column_of_every_design_is_finite_and_lawful(seed):
+    """Costs are numbers from 0 for every design; those whose format a chip has no units for have none."""
+    laws.check_transformers(seed, POINTS)
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_lstm_designs_are_finite_and_lawful(seed):
+    laws.check_lstm(seed, POINTS)
+
+
+@pytest.mark.parametrize("profile", ["simai", "dfmodel-gen1", "dfmodel-gen2a", "dfmodel-gen2b", "dfmodel-gen3"])
+def test_reference_profiles_are_finite_or_say_why(profile):
+    laws.check_profile(profile, 0, POINTS // 2)
+
+
+def test_more_of_a_resource_is_never_slower():
+    laws.check_resources(0, 30)
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_order_and_company_change_no_bit(seed):
+    """Any permutation, any part of a batch, and each design alone."""
+    laws.check_order(seed, 60)

@@ -1,0 +1,235 @@
+"""Parameters, FLOPs and activations against what their authors printed."""
+
+from __future__ import annotations
+
+import pytest
+
+from costmodel import DesignPoints, DseError, ModelShape
+from costmodel.steps.memory.stage_memory import fullest_stage, held_micro_batches
+from costmodel.steps.micro_batch.rank_memory import layer_memory, layer_parameters, rank_memory
+from costmodel.steps.pipeline.stages import pipeline_stages
+from costmodel.training.blocks import DECODER
+from costmodel.training.precision import MIXED_PRECISION
+from tests.support.runs import ranks_of, run_of
+
+# Narayanan et al., SC'21, Table 1: vocab_size 51200, seq_len 2048.
+TABLE_1 = [
+    # num_layers, hidden_size, num_attention_heads, parameters [1e9]
+    (24, 2304, 24, 1.7),
+    (30, 3072, 32, 3.6),
+    (36, 4096, 32, 7.5),
+    (40, 6144, 48, 18.4),
+    (48, 8192, 64, 39.1),
+    (60, 10240, 80, 76.1),
+    (80, 12288, 96, 145.6),
+    (96, 16384, 128, 310.1),
+    (105, 20480, 128, 529.6),
+    (128, 25600, 160, 1008.0),
+]
+
+
+def gpt(num_layers: float, hidden_size: float, num_attention_heads: float) -> ModelShape:
+    return ModelShape(num_layers=num_layers, hidden_size=hidden_size, num_attention_heads=num_attention_heads)
+
+
+@pytest.mark.parametrize(("num_layers", "hidden_size", "heads", "billions"), TABLE_1)
+def test_parameter_count_matches_narayanan_2021_table_1(num_layers, hidden_size, heads, billions):
+    model = gpt(num_layers, hidden_size, heads)
+    assert model.num_parameters / 1e9 == pytest.approx(billions, abs=0.05)  # printed to 0.1
+
+
+def test_parameter_count_matches_narayanan_2021_equation_2():
+    """P = 12 l h^2 (1 + 13/(12h) + (V + s)/(12 l h)), which leaves out the final layer norm's 2 h."""
+    layers, h, s, v = 24, 2304, 2048, 51200
+    equation = 12 * layers * h**2 * (1 + 13 / (12 * h) + (v + s) / (12 * layers * h))
+    assert gpt(layers, h, 24).num_parameters == pytest.approx(equation + 2 * h, rel=1e-15)
+
+
+def llama(layers: int, hidden: int, heads: int, groups: int, ffn: int, vocabulary: int) -> ModelShape:
+    return ModelShape(
+        num_layers=layers,
+        hidden_size=hidden,
+        num_attention_heads=heads,
+        num_query_groups=groups,
+        ffn_hidden_size=ffn,
+        vocab_size=vocabulary,
+        gated_mlp=True,
+        normalization="rms_norm",
+        position_embedding="rotary",
+        biases=False,
+        dropout=False,
+        tied_embeddings=False,
+    )
+
+
+# Parameters of the published checkpoints, counted by their files' tensors.
+CHECKPOINTS = [
+    (llama(32, 4096, 32, 32, 11008, 32000), 6_738_415_616),  # Llama 2 7B
+    (llama(80, 8192, 64, 8, 28672, 32000), 68_976_648_192),  # Llama 2 70B
+    (llama(32, 4096, 32, 8, 14336, 128256), 8_030_261_248),  # Llama 3 8B
+    (llama(80, 8192, 64, 8, 28672, 128256), 70_553_706_496),  # Llama 3 70B
+    (llama(126, 16384, 128, 8, 53248, 128256), 405_853_388_800),  # Llama 3.1 405B
+    (
+        ModelShape(num_layers=12, hidden_size=768, num_attention_heads=12, seq_len=1024, vocab_size=50257),
+        124_439_808,  # GPT-2
+    ),
+]
+
+
+@pytest.mark.parametrize(("model", "parameters"), CHECKPOINTS)
+def test_parameter_count_matches_published_checkpoints(model, parameters):
+    assert model.num_parameters == parameters
+
+
+@pytest.mark.parametrize(("num_layers", "hidden_size", "heads", "_"), TABLE_1)
+def test_flops_match_narayanan_2021_equation_3(num_layers, hidden_size, heads, _):
+    """F = 96 B s l h^2 (1 + s/(6h) + V/(16 l h)): layers four times, logits thrice, attention in full."""
+    model = gpt(num_layers, hidden_size, heads)
+    s, v = model.seq_len, model.vocab_size
+    logits = 2 * s * hidden_size * v
+    iteration = 4 * (s * model.forward_flops(causal=False) - logits) + 3 * logits
+    equation = (
+        96 * s * num_layers * hidden_size**2
+        * (1 + s / (6 * hidden_size) + v / (16 * num_layers * hidden_size))
+    )  # fmt: skip
+    assert iteration == pytest.approx(equation, rel=1e-14)
+
+
+@pytest.mark.parametrize("model", [model for model, _ in CHECKPOINTS])
+def test_parameters_and_flops_of_rows_are_those_of_closed_forms(model):
+    """Narayanan et al. 2021, and its like for grouped queries and gated MLPs, letter by letter."""
+    h, f, s, v, layers = (
+        getattr(model, name) for name in ("hidden_size", "ffn_hidden_size", "seq_len", "vocab_size", "num_layers")
+    )
+    queries, keys = model.num_attention_heads * model.head_size, model.num_query_groups * model.head_size
+    up = 2 if model.gated_mlp else 1
+    matrices = h * (queries + 2 * keys) + queries * h + up * h * f + f * h
+    biases = queries + 2 * keys + h + up * f + h if model.biases else 0
+    norms = 2 * (2 * h if model.normalization == "layer_norm" else h)
+    assert sum(map(model.weights, DECODER.kernels)) == matrices
+    assert model.layer_parameters(DECODER) == matrices + biases + norms
+    flops = layers * (2 * s * matrices + 2 * s * s * queries) + 2 * s * h * v
+    assert model.forward_flops_per_sequence == flops
+
+
+# Korthikanti et al. 2022, figure 1: num_layers, hidden_size, heads, tp, pp, vpp, micro-batch, micro-batches;
+# then GiB of activations on the first stage without recomputation, and with selective recomputation and
+# sequence parallelism; and GiB of parameters, gradients and optimizer states.
+FIGURE_1 = [
+    ((48, 6144, 64), (8, 1, 1, 4, 1), (59.25, 9.5625, 45.5625)),
+    ((96, 12288, 96), (8, 8, 3, 1, 64), (66.84375, 12.3515625, 45.5625)),
+    ((105, 20480, 128), (8, 35, 3, 1, 280), (114.0234375, 23.076171875, 31.640625)),
+    ((128, 25600, 160), (8, 64, 1, 1, 512), (131.25, 26.5625, 32.958984375)),
+]
+
+
+@pytest.mark.parametrize(("shape", "layout", "gibibytes"), FIGURE_1)
+def test_memory_matches_korthikanti_2022_figure_1(shape, layout, gibibytes):
+    model = gpt(*shape)
+    tp, pp, vpp, micro_batch_size, steps = layout
+    design = DesignPoints.of(
+        tp=tp,
+        pp=pp,
+        vpp=vpp,
+        micro_batch_size=micro_batch_size,
+        gradient_accumulation_steps=steps,
+        attention="unfused",
+        recompute=["none", "selective"],
+        sequence_parallel=[0, 1],
+    )
+    [in_flight, *_] = held_micro_batches(design, pipeline_stages(model, design).foremost)
+    kept = model.num_layers / design.pp * in_flight * kept_by_a_layer(model, design)
+    none, selective, states = gibibytes
+    assert (kept / 2**30).tolist() == pytest.approx([none, selective], rel=1e-12)
+    # The figure counts 18 bytes for each of the 12 l h^2 weights of the layers.
+    bytes_per_weight = MIXED_PRECISION.element_bytes + MIXED_PRECISION.gradient_bytes + MIXED_PRECISION.state_bytes
+    weights = model.num_layers * sum(map(model.weights, DECODER.kernels)) / (tp * pp)
+    assert weights * bytes_per_weight / 2**30 == pytest.approx(states, rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("recompute", "sequence_parallel", "per_sbh"),
+    [
+        # Korthikanti et al. 2022, table 2; t = 8, and 5 a s / h = 5 * 64 * 2048 / 6144.
+        ("none", 0, 10 + 24 / 8 + 5 * 64 * 2048 / (6144 * 8)),
+        ("none", 1, 34 / 8 + 5 * 64 * 2048 / (6144 * 8)),
+        ("selective", 1, 34 / 8),
+        ("selective", 0, 10 + 24 / 8),
+        ("full", 0, 2),
+    ],
+)
+def test_activations_match_korthikanti_2022_table_2(recompute, sequence_parallel, per_sbh):
+    model = gpt(48, 6144, 64)
+    design = DesignPoints.of(tp=8, attention="unfused", recompute=recompute, sequence_parallel=sequence_parallel)
+    kept = kept_by_a_layer(model, design)
+    assert kept / (model.seq_len * model.hidden_size) == pytest.approx(per_sbh, rel=1e-14)
+
+
+def kept_by_a_layer(model, design):
+    """Bytes of activations of a layer and micro-batch."""
+    return layer_memory(ranks_of(model, design), DECODER).kept
+
+
+def memories(model, design):
+    """Memory of the stages that have more of something than those before: the first and the last."""
+    run, ranks = run_of(model, design), ranks_of(model, design)
+    stages = pipeline_stages(model, design).foremost
+    return fullest_stage(run, ranks, rank_memory(ranks), stages).memories
+
+
+def test_all_ranks_together_hold_all_parameters():
+    """Norms and some biases are on every tensor-parallel rank; everything else is held once."""
+    model = gpt(24, 2304, 24)
+    assert layer_parameters(ranks_of(model, DesignPoints.of()), DECODER) == model.layer_parameters(DECODER)
+    [only] = memories(model, DesignPoints.of())
+    assert only.weights == 2 * model.num_parameters
+
+
+def test_the_first_stage_holds_a_micro_batch_per_stage_and_the_last_holds_one():
+    """1F1B with one layer per stage; the embedding's mask is s b h bytes, the head's share 4 s b (h + v)."""
+    model = gpt(48, 6144, 64)
+    design = DesignPoints.of(pp=48, gradient_accumulation_steps=96)
+    first, last = memories(model, design)
+    layer = kept_by_a_layer(model, design)
+    sbh = model.seq_len * model.hidden_size
+    assert first.activations == 48 * (layer + sbh)
+    assert last.activations == layer + 4 * sbh + 4 * model.seq_len * model.vocab_size
+
+
+@pytest.mark.parametrize(
+    ("dimensions", "message"),
+    [
+        ({"num_layers": 0}, "model model: num_layers: expected a whole number from 1, got 0"),
+        ({"hidden_size": 10.5}, "model model: hidden_size: expected a whole number from 1, got 10.5"),
+        ({"num_query_groups": 5}, "num_query_groups: 5 does not divide num_attention_heads, 8"),
+    ],
+)
+def test_impossible_shapes_are_refused(dimensions, message):
+    with pytest.raises(DseError, match=message):
+        ModelShape(**{"num_layers": 2, "hidden_size": 64, "num_attention_heads": 8} | dimensions)
+
+
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        ({"tpp": 4}, "tpp: unknown column; did you mean 'tp'?"),
+        ({"recompute": "som"}, "recompute: 'som' is not a value"),
+        ({"tp": 0}, "tp: expected a whole number from 1, got 0"),
+        ({"tp": 1.5}, "tp: expected a whole number from 1, got 1.5"),
+        ({"tp": []}, "tp: expected at least one value"),
+        ({"recompute": 7}, "recompute: expected a whole number from 0 to 2, got 7"),
+        ({"sequence_parallel": 0.3}, "sequence_parallel: expected a whole number from 0 to 1, got 0.3"),
+        ({"tp": [1, 2], "pp": [1, 2, 3]}, "columns differ in length: tp: 2, pp: 3"),
+        ({"tp": [[1, 2]]}, r"tp: expected a scalar or one axis, got shape \(1, 2\)"),
+        ({"dp": float("nan")}, "dp: expected finite numbers"),
+    ],
+)
+def test_impossible_designs_are_refused(columns, message):
+    with pytest.raises(DseError, match=message):
+        DesignPoints.of(**columns)
+
+
+def test_designs_broadcast_to_one_length():
+    design = DesignPoints.of(tp=[2, 4], recompute=["none", "full"], dp=3)
+    assert design.world_size.tolist() == [6, 12]
+    assert design.recompute.tolist() == [0, 2]

@@ -1,0 +1,334 @@
+"""Context, expert and sharded data parallelism: what is sent is counted, what is kept adds up, laws hold."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from itertools import combinations
+
+import numpy as np
+import pytest
+
+from costmodel import DesignPoints, DseError, ModelShape, load_model, load_system, step
+from costmodel.machine.system import System
+from costmodel.steps.micro_batch.context_parallel import context_parallel
+from costmodel.steps.micro_batch.expert_parallel import expert_parallel, places_reached
+from costmodel.training.ranks import Group
+from tests.support.runs import ranks_of
+
+W = 2  # bytes of an element
+
+
+@pytest.fixture
+def gqa() -> ModelShape:
+    """Four query heads share a key head."""
+    return replace(load_model("llama3_8b"), num_layers=8.0)
+
+
+@pytest.fixture
+def experts() -> ModelShape:
+    """Eight experts, of which a token meets two."""
+    return replace(
+        load_model("mixtral_8x7b"), num_layers=8.0, seq_len=2048.0, hidden_size=1024.0, head_size=128.0,
+        num_attention_heads=8.0, num_query_groups=2.0, moe_ffn_hidden_size=1536.0,
+    )  # fmt: skip
+
+
+@pytest.fixture
+def links() -> System:
+    """Every byte sent costs a joule, on either tier, and nothing else counts."""
+    system = load_system("h100_80g_dgx")
+    zero = dict.fromkeys(
+        (f"{tier}_{name}" for tier in ("node", "fabric") for name in ("latency", "launch", "in_switch")), 0.0
+    )
+    return system.with_quantities({**zero, "node_energy": 1.0, "fabric_energy": 1.0})
+
+
+def cp_bytes(model, system, direction, **columns):
+    """Bytes that a rank sends around one attention core."""
+    run = ranks_of(model, DesignPoints.of(**columns), system)
+    return context_parallel(run, 2 * run.model.key_value_size, np.zeros(1), direction).link_energy.item()
+
+
+def test_a_ring_and_gathered_keys_send_the_same(gqa, links):
+    """Each rank's keys and values pass all others: (c - 1) 2 w T u, and twice that to go back."""
+    tp, cp = 2, 4
+    tokens = gqa.seq_len / cp
+    once = (cp - 1) * 2 * W * tokens * gqa.num_query_groups * gqa.head_size / tp
+    for how in ("p2p", "all_gather"):
+        forward, backward = (
+            cp_bytes(gqa, links, direction, tp=tp, cp=cp, cp_communication=how) for direction in ("forward", "backward")
+        )
+        assert forward == pytest.approx(once)
+        assert backward == pytest.approx(2 * once)
+
+
+def test_exchanged_heads_send_less_the_more_ranks_share_a_sequence(gqa, links):
+    """(c - 1) / c of queries, keys, values and context of the rank's tokens, either way."""
+    for cp in (2, 4, 8):
+        sent = [cp_bytes(gqa, links, direction, cp=cp, cp_communication="a2a") for direction in ("forward", "backward")]
+        width = 2 * gqa.attention_size + 2 * gqa.key_value_size
+        expected = (cp - 1) / cp * W * gqa.seq_len / cp * width
+        assert sent == pytest.approx([expected, expected])
+
+
+def test_heads_within_groups_and_rings_between_them_send_both(gqa, links):
+    inner, outer = 2, 4
+    cp = inner * outer
+    width = 2 * gqa.attention_size + 2 * gqa.key_value_size
+    tokens = gqa.seq_len / cp
+    expected = (inner - 1) / inner * W * tokens * width + (outer - 1) * W * tokens * 2 * gqa.key_value_size
+    sent = cp_bytes(gqa, links, "forward", cp=cp, cp_communication="a2a_p2p", cp_a2a=inner)
+    assert sent == pytest.approx(expected)
+    alone, whole = (cp_bytes(gqa, links, "forward", cp=cp, cp_communication="a2a_p2p", cp_a2a=size) for size in (1, cp))
+    assert alone == cp_bytes(gqa, links, "forward", cp=cp, cp_communication="p2p")
+    assert whole == cp_bytes(gqa, links, "forward", cp=cp, cp_communication="a2a")
+
+
+def test_a_ring_hides_behind_the_core(gqa):
+    run = ranks_of(gqa, DesignPoints.of(cp=4), load_system("h100_80g_dgx"))
+    open_ring, hidden = (
+        context_parallel(run, 2 * run.model.key_value_size, np.array([t]), "forward").cp_time.item() for t in (0.0, 1.0)
+    )
+    assert 0 < hidden < 0.5 * open_ring  # what is left is taken from the core's multiprocessors
+
+
+def test_one_rank_for_each_sequence_is_the_model_without_context_parallelism(gqa):
+    system = load_system("h100_80g_dgx")
+    base = {"tp": 4, "pp": 2, "dp": 2, "gradient_accumulation_steps": 4}
+    plain = step(gqa, system, DesignPoints.of(**base)).columns()
+    for how in ("p2p", "all_gather", "a2a"):
+        same = step(gqa, system, DesignPoints.of(**base, cp=1, cp_communication=how)).columns()
+        for name, values in plain.items():
+            np.testing.assert_array_equal(values, same[name], err_msg=name)
+
+
+def test_context_parallelism_halves_activations_and_keeps_weights(gqa):
+    """What it halves is all that grows with tokens; gradients are summed over dp x cp."""
+    system = load_system("h100_80g_dgx")
+    one, two = (
+        step(gqa, system, DesignPoints.of(tp=2, cp=cp, dp=dp, zero=1, gradient_accumulation_steps=4))
+        for cp, dp in ((1, 4), (2, 2))
+    )
+    assert two.activations_memory == pytest.approx(one.activations_memory / 2)
+    assert two.weights_memory == one.weights_memory
+    assert two.optimizer_memory == one.optimizer_memory
+    assert two.world_size == one.world_size == 8
+    assert two.dp_communication_time == pytest.approx(one.dp_communication_time)
+
+
+@pytest.mark.parametrize("dispatcher", ["all_to_all", "all_gather"])
+def test_each_dispatcher_sends_what_its_formula_says(dispatcher, experts, links):
+    """All-to-all: (e - 1)/e k (T/t) h w each way; all-gather over e x: (e x - 1) (T/t) h w each way."""
+    tp, ep, etp = 4, 4, 2
+    token = experts.seq_len / tp * experts.hidden_size * W
+    copies = experts.moe_topk * token
+    sent = {"all_to_all": 2 * ((ep - 1) / ep * copies + (etp - 1) * copies), "all_gather": 2 * (ep * etp - 1) * token}
+    design = DesignPoints.of(
+        blocks=experts.blocks, tp=tp, dp=2, ep=ep, etp=etp, sequence_parallel=1, dispatcher=dispatcher
+    )
+    assert expert_parallel(ranks_of(experts, design, links)).link_energy.item() == pytest.approx(sent[dispatcher])
+
+
+@pytest.mark.parametrize(("places", "chosen"), [(1, 2), (2, 2), (4, 2), (8, 2), (4, 3), (2, 5)])
+def test_places_reached_are_counted_over_all_choices_of_experts(places, chosen, experts):
+    model = replace(experts, moe_topk=float(chosen))
+    each = int(model.num_experts) // places
+    reached = [len({e // each for e in picked}) for picked in combinations(range(int(model.num_experts)), chosen)]
+    assert places_reached(np.array([float(places)]), model).item() == pytest.approx(np.mean(reached))
+
+
+def test_deepseek_v3_reaches_the_nodes_that_its_routing_allows():
+    """At most 4 of 8 nodes: 4096 tokens send up to 4096 x 4 x 7168 bytes of one byte an element."""
+    from costmodel.steps.micro_batch.expert_parallel import two_hops
+
+    model, network = load_model("deepseek_v3"), load_system("h100_80g_dgx").network
+    token_bytes = np.array([4096.0 * 7168])
+    cost = two_hops(model, token_bytes, Group(np.array([64.0]), np.ones(1)), network)
+    assert cost.bytes_sent[1].item() == pytest.approx(4096 * 7168 * 4 * 7 / 8)
+
+
+def test_a_token_sent_once_to_each_node_sends_less_than_one_sent_to_each_expert():
+    model, system = load_model("deepseek_v3"), load_system("h100_80g_dgx")
+    columns = {"blocks": model.blocks, "dp": 64, "ep": 64}
+    direct, hops = (
+        expert_parallel(ranks_of(model, DesignPoints.of(**columns, dispatcher=how), system)).ep_time.item()
+        for how in ("all_to_all", "two_hop")
+    )
+    assert hops < direct
+
+
+def test_one_expert_for_every_token_costs_what_the_dense_layer_does(gqa):
+    """But for the router and the permutation of tokens."""
+    system = load_system("h100_80g_dgx")
+    single = replace(gqa, num_experts=1.0, moe_topk=1.0, moe_ffn_hidden_size=gqa.ffn_hidden_size)
+    dense, routed = (
+        step(model, system, DesignPoints.of(blocks=model.blocks, micro_batch_size=2)) for model in (gqa, single)
+    )
+    assert routed.model_flops == dense.model_flops
+    assert dense.step_time < routed.step_time < 1.1 * dense.step_time
+    extra = routed.weights_memory - dense.weights_memory
+    assert extra == pytest.approx(W * gqa.num_layers * gqa.hidden_size)
+
+
+def test_experts_have_data_parallel_groups_of_their_own(experts):
+    """18 B for each parameter of an expert whose only replica it is."""
+    system = load_system("h100_80g_dgx")
+    own = experts.num_layers * 3 * experts.hidden_size * experts.moe_ffn_hidden_size * experts.num_experts
+    whole, shared = (
+        step(experts, system, DesignPoints.of(blocks=experts.blocks, dp=8, ep=ep, zero=1)) for ep in (8, 2)
+    )
+    states = [b.weights_memory + b.gradients_memory + b.optimizer_memory for b in (whole, shared)]
+    difference = own * ((6 + 12 / 4) / 2 - 18 / 8)
+    assert states[1] - states[0] == pytest.approx(difference)
+
+
+def test_the_fullest_rank_sets_the_time(experts):
+    system = load_system("h100_80g_dgx")
+    columns = {"blocks": experts.blocks, "dp": 8, "ep": 8, "micro_batch_size": 8}
+    balanced, skewed = (step(experts, system, DesignPoints.of(**columns, imbalance=r)) for r in (1, 1.5))
+    assert skewed.forward_time > balanced.forward_time
+    assert skewed.ep_communication_time > balanced.ep_communication_time
+    assert skewed.weights_memory == balanced.weights_memory
+
+
+def test_the_fullest_rank_keeps_and_buffers_what_it_receives(experts):
+    """Of each copy of a token: 2 h of its input, 6 f of a gated MLP, in proportion."""
+    columns = {"blocks": experts.blocks, "dp": 8, "ep": 8, "imbalance": [1, 1.5, 2]}
+    found = step(experts, load_system("h100_80g_dgx"), DesignPoints.of(**columns))
+    copies = experts.seq_len * experts.moe_topk * experts.num_layers
+    kept = copies * (2 * experts.hidden_size + 6 * experts.moe_ffn_hidden_size)
+    np.testing.assert_allclose(np.diff(found.activations_memory), kept / 2, rtol=1e-12)
+    first, second = np.diff(found.buffers_memory)
+    assert first > 0
+    assert second == pytest.approx(first)
+
+
+def test_exchanges_behind_another_micro_batch_are_shorter_but_never_free(experts):
+    """On a host that launches at once: what waits for launches while exchanges run no longer hides there."""
+    system = load_system("h100_80g_dgx").with_quantities({"host_dispatch": 0.0})
+    columns = {"blocks": experts.blocks, "dp": 32, "ep": 8, "gradient_accumulation_steps": 16}
+    plain, beside = (step(experts, system, DesignPoints.of(**columns, overlap_ep=on)) for on in (0, 1))
+    assert 0 < beside.ep_communication_time < plain.ep_communication_time
+    assert beside.forward_time == plain.forward_time
+
+
+STAGES = (0, 1, 2, 3)
+
+
+def sharded(model, stage, **columns):
+    """One step at a stage of ZeRO."""
+    design = DesignPoints.of(**{"dp": 8, "gradient_accumulation_steps": 4, "zero": stage, **columns})
+    return step(model, load_system("h100_80g_dgx"), design)
+
+
+def test_states_are_shared_out_stage_by_stage(gqa):
+    """18 B, 6 + 12/D, 2 + 16/D and 18/D for each parameter, whatever else a rank holds."""
+    kept = [
+        (b.weights_memory + b.gradients_memory + b.optimizer_memory).item() / gqa.num_parameters
+        for b in (sharded(gqa, stage) for stage in STAGES)
+    ]
+    assert kept == pytest.approx([18, 6 + 12 / 8, 2 + 16 / 8, 18 / 8])
+
+
+def test_an_alias_is_its_column():
+    """In a table of designs there is one column; what is named twice must agree."""
+    named = DesignPoints.of(
+        tp=2, distributed_optimizer=[0, 1, 1], zero=[0, 1, 3], sequence_parallel=[0, 1, 0], overlap_tp=[1, 0, 0]
+    )
+    expected = DesignPoints.of(
+        tp=2, zero=[0, 1, 3], sharding=["megatron", "megatron_sp", "megatron"],
+        tp_overlap=["chunked", "gradients", "gradients"],
+    )  # fmt: skip
+    assert not {*DesignPoints.aliases} & {*named.columns()}
+    for name, values in named.columns().items():
+        np.testing.assert_array_equal(values, expected.columns()[name], err_msg=name)
+
+
+@pytest.mark.parametrize(("columns", "said"), [
+    ({"distributed_optimizer": 1, "zero": 0}, "is zero=1 by another name, and zero is 0"),
+    ({"sequence_parallel": [0, 1], "sharding": "solve"}, "sharding=megatron_sp by another name, and"),
+    ({"overlap_tp": 1, "tp_overlap": "none"}, "tp_overlap=chunked by another name, and tp_overlap is none"),
+])  # fmt: skip
+def test_a_design_that_contradicts_itself_is_refused(columns, said):
+    with pytest.raises(DseError, match=said):
+        DesignPoints.of(**columns)
+
+
+def test_what_each_stage_sends(gqa, links):
+    """In parts of P (D - 1)/D: 2 wg; wg + wp; m wg + wp; m wg + 2 m wp, or m wp where weights are kept."""
+    m, replicas = 4, 8
+    columns = {"dp": replicas, "gradient_accumulation_steps": m}
+
+    def sent(stage, **more):
+        both = [
+            step(gqa, links, DesignPoints.of(**{**columns, **more, "dp": dp}, zero=stage)).link_energy.item() / dp
+            for dp in (replicas, 1)
+        ]
+        return both[0] - both[1]
+
+    part = gqa.num_parameters * (replicas - 1) / replicas
+    expected = [8, 4 + 2, 4 * m + 2, 4 * m + 2 * 2 * m]
+    found = [sent(stage) / part for stage in STAGES]
+    assert found == pytest.approx(expected, rel=1e-3)
+    assert sent(3, reshard_after_forward=0) / part == pytest.approx(4 * m + 2 * m, rel=1e-3)
+
+
+def test_more_is_never_slower(experts):
+    """Of link bandwidth, of memory bandwidth, of clock."""
+    system = load_system("h100_80g_dgx")
+    design = DesignPoints.of(
+        blocks=experts.blocks, tp=2, cp=2, dp=8, ep=8, zero=3, sequence_parallel=1, gradient_accumulation_steps=2
+    )
+    base = step(experts, system, design).step_time
+    for name in ("node_bandwidth", "fabric_bandwidth", "dram_bandwidth", "clock"):
+        more = system.with_quantities({name: 2 * system.quantities()[name]})
+        assert step(experts, more, design).step_time <= base * (1 + 1e-12), name
+
+
+def test_memory_of_a_published_run_adds_up():
+    """Qwen3 30B-A3B by hand: 43.0 GB of states, 20.8 of layers, 5 of logits and their gradients.
+
+    Beyond that there is what the runtime reserves, and what a layer needs while it runs.
+    """
+    model, system = load_model("qwen3_30b_a3b"), load_system("h100_80g_dgx")
+    design = DesignPoints.of(blocks=model.blocks, dp=16, ep=16, zero=1, gradient_accumulation_steps=64)
+    found = step(model, system, design)
+    h, fe, k, experts, layers, vocabulary = 2048, 768, 8, 128, 48, 151936
+    routed = layers * experts * 3 * h * fe / 16
+    states = 18 * routed + (6 + 12 / 16) * (model.num_parameters - 16 * routed)
+    kept = 8 * h + 2 * (2 * 4096 + 2 * 512) + 4 * 32 + k * (2 * h + 6 * fe) + 8 * experts
+    logits = 2 * 2 * h + (4 + 2 + 2) * vocabulary  # inputs of norm and head; fp32, 16 bit, gradient
+    assert [states / 1e9, 4096 * layers * kept / 1e9] == pytest.approx([43.0, 20.8], abs=0.05)
+    by_hand = states + 4096 * (layers * kept + logits)
+    beyond = found.peak_memory - found.reserved_memory - by_hand
+    assert 0 < beyond.item() < 0.4e9
+
+
+def test_memory_of_a_published_run_is_met():
+    """Qwen3 30B-A3B on 16 H100s, ep 16: 62.2 GiB allocated (NVIDIA-NeMo/Megatron-Bridge), within 8 %."""
+    model = load_model("qwen3_30b_a3b")
+    design = DesignPoints.of(
+        blocks=model.blocks, dp=16, ep=16, zero=1, gradient_accumulation_steps=64, overlap_grad_reduce=1
+    )
+    found = step(model, load_system("h100_80g_dgx"), design)
+    allocated = (found.peak_memory - found.reserved_memory).item() / 2**30
+    assert math.isclose(allocated, 62.2, rel_tol=0.08)
+
+
+def test_products_in_pieces_hide_what_is_gathered_and_scattered():
+    """0.65 of all but one tile of a gather and of three quarters of a scatter; both take cores."""
+    model, system = load_model("llama3_70b"), load_system("h100_80g_dgx")
+    columns = {"tp": 8, "sequence_parallel": 1, "micro_batch_size": [1, 2]}
+    exposed, hidden = (
+        step(model, system, DesignPoints.of(**columns, overlap_tp=on)).tp_communication_time for on in (0, 1)
+    )
+    assert (hidden < 0.75 * exposed).all()
+    assert (hidden > (1 - 0.65 * 7 / 8) * exposed).all()
+
+
+def test_products_in_pieces_change_nothing_without_sequence_parallelism():
+    """An all-reduce is no gather and no scatter."""
+    model, system = load_model("llama3_70b"), load_system("h100_80g_dgx")
+    costs = [step(model, system, DesignPoints.of(tp=8, overlap_tp=on)).step_time for on in (0, 1)]
+    assert costs[0] == costs[1]

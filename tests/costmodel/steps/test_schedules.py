@@ -1,0 +1,405 @@
+"""Pipeline schedules: figures that others printed, closed forms, another simulator, and laws."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from costmodel import DseError, PipelineTimes, pipeline_times
+from costmodel.steps.pipeline.schedules import FULL, NONE, SCHEDULES, Order, order, shortest
+from costmodel.steps.pipeline.simulation import TimedPasses, chunk_by_chunk, ends_of_ranks
+from costmodel.steps.pipeline.timed_pipelines import checked_pipelines, pipeline_ranks, scaled_passes
+from tests.support.paths import TEST_DATA
+from tests.support.scalar_pipeline import ORDERS, Action, simulated
+
+DATA = TEST_DATA
+PUBLISHED = pd.read_csv(DATA / "schedules_published.csv", comment="#")
+SIMULATED = pd.read_csv(DATA / "schedules_simulated.csv", comment="#")
+#: The table that both were taken from, where it is there.
+SPECS = next((up / "shared" / "specs" for up in Path(__file__).parents if (up / "shared").is_dir()), DATA)
+GOLDEN = SPECS / "schedules_golden.csv"
+FIGURES = ("makespan", "span", "idle", "idle_in_span", "peak_until_b", "peak_until_w", "messages")
+F, B, W = 5.0, 7.0, 3.0
+
+
+def scales(texts: pd.Series, ranks: int) -> np.ndarray:
+    """Scales of the ranks, as words, as rows of an array; 1 where nothing is said."""
+    rows = np.ones((len(texts), ranks))
+    for row, text in zip(rows, texts, strict=True):
+        if isinstance(text, str):
+            given = [float(word) for word in text.split()]
+            row[: len(given)] = given
+    return rows
+
+
+def pipeline_order(schedule: str, p: int, v: int, m: int, n: int = 0) -> list[list[tuple[Action, ...]]]:
+    """Actions of each rank of a pipeline, in order; an entry is one action or the two of an overlapped pair.
+
+    Stages of DualPipe's second chain, which starts on the last rank, count on from those of the first.
+    """
+    table = SCHEDULES[schedule].slots(p, v, m, n or p)
+    found: list[list[tuple[int, Action]]] = [[] for _ in range(p)]
+    stages = table.forward.shape[1]
+    for (chain, stage, micro), slot in np.ndenumerate(table.forward):
+        weight = int(table.weight[chain, stage, micro])
+        actions = {"F": int(slot), "A" if weight == NONE else "B": int(table.backward[chain, stage, micro])}
+        actions |= {} if weight == NONE else {"W": weight}
+        place = chain * stages + stage
+        found[table.rank[chain, stage]] += [(when, (kind, place, micro)) for kind, when in actions.items()]
+    entries: list[list[tuple[Action, ...]]] = []
+    for timed in found:
+        by_slot: dict[int, tuple[Action, ...]] = {}
+        for when, action in sorted(timed, key=lambda one: (one[0], "FBAW".index(one[1][0]))):
+            by_slot[when] = (*by_slot.get(when, ()), action)
+        entries.append(list(by_slot.values()))
+    return entries
+
+
+def predicted(table: pd.DataFrame) -> pd.DataFrame:
+    """Our columns for the rows of a table of figures, priced as one batch."""
+    times = pipeline_times(
+        schedule=table.schedule.tolist(),
+        pp=table.p,
+        vpp=table.v,
+        gradient_accumulation_steps=table.m,
+        group_size=table.get("group"),
+        forward_time=table.f,
+        input_gradient_time=table.b,
+        weight_gradient_time=table.w,
+        message_time=table.comm,
+        pair_time=table.pair,
+        stage_scale=scales(table.stage_scale, int(table.p.max())) if "stage_scale" in table else None,
+    )
+    found = pd.DataFrame(times.columns())
+    found["bubble_rate_of_span"] = 1 - table.m * table.v * (table.f + table.b + table.w) / found.span
+    found["idle_rate"] = found.idle / found.makespan
+    return found
+
+
+def timed(schedule: str, p: float, m: object, v: object = 1, **more: object) -> PipelineTimes:
+    """Times of pipelines with passes of three different primes, unless told otherwise."""
+    passes = {"forward_time": F, "input_gradient_time": B, "weight_gradient_time": W}
+    return pipeline_times(schedule=schedule, pp=p, vpp=v, gradient_accumulation_steps=m, **{**passes, **more})
+
+
+def chunks(schedule: str) -> int:
+    """Chunks per rank with which a schedule runs."""
+    return {"interleaved": 3, "breadth_first": 2, "zb_v": 2, "dualpipe_v": 2}.get(schedule, 1)
+
+
+def test_figures_of_the_sources():
+    """Zero bubble, tables 2, 5 and 9; DeepSeek-V3, table 2; Narayanan 2021; Korthikanti 2022; Primus."""
+    found = predicted(PUBLISHED)
+    assert len(PUBLISHED) == 96
+    for row, figure in PUBLISHED.iterrows():
+        assert found.loc[row, figure.quantity] == pytest.approx(figure.value, rel=1e-12, abs=figure.tolerance), (
+            figure.tolist()
+        )
+
+
+def test_cases_of_another_simulator():
+    assert len(SIMULATED) == 108
+    found = predicted(SIMULATED)
+    for name in FIGURES:
+        np.testing.assert_allclose(found[name], SIMULATED[name], rtol=1e-12, atol=1e-9, err_msg=name)
+
+
+@pytest.mark.skipif(not GOLDEN.exists(), reason="not in this checkout; its rows are in tests/data")
+def test_the_figures_are_copied_faithfully():
+    golden = pd.read_csv(GOLDEN)
+    for kind, ours in (("published", PUBLISHED), ("simulated", SIMULATED)):
+        theirs = golden[golden.kind == kind][list(ours)].reset_index(drop=True)
+        pd.testing.assert_frame_equal(ours, theirs, check_dtype=False)
+
+
+@pytest.mark.parametrize("p", [1, 2, 3, 4, 6, 7])
+@pytest.mark.parametrize("schedule", ORDERS)
+def test_orders_are_those_of_the_sources(schedule, p):
+    """Written out rank by rank, and read off the timetable."""
+    for m in (1, 2, 3, 5, 8, 12, 14, 21):
+        for v, n in ((chunks(schedule), p), (chunks(schedule), p + 1)):
+            if legal(schedule, p, v, m, n):
+                written = [ORDERS[schedule](p, m, v, n, i).entries for i in range(p)]
+                assert pipeline_order(schedule, p, v, m, n) == written, (p, v, m, n)
+
+
+def legal(schedule: str, p: int, v: int, m: int, n: int) -> bool:
+    """Whether a schedule can run so many micro-batches."""
+    sizes = [np.array([float(size)]) for size in (p, v, m, n)]
+    return all(rule.met(*sizes).all() for rule in SCHEDULES[schedule].rules)
+
+
+def random_case(rng: np.random.Generator, most: int) -> tuple[str, int, int, int, int]:
+    """A schedule with sizes that it can run."""
+    while True:
+        schedule = str(rng.choice(list(ORDERS)))
+        p, m = int(rng.integers(1, 9)), int(rng.integers(1, most))
+        v = int(rng.integers(2, 5)) if schedule in ("interleaved", "breadth_first") else chunks(schedule)
+        n = int(rng.integers(p, 2 * p + 1)) if schedule == "interleaved" else p
+        if legal(schedule, p, v, m, n):
+            return schedule, p, v, m, n
+
+
+@pytest.mark.parametrize(("seed", "most"), [(0, 12), (1, 40), (2, 150)])
+def test_a_scalar_simulator_says_the_same(seed, most):
+    """Each rank runs its written list, one action at a time; long pipelines among them."""
+    rng = np.random.default_rng(seed)
+    cases = [random_case(rng, most) for _ in range(80)]
+    schedule, p, v, m, n = zip(*cases, strict=True)
+    f, b, w, pair = rng.uniform(0, 2, (4, len(cases)))
+    comm = rng.choice([0, 0.1, 0.7], len(cases))
+    pair[::2] = np.nan
+    scale = np.where(rng.random((len(cases), 1)) < 0.5, rng.uniform(0.8, 1.3, (len(cases), 8)), 1.0)
+    found = pipeline_times(
+        schedule=schedule,
+        pp=p,
+        vpp=v,
+        gradient_accumulation_steps=m,
+        group_size=n,
+        forward_time=f,
+        input_gradient_time=b,
+        weight_gradient_time=w,
+        message_time=comm,
+        pair_time=pair,
+        stage_scale=scale,
+    ).columns()
+    for row, case in enumerate(cases):
+        expected = simulated(
+            schedule[row], p[row], m[row], v[row], n[row],
+            f=f[row], b=b[row], w=w[row], comm=comm[row],
+            pair=None if np.isnan(pair[row]) else pair[row], scale=scale[row].tolist(),
+        )  # fmt: skip
+        assert {name: found[name][row] for name in FIGURES} == pytest.approx(expected, rel=1e-9, abs=1e-9), case
+
+
+#: Closed forms of equal ranks without messages: idle time where it is exact, as of p, m, v and passes.
+IDLE = [
+    # schedule, chunks, p, m, (F, B, W), idle, in span
+    ("gpipe", 1, 7, 3, (F, B, W), 6 * (F + B + W), False),
+    ("1f1b", 1, 7, 3, (F, B, W), 6 * (F + B + W), False),
+    ("1f1b", 1, 7, 31, (F, B, W), 6 * (F + B + W), False),
+    ("interleaved", 3, 5, 35, (F, B, W), 4 * (F + B + W), False),
+    ("1f1b", 3, 5, 10, (F, B, W), 4 * (F + B + W), False),
+    ("breadth_first", 3, 5, 11, (F, B, W), 4 * (F + B + W), False),
+    ("zb_h1", 1, 7, 31, (F, B, W), 6 * (F + B - W), False),
+    ("zb_h2", 1, 7, 31, (F, B, W), 6 * (F + B - 2 * W), True),
+    ("zb_v", 2, 7, 31, (F, F, F), 6 * F, False),
+    ("zb_v", 2, 7, 31, (F, F, F), 0, True),
+    ("dualpipe", 1, 8, 30, (F, F, F), 3 * (3 * F + 2 * F - 3 * F), False),
+    ("dualpipe_v", 2, 7, 31, (F, F, F), 6 * (3 * F + 2 * F - 3 * F), False),
+]
+
+
+@pytest.mark.parametrize(("schedule", "v", "p", "m", "passes", "idle", "in_span"), IDLE)
+def test_idle_time_in_closed_form(schedule, v, p, m, passes, idle, in_span):
+    """Where ranks are equal and messages take no time. [Qi2024], [DeepSeek2024], [Narayanan2021]"""
+    f, b, w = passes
+    found = timed(schedule, p, m, v, forward_time=f, input_gradient_time=b, weight_gradient_time=w)
+    assert (found.idle_in_span if in_span else found.idle).item() == pytest.approx(idle)
+
+
+P, M, C = 5, 35, 0.25
+EXPOSED = [
+    ("gpipe", 1, 2 * (P - 1) * C),
+    ("1f1b", 1, 2 * ((P - 1) * M / P + P - 2) * C),
+    ("interleaved", 3, 2 * (P * 3 - 1) * C),
+    ("zb_h1", 1, 4 * (P - 1) * C),
+]
+
+
+@pytest.mark.parametrize(("schedule", "v", "exposed"), EXPOSED)
+def test_messages_that_are_waited_for(schedule, v, exposed):
+    """With equal passes; in every round of plain 1F1B, only at both ends of the others."""
+    passes = {"forward_time": F, "input_gradient_time": F, "weight_gradient_time": F}
+    free, slow = (timed(schedule, P, M, v, message_time=c, **passes).makespan.item() for c in (0.0, C))
+    assert slow - free == pytest.approx(exposed)
+
+
+PEAKS = [
+    # schedule, chunks, p, m, chunk activations held by the fullest rank, messages
+    ("gpipe", 1, 5, 12, 12, 2 * 12 * 4),
+    ("1f1b", 1, 5, 12, 5, 2 * 12 * 4),
+    ("1f1b", 1, 5, 3, 3, 2 * 3 * 4),
+    ("interleaved", 3, 5, 15, 3 * 5 + 5 - 1, 2 * 15 * 14),
+    ("breadth_first", 3, 5, 12, 36, 2 * 12 * 14),
+    ("zb_h1", 1, 5, 12, 5, 2 * 12 * 4),
+    ("zb_h2", 1, 5, 12, 9, 2 * 12 * 4),
+    ("zb_v", 2, 5, 12, 10, 2 * 12 * 8),
+    ("dualpipe", 1, 6, 12, 7, 2 * 12 * 5),
+    ("dualpipe_v", 2, 5, 12, 11, 2 * 12 * 8),
+]
+
+
+@pytest.mark.parametrize(("schedule", "v", "p", "m", "peak", "messages"), PEAKS)
+def test_activations_in_flight_and_messages(schedule, v, p, m, peak, messages):
+    found = timed(schedule, p, m, v)
+    assert found.peak_until_b.item() == peak
+    assert found.messages.item() == messages
+
+
+def test_activations_by_rank_between_both_parts_of_a_backward_pass():
+    """ZB-H1: p - i until B, and i between B and W; ZB-H2: 2 (p - i) - 1 and 2 i. [Qi2024]"""
+    passes = {"forward_time": F, "input_gradient_time": B, "weight_gradient_time": W}
+    sizes = {"pp": [5, 5, 3], "vpp": 1, "gradient_accumulation_steps": 20, "group_size": 0}
+    columns = {**sizes, **passes, "message_time": 0, "pair_time": 0}
+    asked = checked_pipelines(["zb_h1", "zb_h2", "1f1b"], columns, lambda own: scaled_passes(own, None))
+    ranks = pipeline_ranks(asked)
+    assert ranks.until_b.tolist() == [[5, 4, 3, 2, 1], [9, 7, 5, 3, 1], [3, 2, 1, 0, 0]]
+    assert ranks.until_w.tolist() == [[5] * 5, [9] * 5, [3, 2, 1, 0, 0]]
+    assert ranks.busy[0].tolist() == [20 * (F + B + W)] * 5
+    assert ranks.start[1].tolist() == [0, F, 2 * F, 3 * F, 4 * F]
+    assert ranks.end[2, 3:].tolist() == [0, 0]
+
+
+@pytest.mark.parametrize("m", [1, 4, 9])
+def test_gpipe_is_as_fast_as_1f1b_without_messages(m):
+    assert timed("gpipe", 4, m).makespan == pytest.approx(timed("1f1b", 4, m).makespan)
+    assert timed("gpipe", 4, m).makespan == pytest.approx(timed("breadth_first", 4, m).makespan)
+
+
+@pytest.mark.parametrize("schedule", ORDERS)
+def test_laws(schedule):
+    """Slower messages and ranks are never faster; times in other units are the same in other units."""
+    m, v = 12 * np.arange(1, 9), chunks(schedule)
+    scale = np.array([[1.0, 0.9, 1.2, 1.1, 1.0, 1.3]])
+    given = {"message_time": 0.5, "pair_time": 13.0, "stage_scale": scale}
+    found = timed(schedule, 6, m, v, **given)
+    for slower in ({"message_time": 0.6}, {"stage_scale": scale + 0.1}, {"forward_time": F + 1}):
+        assert (timed(schedule, 6, m, v, **given | slower).makespan >= found.makespan).all()
+    names = ("forward_time", "input_gradient_time", "weight_gradient_time", "message_time", "pair_time")
+    longer = {name: 7 * time for name, time in zip(names, (F, B, W, 0.5, 13.0), strict=True)}
+    np.testing.assert_allclose(timed(schedule, 6, m, v, **given | longer).span, 7 * found.span)
+    assert (np.diff(found.makespan) > 0).all()
+    assert (found.idle >= 0).all()
+    assert (found.idle_in_span <= found.idle).all()
+    assert (found.peak_until_w >= found.peak_until_b).all()
+    alone = timed(schedule, 1, m, v) if schedule != "dualpipe" else None
+    assert alone is None or (alone.idle == 0).all()
+
+
+def test_a_batch_is_its_rows_one_by_one():
+    rng = np.random.default_rng(3)
+    cases = [random_case(rng, 60) for _ in range(40)] * 3  # thrice: some pieces are wide, some are not
+    schedule, p, v, m, n = map(list, zip(*cases, strict=True))
+    f, b, w, pair, comm = rng.uniform(0.5, 2, (5, len(cases)))
+    scale = rng.uniform(0.9, 1.1, (len(cases), 8))
+
+    def run(rows: slice) -> dict[str, np.ndarray]:
+        return pipeline_times(
+            schedule=schedule[rows], pp=p[rows], vpp=v[rows], gradient_accumulation_steps=m[rows],
+            group_size=n[rows], forward_time=f[rows], input_gradient_time=b[rows],
+            weight_gradient_time=w[rows], message_time=comm[rows], pair_time=pair[rows],
+            stage_scale=scale[rows],
+        ).columns()  # fmt: skip
+
+    batch = run(slice(None))
+    for row in range(len(cases)):
+        for name, value in run(slice(row, row + 1)).items():
+            assert value.item() == batch[name][row], (name, cases[row])
+
+
+def test_many_designs_of_one_order_run_side_by_side():
+    f = np.linspace(1, 2, 41)
+    found = timed("zb_h1", 4, 9, forward_time=f, message_time=0.3)
+    assert found.makespan.tolist() == [
+        timed("zb_h1", 4, 9, forward_time=one, message_time=0.3).makespan.item() for one in f
+    ]
+
+
+def grown(one: Order) -> list[np.ndarray]:
+    """The tables of an order with its last period before the cut once more."""
+    return [np.concatenate([table[: one.cut], table[one.cut - one.period :]]) for table in tables(one)]
+
+
+def tables(one: Order) -> list[np.ndarray]:
+    """Entries of an order and their sources: how far back, whether by message, on which rank."""
+    slots = np.arange(len(one.entry))[:, np.newaxis]
+    found = [one.entry]
+    for place, rank in one.sources:
+        found += [(slots - (place >> 1)) % one.window, place & 1, rank]
+    return found
+
+
+@pytest.mark.parametrize("p", [1, 2, 3, 4, 6, 7])
+@pytest.mark.parametrize("schedule", [word for word, row in SCHEDULES.items() if not row.chunk_by_chunk])
+def test_a_full_pipeline_repeats_itself(schedule, p):
+    """A turn more is a period more; nothing else changes, nor what is held."""
+    v = chunks(schedule)
+    for n in (p, p + 1, 2 * p):
+        turn = SCHEDULES[schedule].turn(v, n)
+        for m in range(FULL * max(p, turn), FULL * max(p, turn) + 2 * n):
+            if not legal(schedule, p, v, m, n):
+                continue
+            one, more = order(schedule, p, v, m, n), order(schedule, p, v, m + turn, n)
+            for ours, theirs in zip(grown(one), tables(more), strict=True):
+                np.testing.assert_array_equal(ours, theirs)
+            assert one.until_b.tolist() == more.until_b.tolist()
+            assert one.until_w.tolist() == more.until_w.tolist()
+            zero, turns = np.zeros(1), np.ones(1)
+            assert one.pairs(turns).tolist() == more.pairs(zero).tolist()
+            assert one.messages(turns).tolist() == more.messages(zero).tolist()
+            assert shortest(schedule, p, v, m + turn * 9, n)[0] <= m
+
+
+def test_long_pipelines_by_their_beginning_and_end_are_those_run_in_full():
+    """Some settle after few micro-batches and the rest is added; others never do."""
+    rng = np.random.default_rng(5)
+    for schedule in [word for word, row in SCHEDULES.items() if not row.chunk_by_chunk]:
+        v = chunks(schedule)
+        scale = np.ones((60, 6))
+        scale[:, 5], scale[::3] = rng.uniform(0.9, 1.4, 60), rng.uniform(0.99, 1.01, (20, 6))
+        comm = rng.uniform(0, 1, 60)
+        found = timed(schedule, 6, 240, v, message_time=comm, stage_scale=scale)
+        passes = TimedPasses(
+            forward=F * scale, backward=B * scale, weight=W * scale, pair=(F + B + W) * scale, message=comm
+        )
+        ends = ends_of_ranks([order(schedule, 6, v, 240, 6)], [np.arange(60)], passes)
+        np.testing.assert_allclose(found.makespan, ends.end.max(axis=1), rtol=1e-10)
+
+
+def test_chunk_by_chunk_needs_only_the_first_and_the_last_micro_batch():
+    """The same as running every action."""
+    rng = np.random.default_rng(4)
+    for p, v, m in [(2, 1, 1), (3, 1, 7), (4, 3, 2), (5, 2, 13), (6, 4, 6)]:
+        forward, backward = rng.uniform(1, 2, (2, 30, p))
+        message = rng.uniform(0, 2, 30)
+        passes = TimedPasses(forward=forward, backward=backward, weight=0 * backward, pair=forward, message=message)
+        in_full = ends_of_ranks([order("breadth_first", p, v, m, p)], [np.arange(30)], passes).end
+        sizes = [np.full(30, float(size)) for size in (p, v, m)]
+        found = chunk_by_chunk(*sizes, forward=forward, backward=backward, message=message)
+        np.testing.assert_allclose(found, in_full, rtol=1e-12)
+
+
+MISTAKES = [
+    ({"schedule": "zb_h3"}, "schedule: 'zb_h3' is not a value; did you mean 'zb_h"),
+    ({"schedule": "zb_v"}, "zb_v at pp=4 vpp=1 .* has two chunks per rank; vpp=2 would do"),
+    ({"schedule": "gpipe", "vpp": 2}, "gpipe at pp=4 vpp=2 .* has one chunk per rank; vpp=1 would do"),
+    ({"schedule": "dualpipe", "pp": 3}, "even pp and even gradient_accumulation_steps would do"),
+    ({"schedule": "dualpipe", "gradient_accumulation_steps": 6}, "of at least 2 pp would do"),
+    ({"vpp": 2, "gradient_accumulation_steps": 6}, "that pp divides, in groups of pp, would do"),
+    ({"vpp": 2, "group_size": 3}, "that pp divides, in groups of pp, would do"),
+    ({"vpp": 2, "group_size": 16}, "that pp divides, in groups of pp, would do"),
+    ({"pp": 0}, "pp: 0: expected a whole number from 1"),
+    ({"vpp": 1.5}, "vpp: 1.5: expected a whole number from 1"),
+    ({"group_size": 2.5}, "group_size: 2.5: expected a whole number from 0"),
+    ({"message_time": -1}, "message_time: -1: expected at least 0"),
+    ({"forward_time": np.nan}, "forward_time: expected finite numbers"),
+    ({"pp": [2, 4, 8], "vpp": [1, 1]}, "columns differ in length"),
+    ({"stage_scale": np.ones((3, 4))}, "stage_scale: shape .3, 4.: expected one row, or one for each of"),
+    ({"stage_scale": np.ones((1, 3))}, "a column for each of up to 4 ranks"),
+    ({"stage_scale": [1, 1, -1, 1]}, "stage_scale: expected finite numbers from 0"),
+]
+
+
+@pytest.mark.parametrize(("wrong", "message"), MISTAKES)
+def test_mistakes_are_told_in_one_line(wrong, message):
+    given = {
+        "schedule": "1f1b", "pp": 4, "gradient_accumulation_steps": 12, "forward_time": F,
+        "input_gradient_time": B, "weight_gradient_time": W,
+    }  # fmt: skip
+    with pytest.raises(DseError, match=message) as told:
+        pipeline_times(**given | wrong)
+    assert "\n" not in str(told.value)

@@ -1,0 +1,368 @@
+"""Splits of the kernels of a layer: what they mean, what they cost, and which is best."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from costmodel import DesignPoints, load_model, load_system
+from costmodel.steps.micro_batch.layout_changes import sent_bytes
+from costmodel.steps.micro_batch.rank_memory import layer_memory, layer_parameters, rank_memory
+from costmodel.steps.micro_batch.tensor_parallel import exchange
+from costmodel.steps.transformer import resolve_sharding, step
+from costmodel.training.blocks import DECODER
+from costmodel.training.design import sharding_column
+from costmodel.training.sharding import ASSIGNMENTS, SHARDINGS, assignments_of
+from costmodel.workload.transformer import transformer_gemms
+from tests.support.runs import ranks_of
+from tests.support.sharded_layer import MODEL, ShardedLayer, shapes
+
+#: All ways to split the kernels of a layer, and the number of each.
+EVERY = assignments_of((DECODER,))
+NUMBERS = np.arange(EVERY.count)
+#: Named assignment -> how it splits each kernel.
+NAMED = {name: EVERY.words(number) for name, number in EVERY.named.items()}
+
+
+def assigned(numbers=NUMBERS, **layout) -> DesignPoints:
+    """Designs of one layout, one for each assignment."""
+    columns = {sharding_column(kernel): EVERY.place(numbers, kernel) for kernel in EVERY.options}
+    return DesignPoints.of(sharding="sample", **columns, **layout)
+
+
+@pytest.fixture(scope="module")
+def gpt3_175b():
+    return load_model("gpt3_175b")
+
+
+@pytest.fixture(scope="module")
+def a100():
+    return load_system("a100_80g_dgx")
+
+
+def test_there_are_1728_assignments():
+    """Of nine kernels with two or three options each, and each has a number of its own."""
+    options = [*EVERY.options.values()]
+    assert EVERY.count == np.prod([len(own) for own in options]) == 1728
+    every = [tuple(EVERY.words(number).values()) for number in NUMBERS]
+    assert every == [*itertools.product(*options)]
+    assert [EVERY.number(EVERY.words(number)) for number in NUMBERS] == NUMBERS.tolist()
+
+
+def test_megatrons_assignments_are_those_of_its_papers():
+    """Shoeybi et al. 2019; Korthikanti et al. 2022 split what was replicated by the sequence."""
+    first = {
+        "attention_norm": "replicated", "qkv": "column", "projection": "row",
+        "attention_residual": "replicated", "mlp_norm": "replicated", "mlp_up": "column",
+        "activation": "column", "mlp_down": "row", "mlp_residual": "replicated",
+    }  # fmt: skip
+    second = {kernel: "sequence" if way == "replicated" else way for kernel, way in first.items()}
+    assert {"megatron": first, "megatron_sp": second} == NAMED
+
+
+@pytest.mark.parametrize("tp", [2, 4])
+def test_ranks_that_exchange_what_an_assignment_says_compute_what_one_chip_does(tp):
+    """Outputs, gradients of inputs and of weights; gathered inputs kept in shards.
+
+    Of every fifth assignment, in which any three kernels meet with all of their options.
+    """
+    numbers = NUMBERS[tp % 5 :: 5]
+    for three in itertools.combinations(EVERY.options, 3):
+        met = {tuple(EVERY.place(numbers, kernel)[row] for kernel in three) for row in range(numbers.size)}
+        assert len(met) == math.prod(len(EVERY.options[kernel]) for kernel in three)
+    rng = np.random.default_rng(tp)
+    weights = {name: rng.normal(size=shape) for name, shape in shapes(DECODER).items()}
+    given, gradient = rng.normal(size=(2, 4, 8))
+    alone = ShardedLayer(ranks_of(MODEL, assigned(NUMBERS[:1], tp=1)), weights)
+    expected = alone.forward(given), alone.backward(gradient)
+    for number in numbers:
+        layer = ShardedLayer(ranks_of(MODEL, assigned(np.array([number]), tp=tp)), weights)
+        np.testing.assert_allclose(layer.forward(given), expected[0], rtol=1e-9)
+        np.testing.assert_allclose(layer.backward(gradient), expected[1], rtol=1e-8)
+        for name, whole in alone.weight_gradients.items():
+            np.testing.assert_allclose(layer.weight_gradients[name], whole, rtol=1e-8, atol=1e-9)
+
+
+def test_the_whole_layer_alone_is_what_it_says():
+    """The layer of one rank against a line of algebra."""
+    rng = np.random.default_rng(5)
+    w = {name: rng.normal(size=shape) for name, shape in shapes(DECODER).items()}
+    x = rng.normal(size=(4, 8))
+    qkv = ((x - x.mean(1, keepdims=True)) @ w["qkv"]).reshape(4, 4, 3, 3)
+    context = (qkv[:, :, 0] + 2 * qkv[:, :, 1] + 3 * qkv[:, :, 2]).reshape(4, 12)
+    middle = x + context @ w["projection"]
+    expected = middle + ((middle - middle.mean(1, keepdims=True)) @ w["mlp_up"]) ** 2 @ w["mlp_down"]
+    found = ShardedLayer(ranks_of(MODEL, assigned(NUMBERS[:1], tp=1)), w).forward(x)
+    np.testing.assert_allclose(found, expected, rtol=1e-12)
+
+
+@pytest.mark.parametrize("switch", [False, True])
+def test_named_assignments_are_rows_of_the_table(switch, gpt, toy_system):
+    """By name, by Megatron's switch, and kernel by kernel: one price."""
+    name = "megatron_sp" if switch else "megatron"
+    layout = {"tp": [2, 4, 8], "pp": 2, "micro_batch_size": 2, "gradient_accumulation_steps": 6}
+    by_name = step(gpt, toy_system, DesignPoints.of(sharding=name, **layout))
+    by_switch = step(gpt, toy_system, DesignPoints.of(sequence_parallel=switch, **layout))
+    splits = {sharding_column(kernel): option for kernel, option in NAMED[name].items()}
+    by_kernel = step(gpt, toy_system, DesignPoints.of(sharding="sample", **splits, **layout))
+    for column, values in by_name.columns().items():
+        assert np.array_equal(values, getattr(by_switch, column)), column
+        assert np.array_equal(values, getattr(by_kernel, column)), column
+
+
+# A layer of Megatron's moves its activation in two all-reduces each way; in sequence parallelism each becomes
+# a reduce-scatter and an all-gather, and two inputs are gathered once more [Korthikanti2022].
+@pytest.mark.parametrize(("name", "passes"), [("megatron", (4, 4)), ("megatron_sp", (4, 6))])
+def test_bytes_of_megatrons_assignments(name, passes, gpt):
+    """In units of the activation times (t - 1) / t: an all-reduce sends two."""
+    design = DesignPoints.of(tp=[2, 8], micro_batch_size=3, sharding=name)
+    sent = [sent_bytes(ranks_of(gpt, design), edge) for edge in DECODER.edges]
+    unit = 2 * 3 * gpt.seq_len * gpt.hidden_size * (1 - 1 / design.tp)
+    for direction, expected in enumerate(passes):
+        assert sum(each[direction] for each in sent) == pytest.approx(expected * unit)
+
+
+def test_splits_divide_a_products_columns_or_rows(gpt):
+    design = DesignPoints.of(tp=4, sharding="sample", qkv_sharding=["column", "row"], mlp_down_sharding="column")
+    gemms = transformer_gemms(ranks_of(gpt, design))
+    place = {label.name: i for i, label in enumerate(gemms.labels) if label.of_pass == "forward"}
+    h = gpt.hidden_size
+    assert gemms.n[:, place["qkv"]].tolist() == [3 * h / 4, 3 * h]
+    assert gemms.k[:, place["qkv"]].tolist() == [h, h / 4]
+    assert (gemms.n[0, place["mlp_down"]], gemms.k[0, place["mlp_down"]]) == (h / 4, 4 * h)
+
+
+LAYOUTS = [
+    {"tp": 8, "recompute": "none"},
+    {"tp": 4, "micro_batch_size": 3, "recompute": "full"},
+    {"tp": 2, "recompute": "selective", "attention": "unfused"},
+]
+
+
+@pytest.mark.parametrize("model_name", ["gpt", "llama"])
+@pytest.mark.parametrize("layout", LAYOUTS, ids=str)
+def test_solving_finds_what_trying_everything_finds(layout, model_name, request, toy_system):
+    """Of all 1,728 none is faster; the host is left out, since its waiting is no sum over kernels."""
+    model = request.getfixturevalue(model_name)
+    system = toy_system.with_quantities({"host_dispatch": 0.0})
+    layout = {**layout, "pp": 2, "gradient_accumulation_steps": 4}
+    every = step(model, system, assigned(**layout))
+    found = step(model, system, DesignPoints.of(sharding="solve", **layout))
+    assert found.peak_memory[0] < system.dram.capacity
+    assert found.step_time[0] == pytest.approx(every.step_time.min(), rel=1e-12)
+
+
+@pytest.mark.parametrize("model_name", ["gpt", "llama"])
+def test_solving_for_bytes_finds_what_trying_everything_finds(model_name, request, toy_system):
+    model = request.getfixturevalue(model_name)
+    layout = {"tp": [2, 4], "micro_batch_size": 2}
+    solved = resolve_sharding(model, toy_system, DesignPoints.of(sharding="solve_bytes", **layout))
+    for row, tp in enumerate(layout["tp"]):
+        everything = layer_bytes(model, assigned(tp=tp, micro_batch_size=2))
+        assert layer_bytes(model, solved)[row] == everything.min()
+
+
+def layer_bytes(model, design):
+    """Bytes that a rank sends for one layer, forward and backward."""
+    return sum(sum(sent_bytes(ranks_of(model, design), edge)) for edge in DECODER.edges)
+
+
+def test_the_fewest_bytes_are_megatrons(gpt, llama, toy_system):
+    """No split moves less than two all-reduces each way, which is how Megatron found it."""
+    for model in (gpt, llama):
+        design = DesignPoints.of(tp=8, sharding="solve_bytes")
+        assert splits(model, resolve_sharding(model, toy_system, design)) == NAMED["megatron"]
+
+
+def splits(model, design, row=0) -> dict[str, str]:
+    """Kernel -> its split, of one design."""
+    return EVERY.words(ranks_of(model, design).design.assignment[row])
+
+
+def test_the_fastest_is_megatrons_second_where_links_are_wide(gpt3_175b, a100):
+    """GPT-3 on A100s, within a node: kernels between products are shared out, and the same bytes move."""
+    design = DesignPoints.of(tp=[2, 4], pp=8, dp=2, gradient_accumulation_steps=16, sharding="solve")
+    solved = resolve_sharding(gpt3_175b, a100, design)
+    assert splits(gpt3_175b, solved) == splits(gpt3_175b, solved, 1) == NAMED["megatron_sp"]
+
+
+def test_the_fastest_is_megatrons_first_where_each_message_waits(gpt3_175b, a100):
+    """Where starting a collective takes long and kernels are small, fewer collectives win."""
+    slow = a100.with_quantities({"node_launch": 1e-3, "dram_bandwidth": 1e15, "clock": 1e12})
+    design = DesignPoints.of(tp=8, pp=32, gradient_accumulation_steps=16, sharding="solve")
+    assert splits(gpt3_175b, resolve_sharding(gpt3_175b, slow, design)) == NAMED["megatron"]
+
+
+@pytest.mark.parametrize("model_name", ["gpt", "llama"])
+def test_solving_is_never_worse_than_a_named_assignment(model_name, request, toy_system):
+    """On any design: not slower if both fit in memory, and it fits wherever one of them does."""
+    model = request.getfixturevalue(model_name)
+    rng = np.random.default_rng(2)
+    columns = {
+        "tp": rng.choice([1, 2, 4, 8], 400),
+        "pp": rng.choice([1, 2, 4], 400),
+        "dp": rng.choice([1, 6], 400),
+        "micro_batch_size": rng.choice([1, 3, 16, 64], 400),
+        "gradient_accumulation_steps": rng.choice([1, 4, 8], 400),
+        "recompute": rng.choice(["none", "selective", "full"], 400),
+        "attention": rng.choice(["unfused", "fused"], 400),
+    }
+    prices = {name: step(model, toy_system, DesignPoints.of(sharding=name, **columns)) for name in SHARDINGS[:3]}
+    fits = {name: price.peak_memory <= toy_system.dram.capacity for name, price in prices.items()}
+    assert 0 < fits["megatron"].sum() < fits["megatron_sp"].sum() < 400
+    for name in ASSIGNMENTS:
+        assert not np.any(fits[name] & ~fits["solve"])
+        comparable = fits[name] | ~fits["solve"]
+        assert np.all((prices["solve"].step_time <= prices[name].step_time)[comparable])
+
+
+@pytest.mark.parametrize("model_name", ["gpt", "llama"])
+def test_solving_finds_the_fastest_that_fits(model_name, request, toy_system):
+    """Memory between what the fastest takes and the least that any takes: of 1,728 none that fits is faster.
+
+    Starting a collective takes long here, so that the fastest has few, and keeps activations whole.
+    """
+    model = request.getfixturevalue(model_name)
+    slow = toy_system.with_quantities({"node_launch": 1e-3, "fabric_launch": 1e-3})
+    layout = {"tp": 4, "pp": 2, "micro_batch_size": 6, "gradient_accumulation_steps": 4}
+    every = step(model, slow, assigned(**layout))
+    least, fastest = every.peak_memory.min(), every.peak_memory[every.step_time.argmin()]
+    assert least < 0.99 * fastest
+    for share in (-0.1, 0.0, 0.2, 0.5, 0.9, 1.0):
+        capacity = least + share * (fastest - least)
+        fits = (every.peak_memory <= capacity) | (share < 0)  # where none fits, any may be taken
+        system = slow.with_quantities({"dram_capacity": capacity})
+        found = step(model, system, DesignPoints.of(sharding="solve", **layout))
+        assert found.step_time[0] == pytest.approx(every.step_time[fits].min(), rel=1e-12)
+
+
+def test_only_shares_of_one_size_are_solved_for(gpt, toy_system):
+    """A sequence that tp does not divide is not split; where nothing divides, the names are left."""
+    uneven = replace(gpt, seq_len=1151.0)
+    solved = resolve_sharding(uneven, toy_system, DesignPoints.of(tp=8, sharding="solve"))
+    assert "sequence" not in splits(uneven, solved).values()
+    for sharding in ("solve", "solve_bytes"):
+        odd = resolve_sharding(uneven, toy_system, DesignPoints.of(tp=7, sharding=sharding))
+        assert splits(uneven, odd)["qkv"] == "column"
+
+
+def test_an_exchange_sends_a_share_of_what_a_gathering_does(gpt):
+    """Each of t ranks keeps its share of its share and sends the rest: (t - 1) / t^2 of the whole."""
+    edge = DECODER.edges[0]
+    assert (edge.start.name, edge.end.name) == ("mlp_residual", "attention_norm")
+    ways = {"sharding": "sample", "tp": [2, 4, 8], "mlp_residual_sharding": "column"}
+    to_shares = DesignPoints.of(**ways, attention_norm_sharding="sequence")
+    to_whole = DesignPoints.of(**ways, attention_norm_sharding="replicated")
+    exchanged, gathered = (sent_bytes(ranks_of(gpt, design), edge)[0] for design in (to_shares, to_whole))
+    whole = 2 * gpt.seq_len * gpt.hidden_size
+    assert gathered == pytest.approx(whole * (1 - 1 / to_whole.tp))
+    assert exchanged == pytest.approx(gathered / to_shares.tp)
+
+
+def test_an_exchange_takes_as_long_as_what_it_sends(toy_system):
+    """Within a node, without latency, at the bandwidth that is reached; out of it over the slower tier."""
+    quick = {f"{tier}_{what}": 0.0 for tier in ("node", "fabric") for what in ("latency", "launch")}
+    system = toy_system.with_quantities(quick)
+    node, fabric = (tier.bandwidth * tier.efficiency for tier in system.network)
+    cost = exchange("all_to_all", np.full(2, 1e9), np.array([4.0, 8.0]), system)
+    assert cost.time == pytest.approx([1e9 / 4 * 3 / 4 / node, 1e9 / 8 * 4 / 8 / fabric])
+
+
+def test_a_batch_of_solved_designs_is_each_by_itself(gpt, toy_system):
+    columns = {
+        "tp": [1, 2, 8, 4, 8, 8],
+        "micro_batch_size": [1, 4, 2, 1, 2, 2],
+        "recompute": ["none", "full", "none", "selective", "full", "none"],
+        "sharding": ["solve", "megatron", "solve", "solve", "solve", "solve_bytes"],
+    }
+    batch = DesignPoints.of(pp=2, gradient_accumulation_steps=4, **columns)
+    together = step(gpt, toy_system, batch)
+    for row in range(6):
+        alone = step(gpt, toy_system, batch.take(np.array([row])))
+        assert alone.step_time[0] == together.step_time[row]
+
+
+def test_a_group_of_one_has_nothing_to_split(gpt, toy_system):
+    """All 1,728 assignments cost the same."""
+    every = step(gpt, toy_system, assigned(tp=1, pp=2, micro_batch_size=3, gradient_accumulation_steps=4))
+    assert not every.tp_communication_time.any()
+    for column, values in every.columns().items():
+        assert np.unique(values).size == 1, column
+    solved = resolve_sharding(gpt, toy_system, DesignPoints.of(tp=1, sharding="solve"))
+    assert splits(gpt, solved) == NAMED["megatron"]
+
+
+def test_what_each_kernel_keeps_is_shared_out_with_it(gpt):
+    """GPT keeps s b h (10 + 24 / t) beside its scores: which part of it a split divides [Korthikanti2022]."""
+    unit = gpt.seq_len * gpt.hidden_size
+    scores = 4 * gpt.seq_len * gpt.num_attention_heads / 4
+    for kernel, whole, shared in (
+        ("mlp_norm", 34, 30),  # its input, and the MLP's, which is gathered again
+        ("attention_residual", 34, 33),  # the mask of its dropout
+        ("mlp_residual", 34, 33),
+    ):
+        found = [kept(gpt, kernel, way) for way in ("replicated", KERNEL_WAYS[kernel])]
+        expected = [unit * (10 + 24 / 4) - unit * (34 - n) * (1 - 1 / 4) + scores for n in (whole, shared)]
+        assert found == pytest.approx(expected)
+
+
+def split(**ways) -> DesignPoints:
+    """A design of Megatron's, tp 4, but for some kernels."""
+    splits = {sharding_column(kernel): option for kernel, option in {**NAMED["megatron"], **ways}.items()}
+    return DesignPoints.of(tp=4, sharding="sample", **splits)
+
+
+@pytest.mark.parametrize(
+    ("ways", "features"),
+    [  # of the widest output and its gradient, and of the widest input that is gathered, over hidden size
+        ({}, 2 * 4 / 4),
+        ({"qkv": "row"}, 2 * 3),
+        ({"mlp_up": "row"}, 2 * 4),
+        ({"attention_norm": "sequence"}, 2 * 4 / 4 + 1),
+        ({"projection": "column"}, 2 * 4 / 4 + 1),
+        ({"mlp_down": "column"}, 2 * 4 / 4 + 4),
+        ({"mlp_down": "column", "activation": "replicated"}, 2 * 4 / 4),
+    ],
+)
+def test_memory_while_a_layer_runs(ways, features, gpt):
+    found = layer_memory(ranks_of(gpt, split(**ways)), DECODER).working
+    assert found == 2 * gpt.seq_len * gpt.hidden_size * features
+
+
+@pytest.mark.parametrize(
+    ("ways", "shared", "everywhere"),
+    [  # biases in units of the hidden size: 3 of QKV, 1 of the projection, 4 and 1 of the MLP
+        ({}, 7, 2),
+        ({"qkv": "row"}, 7, 2),  # added by heads
+        ({"projection": "column"}, 8, 1),
+        ({"attention_residual": "column"}, 8, 1),
+        ({"mlp_up": "row", "activation": "sequence"}, 3, 6),
+        ({"mlp_residual": "column", "attention_residual": "column"}, 9, 0),
+    ],
+)
+def test_biases_are_shared_out_with_what_they_are_added_to(ways, shared, everywhere, gpt):
+    h = gpt.hidden_size
+    matrices, norms = 12 * h * h / 4, 4 * h
+    found = layer_parameters(ranks_of(gpt, split(**ways)), DECODER)
+    assert found == matrices + norms + h * (shared / 4 + everywhere)
+
+
+@pytest.mark.parametrize(("way", "norm_shards"), [("replicated", 1), ("sequence", 4), ("column", 1)])
+def test_the_last_norm_follows_the_layers_where_it_can(way, norm_shards, gpt):
+    """It keeps its input, and the head's, in the layout of the layers unless that cuts features."""
+    *_, head = rank_memory(ranks_of(gpt, split(mlp_residual=way)))
+    logits = 4 * gpt.seq_len * np.ceil(gpt.vocab_size / 4)
+    assert head.kept == 4 * gpt.seq_len * gpt.hidden_size / norm_shards + logits
+
+
+#: How each kernel is shared out.
+KERNEL_WAYS = {"mlp_norm": "sequence", "attention_residual": "column", "mlp_residual": "sequence"}
+
+
+def kept(model, kernel, way):
+    """Bytes kept of a layer of Megatron's in which one kernel is split in some way, tp 4."""
+    return layer_memory(ranks_of(model, split(**{kernel: way})), DECODER).kept[0]

@@ -1,0 +1,439 @@
+"""States of data parallelism and optimizers: bytes kept, bytes sent, what hides, what hosts hold."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise, product
+
+import numpy as np
+import pytest
+
+from costmodel import DesignPoints, ModelShape, load_model, load_system, step
+from costmodel.kernels.kernel_cost import KernelCost
+from costmodel.machine.system import System
+from costmodel.steps.memory.states import owned_matrices
+from costmodel.steps.micro_batch.micro_batch import MicroBatch
+from costmodel.steps.micro_batch.rank_memory import PartMemory
+from costmodel.steps.pipeline.host_offload import offloaded_activations
+from costmodel.steps.pipeline.stages import Stage
+from costmodel.steps.update.layer_exchanges import Unit, pass_exposure
+from costmodel.steps.update.state_update import iteration_costs
+from costmodel.training.precision import Precision
+from costmodel.training.ranks import Group, Sharing
+from costmodel.workload.optimizer import WeightMatrix, orthogonal_products, weight_matrices
+from tests.support.runs import run_of
+
+STAGES = (0, 1, 2, 3)
+WEIGHT, GRADIENT = 2, 4  # bytes
+
+
+@pytest.fixture
+def small() -> ModelShape:
+    """Eight layers of Llama 3 8B."""
+    return replace(load_model("llama3_8b"), num_layers=8.0)
+
+
+@pytest.fixture
+def experts() -> ModelShape:
+    """Eight layers of eight experts."""
+    return replace(
+        load_model("mixtral_8x7b"), num_layers=8.0, seq_len=2048.0, hidden_size=1024.0, head_size=128.0,
+        num_attention_heads=8.0, num_query_groups=2.0, moe_ffn_hidden_size=1536.0,
+    )  # fmt: skip
+
+
+@pytest.fixture
+def h100() -> System:
+    return load_system("h100_80g_dgx")
+
+
+@pytest.fixture
+def links(h100) -> System:
+    """Every byte sent costs a joule, on either tier, and nothing else counts."""
+    zero = dict.fromkeys(
+        (f"{tier}_{name}" for tier in ("node", "fabric") for name in ("latency", "launch", "in_switch")), 0.0
+    )
+    return h100.with_quantities({**zero, "node_energy": 1.0, "fabric_energy": 1.0})
+
+
+def same(one, other):
+    """Two breakdowns, to the last bit."""
+    for name, values in one.columns().items():
+        np.testing.assert_array_equal(values, other.columns()[name], err_msg=name)
+
+
+# --- Bytes of states -------------------------------------------------------------------------------------
+
+#: NVIDIA/Megatron-LM, docs of the distributed optimizer and of the precision-aware one: bytes of a parameter
+#: among D replicas. Zero 0 shares out nothing.
+BYTES = [
+    # moments, remainders, whole, sharded
+    ("fp32", 0, 18, lambda d: 6 + 12 / d),
+    ("bf16", 0, 14, lambda d: 6 + 8 / d),
+    ("fp32", 1, 16, lambda d: 6 + 10 / d),
+    ("bf16", 1, 12, lambda d: 6 + 6 / d),
+]
+
+
+def state_memory(model, system, **columns):
+    """Bytes of weights, gradients and optimizer states."""
+    b = step(model, system, DesignPoints.of(blocks=model.blocks, **columns))
+    return (b.weights_memory + b.gradients_memory + b.optimizer_memory).item()
+
+
+@pytest.mark.parametrize(("moments", "remainders", "whole", "sharded"), BYTES)
+@pytest.mark.parametrize("replicas", [1, 2, 8, 64])
+def test_bytes_of_a_parameter_are_those_of_megatrons_optimizers(
+    moments, remainders, whole, sharded, replicas, small, h100
+):
+    how = {"dp": replicas, "moments": moments, "store_param_remainders": remainders}
+    kept = [state_memory(small, h100, zero=zero, **how) / small.num_parameters for zero in (0, 1)]
+    assert kept == pytest.approx([whole, sharded(replicas)])
+
+
+@pytest.mark.parametrize("replicas", [1, 2, 4, 8])
+def test_muon_keeps_eight_bytes_of_matrices_and_twelve_of_all_else(replicas, small, h100):
+    """Owners have equal shares where replicas divide eight layers; tables, head and norms have Adam."""
+    matrices = small.num_layers * sum(map(small.weights, small.sequence[0][0].kernels))
+    others = small.num_parameters - matrices
+    kept = state_memory(small, h100, dp=replicas, zero=1, optimizer="muon")
+    expected = 6 * small.num_parameters + (8 * matrices + 12 * others) / replicas
+    assert kept == pytest.approx(expected)
+
+
+def test_hybrid_sharding_keeps_the_states_of_one_copy(small, h100):
+    """18 / Ds, 2 + 16 / Ds and 6 + 12 / Ds bytes of a parameter, Ds = D / Dr."""
+    for copies in (1, 2, 4, 16):
+        shards = 16 / copies
+        kept = [
+            state_memory(small, h100, dp=16, zero=zero, shard_replicas=copies) / small.num_parameters
+            for zero in (1, 2, 3)
+        ]
+        assert kept == pytest.approx([6 + 12 / shards, 2 + 16 / shards, 18 / shards])
+
+
+def test_working_memory_is_two_layers_of_what_is_shared_out(small, h100):
+    """Of gradients in stage 2; of weights too in stage 3, unless they stay whole after the forward pass."""
+    layer = small.layer_parameters(small.sequence[0][0])
+    plain, gradients, both, kept = (
+        step(small, h100, DesignPoints.of(dp=8, zero=zero, reshard_after_forward=again)).buffers_memory.item()
+        for zero, again in ((1, 1), (2, 1), (3, 1), (3, 0))
+    )
+    assert gradients - plain == pytest.approx(2 * GRADIENT * layer)
+    assert both - plain == pytest.approx(2 * (GRADIENT + WEIGHT) * layer)
+    assert kept == gradients
+
+
+# --- Copies of the states --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("zero", STAGES)
+def test_one_copy_is_the_default(zero, small, experts, h100):
+    for model in (small, experts):
+        base = {"blocks": model.blocks, "dp": 8, "zero": zero, "gradient_accumulation_steps": 4}
+        named = DesignPoints.of(**base, shard_replicas=1, optimizer="adam", moments="fp32", overlap_param_gather=1)
+        same(step(model, h100, DesignPoints.of(**base)), step(model, h100, named))
+
+
+def test_as_many_copies_as_replicas_are_data_parallelism_without_shares(small, h100):
+    """States are whole, and gradients all-reduced once: stage 0, in time, in memory, in what is sent."""
+    base = {"dp": 16, "gradient_accumulation_steps": 4, "overlap_grad_reduce": [0, 1]}
+    plain, copied = (step(small, h100, DesignPoints.of(**base, zero=zero, shard_replicas=16)) for zero in (0, 1))
+    same(plain, copied)
+
+
+def test_shares_are_neighbours_and_copies_are_not():
+    whole = Group(np.array([12.0, 12.0, 12.0, 4.0]), np.full(4, 2.0))
+    sharing = Sharing.of(whole, np.array([1.0, 4.0, 12.0, 8.0]))
+    assert sharing.shards.size.tolist() == [12, 3, 1, 1]
+    assert sharing.shards.stride.tolist() == [2, 2, 2, 2]
+    assert sharing.copies.size.tolist() == [1, 4, 12, 4]  # of 8 copies of 4 ranks, 4
+    assert sharing.copies.stride.tolist() == [24, 6, 2, 2]
+
+
+def test_what_copies_send(small, links):
+    """Shares of a node of 8, a copy on each of 2 nodes: all but the sum over copies stays within the node."""
+    m, copies = 4, 2
+    inside, outside = (
+        links.with_quantities({f"{tier}_energy": 0.0}) for tier in ("fabric", "node")
+    )  # fmt: skip
+    base = {"dp": 16, "gradient_accumulation_steps": m, "shard_replicas": copies}
+    own = small.num_parameters
+    for zero, sent in ((1, GRADIENT + WEIGHT), (2, m * GRADIENT + WEIGHT), (3, m * (GRADIENT + 2 * WEIGHT))):
+        node, fabric = (
+            (step(small, system, DesignPoints.of(**base, zero=zero)).link_energy / 16).item()
+            for system in (inside, outside)
+        )
+        assert node == pytest.approx(own * sent * 7 / 8)
+        assert fabric == pytest.approx(2 * (copies - 1) / copies * own * GRADIENT / 8)
+
+
+def test_a_reduction_and_a_gathering_send_what_an_all_reduce_does(small, links):
+    """Where gradients and weights have one width: stage 1 costs stage 0's bytes and time."""
+    narrow = Precision(element_bytes=2.0, gradient_bytes=2.0, state_bytes=12.0)
+    whole, sharded = (step(small, links, DesignPoints.of(dp=16, zero=zero), precision=narrow) for zero in (0, 1))
+    assert sharded.link_energy == pytest.approx(whole.link_energy)
+    assert sharded.dp_communication_time == pytest.approx(whole.dp_communication_time)
+
+
+def test_experts_have_copies_of_their_own(experts, h100):
+    """Of 4 replicas of an expert 2 copies: shares of 2, beside shares of 8 of all else."""
+    base = {"dp": 16, "ep": 4, "zero": 3}
+    own = 3 * experts.hidden_size * experts.moe_ffn_hidden_size * experts.num_experts * experts.num_layers / 4
+    kept = [state_memory(experts, h100, **base, shard_replicas=copies) for copies in (1, 2)]
+    dense = (kept[0] - 18 * own / 4) * 16
+    assert kept[1] == pytest.approx(dense / 8 + 18 * own / 2)
+
+
+# --- What hides ------------------------------------------------------------------------------------------
+
+
+def exposed_by_events(exchange, compute):
+    """Layers one after the other: each waits for its own weights, gathered while the layer before ran."""
+    link, chip = exchange[0], exchange[0]  # the first gather
+    for own, following in zip(compute, [*exchange[1:], 0.0], strict=True):
+        link, chip = max(link, chip) + following, max(chip, link) + own
+    return max(chip, link) - sum(compute)
+
+
+@pytest.mark.parametrize("exchange", [0.5, 1.0, 2.0, 3.5])
+def test_of_each_layer_is_exposed_what_is_longer_than_the_layer(exchange):
+    """Against an event by event account: the first gather, and of others what is longer than a layer."""
+    layers, compute = 6, 2.0
+    units = [Unit((), {"forward": np.array([compute])}, np.array([float(layers)]), is_layer=True)]
+    exposed, hidden = pass_exposure(units, [np.array([exchange])], "forward")
+    first = hidden / layers
+    expected = exposed_by_events([exchange] * layers, [compute] * layers)
+    assert exposed + first == pytest.approx(expected)
+    assert exposed + hidden == pytest.approx(layers * exchange)
+
+
+def test_the_example_of_layer_exchanges():
+    """Three layers, passes of 2 ms, 3 ms of gathers forward, 3 + 3 ms of gathers and reductions backward."""
+    times = dict.fromkeys(("forward", "backward"), np.array([2.0]))
+    units = [Unit((), times, np.array([3.0]), is_layer=True)]
+    assert pass_exposure(units, [np.array([3.0])], "forward") == (3.0, 6.0)
+    assert pass_exposure(units, [np.array([6.0])], "backward") == (12.0, 6.0)
+
+
+GRID = {
+    "zero": [0, 1, 2, 3], "shard_replicas": [1, 4], "reshard_after_forward": [0, 1], "pp": [1, 4],
+    "vpp": [1, 2], "gradient_accumulation_steps": [1, 8],
+}  # fmt: skip
+
+
+def grid(**columns):
+    """Every combination of `GRID`, beside columns that all share."""
+    names, rows = [*GRID], np.array([*product(*GRID.values())], dtype=float)
+    return DesignPoints.of(dp=16, **dict(zip(names, rows.T, strict=True)), **columns)
+
+
+@pytest.mark.parametrize("factor", [0.01, 0.1, 1.0, 10.0])
+def test_what_is_exposed_is_never_more_than_what_is_sent(factor, small, h100):
+    """On slow links and on fast ones; gathered weights hide where they may, and gradients do.
+
+    Of what runs beside kernels, that is: of the cores that it takes from them there are none here.
+    """
+    system = h100.with_quantities(
+        {name: factor * h100.quantities()[name] for name in ("node_bandwidth", "fabric_bandwidth")}
+    ).with_quantities({"dp_collective_cores": 0.0})
+    hidden, half, whole = (
+        step(
+            small, system, grid(overlap_grad_reduce=on, overlap_param_gather=too)
+        ).dp_communication_time
+        for on, too in ((1, 1), (1, 0), (0, 1))
+    )  # fmt: skip
+    tied = 1e-12 * whole
+    assert np.all(hidden <= half + tied)
+    assert np.all(half <= whole + tied)
+    assert np.all(hidden > 0)
+
+
+@pytest.mark.parametrize(("on", "too"), [(0, 0), (1, 0), (1, 1)])
+def test_more_bandwidth_is_never_slower(on, too, small, h100):
+    times = []
+    for factor in (0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0):
+        system = h100.with_quantities(
+            {name: factor * h100.quantities()[name] for name in ("node_bandwidth", "fabric_bandwidth")}
+        )
+        times.append(step(small, system, grid(overlap_grad_reduce=on, overlap_param_gather=too)).step_time)
+    for slower, faster in pairwise(times):
+        assert np.all(faster <= slower * (1 + 1e-12))
+
+
+def test_weights_that_stay_are_gathered_once_where_micro_batches_interleave(small, links):
+    """m P wp where passes of a micro-batch follow one another; P wp where several are under way."""
+    m = 4
+
+    def gathered(**columns):
+        base = {"dp": 8, "gradient_accumulation_steps": m, **columns}
+        kept, resharded = (
+            step(small, links, DesignPoints.of(**base, zero=3, reshard_after_forward=again)).link_energy
+            for again in (0, 1)
+        )
+        return ((resharded - kept) / base["dp"] / base.get("pp", 1)).item()
+
+    first = [0.0, 0.0]
+    for place, pp in enumerate((1, 4)):
+        layers = small.num_layers / pp
+        own = layers * small.layer_parameters(small.sequence[0][0]) + small.embedding_parameters * (pp == 1)
+        own += small.head_parameters + small.norm_parameters  # of the last stage, which is done last
+        first[place] = own * WEIGHT * 7 / 8
+    assert gathered() == pytest.approx(first[0] * m)
+    assert gathered(pp=4) == pytest.approx(first[1] * (2 * m - 1))
+
+
+def test_a_chunk_hides_its_last_gradients_behind_the_next_forward_pass(h100):
+    """Llama 3.1 405B on 16,384 H100s, stage 2: layers of chunks of their own wait least."""
+    model = load_model("llama3_405b")
+    design = DesignPoints.of(
+        tp=8, pp=16, vpp=[1, 2, 4, 8], dp=128, gradient_accumulation_steps=16, zero=2, sequence_parallel=1,
+        overlap_grad_reduce=1,
+    )  # fmt: skip
+    exposed = step(model, h100, design).dp_communication_time
+    assert np.all(np.diff(exposed) <= 0)
+    assert exposed[-1] < 0.8 * exposed[0]
+
+
+# --- Optimizers ------------------------------------------------------------------------------------------
+
+
+def test_flops_of_an_orthogonal_step_by_hand():
+    """A matrix of 3 x 5: 4 n^2 q + 2 n^3 = 4 * 9 * 5 + 2 * 27 = 234, in each of five steps."""
+    matrix = WeightMatrix("w", 0, 3.0, 5.0, 1.0, of_experts=False, whole=False)
+    gemms = orthogonal_products([matrix])
+    assert (2 * gemms.m * gemms.n * gemms.k).sum() == 234
+    system = load_system("a100_80g_dgx").with_quantities({"energy_per_flop": 1.0})
+    [cost] = iteration_costs([matrix], system)
+    assert cost.compute_energy == pytest.approx(5 * 234)
+
+
+def test_large_matrices_run_at_the_rate_of_products(h100):
+    """8192 x 8192: five steps at 60 to 87 % of the peak."""
+    matrix = WeightMatrix("w", 0, 8192.0, 8192.0, 1.0, of_experts=False, whole=False)
+    [cost] = iteration_costs([matrix], h100)
+    rate = 5 * 6 * 8192**3 / cost.time / h100.chip.peak_flop_rate
+    assert 0.6 < rate < 0.87
+
+
+@pytest.mark.parametrize("owners", [1, 2, 3, 5, 7, 16, 64, 512])
+def test_the_fullest_owner_is_the_first_whom_matrices_are_dealt(owners, small):
+    """Against dealing them out one by one, the largest first."""
+    design = DesignPoints.of(dp=owners, zero=1, optimizer="muon")
+    ones = np.ones(1)
+    stage = Stage((small.num_layers * ones, ones, ones), 0 * ones)
+    matrices = weight_matrices(small)
+    found = owned_matrices(run_of(small, design), stage, matrices)
+    deck = [matrix.size for matrix in matrices for _ in range(int(small.num_layers))]
+    assert deck == sorted(deck, reverse=True)
+    fullest = max(sum(deck[owner::owners]) for owner in range(owners))
+    load = sum(own.item() * matrix.size for matrix, (_, own) in zip(matrices, found, strict=True))
+    assert load == fullest
+    assert sum(deck) / owners <= load
+
+
+def test_matrices_of_muon_are_all_weights_of_layers():
+    for name in ("llama3_8b", "gpt3_175b", "mixtral_8x7b", "deepseek_v2_lite", "deepseek_v3"):
+        model = load_model(name)
+        copies = {True: model.num_experts, False: 1.0}
+        counts = [*model.kinds.values(), 0.0, 0.0, 1.0]
+        found = sum(m.size * m.repeats * copies[m.of_experts] * counts[m.part] for m in weight_matrices(model))
+        layers = [*model.kinds.items(), *([(model.mtp_layer, model.mtp_layers)] if model.mtp_layers else [])]
+        assert found == pytest.approx(sum(count * sum(map(model.weights, layer.kernels)) for layer, count in layers))
+
+
+def test_muon_costs_time_and_saves_memory(small, experts, h100):
+    for model in (small, experts):
+        base = {"blocks": model.blocks, "dp": 8, "tp": 2, "zero": 1}
+        adam, muon = (step(model, h100, DesignPoints.of(**base, optimizer=name)) for name in ("adam", "muon"))
+        assert muon.optimizer_time > adam.optimizer_time
+        assert muon.optimizer_memory < adam.optimizer_memory
+        assert muon.dp_communication_time == adam.dp_communication_time
+
+
+@pytest.mark.parametrize("replicas", [4, 64])
+def test_energy_of_orthogonal_updates_is_that_of_all_matrices_once(replicas, small, h100):
+    """However many owners there are, and whether they have equal shares: 5 (4 n^2 q + 2 n^3) of each."""
+    system = h100.with_quantities({"energy_per_flop": 1.0})
+    adam, muon = (
+        step(small, system, DesignPoints.of(dp=replicas, zero=1, optimizer=name)).compute_energy.item()
+        for name in ("adam", "muon")
+    )
+    flops = sum(5 * (4 * m.rows**2 * m.columns + 2 * m.rows**3) * small.num_layers for m in weight_matrices(small))
+    assert muon - adam == pytest.approx(flops, rel=1e-3)
+
+
+def test_narrow_moments_are_read_and_written_faster(small, h100):
+    """28 bytes of a parameter become 20."""
+    wide, narrow = (
+        step(small, h100, DesignPoints.of(dp=8, zero=1, moments=word)).optimizer_time.item()
+        for word in ("fp32", "bf16")
+    )
+    owned = small.num_parameters
+    saved = 8 * owned / 8 / float(h100.dram.bandwidth * h100.dram.efficiency)
+    assert wide - narrow == pytest.approx(saved)
+
+
+# --- Hosts -----------------------------------------------------------------------------------------------
+
+
+def test_offloaded_states_take_no_memory_of_the_chip(small, h100):
+    for optimizer, zero in product(("adam", "muon"), STAGES):
+        share = [0.0, 0.25, 1.0]
+        design = DesignPoints.of(dp=8, zero=zero, optimizer=optimizer, offload_optimizer=share)
+        kept = step(small, h100, design).optimizer_memory
+        assert kept == pytest.approx(kept[0] * (1 - np.array(share)))
+        assert kept[-1] == 0
+
+
+def test_time_of_an_offloaded_update(small, h100):
+    """Gradients down, weights up; 28 bytes of a parameter read and written by the host, none by the chip."""
+    chip, host = (
+        step(small, h100, DesignPoints.of(dp=8, zero=1, offload_optimizer=share)).optimizer_time.item()
+        for share in (0, 1)
+    )
+    owned = small.num_parameters / 8
+    on_chip = 28 * owned / float(h100.dram.bandwidth * h100.dram.efficiency) + float(h100.chip.kernel_launch)
+    on_host = (GRADIENT + WEIGHT) * owned / 64e9 + 28 * owned / 76.8e9
+    assert host - chip == pytest.approx(on_host - on_chip)
+
+
+@pytest.mark.parametrize("quantity", ["host_link_bandwidth", "host_memory_bandwidth"])
+def test_a_faster_host_is_never_slower(quantity, small, h100):
+    values = np.array([0.1, 0.5, 1.0, 2.0, 10.0]) * float(h100.quantities()[quantity])
+    design = DesignPoints.of(dp=8, zero=1, offload_optimizer=0.5, offload_activations=1)
+    times = step(small, h100.with_quantities({quantity: values}), design).step_time
+    assert np.all(np.diff(times) <= 0)
+
+
+def test_activations_on_the_way_hide_behind_their_layer(small, h100):
+    """Of each layer, and in each direction, is exposed what takes longer than the layer."""
+    ones = np.ones(1)
+    forward, backward, kept = 2e-3 * ones, 4e-3 * ones, 3e-3 * 64e9 * ones
+    empty = KernelCost(time=0 * ones)
+    costs = MicroBatch(
+        (KernelCost(time=forward), empty, empty), (KernelCost(time=backward), empty, empty), (empty,), (empty,)
+    )
+    run = run_of(small, DesignPoints.of(offload_activations=1), h100)
+    moved = offloaded_activations(run, costs, [PartMemory(kept=kept), PartMemory(), PartMemory()])
+    assert moved.forward[0].offload_time == pytest.approx(1e-3)
+    assert moved.backward[0].offload_time == 0
+    assert moved.forward[0].total_time == pytest.approx(3e-3)
+
+
+def test_offloaded_activations_trade_memory_for_time(small, h100):
+    """All of them leave the shares of two layers; a fast link hides them all."""
+    base = {"micro_batch_size": 2, "offload_activations": [0, 0.5, 1]}
+    design = DesignPoints.of(**base)
+    slow, fast = (
+        step(
+            small, h100.with_quantities({"host_link_bandwidth": link, "host_memory_bandwidth": link}), design
+        )
+        for link in (20e9, 1e12)
+    )  # fmt: skip
+    assert np.all(np.diff(slow.activations_memory) < 0)
+    np.testing.assert_array_equal(slow.activations_memory, fast.activations_memory)
+    assert np.all(fast.offload_time == 0)
+    assert np.all(np.diff(slow.offload_time) > 0)
+    assert slow.offload_time[0] == 0
+    assert slow.step_time - fast.step_time == pytest.approx(slow.offload_time)

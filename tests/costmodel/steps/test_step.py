@@ -1,0 +1,205 @@
+"""The whole step: parts, laws, and a second implementation."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from costmodel import DesignPoints
+from costmodel.columns import FloatArray
+from costmodel.steps.result.assembly import CHUNK
+from costmodel.steps.result.breakdown import PARTS, Breakdown
+from costmodel.steps.transformer import step
+from tests.support.scalar_step import ScalarStep
+
+
+def designs() -> DesignPoints:
+    """Every mixture of a few choices of each column: 24 layers divide in all of them."""
+    choices = {
+        "tp": [1, 2, 8],
+        "pp": [1, 2, 4],
+        "vpp": [1, 3],
+        "dp": [1, 6],
+        "micro_batch_size": [1, 3],
+        "gradient_accumulation_steps": [4, 7],
+        "sequence_parallel": [0, 1],
+        "recompute": [0, 1, 2],
+        "distributed_optimizer": [0, 1],
+        "attention": [0, 1],
+        "overlap_grad_reduce": [0, 1],
+    }
+    rows = np.array(list(itertools.product(*choices.values())), dtype=float)
+    rows = rows[(rows[:, 1] > 1) | (rows[:, 2] == 1)]
+    return DesignPoints.of(**dict(zip(choices, rows.T, strict=True)))
+
+
+@pytest.mark.parametrize("model_name", ["gpt", "llama"])
+def test_step_equals_a_scalar_recomputation(model_name, request, toy_system):
+    model = request.getfixturevalue(model_name)
+    every = designs()
+    rows = np.arange(0, every.num_points, 53)
+    sample = every.take(rows)
+    time = step(model, toy_system, sample).step_time
+    expected = [ScalarStep(model, toy_system, sample, row).step_time() for row in range(rows.size)]
+    np.testing.assert_allclose(time, expected, rtol=1e-12)
+
+
+@pytest.mark.parametrize("model_name", ["gpt", "llama"])
+def test_memory_equals_a_scalar_recomputation(model_name, request, toy_system):
+    model = request.getfixturevalue(model_name)
+    every = designs()
+    sample = every.take(np.arange(0, every.num_points, 7))
+    found = step(model, toy_system, sample)
+    rows = [ScalarStep(model, toy_system, sample, row) for row in range(sample.num_points)]
+    expected = [row.memory() for row in rows]
+    for name in expected[0]:
+        np.testing.assert_allclose(getattr(found, name), [e[name] for e in expected], rtol=1e-12, err_msg=name)
+    reserved = [row.reserved() for row in rows]
+    np.testing.assert_allclose(found.reserved_memory, reserved, rtol=1e-12)
+    whole = [sum(e.values()) + own for e, own in zip(expected, reserved, strict=True)]
+    np.testing.assert_allclose(found.peak_memory, whole, rtol=1e-12)
+
+
+def test_energies_are_counts_times_unit_energies(gpt, toy_system):
+    """Twice the joule per unit doubles that part alone; idle energy goes with time."""
+    layout = DesignPoints.of(tp=2, pp=2, dp=2, gradient_accumulation_steps=4)
+    before = step(gpt, toy_system, layout)
+    quantities = toy_system.quantities()
+    for part, names in {
+        "compute_energy": ["energy_per_flop"],
+        "memory_energy": ["sram_energy", "l2_energy", "dram_energy"],
+        "link_energy": ["node_energy", "fabric_energy"],
+    }.items():
+        dearer = toy_system.with_quantities({name: 2 * quantities[name] for name in names})
+        after = step(gpt, dearer, layout)
+        assert getattr(after, part) == pytest.approx(2 * getattr(before, part))
+        assert after.energy_per_step - before.energy_per_step == pytest.approx(getattr(before, part))
+
+
+def test_arithmetic_energy_is_that_of_the_model_and_its_optimizer(gpt, toy_system):
+    """Unfused, no recomputation: products are the model's, attention in full; others add a few per cent."""
+    found = step(gpt, toy_system, DesignPoints.of(attention="unfused", micro_batch_size=4))
+    flops = found.compute_energy / toy_system.chip.energy_per_flop
+    products = 3 * gpt.forward_flops(causal=False) * 4 * gpt.seq_len
+    assert products < flops < 1.05 * products
+
+
+def test_parts_add_up_to_the_totals(gpt, toy_system):
+    breakdown = step(gpt, toy_system, designs()).columns()
+    for total, parts in PARTS.items():
+        np.testing.assert_allclose(sum(breakdown[part] for part in parts), breakdown[total], rtol=1e-12)
+        assert all((breakdown[part] >= 0).all() for part in parts)
+
+
+def test_a_batch_of_n_equals_n_batches_of_one_bit_for_bit(llama, toy_system):
+    every = designs()
+    rows = np.arange(0, every.num_points, 211)
+    bandwidths, cores = np.linspace(0.5e12, 1.5e12, rows.size), np.linspace(20, 90, rows.size).round()
+    varying = toy_system.with_quantities({"dram_bandwidth": bandwidths, "cores": cores})
+    together = step(llama, varying, every.take(rows)).columns()
+    for place, row in enumerate(rows):
+        alone = step(llama, varying.take(np.array([place])), every.take(np.array([row]))).columns()
+        for name, values in alone.items():
+            assert values.item() == together[name][place], name
+
+
+def test_chunks_do_not_show(gpt, toy_system):
+    every = designs()
+    many = every.take(np.resize(np.arange(every.num_points), CHUNK + 17))
+    once = step(gpt, toy_system, every).step_time
+    np.testing.assert_array_equal(step(gpt, toy_system, many).step_time, np.resize(once, CHUNK + 17))
+
+
+def cheaper_or_equal(after: FloatArray, before: FloatArray) -> bool:
+    return bool((after <= before * (1 + 1e-12)).all())
+
+
+SPEEDS = ["clock", "sustained", "matrix_efficiency", "vector_lanes"]
+BANDWIDTHS = [f"{part}_bandwidth" for part in ("sram", "l2", "dram", "node", "fabric")]
+
+
+@pytest.mark.parametrize("quantity", SPEEDS + BANDWIDTHS)
+def test_more_speed_is_never_slower(quantity, gpt, toy_system):
+    before = step(gpt, toy_system, designs()).step_time
+    faster = toy_system.with_quantities({quantity: 1.7 * toy_system.quantities()[quantity]})
+    assert cheaper_or_equal(step(gpt, faster, designs()).step_time, before)
+
+
+@pytest.mark.parametrize("quantity", ["node_latency", "fabric_latency", "kernel_launch", "host_dispatch"])
+def test_more_latency_is_never_faster(quantity, gpt, toy_system):
+    before = step(gpt, toy_system, designs()).step_time
+    slower = toy_system.with_quantities({quantity: 3 * toy_system.quantities()[quantity]})
+    assert cheaper_or_equal(before, step(gpt, slower, designs()).step_time)
+
+
+def test_one_chip_communicates_nothing(gpt, toy_system):
+    alone = step(gpt, toy_system, DesignPoints.of(gradient_accumulation_steps=[1, 8]))
+    for name in ("tp_communication_time", "pp_communication_time", "dp_communication_time", "bubble_time"):
+        assert (getattr(alone, name) == 0).all()
+    assert (alone.link_energy == 0).all()
+
+
+def test_overlap_hides_the_reduction_of_gradients_but_for_the_last_bucket(gpt, toy_system):
+    exposed, hidden = step(
+        gpt, toy_system, DesignPoints.of(dp=8, micro_batch_size=4, overlap_grad_reduce=[0, 1])
+    ).dp_communication_time
+    assert exposed / gpt.num_layers <= hidden < exposed
+
+
+def test_recomputation_trades_time_for_memory(gpt, toy_system):
+    none, selective, full = (
+        step(gpt, toy_system, DesignPoints.of(attention="unfused", recompute=mode, micro_batch_size=4))
+        for mode in ("none", "selective", "full")
+    )
+    assert none.recompute_time == 0 < selective.recompute_time < full.recompute_time
+    assert none.activations_memory > selective.activations_memory > full.activations_memory
+    assert full.recompute_time == pytest.approx(full.forward_time, rel=0.2)
+
+
+def test_a_sharded_optimizer_divides_its_states_over_replicas(gpt, toy_system):
+    whole, shared = (step(gpt, toy_system, DesignPoints.of(dp=8, distributed_optimizer=on)) for on in (0, 1))
+    assert shared.optimizer_memory * 8 == pytest.approx(whole.optimizer_memory)
+    assert shared.optimizer_time < whole.optimizer_time
+
+
+def test_a_large_vocabulary_makes_the_last_stage_the_slowest(gpt, toy_system):
+    """Every micro-batch then waits for the head; the last stage itself still waits for the layers alone."""
+    wordy = replace(gpt, vocab_size=250_000.0)
+    layout = DesignPoints.of(pp=4, gradient_accumulation_steps=8)
+    plain, heavy = step(gpt, toy_system, layout), step(wordy, toy_system, layout)
+    assert heavy.forward_time > 2 * plain.forward_time
+    assert heavy.bubble_time == pytest.approx(plain.bubble_time)
+
+
+def test_energy_and_power_of_an_idle_second(gpt, toy_system):
+    breakdown = step(gpt, toy_system, DesignPoints.of(dp=3))
+    chip, host = toy_system.chip, toy_system.host
+    assert breakdown.idle_energy == pytest.approx(3 * breakdown.step_time * (chip.idle_power + host.power))
+    assert breakdown.average_power < breakdown.system_power
+
+
+def test_the_table_names_units(gpt, toy_system):
+    table = step(gpt, toy_system, DesignPoints.of(tp=[1, 2])).to_frame()
+    assert list(table.columns[:2]) == ["step_time_s", "forward_time_s"]
+    assert {"peak_memory_bytes", "system_price_usd", "energy_per_step_j", "mfu"} <= set(table.columns)
+    assert len(table) == 2
+    assert len(table.columns) == len(Breakdown.__slots__)
+
+
+def test_kernels_wait_for_what_is_starved(gpt, toy_system):
+    """Of the kernels' time: a slow memory makes nearly all of it memory-bound, a slow host launch-bound."""
+    layout = DesignPoints.of(micro_batch_size=4, recompute="full")
+
+    def shares(**quantities):
+        found = step(gpt, toy_system.with_quantities(quantities), layout)
+        kernels = found.forward_time + found.backward_time + found.recompute_time
+        return [(bound / kernels).item() for bound in (found.memory_bound_time, found.launch_bound_time)]
+
+    balanced, memory, host = shares(), shares(dram_bandwidth=1e10), shares(host_dispatch=1.0)
+    assert 0 < balanced[0] < 0.7
+    assert balanced[1] == 0
+    assert memory[0] > 0.95
+    assert host[1] > 0.95

@@ -1,0 +1,291 @@
+"""Layers as rows: one that does not ship is priced, split, solved and exported like those that do."""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import costmodel
+from costmodel import DesignPoints, DseError, ModelShape, load_model, load_system, resolve_sharding, step
+from costmodel.steps.micro_batch.layout_changes import sent_bytes
+from costmodel.steps.micro_batch.rank_memory import layer_memory
+from costmodel.steps.pipeline.stages import every_stage, stage_layers
+from costmodel.training.blocks import ATTENTION, BLOCKS, DECODER, EMBEDDING, HEAD, MLP, Block, Layer
+from costmodel.training.design import sharding_column
+from costmodel.training.kernel_kind import Kernel
+from costmodel.training.kinds import KINDS
+from costmodel.training.run import Run
+from costmodel.training.sharding import ASSIGNMENTS, assignments_of, usual_sharding
+from costmodel.workload.kernel_tables import total
+from costmodel.workload.transformer import transformer_gemms
+from dse.adapters.dfmodel.assigned import design_sharding, rows_of
+from dse.adapters.dfmodel.files import graph_message, setup_text
+from dse.adapters.dfmodel.graph import Traffic, least_moving
+from dse.adapters.dfmodel.layer import model_graph
+from dse.adapters.simai.rules import simai_step
+from tests.support.runs import ranks_of
+from tests.support.sharded_layer import MODEL, ShardedLayer, shapes
+
+#: Attention and MLP side by side behind one norm, as in GPT-J, PaLM and MegaScale: no block that ships.
+PARALLEL = Block(
+    "parallel",
+    """
+    norm        norm        hidden                      < stream
+    qkv         product     hidden > qkv        column  < norm
+    core        attention   qkv > attention             < qkv
+    mlp_up      product     hidden > up         column  < norm
+    activation  activation  up > ffn                    < mlp_up
+    projection  product     attention > hidden  row     < core
+    mlp_down    product     ffn > hidden        row     < activation
+    residual    residual    hidden                      < projection mlp_down stream
+    """,
+)
+LAYER = Layer((PARALLEL,))
+EVERY = assignments_of((LAYER,))
+
+
+def parallel(model: ModelShape) -> ModelShape:
+    """The same model with the other layer."""
+    return replace(model, layers=((LAYER, model.num_layers),))
+
+
+def assigned(numbers: np.ndarray, **layout: object) -> DesignPoints:
+    """Designs of one layout, one for each assignment."""
+    columns = {sharding_column(kernel): EVERY.place(numbers, kernel) for kernel in EVERY.options}
+    return DesignPoints.of(blocks=[PARALLEL], sharding="sample", **columns, **layout)
+
+
+@pytest.mark.parametrize("block", [*BLOCKS, PARALLEL], ids=lambda block: block.name)
+def test_rows_are_of_known_kinds_and_read_what_comes_before(block):
+    made = {"stream"}
+    for kernel in block.kernels:
+        assert kernel.kind in KINDS.values()
+        assert {*kernel.inputs} <= made
+        assert (kernel.megatron != "") == kernel.splits_weight
+        made.add(kernel.name)
+    sizes = load_model("gpt3_175b").features
+    assert all(kernel.reads in sizes and kernel.makes in sizes for kernel in block.kernels)
+
+
+#: Modules that name no kernel of a transformer, though words of theirs are spelled like one.
+OTHER_WORDS = {
+    *("lstm", "deepflow", "deepflow_report", "power_budget"),  # models and machines of other making
+    "phases",  # words in a compiled program's names
+}
+
+
+def test_kernels_are_named_where_they_are_described():
+    """Few strings name a kernel of a layer, the embedding or the head: all else is derived."""
+    names = {kernel.name for block in (*BLOCKS, EMBEDDING, HEAD) for kernel in block.kernels}
+    package, found = Path(costmodel.__file__).parents[1], []
+    for path in sorted([*package.glob("costmodel/**/*.py"), *package.glob("dse/**/*.py")]):
+        if OTHER_WORDS.isdisjoint({path.stem, *path.parent.parts}):
+            nodes = ast.walk(ast.parse(path.read_text()))
+            words = [node.value for node in nodes if isinstance(node, ast.Constant)]
+            found += [(path.name, word) for word in words if isinstance(word, str) and word in names]
+    assert 0 < len(found) < 60, found
+
+
+@pytest.mark.parametrize("name", ["gpt", "llama"])
+def test_side_by_side_a_layer_has_all_but_a_norm(name, request, toy_system):
+    """Parameters and products are the same; one norm less is run, and kept."""
+    model = request.getfixturevalue(name)
+    other = parallel(model)
+    assert model.layer_parameters(DECODER) - other.layer_parameters(LAYER) == model.norm_parameters
+    assert other.forward_flops_per_sequence == model.forward_flops_per_sequence
+    design = DesignPoints.of(tp=[1, 2, 8], micro_batch_size=3)
+    flops = [
+        total(gemms.count * gemms.batch * gemms.m * gemms.n * gemms.k)
+        for gemms in (transformer_gemms(ranks_of(own, design)) for own in (model, other))
+    ]
+    assert flops[0].tolist() == flops[1].tolist()
+    one, two = step(model, toy_system, design), step(other, toy_system, design)
+    assert np.all(two.forward_time < one.forward_time)
+    # A norm keeps its input, and what comes after it the norm's output: s b h elements of two bytes each.
+    kept = [layer_memory(ranks_of(own, design), layer).kept for own, layer in ((model, DECODER), (other, LAYER))]
+    masks = 1 if model.dropout else 0
+    assert (kept[0] - kept[1]).tolist() == [3 * model.seq_len * model.hidden_size * (4 + masks)] * 3
+
+
+@pytest.mark.parametrize(("name", "passes"), [("megatron", (2, 2)), ("megatron_sp", (2, 3))])
+def test_side_by_side_a_layer_has_one_pair_of_collectives(name, passes, gpt):
+    """Instead of two: in units of the activation times (t - 1) / t, of which an all-reduce sends two."""
+    model, design = parallel(gpt), DesignPoints.of(tp=[2, 8], micro_batch_size=3, sharding=name)
+    sent = [sent_bytes(ranks_of(model, design), edge) for edge in LAYER.edges]
+    unit = 2 * 3 * gpt.seq_len * gpt.hidden_size * (1 - 1 / design.tp)
+    for direction, expected in enumerate(passes):
+        assert sum(each[direction] for each in sent) == pytest.approx(expected * unit)
+
+
+def test_ranks_compute_it_in_every_assignment_as_one_chip_does():
+    """Forward, backward, and gradients of weights, exchanging what the cost model says and nothing more."""
+    rng, model = np.random.default_rng(3), parallel(MODEL)
+    weights = {name: rng.normal(size=shape) for name, shape in shapes(LAYER).items()}
+    given, gradient = rng.normal(size=(2, 4, 8))
+    alone = ShardedLayer(ranks_of(model, assigned(np.zeros(1), tp=1)), weights, LAYER)
+    expected = alone.forward(given), alone.backward(gradient)
+    assert EVERY.count == 2 * 2 * 2 * 3 * 2 * 2 * 3
+    for number in range(EVERY.count):
+        layer = ShardedLayer(ranks_of(model, assigned(np.array([number]), tp=2)), weights, LAYER)
+        np.testing.assert_allclose(layer.forward(given), expected[0], rtol=1e-9)
+        np.testing.assert_allclose(layer.backward(gradient), expected[1], rtol=1e-8)
+        for name, whole in alone.weight_gradients.items():
+            np.testing.assert_allclose(layer.weight_gradients[name], whole, rtol=1e-8, atol=1e-9)
+
+
+def test_alone_it_is_what_it_says():
+    """The layer of one rank against a line of algebra."""
+    rng = np.random.default_rng(5)
+    w = {name: rng.normal(size=shape) for name, shape in shapes(LAYER).items()}
+    x = rng.normal(size=(4, 8))
+    y = x - x.mean(1, keepdims=True)
+    qkv = (y @ w["qkv"]).reshape(4, 4, 3, 3)
+    context = (qkv[:, :, 0] + 2 * qkv[:, :, 1] + 3 * qkv[:, :, 2]).reshape(4, 12)
+    expected = x + context @ w["projection"] + (y @ w["mlp_up"]) ** 2 @ w["mlp_down"]
+    found = ShardedLayer(ranks_of(parallel(MODEL), assigned(np.zeros(1), tp=1)), w, LAYER).forward(x)
+    np.testing.assert_allclose(found, expected, rtol=1e-12)
+
+
+@pytest.mark.parametrize("name", ["gpt", "llama"])
+def test_its_best_sharding_is_found(name, request, toy_system):
+    model = parallel(request.getfixturevalue(name))
+    layout = {"tp": 4, "pp": 2, "gradient_accumulation_steps": 4, "micro_batch_size": 2}
+    every = step(model, toy_system, assigned(np.arange(EVERY.count), **layout))
+    solved = step(model, toy_system, DesignPoints.of(sharding="solve", **layout))
+    fits = every.peak_memory <= toy_system.dram.capacity
+    assert solved.step_time == every.step_time[fits].min()
+    design = resolve_sharding(model, toy_system, DesignPoints.of(sharding="solve_bytes", **layout))
+    sent = [sum(map(sum, (sent_bytes(ranks_of(model, d), e) for e in LAYER.edges)))
+            for d in (assigned(np.arange(EVERY.count), **layout), design)]  # fmt: skip
+    assert sent[1] == sent[0].min()
+
+
+def test_it_is_written_for_dfmodel(gpt):
+    """Each weight has its product, its gradient, and the gradient of its input."""
+    model = parallel(gpt)
+    graph = model_graph(model)
+    weighted = [name for name in graph.names if name in ("Q", "K", "V", "PROJ_GEMM", "FFN0", "FFN1")]
+    assert len(weighted) == 6
+    for name in weighted:
+        assert {name, f"{name}_bwd", f"{name}_bwd_weight_update"} <= {*graph.names}
+    native = transformer_gemms(ranks_of(model, DesignPoints.of(attention="unfused")))
+    inside = [n for n, label in enumerate(native.labels) if label.kernel != "head"]
+    flops = (native.count * native.batch * native.m * native.n * native.k)[0, inside].sum()
+    assert (graph.outer * graph.m * graph.k * graph.n)[graph.systolic].sum() == flops
+    assert graph.levels()[graph.names.index("residual")] == 10  # and it flows one way
+    sharding = least_moving(graph).choices
+    assert setup_text(graph_message(graph, Traffic.of(graph, sharding))).count("kernels {") == len(graph)
+
+
+def test_the_graph_of_a_parallel_block_has_a_split_for_each_kernel(gpt):
+    graph = model_graph(parallel(gpt))
+    words = EVERY.words(EVERY.named["megatron_sp"])
+    assert len(design_sharding(graph, LAYER, words)) == len(graph.names)
+    assert {row.name for row in rows_of(graph, LAYER)} == {kernel.name for kernel in PARALLEL.kernels}
+
+
+def test_what_a_profile_has_no_rows_for_it_says(gpt, toy_system):
+    for model in (parallel(gpt), mixed(gpt, 3)):
+        with pytest.raises(DseError, match="AICB's rows are of layers of attention and an MLP, all alike"):
+            simai_step(Run(model, toy_system, DesignPoints.of(tp=2)))
+    with pytest.raises(DseError, match="layers of several kinds; DFModel's graph is of one layer"):
+        model_graph(mixed(gpt, 3))
+    with pytest.raises(DseError, match="mlp_norm_sharding: the model has no such kernel"):
+        step(parallel(gpt), toy_system, DesignPoints.of(sharding="sample", mlp_norm_sharding="sequence"))
+    with pytest.raises(DseError, match="norm_sharding: unknown column"):
+        DesignPoints.of(norm_sharding="sequence")
+
+
+# -- layers of several kinds --------------------------------------------------------------------------------
+
+
+def mixed(model: ModelShape, first: float) -> ModelShape:
+    """Some layers of GPT's, then the others side by side."""
+    return replace(model, layers=((DECODER, first), (LAYER, model.num_layers - first)))
+
+
+#: GPT's layer by another name: what it costs cannot depend on that.
+TWIN = Layer((Block("attention", ATTENTION.rows), Block("other", MLP.rows)))
+
+
+@pytest.mark.parametrize("name", ["gpt", "llama"])
+def test_kinds_that_differ_in_name_alone_cost_what_one_kind_does(name, request, toy_system):
+    """Whatever the layout; a stage is told by what it has."""
+    model = request.getfixturevalue(name)
+    twins = replace(model, layers=((DECODER, 7), (TWIN, 11), (DECODER, 6)))
+    rng = np.random.default_rng(1)
+    design = DesignPoints.of(
+        tp=rng.choice([1, 2, 8], 60),
+        pp=rng.choice([1, 2, 4, 8], 60),
+        vpp=rng.choice([1, 3], 60),
+        dp=rng.choice([1, 6], 60),
+        gradient_accumulation_steps=rng.choice([4, 7, 16], 60),
+        recompute=rng.choice(["none", "selective", "full"], 60),
+        sharding=rng.choice(["megatron", "megatron_sp", "solve"], 60),
+        distributed_optimizer=rng.integers(0, 2, 60),
+        overlap_grad_reduce=rng.integers(0, 2, 60),
+    )
+    one, many = step(model, toy_system, design), step(twins, toy_system, design)
+    for column, values in one.columns().items():
+        np.testing.assert_allclose(getattr(many, column), values, rtol=1e-12, err_msg=column)
+
+
+def test_a_mixed_model_lies_between_its_kinds(gpt, toy_system):
+    """In time, memory and energy, and nearer to the kind that it has more of."""
+    design = DesignPoints.of(tp=4, pp=[1, 1, 2, 4], dp=2, gradient_accumulation_steps=8)
+    priced = [step(own, toy_system, design) for own in (gpt, mixed(gpt, 18), mixed(gpt, 6), parallel(gpt))]
+    for column in ("step_time", "energy_per_step", "activations_memory", "weights_memory"):
+        rows = np.stack([getattr(each, column) for each in priced])
+        assert np.all(np.diff(rows, axis=0) <= 0), column
+
+
+def test_the_slowest_stage_paces_a_pipeline_of_unlike_stages(gpt, toy_system):
+    """Heavy layers beside the head cost more than the same layers spread out."""
+    spread = replace(gpt, layers=((LAYER, 6), (DECODER, 6)) * 2)
+    heaped = replace(gpt, layers=((LAYER, 12), (DECODER, 12)))
+    design = DesignPoints.of(pp=2, gradient_accumulation_steps=8, tp=2)
+    assert step(spread, toy_system, design).step_time < step(heaped, toy_system, design).step_time
+
+
+@pytest.mark.parametrize(("layers", "pp", "vpp"), [(24, 4, 3), (24, 1, 1), (30, 4, 2), (7, 2, 1), (62, 32, 1)])
+def test_every_layer_is_on_one_stage(layers, pp, vpp):
+    """Of each kind as many as the model has; each stage in all as in closed form."""
+    model = ModelShape(num_layers=layers, hidden_size=64, num_attention_heads=4)
+    first = layers // 3
+    own = mixed(model, first)
+    stages = every_stage(own, DesignPoints.of(pp=pp, vpp=vpp))
+    counts = np.array([[kind.item() for kind in stage.layers] for stage in stages])
+    assert counts.sum(axis=0).tolist() == [first, layers - first]
+    each = stage_layers(layers, pp, vpp, np.arange(pp))
+    assert counts.sum(axis=1).tolist() == each.tolist()
+    assert each.sum() == layers
+    assert each[1:-1].max(initial=0) == (each[1] if pp > 2 else 0)  # no inner stage has more than the second
+    assert each[0] <= each[-1]
+    if vpp == 1:  # and they follow one another in the order of the model
+        assert np.flatnonzero(counts[:, 0]).tolist() == [*range(np.count_nonzero(counts[:, 0]))]
+
+
+def test_counts_of_layers_sum_to_the_models():
+    with pytest.raises(DseError, match="layers: expected 24 in all, as num_layers says"):
+        ModelShape(num_layers=24, hidden_size=64, num_attention_heads=4, layers=((DECODER, 12), (LAYER, 11)))
+
+
+@pytest.mark.parametrize("tokens", ASSIGNMENTS.values())
+def test_named_assignments_split_every_kind_of_kernel_that_has_a_choice(tokens):
+    for kind in KINDS.values():
+        kernel = Kernel("kernel", kind, "hidden", "hidden", "row", ())
+        assert (len(kind.shardings) > 1) == (kind.usual_split != "")
+        assert len(kind.shardings) == 1 or usual_sharding(kernel, tokens) in kind.shardings
+
+
+def test_what_ships_is_priced_as_before_beside_others(gpt):
+    """A model that says its layers are GPT's is the model that says nothing."""
+    system = load_system("a100_80g_dgx")
+    said = replace(gpt, layers=((DECODER, gpt.num_layers),))
+    design = DesignPoints.of(tp=[1, 8], pp=2, gradient_accumulation_steps=4)
+    one, two = step(gpt, system, design), step(said, system, design)
+    assert all(np.array_equal(values, getattr(two, name)) for name, values in one.columns().items())

@@ -1,0 +1,260 @@
+"""Kinds of kernels are records: every question has an answer for each, and none is asked in vain."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+
+import numpy as np
+import pytest
+
+from costmodel import DesignPoints, DseError, ModelShape, load_model, load_system, step
+from costmodel.steps.micro_batch.context_parallel import state_passing
+from costmodel.steps.micro_batch.rank_memory import layer_memory
+from costmodel.training.blocks import Block, Layer, LayerKind, layer_of
+from costmodel.training.kernel_kind import FRAMEWORKS, Kernel, KernelKind
+from costmodel.training.kinds import KINDS, LINEAR_MIXERS
+from costmodel.training.recompute_modules import MODULES
+from dse.cli import main
+from dse.registry import launch_forms
+from tests.support.runs import ranks_of
+from tests.support.wires import Wires
+
+#: A layer with each kind that stands in layers, experts and windows and linear mixers among them.
+MIXERS = ("full", "window", *LINEAR_MIXERS)
+LAYER_KINDS = [LayerKind(mixer, mlp) for mixer in (*MIXERS, "") for mlp in ("dense", "experts", "") if mixer or mlp]
+
+#: A model that has the dimensions that any of them reads.
+EVERYTHING = ModelShape(
+    num_layers=4, hidden_size=512, num_attention_heads=8, num_query_groups=2, ffn_hidden_size=1024,
+    seq_len=4096, vocab_size=1000, window=256, num_experts=8, moe_topk=2, moe_ffn_hidden_size=256,
+    linear_attention="gated_delta_net", linear_key_heads=4, linear_value_heads=8, linear_head_dim=64,
+    linear_conv_kernel=4, linear_state_size=128, tied_embeddings=False,
+)  # fmt: skip
+
+
+def model_of(layer: Layer) -> ModelShape:
+    """The model with layers of one kind."""
+    return replace(EVERYTHING, layers=((layer, 4),))
+
+
+layers = pytest.mark.parametrize(
+    "layer", [layer_of(kind) for kind in LAYER_KINDS], ids=["-".join(kind[:2]) for kind in LAYER_KINDS]
+)
+
+
+def test_a_kind_without_an_answer_does_not_load():
+    norm = KINDS["norm"]
+    answers = {each.name: getattr(norm, each.name) for each in fields(KernelKind)}
+    for name in answers:
+        with pytest.raises(TypeError, match=name):
+            KernelKind(**{other: value for other, value in answers.items() if other != name})
+    with pytest.raises(TypeError, match="kind norm: words: none for maxtext"):
+        replace(norm, words={name: "norm" for name in FRAMEWORKS if name != "maxtext"})
+
+
+def test_an_unknown_kind_says_which_are_known():
+    with pytest.raises(DseError, match="kernel scan: atention: unknown kind; did you mean 'attention'"):
+        Block("mixer", "scan  atention  hidden  < stream").kernels  # noqa: B018
+
+
+@pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
+def test_every_kind_has_an_answer_to_every_question(kind):
+    """Numbers of work, parameters, memory and exchanges of a kernel of each kind, none of them negative."""
+    layer = layer_of(LayerKind("full", "experts"))
+    design = DesignPoints.of(blocks=layer.blocks, tp=2, cp=2, ep=2, sequence_parallel=1)
+    rank = SplitByFirst(ranks_of(model_of(layer), design))
+    kernel = Kernel("kernel", kind, "hidden", "hidden", "column" if kind.matrix and kind.matrix.split else "", ())
+    named = {own.name for own in kind.products(rank, kernel)}
+    assert named == {*kernel.products}
+    for own in kind.products(rank, kernel):
+        assert all(np.all(np.asarray(size) > 0) for size in (*own.size, own.batch))
+    for each in kind.pointwise(rank, kernel):
+        assert each.of_pass in ("forward", "activation_gradient", "weight_gradient")
+        assert np.all(each.elements >= 0)
+        assert each.tensors > 0
+    assert EVERYTHING.kernel_parameters(kernel) >= EVERYTHING.kernel_parameters(kernel, active=True) >= 0
+    assert EVERYTHING.multiply_adds(kernel, causal=True) <= EVERYTHING.multiply_adds(kernel, causal=False)
+    assert np.all(kind.kept.input(rank, kernel) >= 0)
+    assert kind.about
+    assert {*kind.recompute_modules} <= {module.name for module in MODULES}
+    assert {*kind.words} == {*FRAMEWORKS}
+
+
+class SplitByFirst:
+    """What a rank sees, with every kernel split by its first option."""
+
+    def __init__(self, rank):
+        self._rank = rank
+
+    def __getattr__(self, name):
+        return getattr(self._rank, name)
+
+    def shards(self, kernel):
+        return self._rank.tp
+
+    def is_split(self, kernel, option):
+        return np.full(1, option == next(iter(kernel.kind.shardings)))
+
+
+@layers
+def test_nothing_is_exchanged_where_there_is_nothing_to_exchange(layer):
+    """Ranks that share a sequence exchange keys and values, or states; of experts tokens; else nothing."""
+    exchanged = [kernel.kind.exchanged for kernel in layer.kernels]
+    experts = {"ep": 4} if any(own.tokens for own in exchanged) else {}
+    design = DesignPoints.of(blocks=layer.blocks, cp=4, dp=2, **experts)
+    costs = step(model_of(layer), load_system("h100_80g_dgx"), design)
+    shares = any(own.keys_values or own.state for own in exchanged)
+    assert (costs.cp_communication_time[0] > 0) == shares
+    assert (costs.ep_communication_time[0] > 0) == any(own.tokens for own in exchanged)
+
+
+@layers
+def test_every_layer_is_priced_split_and_kept(layer):
+    """Tensor parallelism, ZeRO, pipelines and recomputation of any kind of layer: numbers, in their order."""
+    model, system = model_of(layer), load_system("h100_80g_dgx")
+    recomputed = ["none", "full"]
+    some = DesignPoints.of(blocks=layer.blocks, tp=[1, 2], dp=8, zero=[0, 3], pp=[1, 2])
+    assert np.isfinite(step(model, system, some).step_time).all()
+    again = step(model, system, DesignPoints.of(blocks=layer.blocks, recompute=recomputed))
+    assert again.activations_memory[1] < again.activations_memory[0]
+    assert again.recompute_time[1] > again.recompute_time[0] == 0
+    halves = [layer_memory(ranks_of(model, DesignPoints.of(tp=tp)), layer) for tp in (1.0, 2.0)]
+    assert halves[1].kept < halves[0].kept
+    assert halves[1].parameters + halves[1].expert_parameters <= (halves[0].parameters + halves[0].expert_parameters)
+
+
+def test_layers_of_one_branch_are_the_layer_of_both():
+    """A mixer without an MLP, then an MLP without a mixer: parameters, work and times of one layer."""
+    llama, system = load_model("llama3_8b"), load_system("a100_80g_dgx")
+    mixer, mlp = (layer_of(LayerKind(*branches)) for branches in (("full", ""), ("", "dense")))
+    assert [block.name for layer in (mixer, mlp) for block in layer.blocks] == ["attention", "mlp"]
+    halves = replace(llama, num_layers=2 * llama.num_layers, layers=((mixer, 1), (mlp, 1)) * int(llama.num_layers))
+    assert halves.num_parameters == llama.num_parameters
+    assert halves.forward_flops_per_sequence == llama.forward_flops_per_sequence
+    design = DesignPoints.of(tp=8, dp=4, micro_batch_size=4, recompute=["none", "selective"])
+    whole, split = step(llama, system, design), step(halves, system, design)
+    for name in ("forward_time", "backward_time", "tp_communication_time", "weights_memory", "step_time"):
+        np.testing.assert_allclose(getattr(split, name), getattr(whole, name), rtol=1e-12)
+
+
+def test_a_layer_keeps_keys_of_other_ranks_only_where_it_has_keys():
+    """Buffers of a ring stand beside attention alone."""
+    design = DesignPoints.of(cp=[1, 8])
+    for mixer in MIXERS:
+        layer = layer_of(LayerKind(mixer, "dense"))
+        memory = layer_memory(ranks_of(replace(model_of(layer), seq_len=8192), design), layer)
+        shared = any(kernel.kind.exchanged.keys_values for kernel in layer.kernels)
+        assert (memory.working[1] > memory.working[0] / 8 * (1 + 1e-9)) == shared
+
+
+@pytest.mark.parametrize("cp", [2, 4])
+def test_ranks_that_pass_states_scan_as_one_does_and_send_what_the_model_says(cp):
+    """A gated recurrence over keys and values, by ranks with a part of the sequence each."""
+    model = replace(EVERYTHING, linear_conv_kernel=1)
+    heads, size, tokens = int(model.linear_value_heads), int(model.linear_head_dim), 4 * cp
+    rng = np.random.default_rng(cp)
+    queries, keys, values = rng.normal(size=(3, tokens, heads, size))
+    decay = rng.uniform(0.5, 1.0, size=(tokens, heads))
+
+    def scanned(part: slice, state: np.ndarray) -> tuple[list[np.ndarray], np.ndarray]:
+        outputs = []
+        for q, k, v, a in zip(queries[part], keys[part], values[part], decay[part], strict=True):
+            state = a[:, np.newaxis, np.newaxis] * state + np.einsum("hk,hv->hkv", k, v)
+            outputs.append(np.einsum("hk,hkv->hv", q, state))
+        return outputs, state
+
+    nothing = np.zeros((heads, size, size))
+    alone, _ = scanned(slice(None), nothing)
+    wires, state, found = Wires(cp), nothing, []
+    for rank in range(cp):
+        outputs, state = scanned(slice(rank * 4, rank * 4 + 4), state)
+        found += outputs
+        if rank + 1 < cp:
+            state = wires.send(rank, rank + 1, state)
+    np.testing.assert_allclose(found, alone, rtol=1e-12)
+    zero = {f"{tier}_{name}": 0.0 for tier in ("node", "fabric") for name in ("latency", "launch")}
+    counted = load_system("h100_80g_dgx").with_quantities({**zero, "node_energy": 1.0, "fabric_energy": 1.0})
+    state_of = KINDS["delta_net"].exchanged.state
+    cost = state_passing(ranks_of(model, DesignPoints.of(cp=cp), counted), state_of(model, 2.0))
+    assert cost.link_energy.item() == pytest.approx(4.0 * wires.sent.sum() / cp)
+
+
+#: Mamba-2 2.7B: layers of one branch, a mixer without an MLP.
+MAMBA = ModelShape(
+    num_layers=64, hidden_size=2560, num_attention_heads=80, seq_len=2048, vocab_size=50288, biases=False,
+    normalization="rms_norm", position_embedding="rotary", dropout=False, linear_attention="mamba2",
+    full_attention_every=0, linear_key_heads=1, linear_value_heads=80, linear_head_dim=64,
+    linear_state_size=128, linear_conv_kernel=4, layers=((layer_of(LayerKind("mamba2", "")), 64),),
+)  # fmt: skip
+
+
+def test_mamba_2_has_the_parameters_and_the_work_that_are_published():
+    """2.7 billion parameters [Dao2024]_; 2 h (2 d + 2 G N + heads) + 7 d N + 2 d h, as Megatron-LM counts."""
+    assert MAMBA.num_parameters / 1e9 == pytest.approx(2.7, abs=0.05)
+    h, d, n, heads = 2560, 2 * 2560, 128, 80
+    layer = 2 * h * (2 * d + 2 * n + heads) + 7 * d * n + 2 * d * h
+    assert MAMBA.forward_flops(causal=True) == 64 * layer + 2 * h * MAMBA.vocab_size
+
+
+def test_a_scan_by_chunks_does_what_the_recurrence_does():
+    """Scores of a chunk, their outputs, its state, outputs of earlier states: products of these sizes."""
+    rng, tokens, chunk, size, width = np.random.default_rng(0), 12, 4, 3, 5
+    x, b, c = rng.normal(size=(tokens, size)), *rng.normal(size=(2, tokens, width))
+    decay = rng.uniform(0.5, 1.0, tokens)
+    state, expected = np.zeros((width, size)), []
+    for t in range(tokens):
+        state = decay[t] * state + np.outer(b[t], x[t])
+        expected.append(c[t] @ state)
+    found, state = [], np.zeros((width, size))
+    for start in range(0, tokens, chunk):
+        own = slice(start, start + chunk)
+        sums = np.cumsum(np.log(decay[own]))
+        masked = np.exp(np.tril(sums[:, np.newaxis] - sums)) * np.tri(chunk)
+        scores = (c[own] @ b[own].T) * masked  # (chunk, chunk, width)
+        found += [*(scores @ x[own] + (np.exp(sums)[:, np.newaxis] * c[own]) @ state)]
+        to_end = np.exp(sums[-1] - sums)[:, np.newaxis]
+        state = np.exp(sums[-1]) * state + (to_end * b[own]).T @ x[own]  # (width, size, chunk)
+    np.testing.assert_allclose(found, expected, rtol=1e-12)
+
+
+HYBRID = """\
+schema: model/v1
+num_layers: 48
+hidden_size: 4096
+num_attention_heads: 32
+num_query_groups: 8
+ffn_hidden_size: 14336
+seq_len: 8192
+vocab_size: 128256
+gated_mlp: true
+activation: silu
+normalization: rms_norm
+position_embedding: rotary
+biases: false
+dropout: false
+tied_embeddings: false
+full_attention_every: 8
+linear_attention: mamba2
+linear_key_heads: 8
+linear_value_heads: 128
+linear_head_dim: 64
+linear_state_size: 128
+linear_conv_kernel: 4
+source: a hybrid of attention and Mamba-2 for this test
+"""
+
+
+def test_a_hybrid_of_mamba_2_is_planned_and_what_cannot_say_it_refuses_it(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "hybrid.yaml").write_text(HYBRID)
+    assert main(["plan", "./hybrid.yaml", "--gpus", "64", "--system", "h100_80g_dgx"]) == 0
+    study = "plan_hybrid_64"
+    assert main(["explain", study]) == 0
+    assert "Mamba-2 layers" in capsys.readouterr().out
+    for form, name in (("megatron", "Megatron Core"), ("nemo", "Megatron Core"), ("maxtext", "MaxText")):
+        assert main(["export", study, "--format", form, "-o", f"there{launch_forms()[form].ending}"]) == 1
+        assert f"{name} has no words for mamba2" in capsys.readouterr().err
+    assert main(["export", study, "--format", "aicb", "-o", "there.txt"]) == 1
+    assert "AICB's rows are of layers of attention and an MLP" in capsys.readouterr().err
+    assert main(["export", study, "--format", "dfmodel", "-o", "there.txt"]) == 1
+    assert "DFModel's graph" in capsys.readouterr().err

@@ -1,0 +1,248 @@
+"""`dse plan`: from a model and a number of chips to the best layouts."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import numpy as np
+import pytest
+
+import dse
+from costmodel import DseError
+from dse import Space, Study
+from dse.cli import main
+from dse.searching.exact.exact_front import exact_front
+from dse.spaces.question import Question, planned_space, space_text
+from tests.support.hugging_face_configs import PUBLISHED
+from tests.support.next_commands import check_next_commands
+from tests.support.runs import slower
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path, monkeypatch):
+    """Commands run in an empty folder."""
+    monkeypatch.chdir(tmp_path)
+
+
+def planned(model, chips, system="h100_80g_dgx", **more):
+    """The space of a question."""
+    return planned_space(Question(model=model, system=system, chips=chips, **more))
+
+
+def options(plan):
+    """What a plan opens."""
+    return {parameter.name: list(parameter.choices) for parameter in plan.space.parameters}
+
+
+def asked(capsys, *argv, code=0):
+    """What `dse plan` prints to stdout and to stderr."""
+    assert main(["plan", *argv]) == code
+    return capsys.readouterr()
+
+
+LLAMA_8B = ("llama3_8b", "--gpus", "8", "--system", "h100_80g_dgx")
+
+
+def test_a_question_without_a_file_is_answered(capsys):
+    out, err = asked(capsys, *LLAMA_8B)
+    assert out.startswith("Llama 3.1 8B on 8 x h100_80g_dgx, megatron_core, bf16, 512 x 8,192 tokens a step\nUse ")
+    for line in ("fastest", "least memory", "Bottleneck: ", "Stored as study plan_llama3_8b_8."):
+        assert line in out
+    assert err == (
+        "dse: assumed: --seq-len 8192, --global-batch-size 512 (4.2 million tokens), --precision bf16, "
+        "--framework megatron_core, --headroom '4.8 %' (9 of 10 measured peaks of Megatron Core are at most "
+        "1.05 times the prediction)\n"
+    )
+
+
+@pytest.mark.parametrize(("model", "said"), [
+    ("mixtral_8x7b", "imbalance 1.3 (experts balanced by an auxiliary loss)"),
+    ("deepseek_v3", "imbalance 1.1 (experts balanced by a bias of the router)"),
+])  # fmt: skip
+def test_experts_are_as_balanced_as_the_framework_says(model, said):
+    plan = planned(model, 128)
+    assert plan.assumed[-1] == said
+    assert plan.space.given["imbalance"] == float(said.split()[1])
+    forced = planned(model, 128, imbalance=1.0)
+    assert not any("imbalance" in text for text in forced.assumed)
+    assert forced.space.given["imbalance"] == 1
+
+
+@pytest.mark.parametrize(("model", "system", "framework"), [
+    ("deepseek_v2_lite", "h100_80g_dgx", ""),
+    ("qwen3_next_80b_a3b", "gb200_186g_nvl72", "megatron_core"),
+    ("llama3_8b", "tpu_v5p_pod", ""),
+    ("qwen3_32b", "h100_80g_dgx", "torchtitan"),
+    ("llama2_7b", "a100_80g_dgx", "nanotron"),
+])  # fmt: skip
+def test_every_command_that_is_printed_as_next_works(model, system, framework, capsys):
+    """All shipped models under all frameworks: tests/stress/test_next_commands.py."""
+    check_next_commands(capsys, model, system, framework)
+
+
+def test_no_launch_file_is_proposed_for_chips_that_run_other_software(capsys):
+    for framework in ([], ["--framework", "megatron_core"]):
+        assert main(["plan", "llama3_8b", "--gpus", "64", "--system", "trainium2_96g", *framework]) == 0
+        assert "dse export" not in capsys.readouterr().out
+
+
+def test_a_framework_may_be_a_file_of_ones_own(tmp_path, capsys):
+    said = "given:\n  zero: {value: 3, kind: documented, source: mine}\n"
+    runs = "runs:\n  schedule: {values: [1f1b], source: mine}\n"
+    (tmp_path / "mine.yaml").write_text(f"schema: framework/v1\ndescription: mine\n{said}{runs}")
+    out = asked(capsys, *LLAMA_8B, "--framework", "./mine.yaml").out
+    assert "dse explain plan_llama3_8b_8" in out
+    assert "dse export" not in out  # no form of launch files starts it
+
+
+def test_what_other_software_would_run_faster_is_said(capsys):
+    """Halves of DualPipe hide exchanges of experts; Megatron Core has 1F1B."""
+    out = asked(capsys, "deepseek_v3", "--gpus", "1024", "--system", "h100_80g_dgx").out
+    _, line = " ".join(out.split()).split("Not available in Megatron Core: ")
+    assert re.search(r" would give [\d.]+ s \(-[\d.]+ %\)", line)
+    assert "schedule=dualpipe_v: Megatron Core has 1f1b" in line
+    front = Study.load("plan_deepseek_v3_1024").table.front().records()
+    assert all("schedule" not in design["params"] for design in front)
+
+
+@pytest.mark.parametrize(("framework", "why"), [
+    ("torchtitan", "model gpt3_175b: torchtitan has it not; it has llama3_8b,"),
+    ("pytorch_fsdp", ""),
+])  # fmt: skip
+def test_a_framework_runs_what_its_file_says(framework, why):
+    ask = Question(model="gpt3_175b", system="h100_80g_dgx", chips=512, framework=framework)
+    if why:
+        with pytest.raises(DseError, match=why):
+            planned_space(ask)
+    else:
+        assert planned_space(ask).space.completed({})["tp"] == 1
+
+
+def test_json_is_the_object_of_a_search_and_the_file_of_its_space(capsys):
+    record = json.loads(asked(capsys, *LLAMA_8B, "--format", "json", "--save", "space.yaml").out)
+    assert record["exact"] is True
+    assert record["space_file"] == "space.yaml"
+    space = Space.load("./space.yaml")
+    assert record["n_legal"] == space.legal.count
+    exact = exact_front(space)
+    assert [design["values"]["step_time_s"] for design in record["front"]] == exact.costs[:, 0].tolist()
+
+
+def test_the_study_holds_the_front_and_asking_again_adds_nothing(capsys):
+    for _ in range(2):
+        asked(capsys, *LLAMA_8B)
+    study = Study.load("plan_llama3_8b_8")
+    assert study.table.feasible.all()
+    assert len(study.table) == len(study.table.front()) == len(exact_front(study.space).costs)
+    assert study.table.front().numbers[0] == 0  # the fastest is trial 0
+
+
+def test_another_question_gets_another_study(capsys):
+    asked(capsys, *LLAMA_8B)
+    assert "Stored as study plan_llama3_8b_8_2." in asked(capsys, *LLAMA_8B, "--seq-len", "4096").out
+    assert "searches another space" in asked(capsys, *LLAMA_8B, "--seq-len", "2048", "--study",
+                                             "plan_llama3_8b_8", code=1).err  # fmt: skip
+
+
+def test_a_plan_never_shows_results_of_another_cost_model(capsys, monkeypatch):
+    """A study of an earlier cost model stays as it is, and the answer of today's gets a name of its own."""
+    asked(capsys, *LLAMA_8B)
+    before = Study.load("plan_llama3_8b_8").pareto_front()["step_time_s"].min()
+    slower(monkeypatch, 1.5)
+    assert "Stored as study plan_llama3_8b_8_2." in asked(capsys, *LLAMA_8B).out
+    after = Study.load("plan_llama3_8b_8_2").pareto_front()["step_time_s"].min()
+    assert after == pytest.approx(1.5 * before)
+    again = asked(capsys, *LLAMA_8B, "--study", "plan_llama3_8b_8", code=1).err
+    assert "its trials were evaluated differently" in again
+
+
+def test_a_model_may_be_a_hugging_face_configuration(tmp_path, capsys):
+    (tmp_path / "Llama-8B").mkdir()
+    (tmp_path / "Llama-8B" / "config.json").write_text(json.dumps(PUBLISHED["Llama 3 8B"][0]))
+    own = json.loads(asked(capsys, "Llama-8B", *LLAMA_8B[1:], "--format", "json").out)
+    shipped = json.loads(asked(capsys, *LLAMA_8B, "--format", "json").out)
+    assert own["study"] == "plan_llama_8b_8"
+    assert [design["params"] for design in own["front"]] == [design["params"] for design in shipped["front"]]
+
+
+def test_what_is_opened_follows_from_model_and_machine():
+    dense = options(planned("llama3_405b", 16384))
+    assert dense["tp"] == [1, 2, 4, 8]  # eight key heads, nodes of eight
+    assert dense["pp"] == [1, 2, 4, 8, 16, 32, 64]  # 126 layers, embedding and loss
+    assert "cp" not in dense
+    assert options(planned("llama3_405b", 16384, seq_len=131072))["cp"] == [1, 2, 4, 8, 16, 32]
+    assert options(planned("qwen3_235b_a22b", 256))["tp"] == [1, 2, 4]  # four key heads
+    experts = options(planned("deepseek_v3", 2048, precision=["bf16", "fp8_blockwise"]))
+    assert experts["ep"] == [1, 2, 4, 8, 16, 32, 64]
+    assert experts["precision"] == ["bf16", "fp8_blockwise"]
+    assert "etp" not in experts
+    assert options(planned("mixtral_8x22b", 128))["etp"] == [1, 2, 4, 8]
+
+
+@pytest.mark.parametrize(("model", "chips", "layout"), [
+    ("llama3_405b", 16384, {"tp": 8, "pp": 16, "vpp": 8, "zero": 2, "recompute": "none"}),
+    ("deepseek_v3", 2048, {"tp": 1, "pp": 16, "ep": 64, "vpp": 2, "zero": 1}),
+    ("deepseek_v3", 1024, {"tp": 1, "pp": 8, "vpp": 4, "ep": 64, "overlap_ep": True}),
+    ("mixtral_8x22b", 128, {"tp": 2, "pp": 8, "ep": 8, "etp": 1}),
+])  # fmt: skip
+def test_layouts_that_were_run_are_among_those_listed(model, chips, layout):
+    space = planned(model, chips).space
+    params = space.completed(layout)
+    assert layout.items() <= params.items()
+    assert not space.broken_rules(params)
+
+
+@pytest.mark.parametrize(("chips", "batch", "expected"), [
+    (512, None, 512),  # four million tokens of 8,192 a sequence
+    (1000, None, 500),  # a number that 1,000 chips share out
+    (512, 16e6, 2048),  # about so many tokens
+])  # fmt: skip
+def test_a_batch_is_about_as_many_tokens_as_usual(chips, batch, expected):
+    assert planned("llama3_70b", chips, batch_tokens=batch).data["given"]["global_batch_size"] == expected
+
+
+def test_a_saved_space_is_the_one_that_was_priced():
+    plan = planned("llama3_70b", 512, tokens=15e12, max_days=60)
+    assert Space.from_text(space_text(plan.data)).fingerprint == plan.space.fingerprint
+
+
+def test_the_whole_run_is_the_tokens_at_the_rate_of_a_step(capsys):
+    record = json.loads(asked(capsys, *LLAMA_8B, "--tokens", "1B", "--format", "json").out)
+    [best, *_] = record["front"]
+    useful = best["run"]["run_time_s"] * best["run"]["goodput"]
+    steps = 1e9 / best["breakdown"]["tokens_per_second"] / best["breakdown"]["step_time_s"]
+    assert useful == pytest.approx(np.ceil(steps) * best["breakdown"]["step_time_s"])
+    assert "1B tokens: " in asked(capsys, *LLAMA_8B, "--tokens", "1B").out
+
+
+def test_chips_that_no_layout_splits_are_refused_with_some_that_would_do():
+    with pytest.raises(
+        DseError, match="no legal layout of llama3_405b on 7 GPUs with 64 sequences a step; use gpus 4 or 8"
+    ):
+        planned("llama3_405b", 7, sequences=64)
+    planned("llama3_405b", 8, sequences=64)
+
+
+@pytest.mark.parametrize(("argv", "message"), [
+    (("llama3_405b", "--gpus", "8", "--system", "h100_80g_dgx"),
+     "needs 841 GB more per GPU (tp=8 pp=1 vpp=1 micro_batch_size=1 recompute=full zero=1); enough: --gpus "
+     "128"),
+    ((*LLAMA_8B, "--tokens", "15T", "--max-days", "60"), "no layout on 8 GPUs finishes within 60 days: the "),
+    ((*LLAMA_8B, "--max-days", "60"), "--max-days: of how many tokens? name them with --tokens"),
+    ((*LLAMA_8B, "--precision", "fp7"), "'fp7' is not a value; known: bf16, fp16,"),
+    (("llama3_8b", "--gpus", "8", "--system", "a100_80g_dgx", "--precision", "fp8"), "breaks chip_has_fp8"),
+    (("lstm_24b", "--gpus", "8", "--system", "a100_80g_dgx"), "lstm_24b: no transformer"),
+])  # fmt: skip
+def test_a_question_without_an_answer_says_what_would_do(argv, message, capsys):
+    assert message in asked(capsys, *argv, code=1).err
+
+
+def test_best_plans_stay_near_what_was_measured():
+    """NVIDIA measured 4,916 tokens/s a GPU, in bf16; MegaScale's 65.3 % are the most on A100s."""
+    qwen = planned("qwen3_235b_a22b", 256, system="gb200_186g_nvl72").space
+    fastest = exact_front(qwen, method="list").costs[:, 0].min()
+    tokens = qwen.given["global_batch_size"] * qwen.model.seq_len
+    assert tokens / fastest / 256 < 1.15 * 4916
+    gpt3 = dse.plan("gpt3_175b", gpus=1024, system="a100_80g_dgx").study.pareto_front()
+    assert gpt3["mfu"].max() < 0.66

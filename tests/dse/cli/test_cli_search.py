@@ -1,0 +1,232 @@
+"""`dse search` and `dse resume`: what a user sees, in which stream, with which exit code."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from dse import Space, Study
+from dse.cli import main
+from dse.pricing.record_columns import RECORD_KEYS
+from dse.searching.batches.loop import Progress
+from tests.support.processes import HEEDING, python_after
+
+#: `dse` in a process of its own.
+DSE = [sys.executable, "-c", "import sys; from dse.cli import main; sys.exit(main())"]
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch, small_space):
+    """A folder with a space in it, where the command is run."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("DSE_STORAGE", raising=False)
+    monkeypatch.delenv("COLUMNS", raising=False)
+    (tmp_path / "small.yaml").write_text(small_space)
+    return tmp_path
+
+
+def test_search_prints_a_report_to_stdout_and_progress_to_stderr(folder, capsys):
+    assert main(["search", "small.yaml", "--budget", "30"]) == 0
+    out, err = capsys.readouterr()
+    assert re.match(r"\d+ layouts evaluated, \d+ on the Pareto front\.", out)
+    assert "fastest" in out
+    assert "least memory" in out
+    assert "Bottleneck: " in out
+    assert "30/30 trials" in err
+
+
+@pytest.mark.parametrize("columns", [80, 100, 120])
+def test_reports_fit_the_width_there_is_and_hold_no_colour(columns, folder, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", str(columns))
+    main(["search", "small.yaml", "--budget", "30"])
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= columns
+    assert lines == [line.rstrip() for line in lines]
+    assert not any("\x1b" in line or "[bold]" in line for line in lines)
+
+
+def test_json_is_one_object_of_the_contract(folder, capsys):
+    assert main(["search", "small.yaml", "--budget", "20", "--format", "json"]) == 0
+    study = json.loads(capsys.readouterr().out)
+    assert study.pop("certificate")["hypervolume_ratio"] <= 1
+    assert list(study) == [
+        *("study", "space", "directions", "n_complete", "n_infeasible", "n_designs_priced", "hypervolume", "front")
+    ]
+    assert (study["study"], study["space"], study["n_complete"]) == ("small", "small", 20)
+    assert study["directions"] == {"step_time_s": "minimize", "peak_memory_bytes": "minimize"}
+    for design in study["front"]:
+        assert list(design) == [*("trial", "params", "values", "margins"), "breakdown", "designs_priced", *RECORD_KEYS]
+        assert design["params"].keys() == {"tp", "pp", "recompute"}
+        assert design["margins"]["fits_bytes"] >= 0
+        assert design["values"]["step_time_s"] == design["breakdown"]["step_time_s"]
+
+
+def test_search_continues_a_study_up_to_its_budget(folder, capsys):
+    main(["search", "small.yaml", "--budget", "10"])
+    capsys.readouterr()
+    main(["search", "small.yaml", "--budget", "25", "--format", "json"])
+    assert json.loads(capsys.readouterr().out)["n_complete"] == 25
+
+
+def test_resume_needs_the_database_alone(folder, capsys):
+    main(["search", "small.yaml", "--budget", "10", "--study", "mine"])
+    (folder / "small.yaml").unlink()
+    capsys.readouterr()
+    assert main(["resume", "mine", "--budget", "20", "--format", "json"]) == 0
+    assert json.loads(capsys.readouterr().out)["n_complete"] == 20
+
+
+def test_resume_goes_on_to_the_budget_of_the_last_run(folder, monkeypatch):
+    def interrupted(*args, **kwargs):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr("dse.searching.study.search", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            Study.open(Space.load("small.yaml")).run(25)
+    assert main(["resume", "small"]) == 0
+    assert len(Study.load("small").trials()) == 25
+
+
+def test_a_budget_that_is_used_up_is_said(folder, capsys):
+    main(["search", "small.yaml", "--budget", "10"])
+    assert main(["resume", "small", "--budget", "10"]) == 0
+    assert "holds 10 finished trials already" in capsys.readouterr().err
+
+
+def test_a_space_that_is_used_up_is_said(folder, capsys):
+    assert main(["search", "small.yaml", "--set", "recompute=full"]) == 0
+    assert "legal designs are evaluated, so the front is exact" in capsys.readouterr().err
+
+
+def test_pins_and_objectives_change_the_space(folder, capsys):
+    code = main(
+        [
+            *("search", "small.yaml", "--budget", "10", "--format", "json", "--set", "tp=4"),
+            *("--objective", "step_time", "--objective", "maximize:mfu"),
+        ]
+    )
+    assert code == 0
+    study = json.loads(capsys.readouterr().out)
+    assert study["directions"] == {"step_time_s": "minimize", "mfu": "maximize"}
+    assert {design["params"]["tp"] for design in study["front"]} == {4}
+
+
+def test_nothing_feasible_names_the_limit_the_closest_design_and_a_remedy(folder, capsys):
+    assert main(["search", "small.yaml", "--budget", "10", "--set", "dram_capacity=1 GB"]) == 1
+    out, err = capsys.readouterr()
+    assert out == ("Study small: 48 layouts evaluated, 0 on the Pareto front. 10 of 10 trials do not fit.\n")
+    [line] = [line for line in err.splitlines() if line.startswith("dse: ")]
+    assert line.startswith("dse: no feasible design: 10 of 10 break fits, closest by ")
+    assert " GB at tp=" in line
+
+
+def test_nothing_feasible_is_still_an_object_in_json(folder, capsys):
+    arguments = ["search", "small.yaml", "--budget", "10", "--set", "dram_capacity=1 GB", "--format", "json"]
+    assert main(arguments) == 1
+    study = json.loads(capsys.readouterr().out)
+    assert (study["front"], study["n_infeasible"], study["hypervolume"]) == ([], 10, 0.0)
+
+
+def test_out_writes_tables_history_and_summary(folder, capsys):
+    import pandas as pd
+
+    assert main(["search", "small.yaml", "--budget", "20", "--out", "made/here"]) == 0
+    made = folder / "made" / "here"
+    assert len(pd.read_csv(made / "trials.csv")) == len(pd.read_parquet(made / "trials.parquet")) == 20
+    front = pd.read_parquet(made / "pareto.parquet")
+    assert list(front["trial"]) == list(pd.read_csv(made / "pareto.csv")["trial"])
+    assert list(pd.read_csv(made / "hypervolume.csv")) == ["trial", "hypervolume"]
+    assert len(json.loads((made / "study.json").read_text())["front"]) == len(front)
+
+
+def test_out_that_cannot_be_written_is_refused_before_the_search(folder, capsys):
+    (folder / "file").write_text("")
+    assert main(["search", "small.yaml", "--budget", "10", "--out", "file/out"]) == 1
+    assert capsys.readouterr().err == ("dse: file/out: cannot be created (Not a directory); name another folder\n")
+    assert not (folder / "dse.db").exists()
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_a_full_disk_is_one_line(folder, capsys):
+    main(["search", "small.yaml", "--budget", "10"])
+    capsys.readouterr()
+    assert main(["trials", "small", "--format", "csv", "-o", "/dev/full"]) == 1
+    err = capsys.readouterr().err
+    assert err.startswith("dse: /dev/full: cannot be written (No space left on device)")
+    assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_search_exits_with_130_and_says_how_to_go_on(number, folder):
+    search = subprocess.Popen(
+        python_after(HEEDING, *DSE[1:], "search", "--budget", "100000"),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert search.stderr
+    search.stderr.readline()  # the first line of progress: the search has begun
+    search.send_signal(number)
+    _, err = search.communicate(timeout=30)
+    assert search.returncode == 130
+    assert err.splitlines()[-1] == (
+        "dse: interrupted; every stored trial is kept. Continue with: dse resume gpt3_175b_codesign"
+    )
+
+
+def test_a_reader_that_has_seen_enough_is_no_error(folder):
+    main(["search", "small.yaml", "--budget", "30"])
+    script = f"set -o pipefail; {shlex.join(DSE)} trials small --format json | head -1"
+    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "{\n", "")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_output_that_cannot_be_written_is_one_line(folder):
+    with open("/dev/full", "w") as full:
+        done = subprocess.run([*DSE, "models"], stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert (done.returncode, done.stderr) == (1, "dse: output: No space left on device\n")
+
+
+def test_a_terminal_without_block_characters_shows_question_marks(folder):
+    main(["search", "small.yaml", "--budget", "10"])
+    ascii_only = os.environ | {"PYTHONIOENCODING": "ascii"}
+    command = [*DSE, "resume", "small", "--budget", "10"]
+    done = subprocess.run(command, env=ascii_only, capture_output=True, text=True, check=True)
+    assert "???" in done.stdout
+
+
+def test_progress_lines_are_sparse_and_end_with_the_last_state(folder, capsys):
+    from dse.cli.progress import lines
+
+    update = lines(Space.load("small.yaml"), sys.stderr)
+    for complete in range(0, 1001, 10):
+        update(Progress(complete, 1000, 3, {"step_time_s": 1.5}))
+    assert capsys.readouterr().err.splitlines() == [
+        "0/1000 trials, 3 infeasible, best step_time 1.5 s",
+        "1000/1000 trials, 3 infeasible, best step_time 1.5 s",
+    ]
+
+
+def test_on_a_terminal_progress_is_a_bar(folder):
+    pty = pytest.importorskip("pty")
+    leader, follower = pty.openpty()
+    subprocess.run(
+        [*DSE, "search", "small.yaml", "--budget", "30"],
+        stdout=subprocess.DEVNULL,
+        stderr=follower,
+        env=os.environ | {"TERM": "xterm", "COLUMNS": "80"},
+        check=True,
+    )
+    shown = os.read(leader, 100_000).decode()
+    assert "\r" in shown
+    assert "30/30" in shown

@@ -1,0 +1,339 @@
+"""Files and words that nobody means well with: one line each, in bounded time and memory."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import os
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from rich.text import Text
+
+from costmodel.errors import DseError, masked, printable
+from costmodel.formats import input_files as pipes
+from costmodel.formats.input_files import file_bytes
+from dse.adapters.xla import hlo
+from dse.adapters.xla.text.module import runs_of
+from dse.cli import main
+from dse.output.text import plain_console
+from tests.fuzz import database
+from tests.fuzz.seeds import CORPUS, words
+from tests.fuzz.targets import TARGETS
+from tests.support.processes import python_after
+
+SPACE = """\
+schema: search_space/v1
+model: {model}
+system: a100_80g_dgx
+given: {{world_size: {size}, global_batch_size: 64}}
+parameters: {{tp: [1, 2], pp: [1, 2], micro_batch_size: [1, 2]}}
+derived:
+  dp: world_size / (tp * pp)
+  gradient_accumulation_steps: global_batch_size / (dp * micro_batch_size)
+constraints: {{fits: {rule}}}
+objectives: {{minimize: [step_time, peak_memory]}}
+"""
+
+
+def space(model: str = "gpt_22b", size: str = "64", rule: str = "peak_memory <= 80 GB") -> str:
+    return SPACE.format(model=model, size=size, rule=rule)
+
+
+def calls(levels: int, opcode: str = "call", how: str = "to_apply") -> str:
+    """A program whose computations each run the one before twice: 2^levels instructions in all."""
+    rest = ", kind=kLoop" if opcode == "fusion" else ""
+    lines = ["HloModule m", "f0 {", "  p = f32[8] parameter(0)", "  ROOT a = f32[8] add(p, p)", "}"]
+    for level in range(1, levels):
+        twice = [f"  {own} = f32[8] {opcode}({of}){rest}, {how}=f{level - 1}" for own, of in ("cp", "dc")]
+        lines += [f"f{level} {{", "  p = f32[8] parameter(0)", *twice, "}"]
+    body = f"  ROOT r = f32[8] {opcode}(p){rest}, {how}=f{levels - 1}"
+    return "\n".join([*lines, "ENTRY e {", "  p = f32[8] parameter(0)", body, "}", ""])
+
+
+def aicb(rows: int) -> str:
+    row = "\t-1\t1\tNONE\t0\t1\tNONE\t0\t1\tNONE\t0\t1"
+    return "\n".join([
+        "HYBRID_TRANSFORMER_FWD_IN_BCKWD model_parallel_NPU_group: 1 ep: 1 pp: 1 vpp: 1 ga: 1 all_gpus: 8",
+        str(rows), *(f"row{number}{row}" for number in range(rows)), "",
+    ])  # fmt: skip
+
+
+def array(dims: str) -> str:
+    return f"HloModule m\nENTRY e {{\n  p = f32[{dims}] parameter(0)\n  ROOT q = f32[{dims}] add(p, p)\n}}\n"
+
+
+def bomb() -> bytes:
+    """A module that is large once it is unpacked."""
+    return gzip.compress(b"HloModule m\n" + b" " * (1 << 28), 1)
+
+
+EVALUATE = ("evaluate", "--set", "tp=1", "--set", "pp=1", "--set", "micro_batch_size=1")
+#: Name -> command, file, its content, what the only line on stderr says.
+REFUSED = {
+    "a device as a model": (EVALUATE, "s.yaml", space(model="/dev/zero"), "not a regular file"),
+    "digits in a formula": (EVALUATE, "s.yaml", space(rule="1 < " + "9" * 31_000), "longer than any"),
+    "digits with a unit": (EVALUATE, "s.yaml", space(rule=f"1 GB < {'9' * 31_000} GB"), "longer than any"),
+    "brackets in a formula": (EVALUATE, "s.yaml", space(rule="(" * 100_000), "longer than any"),
+    # Our limit or that of the library, which has one since PyYAML 6.0.4: "exceeded maximum nesting depth".
+    "brackets in YAML": (EVALUATE, "s.yaml", "a: " + "[" * 100_000, "nest"),
+    "a size of 400 digits": (EVALUATE, "s.yaml", space(size="9" * 400), "no more than 350 characters"),
+    "a size of 5,000 digits": (EVALUATE, "s.yaml", space(size="9" * 5000), "no more than 350 characters"),
+    "too large with a unit": (EVALUATE, "s.yaml", space(rule="step_time < 1e999 s"), "number is too large"),
+    "an alias of nothing": (EVALUATE, "s.yaml", "a: *nothing", "aliases"),
+    "an escape in a formula": (EVALUATE, "s.yaml", space(rule='"\\e[31m < 1"'), "\\x1b[31m"),
+    "JSON of 5,000 digits": (("import",), "c.json", '{"hidden_size":' + "9" * 5000 + "}", "not JSON"),
+    "brackets in JSON": (("import",), "c.json", "[" * 100_000, "nested too deeply"),
+    "an array of 400 digits": (("cost",), "a.hlo", array("9" * 400), "at most 1e+18 elements"),
+    "an array of 5,000 digits": (("cost",), "a.hlo", array("9" * 5000), "longer than any"),
+    "a packed bomb": (("cost",), "b.hlo", bomb, "unpacks to"),
+    "doubled fusions": (("cost",), "f.hlo", calls(40, "fusion", "calls"), "at most 100,000 are read"),
+    "rows of one cell": (("validate",), "t.csv", "row_type,dataset,tp\n" + "x\n" * 500_000, "1,000 rows"),
+    "a table of no text": (("validate",), "t.csv", b"id\xff\xfe", "not a text file"),
+}  # fmt: skip
+
+
+def command(*arguments: str | bytes, folder, **environment: str) -> subprocess.CompletedProcess[bytes]:
+    """Run `dse` as a process of 5 s of computing and 1 GB."""
+    limits = {"RLIMIT_CPU": 5, "RLIMIT_DATA": 10**9}
+    bound = "; ".join(f"resource.setrlimit(resource.{name}, ({most},) * 2)" for name, most in limits.items())
+    code = "import sys; from dse.start import main; sys.exit(main())"
+    one = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "PYTHONPATH": os.getcwd()}
+    return subprocess.run(
+        python_after(bound, "-c", code, *arguments),
+        cwd=folder,
+        env={**os.environ, **one, **environment},
+        capture_output=True,
+        check=False,
+    )
+
+
+#: Commands one after the other in a process of 1 GB: exit code, stderr and CPU time of each. [s]
+IN_TURN = """
+import contextlib, io, json, resource, sys, time
+from dse.cli import main
+resource.setrlimit(resource.RLIMIT_DATA, (10**9, 10**9))
+for words in json.load(sys.stdin):
+    start, said = time.process_time(), io.StringIO()
+    with contextlib.redirect_stderr(said), contextlib.redirect_stdout(io.StringIO()):
+        code = main(words)
+    print(json.dumps([code, said.getvalue(), time.process_time() - start]), flush=True)
+"""
+
+
+@pytest.fixture(scope="module")
+def answers(tmp_path_factory) -> dict[str, tuple[int, str, float]]:
+    """What is said of every file: exit code, lines, CPU time. [s]"""
+    folder, commands = tmp_path_factory.mktemp("refused"), []
+    for number, ((name, *options), file, content, _) in enumerate(REFUSED.values()):
+        (folder / str(number)).mkdir()
+        content = content() if callable(content) else content
+        (folder / str(number) / file).write_bytes(content if isinstance(content, bytes) else content.encode())
+        commands.append([name, f"./{number}/{file}", *options])
+    one = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "PYTHONPATH": os.getcwd()}
+    done = subprocess.run([sys.executable, "-c", IN_TURN], cwd=folder, input=json.dumps(commands), text=True,
+                          env={**os.environ, **one}, capture_output=True, check=True)  # fmt: skip
+    return dict(zip(REFUSED, map(json.loads, done.stdout.splitlines()), strict=True))
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_a_file_that_cannot_be_read_is_one_line(case, answers):
+    """Within 5 s of computing and 1 GB."""
+    code, said, took = answers[case]
+    assert (code, took < 5) == (1, True)
+    assert REFUSED[case][-1] in said
+    assert "Traceback" not in said
+    assert all(line.startswith("dse: ") and len(line) < 800 for line in said.splitlines())
+    assert "\x1b" not in said
+
+
+@pytest.mark.parametrize(
+    ("file", "content"), [("shared.hlo", calls(40)), ("long.txt", aicb(40_000))], ids=["calls", "rows"]
+)
+def test_a_small_file_takes_little_time_and_memory(file, content, tmp_path):
+    (tmp_path / file).write_text(content)
+    assert command("cost", file, folder=tmp_path).returncode == 0
+
+
+def test_what_is_called_often_is_listed_once_and_counted():
+    module = hlo.parse(calls(40), "calls")
+    graph = hlo.graph(module)
+    assert runs_of(module)[0] > 2**40
+    assert [kernel.count for kernel in graph.kernels] == [2**39]
+    assert any("calls shared" in note for note in graph.notes)
+    few = hlo.graph(hlo.parse(calls(6), "calls"))
+    assert sum(kernel.count for kernel in few.kernels) == len(few.kernels) == 2**5
+
+
+@pytest.mark.parametrize("words", [["evaluate"], ["cost"], ["import"]])
+def test_a_pipe_that_is_silent_is_not_waited_for(words, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(pipes, "SILENCE", 0.05)
+    os.mkfifo(tmp_path / "pipe.yaml")
+    assert main([*words, str(tmp_path / "pipe.yaml")]) == 1
+    assert "a pipe that is silent" in capsys.readouterr().err
+
+
+def pipe(content: bytes) -> str:
+    """A pipe that holds so much and ends, as a shell names it."""
+    end, begin = os.pipe()
+    os.write(begin, content)
+    os.close(begin)
+    return f"/dev/fd/{end}"
+
+
+def test_a_pipe_is_read_as_a_file_is(tmp_path, capsys):
+    (tmp_path / "p.hlo").write_text(array("8"))
+    content, figures = (tmp_path / "p.hlo").read_bytes(), []
+    for file in (tmp_path / "p.hlo", pipe(content), pipe(gzip.compress(content))):
+        assert main(["cost", str(file), "--system", "a100_80g_dgx", "--format", "json"]) == 0
+        figures.append(json.loads(capsys.readouterr().out)["figures"])
+    assert figures[0] == figures[1] == figures[2]
+
+
+def test_a_pipe_is_read_no_further_than_a_limit(monkeypatch):
+    monkeypatch.setattr(pipes, "MOST_PIPED", 1000)
+    with pytest.raises(DseError, match="a pipe of more than 1,000 bytes"):
+        file_bytes(Path(pipe(b"a" * 4000)))
+
+
+def test_a_width_that_is_none_and_a_closed_output_are_no_tracebacks(tmp_path):
+    assert command("models", folder=tmp_path, COLUMNS="abc").returncode == 0
+    assert command("models", folder=tmp_path, COLUMNS="9" * 30).returncode == 0
+    code = "import os, sys; os.close(1); from dse.start import main; sys.exit(main())"
+    done = subprocess.run([sys.executable, "-c", code, "models"], capture_output=True, check=False)
+    assert b"Traceback" not in done.stderr
+
+
+def test_names_that_are_no_text_are_refused_or_shown_as_such(tmp_path):
+    assert b"Traceback" not in command("models", b"./\xff\xfe.yaml", folder=tmp_path).stderr
+    done = command("search", "--budget", "3", "--study", "\x1b[31mred", folder=tmp_path)
+    assert (done.returncode, b"\x1b" in done.stderr) == (1, False)
+    assert b"a name is text" in command("search", "--study", b"\xff\xfe", folder=tmp_path).stderr
+
+
+RED = "\x1b[31m"
+
+
+def test_what_is_named_so_as_to_steer_a_terminal_is_shown_as_text(tmp_path, capsys):
+    (tmp_path / "p.hlo").write_text(f'HloModule m\nENTRY e {{\n  p = f32[8] parameter(0)\n  ROOT a{RED} = '
+                                    f'f32[8] add(p, p), metadata={{op_name="{RED}/net"}}\n}}\n')  # fmt: skip
+    file = tmp_path / f"{RED}.hlo"
+    file.write_text(array("8"))
+    main(["cost", str(tmp_path / "p.hlo"), "--system", "a100_80g_dgx"])
+    assert main(["cost", str(file)]) == 0
+    told = capsys.readouterr()
+    assert r"\x1b[31m.hlo: no --system" in told.err
+    assert RED not in told.out + told.err
+    stream = io.StringIO()
+    plain_console(stream, 40).print(Text(f"a{RED}b"))
+    assert stream.getvalue() == "a\\x1b[31mb\n"
+
+
+def test_passwords_are_not_told(capsys):
+    urls = ("foo://me:se/cret@host/db", "foo://host/db?a=b&password=secret", "sqlite:///no/d?password=secret")
+    for url in urls:
+        assert main(["studies", "--storage", url]) == 1
+        assert "cret" not in capsys.readouterr().err
+    assert masked("no secret: https://host/page?x=1") == "no secret: https://host/page?x=1"
+    assert printable("tp·pp ≤ 8\n") == "tp·pp ≤ 8\n"
+
+
+def test_a_mistake_of_the_program_itself_is_one_line_and_a_report(monkeypatch, tmp_path, capsys):
+    import dse.cli.commands.list
+
+    def fail(*arguments):
+        raise ZeroDivisionError("postgresql://me:secret@host/db")
+
+    monkeypatch.setattr(dse.cli.commands.list, "run", fail)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    assert main(["models"]) == 1
+    told = capsys.readouterr().err
+    [report] = tmp_path.iterdir()
+    assert told == f"dse: internal error (ZeroDivisionError); please report it with {report}\n"
+    assert "ZeroDivisionError: postgresql://me:***@host/db" in report.read_text()
+
+
+#: Content of a database that is none -> the table that the line of every command that reads it names.
+DAMAGE = {
+    "UPDATE study_user_attributes SET value_json = '7'": "study_user_attributes",
+    "UPDATE study_directions SET direction = 'SIDEWAYS'": "study_directions: KeyError('SIDEWAYS')",
+    "UPDATE trial_user_attributes SET value_json = '[1]'": "trial_user_attributes",
+    "UPDATE trial_params SET param_value = 1e9": "trial_params",
+    "DELETE FROM trial_params WHERE param_name = 'tp'": "trial_params",
+    "UPDATE trial_values SET value = 'abc'": "trial_values",
+    "UPDATE trials SET state = 'ASLEEP'": "trials: KeyError('ASLEEP')",
+    "DELETE FROM study_directions": "study_directions",
+}
+
+
+@pytest.fixture(scope="module")
+def stored(tmp_path_factory):
+    return database.stored(tmp_path_factory.mktemp("stored"))
+
+
+@pytest.mark.parametrize("statement", DAMAGE)
+def test_a_study_that_cannot_be_read_is_named_with_its_table(statement, stored, tmp_path, capsys):
+    file = tmp_path / "dse.db"
+    assert database.changed(file, stored[0], statement, ())
+    for line in ("trials s --format json", "pareto s", "explain s", "resume s --budget 8"):
+        assert main([*line.split(), "--storage", f"sqlite:///{file}"]) == 1
+        [told] = capsys.readouterr().err.splitlines()[-1:]
+        assert told.startswith(f"dse: study 's' of sqlite:///{file} cannot be read: {DAMAGE[statement]}")
+        assert told.endswith("restore a copy of the database, or delete the study with `dse studies s --delete`")
+    assert main(["delete", "s", "--yes", "--storage", f"sqlite:///{file}"]) == 0
+
+
+@pytest.mark.parametrize("waiting", ["5", "[]", '{"base": 1, "trials": [{}], "memory": {}}'])
+def test_what_waits_for_its_turn_and_is_no_batch_is_told(waiting, stored, tmp_path, capsys):
+    file, insert = (tmp_path / "dse.db", "INSERT INTO study_user_attributes (study_id, key, value_json) VALUES ")
+    rows = ", ".join(f"(1, 'dse:parked:{number}', '{waiting}')" for number in range(9))
+    assert database.changed(file, stored[0], insert + rows, ())
+    assert main(["resume", "s", "--budget", "50", "--storage", f"sqlite:///{file}"]) == 1
+    assert f"study 's' of sqlite:///{file} cannot be read: study_user_attributes: " in capsys.readouterr().err
+
+
+def test_whatever_stands_in_a_database_every_command_has_a_result_or_a_line(tmp_path):
+    """Some pairs of a change and a command, at random; `python -m tests.fuzz.database` tries them all."""
+    wrong = [each for each in database.trials(tmp_path, seed=1, share=0.0006) if each[2]]
+    assert not wrong
+
+
+@pytest.mark.parametrize("name", TARGETS)
+@settings(max_examples=25, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@given(data=st.data())
+def test_a_reader_reads_a_file_or_says_what_is_wrong(name, data, tmp_path):
+    TARGETS[name](data.draw(spoilt(name)), tmp_path)
+
+
+@cache
+def grown(name: str) -> tuple[list[bytes], list[bytes]]:
+    """Files that a reader reads, and the words that they are made of."""
+    files = [*TARGETS[name].seeds()]
+    return files, [word.encode() for word in words(files)]
+
+
+@st.composite
+def spoilt(draw, name: str) -> bytes:
+    """A file that a reader reads, with some pieces of it cut out, doubled or replaced by words."""
+    files, pieces = grown(name)
+    content = draw(st.sampled_from(files))
+    for _ in range(draw(st.integers(1, 4))):
+        start = draw(st.integers(0, len(content)))
+        cut = draw(st.integers(0, 20))
+        piece = draw(st.sampled_from([b"", content[start : start + 4 * cut], *pieces]))
+        content = content[:start] + piece + content[start + cut :]
+    return content
+
+
+KEPT = [pytest.param(path, id=f"{path.parent.name}-{path.name}") for path in sorted(CORPUS.glob("*/*"))]
+
+
+@pytest.mark.parametrize("path", KEPT)
+def test_what_once_made_trouble_does_no_more(path, tmp_path):
+    TARGETS[path.parent.name](path.read_bytes(), tmp_path)

@@ -1,0 +1,224 @@
+"""Why a design costs what it does: trees that add up, whatever the design."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+
+import numpy as np
+import pytest
+
+from costmodel.formats import shipped
+from costmodel.steps.result.breakdown import PARTS, with_unit_suffix
+from dse import Space, Study
+from dse.cli import main
+from dse.explaining.difference import Difference
+from dse.explaining.explanation import explain, label
+from dse.explaining.neighbours import neighbourhoods, neighbours
+from dse.pricing.records import priced_design
+from tests.support.paths import ROOT
+
+#: Designs of each space that are drawn.
+DRAWN = 6
+
+#: Space -> the profile that prices it, where the native one does not.
+PROFILES = {"gpt_1t_4096_dfmodel": "dfmodel-gen3"}
+
+#: What no shipped space explores, held fixed.
+PINNED = [
+    {"zero": 3, "overlap_grad_reduce": True},
+    {"schedule": "dualpipe_v", "vpp": 2, "pp": 8},
+    {"optimizer": "muon", "offload_optimizer": 0.5},
+    {"offload_activations": 0.5, "recompute": "none"},
+    {"overlap_tp": True, "sequence_parallel": True},
+]
+
+
+def explained(space, count=DRAWN, profile="native"):
+    designs = space.decode(space.legal.random(count, np.random.default_rng(1)))
+    explanations = [explain(space, params, profile=profile) for params in designs]
+    return [own for own in explanations if np.isfinite(own.record["breakdown"]["step_time_s"])]
+
+
+def assert_leaves_alone(paths):
+    """Whoever draws the tree finds no value above others."""
+    branches = {path[:depth] for path in paths for depth in range(1, len(path))}
+    assert len({*paths}) == len(paths)
+    assert not branches & {*paths}
+
+
+def assert_adds_up(explanation):
+    """Every leaf belongs to a part of the breakdown, and those of each part add up to it."""
+    for total, tree, unit in (("step_time", explanation.time, "seconds"), ("peak_memory", explanation.memory, "bytes")):
+        whole = explanation.record["breakdown"][with_unit_suffix(total)]
+        assert tree[unit].sum() == pytest.approx(whole, rel=1e-12)
+        assert (tree[unit] > -1e-12 * whole).all()
+        assert_leaves_alone(tree["path"])
+        of_part = tree[unit].groupby(tree["path"].str[0]).sum()
+        for part in PARTS[total]:
+            priced = explanation.record["breakdown"][with_unit_suffix(part)]
+            assert of_part.get(label(part), 0.0) == pytest.approx(priced, rel=1e-9, abs=1e-12 * whole)
+
+
+@pytest.mark.parametrize("name", shipped.names("spaces"))
+def test_leaves_add_up_to_the_step_and_to_the_memory(name):
+    for explanation in explained(Space.load(name), profile=PROFILES.get(name, "native")):
+        assert_adds_up(explanation)
+
+
+@pytest.mark.parametrize("pins", PINNED, ids=lambda pins: next(iter(pins)))
+def test_leaves_add_up_where_no_shipped_space_goes(pins):
+    space = Space.load("gpt3_175b_1024_a100").pinned(pins)
+    for explanation in explained(space, count=3):
+        assert_adds_up(explanation)
+
+
+def test_a_profile_that_names_no_kernels_has_the_parts_of_its_breakdown():
+    [explanation] = explained(Space.load("gpt3_175b_1024_a100"), count=1, profile="simai")
+    assert_adds_up(explanation)
+    assert explanation.kernels.empty
+
+
+def test_kernels_are_those_of_the_step_and_none_beats_its_ceiling():
+    explanation = explained(Space.load("gpt3_175b_1024_a100"), count=1)[0]
+    kernels, breakdown = explanation.kernels, explanation.record["breakdown"]
+    passes = sum(breakdown[f"{name}_time_s"] for name in ("forward", "backward", "recompute"))
+    assert kernels["seconds"].sum() == pytest.approx(passes - breakdown["launch_bound_time_s"])
+    assert (kernels["attained"] <= kernels["ceiling"] * (1 + 1e-12)).all()
+    assert set(kernels["bound"]) <= {"arithmetic", "launch", *(m.name for m in explanation.system.memory)}
+
+
+@pytest.mark.parametrize("name", ["gpt3_175b_1024_a100", "deepseek_v3_2048_h800", "lstm_24b_power"])
+def test_a_difference_adds_up_to_that_of_the_steps(name):
+    one, other = explained(Space.load(name), count=2)
+    found = Difference(one, other)
+    slower = other.step_time - one.step_time
+    assert found.time["seconds"].sum() == pytest.approx(slower, abs=1e-9 * one.step_time)
+    assert_leaves_alone(found.time["path"])
+    more = other.peak_memory - one.peak_memory
+    assert found.memory["bytes"].sum() == pytest.approx(more, abs=1e-9 * one.peak_memory)
+    back = Difference(other, one).time.set_index("path")["seconds"]
+    assert (back + found.time.set_index("path")["seconds"]).abs().max() < 1e-12 * one.step_time
+    assert Difference(one, one).time.empty
+
+
+@pytest.mark.parametrize("name", ["gpt3_175b_1024_a100", "gpt_1t_codesign", "lstm_24b_power"])
+def test_a_neighbour_costs_what_pricing_it_alone_says(name):
+    space = Space.load(name)
+    [explanation] = explained(space, count=1)
+    found = neighbours(explanation)
+    assert found
+    for neighbour in found:
+        assert not space.broken_rules(neighbour.params)
+        assert neighbour.changes
+        assert {n: new for n, (_, new) in neighbour.changes.items()}.items() <= neighbour.params.items()
+        breakdown = priced_design(space, neighbour.params)["breakdown"]
+        change = breakdown["step_time_s"] - explanation.step_time
+        assert neighbour.step_time_change == pytest.approx(change, abs=1e-9 * explanation.step_time)
+        change = breakdown["peak_memory_bytes"] - explanation.peak_memory
+        assert neighbour.peak_memory_change == pytest.approx(change, abs=1e-9 * explanation.peak_memory)
+
+
+def test_neighbours_go_one_legal_step_each_way_and_swap_what_makes_the_world_size():
+    space = Space.load("gpt3_175b_1024_a100")
+    wanted = {"tp": 4, "pp": 8, "vpp": 1, "micro_batch_size": 1}
+    explanation = explain(space, space.completed(wanted))
+    changes = [{name: new for name, (_, new) in n.changes.items()} for n in neighbours(explanation)]
+    for own in ({"tp": 2}, {"tp": 8}, {"pp": 4}, {"pp": 16}, {"tp": 2, "pp": 16}, {"tp": 8, "pp": 4}):
+        assert own in changes
+    assert {"tp": 1} not in changes
+
+
+def test_levers_make_room_and_faster_designs_that_break_the_limit_bind_it():
+    space = Space.load("gpt3_175b_1024_a100")
+    tight = {"tp": 4, "pp": 8, "vpp": 12, "micro_batch_size": 1, "recompute": "full"}
+    explanation = explain(space, space.completed(tight | {"distributed_optimizer": False}))
+    [(_, bound)] = neighbourhoods([explanation])
+    assert bound.limit.name == "fits_in_memory"
+    assert bound.levers
+    for lever in bound.levers:
+        assert lever.margins[bound.limit.key] > bound.margin
+    costs = [lever.step_time_change for lever in bound.levers]
+    assert costs == sorted(costs)
+    assert all(each.step_time_change < 0 and not each.feasible for each in bound.faster)
+
+
+@pytest.fixture(scope="module")
+def storage(tmp_path_factory, small_space):
+    storage = f"sqlite:///{tmp_path_factory.mktemp('storage') / 'dse.db'}"
+    Study.create(Space.from_text(small_space), "small", storage=storage).run(30)
+    return storage
+
+
+def printed(capsys, storage, *argv, code=0):
+    assert main([*argv, "--storage", storage]) == code
+    return capsys.readouterr()
+
+
+def leaves(rows, unit):
+    return sum(row[unit] for row in rows)
+
+
+def test_json_adds_up_and_names_everything(capsys, storage):
+    found = json.loads(printed(capsys, storage, "explain", "small", "--against", "3", "--format", "json").out)
+    breakdown, other = found["breakdown"], found["against"]["breakdown"]
+    assert leaves(found["time"], "seconds") == pytest.approx(breakdown["step_time_s"], rel=1e-9)
+    assert leaves(found["memory"], "bytes") == pytest.approx(breakdown["peak_memory_bytes"], rel=1e-9)
+    slower = other["step_time_s"] - breakdown["step_time_s"]
+    assert leaves(found["difference"], "seconds") == pytest.approx(slower, abs=1e-9)
+    assert {"hidden", "kernels", "neighbours", "levers", "binding", "stages"} <= found.keys()
+    assert found["trial"] == Study.load("small", storage=storage).table.front().trials[0].number
+
+
+def test_the_report_fits_a_hundred_columns_and_a_screen_and_a_half(capsys, storage):
+    text = printed(capsys, storage, "explain", "small").out
+    lines = text.splitlines()
+    assert max(map(len, lines)) <= 100
+    assert len(lines) <= 78
+    for word in ("qkv", "bound by", "tp communication", "memory", "Bottleneck: ", "one step away"):
+        assert word in text
+    assert len(printed(capsys, storage, "explain", "small", "--all").out.splitlines()) > len(lines)
+
+
+def test_a_design_against_another_is_told_by_what_differs(capsys, storage):
+    out = printed(capsys, storage, "explain", "small", "--trial", "1", "--against", "recompute=full").out
+    assert "why the step differs" in out
+    assert max(map(len, out.splitlines())) <= 100
+    argv = ["explain", "llama3_70b_512_h100", "--set", "tp=8", "--set", "pp=2"]
+    out = printed(capsys, storage, *argv).out
+    assert out.splitlines()[1].startswith("Design tp 8, pp 2, ")
+    assert "tp 8 to 4" in out  # what was named is no less open to its neighbours
+    assert "tp 8 to 4" in printed(capsys, storage, *argv, "--against", "tp=4").out
+
+
+@pytest.mark.parametrize(
+    ("argv", "says"),
+    [
+        (["small", "--trial", "999"], "no finished trial 999"),
+        (["small", "--against", "999"], "no finished trial 999"),
+        (["small", "--against", "tp=3"], "tp can be 1, 2, 4, 8"),
+        (["small", "--against", "tp"], "expected NAME=VALUE"),
+        (["none"], "no study 'none'"),
+        (["gpt3_175b_1024_a100", "--set", "tp=8", "--trial", "1"], "names a design"),
+    ],
+)
+def test_what_cannot_be_explained_is_refused_in_a_line(argv, says, capsys, storage):
+    error = printed(capsys, storage, "explain", *argv, code=1).err
+    assert says in error
+    assert error.startswith("dse: ")
+
+
+def test_the_page_of_the_docs_prints_what_the_commands_do(capsys, storage):
+    """Rows by their names: numbers move with the cost model."""
+    page = (ROOT / "docs" / "explaining.md").read_text()
+    found = re.findall(r"```sh\n(dse .*?)\n```\n\n```text\n(.*?)```", page, flags=re.DOTALL)
+    assert len(found) == 3
+    for command, text in found:
+        out = printed(capsys, storage, *shlex.split(command)[1:]).out
+        assert row_names(text) <= row_names(out)
+
+
+def row_names(text):
+    """What begins a line of a table: a kernel, a part."""
+    return {*re.findall(r"^ *([a-z][a-z ]+?)  ", text, flags=re.MULTILINE)}

@@ -1,0 +1,665 @@
+"""Launch files: what starts a design in Megatron-LM, NeMo, torchtitan or MaxText, and what one costs."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from dataclasses import fields, replace
+from pathlib import Path
+
+import pytest
+import yaml
+
+from costmodel import DesignPoints, DseError, load_model
+from costmodel.formats import shipped
+from costmodel.formats.framework_file import launching
+from costmodel.formats.model_file import model_names
+from costmodel.steps.transformer import transformer_step
+from costmodel.training.model import ModelShape
+from costmodel.training.numerics import Numerics
+from costmodel.training.run import Run
+from dse.adapters.maxtext import launch as maxtext
+from dse.adapters.megatron import launch as megatron
+from dse.adapters.megatron.model import model_losses, model_settings, pattern, settings_model
+from dse.adapters.megatron.shell.shell import Script
+from dse.adapters.megatron_bridge import launch as nemo
+from dse.adapters.torchtitan import launch as torchtitan
+from dse.adapters.torchtitan.design import TORCHTITAN, flavor_of
+from dse.adapters.torchtitan.models import flavored
+from dse.api.exports import artefacts
+from dse.cli import main
+from dse.launches.forms import read_launch
+from dse.launches.launch import Launch, NotExpressible, launch_space
+from dse.pricing.evaluation import evaluate, transformer_run
+from dse.registry import launch_forms
+from dse.spaces.question import Question, planned_space
+from dse.spaces.space import Space
+from tests.support.paths import ROOT
+
+#: A script as people have it: variables, arrays, comments, continued lines, flags of no cost, an unknown one.
+SCRIPT = """\
+#!/bin/bash
+export CUDA_DEVICE_MAX_CONNECTIONS=1
+GPUS_PER_NODE=8
+NNODES=${SLURM_NNODES:-128}
+TP=8; PP=16
+DISTRIBUTED_ARGS="--nproc_per_node $GPUS_PER_NODE --nnodes $NNODES"
+GPT_MODEL_ARGS=(
+    --num-layers 96   # GPT-3
+    --hidden-size 12288 --num-attention-heads 96
+    --seq-length 2048 --max-position-embeddings 2048 --vocab-size 51200
+    --make-vocab-size-divisible-by 1
+)
+TRAINING_ARGS=(--micro-batch-size 1 --global-batch-size $((1024 + 512)) --bf16 --lr 6.0e-5)
+TRAINING_ARGS+=(--use-distributed-optimizer --fancy-new-flag 3)
+torchrun $DISTRIBUTED_ARGS pretrain_gpt.py \\
+    ${GPT_MODEL_ARGS[@]} "${TRAINING_ARGS[@]}" \\
+    --tensor-model-parallel-size $TP --pipeline-model-parallel-size ${PP} \\
+    --num-layers-per-virtual-pipeline-stage 2 --sequence-parallel --data-path $1
+"""
+
+
+def designs(space):
+    """The usual design of a space, and those that it names."""
+    for params in [space.completed({}), *space.starting_points]:
+        yield transformer_run(space, space.encode([params]), DesignPoints)
+
+
+def meaning(launch):
+    """A design, with columns as they are where they say something."""
+    tp = launch["tp"] > 1
+    words = {
+        "zero": launch.zero_stage,
+        "sequence_parallel": tp and launch.sequence_parallel,
+        "tp_overlap": launch["tp_overlap"] if tp else "",
+    }
+    others = {"sharding", *words}
+    return words | {name: value for name, value in launch.design.items() if name not in others}
+
+
+def expressible(module, run):
+    """A launch and its file where the framework can say all of it."""
+    launch = Launch.of_run(run, 0)
+    try:
+        text, lost = module.script(launch)
+    except NotExpressible:
+        return None
+    return None if lost else (launch, text)
+
+
+# There and back
+
+
+@pytest.mark.parametrize("module", [megatron, nemo], ids=["megatron", "nemo"])
+@pytest.mark.parametrize("name", [name for name in shipped.names("spaces") if not name.startswith("lstm")])
+def test_a_design_comes_back_from_its_file_and_costs_the_same_to_the_bit(name, module, tmp_path):
+    space = Space.load(name)
+    if name == "deepseek_v3_2048_h800":  # remainders alone are what Megatron Core keeps
+        space = space.pinned({"store_param_remainders": True})
+    pairs = [(run, expressible(module, run)) for run in designs(space)]
+    split_otherwise = ("gpt3_175b_kernels", "gpt3_175b_codesign")
+    assert any(found for _, found in pairs) or name in split_otherwise
+    for run, found in pairs:
+        if found is None:
+            continue
+        launch, text = found
+        path = tmp_path / "launch"
+        path.write_text(text)
+        back, notes = module.read_script(path, launch.world_size if module is nemo else None)
+        assert notes == []
+        assert meaning(back) == meaning(launch)
+        again = transformer_step(Run(back.model, run.system, back.points))
+        assert again.step_time[0] == transformer_step(run).step_time[0]
+        assert again.peak_memory[0] == transformer_step(run).peak_memory[0]
+
+
+def test_so_does_one_of_torchtitan(tmp_path):
+    space = Space.load("llama3_70b_64_h100_fsdp", {"attention": "flash_attention_2"})
+    for pins in ({"zero": 3, "pp": 1, "tp": 8}, {"zero": 3, "pp": 8, "vpp": 5, "reshard_after_forward": False}):
+        params = space.pinned(pins).completed({"recompute": "full"})
+        run = transformer_run(space, space.encode([params]), DesignPoints)
+        launch, text = expressible(torchtitan, run)
+        assert 'flavor="70B"' in text
+        (tmp_path / "job.py").write_text(text)
+        back, notes = torchtitan.read_script(tmp_path / "job.py")
+        assert notes == []
+        assert meaning(back) == meaning(launch)
+        again = transformer_step(Run(back.model, run.system, back.points))
+        assert again.step_time[0] == transformer_step(run).step_time[0]
+
+
+# Parameters that the weights' metadata give (safetensors).
+FLAVORS = {"qwen3 0.6B": 596_049_920, "qwen3 1.7B": 1_720_574_976, "qwen3 4B": 4_022_468_096,
+           "qwen3 14B": 14_768_307_200, "llama3 8B_flex": 8_030_261_248}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FLAVORS)
+def test_flavors_of_torchtitan_that_do_not_ship_are_models_too(name):
+    model = flavored(TORCHTITAN, *name.split())
+    assert model.num_parameters == FLAVORS[name]
+    assert flavor_of(model) == tuple(name.removesuffix("_flex").split())
+
+
+def test_toml_of_older_torchtitan_is_refused_by_name(tmp_path):
+    (tmp_path / "job.toml").write_text("[model]\nname = 'llama3'\nflavor = '8B'\n")
+    with pytest.raises(DseError, match=r"TOML is of torchtitan 0\.2\.2 and older; dse reads Python"):
+        read_launch(tmp_path / "job.toml", "torchtitan", 8)
+
+
+def test_chunks_of_torchtitan_count_embedding_and_output_as_a_layer_each(tmp_path):
+    """`generate_llm_fqn_per_model_part` of torchtitan: 48 layers over 4 stages."""
+    parallel = "ParallelismConfig(data_parallel_shard_degree=2, pipeline_parallel_degree=4)"
+    (tmp_path / "job.py").write_text(
+        "from torchtitan.models.qwen3 import model_registry\n"
+        'def job():\n    return Trainer.Config(model_spec=model_registry("30B-A3B", '
+        f"converters=[LoRAConverter.Config()]), parallelism={parallel}, training=TrainingConfig())\n"
+    )
+    launch, notes = torchtitan.read_script(tmp_path / "job.py")
+    assert "model.converters LoRAConverter: not read" in notes
+    assert launch.chunks() == [12, 13, 12, 11]
+
+
+@pytest.mark.parametrize("name", model_names())
+def test_every_model_comes_back_that_megatron_core_has(name):
+    model = load_model(name)
+    if not isinstance(model, ModelShape) or model_losses(model):
+        return
+    back = settings_model(model_settings(model), name)
+    same = ["num_parameters", "active_parameters", "mtp_parameters"]
+    if model.window < model.seq_len:  # a window as long as the sequence is not written: attention is causal
+        same += ["forward_flops_per_sequence", "sequence"]
+    for figure in same:
+        assert getattr(back, figure) == getattr(model, figure), figure
+
+
+def test_a_written_script_is_a_script(tmp_path):
+    """Bash reads it; what the design leaves open it asks for by name, before anything starts."""
+    [run, *_] = designs(Space.load("qwen3_235b_256_gb200"))
+    text, _ = megatron.script(Launch.of_run(run, 0))
+    (tmp_path / "train.sh").write_text(text)
+    assert subprocess.run(["bash", "-n", tmp_path / "train.sh"], check=False).returncode == 0
+    asked = subprocess.run(["bash", tmp_path / "train.sh"], capture_output=True, text=True, check=False)
+    assert "DATA_PATH: prefix of the tokenized data" in asked.stderr
+    assert "The tokenizer has at most 151,936 tokens." in text
+
+
+@pytest.mark.parametrize("module", [megatron, nemo], ids=["megatron", "nemo"])
+@pytest.mark.parametrize("field", ["name", "title"])
+def test_no_name_of_a_model_is_a_command(module, field):
+    [run, *_] = designs(Space.load("qwen3_235b_256_gb200"))
+    launch = Launch.of_run(run, 0)
+    named = replace(launch, model=replace(launch.model, **{"title": "", field: "m\ntouch x\r\x85touch y\x1b"}))
+    text = module.script(named)[0]
+    assert "# m touch x touch y\\x1b on 256 chips" in text
+    assert len(text.split("\n")) == len(module.script(launch)[0].split("\n"))
+
+
+def test_maxtext_takes_devices_from_nodes_and_between_them():
+    space = Space.load("llama3_70b_512_h100", {"tp": 8, "pp": 1, "vpp": 1, "micro_batch_size": 1})
+    [run, *_] = designs(space)
+    found = yaml.safe_load(maxtext.script(Launch.of_run(run, 0))[0])
+    axes = {name: size for name, size in found.items() if name.startswith(("ici_", "dcn_")) and size > 1}
+    assert axes == {"ici_tensor_parallelism": 8, "dcn_data_parallelism": 64}
+    assert found["per_device_batch_size"] == 1 / 8
+    assert found["gradient_accumulation_steps"] == 8
+
+
+@pytest.mark.parametrize(
+    ("module", "name", "pins", "why"),
+    [
+        (megatron, "deepseek_v3_2048_h800", {"schedule": "dualpipe"}, "schedule=dualpipe: Megatron Core has"),
+        (megatron, "gpt3_175b_kernels", {}, "sharding=sample: Megatron Core has megatron, megatron_sp"),
+        (torchtitan, "gpt3_175b_1024_a100", {}, "model gpt3_175b: torchtitan of 2026-08-21 has it not"),
+        (torchtitan, "qwen3_235b_256_gb200", {}, "zero=1: torchtitan has 0, 3"),
+        (maxtext, "gpt3_175b_1024_a100", {"pp": 8}, "schedule=1f1b: MaxText has gpipe, breadth_first"),
+    ],
+)
+def test_what_a_framework_cannot_run_is_refused(module, name, pins, why):
+    [run, *_] = designs(Space.load(name, pins))
+    with pytest.raises(NotExpressible, match=why):
+        module.script(Launch.of_run(run, 0))
+
+
+def planned(model, system, chips=64):
+    """A plan's space, and a design of it."""
+    plan = planned_space(Question(model=model, system=system, chips=chips))
+    return plan, plan.space.completed({})
+
+
+def test_a_model_that_megatron_cannot_train_is_written_on_demand_alone():
+    plan, params = planned("gemma_3_27b", "h100_80g_dgx")
+    [refused] = artefacts(plan.space, [params], "megatron")
+    assert (plan.runnable, refused.content) == (False, None)
+    assert refused.notes[0].startswith("model gemma_3_27b: norms_per_layer=4: Megatron Core")
+    assert refused.notes[0].endswith("; --anyway writes it and lists the losses")
+    [written] = artefacts(plan.space, [params], "megatron", anyway=True)
+    for lost in ("norms_per_layer=4", "embedding_scale=True", "gate=geglu"):
+        assert f"model: {lost}".encode() in written.content
+        assert f"model: {lost}" in written.notes[0]
+    pipelined = Launch.of(load_model("gemma_3_27b"), {"schedule": "zb_v", "pp": 2}, 8)
+    with pytest.raises(NotExpressible, match="schedule=zb_v: Megatron Core has 1f1b"):
+        megatron.script(replace(pipelined, anyway=True))
+
+
+@pytest.mark.parametrize(
+    ("system", "form", "why"),
+    [
+        ("trainium2_96g", "megatron", "the chip maker's software, not Megatron Core; dse writes no launch files"),
+        ("gaudi3_128g", "nemo", "the chip maker's software, not Megatron Core; dse writes no launch files"),
+        ("tpu_v5p_pod", "torchtitan", "trains with MaxText, not torchtitan; use --format maxtext"),
+        ("h100_80g_dgx", "megatron", ""),
+        ("tpu_v5p_pod", "maxtext", ""),
+    ],
+)
+def test_chips_get_files_of_software_that_runs_on_them(system, form, why):
+    plan, params = planned("llama3_8b", system)
+    assert (form in plan.framework.launch) == (not why)
+    [file] = artefacts(plan.space, [params], form)
+    assert why in " ".join(file.notes)
+    assert bool(file.content) == (not why)
+
+
+def test_what_a_framework_cannot_say_is_said_of_it():
+    [run, *_] = designs(Space.load("mixtral_8x22b_128_h100", {"imbalance": 1.2}))
+    text, lost = megatron.script(Launch.of_run(run, 0))
+    assert "imbalance=1.2" in lost
+    assert "# Megatron-LM has no flag for: imbalance=1.2" in text
+
+
+@pytest.mark.parametrize(("imbalance", "lost"), [(1.3, []), (1.0, ["imbalance=1"])])
+def test_an_imbalance_that_is_not_the_frameworks_is_said_to_be_lost(imbalance, lost):
+    """A script of a plan comes back with the framework's, which no flag states."""
+    plan = planned_space(Question(model="mixtral_8x7b", system="h100_80g_dgx", chips=64, imbalance=imbalance))
+    space, params = plan.space, plan.space.completed({"tp": 1, "pp": 4, "ep": 8})
+    run = transformer_run(space, space.encode([params]), DesignPoints)
+    launch = Launch.of_run(run, 0, space.framework)
+    assert [text for text in megatron.script(launch)[1] if "imbalance" in text] == lost
+    back = launch_space(replace(launch, design={**launch.design, "imbalance": 1}), "h100_80g_dgx", "back")
+    assert back.given["imbalance"] == 1.3
+
+
+#: Gives scripts to Megatron-LM's own parser, checks and configuration, on a machine without GPUs.
+JUDGE = next(
+    (place for up in Path(__file__).parents if (place := up / "shared/clients/megatron_accepts.py").exists()), None
+)
+
+
+@pytest.mark.skipif(not os.environ.get("MEGATRON_LM"), reason="MEGATRON_LM names no checkout of Megatron-LM")
+@pytest.mark.skipif(JUDGE is None, reason="who gives scripts to Megatron-LM is not here")
+@pytest.mark.parametrize(("model", "chips", "pins"), [
+    ("deepseek_v3", 1024, {"pp": 8, "vpp": 4, "ep": 64, "overlap_ep": True}),
+    ("llama3_70b", 64, {"tp": 8, "zero": 3}),
+    ("gpt_oss_20b", 16, {"ep": 8}),
+    ("llama_4_scout", 64, {"ep": 16}),
+    ("qwen3_next_80b_a3b", 64, {"tp": 2}),
+])  # fmt: skip
+def test_megatron_lm_accepts_what_is_planned(model, chips, pins, tmp_path):
+    """With a Python that has torch and einops, which MEGATRON_PYTHON names."""
+    plan = planned_space(Question(model=model, system="h100_80g_dgx", chips=chips)).space
+    run = transformer_run(plan, plan.encode([plan.completed(pins)]), DesignPoints)
+    (tmp_path / "train.sh").write_text(megatron.script(Launch.of_run(run, 0))[0])
+    python = os.environ.get("MEGATRON_PYTHON", sys.executable)
+    command = [python, JUDGE, os.environ["MEGATRON_LM"], tmp_path / "train.sh"]
+    assert "1 of 1 accepted" in subprocess.run(command, capture_output=True, text=True, check=False).stdout
+
+
+@pytest.mark.parametrize(("tp", "zero", "overlap", "most"), [
+    (1, 1, False, []), (8, 1, False, ["1"]), (8, 3, False, []), (8, 1, True, ["32"]),
+])  # fmt: skip
+def test_queues_to_a_gpu_are_as_many_as_megatron_asks_for(tp, zero, overlap, most):
+    """arguments.py: one for the order of messages; more where weights are gathered, or exchanges overlap."""
+    model = load_model("deepseek_v2_lite")
+    own = {"tp": tp, "dp": 8, "ep": 4, "zero": zero, "overlap_ep": overlap}
+    own["sharding"] = "megatron_sp" if tp > 1 else "megatron"
+    text = megatron.script(Launch.of(model, own, 8))[0]
+    assert re.findall(r"CUDA_DEVICE_MAX_CONNECTIONS=(\d+)", text) == most
+    blackwell = replace(Launch.of(model, own, 8), compute_capability=10.0)
+    assert "CUDA_DEVICE_MAX_CONNECTIONS" not in megatron.script(blackwell)[0]
+
+
+@pytest.mark.parametrize(("system", "overlap", "backend"), [
+    ("h100_80g_dgx", "none", "deepep"), ("gb200_186g_nvl72", "chunked", "hybridep"),
+])  # fmt: skip
+def test_a_script_of_overlapped_exchanges_comes_back_with_its_overlap_of_tensors(system, overlap, backend, tmp_path):
+    """Without a flag for tensor parallelism nothing of it overlaps beside exchanges that do."""
+    plan = planned_space(Question(model="qwen3_30b_a3b", system=system, chips=16)).space
+    pins = {"tp": 2, "ep": 8, "overlap_ep": True, "dispatcher": "two_hop", "pp": 1}
+    params = plan.completed(pins)
+    assert params.get("tp_overlap", "chunked") == overlap
+    run = transformer_run(plan, plan.encode([params]), DesignPoints)
+    text, lost = megatron.script(Launch.of_run(run, 0, plan.framework))
+    assert lost == []
+    assert f"--moe-flex-dispatcher-backend {backend}" in text
+    (tmp_path / "train.sh").write_text(text)
+    launch, _ = read_launch(tmp_path / "train.sh", "megatron", 16)
+    assert launch["tp_overlap"] == overlap
+
+
+@pytest.mark.parametrize(("model", "flags"), [
+    ("llama3_405b", "--rotary-base 500000 --use-rope-scaling --rope-scaling-factor 8"),
+    ("deepseek_v3", "--moe-router-score-function sigmoid --moe-router-topk-scaling-factor 2.5"),
+    ("deepseek_v3", "--rotary-base 10000 --padded-vocab-size 129280"),  # config.json
+    # Megatron-LM d98e8a6, examples/post_training/modelopt/conf: DeepSeek-R1.sh, Kimi-K2-Instruct.sh,
+    # DeepSeek-V2-Lite.sh, gpt-oss-120b.sh, Llama-4-Scout-17B-16E-Instruct.sh
+    ("deepseek_v3", "--qk-layernorm --moe-router-dtype fp32 --moe-router-load-balancing-type seq_aux_loss"),
+    ("kimi_k2", "--qk-layernorm --moe-router-load-balancing-type seq_aux_loss --padded-vocab-size 163840"),
+    ("deepseek_v2_lite", "--qk-layernorm --moe-router-load-balancing-type seq_aux_loss"),
+    ("gpt_oss_120b", "--window-size 127,0 --window-attn-skip-freq 2 --moe-router-dtype fp32"),
+    ("llama_4_scout", "--moe-router-load-balancing-type seq_aux_loss --padded-vocab-size 202048"),
+    ("deepseek_v2", "--moe-router-num-groups 8 --moe-router-group-topk 3"),  # arXiv 2405.04434, 2.2.2
+    ("qwen3_30b_a3b", "--moe-router-load-balancing-type global_aux_loss"),  # arXiv 2505.09388, section 2
+    ("gpt_oss_20b", "--quick-geglu --glu-linear-offset 1 --rotary-base 150000"),
+    ("nemotron_4_15b", "--rotary-percent 0.5 --apply-layernorm-1p --squared-relu"),
+])  # fmt: skip
+def test_a_script_trains_the_model_that_was_named(model, flags):
+    text = megatron.script(Launch.of(load_model(model), {}, 8))[0]
+    for own in re.findall(r"--\S+(?: [^-]\S*)?", flags):
+        assert re.search(rf"^  {own}$", text, re.M), own
+
+
+@pytest.mark.parametrize("name", [name for name in model_names() if name != "lstm_24b"])
+def test_numerics_come_back_or_are_said_to_be_lost(name):
+    model = load_model(name)
+    back = settings_model(model_settings(model), name).numerics
+    lost = {text.partition("=")[0] for text in model_losses(model)}
+    differ = {own.name for own in fields(Numerics) if getattr(back, own.name) != getattr(model.numerics, own.name)}
+    assert differ <= lost | {"gate"}
+
+
+#: Form, framework whose rules price the design, model, and the design.
+PRICED = [
+    ("megatron", "megatron_core", "mixtral_8x7b", {"tp": 2, "pp": 2, "ep": 4, "recompute": "none"}),
+    ("megatron", "pytorch_fsdp", "llama3_8b", {"tp": 2, "pp": 1, "zero": 3, "attention": "fused"}),
+    ("nemo", "megatron_core", "deepseek_v2_lite", {"tp": 1, "pp": 1, "ep": 8, "recompute": "full"}),
+    ("nemo", "megatron_core_b200", "llama3_8b", {"tp": 4, "pp": 2, "micro_batch_size": 2}),
+    ("torchtitan", "torchtitan", "llama3_70b", {"tp": 8, "pp": 4, "vpp": 2, "recompute": "full"}),
+    ("torchtitan", "megatron_core", "qwen3_32b",
+     {"tp": 8, "pp": 1, "zero": 3, "attention": "flash_attention_2", "tp_overlap": "gradients"}),
+    ("torchtitan", "torchtitan_2026", "deepseek_v3", {"tp": 1, "ep": 64, "recompute": "full"}),
+    ("torchtitan", "torchtitan", "llama3_405b", {"tp": 8, "pp": 8, "vpp": 2, "recompute": "none"}),
+    ("maxtext", "maxtext", "qwen3_30b_a3b", {"tp": 1, "pp": 1, "ep": 8, "recompute": "full"}),
+    ("maxtext", "maxtext", "llama3_70b", {"tp": 4, "pp": 4, "vpp": 2, "schedule": "breadth_first"}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("form", "framework", "model", "pins"), PRICED)
+def test_a_file_keeps_the_framework_and_the_chips_that_priced_it(form, framework, model, pins, tmp_path):
+    space = framework_space(model, framework, pins)
+    params = space.completed({})
+    [file] = artefacts(space, [params], form)
+    path = tmp_path / f"launch{launch_forms()[form].ending}"
+    path.write_bytes(file.content)
+    launch, notes = read_launch(path, form)
+    # Losses of MaxText are of each sequence (moe.py: load_balance_loss); Qwen3's is of the global batch.
+    lost = ["maxtext has no setting for model: router_balance=global_aux_loss"] * (model == "qwen3_30b_a3b")
+    assert (launch.framework, launch.world_size, [*file.notes, *notes]) == (framework, 64, lost)
+    again = launch_space(launch, "h100_80g_dgx", "again")
+    one, other = (evaluate(own, own.encode([own.completed({})])).breakdown for own in (space, again))
+    assert (one.step_time[0], one.peak_memory[0]) == (other.step_time[0], other.peak_memory[0])
+
+
+def framework_space(model, framework, pins):
+    """A space of one design of 64 chips."""
+    experts = load_model(model).num_experts > 0
+    columns = {"tp": 1, "pp": 1, "vpp": 1, "micro_batch_size": 1, "sequence_parallel": pins["tp"] > 1, **pins}
+    columns |= {"etp": pins["tp"] if form_of(framework) == "maxtext" else 1} if experts else {}
+    data = {"schema": "search_space/v1", "name": "one", "model": model, "system": "h100_80g_dgx",
+            "framework": framework, "given": {"world_size": 64, "global_batch_size": 512},
+            "parameters": {name: [value] for name, value in columns.items()},
+            "derived": {"dp": "world_size / (tp * pp)",
+                        "gradient_accumulation_steps": "global_batch_size / (dp * micro_batch_size)"},
+            "objectives": {"minimize": ["step_time", "peak_memory"]}}  # fmt: skip
+    return Space.from_data(data)
+
+
+def form_of(framework):
+    return framework.partition("_")[0]
+
+
+@pytest.mark.parametrize("form", launch_forms())
+def test_a_file_says_that_no_framework_priced_it(form, tmp_path):
+    space = framework_space("llama3_8b", "torchtitan", {"tp": 2, "recompute": "full"})
+    [file] = artefacts(space, [space.completed({})], form)
+    path = tmp_path / f"launch{launch_forms()[form].ending}"
+    text = file.content.decode()
+    path.write_text(text.replace("framework: torchtitan", "framework: none"))
+    assert read_launch(path, form)[0].framework == ""
+    assert read_launch(path, form, framework="maxtext")[0].framework == "maxtext"
+    path.write_text(text.replace("# dse framework: torchtitan\n", ""))
+    assert read_launch(path, form)[0].framework == launching(form).name
+
+
+#: As people write them: one configuration made of another.
+CONFIGURATIONS = """
+from torchtitan.models.llama3 import model_registry
+
+BATCH = 2
+
+def base() -> Trainer.Config:
+    model_spec = model_registry("8B", attn_backend="flex")
+    return Trainer.Config(
+        model_spec=model_spec,
+        training=TrainingConfig(num_tokens_per_microbatch_per_dp_rank=BATCH * 8192, max_context_length=8192),
+        parallelism=ParallelismConfig(tensor_parallel_degree=2),
+        activation_checkpoint=FullAC.Config(),
+    )
+
+def on_64() -> Trainer.Config:
+    config = base()
+    config.parallelism.data_parallel_shard_degree = 32
+    config.training.num_tokens_per_train_step = 128 * 8192
+    return config
+"""
+
+
+def test_functions_of_a_module_are_read_and_not_run(tmp_path):
+    path, made = tmp_path / "configs.py", tmp_path / "made"
+    path.write_text(CONFIGURATIONS + f"\nopen({str(made)!r}, 'w')\n")
+    launch, notes = torchtitan.read_script(Path(f"{path}:on_64"))
+    assert notes == []
+    assert (launch.model.name, launch.world_size, launch.global_batch_size) == ("llama3_8b", 64, 128)
+    assert (launch["tp"], launch["dp"], launch["micro_batch_size"], launch["recompute"]) == (2, 32, 2, "full")
+    assert not made.exists()
+    with pytest.raises(DseError, match=r"several configurations: name one as FILE\.py:NAME, of base, on_64"):
+        torchtitan.read_script(path)
+    with pytest.raises(DseError, match="does not say on how many chips; name them with --gpus N"):
+        torchtitan.read_script(Path(f"{path}:base"))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("def a():\n return a()", "def a(:", "(" * 9999, "x = 1", "def a(): return Trainer.Config()"),
+        "def a(): return Trainer.Config(model_spec=model_registry(9**9**9))",
+        "\n".join(f"def f{n}():\n x = f{n + 1}()\n return f{n + 1}()" for n in range(40)) + "\ndef f40(): return 1",
+    ],
+)
+def test_hostile_modules_give_one_line(tmp_path, text):
+    (tmp_path / "configs.py").write_text(text)
+    with pytest.raises(DseError) as caught:
+        torchtitan.read_script(tmp_path / "configs.py", 8)
+    assert len(str(caught.value).splitlines()) == 1
+
+
+def test_maxtext_has_the_numerics_of_a_model_and_reads_the_rest_as_base_yml_has_it(tmp_path):
+    space = framework_space("deepseek_v2_lite", "maxtext", {"tp": 1, "ep": 8})
+    [run, *_] = designs(space)
+    found = yaml.safe_load(maxtext.script(Launch.of_run(run, 0))[0])
+    assert (found["rope_type"], found["rope_max_timescale"]) == ("yarn", 10_000)
+    assert found["normalization_layer_epsilon"] == 1e-6
+    (tmp_path / "mine.yml").write_text("model_name: llama3-8b\nici_fsdp_parallelism: 16\ndcn_data_parallelism: 2\n")
+    launch, _ = maxtext.read_script(tmp_path / "mine.yml")
+    assert (launch.model.name, launch.model.seq_len, launch["micro_batch_size"]) == ("llama3_8b", 2048, 12)
+    assert (launch.world_size, launch.zero_stage, launch["shard_replicas"]) == (32, 3, 2)
+
+
+@pytest.mark.parametrize(
+    ("program", "variable", "form"),
+    [
+        ("torchtitan", "TORCHTITAN", "torchtitan"),
+        ("maxtext", "MAXTEXT", "maxtext"),
+        ("megatron_bridge", "MEGATRON_BRIDGE", "nemo"),
+    ],
+)
+def test_real_programs_accept_what_is_written_for_them(program, variable, form, tmp_path):
+    """`VARIABLE=checkout`, and a Python that has what the program needs: `VARIABLE_PYTHON`."""
+    if not os.environ.get(variable):
+        pytest.skip(f"{variable} names no checkout")
+    cases = [own[1:] for own in PRICED if own[0] == form]
+    for place, (framework, model, pins) in enumerate(cases):
+        space = framework_space(model, framework, pins)
+        [file] = artefacts(space, [space.completed({})], form)
+        (tmp_path / f"launch_{place}{launch_forms()[form].ending}").write_bytes(file.content)
+    judge = ROOT / "tests/support/accepting_programs.py"
+    python = os.environ.get(f"{variable}_PYTHON", sys.executable)
+    command = [python, judge, program, os.environ[variable], *tmp_path.iterdir()]
+    said = subprocess.run(command, capture_output=True, text=True, check=False).stdout
+    assert f"{len(cases)} of {len(cases)} accepted" in said
+
+
+# Scripts that people have
+
+
+def test_a_script_of_megatron_is_priced_as_the_design_that_it_runs(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.sh").write_text(SCRIPT)
+    read = ["evaluate", "--from-megatron", "train.sh", "--system", "a100_80g_dgx", "--format", "json"]
+    assert main(read) == 0
+    found, said = capsys.readouterr()
+    assert said.splitlines()[0] == "dse: train.sh: not read: --fancy-new-flag"
+    pins = {"tp": 8, "pp": 16, "vpp": 3, "micro_batch_size": 1, "sequence_parallel": "true",
+            "distributed_optimizer": "true", "recompute": "none", "overlap_p2p": "true"}  # fmt: skip
+    sets = [word for name, value in pins.items() for word in ("--set", f"{name}={value}")]
+    assert main(["evaluate", "gpt3_175b_1024_a100", *sets, "--format", "json"]) == 0
+    same = json.loads(capsys.readouterr().out)
+    assert json.loads(found)["breakdown"] == same["breakdown"]
+
+
+def test_a_table_says_what_is_run(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.sh").write_text(SCRIPT)
+    read = ["evaluate", "--from-megatron", "train.sh", "--system", "h100_80g_dgx"]
+    assert main(read) == 0
+    text = capsys.readouterr().out
+    assert re.search(r"^(Fits|Tight) +tp 8, pp 16, vpp 3, dp \d+, micro-batch\s+1,", text, flags=re.MULTILINE)
+    assert re.search(r"\d s a step", text)
+    large = [*read, "--set", "pp=1", "--set", "vpp=1"]
+    assert main(large) == 1
+    assert "Does not fit: " in capsys.readouterr().out
+    assert main([*large, "--format", "json"]) == 1
+    assert json.loads(capsys.readouterr().out)["feasible"] is False
+
+
+def test_columns_of_a_launch_file_can_be_changed(tmp_path, monkeypatch, capsys):
+    """The changed script and the changed design cost the same; the number of chips stays."""
+    monkeypatch.chdir(tmp_path)
+    text = SCRIPT.replace("TP=8", "TP=4").replace("size 1 -", "size 2 --context-parallel-size 2 -")
+    (tmp_path / "train.sh").write_text(SCRIPT)
+    (tmp_path / "changed.sh").write_text(text)
+    pins = ("--set", "tp=4", "--set", "cp=2", "--set", "micro_batch_size=2")
+    found = []
+    for words in (("changed.sh",), ("train.sh", *pins)):
+        main(["evaluate", "--from-megatron", *words, "--system", "h200_141g_dgx", "--format", "json"])
+        found.append(json.loads(capsys.readouterr().out))
+    assert found[0]["breakdown"] == found[1]["breakdown"]
+    assert found[1]["params"] == {**found[0]["params"], "tp": 4, "cp": 2, "micro_batch_size": 2}
+    assert found[1]["breakdown"]["world_size"] == 1024
+
+
+@pytest.mark.parametrize(
+    ("more", "why"),
+    [
+        (["--set", "tp=many"], "tp: 'many': expected a number"),
+        (["--set", "tp=7"], "no legal design with tp=7: breaks dp (world_size / (tp * pp * cp)"),
+        (["--best"], "--best: a launch file leaves nothing open"),
+        (["--best", "--sweep", "tp=2,4"], "--best: a launch file leaves nothing open"),
+    ],
+)
+def test_changes_of_a_launch_file_that_make_no_sense_are_refused(tmp_path, monkeypatch, capsys, more, why):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.sh").write_text(SCRIPT)
+    assert main(["evaluate", "--from-megatron", "train.sh", "--system", "h100_80g_dgx", *more]) == 1
+    out, err = capsys.readouterr()
+    assert not out
+    assert why in err.splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (("--num-layers 96", "--num-layers many"), "--num-layers many: expected a number"),
+        (("--num-layers 96", "--num-layers $LAYERS"), r"--num-layers \$LAYERS: .*no line of the script sets it"),
+        (("--num-layers 96", ""), "does not say num_layers"),
+        (("TP=8", "TP=7"), "1,024 chips: expected a multiple of tp \\* cp \\* pp = 112"),
+        (("1024 + 512", "1001"), "global batch of 1,001: expected a multiple of dp \\* micro-batch = 8 \\* 1"),
+        (("nnodes $NNODES", "nnodes $N"), "does not decide the number of GPUs; name it with --gpus N"),
+        (("pipeline-stage 2", "pipeline-stage 4"), "96 layers do not divide into chunks of 4 on 16 stages"),
+        (("hidden-size 12288", "hidden-size 1e400"), "--hidden-size 1e400: expected a whole number"),
+        (('"${TRAINING_ARGS[@]}"', '"${TRAINING_ARGS[@]}'), "is never closed"),
+        (("GPT_MODEL_ARGS=(", "A=(\n(("), r"line 7: a \( is never closed"),
+    ],
+)
+def test_a_script_that_says_no_run_gives_one_line(tmp_path, change, why):
+    (tmp_path / "train.sh").write_text(SCRIPT.replace(*change))
+    with pytest.raises(DseError, match=why) as caught:
+        megatron.read_script(tmp_path / "train.sh")
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("", "\0", "(" * 5000, "echo $((((((", "x --num-layers", "x --num-layers 4 --hidden-size", "x \\"),
+        *("'", "A=(", "x --moe-layer-freq ([0]*9999999)", "${A:-" * 3000 + "}" * 3000),
+        "A=1\n" + "A=$A$A$A$A$A$A$A$A\n" * 30,
+        "x --num-layers 4 --hidden-size 8 --num-attention-heads 3 --seq-length 4 --num-experts 2",
+        "x --pipeline-model-parallel-layout 'E|(((t|)*9999)*9999)*9999L' --num-layers 4 --hidden-size 8 "
+        "--num-attention-heads 2 --seq-length 4",
+    ],
+)  # fmt: skip
+def test_hostile_scripts_give_one_line_too(tmp_path, text):
+    (tmp_path / "train.sh").write_text(text)
+    with pytest.raises(DseError) as caught:
+        megatron.read_script(tmp_path / "train.sh", 8)
+    assert len(str(caught.value).splitlines()) == 1
+
+
+def test_nothing_in_a_script_is_run(tmp_path):
+    target = tmp_path / "made"
+    text = SCRIPT.replace("TP=8", f"TP=8; touch {target}; A=$(touch {target}); B=`touch {target}`")
+    (tmp_path / "train.sh").write_text(text)
+    megatron.read_script(tmp_path / "train.sh")
+    assert not target.exists()
+
+
+def test_commands_arrays_and_arithmetic_are_written_out():
+    script = 'A=(1 "2 3")\nB=${C:-4}\nrun "${A[@]}" --n $((B * (2 + 1))) \'$B\' "$B" # no $B\n'
+    assert Script.read(script).commands == [["run", "1", "2 3", "--n", "12", "$B", "4"]]
+
+
+def test_layers_are_lists_as_python_has_them():
+    assert pattern("([0]*1+[1]*2)") == [0, 1, 1]
+    assert pattern("[1,0]*2") == [1, 0, 1, 0]
+    with pytest.raises(DseError, match="expected a list of layers"):
+        pattern("__import__('os')")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        (["--from-megatron", "train.sh"], "train.sh: add --system, such as --system h100"),
+        (["--from-megatron", "none.sh", "--system", "h100_80g_dgx"], "none.sh: no such file or directory"),
+        (["gpt3_175b_1024_a100", "--from-megatron", "train.sh"], "name one DESIGN"),
+        (["--from-nemo", "train.sh", "--system", "h100_80g_dgx"], "name them with --gpus N"),
+        (["--from-torchtitan", "train.sh", "--system", "h100_80g_dgx"], "train.sh: "),
+        ([], "name one DESIGN"),
+    ],
+)
+def test_what_a_launch_file_wants_is_said(tmp_path, monkeypatch, capsys, arguments, why):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.sh").write_text(SCRIPT)
+    assert main(["evaluate", *arguments]) == 1
+    assert why in capsys.readouterr().err

@@ -1,0 +1,381 @@
+"""`dse report`: one page that needs nothing else, as a browser shows it."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from io import StringIO
+from xml.etree import ElementTree
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import dse
+from dse import DseError, Space, Study
+from dse.cli import main
+from dse.explaining.timeline import folded, timeline
+from dse.reporting.pictures.front import CLOUD, FrontPicture, Shown, front_figure, thinned
+from dse.reporting.pictures.style import DOMINATED
+from dse.reporting.pictures.style import FRONT as FRONT_COLOUR
+from tests.support.browser import browser, complaints, opened, until
+
+#: Points of the front that a filter leaves, and rows of the table that are shown.
+KEPT = "return document.querySelectorAll('.front:not(.out)').length"
+ROWS = "return [...document.querySelectorAll('.all tbody tr')].filter(row => !row.hidden).length"
+#: Heading of the design that is open, and the address of the page.
+OPENED = "return document.querySelector('#design h2').textContent"
+#: Press a button by its text.
+PRESS = "[...document.querySelectorAll('button')].find(button => button.textContent === arguments[0]).click()"
+#: Texts that end outside of the page or of an SVG, and tables and boxes that scroll sideways.
+OUTSIDE = """const wrong = [], wide = document.documentElement.clientWidth;
+    const walk = document.createTreeWalker(document.querySelector('main'), NodeFilter.SHOW_TEXT);
+    while (walk.nextNode()) {
+        const node = walk.currentNode, own = node.parentElement;
+        if (!node.textContent.trim() || own.closest('.skip, option, noscript') || !own.checkVisibility()) continue;
+        const range = document.createRange(); range.selectNodeContents(node);
+        const svg = own.closest('svg')?.getBoundingClientRect();
+        const [left, right] = svg ? [svg.left, svg.right] : [0, wide];
+        for (const box of range.getClientRects())
+            if (box.left < left - 1 || box.right > right + 1) wrong.push(node.textContent.slice(0, 60));
+    }
+    for (const own of document.querySelectorAll('main *'))
+        if (own.scrollWidth > own.clientWidth + 1 && getComputedStyle(own).overflowX === 'auto')
+            wrong.push(own.tagName);
+    return wrong"""
+#: Contrast of the page's texts and marks with the paper: pairs of a name and a ratio.
+CONTRASTS = """const drawn = document.createElement('canvas').getContext('2d', { willReadFrequently: true });
+    const light = (colour) => {
+        drawn.clearRect(0, 0, 1, 1); drawn.fillStyle = colour; drawn.fillRect(0, 0, 1, 1);
+        const part = [...drawn.getImageData(0, 0, 1, 1).data].slice(0, 3).map(v => v / 255)
+            .map(v => v <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4);
+        return 0.2126 * part[0] + 0.7152 * part[1] + 0.0722 * part[2];
+    };
+    const probe = document.body.appendChild(document.createElement('i'));
+    const of = (name) => { probe.style.color = `var(--${name})`; return getComputedStyle(probe).color; };
+    const paper = light(of('paper'));
+    return arguments[0].map(name => {
+        const own = light(of(name)), ratio = (Math.max(own, paper) + 0.05) / (Math.min(own, paper) + 0.05);
+        return [name, ratio, of(name)];
+    })"""
+#: Parts of a step or of memory that have a colour.
+PARTS = (
+    *("forward", "backward", "recompute", "weight-gradient", "tp", "cp", "ep", "pp", "dp", "offload", "optimizer"),
+    *("host", "weight-cast", "weights", "gradients", "activations", "buffers", "reserved"),
+)
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory, small_space):
+    """A study with infeasible designs among its trials."""
+    storage = f"sqlite:///{tmp_path_factory.mktemp('storage') / 'dse.db'}"
+    study = Study.create(Space.from_text(small_space), "small", storage=storage, sampler="random")
+    study.run(60)
+    return study
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory, study):
+    """Its page."""
+    path = tmp_path_factory.mktemp("report") / "report.html"
+    assert main(["report", "small", "-o", str(path), "--storage", study.storage]) == 0
+    return path
+
+
+def test_a_study_of_another_program_or_without_trials_is_refused(capsys, tmp_path, small_space):
+    storage = f"sqlite:///{tmp_path}/dse.db"
+    Study.create(Space.from_text(small_space), storage=storage)
+    assert main(["report", "small", "-o", str(tmp_path / "x.html"), "--storage", storage]) == 1
+    assert "no finished trials yet" in capsys.readouterr().err
+
+
+def test_a_picture_of_the_front_has_a_point_for_each_design(tmp_path, study):
+    path = tmp_path / "front.svg"
+    assert main(["report", "small", "-o", str(path), "--storage", study.storage]) == 0
+    text = path.read_text()
+    assert main(["report", "small", "-o", str(path), "--storage", study.storage]) == 0
+    assert path.read_text() == text
+    front, beaten = len(study.pareto_front()), study.table.feasible.sum() - len(study.pareto_front())
+    root = ElementTree.fromstring(text)
+    assert root.get("aria-label") == root[0].text == "Pareto front of small"
+    assert "prefers-color-scheme: dark" in root[1].text
+    paths = [path.get("fill") for path in root.iter("{http://www.w3.org/2000/svg}path")]
+    assert paths.count(FRONT_COLOUR) == front + 1  # and that of the legend
+    assert paths.count(DOMINATED) == beaten + 1
+
+
+def data_of(page):
+    """The JSON object that a page is drawn from."""
+    return json.loads(re.search(r'id="data">(.*?)</script>', page.read_text(), flags=re.DOTALL)[1])
+
+
+def test_the_page_holds_all_it_needs(report, study):
+    text, data = report.read_text(), data_of(report)
+    assert not re.search(r"<(script|link|img)[^>]+(src|href)=", text)
+    assert not re.search(r"https?://(?!www\.w3\.org/)", text)
+    front = study.pareto_front()
+    assert [design["trial"] for design in data["designs"]] == front["trial"].tolist()
+    assert "schema: search_space/v1" in data["space"]
+    for design, step, memory in zip(data["designs"], front["step_time_s"], front["peak_memory_bytes"], strict=True):
+        for tree, total in (("time", step), ("held", memory)):
+            assert sum(design[tree][1::2]) == pytest.approx(total, rel=1e-5)
+        for parts, total in (("step", step), ("memory", memory)):
+            assert sum(value for _, value in design[parts]) == pytest.approx(total, rel=1e-4)
+
+
+def test_launch_files_on_the_page_are_those_of_export(report, study):
+    data = data_of(report)
+    assert {form for design in data["designs"] for form in design["launch"]} >= {"megatron", "nemo"}
+    for design in data["designs"]:
+        for form, runs in design["launch"].items():
+            lines = [line for first, count in zip(runs[::2], runs[1::2], strict=True)
+                     for line in data["texts"][first : first + count]]  # fmt: skip
+            assert "\n".join(lines) == study.export(design["trial"], form).content.decode()
+
+
+def test_a_pipeline_folds_what_it_repeats(toy_system, gpt, small_space):
+    space = Space.from_text(small_space)
+    events = timeline(space, space.completed({"tp": 4, "pp": 4, "recompute": "none"}))
+    kept, period = folded(events)
+    assert period.count >= 2
+    assert len(kept) < len(events)
+    left_out = (period.count - 1) * period.time
+    assert kept["end_s"].max() + left_out == pytest.approx(events["end_s"].max(), rel=1e-9)
+    time = events["end_s"] - events["start_s"]
+    work = time[(events["start_s"] >= period.start - 1e-9) & (events["start_s"] < period.start + period.time - 1e-9)]
+    rest = (kept["end_s"] - kept["start_s"]).sum()
+    assert rest + (period.count - 1) * work.sum() == pytest.approx(time.sum(), rel=1e-9)
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+@pytest.mark.parametrize("width", [390, 768, 1024, 1440])
+def test_a_browser_shows_it_without_complaint(width, dark, report, tmp_path):
+    with browser(tmp_path, width=width, dark=dark) as driver:
+        opened(driver, report)
+        run = driver.execute_script
+        run("document.querySelectorAll('details').forEach(own => own.open = true)")
+        for tab in ("Step tree", "Memory tree", "Kernels", "Pipeline", "Launch", "Neighbours"):
+            run(PRESS, tab)
+            driver.execute_async_script("setTimeout(arguments[0], 120)")
+            assert run(OUTSIDE) == [], tab
+        assert run("return document.documentElement.scrollWidth") <= width, "the page itself never scrolls sideways"
+        assert complaints(driver) == []
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+def test_colours_differ_and_stand_out(dark, report, tmp_path):
+    with browser(tmp_path, width=1024, dark=dark) as driver:
+        opened(driver, report)
+        shown = driver.execute_script(CONTRASTS, PARTS)
+        assert len({colour for *_, colour in shown}) == len(PARTS)
+        assert min(shown, key=lambda own: own[1])[1] >= 3
+        for name, ratio, _ in driver.execute_script(CONTRASTS, ["ink", "dim"]):
+            assert ratio >= 4.5, name
+        for name, ratio, _ in driver.execute_script(CONTRASTS, ["mark", "broken"]):
+            assert ratio >= 3, name
+        before = driver.execute_script("return getComputedStyle(document.body).color")
+        driver.execute_script("document.getElementById('scheme').click()")
+        assert driver.execute_script("return getComputedStyle(document.body).color") != before
+
+
+def pressed(driver, *keys):
+    """Press keys, one after the other."""
+    from selenium.webdriver.common.action_chains import ActionChains
+
+    for key in keys:
+        ActionChains(driver).send_keys(key).perform()
+
+
+def test_every_design_opens_by_click_key_row_and_address(report, study, tmp_path):
+    from selenium.webdriver.common.by import By
+    from selenium.webdriver.common.keys import Keys
+
+    trials = study.pareto_front()["trial"].tolist()
+    with browser(tmp_path, width=1440) as driver:
+        opened(driver, report)
+        run = driver.execute_script
+        assert run(OPENED).startswith(f"Trial {trials[0]}, fastest")
+        run("document.querySelector('#front svg').focus()")
+        for trial in trials[1:]:
+            pressed(driver, Keys.ARROW_RIGHT)
+            assert re.match(rf"Trial {trial}\b", run(OPENED))
+            assert run("return location.hash") == f"#trial={trial}"
+        driver.find_element(By.CSS_SELECTOR, ".all tbody tr:nth-child(2) td:nth-child(2)").click()
+        assert re.match(rf"Trial {trials[1]}\b", run(OPENED))
+        driver.find_element(By.CSS_SELECTOR, '.front[data-row="2"]').click()
+        assert re.match(rf"Trial {trials[2]}\b", run(OPENED))
+        driver.get(f"{report.as_uri()}#trial={trials[-1]}")
+        until(driver, f"{OPENED}.startsWith('Trial {trials[-1]}')")
+        run(PRESS, "Launch")
+        text = driver.find_element(By.CSS_SELECTOR, "#design pre").text
+        assert text.split() == study.export(trials[-1], "megatron").content.decode().split()
+        assert complaints(driver) == []
+
+
+def test_two_designs_are_compared_by_differences_that_add_up(report, study, tmp_path):
+    front = study.pareto_front()
+    with browser(tmp_path, width=1440) as driver:
+        one, other = front.iloc[0], front.iloc[-1]
+        driver.get(f"{report.as_uri()}#trial={one['trial']}&against={other['trial']}")
+        until(driver, "return document.documentElement.dataset.ready === 'true'")
+        sums = driver.execute_script("return [...document.querySelectorAll('[data-sum]')].map(own => own.dataset.sum)")
+        for total, key in zip(map(float, sums), ("step_time_s", "peak_memory_bytes"), strict=True):
+            assert total == pytest.approx(other[key] - one[key], rel=1e-4)
+        driver.execute_script(PRESS, "End comparison")
+        assert driver.execute_script(OPENED).startswith(f"Trial {one['trial']}")
+
+
+def test_a_filter_keeps_rows_and_points(report, study, tmp_path):
+    front = study.pareto_front()
+    shown = front["step_time_s"].map(lambda seconds: float(f"{seconds:.3g}"))  # as the table prints them
+    middle = float(f"{shown.median():.3g}")
+    bounds = {
+        f"step time < {middle} s": shown < middle,
+        f"<= {middle * 1000} ms": shown <= middle,
+        "recompute = full": front["recompute"] == "full",
+        "full": front["recompute"] == "full",
+        "tp = 8 and recompute = none": (front["tp"] == 8) & (front["recompute"] == "none"),
+        "< 40 GB": front["peak_memory_bytes"] < 40e9,
+    }
+    with browser(tmp_path, width=1440) as driver:
+        opened(driver, report)
+        run = driver.execute_script
+        for text, kept in bounds.items():
+            run("const own = document.getElementById('filter'); own.value = arguments[0];"
+                "own.dispatchEvent(new Event('input'))", text)  # fmt: skip
+            assert run(ROWS) == kept.sum(), text
+            assert run(KEPT) == kept.sum(), text
+        run("const own = document.getElementById('filter'); own.value = 'nonsense < 4';"
+            "own.dispatchEvent(new Event('input'))")  # fmt: skip
+        assert run("return document.getElementById('filter').getAttribute('aria-invalid')") == "true"
+        assert run(ROWS) == len(front)
+
+
+def words(text):
+    """Words and numbers of a text, without its punctuation, bars and commands."""
+    return {word.strip("(),.:;*") for word in text.split()} - {""}
+
+
+def test_a_plan_page_says_all_that_the_terminal_says(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("DSE_STORAGE", raising=False)
+    asked = ["plan", "llama3_70b", "--gpus", "256", "--system", "h100", "--tokens", "15T"]
+    assert main(asked) == 0
+    printed = capsys.readouterr().out
+    printed = re.sub(r"^(Columns that do not fit:.*(\n[a-z_, ]+)?|\d+ more designs.*)$", "", printed, flags=re.M)
+    assert main(["report", "plan_llama3_70b_256"]) == 0
+    page = tmp_path / "plan_llama3_70b_256.html"
+    assert page.stat().st_size < 1.5e6
+    with browser(tmp_path / "profile", width=1440) as driver:
+        opened(driver, page)
+        visible = driver.execute_script("return document.querySelector('main').innerText")
+        first = driver.execute_script("return document.querySelector('header').innerText")
+        assert complaints(driver) == []
+    lines = [line for line in printed.splitlines() if not re.search("[▁-▏─]", line)]
+    missing = words(" ".join(lines)) - words(visible) - {"Stored", "as", "study", "plan_llama3_70b_256", "per", "of"}
+    assert not missing
+    for text in ("Llama 3.1 70B on 256 x h100_80g_dgx", "days", "tokens/s", "MFU", "exact", "dp 32", "16 accumulation"):
+        assert text in first
+    assert not re.search("sampler|hypervolume|seed", visible, flags=re.IGNORECASE)
+
+
+def titles(chart):
+    """Titles of the axes of each panel of a front."""
+    panels = chart.to_dict().get("hconcat", [chart.to_dict()])
+    designs = [panel["layer"][0]["encoding"] for panel in panels]
+    return [(drawn["x"]["title"], drawn["y"]["title"]) for drawn in designs]
+
+
+def tables(chart):
+    """Rows of a chart's data."""
+    return [pd.read_csv(StringIO(rows)) for rows in chart.to_dict()["datasets"].values()]
+
+
+def test_figures_follow_the_objectives_of_the_study(small_space, study):
+    assert titles(study.plot_front()) == [("step time", "peak memory")]
+    space = Space.from_text(small_space)
+    three = Study.create(space.with_objectives(["step_time", "mfu", "peak_memory"]), "three", storage=study.storage)
+    three.run(40)
+    pairs = [("step time", "peak memory"), ("step time", "mfu"), ("peak memory", "mfu")]
+    assert titles(three.plot_front()) == pairs
+    one = Study.create(space.with_objectives(["mfu"]), "one", storage=study.storage)
+    one.run(20)
+    [best] = [rows["y"] for rows in tables(one.plot_front()) if "row" in rows]
+    # Versions of pandas read the last digit of a text in different ways.
+    assert best.iloc[-1] == pytest.approx(one.pareto_front()["mfu"].max(), rel=1e-15)
+    assert best.is_monotonic_increasing
+
+
+#: Objectives of which the first one, two, three and four are drawn.
+OBJECTIVES = ("step_time", "peak_memory", "maximize:mfu", "energy_per_step")
+
+
+def symbols(svg):
+    """Marks of designs that a drawn picture has."""
+    return len(re.findall(r'aria-roledescription="(?:point|circle)"', svg))
+
+
+@pytest.mark.parametrize("count", range(1, 5))
+def test_every_figure_of_a_study_is_really_drawn(small_space, tmp_path, count):
+    """Vega-Lite's compiler draws each one: a specification that it refuses is no picture."""
+    space = Space.from_text(small_space).with_objectives(OBJECTIVES[:count])
+    study = Study.create(space, "drawn", storage=f"sqlite:///{tmp_path / 'dse.db'}", sampler="random")
+    study.run(60)
+    picture = study.report(tmp_path / "front.svg").read_text()
+    ElementTree.fromstring(picture)
+    panels = max(1, count * (count - 1) // 2)
+    assert symbols(picture) >= panels * (1 if count == 1 else len(study.pareto_front()))
+    for ending, start in ((".svg", b"<svg"), (".png", b"\x89PNG"), (".pdf", b"%PDF-")):
+        assert study.report(tmp_path / f"front{ending}").read_bytes().startswith(start)
+    others = (study.plot_parallel, study.plot_importance, study.plot_hypervolume)
+    for plot in others if count == 3 else ():
+        plot().save(tmp_path / "other.svg")
+        assert (tmp_path / "other.svg").read_bytes().startswith(b"<svg")
+    data = data_of(study.report(tmp_path / "page.html"))
+    assert len(data["axes"]) >= count
+    assert 1 <= len([own for own in data["designs"] if "title" in own]) <= 7
+
+
+def test_bars_of_a_breakdown_add_up_to_it(toy_system, gpt):
+    from costmodel import DesignPoints, step
+
+    breakdown = step(gpt, toy_system, DesignPoints.of(tp=[1, 2], pp=2, gradient_accumulation_steps=8))
+    for total in ("step_time", "peak_memory", "energy_per_step"):
+        [bars] = tables(dse.plot_breakdown(breakdown, total, names=["a", "b"]))
+        assert bars.groupby("design")["value"].sum().tolist() == pytest.approx(breakdown.columns()[total])
+    with pytest.raises(DseError, match="did you mean 'step_time'"):
+        dse.plot_breakdown(breakdown, "steptime")
+
+
+def test_pictures_of_many_designs_are_thinned():
+    rng = np.random.default_rng(0)
+    many = FrontPicture(
+        axes=[Shown("step_time", "s"), Shown("peak_memory", "B")],
+        front=np.array([[1.0, 2.0], [2.0, 1.0]]),
+        texts=[{"trial": "0"}, {"trial": "1"}],
+        dominated=thinned(rng.uniform(2, 3, (50_000, 2))),
+        infeasible=np.empty((0, 2)),
+    )
+    assert max(map(len, tables(front_figure(many)))) == CLOUD
+
+
+def test_nothing_that_draws_is_imported_before_something_is_drawn(tmp_path, small_space):
+    (tmp_path / "small.yaml").write_text(small_space)
+    code = "import sys; from dse.cli import main; main(['search', 'small.yaml', '--budget', '4']); "
+    code += "print([name for name in ('altair', 'vl_convert') if name in sys.modules])"
+    run = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert run.stdout.endswith("[]\n")
+
+
+def test_a_name_leads_a_page_into_no_other_folder(tmp_path, monkeypatch, capsys, small_space):
+    (tmp_path / "work").mkdir()
+    monkeypatch.chdir(tmp_path / "work")
+    monkeypatch.delenv("DSE_STORAGE", raising=False)
+    (tmp_path / "small.yaml").write_text(small_space)
+    assert main(["search", "../small.yaml", "--budget", "2", "--study", "../../page"]) == 0
+    capsys.readouterr()
+    assert main(["report", "../../page"]) == 0
+    assert capsys.readouterr().out == "__.._page.html\n"
+    assert {path.name for path in tmp_path.rglob("*.html")} == {"__.._page.html"}

@@ -1,0 +1,58 @@
+"""What no design can beat: bounds that are stopped halfway, on spaces whose designs can all be listed."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from costmodel.errors import DseError
+from dse.api.study import Study
+from dse.cli import main
+from dse.searching.exact import branching
+from dse.searching.exact.bounded import study_bound
+from dse.searching.exact.exact_front import exact_front
+from dse.spaces.space import Space
+from tests.dse.searching.test_enumeration import random_space
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_a_bound_is_never_above_the_best(seed, tmp_path, monkeypatch):
+    """Wherever it stops, and the longer it runs the closer it is, until a design reaches it."""
+    monkeypatch.setattr(branching, "MOST_BOXES", 256)
+    space = random_space(seed)
+    study = Study.open(space, "some", storage=f"sqlite:///{tmp_path}/dse.db", sampler="random")
+    study.run(60)
+    if not study.table.feasible.any():
+        pytest.skip("found nothing feasible")
+    best = exact_front(space, method="list").costs.min(axis=0)
+    signs = [-1.0 if own.direction == "maximize" else 1.0 for own in space.objectives]
+    before = None
+    for evaluations in (1, 300, 3000, 1e9):
+        found = study_bound(study, evaluations=evaluations)
+        limits = [sign * limit for sign, limit in zip(signs, found.limits.values(), strict=True)]
+        assert all(limit <= least for limit, least in zip(limits, best, strict=True))
+        assert before is None or all(new >= old for new, old in zip(limits, before, strict=True))
+        before = limits
+    assert found.boxes_left == 0
+    assert before == best.tolist()
+
+
+def test_a_bound_says_that_it_is_no_certificate(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    study = Study.open(Space.load("gpt_1t_power_split"), "split", storage="sqlite:///dse.db", sampler="random")
+    study.run(40)
+    assert main(["enumerate", "--bound", "split", "--evaluations", "1e4"]) == 0
+    assert "no certificate" in " ".join(capsys.readouterr().out.split())
+    assert main(["enumerate", "--bound", "split", "--evaluations", "1e4", "--format", "json"]) == 0
+    found = json.loads(capsys.readouterr().out)["bound"]
+    assert found["boxes_left"] > 0
+    assert all(gap >= 0 for gap in found["gaps"].values())
+    assert main(["enumerate", "gpt_1t_power_split", "--bound", "split"]) == 1
+
+
+def test_spaces_without_bounds_have_none(tmp_path, small_space):
+    study = Study.open(Space.from_text(small_space), "few", storage=f"sqlite:///{tmp_path}/dse.db")
+    study.run(10)
+    with pytest.raises(DseError, match="reference few"):
+        study_bound(study)

@@ -1,0 +1,109 @@
+"""How far a study is from the exact front: on fronts known by hand, and from a command."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from dse.api.study import Study
+from dse.cli import main
+from dse.pricing.evaluation import evaluate
+from dse.searching.exact.certificate import certified, match_gaps, quick_certificate
+from dse.searching.exact.enumeration import costs_of
+from dse.searching.exact.exact_front import exact_front
+from dse.searching.exact.long_search import reference
+from dse.spaces.space import Space
+from tests.support.paths import TEST_DATA
+
+
+def test_an_exact_design_is_as_far_as_the_nearest_found():
+    """(1, 4) is found; (2, 2) is matched by (2.2, 2.5), 25 % worse; (4, 1) by the same, 150 % worse."""
+    found = np.array([[1.0, 4.0], [2.2, 2.5]])
+    best = np.array([[1.0, 4.0], [2.0, 2.0], [4.0, 1.0]])
+    assert match_gaps(found, best).tolist() == pytest.approx([0.0, 0.25, 1.5])
+
+
+@pytest.fixture
+def study(tmp_path, small_space) -> Study:
+    """Ten of the small space's legal designs."""
+    storage = f"sqlite:///{tmp_path}/own.db"
+    study = Study.open(Space.from_text(small_space), "ten", storage=storage, sampler="random")
+    study.run(10)
+    return study
+
+
+def test_a_certificate_counts_what_is_better(study):
+    space, told = study.space, quick_certificate(study)
+    assert told is not None
+    costs = costs_of(space, evaluate(space, next(space.legal.enumerate(1000))))
+    best = study.table.front().costs.min(axis=0)
+    better = (costs < best).sum(axis=0)
+    assert list(told.ranks.values()) == better.tolist()
+    lowest = np.nanmin(costs, axis=0)
+    assert list(told.gaps.values()) == pytest.approx(best / lowest - 1)
+    assert told == certified(study)
+
+
+def test_the_worst_missed_design_is_of_the_front(study):
+    told, exact = certified(study), exact_front(study.space)
+    designs = study.space.decode(exact.designs)
+    assert told.worst_missed in designs
+    short = match_gaps(study.table.front().costs, exact.costs)
+    assert designs[int(np.argmax(short))] == told.worst_missed
+    assert told.worst_gap == short.max() > 0
+
+
+def test_a_whole_study_misses_nothing(study):
+    study.run(1000)
+    told = certified(study)
+    assert told.found == told.of
+    assert told.worst_missed is None
+    assert set(told.ranks.values()) == {0}
+    assert told.hypervolume_ratio == 1.0
+
+
+def test_large_spaces_have_no_quick_certificate(tmp_path):
+    storage = f"sqlite:///{tmp_path}/own.db"
+    study = Study.open(Space.load("gpt_1t_power_split"), storage=storage, sampler="random")
+    study.run(20)
+    assert quick_certificate(study) is None
+
+
+def test_a_reference_run_is_no_certificate_and_says_what_it_priced(tmp_path, monkeypatch, capsys):
+    """Of a study that has the whole front, it knows no better."""
+    monkeypatch.chdir(tmp_path)
+    space = Space.load(TEST_DATA / "small_space.yaml")
+    study = Study.create(space, "small", storage="sqlite:///dse.db")
+    study.run(50)
+    found = reference(study)
+    assert (found.hypervolume_ratio, found.worst_gap) == (1.0, 0.0)
+    assert set(found.gaps.values()) == {0.0}
+    assert found.designs_priced == space.legal.count
+    assert main(["enumerate", "--reference", "small"]) == 0
+    assert "no certificate" in " ".join(capsys.readouterr().out.split())
+    assert main(["enumerate", "small_space", "--reference", "small"]) == 1
+
+
+def test_the_certificate_of_a_focused_study_is_of_its_focus(tmp_path, small_space, capsys):
+    """Designs outside the focus are faster: they are neither missed nor counted."""
+    space = Space.from_text(small_space)
+    storage = f"sqlite:///{tmp_path}/own.db"
+    designs = next(space.legal.enumerate(1000))
+    costs = costs_of(space, evaluate(space, designs))
+    known = costs[np.isfinite(costs).all(axis=1)]
+    fastest = known[np.argmin(known[:, 0])]
+    focus = f"peak_memory < {float(fastest[1]) - 1.0!r} B"
+    study = Study.open(space, "focused", storage=storage)
+    study.steer(focus, {})
+    study.run(40)
+    within = known[known[:, 1] < fastest[1] - 1.0]
+    assert within[:, 0].min() > fastest[0]
+    told = certified(study)
+    assert told.focus == focus
+    found = study.table.front().costs
+    best = found[found[:, 1] < fastest[1] - 1.0].min(axis=0)
+    assert [*told.gaps.values()] == pytest.approx((best / within.min(axis=0) - 1).tolist())
+    assert told.ranks["step_time"] == int((within[:, 0] < best[0]).sum())
+    assert main(["enumerate", "--certify", "focused", "--storage", storage]) == 0
+    assert f"Study focused, within '{focus}', after 40 trials" in " ".join(capsys.readouterr().out.split())
+    assert study.certify() == told

@@ -1,0 +1,201 @@
+"""A study knows what priced its trials: what is stored is what the cost model gives, or it is said."""
+
+import json
+import re
+import sqlite3
+
+import optuna
+import pytest
+import yaml
+
+from costmodel.errors import DseError
+from dse.api.study import Study
+from dse.cli import main
+from dse.spaces.space import Space
+from dse.storage.optuna_store import Store
+from tests.dse.pricing.test_workloads import chips
+from tests.support.runs import slower
+
+EXACT = {"recompute": {"options": ["none", "selective", "full"], "by": "exact"}}
+HARDWARE = {"clock": {"from": "1 GHz", "to": "2 GHz"}, "tp": [1, 2, 4, 8], "pp": [1, 2, 4]}
+
+#: Every kind of study: what its space changes in the small one, and how it is searched.
+KINDS = {
+    "plain": ({}, {}),
+    "open hardware": ({"parameters": HARDWARE}, {}),
+    "several systems": ({"system": ["a100_80g_dgx", "h100_80g_dgx"]}, {}),
+    "exact": ({"parameters": {"tp": [1, 2, 4, 8], "pp": [1, 2, 4, 8], **EXACT}}, {}),
+    "robust": ({"robust": True}, {}),
+    "runs": ({"tokens": 1e12}, {}),
+    "workloads": ({"workloads": True}, {}),
+    "nsga2": ({}, {"sampler": "nsga2"}),
+    "simai": ({}, {"profile": "simai"}),
+    "dfmodel": ("gpt_1t_4096_dfmodel", {"profile": "dfmodel-gen3"}),
+    "lstm": ("lstm_24b_power", {}),
+}
+
+
+def space_of(kind, small_space):
+    """The space of a kind of study."""
+    changes, _ = KINDS[kind]
+    if isinstance(changes, str):
+        return Space.load(changes)
+    if "workloads" in changes:
+        return chips(large={"model": "gpt_22b", "weight": 1.0}, small={"model": "llama3_8b", "weight": 2.0})
+    data = yaml.safe_load(small_space)
+    parts = {key: own for key, own in changes.items() if key in data}
+    space = Space.from_data({**data, **parts})
+    space = space.robust() if "robust" in changes else space
+    return space.with_tokens(changes["tokens"]) if "tokens" in changes else space
+
+
+def differing(study):
+    return [own for _, found in study.differing() for own in found]
+
+
+def changed_in(storage, statement):
+    """Change a database as somebody would by hand."""
+    with sqlite3.connect(storage.removeprefix("sqlite:///")) as database:
+        assert database.execute(statement).rowcount == 1
+    database.close()
+
+
+@pytest.fixture
+def url(tmp_path):
+    return f"sqlite:///{tmp_path}/dse.db"
+
+
+@pytest.fixture
+def study(url, small_space):
+    study = Study.create(Space.from_text(small_space), "small", storage=url, sampler="random")
+    study.run(20)
+    return study
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_of_study_is_priced_again_to_the_bit(kind, url, small_space):
+    _, how = KINDS[kind]
+    study = Study.create(space_of(kind, small_space), "one", storage=url, **how)
+    study.run(16)
+    study = Study.load("one", storage=url)
+    assert study.changes() == []
+    assert [(trials, found) for trials, found in study.differing()] == [(len(study.table), [])]
+
+
+#: What somebody changes of trial 7: table, column, new value, which row; and a figure that is another then.
+FORGED = {
+    "a value": ("trial_values", "value = 0.001", "objective = 0", "values.step_time_s"),
+    "a parameter": (
+        *("trial_params", "param_value = (param_value + 1) % 3"),
+        *("param_name = 'recompute'", "values.step_time_s"),
+    ),
+    "a breakdown": (
+        *("trial_user_attributes", "value_json = replace(value_json, '\"mfu\": ', '\"mfu\": 1')"),
+        *("\"key\" = 'breakdown'", "breakdown.mfu"),
+    ),
+    "a margin": ("trial_user_attributes", "value_json = '{}'", "\"key\" = 'margins'", "margins.fits_bytes"),
+    "a violation": (
+        *("trial_system_attributes", "value_json = CAST(-value_json AS TEXT)"),
+        *("\"key\" = 'constraints:fits_bytes'", "feasible"),
+    ),
+}
+
+
+def forge(study, what):
+    """Change a figure of a trial; the figure."""
+    table, change, row, figure = FORGED[what]
+    trial = "(SELECT trial_id FROM trials WHERE number = 7)"
+    changed_in(study.storage, f"UPDATE {table} SET {change} WHERE {row} AND trial_id = {trial}")
+    return figure
+
+
+@pytest.mark.parametrize("forged", FORGED)
+def test_what_somebody_changed_in_the_database_is_found(forged, study, capsys):
+    figure = forge(study, forged)
+    command = ["check", "small", "--storage", study.storage]
+    assert main([*command, "--format", "json"]) == 1
+    found = json.loads(capsys.readouterr().out)
+    assert {own["trial"] for own in found["differences"]} == {7}
+    assert figure in {own["column"] for own in found["differences"]}
+    assert (found["n_checked"], found["n_differing"]) == (20, 1)
+    assert main(command) == 1
+    assert "1 of 20 trials differ from the cost model" in capsys.readouterr().out
+
+
+def test_a_forged_step_is_not_believed_when_a_search_goes_on(study):
+    forge(study, "a value")
+    again = Study.load("small", storage=study.storage)
+    with pytest.raises(DseError, match=r"trial 7: step_time_s: 1 ms stored, the cost model gives .* s \(1 of 20"):
+        again.run(30)
+
+
+def test_a_sample_of_a_study_is_checked_unless_all_is_asked_for(study, capsys, monkeypatch):
+    monkeypatch.setattr("dse.cli.commands.studies.SAMPLE", 3)
+    command = ["check", "small", "--storage", study.storage]
+    assert main(command) == 0
+    assert capsys.readouterr().out == "Study small: 3 trials evaluated again, all as stored.\n"
+    assert main([*command, "--all"]) == 0
+    assert capsys.readouterr().out == "Study small: 20 trials evaluated again, all as stored.\n"
+
+
+def test_a_search_goes_on_over_last_bits_which_a_check_finds(study, monkeypatch):
+    slower(monkeypatch, 1 + 1e-12)
+    again = Study.load("small", storage=study.storage)
+    assert again.changes() == []
+    assert {own.trial for own in differing(again)} == {*range(20)}
+
+
+def test_under_another_cost_model_a_study_is_not_continued(study, monkeypatch, capsys):
+    slower(monkeypatch, 1.5)
+    monkeypatch.setattr("dse.searching.study.versions", lambda: {"dse": "99.0"})
+    assert main(["resume", "small", "--budget", "30", "--storage", study.storage]) == 1
+    [line] = capsys.readouterr().err.splitlines()
+    assert re.fullmatch(
+        r"dse: study 'small': its trials were evaluated differently: version: dse \S+ stored, 99.0 now; "
+        r"trial 0: step_time_s: .* stored, the cost model gives .* \(20 of 20 looked at differ\); "
+        r"`dse studies small --check` lists the differences; start a new study from its best designs: "
+        r"`dse search ... --study NEW --warm-start small`",
+        line,
+    )
+    assert len(Study.load("small", storage=study.storage).table) == 20
+
+
+def test_what_a_refusal_proposes_begins_anew(study, small_space, tmp_path, monkeypatch):
+    (tmp_path / "small.yaml").write_text(small_space)
+    slower(monkeypatch, 1.5)
+    command = ["search", str(tmp_path / "small.yaml"), "--sampler", "random", "--budget", "20"]
+    assert main([*command, "--study", "new", "--warm-start", "small", "--storage", study.storage]) == 0
+    new, old = (Study.load(name, storage=study.storage) for name in ("new", "small"))
+    assert new.changes() == []
+    best = old.pareto_front().iloc[0]
+    same = (new.trials()[["tp", "pp", "recompute"]] == best[["tp", "pp", "recompute"]]).all(axis=1)
+    assert new.trials()[same]["step_time_s"].item() == pytest.approx(1.5 * best["step_time_s"])
+
+
+def test_trials_that_were_accepted_by_an_earlier_version_are_not_looked_at(study):
+    forge(study, "a value")
+    with Store(study.storage, "write") as store:
+        store.set_user_attrs(study._stored.study_id, {"dse:accepted": 20, "dse:digest": {}, "dse:revision": 1})
+    Study.load("small", storage=study.storage).run(24)
+    assert {own.trial for own in differing(Study.load("small", storage=study.storage))} == {7}
+
+
+def test_another_system_is_another_study_and_both_values_are_named(study, small_space):
+    text = Space.from_text(small_space).text
+    assert "1.41 GHz" in text
+    for other, what in (
+        (Space.from_text(text.replace("1.41 GHz", "1.5 GHz")), r"system\S*clock: 1.41 GHz stored, 1.5 GHz now"),
+        (Space.from_text(text).set_to({"clock": "1.5 GHz"}), "given.clock: none stored, 1.5 GHz now"),
+    ):
+        with pytest.raises(DseError, match=rf"searches another space \(differs in \w+\): {what}; continue"):
+            Study.open(other, "small", storage=study.storage)
+
+
+def test_trials_of_other_programs_are_counted_and_not_checked(study, capsys):
+    storage = optuna.storages.RDBStorage(study.storage)
+    trial = optuna.load_study(study_name="small", storage=storage).ask()
+    optuna.load_study(study_name="small", storage=storage).tell(trial, [0.001, 1.0])
+    storage.engine.dispose()
+    assert main(["check", "small", "--storage", study.storage]) == 0
+    assert "1 trial of other programs cannot be checked" in capsys.readouterr().out
+    assert study.pareto_front()["step_time_s"].min() > 0.001

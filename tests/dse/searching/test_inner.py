@@ -1,0 +1,312 @@
+"""What is exact in a space is tried whole beside each design that a sampler proposes."""
+
+import csv
+import json
+
+import numpy as np
+import pytest
+
+from costmodel.errors import DseError
+from costmodel.formats.strict_yaml import dump, parse
+from dse.api.study import Study
+from dse.cli import main
+from dse.fronts.pareto import as_costs, non_dominated
+from dse.pricing.evaluation import evaluate
+from dse.searching.exact.exact_front import exact_front
+from dse.searching.samplers.exact_search import WINNERS
+from dse.searching.samplers.samplers import SAMPLERS
+from dse.searching.summaries import studies
+from dse.spaces.space import Space
+from tests.dse.searching.test_samplers import every_sampler
+from tests.support.paths import TEST_DATA
+
+SMALL = parse((TEST_DATA / "small_space.yaml").read_text(), "small").data
+EXACT = {
+    "tp": {"options": [1, 2, 4, 8], "by": "exact"},
+    "pp": {"options": "divisors(num_layers)", "by": "exact"},
+    "recompute": {"options": ["none", "selective", "full"], "by": "exact"},
+}
+
+
+def small(parameters=EXACT, **keys):
+    """The small space with some of its parameters exact."""
+    return Space.from_text(dump({**SMALL, **keys, "parameters": {**SMALL["parameters"], **parameters}}))
+
+
+@pytest.fixture(scope="module")
+def space():
+    return small()
+
+
+@pytest.fixture(scope="module")
+def study(space, tmp_path_factory):
+    """All outer designs, each with its winners."""
+    study = Study.create(space, "inner", storage=f"sqlite:///{tmp_path_factory.mktemp('inner')}/dse.db")
+    assert study.run(1000).exhausted
+    return study
+
+
+def told(study):
+    """What a study knows of its trials, times of day aside."""
+    return [(t.number, t.params, t.values, t.constraints, t.user_attrs) for t in study.table.trials]
+
+
+def priced(space):
+    """Every legal design of a space, its outer design, costs, and violations."""
+    designs = [params for columns in space.legal.enumerate() for params in space.decode(columns)]
+    evaluation = evaluate(space, space.encode(designs))
+    costs = as_costs(evaluation.values, [o.direction for o in space.objectives])
+    costs[~evaluation.feasible] = np.nan
+    violations = np.maximum(evaluation.violations, 0).sum(axis=1)
+    return designs, [space.outer.key(params) for params in designs], costs, violations
+
+
+def test_outer_and_inner_designs_are_the_legal_ones(space, monkeypatch):
+    """However few are listed at a time."""
+    monkeypatch.setattr("dse.spaces.designs.exact_parameters.CHUNK", 100)
+    [outer] = space.outer.enumerate()
+    points = outer["micro_batch_size"].size
+    parts = list(space.outer.inner(outer, points))
+    designs = [params for _, part in parts for params in space.decode(part)]
+    every, keys, _, _ = priced(space)
+    assert sorted(map(str, designs)) == sorted(map(str, every))
+    own = space.outer.space.parameters
+    outer_keys = list(zip(*([p.value(code) for code in outer[p.name]] for p in own), strict=True))
+    assert set(outer_keys) == set(keys)
+    assert len(outer_keys) == points == space.outer.count
+    owners = np.concatenate([owner for owner, _ in parts])
+    assert [space.outer.key(params) for params in designs] == [outer_keys[owner] for owner in owners]
+
+
+def test_the_winners_of_each_trial_are_the_front_of_its_inner_designs(study, space):
+    _, keys, costs, violations = priced(space)
+    for trial in study.table.trials:
+        own = [row for row, key in enumerate(keys) if key == space.outer.key(trial.params)]
+        others = [list(winner["values"].values()) for winner in trial.user_attrs[WINNERS]]
+        front = costs[own][non_dominated(costs[own])]
+        assert all(winner["params"].keys() == EXACT.keys() for winner in trial.user_attrs[WINNERS])
+        if len(front):
+            assert sorted([trial.values, *others]) == np.unique(front, axis=0).tolist()
+        else:
+            assert others == []
+            assert sum(max(v, 0) for v in trial.constraints.values()) == violations[own].min()
+
+
+@every_sampler
+def test_every_outer_design_is_a_trial_once(space, tmp_path, name):
+    study = Study.create(space, storage=f"sqlite:///{tmp_path}/dse.db", sampler=name)
+    outcome = study.run(1000)
+    assert outcome.exhausted
+    keys = [space.outer.key(trial.params) for trial in study.table.trials]
+    assert len(set(keys)) == len(keys) == space.outer.count
+    assert study.designs_priced >= space.legal.count
+    assert study.hypervolume == pytest.approx(study.box.hypervolume(exact_front(space).costs), rel=1e-12)
+
+
+@pytest.mark.parametrize("sampler", ["screening", "nsga2", "tpe"])
+def test_interrupted_studies_have_the_same_trials(tmp_path, sampler, monkeypatch):
+    """The batches of all samplers are cut into parts, and the inner designs too."""
+    space = small({**EXACT, "clock": {"from": "1 GHz", "to": "1.41 GHz", "step": "10 MHz"}})
+    studies = [
+        Study.create(space, name, storage=f"sqlite:///{tmp_path}/dse.db", sampler=sampler, seed=3)
+        for name in ("whole", "parts")
+    ]
+    batch = SAMPLERS[sampler].batch_size
+    studies[0].run(3 * batch)
+    monkeypatch.setattr("dse.spaces.designs.exact_parameters.CHUNK", 1000)
+    for budget in (3, batch - 1, batch + 4, 2 * batch, 3 * batch):
+        Study.load("parts", storage=studies[1].storage).run(budget, jobs=2)
+    assert told(studies[0]) == told(studies[1])
+
+
+def test_the_representative_adds_most_to_what_the_study_has(study):
+    there, keys = [], [objective.key for objective in study.space.objectives]
+
+    def volume(costs):
+        return study.box.hypervolume(np.array(costs).reshape(-1, len(keys)))
+
+    several = 0
+    for trial, feasible in zip(study.table.trials, study.table.feasible, strict=True):
+        if feasible:
+            others = [list(winner["values"].values()) for winner in trial.user_attrs[WINNERS]]
+            volumes = [volume([*there, costs]) for costs in (trial.values, *others)]
+            assert volumes[0] == pytest.approx(max(volumes), rel=1e-12)
+            there += [trial.values, *others]
+            several += len(others) > 0
+    assert several > 5
+    assert volume(there) == pytest.approx(study.hypervolume, rel=1e-12)
+    assert study.hypervolume_history()["hypervolume"].iloc[-1] == pytest.approx(study.hypervolume, rel=1e-12)
+
+
+def test_the_front_is_that_of_all_winners(study, space):
+    front = study.pareto_front()
+    exact = np.unique(exact_front(space).costs, axis=0)
+    np.testing.assert_array_equal(np.unique(front[["step_time_s", "peak_memory_bytes"]], axis=0), exact)
+    assert front.columns[:2].tolist() == ["trial", "winner"]
+    assert 0 in front["winner"].tolist()
+    assert front["winner"].max() > 0
+    names = [parameter.name for parameter in space.parameters]
+    designs = front[names].to_dict("records")
+    again = evaluate(space, space.encode(designs))
+    assert again.feasible.all()
+    np.testing.assert_array_equal(again.breakdown.peak_memory, front["peak_memory_bytes"])
+    np.testing.assert_array_equal(again.breakdown.mfu, front["mfu"])
+    assert "winner" not in study.trials()
+    [summary] = studies(study.storage)
+    assert summary.best == {key: front[key].min() for key in ("step_time_s", "peak_memory_bytes")}
+    assert study.optuna.trials[0].user_attrs[WINNERS] == study.table.trials[0].user_attrs[WINNERS]
+
+
+def test_a_study_without_exact_parameters_has_no_winners(tmp_path):
+    study = Study.create(Space.from_text(dump(SMALL)), storage=f"sqlite:///{tmp_path}/dse.db")
+    study.run(60)
+    assert not any(WINNERS in trial.user_attrs for trial in study.table.trials)
+    assert "winner" not in study.pareto_front()
+    assert study.table.found() is study.table
+
+
+def test_few_winners_are_kept_of_many(study, tmp_path, monkeypatch):
+    monkeypatch.setattr("dse.searching.samplers.exact_search.MOST_WINNERS", 1)
+    few = Study.create(study.space, storage=f"sqlite:///{tmp_path}/dse.db")
+    few.run(1000)
+    kept = [len(trial.user_attrs[WINNERS]) for trial in few.table.trials]
+    whole = {study.space.outer.key(trial.params): trial for trial in study.table.trials}
+    trials = [whole[study.space.outer.key(trial.params)] for trial in few.table.trials]
+    assert kept == [min(1, len(trial.user_attrs[WINNERS])) for trial in trials]
+
+
+def test_a_space_without_outer_parameters_is_one_trial(tmp_path):
+    parameters = {name: {"options": options, "by": "exact"} for name, options in SMALL["parameters"].items()}
+    space = small(parameters)
+    study = Study.create(space, storage=f"sqlite:///{tmp_path}/dse.db")
+    outcome = study.run(10)
+    assert (outcome.complete, outcome.exhausted) == (1, True)
+    assert study.designs_priced == space.legal.count
+    np.testing.assert_array_equal(study.table.front().costs, np.unique(exact_front(space).costs, axis=0))
+
+
+@every_sampler
+def test_where_nothing_is_feasible_a_trial_breaks_least(tmp_path, name):
+    space = small(constraints={**SMALL["constraints"], "fits_in_memory": "peak_memory <= 1 GB"})
+    study = Study.create(space, storage=f"sqlite:///{tmp_path}/dse.db", sampler=name)
+    study.run(12)
+    _, keys, _, violations = priced(space)
+    for trial in study.table.trials:
+        own = [row for row, key in enumerate(keys) if key == space.outer.key(trial.params)]
+        assert sum(max(v, 0) for v in trial.constraints.values()) == violations[own].min()
+    assert study.pareto_front().empty
+
+
+def test_ranges_alone_may_be_sampled(tmp_path):
+    parameters = {name: {"options": own, "by": "exact"} for name, own in SMALL["parameters"].items()}
+    space = small({**parameters, "clock": {"from": "1 GHz", "to": "1.41 GHz"}})
+    study = Study.create(space, storage=f"sqlite:///{tmp_path}/dse.db", sampler="nsga2")
+    study.run(40)
+    assert len({trial.params["clock"] for trial in study.table.trials}) == 40
+    assert study.designs_priced == 40 * small(parameters).legal.count
+
+
+def test_one_objective_has_one_winner(tmp_path):
+    space = small(objectives={"minimize": ["step_time"]})
+    study = Study.create(space, storage=f"sqlite:///{tmp_path}/dse.db", sampler="random")
+    study.run(10)
+    _, keys, costs, _ = priced(space)
+    for trial, feasible in zip(study.table.trials, study.table.feasible, strict=True):
+        own = [row for row, key in enumerate(keys) if key == space.outer.key(trial.params)]
+        assert trial.user_attrs[WINNERS] == []
+        assert not feasible or trial.value == np.nanmin(costs[own])
+
+
+def test_rules_tie_exact_parameters_to_ranges(tmp_path):
+    """Such a rule is in no table: a range has no end of values."""
+    parameters = {"tp": EXACT["tp"], "clock": {"from": "0.1 GHz", "to": "1.41 GHz"}}
+    rules = {**SMALL["constraints"], "slow_chips_are_many": "tp * clock >= 3 GHz"}
+    space = small(parameters, constraints=rules)
+    columns = space.outer.random(200, np.random.default_rng(0))
+    assert (columns["clock"] >= 3e9 / 8).all()
+    for _, designs in space.outer.inner(columns, 200):
+        assert (designs["tp"] * designs["clock"] >= 3e9).all()
+    study = Study.create(space, storage=f"sqlite:///{tmp_path}/dse.db", sampler="nsga2")
+    study.run(60)
+    trials = study.trials()
+    assert (trials["tp"] * trials["clock"] >= 3e9).all()
+
+
+# Files
+
+
+def test_how_a_parameter_is_chosen_counts_only_where_it_is_exact(space):
+    by_search = {"tp": {"options": [1, 2, 4, 8], "by": "search"}, "pp": {"options": SMALL["parameters"]["pp"]}}
+    plain = Space.from_text(dump(SMALL))
+    assert small(by_search).fingerprint == plain.fingerprint
+    assert small({"tp": EXACT["tp"]}).fingerprint != plain.fingerprint
+    assert [parameter.name for parameter in space.inner] == ["tp", "pp", "recompute"]
+    assert Space.from_text(space.text).fingerprint == space.fingerprint
+    steps = small({"clock": {"from": "1 GHz", "to": "1.4 GHz", "step": "100 MHz", "by": "exact"}})
+    assert [parameter.name for parameter in steps.inner] == ["clock"]
+
+
+def test_an_exact_parameter_may_be_pinned(space):
+    pinned = space.pinned({"tp": 8})
+    assert [parameter.name for parameter in pinned.inner] == ["pp", "recompute"]
+    assert pinned.legal.count == sum(params["tp"] == 8 for params in priced(space)[0])
+
+
+@pytest.mark.parametrize(
+    ("written", "message"),
+    [
+        ({"options": [1, 2], "by": "exat"}, "by: 'exat' is not a value; did you mean 'exact'?"),
+        ({"options": [1, 2], "bye": "exact"}, "bye: unknown key next to options; did you mean 'by'?"),
+        ({"option": [1, 2], "by": "exact"}, "option: unknown key; did you mean 'options'?"),
+        ({"options": [], "by": "exact"}, "[]: expected options, such as [1, 2, 4]"),
+        ({"options": "divisors(num_layer)", "by": "exact"}, "did you mean 'num_layers'?"),
+    ],
+)
+def test_mistakes_in_how_a_parameter_is_chosen(written, message):
+    with pytest.raises(DseError) as raised:
+        small({"tp": written})
+    assert message in str(raised.value)
+    assert "parameters.tp" in str(raised.value)
+
+
+def test_a_range_without_steps_cannot_be_exact():
+    with pytest.raises(DseError, match="clock: by: exact: more than 4096 values; add a step, or list"):
+        small({"clock": {"from": "1 GHz", "to": "1.4 GHz", "by": "exact"}})
+
+
+def test_too_many_exact_designs_are_refused(space, monkeypatch):
+    monkeypatch.setattr("dse.spaces.designs.exact_parameters.MOST_INNER", 20)
+    columns = space.outer.random(1, np.random.default_rng(0))
+    with pytest.raises(DseError, match="exact designs for one that is drawn; let fewer parameters be exact"):
+        next(space.outer.inner(columns, 1))
+
+
+# Commands
+
+
+def test_commands_show_and_export_winners(study, tmp_path, capsys):
+    where = ["--storage", study.storage]
+    assert main(["pareto", "inner", "--format", "json", *where]) == 0
+    front = json.loads(capsys.readouterr().out)["front"]
+    record = next(record for record in front if record["winner"])
+    assert list(record)[:3] == ["trial", "winner", "params"]
+    assert main(["pareto", "inner", *where]) == 0
+    assert "trial  winner" in capsys.readouterr().out
+    assert main(["pareto", "inner", "-o", f"{tmp_path}/front.csv", *where]) == 0
+    rows = list(csv.DictReader((tmp_path / "front.csv").read_text().splitlines()))
+    assert [(int(r["trial"]), int(r["winner"])) for r in rows] == [(r["trial"], r["winner"]) for r in front]
+
+    (tmp_path / "space.yaml").write_text(study.space.text)
+    pins = [f"--set={name}={str(value).lower()}" for name, value in record["params"].items()]
+    assert main(["evaluate", f"{tmp_path}/space.yaml", "--format", "json", *pins]) == 0
+    assert json.loads(capsys.readouterr().out)["values"] == record["values"]
+
+    named = ["--trial", str(record["trial"]), "--winner", str(record["winner"]), *where]
+    assert main(["export", "inner", *named]) == 0
+    degrees = capsys.readouterr().out.splitlines()[0]
+    assert f"model_parallel_NPU_group: {record['params']['tp']} " in degrees
+    assert f"pp: {record['params']['pp']} " in degrees
+    assert main(["export", "inner", "--trial", "0", "--winner", "99", *where]) == 1
+    assert "trial 0: no winner 99; it has" in capsys.readouterr().err
+    assert main(["export", "inner", "--winner", "1", *where]) == 1
+    assert "--winner 1: needs --trial" in capsys.readouterr().err

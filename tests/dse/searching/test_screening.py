@@ -1,0 +1,198 @@
+"""The default sampler: what bulk pricing finds, on plain Optuna studies and on ours."""
+
+import base64
+import json
+import zlib
+
+import numpy as np
+import optuna
+import pytest
+from optuna.testing.pytest_samplers import BasicSamplerTestCase, MultiObjectiveSamplerTestCase, RelativeSamplerTestCase
+
+from dse.api.study import Study
+from dse.fronts.pareto import as_costs, non_dominated
+from dse.pricing.evaluation import evaluate
+from dse.searching.samplers.archive import Archive, least_beaten
+from dse.searching.samplers.screening_sampler import DESIGNS_PRICED, ScreeningSampler
+from dse.spaces.lattice import Lattice
+from dse.spaces.space import Space
+from dse.storage.damage import DAMAGED
+from tests.support.paths import TEST_DATA
+
+
+def costs_of(space, columns):
+    evaluation = evaluate(space, columns)
+    costs = as_costs(evaluation.values, [objective.direction for objective in space.objectives])
+    return np.where(evaluation.feasible[:, None], costs, np.nan)
+
+
+def study_of(space, **options):
+    directions = [objective.direction for objective in space.objectives]
+    return optuna.create_study(directions=directions, sampler=ScreeningSampler(space, **options))
+
+
+@pytest.fixture(scope="module")
+def space():
+    """A few hundred designs: few enough to price them all."""
+    return Space.load(TEST_DATA / "small_space.yaml")
+
+
+@pytest.fixture(scope="module")
+def codesign():
+    """Hardware, links and layouts open: far too many designs to price them all."""
+    return Space.load("gpt_1t_codesign")
+
+
+# Optuna's own conformance tests: any suggestion, conditional ones, several objectives, threads.
+
+
+class TestConformance(BasicSamplerTestCase, RelativeSamplerTestCase, MultiObjectiveSamplerTestCase):
+    @pytest.fixture
+    def sampler(self, space):
+        return lambda: ScreeningSampler(space, batch_size=4, designs_per_trial=4)
+
+
+# What it proposes.
+
+
+def test_a_plain_optuna_study_gets_the_whole_front_of_a_space(space):
+    study, key = study_of(space), space.legal.key
+    [designs] = space.legal.enumerate(10_000)
+    front = non_dominated(costs_of(space, designs))
+    asked = [study.ask(study.sampler.distributions).params for _ in range(int(front.sum()))]
+    best = space.decode({name: values[front] for name, values in designs.items()})
+    assert {key(params) for params in asked} == {key(params) for params in best}
+
+
+def test_every_trial_says_how_many_designs_were_priced_for_it(codesign):
+    study = study_of(codesign, batch_size=10, designs_per_trial=30)
+    for _ in range(20):
+        study.ask(study.sampler.distributions)
+    priced = [trial.user_attrs[DESIGNS_PRICED] for trial in study.trials]
+    assert min(priced) >= 30
+    assert sum(priced[10:]) < sum(priced[:10])
+
+
+def test_proposals_are_legal_feasible_and_beat_as_many_random_designs(codesign):
+    study = study_of(codesign, batch_size=20, designs_per_trial=100)
+    asked = [study.ask(study.sampler.distributions).params for _ in range(20)]
+    assert not any(codesign.broken_rules(params) for params in asked)
+    found = costs_of(codesign, codesign.encode(asked))
+    drawn = costs_of(codesign, codesign.legal.random(2000, np.random.default_rng(0)))
+    assert not np.isnan(found).any()
+    assert (found.min(axis=0) <= np.nanmin(drawn, axis=0)).all()
+
+
+@pytest.mark.parametrize("name", ["gpt_1t_codesign", "lstm_24b_power"])
+def test_no_one_step_neighbour_beats_the_best_of_any_objective(name):
+    space = Space.load(name)
+    study, lattice = study_of(space, batch_size=10, designs_per_trial=200), Lattice(space)
+    columns = space.encode([study.ask(study.sampler.distributions).params for _ in range(10)])
+    costs, places = costs_of(space, columns), lattice.places(columns)
+    for objective in range(costs.shape[1]):
+        best = int(np.nanargmin(costs[:, objective]))
+        near, _ = lattice.moved(places[[best]], (*lattice.one_step, *lattice.lines, *lattice.swaps))
+        nearby = costs_of(space, lattice.columns(near))[:, objective]
+        assert not np.nanmin(nearby) < costs[best, objective]
+
+
+def test_a_study_that_is_loaded_again_goes_on_as_if_it_had_not_stopped(codesign):
+    whole = study_of(codesign, batch_size=5, designs_per_trial=50)
+    designs = [whole.ask(whole.sampler.distributions).params for _ in range(15)]
+    study, again = study_of(codesign, batch_size=5, designs_per_trial=50), []
+    for _ in range(3):
+        study.sampler = ScreeningSampler(codesign, batch_size=5, designs_per_trial=50)
+        again += [study.ask(study.sampler.distributions).params for _ in range(5)]
+    assert again == designs
+
+
+def test_where_nothing_is_feasible_the_nearest_to_feasibility_come(space):
+    impossible = space.pinned({"dram_capacity": "6 GB"})
+    study = study_of(impossible, batch_size=5)
+    asked = [study.ask(study.sampler.distributions).params for _ in range(5)]
+    [everything] = impossible.legal.enumerate(10_000)
+    violations = evaluate(impossible, everything).violations.sum(axis=1)
+    found = evaluate(impossible, impossible.encode(asked)).violations.sum(axis=1)
+    assert np.sort(found) == pytest.approx(np.sort(violations)[:5])
+
+
+def test_layouts_of_the_space_come_first():
+    space = Space.load("llama3_405b_16384_h100")
+    study = study_of(space, batch_size=5)
+    first = study.ask(study.sampler.distributions).params
+    assert first == space.starting_points[0]
+
+
+# Spaces that end.
+
+
+def test_a_space_that_is_pinned_as_a_whole_has_one_trial(space, tmp_path):
+    names = {"tp": 8, "pp": 8, "recompute": "full", "micro_batch_size": 1}
+    pinned = space.pinned({**names, "sequence_parallel": True, "distributed_optimizer": False})
+    for sampler in ("screening", "nsga2", "random"):
+        study = Study.create(pinned, sampler, storage=f"sqlite:///{tmp_path}/dse.db", sampler=sampler)
+        outcome = study.run(100)
+        assert (outcome.complete, outcome.exhausted) == (1, True)
+
+
+def test_a_range_of_which_few_values_are_legal_ends(space, tmp_path):
+    data = dict(space.data)
+    many = {"from": 1, "to": 96_000, "scale": "log", "kind": "integer"}
+    data["parameters"] = {"pp": many, "micro_batch_size": [1, 2]}
+    data["given"] = {**data["given"], "tp": 8}
+    ranged = Space.from_text(json.dumps(data))
+    for sampler in ("screening", "random"):
+        study = Study.create(ranged, sampler, storage=f"sqlite:///{tmp_path}/dse.db", sampler=sampler)
+        outcome = study.run(100)
+        assert outcome.exhausted
+        assert sorted(set(study.trials()["pp"])) == [1, 2, 4, 8]
+        assert outcome.complete == 8
+
+
+# The parts.
+
+
+def test_places_and_columns_are_two_ways_to_write_the_same_designs(codesign):
+    lattice = Lattice(codesign)
+    columns = codesign.legal.random(100, np.random.default_rng(1))
+    back = lattice.columns(lattice.places(columns))
+    assert all((back[name] == columns[name]).all() for name in columns)
+
+
+def test_moves_and_crossings_are_legal_and_swaps_keep_products(codesign):
+    lattice, rng = Lattice(codesign), np.random.default_rng(2)
+    places = lattice.random(50, rng)
+    near, parents = lattice.moved(places, lattice.one_step)
+    assert ((near != places[parents]).sum(axis=1) == 1).all()
+    swapped, parents = lattice.moved(places, lattice.swaps)
+    assert ((swapped != places[parents]).sum(axis=1) == 2).all()
+    children = lattice.crossed(places, np.arange(3), 200, rng)
+    assert all(lattice.legal(rows).all() for rows in (near, swapped, children))
+    at = [p.name for p in codesign.parameters].index("tp")
+    assert np.isin(children[:, at], places[:, at]).all()
+
+
+def test_an_archive_is_the_same_after_it_was_packed(codesign):
+    lattice, rng = Lattice(codesign), np.random.default_rng(3)
+    places = lattice.random(200, rng)
+    archive = Archive.empty(18, 3).joined(places, costs_of(codesign, lattice.columns(places)))
+    again = Archive.unpacked(archive.packed(), 18, 3)
+    assert (again.places == archive.places).all()
+    assert (again.costs == archive.costs).all()
+    assert not np.isnan(archive.costs).any()
+    assert non_dominated(archive.costs).all()
+
+
+@pytest.mark.parametrize("column", [1 << 28, 17 * 8, 9, "eJwr", "!", "x", 5.0, None])
+def test_a_column_that_no_archive_packs_is_refused(column):
+    """Numbers stand for as many packed bytes."""
+    if isinstance(column, int):
+        column = base64.b64encode(zlib.compress(bytes(column), 1)).decode("ascii")
+    with pytest.raises(DAMAGED):
+        Archive.unpacked(Archive.empty(18, 3).packed() | {"places": column}, 18, 3)
+
+
+def test_the_least_beaten_needs_the_least_taken_off():
+    front = np.array([[0.0, 10.0], [10.0, 0.0]])
+    costs = np.array([[5.0, 10.5], [1.0, 11.0], [np.nan, 0.0], [12.0, 12.0]])
+    assert least_beaten(costs, front, 3).tolist() == [0, 1, 3]

@@ -1,0 +1,187 @@
+"""The trials of a study follow from its seed alone: not from interruptions, budgets or processes."""
+
+import random
+import signal
+import subprocess
+import sys
+import time
+
+import optuna
+import pytest
+from optuna.trial import TrialState
+
+from dse.api.study import Study
+from dse.pricing.space_rules import rules_for
+from dse.searching.samplers.samplers import SAMPLERS
+from dse.spaces.space import Space
+from dse.storage.optuna_store import Store
+from tests.support.paths import TEST_DATA
+
+SMALL = TEST_DATA / "small_space.yaml"
+
+
+@pytest.fixture(scope="module")
+def space():
+    return Space.load(SMALL)
+
+
+@pytest.fixture
+def url(tmp_path):
+    return f"sqlite:///{tmp_path}/dse.db"
+
+
+def all_trials(study):
+    with Store(study.storage, "read") as store:
+        return store.trials(store.study(study.name).study_id)
+
+
+def told(study):
+    """What a study knows of its trials, times of day aside."""
+    return [(t.number, t.state, t.params, t.values, t.constraints, t.user_attrs) for t in all_trials(study)]
+
+
+def test_a_search_ends_with_exactly_its_budget(space, url):
+    study = Study.create(space, "gpt3", storage=url)
+    outcome = study.run(50)
+    assert (outcome.complete, outcome.added, outcome.exhausted) == (50, 50, False)
+    assert [trial.number for trial in all_trials(study)] == list(range(50))
+    assert study.run(50).added == 0
+
+
+@pytest.mark.parametrize("sampler", ["nsga2", "nsga3", "random"])
+def test_budgets_dealt_out_in_parts_give_the_same_trials(space, url, sampler):
+    whole = Study.create(space, "whole", storage=url, sampler=sampler, seed=7)
+    whole.run(100)
+    parts = Study.create(space, "parts", storage=url, sampler=sampler, seed=7)
+    for budget in (30, 30, 41, 100):
+        parts.run(budget)
+    assert told(parts) == told(whole)
+
+
+@pytest.mark.parametrize("sampler", ["nsga2", "nsga3"])
+def test_a_generation_is_bred_alike_from_the_one_before_alone(space, url, sampler, monkeypatch):
+    """What a genetic sampler is shown of a study is cut down to its needs now and then, or always."""
+    whole = Study.create(space, "whole", storage=url, sampler=sampler)
+    whole.run(150)
+    monkeypatch.setattr("dse.searching.batches.learning_study.MOST_TRIALS", 1)
+    lean = Study.create(space, "lean", storage=url, sampler=sampler)
+    lean.run(150)
+    assert told(lean) == told(whole)
+
+
+def test_another_seed_gives_other_trials(space, url):
+    one, other = (Study.create(space, f"seed {n}", storage=url, seed=n, sampler="nsga2") for n in (1, 2))
+    one.run(20)
+    other.run(20)
+    assert told(one) != told(other)
+
+
+def test_no_design_is_evaluated_twice(space, url):
+    study = Study.create(space, "gpt3", storage=url)
+    study.run(200)
+    assert len({space.legal.key(trial.params) for trial in all_trials(study)}) == 200
+
+
+def test_a_space_of_few_designs_is_searched_to_its_end(space, url):
+    few = space.pinned({"tp": 8, "pp": 8})
+    study = Study.create(few, "few", storage=url)
+    outcome = study.run(1000)
+    assert outcome.exhausted
+    assert outcome.complete == few.legal.count
+    assert study.run(1000).added == 0
+
+
+def test_progress_tells_what_is_done_and_best(space, url):
+    reports = []
+    study = Study.create(space, "gpt3", storage=url)
+    study.run(60, progress=reports.append)
+    assert [report.complete for report in reports] == [0, 50, 60]
+    assert reports[0].best == {}
+    trials = study.trials()
+    feasible = trials[trials["feasible"]]
+    assert reports[-1].infeasible == 60 - len(feasible)
+    assert reports[-1].best == {key: feasible[key].min() for key in ("step_time_s", "peak_memory_bytes")}
+
+
+def test_trials_of_other_programs_stay_and_do_not_count(space, url):
+    study = Study.create(space, "gpt3", storage=url)
+    study.run(25)
+    study.optuna.add_trial(optuna.trial.create_trial(values=[0.0, 0.0]))
+    study.optuna.ask()  # and at work on it, for all that is known
+    outcome = study.run(60)
+    assert (outcome.complete, outcome.failed) == (60, 0)
+    states = [trial.state for trial in all_trials(study)]
+    assert states.count(TrialState.COMPLETE) == 61
+    assert states.count(TrialState.RUNNING) == 1
+    alone = Study.create(space, "alone", storage=url)
+    alone.run(60)
+    assert [t.params for t in all_trials(study) if t.params] == [t.params for t in all_trials(alone)]
+    assert study.pareto_front()["step_time_s"].min() > 0
+
+
+def test_an_interrupt_loses_the_batch_in_progress_and_nothing_else(space, url):
+    study = Study.create(space, "gpt3", storage=url, seed=3)
+
+    def interrupt(report):
+        if report.complete == 50:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        study.run(100, progress=interrupt)
+    assert len(all_trials(study)) == 50
+    study.run(100)
+    whole = Study.create(space, "whole", storage=url, seed=3)
+    whole.run(100)
+    assert told(study) == told(whole)
+
+
+# Several processes, and what kills them.
+
+WORKER = """
+import sys
+from dse.api.study import Study
+study = Study.load("gpt3", storage=sys.argv[1])
+print("ready", flush=True)
+study.run(int(sys.argv[2]))
+"""
+
+
+def worker(url, budget):
+    return subprocess.Popen([sys.executable, "-c", WORKER, url, str(budget)], stdout=subprocess.PIPE, text=True)
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(space, tmp_path_factory):
+    study = Study.create(space, "gpt3", storage=f"sqlite:///{tmp_path_factory.mktemp('whole')}/dse.db", seed=5)
+    study.run(200)
+    return told(study)
+
+
+def test_killed_at_random_moments_and_resumed(space, url, uninterrupted):
+    study = Study.create(space, "gpt3", storage=url, seed=5)
+    moments = random.Random(0)
+    for _ in range(3):
+        process = worker(url, 200)
+        process.stdout.readline()
+        time.sleep(moments.uniform(0, 0.25))
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+        found = told(study)
+        assert found == uninterrupted[: len(found)]  # every finished trial kept, none running
+    study.run(200)
+    assert told(study) == uninterrupted
+
+
+def test_two_processes_share_a_study(space, url, uninterrupted):
+    study = Study.create(space, "gpt3", storage=url, seed=5)
+    both = [worker(url, 200) for _ in range(2)]
+    assert [process.wait() for process in both] == [0, 0]
+    for process in both:
+        process.stdout.close()
+    assert told(study) == uninterrupted
+
+
+def test_batch_sizes_suit_their_samplers(space):
+    """A generation that ended inside a batch would be bred from different parents after a resume."""
+    for name in ("nsga2", "nsga3"):
+        assert SAMPLERS[name].build(space, rules_for(space), 0).population_size == SAMPLERS[name].batch_size

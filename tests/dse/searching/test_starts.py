@@ -1,0 +1,107 @@
+"""Where searches start, and what they seek: named designs, an expert's, another study's front, a focus."""
+
+import pytest
+
+from costmodel.errors import DseError
+from dse.api.study import Study
+from dse.pricing.records import priced_design
+from dse.pricing.space_rules import rules_for
+from dse.searching.starting_designs import expert_design, front_designs, named_starts
+from dse.spaces.space import Space
+from tests.support.paths import TEST_DATA
+
+
+@pytest.fixture
+def space():
+    return Space.load(TEST_DATA / "small_space.yaml")
+
+
+@pytest.fixture
+def storage(tmp_path):
+    return f"sqlite:///{tmp_path}/dse.db"
+
+
+every_kind = pytest.mark.parametrize("sampler", ["screening", "nsga2", "random"])
+
+
+@every_kind
+def test_named_designs_are_the_first_trials(space, storage, sampler):
+    study = Study.create(space, "named", storage=storage, sampler=sampler)
+    study.steer(None, named_starts(space, ["tp=2,pp=8", "tp=8 pp=4"], rules_for(space)))
+    study.run(5)
+    assert study.trials()[["tp", "pp"]].head(2).to_numpy().tolist() == [[2, 8], [8, 4]]
+
+
+@every_kind
+def test_a_study_that_is_resumed_knows_its_starts(space, storage, sampler):
+    study = Study.create(space, "named", storage=storage, sampler=sampler)
+    study.steer(None, named_starts(space, ["tp=2,pp=8"], rules_for(space)))
+    again = Study.load("named", storage=storage)
+    again.run(1)
+    assert again.trials()[["tp", "pp"]].to_numpy().tolist() == [[2, 8]]
+
+
+def test_starts_given_later_come_next(space, storage):
+    study = Study.create(space, "named", storage=storage)
+    study.run(50)
+    seen = {study.space.legal.key(trial.params) for trial in study.table.trials}
+    new = next(
+        params
+        for columns in space.legal.enumerate(10_000)
+        for params in space.decode(columns)
+        if space.legal.key(params) not in seen
+    )
+    study.steer(None, {"mine": new})
+    study.run(51)
+    assert study.table.trials[-1].params == new
+
+
+def test_an_expert_keeps_tensor_parallelism_in_the_node_and_the_pipeline_short(space):
+    design = expert_design(space, rules_for(space))
+    assert priced_design(space, design)["feasible"]
+    assert (design["tp"], design["recompute"], design["sequence_parallel"]) == (8, "none", True)
+    shorter = [pp for pp in (1, 2, 4, 8, 16, 32) if pp < design["pp"]]
+    assert not any(priced_design(space, space.completed({**design, "pp": pp}))["feasible"] for pp in shorter)
+
+
+def test_the_front_of_another_study_is_where_a_search_of_a_changed_space_starts(space, storage):
+    first = Study.create(space, "first", storage=storage)
+    first.run(50)
+    fewer = space.pinned({"recompute": "none"})
+    starts = front_designs(first, fewer, rules_for(fewer))
+    assert 0 < len(starts) <= 20
+    assert all(not fewer.broken_rules(params) for params in starts.values())
+    second = Study.create(fewer, "second", storage=storage)
+    second.steer(None, starts)
+    second.run(len(starts))
+    found = [fewer.legal.key(trial.params) for trial in second.table.trials]
+    assert set(found) >= {fewer.legal.key(params) for params in starts.values()}
+
+
+def test_a_focus_keeps_all_trials_within_it_and_can_be_lifted(storage):
+    space = Space.load("gpt_1t_codesign")
+    study = Study.create(space, "focus", storage=storage)
+    study.steer("step_time < 20 s", {})
+    study.run(50)
+    assert study.trials()["step_time_s"].max() < 20
+    study.steer("", {})
+    study.run(100)
+    assert study.trials()["step_time_s"].max() > 20
+    assert "focus" not in study.table.trials[0].constraints
+
+
+def test_what_cannot_be_started_from_or_sought_is_refused(space, storage):
+    rules = rules_for(space)
+    study = Study.create(space, "refused", storage=storage, sampler="random")
+    with pytest.raises(DseError, match="tp=3: not an option; tp can be 1, 2, 4, 8"):
+        named_starts(space, ["tp=3"], rules)
+    with pytest.raises(DseError, match=r"^start 'tp': expected NAME=VALUE,\.\.\. or expert"):
+        named_starts(space, ["tp"], rules)
+    with pytest.raises(DseError, match="tq: no parameter of this space"):
+        study.steer(None, named_starts(space, ["tq=8"], rules))
+    with pytest.raises(DseError, match="no legal design with tp=8 pp=32"):
+        study.steer(None, named_starts(space, ["tp=8,pp=32"], rules))
+    with pytest.raises(DseError, match="a focus needs sampler screening, it has random"):
+        study.steer("step_time < 20 s", {})
+    with pytest.raises(DseError, match="has found nothing feasible to start from"):
+        front_designs(study, space, rules)

@@ -1,0 +1,171 @@
+"""A study is all in its database: the space, how it is searched, and what was found."""
+
+import numpy as np
+import optuna
+import pandas as pd
+import pytest
+from sqlalchemy.pool import NullPool
+
+from costmodel.errors import DseError
+from dse.api.study import Study
+from dse.pricing.record_columns import RECORD_KEYS
+from dse.searching.summaries import studies
+from dse.spaces.space import Space
+from tests.support.paths import TEST_DATA
+
+SMALL = TEST_DATA / "small_space.yaml"
+
+
+@pytest.fixture(scope="module")
+def space():
+    return Space.load(SMALL)
+
+
+@pytest.fixture(scope="module")
+def study(space, tmp_path_factory):
+    study = Study.create(space, "gpt3", storage=f"sqlite:///{tmp_path_factory.mktemp('study')}/dse.db")
+    study.run(100)
+    return study
+
+
+def test_the_database_alone_is_enough_to_go_on(study, space):
+    loaded = Study.load("gpt3", storage=study.storage)
+    assert loaded.space.fingerprint == space.fingerprint
+    assert loaded.plan == study.plan
+    assert loaded.space.legal.count == space.legal.count
+
+
+def test_trials_are_a_table(study):
+    trials = study.trials()
+    assert trials["trial"].tolist() == list(range(100))
+    assert {"tp", "dp", "step_time_s", "margin_fits_in_memory_bytes", "bubble_time_s"} <= set(trials.columns)
+    assert (trials["feasible"] == (trials["margin_fits_in_memory_bytes"] >= 0)).all()
+    assert trials["dp"].tolist() == (64 / (trials["tp"] * trials["pp"])).tolist()
+    assert trials["completed"].dt.tz is not None
+    assert not trials.columns.duplicated().any()
+
+
+def test_parts_of_the_stored_breakdown_add_up(study):
+    trials = study.trials()
+    parts = ["forward", "backward", "recompute", "tp_communication", "pp_communication", "bubble"]
+    parts += ["dp_communication", "optimizer", "host"]
+    total = trials[[f"{part}_time_s" for part in parts]].sum(axis=1)
+    assert total.to_numpy() == pytest.approx(trials["step_time_s"].to_numpy())
+
+
+def test_the_front_is_feasible_and_what_optuna_calls_best(study):
+    front = study.pareto_front()
+    assert front["feasible"].all()
+    assert front["step_time_s"].is_monotonic_increasing
+    assert set(front["trial"]) == {trial.number for trial in study.optuna.best_trials}
+
+
+def test_optuna_finds_its_own_study(study):
+    assert study.optuna.metric_names == ["step_time_s", "peak_memory_bytes"]
+    assert study.optuna.trials[3].user_attrs["breakdown"].keys() >= {"step_time_s", "mfu"}
+
+    importances = optuna.importance.get_param_importances(study.optuna)  # for reaching the front
+    assert importances.keys() <= {parameter.name for parameter in study.space.parameters}
+
+
+def test_records_are_plain_json(study):
+    record = study.table.front().records()[0]
+    assert list(record) == [
+        *("trial", "params", "derived", "values", "margins"),
+        "breakdown",
+        "designs_priced",
+        *RECORD_KEYS,
+    ]
+    assert record["values"]["step_time_s"] == record["breakdown"]["step_time_s"]
+
+
+def test_hypervolume_never_falls_and_ends_at_that_of_the_front(study):
+    history = study.hypervolume_history()
+    assert history["hypervolume"].is_monotonic_increasing
+    assert history["hypervolume"].iloc[-1] == pytest.approx(study.hypervolume)
+    assert 0 < study.hypervolume < 1.5
+
+
+def test_hypervolumes_of_two_studies_of_a_space_can_be_compared(study, space):
+    other = Study.create(space, "other seed", storage=study.storage, seed=1, sampler="random")
+    np.testing.assert_array_equal(other.box.reference, study.box.reference)
+
+
+def test_a_study_without_trials_has_empty_tables(space, tmp_path):
+    study = Study.create(space, "new", storage=f"sqlite:///{tmp_path}/dse.db")
+    assert study.trials().empty
+    assert study.pareto_front().empty
+    assert study.hypervolume == 0
+    assert {"trial", "tp", "step_time_s"} <= set(study.trials().columns)
+
+
+def test_open_goes_on_with_a_study_of_the_same_space(study, space):
+    assert Study.open(space, "gpt3", storage=study.storage).plan == study.plan
+    assert len(Study.open(space, "gpt3", storage=study.storage).trials()) == 100
+
+
+@pytest.mark.parametrize(
+    ("changed", "difference"),
+    [
+        (lambda space: space.pinned({"tp": 8}), "parameters"),
+        (lambda space: space.with_objectives(["step_time"]), "objectives"),
+        (lambda space: space.pinned({"global_batch_size": 128}), "given"),
+    ],
+)
+def test_a_study_of_another_space_is_refused(study, space, changed, difference):
+    with pytest.raises(DseError, match=rf"searches another space \(differs in {difference}\).*`dse resume gpt3`"):
+        Study.open(changed(space), "gpt3", storage=study.storage)
+
+
+def test_another_seed_or_sampler_is_refused(study, space):
+    with pytest.raises(DseError, match="has seed 0, not 1"):
+        Study.open(space, "gpt3", storage=study.storage, seed=1)
+    with pytest.raises(DseError, match="has sampler screening, not random"):
+        Study.open(space, "gpt3", storage=study.storage, sampler="random")
+
+
+def test_a_name_is_given_once(study, space):
+    with pytest.raises(DseError, match="already in"):
+        Study.create(space, "gpt3", storage=study.storage)
+
+
+def test_a_study_that_dse_did_not_make(tmp_path):
+    url = f"sqlite:///{tmp_path}/dse.db"
+    storage = optuna.storages.RDBStorage(url, engine_kwargs={"poolclass": NullPool})  # or its pool stays open
+    optuna.create_study(study_name="plain", storage=storage)
+    with pytest.raises(DseError, match="not made by dse"):
+        Study.load("plain", storage=url)
+
+
+def test_studies_lists_what_a_database_holds(space, tmp_path):
+    url = f"sqlite:///{tmp_path}/dse.db"
+    study = Study.create(space, "gpt3", storage=url, sampler="random")
+    study.run(30)
+    study.optuna.ask()
+    [summary] = studies(url)
+    trials = study.trials()
+    assert (summary.name, summary.sampler) == ("gpt3", "random")
+    assert (summary.complete, summary.failed, summary.running) == (30, 0, 1)
+    assert summary.infeasible == (~trials["feasible"]).sum()
+    assert summary.best["step_time_s"] == trials.loc[trials["feasible"], "step_time_s"].min()
+
+
+def test_storage_comes_from_the_environment(space, tmp_path, monkeypatch):
+    monkeypatch.setenv("DSE_STORAGE", f"sqlite:///{tmp_path}/here.db")
+    Study.create(space, "gpt3")
+    assert (tmp_path / "here.db").exists()
+    assert isinstance(Study.load("gpt3").trials(), pd.DataFrame)
+
+
+def test_a_study_that_was_never_run_has_no_budget(space, tmp_path):
+    study = Study.create(space, storage=f"sqlite:///{tmp_path}/dse.db")
+    with pytest.raises(DseError, match=f"study '{space.name}': was not run yet, so it has no budget; give it one"):
+        study.run()
+
+
+def test_a_bar_says_how_far_a_run_is(tmp_path, small_space, capsys):
+    study = Study.create(Space.from_text(small_space), storage=f"sqlite:///{tmp_path}/dse.db")
+    study.run(24, progress=True)
+    last = capsys.readouterr().err.split("\r")[-1]
+    assert "24/24" in last
+    assert "best step_time" in last

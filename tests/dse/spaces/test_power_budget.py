@@ -1,0 +1,191 @@
+"""Hardware from a power budget: shares that sum to one, what they buy, and budgets that are wrong."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from itertools import product
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from costmodel.columns import FloatArray
+from costmodel.errors import DseError
+from costmodel.formats.shipped import ROOT
+from costmodel.machine.price import chip_power
+from dse.adapters.deepflow.file import load_configuration
+from dse.adapters.deepflow.report import price
+from dse.pricing.evaluation import evaluate, machine
+from dse.spaces.space import Space
+from tests.support.paths import TEST_DATA
+
+PROBE = TEST_DATA / "lstm_power_probe.yaml"
+SPACE = """\
+schema: search_space/v1
+model: gpt_22b
+system:
+  derive: power_budget
+  base: open_chip_pod
+  tdp: [500 W, 700 W]
+  fractions:
+    core: {from: 0.3, to: 0.7, step: 0.05}
+    sram: [0.02, 0.04]
+    l2: 0.08
+    dram: {from: 0.05, to: 0.35, step: 0.05}
+    node: [0.02, 0.05]
+    fabric: rest
+given: {world_size: 64, global_batch_size: 256}
+parameters:
+  tp: [1, 2, 4, 8]
+derived:
+  dp: world_size / tp
+  gradient_accumulation_steps: global_batch_size / dp
+constraints:
+  fits_in_memory: peak_memory <= dram_capacity
+objectives: {minimize: [step_time, system_price]}
+"""
+SHARES = ("core", "sram", "l2", "dram", "node", "fabric")
+
+
+def space(tmp_path: Path, *changes: tuple[str, str]) -> Space:
+    """The space above, with some text exchanged."""
+    text = SPACE
+    for old, new in changes:
+        assert old in text
+        text = text.replace(old, new)
+    path = tmp_path / "split.yaml"
+    path.write_text(text)
+    return Space.load(path)
+
+
+def shares(found: Space, columns: dict[str, FloatArray]) -> list[FloatArray]:
+    """Every part's share of the power, designs in columns."""
+    known = found.known_values(columns)
+    return [known[f"{part}_fraction"] for part in SHARES]
+
+
+RANGES = ("core: {from: 0.3, to: 0.7, step: 0.05}", "core: {from: 0.3, to: 0.7}")
+
+
+@pytest.mark.parametrize("changes", [(), (RANGES,)], ids=["listed", "continuous"])
+def test_shares_sum_to_one_whatever_is_drawn(tmp_path, changes):
+    found = space(tmp_path, *changes)
+    drawn = shares(found, found.legal.random(500, np.random.default_rng(3)))
+    assert sum(drawn) == pytest.approx(1, abs=1e-12)
+    assert min(np.min(share) for share in drawn) > 0
+
+
+def test_every_split_that_leaves_something_is_legal_and_no_other(tmp_path):
+    found = space(tmp_path)
+    percents = product(range(30, 71, 5), (2, 4), (8,), range(5, 36, 5), (2, 5))
+    splits = sum(sum(split) < 100 for split in percents)
+    assert found.legal.count == splits * 2 * 4  # two budgets, four sizes of tp
+
+
+def test_the_chip_draws_what_the_budget_gives_it(tmp_path):
+    """Up to one core: their number is whole."""
+    found = space(tmp_path)
+    columns = found.legal.random(200, np.random.default_rng(5))
+    system = machine(found, found.known_values(columns))
+    drawn = chip_power(system) / system.host.power_overhead - system.host.power
+    one_core = system.chip.matrix_flop_rate / system.chip.cores * system.chip.energy_per_flop
+    assert np.all(drawn <= columns["tdp"] * (1 + 1e-12))
+    assert np.all(drawn > columns["tdp"] - one_core)
+
+
+def test_capacity_comes_in_banks_of_the_base(tmp_path):
+    found = space(tmp_path)
+    system = machine(found, found.known_values(found.legal.random(50, np.random.default_rng(5))))
+    for bought, bank in zip(system.memory, found.system.memory, strict=True):
+        assert bought.capacity / bought.bandwidth == pytest.approx(float(bank.capacity / bank.bandwidth))
+
+
+def test_the_rules_are_those_of_the_reference(tmp_path):
+    """The same energies, shares and power buy what DeepFlow's first generation says before derating."""
+    probe = load_configuration(PROBE)
+    reference = price(replace(probe, dp=np.array([2.0]))).machine
+    found = space(
+        tmp_path,
+        ("tdp: [500 W, 700 W]", "tdp: 360 W"),  # of which 60 W are drawn by an idle chip
+        ("{from: 0.05, to: 0.35, step: 0.05}", "0.2592"),
+        ("l2: 0.08", "l2: 0.16896000000000005"),
+        ("[0.02, 0.05]", "0.2"),
+        ("given: {", "given: {dram_energy: 6 pJ/bit, l2_energy: 5 fJ/bit, node_energy: 10 pJ/bit, "),
+    )
+    system = machine(found, found.known_values(found.legal.random(1, np.random.default_rng(0))))
+    _, l2, dram = system.memory
+    links = 2  # of which each of the two data shards has one
+    assert float(dram.bandwidth) == pytest.approx(float(reference.dram_bandwidth[0] / probe.dram_derate[0]))
+    assert float(l2.bandwidth) == pytest.approx(float(reference.l2_bandwidth[0]))
+    assert float(system.network[0].bandwidth) == pytest.approx(float(links * reference.link_bandwidth[0]))
+
+
+def test_the_documented_budget_loads(tmp_path):
+    text = (PROBE.parents[2] / "docs" / "deepflow.md").read_text()
+    [documented] = re.findall(r"```yaml\n(system:.*?)```", text, flags=re.DOTALL)
+    budget = SPACE[SPACE.index("system:") : SPACE.index("given:")]
+    assert space(tmp_path, (budget, documented)).legal.count > 100
+
+
+def test_a_space_whose_sections_are_wrong_is_told_so(tmp_path):
+    with pytest.raises(DseError, match=r"given: expected keys and values"):
+        space(tmp_path, ("given: {world_size: 64, global_batch_size: 256}", "given: [64, 256]"))
+
+
+def test_the_stored_space_needs_no_other_file(tmp_path):
+    found = space(tmp_path)
+    again = Space.from_text(found.text)
+    assert again.fingerprint == found.fingerprint
+    columns = found.legal.random(20, np.random.default_rng(1))
+    assert np.array_equal(evaluate(again, columns).values, evaluate(found, columns).values)
+
+
+def test_shares_can_be_pinned_and_the_rest_cannot(tmp_path):
+    found = space(tmp_path)
+    assert found.pinned({"core_fraction": 0.5, "tdp": "700 W"}).legal.count < found.legal.count
+    with pytest.raises(DseError, match=r"no legal design .*; core_fraction can be 0.3, 0.35"):
+        found.pinned({"core_fraction": 0.7, "dram_fraction": 0.3})
+    with pytest.raises(DseError, match="fabric_fraction: follows from other names"):
+        found.pinned({"fabric_fraction": 0.1})
+
+
+def test_without_a_rest_shares_stay_within_the_power(tmp_path):
+    found = space(tmp_path, ("fabric: rest", "fabric: [0.1, 0.2, 0.3]"))
+    drawn = sum(shares(found, found.legal.random(300, np.random.default_rng(2))))
+    assert np.max(drawn) <= 1 + 1e-9
+    assert np.min(drawn) < 0.9
+
+
+WRONG = [
+    ("l2: 0.08", "l2: 0", "system.fractions.l2: 0: expected more than 0, and at most 1"),
+    ("l2: 0.08", "l2: -0.1", "system.fractions.l2: -0.1: expected more than 0, and at most 1"),
+    ("l2: 0.08", "l2: [0.1, 1.2]", "system.fractions.l2: [0.1, 1.2]: expected more than 0"),
+    ("l2: 0.08", "l2: a lot", "system.fractions.l2: 'a lot': expected a number"),
+    ("fabric: rest", "fabric: 0.95", "system.fractions: sum to 1.03; expected at most 1"),
+    ("l2: 0.08", "l2: rest", "system.fractions: rest: given twice"),
+    ("    l2: 0.08\n", "", "system.fractions: l2: missing; expected a share, options, or rest"),
+    ("l2: 0.08", "l2: 0.08\n    l3: 0.01", "system.fractions.l3: unknown part"),
+    ("tdp: [500 W, 700 W]", "tdp: 700", "system.tdp: 700: expected a number and a unit, such as '400 W'"),
+    ("  tdp: [500 W, 700 W]\n", "", "system: tdp: missing; expected a power"),
+    ("open_chip_pod", "open_chip", "system.base: unknown system 'open_chip'"),
+    ("power_budget", "power_bugdet", "derive: 'power_bugdet' is not a value; did you mean 'power_budget'?"),
+    ("  tp: [1", "  cores: [8]\n  tp: [1", "parameters.cores: follows from the power budget of the system"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("old", "new", "said"), WRONG)
+def test_a_wrong_budget_is_told_in_one_line(tmp_path, old, new, said):
+    with pytest.raises(DseError) as raised:
+        space(tmp_path, (old, new))
+    lines = str(raised.value).splitlines()
+    assert len(lines) == 1
+    assert said in lines[0]
+
+
+def test_work_that_costs_no_energy_is_refused(tmp_path):
+    base = tmp_path / "free.yaml"
+    text = (ROOT / "systems" / "open_chip_pod.yaml").read_text()
+    base.write_text(text.replace("energy: {value: 28 pJ/B", "energy: {value: 0 pJ/B"))
+    with pytest.raises(DseError, match=r"dram_energy of .* is 0, so that power does not bound dram"):
+        space(tmp_path, ("open_chip_pod", "./free.yaml"))

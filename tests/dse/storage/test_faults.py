@@ -1,0 +1,447 @@
+"""Faults while a search runs: the next run makes the study what it would have been."""
+
+import os
+import pkgutil
+import random
+import resource
+import signal
+import sqlite3
+import subprocess
+import sys
+import threading
+import time
+import warnings
+from pathlib import Path
+
+import pytest
+
+from costmodel.errors import DseError
+from dse.api.study import Study
+from dse.cli import main
+from dse.searching.batches import history
+from dse.searching.batches.claims import CLAIM, PARKED, alive
+from dse.spaces.space import Space
+from dse.storage import atomic_files as files
+from dse.storage.database import patience
+from dse.storage.optuna_store import Store
+from tests.support.paths import TEST_DATA
+from tests.support.processes import HEEDING, python_after
+from tests.support.servers import Wire, temporary_server
+
+SMALL = TEST_DATA / "small_space.yaml"
+BUDGET = 160
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    """Where one works, with a home of one's own."""
+    home = tmp_path / "home"
+    home.mkdir()
+    work = tmp_path / "work"
+    work.mkdir()
+    monkeypatch.chdir(work)
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.delenv("XDG_STATE_HOME", raising=False)
+    return work
+
+
+@pytest.fixture(scope="module")
+def space():
+    return Space.load(SMALL)
+
+
+def new_study(space, url, name="study"):
+    return Study.create(space, name, storage=url, seed=5, sampler="nsga2")
+
+
+@pytest.fixture
+def study(space, folder):
+    return new_study(space, f"sqlite:///{folder}/dse.db")
+
+
+def told(study):
+    """What a study knows of its trials, times of day aside."""
+    with Store(study.storage, "read") as store:
+        trials = store.trials(store.study(study.name).study_id)
+    return [(t.number, t.state, t.params, t.values, t.constraints, t.user_attrs) for t in trials]
+
+
+@pytest.fixture(scope="module")
+def undisturbed(space, tmp_path_factory):
+    """The trials of a study that nothing befell."""
+    study = new_study(space, f"sqlite:///{tmp_path_factory.mktemp('undisturbed')}/dse.db")
+    study.run(BUDGET)
+    return told(study)
+
+
+@pytest.fixture
+def befall(monkeypatch):
+    """Lets something happen while a search evaluates its n-th batch."""
+    evaluate, batches = history.evaluate, []
+
+    def armed(n, happening):
+        def disturbed(*args, **kwargs):
+            batches.append(1)
+            if len(batches) == n:
+                happening()
+            return evaluate(*args, **kwargs)
+
+        monkeypatch.setattr(history, "evaluate", disturbed)
+
+    return armed
+
+
+def marks(study):
+    """Claims and parked batches that the database holds."""
+    attributes = Study.load(study.name, storage=study.storage).attributes
+    return [name for name in attributes if name.startswith((CLAIM, PARKED))]
+
+
+def check_resumed(study, undisturbed):
+    """What was not stored is proposed again, to the same trials."""
+    assert len(told(study)) < BUDGET
+    study.run(BUDGET)
+    assert told(study) == undisturbed
+    assert marks(study) == []
+
+
+# SQLite.
+
+
+def test_what_a_locked_database_does_not_take_is_proposed_again(study, befall, undisturbed, tmp_path):
+    other = sqlite3.connect(tmp_path / "work" / "dse.db", isolation_level=None)
+    befall(2, lambda: other.execute("BEGIN IMMEDIATE"))
+    with patience(0.05), pytest.raises(DseError, match="locked by another program") as said:
+        study.run(BUDGET)
+    other.close()
+    assert "\n" not in str(said.value)
+    check_resumed(study, undisturbed)
+
+
+def test_what_a_full_disk_does_not_take_is_proposed_again(study, befall, undisturbed, tmp_path):
+    """The limit of a file's size stands for the disk; the database has reached it."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+
+    def full():
+        size = (tmp_path / "work" / "dse.db-wal").stat().st_size
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+
+    befall(3, full)
+    try:
+        with pytest.raises(DseError, match="disk is full or failing"):
+            study.run(BUDGET)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    check_resumed(study, undisturbed)
+
+
+def test_a_database_that_is_moved_away_is_not_written_to(study, befall, undisturbed, tmp_path):
+    file, elsewhere = tmp_path / "work" / "dse.db", tmp_path / "elsewhere"
+    befall(2, lambda: file.rename(elsewhere))
+    with pytest.raises(DseError, match="the file is gone, or another is in its place"):
+        study.run(BUDGET)
+    elsewhere.rename(file)
+    check_resumed(study, undisturbed)
+
+
+#: Where a search is killed at its third batch: between batches, and within the transaction that stores one.
+MOMENTS = {
+    "evaluating": "dse.searching.batches.history.evaluate",
+    "storing": "dse.storage.optuna_store.write_trials",
+    "in the midst of a batch": "dse.storage.trial_rows.trial_rows",
+    "dropping its claim": "dse.storage.optuna_store.Store.drop_user_attrs",
+}
+
+
+@pytest.mark.parametrize("moment", MOMENTS)
+def test_a_search_that_is_killed_makes_the_same_trials(moment, study, undisturbed, monkeypatch):
+    with warnings.catch_warnings():  # a test before may have imported JAX, which warns of forks
+        warnings.simplefilter("ignore", RuntimeWarning)
+        process = os.fork()
+    if process == 0:
+        calls, owner, _, name = 0, *MOMENTS[moment].rpartition(".")
+        owner = pkgutil.resolve_name(owner)
+        original = getattr(owner, name)
+
+        def deadly(*args, **kwargs):
+            nonlocal calls
+            calls += 1
+            if calls == (3 if moment != "in the midst of a batch" else 2 * study.plan.batch_size + 7):
+                os.kill(os.getpid(), signal.SIGKILL)
+            return original(*args, **kwargs)
+
+        setattr(owner, name, deadly)
+        study.run(BUDGET)
+        os._exit(0)
+    assert os.WTERMSIG(os.waitpid(process, 0)[1]) == signal.SIGKILL
+    stored = len(told(study))
+    assert stored in (40, 60)
+    check_resumed(study, undisturbed)
+
+
+def test_a_file_that_an_earlier_version_left_does_no_harm(study, undisturbed, folder):
+    left = folder / f"dse-recovery-{study.name}-4905a053ddab-1.json"
+    left.write_text('{"format": "dse-recovery/v1"}\n{}\n')
+    with Store(study.storage, "write") as store:
+        store.set_user_attrs(study._stored.study_id, {"dse:recovery_key": "4905a053ddab"})
+    study.run(BUDGET)
+    assert told(study) == undisturbed
+    assert left.exists()
+
+
+# PostgreSQL.
+
+
+@pytest.fixture(scope="module")
+def server():
+    with temporary_server() as server:
+        if server is None:
+            pytest.skip("needs psycopg and the PostgreSQL server programs")
+        yield server
+
+
+@pytest.fixture
+def wire(server):
+    wire = Wire(server)
+    yield wire
+    wire.close()
+
+
+def terminate_all(server):
+    """Have the server end every connection."""
+    import psycopg
+
+    with psycopg.connect(server.url, autocommit=True) as administrator:
+        others = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid()"
+        administrator.execute(others)
+
+
+def test_what_a_server_that_ends_its_connections_does_not_take(server, space, befall, undisturbed):
+    study = new_study(space, server.url, "terminated")
+    befall(2, lambda: terminate_all(server))
+    with pytest.raises(DseError, match=r"the server has gone"):
+        study.run(BUDGET)
+    check_resumed(study, undisturbed)
+
+
+def test_what_a_server_that_has_lost_its_power_does_not_take(server, space, befall, undisturbed):
+    study = new_study(space, server.url, "stopped")
+    befall(3, server.stop)
+    with pytest.raises(DseError, match=r"the server has gone"):
+        study.run(BUDGET)
+    with pytest.raises(DseError, match="no server answers there"):
+        study.run(BUDGET)
+    server.start()
+    check_resumed(study, undisturbed)
+
+
+@pytest.mark.parametrize("answer", ["BEGIN", "INSERT", "DELETE 1"])
+def test_a_wire_that_is_cut_within_a_transaction(answer, wire, space, befall, undisturbed):
+    study = new_study(space, wire.url, f"cut at {answer}")
+    befall(2, lambda: setattr(wire, "cut_at", answer.encode()))
+    with pytest.raises(DseError, match=r"the server has gone"):
+        study.run(BUDGET)
+    check_resumed(study, undisturbed)
+
+
+def test_a_wire_that_is_cut_before_the_last_answer_has_stored_the_batch(wire, space, befall, undisturbed):
+    study = new_study(space, wire.url, "cut at COMMIT")
+    befall(2, lambda: setattr(wire, "cut_at", b"COMMIT"))
+    with pytest.raises(DseError, match="the server has gone"):
+        study.run(BUDGET)
+    check_resumed(study, undisturbed)
+
+
+SEARCH = """
+import sys
+from dse.api.study import Study
+study = Study.load(sys.argv[1], storage=sys.argv[2])
+print("ready", flush=True)
+study.run(int(sys.argv[3]))
+"""
+
+
+def test_searches_that_are_killed_on_postgresql(server, space, undisturbed):
+    """Whose connections the server finds closed within transactions; tests/stress has 200 of them."""
+    study, moments = new_study(space, server.url, "killed"), random.Random(0)
+    for _ in range(3):
+        process = begun(HEEDING, "-c", SEARCH, study.name, study.storage, str(BUDGET))
+        process.stdout.readline()
+        time.sleep(moments.uniform(0, 0.3))
+        process.kill()
+        process.communicate()
+        found = told(study)
+        assert found == undisturbed[: len(found)]
+    study.run(BUDGET)
+    assert told(study) == undisturbed
+    assert marks(study) == []
+
+
+# Signals.
+
+#: Ends when it is told to twice.
+STUBBORN = """
+import time
+from dse.cli.terminal import interruptible
+with interruptible():
+    try:
+        print("at work", flush=True)
+        time.sleep(60)
+    except KeyboardInterrupt:
+        print("ending", flush=True)
+        time.sleep(60)
+"""
+
+
+def begun(statement, *arguments):
+    """A process of Python's with its output, after a statement."""
+    return subprocess.Popen(
+        python_after(statement, *arguments), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+
+
+def test_a_second_signal_ends_a_command_at_once():
+    process = begun(HEEDING, "-c", STUBBORN)
+    for word, number in (("at work", signal.SIGINT), ("ending", signal.SIGTERM)):
+        assert process.stdout.readline() == f"{word}\n"
+        process.send_signal(number)
+    assert process.communicate(timeout=30)[1] == ("dse: interrupted twice, so at once; every stored trial is kept\n")
+    assert process.returncode == 130
+
+
+def test_a_signal_that_is_ignored_from_outside_stays_ignored():
+    process = begun("signal.signal(signal.SIGHUP, signal.SIG_IGN)", "-c", STUBBORN)
+    assert process.stdout.readline() == "at work\n"
+    process.send_signal(signal.SIGHUP)
+    process.send_signal(signal.SIGTERM)
+    assert process.stdout.readline() == "ending\n"
+    process.kill()
+    process.communicate()
+
+
+def test_whoever_is_interrupted_while_he_waits_for_a_lock_ends_at_once():
+    process = begun(HEEDING, "-m", "dse", "search", "gpt3_175b_1024_a100", "--budget", "100000")
+    while process.stderr.readline().startswith("0/"):  # until it has stored a batch, and taken the next
+        pass
+    other = sqlite3.connect("dse.db", isolation_level=None, timeout=30)
+    other.execute("BEGIN IMMEDIATE")
+    while "locked by another program; waiting" not in process.stderr.readline():
+        pass
+    process.send_signal(signal.SIGINT)
+    [last] = process.communicate(timeout=30)[1].splitlines()
+    other.close()
+    assert last.startswith("dse: interrupted; every stored trial is kept. Continue with: dse resume")
+    study = Study.load("gpt3_175b_1024_a100")
+    study.run(len(study.trials()) + 1)
+
+
+def test_clocks_that_jump_change_no_trial(study, undisturbed, monkeypatch):
+    """By days, to and fro, at every look: claims are judged by them, trials are not."""
+    now, jumps = time.time, random.Random(0)
+    monkeypatch.setattr("dse.searching.batches.claims.time.time", lambda: now() + 86400 * jumps.uniform(-30, 30))
+    both = [threading.Thread(target=study.run, args=(BUDGET,)) for _ in range(2)]
+    for one in both:
+        one.start()
+    for one in both:
+        one.join()
+    assert told(study) == undisturbed
+
+
+# Results.
+
+
+def results(folder):
+    return [path for path in folder.iterdir() if path.name != "small.yaml"]
+
+
+@pytest.fixture
+def small(folder):
+    (folder / "small.yaml").write_text(SMALL.read_text())
+
+
+def test_a_result_whose_folder_goes_is_written_elsewhere(small, folder, monkeypatch, capsys):
+    there = folder / "there"
+    there.mkdir()
+    monkeypatch.setattr(
+        "dse.cli.commands.enumerate.headway_lines", lambda stream: lambda _: there.exists() and there.rmdir()
+    )
+    monkeypatch.setattr("dse.searching.exact.exact_front.STEP", 10_000)
+    assert main(["enumerate", "small.yaml", "-o", "there/front.csv"]) == 1
+    [path] = results(folder)
+    assert capsys.readouterr().err == (
+        f"dse: there/front.csv: cannot be written (No such file or directory); the result is in {path}\n"
+    )
+    assert path.suffix == ".csv"
+    assert main(["enumerate", "small.yaml", "-o", "front.csv"]) == 0
+    assert Path("front.csv").read_bytes() == path.read_bytes()
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_what_a_full_disk_does_not_take_of_stdout_is_written_elsewhere(small, folder):
+    command = [sys.executable, "-m", "dse", "evaluate", "small.yaml", "--sweep", "tp", "--format", "csv"]
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    [path] = results(folder)
+    last = done.stderr.splitlines()[-1]
+    assert (done.returncode, last) == (1, f"dse: output: No space left on device; the result is in {path}")
+    assert path.read_text().startswith("tp,")
+
+
+@pytest.mark.parametrize(
+    ("output", "said"),
+    [
+        ("nosuch/front.csv", "-o nosuch/front.csv: no folder 'nosuch'; create it first"),
+        ("there.csv", "-o there.csv: is a folder; name a file in it"),
+    ],
+)
+def test_what_cannot_be_written_is_refused_before_the_work(small, folder, output, said, capsys):
+    (folder / "there.csv").mkdir()
+    assert main(["enumerate", "small.yaml", "-o", output]) == 1
+    assert capsys.readouterr().err == f"dse: {said}\n"
+
+
+# What the killed leave.
+
+WRITER = """
+import itertools, sys
+from pathlib import Path
+from dse.output.tables import write_file
+print("ready", flush=True)
+for letter in itertools.cycle(b"abcdefgh"):
+    write_file(Path(sys.argv[1]), [bytes([letter]) * 100_000] * 20)
+"""
+
+
+def test_a_file_whose_writers_are_killed_is_whole_and_nothing_else_is_left(folder, monkeypatch):
+    path, moments = folder / "front.csv", random.Random(0)
+    for _ in range(5):
+        process = begun(HEEDING, "-c", WRITER, str(path))
+        process.stdout.readline()
+        time.sleep(moments.uniform(0.05, 0.1))
+        process.kill()
+        process.communicate()
+        content = path.read_bytes()
+        assert content == content[:1] * 2_000_000
+    monkeypatch.setattr(files, "LEFT", 0.0)
+    with (folder / ".dse-of-one-who-lives.part").open("wb") as living:
+        files._lock(living)
+        files.clear_away.cache_clear()
+        files.write_beside(path, [b"new"])
+        assert sorted(own.name for own in folder.iterdir()) == [living.name.rpartition("/")[2], "front.csv"]
+
+
+MASTER = """
+import os, time
+from dse.pricing.workers import Workers
+print(*{worker for worker in Workers(2).map(lambda _: time.sleep(0.5) or os.getpid(), range(4))}, flush=True)
+time.sleep(60)
+"""
+
+
+def test_workers_end_once_their_master_is_killed():
+    master = begun(HEEDING, "-c", MASTER)
+    workers = [int(word) for word in master.stdout.readline().split()]
+    assert workers
+    assert all(map(alive, workers))
+    master.kill()
+    master.communicate(timeout=60)  # which waits until all have let go of the output

@@ -1,0 +1,464 @@
+"""`dse validate`: what it prints, and how well the model agrees with what others measured."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+import re
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import dse
+from costmodel import DesignPoints
+from costmodel.formats import shipped
+from dse.cli import main
+from dse.output.text import design_text
+from dse.predictions.memory_fit import DOES_NOT_FIT, FITS, TIGHT
+from dse.validation.comparison import ComparedRow
+from dse.validation.summary import dataset_record, error_record, kendall_tau
+from dse.validation.table import COLUMNS, SHIPPED, MeasuredRow
+from tests.support.browser import browser, complaints, opened
+from tests.validation_figures import (
+    GROUPS,
+    KEPT,
+    PAGE,
+    PUBLIC,
+    README,
+    REPORT,
+    SUMMARY,
+    figures,
+    report,
+    rows_of,
+    summary,
+    tables,
+)
+
+#: By how much an error may grow, and tau fall, before somebody has to say why. [percentage points], [-]
+ERROR_GROWS, TAU_FALLS = 1.5, 0.1
+
+
+@pytest.fixture(scope="module")
+def measured():
+    """Every row that ships, with what the model predicts."""
+    return rows_of(SHIPPED)
+
+
+@pytest.fixture(scope="module")
+def public():
+    """Every public row."""
+    if not PUBLIC.exists():
+        pytest.skip("the table of all public measurements is not beside this repository")
+    return rows_of([PUBLIC])
+
+
+def errors_of(rows, dataset):
+    """Sizes of the relative errors of a data set's steps."""
+    return np.abs([one.error for one in rows if one.row.dataset == dataset and one.is_step])
+
+
+def test_steps_of_korthikanti_2022_table_5(measured):
+    """At most 10 % off, and half of that on average; the source prints 0.01 s."""
+    error = errors_of(measured, "korthikanti_table5")
+    assert len(error) == 8
+    assert error.max() < 0.10
+    assert error.mean() < 0.05
+
+
+def test_steps_on_many_nodes(measured):
+    """Published runs of 64 to 512 A100s, to which nothing was fitted: half of them within 5 %."""
+    error = errors_of(measured, "vtrain_multi_a100")
+    assert error.mean() < 0.20
+    assert np.median(error) < 0.05
+
+
+def test_steps_of_small_models_wait_for_the_host(measured):
+    assert errors_of(measured, "vtrain_single_a100").mean() < 0.20
+
+
+@pytest.mark.parametrize(
+    ("model", "least"),
+    [
+        *(("GPT-3.6B", 0.7), ("GPT-18.4B", 0.7), ("GPT-175B", 0.65)),
+        ("GPT-39.1B", 0.25),  # a snapshot, not a goal: six of its runs contradict each other
+    ],
+)
+def test_layouts_are_ordered_as_measured(measured, model, least):
+    """Kendall's tau of the layouts of a model on many nodes, whatever their numbers of GPUs."""
+    runs = [one for one in measured if one.row.dataset == "vtrain_multi_a100" and one.row.model == model]
+    assert kendall_tau([replace(one, sweep=()) for one in runs]) >= least
+
+
+def test_published_runs_are_met(measured):
+    """Nothing was fitted to them: 15 % on average, Llama 3.1 405B and DeepSeek-V3 within 10 %."""
+    error = {one.row.id: abs(one.error) for one in measured if one.row.design and one.is_step}
+    assert len(error) == 56
+    assert np.mean([*error.values()]) < 0.15
+    for name in ("V3 2048 H800", "Llama 405B 8192 H100", "Llama 405B 16384 H100 131k"):
+        assert error[name] < 0.10
+
+
+#: Two layouts of one run, the faster first, as their authors compare them.
+PAIRS = [
+    ("Qwen3-30B 16 H100 all-to-all overlapped", "Qwen3-30B 16 H100 all-to-all"),
+    ("Qwen3-30B 16 H100 two hops overlapped", "Qwen3-30B 16 H100 two hops"),
+    ("Mixtral 8x22B 128 H100 folded", "Mixtral 8x22B 128 H100"),
+    ("Mixtral of 64 experts 128 H100 folded", "Mixtral of 64 experts 128 H100"),
+    ("Qwen2 57B 64 H100 folded", "Qwen2 57B 64 H100"),
+]
+
+
+@pytest.mark.parametrize(("faster", "slower"), PAIRS, ids=lambda name: name)
+def test_layouts_of_published_pairs_are_ordered_as_published(measured, faster, slower):
+    by_id = {one.row.id: one for one in measured}
+    assert by_id[faster].measured_s < by_id[slower].measured_s
+    assert by_id[faster].predicted_s < by_id[slower].predicted_s
+
+
+def test_public_runs_are_priced_or_lack_something_that_is_named(public):
+    """Eight rows have no split and three contradict theirs; all other steps, layers and memory are priced."""
+    runs = [one for one in public if not one.row.is_kernel]
+    left = [one.why_not for one in runs if not one.expressed]
+    assert sum("its split over ranks" in why for why in left) == 8
+    assert sum("multiplies out" in why for why in left) == 3
+    assert len(left) == 11
+    assert all(one.predicted_s > 0 and one.measured_s > 0 for one in runs if one.is_step)
+
+
+def test_public_kernels_are_priced_where_their_machine_is_known(public):
+    kernels = [one for one in public if one.row.is_kernel]
+    left = {one.why_not for one in kernels if not one.expressed}
+    assert all(why.startswith("a system for") for why in left)
+    assert sum(one.expressed for one in kernels) >= 247
+
+
+def test_layers_under_five_settings(public):
+    """Korthikanti et al. 2022, table 4: passes of one layer, printed to 0.1 ms of about 20."""
+    error = errors_of(public, "korthikanti_table4")
+    assert len(error) == 5
+    assert error.max() < 0.03
+
+
+def test_memory_of_published_analyses_and_of_runs_that_did_not_fit(public):
+    analytic = [one for one in public if one.row.dataset == "korthikanti_fig1"]
+    assert max(abs(one.memory_error) for one in analytic) < 0.10
+    activations = [abs(one.memory_error) for one in analytic if "activations" in one.row.mem_kind]
+    assert max(activations) < 0.03
+    full = [one for one in public if one.row.dataset == "hf_ultrascale_h100_oom"]
+    assert all(one.did_not_fit for one in full)
+    assert sum(one.said_not_to_fit for one in full) >= 8
+
+
+def test_shipped_peaks_of_memory_are_of_several_frameworks_and_of_runs_that_did_not_fit(measured):
+    """Runs of Megatron Core on one node, whose settings are all known, are predicted to 11 %."""
+    peaks = [one for one in measured if one.row.row_type == "memory"]
+    assert len({one.row.dataset for one in peaks}) >= 5
+    assert sum(one.did_not_fit for one in peaks) >= 40
+    assert sum(one.ran for one in peaks) >= 100
+    assert not any(one.ran and one.did_not_fit for one in peaks)
+    simumax = [abs(one.memory_error) for one in peaks if one.row.dataset == "simumax_memory"]
+    assert max(simumax) < 0.11
+    assert np.mean(simumax) < 0.035
+
+
+@pytest.mark.parametrize("name", ["shipped", "public"])
+def test_no_error_has_grown_unnoticed(name):
+    """Since the figures were kept: `python -m tests.validation_figures` keeps those of the tree."""
+    if name not in tables():
+        pytest.skip("the table of all public measurements is not beside this repository")
+    found = pd.DataFrame(figures(name, rows_of(tables()[name]))).set_index("dataset")
+    kept = pd.read_csv(KEPT).query("table == @name").set_index("dataset")
+    assert {*kept.index} <= {*found.index}
+    now = found.loc[kept.index]
+    grown = (now["mean"] > kept["mean"] + ERROR_GROWS) | (now["median"] > kept["median"] + ERROR_GROWS)
+    fallen = now.tau.astype(float) < kept.tau - TAU_FALLS
+    worse = (now.expressed < kept.expressed) | grown | fallen
+    assert [*kept.index[worse]] == []
+
+
+def test_the_readme_sums_up_the_errors(measured):
+    """`python -m tests.validation_figures` writes the table; each data set of steps is in it."""
+    [shown] = SUMMARY.findall(README.read_text())
+    assert shown == summary(measured)
+    assert sorted(name for names in GROUPS.values() for name in names) == sorted(
+        {one.row.dataset for one in measured if one.is_step}
+    )
+
+
+def test_the_page_shows_the_output_of_the_command(measured, capsys):
+    """`python -m tests.validation_figures` writes it there."""
+    [shown] = REPORT.findall(PAGE.read_text())
+    assert shown == report(measured)
+    assert main(["validate"]) == 0
+    assert capsys.readouterr().out == shown
+
+
+def test_json_has_every_data_set_and_every_row(measured, capsys):
+    assert main(["validate", "--format", "json"]) == 0
+    record = json.loads(capsys.readouterr().out)
+    assert {*record} == {"datasets", "rows"}
+    for found in record["datasets"]:
+        assert [*found] == ["dataset", "rows", "expressed", "step_time", "memory", "kernels"]
+        own = [one for one in measured if one.row.dataset == found["dataset"]]
+        assert (found["rows"], found["expressed"]) == (len(own), sum(one.expressed for one in own))
+        error = 100 * errors_of(measured, found["dataset"])
+        figures = found["step_time"]
+        if not error.size:
+            assert figures["mean_abs_error_percent"] is None
+            assert found["memory"]["rows"] > 0
+            continue
+        assert figures["mean_abs_error_percent"] == pytest.approx(error.mean())
+        assert figures["p90_abs_error_percent"] == pytest.approx(np.quantile(error, 0.9))
+    assert [row["id"] for row in record["rows"]] == [one.row.id for one in measured]
+    assert [*record["rows"][0]] == [*("id", "predicted_s", "measured_s", "low_s", "high_s", "evidence", "why_not")]
+
+
+def test_rows_of_all_types_are_in_the_json(public, tmp_path, capsys):
+    assert main(["validate", str(PUBLIC), "--format", "json"]) == 0
+    record = json.loads(capsys.readouterr().out)
+    assert [row["id"] for row in record["rows"]] == [one.row.id for one in public]
+    for row, one in zip(record["rows"], public, strict=True):
+        assert (row["why_not"] is None) == one.expressed
+        if one.expressed and one.row.row_type != "memory":
+            assert row["predicted_s"] > 0
+            assert row["measured_s"] > 0
+    [collectives] = [found for found in record["datasets"] if found["dataset"] == "collective"]
+    reduced = collectives["kernels"]["all_reduce"]
+    assert sum(part["rows"] for part in reduced["by_size"]) == reduced["expressed"]
+    assert all(part["to"] == 10 * part["from"] for part in reduced["by_size"])
+
+
+def step_of(measured, predicted, **fields):
+    """A step with times of our own."""
+    row = MeasuredRow(row_type="train_step", dataset=fields.pop("dataset", "x"))
+    return ComparedRow(row=row, measured_s=measured, predicted_s=predicted, **fields)
+
+
+def test_errors_are_relative_to_what_was_measured():
+    found = error_record(step.error for step in (step_of(10, 11), step_of(10, 7), step_of(10, 10)))
+    assert found["mean_abs_error_percent"] == pytest.approx(40 / 3)
+    assert found["median_abs_error_percent"] == pytest.approx(10)
+    assert found["max_abs_error_percent"] == pytest.approx(30)
+    assert found["bias_percent"] == pytest.approx(-20 / 3)
+    assert math.isnan(error_record([])["mean_abs_error_percent"])
+
+
+def test_tau_counts_pairs_of_layouts_within_sweeps():
+    """Two sweeps of three and two layouts: by hand, (2 - 1) + 1 concordant less discordant of 3 + 1 pairs."""
+    layouts = [(("tp", float(tp)),) for tp in (1, 2, 4)]
+    first = [step_of(m, p, sweep=("a",), layout=at) for m, p, at in zip((1, 2, 3), (1, 3, 2), layouts, strict=True)]
+    other = [step_of(m, p, sweep=("b",), layout=at) for m, p, at in zip((9, 5), (8, 7), layouts, strict=False)]
+    assert kendall_tau(first) == pytest.approx(1 / 3)
+    assert kendall_tau([*first, *other]) == pytest.approx((1 + 1) / 4)
+    assert math.isnan(kendall_tau([*first[:1], *other[:1]]))
+    assert math.isnan(kendall_tau([first[0], replace(first[1], layout=first[0].layout)]))
+    elsewhere = [replace(one, row=replace(one.row, dataset="y")) for one in first[:1]]
+    assert kendall_tau([*elsewhere, *first[1:]]) == -1
+
+
+def test_tau_is_that_of_a_count_over_all_pairs(measured):
+    own = [one for one in measured if one.row.dataset == "vtrain_multi_a100"]
+    signs = [
+        np.sign((a.predicted_s - b.predicted_s) * (a.measured_s - b.measured_s))
+        for a, b in itertools.combinations(own, 2)
+        if a.sweep == b.sweep and a.layout != b.layout
+    ]
+    assert dataset_record("x", own)["step_time"]["kendall_tau"] == pytest.approx(np.mean(signs))
+
+
+def test_recall_and_precision_of_runs_that_do_not_fit():
+    """Of four that did not fit two are said so and one is tight; so are one and none of two that ran."""
+    verdicts = (DOES_NOT_FIT, DOES_NOT_FIT, TIGHT, FITS)
+    full = [step_of(1, 1, measured_bytes=math.inf, verdict=verdict) for verdict in verdicts]
+    ran = [step_of(1, 1, measured_bytes=4e9, predicted_bytes=5e9, verdict=verdict) for verdict in (DOES_NOT_FIT, FITS)]
+    memory = dataset_record("x", [*full, *ran])["memory"]
+    assert memory["rows"] == 2
+    assert memory["mean_abs_error_percent"] == pytest.approx(25)
+    assert memory["out_of_memory_rows"] == 4
+    assert memory["out_of_memory_recall"] == pytest.approx(3 / 4)
+    assert memory["out_of_memory_precision"] == pytest.approx(2 / 3)
+    assert (memory["false_alarms"], memory["tight_rows"]) == (1, 0)
+
+
+HEADING = "row_type,dataset,model,hw,tp,pp,dp,mbs,ga,iter_time_s,mem_gb\n"
+ROW = "train_step,mine,gpt_22b,A100-SXM4-80GB,8,1,1,4,1,1.42,\n"
+
+
+def written(folder: Path, text: str) -> Path:
+    path = folder / "runs.csv"
+    path.write_text(text)
+    return path
+
+
+WRONG = [
+    ("", "runs.csv: empty; begin the first line with row_type,dataset"),
+    ("a,b\n1,2\n", "row_type,dataset and each row of a measured step with train_step,mine"),
+    (HEADING, "runs.csv: no rows below its heading"),
+    (HEADING + '"' + ROW, "not a CSV file ("),
+]
+
+
+@pytest.mark.parametrize(("text", "message"), WRONG)
+def test_a_wrong_table_says_where_and_what_would_do(tmp_path, capsys, text, message):
+    assert main(["validate", str(written(tmp_path, text))]) == 1
+    shown = capsys.readouterr().err
+    assert shown.startswith("dse: ")
+    assert message in shown
+    assert shown.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("row", "why_not"),
+    [
+        (ROW.replace(",8,", ",eight,"), "line 3: tp: 'eight': expected a number"),
+        (ROW.replace(",8,", ",-8,"), "line 3: tp: '-8': expected no negative number"),
+        (ROW.replace("step", "stop"), "'train_stop': not a type of row; did you mean 'train_step'?"),
+        (ROW.replace("train_step", "kernel_gem"), "not a type of row; did you mean 'kernel_gemm'?"),
+        (ROW[:-2] + ",a lot\n", "line 3: mem_gb: 'a lot': expected a number, or '>80'"),
+        (ROW.replace("gpt_22b", "gpt_22"), "the dimensions of the model"),
+        (ROW.replace("mine", ""), "line 3: dataset: empty; expected a name"),
+        (ROW.replace(",8,", ",8,8,"), "line 3: 12 cells, expected 11 as in the heading"),
+    ],
+)
+def test_a_row_that_is_not_understood_is_not_expressed_and_others_are_judged(tmp_path, capsys, row, why_not):
+    table = str(written(tmp_path, HEADING + ROW + row + ROW))
+    assert main(["validate", table, "--format", "json"]) == 0
+    rows = json.loads(capsys.readouterr().out)["rows"]
+    assert [bool(one["predicted_s"]) for one in rows] == [True, False, True]
+    assert rows[0]["why_not"] is rows[2]["why_not"] is None
+    assert why_not in rows[1]["why_not"]
+    assert main(["validate", table, "--strict"]) == 1
+    assert why_not in capsys.readouterr().out
+    assert main(["validate", str(written(tmp_path, HEADING + ROW)), "--strict"]) == 0
+
+
+PLANS = [
+    ("llama3_70b", 256, "h100_80g_dgx", ("bf16", "fp8")),
+    ("deepseek_v2_lite", 64, "b200_180g_dgx", ("fp8", "mxfp8")),
+    ("qwen3_30b_a3b", 64, "h200_141g_dgx", ("fp8_blockwise",)),
+]
+
+
+@pytest.mark.parametrize(("model", "gpus", "system", "precision"), PLANS)
+def test_words_of_a_plan_are_words_of_a_design(tmp_path, model, gpus, system, precision):
+    """A row whose design is typed as a plan prints it, switches and number formats too, is expressed."""
+    storage = f"sqlite:///{tmp_path / 'plans.db'}"
+    plan = dse.plan(model, gpus=gpus, system=system, precision=precision, storage=storage).study
+    lines = ["row_type,dataset,framework,model,hw,gpus,design,iter_time_s"]
+    for record in plan.table.records():
+        counts = {name: value for name, value in record["derived"].items() if name in DesignPoints.declared()}
+        words = [design_text(plan.space, record["params"]), *(f"{n}={v:g}" for n, v in counts.items())]
+        lines.append(f"train_step,x,megatron_core,{model},{system},{gpus},{' '.join(words)},1")
+    (tmp_path / "runs.csv").write_text("\n".join(lines))
+    found = dse.validate(tmp_path / "runs.csv")
+    assert len(found) == len(plan.table) > 8
+    assert {one.why_not for one in found} == {""}
+
+
+def test_short_names_of_formats_and_switches_are_understood(tmp_path):
+    design = "tp=4 pp=2 vpp=10 dp=32 gradient_accumulation_steps=16 zero=2 overlap_p2p={} precision={}"
+    lines = [
+        f"train_step,x,llama3_70b,h100_80g_dgx,{design.format(*words)},1"
+        for words in (("true", "fp8"), ("1", "fp8_tensorwise"), ("false", "fp8"), ("1", "bf16"))
+    ]
+    (tmp_path / "runs.csv").write_text("\n".join(["row_type,dataset,model,hw,design,iter_time_s", *lines]))
+    times = [one.predicted_s for one in dse.validate(tmp_path / "runs.csv")]
+    assert times[0] == times[1]
+    assert len({*times}) == 3
+
+
+def test_a_missing_table_and_system_are_one_clear_line(tmp_path, capsys):
+    for arguments, message in [
+        ([str(tmp_path / "none.csv")], "none.csv: no such file or directory"),
+        (["--system", "a100_80gb_dgx"], "did you mean 'a100_80g_dgx'?"),
+    ]:
+        assert main(["validate", *arguments]) == 1
+        shown = capsys.readouterr().err
+        assert message in shown
+        assert shown.count("\n") == 1
+
+
+def test_measurements_are_not_written_over(tmp_path, capsys):
+    table = written(tmp_path, HEADING + ROW)
+    for command in (["validate"], ["calibrate", "--system", "a100_80g_dgx"]):
+        assert main([*command, str(table), "-o", str(table)]) == 1
+        assert "is the file that is read; name another" in capsys.readouterr().err
+    assert table.read_text() == HEADING + ROW
+
+
+def test_a_named_system_prices_all_rows(tmp_path, capsys):
+    """Hardware of a row is not looked up; a file of one's own is as good as a shipped one."""
+    table = written(tmp_path, HEADING + ROW + ROW.replace("A100-SXM4-80GB", "an abacus"))
+    own = tmp_path / "own.yaml"
+    own.write_text((shipped.ROOT / "systems" / "h100_80g_dgx.yaml").read_text())
+    times = []
+    for arguments in ([], ["--system", "h100_80g_dgx"], ["--system", str(own)]):
+        assert main(["validate", str(table), "--format", "json", *arguments]) == 0
+        rows = json.loads(capsys.readouterr().out)["rows"]
+        times.append([row["predicted_s"] for row in rows])
+    assert times[0][1] is None
+    assert times[1][0] == times[1][1] < times[0][0]
+    assert times[2] == times[1]
+
+
+class Page(HTMLParser):
+    """Elements that are open, and what a page would load."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.count: dict[str, int] = {}
+        self.loads: list[str] = []
+
+    def handle_starttag(self, tag, attributes):
+        self.count[tag] = self.count.get(tag, 0) + 1
+        self.loads += [value for name, value in attributes if name in ("src", "href")]
+        if tag != "meta":
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attributes):
+        pass
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+
+def test_the_page_needs_nothing_else_and_shows_every_row(measured, tmp_path, capsys):
+    out = tmp_path / "report.html"
+    table = written(tmp_path, HEADING + ROW + ROW.replace("gpt_22b", "<b>&").replace("mine", "a<b"))
+    for arguments in ([str(table)], []):
+        assert main(["validate", *arguments, "-o", str(out)]) == 0
+        page = Page()
+        page.feed(out.read_text())
+        assert page.open == []
+        assert page.loads == []
+    drawn = json.loads(re.search(r'id="data">(.*?)</script>', out.read_text(), flags=re.DOTALL)[1])["pictures"]
+    assert drawn[0]["what"] == "step time"
+    assert sum(map(len, drawn[0]["series"].values())) == sum(one.is_step for one in measured)
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+@pytest.mark.parametrize("width", [390, 1440])
+def test_a_browser_shows_the_errors_of_every_data_set(measured, tmp_path, width, dark):
+    out = tmp_path / "report.html"
+    assert main(["validate", "-o", str(out)]) == 0
+    with browser(tmp_path / "profile", width=width, dark=dark) as driver:
+        opened(driver, out)
+        assert driver.execute_script("return document.querySelectorAll('.dot').length") >= len(
+            [one for one in measured if one.is_step]
+        )
+        text = driver.execute_script("return document.querySelector('main').innerText")
+        assert {one.row.dataset for one in measured} <= {*text.split()}
+        assert driver.execute_script("return document.querySelectorAll('main a[href^=https]').length") > 3
+        assert driver.execute_script("return document.documentElement.scrollWidth") <= width
+        assert complaints(driver) == []
+
+
+def test_the_docs_name_every_column():
+    text = PAGE.read_text()
+    assert {*re.findall(r"`(\w+)`", text)} >= {*COLUMNS}

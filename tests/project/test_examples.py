@@ -1,0 +1,95 @@
+"""Examples of README, docs and help that evaluate designs: each runs, and shows a design that fits."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import shlex
+
+import pytest
+
+from costmodel.formats import shipped
+from dse.cli import main, parser
+from tests.dse.launches.test_launching import SCRIPT
+from tests.support.paths import ROOT
+
+PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
+#: Files of other frameworks' launches, and designs, that no page holds.
+WITHOUT_FILE = re.compile(r"--from-(nemo|torchtitan|maxtext)|--designs|7b|my_space|small\.yaml")
+
+
+def helps() -> str:
+    """Help of every command."""
+    [commands] = [own for own in parser()._actions if isinstance(own, argparse._SubParsersAction)]
+    return "\n".join(own.format_help() for own in commands.choices.values())
+
+
+def examples() -> list[str]:
+    """Commands that name a design of a built-in space, or a launch file of Megatron-LM."""
+    lines = "\n".join([*(page.read_text() for page in PAGES), helps()]).splitlines()
+    found = [line.strip().removeprefix("$ ") for line in lines]
+    kinds = tuple(f"dse {command} " for command in ("evaluate", "fit", "cost"))
+    named = (*shipped.names("spaces"), "--from-megatron", "train.sh")
+    return sorted({
+        re.split(r" {2,}#|\s+\||&&", line)[0].strip()
+        for line in found
+        if line.startswith(kinds) and line.split()[2] in named and not WITHOUT_FILE.search(line)
+    })  # fmt: skip
+
+
+def other_examples() -> list[str]:
+    """Commands that plan, explain, compare, show and report what `folder` holds; `test_readme` runs the guides' own."""
+    run_already = [page.read_text() for page in PAGES if page.stem == "README" or page.stem.startswith("guide_")]
+    lines = "\n".join([*(page.read_text() for page in PAGES), helps()]).splitlines()
+    held = ("gpt3_175b_1024_a100", "plan_llama3_70b_256", "train.sh", "old.sh", "meta-llama/Llama-3.1-405B")
+    held += (*shipped.names("models"), *shipped.names("systems"), *shipped.spellings("systems"))
+    kinds = tuple(f"dse {command} " for command in ("plan", "compare", "explain", "show", "report"))
+    return sorted({
+        command
+        for line in lines
+        if (command := re.split(r" {2,}| +#|\s+\||&&", line.strip().removeprefix("$ "))[0]).startswith(kinds)
+        and command.split()[2] in held
+        and not re.search(r"gpt3_without_sp|by_simai", command)
+        and not any(command in page for page in run_already)
+    })  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A folder with the studies and the scripts that examples name."""
+    place = tmp_path_factory.mktemp("examples")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(place)
+        patch.delenv("DSE_STORAGE", raising=False)
+        assert main(["search", "gpt3_175b_1024_a100", "--budget", "45", "--study", "gpt3_175b_1024_a100"]) == 0
+        assert main(["plan", "llama3_70b", "--gpus", "256", "--system", "h100"]) == 0
+        for trial, names in (("0", ("train.sh", "old.sh")), ("2", ("new.sh",))):
+            for name in names:
+                assert (
+                    main(["export", "plan_llama3_70b_256", "--trial", trial, "--format", "megatron", "-o", name]) == 0
+                )
+    return place
+
+
+def test_there_are_examples():
+    assert len(examples()) > 15
+    assert len(other_examples()) > 15
+
+
+@pytest.mark.parametrize("command", other_examples())
+def test_an_example_of_another_command_runs_and_shows_what_fits(command, folder, monkeypatch, capsys):
+    """Limits of CI on a comparison may be exceeded, as they are there for."""
+    monkeypatch.chdir(folder)
+    monkeypatch.delenv("DSE_STORAGE", raising=False)
+    code = main(shlex.split(command)[1:])
+    said = capsys.readouterr()
+    assert code == 0 or ("--max-" in command and "more than the limit" in said.out), said.err
+    assert "Does not fit" not in said.out
+
+
+@pytest.mark.parametrize("command", examples())
+def test_an_example_runs_and_shows_a_design_that_fits(command, tmp_path, monkeypatch, capsys):
+    """The exit code is 1 where no design is feasible."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.sh").write_text(SCRIPT)
+    assert main(shlex.split(command)[1:]) == 0, capsys.readouterr().err

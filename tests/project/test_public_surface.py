@@ -1,0 +1,132 @@
+"""Names that users import: each is there in whatever order they are taken, and does what the README says."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import pkgutil
+import re
+import subprocess
+import sys
+import tomllib
+from types import ModuleType
+
+import numpy as np
+import pytest
+
+import costmodel
+import dse
+from dse.adapters.simai.cost import network_of, simai_cost
+from dse.cli import COMMANDS
+from dse.registry import workload_kinds
+from tests.house import ROOMS
+from tests.support.paths import ROOT
+
+#: Takes the names of a package forwards and backwards, each time in a package imported afresh, and prints
+#: those that turn into something else on the way.
+IN_EVERY_ORDER = """
+import importlib, sys
+package = sys.argv[1]
+names = importlib.import_module(package).__all__
+for order in (names, names[::-1]):
+    for module in [name for name in sys.modules if name.split(".")[0] == package]:
+        del sys.modules[module]
+    first = {name: getattr(importlib.import_module(package), name) for name in order}
+    for name in order:
+        if not callable(first[name]) or getattr(sys.modules[package], name) is not first[name]:
+            print(name, "after", order[0])
+"""
+
+
+@pytest.mark.parametrize("package", [dse, costmodel], ids=lambda package: package.__name__)
+def test_every_name_is_there_in_every_order(package):
+    """Of any two names, each comes before the other in some order."""
+    done = subprocess.run(
+        [sys.executable, "-c", IN_EVERY_ORDER, package.__name__], capture_output=True, text=True, check=True, cwd=ROOT
+    )
+    assert done.stdout == ""
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_no_module_has_the_name_of_something_that_its_folder_offers(room):
+    """Importing such a module would put it in the place of the name."""
+    package = importlib.import_module(room)
+    modules = {module.name for module in pkgutil.iter_modules(package.__path__)}
+    offered = {name for name, own in vars(package).items() if not isinstance(own, ModuleType)}
+    assert not modules & {*offered, *getattr(package, "__all__", ())}
+
+
+def test_every_command_has_a_function_of_python():
+    """The table of docs/python.md names each command, and functions and methods that are there."""
+    page = (ROOT / "docs" / "python.md").read_text()
+    rows = re.findall(r"^\| (`.+?`) \| (.+) \|$", page, flags=re.MULTILINE)
+    named = {name for words, _ in rows for name in re.findall(r"`(\w+)`", words)}
+    assert named == COMMANDS.keys()
+    homes = {"dse": dse, "study": dse.Study}
+    called = {call for _, text in rows for call in re.findall(r"`(dse|study)\.(\w+)\(", text)}
+    called |= {call for _, text in rows for call in re.findall(r"[ (](dse|study)\.(\w+)\(", text)}
+    assert not [call for call in called if not (getattr(homes[call[0]], call[1]).__doc__ or "").strip()]
+
+
+def test_the_function_for_workload_files_has_the_defaults_of_the_command():
+    known = {**inspect.signature(network_of).parameters, **inspect.signature(simai_cost).parameters}
+    assert {name: known[name].default for name in workload_kinds()["aicb"].defaults} == workload_kinds()[
+        "aicb"
+    ].defaults
+
+
+def test_a_name_that_is_not_there_is_refused():
+    with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
+        importlib.import_module("dse").nonsense  # noqa: B018
+    with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
+        importlib.import_module("costmodel").nonsense  # noqa: B018
+
+
+def test_designs_of_a_space_are_priced_by_evaluate(small_space, tmp_path):
+    from dse import Space, Study, evaluate, studies
+
+    path = tmp_path / "small.yaml"
+    path.write_text(small_space)
+    space = Space.load(path)
+    found = evaluate(space, space.encode([{"tp": 2, "pp": 4, "recompute": "full"}] * 3))
+    assert found.values.shape == (3, 2)
+    storage = f"sqlite:///{tmp_path}/dse.db"
+    study = Study.open(space, storage=storage)
+    study.run(8)
+    assert repr(study).startswith("<Study 'small' of space small: 8 trials, ")
+    assert study._repr_html_().count("<tr") == 1 + min(5, len(study.pareto_front()))
+    assert [study.name for study in studies(storage)] == ["small"]
+    assert issubclass(dse.DseError, Exception)
+
+
+def test_the_cost_model_is_called_as_the_readme_does():
+    from costmodel import DesignPoints, load_model, load_system, model_names, step, system_names
+
+    assert "gpt3_175b" in model_names()
+    assert "a100_80g_dgx" in system_names()
+    model, system = load_model("gpt3_175b"), load_system("a100_80g_dgx")
+    design = DesignPoints.of(tp=[4, 8], pp=16, dp=16, gradient_accumulation_steps=96)
+    breakdown = step(model, system, design)
+    assert breakdown.to_frame()["step_time_s"].tolist() == breakdown.step_time.tolist()
+    assert costmodel.resolve_sharding(model, system, design).tp.tolist() == [4, 8]
+    assert isinstance(model, costmodel.ModelShape)
+    assert isinstance(system, costmodel.System)
+    records = (*(costmodel.Chip, costmodel.Host, costmodel.LinkTier, costmodel.MemoryLevel), costmodel.Software)
+    assert {type(part) for part in system.parts().values()} == set(records)
+
+
+def test_language_models_of_lstm_cells_have_a_step_of_their_own():
+    from costmodel import Breakdown, LstmDesign, LstmShape, lstm_step
+
+    model = LstmShape(num_layers=2, hidden_size=512, projection_size=256, vocab_size=1000)
+    priced = lstm_step(model, costmodel.load_system("a100_80g_dgx"), LstmDesign.of(micro_batch_size=[8, 512]))
+    assert isinstance(priced, Breakdown)
+    assert np.all(np.diff(priced.step_time) > 0)
+
+
+def test_the_wheel_holds_every_package_that_the_program_imports():
+    """An editable install finds them all whatever the wheel holds."""
+    root = ROOT
+    project = tomllib.loads((root / "pyproject.toml").read_text())
+    packages = {path.parent.name for path in root.glob("*/__init__.py")} - {"tests", "benchmarks"}
+    assert set(project["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]) == packages

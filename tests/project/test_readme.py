@@ -1,0 +1,192 @@
+"""The README's commands and snippets run, in the order in which a reader meets them; links and names of all
+pages exist."""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import io
+import re
+import shlex
+import subprocess
+from pathlib import Path
+
+import pytest
+
+import dse
+from dse.cli import main, parsed
+from tests.support.paths import ROOT
+
+README = (ROOT / "README.md").read_text()
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+
+def blocks(language: str, page: str = README) -> list[str]:
+    """Contents of the fenced blocks of one language."""
+    return re.findall(rf"^```{language}\n(.*?)^```$", page, flags=re.MULTILINE | re.DOTALL)
+
+
+COMMANDS = [line for block in blocks("sh") for line in block.splitlines()]
+
+
+#: Beginning of a command that takes long -> options that narrow it here. The continuous integration runs the
+#: search of the README whole, and tests/stress the enumeration.
+NARROWED = {
+    "dse enumerate gpt_1t_codesign": "--set nodes=128 --set cores=64 --set 'clock=1.4 GHz' --set tp=8",
+    "dse search --budget 500": "--budget 60",
+    "dse resume gpt3_175b_codesign": "--budget 70",
+}
+
+
+def run_all(commands: list[str], folder: Path) -> None:
+    """Run the commands of a page in order; a redirection writes a file."""
+    for command in commands:
+        more = next((own for start, own in NARROWED.items() if command.startswith(start)), "")
+        words, _, file = command.partition(" > ")
+        with io.StringIO() as printed, contextlib.redirect_stdout(printed):
+            assert main([*shlex.split(words, comments=True)[1:], *shlex.split(more)]) == 0, command
+            if file:
+                (folder / file).write_text(printed.getvalue())
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Folder of a reader who has run all commands of the README."""
+    folder = tmp_path_factory.mktemp("reader")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        run_all([command for command in COMMANDS if command.startswith("dse ")], folder)
+    return folder
+
+
+@pytest.mark.parametrize("guide", sorted((ROOT / "docs").glob("guide_*.md")), ids=lambda page: page.stem)
+def test_every_command_of_a_guide_runs_in_a_fresh_folder(guide, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("DSE_STORAGE", raising=False)
+    commands = [line for block in blocks("sh", guide.read_text()) for line in block.splitlines()]
+    assert len(commands) > 5
+    run_all(commands, tmp_path)
+
+
+def test_every_command_leaves_what_the_readme_says(folder):
+    assert {path.name for path in folder.iterdir()} >= {"dse.db", "train.sh", "plan.html", "my_chip.yaml"}
+    assert len({study.name for study in dse.studies(f"sqlite:///{folder}/dse.db")}) == 3
+
+
+def test_every_python_snippet_runs(folder, monkeypatch, capsys):
+    monkeypatch.chdir(folder)
+    names: dict[str, object] = {}
+    for snippet in blocks("python"):
+        exec(compile(snippet, "README.md", "exec"), names)
+    assert len(names["front"]) > 5
+    assert "step_time_s" in capsys.readouterr().out
+
+
+def test_the_readme_is_short():
+    assert len(README.splitlines()) <= 135
+
+
+def test_the_plan_in_the_readme_is_what_the_command_prints(tmp_path, monkeypatch, capsys):
+    """A line of dots stands for lines that are left out."""
+    [shown] = blocks("text")
+    [command] = [line for line in COMMANDS if line.startswith("dse plan ")]
+    monkeypatch.chdir(tmp_path)
+    assert main(shlex.split(command)[1:]) == 0
+    printed = capsys.readouterr().out
+    parts = [part.strip("\n") for part in shown.split("...\n")]
+    assert printed.startswith(parts[0])
+    assert [part for part in parts if part not in printed] == []
+
+
+@pytest.mark.parametrize("command", [line for line in COMMANDS if not line.startswith("dse ")])
+def test_set_up_commands_are_valid_shell(command):
+    subprocess.run(["bash", "-n", "-c", command], check=True)
+    assert command.startswith("python3 -m venv .venv && .venv/bin/pip install ")
+
+
+def test_readme_opens_with_the_main_job_and_the_tests():
+    job, tests = COMMANDS[:2]
+    assert job.endswith("&& .venv/bin/dse search --budget 500")
+    assert tests.endswith("&& .venv/bin/pytest -n auto")
+
+
+def test_ci_runs_the_first_two_commands_of_the_readme():
+    script = (ROOT / ".ci" / "run").read_text()
+    patterns = re.findall(r"grep -m 1 '(.+?)' README\.md", script)
+    run = [next(line for line in README.splitlines() if re.search(pattern, line)) for pattern in patterns]
+    assert run == COMMANDS[:2]
+    subprocess.run(["bash", "-n", ROOT / ".ci" / "run"], check=True)
+
+
+def test_the_report_in_the_docs_is_that_of_its_search(tmp_path, monkeypatch, capsys):
+    """All but the numbers of trials, which may differ with the last bit of a logarithm."""
+    [report] = blocks("text", (ROOT / "docs" / "studies.md").read_text())
+    monkeypatch.chdir(tmp_path)
+    assert main(["search", "gpt3_175b_1024_a100", "--budget", "500"]) == 0
+    assert without_trial_numbers(capsys.readouterr().out) == without_trial_numbers(report)
+
+
+def without_trial_numbers(report: str) -> str:
+    report = re.sub(r"trial \d+", "trial", report)
+    report = re.sub(r"\d+ infeasible", "infeasible", report)
+    return re.sub(r"^ +\d+(?=  +\d+  +\d+)", "", report.strip(), flags=re.MULTILINE)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_somewhere(page):
+    prose = re.sub(r"^ *```.*?^ *```$", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+    links = re.findall(r"\]\(([^)#:]+)\)", prose)
+    assert [link for link in links if not (page.parent / link).exists()] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_places_in_the_code_that_a_page_names_are_there(page):
+    """But for those of other software, of the profile that a recipe makes, and of whichever reader."""
+    elsewhere = re.compile(
+        r"megatron/|torchtitan/|dse/adapters/ideal_links/|(rules|words)\.py|tests/data/corpus/READER/"
+    )
+    beginnings = (ROOT, ROOT / "costmodel", ROOT / "dse", ROOT / "tests")
+    place = r"`((?:\w+/)*\w+\.py|(?:costmodel|dse|tests|search_spaces)(?:/\w+)+/?)`"
+    named = {path for path in re.findall(place, page.read_text()) if not elsewhere.match(path)}
+    assert not {path for path in named if not any((root / path).exists() for root in beginnings)}
+
+
+@pytest.mark.parametrize("page", sorted((ROOT / "docs").glob("*.md")), ids=lambda page: page.name)
+def test_imports_of_the_docs_work(page):
+    """Their snippets need files of the reader's own; what they import is there."""
+    for snippet in re.findall(r"^```python\n(.*?)^```$", page.read_text(), flags=re.MULTILINE | re.DOTALL):
+        nodes = (node for node in ast.parse(snippet).body if isinstance(node, ast.Import | ast.ImportFrom))
+        for node in nodes:
+            exec(ast.unparse(node), {})
+
+
+@pytest.mark.parametrize("page", sorted((ROOT / "docs").glob("*.md")), ids=lambda page: page.name)
+def test_commands_of_the_docs_are_commands(page):
+    """Their options and words exist; files and studies are the reader's own."""
+    for block in re.findall(r"^```sh\n(.*?)^```$", page.read_text(), flags=re.MULTILINE | re.DOTALL):
+        for line in re.split(r"\n|&&|\| |&$", block.replace("\\\n", " ")):
+            if line.strip().startswith("dse "):
+                parsed(shlex.split(line, comments=True)[1:])
+
+
+def test_the_index_names_every_page():
+    index = (ROOT / "docs" / "README.md").read_text()
+    pages = {page.name for page in (ROOT / "docs").glob("*.md")} - {"README.md"}
+    assert {*re.findall(r"\]\((\w+\.md)\)", index)} == pages
+
+
+def glossary() -> list[str]:
+    """What stands in the last column of the glossary's tables, in code."""
+    lines = (ROOT / "docs" / "glossary.md").read_text().splitlines()
+    cells = [line.rstrip(" |").rpartition("|")[2] for line in lines if line.startswith("| ")]
+    return sorted({word for cell in cells for word in re.findall(r"`([^`]+)`", cell)})
+
+
+@pytest.mark.parametrize("word", glossary())
+def test_what_the_glossary_names_is_in_the_code(word):
+    if "/" in word:
+        assert (ROOT / word).exists()
+        return
+    name = re.compile(rf"\b{word.rpartition('.')[2]}\b")
+    modules = (path for package in ("costmodel", "dse") for path in (ROOT / package).rglob("*.py"))
+    assert any(name.search(path.read_text()) for path in modules)

@@ -1,0 +1,118 @@
+"""What the program is made of: dependencies with tested lower bounds, and readers that run nothing."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+import tomllib
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from costmodel.installation import DISTRIBUTION, installation
+from tests.support.paths import ROOT
+
+MODULES = [path for package in ("costmodel", "dse", "search_spaces") for path in (ROOT / package).rglob("*.py")]
+
+#: Modules that make objects of bytes, and so can run what is in them; and names that do, or run text.
+UNSAFE_MODULES = {"pickle", "cPickle", "_pickle", "shelve", "marshal", "dill", "cloudpickle", "jsonpickle"}
+UNSAFE_NAMES = {
+    *("Loader", "CLoader", "UnsafeLoader", "CUnsafeLoader", "FullLoader", "CFullLoader"),
+    *("read_pickle", "to_pickle", "unsafe_load", "unsafe_load_all", "full_load", "full_load_all"),
+    *("np.load", "np.fromfile", "eval()", "exec()", "compile()", "__import__()"),
+}
+
+
+def dependencies() -> dict[str, str]:
+    """Everything that some part of the project needs from elsewhere -> what is asked of its version."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = [line for own in project["optional-dependencies"].values() for line in own]
+    lines = [line for line in (*project["dependencies"], *extras) if not line.startswith("dse-training[")]
+    found = [re.fullmatch(r"([\w.-]+)(?:\[\w+\])?(.*)", line) for line in lines]
+    return {match[1]: match[2] for match in found if match}
+
+
+def test_every_extra_that_is_named_exists():
+    """Of this distribution alone: the package index has another project called dse."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert project["name"] == DISTRIBUTION
+    pages = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *ROOT.glob("docs/*.md")]
+    texts = {path: path.read_text() for path in [*MODULES, *pages, ROOT / "pyproject.toml"]}
+    named = {
+        extra
+        for text in texts.values()
+        for found in re.findall(rf"{DISTRIBUTION}\[([\w,]+)\]|installation\(.(\w+).\)|'\.\[(\w+)\]'", text)
+        for extra in "".join(found).split(",")
+    }
+    assert {"report", "dashboard", "dask", "postgresql"} <= named <= set(project["optional-dependencies"])
+    assert not [path for path, text in texts.items() if re.search(r"install [^`\n]*\bdse\[", text)]
+
+
+@pytest.mark.parametrize(
+    ("origin", "command"),
+    [
+        (None, "pip install 'dse-training[report]'"),
+        ({"url": "https://host/dse.whl", "archive_info": {}}, "pip install 'dse-training[report]'"),
+        ({"url": "file:///home/me/my%20dse", "dir_info": {}}, "pip install '/home/me/my dse[report]'"),
+        ({"url": "file:///dse", "dir_info": {"editable": True}}, "pip install -e '/dse[report]'"),
+    ],
+)
+def test_an_extra_comes_from_where_the_program_came_from(origin, command, monkeypatch):
+    """An index may not have it, and another version than the one of the clone would be another program."""
+    own = SimpleNamespace(read_text=lambda file: origin and json.dumps(origin))
+    monkeypatch.setattr("importlib.metadata.distribution", lambda name: own)
+    assert installation("report") == command
+
+
+def test_every_dependency_has_a_lower_bound():
+    """`.ci/lowest` runs tests on exactly these versions."""
+    assert [name for name, asked in dependencies().items() if not re.match(r">=\d", asked)] == []
+
+
+@pytest.mark.parametrize("name", dependencies())
+def test_what_is_installed_is_not_older(name):
+    try:
+        own = version(name)
+    except PackageNotFoundError:
+        pytest.skip(f"{name} is not installed")
+    bound = dependencies()[name].removeprefix(">=").split(",")[0]
+    assert numbers(own) >= numbers(bound)
+
+
+def numbers(text: str) -> list[int]:
+    """The numbers that a version starts with."""
+    found = re.match(r"\d+(\.\d+)*", text)
+    assert found
+    return [int(part) for part in found[0].split(".")]
+
+
+def unsafe(path: Path) -> list[str]:
+    """What a module has that can run what it reads, by line."""
+    found = []
+    for node in ast.walk(ast.parse(path.read_text())):
+        modules, names = [], set()
+        if isinstance(node, ast.Import):
+            modules = [own.name for own in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            modules, names = [node.module or ""], {own.name for own in node.names}
+        elif isinstance(node, ast.Attribute):
+            names = {node.attr}
+            if isinstance(node.value, ast.Name) and node.value.id in ("np", "numpy"):
+                names = {f"np.{node.attr}", node.attr}
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+            names = {f"{node.func.id}()"}
+        roots = {name.split(".")[0] for name in modules}
+        if unwanted := (roots & UNSAFE_MODULES) | (names & UNSAFE_NAMES):
+            found.append(f"{path.relative_to(ROOT)}:{getattr(node, 'lineno', 0)}: {', '.join(sorted(unwanted))}")
+    return found
+
+
+def test_nothing_that_is_read_can_run():
+    """No pickle, no evaluation of text, YAML by safe loaders alone.
+
+    What joblib and Dask send between a search's own processes they do pickle; no file and no database is.
+    """
+    assert [line for path in MODULES for line in unsafe(path)] == []

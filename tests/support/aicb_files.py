@@ -1,0 +1,82 @@
+"""Workloads that several tests share: a small file by hand, and published files."""
+
+from __future__ import annotations
+
+import gzip
+from dataclasses import replace
+
+import numpy as np
+
+from dse.adapters.simai.bandwidth import Busbw, Links
+from dse.adapters.simai.files.aicb import read_workload
+from dse.adapters.simai.workload_rows import StepRows
+from tests.support.paths import TEST_DATA
+
+#: A file of unlike numbers: every group, every collective, tokens in an unusual order.
+SMALL = """\
+HYBRID_TRANSFORMER_FWD_IN_BCKWD pp: 3 model_parallel_NPU_group: 4 ep: 2 ga: 5 vpp: 2 colour: blue \
+all_gpus: 96 checkpoints: 0 checkpoint_initiates: 0 pp_comm 1048576
+5
+grad\t-1\t7\tNONE\t0\t11\tNONE\t0\t13\tREDUCESCATTER\t3221225472\t100
+embedding_layer\t-1\t17000\tALLREDUCE\t16777216\t19\tBROADCAST\t65536\t23\tNONE\t0\t100
+mlp\t-1\t29000\tALLGATHER\t33554432\t31000\tREDUCESCATTER\t33554432\t37\tNONE\t0\t5
+mlp\t-1\t41\tALLTOALL_EP\t67108864\t43\tALLTOALL_EP\t67108864\t47\tALLREDUCE_DP_EP\t134217728\t100
+loss\t-1\t0\tALLREDUCE\t4\t0\tNONE\t0\t0\tNONE\t0\t100
+"""
+
+#: SimAI's example bandwidths of October and of December 2024. [GiB/s]
+OCTOBER = Busbw(
+    {
+        **{("tp", kind): 200 for kind in ("all_reduce", "all_gather", "all_to_all")},
+        **{("dp", kind): 45 for kind in ("all_reduce", "all_gather")},
+    },
+    pp=None,
+)
+DECEMBER = Busbw(
+    {
+        ("tp", "all_reduce"): 300,
+        ("tp", "all_gather"): 280,
+        ("tp", "all_to_all"): 230,
+        ("dp", "all_gather"): 380,
+        ("ep", "all_gather"): 45,
+        ("ep", "all_to_all"): 80,
+    },
+    pp=47.5,
+)
+
+
+def links(nvlink: float, nic: float, **counts: float) -> Links:
+    """Servers of eight GPUs and eight NICs, unless told otherwise; bandwidths in GiB/s."""
+    return Links.of(nvlink_bandwidth=nvlink * 2.0**30, nic_bandwidth=nic * 2.0**30, **counts)
+
+
+def published(name: str) -> str:
+    """The text of a file in `data/aicb`.
+
+    `simai_2024_10` and `simai_moe_2024_11` are SimAI's example/workload_analytical.txt of these months.
+    `gpt_13b_scaled` is AICB's GPT 13B before its first release. `deepseek_v3_32` is the file of AICB's generator
+    (commit 23eec3c) for DeepSeek-V3 on 32 GPUs, with sections of 1 ns.
+    """
+    return gzip.decompress((TEST_DATA / f"aicb/{name}.txt.gz").read_bytes()).decode()
+
+
+def sp_rows(**layout: float) -> StepRows:
+    """The rows of SimAI's example of October 2024, with changes of its header."""
+    file = read_workload(published("simai_2024_10"), "simai_2024_10.txt")
+    return with_header(file.workload, **{"vpp": 8, "pp_message_bytes": 16777216, **layout})
+
+
+def scaled_rows() -> StepRows:
+    """The rows of AICB's GPT 13B before its first release."""
+    return read_workload(published("gpt_13b_scaled"), "gpt_13b_scaled.txt").workload
+
+
+def moe_rows() -> StepRows:
+    """The rows of SimAI's example with experts."""
+    return read_workload(published("simai_moe_2024_11"), "simai_moe_2024_11.txt").workload
+
+
+def with_header(rows: StepRows, **layout: float) -> StepRows:
+    """The same rows under another header."""
+    changes = {name: np.array([float(value)]) for name, value in layout.items()}
+    return replace(rows, layout=replace(rows.layout, **changes))

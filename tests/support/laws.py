@@ -1,0 +1,206 @@
+"""What holds for costs of any model on any machine, whatever the design: checks of short and long tests.
+
+A design whose number format the chip has no units for costs nothing that is known: every column is NaN then,
+and in no other case. Designs that no rule of a space would let through (sizes that divide nothing, more
+experts than ranks) have costs like others: ratios are taken as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+import numpy as np
+
+from costmodel import LstmDesign, System, load_model
+from costmodel.columns import BoolArray, FloatArray
+from costmodel.kernels.mixed_formats import is_possible
+from costmodel.lstm.step import lstm_step_of
+from costmodel.machine.price import chip_power, chip_price
+from costmodel.rules.registry import design_rules
+from costmodel.rules.work import Workload
+from costmodel.steps.result.breakdown import PARTS, Breakdown
+from costmodel.steps.transformer import transformer_step
+from costmodel.training.design import MEGATRON_SP, DesignPoints, splits_kernels
+from costmodel.training.run import Run, TransformerRun, rank_run
+from dse.adapters.dfmodel.design import DataflowDesign
+from tests.support.random_designs import (
+    lawful_columns,
+    random_columns,
+    random_designs,
+    random_lstm,
+    random_model,
+    random_system,
+)
+
+#: Relative size of what adding up in another order may change. [-]
+ROUNDING: Final = 1e-12
+
+#: Units of a chip for products of fewer than 16 bits.
+UNITS: Final = ("fp8", "mx", "fp4")
+
+WHOLE: Final = ("cores", "arrays_per_core")
+#: What follows from a quantity: a core has its own port to on-chip memory.
+FOLLOWING: Final = {"cores": "sram_bandwidth", "clock": "sram_bandwidth"}
+#: Quantities of which more never speeds a step up: what is waited for, and what is lost. Endings of names.
+NEVER_FASTER: Final = (
+    *("kernel_launch", "tile_latency", "collective_cores", "host_dispatch", "host_step_overhead"),
+    *("host_straggler", "pointwise_kernels", "blocking_launches", "collective_launches"),
+    *("_latency", "_launch", "_ramp", "_own_share", "_oversubscription"),
+)
+
+
+def random_run(seed: int, points: int) -> TransformerRun:
+    """Designs of a random model on random machines: all on one, or each on one of its own about that."""
+    rng = np.random.default_rng(seed)
+    model, system = random_model(rng), random_system(rng)
+    design = random_designs(rng, model, points)
+    return Run(model, system.with_quantities(around(rng, system, points) if seed % 2 else {}), design)
+
+
+def around(rng: np.random.Generator, system: System, points: int) -> dict[str, FloatArray]:
+    """Half to twice what a machine has of what it works with; (points,) each. [SI units]"""
+    known = {name: system.quantities()[name] for name in system.never_slower()}
+    drawn = {name: value * rng.uniform(0.5, 2.0, points) for name, value in known.items() if np.isfinite(value)}
+    return {**drawn, **{name: np.ceil(drawn[name]) for name in WHOLE}}
+
+
+def check_numbers(found: Breakdown, there: BoolArray) -> None:
+    """Numbers from 0 where there is a cost, or else none; and parts add up to their totals."""
+    columns = found.columns()
+    for name, values in columns.items():
+        assert np.isfinite(values[there]).all(), name
+        assert ((values >= 0) | np.isnan(values)).all(), name
+    for total, parts in PARTS.items():
+        whole = sum(columns[part][there] for part in parts)
+        np.testing.assert_allclose(whole, columns[total][there], rtol=ROUNDING, err_msg=total)
+
+
+def check_ranges(found: Breakdown, run: Run, there: BoolArray) -> None:
+    """What follows from other columns, and that no step takes no time."""
+    rows = np.flatnonzero(there)
+    own, system = found.take(rows), run.system.take(rows)
+    assert (own.step_time > 0).all()
+    assert (own.peak_memory >= system.chip.reserved_memory).all()
+    for column, expected in {
+        "system_price": own.world_size * chip_price(system),
+        "system_power": own.world_size * chip_power(system),
+        "average_power": own.energy_per_step / own.step_time * system.host.power_overhead,
+        "idle_energy": own.world_size * own.step_time * (system.chip.idle_power + system.host.power),
+        "tokens_per_second_per_gpu": own.tokens_per_second / own.world_size,
+        "mfu": own.model_flops / (own.step_time * own.world_size * system.chip.peak_flop_rate),
+    }.items():
+        np.testing.assert_allclose(getattr(own, column), expected, rtol=ROUNDING, err_msg=column)
+
+
+def check_waiting(found: Breakdown, there: BoolArray) -> None:
+    """Kernels wait for memory and host no longer than they take."""
+    kernels = found.forward_time + found.backward_time + found.recompute_time
+    waiting = found.memory_bound_time + found.launch_bound_time
+    assert (waiting <= kernels * (1 + ROUNDING))[there].all()
+
+
+def check_bounds(found: Breakdown, run: TransformerRun, there: BoolArray) -> None:
+    """What no step is better than: its FLOP at the peak, its weights spread out.
+
+    Of designs whose experts have the ranks that they ask for, and drop no tokens.
+    """
+    design, model, chip = run.design, run.model, run.system.chip
+    whole = (design.ep * design.etp <= design.tp * design.cp * design.dp) & (design.capacity_factor == 0)
+    whole = there & whole & (design.ep <= max(model.num_experts, 1))
+    rates = np.max(np.broadcast_arrays(found.world_size**0, *map(chip.format_rate, UNITS)), axis=0)
+    assert (found.mfu <= rates * (1 + ROUNDING))[whole].all()
+    element = np.where(design.fp8_parameters > 0, 1.0, run.precision.element_bytes)
+    held = found.peak_memory * found.world_size
+    assert (held >= element * model.num_parameters * (1 - ROUNDING))[whole].all()
+
+
+def check_transformers(seed: int, points: int) -> None:
+    """Laws of `costmodel.step`."""
+    run = random_run(seed, points)
+    with np.errstate(all="raise", under="ignore"):
+        found = transformer_step(run)
+    there = np.broadcast_to(is_possible(rank_run(run)), (points,))
+    check_numbers(found, there)
+    check_ranges(found, run, there)
+    check_waiting(found, there)
+    check_bounds(found, run, there)
+
+
+def check_lstm(seed: int, points: int) -> None:
+    """The same of language models of LSTM cells."""
+    rng = np.random.default_rng(seed)
+    model, system = random_lstm(rng), random_system(rng)
+    design = LstmDesign.of(**random_columns(rng, LstmDesign, (), points))
+    run = Run(model, system.with_quantities(around(rng, system, points) if seed % 2 else {}), design)
+    with np.errstate(all="raise", under="ignore"):
+        found = lstm_step_of(run)
+    there = np.ones(points, dtype=bool)
+    check_numbers(found, there)
+    check_ranges(found, run, there)
+    check_waiting(found, there)
+
+
+def check_profile(profile: str, seed: int, points: int) -> None:
+    """Costs of a reference profile are numbers from 0, or none; of the first without one it says why."""
+    rng = np.random.default_rng(seed)
+    model, system = load_model("gpt3_175b" if seed % 2 else "gpt2_xl"), random_system(rng)
+    rules = design_rules(profile, Workload.of(model))
+    drawn = lawful_columns(rng, DataflowDesign, model, points)
+    drawn |= {name: rng.integers(0, 2, points).astype(float) for name in ("sequence_parallel",)}
+    columns = {name: drawn[name] for name in rules.columns & drawn.keys() if not splits_kernels(name)}
+    found = rules.step(system, columns)
+    there = np.isfinite(found.step_time)
+    assert there.any()
+    check_numbers(found, there)
+    for row in np.flatnonzero(~there)[:3]:
+        assert rules.reasons(system, {name: values[row : row + 1] for name, values in columns.items()})
+
+
+def is_lawful(design: DesignPoints) -> BoolArray:
+    """Designs for which more of a resource is never slower, as `System.never_slower` says; (points,)."""
+    plain = design.is_1f1b & ((design.pp == 1) | (design.zero <= 1))
+    plain &= design.overlap_shared_expert == 0
+    named = design.sharding <= MEGATRON_SP
+    there: BoolArray = np.broadcast_to(plain & named, (design.num_points,))
+    return there
+
+
+def check_resources(seed: int, points: int) -> None:
+    """More of what a machine works with is never slower, cheaper or less hungry; more waits never faster."""
+    rng = np.random.default_rng(seed)
+    model, system = random_model(rng), random_system(rng)
+    design = random_designs(rng, model, 4 * points)
+    rows = np.flatnonzero(is_lawful(design) & is_possible(rank_run(Run(model, system, design))))[:points]
+    design, some = design.take(rows), around(rng, system, rows.size)
+
+    def timed(changed: Mapping[str, FloatArray]) -> Breakdown:
+        return transformer_step(Run(model, system.with_quantities({**some, **changed}), design))
+
+    before = timed({})
+    for quantity, values in some.items():
+        more = {quantity: values * np.exp(rng.uniform(0.05, 4.0, rows.size))}
+        if quantity in WHOLE:
+            more[quantity] = np.ceil(more[quantity])
+        if other := FOLLOWING.get(quantity):
+            more[other] = some[other] * more[quantity] / values
+        after = timed(more)
+        assert (after.step_time <= before.step_time * (1 + ROUNDING)).all(), quantity
+        assert (after.system_price >= before.system_price * (1 - ROUNDING)).all(), quantity
+        assert (after.system_power >= before.system_power * (1 - ROUNDING)).all(), quantity
+    for quantity, value in system.quantities().items():
+        if quantity.endswith(NEVER_FASTER) and np.isfinite(value):
+            after = timed({quantity: value * rng.uniform(1.05, 10.0, rows.size)})
+            assert (after.step_time >= before.step_time * (1 - ROUNDING)).all(), quantity
+
+
+def check_order(seed: int, points: int) -> None:
+    """A permutation of a batch permutes its costs, and each design alone costs the same, bit for bit."""
+    run, rng = random_run(seed, points), np.random.default_rng(seed)
+    found = transformer_step(run).columns()
+    order = rng.permutation(points)
+    alone = rng.integers(points, size=10)
+    for rows in (order, order[: points // 3], *([row] for row in alone)):
+        costs = transformer_step(run.take(np.array(rows))).columns()
+        for name, values in costs.items():
+            np.testing.assert_array_equal(values, found[name][rows], err_msg=name)
