@@ -35,7 +35,7 @@ def short_repr(record: Any) -> str:
     """The `repr` of a large record: its class and fields, in at most ten lines of at most 100 columns."""
     brief = Repr()
     brief.maxlevel, brief.maxstring, brief.maxother = 2, 80, 80
-    values = [(own.name, getattr(record, own.name)) for own in fields(record) if own.repr]
+    values = [(member.name, getattr(record, member.name)) for member in fields(record) if member.repr]
     lines = [f"    {name}={' '.join(brief.repr(value).split())}" for name, value in values]
     shown = [line if len(line) < 100 else f"{line[:96]}..." for line in lines[:8]]
     more = ["    ..."] if len(lines) > 8 else []
@@ -66,9 +66,9 @@ class Layout:
 def layout_of(record: type[Columns]) -> Layout:
     """Layout of a record class, computed once: small batches would spend a tenth of their time on it."""
     if record not in _LAYOUTS:
-        units = {own.name: own.metadata["unit"] for own in fields(record) if "unit" in own.metadata}
-        names = tuple(own.name for own in fields(record))
-        families = tuple(own.name for own in fields(record) if "family" in own.metadata)
+        units = {member.name: member.metadata["unit"] for member in fields(record) if "unit" in member.metadata}
+        names = tuple(member.name for member in fields(record))
+        families = tuple(member.name for member in fields(record) if "family" in member.metadata)
         tail = "__class__", "__class__"  # getters of two names or more return tuples; callers leave these out
         _LAYOUTS[record] = Layout(units, families, names, attrgetter(*units, *tail), attrgetter(*names, *tail))
     return _LAYOUTS[record]
@@ -132,11 +132,11 @@ def concatenated(pieces: Sequence[AnyColumns]) -> AnyColumns:
     joined = {}
     for name in tables[0]:
         values = [table[name] for table in tables]
-        if any(own.ndim for own in values):
-            machines = np.broadcast_shapes(*(own.shape[:-1] for own in values))
+        if any(column.ndim for column in values):
+            machines = np.broadcast_shapes(*(column.shape[:-1] for column in values))
             full = (
-                np.broadcast_to(own, (*machines, own.shape[-1] if own.ndim else piece.num_points))
-                for own, piece in zip(values, pieces, strict=True)
+                np.broadcast_to(column, (*machines, column.shape[-1] if column.ndim else piece.num_points))
+                for column, piece in zip(values, pieces, strict=True)
             )
             joined[name] = np.concatenate(list(full), axis=-1)
     return first.with_columns(joined)
@@ -190,7 +190,9 @@ def distinct_rows(*columns: FloatArray) -> tuple[IntArray, IntArray]:
     >>> rows.tolist(), back.tolist()
     ([1, 0], [1, 0, 1])
     """
-    long = (own for own in columns if is_long(own) and own.strides[-1])  # without a stride one value is broadcast
+    long = (
+        column for column in columns if is_long(column) and column.strides[-1]
+    )  # without a stride one value is broadcast
     lines = [line for values in long for line in values.reshape(-1, values.shape[-1])]
     varying = [np.ascontiguousarray(line).view(np.uint64) for line in lines if (line != line[0]).any()]
     if not varying:
@@ -285,7 +287,7 @@ def stacked_columns(columns: Sequence[FloatArray], axes: int) -> FloatArray:
 
 
 def is_long(values: FloatArray) -> bool:
-    """Whether a column has more than one value along the last axis, that of points."""
+    """True if a column has more than one value along the last axis, that of points."""
     return values.ndim > 0 and values.shape[-1] > 1
 
 
@@ -322,8 +324,8 @@ def _distinct_numbers(numbers: NDArray[np.uint64]) -> tuple[IntArray, IntArray]:
 def chosen(columns: Sequence[AnyArray], places: IntArray) -> AnyArray:
     """For each point the value of one of some columns; (points,) places among them."""
     values: Any = columns[0]
-    for place, column in enumerate(columns[1:], start=1):
-        values = np.where(places == place, column, values)
+    for number, column in enumerate(columns[1:], start=1):
+        values = np.where(places == number, column, values)
     return cast(AnyArray, values)
 
 
@@ -331,8 +333,8 @@ def largest(columns: Sequence[FloatArray]) -> IntArray:
     """For each point the place of the column with the largest value, the first of equal ones."""
     most = columns[0]
     places: IntArray = np.zeros(np.shape(most), dtype=np.intp)
-    for place, column in enumerate(columns[1:], start=1):
-        places = np.where(column > most, place, places)
+    for number, column in enumerate(columns[1:], start=1):
+        places = np.where(column > most, number, places)
         most = np.maximum(column, most)
     return places
 

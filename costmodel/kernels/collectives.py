@@ -84,14 +84,14 @@ def own_copy(message_bytes: FloatArray, group: Group, tier: LinkTier) -> FloatAr
     return tier.own_share * message_bytes / group.size
 
 
-def hop_latency(name: str, group: Group, found: Sequence[TierSpan]) -> FloatArray:
+def hop_latency(name: str, group: Group, tiers: Sequence[TierSpan]) -> FloatArray:
     """Latency of a collective through rings, or of an all-reduce through trees where they are shallower. [s]
 
     Parameters
     ----------
     name, group
         As for `collective`.
-    found : sequence of TierSpan
+    tiers : sequence of TierSpan
         What the group has of each tier.
 
     Notes
@@ -100,18 +100,18 @@ def hop_latency(name: str, group: Group, found: Sequence[TierSpan]) -> FloatArra
     and binary between nodes [Sanders2009]_. On a torus latencies are those of its hops.
     """
     passes = RING[name](np.asarray(2.0))[0]
-    used = [np.where(span.members > 1, span.tier.latency, 0.0) for span in found]
+    used = [np.where(span.members > 1, span.tier.latency, 0.0) for span in tiers]
     slowest = np.maximum.reduce(np.broadcast_arrays(*used))
     ring = sum(
         np.where(span.tier.torus_x > 0, span.tier.latency, slowest)
         * span.steps(passes * (span.inner - span.outer), passes)
-        for span in found
+        for span in tiers
     )
     if name != "all_reduce":
         return np.asarray(ring)
     tree = sum(
-        passes * span.steps(np.log2(span.members) if place else span.members - 1) * span.tier.latency
-        for place, span in enumerate(found)
+        passes * span.steps(np.log2(span.members) if number else span.members - 1) * span.tier.latency
+        for number, span in enumerate(tiers)
     )
     return np.minimum(ring, tree)
 
@@ -149,23 +149,23 @@ def collective(name: str, message_bytes: FloatArray, group: Group, network: Sequ
     leaving: FloatArray = np.ones_like(group.size)
     transfer: FloatArray = np.zeros(np.broadcast(message_bytes, group.size, group.stride).shape)
     launch = transfer
-    found, sent_per_tier = list(spans(group, network)), []
-    for span in found:
+    tiers, sent_per_tier = list(spans(group, network)), []
+    for span in tiers:
         tier, members = span.tier, span.members
         still_leaving = np.where(span.outer > 1, span.outer / group.size, 0.0)
         tier_bytes = sent_of * (leaving - still_leaving) * message_bytes
-        own = np.where(members > 1, own_copy(message_bytes, group, tier), 0.0)
-        time = (climbed(tier_bytes, tier, passes) + own) / span.rings
+        copied = np.where(members > 1, own_copy(message_bytes, group, tier), 0.0)
+        time = (climbed(tier_bytes, tier, passes) + copied) / span.rings
         if (tier.in_switch > 0).any():
             up = IN_SWITCH[name](members)[1] * span.inner / group.size * message_bytes
-            switched = (climbed(up, tier, passes) + own) / (span.rings * tier.in_switch_rate)
+            switched = (climbed(up, tier, passes) + copied) / (span.rings * tier.in_switch_rate)
             better = (tier.in_switch > 0) & (switched < time)
             time, tier_bytes = np.where(better, switched, time), np.where(better, up, tier_bytes)
         transfer = np.maximum(transfer, time)
         launch = np.maximum(launch, np.where(members > 1, tier.launch, 0.0))
         sent_per_tier.append(tier_bytes)
         leaving = still_leaving
-    return CollectiveCost(launch + hop_latency(name, group, found) + transfer, tuple(sent_per_tier))
+    return CollectiveCost(launch + hop_latency(name, group, tiers) + transfer, tuple(sent_per_tier))
 
 
 def input_bytes(name: str, message_bytes: FloatArray, size: FloatArray) -> FloatArray:
@@ -202,7 +202,7 @@ def all_to_all(message_bytes: FloatArray, group: Group, network: Sequence[LinkTi
     """
     tiers = [*spans(group, network)]
     peers = [group.size / span.outer - group.size / span.inner for span in tiers]
-    return posted_sends([message_bytes * own / group.size for own in peers], message_bytes, group, tiers)
+    return posted_sends([message_bytes * number / group.size for number in peers], message_bytes, group, tiers)
 
 
 def posted_sends(
@@ -224,7 +224,7 @@ def posted_sends(
     for tier_bytes, span in zip(sent, tiers, strict=True):
         joined = span.members > 1
         latency = latency + np.where(joined, span.steps(np.asarray(1.0)) * span.tier.latency, 0.0)
-        own = np.where(joined, own_copy(message_bytes, group, span.tier), 0.0)
-        transfer = np.maximum(transfer, (climbed(tier_bytes, span.tier) + own) / span.exchange)
+        copied = np.where(joined, own_copy(message_bytes, group, span.tier), 0.0)
+        transfer = np.maximum(transfer, (climbed(tier_bytes, span.tier) + copied) / span.exchange)
         launch = np.maximum(launch, np.where(joined, span.tier.launch, 0.0))
     return CollectiveCost(launch + latency + transfer, tuple(sent))

@@ -31,7 +31,7 @@ class GemmCost:
 
 @dataclass(frozen=True, slots=True)
 class Reload:
-    """How often each operand of A[m, k] B[k, n] = C[m, n] crosses into a memory, and the bytes that makes."""
+    """Crossings of each operand of A[m, k] B[k, n] = C[m, n] into a memory, and their bytes."""
 
     of_a: FloatArray  #: [-]
     of_b: FloatArray  #: [-]
@@ -42,7 +42,7 @@ class Reload:
 def reload_factors(
     m: FloatArray, k: FloatArray, n: FloatArray, *, edge: FloatArray
 ) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """How often each operand of A[m, k] B[k, n] = C[m, n] crosses into a memory tiled by `edge`. [-]
+    """Number of times that each operand of A[m, k] B[k, n] = C[m, n] crosses into a memory tiled by `edge`. [-]
 
     Parameters
     ----------

@@ -68,14 +68,14 @@ def gemm_reloads(run: RankRun) -> GemmReloads:
     size[:, narrow] = per_kernel(operand_bytes(run))
     chip, (tile_m, tile_n) = system.chip, edges
     levels = {}
-    for place, (level, moved) in enumerate(zip(system.memory, costs.traffic, strict=False)):
-        if place == 0:
+    for number, (level, moved) in enumerate(zip(system.memory, costs.traffic, strict=False)):
+        if number == 0:
             of_a = gemms.n / per_kernel(chip.arrays_per_core * chip.array_width)
             of_b = gemms.m / per_kernel(chip.arrays_per_core * chip.array_height)
-        elif place == 1:
+        elif number == 1:
             of_a, of_b = np.ceil(gemms.n / tile_n), np.ceil(gemms.m / tile_m)
         else:
-            edge = tile_edge(per_kernel(system.memory[place - 1].capacity), size)
+            edge = tile_edge(per_kernel(system.memory[number - 1].capacity), size)
             direct, swapped = reload_orders(gemms, edge=edge, element_bytes=size)
             better = swapped.traffic < direct.traffic
             of_a = np.where(better, swapped.of_b, direct.of_a)

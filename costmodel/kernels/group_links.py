@@ -140,10 +140,10 @@ def torus_axes(span: TierSpan, group: Group, unit: FloatArray) -> list[TorusAxis
     and a line if not, as is one that has a part of it.
     """
     tier, filled, block, left = span.tier, [], unit, span.inner
-    for place, axis in enumerate(tier.axes):
+    for number, axis in enumerate(tier.axes):
         whole = np.maximum(axis, 1.0)
         behind = block * whole
-        rest = span.outer if place == len(tier.axes) - 1 else np.clip(group.blocks(behind), span.outer, left)
+        rest = span.outer if number == len(tier.axes) - 1 else np.clip(group.blocks(behind), span.outer, left)
         length, gap = np.ceil(left / rest), np.clip(group.gap(block), 1.0, whole)
         closed = (whole > 1) & (length * gap >= whole) & (whole % tier.torus_wrap == 0)
         filled.append(TorusAxis(length, gap, np.where(length > 1, np.where(closed, 2.0, 1.0), 0.0)))

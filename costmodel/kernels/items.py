@@ -35,7 +35,7 @@ Items = Mapping[Item, FloatArray]
 
 def quantities_of(item: Item, values: Mapping[str, FloatArray]) -> dict[Item, FloatArray]:
     """Rows of one thing, by quantity; each has an axis of points. [SI units]"""
-    return {replace(item, quantity=name): own + np.zeros(1) for name, own in values.items()}
+    return {replace(item, quantity=name): column + np.zeros(1) for name, column in values.items()}
 
 
 def labelled(items: Items, **labels: str) -> dict[Item, FloatArray]:

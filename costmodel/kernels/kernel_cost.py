@@ -59,21 +59,21 @@ class KernelCost(Columns):
 
     def present(self) -> dict[str, FloatArray]:
         """The columns that are not 0 for all designs because nothing of their kind is there."""
-        found: dict[str, FloatArray] = {}
+        columns: dict[str, FloatArray] = {}
         for name, nothing in _NOTHING.items():
             values = getattr(self, name)
             if values is not nothing and (values.ndim or values):
-                found[name] = values
-        return found
+                columns[name] = values
+        return columns
 
     @property
     def total_time(self) -> FloatArray:
         """Kernels, exposed collectives, and waiting for hosts. [s]"""
         time = self.time
         for name in BESIDE_KERNELS:
-            own = getattr(self, name)
-            if own.ndim or own:
-                time = time + own
+            part = getattr(self, name)
+            if part.ndim or part:
+                time = time + part
         return time
 
     @property

@@ -55,20 +55,20 @@ def best_tiles(run: RankRun, gemms: Gemms) -> dict[str, FloatArray]:
     distinct = gemms.take_kernels(first)
     names = [tiled_kernel(label.name, label.of_pass) for label in gemms.labels]
     least = {name: np.full(run.num_points, np.inf) for name in names}
-    found = {name: np.zeros((2, run.num_points)) for name in names}
+    best = {name: np.zeros((2, run.num_points)) for name in names}
     edges = useful_edges(run.system, operand_bytes(run) if some_narrow(run) else run.precision.element_bytes)
     for m, n in itertools.product(reversed(edges), repeat=2):
         if not 1 / 2 <= m / n <= 2:
             continue
         costs = _each_cost(run, distinct, (np.full(distinct.m.shape, m), np.full(distinct.m.shape, n)))
         times = dict.fromkeys(names, np.zeros(run.num_points))
-        for place, name in zip(back, names, strict=True):
-            times[name] = times[name] + distinct.count[:, place] * costs.time[:, place]
+        for number, name in zip(back, names, strict=True):
+            times[name] = times[name] + distinct.count[:, number] * costs.time[:, number]
         for name, time in times.items():
             better = (time < least[name]) & (time > 0)  # a design without the product has no tile
             least[name] = np.where(better, time, least[name])
-            found[name] = np.where(better, np.array([[m], [n]]), found[name])
-    return {column: edge for name, pair in found.items() for column, edge in zip(tile_columns(name), pair, strict=True)}
+            best[name] = np.where(better, np.array([[m], [n]]), best[name])
+    return {column: edge for name, pair in best.items() for column, edge in zip(tile_columns(name), pair, strict=True)}
 
 
 def _possible_edges(run: RankRun, gemms: Gemms) -> ExplicitTiles | None:
@@ -105,21 +105,21 @@ def distinct_products(run: RankRun, gemms: Gemms) -> tuple[IntArray, IntArray]:
     known: dict[tuple[Any, ...], list[int]] = {}
     first: list[int] = []
     back = np.empty(len(gemms.labels), dtype=np.intp)
-    for place, label in enumerate(gemms.labels):
-        ends = [array[row, place] for array in arrays for row in (0, -1)]
+    for number, label in enumerate(gemms.labels):
+        ends = [array[row, number] for array in arrays for row in (0, -1)]
         kind = (
             label.of_pass == "weight_gradient",
-            place in narrow,
+            number in narrow,
             label.runs,
             (label.name, label.of_pass) if tiled else (),
             *ends,
         )
         alike = known.setdefault(kind, [])
-        same = (at for at in alike if all((a[:, first[at]] == a[:, place]).all() for a in arrays))
-        back[place] = next(same, len(first))
-        if back[place] == len(first):
+        same = (at for at in alike if all((a[:, first[at]] == a[:, number]).all() for a in arrays))
+        back[number] = next(same, len(first))
+        if back[number] == len(first):
             alike.append(len(first))
-            first.append(place)
+            first.append(number)
     return np.array(first, dtype=np.intp), back
 
 
@@ -136,8 +136,8 @@ def _each_cost(run: RankRun, gemms: Gemms, tiles: ExplicitTiles | None) -> GemmC
     costs = []
     for places, size, own_rate in (sixteen_bits, (narrow, operand_bytes(run), np.where(rate > 0, rate, 1.0))):
         own_tiles = None if tiles is None else (tiles[0][:, places], tiles[1][:, places])
-        own = gemms.take_kernels(places)
-        costs.append(gemm_cost(own, system, element_bytes=size, rate=own_rate, tiles=own_tiles))
+        of_format = gemms.take_kernels(places)
+        costs.append(gemm_cost(of_format, system, element_bytes=size, rate=own_rate, tiles=own_tiles))
     return _side_by_side(costs, np.argsort(np.concatenate([others, narrow])))
 
 

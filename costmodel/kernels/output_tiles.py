@@ -85,8 +85,8 @@ def has_room(tile_m: FloatArray, tile_n: FloatArray, system: System, element_byt
     `element_bytes` is the size of an operand's element, broadcast against `tile_m`. [B]
     """
     block = 2 * np.minimum(tile_m, tile_n) ** 2  # two square ones, or one
-    there: BoolArray = BLOCK_ROOM * np.maximum(element_bytes, LEAST_TILED_BYTES) * block <= system.memory[0].capacity
-    return there
+    fits: BoolArray = BLOCK_ROOM * np.maximum(element_bytes, LEAST_TILED_BYTES) * block <= system.memory[0].capacity
+    return fits
 
 
 def seconds_per_byte(system: System) -> FloatArray:
@@ -133,7 +133,7 @@ class Cores:
     def take(self, rows: slice) -> Self:
         """Cores of the machines of some points."""
         every = {f.name: getattr(self, f.name) for f in fields(self)}
-        return type(self)(**{name: own[rows] if own.size > 1 else own for name, own in every.items()})
+        return type(self)(**{name: values[rows] if values.size > 1 else values for name, values in every.items()})
 
     @cached_property
     def draining(self) -> FloatArray:
@@ -212,7 +212,7 @@ class Products:
             "element_bytes": element_bytes,
             "rate": rate,
         }
-        flat = {name: np.ascontiguousarray(np.atleast_2d(own).T) for name, own in columns.items()}
+        flat = {name: np.ascontiguousarray(np.atleast_2d(values).T) for name, values in columns.items()}
         return cls(at=None, **flat)
 
     @property
@@ -220,18 +220,18 @@ class Products:
         """Kernels and points, or products."""
         return self.m.shape
 
-    def of_kernels(self, some: slice) -> Self:
+    def of_kernels(self, kernels: slice) -> Self:
         """Products of some kernels of a whole table."""
-        return self._map(lambda own: own[some] if own.shape[0] > 1 else own, at=None)
+        return self._map(lambda values: values[kernels] if values.shape[0] > 1 else values, at=None)
 
     def take(self, rows: IntArray) -> Self:
         """Products taken from a whole table, by their places in its (kernels, points)."""
         shape, (kernel, point) = self.shape, np.divmod(rows, self.shape[1])
 
-        def taken(own: FloatArray) -> FloatArray:
-            if own.shape == shape:
-                return own.take(rows)
-            return own.ravel()[point if own.shape[1] > 1 else kernel] if own.size > 1 else own.ravel()
+        def taken(values: FloatArray) -> FloatArray:
+            if values.shape == shape:
+                return values.take(rows)
+            return values.ravel()[point if values.shape[1] > 1 else kernel] if values.size > 1 else values.ravel()
 
         return self._map(taken, at=point)
 
@@ -255,17 +255,17 @@ class ProductTraffic:
     of_c: FloatArray  #: what is read and written of C
 
     @classmethod
-    def of(cls, own: Products) -> Self:
+    def of(cls, products: Products) -> Self:
         """The traffic of some products."""
-        outputs, operands = own.batch * own.m, own.element_bytes * own.batch
-        outputs *= own.n
-        operands *= own.k
+        outputs, operands = products.batch * products.m, products.element_bytes * products.batch
+        outputs *= products.n
+        operands *= products.k
         return cls(
             outputs=outputs,
-            depth=own.k if own.rate.size == 1 and own.rate == 1 else own.k / own.rate,
-            of_a=operands * own.m,
-            of_b=np.multiply(operands, own.n, out=operands),
-            of_c=own.output_bytes * outputs,
+            depth=products.k if products.rate.size == 1 and products.rate == 1 else products.k / products.rate,
+            of_a=operands * products.m,
+            of_b=np.multiply(operands, products.n, out=operands),
+            of_c=products.output_bytes * outputs,
         )
 
 
@@ -334,7 +334,7 @@ class CoreBlock:
 
     @cached_property
     def _crossings(self) -> FloatArray:
-        """How often operands cross into the nearest memory for each multiply-add, at least. [-]"""
+        """Least number of operands that cross into the nearest memory for each multiply-add. [-]"""
         return sum(1 / share for share in TILE_SHARES[0]) * self._whole
 
     @cached_property
@@ -342,23 +342,23 @@ class CoreBlock:
         """Time of a core for each element of k, at least. [s]"""
         return np.minimum(self.tile(0).streaming, self.tile(1).streaming)
 
-    def bound(self, own: Products, traffic: ProductTraffic, *, whole_waves: bool = False) -> FloatArray:
+    def bound(self, products: Products, traffic: ProductTraffic, *, whole_waves: bool = False) -> FloatArray:
         """Time that no tile of the block beats nor, unless waves are whole, any of a smaller one. [s]
 
         As if tiles covered the outputs exactly: all waves are as long as the block takes a core, and there
         are no more of them than the outputs fill.
         """
         cores = self.cores
-        time = traffic.outputs * own.each(self._waves)
+        time = traffic.outputs * products.each(self._waves)
         if whole_waves:  # in rounds of the smallest tiles; 0 below one wave, where k may be in pieces
             time = np.minimum(np.ceil(MOST_TILES * time) / MOST_TILES, 2 * np.floor(time))
-        wave = traffic.depth * own.each(self._streaming)
-        wave += own.each(cores.draining)
-        wave += own.each(cores.latency)
+        wave = traffic.depth * products.each(self._streaming)
+        wave += products.each(cores.draining)
+        wave += products.each(cores.latency)
         time *= wave
-        transfer = np.multiply(traffic.of_a, own.n, out=wave)
-        transfer *= own.each(self._crossings)
+        transfer = np.multiply(traffic.of_a, products.n, out=wave)
+        transfer *= products.each(self._crossings)
         transfer += traffic.of_c
-        transfer *= own.each(cores.seconds_per_byte)
+        transfer *= products.each(cores.seconds_per_byte)
         np.maximum(time, transfer, out=time)
-        return np.maximum(time, own.floor, out=time)
+        return np.maximum(time, products.floor, out=time)

@@ -55,9 +55,9 @@ class Best:
         """Put a copy of some of them back."""
         self.time.reshape(-1)[rows], self.filling.reshape(-1)[rows] = best.time, best.filling
 
-    def of_kernels(self, some: slice) -> Best:
+    def of_kernels(self, kernels: slice) -> Best:
         """A view of those of some kernels."""
-        return Best(self.time[some], self.filling[some])
+        return Best(self.time[kernels], self.filling[kernels])
 
 
 def fastest_tiling(
@@ -127,23 +127,23 @@ class _Piece:
     """A piece of a table: products whose tilings are tried at once, and the best tiling of each."""
 
     places: IntArray | int  #: where they stand in the table, or where the first of consecutive ones does
-    own: Products
+    products: Products
     best: Best
 
-    def of(self, some: IntArray) -> IntArray:
+    def of(self, rows: IntArray) -> IntArray:
         """Where some of them stand in the table."""
-        return some + self.places if isinstance(self.places, int) else self.places[some]
+        return rows + self.places if isinstance(self.places, int) else self.places[rows]
 
 
 def _worth(piece: _Piece, seconds_alone: FloatArray) -> IntArray:
     """Products for which so much for each multiply-add, on each machine, may be fast enough."""
-    own = piece.own
-    time = own.batch * own.m
-    time *= own.n
-    time *= own.k
-    time /= own.rate
-    time *= own.each(seconds_alone)
-    np.maximum(time, own.floor, out=time)
+    products = piece.products
+    time = products.batch * products.m
+    time *= products.n
+    time *= products.k
+    time /= products.rate
+    time *= products.each(seconds_alone)
+    np.maximum(time, products.floor, out=time)
     return piece.of(np.flatnonzero(time < piece.best.time))
 
 
@@ -166,7 +166,7 @@ class _Search:
                 block = CoreBlock.of(self.cores, m / along_m / self.cores.edge)
                 fits = np.broadcast_to(self.cores.room(block.scale) >= 1, self.products.shape[1:])
                 for piece in self._pieces(rows[fits[rows % fits.size]]):
-                    self._try_tile(block, block.tile(place), piece, ProductTraffic.of(piece.own))
+                    self._try_tile(block, block.tile(place), piece, ProductTraffic.of(piece.products))
 
     def within_cores(self, rows: IntArray | None) -> None:
         """Try blocks of which every core has room for one, from the largest, on all products or some."""
@@ -199,19 +199,19 @@ class _Search:
             return
         step = max(TOGETHER // points, 1)
         for start in range(0, kernels, step):
-            some = slice(start, start + step)
-            yield _Piece(start * points, self.products.of_kernels(some), self.best.of_kernels(some))
+            lines = slice(start, start + step)
+            yield _Piece(start * points, self.products.of_kernels(lines), self.best.of_kernels(lines))
 
     def _try_block(self, block: CoreBlock, rows: IntArray | None, smaller: CoreBlock | None = None) -> IntArray:
         """Try one of the largest tiles of a block, and others if they may be faster; rows for smaller blocks. [-]"""
         others, left, first = [], [_NO_ROWS], block.tile(0)
         for piece in self._pieces(rows):
-            traffic = ProductTraffic.of(piece.own)
+            traffic = ProductTraffic.of(piece.products)
             self._try_tile(block, first, piece, traffic)
-            bound = block.bound(piece.own, traffic, whole_waves=True)
+            bound = block.bound(piece.products, traffic, whole_waves=True)
             others.append(piece.of(np.flatnonzero(bound < piece.best.time)))
             if smaller is not None:
-                bound = smaller.bound(piece.own, traffic)
+                bound = smaller.bound(piece.products, traffic)
                 left.append(piece.of(np.flatnonzero(bound < piece.best.time)))
         rows = np.concatenate(others)
         for alike in _BY_SIZE:
@@ -223,44 +223,46 @@ class _Search:
         """Try tiles of one size on some products, and say which of them smaller ones may suit."""
         left = []
         for piece in self._pieces(rows):
-            traffic = ProductTraffic.of(piece.own)
+            traffic = ProductTraffic.of(piece.products)
             moving = [self._try_tile(block, tile, piece, traffic) for tile in tiles]
             left.append(piece.of(np.flatnonzero(np.minimum.reduce(moving) < piece.best.time)))
         return np.concatenate(left)
 
     def _try_tile(self, block: CoreBlock, tile: Tile, piece: _Piece, traffic: ProductTraffic) -> FloatArray:
         """Try a tile, with k whole and in pieces, and say how long its traffic takes. [s]"""
-        cores, own, best, resident = self.cores, piece.own, piece.best, tile.resident
-        rows, columns = own.m * own.each(tile.per_row), own.n * own.each(tile.per_column)
+        cores, products, best, resident = self.cores, piece.products, piece.best, tile.resident
+        rows, columns = products.m * products.each(tile.per_row), products.n * products.each(tile.per_column)
         np.ceil(rows, out=rows)
         np.ceil(columns, out=columns)
         filling = traffic.of_a * columns
         filling += traffic.of_b * rows
         filling += traffic.of_c
-        rounds = np.multiply(own.batch, rows, out=rows)
+        rounds = np.multiply(products.batch, rows, out=rows)
         rounds *= columns
-        rounds /= own.each(block.busy)
-        time = traffic.depth * own.each(tile.streaming)
-        time += own.each(cores.draining)
+        rounds /= products.each(block.busy)
+        time = traffic.depth * products.each(tile.streaming)
+        time += products.each(cores.draining)
         time *= np.ceil(rounds, out=columns)
         waves = np.ceil(np.multiply(rounds, 1 / resident, out=columns), out=columns)
-        time += np.multiply(waves, own.each(cores.latency), out=columns)
-        transfer = np.multiply(filling, own.each(cores.seconds_per_byte), out=columns)
+        time += np.multiply(waves, products.each(cores.latency), out=columns)
+        transfer = np.multiply(filling, products.each(cores.seconds_per_byte), out=columns)
         np.maximum(time, transfer, out=time)
-        np.maximum(time, own.floor, out=time)
+        np.maximum(time, products.floor, out=time)
         best.improve(time, filling)
         splits = block.splits(tile)
         if splits.any():
-            split = np.flatnonzero((rounds <= 1 / 2) & (own.k > SHORTEST_SPLIT) & (own.each(splits) > 0))
+            split = np.flatnonzero((rounds <= 1 / 2) & (products.k > SHORTEST_SPLIT) & (products.each(splits) > 0))
             if split.size:
-                some = self.products.take(piece.of(split))
-                found = best.take(split)
-                _try_pieces(some, cores, tile, found, filling.take(split), rounds.take(split))
-                best.put(split, found)
+                in_pieces = self.products.take(piece.of(split))
+                fastest = best.take(split)
+                _try_pieces(in_pieces, cores, tile, fastest, filling.take(split), rounds.take(split))
+                best.put(split, fastest)
         return transfer
 
 
-def _try_pieces(own: Products, cores: Cores, tile: Tile, best: Best, filling: FloatArray, rounds: FloatArray) -> None:
+def _try_pieces(
+    products: Products, cores: Cores, tile: Tile, best: Best, filling: FloatArray, rounds: FloatArray
+) -> None:
     """Try the two numbers of pieces of k that may be the best, for tiles that leave cores idle.
 
     Pieces run at once. Their sums are added up in fp32: each writes its own and reads one. More pieces take
@@ -268,17 +270,17 @@ def _try_pieces(own: Products, cores: Cores, tile: Tile, best: Best, filling: Fl
     pieces fill as many cores, so that a product takes no longer than its two halves. A piece shorter than
     `SHORTEST_SPLIT` takes as long as one of that length.
     """
-    draining, per_byte = own.each(cores.draining + cores.latency), own.each(cores.seconds_per_byte)
-    per_k = own.each(tile.streaming) / own.rate
-    streaming, shortest = own.k * per_k, SHORTEST_SPLIT * per_k
-    partial = 2 * ACCUMULATOR_BYTES * (own.batch * own.m * own.n)
-    each = np.maximum(partial * per_byte, np.finfo(np.float64).tiny ** 0.5)
+    draining, per_byte = products.each(cores.draining + cores.latency), products.each(cores.seconds_per_byte)
+    per_k = products.each(tile.streaming) / products.rate
+    streaming, shortest = products.k * per_k, SHORTEST_SPLIT * per_k
+    partial = 2 * ACCUMULATOR_BYTES * (products.batch * products.m * products.n)
+    partial_time = np.maximum(partial * per_byte, np.finfo(np.float64).tiny ** 0.5)
     ahead = draining - filling * per_byte
-    even = _power_of_two((ahead + np.sqrt(ahead**2 + 4 * each * streaming)) / (2 * each))
+    even = _power_of_two((ahead + np.sqrt(ahead**2 + 4 * partial_time * streaming)) / (2 * partial_time))
     for pieces in (even, 2 * even):
         pieces = np.maximum(np.minimum(pieces, _power_of_two(1 / rounds)), 2.0)
         moved = filling + partial * pieces
-        transfer = np.maximum(moved * per_byte, own.floor)
+        transfer = np.maximum(moved * per_byte, products.floor)
         best.improve(np.maximum(np.maximum(streaming / pieces, shortest) + draining, transfer), moved)
 
 

@@ -56,8 +56,8 @@ class Combinations:
             return None
         axes = {name: _behind(1, quantities[name][rows[1]]) for name in chips}
         axes |= {name: _behind(2, quantities[name][rows[0]]) for name in surroundings}
-        own = replace(run, system=run.system.with_quantities(axes), design=design.take(rows[2]))
-        return cls(own, shape, tuple(np.broadcast_arrays(*places)))
+        combined = replace(run, system=run.system.with_quantities(axes), design=design.take(rows[2]))
+        return cls(combined, shape, tuple(np.broadcast_arrays(*places)))
 
     def evaluated(
         self, chunk: Callable[[TransformerRun], Breakdown], grouping: Callable[[DesignPoints], Sequence[FloatArray]]
@@ -84,8 +84,8 @@ class Combinations:
     def _cells(self, shape: tuple[int, ...]) -> IntArray:
         """Where each point stands in a column that has some of the axes alone; (points,) [-]"""
         axes = (1,) * (len(self.shape) - len(shape)) + shape
-        own = [np.minimum(place, size - 1) for place, size in zip(self.places, axes, strict=True)]
-        return np.ravel_multi_index(own, axes)
+        indices = [np.minimum(index, size - 1) for index, size in zip(self.places, axes, strict=True)]
+        return np.ravel_multi_index(indices, axes)
 
 
 def _behind(axes: int, values: FloatArray) -> FloatArray:
@@ -93,6 +93,6 @@ def _behind(axes: int, values: FloatArray) -> FloatArray:
     return values.reshape(-1, *[1] * axes) if values.size > 1 else values.reshape(())
 
 
-def _of_surroundings(some: slice, values: FloatArray) -> FloatArray:
+def _of_surroundings(rows: slice, values: FloatArray) -> FloatArray:
     """A quantity in some surroundings alone."""
-    return values[some] if values.ndim > 2 else values
+    return values[rows] if values.ndim > 2 else values

@@ -1,4 +1,4 @@
-"""What a step needs of its machines, found without its times: memory, chips, price and power."""
+"""Memory, chips, price and power of designs, without the times of their steps."""
 
 from __future__ import annotations
 
@@ -43,10 +43,10 @@ def transformer_footprint(run: TransformerRun) -> dict[str, FloatArray] | None:
     run = run.of(run.design.map(lambda values: np.broadcast_to(values, (points,))))
     reduced = run.of(canonical(run.design).with_columns(dict.fromkeys(TIMES_ALONE, np.zeros(points))))
     unique = UniqueRows.of(*reduced.columns())
-    found = unique.spread(in_chunks(_chunk, unique.take(reduced), grouping=grouping_columns)).columns()
+    table = unique.spread(in_chunks(_chunk, unique.take(reduced), grouping=grouping_columns)).columns()
     some_limits = some_narrow(run) or bool((run.design.tiling == EXPLICIT_TILES).any())
     known = is_possible(rank_run(run)) if some_limits else np.ones(points, dtype=bool)
-    return {name: np.where(known, found[name], np.nan) for name in FOOTPRINT}
+    return {name: np.where(known, table[name], np.nan) for name in FOOTPRINT}
 
 
 def _chunk(run: TransformerRun) -> Breakdown:

@@ -11,7 +11,7 @@ from costmodel.training.run import TransformerRun, rank_run
 
 
 def transformer_items(run: TransformerRun) -> Items:
-    """What columns of a breakdown of one design are made of; (1,) arrays. [s], [B], [FLOP], [-]
+    """Items that columns of the breakdown of one design add up; (1,) arrays. [s], [B], [FLOP], [-]
 
     Notes
     -----

@@ -45,7 +45,7 @@ NO_PASS: Final = -1.0
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Timeline(Columns):
-    """What the ranks of one pipeline do in a step, in the order of its start; (events,) columns."""
+    """Passes, exchanges and updates of the ranks of one pipeline in a step, by their start; (events,) columns."""
 
     stage: FloatArray = column("-")  #: rank of the pipeline, from 0
     micro_batch: FloatArray = column("-")  #: from 0; -1: of the whole rank
@@ -140,7 +140,7 @@ def _passes(run: TransformerRun, scheduled: ScheduledPasses, hop: KernelCost) ->
     timed, corner = passes_on_ranks(design, scheduled.times, late, stages, (np.zeros(1, np.intp),))
     asked = design_pipelines(design, timed)
     word = SCHEDULE_WORDS[int(design.schedule.item())]
-    p, v, m, n = (int(own.item()) for own in (asked.pp, asked.vpp, asked.micro_batches, asked.group_size))
+    p, v, m, n = (int(size.item()) for size in (asked.pp, asked.vpp, asked.micro_batches, asked.group_size))
     table, one = SCHEDULES[word].slots(p, v, m, n), order(word, p, v, m, n)
     ends = slot_ends(one, timed)
     durations = timed.entries(np.zeros(1, np.intp), p)[:, :, 0]
@@ -148,23 +148,23 @@ def _passes(run: TransformerRun, scheduled: ScheduledPasses, hop: KernelCost) ->
     rank = np.broadcast_to(table.rank[:, :, np.newaxis], table.forward.shape)
     chain, stage, micro = np.indices(table.forward.shape)
     chunk = stage // p + chain * (table.forward.shape[1] // p)
-    found = []
+    tables = []
     for code, (bit, slots) in enumerate(((FORWARD, table.forward), (BACKWARD, table.backward), (WEIGHT, table.weight))):
-        there = slots != NONE
-        slot, place = slots[there], rank[there]
-        end = ends[slot, place]
-        found.append(
+        runs = slots != NONE
+        slot, rank_of_pass = slots[runs], rank[runs]
+        end = ends[slot, rank_of_pass]
+        tables.append(
             Timeline.of(
-                stage=place,
-                micro_batch=(micro + chain * table.forward.shape[2])[there],
-                chunk=chunk[there],
+                stage=rank_of_pass,
+                micro_batch=(micro + chain * table.forward.shape[2])[runs],
+                chunk=chunk[runs],
                 kind=np.full(slot.size, code),
-                start=end - durations[one.entry[slot, place], place],
+                start=end - durations[one.entry[slot, rank_of_pass], rank_of_pass],
                 end=end,
-                **{name: each[corner[0, place]] for name, each in exposed[bit].items()},
+                **{name: times[corner[0, rank_of_pass]] for name, times in exposed[bit].items()},
             )
         )
-    return concatenated([events for events in found if events.stage.size])
+    return concatenated([events for events in tables if events.stage.size])
 
 
 def slot_ends(one: Order, passes: TimedPasses) -> FloatArray:
@@ -188,7 +188,7 @@ def slot_ends(one: Order, passes: TimedPasses) -> FloatArray:
 def _exposed(run: TransformerRun, scheduled: ScheduledPasses, hop: KernelCost, bit: int) -> dict[str, FloatArray]:
     """Exposed communication of a pass through a chunk of each stage, by column; (stages,) each. [s]"""
     design, costs = run.design, scheduled.costs
-    found: dict[str, list[float]] = {name: [] for name in EXPOSED}
+    seconds: dict[str, list[float]] = {name: [] for name in EXPOSED}
     for stage in scheduled.stages:
         sums, sent = [KernelCost()], 0.0
         if bit != WEIGHT:
@@ -197,6 +197,6 @@ def _exposed(run: TransformerRun, scheduled: ScheduledPasses, hop: KernelCost, b
         if bit == BACKWARD:
             sums.append(weighted_sum(costs.again, stage.recomputed_layers))
         for name in BESIDE_KERNELS:
-            found[name].append(sum(float(getattr(own, name).item()) for own in sums))
-        found["pp_time"].append(sent * float(sending_time(design, hop).item()))
-    return {name: np.array(times) / design.vpp.item() for name, times in found.items()}
+            seconds[name].append(sum(float(getattr(cost, name).item()) for cost in sums))
+        seconds["pp_time"].append(sent * float(sending_time(design, hop).item()))
+    return {name: np.array(times) / design.vpp.item() for name, times in seconds.items()}

@@ -108,7 +108,7 @@ def resolve_tiling(
     best = best_tiles(free, transformer_gemms(free))
     explicit = np.broadcast_to(design.tiling == EXPLICIT_TILES, (run.num_points,))
     given = {name: np.where(explicit, ranks.design.tiles.get(name, 0.0), 0.0) for name in best}
-    edges = {name: np.where(given[name] > 0, given[name], own) for name, own in best.items()}
+    edges = {name: np.where(given[name] > 0, given[name], edge) for name, edge in best.items()}
     return replace(design, tiling=np.ones(run.num_points), tile_edges=edges)
 
 
@@ -122,9 +122,9 @@ def transformer_chunk(run: TransformerRun) -> Breakdown:
 
 
 def pass_costs(run: TransformerRun, ranks: RankRun) -> MicroBatch:
-    """What a micro-batch costs on a rank. [s], [J]"""
+    """Costs of one micro-batch on a rank, evaluated once for ranks that are alike. [s], [J]"""
     passes = ranks.reading(quantities_read(run.system))
-    [costs] = once_each(passes, lambda own: [micro_batches(own)])
+    [costs] = once_each(passes, lambda unique: [micro_batches(unique)])
     return costs
 
 
@@ -203,9 +203,9 @@ def reasons(run: TransformerRun) -> list[str]:
 def remedies(run: TransformerRun) -> str:
     """Remedies for designs without a number, with how many designs each is for."""
     units, possible = has_units(run), is_possible(rank_run(run))
-    found = []
+    sentences = []
     if missing := int((~units).sum()):
-        found.append(f"for precision ({missing}), whose units {run.system.name} has not; take --set precision=bf16")
+        sentences.append(f"for precision ({missing}), whose units {run.system.name} has not; take --set precision=bf16")
     if large := int((units & ~possible).sum()):
-        found.append(f"for tiles ({large}) that on-chip memory has no room for; take smaller ones")
-    return "; ".join(found)
+        sentences.append(f"for tiles ({large}) that on-chip memory has no room for; take smaller ones")
+    return "; ".join(sentences)

@@ -1,1 +1,1 @@
-"""What is trained and how it is laid out: models, ranks, number formats, shardings, designs."""
+"""Models and their layouts: ranks, number formats, shardings, designs."""

@@ -33,7 +33,7 @@ class Edge:
     sharing: tuple[Edge, ...] = field(default=(), compare=False)
 
     def shares_collectives(self, other: Edge) -> bool:
-        """Whether another edge may share its collectives."""
+        """True if another edge may share the collectives of this one."""
         products = (
             self.end.splits_weight and other.end.splits_weight,
             self.start.splits_weight and other.start.splits_weight,
@@ -92,11 +92,11 @@ class Layer:
     def edges(self) -> tuple[Edge, ...]:
         """Edges of all blocks. A layer follows one like it, so that its first edges start at its own end."""
         ends = [block.kernels[-1] for block in self.blocks]
-        found: list[Edge] = []
+        edges: list[Edge] = []
         for block, stream in zip(self.blocks, [ends[-1], *ends[:-1]], strict=True):
             for edge in block.edges(stream):
-                found.append(replace(edge, sharing=tuple(other for other in found if edge.shares_collectives(other))))
-        return tuple(found)
+                edges.append(replace(edge, sharing=tuple(other for other in edges if edge.shares_collectives(other))))
+        return tuple(edges)
 
     def input_of(self, kernel: Kernel) -> Kernel:
         """The kernel whose output another reads, the first of several."""
@@ -157,7 +157,7 @@ def kinds_without_word(layers: Iterable[Layer], framework: str) -> list[str]:
 
 
 class LayerKind(NamedTuple):
-    """What a kind of layer consists of: a mixer of tokens, then an MLP; either may be missing."""
+    """Kernels of a kind of layer: a mixer of tokens, then an MLP; either may be missing."""
 
     mixer: str = "full"  #: "full", "window" or "latent" attention, one of `LINEAR_MIXERS`, or ""
     mlp: Literal["dense", "experts", ""] = "dense"
@@ -249,16 +249,16 @@ def layer_of(kind: LayerKind) -> Layer:
     if kind == LayerKind():
         return DECODER
     if kind.parallel:
-        own = ["mlp_norm  norm  hidden  < stream"] if kind.parallel_norms else []
-        attention, mlp = mixer_branch(kind, "norm"), mlp_branch(kind, "mlp_norm" if own else "norm")
-        both = Branch([*attention.rows, *own, *mlp.rows], [*attention.ends, *mlp.ends])
+        rows = ["mlp_norm  norm  hidden  < stream"] if kind.parallel_norms else []
+        attention, mlp = mixer_branch(kind, "norm"), mlp_branch(kind, "mlp_norm" if rows else "norm")
+        both = Branch([*attention.rows, *rows, *mlp.rows], [*attention.ends, *mlp.ends])
         return Layer((_block("parallel", "norm", both, "residual", kind),))
     branches = (("attention", mixer_branch, kind.mixer), ("mlp", mlp_branch, kind.mlp))
     return Layer(
         tuple(
             _block(name, f"{name}_norm", branch(kind, f"{name}_norm"), f"{name}_residual", kind)
-            for name, branch, there in branches
-            if there
+            for name, branch, present in branches
+            if present
         )
     )
 

@@ -97,7 +97,7 @@ def kernel_of_tile(column: str) -> str:
 
 
 def splits_kernels(column: str) -> bool:
-    """Whether a column says how kernels are split or tiled."""
+    """True of columns of shardings or tiles of kernels."""
     return column in ("sharding", "tiling") or column.endswith(("_sharding", "_tile_m", "_tile_n"))
 
 
@@ -200,17 +200,17 @@ class DesignPoints(Design):
         missing = {of for of, needed in NEEDS.items() if not any(map(needed, every))}
         hidden = {f.name for f in fields(cls) if f.metadata.get("of") in missing}
         return {
-            **{name: own for name, own in cls.declared().items() if name not in hidden},
+            **{name: domain for name, domain in cls.declared().items() if name not in hidden},
             **{sharding_column(k.name): Domain.of_words(k.kind.shardings) for k in kernels},
             **{name: TILE_EDGE for kernel in tiled_kernels(blocks) for name in tile_columns(kernel)},
         }
 
     @classmethod
     def _of_columns(cls, columns: Mapping[str, FloatArray]) -> Self:
-        own = {f.name for f in fields(cls)}
-        others = {name: values for name, values in columns.items() if name not in own}
+        names = {f.name for f in fields(cls)}
+        others = {name: values for name, values in columns.items() if name not in names}
         return cls(
-            **{name: values for name, values in columns.items() if name in own},
+            **{name: values for name, values in columns.items() if name in names},
             kernel_shardings={n: v for n, v in others.items() if n.endswith("_sharding")},
             tile_edges={n: v for n, v in others.items() if not n.endswith("_sharding")},
         )
@@ -295,7 +295,7 @@ class DesignPoints(Design):
     def recomputed_modules(self) -> FloatArray:
         """Modules whose switches are on, a bit each as `MODULES` are; 0 in full recomputation. [-]"""
         switches = [getattr(self, module.column) for module in MODULES]
-        bits = sum((2.0**place * own for place, own in enumerate(switches)), start=np.zeros(()))
+        bits = sum((2.0**bit * switch for bit, switch in enumerate(switches)), start=np.zeros(()))
         return np.where(self.recompute == RECOMPUTE_FULL, 0.0, bits)
 
     @property
@@ -339,5 +339,5 @@ def canonical(design: DesignPoints) -> DesignPoints:
     >>> canonical(DesignPoints.of(zero=[2, 3], reshard_after_forward=0)).reshard_after_forward.tolist()
     [1.0, 0.0]
     """
-    usual, own = DesignPoints().columns(), design.columns()
-    return design.with_columns({name: np.where(idle(design), usual[name], own[name]) for name, idle in IDLE.items()})
+    usual, given = DesignPoints().columns(), design.columns()
+    return design.with_columns({name: np.where(idle(design), usual[name], given[name]) for name, idle in IDLE.items()})

@@ -74,7 +74,7 @@ def share(**kind: Any) -> Any:
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Design(Columns):
-    """How something is laid out over chips, whatever it is; every column has shape (points,). [-]"""
+    """Layouts of any work over chips; every column has shape (points,). [-]"""
 
     #: Switches that people and files may name in place of a column: tables of designs do not have them.
     aliases: ClassVar[Mapping[str, Alias]] = {}
@@ -87,8 +87,8 @@ class Design(Columns):
     @classmethod
     def declared(cls) -> dict[str, Domain]:
         """Column or alias -> values that it may take, those of some models alone included."""
-        own = {f.name: f.metadata.get("domain", Domain()) for f in fields(cls) if "unit" in f.metadata}
-        return {**own, **dict.fromkeys(cls.aliases, SWITCH)}
+        domains = {f.name: f.metadata.get("domain", Domain()) for f in fields(cls) if "unit" in f.metadata}
+        return {**domains, **dict.fromkeys(cls.aliases, SWITCH)}
 
     @classmethod
     def of(cls, *, blocks: Iterable[Block] = BLOCKS, **values: Any) -> Self:
@@ -128,15 +128,15 @@ class Design(Columns):
         """Columns as aliases among them set those of a table; `DseError` where one that is named differs."""
         columns = dict(columns)
         for name, alias in cls.aliases.items() if cls.aliases.keys() & {*named} else ():
-            on, own = columns.pop(name, np.zeros(())) > 0, columns[alias.column]
-            differing = on & ~alias.agrees(own)
+            on, column = columns.pop(name, np.zeros(())) > 0, columns[alias.column]
+            differing = on & ~alias.agrees(column)
             if differing.any() and alias.column in named:
                 domain = cls.declared()[alias.column]
                 raise DseError(
                     f"design: {name}: is {alias.column}={shown(alias.value, domain)} by another name, and "
-                    f"{alias.column} is {shown(own[differing][0], domain)}; leave one of them out"
+                    f"{alias.column} is {shown(column[differing][0], domain)}; leave one of them out"
                 )
-            columns[alias.column] = np.where(differing, alias.value, own)
+            columns[alias.column] = np.where(differing, alias.value, column)
         return columns
 
     @classmethod

@@ -147,8 +147,8 @@ class ModelDimensions:
             ),
             "linear_attention: mamba2": (self.linear_attention == "mamba2", ("linear_state_size",)),
         }
-        for name, (there, others) in needs.items():
-            for other in others if there else ():
+        for name, (present, others) in needs.items():
+            for other in others if present else ():
                 if not getattr(self, other):
                     raise DseError(f"model {self.name}: {other}: expected one, since there is {name}")
         if self.num_attention_heads % self.num_query_groups:

@@ -186,27 +186,27 @@ class Kernel:
 
     @property
     def is_core(self) -> bool:
-        """Whether it is an attention core."""
+        """True of attention cores."""
         return self.kind.core is not None
 
     @property
     def is_windowed(self) -> bool:
-        """Whether it is an attention core in which queries see the keys of a window alone."""
+        """True of attention cores whose queries see only the keys of a window."""
         return self.kind.core is not None and self.kind.core.windowed
 
     @property
     def splits_weight(self) -> bool:
-        """Whether tensor parallelism splits a weight of it, by columns or by rows."""
+        """True if tensor parallelism splits a weight of the kernel, by columns or by rows."""
         return self.kind.matrix is not None and self.kind.matrix.split
 
     @property
     def of_experts(self) -> bool:
-        """Whether its weights are those of experts."""
+        """True if the weights are those of experts."""
         return self.kind.matrix is not None and self.kind.matrix.of_experts
 
     @property
     def is_whole(self) -> bool:
-        """Whether every rank of a group may have all of its parameters."""
+        """True if each rank of a group may have all parameters of the kernel."""
         return "replicated" in self.kind.shardings
 
 

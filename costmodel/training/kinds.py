@@ -99,7 +99,7 @@ def both_passes(
     sorts: bool = False,
 ) -> Iterator[PointwisePass]:
     """A kernel's forward pass and the gradient of its input, over so many elements on a rank. [elements]"""
-    dropout, gate = (1.0 if there else 0.0 for there in (rank.model.dropout, rank.model.gated_mlp))
+    dropout, gate = (1.0 if has else 0.0 for has in (rank.model.dropout, rank.model.gated_mlp))
     for of_pass, cost in zip(("forward", "activation_gradient"), costs, strict=True):
         tensors, masks = cost.tensors + gate * cost.gates, dropout * cost.masks
         yield PointwisePass(name, of_pass, elements, tensors, masks, cost.flops, count, in_core, sorts)
@@ -152,8 +152,8 @@ def attention_products(rank: RankSizes, _: Kernel) -> Iterator[MatrixProduct]:
     keys, queries = model.key_len, model.seq_len / rank.cp
     heads = rank.sequences * model.num_attention_heads / rank.tp
     shapes = (queries, keys, model.score_size), (queries, model.value_size, keys)
-    for name, own in zip(ATTENTION_PRODUCTS, shapes, strict=True):
-        yield MatrixProduct(name, own, heads, rank.unfused)
+    for name, size in zip(ATTENTION_PRODUCTS, shapes, strict=True):
+        yield MatrixProduct(name, size, heads, rank.unfused)
 
 
 def attention_passes(rank: RankSizes, _: Kernel) -> Iterator[PointwisePass]:
@@ -242,10 +242,12 @@ def mamba_products(rank: RankSizes, _: Kernel) -> Iterator[MatrixProduct]:
     """
     model, chunk, chunks = rank.model, MAMBA_CHUNK, rank.tokens / MAMBA_CHUNK
     size, width = model.linear_head_dim, model.linear_state_size
-    heads, groups = (chunks * own / rank.tp for own in (model.linear_value_heads, model.linear_key_heads))
+    heads, groups = (
+        chunks * size_of_product / rank.tp for size_of_product in (model.linear_value_heads, model.linear_key_heads)
+    )
     sizes = (chunk, chunk, width), (chunk, size, chunk), (width, size, chunk), (chunk, size, width)
-    for name, own, batch in zip(MAMBA_PRODUCTS, sizes, (groups, heads, heads, heads), strict=True):
-        yield MatrixProduct(name, own, batch, 1.0)
+    for name, size_of_product, batch in zip(MAMBA_PRODUCTS, sizes, (groups, heads, heads, heads), strict=True):
+        yield MatrixProduct(name, size_of_product, batch, 1.0)
 
 
 def mamba_channels(model: ModelDimensions) -> float:

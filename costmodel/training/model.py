@@ -1,4 +1,4 @@
-"""What a model is: its dimensions, and the sequence of layers that follows from them."""
+"""Shapes of models: dimensions, and the sequence of layers that follows from them."""
 
 from __future__ import annotations
 
@@ -62,11 +62,11 @@ class ModelShape(ModelDimensions):
         return tuple(dict.fromkeys(block for layer in layers for block in layer.blocks))
 
     def has_bias(self, kernel: Kernel) -> bool:
-        """Whether a product of a layer has a bias."""
+        """True if a product of a layer has a bias."""
         if kernel.kind.matrix is None or not kernel.kind.matrix.biased:
             return False
-        own = getattr(self, kernel.bias) if kernel.bias else None
-        return self.biases if own is None else bool(own)
+        switch = getattr(self, kernel.bias) if kernel.bias else None
+        return self.biases if switch is None else bool(switch)
 
     def weights(self, kernel: Kernel) -> float:
         """Entries of the matrices of a kernel, those of all experts; 0 where it has none. [-]"""
@@ -86,8 +86,8 @@ class ModelShape(ModelDimensions):
     def kernel_parameters(self, kernel: Kernel, *, active: bool = False) -> float:
         """All parameters of a kernel, or those that a token meets. [-]"""
         share = self.active_share(kernel) if active else 1.0
-        own = self.weights(kernel) * share + self.bias_size(kernel) * share
-        return own + kernel.kind.parameters(self, kernel)
+        size = self.weights(kernel) * share + self.bias_size(kernel) * share
+        return size + kernel.kind.parameters(self, kernel)
 
     def layer_parameters(self, layer: Layer, *, active: bool = False) -> float:
         """All parameters of a layer; 12 h^2 + 13 h for GPT [Narayanan2021]_. [-]"""
@@ -128,8 +128,8 @@ class ModelShape(ModelDimensions):
     @property
     def mtp_parameters(self) -> float:
         """Parameters of multi-token prediction beside the model: its layers, joins and norms. [-]"""
-        own = self.layer_parameters(self.mtp_layer) + self.norm_parameters if self.mtp_layers else 0.0
-        return self.mtp_layers * own
+        layer_size = self.layer_parameters(self.mtp_layer) + self.norm_parameters if self.mtp_layers else 0.0
+        return self.mtp_layers * layer_size
 
     def forward_flops(self, *, causal: bool) -> float:
         """Multiply-adds of the forward pass of one token, each counted as two. [FLOP]
@@ -171,10 +171,10 @@ def layer_sequence(model: ModelShape) -> tuple[tuple[Layer, float], ...]:
     linear = model.linear_attention if model.linear_attention != "none" else full
     other = "window" if model.window else linear
     kinds = []
-    for place in range(1, int(model.num_layers) + 1):
+    for number in range(1, int(model.num_layers) + 1):
         every = model.full_attention_every
-        mixer = full if every and place % every == 0 else other
-        behind = place - model.first_dense_layers
+        mixer = full if every and number % every == 0 else other
+        behind = number - model.first_dense_layers
         experts = model.num_experts > 0 and behind > 0 and behind % model.moe_layer_freq == 0
         kind = LayerKind(
             mixer,

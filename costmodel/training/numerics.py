@@ -1,4 +1,4 @@
-"""What a model computes beside its dimensions: no time or byte follows from it, but what is trained does."""
+"""Numerics of a model, such as its norm and positions: times and bytes do not depend on them, exports do."""
 
 from __future__ import annotations
 
@@ -51,12 +51,16 @@ class Numerics:
 
     @property
     def balancing(self) -> str:
-        """What balances the tokens of experts, a word of `BALANCING`."""
+        """Method that balances the tokens of experts, a word of `BALANCING`."""
         return "bias" if self.router_bias_update_rate else "aux_loss"
 
     def said(self) -> dict[str, Any]:
         """Fields that are not as usual, as a model file has them."""
-        return {own.name: plain(value) for own in fields(self) if (value := getattr(self, own.name)) != own.default}
+        return {
+            member.name: plain(value)
+            for member in fields(self)
+            if (value := getattr(self, member.name)) != member.default
+        }
 
 
 def plain(value: Any) -> Any:

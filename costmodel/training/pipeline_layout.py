@@ -48,7 +48,7 @@ class PipelineLayout:
             raise DseError(f"pipeline_layout: {text!r}: expected E once, at the start")
         if not chunks[-1].endswith("L") or written.count("L") != 1:
             raise DseError(f"pipeline_layout: {text!r}: expected L once, at the end")
-        ahead = [place for place, chunk in enumerate(chunks) if "m" in chunk]
+        ahead = [index for index, chunk in enumerate(chunks) if "m" in chunk]
         return cls(tuple(float(chunk.count("t")) for chunk in chunks), ahead[0] if ahead else len(chunks) - 1)
 
 
@@ -98,9 +98,9 @@ class PipelineLayouts(Sequence[str]):
 
     def layout(self, code: int) -> PipelineLayout:
         """The layout of a code other than that of "even"."""
-        found = self._layouts[code]
-        assert found is not None
-        return found
+        layout = self._layouts[code]
+        assert layout is not None
+        return layout
 
 
 LAYOUTS: Final = PipelineLayouts()

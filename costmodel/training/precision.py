@@ -27,7 +27,7 @@ MIXED_PRECISION = Precision(element_bytes=2.0, gradient_bytes=4.0, state_bytes=1
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Format:
-    """How linear layers and experts multiply: a recipe of Megatron-LM and Transformer Engine.
+    """Number format of products of linear layers and experts: a recipe of Megatron-LM and Transformer Engine.
 
     Both operands of the product and of both its gradients are cast. A transposed copy serves the product
     that runs along the other axis: of activations the gradient of weights, of weights that of activations.
@@ -86,19 +86,19 @@ _IS_NARROW: Final = np.array([bool(own.units) for own in FORMATS.values()])
 
 def is_narrow(codes: FloatArray) -> BoolArray:
     """Where products of layers have operands of fewer than 16 bits, by codes of `FORMATS`."""
-    there: BoolArray = _IS_NARROW[codes.astype(np.intp)]
-    return there
+    narrow: BoolArray = _IS_NARROW[codes.astype(np.intp)]
+    return narrow
 
 
 def of_formats(codes: FloatArray, name: str) -> FloatArray:
     """A field of each design's number format, by codes of `FORMATS`; in the unit of the field."""
-    return np.array([float(getattr(own, name)) for own in FORMATS.values()])[codes.astype(np.intp)]
+    return np.array([float(getattr(number_format, name)) for number_format in FORMATS.values()])[codes.astype(np.intp)]
 
 
 def reduced_bytes(codes: FloatArray, precision: Precision) -> FloatArray | float:
     """Bytes of a gradient, by codes of `REDUCTIONS`: one number where all are as `precision` says. [B]"""
     if not codes.any():
         return precision.gradient_bytes
-    own = np.array([size or precision.gradient_bytes for size in REDUCTIONS.values()])
-    sizes: FloatArray = own[codes.astype(np.intp)]
+    every_size = np.array([size or precision.gradient_bytes for size in REDUCTIONS.values()])
+    sizes: FloatArray = every_size[codes.astype(np.intp)]
     return sizes

@@ -54,15 +54,15 @@ class Group:
 
     def columns(self) -> list[FloatArray]:
         """Sizes and strides: all that tells groups apart. [-]"""
-        return [np.asarray(own) for own in (self.size, self.stride, self.rows, self.row_stride)]
+        return [np.asarray(column) for column in (self.size, self.stride, self.rows, self.row_stride)]
 
     def take(self, rows: IntArray) -> Group:
         """The groups at some rows."""
-        return Group(*(long_at(own, rows) for own in self.columns()))
+        return Group(*(long_at(column, rows) for column in self.columns()))
 
     @property
     def is_one_row(self) -> bool:
-        """Whether the groups of all points are."""
+        """True if the ranks of each group are one row at all points."""
         return self.rows == 1 if isinstance(self.rows, float) else bool((self.rows == 1).all())
 
     def blocks(self, length: FloatArray) -> FloatArray:

@@ -31,13 +31,13 @@ class RecomputeModule:
         return f"recompute_{self.name}"
 
     def frees(self, start: Kernel, end: Kernel) -> bool:
-        """Whether what a row keeps of the one before it is dropped: masks of dropouts are not."""
+        """True if the input that a row keeps of the row before it is dropped; masks of dropouts are kept."""
         if end.kind.kept.input is kept_mask or not self.has(start):
             return False
         return self.kind == "output discarded" or self.has(end)
 
     def frees_inside(self, kernel: Kernel) -> bool:
-        """Whether what a row keeps of its own work is dropped: scores of attention, of experts."""
+        """True if intermediate results of a row are dropped: scores of attention, of experts."""
         return self.kind == "checkpoint" and self.has(kernel)
 
 

@@ -146,22 +146,22 @@ class RankShape(Columns):
 
     def is_on(self, module: RecomputeModule) -> BoolArray:
         """Where the switch of a module is on, and layers are not recomputed as a whole; (points,)."""
-        there: BoolArray = (self.recomputed_modules.astype(np.int64) & 2 ** MODULES.index(module)) > 0
-        return there
+        switched_on: BoolArray = (self.recomputed_modules.astype(np.int64) & 2 ** MODULES.index(module)) > 0
+        return switched_on
 
     def recomputes(self, modules: Iterable[RecomputeModule]) -> BoolArray:
         """Where one of some modules is recomputed for itself, by its switch or as "selective"; (points,)."""
-        there = np.zeros(np.shape(self.recompute), dtype=bool)
+        repeated = np.zeros(np.shape(self.recompute), dtype=bool)
         switched = self.recomputed_modules.any()
         for module in modules:
             if switched:
-                there = there | self.is_on(module)
+                repeated = repeated | self.is_on(module)
             if module.selective:
-                there = there | (self.recompute == RECOMPUTE_SELECTIVE)
-        return there
+                repeated = repeated | (self.recompute == RECOMPUTE_SELECTIVE)
+        return repeated
 
     def place(self, kernel: Kernel) -> IntArray:
-        """How a kernel is split: (points,) places among the options of its kind. [-]"""
+        """Option of its kind by which a kernel is split, as a place among the options; (points,). [-]"""
         if kernel.name in self.assignments.options:
             return self.assignments.place(self.assignment, kernel.name)
         if kernel.is_whole:
@@ -171,8 +171,8 @@ class RankShape(Columns):
     def is_split(self, kernel: Kernel, option: str) -> BoolArray:
         """Where a kernel is split by one of its shardings; (points,)."""
         options = [*kernel.kind.shardings]
-        there: BoolArray = self.place(kernel) == (options.index(option) if option in options else -1)
-        return there
+        split: BoolArray = self.place(kernel) == (options.index(option) if option in options else -1)
+        return split
 
     def shards(self, kernel: Kernel) -> FloatArray:
         """Ranks that share out the work of a kernel: tp unless it is replicated. [-]"""
@@ -252,7 +252,7 @@ class RankRun(Run[ModelShape, RankShape]):
 
     @property
     def has_capacity(self) -> bool:
-        """Whether experts of some designs have a capacity."""
+        """True if experts of some designs have a capacity."""
         return bool((self.design.capacity_factor > 0).any())
 
     @property

@@ -1,4 +1,4 @@
-"""How kernels are split over a tensor-parallel group: layouts of activations, their changes, assignments.
+"""Shardings of kernels over a tensor-parallel group: layouts of activations, their changes, assignments.
 
 A weight is always split, by columns or by rows, so that an assignment decides on time and activations
 but not on the memory of parameters. The attention core is split by heads.
@@ -43,7 +43,7 @@ SHARDINGS: Final = (*ASSIGNMENTS, "solve", "solve_bytes", "sample")
 
 
 def usual_sharding(kernel: Kernel, tokens: str) -> str:
-    """How Megatron-LM splits a kernel that has a choice, where what it splits by tokens is laid out so."""
+    """Option of a kernel that Megatron-LM takes, with the layout of the kernels that it may split by tokens."""
     return {"tokens": tokens, "features": "column", "weight": kernel.megatron}[kernel.kind.usual_split]
 
 
@@ -68,17 +68,17 @@ class Assignments:
     def options(self) -> dict[str, tuple[str, ...]]:
         """Kernel with a choice -> its shardings."""
         options = {name: tuple(kernel.kind.shardings) for name, kernel in self.kernels.items()}
-        return {name: own for name, own in options.items() if len(own) > 1}
+        return {name: words for name, words in options.items() if len(words) > 1}
 
     @cached_property
     def _weights(self) -> dict[str, int]:
         """Kernel -> how far one of its options is from the next in the numbers of assignments. [-]"""
         sizes = [len(options) for options in self.options.values()]
-        return {name: math.prod(sizes[place + 1 :]) for place, name in enumerate(self.options)}
+        return {name: math.prod(sizes[number + 1 :]) for number, name in enumerate(self.options)}
 
     @cached_property
     def share_collectives(self) -> bool:
-        """Whether some edges share collectives, so that what edges cost depends on more than their ends."""
+        """True if some edges share collectives, so that costs of edges depend on more than their ends."""
         return any(edge.sharing for layer in self.layers for edge in layer.edges)
 
     @property
@@ -106,7 +106,7 @@ class Assignments:
 
     def numbers(self, places: Mapping[str, Any]) -> FloatArray:
         """Numbers of assignments from the place of each kernel's option, (points,). [-]"""
-        return np.asarray(sum(self._weights[name] * place for name, place in places.items()), dtype=np.float64)
+        return np.asarray(sum(self._weights[name] * option for name, option in places.items()), dtype=np.float64)
 
     def place(self, numbers: FloatArray, kernel: str) -> IntArray:
         """A kernel's option in numbered assignments: (points,) places among its `options`. [-]"""

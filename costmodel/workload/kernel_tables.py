@@ -52,7 +52,7 @@ class KernelTable:
         """The table of some of its kernels."""
         arrays = {f.name: getattr(self, f.name)[:, places] for f in fields(self) if f.name != "labels"}
         labels = np.arange(len(self.labels))[places]
-        return replace(self, labels=tuple(self.labels[place] for place in labels), **arrays)
+        return replace(self, labels=tuple(self.labels[number] for number in labels), **arrays)
 
     def repeated(self, points: int) -> Self:
         """A table of one row, that row as often as there are points."""
@@ -134,10 +134,10 @@ PointwiseRow = tuple[Label, FloatArray, float, FloatArray | float, float, FloatA
 
 def pointwise_rows(passes: Iterable[PointwisePass], kernel: str, part: str, core: str = "") -> Iterator[PointwiseRow]:
     """Passes of a kernel over its elements, as rows of the table of a part of the model and of its core."""
-    for own in passes:
-        runs: Runs = "sorting" if own.sorts else ""
-        label = Label(own.name, own.of_pass, core if own.in_core else part, kernel, runs)
-        yield label, own.elements, own.tensors, own.more, own.flops, own.launches
+    for work in passes:
+        runs: Runs = "sorting" if work.sorts else ""
+        label = Label(work.name, work.of_pass, core if work.in_core else part, kernel, runs)
+        yield label, work.elements, work.tensors, work.more, work.flops, work.launches
 
 
 def stacked(rows: Sequence[Sequence[FloatArray | float]]) -> list[FloatArray]:
@@ -176,9 +176,9 @@ def total(*factors: FloatArray, places: Iterable[int] | None = None, where: Bool
     """
     *points, kernels = factors[0].shape
     sums = np.zeros(points)
-    for place in range(kernels) if places is None else places:
-        first, *others = (factor[..., place] for factor in factors)
+    for kernel in range(kernels) if places is None else places:
+        first, *others = (factor[..., kernel] for factor in factors)
         for line in others:
             first = first * line
-        sums += first if where is None else np.where(where[..., place], first, 0.0)
+        sums += first if where is None else np.where(where[..., kernel], first, 0.0)
     return sums

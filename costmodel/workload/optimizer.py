@@ -65,17 +65,17 @@ class WeightMatrix:
 
 def weight_matrices(model: ModelShape) -> list[WeightMatrix]:
     """Matrices of all kinds of layers, the largest first; tables and the head are none of them."""
-    kinds: list[tuple[Layer, int, float]] = [(layer, place, 1.0) for place, layer in enumerate(model.kinds)]
+    kinds: list[tuple[Layer, int, float]] = [(layer, number, 1.0) for number, layer in enumerate(model.kinds)]
     if model.mtp_layers:
         kinds.append((model.mtp_layer, len(kinds) + 2, model.mtp_layers))  # behind embedding and head
-    found = []
+    matrices = []
     for layer, part, repeats in kinds:
         for kernel in layer.kernels:
             short, long = sorted((model.features[kernel.reads], model.features[kernel.makes]))
             if model.weights(kernel) and short > 1:
                 experts, whole = kernel.of_experts, kernel.is_whole
-                found.append(WeightMatrix(kernel.name, part, short, long, repeats, experts, whole))
-    return sorted(found, key=lambda matrix: -matrix.size)
+                matrices.append(WeightMatrix(kernel.name, part, short, long, repeats, experts, whole))
+    return sorted(matrices, key=lambda matrix: -matrix.size)
 
 
 def orthogonal_products(matrices: Sequence[WeightMatrix]) -> Gemms:
@@ -85,8 +85,8 @@ def orthogonal_products(matrices: Sequence[WeightMatrix]) -> Gemms:
     multiply-adds, each counted as two [Jordan2024]_.
     """
     rows = []
-    for place, matrix in enumerate(matrices):
+    for number, matrix in enumerate(matrices):
         n, q = matrix.rows, matrix.columns
         for name, size in (("gram", (n, n, q)), ("square", (n, n, n)), ("update", (n, q, n))):
-            rows.append((Label(name, "update", str(place)), (*size, 1.0, ORTHOGONAL_BYTES, 1.0)))
+            rows.append((Label(name, "update", str(number)), (*size, 1.0, ORTHOGONAL_BYTES, 1.0)))
     return Gemms.stack(rows)

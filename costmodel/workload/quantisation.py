@@ -26,12 +26,12 @@ CAST_FLOPS: Final = 4.0
 
 
 def is_quantised(kernel: Kernel) -> bool:
-    """Whether a kernel of a layer multiplies in the format of a design; a gate of one feature is too thin."""
+    """True if a kernel of a layer multiplies in the format of a design; a gate of one feature is too thin."""
     return kernel.kind.matrix is not None and kernel.kind.matrix.narrow and kernel.makes != "unit"
 
 
 def some_narrow(run: RankRun | TransformerRun) -> bool:
-    """Whether any design of a run multiplies in fewer than 16 bits."""
+    """True if some design of a run multiplies in fewer than 16 bits."""
     return bool(run.design.precision.any()) and bool(is_narrow(run.design.precision).any())
 
 
@@ -43,8 +43,8 @@ def narrow_places(model: ModelShape, labels: Sequence[Label]) -> IntArray:
         for kernel in part.kernels
         if part.layer is not None and is_quantised(kernel)
     }
-    found = [place for place, label in enumerate(labels) if (label.part, label.kernel) in narrow]
-    return np.array(found, dtype=np.intp)
+    numbers = [number for number, label in enumerate(labels) if (label.part, label.kernel) in narrow]
+    return np.array(numbers, dtype=np.intp)
 
 
 def operand_bytes(run: RankRun) -> FloatArray:
@@ -56,16 +56,16 @@ def operand_bytes(run: RankRun) -> FloatArray:
 def product_rate(codes: FloatArray, system: System) -> FloatArray:
     """Rate of a layer's products over that of 16 bits, by codes of `FORMATS`; 0: no units. [-]"""
     rate: FloatArray = np.ones(codes.shape)
-    for code, own in enumerate(FORMATS.values()):
-        if own.units and (codes == code).any():
-            rate = np.where(codes == code, system.chip.format_rate(own.units), rate)
+    for code, number_format in enumerate(FORMATS.values()):
+        if number_format.units and (codes == code).any():
+            rate = np.where(codes == code, system.chip.format_rate(number_format.units), rate)
     return rate
 
 
 def has_units(run: RankRun | TransformerRun) -> BoolArray:
     """Where chips have units for the format of a design; (points,)."""
-    there: BoolArray = product_rate(run.design.precision, run.system) > 0
-    return there
+    known: BoolArray = product_rate(run.design.precision, run.system) > 0
+    return known
 
 
 def needs_transposed(codes: FloatArray, system: System) -> BoolArray:
@@ -76,8 +76,8 @@ def needs_transposed(codes: FloatArray, system: System) -> BoolArray:
     """
     either_layout = system.chip.mx_speedup > 0
     scales = of_formats(codes, "transposed_scales") > 0
-    there: BoolArray = is_narrow(codes) & (scales | ~either_layout)
-    return there
+    needed: BoolArray = is_narrow(codes) & (scales | ~either_layout)
+    return needed
 
 
 def dispatched_bytes(run: RankRun) -> FloatArray | float:
@@ -87,8 +87,8 @@ def dispatched_bytes(run: RankRun) -> FloatArray | float:
     """
     if not some_narrow(run):
         return run.precision.element_bytes
-    there = of_formats(run.design.precision, "dispatched") > 0
-    return np.where(there, operand_bytes(run), run.precision.element_bytes)
+    narrow = of_formats(run.design.precision, "dispatched") > 0
+    return np.where(narrow, operand_bytes(run), run.precision.element_bytes)
 
 
 def casts(run: RankRun) -> Pointwise:

@@ -1,1 +1,1 @@
-"""What a rank holds at the fullest moment of a step, by part of the model and by state."""
+"""Memory of a rank at the fullest moment of a step, by part of the model and by state."""

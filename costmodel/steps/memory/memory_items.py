@@ -1,4 +1,4 @@
-"""What the memory of the fullest stage is made of: each part of the model, and each buffer."""
+"""Items of the memory of the fullest stage: parts of the model, and buffers."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from costmodel.workload.transformer import every_part
 
 
 def memory_items(run: TransformerRun, ranks: RankRun, parts: Sequence[PartMemory], fullest: FullestStage) -> Items:
-    """What the peak memory adds up, with the rank of the fullest stage and the micro-batches that it holds.
+    """Items of the peak memory, with the rank of the fullest stage and the micro-batches that it holds.
 
     Parameters are those of `fullest_stage`, and what it found; (points,) values. [B], [-]
 
@@ -67,47 +67,50 @@ def _states(
     of_experts = [state_shards(run.design, state, of_experts=True) for state in STATES]
     output = stage_parameters(run, stage, parts) - updated_parameters(stage, parts)
     owned = {("output", ""): held_states(output, stage, sizes, shards)}
-    for part, own, count in zip(every_part(run.model), parts, stage.counts, strict=False):
-        owned[part.name, ""] = held_states(count * own.parameters, stage, sizes, shards)
-        if own.expert_parameters.ndim:
-            experts = count * own.expert_parameters
+    for part, memory_of_part, count in zip(every_part(run.model), parts, stage.counts, strict=False):
+        owned[part.name, ""] = held_states(count * memory_of_part.parameters, stage, sizes, shards)
+        if memory_of_part.expert_parameters.ndim:
+            experts = count * memory_of_part.expert_parameters
             owned[part.name, "experts"] = held_states(experts, stage, sizes, of_experts)
-    found: dict[Item, FloatArray] = {}
-    for place, state in enumerate(STATES):
-        each = {name: values[place] for name, values in owned.items()}
-        whole: FloatArray = sum(each.values(), start=np.zeros(()))
+    items: dict[Item, FloatArray] = {}
+    for number, state in enumerate(STATES):
+        of_state = {name: values[number] for name, values in owned.items()}
+        whole: FloatArray = sum(of_state.values(), start=np.zeros(()))
         if state == "weights":
-            found[Item("bytes", "weights_memory", name="copies in fewer bits")] = memory.weights - whole
+            items[Item("bytes", "weights_memory", name="copies in fewer bits")] = memory.weights - whole
         here = memory.optimizer / whole if state == "optimizer" else 1.0
-        found |= {Item("bytes", f"{state}_memory", part, name=name): own * here for (part, name), own in each.items()}
-    return found
+        items |= {
+            Item("bytes", f"{state}_memory", part, name=name): memory_of_part * here
+            for (part, name), memory_of_part in of_state.items()
+        }
+    return items
 
 
 def _activations(
     run: TransformerRun, stage: Stage, parts: Sequence[PartMemory], held: FloatArray, memory: StageMemory
 ) -> dict[Item, FloatArray]:
     """Activations of each part on a stage, and what of them is on its way to hosts."""
-    own = stage_parts(run, stage, parts)
+    of_stage = stage_parts(run, stage, parts)
     here = run.of(replace(run.design, offload_activations=np.zeros(1)))
-    found: dict[Item, FloatArray] = {}
-    for place, part in enumerate(every_part(run.model)):
-        alone = [each if n == place else PartMemory() for n, each in enumerate(own)]
+    items: dict[Item, FloatArray] = {}
+    for number, part in enumerate(every_part(run.model)):
+        alone = [memory_of_part if n == number else PartMemory() for n, memory_of_part in enumerate(of_stage)]
         kept = run.system.software.kept_activations * stage_activations(here, stage, alone, held)
-        away = run.design.offload_activations if place < len(stage.layers) else 0.0
-        found[Item("bytes", "activations_memory", part.name)] = kept * (1 - away)
-    moving = memory.activations - sum(found.values(), start=np.zeros(()))
+        away = run.design.offload_activations if number < len(stage.layers) else 0.0
+        items[Item("bytes", "activations_memory", part.name)] = kept * (1 - away)
+    moving = memory.activations - sum(items.values(), start=np.zeros(()))
     if (run.design.offload_activations > 0).any():
-        found[Item("bytes", "activations_memory", name="on the way to hosts")] = moving
-    return found
+        items[Item("bytes", "activations_memory", name="on the way to hosts")] = moving
+    return items
 
 
 def _buffers(run: TransformerRun, ranks: RankRun, stage: Stage, parts: Sequence[PartMemory]) -> Items:
     """Items of buffers that are allocated for a part of the step."""
     kinds = len(run.model.kinds)
     layers, head = parts[:kinds], parts[kinds + 1]
-    own = stage_parts(run, stage, parts)[:kinds]
+    of_stage = stage_parts(run, stage, parts)[:kinds]
     buffers = {
-        "layer that runs": working_buffers(own),
+        "layer that runs": working_buffers(of_stage),
         "messages of the pipeline": message_buffers(run, ranks),
         "whole weights and gradients": unit_buffers(run, layers),
         "logits": np.where(stage.has_head > 0, head.working, 0.0),

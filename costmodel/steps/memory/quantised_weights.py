@@ -86,8 +86,8 @@ def weight_casts(
     narrow = np.where(is_narrow(codes), 1.0, 0.0)
     by_owner = np.where(resharded, gathered_bytes(run, of_shards=True), gathered_bytes(run, of_shards=False))
     moved = np.zeros(codes.shape)
-    for whole, own in zip(quantised, owned, strict=True):
-        cast = np.where(by_owner > 0, own, whole * once * passes)
+    for whole, share in zip(quantised, owned, strict=True):
+        cast = np.where(by_owner > 0, share, whole * once * passes)
         copied = np.where(needs_transposed(codes, run.system), whole * once, 0.0)
         moved = moved + narrow * (cast * (w * (1 + maxima) + size) + copied * 2 * size)
     dram = run.system.dram

@@ -125,8 +125,8 @@ def dispatch_buffers(run: TransformerRun, ranks: RankRun) -> FloatArray:
         return np.zeros(1)
     token = model.features["expert_in"] * run.precision.element_bytes
     near, tokens = np.minimum(design.ep, NVLINK_PEERS), np.asarray(NVLINK_TOKENS[np.inf])
-    for most, own in sorted(NVLINK_TOKENS.items(), reverse=True):
-        tokens = np.where(design.ep <= most, own, tokens)
+    for most, size in sorted(NVLINK_TOKENS.items(), reverse=True):
+        tokens = np.where(design.ep <= most, size, tokens)
     nodes = np.where(design.ep > near, design.ep / near, 0.0)
     deep = DEEP_EP_CHANNELS * (token + TOKEN_BYTES) * (near * tokens + 2 * nodes * NODE_TOKENS)
     hybrid = 2 * design.ep * ranks.routed_tokens * (token + 4.0 * model.num_experts)

@@ -126,11 +126,11 @@ def held_micro_batches(design: DesignPoints, stages: Sequence[Stage]) -> list[Fl
     others = np.flatnonzero(~design.is_1f1b)
     if others.size:
         counts = rank_counts(design_pipelines(design.take(others))).until_w
-        for place, stage in enumerate(stages):
+        for number, stage in enumerate(stages):
             ranks = stage.rank[others].astype(np.intp)
             on_ranks = counts[np.arange(others.size), np.minimum(ranks, counts.shape[1] - 1)]
-            held[place] = held[place].copy()
-            held[place][others] = on_ranks / np.broadcast_to(v, m.shape)[others]
+            held[number] = held[number].copy()
+            held[number][others] = on_ranks / np.broadcast_to(v, m.shape)[others]
     return held
 
 
@@ -188,12 +188,12 @@ def fullest_stage(
         if narrow:
             kept[0] = kept[0] + quantised_weights(stage, parts, narrow)
         kept[-1] = optimizer_memory(run, stage, parameters, experts, usual=kept[-1])
-        own = stage_parts(run, stage, parts)
-        working = usual if own is parts else working_buffers(own[: len(layers)])
+        of_stage = stage_parts(run, stage, parts)
+        working = usual if of_stage is parts else working_buffers(of_stage[: len(layers)])
         buffers = working + messages + units
         memory = StageMemory(
             **dict(zip(STATES, kept, strict=True)),
-            activations=run.system.software.kept_activations * stage_activations(run, stage, own, held),
+            activations=run.system.software.kept_activations * stage_activations(run, stage, of_stage, held),
             buffers=buffers + np.where(stage.has_head > 0, head.working, 0.0),
         )
         tables.append(memory)
@@ -216,7 +216,7 @@ def held_states(
     held = [parameters * size / over for size, over in zip(sizes, shards, strict=True)]
     if not stage.copies.ndim:
         return held
-    return [own * np.where(over > 1, 1.0, stage.copies) for own, over in zip(held, shards, strict=True)]
+    return [state * np.where(over > 1, 1.0, stage.copies) for state, over in zip(held, shards, strict=True)]
 
 
 def quantised_bytes(run: TransformerRun) -> dict[str, FloatArray]:
@@ -229,10 +229,10 @@ def quantised_bytes(run: TransformerRun) -> dict[str, FloatArray]:
     }
 
 
-def quantised_weights(stage: Stage, parts: Sequence[PartMemory], each: Mapping[str, FloatArray]) -> FloatArray:
+def quantised_weights(stage: Stage, parts: Sequence[PartMemory], sizes: Mapping[str, FloatArray]) -> FloatArray:
     """Bytes of quantised weights of a rank of a stage, beyond 16 bits of each: `quantised_bytes`. [B]"""
     moved = np.zeros(())
-    for name, size in each.items():
+    for name, size in sizes.items():
         moved = moved + weighted_sum([getattr(part, name) for part in parts], stage.counts) * size
     return moved
 
@@ -254,8 +254,8 @@ def optimizer_memory(
     orthogonal = is_orthogonal(run.design)
     if orthogonal.any():
         plain, matrices = owned_parameters(run, stage, parameters, experts)
-        own = plain * state_bytes(run, ADAM) + matrices * state_bytes(run, MUON)
-        usual = np.where(orthogonal, own, usual)
+        by_optimizer = plain * state_bytes(run, ADAM) + matrices * state_bytes(run, MUON)
+        usual = np.where(orthogonal, by_optimizer, usual)
     on_host = run.design.offload_optimizer
     return (1 - on_host) * usual if (on_host > 0).any() else usual
 

@@ -27,14 +27,14 @@ def state_shards(design: DesignPoints, state: State, *, of_experts: bool = False
 def is_sharded(design: DesignPoints, state: State) -> BoolArray:
     """Where replicas share out a state; (points,)."""
     stages = np.array([state in stage.sharded for stage in ZERO])
-    there: BoolArray = stages[design.zero.astype(np.intp)]
-    return there
+    sharded: BoolArray = stages[design.zero.astype(np.intp)]
+    return sharded
 
 
 def resharded(design: DesignPoints) -> BoolArray:
     """Where a rank has whole weights for a pass over their layer alone; (points,)."""
-    there: BoolArray = is_sharded(design, "weights") & (design.reshard_after_forward > 0)
-    return there
+    again: BoolArray = is_sharded(design, "weights") & (design.reshard_after_forward > 0)
+    return again
 
 
 def moment_bytes(design: DesignPoints) -> FloatArray:
@@ -45,8 +45,8 @@ def moment_bytes(design: DesignPoints) -> FloatArray:
 def is_orthogonal(design: DesignPoints) -> BoolArray:
     """Where updates of matrices are made orthogonal, so that they are owned whole; (points,)."""
     rules = np.array([rule.newton_schulz_steps > 0 for rule in OPTIMIZERS.values()])
-    there: BoolArray = rules[design.optimizer.astype(np.intp)]
-    return there
+    orthogonal: BoolArray = rules[design.optimizer.astype(np.intp)]
+    return orthogonal
 
 
 def state_bytes(run: TransformerRun, rule: OptimizerRule) -> FloatArray:
@@ -63,7 +63,7 @@ def owned_matrices(
     Replicas that share out the optimizer's states own whole matrices. Owners come in turn, the largest
     matrices first, as Megatron-LM's layer-wise distributed optimizer deals them out.
     """
-    design, found = run.design, {}
+    design, numbers = run.design, {}
     for of_experts in (False, True):
         owners = state_shards(design, "optimizer", of_experts=of_experts)
         copies = run.model.num_experts / design.ep if of_experts else 1.0
@@ -72,8 +72,8 @@ def owned_matrices(
             if matrix.of_experts == of_experts:
                 held = stage.counts[matrix.part] * matrix.repeats * copies
                 before, turns = before + held, np.ceil((before + held) / owners)
-                found[matrix], dealt = (held, turns - dealt), turns
-    return [found[matrix] for matrix in matrices]
+                numbers[matrix], dealt = (held, turns - dealt), turns
+    return [numbers[matrix] for matrix in matrices]
 
 
 def matrix_share(design: DesignPoints, matrix: WeightMatrix) -> FloatArray:
@@ -99,10 +99,10 @@ def owned_parameters(
     matrices = weight_matrices(run.model)
     within = [np.zeros(()), np.zeros(())]  # of all parameters, and of experts
     owned = np.zeros(())
-    for matrix, (held, own) in zip(matrices, owned_matrices(run, stage, matrices), strict=True):
+    for matrix, (held, fullest) in zip(matrices, owned_matrices(run, stage, matrices), strict=True):
         size = matrix_share(design, matrix)
         within[matrix.of_experts] = within[matrix.of_experts] + held * size
-        owned = owned + own * size
+        owned = owned + fullest * size
     others = (parameters - within[0]) / shards[0]
     if experts is not None:
         others = others + (experts - within[1]) / shards[1]

@@ -1,1 +1,1 @@
-"""What one micro-batch costs and keeps on a rank: kernels, their sums, exchanges, recomputation."""
+"""Time, energy and memory of one micro-batch on a rank: kernels, exchanges, recomputation."""

@@ -45,8 +45,8 @@ def expert_parallel(run: RankRun) -> KernelCost:
         for code, dispatch in DISPATCHES.items():
             used = shape.dispatcher == code
             if used.any():
-                own = dispatch(run, name, element_bytes)
-                whole = own if whole is None else _chosen(used, own, whole)
+                cost_of_dispatch = dispatch(run, name, element_bytes)
+                whole = cost_of_dispatch if whole is None else _chosen(used, cost_of_dispatch, whole)
         assert whole is not None
         cost += KernelCost(
             ep_time=whole.time,
@@ -91,7 +91,7 @@ def expert_groups(run: RankRun) -> tuple[Group, Group, Group]:
     shape = run.design
     one, together = np.ones_like(shape.ep), shape.tp * shape.cp
     sizes = ((shape.ep, shape.etp), (shape.etp, one), (shape.ep * shape.etp, one))
-    ep, etp, both = (Group.of_stage(*each, together, shape.expert_spread) for each in sizes)
+    ep, etp, both = (Group.of_stage(*size, together, shape.expert_spread) for size in sizes)
     return ep, etp, both
 
 

@@ -35,10 +35,10 @@ def kernel_items(
     `time` [s], `flops` [FLOP] and `launches` [-] are those of all its launches, (points,); `waiting` marks points that
     wait for a memory level; `traffic` has the bytes through each level, (points,) each. [B]
     """
-    moved = {f"{level.name} bytes": own for level, own in zip(system.memory, traffic, strict=False)}
+    moved = {f"{level.name} bytes": quantities for level, quantities in zip(system.memory, traffic, strict=False)}
     waits = np.where(waiting, time, 0.0)
-    own = {"time": time, "memory bound": waits, "flops": flops, "launches": launches, **moved}
-    return quantities_of(label, own)
+    quantities = {"time": time, "memory bound": waits, "flops": flops, "launches": launches, **moved}
+    return quantities_of(label, quantities)
 
 
 def item_of(label: Label, kind: str) -> Item:
@@ -122,34 +122,34 @@ class CostTable:
 
     def _items(self, dense: IntArray, thin: IntArray) -> Items:
         """Time, work and traffic of each kernel."""
-        found: Items = {}
-        for place in dense:
-            costs, label = self.gemm_costs, self.gemms.labels[place]
-            count = self.gemms.count[..., place]
-            own = kernel_items(
+        items: Items = {}
+        for number in dense:
+            costs, label = self.gemm_costs, self.gemms.labels[number]
+            count = self.gemms.count[..., number]
+            of_kernel = kernel_items(
                 item_of(label, "product"),
                 self.system,
-                time=count * costs.time[..., place],
-                waiting=costs.memory_bound[..., place],
-                flops=count * costs.flops[..., place],
-                traffic=[count * moved[..., place] for moved in costs.traffic],
+                time=count * costs.time[..., number],
+                waiting=costs.memory_bound[..., number],
+                flops=count * costs.flops[..., number],
+                traffic=[count * moved[..., number] for moved in costs.traffic],
                 launches=count,
             )
-            found = added(found, own)
-        for place in thin:
-            table, label = self.pointwise, self.pointwise.labels[place]
-            launched = table.count[..., place] * self.system.software.pointwise_kernels
-            own = kernel_items(
+            items = added(items, of_kernel)
+        for number in thin:
+            table, label = self.pointwise, self.pointwise.labels[number]
+            launched = table.count[..., number] * self.system.software.pointwise_kernels
+            of_kernel = kernel_items(
                 item_of(label, "pointwise"),
                 self.system,
-                time=self.pointwise_times[..., place],
-                waiting=self.pointwise_memory_bound[..., place],
-                flops=table.count[..., place] * table.flops[..., place],
-                traffic=[*[0.0 * launched] * (len(self.system.memory) - 1), launched * table.bytes_moved[..., place]],
+                time=self.pointwise_times[..., number],
+                waiting=self.pointwise_memory_bound[..., number],
+                flops=table.count[..., number] * table.flops[..., number],
+                traffic=[*[0.0 * launched] * (len(self.system.memory) - 1), launched * table.bytes_moved[..., number]],
                 launches=launched,
             )
-            found = added(found, own)
-        return found
+            items = added(items, of_kernel)
+        return items
 
     def pass_time(self, part: str, of_pass: str) -> FloatArray:
         """Time of the kernels of a part in one pass. [s]"""
@@ -160,8 +160,8 @@ class CostTable:
         """Time of some rows of a part's blocks in one pass. [s]"""
         dense, thin = (
             [
-                place
-                for place, label in enumerate(table.labels)
+                number
+                for number, label in enumerate(table.labels)
                 if label.of_pass == of_pass and label.kernel in kernels and label.part in (part.name, part.core)
             ]
             for table in (self.gemms, self.pointwise)

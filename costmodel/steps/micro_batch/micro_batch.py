@@ -116,8 +116,8 @@ class TimedKernels:
     @classmethod
     def of(cls, kernels: RankRun, unique: UniqueRows) -> Self:
         """Sums of `kernels`; kernels that chips have in common are timed once."""
-        chips, own = of_chips(kernels)
-        return cls(kernels, replace(cost_table(chips), unique=own), fused_cores(chips, own), unique)
+        chips, of_chip = of_chips(kernels)
+        return cls(kernels, replace(cost_table(chips), unique=of_chip), fused_cores(chips, of_chip), unique)
 
 
 def micro_batches(run: RankRun) -> MicroBatch:
@@ -129,16 +129,19 @@ def micro_batches(run: RankRun) -> MicroBatch:
     size = max(KERNEL_CHUNK // math.prod(chips), 1)
     if places is None:
         slices = [slice(start, start + size) for start in range(0, rows.size, size)]
-        alone = ((run.take(own), TimedKernels.of(kernels.take(own), unique)) for own in slices)
-        return MicroBatch.joined([micro_batch(*own) for own in alone])
+        alone = ((run.take(points), TimedKernels.of(kernels.take(points), unique)) for points in slices)
+        return MicroBatch.joined([micro_batch(*points) for points in alone])
     if rows.size <= size:
         return micro_batch(run, TimedKernels.of(kernels.take(rows), unique))
     order = np.argsort(places, kind="stable")  # designs with the same kernels stand together
     ends = np.searchsorted(places[order], range(size, rows.size, size))
     pieces = [
-        micro_batch(run.take(own), TimedKernels.of(kernels.take(some), UniqueRows(some, places[own] - start)))
-        for start, own in zip(range(0, rows.size, size), np.split(order, ends), strict=True)
-        for some in (rows[start : start + size],)
+        micro_batch(
+            run.take(points),
+            TimedKernels.of(kernels.take(unique_rows), UniqueRows(unique_rows, places[points] - start)),
+        )
+        for start, points in zip(range(0, rows.size, size), np.split(order, ends), strict=True)
+        for unique_rows in (rows[start : start + size],)
     ]
     return MicroBatch.joined(pieces).take(np.argsort(order))
 
@@ -150,25 +153,25 @@ def micro_batch(run: RankRun, kernels: TimedKernels) -> MicroBatch:
     costs, again = [], []
     exchanges, beside = Exchanges(kernels.run), Exchanges(run)
     weights = [KernelCost(time=table.pass_time(part.name, "weight_gradient")) for part in parts]
-    fused = {place: costs_of_points(cost, unique) for place, cost in kernels.cores.items()}
+    fused = {direction_number: costs_of_points(cost, unique) for direction_number, cost in kernels.cores.items()}
     for part in parts:
         times = partial(kernels.table.kernels_time, part)
         changes = tensor_parallel(kernels.run, part.edges, times, exchanges)
         collectives = [costs_of_points(cost, unique) for cost in changes]
-        own = [table.cost(part.name, d) + cost for d, cost in zip(DIRECTIONS, collectives, strict=True)]
+        both = [table.cost(part.name, d) + cost for d, cost in zip(DIRECTIONS, collectives, strict=True)]
         core: list[KernelCost] = []
         if part.layer:
             core = [core_cost(run, part, table, fused, direction) for direction in DIRECTIONS]
-            own = [cost + inside for cost, inside in zip(own, core, strict=True)]
+            both = [cost + inside for cost, inside in zip(both, core, strict=True)]
             if (run.design.cp > 1).any():
-                own = [cost + passed_states(run, part) for cost in own]
+                both = [cost + passed_states(run, part) for cost in both]
         if any(kernel.kind.exchanged.tokens for kernel in part.kernels):
             exchanged = expert_exchange(run, part, table, beside.of_experts)
-            own = [cost + exchange for cost, exchange in zip(own, exchanged, strict=True)]
-        forward, backward = (with_launch_overhead(cost, run.system) for cost in own)
+            both = [cost + exchange for cost, exchange in zip(both, exchanged, strict=True)]
+        forward, backward = (with_launch_overhead(cost, run.system) for cost in both)
         costs.append((forward, backward))
         again += [recomputed(run, part, table, forward, inside, beside) for inside in core[:1]]
-    forwards, backwards = ([cost[place] for cost in costs] for place in (0, 1))
+    forwards, backwards = ([cost[direction_number] for cost in costs] for direction_number in (0, 1))
     if count := run.model.mtp_layers:  # its layers, and heads that are the model's once more
         backwards[-1] = backwards[-1] + again.pop()
         for passes in (forwards, backwards, weights):
@@ -184,16 +187,16 @@ def fused_cores(chips: RankRun, unique: UniqueRows) -> dict[tuple[Kernel, str], 
 
 def of_chips(kernels: RankRun) -> tuple[RankRun, UniqueRows]:
     """Rows that differ in what kernels read of a run, and the row of each of its points."""
-    own = kernels.reading(quantities_of_kernels(kernels.system))
-    if own.axes:
-        every, places = own.on_one_axis()
+    known = kernels.reading(quantities_of_kernels(kernels.system))
+    if known.axes:
+        every, places = known.on_one_axis()
         unique = UniqueRows.of(*every.columns())
         return unique.take(every), unique.at(places)
-    vary = [sum(values.size > 1 for values in each.columns()) for each in (own, kernels)]
+    vary = [sum(values.size > 1 for values in own_run.columns()) for own_run in (known, kernels)]
     if vary[0] == vary[1]:
         return kernels, EACH_ITS_OWN
-    unique = UniqueRows.of(*own.columns())
-    return (kernels if unique.places is None else unique.take(own)), unique
+    unique = UniqueRows.of(*known.columns())
+    return (kernels if unique.places is None else unique.take(known)), unique
 
 
 def cost_table(run: RankRun) -> CostTable:
@@ -243,7 +246,7 @@ def passed_states(run: RankRun, part: Part) -> KernelCost:
 
 
 def expert_exchange(run: RankRun, part: Part, table: CostTable, exchange: KernelCost) -> list[KernelCost]:
-    """What ranks of a layer with experts exchange forward and backward, less what the shared expert hides."""
+    """Exchanges of a layer with experts forward and backward, less the part that the shared expert hides."""
     costs = []
     words = {"shared_up", "shared_ffn"}
     shared = [kernel.name for kernel in part.kernels if words & {kernel.reads, kernel.makes}]

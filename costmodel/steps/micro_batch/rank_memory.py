@@ -20,7 +20,7 @@ from costmodel.workload.transformer import biased, biases, weights_of
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class PartMemory(Columns):
-    """What one part of the model needs on one rank, whatever the pipeline; (points,) each."""
+    """Parameters and activations of one part of the model on one rank of any pipeline; (points,) each."""
 
     parameters: FloatArray = column("-", 0)  #: that replicas have in common, those of experts aside
     expert_parameters: FloatArray = column("-", 0)
@@ -81,9 +81,9 @@ def layer_parameters(run: RankRun, layer: Layer) -> FloatArray:
 def kernel_parameters_of(run: RankRun, layer: Layer) -> dict[str, FloatArray]:
     """Kernel -> its share of `layer_parameters`. [-]"""
     split, whole, added = _parameters_of(run, layer)
-    shares = {kernel: own / run.design.tp for kernel, own in split.items()}
-    shares |= {kernel: np.full(1, own) for kernel, own in whole.items()}
-    return {kernel: own + added.get(kernel, 0.0) for kernel, own in shares.items()}
+    shares = {kernel: size / run.design.tp for kernel, size in split.items()}
+    shares |= {kernel: np.full(1, size) for kernel, size in whole.items()}
+    return {kernel: size + added.get(kernel, 0.0) for kernel, size in shares.items()}
 
 
 def _parameters_of(run: RankRun, layer: Layer) -> tuple[dict[str, float], dict[str, float], dict[str, FloatArray]]:
@@ -93,8 +93,8 @@ def _parameters_of(run: RankRun, layer: Layer) -> tuple[dict[str, float], dict[s
     whole: dict[str, float] = {}
     for kernel in layer.kernels:
         if not kernel.of_experts:
-            own = model.kernel_parameters(kernel) - model.bias_size(kernel)
-            (whole if kernel.is_whole else split)[kernel.name] = own
+            size = model.kernel_parameters(kernel) - model.bias_size(kernel)
+            (whole if kernel.is_whole else split)[kernel.name] = size
     return split, whole, {kernel.name: biases(run, layer, kernel)[0] for kernel in biased(run, layer)}
 
 
@@ -138,11 +138,11 @@ def layer_memory(run: RankRun, layer: Layer) -> PartMemory:
     and its gradient live beside it, and the widest input that a product gathers.
     """
     shape, recompute = run.design, run.design.recompute
-    full, some = recompute == RECOMPUTE_FULL, (recompute > RECOMPUTE_NONE) | (shape.recomputed_modules > 0)
+    full, recomputed = recompute == RECOMPUTE_FULL, (recompute > RECOMPUTE_NONE) | (shape.recomputed_modules > 0)
     everything = selected = layer_activations(run, layer, recomputing=False)
-    if some.any():
+    if recomputed.any():
         selected = layer_activations(run, layer, recomputing=True)
-    again = np.where(some, everything - np.where(full, 0.0, selected), 0.0)
+    again = np.where(recomputed, everything - np.where(full, 0.0, selected), 0.0)
     wide = run.tokens * (2 * widest_output(run, layer) + widest_gathered(run, layer))
     if any(kernel.of_experts for kernel in layer.kernels):
         sizes = run.model.features
@@ -183,8 +183,8 @@ def layer_activations(run: RankRun, layer: Layer, *, recomputing: bool) -> Float
             for module in inside:
                 rows = rows & ~shape.is_on(module)
         elif kernel.kind.kept.inside:
-            own = kernel.kind.kept.inside(run, kernel)
-            others = others + (np.where(shape.recomputes(inside), 0.0, own) if inside else own)
+            inner = kernel.kind.kept.inside(run, kernel)
+            others = others + (np.where(shape.recomputes(inside), 0.0, inner) if inside else inner)
     return whole + (shared + cores * core_activation_bytes(run, scores, rows) + others) / shape.tp
 
 

@@ -1,4 +1,4 @@
-"""What recomputation runs again in the backward pass of a layer."""
+"""Kernels and collectives of a layer that recomputation repeats in the backward pass."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ def recomputed(
     """
     shape, again = run.design, KernelCost()
     for modules, kernels in recompute_groups(part.kernels).items():
-        there = shape.recomputes(modules)
-        if there.any():
-            own = module_cost(run, part, modules, kernels, table, core, exchanges)
-            again += either(there, own, KernelCost())
+        repeated = shape.recomputes(modules)
+        if repeated.any():
+            cost = module_cost(run, part, modules, kernels, table, core, exchanges)
+            again += either(repeated, cost, KernelCost())
     selected = with_launch_overhead(again, run.system) if again.present() else again
     return either(shape.recompute == RECOMPUTE_FULL, forward, selected)
 
@@ -78,12 +78,12 @@ def module_cost(
 
 def own_edges(part: Part, names: Collection[str]) -> list[Edge]:
     """Edges to or from the products of some rows; collectives are shared among these alone."""
-    own = []
+    edges = []
     for edge in part.edges:
         product = product_of(edge)
         if product is not None and product.name in names:
-            own.append(edge)
-    return [replace(edge, sharing=tuple(other for other in edge.sharing if other in own)) for edge in own]
+            edges.append(edge)
+    return [replace(edge, sharing=tuple(other for other in edge.sharing if other in edges)) for edge in edges]
 
 
 def product_of(edge: Edge) -> Kernel | None:

@@ -79,7 +79,7 @@ def tensor_parallel(
     """
     if run.itemized:
         costs = [edge_cost(run, edge, kernels_time, exchanges) for edge in edges]
-        forward, backward = (sum((cost[place] for cost in costs), start=KernelCost()) for place in (0, 1))
+        forward, backward = (sum((cost[of_pass] for cost in costs), start=KernelCost()) for of_pass in (0, 1))
         return forward, backward
     unique, split = EACH_ITS_OWN, run
     if run.design.assignment.ndim == 1:  # layouts depend on nothing else
@@ -88,7 +88,7 @@ def tensor_parallel(
     of_edges = [layout_changes(split, edge) for edge in edges]
     forward, backward = (
         exposed_collectives(run, chain(*changes), unique, kernels_time, exchanges)
-        for changes in ([of_edge[place] for of_edge in of_edges] for place in (0, 1))
+        for changes in ([of_edge[of_pass] for of_edge in of_edges] for of_pass in (0, 1))
     )
     return forward, backward
 

@@ -37,13 +37,13 @@ class Sizes:
 
     def take(self, rows: IntArray) -> Sizes:
         """Sizes of some of the pipelines."""
-        return Sizes(*(np.take(own, rows, axis=-1) for own in (self.rank, self.pp, self.vpp, self.passes)))
+        return Sizes(*(np.take(column, rows, axis=-1) for column in (self.rank, self.pp, self.vpp, self.passes)))
 
     @property
     def ahead(self) -> FloatArray:
         """Forward passes that each rank runs before its first pair, W; (corners, points)."""
-        each = np.where(self.vpp > 1, 2.0, 1.0)
-        ahead: FloatArray = (self.vpp - 1) * self.pp + each * (self.pp - 1 - self.rank)
+        per_rank = np.where(self.vpp > 1, 2.0, 1.0)
+        ahead: FloatArray = (self.vpp - 1) * self.pp + per_rank * (self.pp - 1 - self.rank)
         return ahead
 
     @property
@@ -59,10 +59,10 @@ class Sizes:
 
 def _running(combine: np.ufunc, values: FloatArray) -> FloatArray:
     """Each row combined with all rows before it; `ufunc.accumulate` is slow along the first axis."""
-    found = values.copy()
-    for row in range(1, len(found)):
-        combine(found[row - 1], found[row], out=found[row])
-    return found
+    combined = values.copy()
+    for row in range(1, len(combined)):
+        combine(combined[row - 1], combined[row], out=combined[row])
+    return combined
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -149,29 +149,31 @@ def one_forward_one_backward_time(
     block = max(BLOCK * sizes.pp.size // longest.size, 1)
     interleaved, has_room = sizes.vpp[rows] > 1, sizes.has_room[rows]
     for alike in (~interleaved, interleaved & has_room, interleaved & ~has_room):
-        some = rows[alike]
-        for own in (some[start : start + block] for start in range(0, some.size, block)):
-            late = np.take(np.broadcast_to(message, longest.shape), own, axis=-1)
-            there, back = (np.take(time, own, axis=-1) for time in (forward, backward))
-            longest[..., own] = _longest_of(there, back, late, sizes.take(own))
+        alike_rows = rows[alike]
+        for points in (alike_rows[start : start + block] for start in range(0, alike_rows.size, block)):
+            late = np.take(np.broadcast_to(message, longest.shape), points, axis=-1)
+            out, back = (np.take(time, points, axis=-1) for time in (forward, backward))
+            longest[..., points] = _longest_of(out, back, late, sizes.take(points))
     return np.where(last_is_slowest, without_break, longest)
 
 
 def _longest_of(forward: FloatArray, backward: FloatArray, message: FloatArray, sizes: Sizes) -> FloatArray:
     """Longest chain of passes of pipelines that are all interleaved, with room, or not; (..., points). [s]"""
     interleaved, has_room = bool(sizes.vpp[0] > 1), bool(sizes.has_room[0])
-    there, back = (Lane.of(time, message, sizes, interleaved=interleaved) for time in (forward, backward))
+    out, back = (Lane.of(time, message, sizes, interleaved=interleaved) for time in (forward, backward))
     pair = forward + backward
     passes, ahead = sizes.passes, sizes.on_axes(sizes.ahead, pair.ndim)
     few = np.minimum(ahead, passes - 1)
-    first, last = there.walk(few), back.walk(few)
+    first, last = out.walk(few), back.walk(few)
     longest = np.zeros(pair.shape[1:])
     if (few < ahead).any():  # ranks that run no pairs: all forward passes come before the first backward pass
-        separate = np.maximum(first + back.walk(passes - 1), there.walk(passes - 1) + last).max(axis=0)
+        separate = np.maximum(first + back.walk(passes - 1), out.walk(passes - 1) + last).max(axis=0)
         longest = np.where((few < ahead).any(axis=0), separate, 0.0)
-    entries, exits = _entries(there, back, first, pair, ahead), _entries(back, there, last, pair, ahead)
+    entries, exits = _entries(out, back, first, pair, ahead), _entries(back, out, last, pair, ahead)
     if has_room:
-        entries, exits = ([(np.maximum.reduce([own for own, _ in ways]), 0 * ahead)] for ways in (entries, exits))
+        entries, exits = (
+            [(np.maximum.reduce([chain_before for chain_before, _ in ways]), 0 * ahead)] for ways in (entries, exits)
+        )
     room = passes - 1 + ahead
     middle = room * pair
     for before, room_before in entries:
@@ -182,7 +184,7 @@ def _longest_of(forward: FloatArray, backward: FloatArray, message: FloatArray, 
 
 
 def _entries(
-    own: Lane, other: Lane, first: FloatArray, pair: FloatArray, ahead: FloatArray
+    lane: Lane, other: Lane, first: FloatArray, pair: FloatArray, ahead: FloatArray
 ) -> list[tuple[FloatArray, FloatArray]]:
     """Chains from the first pass to each pivot, less the pairs that the pivot lacks; and their passes.
 
@@ -190,14 +192,14 @@ def _entries(
     it may run pairs on another rank until that rank's next group begins, and go round to the pivot; or turn
     and go round by passes of the other lane.
     """
-    p, v = own.sizes.pp, own.sizes.vpp
-    runs_pairs = own.sizes.passes > ahead
+    p, v = lane.sizes.pp, lane.sizes.vpp
+    runs_pairs = lane.sizes.passes > ahead
     turned = np.where(runs_pairs, first + other.reached, -np.inf)
     latest = _running(np.maximum, turned[::-1])[::-1]
     direct = np.where(runs_pairs, latest - other.reached - ahead * pair, -np.inf)
-    if not own.interleaved:
+    if not lane.interleaved:
         return [(direct, ahead)]
-    until = np.where(v * p > ahead, direct + v * p * pair + own.around - own.reached, -np.inf).max(axis=0)
-    round_on = until + own.reached - (v + 1) * p * pair
+    until = np.where(v * p > ahead, direct + v * p * pair + lane.around - lane.reached, -np.inf).max(axis=0)
+    round_on = until + lane.reached - (v + 1) * p * pair
     round_back = latest[0] + other.around - other.reached - (ahead + p) * pair
     return [(direct, ahead), (round_on, (v + 1) * p + 0 * ahead), (round_back, ahead + p)]

@@ -38,11 +38,11 @@ def offloaded_activations(run: TransformerRun, costs: MicroBatch, parts: Sequenc
     overlaps = (design.overlap_ep > 0) & ~of_schedule(design, "chunk_by_chunk")
     beside = np.where(overlaps, 1 - 1 / design.gradient_accumulation_steps, 0.0)
     forward, backward = list(costs.forward), list(costs.backward)
-    for place, again in enumerate(costs.again):
-        moving = host_transfer_time(design.offload_activations * parts[place].kept, run.system)
-        there, back = forward[place].total_time, backward[place].total_time + again.total_time
-        forward[place] = _waiting(forward[place], there, moving, beside)
-        backward[place] = _waiting(backward[place], back, moving, beside)
+    for number, again in enumerate(costs.again):
+        moving = host_transfer_time(design.offload_activations * parts[number].kept, run.system)
+        out, back = forward[number].total_time, backward[number].total_time + again.total_time
+        forward[number] = _waiting(forward[number], out, moving, beside)
+        backward[number] = _waiting(backward[number], back, moving, beside)
     return replace(costs, forward=tuple(forward), backward=tuple(backward))
 
 

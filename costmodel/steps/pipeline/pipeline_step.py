@@ -46,9 +46,9 @@ class ScheduledPasses:
 
     def slack(self, stage: Stage) -> FloatArray:
         """Work that the busiest stage has in a step beyond another stage. [s]"""
-        before = [own.rank < stage.rank for own in self.stages]
-        place: IntArray = np.sum(before, axis=0, dtype=np.intp)  # its corner, the first at or behind its rank
-        slack: FloatArray = self.busiest - chosen([*self.busy], place)
+        before = [other.rank < stage.rank for other in self.stages]
+        corner: IntArray = np.sum(before, axis=0, dtype=np.intp)  # its corner, the first at or behind its rank
+        slack: FloatArray = self.busiest - chosen([*self.busy], corner)
         return slack
 
 
@@ -77,13 +77,13 @@ def schedule_step(
     """
     design, hop = run.design, pipeline_hop(run, ranks)
     passes = scheduled_passes(run, costs, stages, hop)
-    steps, own, stage = design.gradient_accumulation_steps, passes.costs, passes.stage
+    steps, with_overlaps, stage = design.gradient_accumulation_steps, passes.costs, passes.stage
     sent = sum(messages(design, stage))
-    of_stage = [[cost.only((*TIMES, *WAITING)) for cost in of_parts] for of_parts in own.passes[:3]]
-    forward, backward = (weighted_sum(each, stage.counts) * steps for each in of_stage[:2])
+    of_stage = [[cost.only((*TIMES, *WAITING)) for cost in of_parts] for of_parts in with_overlaps.passes[:3]]
+    forward, backward = (weighted_sum(costs_of_parts, stage.counts) * steps for costs_of_parts in of_stage[:2])
     again = weighted_sum(of_stage[2], [count * steps for count in stage.recomputed_layers])
     work = forward + backward + again
-    runs, everywhere = steps * design.dp * design.cp * design.tp, all_stages(run, own, own.whole)
+    runs, everywhere = steps * design.dp * design.cp * design.tp, all_stages(run, with_overlaps, with_overlaps.whole)
     hops = np.where(design.pp > 1, 2 * (design.pp * design.vpp - 1), 0.0)
     columns = {
         "forward_time": forward.time,
@@ -217,12 +217,12 @@ def _beside(
         return both
     rest = [cost.total_time - cost.ep_time - cost.launch_bound_time for cost in both]
     hidden = [np.minimum(cost.ep_time, other) for cost, other in zip(both, rest[::-1], strict=True)]
-    exposed = [exposed_time(cost.ep_time, own, system.chip, "ep") for cost, own in zip(both, hidden, strict=True)]
+    exposed = [exposed_time(cost.ep_time, behind, system.chip, "ep") for cost, behind in zip(both, hidden, strict=True)]
     launches = forward.launches + backward.launches
     busy = sum([*rest[1:], *exposed], start=rest[0])
     waiting = launch_wait(launches, busy, system) / np.maximum(launches, 1.0)
     passes = []
-    for cost, own, lent, left in zip(both, hidden, hidden[::-1], exposed, strict=True):
+    for cost, behind, lent, left in zip(both, hidden, hidden[::-1], exposed, strict=True):
         more = share * (waiting * cost.launches - cost.launch_bound_time)
         passes.append(
             replace(
@@ -231,7 +231,7 @@ def _beside(
                 launch_bound_time=cost.launch_bound_time + more,
                 ep_time=cost.ep_time + share * (left - cost.ep_time),
                 lent_time=share * lent,
-                items=added(cost.items, {BEHIND: share * own}) if cost.items else {},
+                items=added(cost.items, {BEHIND: share * behind}) if cost.items else {},
             )
         )
     return passes[0], passes[1]
@@ -253,8 +253,8 @@ def stage_time(stage: Stage, times: Sequence[FloatArray], costs: MicroBatch) -> 
 
 def all_stages(run: TransformerRun, costs: MicroBatch, whole: Sequence[KernelCost]) -> KernelCost:
     """One micro-batch on all stages, one after the other: times and energies."""
-    own = with_shares(whole, costs, recomputed_shares_of_model(run))
-    return weighted_sum(own, [*run.model.kinds.values(), 1.0, 1.0, 1.0])
+    passes = with_shares(whole, costs, recomputed_shares_of_model(run))
+    return weighted_sum(passes, [*run.model.kinds.values(), 1.0, 1.0, 1.0])
 
 
 def pipeline_hop(run: TransformerRun, ranks: RankRun) -> KernelCost:
@@ -274,5 +274,5 @@ def pipeline_hop(run: TransformerRun, ranks: RankRun) -> KernelCost:
 
 
 def hop_bytes(run: TransformerRun, ranks: RankRun) -> FloatArray:
-    """What a rank sends to the next stage: its share of an activation, or of its gradient. [B]"""
+    """Bytes that a rank sends to the next stage: its share of an activation, or of its gradient. [B]"""
     return ranks.activation_bytes() / run.design.tp

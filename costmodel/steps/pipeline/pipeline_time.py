@@ -30,13 +30,13 @@ class StagePasses:
 
     def on_axes(self, shape: tuple[int, ...]) -> StagePasses:
         """The passes with the axes of all of them, and of a shape, behind that of stages."""
-        own = {field.name: getattr(self, field.name) for field in fields(self)}
-        shape = np.broadcast_shapes(shape, *(times.shape[1:] for times in own.values()))
-        for name, times in own.items():
+        arrays = {field.name: getattr(self, field.name) for field in fields(self)}
+        shape = np.broadcast_shapes(shape, *(times.shape[1:] for times in arrays.values()))
+        for name, times in arrays.items():
             axes = [1] * (len(shape) + 1 - times.ndim)
             aligned = times.reshape(len(times), *axes, *times.shape[1:])
-            own[name] = np.broadcast_to(aligned, (len(times), *shape))
-        return StagePasses(**own)
+            arrays[name] = np.broadcast_to(aligned, (len(times), *shape))
+        return StagePasses(**arrays)
 
     @property
     def whole(self) -> FloatArray:
@@ -88,22 +88,22 @@ def pipeline_time(
         time = np.empty(shape)
     else:
         rank = np.stack([np.broadcast_to(stage.rank, shape[-1:]) for stage in stages])
-        columns = (np.broadcast_to(own, shape[-1:]) for own in (p, v, v * whole))
+        columns = (np.broadcast_to(sizes, shape[-1:]) for sizes in (p, v, v * whole))
         time = one_forward_one_backward_time(
             times.forward, times.backward + times.weight, message=message, sizes=Sizes(rank, *columns)
         )
     if simulated.any():
         places = np.nonzero(simulated)
         passes, _ = passes_on_ranks(design, times, message, stages, places)
-        own: dict[str, FloatArray] = {name: getattr(design, name) for name in SIZES}
-        rows = {name: np.broadcast_to(column, shape[-1:])[places[-1]] for name, column in own.items()}
+        sizes: dict[str, FloatArray] = {name: getattr(design, name) for name in SIZES}
+        rows = {name: np.broadcast_to(column, shape[-1:])[places[-1]] for name, column in sizes.items()}
         timed = simulated_pipelines(DesignPoints().with_columns(rows), passes)
         time[places] = timed.end.max(axis=1)
         if timed.pairs.any():
             pairs = np.zeros(times.forward.shape)
-            for place, stage in enumerate(stages):
+            for number, stage in enumerate(stages):
                 rank = stage.rank[places[-1]].astype(np.intp)
-                pairs[(place, *places)] = timed.pairs[np.arange(rank.size), rank]
+                pairs[(number, *places)] = timed.pairs[np.arange(rank.size), rank]
     return time, pairs
 
 
@@ -128,8 +128,8 @@ def simulated_pipelines(design: DesignPoints, passes: TimedPasses) -> PipelineRa
     sizes = [getattr(design, name) for name in SIZES]
     tables = {field.name: getattr(passes, field.name) for field in fields(passes)}
     unique = UniqueRows.of(*sizes, *(column for table in tables.values() for column in np.atleast_2d(table.T)))
-    own = TimedPasses(**{name: unique.pick(table) for name, table in tables.items()})
-    return unique.spread(pipeline_ranks(design_pipelines(unique.take(design), own)))
+    unique_passes = TimedPasses(**{name: unique.pick(table) for name, table in tables.items()})
+    return unique.spread(pipeline_ranks(design_pipelines(unique.take(design), unique_passes)))
 
 
 def passes_on_ranks(

@@ -79,16 +79,16 @@ def _with_counted(run: TransformerRun, stage: Stage, layers: Sequence[PartMemory
     """Layers of a stage of which some are recomputed, or several at once."""
     design, together, leading = run.design, checkpoint_layers(run.design), leading_layers(run.design)
     shares = stage.recomputed_shares or [np.ones_like(together) for _ in layers]
-    each, more = np.divmod(stage.num_layers, design.vpp)
-    checkpoints = np.ceil(each / together) * (design.vpp - more) + np.ceil((each + 1) / together) * more
+    per_chunk, more = np.divmod(stage.num_layers, design.vpp)
+    checkpoints = np.ceil(per_chunk / together) * (design.vpp - more) + np.ceil((per_chunk + 1) / together) * more
     inputs = np.divide(checkpoints, stage.num_layers, out=np.ones(checkpoints.shape), where=stage.num_layers > 0)
-    alive = np.maximum(np.minimum(together, each + (more > 0)), 1.0)
-    behind = np.where(np.isfinite(leading), np.maximum(each - leading, 0.0), 0.0)
+    alive = np.maximum(np.minimum(together, per_chunk + (more > 0)), 1.0)
+    behind = np.where(np.isfinite(leading), np.maximum(per_chunk - leading, 0.0), 0.0)
     least = np.minimum.reduce(np.broadcast_arrays(*(layer.everything for layer in layers)))
-    found = []
+    memories = []
     for layer, share in zip(layers, shares, strict=True):
-        own = layer.everything
-        freed = np.where(behind > 0, np.minimum(behind * least, own), 0.0)
-        kept = layer.kept * inputs * share + own * (1 - share)
-        found.append(replace(layer, kept=kept, working=layer.working + own * (alive - 1) - freed))
-    return found
+        everything = layer.everything
+        freed = np.where(behind > 0, np.minimum(behind * least, everything), 0.0)
+        kept = layer.kept * inputs * share + everything * (1 - share)
+        memories.append(replace(layer, kept=kept, working=layer.working + everything * (alive - 1) - freed))
+    return memories

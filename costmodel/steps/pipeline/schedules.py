@@ -306,8 +306,8 @@ class Order:
     def messages(self, turns: FloatArray) -> FloatArray:
         """Messages between ranks with some periods more; (points,). [-]"""
         sent = np.zeros(len(self.entry))
-        for place, _ in self.sources:
-            sent += (place & 1).sum(axis=1)
+        for source, _ in self.sources:
+            sent += (source & 1).sum(axis=1)
         total: FloatArray = sent.sum() + turns * sent[self.repeated].sum()
         return total
 
@@ -333,17 +333,17 @@ def order(schedule: str, p: int, v: int, m: int, n: int) -> Order:
     window = max(SMALLEST_WINDOW, 1 << reach.bit_length())
     narrow: type[np.signedinteger[Any]] = np.int16 if max(2 * window, p) < 2**15 else np.int32
     held = _held(entry, BACKWARD)
-    chains, _, each = table.forward.shape
+    chains, _, micro_batches = table.forward.shape
     turn = row.turn(v, n)
     return Order(
         entry=entry,
         sources=tuple(
-            ((2 * (slot & (window - 1)) + (place & 1)).astype(narrow), (place >> 1).astype(narrow))
-            for slot, place in sources
+            ((2 * (slot & (window - 1)) + (source & 1)).astype(narrow), (source >> 1).astype(narrow))
+            for slot, source in sources
         ),
         reach=reach,
         window=window,
-        cut=int(table.forward[..., (each - 1) // (turn // chains) * (turn // chains)].min()),
+        cut=int(table.forward[..., (micro_batches - 1) // (turn // chains) * (turn // chains)].min()),
         period=turn * v * row.pace,
         until_b=held,
         until_w=_held(entry, WEIGHT) if weight_apart.any() else held,
@@ -365,21 +365,21 @@ def _sources(
 
     Sources of forward and backward passes are apart where the two may be pairs.
     """
-    found: list[tuple[SlotArray, SlotArray]] = []
+    sources: list[tuple[SlotArray, SlotArray]] = []
     reach = 1
     for _ in range(1 + apart):
         slot = np.repeat(np.arange(-1, shape[0] - 1, dtype=np.int32)[:, None], shape[1], axis=1)
-        found.append((slot, np.repeat(2 * np.arange(shape[1], dtype=np.int32)[None], shape[0], axis=0)))
+        sources.append((slot, np.repeat(2 * np.arange(shape[1], dtype=np.int32)[None], shape[0], axis=0)))
     later, earlier = slice(1, None), slice(None, -1)
-    for (slot, place), passes, to, of in (
-        (found[0], table.forward, later, earlier),
-        (found[-1], table.backward, earlier, later),
+    for (slot, source), passes, to, of in (
+        (sources[0], table.forward, later, earlier),
+        (sources[-1], table.backward, earlier, later),
     ):
         cells = passes[:, to], rank[:, to]
         slot[cells] = passes[:, of]
-        place[cells] = 2 * rank[:, of] + (rank[:, of] != rank[:, to])
+        source[cells] = 2 * rank[:, of] + (rank[:, of] != rank[:, to])
         reach = max(reach, int((passes[:, to] - passes[:, of]).max(initial=1)))
-    return found, reach
+    return sources, reach
 
 
 #: Micro-batches for each rank, or for each of a turn if more, that fill a pipeline before its last turn. [-]

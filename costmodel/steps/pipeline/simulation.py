@@ -90,10 +90,10 @@ def ends_of_ranks(orders: Sequence[Order], of_order: Sequence[IntArray], passes:
     points = passes.message.size
     ends = Ends(end=np.zeros(passes.forward.shape), shift=np.zeros(points), spread=np.zeros(points))
     alike: dict[tuple[int, int, int], list[Piece]] = {}
-    for order, own in zip(orders, of_order, strict=True):
+    for order, points_of_order in zip(orders, of_order, strict=True):
         for width in (1, WIDTH):
             kind = (len(order.sources), order.window, width)
-            alike.setdefault(kind, []).extend(Piece(order, some) for some in _pieces(own, width))
+            alike.setdefault(kind, []).extend(Piece(order, designs) for designs in _pieces(points_of_order, width))
     for (_, window, width), pieces in alike.items():
         for batch in _batches(pieces, width):
             _run(batch, passes, window, width, ends)
@@ -140,15 +140,15 @@ def _run(batch: list[Piece], passes: TimedPasses, window: int, width: int, ends:
     for slot, count in enumerate(_running(batch, firsts)):
         if slot in states.due:
             states.note(slot, done)
-        own, arrived = done[slot % window, :, :count]
+        ends_of_slot, arrived = done[slot % window, :, :count]
         begin, took = start[:count], time[:count]
         np.copyto(begin, done[slot % window - 1, 0, :count])
         for source in sources:
             flat.take(source[slot, :count], axis=0, out=took, mode="clip")
             np.maximum(begin, took, out=begin)
         flat_times.take(entry[slot, :count], axis=0, out=took, mode="clip")
-        np.add(begin, took, out=own)
-        np.add(own, message[:count], out=arrived)
+        np.add(begin, took, out=ends_of_slot)
+        np.add(ends_of_slot, message[:count], out=arrived)
     for piece, first in zip(batch, firsts, strict=False):
         slots, p = piece.shape
         ends.end[piece.points, :p] = done[(slots - 1) % window, 0, first : first + p].T
@@ -199,13 +199,13 @@ def _places(batch: list[Piece], firsts: IntArray) -> tuple[IntArray, list[IntArr
     sources = [np.empty(shape, np.intp) for _ in batch[0].order.sources]
     for piece, first in zip(batch, firsts.tolist(), strict=False):
         slots, p = piece.shape
-        own = slice(None, slots), slice(first, first + p)
-        np.multiply(piece.order.entry, shape[1], out=entry[own], dtype=np.intp)
-        entry[own] += np.arange(first, first + p)
-        for places, (place, rank) in zip(sources, piece.order.sources, strict=True):
-            np.multiply(place, shape[1], out=places[own], dtype=np.intp)
-            places[own] += rank
-            places[own] += first
+        cells = slice(None, slots), slice(first, first + p)
+        np.multiply(piece.order.entry, shape[1], out=entry[cells], dtype=np.intp)
+        entry[cells] += np.arange(first, first + p)
+        for places, (source, rank) in zip(sources, piece.order.sources, strict=True):
+            np.multiply(source, shape[1], out=places[cells], dtype=np.intp)
+            places[cells] += rank
+            places[cells] += first
     return entry, sources
 
 

@@ -23,7 +23,7 @@ from costmodel.training.pipeline_layout import LAYOUTS
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Stage:
-    """What one rank of the pipeline of each design runs of a micro-batch; (points,) columns. [-]"""
+    """Layers and other parts of the model on one rank of the pipeline of each design; (points,) columns. [-]"""
 
     #: Layers of each kind; 1 or 0 for the embedding, for the head, and for multi-token prediction.
     counts: tuple[FloatArray, ...]
@@ -140,14 +140,14 @@ def _foremost(contents: FloatArray, exists: BoolArray, *, in_turn: bool) -> Bool
     return first
 
 
-def _corners(contents: FloatArray, there: BoolArray, cut: FloatArray) -> BoolArray:
+def _corners(contents: FloatArray, exists: BoolArray, cut: FloatArray) -> BoolArray:
     """First and last ranks of runs of equal contents, which end before the rank `cut`; (points, ranks)."""
-    ranks = np.arange(there.shape[1])
+    ranks = np.arange(exists.shape[1])
     begins = (ranks == 0) | (ranks == cut)
     begins[:, 1:] |= (contents[:, 1:] != contents[:, :-1]).any(axis=2)
-    ends = np.ones_like(there)
-    ends[:, :-1] = begins[:, 1:] | ~there[:, 1:]
-    return np.asarray((begins | ends) & there)
+    ends = np.ones_like(exists)
+    ends[:, :-1] = begins[:, 1:] | ~exists[:, 1:]
+    return np.asarray((begins | ends) & exists)
 
 
 def _stages_at(
@@ -155,10 +155,12 @@ def _stages_at(
 ) -> list[Stage]:
     """Stages of some ranks, in their order; the last is repeated where others have more."""
     order, number, stages = np.argsort(~ranks, axis=1, kind="stable"), ranks.sum(axis=1), []
-    for place in range(int(number.max())):
-        rank = np.take_along_axis(order, np.minimum(place, number - 1)[:, np.newaxis], axis=1)[:, 0]
+    for number_of_stage in range(int(number.max())):
+        rank = np.take_along_axis(order, np.minimum(number_of_stage, number - 1)[:, np.newaxis], axis=1)[:, 0]
         columns = [
-            [] if table is None else [unique.each(np.ascontiguousarray(own)) for own in table[range(rank.size), rank].T]
+            []
+            if table is None
+            else [unique.each(np.ascontiguousarray(column)) for column in table[range(rank.size), rank].T]
             for table in (counts, shares)
         ]
         stages.append(Stage(tuple(columns[0]), unique.each(rank.astype(np.float64)), copies, columns[1] or None))
@@ -234,11 +236,11 @@ def chunk_counts(model: ModelShape, design: DesignPoints, leading: FloatArray | 
     ends = starts + (sizes if leading is None else np.minimum(sizes, leading[:, np.newaxis]))
     kinds, first = [*model.kinds], 0.0
     counts = np.zeros((design.pp.size, int(design.pp.max()), len(kinds) + 3))
-    place = (np.arange(design.pp.size)[:, np.newaxis] * counts.shape[1] + rank).ravel()
+    cell = (np.arange(design.pp.size)[:, np.newaxis] * counts.shape[1] + rank).ravel()
 
     def on_ranks(of_chunks: FloatArray | BoolArray) -> FloatArray:
         """Sums over the chunks of each rank; (points, ranks). [-]"""
-        sums = np.bincount(place, of_chunks.ravel(), minlength=counts[..., 0].size)
+        sums = np.bincount(cell, of_chunks.ravel(), minlength=counts[..., 0].size)
         return np.asarray(sums, dtype=np.float64).reshape(counts.shape[:2])
 
     for layer, count in model.sequence:
@@ -266,22 +268,22 @@ def chunk_sizes(num_layers: float, design: DesignPoints) -> tuple[FloatArray, In
     turned = of_schedule(design, "turns")[:, np.newaxis] & (chunk >= p)
     rank, turn = np.where(turned, 2 * p - 1 - chunk, chunk % p), chunk // p
     first, last, embedding, loss = (getattr(design, name)[:, np.newaxis] for name in PLACING[3:-1])
-    own = stage_layers(num_layers + embedding + loss, p, v, rank)
+    layers = stage_layers(num_layers + embedding + loss, p, v, rank)
     if (given := (first > 0).astype(np.float64) + (last > 0)).any():
         others = np.maximum(p - given, 1.0)
         rest = np.maximum(num_layers + embedding + loss - first - last, 0.0)
         share = np.floor(rest / others) + (rank - (first > 0) < rest % others)
-        own = np.where(given > 0, share, own)
-        own = np.where((first > 0) & (rank == 0), first, own)
-        own = np.where((last > 0) & (rank == p - 1), last, own)
-    sizes = np.floor(own / v) + (turn < own % v)
+        layers = np.where(given > 0, share, layers)
+        layers = np.where((first > 0) & (rank == 0), first, layers)
+        layers = np.where((last > 0) & (rank == p - 1), last, layers)
+    sizes = np.floor(layers / v) + (turn < layers % v)
     sizes = sizes - embedding * (chunk == 0) - loss * (chunk == p * v - 1)
-    there = chunk < p * v
-    sizes = np.where(there, np.maximum(sizes, 0.0), 0.0)
+    exists = chunk < p * v
+    sizes = np.where(exists, np.maximum(sizes, 0.0), 0.0)
     for code in written_layouts(design):
         rows = design.pipeline_layout == code
         sizes[rows] = written_sizes(num_layers, code, design.pp[rows] * design.vpp[rows], chunk.size)
-    return sizes, np.where(there, rank, 0).astype(np.intp)
+    return sizes, np.where(exists, rank, 0).astype(np.intp)
 
 
 def written_layouts(design: DesignPoints) -> list[int]:

@@ -91,12 +91,12 @@ def _checked_columns(values: Mapping[str, ArrayLike | None]) -> dict[str, FloatA
         columns = broadcast_columns(**given)
     except ValueError as error:
         raise DseError(f"pipeline: {error}") from error
-    for name, own in columns.items():
-        if (wrong := (own < 1) | (own % 1 != 0)).any() and name in COUNTS:
-            raise DseError(f"pipeline: {name}: {own[wrong][0]:g}: expected a whole number from 1")
-        if (wrong := (own < 0) | ((own % 1 != 0) & (name == "group_size"))).any():
+    for name, numbers in columns.items():
+        if (wrong := (numbers < 1) | (numbers % 1 != 0)).any() and name in COUNTS:
+            raise DseError(f"pipeline: {name}: {numbers[wrong][0]:g}: expected a whole number from 1")
+        if (wrong := (numbers < 0) | ((numbers % 1 != 0) & (name == "group_size"))).any():
             expected = "a whole number from 0" if name == "group_size" else "at least 0"
-            raise DseError(f"pipeline: {name}: {own[wrong][0]:g}: expected {expected}")
+            raise DseError(f"pipeline: {name}: {numbers[wrong][0]:g}: expected {expected}")
     return columns
 
 
@@ -104,9 +104,9 @@ def _check_rules(
     words: Sequence[str], named: IntArray, p: FloatArray, v: FloatArray, m: FloatArray, n: FloatArray
 ) -> None:
     """Raise for the first design that its schedule cannot run."""
-    for place, word in enumerate(words):
+    for number, word in enumerate(words):
         for rule in SCHEDULES[word].rules:
-            broken = (named == place) & ~rule.met(p, v, m, n)
+            broken = (named == number) & ~rule.met(p, v, m, n)
             if broken.any():
                 row = int(broken.argmax())
                 raise DseError(
@@ -124,8 +124,8 @@ def _checked_scales(stage_scale: ArrayLike | None, pp: FloatArray) -> FloatArray
             f"pipeline: stage_scale: shape {scale.shape}: expected one row, or one for each of the {pp.size} "
             f"designs, and a column for each of up to {ranks} ranks"
         )
-    there = np.arange(ranks) < pp[:, np.newaxis]
-    scales = np.where(there, scale[:, :ranks], 0.0)
+    exists = np.arange(ranks) < pp[:, np.newaxis]
+    scales = np.where(exists, scale[:, :ranks], 0.0)
     if not (np.isfinite(scales).all() and (scales >= 0).all()):
         raise DseError("pipeline: stage_scale: expected finite numbers from 0")
     return scales
@@ -145,7 +145,7 @@ def design_pipelines(design: DesignPoints, passes: TimedPasses | None = None) ->
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class PipelineTimes(Columns):
-    """What each pipeline takes and holds; (points,) columns."""
+    """Times of each pipeline, and activations that it holds; (points,) columns."""
 
     makespan: FloatArray = column("s")  #: from the first start on any rank to the last end
     span: FloatArray = column("s")  #: the longest of any rank, from its own first start to its own last end
@@ -170,7 +170,7 @@ class PipelineRanks:
 
     def take(self, rows: IntArray) -> PipelineRanks:
         """The record of some of the pipelines."""
-        return PipelineRanks(**{own.name: getattr(self, own.name)[rows] for own in fields(self)})
+        return PipelineRanks(**{member.name: getattr(self, member.name)[rows] for member in fields(self)})
 
     def times(self) -> PipelineTimes:
         """Columns of the whole pipeline."""
@@ -254,7 +254,7 @@ def pipeline_times(
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class RankCounts:
-    """What ranks hold and send, whatever passes take; (points, ranks) arrays, 0 beyond a pipeline's ranks."""
+    """Activations and messages of ranks, which times do not change; (points, ranks) arrays, 0 beyond the ranks."""
 
     until_b: FloatArray  #: chunk activations held at once until the gradient of the input is there [-]
     until_w: FloatArray  #: the same until that of the weights is there [-]
@@ -263,7 +263,7 @@ class RankCounts:
 
 
 def pipeline_ranks(asked: Pipelines) -> PipelineRanks:
-    """What each rank of each pipeline does and holds."""
+    """Times and held activations of each rank of each pipeline."""
     in_line = asked.where(lambda schedule: schedule.chunk_by_chunk)
     followers = Followers.of(asked, np.flatnonzero(~in_line), shortened=True)
     counts = _counts(asked, in_line, followers)
@@ -282,7 +282,7 @@ def pipeline_ranks(asked: Pipelines) -> PipelineRanks:
 
 
 def rank_counts(asked: Pipelines) -> RankCounts:
-    """What ranks hold and send, from their orders alone: times of passes do not matter."""
+    """Activations that ranks hold and messages that they send, from their orders: times of passes do not matter."""
     in_line = asked.where(lambda schedule: schedule.chunk_by_chunk)
     return _counts(asked, in_line, Followers.of(asked, np.flatnonzero(~in_line), shortened=True))
 
@@ -313,23 +313,29 @@ class Followers:
         n = np.where(grouped, asked.group_size, asked.pp)
         columns = (asked.schedule.astype(np.float64), asked.pp, asked.vpp, asked.micro_batches, n)
         keys = [column[points] for column in columns]
-        found: dict[tuple[str, int, int, int, int], list[IntArray]] = {}
+        points_of_order: dict[tuple[str, int, int, int, int], list[IntArray]] = {}
         turns = np.zeros(asked.pp.size)
         words = list(SCHEDULES)
         for rows in equal_rows(*keys) if points.size else ():
-            place, *sizes = (int(key[rows[0]]) for key in keys)
+            number, *sizes = (int(key[rows[0]]) for key in keys)
             p, v, m, group = sizes
-            fewer, more = shortest(words[place], p, v, m, group) if shortened else (m, 0)
-            found.setdefault((words[place], p, v, fewer, group), []).append(points[rows])
+            fewer, more = shortest(words[number], p, v, m, group) if shortened else (m, 0)
+            points_of_order.setdefault((words[number], p, v, fewer, group), []).append(points[rows])
             turns[points[rows]] = more
         return cls(
-            orders=[order(*key) for key in found], points=[np.concatenate(rows) for rows in found.values()], turns=turns
+            orders=[order(*key) for key in points_of_order],
+            points=[np.concatenate(rows) for rows in points_of_order.values()],
+            turns=turns,
         )
 
     def of_several_ranks(self) -> tuple[list[Order], list[IntArray]]:
         """Orders in which ranks wait for each other, and the points that follow each."""
-        both = [(one, own) for one, own in zip(self.orders, self.points, strict=True) if one.until_b.size > 1]
-        return [one for one, _ in both], [own for _, own in both]
+        both = [
+            (one, points_of_order)
+            for one, points_of_order in zip(self.orders, self.points, strict=True)
+            if one.until_b.size > 1
+        ]
+        return [one for one, _ in both], [points_of_order for _, points_of_order in both]
 
 
 def equal_rows(*columns: FloatArray) -> list[IntArray]:

@@ -40,10 +40,12 @@ def in_chunks(
     order = None if grouping is None else like_rows(grouping(run.design), first_apart=True)
     pieces = (slice(start, start + size) for start in range(0, points, size))
     rows = pieces if order is None else (order[piece] for piece in pieces)
-    costs = ((own, chunk(run.take(own))) for own in rows)
+    costs = ((points_of_chunk, chunk(run.take(points_of_chunk))) for points_of_chunk in rows)
     if not axes:
         return in_rows(costs, points)
-    joined = concatenated([own for _, own in costs])  # columns keep the axes that they depend on alone
+    joined = concatenated(
+        [points_of_chunk for _, points_of_chunk in costs]
+    )  # columns keep the axes that they depend on alone
     return joined if order is None else joined.take(np.argsort(order))
 
 

@@ -27,11 +27,11 @@ class ResultTable(Columns):
     @classmethod
     def totals(cls) -> dict[str, tuple[str, ...]]:
         """Total -> the parts that add up to it, in their order."""
-        found: dict[str, tuple[str, ...]] = {}
-        for each in fields(cls):
-            if total := each.metadata.get("of"):
-                found[total] = (*found.get(total, ()), each.name)
-        return found
+        totals: dict[str, tuple[str, ...]] = {}
+        for member in fields(cls):
+            if total := member.metadata.get("of"):
+                totals[total] = (*totals.get(total, ()), member.name)
+        return totals
 
     @classmethod
     def key(cls, name: str) -> str:
@@ -46,7 +46,7 @@ class ResultTable(Columns):
 
     @property
     def memory(self) -> FloatArray:
-        """What a device holds at the worst moment; zeros where the work does not say. [B]"""
+        """Memory of a device at its fullest moment; zeros for work that states none. [B]"""
         return self.columns().get("peak_memory", np.zeros(len(self.time)))
 
     def by_key(self) -> dict[str, FloatArray]:

@@ -29,16 +29,16 @@ def schedule_items(
     `counts` say how often each part is on the stage, for each pass. [-] Kernels belong to the column of their pass,
     exchanges to their own.
     """
-    found: dict[Item, FloatArray] = {}
+    items: dict[Item, FloatArray] = {}
     steps, names = run.design.gradient_accumulation_steps, [part.name for part in every_part(run.model)]
     for column, costs, of_stage in zip(PASS_COLUMNS, passes, counts, strict=True):
         for part, cost, count in zip(names, costs, of_stage, strict=False):
             whole, of_pass = cost * (count * steps), column.removesuffix("_time")
-            found[Item("time", column, part, name=LAUNCHES)] = whole.launch_bound_time
-            for name, own in WITHOUT_ITEMS.items():
-                found[Item("time", name, part, of_pass)] = getattr(whole, own)
+            items[Item("time", column, part, name=LAUNCHES)] = whole.launch_bound_time
+            for name, other_column in WITHOUT_ITEMS.items():
+                items[Item("time", name, part, of_pass)] = getattr(whole, other_column)
             kernels = {item: values for item, values in whole.items.items() if not item.column}
-            found |= labelled(kernels, column=column, part=part)
+            items |= labelled(kernels, column=column, part=part)
             exchanges = {item: values for item, values in whole.items.items() if item.column}
-            found |= labelled(exchanges, part=part, of_pass=of_pass)
-    return found
+            items |= labelled(exchanges, part=part, of_pass=of_pass)
+    return items

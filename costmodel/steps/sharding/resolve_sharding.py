@@ -97,8 +97,8 @@ def _blocks(run: TransformerRun) -> Iterator[IntArray]:
     order = like_rows([columns[name] for name in OF_RANKS if name in columns])
     rows = np.arange(run.num_points) if order is None else order
     in_turn = np.broadcast_to(run.design.is_1f1b, rows.shape)[rows]
-    for some in (rows[in_turn], rows[~in_turn]):
-        yield from (some[start : start + size] for start in range(0, some.size, size))
+    for of_kind in (rows[in_turn], rows[~in_turn]):
+        yield from (of_kind[start : start + size] for start in range(0, of_kind.size, size))
 
 
 def _fewest_bytes(run: TransformerRun) -> FloatArray:
@@ -110,7 +110,7 @@ def _fewest_bytes(run: TransformerRun) -> FloatArray:
         shared = ranks.design.assignments.share_collectives
         size = max(COUNTED // ranks.design.assignments.count, 1) if shared else rows.size
         solvers = [Solver(ranks.take(rows[start : start + size])) for start in range(0, rows.size, size)]
-        least = [own.least_sending_of_all() if shared else own.least_sending() for own in solvers]
+        least = [solver.least_sending_of_all() if shared else solver.least_sending() for solver in solvers]
         numbers[block] = np.concatenate(least)[back]
     return numbers
 
@@ -125,9 +125,9 @@ def _fastest(run: TransformerRun, assignments: Assignments, cost: Cost) -> tuple
 
     def solved() -> Iterator[tuple[IntArray, Breakdown]]:
         for block in _blocks(run):
-            own = run.take(block)
-            own = replace(own, system=own.system.sliced(own.design.world_size))
-            numbers[block], costs = _Designs.of(own, assignments, cost).fastest()
+            of_block = run.take(block)
+            of_block = replace(of_block, system=of_block.system.sliced(of_block.design.world_size))
+            numbers[block], costs = _Designs.of(of_block, assignments, cost).fastest()
             yield block, costs
 
     costs = in_rows(solved(), run.num_points)
@@ -171,12 +171,12 @@ class _Designs:
         numbers, tight = np.empty(points), np.full(points, self.assignments.share_collectives)
         candidates, counts = _different_first(self.candidates())
         for count in np.unique(counts):
-            some = np.flatnonzero(counts[self.back] == count)
-            own = self.take(some)
-            found = own.best_of(candidates[:count, np.unique(self.back[some])])
-            numbers[some] = found.numbers
-            tight[some] |= ~found.fits
-            costs.append((some, found.costs))
+            rows = np.flatnonzero(counts[self.back] == count)
+            designs = self.take(rows)
+            fastest = designs.best_of(candidates[:count, np.unique(self.back[rows])])
+            numbers[rows] = fastest.numbers
+            tight[rows] |= ~fastest.fits
+            costs.append((rows, fastest.costs))
         best = in_rows(costs, points)
         if tight.any() and self.assignments.count <= MOST_TRIED:
             self._try_all(np.flatnonzero(tight), numbers, best)
@@ -185,10 +185,10 @@ class _Designs:
     def candidates(self) -> FloatArray:
         """Numbers of the assignments worth trying; (candidates, rows of the tables). [-]"""
         unique, assignments = self.tables.run, self.assignments
-        found = [np.full(unique.num_points, number) for number in assignments.named.values()]
+        numbers = [np.full(unique.num_points, number) for number in assignments.named.values()]
         if not assignments.share_collectives:
-            found += Solver(unique).fastest(self.tables.tables)
-        return np.stack(found)
+            numbers += Solver(unique).fastest(self.tables.tables)
+        return np.stack(numbers)
 
     def best_of(self, candidates: FloatArray) -> _Found:
         """The fastest of some assignments, the first of equal ones; numbers are (candidates, rows)."""
@@ -196,14 +196,14 @@ class _Designs:
         run = self.run.of(with_assignments(self.run.design, self.assignments, numbers))
         ranks = rank_run(run)
         micro_batches = self.tables.micro_batches(candidates).take(self.back)
-        found = self.cost(run, ranks, micro_batches)
+        breakdown = self.cost(run, ranks, micro_batches)
         shape, points = numbers.shape, np.arange(self.run.num_points)
-        times, memory = (np.broadcast_to(own, shape) for own in (found.step_time, found.peak_memory))
+        times, memory = (np.broadcast_to(column, shape) for column in (breakdown.step_time, breakdown.peak_memory))
         even = is_even(ranks, numbers)
         fits: BoolArray = memory <= run.system.dram.capacity
         times = np.where(even | ~even.any(axis=0), times, np.inf)
         best = np.where(fits | ~fits.any(axis=0), times, np.inf).argmin(axis=0)
-        costs = found.map(lambda values: values[best, points] if values.ndim > 1 else values)
+        costs = breakdown.map(lambda values: values[best, points] if values.ndim > 1 else values)
         return _Found(numbers[best, points], costs, fits[times.argmin(axis=0), points])
 
     def _try_all(self, tight: IntArray, numbers: FloatArray, best: Breakdown) -> None:
@@ -211,22 +211,22 @@ class _Designs:
         capacity = np.broadcast_to(self.run.system.dram.capacity, numbers.shape)
         tight = tight[_least_memory(self.run.take(tight)) <= capacity[tight]]
         size = max(TRIED // self.assignments.count, 1)
-        for some in (tight[start : start + size] for start in range(0, tight.size, size)):
-            fits = _memory_of_all(self.run.take(some)) <= capacity[some]
+        for rows in (tight[start : start + size] for start in range(0, tight.size, size)):
+            fits = _memory_of_all(self.run.take(rows)) <= capacity[rows]
             places, tried = np.nonzero(fits.T)
             if not places.size:
                 continue
-            costs, even = self._evaluated_with(some[places], tried.astype(np.float64), times_alone=True)
+            costs, even = self._evaluated_with(rows[places], tried.astype(np.float64), times_alone=True)
             times = np.where(even, costs.step_time, np.inf)
             order = np.lexsort((tried, times, places))
             first = order[np.flatnonzero(np.diff(places[order], prepend=-1))]
             first = first[np.isfinite(times[first])]
             if first.size:
-                found = some[places[first]]
-                numbers[found] = tried[first]
-                again, _ = self._evaluated_with(found, numbers[found])
+                fitting = rows[places[first]]
+                numbers[fitting] = tried[first]
+                again, _ = self._evaluated_with(fitting, numbers[fitting])
                 for name, values in best.columns().items():
-                    values[found] = getattr(again, name)
+                    values[fitting] = getattr(again, name)
 
     def _evaluated_with(
         self, points: IntArray, numbers: FloatArray, *, times_alone: bool = False
@@ -242,9 +242,9 @@ class _Designs:
 def _different_first(numbers: FloatArray) -> tuple[FloatArray, IntArray]:
     """Candidates that differ from those before them first, in their order, and how many do; (rows,)."""
     new = np.ones(numbers.shape, dtype=bool)
-    for place, own in enumerate(numbers):
-        for before in numbers[:place]:
-            new[place] &= own != before
+    for index, number in enumerate(numbers):
+        for before in numbers[:index]:
+            new[index] &= number != before
     order = np.argsort(~new, axis=0, kind="stable")
     return np.take_along_axis(numbers, order, axis=0), new.sum(axis=0)
 

@@ -39,7 +39,7 @@ def with_options(run: RankRun, places: Mapping[str, int]) -> RankRun:
 
 def at_place(assignments: Assignments, place: int) -> dict[str, int]:
     """Each kernel's option at a place, or its last."""
-    return {name: min(place, len(own) - 1) for name, own in assignments.options.items()}
+    return {name: min(place, len(options) - 1) for name, options in assignments.options.items()}
 
 
 def followed(run: RankRun, kernel: Kernel) -> Kernel | None:
@@ -68,15 +68,15 @@ class OptionTables:
         """Tables of the kernels of a run, one for each option."""
         kernels = run.with_shape(run.design.of_kernels)
         unique = UniqueRows.of(*kernels.columns())
-        chips, own = of_chips(unique.take(kernels))
-        own = own.behind(unique)
-        return cls(run, tuple(_tables(chips, own)), fused_cores(chips, own))
+        chips, of_chip = of_chips(unique.take(kernels))
+        of_chip = of_chip.behind(unique)
+        return cls(run, tuple(_tables(chips, of_chip)), fused_cores(chips, of_chip))
 
     def take(self, rows: IntArray) -> Self:
         """The tables of some of the points."""
         tables = [replace(table, unique=table.unique.at(rows)) for table in self.tables]
-        some = UniqueRows(rows, rows)
-        cores = {place: costs_of_points(cost, some) for place, cost in self.cores.items()}
+        unique = UniqueRows(rows, rows)
+        cores = {key: costs_of_points(cost, unique) for key, cost in self.cores.items()}
         return type(self)(self.run.take(rows), tuple(tables), cores)
 
     def micro_batches(self, numbers: FloatArray, *, times_alone: bool = False) -> MicroBatch:
@@ -95,26 +95,26 @@ class OptionTables:
 def _tables(chips: RankRun, unique: UniqueRows) -> list[CostTable]:
     """Costs with all kernels at their first option, then their second ...; equal products are timed once."""
     assignments = chips.design.assignments
-    most = max((len(own) for own in assignments.options.values()), default=1)
-    runs = [with_options(chips, at_place(assignments, place)) for place in range(most)]
+    most = max((len(products_of_run) for products_of_run in assignments.options.values()), default=1)
+    runs = [with_options(chips, at_place(assignments, number)) for number in range(most)]
     products = [transformer_gemms(run).present() for run in runs]
     labels, wide = products[0].labels, products[0]
     columns, placed = np.arange(len(labels)), []
     kernels = _kernels(chips)
-    for place, gemms in enumerate(products):
-        if place:
-            split = np.flatnonzero([_options(chips, kernels[label.kernel]) > place for label in labels])
+    for number, gemms in enumerate(products):
+        if number:
+            split = np.flatnonzero([_options(chips, kernels[label.kernel]) > number for label in labels])
             columns = columns.copy()
             columns[split] = len(wide.labels) + np.arange(split.size)
             wide = wide.beside(gemms.take_kernels(split))
         placed.append(columns)
     costs = products_cost(chips, wide)
-    found = []
-    for run, gemms, own in zip(runs, products, placed, strict=True):
+    tables = []
+    for run, gemms, products_of_run in zip(runs, products, placed, strict=True):
         thin = pointwise_kernels(run)
         times = pointwise_time(thin, chips.system)
-        found.append(CostTable(gemms, kernels_of(costs, own), thin, *times, chips.system, unique))
-    return found
+        tables.append(CostTable(gemms, kernels_of(costs, products_of_run), thin, *times, chips.system, unique))
+    return tables
 
 
 def _kernels(run: RankRun) -> dict[str, Kernel]:
@@ -146,8 +146,8 @@ class _Chosen:
         """Kernel with a choice -> where it takes its second option, its third ...; (assignments, points)."""
         design = self.run.design
         return {
-            name: [design.place(self.kernels[name]) == place for place in range(1, len(own))]
-            for name, own in design.assignments.options.items()
+            name: [design.place(self.kernels[name]) == place for place in range(1, len(options))]
+            for name, options in design.assignments.options.items()
         }
 
     @property
@@ -155,7 +155,7 @@ class _Chosen:
         """A row for each assignment and point: (assignments, points, kernels) arrays."""
         first, tables = self.tables[0], self.tables
         dense, thin = first.gemms.labels, first.pointwise.labels
-        own = replace(
+        chosen_table = replace(
             first,
             gemms=replace(first.gemms, count=self._of_first(first.gemms.count)),
             gemm_costs=joined_costs(
@@ -174,8 +174,8 @@ class _Chosen:
             unique=EACH_ITS_OWN,
             times_alone=self.times_alone,
         )
-        self._put_bias_gradients(own)
-        return own
+        self._put_bias_gradients(chosen_table)
+        return chosen_table
 
     def _points(self, values: AnyArray) -> AnyArray:
         """Rows of the tables as points."""
@@ -184,8 +184,8 @@ class _Chosen:
 
     def _of_first(self, values: FloatArray) -> FloatArray:
         """A table that no assignment changes, (points, kernels), as (assignments, points, kernels)."""
-        own = self._points(values)
-        return np.broadcast_to(own, (*self.run.axes, *own.shape))
+        first = self._points(values)
+        return np.broadcast_to(first, (*self.run.axes, *first.shape))
 
     def _of(self, labels: Sequence[Label], values: Sequence[AnyArray], *, read: bool = False) -> AnyArray:
         """Entries of labelled kernels, each from the table of the option that it follows.
@@ -194,26 +194,26 @@ class _Chosen:
         """
         if self.times_alone and not read:
             return values[0]
-        found: Any = np.empty((len(labels), *self.run.axes, self.run.num_points), dtype=values[0].dtype)
-        for place, (line, label) in enumerate(zip(found, labels, strict=True)):
-            line[:] = self._points(values[0][:, place])
+        lines: Any = np.empty((len(labels), *self.run.axes, self.run.num_points), dtype=values[0].dtype)
+        for number, (line, label) in enumerate(zip(lines, labels, strict=True)):
+            line[:] = self._points(values[0][:, number])
             kernel = self.kernels.get(label.kernel)
             leader = followed(self.run, kernel) if kernel else None
             for other, where in zip(values[1:], self.splits[leader.name] if leader else (), strict=False):
-                np.copyto(line, self._points(other[:, place]), where=where)
-        return np.moveaxis(found, 0, -1)
+                np.copyto(line, self._points(other[:, number]), where=where)
+        return np.moveaxis(lines, 0, -1)
 
     def _put_bias_gradients(self, table: CostTable) -> None:
         """Put the times of the kernels in their place whose work depends on several kernels' options."""
         parts = {part.name: part for part in every_part(self.run.model)}
         labels = table.pointwise.labels
-        places = [place for place, label in enumerate(labels) if label.name == BIAS_GRADIENTS]
+        places = [number for number, label in enumerate(labels) if label.name == BIAS_GRADIENTS]
         if not places:
             return
         every, points = self.run.on_one_axis()
         rows = []
-        for place in places:
-            part = parts[labels[place].part]
+        for number in places:
+            part = parts[labels[number].part]
             if part.layer:
                 rows.append(bias_gradient_row(every, part.layer, biased(every, part.layer), part.name))
         kernels = Pointwise.of_rows(rows, element_bytes=every.precision.element_bytes)

@@ -60,7 +60,7 @@ class Solver:
         costs = [self._kernel_time(name, tables) for name in self.assignments.kernels]
         links = self._links(partial(self._edge_time, tables))
         streams = {layer.stream.name for layer in self.run.model.kinds}
-        nodes = [place for place, name in enumerate(self.assignments.kernels) if name in streams]
+        nodes = [number for number, name in enumerate(self.assignments.kernels) if name in streams]
         return [
             self._least(costs, links, dict.fromkeys(nodes, option))
             for option in range(len(self.run.design.stream.kind.shardings))
@@ -85,18 +85,18 @@ class Solver:
     def _least(self, costs: Sequence[FloatArray], links: Sequence[Link], fixed: Mapping[int, int]) -> FloatArray:
         """Assignments of the least sum of what kernels and edges cost, some kernels at a fixed option."""
         allowed = []
-        for place, (whole, own) in enumerate(zip(self.even_options, costs, strict=True)):
-            some = _open_options(fixed.get(place), own.shape[0])
-            even, own = whole[some], own[some]
-            possible = even & np.isfinite(own)
-            allowed.append(np.where(even | ~possible.any(axis=0), own, np.inf))
+        for number, (whole, cost) in enumerate(zip(self.even_options, costs, strict=True)):
+            open_options = _open_options(fixed.get(number), cost.shape[0])
+            even, cost = whole[open_options], cost[open_options]
+            possible = even & np.isfinite(cost)
+            allowed.append(np.where(even | ~possible.any(axis=0), cost, np.inf))
         left = []
         for node, other, pairs in links:
-            some, others = map(_open_options, (fixed.get(node), fixed.get(other)), pairs.shape[:2])
-            left.append((node, other, pairs[some, others]))
+            open_options, others = map(_open_options, (fixed.get(node), fixed.get(other)), pairs.shape[:2])
+            left.append((node, other, pairs[open_options, others]))
         places = optima(allowed, left)[1]
-        for place, option in fixed.items():
-            places[place] = min(option, costs[place].shape[0] - 1)
+        for number, option in fixed.items():
+            places[number] = min(option, costs[number].shape[0] - 1)
         numbers = self.assignments.numbers(dict(zip(self.assignments.options, places, strict=False)))
         return np.broadcast_to(numbers, (self.run.num_points,))
 
@@ -187,7 +187,7 @@ def even_options(ranks: RankRun) -> dict[str, BoolArray]:
             known[size] = size % ranks.design.tp == 0
         return known[size]
 
-    found = {}
+    options = {}
     for kernel in ranks.design.assignments.kernels.values():
         cut = {
             "replicated": 0.0,
@@ -195,5 +195,5 @@ def even_options(ranks: RankRun) -> dict[str, BoolArray]:
             "column": model.features[kernel.makes],
             "row": model.features[kernel.reads],
         }
-        found[kernel.name] = np.stack([is_whole(cut[option]) for option in kernel.kind.shardings])
-    return found
+        options[kernel.name] = np.stack([is_whole(cut[option]) for option in kernel.kind.shardings])
+    return options

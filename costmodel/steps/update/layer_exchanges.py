@@ -64,17 +64,17 @@ def stage_units(
     """
     units, others = [], [cost.window for cost in costs.backward[len(stage.layers) :]]
     backward = [*backward_windows(run, stage, costs), *others]
-    for place, (part, count) in enumerate(zip(parts, stage.counts, strict=False)):
-        is_head = place == len(stage.layers) + 1
+    for number_of_part, (part, count) in enumerate(zip(parts, stage.counts, strict=False)):
+        is_head = number_of_part == len(stage.layers) + 1
         number = part.parameters + head_parameters(run, stage) if is_head else part.parameters
         sizes = (number, part.quantised), (part.expert_parameters, part.quantised_experts)
         parameters = tuple(
-            replace(like, number=own, quantised=narrow)
-            for (own, narrow), like in zip(sizes, replicas, strict=False)
-            if own.ndim
+            replace(like, number=size, quantised=narrow)
+            for (size, narrow), like in zip(sizes, replicas, strict=False)
+            if size.ndim
         )
-        times = {"forward": costs.forward[place].window, "backward": backward[place]}
-        units += [Unit(parameters, times, count, place < len(stage.layers))] if parameters else []
+        times = {"forward": costs.forward[number_of_part].window, "backward": backward[number_of_part]}
+        units += [Unit(parameters, times, count, number_of_part < len(stage.layers))] if parameters else []
     return units
 
 
@@ -146,11 +146,11 @@ def _summed(
         hidden = np.where(overlaps(design, exchange), runs, 0.0)
         often, exposed = passes[exchange.behind] * runs, passes[exchange.behind] * (runs - hidden)
         of_units = sums.hideable[exchange.behind]
-        for place, unit in enumerate(units):
+        for index, unit in enumerate(units):
             cost = KernelCost()
             for parameters in unit.parameters:
                 cost += collectives.of(exchange, parameters) * np.where(parameters.number > 0, 1.0, 0.0)
-            of_units[place] = of_units[place] + hidden * cost.time
+            of_units[index] = of_units[index] + hidden * cost.time
             sums.never_hidden = sums.never_hidden + exposed * unit.count * cost.time
             sums.energy = sums.energy + often * unit.count * cost.link_energy
             sums.items = added(sums.items, (cost * (often * unit.count)).items)

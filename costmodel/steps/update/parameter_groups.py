@@ -67,14 +67,14 @@ def parameter_groups(run: TransformerRun) -> dict[str, GroupUpdate]:
     ranks = rank_run(run)
     parts, stages = rank_memory(ranks), pipeline_stages(run.model, design).foremost
     stage, *_ = fullest_update(run, parts, stages)
-    found = {
-        name: (stage.counts[place] * parameters, of_experts)
-        for place, name, parameters, of_experts in _on_rank(ranks, parts)
+    sizes = {
+        name: (stage.counts[part] * parameters, of_experts)
+        for part, name, parameters, of_experts in _on_rank(ranks, parts)
     }
-    found["head"] = (stage.has_head * head_parameters(run, stage), False)
+    sizes["head"] = (stage.has_head * head_parameters(run, stage), False)
     accesses = ADAM.accesses(moment_bytes(design))
     groups = {}
-    for name, (parameters, of_experts) in found.items():
+    for name, (parameters, of_experts) in sizes.items():
         owned = parameters / state_shards(design, "optimizer", of_experts=of_experts)
         if (owned > 0).any():
             clip, apply = (weight_kernel(kernel, owned, run.system, often) for kernel, often in
@@ -97,12 +97,12 @@ def _on_rank(run: RankRun, parts: Sequence[PartMemory]) -> Iterator[tuple[int, s
     `parts` are those of `rank_memory`; the head is no part of them.
     """
     kinds = run.model.kinds
-    for place, layer in enumerate(kinds):
-        name = "layers" if len(kinds) == 1 else f"layers {place}"
-        for kernel, own in kernel_parameters_of(run, layer).items():
-            yield place, f"{name} {kernel}", own, False
-        for kernel, own in expert_parameters_of(run, layer).items():
-            yield place, f"{name} {kernel}", own, True
+    for number, layer in enumerate(kinds):
+        name = "layers" if len(kinds) == 1 else f"layers {number}"
+        for kernel, parameters in kernel_parameters_of(run, layer).items():
+            yield number, f"{name} {kernel}", parameters, False
+        for kernel, parameters in expert_parameters_of(run, layer).items():
+            yield number, f"{name} {kernel}", parameters, True
     yield len(kinds), "embedding", parts[len(kinds)].parameters, False
     if run.model.mtp_layers:
         mtp = len(kinds) + 2  # behind embedding and head

@@ -38,7 +38,7 @@ class ReplicatedParameters:
         return group
 
     def has_group(self, exchange: Exchange) -> bool:
-        """Whether copies of sharded states exchange anything in some design; other groups always take part."""
+        """False if no design has copies of sharded states, and the exchange is between such copies."""
         return exchange.over != "copies" or bool((self.sharing.copies.size > 1).any())
 
 

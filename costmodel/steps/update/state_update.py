@@ -41,8 +41,8 @@ def state_update(run: TransformerRun, stage: Stage, plain: FloatArray, matrices:
     update = weight_kernel("apply_grad", (1 - on_host) * plain, run.system, ADAM.accesses(moments))
     accesses = ADAM.accesses(moments) * plain
     if orthogonal.any():
-        own = weight_kernel("apply_grad", (1 - on_host) * matrices, run.system, MUON.accesses(moments))
-        update += own * np.where(orthogonal, 1.0, 0.0)
+        of_matrices = weight_kernel("apply_grad", (1 - on_host) * matrices, run.system, MUON.accesses(moments))
+        update += of_matrices * np.where(orthogonal, 1.0, 0.0)
         accesses = accesses + MUON.accesses(moments) * matrices
     if (on_host > 0).any():
         precision = run.precision
@@ -65,15 +65,15 @@ def orthogonal_updates(run: TransformerRun, stage: Stage) -> KernelCost:
     owned = owned_matrices(run, stage, matrices)
     once = iteration_costs(matrices, run.system)
     happens = np.where(is_orthogonal(design), 1.0, 0.0)
-    for matrix, (held, own), cost in zip(matrices, owned, once, strict=True):
+    for matrix, (held, fullest), cost in zip(matrices, owned, once, strict=True):
         if not matrix.whole:
             group = Group.of_neighbours(design.etp if matrix.of_experts else design.tp)
-            message = matrix.size * ORTHOGONAL_BYTES * np.ones_like(own)
+            message = matrix.size * ORTHOGONAL_BYTES * np.ones_like(fullest)
             gathered = collective("all_gather", message, group, run.system.network)
             energy = traffic_energy(gathered.bytes_sent, run.system.network)
             cost = cost + KernelCost(time=gathered.time, link_energy=energy)
         mean = held / state_shards(design, "optimizer", of_experts=matrix.of_experts)
-        total += replace(cost * (happens * mean), time=happens * own * cost.time)
+        total += replace(cost * (happens * mean), time=happens * fullest * cost.time)
     return total
 
 
@@ -85,16 +85,16 @@ def iteration_costs(matrices: list[WeightMatrix], system: System) -> list[Kernel
         system.map(partial(in_line, shape=shape)),
     )
     cost, steps = gemm_cost(gemms, machines, element_bytes=ORTHOGONAL_BYTES), MUON.newton_schulz_steps
-    found = []
-    for place in range(len(matrices)):
-        three = slice(3 * place, 3 * place + 3)
+    costs = []
+    for number in range(len(matrices)):
+        three = slice(3 * number, 3 * number + 3)
         values = (cost.time, cost.flops, *cost.traffic)
         time, flops, *moved = (sum_of_kernels(of_kernels[:, three]).reshape(shape) for of_kernels in values)
-        found.append(
+        costs.append(
             KernelCost(
                 time=steps * time,
                 compute_energy=steps * flops * system.chip.flop_energy,
                 memory_energy=steps * traffic_energy(moved, system.memory),
             )
         )
-    return found
+    return costs

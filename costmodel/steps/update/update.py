@@ -114,8 +114,8 @@ def late_exchanges(
     )
     collectives = ReplicaCollectives(run, wanted)
     exchanged = [
-        replica_exchanges(collectives, rows, own, pass_times(run, stage, alone), of_stage, stage)
-        for own, of_stage, stage in zip(replicas, units, stages, strict=True)
+        replica_exchanges(collectives, rows, values, pass_times(run, stage, alone), of_stage, stage)
+        for values, of_stage, stage in zip(replicas, units, stages, strict=True)
     ]
     waits = [passes.slack(stage) for stage in stages]
     last = largest([cost.time - wait for cost, wait in zip(exchanged, waits, strict=True)])
@@ -125,8 +125,8 @@ def late_exchanges(
     if run.itemized:
         nothing, share = np.zeros(()), np.divide(late, exposed, out=np.zeros_like(late), where=exposed > 0)
         for item in dict.fromkeys(item for cost in exchanged for item in cost.items):
-            own = chosen([cost.items.get(item, nothing) for cost in exchanged], last)
-            items[item] = own * share if item.quantity == "time" else own
+            values = chosen([cost.items.get(item, nothing) for cost in exchanged], last)
+            items[item] = values * share if item.quantity == "time" else values
         items |= quantities_of(BEHIND_SLOWEST, {"hidden": exposed - late})
     energy = chosen([cost.link_energy for cost in exchanged], last)
     return KernelCost(time=late, link_energy=energy, items=items)
@@ -167,9 +167,11 @@ def fullest_update(
     run: TransformerRun, parts: Sequence[PartMemory], stages: Sequence[Stage]
 ) -> tuple[Stage, FloatArray, FloatArray]:
     """The stage with most parameters, and those of a rank of it: of all but routed experts, and of these. [-]"""
-    every = [(stage_parameters(run, own, parts), stage_expert_parameters(own, parts)) for own in stages]
+    every = [
+        (stage_parameters(run, candidate, parts), stage_expert_parameters(candidate, parts)) for candidate in stages
+    ]
     most = largest([parameters + experts for parameters, experts in every])
-    parameters, experts = (chosen([*own], most) for own in zip(*every, strict=True))
+    parameters, experts = (chosen([*candidate], most) for candidate in zip(*every, strict=True))
     return chosen_stage(stages, most), parameters, experts
 
 
