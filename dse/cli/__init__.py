@@ -216,14 +216,15 @@ class Parser(argparse.ArgumentParser):
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         if action.choices is not None and value not in action.choices:
-            known = list(map(str, action.choices))
-            if isinstance(action, argparse._SubParsersAction):
-                from costmodel.formats.shipped import spellings
+            from costmodel.formats.shipped import spellings
 
-                hint = spellings("commands").get(str(value).lower())
-                hint = f"; {hint}" if hint else suggestion(str(value), known)
+            known, is_command = list(map(str, action.choices)), isinstance(action, argparse._SubParsersAction)
+            section = "commands" if is_command else "formats" if "megatron" in known else ""
+            hint = spellings(section).get(str(value).lower()) if section else ""
+            hint = f"; {hint}" if hint else suggestion(str(value), known)
+            if is_command:
                 self.error(f"unknown command {value!r}{hint} (`dse help` lists all commands)")
-            raise argparse.ArgumentError(action, f"unknown value {value!r}{suggestion(str(value), known)}")
+            raise argparse.ArgumentError(action, f"unknown value {value!r}{hint}")
 
     def refuse(self, words: Sequence[str]) -> NoReturn:
         """Say which argument is unknown, and the nearest one that the command has."""

@@ -246,11 +246,11 @@ def front_lines(space: Space, front: Sequence[Record], commands: Sequence[str]) 
     best, second = front[0], alternative(space, front)
     label = title(space.objectives[0]).capitalize() if machine_parameters(space) else "Use"
     lines = [(label, f"{layout_text(space, best)}: {numbers_text(space, best)}")]
+    if "run" in best:
+        lines.append(("Run", run_text(space, best)))
     if second:
         row, reason = second
         lines.append(("Or", f"{reason}{other_text(space, best, front[row])}"))
-    if "run" in best:
-        lines.append(("Run", run_text(space, best)))
     return [*lines, *next_lines(commands)]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from functools import cached_property
@@ -421,6 +422,9 @@ class Space(Definition):
         Raises `DseError` if it is no condition, or has unknown names.
         """
         constraints = dict(self.data.get("constraints") or {})
+        if not re.search("[<>=]", condition):  # a shell takes < and > outside quotes
+            example = "system_power < 5 MW" if "power" in condition else f"{condition} > 0"
+            raise DseError(f"condition: {condition!r} is no condition; compare it with a value, in quotes: '{example}'")
         try:
             return self._changed({**self.data, "constraints": {**constraints, FOCUS: condition}})
         except DseError as error:

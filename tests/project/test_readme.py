@@ -83,7 +83,7 @@ def test_every_python_snippet_runs(folder, monkeypatch, capsys):
 
 
 def test_the_readme_is_short():
-    assert len(README.splitlines()) <= 135
+    assert len(README.splitlines()) <= 120
 
 
 def test_the_plan_in_the_readme_is_what_the_command_prints(tmp_path, monkeypatch, capsys):

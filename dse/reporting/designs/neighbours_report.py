@@ -11,10 +11,10 @@ from costmodel.formats.quantity import readable
 from dse.explaining.explanation import Explanation
 from dse.explaining.neighbours import Binding, Neighbour
 from dse.output.text import counted, parameter_text
-from dse.reporting.answers import next_lines, wrapped
+from dse.reporting.answers import layout_text, next_lines, numbers_text, question_text, wrapped
 from dse.reporting.binding import bottleneck_text, sentence
 from dse.reporting.design_table import Column, drawn, fitted, lines_of
-from dse.reporting.designs.explanation_report import explanation_report, heading
+from dse.reporting.designs.explanation_report import explanation_report
 from dse.reporting.study_report import Report
 from dse.spaces.space import Space
 
@@ -31,11 +31,15 @@ def explained_report(
     everything: bool = False,
     commands: Sequence[str] = (),
 ) -> Report:
-    """The bottleneck and the first changes to try; then kernels, parts, memory and neighbours."""
-    lines = [*heading(explanation), ("Bottleneck", f"{bottleneck_text(explanation.record)}.")]
+    """The numbers, the bottleneck and the first changes to try; then the layout, kernels, parts, memory, neighbours."""
+    space, record = explanation.space, explanation.record
+    name = "Step" if explanation.trial is None else f"Trial {explanation.trial}"
+    lines = [("", question_text(space, record)), (name, numbers_text(space, record))]
+    lines.append(("Bottleneck", f"{bottleneck_text(record)}."))
     lines.append(("Faster", faster_text(explanation, near, bound)))
     if bound.levers:
         lines.append((f"To free {freed_name(bound)}", levers_text(explanation, bound)))
+    lines.append(("Layout", layout_text(space, record)))
     report: Report = [*wrapped([*lines, *next_lines(commands)], width), Text()]
     report += [*explanation_report(explanation, width, everything=everything), Text()]
     report.append(Text(sentence(explanation.space, explanation.record)))

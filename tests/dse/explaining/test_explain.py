@@ -187,7 +187,8 @@ def test_a_design_against_another_is_told_by_what_differs(capsys, storage):
     assert max(map(len, out.splitlines())) <= 100
     argv = ["explain", "llama3_70b_512_h100", "--set", "tp=8", "--set", "pp=2"]
     out = printed(capsys, storage, *argv).out
-    assert out.splitlines()[1].startswith("Design tp 8, pp 2, ")
+    assert out.splitlines()[1].startswith("Step   ")
+    assert "\nLayout tp 8, pp 2, " in out
     assert "tp 8 to 4" in out  # what was named is no less open to its neighbours
     assert "tp 8 to 4" in printed(capsys, storage, *argv, "--against", "tp=4").out
 

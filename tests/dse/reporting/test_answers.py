@@ -111,12 +111,12 @@ def test_a_plan_begins_with_the_layout_to_use_and_a_roomier_one(storage, capsys,
     roomy = front[(free >= max(0.25, free.iloc[0] + 0.1)) & (front["step_time_s"] <= 2 * best["step_time_s"])]
     second = roomy.sort_values("step_time_s").iloc[0]
     change = 100 * (second["step_time_s"] / best["step_time_s"] - 1)
-    assert lines[2].startswith("Or ")
-    assert f"(trial {second['trial']}): {readable(second['step_time_s'], 's')} ({change:+.1f} %)" in lines[2]
-    assert f"({readable(capacity - second['peak_memory_bytes'], 'B')} free)" in lines[2]
+    assert lines[3].startswith("Or ")
+    assert f"(trial {second['trial']}): {readable(second['step_time_s'], 's')} ({change:+.1f} %)" in lines[3]
+    assert f"({readable(capacity - second['peak_memory_bytes'], 'B')} free)" in lines[3]
     price = best["run_cost"] / best["gpu_hours"]
-    assert lines[3].startswith(f"Run    1T tokens: {readable(best['run_time'], 's')}, ")
-    assert lines[3].endswith(f"{readable(best['run_cost'], '$')} at ${price:.2f} per GPU-hour (owned)")
+    assert lines[2].startswith(f"Run    1T tokens: {readable(best['run_time'], 's')}, ")
+    assert lines[2].endswith(f"{readable(best['run_cost'], '$')} at ${price:.2f} per GPU-hour (owned)")
     words = [shlex.split(line.removeprefix("Next"))[:2] for line in lines[4:]]
     assert words == [["dse", "export"], ["dse", "explain"]]
 
@@ -178,7 +178,8 @@ def test_an_explanation_begins_with_the_bottleneck_and_what_frees_memory(storage
     names = ", ".join(f"{name} {change['from']} to" for name, change in lever["changes"].items())
     assert lines[4].startswith(f"To free memory: {names}")
     assert f" saves {saved}, " in lines[4]
-    assert len(lines) <= 6
+    assert lines[5].startswith("Layout tp ")
+    assert len(lines) <= 7
     assert main([*shlex.split(lines[-1].removeprefix("Next"))[1:]]) == 0
 
 
