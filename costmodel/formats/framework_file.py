@@ -28,7 +28,7 @@ FRAMEWORK_KINDS: Final = (*KINDS, "documented")
 
 @dataclass(frozen=True, slots=True)
 class Runs:
-    """What software can do in a column of designs."""
+    """Abilities of software in a column of designs."""
 
     words: Mapping[str, Any]  #: value of the column, as text -> what the software calls it
     where: str  #: formula: only such designs ask for it; "": all
@@ -36,7 +36,7 @@ class Runs:
 
 @dataclass(frozen=True, slots=True)
 class Framework:
-    """What software does where neither a design nor a machine says otherwise, and what it can do."""
+    """Defaults of a framework for settings that neither a design nor a machine states, and its abilities."""
 
     name: str
     description: str
@@ -63,7 +63,7 @@ class Framework:
         }
 
     def word(self, column: str, value: Any) -> Any:
-        """What the software calls a value of a column."""
+        """The word of the software for a value of a column."""
         return self.runs[column].words[str(value)]
 
     def value(self, column: str, word: Any, default: Any = None) -> Any:
@@ -97,7 +97,7 @@ def launching(form: str) -> Framework:
 
 
 def _abilities(section: Section, name: str) -> dict[str, Any]:
-    """What the software can do, in a file that says it."""
+    """Abilities of the software, from a file that states them."""
     found: dict[str, Any] = {key: section.text(key, required=False) for key in ("title", "release")}
     found["title"] = found["title"] or name
     runs = section.section("runs", required=False)

@@ -105,7 +105,7 @@ def _chosen(section: Section, choices: Mapping[str, tuple[str, ...]]) -> dict[st
 
 
 def _read_numerics(section: Section) -> Numerics:
-    """What a model computes beside its dimensions."""
+    """Numerics of a model besides its dimensions."""
     choices, names = _words_and_switches(Numerics), [own.name for own in fields(Numerics)]
     section.only(names)
     values = _chosen(section, choices)

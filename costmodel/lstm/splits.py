@@ -20,7 +20,7 @@ Dimensions = tuple[FloatArray, FloatArray, FloatArray]
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """How a product is split; (points,) columns. [-]"""
+    """The split of a product; (points,) columns. [-]"""
 
     kind: FloatArray  #: code of `KINDS`
     dim1: FloatArray

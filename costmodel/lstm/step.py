@@ -68,7 +68,7 @@ def lstm_step_of(run: LstmRun) -> Breakdown:
 
 
 def lstm_items(run: LstmRun) -> Items:
-    """What a step of one design of an LSTM language model is made of; (1,) arrays. [s], [FLOP], [-]"""
+    """Parts of a step of one design of an LSTM language model; (1,) arrays. [s], [FLOP], [-]"""
     system = run.system.sliced(run.design.world_size)
     return lstm_parts(replace(run, system=system, itemized=True))[1]
 

@@ -87,7 +87,7 @@ def _range(own: Field[Any]) -> Range:
 
 
 def _is_infinite(default: Any) -> bool:
-    """Whether a column has no end unless it declares one."""
+    """True if a column has no end unless it declares one."""
     return default is not MISSING and bool(np.isinf(default()).any())
 
 

@@ -159,7 +159,7 @@ class LinkTier(MachinePart):
 
     @property
     def is_torus(self) -> bool:
-        """Whether the links are those of a torus, of any point."""
+        """True if the links are those of a torus, at any point."""
         return bool((self.torus_x > 0).any())
 
 

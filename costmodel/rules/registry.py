@@ -144,7 +144,7 @@ def profile_named(name: str) -> Profile:
 
 
 def design_rules(name: str, workload: Workload) -> WorkloadRules:
-    """How a profile evaluates designs of a workload.
+    """The rules by which a profile evaluates designs of a workload.
 
     Raises `DseError` if there is no such profile, or it has no rules for such work.
     """

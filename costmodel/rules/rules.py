@@ -1,4 +1,4 @@
-"""How a profile evaluates workloads of one kind: a record whose types stay together."""
+"""Rules by which a profile evaluates workloads of one kind: a record whose types stay together."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Rules(Generic[AnyDesign]):
 
 @dataclass(frozen=True, slots=True)
 class WorkloadRules:
-    """What a profile says of designs of a workload, given as columns of all that is known of them."""
+    """Rules of a profile for designs of a workload, given as columns of all known values."""
 
     profile: str
     workload: Workload
@@ -86,7 +86,7 @@ class WorkloadRules:
         return self.rules.cost(self.run(system, known))
 
     def items(self, system: System, known: Mapping[str, Any]) -> Items:
-        """What `step` of one design adds up; nothing where that is not known. [s], [B], [FLOP], [-]"""
+        """Parts that `step` of one design adds up; empty where they are unknown. [s], [B], [FLOP], [-]"""
         return self.rules.parts(self.run(system, known))
 
     def footprint(self, system: System, known: Mapping[str, Any]) -> dict[str, FloatArray] | None:
@@ -103,5 +103,5 @@ class WorkloadRules:
         return self.rules.why(self.run(system, known))
 
     def remedies(self, system: System, known: Mapping[str, Any]) -> str:
-        """What designs without a number want for, with how many do, and what would do; "" if not known."""
+        """Reasons why designs have no number, with the number of such designs, and remedies; "" if unknown."""
         return self.rules.what_would_do(self.run(system, known))

@@ -16,7 +16,7 @@ from costmodel.training.model import ModelShape
 
 @dataclass(frozen=True, slots=True)
 class KindOfWork:
-    """What is done with models of a type, and the table that says what it takes."""
+    """A kind of work on models of a type, and the table of its results."""
 
     name: str
     about: str  #: what is evaluated, in a line

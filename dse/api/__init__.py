@@ -1,4 +1,4 @@
-"""What Python users call, and commands with them: spaces, designs, searches, studies and files.
+"""Functions for Python users and for commands: spaces, designs, searches, studies and files.
 
 Rooms in the order in which they are read; those on one line do not know each other:
 

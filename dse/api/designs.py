@@ -38,7 +38,7 @@ def evaluate_design(
     space: AnySpace, set: Pins = None, *, best: bool = False, profile: str | None = None,
     layout: str | None = None, objective: Sequence[str] = (), tokens: float | str | None = None,
 ) -> Record:  # fmt: skip
-    """What a design costs, as the JSON of `dse evaluate`: ``params``, ``values``, ``breakdown``, ``margins``.
+    """Evaluate one design: the JSON of `dse evaluate` with ``params``, ``values``, ``breakdown``, ``margins``.
 
     Parameters
     ----------
@@ -224,7 +224,7 @@ class NearestFit:
         return own | {"changed": changed, "broken": self.found.broken, "exhaustive": self.found.exhaustive}
 
     def __str__(self) -> str:
-        """What was changed of what was asked, and why."""
+        """The changed values and the reason."""
         space, named, found = self.space, self.named, self.found
         wish = " ".join(f"{name}={space.by_name[name].shown(value)}" for name, value in named.items())
         seen = "" if found.exhaustive else " Of many designs looked at: the space is too large to list."

@@ -56,7 +56,7 @@ def calibrate(file: str | Path, *, system: str, framework: str | None = None) ->
 
 
 def catalogue(kind: str) -> pd.DataFrame:
-    """What ships of a kind, a row each: "spaces", "models", "systems" or "frameworks"."""
+    """Everything built in of a kind, one row each: "spaces", "models", "systems" or "frameworks"."""
     return pd.DataFrame(LISTS[kind]())
 
 

@@ -167,7 +167,7 @@ class PlannedStudy:
         return self.planned.assumed
 
     def __str__(self) -> str:
-        """How many layouts were evaluated."""
+        """The number of evaluated layouts."""
         if self.legal is None:
             return f"{self.study.space.legal.count:,.0f} legal layouts, of which a search evaluated some."
         legal, infeasible = self.legal
@@ -184,7 +184,8 @@ def plan(
     headroom: str | None = None, max_days: float | None = None, gpu_hour_price: float | None = None,
     set: Mapping[str, Any] | None = None, note: Callable[[str], None] = lambda text: None,
 ) -> PlannedStudy:  # fmt: skip
-    """How to split a model over so many chips: every legal layout is priced, the best are kept as a study.
+    """Find the best parallel layouts of a model on some chips: evaluates every legal layout, stores the best as a
+    study.
 
     Parameters
     ----------
@@ -299,7 +300,7 @@ def answer(
 def faster_elsewhere(
     question: Question, planned: Planned, exact: ExactFront, workers: Workers
 ) -> FasterElsewhere | None:
-    """What would be faster if any software could do it; None where nothing is, or too much to price."""
+    """The fastest layout that the framework cannot run; None where none is faster, or too many must be evaluated."""
     keys = [own.key for own in exact.space.objectives]
     if not planned.runnable:
         return None  # what is planned is any software's

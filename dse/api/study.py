@@ -84,7 +84,7 @@ class Study(BaseStudy):
         return with_number(explain(space, params, profile=profile or self.profile, trial=number))
 
     def sensitivity(self, trial: int | None = None) -> Sensitivity:
-        """How much the step of a design follows each parameter and quantity; arguments as for `explain`."""
+        """Change of the step time with each parameter and quantity of a design; arguments as for `explain`."""
         from dse.explaining.sensitivity import sensitivity
 
         return sensitivity(self.explain(trial))
@@ -203,7 +203,7 @@ class Study(BaseStudy):
         return pd.DataFrame(rows, columns=["trial", "column", "stored", "model", "unit"])
 
     def certify(self, *, method: Method = "auto", jobs: Jobs = 1) -> Certificate:
-        """How far it is from the exact front of its space, as `dse enumerate --certify` says.
+        """Compare the study with the exact front of its space, as `dse enumerate --certify` does.
 
         Raises
         ------
@@ -220,13 +220,13 @@ class Study(BaseStudy):
         return certificate(self, exact)
 
     def bound(self, *, evaluations: float = 1e6, jobs: Jobs = 1) -> StudyBound:
-        """What no legal design can beat, by bounds that stop after so many evaluations. [-]"""
+        """A bound that no legal design can beat, from at most some number of evaluations. [-]"""
         from dse.searching.exact.bounded import study_bound
 
         return study_bound(self, workers_of(jobs), evaluations=evaluations)
 
     def reference(self, *, jobs: Jobs = 1) -> Reference:
-        """How far it is from what a long search of its space finds."""
+        """Compare the study with the result of a long search of its space."""
         from dse.searching.exact.long_search import reference
 
         return reference(self, jobs)
@@ -249,7 +249,7 @@ class Study(BaseStudy):
         return lines_figure(self.table)
 
     def plot_importance(self) -> alt.Chart:
-        """How much of each objective's variance over the space each parameter explains alone.
+        """Draw the share of each objective's variance over the space that each parameter explains alone.
 
         Raises
         ------

@@ -126,7 +126,7 @@ def _machine(row: MeasuredRow) -> str:
 
 
 def _is_used(one: ComparedRow) -> bool:
-    """Whether a row has a measured and a predicted time, and is of a type that is fitted."""
+    """True if a row has a measured and a predicted time, and is of a type that is fitted."""
     return one.row.row_type in STAGE_OF and one.measured_s > 0 and 0 < one.predicted_s < np.inf
 
 

@@ -29,7 +29,7 @@ ALIKE: Final = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """What rows of one kind tell."""
+    """Constants that rows of one kind support, with their errors."""
 
     fit: Fit
     held_out: FloatArray  #: logarithm of predicted over measured time of each row by fits without it [-]
@@ -113,7 +113,7 @@ def indistinct(
 
 
 def _cosine(column: FloatArray, other: FloatArray) -> float:
-    """How parallel two columns are, whatever their signs: 1 if they are. [-]"""
+    """Absolute cosine of the angle between two columns: 1 if they are parallel. [-]"""
     sizes = np.linalg.norm(column) * np.linalg.norm(other)
     return float(abs(column @ other) / sizes) if sizes > 0 else 0.0
 
@@ -167,7 +167,7 @@ def _trials(
 
 
 def _is_better(before: State, after: State, others: Mapping[str, float]) -> bool:
-    """Whether rows held out are better predicted, and constants have moved, by more than standard errors."""
+    """True if held-out rows are predicted better, and constants have moved, by more than standard errors."""
     fitted = before[0].values
     moved = all(
         abs(value - others[name]) > MOVED * after[0].standard_errors[name]
@@ -187,6 +187,6 @@ def are_closer(ratios: FloatArray, than: FloatArray, *, errors: float = BETTER) 
 
 
 def _no_better(before: FloatArray, after: FloatArray) -> str:
-    """What a constant does for rows held out."""
+    """The effect of a constant on held-out rows."""
     was, now = (100 * np.abs(np.expm1(ratios)).mean() for ratios in (before, after))
     return f"rows held out are no better with it ({was:.2f} % off, {now:.2f} % with it)"

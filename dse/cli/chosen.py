@@ -38,7 +38,7 @@ def require_system(system: str | None, file: object) -> None:
 
 
 def changes_of(args: argparse.Namespace) -> dict[str, Any]:
-    """What `add_changes` arguments change in a space, as functions of `dse.api` take it."""
+    """Changes of a space by `add_changes` arguments, as keyword arguments of functions of `dse.api`."""
     if twice := next((n for n, _ in args.set if sum(n == m for m, _ in args.set) > 1), None):
         raise DseError(f"--set: {twice}: given twice")
     return {

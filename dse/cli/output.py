@@ -33,7 +33,7 @@ FILE_WIDTH: Final = 400
 
 
 def form_of(asked: str | None, output: Path | None, endings: Mapping[str, str] = TABLE_ENDINGS) -> str:
-    """What to write: as asked, else as the ending of the file says; a file without an ending has a table.
+    """The output format: as requested, else by the ending of the file; a file without an ending gets a table.
 
     Raises
     ------

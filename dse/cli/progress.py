@@ -1,4 +1,4 @@
-"""How far a search is, on standard error: a bar on a terminal, plain lines elsewhere."""
+"""Progress of a search on standard error: a bar on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ class PrintableStream(io.TextIOBase):
         self.plain.flush()
 
     def isatty(self) -> bool:
-        """Whether a terminal reads it."""
+        """True if the stream is a terminal."""
         return self.plain.isatty()
 
     def fileno(self) -> int:

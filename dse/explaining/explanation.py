@@ -160,7 +160,7 @@ def quantities(row: Mapping[str, float], system: System) -> dict[str, float | st
 
 
 def bound(row: Mapping[str, float], system: System) -> str:
-    """What most of a kernel's time is: launches, a level of memory, or arithmetic.
+    """The largest part of a kernel's time: launches, a level of memory, or arithmetic.
 
     The cost model says whether it waits for memory; among levels the one counts whose bytes take longest.
     """

@@ -1,4 +1,4 @@
-"""What one step away from a design would change: designs that are next to it, priced in one batch."""
+"""Designs one step away from a design, evaluated in one batch, and the changes that they bring."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ class Neighbour:
 
 @dataclass(frozen=True)
 class Binding:
-    """What keeps a design from being better, and the changes that would make room."""
+    """Limits that keep a design from being faster, and the changes that make room."""
 
     limit: Constraint | None  #: the limit that is nearest, or that faster neighbours break
     margin: float  #: of the design [unit of the limit]

@@ -1,4 +1,4 @@
-"""How much a step follows each parameter and each quantity of the hardware."""
+"""Sensitivity of the step time to each parameter and each quantity of the hardware."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ COUNTED: Final = ("cores", "array_height", "array_width", "arrays_per_core", "ve
 
 @dataclass(frozen=True)
 class Elasticity:
-    """What one per cent more of a quantity does to the step time."""
+    """Change of the step time for one per cent more of a quantity."""
 
     quantity: str
     unit: str  #: SI

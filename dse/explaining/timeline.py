@@ -36,7 +36,7 @@ EXPOSED: Final = {
 
 
 def timeline(space: Space, params: Mapping[str, Any]) -> pd.DataFrame:
-    """What the stages of a design do in one optimizer step, by the native cost model.
+    """Activities of the pipeline stages of a design in one optimizer step, by the native cost model.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""How much of the objective space a front dominates: one number for the progress of a search."""
+"""Hypervolume: the share of the objective space that a front dominates, one number for the progress of a search."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Box:
         return np.asarray((costs - self.ideal) / (self.reference - self.ideal), dtype=np.float64)
 
     def hypervolume(self, costs: FloatArray) -> float:
-        """What the points dominate, as a multiple of the box; above 1 where they surpass the ideal. [-]"""
+        """Volume that the points dominate, as a multiple of the box; above 1 where they exceed the ideal. [-]"""
         return hypervolume(self.scaled(costs), np.ones(self.ideal.size))
 
     def history(self, costs: FloatArray) -> FloatArray:
@@ -83,7 +83,7 @@ def gains(costs: FloatArray, reference: FloatArray) -> FloatArray:
 
 
 def stair_gains(costs: FloatArray, reference: FloatArray) -> FloatArray:
-    """What `gains` says of two objectives: a staircase that is kept sorted, O(log n) a point."""
+    """`gains` for two objectives: a sorted staircase, O(log n) per point."""
     right, top = reference.tolist()
     xs, ys = [-inf, right], [top, -inf]  # the corners of the staircase: x rises, y falls
     added = []
@@ -106,7 +106,7 @@ def stair_gains(costs: FloatArray, reference: FloatArray) -> FloatArray:
 
 
 def box_gains(costs: FloatArray, reference: FloatArray) -> FloatArray:
-    """What `gains` says of any number of objectives: a point's own box, less what others cover of it."""
+    """`gains` for any number of objectives: the box of a point less the parts that others cover."""
     added = np.zeros(len(costs))
     front = np.empty((0, reference.size))
     for first in range(0, len(costs), BLOCK):

@@ -93,7 +93,7 @@ class Undominated:
 
 
 def stair_boxes(front: FloatArray, reference: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """What a front of three objectives leaves undominated: lower and upper corners, (3, boxes) each. [-]
+    """Boxes that a front of three objectives leaves undominated: lower and upper corners, (3, boxes) each. [-]
 
     In the order of the third objective, the others make a staircase whose stripes grow in the third until a
     point cuts them off.

@@ -102,7 +102,7 @@ class Launch:
 
     @property
     def sequence_parallel(self) -> bool:
-        """Whether tensor parallelism splits sequences too."""
+        """True if tensor parallelism splits sequences too."""
         return bool(self["sharding"] == "megatron_sp")
 
     @property
@@ -124,12 +124,12 @@ class Launch:
 
     @property
     def imbalance_differs(self) -> bool:
-        """Whether the imbalance of experts is not its framework's, which no file can state."""
+        """True if the imbalance of experts is not that of the framework, which no file can state."""
         said = load_framework(self.framework).said(self.model) if self.framework else {}
         return bool(self[UNSTATED] != said.get(UNSTATED, 1))
 
     def differs(self, column: str) -> bool:
-        """Whether a column differs from its default."""
+        """True if a column differs from its default."""
         usual = DesignPoints().columns().get(column)
         own = self[column]
         return usual is not None and own != decoded(DesignPoints.declared()[column], usual.item())

@@ -46,7 +46,7 @@ def study_record(study: BaseStudy, part: Selection = "front") -> dict[str, Any]:
 
 
 def study_summary(study: BaseStudy) -> dict[str, Any]:
-    """What a study is, and how far it is."""
+    """Summary of a study, with its progress."""
     table = study.table
     return {
         "study": study.name,
@@ -171,7 +171,7 @@ def parquet_pieces(frames: Iterable[pd.DataFrame]) -> Iterator[bytes]:
 
 
 class Waiting(io.RawIOBase):
-    """What was written and not yet taken; positions count from the first byte ever written."""
+    """Bytes that were written and not yet taken; positions count from the first byte ever written."""
 
     def __init__(self) -> None:
         self._pieces: list[bytes] = []
@@ -192,7 +192,7 @@ class Waiting(io.RawIOBase):
         return self._total
 
     def taken(self) -> bytes:
-        """What was written since this was last asked for."""
+        """The bytes written since the last call."""
         pieces, self._pieces = self._pieces, []
         return b"".join(pieces)
 

@@ -1,1 +1,1 @@
-"""How far off predictions may be."""
+"""Errors of predictions."""

@@ -1,4 +1,4 @@
-"""How far off a predicted step may be: 90 % intervals from measured runs; as columns of formulas.
+"""Intervals of predicted step times: 90 % intervals from measured runs, as columns of formulas.
 
 Ratios of measured to predicted times are sorted into classes (software, chip, scale, stages, products): a
 design has the interval of its class. Evidence for it depends on the *kind* of the design: the kernels of its
@@ -70,7 +70,7 @@ class MeasuredChip:
     largest: float  #: chips of the largest measured run [-]
 
     def found_in(self, system: System) -> BoolArray:
-        """Whether the residuals are of the chip of a system; (points,), or one value."""
+        """True where the residuals include the chip of a system; (points,), or one value."""
         same = np.abs(system.chip.peak_flop_rate / self.peak - 1) < SAME_CHIP
         return np.asarray(same & (np.abs(system.dram.bandwidth / self.bandwidth - 1) < SAME_CHIP))
 
@@ -113,7 +113,7 @@ def wider_classes(framework: str, chip: str, scale: str, *, staged: bool, layers
 
 
 def scale_codes(system: System, tp: ArrayLike, world_size: ArrayLike) -> IntArray:
-    """How far ranks of each design stand apart: places in `SCALES`; (points,). [-]"""
+    """Distance between the ranks of each design: codes of `SCALES`; (points,). [-]"""
     node = system.network[0].size
     codes = np.where(np.asarray(tp) > node, 2, np.where(np.asarray(world_size) > node, 1, 0))
     return np.asarray(codes, dtype=np.intp)

@@ -1,4 +1,4 @@
-"""Whether a design fits in memory: the predicted peak beside the error that measured peaks leave it.
+"""Memory fit: the predicted peak, beside the error of predicted peaks on measured runs.
 
 Of the runs that ship with a measured peak, nine of ten take at most `high` times the predicted memory, and
 nine of ten at least `low` times. A design fits where the higher end does, does not fit where the lower end
@@ -33,7 +33,7 @@ class PeakSpread:
         return max(1 - 1 / self.high, 0.0)
 
     def verdict(self, peak: float, capacity: float) -> str:
-        """What can be said of a design, a word of `VERDICTS`."""
+        """The verdict on a design, a word of `VERDICTS`."""
         if peak * self.low > capacity:
             return DOES_NOT_FIT
         return FITS if peak * max(self.high, 1.0) <= capacity else TIGHT

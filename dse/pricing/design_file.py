@@ -28,7 +28,7 @@ FINDINGS: Final = {"trial", WINNER, "feasible", "legal", "reason", "completed", 
 
 
 def read_designs(space: Space, path: Path, note: Callable[[str], None]) -> tuple[dict[str, list[Any]], int]:
-    """What a file names of each design, and how many there are.
+    """Columns of the designs that a file names, and the number of designs.
 
     Columns that tables of designs have beside parameters are passed over.
 

@@ -1,4 +1,4 @@
-"""What evaluation says of a batch of designs."""
+"""Results of the evaluation of a batch of designs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NAN_VIOLATION: Final = 1e9
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """What evaluation says about each design of a batch."""
+    """Results of the evaluation of each design of a batch."""
 
     values: FloatArray  #: (points, objectives), in the objectives' units
     margins: FloatArray  #: (points, limits), at least 0 where the limit holds, in the limits' units

@@ -176,7 +176,7 @@ def _step(space: Space, known: Mapping[str, Any], rules: WorkloadRules) -> Resul
 def _evaluation(
     space: Space, known: Mapping[str, Any], breakdown: ResultTable, points: int, profile: str
 ) -> Evaluation:
-    """What formulas make of a breakdown."""
+    """The evaluation of a breakdown by the formulas of a space."""
     values = evaluated_columns(space, known, breakdown, profile)
     objectives = stacked([o.formula(values) for o in space.objectives], points)
     margins, violations = _limits(space.limits, values, points)

@@ -1,4 +1,4 @@
-"""What stands beside the records of designs: intervals of predictions, and whole training runs."""
+"""Further columns of records of designs: intervals of predictions, and whole training runs."""
 
 from __future__ import annotations
 

@@ -91,7 +91,7 @@ class PartOfDesigns:
         return pd.Series(blanked, dtype="Int64") if whole else blanked
 
     def _numbers(self) -> dict[str, Any]:
-        """What pricing says, by its name in tables; NaN where designs are illegal."""
+        """Results by their names in tables; NaN where designs are illegal."""
         found, space = self.evaluation, self.space
         values = found.values  # noqa: PD011
         groups = [
@@ -139,12 +139,12 @@ class NamedDesigns:
 
     @property
     def legal(self) -> int:
-        """How many are legal. [-]"""
+        """Number of legal designs. [-]"""
         return sum(int(part.legal.sum()) for part in self.parts)
 
     @property
     def feasible(self) -> int:
-        """How many keep every limit too. [-]"""
+        """Number of designs that also keep every limit. [-]"""
         return sum(int(part.evaluation.feasible.sum()) for part in self.parts)
 
     @cached_property
@@ -251,7 +251,7 @@ def normal(space: Space, name: str, written: Any) -> Any:
 
 
 def makes_a_space(space: Space, name: str) -> bool:
-    """Whether another value makes another space: a dimension of the model, or what options follow from."""
+    """True if another value gives another space: a dimension of the model, or a value that options depend on."""
     if name in MODEL_SETTINGS:
         return True
     written = [written_options(own) for own in space.data["parameters"].values()]

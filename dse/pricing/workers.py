@@ -79,7 +79,7 @@ class Pricer:
 def _sent_pricer(
     text: str, profile: str, functions: Sequence[UnitFunction], own_profile: Profile | None, own_work: Rules[Any] | None
 ) -> Pricer:
-    """What a worker makes of what it gets: the user's own becomes known there too."""
+    """Build the pricer that was sent to a worker, and register the functions, profile and work of the user there."""
     OWN.update({function.name: function for function in functions})
     if own_work:
         register_work(own_work)
@@ -90,7 +90,7 @@ def _sent_pricer(
 
 @lru_cache(maxsize=4)
 def _pricer(text: str, profile: str) -> Pricer:
-    """What a worker makes of a space's text, and keeps."""
+    """Build the pricer of a space's text in a worker, which keeps it."""
     space = Space.from_text(text)
     return Pricer(space, rules_for(space, profile))
 
@@ -105,7 +105,7 @@ class Workers:
 
     @property
     def here(self) -> bool:
-        """Whether all work is done in this process."""
+        """True if all work is done in this process."""
         return self.backend == "processes" and self.jobs == 1
 
     def map_ranges(

@@ -1,4 +1,4 @@
-"""What ships with the package: spaces, models and systems, with the facts that tell them apart."""
+"""Built-in spaces, models and systems, with the figures that distinguish them."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def fact_text(fact: str, value: Any) -> str:
 
 
 def model_facts(model: AnyModel) -> dict[str, Any]:
-    """What a model is; one without attention has no heads, and every parameter of it is active."""
+    """Figures of a model; one without attention has no heads, and every parameter of it is active."""
     facts: dict[str, Any] = {"name": model.name, "parameters": model.num_parameters}
     if isinstance(model, ModelShape):
         without = model.active_parameters - model.hidden_size * (0.0 if model.tied_embeddings else model.vocab_size)
@@ -97,7 +97,7 @@ def model_facts(model: AnyModel) -> dict[str, Any]:
 
 
 def model_text(model: AnyModel) -> str:
-    """What follows from the dimensions of a model, as comments of its file."""
+    """Counts that follow from the dimensions of a model, as comments of its file."""
     facts, precision = model_facts(model), MIXED_PRECISION
     parameters, states = facts["parameters"], precision.state_bytes
     kept = precision.element_bytes + precision.gradient_bytes
@@ -123,7 +123,7 @@ def model_text(model: AnyModel) -> str:
 
 
 def system_facts(system: System) -> dict[str, Any]:
-    """What a system is; bandwidths are of one chip, links in one direction, host and facility shared out."""
+    """Figures of a system: bandwidths of one chip, links in one direction, shares of host and facility."""
     node, *outer = system.network
     facts = {
         "name": system.name,
@@ -141,12 +141,12 @@ def system_facts(system: System) -> dict[str, Any]:
 
 
 def framework_facts(framework: Framework) -> dict[str, Any]:
-    """What a framework is."""
+    """Figures of a framework."""
     return {"name": framework.name, "values": len(framework.given), "description": framework.description}
 
 
 def space_facts(space: Space) -> dict[str, Any]:
-    """What a space is."""
+    """Figures of a space."""
     return {
         "name": space.name,
         "model": space.model.name,

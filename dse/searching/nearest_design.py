@@ -83,7 +83,7 @@ def _least_broken(evaluation: Evaluation, rows: IntArray) -> int:
 
 
 def distances(space: Space, named: Mapping[str, Any], designs: Batch) -> tuple[FloatArray, FloatArray]:
-    """How many of the values asked for designs change, and by how many options in all; (points,) each. [-]"""
+    """Number of requested values that designs change, and of options moved in all; (points,) each. [-]"""
     points = next(iter(designs.values())).size
     changes, steps = np.zeros(points), np.zeros(points)
     for name, value in named.items():

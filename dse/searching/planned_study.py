@@ -104,7 +104,7 @@ def closest(space: Space) -> Closest:
 
 
 def fits(space: Space) -> bool:
-    """Whether some legal design keeps all limits that need no times."""
+    """True if some legal design keeps all limits that need no times."""
     rules = rules_for(space)
     for designs in _blocks(space):
         margins = untimed_margins(space, designs, rules)

@@ -47,7 +47,7 @@ class Mismatch:
 
     @property
     def is_of_prices(self) -> bool:
-        """Whether what a search goes by is another: an objective, by more than last bits, or feasibility."""
+        """True if a value that a search uses has changed: an objective, by more than last bits, or feasibility."""
         if not self.column.startswith("values."):
             return self.column == "feasible"
         return not np.isclose(self.stored, self.model, rtol=TOLERANCE, atol=0.0)
@@ -135,7 +135,7 @@ def spread(columns: TrialColumns, count: int) -> TrialColumns:
 
 
 def price_change(store: Store, stored: StoredStudy, columns: TrialColumns, space: Space, rules: WorkloadRules) -> str:
-    """What the model gives otherwise than some trials hold, as one line; nothing where it gives the same.
+    """Difference between the results of the model and the stored values of some trials, in one line; "" if none.
 
     Arguments are those of `mismatches`. Of many trials it looks at some.
     """

@@ -1,4 +1,4 @@
-"""How far a search is, as a bar of tqdm; and callbacks of a run, those of `optuna.Study.optimize`."""
+"""Progress bar of a search (tqdm), and callbacks of a run, those of `optuna.Study.optimize`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Callback = Callable[[Study, FrozenTrial], None]
 
 
 def stopped(study: Study, callbacks: Sequence[Callback], trials: Sequence[FrozenTrial]) -> bool:
-    """Whether some callback ends the run by ``study.stop()``, after each was called with each trial."""
+    """True if some callback ends the run by ``study.stop()``, after each was called with each trial."""
     study._stop_flag, study._thread_local.in_optimize_loop = False, True  # else `stop` refuses
     try:
         for trial in trials:
@@ -43,7 +43,7 @@ def state(space: Space, progress: Progress) -> str:
 def reporting(
     space: Space, wanted: Callable[[Progress], None] | bool | None
 ) -> Iterator[Callable[[Progress], None] | None]:
-    """What a search calls after every batch: a function of the caller's, or one that draws a bar."""
+    """The function that a search calls after every batch: the caller's, or one that draws a bar."""
     if not isinstance(wanted, bool):
         yield wanted
         return

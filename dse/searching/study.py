@@ -197,7 +197,8 @@ class BaseStudy:
         return f"start a new study from its best designs: `{command}`"
 
     def changes(self) -> list[str]:
-        """What has changed since its trials were priced, a line each; none where they would be the same.
+        """Changes since the trials of the study were evaluated, one line each; none where the results would be the
+        same.
 
         Some of its trials, or all where they are not many, are priced again with the space that it has.
         """
@@ -280,7 +281,7 @@ class BaseStudy:
 
     @property
     def plan(self) -> Plan:
-        """How the study proposes designs."""
+        """Settings by which the study proposes designs."""
         own = self.attributes
         focus, concurrency = own.get(FOCUS, ""), own.get(CONCURRENCY, 1)
         return Plan(own[SAMPLER], own[SEED], own[BATCH_SIZE], focus, concurrency)
@@ -426,7 +427,7 @@ class BaseStudy:
 
     @property
     def hypervolume(self) -> float:
-        """What the front dominates, as a multiple of `box`; above 1 where it surpasses the ideal. [-]"""
+        """Volume that the front dominates, as a multiple of `box`; above 1 where it exceeds the ideal. [-]"""
         return self.box.hypervolume(self.table.front().costs)
 
     def hypervolume_history(self) -> pd.DataFrame:

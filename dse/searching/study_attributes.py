@@ -1,4 +1,4 @@
-"""What a study keeps about itself in its database, so that this alone is enough to go on."""
+"""Attributes of a study in its database, which are enough to continue it."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ MACHINES_SAMPLE = 64
 
 
 def new_attributes(space: Space, sampler: str, seed: int, profile: str = NATIVE) -> dict[str, Any]:
-    """What a study keeps about itself, so that the database alone is enough to go on."""
+    """Attributes of a new study, which are enough to continue it."""
     drawn = drawn_designs(space, profile)
     return {
         SPACE: space.text,
@@ -151,7 +151,7 @@ def box_around(space: Space, profile: str, designs: Batch, evaluation: Evaluatio
 
 
 def versions() -> dict[str, str]:
-    """What made a study: program and libraries."""
+    """Versions of the program and of the libraries that made a study."""
     return {
         "dse": __version__,
         "optuna": optuna.__version__,
@@ -168,7 +168,7 @@ def differences(one: Space, other: Space) -> list[str]:
 
 
 def changed_values(stored: Space, now: Space) -> list[str]:
-    """What two spaces say otherwise, a line for each value, as their files spell it."""
+    """Differences between two spaces, one line for each value, as their files write it."""
     old, new = (dict(leaves(yaml.safe_load(space.text))) for space in (stored, now))
     return [
         f"{name.removesuffix('.value')}: {old.get(name, 'none')} stored, {new.get(name, 'none')} now"

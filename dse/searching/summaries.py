@@ -1,4 +1,4 @@
-"""What a database holds: each study in a line."""
+"""The studies of a database, one line each."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Summary:
 
 
 def studies(storage: str | None = None) -> list[Summary]:
-    """What a database holds, the oldest study first.
+    """The studies of a database, the oldest first.
 
     Raises `DseError` if there is no database, or it cannot be read.
     """

@@ -51,7 +51,7 @@ KEYS: Final = ("schema", "name", "description", "model", "workload", "system", "
 
 @dataclass(frozen=True)
 class Definition:
-    """What a space file says, looked up and checked."""
+    """Content of a space file, with names looked up and values checked."""
 
     name: str
     description: str
@@ -77,7 +77,7 @@ class Definition:
 
     @cached_property
     def reads_intervals(self) -> bool:
-        """Whether objectives, limits or derived columns read ends of intervals."""
+        """True if objectives, limits or derived columns read ends of intervals."""
         formulas = [*(o.expression for o in self.objectives), *(c.expression for c in self.limits)]
         formulas += [derived.expression for derived in self.derived if derived.evaluated]
         ends = {*INTERVAL_KEYS, *INTERVAL_UNITS}

@@ -196,7 +196,7 @@ def _values(parameter: Parameter, coordinates: FloatArray) -> FloatArray:
 
 
 def is_ordered(parameter: Parameter) -> bool:
-    """Whether options follow each other, as numbers do and words do not."""
+    """True if options have an order, as numbers do and words do not."""
     return parameter.options is not None and not parameter.words and not parameter.boolean
 
 

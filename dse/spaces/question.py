@@ -213,7 +213,7 @@ class _Layouts:
         return int(odd * 2 ** max(0, round(math.log2(wanted / odd))))
 
     def may_split(self, chips: int, batch: int) -> bool:
-        """Whether some sizes use all chips and all of the batch."""
+        """True if some sizes use all chips and the whole batch."""
         sizes = (self.tp(chips), self.pp(chips), self.cp(chips, batch))
         return any(
             chips % (tp * pp * cp) == 0 and batch % (chips // (tp * pp * cp)) == 0
@@ -223,7 +223,7 @@ class _Layouts:
         )
 
     def parameters(self, chips: int, batch: int) -> dict[str, Any]:
-        """What a design chooses."""
+        """Parameters of a design."""
         stages, cp = self.pp(chips), self.cp(chips, batch)
         fits = [n for n in (1, 2, 4, 8) if n == 1 or n * self.seq_len <= MOST_IN_MICRO_BATCH]
         shared = {"cp": cp, "cp_communication": ["p2p", "all_gather", "a2a"]} if len(cp) > 1 else {}
@@ -272,7 +272,7 @@ class _Layouts:
         return [word for word in best if word in known] or ["1f1b", *known]
 
     def experts(self, chips: int) -> dict[str, Any]:
-        """What a design of experts chooses beside."""
+        """Parameters of a design with experts."""
         experts = int(self.shape.num_experts)
         spread = [size for size in powers_of_two(MOST_EP) if experts % size == 0 and chips % size == 0]
         return {
@@ -295,7 +295,7 @@ class _Layouts:
         return usable_memory(asked, capacity)
 
     def constraints(self, parameters: dict[str, Any]) -> dict[str, str]:
-        """What must hold beside the rules of every space."""
+        """Constraints besides the rules of every space."""
         layers = "(num_layers + count_embedding + count_loss)" if self.counted else "num_layers"
         rules = {
             "whole_layers_per_chunk": f"{layers} % (pp * vpp) == 0",

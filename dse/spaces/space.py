@@ -297,7 +297,7 @@ class Space(Definition):
         return self._changed({**data, "given": given, "parameters": {**swept, **others}})
 
     def _options(self, name: str, values: Sequence[Any]) -> Any:
-        """What a file says of a parameter that has some values; formulas go on knowing its other words."""
+        """The options of a parameter as a file has them; formulas still know its other words."""
         if len(values) > MOST_OPTIONS:
             return {"from": self.in_file(name, min(values)), "to": self.in_file(name, max(values))}
         options = [self.in_file(name, value) for value in values]

@@ -40,7 +40,7 @@ Reader = Callable[[Section, str], AnySpace]
 
 @dataclass(frozen=True)
 class Several(Generic[AnySpace]):
-    """What a space of several workloads is made of."""
+    """Parts of a space of several workloads."""
 
     frame: AnySpace  #: as if the first workload were the only one
     workloads: tuple[SpaceWorkload[AnySpace], ...]
@@ -103,7 +103,7 @@ def _weight(written: Any) -> float:
 
 
 def _with_exact_layouts(section: Section) -> dict[str, Any]:
-    """What the workloads share; parameters that are columns of layouts are exact."""
+    """The settings that workloads share; parameters that are columns of layouts are exact."""
     data = {key: value for key, value in section.data.items() if key not in KEYS}
     parameters = dict(section.mapping("parameters"))
     for name, written in parameters.items():

@@ -88,7 +88,7 @@ def refuges() -> Iterator[Path]:
 
 
 def file_name(study: str) -> str:
-    """What the file of a study may be called: its name, without what leads into other folders.
+    """A file name for a study: its name without characters that lead to other folders.
 
     >>> file_name("gpt3 (2)"), file_name("../../.profile")
     ('gpt3_2_', '__.._.profile')

@@ -101,7 +101,7 @@ def storage_url(url: str | None = None) -> str:
 
 
 def is_postgresql(url: str) -> bool:
-    """Whether a URL names a PostgreSQL database: ``postgresql://``, or ``postgres://`` as some write it."""
+    """True if a URL names a PostgreSQL database: ``postgresql://``, or ``postgres://`` as some write it."""
     return re.match(r"postgres(ql)?(\+psycopg)?://", url) is not None
 
 
@@ -282,13 +282,13 @@ class Database:
             self._patience = before
 
     def rows(self, statement: str, **parameters: Any) -> list[tuple[Any, ...]]:
-        """What a query finds."""
+        """The rows of a query."""
         self.table = table_of(statement)
         rows: list[tuple[Any, ...]] = self._connection.execute(self._spelt(statement), parameters).fetchall()
         return rows
 
     def each(self, statement: str, **parameters: Any) -> Iterator[tuple[Any, ...]]:
-        """What a query finds, row by row, some thousands at a time in memory; within a transaction."""
+        """The rows of a query, some thousands at a time in memory; within a transaction."""
         self.table = table_of(statement)
         server_side = {} if self.is_sqlite else {"name": "each"}
         cursor = self._connection.cursor(**server_side)
@@ -312,7 +312,7 @@ class Database:
         self._connection.cursor().executemany(statement, rows)
 
     def has_table(self, name: str) -> bool:
-        """Whether there is a table of that name."""
+        """True if there is a table of that name."""
         catalogue = (
             "sqlite_master WHERE type = 'table' AND name = :name"
             if self.is_sqlite
@@ -333,7 +333,7 @@ class Database:
             raise self.failure(error) from error
 
     def failure(self, error: BaseException) -> DseError:
-        """What a driver's complaint means, and what would do."""
+        """The error for a driver's complaint, with a remedy."""
         message = str(error).strip() or type(error).__name__
         meaning = next((words for signs, words in FAILURES if any(s in message for s in signs)), None)
         return DseError(f"storage {self.where}: {(meaning or '{}').format(message.splitlines()[0])}")
@@ -356,7 +356,7 @@ def table_of(query: str) -> str:
 
 
 def identity(path: Path) -> tuple[int, int] | None:
-    """What tells a file from another that has its name; None where there is none. [-]"""
+    """Identity of a file, which another file of the same name does not have; None where it does not exist. [-]"""
     try:
         found = path.stat()
     except OSError:
@@ -365,12 +365,12 @@ def identity(path: Path) -> tuple[int, int] | None:
 
 
 def is_busy(error: sqlite3.Error) -> bool:
-    """Whether a failure of SQLite is that another connection has a lock."""
+    """True if an error of SQLite says that another connection holds a lock."""
     return getattr(error, "sqlite_errorcode", 0) & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 
 
 def waiting_time(text: str, url: str) -> float:
-    """How long to wait for a locked database. [s]"""
+    """Time to wait for a locked database. [s]"""
     try:
         seconds = float(text)
     except ValueError:
@@ -410,7 +410,7 @@ def set_aside_foreign_log(path: Path, url: str) -> None:
 
 
 def sqlite_access(path: Path, mode: Mode) -> str:
-    """How SQLite opens a file. Its write-ahead log needs files beside it, even to read, and only those
+    """The mode in which SQLite opens a file. Its write-ahead log needs files beside it, even to read, and only those
     who may write clear them away; where nobody may write, and no log is left, the file cannot change.
     """
     if mode == "create":

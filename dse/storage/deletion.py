@@ -32,7 +32,7 @@ def delete_study(store: Store, study_id: int) -> int:
 
 
 def count_trials(store: Store, study_id: int) -> int:
-    """How many trials a study has, in any state, whatever they hold. [-]"""
+    """Number of trials of a study, in any state. [-]"""
     with store.database.transaction():
         query = "SELECT count(*) FROM trials WHERE study_id = :study_id"
         [(trials,)] = store.database.rows(query, study_id=study_id)

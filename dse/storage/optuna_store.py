@@ -107,7 +107,7 @@ IDS_AT_ONCE = 500
 
 @dataclass(frozen=True)
 class StoredStudy:
-    """What the database holds of one study, its trials aside."""
+    """One study as the database holds it, without its trials."""
 
     study_id: int
     name: str
@@ -118,7 +118,7 @@ class StoredStudy:
 
 @dataclass(frozen=True)
 class Moment:
-    """What the database held of a study at one moment."""
+    """A study as the database held it at one moment."""
 
     rows: int  #: trials, in any state
     trials: TrialColumns  #: some of the finished ones
@@ -152,7 +152,7 @@ class Store:
             raise
 
     def _checked(self) -> bool:
-        """Whether Optuna's tables are there; those of another revision are refused."""
+        """True if Optuna's tables exist; those of another revision are refused."""
         if not self.database.has_table("studies"):
             return False
         revision = None
@@ -314,7 +314,7 @@ class Store:
             return read_last(self.database, study_id)[1]
 
     def counts(self, study_id: int) -> Counter[TrialState]:
-        """How many trials a study has in each state."""
+        """Number of trials of a study in each state."""
         query = "SELECT state, COUNT(*) FROM trials WHERE study_id = :study_id GROUP BY state"
         with self.reading(study_id):
             found = self.database.rows(query, study_id=study_id)
@@ -347,7 +347,7 @@ class Store:
         return sorted(found, key=lambda trial: trial.number)
 
     def details(self, study_id: int, ids: IntArray, names: Sequence[str]) -> TrialDetails:
-        """What trials of a study with these identities, (trials,), hold beside values: `read_details`."""
+        """Attributes of trials of a study with these identities, (trials,), besides values: `read_details`."""
         with self.reading(study_id):
             return read_details(self.database, ids, names)
 
@@ -357,7 +357,7 @@ class Store:
             return read_keys(self.database, stored.study_id, name)
 
     def has(self, stored: StoredStudy, name: str) -> bool:
-        """Whether some finished trial of a study has a user attribute."""
+        """True if some finished trial of a study has a user attribute."""
         query = f'SELECT 1 FROM trial_user_attributes WHERE trial_id IN ({FINISHED}) AND "key" = :name LIMIT 1'
         with self.database.transaction():
             return bool(self.database.rows(query, study_id=stored.study_id, first=0, name=name))

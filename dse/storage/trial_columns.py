@@ -46,7 +46,7 @@ class TrialColumns:
 
 @dataclass(frozen=True)
 class TrialDetails:
-    """What some trials hold beside their values, a list each in the same order."""
+    """Attributes of some trials besides their values, one list each in the same order."""
 
     params: Mapping[str, list[Any]]  #: parameter -> values
     attributes: Mapping[str, list[str]]  #: user attribute -> JSON texts, "" where a trial has none
@@ -102,7 +102,7 @@ def number_of(value: Any, kind: str) -> float:
 
 
 def value_of(distribution: BaseDistribution, stored: Any) -> Any:
-    """What a number stands for that is stored for a parameter.
+    """The value that a stored number of a parameter represents.
 
     Raises `ValueError` or `TypeError` if it stands for nothing.
     """
@@ -171,7 +171,7 @@ def _params_in_order(database: Database, ids: IntArray, meant: str) -> dict[str,
 
 
 def _distributions(database: Database, trial_id: int) -> dict[str, BaseDistribution]:
-    """What the stored parameters of a trial mean."""
+    """The distributions of the stored parameters of a trial."""
     query = "SELECT param_name, distribution_json FROM trial_params WHERE trial_id = :trial_id"
     return {name: distribution_of(text) for name, text in database.rows(query, trial_id=trial_id)}
 
@@ -202,7 +202,7 @@ def violating(database: Database, meant: dict[str, Any]) -> set[int]:
 
 
 def is_violated(key: str, violation: Any) -> bool:
-    """Whether a system attribute of a trial, `CONSTRAINTS` or one that begins with `CONSTRAINT`, says so.
+    """True if a system attribute of a trial, `CONSTRAINTS` or one that begins with `CONSTRAINT`, reports a violation.
 
     Raises `ValueError` or `TypeError` if it holds no number, or is no list of them: neither kept nor violated.
     """

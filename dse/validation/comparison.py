@@ -47,17 +47,17 @@ class ComparedRow:
 
     @property
     def expressed(self) -> bool:
-        """Whether the model has a prediction for it."""
+        """True if the model has a prediction for the row."""
         return not self.why_not
 
     @property
     def is_step(self) -> bool:
-        """Whether a row is a step or a layer with a predicted and a measured time."""
+        """True if a row is a step or a layer with a predicted and a measured time."""
         return not self.row.is_kernel and self.predicted_s > 0
 
     @property
     def has_memory(self) -> bool:
-        """Whether a row is priced, and has a measured memory or did not fit."""
+        """True if a row is evaluated, and has a measured memory or did not fit."""
         return self.expressed and not math.isnan(self.measured_bytes)
 
     @property
@@ -74,22 +74,22 @@ class ComparedRow:
 
     @property
     def did_not_fit(self) -> bool:
-        """Whether a row is priced, and its run was out of memory."""
+        """True if a row is evaluated, and its run was out of memory."""
         return self.expressed and math.isinf(self.measured_bytes)
 
     @property
     def said_not_to_fit(self) -> bool:
-        """Whether the model says that it runs out of memory."""
+        """True if the model predicts that the run is out of memory."""
         return self.verdict == DOES_NOT_FIT
 
     @property
     def is_tight(self) -> bool:
-        """Whether the error of predicted peaks is larger than the room that is left, or lacks."""
+        """True if the error of predicted peaks is larger than the room that is left, or lacks."""
         return self.verdict == TIGHT
 
     @property
     def ran(self) -> bool:
-        """Whether a row is a whole run that is evaluated, and that fitted in memory."""
+        """True if a row is a whole run that is evaluated, and that fitted in memory."""
         if self.row.row_type == "memory":
             return self.expressed and self.measured_bytes < math.inf and is_peak(self.row)
         return self.is_step and self.row.row_type == "train_step" and not self.did_not_fit

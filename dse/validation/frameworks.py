@@ -1,4 +1,4 @@
-"""What training software does where a measured run does not say: one rule for all rows of a source."""
+"""Defaults of training software for measured runs that do not state a setting: one rule for all rows of a source."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from dse.validation.table import MeasuredRow
 
 @dataclass(frozen=True, slots=True)
 class Convention:
-    """What some source of rows means where a row does not say, beside what its software does."""
+    """Meaning of rows of some source for settings that a row does not state, besides the defaults of its software."""
 
     framework: str  #: its software, a framework that ships
     columns: Mapping[str, Value] = field(default_factory=dict)  #: columns of designs, before the framework's
@@ -42,7 +42,7 @@ class Convention:
 
 @cache
 def given(framework: str) -> tuple[dict[str, Value], dict[str, float]]:
-    """What a shipped framework says of designs, and of systems; switches as 0 or 1.
+    """Settings of a built-in framework for designs, and for systems; switches as 0 or 1.
 
     Without the imbalance of experts: published rows are of balance by force, or state it.
     """

@@ -55,7 +55,7 @@ SIZES: Final[Mapping[str, tuple[str, ...]]] = {
 
 
 def kind_of(row: MeasuredRow) -> str:
-    """What a kernel is: "gemm", "stream", "attention forward", or the name of its collective."""
+    """The kind of a kernel: "gemm", "stream", "attention forward", or the name of its collective."""
     if row.row_type == "kernel_coll":
         return COLLECTIVES.get(plain(row.op), row.op)
     kind = row.row_type.removeprefix("kernel_")

@@ -36,7 +36,7 @@ def counted_memory(row: MeasuredRow, cost: Mapping[str, float]) -> float:
 
 
 def is_peak(row: MeasuredRow) -> bool:
-    """Whether a row's memory is the peak of a run, not a part of it that somebody worked out."""
+    """True if a row's memory is the peak of a run, not a part of it that was computed."""
     return row.mem_kind != "" and "per GPU" not in row.mem_kind
 
 

@@ -219,7 +219,7 @@ def with_split(row: MeasuredRow) -> MeasuredRow:
 
 
 def counts_of(row: MeasuredRow) -> dict[str, float]:
-    """How a row's ranks and batch are split; `NotExpressed` where it has no batch."""
+    """Ranks and batch of a row; `NotExpressed` where it has no batch."""
     convention = convention_of(row)
     vpp = row.vpp
     if row.schedule.startswith("interleaved") and vpp == 1:
@@ -253,7 +253,7 @@ def last_stage_of(row: MeasuredRow, model: ModelShape) -> dict[str, Value]:
 
 
 def sharding_of(row: MeasuredRow) -> dict[str, Value]:
-    """How a row's replicas share out their states, and whether their exchanges hide."""
+    """Sharding of states among the replicas of a row, and overlap of their exchanges."""
     values = convention_of(row).stated
     if row.opt_shard:
         found = [columns for pattern, columns in SHARDINGS if re.search(pattern, row.opt_shard, re.IGNORECASE)]
@@ -275,7 +275,7 @@ def sharding_of(row: MeasuredRow) -> dict[str, Value]:
 
 
 def recompute_of(row: MeasuredRow) -> dict[str, Value]:
-    """What a row computes again; nothing where it does not say, and its software does not."""
+    """Recomputation of a row; empty where neither the row nor its software states one."""
     word = row.recompute.split(" ")[0]
     if word in ("", "unstated"):
         return {"recompute": convention_of(row).columns.get("recompute", "none")}
@@ -340,7 +340,7 @@ def measured_time(row: MeasuredRow, run: Expressed) -> float:
 
 
 def halved(row: MeasuredRow) -> bool:
-    """Whether the FLOPs of a row's rate count the causal half of attention alone."""
+    """True if the FLOPs of a row's rate count only the causal half of attention."""
     if "attention in full" in row.tflops_kind:
         return False
     return "causal" in row.tflops_kind or convention_of(row).halved

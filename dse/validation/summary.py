@@ -1,4 +1,4 @@
-"""What comparisons with measurements come to: errors of each data set, order of layouts, memory, kernels."""
+"""Summaries of comparisons with measurements: errors of each data set, order of layouts, memory, kernels."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ def decade(one: ComparedRow) -> int:
 
 
 def reasons(rows: Iterable[ComparedRow]) -> dict[str, dict[str, int]]:
-    """What rows that are not expressed lack -> how many of each data set lack it; the most frequent first."""
+    """Reason why rows are not expressed -> number of such rows of each data set; the most frequent first."""
     found: dict[str, dict[str, int]] = {}
     for one in rows:
         if one.why_not:

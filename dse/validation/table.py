@@ -106,12 +106,12 @@ class MeasuredRow:
 
     @property
     def is_kernel(self) -> bool:
-        """Whether a row is of a kernel alone."""
+        """True if a row is of a single kernel."""
         return self.row_type in ROW_TYPES and self.row_type.startswith("kernel")
 
     @property
     def is_timed(self) -> bool:
-        """Whether a row has the time of a step or of a layer."""
+        """True if a row has the time of a step or of a layer."""
         return self.row_type in ("train_step", "layer_time")
 
 
@@ -198,5 +198,5 @@ def _mistake(name: str, text: str) -> str:
 
 
 def _expected(name: str) -> str:
-    """What stands in a column that every row needs."""
+    """The expected content of a column that every row needs."""
     return f"one of {', '.join(ROW_TYPES)}" if name == "row_type" else "a name of rows that belong together"

@@ -1,4 +1,4 @@
-"""What ASTRA-sim's analytical back end runs: a trace for every rank, groups, network, and how to start it.
+"""Writes what ASTRA-sim's analytical back end runs: a trace for every rank, groups, network, and a start script.
 
 Rooms in the order in which they are read; those on one line do not know each other:
 

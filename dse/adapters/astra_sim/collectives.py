@@ -43,7 +43,7 @@ class Phase:
         return Phase(self.tier, self.word, self.size * wanted / self.sent, self.ranks)
 
     def _whole(self, ranks: int) -> float:
-        """What a rank of another ring puts in for a tensor of the same size. [B]"""
+        """The bytes that a rank of another ring sends for a tensor of the same size. [B]"""
         return self.size * self.ranks / ranks if self.word == "ALL_GATHER" else self.size
 
 

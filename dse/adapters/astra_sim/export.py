@@ -128,7 +128,7 @@ def fewer_replicas(run: TransformerRun, whole: RankPlacement, most: int) -> Rank
 def readme(
     about: Mapping[str, Value], whole: RankPlacement, here: RankPlacement, network: Sequence[NetworkDimension]
 ) -> str:
-    """What the files are, how ASTRA-sim is started with them, and what its step is compared with."""
+    """Describes the files, how to start ASTRA-sim with them, and the step time to compare its result with."""
     ranks, all_ranks = here.grid.world_size, whole.grid.world_size
     jobs = f"all {ranks} ranks of the job, by their number" if ranks == all_ranks else FEWER
     rows = [

@@ -94,7 +94,7 @@ class RankPlacement:
         return {}
 
     def groups(self, name: str) -> Tiers:
-        """What ranks reach of their groups of one kind in each tier, after the tiers inside of it."""
+        """The ranks that a rank reaches through its groups of one kind in each tier, beyond the inner tiers."""
         if name not in self._known:
             divided = self._divided(self.alike(name))
             self._known[name] = [{rank: part for part in parts for rank in part} for parts in divided]
@@ -109,7 +109,7 @@ class RankPlacement:
         return max((tier for tier, size in enumerate(self.group_sizes(name)) if size > 1), default=0)
 
     def keeps_stages(self) -> bool:
-        """Whether every rank is in one group of each kind, within its stage where it should be."""
+        """True if every rank is in one group of each kind, and that group lies within its stage where it must."""
         for name in set(self.grid.groups) - {"embedding"}:
             found = self.alike(name)
             if sorted(rank for ranks in found for rank in ranks) != [*range(self.grid.world_size)]:
@@ -149,7 +149,7 @@ OF_REPLICAS: Final = ("dp", "edp", "world")
 
 
 def same_tiers(one: RankPlacement, other: RankPlacement) -> bool:
-    """Whether groups of two jobs span the same tiers, and are as large unless they are of replicas."""
+    """True if groups of two jobs span the same tiers, and are equally large unless they are groups of replicas."""
     if [tier.name for tier in one.tiers] != [tier.name for tier in other.tiers]:
         return False
     for name in one.grid.groups:

@@ -1,4 +1,4 @@
-"""What the ranks of a pipeline stage do in a step, as nodes that ASTRA-sim can issue."""
+"""The work of the ranks of a pipeline stage in a step, as nodes that ASTRA-sim can issue."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Rings:
 
 @dataclass(frozen=True, slots=True)
 class Replicas:
-    """What replicas exchange in a step that may run beside passes, and how much of it does."""
+    """Exchanges of replicas in a step that may overlap with passes, and the part of them that does."""
 
     exchanges: tuple[PassExchange, ...]
     often: bool  #: in every micro-batch, else once
@@ -90,7 +90,7 @@ class Replicas:
 
 
 def of_replicas(node: Node) -> bool:
-    """Whether a node is an exchange of replicas; the norm of gradients is none."""
+    """True if a node is an exchange of replicas; the norm of gradients is none."""
     of = node.about
     return isinstance(of, PassExchange) and of.kind == "dp" and of.group != "world"
 
@@ -203,7 +203,7 @@ class StageProgram:
         return self._out.add(name, kind, (0, length), attributes, data=sorted({*behind}), about=about)
 
     def _pieces(self, passes: Sequence[Node]) -> tuple[dict[int, list[Piece]], dict[int, list[Piece]]]:
-        """What replicas exchange during passes, and behind them: equal shares, none behind the last one."""
+        """Exchanges of replicas during passes and after them: equal shares, none after the last pass."""
         during, behind = dict[int, list[Piece]](), dict[int, list[Piece]]()
         for exchange in self._replicas.exchanges:
             found = self._replicas.of_passes(exchange, passes)

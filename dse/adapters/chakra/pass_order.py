@@ -62,7 +62,7 @@ class Pipeline:
         return int(self.ranks[one[1], one[2]])
 
     def is_split(self, one: Pass) -> bool:
-        """Whether gradients of weights have a pass of their own behind a backward pass."""
+        """True if gradients of weights have a pass of their own after the backward pass."""
         _, chain, stage, micro = one
         return bool(self.split[chain, stage, micro - chain * self.split.shape[2]])
 
@@ -81,7 +81,7 @@ class Pipeline:
 
 
 def message_delay(events: Iterable[Event], pipeline: Pipeline, hop_time: float) -> float:
-    """What messages that overlap take, and no more than the timeline leaves them. [s]
+    """Time of messages that overlap, at most the time that the timeline leaves for them. [s]
 
     The closed form of 1F1B may be shorter than its passes with such messages, and a timeline is then shorter
     by as much.

@@ -1,4 +1,4 @@
-"""What a pass of a micro-batch through a chunk of each rank of a pipeline computes, moves and exchanges."""
+"""Work, traffic and messages of a pass of a micro-batch through one chunk, for each rank of a pipeline."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What one pipeline stage does in a step, as nodes of an execution trace."""
+"""The work of one pipeline stage in a step, as nodes of an execution trace."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class StageGraph:
         return self.trace
 
     def _pass(self, event: Event) -> int:
-        """What a pass receives, computes, exchanges and sends; the node behind which the next one runs."""
+        """Nodes that a pass receives, computes, exchanges and sends; returns the node that the next pass waits for."""
         assert event.of
         kind, chain, stage, micro = event.of
         label = f"{kind.replace('_', ' ')} {micro} stage {stage}" + (f" chain {chain}" if chain else "")
@@ -161,7 +161,7 @@ class StageGraph:
         return name
 
     def _whole(self, event: Event) -> int:
-        """What a rank does before and behind all passes: a node or several in turn."""
+        """Work of a rank before and after all passes: one node, or several in turn."""
         if event.kind == "dp_communication":
             return self._replicas(event)
         if event.kind == "optimizer":

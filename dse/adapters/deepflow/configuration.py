@@ -1,4 +1,4 @@
-"""What one run of DeepFlow is given, and the machine that its power budget buys; a row per configuration."""
+"""The inputs of a DeepFlow run, and the machine that its power budget buys; one row per configuration."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class Configuration(Columns):
         return cls(**columns)
 
     def split(self, part: str) -> Split:
-        """How the products of a part are split: "hidden", "softmax", "projection" or "embedding"."""
+        """The split of the products of a part: "hidden", "softmax", "projection" or "embedding"."""
         return Split(*(getattr(self, f"{part}_{end}") for end in ("kind", "dim1", "dim2")))
 
     @property

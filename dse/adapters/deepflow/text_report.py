@@ -1,4 +1,4 @@
-"""What DeepFlow's rules say about one configuration, for a person and for other programs."""
+"""The report of one configuration by DeepFlow's rules, as text and as a record for other programs."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def memory_table(found: Figures) -> Table:
 
 
 def split_rows(found: Figures) -> list[tuple[str, str]]:
-    """How the model is split."""
+    """The split of the model."""
     kinds = {-1: "whole", 1: "column-row", 2: "row-column"}
     rows = [("data shards", str(found["par1.dp"])), ("pipeline stages", str(found["par1.lp"])),
             ("stages of hidden layers", str(found["par1.hlp"]))]  # fmt: skip
@@ -162,7 +162,7 @@ def energy_rows(found: Figures) -> list[tuple[str, str]]:
 
 
 def bound(intensity: float, inflection: float) -> str:
-    """What binds a kernel of some intensity."""
+    """The resource that limits a kernel of some arithmetic intensity."""
     return _MEMORY if intensity < inflection else _COMPUTE
 
 

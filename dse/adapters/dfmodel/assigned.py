@@ -101,7 +101,7 @@ def _asked(graph: DfmodelGraph, layer: Layer, shardings: Mapping[str, str]) -> d
 
 
 def _legal(graph: DfmodelGraph, place: int, asked: int | None) -> int:
-    """What is asked for where it is legal; else whole, or what splits the work."""
+    """The requested option where it is legal; otherwise unsharded, or the option that splits the work."""
     legal = options(graph, place)
     if asked in legal:
         return int(asked)

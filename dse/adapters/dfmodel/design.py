@@ -246,7 +246,7 @@ def slowest_tier(group: Group, network: Sequence[LinkTier]) -> LinkTier:
 
 
 def reached_bandwidth(tier: LinkTier) -> FloatArray:
-    """What large collectives reach over a chip's links. [B/s]"""
+    """Bandwidth that large collectives reach over the links of a chip. [B/s]"""
     return tier.rate
 
 

@@ -20,7 +20,7 @@ ROUNDING: Final = 1e-12
 
 
 def within_capacity(needed: FloatArray, capacity: FloatArray) -> BoolArray:
-    """Whether what is needed is there; a capacity of 0 is without limit."""
+    """True where the demand is at most the capacity; a capacity of 0 is unlimited."""
     return np.less_equal(needed, np.where(capacity > 0, capacity * (1 + ROUNDING), np.inf))
 
 
@@ -68,7 +68,7 @@ def stage_weight_bytes(setup: Setup, weight_bytes: FloatArray) -> FloatArray:
 
 
 def tensor_bytes(setup: Setup, edge_bytes: FloatArray) -> FloatArray:
-    """What edges carry for all tiles of a micro-batch; (points, edges). [B]"""
+    """Bytes on the edges for all tiles of a micro-batch; (points, edges). [B]"""
     return edge_bytes * per_kernel(setup.tiles * setup.micro_batch_size)
 
 
@@ -109,7 +109,7 @@ OVERLAPPED: Final[Mapping[str, Callable[[FloatArray, FloatArray, FloatArray], Fl
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Shards:
-    """What one chip holds of a kernel for one tile; (points, kernels)."""
+    """The part of a kernel that one chip holds for one tile; (points, kernels)."""
 
     m: FloatArray  #: outer and m together [-]
     k: FloatArray
@@ -119,7 +119,7 @@ class Shards:
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Loads:
-    """What kernels and edges ask of a chip, however the kernels are grouped."""
+    """Demands of kernels and edges on a chip, whatever the grouping of kernels."""
 
     graph: DfmodelGraph
     setup: Setup
@@ -184,7 +184,7 @@ def shards(graph: DfmodelGraph, setup: Setup, sharding: IntArray) -> Shards:
 
 
 def loads(graph: DfmodelGraph, setup: Setup, sharding: IntArray, generation: str) -> Loads:
-    """What the kernels and edges of a graph ask of a chip."""
+    """Demands of the kernels and edges of a graph on a chip."""
     part = shards(graph, setup, sharding)
     streams = per_kernel(setup.tiles) * graph.repeats
     flops = np.where(graph.systolic, 2.0, 1.0) * part.m * part.k * part.n * streams

@@ -91,7 +91,7 @@ class Traffic:
 
     @classmethod
     def of(cls, graph: DfmodelGraph, sharding: IntArray) -> Self:
-        """What a sharding moves: unsharded tensors."""
+        """Tensors that a sharding moves, at their full size."""
         of_kernels, of_edges = kernel_collectives(graph, sharding), edge_collectives(graph, sharding)
         made = graph.output_bytes
         return cls(
@@ -148,7 +148,7 @@ def options(graph: DfmodelGraph, place: int) -> list[int]:
 
 
 def consumer_kind(graph: DfmodelGraph, edge: int) -> str:
-    """How the consumer of an edge uses it: a row of `WANTED`."""
+    """The way in which the consumer of an edge uses it: a row of `WANTED`."""
     end = graph.end[edge]
     if graph.systolic[end] and graph.tiling[end] == K:
         return "gradient"
@@ -159,20 +159,20 @@ def consumer_kind(graph: DfmodelGraph, edge: int) -> str:
 
 
 def edge_collective(held: int, wanted: int) -> int:
-    """What turns one layout into another."""
+    """The collective that turns one layout into another."""
     if held in (REPLICATED, wanted):
         return NOTHING
     return ALL_GATHER if wanted == REPLICATED else ALL_TO_ALL
 
 
 def kernel_collectives(graph: DfmodelGraph, choices: Sequence[int] | IntArray) -> IntArray:
-    """What each kernel itself moves: a sum split by k, and gradients once a step."""
+    """The collective of each kernel: a sum where k is split, and gradients once a step."""
     gradient = graph.systolic & (graph.tiling == K) & graph.backward
     return np.where(np.asarray(choices) == K, ALL_REDUCE, np.where(gradient, PERIODIC, NOTHING))
 
 
 def edge_collectives(graph: DfmodelGraph, choices: Sequence[int] | IntArray) -> IntArray:
-    """What each edge moves; (edges,)."""
+    """The collective on each edge; (edges,)."""
     pairs = enumerate(zip(graph.start, graph.end, strict=True))
     return np.array(
         [
@@ -217,7 +217,7 @@ def least_moving(graph: DfmodelGraph, *, prefer: Mapping[str, int] | None = None
 
 
 def _link(graph: DfmodelGraph, edge: int, ranked: Sequence[Sequence[int]]) -> Link:
-    """What an edge moves for each pair of options of its kernels. [B]"""
+    """Bytes on an edge for each pair of options of its kernels. [B]"""
     start, end = int(graph.start[edge]), int(graph.end[edge])
     wanted = WANTED[consumer_kind(graph, edge)]
     size = float(graph.output_bytes[start])

@@ -244,7 +244,7 @@ WORDS: Final = {"hidden": "H", "attention": "nd", "up": "U", "ffn": "F"}
 
 
 def fragment(kernel: Kernel) -> Fragment:
-    """How a row of a block is written."""
+    """The fragment of the graph for one row of a block."""
     if kernel.name in FRAGMENTS:
         return FRAGMENTS[kernel.name]
     if kernel.splits_weight:
@@ -496,7 +496,7 @@ def _columns(column: Sequence[str], words: Words) -> FloatArray:
 
 
 def _head_size(hidden: FloatArray | float, heads: FloatArray | float) -> FloatArray:
-    """What is a head's share where heads share out the hidden size. [-]"""
+    """The share of a head where heads divide the hidden size. [-]"""
     if np.any(np.asarray(hidden) % heads):
         raise DseError("num_attention_heads: does not divide the hidden size; choose one of its divisors")
     return np.asarray(hidden / np.asarray(heads, dtype=np.float64))

@@ -186,7 +186,7 @@ def with_tiles(setup: Setup, generation: str) -> Setup:
 
 
 def shortage(graph: DfmodelGraph, setup: Setup, sharding: IntArray, ways: Groupings, *, generation: str) -> str:
-    """What no mapping has enough of, and by how much, in words: for the closest of designs that none fits."""
+    """The resource that no mapping has enough of, and the amount, for the closest of designs of which none fits."""
     row = setup.take(np.array([_closest(graph, setup, sharding, generation)]))
     load = loads(graph, row, sharding, generation)
     (sram,), (crowded,) = _least_sram(load, ways.sets)
@@ -207,7 +207,7 @@ def shortage(graph: DfmodelGraph, setup: Setup, sharding: IntArray, ways: Groupi
 
 
 def sram_shortage(load: Loads) -> str:
-    """What kernels lack of SRAM even alone, and what would do; nothing where each fits alone. One design."""
+    """The SRAM that kernels lack even alone, with a remedy; "" where each fits alone. One design."""
     setup = load.setup
     (least,) = _least_sram(load, np.eye(len(load.graph), dtype=bool))[0].max(axis=-1)
     if within_capacity(least, setup.sram_bytes):
@@ -250,7 +250,7 @@ def _least(values: FloatArray, suffices: Callable[[float], bool]) -> float:
 
 
 def _less_sram(row: Setup) -> str:
-    """What helps where a kernel alone exceeds the SRAM."""
+    """A remedy for a kernel that exceeds the SRAM by itself."""
     return "take a smaller tile_size" if row.tile_size.flat[0] > 1 else "take more SRAM, or a larger tp"
 
 

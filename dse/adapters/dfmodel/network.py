@@ -73,7 +73,7 @@ def rate(setup: Setup, generation: str, role: str, collective: int) -> FloatArra
 
 
 def _halves(setup: Setup, generation: str, role: str, kind: str) -> float:
-    """How often the tensor passes the links in an all-reduce: 1, or 2 for its two halves."""
+    """Number of times that an all-reduce sends the tensor over the links: 1, or 2 for its two halves."""
     rules = GENERATIONS[generation]
     if kind == "fc":
         return rules.fully_connected

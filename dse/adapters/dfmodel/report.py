@@ -1,4 +1,4 @@
-"""What DFModel's rules say about one set-up, for a person and for other programs."""
+"""The report of one set-up by DFModel's rules, as text and as a record for other programs."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _NANOSECONDS = 1e9
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What a user decides instead of the file."""
+    """Options of the user that replace those of the file."""
 
     resolve: bool = False  #: sharding, groups and tiles found anew, as if the file left them open
     prefer: str | None = None  #: sharding found anew, with this row of `PUBLISHED` among equally good ones
@@ -113,12 +113,12 @@ def _of_fixed_groups(
 
 
 def _fused(file: SetupFile, wanted: Wanted) -> bool:
-    """Whether kernels run in groups."""
+    """True if kernels run in groups."""
     return not file.setup.kernel_by_kernel if wanted.most_groups is None else wanted.most_groups > 0
 
 
 def _tile_is_open(file: SetupFile, wanted: Wanted) -> bool:
-    """Whether the fastest tile is asked for, or neither the file nor the user names one."""
+    """True if the fastest tile is requested, or neither the file nor the user gives one."""
     if wanted.tile_size is not None:
         return wanted.tile_size == 0
     return file.tiles_open or (wanted.resolve and _fused(file, wanted))
@@ -191,7 +191,7 @@ def _tile(report: DfmodelReport) -> str:
 
 
 def shortages(graph: DfmodelGraph, setup: Setup, groups: IntArray, found: DfmodelEvaluation) -> list[str]:
-    """What the groups of one design need more of than there is, a line each."""
+    """Demands of the groups of one design that exceed the capacity, one line each."""
     parts = [
         (f"SRAM of group {group} ({', '.join(names)})", found.sram_bytes[0, group], setup.sram_bytes)
         for group, names in enumerate(_members(graph, groups))

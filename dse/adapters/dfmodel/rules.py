@@ -109,7 +109,7 @@ def reasons(run: DataflowRun, *, generation: str) -> list[str]:
 
 
 def remedies(run: DataflowRun) -> str:
-    """What designs that all lack a number want for, with how many do, and what would do."""
+    """Reasons why none of some designs has a number, with the number of designs, and remedies."""
     missing = {gap: gap.missing(run) for gap in UNSUPPORTED}
     counts = {gap.column: rows.sum() for gap, rows in missing.items()}
     pins = {gap.column: gap.pin for gap in UNSUPPORTED if counts[gap.column]}

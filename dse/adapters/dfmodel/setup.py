@@ -1,4 +1,4 @@
-"""What DFModel is given beside the graph: machine, network, prices, workload; columns of many designs."""
+"""Inputs of DFModel besides the graph: machine, network, prices, workload; columns of many designs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from costmodel.columns import Columns, FloatArray, column, column_units
 
 @dataclass(frozen=True, slots=True)
 class Generation:
-    """How the rules of one generation of the reference differ from those of the others."""
+    """Differences of the rules of one generation of the reference from the others."""
 
     halves: float | None  #: passes of an all-reduce over rings and switches; None where the file says
     fully_connected: float  #: passes over fully connected links
@@ -149,7 +149,7 @@ class Setup(Columns):
         return " x ".join(f"{role} {dimension.size.flat[0]:.0f}" for role, dimension in named)
 
     def refusals(self, generation: str) -> list[str]:
-        """What this set-up has that a generation of the reference does not know, a line each."""
+        """Parts of this set-up that a generation of the reference does not support, one line each."""
         rules, lines = GENERATIONS[generation], []
         if np.any(self.second_dram_bytes) and not rules.second_tier:
             lines.append(f"system.memory.second_dram_cap: {generation} has no second tier; leave it out")

@@ -13,7 +13,7 @@ import yaml
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """How the configurations of an architecture are read."""
+    """Rules for reading the configurations of an architecture."""
 
     title: str
     keys: Mapping[str, str]  #: field of a model -> key; several, by "|": whichever there is

@@ -128,7 +128,7 @@ def _training(launch: Launch) -> dict[str, Any]:
 
 
 def read_script(path: Path, chips: int | None = None) -> tuple[Launch, list[str]]:
-    """What a configuration of MaxText runs, and what of it is not read.
+    """The run of a MaxText configuration, and notes on settings that are not read.
 
     Raises `DseError` if it is no such file, or says too little.
     """
@@ -216,7 +216,7 @@ def _read_training(keys: Mapping[str, Any], design: Mapping[str, Any], model: Mo
 
 
 def _unread(keys: Mapping[str, Any]) -> list[str]:
-    """What is read as something else."""
+    """Settings that are read as something else."""
     notes = []
     policy = str(keys.get("remat_policy", "full"))
     if policy not in MAXTEXT.runs["recompute"].words.values():

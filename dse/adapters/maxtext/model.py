@@ -123,7 +123,7 @@ IMPLIED: Final[Mapping[str, Mapping[str, Any]]] = {
 
 
 def model_keys(model: ModelShape) -> dict[str, Any]:
-    """What a model is, in MaxText's words. Raises `NotExpressible` if it has none for such layers."""
+    """The model in MaxText's keys. Raises `NotExpressible` if MaxText has none for such layers."""
     found: dict[str, Any] = {key: int(getattr(model, field)) for key, field in SIZES.items() if getattr(model, field)}
     if model.num_experts:
         found |= {key: int(getattr(model, field)) for key, field in EXPERTS.items()}
@@ -161,7 +161,7 @@ def model_keys(model: ModelShape) -> dict[str, Any]:
 
 
 def _experts_alone(model: ModelShape) -> bool:
-    """Whether all layers have experts."""
+    """True if all layers have experts."""
     return model.num_experts > 0 and not model.first_dense_layers and model.moe_layer_freq == 1
 
 

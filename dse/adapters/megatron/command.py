@@ -106,7 +106,7 @@ def _flag_count(words: Iterable[str]) -> int:
 
 
 def _is_program(words: Sequence[str], place: int) -> bool:
-    """Whether a word of a command names a program of Python, or a module that is no launcher."""
+    """True if a word of a command names a Python program, or a module that is no launcher."""
     word = words[place]
     if place and words[place - 1] == "-m":
         return not word.startswith(("torch.", "deepspeed"))

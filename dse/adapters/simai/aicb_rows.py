@@ -152,11 +152,11 @@ Both = tuple[Pass, Pass]
 
 
 def within_experts(whole: FloatArray, happens: BoolArray) -> list[Both]:
-    """What ranks that share out experts gather and scatter."""
+    """Tensors that ranks of an expert-parallel group gather and scatter."""
     gathered, scattered = (Pass(NOTHING, kind, whole, happens=happens) for kind in ("all_gather", "reduce_scatter"))
     return [(gathered, scattered), (scattered, gathered)]
 
 
 def routing_bytes(run: MessageShape) -> FloatArray:
-    """How many tokens each rank has for each expert, as all ranks learn. [B]"""
+    """Bytes of the exchange that tells all ranks the number of tokens for each expert. [B]"""
     return 2 * run.ep * run.num_experts * run.tp

@@ -137,7 +137,7 @@ class Links(Columns):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Bandwidths:
-    """What the time of a collective needs beside its size; (points, sides, groups, collectives)."""
+    """Inputs of the time of a collective besides its size; (points, sides, groups, collectives)."""
 
     group_size: FloatArray  #: (points, sides, groups) [-]
     bandwidth: FloatArray  #: not positive where there is none [GiB/s]

@@ -131,7 +131,7 @@ def expert_block_rows(block: Block) -> dict[str, list[str]]:
 
 
 def is_shared(kernel: Kernel) -> bool:
-    """Whether a kernel is of an expert that all tokens share."""
+    """True if a kernel belongs to an expert that all tokens share."""
     return bool({"shared_up", "shared_ffn", "unit"} & {kernel.reads, kernel.makes})
 
 

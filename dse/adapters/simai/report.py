@@ -1,4 +1,4 @@
-"""What SimAI's rules say about one workload, for a person and for other programs."""
+"""The report of one workload by SimAI's rules, as text and as a record for other programs."""
 
 from __future__ import annotations
 

@@ -66,7 +66,7 @@ class Totals(Columns):
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class SimaiReport:
-    """What the profile says about workloads."""
+    """Results of the profile for workloads."""
 
     workload: StepRows
     world_size: FloatArray  #: (points,) GPUs of the run [-]
@@ -204,7 +204,7 @@ def ticks(value: FloatArray) -> FloatArray:
 
 
 def exposed_time(workload: StepRows, communication: FloatArray, overlap: Overlap, strict: bool) -> FloatArray:
-    """What overlap leaves of each collective, in single precision as the reference has it. [ns]"""
+    """Time of each collective that is not overlapped, in single precision as in the reference. [ns]"""
     among_experts = (workload.group[..., :1] == EP) & (workload.collective[..., :1] > 0)
     forward = np.where(among_experts, 1 - overlap.ep, 1 - overlap.tp)
     shares = np.concatenate([forward, forward, np.full_like(forward, 1 - overlap.dp)], axis=-1)
@@ -280,7 +280,7 @@ ENDLESS = "a time of 2^31 ns or more, on which SimAI never ends"
 
 
 def missing(report: SimaiReport, network: Busbw | Links, *, revision: str, overlap: Overlap | None = None) -> list[str]:
-    """What the first workload of a report of `price` lacks for a whole answer, one text each."""
+    """Reasons why the first workload of a report of `price` has no complete result, one text each."""
     texts = [
         *(f"row {name}: {ENDLESS}; split it" for name in endless_rows(report.workload)),
         *untimed_rows(report, network),
@@ -335,7 +335,7 @@ def undefined_header(report: SimaiReport, revision: str) -> Iterator[str]:
 
 
 def undefined_messages(report: SimaiReport, network: Busbw | Links, overlap: Overlap) -> Iterator[str]:
-    """What keeps messages between stages from having a time."""
+    """Reasons why messages between stages have no time."""
     message = float(report.workload.layout.pp_message_bytes[0])
     if message >= LARGEST_PP_MESSAGE:
         yield "header: pp_comm: 2^31 bytes or more, on which SimAI aborts; split the micro-batch"

@@ -61,7 +61,7 @@ class Row:
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Parallelism(Columns):
-    """How the ranks of a workload are grouped; NaN where nobody says. (points,) columns."""
+    """Groups of the ranks of a workload; NaN where they are unknown. (points,) columns."""
 
     tp: FloatArray = column("-")
     pp: FloatArray = column("-")

@@ -63,7 +63,7 @@ class PythonFunctions:
         return found
 
     def results(self) -> dict[str, Any]:
-        """What each function returns that needs no argument, by its name.
+        """Name -> value that each function without required arguments returns.
 
         Raises `DseError` if they call each other without end.
         """
@@ -74,7 +74,7 @@ class PythonFunctions:
             raise DseError("functions that call each other without end") from None
 
     def _called(self, function: ast.FunctionDef, given: Mapping[str, Any]) -> Any:
-        """What a function returns for some arguments."""
+        """The value that a function returns for some arguments."""
         own = function.args
         defaults = [*zip(reversed(own.args), reversed(own.defaults), strict=False)]
         defaults += [(name, value) for name, value in zip(own.kwonlyargs, own.kw_defaults, strict=True) if value]

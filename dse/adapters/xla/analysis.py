@@ -21,7 +21,7 @@ from dse.adapters.xla.work.trip_counts import trip_counts
 
 
 class Analysis:
-    """What a module costs, apart from any machine."""
+    """Cost of a module, independent of any machine."""
 
     def __init__(self, module: Module) -> None:
         self.module = module
@@ -75,7 +75,7 @@ class Analysis:
 
     @cached_property
     def flow(self) -> Flow:
-        """What becomes of each array."""
+        """Data flow: the uses of each array."""
         return flow(self.module, self.graph)
 
     @cached_property
@@ -85,7 +85,7 @@ class Analysis:
 
     @cached_property
     def provenance(self) -> Provenance:
-        """What arrays are made of, and what for."""
+        """Provenance: the inputs that each array depends on, and its purpose."""
         return Provenance(self.flow, self.state)
 
     @cached_property

@@ -212,7 +212,7 @@ class _DfmodelGraphBuilder:
             self.nodes.append(_vector(name, leaf, read, backward=backward, repeats=kernel.count))
 
     def _message(self, place: int) -> Move:
-        """What a collective is by the format, and its whole message."""
+        """The collective in the terms of the format, and its whole message."""
         collective = self.analysis.collectives[place]
         code = _MOVES[collective.name]
         if code == codes.ALL_REDUCE and collective.purpose in ("data parallel", "fully sharded"):
@@ -251,7 +251,7 @@ class _DfmodelGraphBuilder:
         )
 
     def traffic(self) -> Traffic:
-        """What moves out of nodes and along edges."""
+        """Bytes that leave nodes and cross edges."""
         kernels = [self.kernel_moves.get(place, (codes.NOTHING, 0.0)) for place in range(len(self.nodes))]
         edges = [self.edge_moves.get(place, (codes.NOTHING, 0.0)) for place in range(len(self.edges))]
         return Traffic(
@@ -321,7 +321,7 @@ def _vector(name: str, made: Shape, read: Sequence[int], *, backward: bool, repe
 
 
 def _notes(analysis: Analysis, kernels: Sequence[HloKernel]) -> Iterator[str]:
-    """What the format cannot say of a module."""
+    """Properties of a module that the format cannot express."""
     yield from analysis.graph.notes
     collectives = Counter(each.name for each in analysis.collectives.values())
     scattered = collectives["reduce-scatter"]

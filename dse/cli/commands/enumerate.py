@@ -202,7 +202,7 @@ def headway_lines(stream: TextIO) -> Callable[[Headway], None]:
 
 
 def headway_text(headway: Headway, seconds: float) -> str:
-    """How far an enumeration is.
+    """Progress of an enumeration.
 
     >>> from dse.searching.exact.exact_front import Headway
     >>> headway_text(Headway(200_000, 1_000_000, 12_000), 2.0)

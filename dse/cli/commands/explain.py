@@ -219,7 +219,7 @@ def stored_study(args: argparse.Namespace) -> Study:
 
 
 def other_design(args: argparse.Namespace, explanation: Explanation) -> Explanation:
-    """What ``--against`` names: a trial of the same study, or the same design but for some values.
+    """The design that ``--against`` names: a trial of the same study, or the same design with some values changed.
 
     Raises `DseError` if there is no such design.
     """

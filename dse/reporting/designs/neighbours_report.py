@@ -110,7 +110,7 @@ def neighbour_columns(explanation: Explanation, rows: Sequence[Neighbour], title
 
 
 def verdict(space: Space, row: Neighbour, key: str) -> str:
-    """Whether a neighbour fits; if not, by how much, or the limits that it breaks."""
+    """The verdict on a neighbour: it fits, the excess, or the limits that it breaks."""
     broken = [limit for limit in space.limits if row.margins[limit.key] < 0]
     if not broken:
         return "fits"

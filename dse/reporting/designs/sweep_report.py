@@ -51,7 +51,7 @@ def sweep_report(found: NamedDesigns, width: int, *, most: int | None = None) ->
 
 
 def parameters_of(found: NamedDesigns) -> list[Parameter]:
-    """What was named, in the order in which it was, then the other parameters."""
+    """The named parameters in their order, then the other parameters."""
     own = found.space
     known = {p.name: p for part in found.parts for p in part.space.parameters}
     for part in found.parts:
@@ -61,7 +61,7 @@ def parameters_of(found: NamedDesigns) -> list[Parameter]:
 
 
 def differs(records: Sequence[Record], group: str, name: str) -> bool:
-    """Whether records that have a value differ in it."""
+    """True if records that have a value differ in it."""
     return varies([record for record in records if name in record[group]], group, name)
 
 
@@ -116,7 +116,7 @@ def short_reason(reason: str) -> str:
 
 
 def alike_lines(found: NamedDesigns, records: Sequence[Record], alike: Sequence[Parameter]) -> list[RenderableType]:
-    """What all designs that were priced share."""
+    """Values that all evaluated designs share."""
     priced = [record for record in records if record["values"]]
     if len(records) < 2 or not priced:
         return []
@@ -133,7 +133,7 @@ def alike_lines(found: NamedDesigns, records: Sequence[Record], alike: Sequence[
 
 
 def rule_lines(records: Sequence[Record]) -> list[RenderableType]:
-    """What the rules say that rows break."""
+    """Rules that rows break."""
     broken = dict.fromkeys(record["reason"] for record in records if " (" in short_or(record["reason"]))
     return [Text(f"{reason.removeprefix('not legal: ')[:-1].replace(' (', ': ', 1)}") for reason in broken]
 

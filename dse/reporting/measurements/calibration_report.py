@@ -86,7 +86,7 @@ def calibration_report(found: Calibration, width: int) -> list[RenderableType]:
 
 
 def headline(found: Calibration) -> str:
-    """How many constants are fitted to how many rows."""
+    """Number of fitted constants and of rows."""
     rows = sum(len(stage.rows) for stage in found.stages)
     constants = sum(len(stage.constants) for stage in found.stages)
     return f"{counted(constants, 'constant')} fitted to {counted(rows, 'row')}"

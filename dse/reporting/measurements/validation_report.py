@@ -57,7 +57,7 @@ def validation_report(rows: Sequence[ComparedRow], width: int) -> list[Renderabl
 
 
 def headline(rows: Sequence[ComparedRow]) -> str:
-    """How many rows there are, and how many are priced."""
+    """Number of rows, and of rows that are evaluated."""
     expressed = sum(one.expressed for one in rows)
     sets = counted(len({one.row.dataset for one in rows}), "data set")
     return f"{counted(len(rows), 'row')} of {sets}, {expressed:,} expressed"

@@ -45,7 +45,7 @@ MOST_READ = 200
 
 @dataclass(frozen=True)
 class Shown:
-    """What an axis shows."""
+    """Quantity of an axis."""
 
     name: str
     unit: str

@@ -88,7 +88,7 @@ def line_marks(lines: pd.DataFrame, first: Objective, titles: Sequence[str]) -> 
 
 
 def tick_texts(ticks: pd.DataFrame, titles: Sequence[str]) -> list[alt.Chart]:
-    """What stands at the marks of each coordinate, on paper that lines do not cross."""
+    """Labels of the ticks of each coordinate, on a background that lines do not cross."""
     base = alt.Chart(rows(ticks)).encode(x=across(titles), y=alt.Y("at:Q", axis=None), text="text:N")
     paper = {"stroke": SCHEMES["light"][3], "strokeWidth": 3, "opacity": 0.8}
     return [base.mark_text(align="left", dx=5, fontSize=11, **more) for more in (paper, {})]

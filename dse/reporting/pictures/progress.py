@@ -1,4 +1,4 @@
-"""How a search went, and which parameters matter."""
+"""Progress of a search, and importance of parameters."""
 
 from __future__ import annotations
 

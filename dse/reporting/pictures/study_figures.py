@@ -53,7 +53,7 @@ def progress_figure(history: pd.DataFrame) -> alt.Chart:
 
 
 def shares_figure(table: TrialTable, profile: str) -> alt.Chart:
-    """How much of each objective's variance over the space each parameter explains alone.
+    """Figure of the share of each objective's variance over the space that each parameter explains alone.
 
     Raises `DseError` if too few trials are feasible.
     """
@@ -139,7 +139,7 @@ def best_of_each(front: TrialTable) -> dict[int, str]:
 
 
 def design_texts(space: Space, records: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
-    """What the mouse says of each design: its trial, its values, and its parameters that are not shared."""
+    """Tooltips of designs: trial, values, and parameters that differ."""
     shared = {p.name for p in space.parameters if len({r["params"][p.name] for r in records}) <= 1}
     own = [p for p in space.parameters if p.name not in shared or len(records) == 1]
     return [

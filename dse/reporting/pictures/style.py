@@ -126,7 +126,7 @@ def axis(name: str, unit: str, *, log: bool = False, **more: Any) -> alt.Axis:
 
 
 def far_apart(values: Sequence[float]) -> bool:
-    """Whether values want a logarithmic axis.
+    """True if values need a logarithmic axis.
 
     >>> far_apart([1.0, 8.0]), far_apart([0.0, 8.0]), far_apart([])
     (True, False, False)

@@ -29,7 +29,7 @@ _INDENT: Final = ",\n    "
 
 @dataclass
 class CheckedStudy:
-    """What evaluating trials of a study again finds, counted as it comes."""
+    """Findings of a repeated evaluation of the trials of a study, counted as it proceeds."""
 
     study: BaseStudy
     blocks: Iterator[tuple[int, list[Mismatch]]]

@@ -165,7 +165,7 @@ def middle_ranks(costs: FloatArray) -> FloatArray:
 
 
 def comparison_report(found: Comparison, width: int) -> Report:
-    """Whether the other is faster and the rankings agree; then designs with their values and ranks."""
+    """Speed of the other and agreement of the rankings; then designs with their values and ranks."""
     objective, space = found.study.space.objectives[0], found.study.space
     records: list[Record] = [{"params": params} for params in found.designs]
     rows = spread(len(found.trials), ROWS_SHOWN, [0, int(found.ranks[:, 1].argmin())])

@@ -42,7 +42,7 @@ def designs_report(
 
 
 def rest_lines(study: BaseStudy, table: TrialTable, part: Selection, most: int | None) -> list[Text]:
-    """How to see the rows of a table beyond `most`; no line if it shows all."""
+    """Commands that show the rows of a table beyond `most`; no line if it shows all."""
     if most is None or len(table) <= most:
         return []
     words, file = (study.name, "front") if part == "front" else (f"{study.name} --trials", "trials")
@@ -52,7 +52,7 @@ def rest_lines(study: BaseStudy, table: TrialTable, part: Selection, most: int |
 
 
 def in_short(record: Record) -> Record:
-    """What a table shows of a design."""
+    """The columns of a design that a table shows."""
     names = ("trial", "winner", "params", "derived", "values", "run", "layouts", *RECORD_KEYS)
     kept = {name: record[name] for name in names if name in record}
     shown = {n: v for n, v in record["breakdown"].items() if n == "mfu" or n.endswith(".step_time_s")}

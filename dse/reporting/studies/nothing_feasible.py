@@ -62,7 +62,7 @@ class BrokenLimits:
         return {limit.name: count for limit, count in self._broken.items()}
 
     def text(self) -> str:
-        """What keeps designs from being feasible, in words."""
+        """The limits that keep designs from being feasible, in words."""
         if not any(self._broken.values()):
             return f"none of {self.total} has finite objectives"
         limit = max(self._broken, key=lambda limit: self._broken[limit])
@@ -97,7 +97,7 @@ def narrowed_by_rules(space: Space) -> str:
 
 
 def memory_remedies(space: Space, params: Mapping[str, Any]) -> list[str]:
-    """What the space still allows that lowers a design's memory: ``raise pp``, ``recompute: full``."""
+    """Changes within the space that lower a design's memory: ``raise pp``, ``recompute: full``."""
     remedies = []
     for name in MORE_SAVES_MEMORY:
         possible = space.legal.values_of(name)

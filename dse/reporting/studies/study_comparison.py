@@ -126,7 +126,7 @@ def best_design(
 
 
 def dominated(costs: FloatArray, others: FloatArray) -> int:
-    """How many rows some other row dominates: nowhere worse, somewhere better. [-]
+    """Number of rows that another row dominates: nowhere worse, somewhere better. [-]
 
     >>> dominated(np.array([[1.0, 3.0], [2.0, 2.0]]), np.array([[1.0, 2.0], [5.0, 0.0]]))
     2

@@ -91,7 +91,7 @@ class BatchClaims:
         return None
 
     def _respected(self, claim: Mapping[str, Any] | None) -> bool:
-        """Whether a claim is another's who may well be at work."""
+        """True if a claim belongs to another process that may be at work."""
         if claim is None:
             return False
         with self._store.reading(self._study_id, "study_user_attributes"):
@@ -158,7 +158,7 @@ def packed_batch(batch: Batch) -> dict[str, Any]:
 
 
 def alive(process: int) -> bool:
-    """Whether there may be a process of that number on this machine."""
+    """True if a process of that number may exist on this machine."""
     if os.name != "posix":  # elsewhere the question would end it
         return True
     try:

@@ -1,4 +1,4 @@
-"""What a search knows of its study: designs seen, counts, and what its sampler learns from."""
+"""State of a search: designs seen, counts, and the trials that its sampler learns from."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ BOX = "dse:hypervolume_box"
 
 @dataclass(frozen=True)
 class Plan:
-    """How a study proposes designs; fixed when the study is created."""
+    """Settings by which a study proposes designs; fixed when the study is created."""
 
     sampler: str
     seed: int
@@ -145,7 +145,7 @@ class History:
         return stored_winners(self._store, self._stored, keys, first=self.rows)
 
     def _memory(self, moment: Moment, number: int) -> Mapping[str, Any]:
-        """What the sampler remembered after a batch."""
+        """The memory of the sampler after a batch."""
         memory: Mapping[str, Any] = moment.user_attrs.get(self._slot(number), {})
         if FOUND in memory:
             Archive.unpacked(memory[FOUND]["archive"], len(self.space.parameters), len(self.space.objectives))
@@ -203,7 +203,7 @@ class History:
         return range(first, stop if self.complete < budget else first)
 
     def _pending(self, last: int) -> bool:
-        """Whether designs to start from are not among the trials of the batches up to one."""
+        """True if initial designs are missing from the trials of the batches up to one."""
         memory = self._memories.get(last, {})
         if FOUND in memory:
             return bool(memory[FOUND]["starts"] < len(self._starts))
@@ -243,7 +243,7 @@ class History:
         return fresh[: min(left, budget - self.complete)]
 
     def _clashes(self, number: int, trials: Sequence[Trial] | Sequence[FrozenTrial]) -> bool:
-        """Whether designs of a batch are trials of batches before it."""
+        """True if designs of a batch are trials of earlier batches."""
         known = Known(self._batches, number - 1)
         return any(self.space.outer.key(trial.params) in known for trial in trials)
 
@@ -351,6 +351,6 @@ class History:
 
 
 def inner_search(space: Space, rules: WorkloadRules | None, stored: StoredStudy, plan: Plan) -> InnerSearch:
-    """What finds the inner designs of a study."""
+    """The search for the inner designs of a study."""
     box = Box(*(np.array(corner) for corner in stored.user_attrs[BOX]))
     return InnerSearch(space, rules or rules_for(space), box, plan.batch_size, plan.concurrency)

@@ -32,7 +32,7 @@ def lessons_of(base: BaseSampler | None) -> Lessons:
 
 
 class LearningStudy:
-    """What a sampler reads of a study, as an Optuna study in memory.
+    """The trials that a sampler reads, as an Optuna study in memory.
 
     It grows by what it asks for, one for each share; where the sampler reads but a few trials, it is made
     anew from these after `MOST_TRIALS`, so that a batch takes no longer the larger the study is. Trials are
@@ -90,7 +90,7 @@ class LearningStudy:
         return self._study
 
     def memory(self) -> dict[str, Any]:
-        """What the sampler remembers after a whole batch, with places for trials.
+        """The memory of the sampler after a whole batch, with positions of trials.
 
         The newest entries are enough: the parents of a generation follow from those of the one before.
         """

@@ -36,7 +36,7 @@ class Progress:
 
 @dataclass
 class Outcome:
-    """What a search did."""
+    """The result of a search."""
 
     complete: int = 0  #: finished trials of the study, old and new
     added: int = 0  #: those that this search stored

@@ -1,4 +1,4 @@
-"""What no design of a space can beat, where it is too large for its exact front: bounds, stopped halfway."""
+"""Bounds that no design of a space can beat, for spaces too large for an exact front; the search stops halfway."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ EVALUATIONS: Final = 1_000_000
 
 @dataclass(frozen=True)
 class StudyBound:
-    """How far the best values of a study may be from the best possible, at most."""
+    """Largest distance between the best values of a study and the best possible values."""
 
     __repr__ = short_repr
 

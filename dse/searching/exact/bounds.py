@@ -1,4 +1,4 @@
-"""What no design of a box can beat: bounds of objectives and limits over a layout and many machines.
+"""Bounds that no design of a box can beat, of objectives and limits, over a layout and many machines.
 
 The fastest machine of a box has the most of every quantity of which more is never slower; it need not exist.
 No machine of the box is faster; none costs or draws less than one with the least of every quantity. From
@@ -166,7 +166,7 @@ class Problem:
 
     @cached_property
     def separate(self) -> bool:
-        """Whether layouts decide no quantity of the machine."""
+        """True if layouts decide no quantity of the machine."""
         return not {*self.layout_columns(np.zeros(1, dtype=np.int64))} & {*self.pricer.space.system.units()}
 
     def least_price_and_power(self, nodes: IntArray) -> FloatArray:
@@ -251,7 +251,7 @@ def problem_of(pricer: Pricer) -> Problem | None:
 
 @lru_cache(maxsize=2)
 def _problem(text: str, profile: str) -> Problem | None:
-    """What a worker makes of a space's text, and keeps."""
+    """Build the problem of a space's text in a worker, which keeps it."""
     space = Space.from_text(text)
     return problem_of(Pricer(space, rules_for(space, profile)))
 
@@ -283,7 +283,7 @@ def lawful(design: DesignPoints) -> BoolArray:
 
 
 def importance(pricer: Pricer, names: Sequence[str]) -> dict[str, float]:
-    """How much time, price and power move with some quantities, relative to each other. [-]"""
+    """Changes of time, price and power with some quantities, relative to each other. [-]"""
     space = pricer.space
     columns = space.known_values(space.legal.random(SAMPLE, np.random.default_rng(0)))
     usual, weights = breakdown_of(pricer, columns), {}

@@ -43,7 +43,7 @@ class BoundBroken(Exception):
 
 @dataclass(frozen=True)
 class Explored:
-    """What a round over some boxes came to."""
+    """Results of a round over some boxes."""
 
     boxes: Boxes  #: halves of those that may hold something new
     designs: dict[str, FloatArray]  #: of boxes of one machine, feasible, and not beaten before

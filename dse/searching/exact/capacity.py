@@ -47,7 +47,7 @@ def by_capacity(own: Forest) -> list[int]:
 
 
 def only_has_to_be_enough(problem: Problem, capacity: str) -> bool:
-    """Whether formulas ask for a small price, and of the capacity that it be enough."""
+    """True if formulas ask for a small price, and limits of the capacity that it is enough."""
     space = problem.pricer.space
     asks_price = any(o.name == "system_price" and o.direction == "minimize" for o in space.objectives)
     costs = float(space.system.dram.price.min()) > 0
@@ -62,7 +62,7 @@ def only_has_to_be_enough(problem: Problem, capacity: str) -> bool:
 
 
 def _is_upper(tree: ast.expr, capacity: str) -> bool:
-    """Whether a limit bounds something of a layout by the capacity, or the price by something else."""
+    """True if a limit bounds a quantity of a layout by the capacity, or the price by something else."""
     if not (isinstance(tree, ast.Compare) and len(tree.ops) == 1):
         return False
     if not isinstance(tree.ops[0], ast.LtE | ast.Lt):

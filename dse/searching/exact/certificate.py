@@ -1,4 +1,4 @@
-"""How far a study is from the exact front of its space."""
+"""Distance between the front of a study and the exact front of its space."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ QUICK: Final = 2.0
 
 @dataclass(frozen=True)
 class Certificate:
-    """How far the front of a study is from the exact one."""
+    """Distance between the front of a study and the exact front."""
 
     __repr__ = short_repr
 

@@ -37,7 +37,7 @@ class FrontIndex:
                 stair = _staircase(np.concatenate([stair, block[:, :2]]))
 
     def beats(self, costs: FloatArray) -> BoolArray:
-        """Whether some point is nowhere worse than each of the costs, and not equal to it.
+        """True where some point is nowhere worse than each of the costs, and not equal to it.
 
         Parameters
         ----------
@@ -71,7 +71,7 @@ class FrontIndex:
             beaten[rows] = self._beaten_from(int(place), costs[rows])
 
     def _beaten_from(self, place: int, costs: FloatArray) -> BoolArray:
-        """Whether a point of a block, or of one before it, is nowhere worse than each of the costs."""
+        """True where a point of a block, or of an earlier one, is nowhere worse than each of the costs."""
         if self._stairs:
             beaten = _under(self._stairs[place], costs[:, :2])
             blocks = [self._blocks[place]]
@@ -96,7 +96,7 @@ def _staircase(points: FloatArray) -> FloatArray:
 
 
 def _under(stair: FloatArray, costs: FloatArray) -> BoolArray:
-    """Whether a step of a staircase is nowhere worse than each of some pairs of costs."""
+    """True where a step of a staircase is nowhere worse than each of some pairs of costs."""
     if not len(stair):
         return np.zeros(len(costs), dtype=bool)
     step = np.searchsorted(stair[:, 0], costs[:, 0], side="right") - 1

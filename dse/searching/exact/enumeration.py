@@ -22,7 +22,7 @@ CHUNK: Final = 65536
 
 @dataclass(frozen=True)
 class Tally:
-    """What some of the designs of a space come to; those of two ranges add up."""
+    """Front and counts of some designs of a space; those of two ranges can be added."""
 
     legal: int  #: designs evaluated
     feasible: int  #: those of them that keep all limits, and have a number

@@ -38,7 +38,7 @@ Method = Literal["auto", "list", "bounds"]
 
 @dataclass(frozen=True, slots=True)
 class Headway:
-    """How far an enumeration is."""
+    """Progress of an enumeration."""
 
     priced: int  #: designs evaluated, and corners of boxes
     total: float | None  #: designs to evaluate; None where bounds decide
@@ -62,7 +62,7 @@ class ExactFront:
 
     @property
     def is_partial(self) -> bool:
-        """Whether the front is of some legal designs alone: the listing was interrupted."""
+        """True if the front covers only some legal designs, since the listing was interrupted."""
         return self.tally is not None and self.tally.legal < self.legal
 
     @property
@@ -160,7 +160,7 @@ def exact_front(
 
 
 def by_bounds(pricer: Pricer, workers: Workers, progress: Callable[[Headway], None] | None) -> Search | None:
-    """What bounds leave of a space; nothing where none are known, or a design turns out to break its own."""
+    """The search by bounds of a space; None where bounds are unknown, or a design breaks its own bound."""
     problem = problem_of(pricer)
     if problem is None:
         return None
@@ -200,7 +200,7 @@ def listed(
 
 
 def numbered(space: Space) -> int:
-    """How many designs there are to list. [-]
+    """Number of designs to list. [-]
 
     Raises
     ------

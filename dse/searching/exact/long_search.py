@@ -1,4 +1,4 @@
-"""How far a study is from what a long search finds, where a space is too large for its exact front."""
+"""Distance between a study and the result of a long search, where a space is too large for its exact front."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SEED: Final = 2**31
 
 @dataclass(frozen=True)
 class Reference:
-    """How far the front of a study is from that of a long search; better designs than either may exist."""
+    """Distance between the front of a study and that of a long search; better designs than either may exist."""
 
     __repr__ = short_repr
 

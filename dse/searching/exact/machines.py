@@ -47,7 +47,7 @@ class Forest:
 
     @property
     def agrees(self) -> bool:
-        """Whether all rows agree in every quantity of which more may be slower, so that there is one tree."""
+        """True if all rows agree in every quantity of which more may be slower, so that one tree serves all."""
         return self.roots.size == 1
 
 
@@ -90,7 +90,7 @@ class _Grower:
         return root
 
     def spreads(self, low: FloatArray, high: FloatArray) -> FloatArray:
-        """How much each rising quantity decides within a box. [-]"""
+        """Share of each rising quantity in the spread of a box. [-]"""
         low, high = low[self.rising], high[self.rising]
         return np.asarray(self.weights * (high - low) / np.where(high > 0, high, 1.0))
 

@@ -1,1 +1,1 @@
-"""How designs are proposed: Optuna's methods, and screening by bulk pricing."""
+"""Samplers: Optuna's methods, and screening by bulk evaluation."""

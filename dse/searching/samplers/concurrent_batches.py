@@ -48,7 +48,7 @@ class DesignShare:
         return inside
 
     def has_key(self, key: Sequence[Value]) -> bool:
-        """Whether one design is."""
+        """True if a design is among them."""
         codes = zip(self.parameters, key, strict=True)
         return bool(self.has({p.name: np.array([p.code(value)]) for p, value in codes})[0])
 

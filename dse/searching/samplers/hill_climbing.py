@@ -98,7 +98,7 @@ def drawn_weights(count: int, objectives: int, rng: Generator) -> FloatArray:
 
 
 def scores(costs: FloatArray, violations: FloatArray, weights: FloatArray, front: FloatArray) -> FloatArray:
-    """How good designs are by goals, less is better; arrays broadcast, objectives last. [-]"""
+    """Score of designs by goals, less is better; arrays broadcast, objectives last. [-]"""
     low, span = low_and_span(front) if len(front) else (0.0, 1.0)
     weighted = weights * ((costs - low) / span)
     score = weighted.max(axis=-1) + SUM_SHARE * weighted.sum(axis=-1)

@@ -177,7 +177,7 @@ class LegalSampler(BaseSampler):
         return params
 
     def _proposal(self, base: BaseSampler, study: Study, trial: FrozenTrial) -> Params:
-        """What the base sampler would try, legal or not."""
+        """The proposal of the base sampler, legal or not."""
         # Every trial has every parameter, so there is no need to look through all of them for a common set.
         together = self.varying if self.joint else base.infer_relative_search_space(study, trial)
         known = base.sample_relative(study, trial, together)

@@ -202,7 +202,7 @@ class ScreeningSampler(BaseSampler):
         return [objective for objective in objectives if objective % self.share.concurrency == self.share.number]
 
     def _archive(self, found: Mapping[str, Any]) -> Archive:
-        """What earlier batches have found; priced again where they had another focus."""
+        """Designs found by earlier batches; evaluated again where they had another focus."""
         shape = len(self.space.parameters), len(self.space.objectives)
         empty = Archive.empty(*shape)
         if not found["batches"]:
@@ -315,7 +315,7 @@ def corner(costs: FloatArray) -> FloatArray:
 
 
 def priced_whole(space: Space) -> bool:
-    """Whether the first batch of a study prices every legal design."""
+    """True if the first batch of a study evaluates every legal design."""
     batch = designs_per_trial_of(space) * BATCH_SIZE * FIRST_BATCH
     return space.legal.count <= WHOLE * batch
 

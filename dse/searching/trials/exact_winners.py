@@ -1,4 +1,4 @@
-"""What trials have found beside themselves: the winners of their inner searches, as rows and as trials."""
+"""Winners of the inner searches of trials, as rows and as trials."""
 
 from __future__ import annotations
 

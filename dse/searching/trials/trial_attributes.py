@@ -1,4 +1,4 @@
-"""What the evaluation of a design becomes in its trial: values, violations and attributes."""
+"""A trial from the evaluation of a design: values, violations and attributes."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def check_trials(trials: Iterable[FrozenTrial]) -> None:
 
 
 def is_feasible(trial: FrozenTrial) -> bool:
-    """Whether a finished trial keeps every limit."""
+    """True if a finished trial keeps every limit."""
     return all(violation <= 0 for violation in trial.constraints.values())
 
 
@@ -66,7 +66,7 @@ def told_columns(space: Space, evaluation: Evaluation) -> dict[str, Mapping[str,
 
 
 def trial_attributes(space: Space, evaluation: Evaluation) -> list[dict[str, dict[str, Any]]]:
-    """What `told_columns` says of each design, where it is finite; of several workloads their layouts too."""
+    """Results of `told_columns` for each design, where they are finite; with several workloads also their layouts."""
     tables = told_columns(space, evaluation)
     points = len(evaluation.values)
     rows: list[dict[str, dict[str, Any]]] = [{table: {} for table in tables} for _ in range(points)]

@@ -36,7 +36,7 @@ _ENCODER: Final = json.JSONEncoder(separators=(_MEMBER, ": "), allow_nan=False)
 
 @dataclass(frozen=True)
 class DecodedDetails:
-    """What some trials hold beside their values, a list each in the same order."""
+    """Attributes of some trials besides their values, one list each in the same order."""
 
     params: Mapping[str, list[Any]]  #: parameter -> values
     tables: Mapping[str, list[dict[str, float]]]  #: user attribute -> names and numbers
@@ -47,7 +47,7 @@ class DecodedDetails:
 
 @dataclass(frozen=True)
 class Details:
-    """What a database holds of the trials of a study beside their values, read when it is wanted."""
+    """Attributes of the trials of a study besides their values, read when they are needed."""
 
     storage: str
     stored: StoredStudy
@@ -60,7 +60,7 @@ class Details:
 
     @cached_property
     def priced(self) -> bool:
-        """Whether trials say how many designs were priced for them."""
+        """True if trials record the number of designs evaluated for them."""
         with Store(self.storage, "read") as store:
             return store.has(self.stored, DESIGNS_PRICED)
 

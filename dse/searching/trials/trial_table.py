@@ -177,11 +177,11 @@ class TrialTable:
 
     @property
     def as_stored(self) -> bool:
-        """Whether what the database holds of each trial is all that tables say of it."""
+        """True if the stored attributes of each trial are all that tables show of it."""
         return self._details is not None and self.columns.winners is None and not self.space.workloads
 
     def stored_blocks(self) -> Iterator[StoredTrials]:
-        """What the database holds of the trials, some at a time; for tables that are `as_stored`."""
+        """Stored trials in blocks; for tables that are `as_stored`."""
         assert self._details is not None
         for block in self.blocks():
             yield StoredTrials(self.space, self._profile, block.columns, block.values, self._details)

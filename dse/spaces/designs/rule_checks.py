@@ -1,4 +1,4 @@
-"""What makes a design legal: the rules of its space, and that derived columns are what they must be."""
+"""Legality of designs: the rules of the space, and derived columns that have the values they must."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ WORD_FROM_A_DIGIT: Final = re.compile(r"(?<![\w.'\"])[0-9]+[a-df-wyz][0-9]+[a-z]
 
 @dataclass(frozen=True, slots=True)
 class Name:
-    """What a formula may know of a column before it has values."""
+    """Properties of a column that a formula may use before it has values."""
 
     dimension: Dimension = PURE_NUMBER
     words: Sequence[str] = ()  #: of a column that is written in words; a word's code is its place
@@ -249,7 +249,7 @@ class _Compiler:
         return comparison(sign, lambda v: compare(a(v), b(v)), a, b, self.agreed(node, left, right))
 
     def sides(self, left: ast.expr, right: ast.expr) -> tuple[bool, Compiled, Compiled]:
-        """Whether a comparison is of words, and its sides; a word is its code in the column beside it."""
+        """True if a comparison is of words, and its sides; a word is its code in the other column."""
         for column, word in ((left, right), (right, left)):
             known = self.known.get(column.id) if isinstance(column, ast.Name) else None
             if known is None or not known.words:

@@ -21,7 +21,7 @@ JUST_OUTSIDE: Final = float(np.finfo(np.float64).tiny)
 
 @dataclass(frozen=True, slots=True)
 class Margin:
-    """How far a condition is from its limit; at least 0 where it holds."""
+    """Distance of a condition from its limit; at least 0 where it holds."""
 
     function: Callable[[Values], tuple[Any, Any]]  #: values -> margin and scale, both in `dimension`
     dimension: Dimension

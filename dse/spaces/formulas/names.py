@@ -49,12 +49,12 @@ class Derived:
 
 
 def is_count(name: str) -> bool:
-    """Whether a name counts things: a design where it is not whole, or below 1, is not legal."""
+    """True if a name counts things: designs where it is not whole, or below 1, are not legal."""
     return name in OTHER_COUNTS or all_columns().get(name) == Domain()
 
 
 def impossible(name: str, value: float, ranges: Mapping[str, Range]) -> str:
-    """What a column's value must be and is not; nothing where the value will do.
+    """The condition that a column's value violates; "" where the value is possible.
 
     >>> impossible("tp", 2.5, {}), impossible("tp", 2, {})
     ('2.5: expected a whole number of at least 1', '')
@@ -107,7 +107,7 @@ class Names:
         return {**self.evaluated, **self.known}
 
     def claim(self, section: Section, name: str) -> bool:
-        """Whether the file may define this name here; notes why not."""
+        """True if the file may define this name here; notes the reason if not."""
         settable = name in self.settings and section.at == ("given",)
         fixed = (name in self.model and not settable) or (name in self.evaluated and not is_count(name))
         if not name.isidentifier():
@@ -159,7 +159,7 @@ class Names:
             return None
 
     def needs_evaluation(self, formula: Expression) -> bool:
-        """Whether a formula reads the evaluation's result, be it through derived columns."""
+        """True if a formula reads results of the evaluation, directly or through derived columns."""
         return any(n in self.evaluated or (n in self.derived and self.derived[n].evaluated) for n in formula.names)
 
     def parameters_behind(self, formula: Expression) -> frozenset[str]:

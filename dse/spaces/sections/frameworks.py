@@ -84,7 +84,7 @@ def _opened(data: Mapping[str, Any], word: str, first: Any, other: Any, refusing
 
 
 def framework_rules(framework: Framework, model: ModelShape) -> Iterator[UsualRule]:
-    """What designs of a model keep that a framework can run, as rules of spaces."""
+    """Rules that designs of a model must keep so that a framework can run them, as rules of spaces."""
     for module in MODULES if framework.runs else ():
         if module.name not in framework.modules and not module.selective:
             yield UsualRule(f"runs_{module.column}", f"{module.column} == 0")
@@ -168,12 +168,12 @@ def refused_model(framework: Framework, model: ModelShape) -> str:
 
 
 def named_model(framework: Framework, model: ModelShape) -> Any:
-    """What a framework that trains models by name calls one; None if it has it not."""
+    """The name of a model in a framework that trains models by name; None if it has none."""
     return next((own for name, own in framework.models.items() if is_same(load_model(name), model)), None)
 
 
 def is_same(one: Any, other: ModelShape) -> bool:
-    """Whether two models differ in name and settings alone."""
+    """True if two models differ in name and settings alone."""
     free = ("name", "title", "seq_len", "vocab_multiple", "mtp_layers")
     return isinstance(one, ModelShape) and other == replace(one, **{f: getattr(other, f) for f in free})
 
@@ -213,7 +213,7 @@ def _columns(model: ModelShape) -> dict[str, Name]:
 
 
 def _broken(framework: Framework, rule: UsualRule, values: Mapping[str, Any]) -> str:
-    """What a design breaks, and what would do."""
+    """The rule that a design breaks, with a remedy."""
     column = rule.name.removeprefix("runs_")
     if rule.name not in framework.limits:
         runs = framework.runs.get(column)

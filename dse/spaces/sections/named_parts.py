@@ -1,4 +1,4 @@
-"""What a space names that lies elsewhere: its model, or the program that it runs, and its machines."""
+"""Files that a space names: its model, or the program that it runs, and its machines."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a search is judged by: objectives, and limits on what evaluation finds."""
+"""Objectives of a search, and limits on results of the evaluation."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ class Parameter:
 
     @cached_property
     def boolean(self) -> bool:
-        """Whether the column is true or false."""
+        """True if the column is true or false."""
         is_switch = all_columns().get(self.name, Domain()).switch
         return is_switch or bool(self.choices and isinstance(self.choices[0], bool))
 
@@ -97,7 +97,7 @@ class Parameter:
         return int(code) if self.unit == "-" and float(code).is_integer() else float(code)
 
     def described(self) -> str:
-        """What the parameter can be, for messages.
+        """The possible values of the parameter, for messages.
 
         >>> Parameter("tp", "-", (1, 2, 4)).described()
         '1, 2, 4'
@@ -148,7 +148,7 @@ class Parameter:
         return self.value(code)
 
     def distribution(self) -> optuna.distributions.BaseDistribution:
-        """What Optuna samples from."""
+        """The distribution that Optuna samples from."""
         from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
         if self.choices is not None:
@@ -216,7 +216,7 @@ def _own_words(written: Any, parameter: Parameter) -> tuple[str, ...]:
 
 
 def written_options(written: Any) -> Any:
-    """What a parameter says of its values alone: a list, a formula or a range, without how they are chosen.
+    """The values of a parameter as written: a list, a formula or a range, without the way they are chosen.
 
     Raises `ValueError` if a mapping has options and other keys.
     """
@@ -308,7 +308,7 @@ def _whole(value: float, unit: str) -> Value:
 
 
 def _is_word(written: object) -> bool:
-    """Whether a text is a word rather than a quantity."""
+    """True if a text is a word rather than a quantity."""
     return isinstance(written, str) and written.isidentifier()
 
 

@@ -31,7 +31,7 @@ Entries = dict[str, dict[str, Any]]
 
 
 def is_derived(written: Any) -> bool:
-    """Whether a space's system is derived."""
+    """True if a space derives its system from a power budget."""
     return isinstance(written, Mapping) and "derive" in written
 
 

@@ -25,7 +25,7 @@ KEY: Final = "run"
 
 @dataclass(frozen=True, slots=True)
 class Default:
-    """What a run has where its section does not say."""
+    """Defaults of a run for keys that its section leaves out."""
 
     unit: str
     written: str  #: value, or formula where `kind` is "derived"
@@ -149,7 +149,7 @@ def _merged(section: Section, added: Mapping[str, Mapping[str, Any]]) -> Section
 
 
 def has_run(data: Mapping[str, Any]) -> bool:
-    """Whether a space, as its text has it, is of whole runs."""
+    """True if a space, as its text has it, describes whole runs."""
     return "tokens" in (data.get("given") or {}) and "goodput" in (data.get("derived") or {})
 
 

@@ -184,7 +184,7 @@ def _connection_mistakes(message: Message) -> Iterator[str]:
 
 
 def _group_mistakes(message: Message, block: Message) -> Iterator[str]:
-    """What does not hold of the groups that a file gives its kernels, where it fuses them."""
+    """Mistakes in the groups of kernels that a file gives, where it fuses them."""
     kernels = {kernel.id: kernel for kernel in message.dataflow_graph.kernels}
     if block.execution_style != DATAFLOW or block.num_config in (0, len(kernels)):
         return

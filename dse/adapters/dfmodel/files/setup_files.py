@@ -35,7 +35,7 @@ _UNKNOWN = re.compile(r'Message type "costmodel\.dfmodel\.(\w+)" has no field na
 
 
 def is_setup(data: bytes) -> bool:
-    """Whether a file's content looks like one of DFModel's, text or binary."""
+    """True if the content of a file looks like a set-up of DFModel, as text or binary."""
     text = _as_text(data)
     if text is None:
         return bool(data)

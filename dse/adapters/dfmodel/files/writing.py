@@ -107,14 +107,14 @@ def _fill_graph(
 
 
 def _state_traffic(block: Message, moved: int, size: float, marked: bool) -> None:
-    """What moves, and how much of it; a negative zero where nothing moves and it is marked."""
+    """Write the moved tensors and their bytes; a negative zero marks that nothing moves."""
     block.communication_type = moved
     if moved != NOTHING or marked:
         block.communication_size = size if moved != NOTHING else -0.0
 
 
 def _fill_kernel(kernel: Message, graph: DfmodelGraph, place: int) -> None:
-    """What a kernel is, whatever the sharding."""
+    """Write the fields of a kernel that do not depend on the sharding."""
     kernel.name, kernel.id = graph.names[place], place + 1
     kernel.fwd_bwd = 2 if graph.backward[place] else 1
     kernel.type = 1 if graph.systolic[place] else 2
@@ -174,7 +174,7 @@ def _fill_setup(message: Message, setup: Setup, generation: str) -> None:
 
 
 def _one_token_is_fastest(graph: DfmodelGraph, setup: Setup, sharding: IntArray) -> bool:
-    """Whether tiles are of one token, and no other size is faster.
+    """True if tiles are of one token and no other size is faster.
 
     So it is where each kernel runs alone at the given utilization, and has as many tokens in each tile,
     whatever its size.
@@ -186,6 +186,6 @@ def _one_token_is_fastest(graph: DfmodelGraph, setup: Setup, sharding: IntArray)
 
 
 def _is_real(block: Message, field: str) -> bool:
-    """Whether a field of a message is a float."""
+    """True if a field of a message is a float."""
     descriptor = block.DESCRIPTOR.fields_by_name[field]
     return bool(descriptor.type == descriptor.TYPE_FLOAT)

@@ -153,7 +153,7 @@ class Script(Words):
         return self.answers.get(len(self.asked) - 1, 0)
 
     def leaves(self, start: int, stop: int) -> bool:
-        """Whether a statement leaves the script with an error."""
+        """True if a statement ends the script with an error."""
         first, *words = (token.text for token in self.syntax.tokens[start:stop])
         if first == "{":
             ranges = self.split(start + 1, self.syntax.closers[start], *_ENDS)
@@ -358,7 +358,7 @@ class Script(Words):
             self.follow(text, launcher=[*self.launcher, *launcher], variables=seen, exported={*seen}, **changes)
 
     def is_script(self, text: str) -> bool:
-        """Whether a text parses as a script."""
+        """True if a text parses as a script."""
         try:
             Tokens(cleaned(self.measured([text])[0]))
         except Mistake:
@@ -429,5 +429,5 @@ class Script(Words):
 
 
 def _of_file(path: Path, arguments: list[str] | None) -> dict[str, Any]:
-    """What differs in a script that another one starts or reads."""
+    """Fields that differ in a script that another script starts or sources."""
     return {"arguments": arguments, "path": path, "file": path.name, "first": 0}

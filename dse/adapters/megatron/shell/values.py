@@ -67,7 +67,7 @@ _COMPARED: Final[dict[str, Callable[[int, int], bool]]] = {
 
 
 def holds(words: Sequence[str | None]) -> bool | None:
-    """Whether a condition of a shell holds; None where nothing here knows.
+    """The value of a condition of a shell; None where it is unknown here.
 
     >>> holds(["8b", "==", "8*", "&&", "-n", ""]), holds(["2", "-gt", "1"]), holds(["-f", "data"])
     (False, True, None)
@@ -100,7 +100,7 @@ def holds(words: Sequence[str | None]) -> bool | None:
 
 
 def line_of(words: Sequence[str]) -> str | None:
-    """What a program prints, None where that is not known.
+    """The output of a program; None where it is unknown.
 
     >>> line_of(["dirname", "a/b.sh"]), line_of(["basename", "a/b.sh", ".sh"]), line_of(["date"])
     ('a', 'b', None)
@@ -118,7 +118,7 @@ def line_of(words: Sequence[str]) -> str | None:
 
 
 def is_number(text: str) -> bool:
-    """Whether a text is a short number of ASCII digits."""
+    """True if a text is a short number of ASCII digits."""
     return text.isascii() and text.isdigit() and len(text) < 10
 
 

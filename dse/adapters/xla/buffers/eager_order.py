@@ -85,7 +85,7 @@ class _Schedule:
         return order
 
     def _leave(self, each: Instruction) -> None:
-        """What the run of an instruction ends: reads of arrays, and waiting for it."""
+        """End an instruction: its reads of arrays, and the waits for it."""
         for made in self.kernels.touches[each]:
             self.readers[made].discard(each)
             last = self._last_reader(made)
@@ -112,7 +112,7 @@ class _Schedule:
 
 
 def _kernels(computation: Computation, given: frozenset[int]) -> _Dataflow:
-    """What runs, and what each waits for."""
+    """The kernels, and the arrays that each waits for."""
     found = _Dataflow()
     values: dict[Instruction, list[_Made | None]] = {}
     waits: dict[Instruction, set[Instruction]] = {}  # kernels behind each value

@@ -86,7 +86,7 @@ def _fusion_updates(body: Computation) -> InPlace:
 
 
 def _updated(root: Instruction) -> Instruction | None:
-    """What an output of a fusion updates, where it updates anything."""
+    """The array that an output of a fusion updates in place; None where it updates none."""
     if root.opcode == "get-tuple-element" and root.operands[0].opcode == "tuple":
         return _updated(root.operands[0].operands[int(root.attributes["index"])])
     if root.shape.is_tuple or 0 not in (own := overwritten(root)) or own[0] >= len(root.operands):
@@ -121,7 +121,7 @@ def may_share(operand: Instruction, user: Instruction, output: int) -> bool:
 
 
 def _fusion_may_share(fusion: Instruction, place: int) -> bool:
-    """Whether every use of a fusion's parameter takes it element by element to the root."""
+    """True if every use of a fusion's parameter passes it element by element to the root."""
     body, kind = fusion.called[0], fusion.attributes.get("kind", "")
     users = _users(body)
     parameter = body.parameters[place]
@@ -204,7 +204,7 @@ class Buffer:
 
     @property
     def bytes(self) -> int:
-        """What the largest takes. [B]"""
+        """Bytes of the largest array. [B]"""
         return max(each.bytes for each in self.arrays)
 
     @property
@@ -240,7 +240,7 @@ class Liveness:
     largest_kernel_bytes: int  #: most that one kernel alone reads and makes of temporary arrays [B]
 
     def peak(self) -> Peak:
-        """What the buffers of the program itself take at once, none in another's place."""
+        """The largest sum of buffers of the program at one time, none in the memory of another."""
         taken = np.zeros(len(self.ran) + 2)
         for buffer in self.buffers:
             if not buffer.is_parameter and not buffer.is_constant:
@@ -309,7 +309,7 @@ def _has_element(shape: Shape, path: Path) -> bool:
 
 
 def _own_bytes(run: _Run, touched: Sequence[int], given: set[int]) -> int:
-    """What an instruction reads and writes of arrays that are not given. [B]"""
+    """Bytes that an instruction reads and writes of arrays that are not arguments. [B]"""
     return sum(run.arrays[number].bytes for number in set(touched) if run.home(number) not in given)
 
 
@@ -450,7 +450,7 @@ class _Run:
         return made
 
     def loop(self, each: Instruction, first: Tree, path: str) -> Tree:
-        """What a loop carries lies where it begins; what it only reads passes through."""
+        """Buffers of a loop: carried values share memory with its operand; values that it only reads pass through."""
         condition, body = each.called
         self.used(first)
         carried = self.made(each.shape, each)

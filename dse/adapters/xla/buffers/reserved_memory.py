@@ -108,7 +108,7 @@ def reserved(found: Liveness, *, tpu_kernels: int = 0) -> Reserved:
 
 
 def _placed(buffer: Buffer, places: Sequence[_Place]) -> bool:
-    """Whether a buffer fits into a result's memory, from the smallest on; it is put there."""
+    """True if a buffer fits into the memory of a result, from the smallest on; it is put there."""
     for place in reversed(places):
         fits = place.bytes == buffer.bytes if buffer.is_output else place.bytes >= buffer.bytes
         if fits and all(_free(place, array) for array in buffer.arrays):
@@ -119,7 +119,8 @@ def _placed(buffer: Buffer, places: Sequence[_Place]) -> bool:
 
 
 def _free(place: _Place, array: Array) -> bool:
-    """Whether nothing else lies in a place while an array does, but what is made of the other at its end."""
+    """True if no other array occupies a range of memory during the lifetime of an array, except one made of it at its
+    end."""
     after = bisect(place.arrays, array.start, key=attrgetter("start"))
     beside = [*place.arrays[max(after - 1, 0) : after], array, *place.arrays[after : after + 1]]
     return all(
@@ -129,7 +130,7 @@ def _free(place: _Place, array: Array) -> bool:
 
 
 def _takes_over(read: Instruction, user: Array) -> bool:
-    """Whether an array may be made in the memory of one that its maker reads."""
+    """True if an array may use the memory of an array that its instruction reads."""
     maker = user.maker
     return any(each is read for each in maker.operands) and may_share(read, maker, user.output)
 

@@ -1,4 +1,4 @@
-"""What an HLO module costs, as one nested record: figures, and with a system times and where they go."""
+"""The cost of an HLO module as one nested record: figures, and with a system times and their parts."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ class ModuleCost:
             raise DseError(f"{self.file}: {error}") from None
 
     def notes(self) -> list[str]:
-        """What the text does not tell, and what was taken instead."""
+        """Assumptions for what the text does not say."""
         notes = list(self.analysis.graph.notes)
         if self.system and (size := chips(self.system)) < self.program.devices:
             notes.append(f"{self.system.name} has {counted(size, 'device')}, too few for this program")
@@ -127,7 +127,7 @@ class ModuleCost:
         return notes
 
     def memory(self) -> dict[str, Any]:
-        """What one device holds, and with a system what it has."""
+        """Memory of one device, and with a system its capacity."""
         schedule, held = hlo.memory(self.analysis)
         program = held.arguments + held.results + held.temporaries
         record: dict[str, Any] = {

@@ -1,4 +1,4 @@
-"""What an HLO module costs, for a person."""
+"""The cost of an HLO module as a text report."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ def collectives_table(rows: Sequence[Record]) -> Table:
 
 
 def memory_table(record: Record) -> Table:
-    """What one device holds, and which order of the kernels that is for."""
+    """Memory of one device, and the order of kernels that it belongs to."""
     memory = record["memory"]
     rows = [
         ("weights", memory["weights_bytes"], ""),

@@ -1,4 +1,4 @@
-"""How long a step of an HLO module takes: with overlap, and between which bounds."""
+"""Step time of an HLO module: with overlap, and its bounds."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def time_text(seconds: float, times: Record) -> str:
 
 
 def unknown_text(times: Record) -> str:
-    """What makes times lower bounds; empty where they are none."""
+    """The reason why times are lower bounds; "" where they are not."""
     loops = times["loops_of_unknown_count"]
     if not loops:
         return ""
@@ -57,7 +57,7 @@ def unknown_text(times: Record) -> str:
 
 
 def parts_of_step(times: Record) -> list[tuple[str, float]]:
-    """What a step is the sum of, indented, with its time; exposed messages one by one below their sum. [s]"""
+    """Parts of a step, indented, with their times; exposed messages follow below their sum. [s]"""
     exposed = sorted(times["exposed_s"].items(), key=lambda each: -each[1])
     rows = [("  kernels", times["kernels_s"]), ("  exposed messages", sum(times["exposed_s"].values()))]
     rows += [(f"    {name}", seconds) for name, seconds in exposed]

@@ -147,7 +147,7 @@ _ROW: Final = "[kind, phase, count, bytes, flops, products, message]"
 
 
 def program_data(program: Program) -> dict[str, Any]:
-    """What a file says of a program."""
+    """The content of a program file."""
     known = {} if math.isnan(program.tokens) else {"tokens": program.tokens}
     return {
         "schema": SCHEMA,
@@ -210,7 +210,7 @@ def _message(written: list[Any], place: int) -> Message | None:
 
 
 def _purpose(written: list[Any]) -> Purpose:
-    """What a message is for by a table that does not say: neighbours, groups of stride one, share a model."""
+    """Purpose of a message in a table that gives none: neighbours, or groups of stride one, share a model."""
     if written[0] == "send_recv":
         return "pipeline parallel"
     return "tensor parallel" if written[3:] == [1.0] else "data parallel"
@@ -261,7 +261,7 @@ def program(analysis: Analysis) -> Program:
 
 
 def memory(analysis: Analysis) -> tuple[str, Reserved]:
-    """What one device holds, and the order of the instructions that it belongs to.
+    """Memory of one device, and the order of the instructions that it belongs to.
 
     A module that says that it is scheduled runs in the order of its text. For others that order is only one
     in which they can run; a scheduler has yet to choose, and is taken to free memory as soon as it can.

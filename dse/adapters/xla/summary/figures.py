@@ -246,7 +246,7 @@ def _named(names: Sequence[str], values: Sequence[int]) -> Figures:
 
 
 def rule_figures(analysis: Analysis) -> Figures:
-    """What XLA's own analysis says of the program, where loops run once and a library's call counts -1.
+    """Figures of XLA's own analysis, in which loops run once and a library call counts -1.
 
     XLA adds in single precision, which `xla` does too; the others are exact.
     """
@@ -275,7 +275,7 @@ def rule_figures(analysis: Analysis) -> Figures:
 
 
 def _adds(kernel: HloKernel) -> bool:
-    """Whether a library's product adds to what is there."""
+    """True if the matrix product of a library adds to its output."""
     return bool(kernel.products) and kernel.products[0].beta
 
 

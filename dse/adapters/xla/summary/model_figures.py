@@ -1,4 +1,4 @@
-"""What a program trains, as far as its names, inputs, weights, loops and groups of devices tell."""
+"""The model that a program trains, as far as names, inputs, weights, loops and device groups tell."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def _rows(weight: Instruction) -> int:
 
 
 def _hands_on(analysis: Analysis, body: tuple[str, ...], slices: Set[FlowStep]) -> bool:
-    """Whether the next trip multiplies what products with slices of weights made in this one."""
+    """True if the next trip multiplies the result of this trip's products with slices of weights."""
     flow = analysis.flow
     carried = [step for step in flow.steps if step.opcode == CARRIED and step.body == body and len(step.reads) > 1]
     state: dict[Source, int] = {step: 1 for step in carried if step.shape.size > 1}

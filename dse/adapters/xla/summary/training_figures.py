@@ -1,4 +1,4 @@
-"""How a program trains: whether it recomputes, accumulates and clips gradients, and by which optimizer.
+"""Training method of a program: recomputation, accumulation and clipping of gradients, and the optimizer.
 
 Found by general rules from what its instructions read and what it keeps for each weight; what they leave open
 is left out. Settings, such as a rate of learning, are values of constants, which are never read.
@@ -38,7 +38,7 @@ _WITH_MORE: Final = {frozenset(("Adam", "AdamW")): "AdamW", frozenset(("Adafacto
 
 
 class OptimizerRules:
-    """What tells an optimizer; new values of what it keeps."""
+    """Properties of the new values of states that identify an optimizer."""
 
     def __init__(self, provenance: Provenance) -> None:
         self.provenance = provenance
@@ -94,7 +94,7 @@ class OptimizerRules:
         return None if any(map(self._grows, kept)) else "RMSprop"
 
     def _looks_ahead(self, kept: Instruction, own: set[FlowStep]) -> bool:
-        """Whether the sign is that of something else than the new value of what is kept."""
+        """True if the sign is taken of something else than the new value of a state."""
         after = self.provenance.flow.after({behind(self.state.updates[int(kept.argument)]): 1}, again=False)
         return not any(after.get(step, 0) for step in own if step.opcode == _SIGN)
 
@@ -117,7 +117,7 @@ class OptimizerRules:
         ]  # fmt: skip
 
     def _grows(self, kept: Instruction) -> bool:
-        """Whether what is kept is a sum since the beginning, as Adagrad's: nothing scales it."""
+        """True if a state is a sum since the first step, as Adagrad's: nothing scales it."""
         number = int(kept.argument)
         new, after = behind(self.state.updates[number]), self.provenance.after_kept
         if not isinstance(new, FlowStep) or new.opcode != "add":
@@ -132,7 +132,7 @@ class OptimizerRules:
 
     @cached_property
     def held_back(self) -> bool:
-        """Whether what is kept decides whether weights change at all in a step."""
+        """True if a state decides whether weights change at all in a step."""
         return bool(self.changed) and all(self._chosen(each) for each in self.changed)
 
     def _chosen(self, weight: Instruction) -> bool:
@@ -143,7 +143,7 @@ class OptimizerRules:
         return same and self.provenance.decided_by_kept(new.reads[0])
 
     def _takes_norm(self, weight: Instruction) -> bool:
-        """Whether an update is scaled by a norm of its weight."""
+        """True if an update is scaled by a norm of its weight."""
         number = int(weight.argument)
         squares: dict[Source, int] = {
             step: 1 for step in self.provenance.flow.steps if behind(square_factor(step)) == number
@@ -156,7 +156,7 @@ class OptimizerRules:
         )
 
     def _is_linear(self, weight: Instruction) -> bool:
-        """Whether an update sums the weight, its gradients and what is kept, each times some number."""
+        """True if an update is a linear combination of the weight, its gradients and states."""
         number = int(weight.argument)
         kept = (int(each.argument) for each in self.state.companions[number])
         ends = {None, number, *kept, *self.provenance.gradients}
@@ -170,7 +170,7 @@ class OptimizerRules:
 
     @staticmethod
     def _scales(step: FlowStep) -> bool:
-        """Whether a step is a sum, or a product with numbers."""
+        """True if an operation is a sum, or a product with numbers."""
         if step.opcode not in LINEAR and not passes_on(step):
             return False
         arrays = [not (behind(source) is None or collected(source)) for source in step.reads]
@@ -179,7 +179,7 @@ class OptimizerRules:
         return step.opcode != "multiply" or sum(arrays) < 2
 
     def _decays(self, weight: Instruction, own: set[FlowStep]) -> bool:
-        """Whether a weight times a number is added to what depends on moments."""
+        """True if a weight times a number is added to a value that depends on moments."""
         number = int(weight.argument)
         scaled = [
             step for step in own
@@ -189,12 +189,12 @@ class OptimizerRules:
         return any(self._added_to_moments(step, own) for step in scaled)
 
     def _is_zero(self, step: FlowStep) -> bool:
-        """Whether a step multiplies by zero, as a decay does that is switched off."""
+        """True if an operation multiplies by zero, as a weight decay that is switched off does."""
         given = self.provenance.flow.given
         return any(number_of(each, given) in ("0", "-0") for each in step.instruction.operands)
 
     def _added_to_moments(self, step: FlowStep, own: set[FlowStep]) -> bool:
-        """Whether the first thing that a decayed weight is added to depends on moments."""
+        """True if the first value that a decayed weight is added to depends on moments."""
         seen, waiting = {step}, [step]
         while waiting:
             here = waiting.pop()
@@ -224,7 +224,7 @@ def _piece(source: Source) -> Source:
 
 
 def _factored(weight: Instruction, kept: tuple[Instruction, ...]) -> bool:
-    """Whether of two dimensions of a weight each is kept alone, beside its other dimensions."""
+    """True if the state of a weight is factored: one vector for each of two dimensions."""
     whole = prod(global_dims(weight))
     sizes = sorted(prod(global_dims(each)) for each in kept if not kept_per_element(each, weight))
     dims = sorted(size for size in global_dims(weight) if size > 1)
@@ -309,7 +309,7 @@ class _Sums:
 
     @property
     def in_loop(self) -> bool:
-        """Whether gradients are summed over the runs of a loop, or over what goes through a pipeline."""
+        """True if gradients are summed over the trips of a loop, or over micro-batches of a pipeline."""
         return self._accumulating is not None or bool(self._through_pipeline)
 
     @cached_property
@@ -329,7 +329,7 @@ class _Sums:
         return 0 if unknown or len(runs) != 1 or outer - {1} else runs.pop()
 
     def _adds_up(self, carried: FlowStep) -> bool:
-        """Whether a loop adds gradients to an array, all over it."""
+        """True if a loop adds gradients to every element of an array."""
         if carried not in self.provenance.leading:
             return False
         terms, waiting = set[Source](), [carried.reads[1]]
@@ -344,7 +344,7 @@ class _Sums:
         return carried in terms and len(terms) > 2
 
     def _independent(self, body: tuple[str, ...], carried: list[FlowStep]) -> bool:
-        """Whether products in a loop depend on none of the arrays of numbers that it changes."""
+        """True if products in a loop depend on none of the arrays that the loop changes."""
         marks: dict[Source, int] = {step: 1 for step in carried if step.shape.size > 1 and "f" in step.shape.dtype}
         after = self.flow.after(marks, again=False)
         inside = (step for step in self.flow.steps if step.loops[: len(body)] == body)
@@ -353,7 +353,7 @@ class _Sums:
 
     @cached_property
     def unrolled(self) -> bool:
-        """Whether the gradient of every weight is a sum of terms that share no product."""
+        """True if the gradient of every weight is a sum of terms that share no product."""
         products = [step for step in self.flow.steps if multiplies(step)]
         below = self.flow.after({step: 1 << bit for bit, step in enumerate(products)}, again=False)
         terms: dict[int, list[int]] = {}
@@ -364,7 +364,7 @@ class _Sums:
         return bool(terms) and all(_apart(own) for own in terms.values())
 
     def kept(self) -> bool:
-        """Whether an updated array is added to and serves nothing else."""
+        """True if an updated array is only added to, and has no other use."""
         readers: dict[Source, list[FlowStep]] = {}
         for step in self.flow.steps:
             if behind(step) is step:  # else it hands on what it reads
@@ -379,7 +379,7 @@ class _Sums:
         return False
 
     def clips(self) -> bool:
-        """Whether one number, made of squares of all gradients, is part of the update of every weight."""
+        """True if the update of every weight depends on one number made of squares of all gradients."""
         marks: dict[Source, int] = {}
         for step in self.flow.steps:
             weights = self._of_gradients(square_factor(step))
@@ -410,5 +410,5 @@ class _Sums:
 
 
 def _apart(sets: list[int]) -> bool:
-    """Whether there are several sets of bits, none of which have any in common."""
+    """True if there are several sets of bits without common bits."""
     return len(sets) > 1 and reduce(int.__or__, sets).bit_count() == sum(map(int.bit_count, sets))

@@ -30,7 +30,7 @@ MOST_DEVICES: Final = 1 << 22
 
 @dataclass(frozen=True, slots=True)
 class GroupPlacement:
-    """How groups of devices lie in the numbering of all devices, which fills nodes one after the other."""
+    """Position of device groups in the numbering of all devices, which fills one node after the other."""
 
     groups: int
     size: int  #: devices of a group

@@ -46,7 +46,7 @@ class Shape:
 
     @property
     def is_tuple(self) -> bool:
-        """Whether this is a tuple, be it an empty one."""
+        """True if this is a tuple, also an empty one."""
         return self.dtype == "tuple"
 
     @property
@@ -104,7 +104,7 @@ class Instruction:
 
     @property
     def op_name(self) -> str:
-        """What the program called it; empty where the text does not say."""
+        """Name of the operation in the source program; "" where the text does not say."""
         return op_name(self.attributes.get("metadata", ""))
 
 
@@ -141,7 +141,7 @@ class Module:
 
     @property
     def is_scheduled(self) -> bool:
-        """Whether the order of the instructions is the order in which they run."""
+        """True if instructions run in the order of the text."""
         return self.attributes.get("is_scheduled") == "true"
 
 
@@ -167,7 +167,7 @@ _BACKWARD: Final = re.compile(r"transpose\(")
 
 
 def names_gradients(module: Module) -> bool:
-    """Whether some instruction is named as made by differentiation."""
+    """True if the name of some instruction says that differentiation made it."""
     return any(_BACKWARD.search(each.attributes.get("metadata", "")) for each in module.instructions)
 
 

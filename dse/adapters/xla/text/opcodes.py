@@ -46,7 +46,7 @@ _ASYNC_PARTS: Final = ("-start", "-update", "-done")
 
 
 def known(opcode: str) -> bool:
-    """Whether XLA has an instruction of this name.
+    """True if XLA has an instruction of this name.
 
     >>> known("all-reduce-start"), known("allreduce")
     (True, False)

@@ -49,7 +49,7 @@ _SPLITTING: Final = re.compile(r"Sharding|SPMD(?:FullToShard|ShardToFull)Shape|x
 
 
 def other_text(head: bytes) -> str | None:
-    """What a file is that begins so, and what to print instead; None where it is nothing that is known here.
+    """Description of a file that begins so, with the command to use instead; None where its kind is unknown.
 
     >>> other_text(b"{ lambda ; a:f32[]. let")[:34]
     'is a jaxpr: what JAX traced, not w'
@@ -156,7 +156,7 @@ class Cursor:
         return self.text[self.skip_space() : self.at + 1]
 
     def taken(self, character: str) -> bool:
-        """Whether the next character is this one; go past it if so."""
+        """True if the next character is this one; it is consumed."""
         if self.peek() != character:
             return False
         self.at += 1
@@ -235,7 +235,7 @@ _CALLED = {
 
 
 def problem(instruction: Instruction) -> str | None:
-    """What is wrong with an instruction; None where nothing is."""
+    """The mistake in an instruction; None where it has none."""
     opcode, operands, called = instruction.opcode, instruction.operands, instruction.called
     if opcode in _OPERANDS and len(operands) != _OPERANDS[opcode]:
         return f"expected {_OPERANDS[opcode]} operands, got {len(operands)}"
@@ -268,7 +268,7 @@ def _element_problem(instruction: Instruction) -> str | None:
 
 
 def _passing_problem(name: str, parameters: Sequence[Instruction], operands: Sequence[Instruction]) -> str | None:
-    """What is passed to a computation must be what it takes."""
+    """The mismatch of the arguments of a call and the parameters of its computation; None where they match."""
     if len(parameters) != len(operands):
         return f"{name} takes {len(parameters)} operands, got {len(operands)}"
     for parameter, operand in zip(parameters, operands, strict=True):
@@ -278,7 +278,7 @@ def _passing_problem(name: str, parameters: Sequence[Instruction], operands: Seq
 
 
 def parameters_problem(numbers: Sequence[int]) -> str | None:
-    """What is wrong with the numbers of a computation's parameters.
+    """The mistake in the numbers of a computation's parameters; None where there is none.
 
     >>> parameters_problem([1, 0]), parameters_problem([0, 2])
     (None, 'expected parameters numbered from 0 on, got 0, 2')

@@ -1,1 +1,1 @@
-"""How a program trains: state, gradients, passes, and what each message between devices is for."""
+"""Training as a program does it: states, gradients, passes, and the purpose of each message between devices."""

@@ -1,4 +1,4 @@
-"""What becomes of each array: what every instruction reads, through tuples, calls, fusions and round loops.
+"""Data flow: the sources of every instruction, through tuples, calls, fusions and around loops.
 
 Where `graph` says which kernels wait for which, here fusions are opened, an array that a loop carries is what
 it was at first or what the loop's body made of it, and a choice gives what any of its branches does.
@@ -52,7 +52,7 @@ _Value: TypeAlias = "Source | tuple[_Value, ...]"
 
 
 def behind(source: Source) -> Source:
-    """What a value was before it was converted, laid out anew, cut and joined, or carried unchanged."""
+    """The value before conversions, layout changes, slices that are joined again, and loops that carry it unchanged."""
     while isinstance(source, FlowStep):
         unchanged = source.opcode == CARRIED and len(source.reads) == 1 and source.body
         if not unchanged and source.opcode not in SAME_VALUES and not _is_joined(source):
@@ -62,7 +62,7 @@ def behind(source: Source) -> Source:
 
 
 def _is_joined(step: FlowStep) -> bool:
-    """Whether a compiler's call joins slices, which it made to move them, to what they are slices of."""
+    """True if a call of the compiler joins slices with the array that they were cut from, after it moved them."""
     if step.opcode != "custom-call" or any(each.opcode != "slice" for each in step.operands):
         return False
     wholes = {each.reads[0]: each.instruction.operands[0].shape.size for each in step.operands}

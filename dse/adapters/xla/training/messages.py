@@ -86,7 +86,7 @@ class Purposes:
         }
 
     def _kind(self, axis: Axis, votes: Counter[Purpose]) -> str:
-        """What an axis of the mesh is for.
+        """The purpose of an axis of the mesh.
 
         Devices that sum the gradients of all matrices have other data, but for those that are given the same
         sequences and cut them. Of those that hold parts of matrices, stages of a pipeline pass activations
@@ -111,7 +111,7 @@ class Purposes:
 
     @cached_property
     def _routes(self) -> bool:
-        """Whether the program picks the largest of scores of its inputs and weights, as a router does."""
+        """True if the program selects the largest of scores computed from inputs and weights, as a router does."""
         marks = map(self.provenance.depends_on.get, filter(picks, self.provenance.flow.steps))
         return any(own & INPUT and own & self.provenance.any_weight for own in marks if own)
 
@@ -130,13 +130,13 @@ class Purposes:
 
     @staticmethod
     def _cut(inputs: Iterable[Instruction], groups: Groups, dims: slice) -> bool:
-        """Whether devices of a group have different pieces of some parameter along some dimensions."""
+        """True if devices of a group hold different pieces of some parameter along some dimensions."""
         first = groups[0] if groups else ()
         told = [pieces(each.attributes.get("sharding", "")) for each in inputs]
         return any(len({own[each][dims] for each in first if each in own}) > 1 for own in told)
 
     def _has_several(self, groups: Groups) -> bool:
-        """Whether devices of a group hold parts of arrays of matrices, cut between these if that is told."""
+        """True if devices of a group hold parts of stacks of matrices, split between matrices if that is known."""
         places, weights = self.provenance.weights, self.provenance.state.weights
         several = [each for each in weights if len(each.shape.dims) > 2]
         own = (each for each in several if self._has_parts(1 << places[int(each.argument)], groups))
@@ -144,7 +144,7 @@ class Purposes:
         return any(not told or self._cut([each], groups, slice(-2)) for each in own)
 
     def _by_flow(self, message: FlowStep) -> Purpose:
-        """What one array of a message is for."""
+        """The purpose of one array of a message."""
         provenance = self.provenance
         if message.shape.size <= 1 or all(map(collected, message.reads)):
             return "scalars"
@@ -162,7 +162,7 @@ class Purposes:
         return self._of_activations(message) if marks & provenance.any_weight else "input"
 
     def _of_activations(self, message: FlowStep) -> Purpose:
-        """What activations, or their gradients, are passed on for."""
+        """The purpose of a message that carries activations or their gradients."""
         near: list[FlowStep] = []  # products, lookups of rows and sums into rows
         for later in (True, False):
             near += dict.fromkeys(self.provenance.multiplying(message, later=later))
@@ -183,12 +183,12 @@ class Purposes:
         return "data parallel" if near and None not in weights and message.opcode == "all-reduce" else "unknown"
 
     def _attends(self, product: FlowStep) -> bool:
-        """Whether a product is one of attention: its scores, what they weigh, or next to these."""
+        """True if a product belongs to attention: scores, weighted values, or a neighbour of these."""
         near = (each for later in (True, False) for each in self.provenance.multiplying(product, later=later))
         return self._weighs(product) or any(map(self._weighs, near))
 
     def _weighs(self, product: FlowStep) -> bool:
-        """Whether a product of activations stands next to another, with an exponential between."""
+        """True if an exponential lies between a product of activations and another product."""
         if product not in self._weighing:
             provenance = self.provenance
             self._weighing[product] = provenance.weights_of(product) is None and any(
@@ -204,7 +204,7 @@ class Purposes:
         return {}
 
     def _of_tokens_moved(self, message: FlowStep) -> Purpose | None:
-        """What tokens move for between devices with weights of their own; None of what gathers or sums."""
+        """The purpose of moved tokens between devices with different weights; None for gathers and sums."""
         if message.opcode in _EXCHANGING and self._routes:
             return "expert parallel"
         if message.opcode in _SENDING:
@@ -212,14 +212,14 @@ class Purposes:
         return None
 
     def _goes_round(self, message: FlowStep) -> bool:
-        """Whether what a device passes on is what it was passed, or a sum of products with parts of it."""
+        """True if a device sends on the array that it received, or a sum of products with its parts."""
         return any(
             reader is message or (reader.opcode == message.opcode and self.groups.get(reader) == self.groups[message])
             for reader in self.provenance.later_readers(message)
         )
 
     def _has_parts(self, weights: int, groups: Groups) -> bool:
-        """Whether devices of a group hold different parts of some weight: they never sum its gradient."""
+        """True if devices of a group hold different parts of some weight, so that they never sum its gradient."""
         group = next((group for group in groups if len(group) > 1), ())
         if not group:
             return False
@@ -245,12 +245,12 @@ class Purposes:
         return 0 if self.provenance.after_kept.get(message, 0) else self.provenance.leading.get(message, 0)
 
     def _is_added(self, message: FlowStep) -> bool:
-        """Whether a device adds what it is passed to what it has, as in a sum by steps."""
+        """True if a device adds the received array to its own, as in a sum by steps."""
         later = self.provenance.later_readers(message)
         return message.opcode in _SENDING and any(reader.opcode == "add" for reader in later)
 
     def _splits_tokens(self, message: FlowStep) -> bool:
-        """Whether a message gathers or scatters along another dimension than the features, the last."""
+        """True if a message gathers or scatters along another dimension than the last, the features."""
         if message.opcode == "all-reduce":
             dims = message.shape.dims
             slices = [each.shape.dims for each in own_slices(self.provenance, message)]
@@ -260,12 +260,12 @@ class Purposes:
 
 
 def _is_words(each: Instruction) -> bool:
-    """Whether an input is of whole numbers in rows."""
+    """True if an input consists of rows of whole numbers."""
     return each.shape.dtype[0] in "su" and len(each.shape.dims) > 1
 
 
 def _is_finer(axis: Axis, other: Axis) -> bool:
-    """Whether each group of an axis lies in one of another, and is smaller."""
+    """True if each group of an axis lies within a group of another axis and is smaller."""
     return axis != other and all(any(group <= whole for whole in other) for group in axis)
 
 
@@ -296,7 +296,7 @@ class Collective:
 
     @property
     def purpose(self) -> Purpose:
-        """What most of it is for."""
+        """The purpose of most of its bytes."""
         return max(self.payloads, key=lambda each: each[1])[0]
 
     @property
@@ -306,7 +306,7 @@ class Collective:
 
     @property
     def ring_bytes(self) -> float:
-        """What one device sends, where devices form a ring. [B]"""
+        """Bytes that one device sends where devices form a ring. [B]"""
         size = self.placement.size
         if self.name == "all-reduce":
             return 2 * (size - 1) / size * self.payload_bytes

@@ -1,4 +1,4 @@
-"""What steps do: hand on, sum, scale, multiply matrices."""
+"""Classes of operations: passing on, summing, scaling, matrix products."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ _SORTING: Final = re.compile(r"top_?k|sort|partialreduce", re.IGNORECASE)
 
 
 def target(step: FlowStep) -> str:
-    """What a call calls; empty for what is no call."""
+    """The target of a call; "" for other operations."""
     return step.instruction.attributes.get("custom_call_target", "") if step.opcode == "custom-call" else ""
 
 
 def passes_on(step: FlowStep) -> bool:
-    """Whether a step is a compiler's own call that computes nothing."""
+    """True if an operation is a call of the compiler that computes nothing."""
     return bool(_PASSING.search(target(step)))
 
 
 def multiplies(step: FlowStep) -> bool:
-    """Whether a step is a product of matrices, a convolution, or a library's call with one in it.
+    """True if an operation is a matrix product, a convolution, or a library call with one.
 
     A library's product gives its scratch memory too, which is none.
     """
@@ -50,23 +50,23 @@ def multiplies(step: FlowStep) -> bool:
 
 
 def picks(step: FlowStep) -> bool:
-    """Whether a step sorts, or finds the largest elements with their places."""
+    """True if an operation sorts, or finds the largest elements with their positions."""
     finds = step.opcode == "reduce" and len(step.instruction.operands) > 2
     return finds or step.opcode in ("sort", "topk") or bool(_SORTING.search(target(step)))
 
 
 def hands_on(step: FlowStep) -> bool:
-    """Whether a step gives elements of what it reads, elsewhere perhaps, or their sums over devices."""
+    """True if an operation returns elements of its operand, possibly moved, or their sums over devices."""
     return step.opcode in MOVING or passes_on(step)
 
 
 def elementwise(step: FlowStep) -> bool:
-    """Whether each element that a step gives is made of the elements in one place of what it reads."""
+    """True if each output element depends on the operand elements at the same position."""
     return step.opcode in ARITHMETIC or step.opcode in TRANSCENDENTAL or step.opcode == "clamp"
 
 
 def summed(step: FlowStep) -> Sequence[Source]:
-    """What a step reads that is a term, or the numerator, of a sum of scaled arrays; nothing of other steps.
+    """Operands that are a term, or the numerator, of a sum of scaled arrays; () for other operations.
 
     What a loop carries is what its body makes of it, if that is anything else.
     """
@@ -80,7 +80,7 @@ def summed(step: FlowStep) -> Sequence[Source]:
 
 
 def collected(source: Source) -> bool:
-    """Whether an array is a number, or numbers side by side."""
+    """True if an array is a number, or numbers side by side."""
     step = behind(source)
     if not isinstance(step, FlowStep):
         return False
@@ -91,7 +91,7 @@ def collected(source: Source) -> bool:
 
 
 def added_to(step: FlowStep) -> Source:
-    """What a step adds its own result to: the rows that a scatter changes, the third operand of a product."""
+    """The operand that an operation adds its own result to: rows of a scatter, the third operand of a product."""
     if step.opcode in ("scatter", "dynamic-update-slice"):
         return step.reads[0]
     if step.opcode == "custom-call" and multiplies(step) and len(step.reads) > 2:
@@ -100,7 +100,7 @@ def added_to(step: FlowStep) -> Source:
 
 
 def number_of(instruction: Instruction, given: Mapping[Instruction, Instruction]) -> str:
-    """What a constant is, as written, where an operand is one or many of one; else empty."""
+    """The number of a constant, as written, for one operand or one of many; "" for others."""
     while instruction in given or instruction.opcode in (*SAME_VALUES, "get-tuple-element"):
         if instruction in given:
             instruction = given[instruction]
@@ -112,14 +112,14 @@ def number_of(instruction: Instruction, given: Mapping[Instruction, Instruction]
 
 
 def _element(instruction: Instruction) -> Instruction:
-    """What of a tuple, or of what a fusion gives, an instruction takes; else what gives it."""
+    """The instruction that computes an element of a tuple or of a fusion's result; otherwise the instruction itself."""
     whole = instruction.operands[0]
     root = whole.called[0].root if whole.opcode == "fusion" else whole
     return root.operands[int(instruction.attributes["index"])] if root.opcode == "tuple" else whole
 
 
 def square_factor(step: FlowStep) -> Source:
-    """What a step sums the squares of, in one go or more; None where it sums no squares."""
+    """The array whose squares an operation sums, in one or several steps; None for other operations."""
     terms: Source = step
     while isinstance(terms, FlowStep) and _sums(terms):
         terms = behind(terms.reads[0])
@@ -130,7 +130,7 @@ def square_factor(step: FlowStep) -> Source:
 
 
 def _sums(step: FlowStep) -> bool:
-    """Whether a step sums elements of what it reads."""
+    """True if an operation sums elements of its operand."""
     if step.opcode not in ("reduce", "reduce-window"):
         return False
     return step.instruction.called[0].root.opcode == "add"

@@ -1,4 +1,4 @@
-"""What a step keeps and what arrays are made of: inputs, weights, gradients on their way to an update.
+"""States of a training step, and the sources of arrays: inputs, weights, gradients on their way to an update.
 
 A parameter of the program is state where the program gives a new value for it: an array that takes its
 memory, or of its shape and made of it by sums and scales. Of the state, weights are the arrays that matrix
@@ -57,12 +57,12 @@ class TrainingState:
 
     @property
     def is_adam(self) -> bool:
-        """Whether each weight has two moments."""
+        """True if each weight has two moments."""
         return len(self.moments) == 2
 
 
 def training_state(module: Module, flow: Flow) -> TrainingState:
-    """What the parameters of a module's entry hold."""
+    """The roles of the parameters of a module's entry computation."""
     parameters = module.entry.parameters
     updates = _updates(module, flow)
     arrays = [each for number, each in enumerate(parameters) if number in updates and each.shape.dims]
@@ -125,7 +125,7 @@ def _terms(module: Module, new: Source) -> set[int]:
 
 
 def _is_filled(number: int, updates: Mapping[int, Source]) -> bool:
-    """Whether a new value is the old one with other elements in places, as of a cache, and no sum with it."""
+    """True if a new value is the old one with some elements replaced, as in a cache, and no sum with it."""
     new = updates[number]
     if not isinstance(behind(new), FlowStep):
         return False
@@ -175,7 +175,7 @@ def _companions(
 
 
 def kept_per_element(kept: Instruction, weight: Instruction) -> bool:
-    """Whether an array is kept for every element of a weight, on this device or on all."""
+    """True if a state has one element for every element of a weight, on this device or on all."""
     own = kept.shape.dims == weight.shape.dims
     return own or prod(global_dims(kept)) == prod(global_dims(weight))
 
@@ -208,7 +208,7 @@ _FIRST_WEIGHT: Final = 3
 
 
 class Provenance:
-    """What each step of a program depends on, and which steps lead from gradients to updates."""
+    """Dependencies of each operation of a program, and the operations between gradients and updates."""
 
     def __init__(self, flow: Flow, state: TrainingState) -> None:
         self.flow = flow
@@ -239,7 +239,7 @@ class Provenance:
         return 0 if marks & (INPUT | KEPT) else marks >> _FIRST_WEIGHT
 
     def decided_by_kept(self, source: Source) -> bool:
-        """Whether something depends on what is kept and on no input: a count of steps, say."""
+        """True if a value depends on states and on no input, as a step counter does."""
         return self.made_of.get(source, 0) & (INPUT | KEPT) == KEPT
 
     @cached_property
@@ -320,7 +320,7 @@ class Provenance:
         return (each for each in sources if isinstance(each, FlowStep) and self._leads(each))
 
     def _leads(self, source: FlowStep) -> bool:
-        """Whether a step is made of what is kept, or its elements of others in their place or moved there."""
+        """True if an operation depends on states, or returns their elements in place or moved."""
         if source.shape.size <= 1:
             return False
         if source.opcode == "dynamic-update-slice" and self._placed_by_input(source):
@@ -328,11 +328,11 @@ class Provenance:
         return bool(self.after_kept.get(source, 0)) or elementwise(source) or hands_on(source)
 
     def _placed_by_input(self, step: FlowStep) -> bool:
-        """Whether an update is to rows that the input names, as a scatter's are."""
+        """True if an update changes rows whose indices come from the input, as a scatter does."""
         return any(self.made_of.get(source, 0) & INPUT for source in step.reads[2:])
 
     def handed_on(self, step: FlowStep) -> Sequence[Source]:
-        """What a step reads for its elements, and not to know where they are."""
+        """Operands that an operation reads for their elements, not for positions."""
         if step.opcode in ("dynamic-slice", "pad"):
             return step.reads[:1]
         if step.opcode == "dynamic-update-slice":
@@ -366,7 +366,7 @@ class Provenance:
                     waiting.append(way)
 
     def looks_up(self, step: FlowStep) -> bool:
-        """Whether a step reads rows of a weight, or sums a weight's gradient into its rows."""
+        """True if an operation reads rows of a weight, or sums the gradient of a weight into its rows."""
         if step.opcode == "gather":
             return bool(self.weights_in(step.reads[0]))
         return step.opcode in ("scatter", "dynamic-update-slice") and step in self.gradients

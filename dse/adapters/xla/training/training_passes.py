@@ -39,7 +39,7 @@ class StepPasses:
         return first | second
 
     def after_loss(self, step: FlowStep) -> bool:
-        """Whether something that a step reads depends on the whole forward pass."""
+        """True if an operand of an operation depends on the whole forward pass."""
         assert self.forward is not None
         reads = (self._products.get(source, 0) for source in step.reads)
         return any(bits & self.forward == self.forward for bits in reads)
@@ -107,7 +107,7 @@ def phases(graph: HloGraph, provenance: Provenance) -> list[Phase]:
 
 
 def _name(kernel: HloKernel) -> str:
-    """What the program calls a kernel: where that tells no pass, what it calls its matrix products."""
+    """The name of a kernel in the program; where it tells no pass, the name of its matrix products."""
     own = kernel.instruction.op_name
     names = [own, *(each.op_name for each in product_instructions(kernel.instruction))]
     return next((name for name in names if _BACKWARD.search(name) or "jvp" in name), own)

@@ -1,1 +1,1 @@
-"""What instructions ask of a chip, as XLA counts it: arithmetic, bytes, trips of loops."""
+"""Work of instructions by XLA's rules: arithmetic, bytes, trips of loops."""

@@ -34,7 +34,7 @@ _PRODUCTS: Final = frozenset(("dot", "convolution", "ragged-dot", "scaled-dot"))
 
 
 def is_product(instruction: Instruction) -> bool:
-    """Whether an instruction is a matrix product by itself, or several."""
+    """True if an instruction is one matrix product or several."""
     return instruction.opcode in _PRODUCTS or does_products(instruction)
 
 
@@ -93,7 +93,7 @@ def _ragged(instruction: Instruction) -> Product:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What an instruction does besides matrix products."""
+    """Work of an instruction besides matrix products."""
 
     flops: int = 0  #: [FLOP]
     transcendentals: int = 0  #: [-]
@@ -163,7 +163,7 @@ _COUNTED: Final[Mapping[str, Callable[[Instruction], int]]] = {
 
 
 def repeats(instruction: Instruction) -> tuple[int, ...]:
-    """How often an instruction runs each of its computations within itself. [-]"""
+    """Number of times that an instruction runs each of its computations. [-]"""
     counted = _REPEATED.get(instruction.opcode)
     return counted(instruction) if counted else ()
 
@@ -247,7 +247,7 @@ def access(instruction: Instruction, starts: Starts = "each") -> Access:
 
 
 def is_same_memory(instruction: Instruction) -> bool:
-    """Whether a transposition leaves every element where it is: only its layout says otherwise."""
+    """True if a transposition changes the layout only and moves no element."""
     if instruction.opcode != "transpose":
         return False
     before, after = instruction.operands[0].shape, instruction.shape
@@ -258,7 +258,7 @@ def is_same_memory(instruction: Instruction) -> bool:
 
 
 def output_bytes(instruction: Instruction) -> int:
-    """What an instruction gives, without scratch memory and the state of an asynchronous pair. [B]"""
+    """Bytes of an instruction's output, without scratch memory and the state of an asynchronous pair. [B]"""
     opcode, part = parts(instruction.opcode)
     elements = instruction.shape.elements
     if part == "start" and len(elements) > 1 and opcode != "all-reduce":
@@ -283,7 +283,7 @@ def _fusion_access(fusion: Instruction, starts: Starts) -> Access:
 
 
 def gather_or_scatter(instruction: Instruction) -> Instruction | None:
-    """What XLA takes a back end's own fusion around a gather or a scatter for; None for others."""
+    """The gather or scatter that XLA takes a back end's fusion for; None for others."""
     if instruction.opcode != "fusion" or instruction.attributes.get("kind") != "kCustom":
         return None
     inner = instruction.called[0].instructions
@@ -291,7 +291,7 @@ def gather_or_scatter(instruction: Instruction) -> Instruction | None:
 
 
 def _root_bytes(root: Instruction) -> int:
-    """What a root writes: an update in place writes the update alone. [B]"""
+    """Bytes that a root writes: an update in place writes the update alone. [B]"""
     return root.operands[1].shape.bytes if root.opcode == "dynamic-update-slice" else root.shape.bytes
 
 
@@ -307,7 +307,7 @@ class _Users:
                 self.of[operand].setdefault(instruction, []).append(place)
 
     def parameter_bytes(self) -> list[int]:
-        """What the users of each parameter read of it. [B]"""
+        """Bytes that the users of each parameter read of it. [B]"""
         return [
             sum(self.bytes_read(each) for each in self._arrays(parameter, parameter.shape))
             for parameter in self.body.parameters
@@ -328,7 +328,7 @@ class _Users:
         return found
 
     def bytes_read(self, array: Instruction) -> int:
-        """What the users of an array read of it. [B]
+        """Bytes that the users of an array read of it. [B]
 
         A slice reads what it gives, what is updated in place is not read. A broadcast or a reshape reads the
         whole on its own; all others together read it once.
@@ -345,7 +345,7 @@ class _Users:
         return read + (array.shape.bytes if shared else 0)
 
     def _nested_bytes(self, fusion: Instruction, place: int) -> int:
-        """What a fusion within the fusion reads of an operand, for each that uses the result. [B]
+        """Bytes that a fusion within the fusion reads of an operand, for each user of the result. [B]
 
         One that passes its operand on to its root reads what is sliced of the result.
         """
@@ -359,7 +359,7 @@ class _Users:
         return read + (_Users(inner, self.starts).bytes_read(parameter) if shared else 0)
 
     def _own_bytes(self, user: Instruction, array: Instruction, places: Sequence[int]) -> int | None:
-        """What a user that slices or updates reads of an array; None where it shares the read. [B]"""
+        """Bytes that a user that slices or updates reads of an array; None where it shares the read. [B]"""
         if user.opcode == "slice" or (user.opcode == "dynamic-slice" and places[0] == 0):
             return user.shape.bytes
         if user.opcode == "dynamic-update-slice" and places[0] == 0:
@@ -464,7 +464,7 @@ def _moved(instruction: Instruction, starts: Starts) -> Access:
 
 
 def _table_bytes(shape: Shape) -> int:
-    """What a tuple itself takes, or an array. [B]"""
+    """Bytes of an array, or of a tuple itself. [B]"""
     return POINTER_BYTES * len(shape.elements) if shape.is_tuple else shape.bytes
 
 

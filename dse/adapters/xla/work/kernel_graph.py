@@ -123,7 +123,7 @@ def graph(module: Module, barriers: Barriers = "element") -> HloGraph:
 
 
 def has_barriers(module: Module) -> bool:
-    """Whether some instruction hands on a tuple as a whole, so that it may hold back its elements."""
+    """True if some instruction passes on a whole tuple, so that it may delay elements of it."""
     handing_on = VIEWS - {"tuple", "get-tuple-element"} | {"copy"}
     return any(each.shape.is_tuple and each.opcode in handing_on for each in module.instructions)
 
@@ -171,7 +171,7 @@ class _HloGraphBuilder:
         return values[computation.root]
 
     def _value(self, instruction: Instruction, operands: Sequence[Value], count: int, path: str) -> Value:
-        """What an instruction gives; a kernel is added for it if it is one."""
+        """The value of an instruction; a kernel is added for it if it is one."""
         opcode, part = parts(instruction.opcode)
         if opcode in SOURCES:
             return _given(instruction.shape)
@@ -204,7 +204,7 @@ class _HloGraphBuilder:
         return operands[0]
 
     def _called(self, instruction: Instruction, operands: Sequence[Value], count: int, path: str) -> Value:
-        """What a call, a loop or a choice gives."""
+        """The value of a call, a loop or a conditional."""
         if instruction.opcode == "while":
             return self._loop(instruction, operands, count, path)
         if instruction.opcode == "conditional":
@@ -252,7 +252,7 @@ class _HloGraphBuilder:
 
 
 def output_shape(instruction: Instruction) -> Shape:
-    """What an instruction gives: of an asynchronous pair its result, without the rest of its state."""
+    """Shape of an instruction's output; of an asynchronous pair the result without the rest of its state."""
     opcode, part = parts(instruction.opcode)
     elements = instruction.shape.elements
     if part != "start" or len(elements) < 2 or opcode == "all-reduce":
@@ -266,6 +266,6 @@ def _received(value: Value) -> Value:
 
 
 def _weight(computation: Computation) -> tuple[int, int]:
-    """What makes one branch costlier than another: matrix products, else traffic. [FLOP], [B]"""
+    """The cost of a branch that decides which one is larger: matrix products, then traffic. [FLOP], [B]"""
     flops = sum(product.flops for product in products_of_body(computation))
     return flops, sum(access(each).total for each in computation.instructions)

@@ -135,7 +135,7 @@ def _numbers(written: str) -> list[int]:
 
 @lru_cache(maxsize=4096)
 def valid_positions(window: WindowDimension, data: int, result: int) -> int:
-    """How often a place of the window lies on an element, over all places of the result. [-]
+    """Number of times that a position of the window lies on an element, over all positions of the result. [-]
 
     Place k of the window at place o of the result is on element i where o * stride + k * window_dilation -
     low = i * base_dilation; all other places are padding, or holes of a dilation.
@@ -150,7 +150,7 @@ def valid_positions(window: WindowDimension, data: int, result: int) -> int:
 
 
 def _multiples(steps: tuple[int, int], first: int, reach: int, modulus: int) -> int:
-    """How many of 0, step, 2 step, ... are first, first + modulus, ... and at most first + reach. [-]"""
+    """Count of 0, step, 2 step, ... that are first, first + modulus, ... and at most first + reach. [-]"""
     count, step = steps
     common = gcd(step, modulus)
     if first % common:
@@ -281,12 +281,12 @@ _STAYING: Final = re.compile(
 
 
 def is_staying(instruction: Instruction) -> bool:
-    """Whether a call moves nothing."""
+    """True if a call moves nothing."""
     return bool(_STAYING.match(custom_call_target(instruction)))
 
 
 def is_known(instruction: Instruction) -> bool:
-    """Whether what a call does is known, and not its arrays alone."""
+    """True if the work of a call is known, beyond its arrays."""
     return is_staying(instruction) or does_products(instruction) or call_flops(instruction) is not None
 
 
@@ -307,7 +307,7 @@ def backend_config(instruction: Instruction) -> dict[str, Any]:
 
 
 def does_products(instruction: Instruction) -> bool:
-    """Whether a call is of a library's matrix products."""
+    """True if a call is one of a library's matrix products."""
     name = custom_call_target(instruction)
     return bool(name) and any(pattern.fullmatch(name) for pattern, _ in _PRODUCTS)
 

@@ -1,4 +1,4 @@
-"""How often loops run, where the text does not say: a counter that goes by a constant step to a constant.
+"""Trip counts of loops for which the text gives none: a counter with a constant step and a constant limit.
 
 An integer of a loop's state is followed through tuples, copies, conversions, fusions and calls. Its body
 gives it with a constant added; the condition compares it with what the body leaves as it is. What the loop
@@ -58,7 +58,7 @@ Parameters: TypeAlias = Callable[[int, Path], "_Term | None"]
 
 
 def written_trip_count(loop: Instruction) -> int | None:
-    """How often a loop's body runs by what the compiler noted with it. [-]
+    """Trip count of a loop that the compiler wrote into its metadata. [-]
 
     Raises `DseError` if it noted something else than a number.
     """
@@ -73,7 +73,7 @@ def written_trip_count(loop: Instruction) -> int | None:
 
 
 def trip_counts(module: Module) -> dict[Instruction, int | None]:
-    """How often the body of each loop of a module runs; None where the text does not tell. [-]"""
+    """Trip count of each loop of a module; None where the text does not tell. [-]"""
     counter = _Counter(module)
     return {each: counter.trips(each) for each in module.instructions if each.opcode == "while"}
 
@@ -125,7 +125,7 @@ class _Values:
         return _Values(self.counter, lambda number, path: self.of(call.operands[number], path))
 
     def comparison(self, root: Instruction) -> tuple[str, _Term, _Term] | None:
-        """What a condition compares: direction, and both sides; None where it is not one comparison."""
+        """The comparison of a condition: direction and both sides; None where it is not one comparison."""
         if root.opcode in ("bitcast", "copy", "reshape"):
             return self.comparison(root.operands[0])
         if root.opcode in ("fusion", "call"):
@@ -151,12 +151,12 @@ class _Counter:
         self._inside: dict[Computation, _Values] = {}
 
     def goes_on(self) -> bool:
-        """Whether there is anything left to follow integers with; count a step."""
+        """True if the limit of steps for following integers is not reached; counts a step."""
         self._steps -= 1
         return self._steps >= 0
 
     def trips(self, loop: Instruction) -> int | None:
-        """How often a loop's body runs. [-]"""
+        """Trip count of a loop. [-]"""
         written = written_trip_count(loop)
         if written is not None:
             return written
@@ -226,7 +226,7 @@ class _Counter:
         return known
 
     def _given(self, home: Computation, caller: Instruction, number: int, path: Path) -> _Term | None:
-        """What a caller gives for a parameter, if it is a constant."""
+        """The value that a caller passes for a parameter, if it is a constant."""
         if caller.opcode == "while":
             after = self.state_after_body(caller, path)
             if after is None or not _is_kept(after, path):
@@ -237,7 +237,7 @@ class _Counter:
 
 
 def _is_kept(after: _Term, path: Path) -> bool:
-    """Whether a trip leaves an array of the state as it is."""
+    """True if a trip leaves an array of the state unchanged."""
     return (after.state, after.scale, after.offset) == (path, 1, 0)
 
 
