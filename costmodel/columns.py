@@ -1,4 +1,11 @@
-"""Frozen records of equally long NumPy columns, the factoring of repeated rows, and divisors."""
+"""Frozen records of equally long NumPy columns, the factoring of repeated rows, and divisors.
+
+A design, a machine or a cost is a row of a table. Each column of a table is one NumPy array, so that a formula
+evaluates all designs at once. Points are the last axis; a column of one value holds it for all points. Most stages
+read few of the columns, in which thousands of designs agree: `UniqueRows` finds the rows that differ, the stage
+evaluates them, and each point gets the result of its row. For example, 16,384 layouts of GPT-3 have 84 different
+micro-batches on a rank.
+"""
 
 from __future__ import annotations
 

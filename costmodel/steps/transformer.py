@@ -1,4 +1,10 @@
-"""One optimizer step of designs of a transformer: micro-batches through the pipeline, then the update."""
+"""One optimizer step of designs of a transformer: micro-batches through the pipeline, then the update.
+
+`step` is the public function of this package. It evaluates designs in chunks. Each stage of the evaluation reads a
+narrow part of a design and evaluates its unique rows: shapes of ranks (`rank_run`), costs and memory of one
+micro-batch (`pass_costs`, `rank_costs`), the pipeline (`schedule_step`), the update (`update_step`), and memory
+(`fullest_stage`). `assemble_breakdown` adds the parts up.
+"""
 
 from __future__ import annotations
 
@@ -129,17 +135,7 @@ def pass_costs(run: TransformerRun, ranks: RankRun) -> MicroBatch:
 
 
 def cost_of_passes(run: TransformerRun, ranks: RankRun, costs: MicroBatch) -> Breakdown:
-    """Costs of a chunk of designs of one kind of pipeline.
-
-    Parameters
-    ----------
-    run : TransformerRun
-        Model, machines and designs, (points,).
-    ranks : RankRun
-        What a rank sees of them.
-    costs : MicroBatch
-        Their micro-batches. [s], [J]
-    """
+    """Costs of a chunk of designs of one kind of pipeline; `costs` are those of their micro-batches. [s], [J]"""
     breakdown = assemble_breakdown(
         step_parts(run, ranks, costs)[0],
         run.system,

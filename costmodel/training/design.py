@@ -1,4 +1,9 @@
-"""Candidate designs, as rows of a table: how a model is laid out over chips, and how its step is run."""
+"""Candidate designs, as rows of a table: layouts of a model over chips, and options of its step.
+
+`DesignPoints` declares every column that a design may have, with its default, its words and its range: sizes of
+parallel groups as in Megatron-LM (`tp`, `pp`, `dp`, `cp`, `ep`), the pipeline's schedule, sharded states,
+recomputation, overlaps and number formats. Shardings and tiles of single kernels are columns too.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,11 @@
-"""Runs: a model, machines, designs, a number format; and the sizes of it that a rank sees."""
+"""Runs: a model, machines, designs and a number format; and the sizes that one rank sees.
+
+A `Run` is the input of the cost model: arrays in, arrays out. Most formulas need few columns of a design. `RankShape`
+has those that decide on the work of one rank in one micro-batch, such as `tp` and `micro_batch_size`, but not `dp` or
+`pp`. So a stage that reads a `RankRun` evaluates each different rank once (`once_each`), and its columns are the key:
+a formula cannot depend on a column that is missing from the key. For example, tokens of a micro-batch on a rank are
+`micro_batch_size * seq_len / cp`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Kernel tables: what a workload asks of a chip, one row per design and one column per kernel."""
+"""Kernel tables: the work of a chip, one row per design and one column per kernel."""
 
 from __future__ import annotations
 

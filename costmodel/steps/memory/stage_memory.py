@@ -1,4 +1,10 @@
-"""Bytes that a rank holds at the fullest moment of a step, by part, on the fullest stage."""
+"""Memory of a rank at the fullest moment of a step, by part, on the fullest stage.
+
+A rank holds weights, gradients and optimizer states of its stage, divided by the replicas that share them; activations
+of the micro-batches whose backward pass is still to come; and buffers of the layer that runs. Under 1F1B the first of
+p stages holds p micro-batches, and the last holds one, with its logits: `fullest_stage` compares the few stages that
+may be the fullest.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What ranks that share a sequence exchange: keys and values around attention cores, or states of mixers."""
+"""Exchanges of ranks that share a sequence: keys and values around attention cores, or states of mixers."""
 
 from __future__ import annotations
 
@@ -16,23 +16,10 @@ from costmodel.training.run import RankRun
 
 
 def context_parallel(run: RankRun, key_features: float, core_time: FloatArray, direction: str) -> KernelCost:
-    """Exchanges of the keys and values of one attention core in one direction.
+    """Exchanges of the keys and values of one attention core, "forward" or "backward"; 0 in groups of one. [s], [J]
 
-    Parameters
-    ----------
-    run : RankRun
-        Model, machines and what a rank sees of the designs, (points,).
-    key_features : float
-        Of a token's keys and values together. [elements]
-    core_time : (points,) array
-        Time of the core in that direction, which hides a ring. [s]
-    direction : str
-        "forward" or "backward".
-
-    Returns
-    -------
-    cost : KernelCost
-        (points,) columns; nothing in a group of one. [s], [J]
+    `key_features` are those of a token's keys and values together [elements]; `core_time` is the time of the core in
+    that direction, which hides a ring, (points,). [s]
 
     Notes
     -----
@@ -64,19 +51,9 @@ def context_parallel(run: RankRun, key_features: float, core_time: FloatArray, d
 
 
 def state_passing(run: RankRun, state_bytes: float) -> KernelCost:
-    """State of a linear mixer on its way through the ranks of a sequence, or its gradient on the way back.
+    """Passing of a linear mixer's state through the ranks of a sequence, or of its gradient on the way back. [s], [J]
 
-    Parameters
-    ----------
-    run : RankRun
-        Model, machines and what a rank sees of the designs, (points,).
-    state_bytes : float
-        Of one sequence, all heads together. [B]
-
-    Returns
-    -------
-    cost : KernelCost
-        (points,) columns; nothing in a group of one. [s], [J]
+    `state_bytes` are those of one sequence, all heads together [B]; a group of one sends nothing.
 
     Notes
     -----

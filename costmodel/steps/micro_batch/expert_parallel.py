@@ -1,4 +1,4 @@
-"""What ranks that hold different experts exchange: tokens on their way to their experts, and results back."""
+"""Exchanges of ranks with different experts: tokens on their way to their experts, and results back."""
 
 from __future__ import annotations
 

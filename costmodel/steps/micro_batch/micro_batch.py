@@ -1,4 +1,4 @@
-"""What one micro-batch costs on one rank, by part of the model and direction.
+"""Costs of one micro-batch on one rank, by part of the model and direction.
 
 This is the expensive half of a step, and it depends on the columns of `RankShape` alone. `step` evaluates
 its unique rows and scatters them back.

@@ -1,4 +1,4 @@
-"""What each part of a model needs on one rank, whatever the pipeline: parameters, activations, buffers."""
+"""Parameters, activations and buffers of each part of a model on one rank, for any pipeline."""
 
 from __future__ import annotations
 

@@ -1,4 +1,14 @@
-"""Pipeline schedules: their rules, their timetables, and what the ranks of a pipeline do slot by slot."""
+"""Pipeline schedules: their rules, their timetables, and the entries of each rank slot by slot.
+
+A schedule states in which order the ranks of a pipeline run forward passes (F), gradients of inputs (B) and gradients
+of weights (W). Its timetable gives each pass a slot, as if all took equally long; then only the order counts, and a
+pass starts when its rank is free and its input has arrived. Two micro-batches under 1F1B on two ranks:
+
+    rank 0  F0 .  F1 B0 .  B1
+    rank 1  .  F0 B0 F1 B1 .
+
+A new schedule is one function that fills a `Timetable`, and one row of `SCHEDULES` with its rules and flags.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,10 @@
-"""When the ranks of many pipelines are done: all of them at once, slot by slot of their orders."""
+"""End times of the ranks of many pipelines, simulated together, slot by slot of their orders.
+
+A pass starts when the pass before it on its rank is done and its input has arrived. So the end of a slot is a maximum
+of earlier ends plus a time, and all ranks of all designs of one order take a slot in one NumPy call. A full pipeline
+repeats itself: once a period shifts all ends by the same time, further periods are multiplied instead of simulated
+(`Ends`).
+"""
 
 from __future__ import annotations
 

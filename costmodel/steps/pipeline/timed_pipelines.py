@@ -1,4 +1,4 @@
-"""How long pipelines of any schedule take, what their ranks wait and hold: many designs at once."""
+"""Times of pipelines of any schedule, the waiting of their ranks and the activations that they hold."""
 
 from __future__ import annotations
 
@@ -157,16 +157,22 @@ class PipelineTimes(Columns):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class PipelineRanks:
+class RankCounts:
+    """Activations and messages of ranks, which times do not change; (points, ranks) arrays, 0 beyond the ranks."""
+
+    until_b: FloatArray  #: chunk activations held at once until the gradient of the input is there [-]
+    until_w: FloatArray  #: the same until that of the weights is there [-]
+    pairs: FloatArray  #: of passes that overlap [-]
+    messages: FloatArray  #: between ranks, all together; (points,) [-]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class PipelineRanks(RankCounts):
     """Times and holdings of pipelines rank by rank; (points, ranks) arrays, 0 beyond a pipeline's ranks."""
 
     start: FloatArray  #: of the first pass [s]
     end: FloatArray  #: of the last [s]
     busy: FloatArray  #: work [s]
-    until_b: FloatArray  #: chunk activations held at once until the gradient of the input is there [-]
-    until_w: FloatArray  #: the same until that of the weights is there [-]
-    pairs: FloatArray  #: of passes that overlap [-]
-    messages: FloatArray  #: between ranks, all together; (points,) [-]
 
     def take(self, rows: IntArray) -> PipelineRanks:
         """The record of some of the pipelines."""
@@ -250,16 +256,6 @@ def pipeline_times(
         schedule, {**counts, "group_size": group_size, **times}, lambda columns: scaled_passes(columns, stage_scale)
     )
     return pipeline_ranks(asked).times()
-
-
-@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class RankCounts:
-    """Activations and messages of ranks, which times do not change; (points, ranks) arrays, 0 beyond the ranks."""
-
-    until_b: FloatArray  #: chunk activations held at once until the gradient of the input is there [-]
-    until_w: FloatArray  #: the same until that of the weights is there [-]
-    pairs: FloatArray  #: of passes that overlap [-]
-    messages: FloatArray  #: between ranks, all together; (points,) [-]
 
 
 def pipeline_ranks(asked: Pipelines) -> PipelineRanks:

@@ -18,7 +18,7 @@ UNIT_SUFFIX = {"s": "_s", "B": "_bytes", "J": "_j", "W": "_w", "$": "_usd", "kg"
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class ResultTable(Columns):
-    """What evaluation of a kind of work gives for each design; the first column is the time that it is about.
+    """Results of a kind of work for each design; the first column is its time, such as that of a step.
 
     Every column has shape (points,). A column that declares a total, as ``of="step_time"``, is a part of it:
     the parts of a total add up to it.

@@ -80,7 +80,7 @@ class OptionTables:
         return type(self)(self.run.take(rows), tuple(tables), cores)
 
     def micro_batches(self, numbers: FloatArray, *, times_alone: bool = False) -> MicroBatch:
-        """What one micro-batch costs with each of some assignments, (assignments, points). [s], [J]
+        """Costs of one micro-batch with each of some assignments, (assignments, points). [s], [J]
 
         Numbers are those that `micro_batches` has for the same designs. Energies of
         kernels, and how long they wait for memories, may be left out.

@@ -1,4 +1,9 @@
-"""The end of a step: gradients are reduced over replicas and clipped, weights updated and gathered."""
+"""The end of a step: gradients are reduced over replicas and clipped, weights updated and gathered.
+
+Replicas exchange gradients and weights once a step, or for every micro-batch, as their row of `ZERO` states. Where
+they overlap, exchanges run beside the last backward pass and the next forward pass. The stage that is done last
+counts: one with many parameters may finish its exchanges while the slowest stage still computes.
+"""
 
 from __future__ import annotations
 
@@ -40,27 +45,11 @@ def update_step(
     *,
     alone: MicroBatch,
 ) -> tuple[dict[str, FloatArray], Items]:
-    """Reduction of gradients over replicas, clipping and the update.
+    """Columns of a `Breakdown` for the exchanges of replicas, clipping and the update, with their items. [s], [J]
 
-    Parameters
-    ----------
-    run : TransformerRun
-        Model, machines and designs, (points,).
-    passes : ScheduledPasses
-        Passes of the step, with the exchanges that passes of several micro-batches hide; (points,). [s], [J]
-    parts : sequence of PartMemory
-        Parts of the model on a rank, (points,). [-], [B]
-    stages : sequence of Stage
-        Stages that have more of something than others: `PipelineStages.foremost`.
-    alone : MicroBatch
-        The passes with nothing beside them, as the first and the last of a step are; (points,). [s], [J]
-
-    Returns
-    -------
-    columns : mapping of (points,) arrays
-        Columns of a `Breakdown`. [s], [J]
-    items : Items
-        Parts of these columns, where the run is itemized. [s], [B]
+    `passes` are those of the step, with the exchanges that passes of several micro-batches hide [s], [J]; `parts` are
+    those of the model on a rank, (points,) [-], [B]; `stages` are those that have more of something than others:
+    `PipelineStages.foremost`; `alone` are passes with nothing beside them, as the first and the last of a step. [s]
 
     Notes
     -----
