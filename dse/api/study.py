@@ -238,15 +238,17 @@ class Study(BaseStudy):
 
     def plot_front(self) -> alt.ChartType:
         """The Pareto front by each pair of objectives, or of a single one the best so far by trial."""
-        from dse.reporting.pictures.study_figures import pareto_figure
+        from dse.reporting.pictures.front import front_figure
+        from dse.reporting.pictures.study_figures import front_picture
 
-        return pareto_figure(self.table)
+        return front_figure(front_picture(self.table))
 
     def plot_parallel(self) -> alt.LayerChart:
         """Parameters and objectives of the front, and of some other feasible trials, as lines."""
-        from dse.reporting.pictures.study_figures import lines_figure
+        from dse.reporting.pictures.parallel import parallel_figure
+        from dse.reporting.pictures.study_figures import line_records
 
-        return lines_figure(self.table)
+        return parallel_figure(self.space, line_records(self.table))
 
     def plot_importance(self) -> alt.Chart:
         """Draw the share of each objective's variance over the space that each parameter explains alone.
@@ -256,12 +258,12 @@ class Study(BaseStudy):
         DseError
             If too few trials are feasible.
         """
-        from dse.reporting.pictures.study_figures import shares_figure
+        from dse.reporting.pictures.progress import importance_figure
 
-        return shares_figure(self.table, self.profile)
+        return importance_figure(self.importance())
 
     def plot_hypervolume(self) -> alt.Chart:
         """Hypervolume after each finished trial."""
-        from dse.reporting.pictures.study_figures import progress_figure
+        from dse.reporting.pictures.progress import history_figure
 
-        return progress_figure(self.hypervolume_history())
+        return history_figure(self.hypervolume_history())

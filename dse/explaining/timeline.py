@@ -132,7 +132,7 @@ def folded(events: pd.DataFrame) -> tuple[pd.DataFrame, Period | None]:
     """
     passes = events[events["micro_batch"] >= 0].sort_values(["stage", "start_s"], kind="stable")
     stages = [rows for _, rows in passes.groupby("stage")]
-    for stride in dict.fromkeys(_strides(passes)) if len(stages) else ():
+    for stride in dict.fromkeys((1, 2, len(stages), 2 * len(stages))) if stages else ():
         if (period := _period(stages, stride)) and period.count > 1:
             left_out = (period.count - 1) * period.time
             within = events["start_s"].to_numpy() - (period.start + period.time)
@@ -144,12 +144,6 @@ def folded(events: pd.DataFrame) -> tuple[pd.DataFrame, Period | None]:
             )
             return moved[early | late], period
     return events, None
-
-
-def _strides(passes: pd.DataFrame) -> list[int]:
-    """Micro-batches by which a period may advance: one, as many as there are stages, and twice as many."""
-    stages = int(passes["stage"].max()) + 1
-    return [1, 2, stages, 2 * stages]
 
 
 def _period(stages: Sequence[pd.DataFrame], stride: int) -> Period | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from math import inf
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +14,15 @@ from dse.fronts.pareto import non_dominated
 
 #: Points that are held against all boxes at once.
 BLOCK = 64
+
+
+def thinned(rows: Any, most: int) -> Any:
+    """At most `most` rows of an array, evenly spread.
+
+    >>> thinned(np.arange(10.0), 4)
+    array([0., 3., 6., 9.])
+    """
+    return rows if len(rows) <= most else rows[np.linspace(0, len(rows) - 1, most).round().astype(int)]
 
 
 class Undominated:

@@ -95,11 +95,6 @@ def parameter_text(parameter: Parameter, value: Any) -> str:
     return (exact(value, parameter.unit) if number else parameter.shown(value)).replace(" ", "")
 
 
-def objective_texts(space: Space, record: Record) -> list[str]:
-    """The value of each objective, with its unit."""
-    return [readable(record["values"][o.key], o.unit) for o in space.objectives]
-
-
 def column_text(record: Record, name: str) -> str:
     """A breakdown column of a design, by its name in tables, with its unit."""
     value = record["breakdown"][name]

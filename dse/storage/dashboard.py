@@ -1,9 +1,10 @@
 """Studies as optuna-dashboard can show them: numbers in columns of their own, the feasible front alone.
 
-The dashboard sorts by attributes that are numbers, and takes its front from all finished trials, whatever
-they violate. So it is given each trial with its tables laid out, and the infeasible ones as pruned. Nothing
-of this is stored: an attribute for each number would make databases 1.9 times as large, and take 2.4 times
-as long to write.
+Objectives are shown in units that people use, such as GB, which their names say. The page of a study does not show
+its space, which would fill the first screen. The dashboard sorts by attributes that are numbers, and takes its front
+from all finished trials, whatever they violate. So it is given each trial with its tables laid out, and the
+infeasible ones as pruned. Nothing of this is stored: an attribute for each number would make databases 1.9 times as
+large, and take 2.4 times as long to write.
 
 A page may delete studies, and every account of a machine reaches its ports. So `private` answers those only who
 know the token in the printed URL, and only reads.
@@ -13,13 +14,14 @@ from __future__ import annotations
 
 import hmac
 import json
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping, Sequence
 from copy import copy
 from http.cookies import CookieError, SimpleCookie
-from typing import Any
+from typing import Any, Final
 from urllib.parse import parse_qs
 
 from optuna.storages import RDBStorage, _CachedStorage
+from optuna.study._frozen import FrozenStudy
 from optuna.trial import FrozenTrial, TrialState
 from sqlalchemy.pool import NullPool
 
@@ -41,24 +43,62 @@ class DashboardStorage(_CachedStorage):
         self, study_id: int, deepcopy: bool = True, states: Container[TrialState] | None = None
     ) -> list[FrozenTrial]:
         """The trials of a study as the dashboard shows them."""
-        shown = [self._shown(trial) for trial in super().get_all_trials(study_id, deepcopy=False)]
+        names = self.get_study_system_attrs(study_id).get(NAMES, ())
+        shown = [self._shown(trial, names) for trial in super().get_all_trials(study_id, deepcopy=False)]
         return [trial for trial in shown if states is None or trial.state in states]
 
     get_all_trials = shown_trials  # what Optuna calls it
 
-    def _shown(self, trial: FrozenTrial) -> FrozenTrial:
+    def shown_studies(self) -> list[FrozenStudy]:
+        """The studies with units in the names of their objectives, and without long attributes."""
+        found = []
+        for study in super().get_all_studies():
+            names = [shown_name(name)[0] for name in study.system_attrs.get(NAMES, ())]
+            shown = copy(study)
+            shown.system_attrs = {**study.system_attrs, **({NAMES: names} if names else {})}
+            own = study.user_attrs.items()
+            shown.user_attrs = {key: text for key, text in own if len(str(text)) <= LONGEST_ATTRIBUTE}
+            found.append(shown)
+        return found
+
+    get_all_studies = shown_studies  # what Optuna calls it
+
+    def _shown(self, trial: FrozenTrial, names: Sequence[str]) -> FrozenTrial:
         """A trial laid out, once it is finished and so stays as it is."""
         if not trial.state.is_finished():
             return trial
         known = self._laid_out.get(trial._trial_id)
         if known is None:
-            known = self._laid_out[trial._trial_id] = laid_out(trial)
+            known = self._laid_out[trial._trial_id] = laid_out(trial, names)
         return known
 
 
-def laid_out(trial: FrozenTrial) -> FrozenTrial:
-    """A finished trial with each number of its tables as an attribute, pruned if it is infeasible."""
+#: Attribute of a study with the names of its objectives, and the longest attribute that the dashboard shows.
+NAMES, LONGEST_ATTRIBUTE = "study:metric_names", 80
+#: Ending of an objective's name -> unit that the dashboard shows, and its size in SI units.
+SHOWN_UNITS: Final = {
+    "_bytes": ("GB", 1e9), "_usd": ("million $", 1e6), "_w": ("MW", 1e6), "_j": ("MJ", 1e6), "_kg": ("t", 1e3),
+}  # fmt: skip
+
+
+def shown_name(name: str) -> tuple[str, float]:
+    """The name of an objective with the unit in which it is shown, and the size of that unit in SI units.
+
+    >>> shown_name("peak_memory_bytes"), shown_name("step_time_s")
+    (('peak_memory [GB]', 1000000000.0), ('step_time_s', 1.0))
+    """
+    own = ((name.removesuffix(end), unit) for end, unit in SHOWN_UNITS.items() if name.endswith(end))
+    return next(((f"{start} [{word}]", size) for start, (word, size) in own), (name, 1.0))
+
+
+def laid_out(trial: FrozenTrial, names: Sequence[str]) -> FrozenTrial:
+    """A finished trial with each number of its tables as an attribute, pruned if it is infeasible.
+
+    Its values are those of the objectives `names`, in the units of `SHOWN_UNITS`.
+    """
     shown = copy(trial)
+    if trial.values and len(names) == len(trial.values):
+        shown.values = [value / shown_name(name)[1] for name, value in zip(names, trial.values, strict=True)]
     shown.user_attrs = {}
     for name, value in trial.user_attrs.items():
         if isinstance(value, Mapping):

@@ -38,7 +38,7 @@ ADAPTER = Adapter(
             profile=lambda path: "native",
             run="dse.adapters.xla.command:run",
             record="dse.adapters.xla.command:record",
-            formats=("table", "json", "csv", "parquet", "trace", "dfmodel"),
+            formats=("table", "json", "csv", "parquet", "trace", "dfmodel", "html"),
             options="dse.adapters.xla.options:add_options",
             defaults={"system": None, "barriers": "barrier", "sweep": None, "output": None},
         ),

@@ -14,6 +14,7 @@ from dse.adapters.xla import ADAPTER
 from dse.adapters.xla.report.cost_record import ModuleCost
 from dse.adapters.xla.report.cost_report import hlo_report
 from dse.adapters.xla.report.machine_sweep import machines, sweep_frame, sweep_record, sweep_report
+from dse.adapters.xla.report.program_page import program_page
 from dse.cli.output import TABLE_ENDINGS, checked_ending, write_content, write_json, write_report
 from dse.cli.terminal import say
 from dse.output.tables import csv_pieces, json_text, parquet_pieces
@@ -46,8 +47,8 @@ def run(args: argparse.Namespace) -> int:
     if args.format in ("csv", "parquet"):
         plain = ", ".join(form for form in KIND.formats if form not in ("csv", "parquet"))
         raise DseError(f"{args.design}: an HLO module has no {args.format}; use {plain}, or add --sweep")
-    if args.output:
-        raise DseError(f"{args.design}: -o writes the table of a --sweep: add --sweep, or redirect stdout")
+    if args.output and args.format != "html":
+        raise DseError(f"{args.design}: -o writes FILE.html, or the table of a --sweep; else redirect stdout")
     if args.format in GRAPHS and args.system:
         raise DseError(f"{args.design}: {args.format} is the graph without a system; leave out --system")
     cost = ModuleCost.of(args.design, args.barriers, args.system)
@@ -58,6 +59,11 @@ def run(args: argparse.Namespace) -> int:
         return write_graph(args, cost)
     if args.format == "trace":
         print(json_text(cost.trace()))
+        return 0
+    if args.format == "html":
+        if not cost.system:
+            raise DseError(f"{args.design}: runs no kernels, so there is no page; leave out -o")
+        write_content([program_page(cost).encode()], args.format, args.output)
         return 0
     record = cost.record()
     if args.format == "json":

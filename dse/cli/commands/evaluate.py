@@ -13,7 +13,7 @@ from costmodel.errors import DseError
 from costmodel.rules.registry import design_profiles, profiles
 from dse.api.design_files import SPACE, kind_of_design, title_of
 from dse.cli.options import add_changes, add_launch, add_output, add_workers, describe
-from dse.cli.output import form_of
+from dse.cli.output import TABLE_ENDINGS, form_of
 from dse.registry import WorkloadKind, launch_forms, load, workload_kinds
 
 #: Options of layouts, be they of a space or of a launch script.
@@ -42,6 +42,7 @@ EXAMPLES: Final = (
     "dse evaluate gpt3_175b_1024_a100 --set tp=8 --sweep pp=8,16,32 --sweep micro_batch_size=1,2,4",
     "dse evaluate gpt3_175b_1024_a100 --set tp=8 --set recompute=full --sweep pp -o sweep.svg",
     "dse evaluate gpt_1t_codesign --designs designs.csv -o evaluated.parquet --jobs 4",
+    "dse evaluate step.hlo --system h100 -o step.html",
     "dse evaluate step.hlo --sweep h100,tpu_v5p_pod -o systems.csv",
     "dse evaluate workload.txt --gpus 1024 --gpu-type H100 --nic-type cx7",
     "dse evaluate setup.txt --profile dfmodel-gen1 --format json | jq .final_s",
@@ -67,7 +68,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         help="table or json; csv and parquet of several designs; trace and dfmodel of programs "
         "(default: by the ending of FILE, else table)",
     )
-    add_output(parser, "; FILE.svg, .png or .pdf is a picture of a --sweep")
+    add_output(parser, "; FILE.svg, .png or .pdf is a picture of a --sweep, FILE.html a page of a program")
     for kind in workload_kinds().values():
         if kind.options:
             load(kind.options)(parser)
@@ -169,7 +170,8 @@ def refuse_foreign(args: argparse.Namespace, kind: str, design: str) -> None:
 
 def run_file(args: argparse.Namespace, kind: WorkloadKind, asked: bool) -> int:
     """Evaluate a file of another program, by the adapter of its kind."""
-    args.format = form_of(args.format, args.output if "output" in kind.defaults else None)
+    endings = {**TABLE_ENDINGS, ".html": "html"} if "html" in kind.formats else TABLE_ENDINGS
+    args.format = form_of(args.format, args.output if "output" in kind.defaults else None, endings)
     if args.format not in kind.formats:
         raise DseError(f"{args.design}: {kind.title} has no {args.format}; use {', '.join(kind.formats)}")
     args.profile_is_asked_for = asked

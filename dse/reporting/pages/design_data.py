@@ -157,7 +157,7 @@ class DesignPages:
             try:
                 data["pipeline"] = pipeline_data(timeline(self.space, record["params"]))
             except DseError as error:
-                data["why"] = str(error)
+                data["no_pipeline"] = str(error)
         return data
 
 

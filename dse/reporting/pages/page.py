@@ -12,15 +12,10 @@ from html import escape
 from pathlib import Path
 from typing import Any, Final
 
-from rich.console import RenderableType
-
-from dse.output.text import plain_text
 from dse.reporting.design_table import Column
 
 #: Folder of styles and scripts.
 ASSETS: Final = Path(__file__).with_name("assets")
-#: Width of a report of which a page shows the sentences. [characters]
-WIDE: Final = 400
 
 
 def page(title: str, data: Mapping[str, Any], script: str) -> str:
@@ -48,11 +43,6 @@ def table_data(columns: Sequence[Column]) -> dict[str, Any]:
         "rows": [[cell.strip() for cell in row] for row in zip(*(column.cells for column in columns), strict=True)],
         "left": [place for place, column in enumerate(columns) if column.left],
     }
-
-
-def words_of(shown: RenderableType) -> str:
-    """Lines of a report as one text without its layout."""
-    return " ".join(plain_text([shown], WIDE).split())
 
 
 def rounded(value: float, digits: int = 5) -> float:

@@ -12,6 +12,7 @@ import numpy as np
 from costmodel.errors import DseError
 from dse.explaining.importance import importance
 from dse.fronts.pareto import as_costs
+from dse.fronts.thinning import thinned
 from dse.output.text import Record, counted
 from dse.reporting.answers import PLAN, alternative, other_text, picks, question_text, study_words
 from dse.reporting.design_table import PEAK_MEMORY, design_columns, machine_parameters, table_notes, varying_parameters
@@ -118,12 +119,9 @@ def proposed(space: Space, front: Sequence[Record]) -> dict[int, str]:
 
 
 def knee(costs: FloatArray) -> int:
-    """Row of the point that is nearest to the ideal, with axes that span the front as ranks and as values."""
-    low, high = costs.min(axis=0), costs.max(axis=0)
-    shares = (costs - low) / np.where(high > low, high - low, 1.0)
-    if (costs > 0).all():
-        logs = np.log(costs)
-        shares = (logs - logs.min(axis=0)) / np.where(high > low, np.ptp(logs, axis=0), 1.0)
+    """Row of the point that is nearest to the ideal, on axes that span the front, logarithmic where they can be."""
+    axes = np.log(costs) if (costs > 0).all() else costs
+    shares = (axes - axes.min(axis=0)) / np.maximum(np.ptp(axes, axis=0), np.finfo(float).tiny)
     return int(np.argmin((shares**2).sum(axis=1)))
 
 
@@ -167,15 +165,6 @@ def cloud_data(table: TrialTable) -> dict[str, list[list[float]]]:
         name: [[rounded(value, 4) for value in row] for row in thinned(cloud, CLOUD).tolist()]
         for name, cloud in clouds.items()
     } | {"counts": [[float(len(cloud)) for cloud in clouds.values()]]}
-
-
-def thinned(rows: Any, most: int) -> Any:
-    """At most `most` rows of an array, evenly spread.
-
-    >>> thinned(np.arange(10.0), 4)
-    array([0., 3., 6., 9.])
-    """
-    return rows if len(rows) <= most else rows[np.linspace(0, len(rows) - 1, most).round().astype(int)]
 
 
 def lines_data(table: TrialTable, varying: Sequence[str], records: Sequence[Record]) -> list[dict[str, Any]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import combinations
 from typing import Any, Final
 
@@ -12,30 +12,11 @@ import numpy as np
 import pandas as pd
 
 from costmodel.columns import FloatArray
-from dse.reporting.pictures.style import (
-    BROKEN,
-    DOMINATED,
-    FRONT,
-    HEIGHT,
-    NOTABLE,
-    SHAPES,
-    WIDTH,
-    quantity,
-    rows,
-    styled,
-    words,
-)
+from dse.reporting.pictures.style import DOMINATED, FRONT, HEIGHT, WIDTH, quantity, rows, styled, words
 from dse.spaces.sections.objectives import Direction
 
 #: Designs that are not on the front, of which at most so many are drawn, evenly spread over the trials.
 CLOUD: Final = 2000
-
-#: Marks of designs that are best at something, as they are drawn.
-LEGEND: Final = alt.Legend(symbolStrokeColor=NOTABLE, symbolFillColor="transparent")
-
-#: Test of a design of the front: a page sets ``kept`` to the rows that it keeps, or to null where all are.
-KEPT: Final = "kept === null || indexof(kept, datum.row) >= 0"
-
 
 #: Size of each of several panels, over that of one. [-]
 SEVERAL = 0.55
@@ -60,7 +41,6 @@ class FrontPicture:
     front: FloatArray  #: (designs, axes) [the unit of each]
     texts: Sequence[Mapping[str, str]]  #: what is said of each design of the front: heading -> text
     dominated: FloatArray  #: (designs, axes) feasible designs that others beat [the unit of each]
-    infeasible: FloatArray  #: (designs, axes) [the unit of each]
     name: str = "Pareto front"  #: what the first designs are called
     notable: Mapping[int, str] = field(default_factory=dict)  #: design of the front -> what it is best at
 
@@ -70,54 +50,28 @@ class FrontPicture:
         return list(combinations(range(len(self.axes)), 2))
 
 
-def thinned(values: Any, most: int = CLOUD) -> Any:
-    """At most so many rows of an array, evenly spread.
-
-    >>> thinned(np.arange(10.0), 4)
-    array([0., 3., 6., 9.])
-    """
-    if len(values) <= most:
-        return values
-    return values[np.linspace(0, len(values) - 1, most).round().astype(int)]
-
-
-def front_figure(
-    picture: FrontPicture, title: str = "", pairs: Sequence[tuple[int, int]] | None = None
-) -> alt.ChartType:
-    """A panel for each pair of axes, all by default; `title` is the text for screen readers.
-
-    Infeasible designs are drawn only in a figure of one panel, where a click in the legend shows them: Vega-Lite cannot
-    bind one legend to the layers of several panels.
-    """
-    places = picture.pairs if pairs is None else pairs
-    if len(places) > 1:
-        picture = replace(picture, infeasible=picture.infeasible[:0])
-    panels = [panel(picture, pair, legend_filter=len(places) == 1) for pair in places]
+def front_figure(picture: FrontPicture, title: str = "") -> alt.ChartType:
+    """A panel for each pair of axes; `title` is the text for screen readers."""
+    panels = [panel(picture, pair) for pair in picture.pairs]
     if len(panels) > 1:  # side by side, as wide as one panel and a half
         panels = [own.properties(width=WIDTH * SEVERAL, height=HEIGHT * SEVERAL) for own in panels]
     about = title or f"{picture.name} by {', '.join(words(shown.name) for shown in picture.axes)}"
     return styled(panels[0] if len(panels) == 1 else alt.hconcat(*panels), about)
 
 
-def panel(picture: FrontPicture, pair: tuple[int, int], *, legend_filter: bool) -> alt.LayerChart:
-    """One pair of axes, the front on top; with a filter, clicks in the legend show and hide designs."""
-    kinds = {"dominated": DOMINATED, "infeasible": BROKEN}
-    colours = {picture.name: FRONT} | {kind: kinds[kind] for kind in kinds if len(getattr(picture, kind))}
+def panel(picture: FrontPicture, pair: tuple[int, int]) -> alt.LayerChart:
+    """One pair of axes, the front on top, with the names of its best designs."""
+    colours = {picture.name: FRONT} | ({"dominated": DOMINATED} if len(picture.dominated) else {})
     colour = alt.Color("kind:N", scale=alt.Scale(domain=[*colours], range=[*colours.values()]))
     where = place_of(picture, pair)
-    cloud = points(np.concatenate([picture.dominated, picture.infeasible]), pair)
-    cloud["kind"] = ["dominated"] * len(picture.dominated) + ["infeasible"] * len(picture.infeasible)
-    around = alt.Chart(rows(cloud)).mark_point(filled=True, size=16, opacity=0.45, aria=False)
-    if legend_filter:
-        first = [{"kind": kind} for kind in (picture.name, "dominated")]
-        shown = alt.selection_point("shown", fields=["kind"], bind="legend", toggle="true", value=first)
-        around = around.transform_filter(shown).add_params(shown)
+    cloud = points(picture.dominated, pair).assign(kind="dominated")
+    around = alt.Chart(rows(cloud)).mark_point(filled=True, size=16, clip=True, aria=False)
     front = points(picture.front, pair).assign(kind=picture.name, row=range(len(picture.front)))
     layers = [
-        around.encode(**where, color=colour),
+        *([around.encode(**where, color=colour)] if len(cloud) else []),
         *stairs(picture, pair, front, where),
-        designs(picture, pair, front).encode(**where, color=colour),
-        *rings(picture, front, where),
+        designs(picture, front).encode(**where, color=colour),
+        *names(picture, pair, front, where),
     ]
     return alt.layer(*layers).properties(width=WIDTH, height=HEIGHT)
 
@@ -128,10 +82,9 @@ def points(values: FloatArray, pair: tuple[int, int]) -> pd.DataFrame:
 
 
 def place_of(picture: FrontPicture, pair: tuple[int, int]) -> dict[str, Any]:
-    """Axes that have room for the front and what it beats."""
-    every = np.concatenate([picture.front, picture.dominated])
+    """Axes that fit the front; designs outside of them are not drawn."""
     x, y = (
-        quantity(letter, picture.axes[axis].name, picture.axes[axis].unit, every[:, axis])
+        quantity(letter, picture.axes[axis].name, picture.axes[axis].unit, picture.front[:, axis])
         for letter, axis in zip("xy", pair, strict=True)
     )
     return {"x": alt.X(**x), "y": alt.Y(**y)}
@@ -148,30 +101,30 @@ def stairs(
     return [line.encode(**where)]
 
 
-def designs(picture: FrontPicture, pair: tuple[int, int], front: pd.DataFrame) -> alt.Chart:
-    """The front: dragging over it marks designs, and the mouse says what they are."""
+def designs(picture: FrontPicture, front: pd.DataFrame) -> alt.Chart:
+    """The front; a tooltip describes each design."""
     texts = pd.DataFrame(picture.texts)
     headings = {f"t{place}": heading for place, heading in enumerate(texts)}
     data = front.join(texts.set_axis([*headings], axis=1))
-    brush = alt.selection_interval(f"brush_{pair[0]}_{pair[1]}")
-    kept, pointed = alt.param("kept", value=None), alt.param("pointed", value=None)
+    tooltip = [alt.Tooltip(f"{name}:N", title=heading) for name, heading in headings.items()]
     return (
         alt.Chart(rows(data))
-        .mark_point(filled=True, aria=len(front) <= MOST_READ)
-        .encode(
-            opacity=alt.condition(
-                alt.PredicateComposition({"and": [{"param": brush.name}, KEPT]}), alt.value(1), alt.value(0.15)
-            ),
-            size=alt.when("datum.row === pointed").then(alt.value(260)).otherwise(alt.value(56)),
-            tooltip=[alt.Tooltip(f"{name}:N", title=heading) for name, heading in headings.items()],
-        )
-        .add_params(brush, kept, pointed)
+        .mark_point(filled=True, size=56, opacity=1, aria=len(front) <= MOST_READ)
+        .encode(tooltip=tooltip)
     )
 
 
-def rings(picture: FrontPicture, front: pd.DataFrame, where: Mapping[str, Any]) -> list[alt.Chart]:
-    """A mark around each design that is best at something; the legend says at what."""
-    best = front.loc[[*picture.notable], ["x", "y"]].assign(best=[*picture.notable.values()])
-    shape = alt.Shape("best:N", scale=alt.Scale(domain=best["best"].tolist(), range=[*SHAPES]), legend=LEGEND)
-    around = alt.Chart(rows(best)).mark_point(size=230, color=NOTABLE, strokeWidth=2.2)
-    return [around.encode(**where, shape=shape)] if len(best) else []
+def names(
+    picture: FrontPicture, pair: tuple[int, int], front: pd.DataFrame, where: Mapping[str, Any]
+) -> list[alt.Chart]:
+    """The name beside each design that is best by an axis, towards the middle of the picture."""
+    signs = [1 if picture.axes[axis].direction == "minimize" else -1 for axis in pair]
+    ends = {int(np.argmin(sign * picture.front[:, axis])) for sign, axis in zip(signs, pair, strict=True)}
+    kept = {row: name for row, name in picture.notable.items() if row in ends or len(picture.axes) == 2}
+    best = front.loc[[*kept], ["x", "y"]].assign(best=[*kept.values()])
+    left = best["x"] <= (front["x"].min() + front["x"].max()) / 2
+    return [
+        alt.Chart(rows(own)).mark_text(align=side, dx=dx, dy=dy, fontWeight="bold").encode(**where, text="best:N")
+        for own, side, dx, dy in ((best[left], "left", 7, -8), (best[~left], "right", 4, -15))
+        if len(own)
+    ]

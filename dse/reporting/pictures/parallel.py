@@ -27,9 +27,6 @@ INSIDE: Final = (
     "(datum.at >= min(box.at[0], box.at[1]) && datum.at <= max(box.at[0], box.at[1])) ? 1 : 0"
 )
 
-#: Whether a line is as dark as others: a page sets ``kept`` to rows of the front, which are the first lines.
-LIT: Final = "datum.inside === 1 && (kept === null || indexof(kept, datum.row) >= 0)"
-
 
 def parallel_figure(space: Space, records: Sequence[Mapping[str, Any]]) -> alt.LayerChart:
     """A line for each design, a record with ``params`` and ``values``, across parameters that differ and objectives."""
@@ -79,11 +76,11 @@ def line_marks(lines: pd.DataFrame, first: Objective, titles: Sequence[str]) -> 
             y=alt.Y("at:Q", axis=None, scale=alt.Scale(domain=[0, 1])),
             detail="row:N",
             color=shade,
-            opacity=alt.when(LIT).then(alt.value(0.75)).otherwise(alt.value(0.04)),
+            opacity=alt.when("datum.inside === 1").then(alt.value(0.75)).otherwise(alt.value(0.04)),
         )
         .transform_calculate(within=INSIDE)
         .transform_joinaggregate(inside="min(within)", groupby=["row"])
-        .add_params(box, alt.param("kept", value=None))
+        .add_params(box)
     )
 
 

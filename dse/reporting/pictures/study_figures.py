@@ -3,25 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 
 from costmodel.columns import FloatArray
 from costmodel.errors import DseError
 from costmodel.formats.quantity import readable
-from dse.explaining.importance import importance
-from dse.fronts.pareto import as_costs
-from dse.reporting.pictures.front import FrontPicture, Shown, front_figure, thinned
-from dse.reporting.pictures.parallel import parallel_figure
-from dse.reporting.pictures.progress import history_figure, importance_figure
+from dse.fronts.thinning import thinned
+from dse.reporting.answers import picks, title
+from dse.reporting.pictures.front import CLOUD, FrontPicture, Shown, front_figure
 from dse.reporting.pictures.style import picture, words
 from dse.searching.trials.trial_table import TrialTable
 from dse.spaces.space import Space
-
-if TYPE_CHECKING:
-    import altair as alt
-    import pandas as pd
 
 #: Feasible designs beside the front that parallel coordinates show.
 LINES: Final = 400
@@ -37,33 +31,6 @@ def study_picture(table: TrialTable, name: str, form: str) -> bytes:
     return picture(front_figure(front_picture(table), f"Pareto front of {name}"), form)
 
 
-def pareto_figure(table: TrialTable) -> alt.ChartType:
-    """The front by each pair of objectives, or of a single one the best so far by trial."""
-    return front_figure(front_picture(table))
-
-
-def lines_figure(table: TrialTable) -> alt.LayerChart:
-    """Parameters and objectives of the front, and of some other feasible trials, as lines."""
-    return parallel_figure(table.space, line_records(table))
-
-
-def progress_figure(history: pd.DataFrame) -> alt.Chart:
-    """Hypervolume after each finished trial."""
-    return history_figure(history["trial"].to_numpy(), history["hypervolume"].to_numpy())
-
-
-def shares_figure(table: TrialTable, profile: str) -> alt.Chart:
-    """Figure of the share of each objective's variance over the space that each parameter explains alone.
-
-    Raises `DseError` if too few trials are feasible.
-    """
-    found = importance(table.space, table, profile)
-    return importance_figure({
-        objective.name: dict(zip(found.parameters, shares, strict=True))
-        for objective, shares in zip(table.space.objectives, found.designs.tolist(), strict=True)
-    })  # fmt: skip
-
-
 def line_records(table: TrialTable) -> list[dict[str, Any]]:
     """Designs of parallel coordinates: the front, then at most `LINES` other feasible trials."""
     front = table.front()
@@ -71,22 +38,19 @@ def line_records(table: TrialTable) -> list[dict[str, Any]]:
     return [*front.records(), *table.take(thinned(others, LINES)).records()]
 
 
-def front_picture(
-    table: TrialTable, records: Sequence[Mapping[str, Any]] | None = None, notable: Mapping[int, str] | None = None
-) -> FrontPicture:
+def front_picture(table: TrialTable) -> FrontPicture:
     """The designs of a study as they are drawn."""
     if len(table.space.objectives) == 1:
         return best_picture(table)
     front = table.front()
-    records = front.records() if records is None else records
+    records = front.records()
     beaten = table.feasible & ~np.isin(table.numbers, front.numbers)
     return FrontPicture(
         axes=[Shown(o.name, o.unit, o.direction) for o in table.space.objectives],
         front=front.values,
         texts=design_texts(table.space, records),
-        dominated=thinned(table.take(np.flatnonzero(beaten)).values),
-        infeasible=infeasible_values(table),
-        notable=best_of_each(front) if notable is None else notable,
+        dominated=thinned(table.take(np.flatnonzero(beaten)).values, CLOUD),
+        notable=picks(table.space, records) if records else {},
     )
 
 
@@ -99,23 +63,15 @@ def best_picture(table: TrialTable) -> FrontPicture:
         axes=[Shown("trial", "-"), Shown(objective.name, objective.unit, objective.direction)],
         front=by_trial(best),
         texts=design_texts(table.space, best.records()),
-        dominated=thinned(by_trial(table.take(beaten))),
-        infeasible=np.empty((0, 2)),
+        dominated=thinned(by_trial(table.take(beaten)), CLOUD),
         name="best so far",
-        notable={len(rows) - 1: f"best {words(objective.name)}"} if len(rows) else {},
+        notable={len(rows) - 1: title(objective)} if len(rows) else {},
     )
-
-
-def infeasible_values(table: TrialTable) -> FloatArray:
-    """(trials, objectives) Finite values of some infeasible trials. [the unit of each]"""
-    values = table.take(np.flatnonzero(~table.feasible)).values  # noqa: PD011
-    found: FloatArray = thinned(values[np.isfinite(values).all(axis=1)])
-    return found
 
 
 def by_trial(table: TrialTable) -> FloatArray:
     """(trials, 2) Number and only value of each. [-, the unit of the objective]"""
-    return np.column_stack([table.numbers.astype(np.float64), table.values[:, 0]])  # noqa: PD011
+    return np.column_stack([table.numbers.astype(np.float64), table.values[:, 0]])
 
 
 def improvements(costs: FloatArray) -> Any:
@@ -127,15 +83,6 @@ def improvements(costs: FloatArray) -> Any:
     known = np.where(np.isnan(costs), np.inf, costs)
     before = np.concatenate([[np.inf], np.minimum.accumulate(known)[:-1]])
     return np.flatnonzero(known < before)
-
-
-def best_of_each(front: TrialTable) -> dict[int, str]:
-    """Row of a front -> the objectives that it is the best in."""
-    found: dict[int, list[str]] = {}
-    if len(front):
-        for column, objective in zip(as_costs(front.values, front.directions).T, front.space.objectives, strict=True):
-            found.setdefault(int(np.argmin(column)), []).append(words(objective.name))
-    return {row: f"best {', '.join(names)}" for row, names in found.items()}
 
 
 def design_texts(space: Space, records: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:

@@ -15,13 +15,21 @@ import pandas as pd
 
 from costmodel.columns import FloatArray
 
-#: What of a picture has one meaning wherever it is drawn. They are readable on light and on dark paper.
-FRONT, DOMINATED, NOTABLE, BROKEN = "#2f7de1", "#9aa3b1", "#f0883e", "#d1495b"
+#: Colours of the front and of designs that it dominates, readable on light and on dark paper.
+FRONT, DOMINATED = "#2f7de1", "#7f8896"
 
-#: Colours of parts of a total, in their order.
+#: Part of a step or of memory -> its colour in every picture; pages have the same hues in `assets/style.css`.
+PART_COLOURS: Final[Mapping[str, str]] = {
+    "forward": "#4f8fe8", "backward": "#2f6fd6", "recompute": "#8f66d1", "tp communication": "#dd5a22",
+    "cp communication": "#96751f", "ep communication": "#d6408a", "pp communication": "#b87413",
+    "dp communication": "#b5473c", "offload": "#ad5fa8", "bubble": "#7d8796", "optimizer": "#2f8a92",
+    "host": "#6a7484", "weights": "#2e8a5c", "gradients": "#6a951f", "activations": "#1794ae",
+    "buffers": "#94824a", "reserved": "#8f768f",
+}  # fmt: skip
+#: Colours of other parts and of series, in their order.
 COLOURS: Final = (
-    *("#2f7de1", "#6aa5ee", "#a9caf6", "#f0883e", "#f6b26b", "#c9772c", "#8e6bbf"),
-    *("#35a29f", "#9aa5b4", "#d1495b", "#7fb069", "#5d6675", "#b8860b"),
+    *("#2f7de1", "#35a29f", "#c9772c", "#8e6bbf", "#d1495b", "#6a951f", "#6a7484", "#b8860b"),
+    *("#4f8fe8", "#ad5fa8"),
 )
 
 #: Shapes of series, taken in turn.
@@ -142,42 +150,26 @@ def quantity(field: str, name: str, unit: str, values: Any, *, zero: bool = Fals
 
 
 def bars_of_parts(
-    parts: Mapping[str, FloatArray | Sequence[float]],
-    unit: str,
-    names: Sequence[str],
-    *,
-    title: str,
-    limits: Sequence[float] | None = None,
+    parts: Mapping[str, FloatArray | Sequence[float]], unit: str, names: Sequence[str], *, title: str
 ) -> alt.ChartType:
-    """A bar for each design, made of parts, (points,) each, that add up to `title`; unused parts are left out.
-
-    A line break in `names` begins another line; `limits` of the totals are drawn as lines across the bars. [unit of the
-    parts]
-    """
-    there = {part: list(map(float, values)) for part, values in parts.items() if max(values, default=0.0) > 0}
-    colours = dict(zip(parts, cycle(COLOURS), strict=False))
-    hues = {part_label(part): colours[part] for part in there} | ({} if limits is None else {"capacity": BROKEN})
+    """A bar for each design of parts, (points,) each, that add up to `title`, but for unused ones. [their unit]"""
+    there = {part_label(part): list(map(float, own)) for part, own in parts.items() if max(own, default=0.0) > 0}
+    others = cycle(COLOURS)
+    hues = {part: PART_COLOURS.get(part) or next(others) for part in there}
     frame = pd.DataFrame(
-        [(place, part_label(part), order, value)
+        [(place, part, order, value)
          for order, (part, values) in enumerate(there.items()) for place, value in enumerate(values)],
         columns=["design", "part", "order", "value"],
     )  # fmt: skip
-    lines = [name.splitlines() for name in names]
-    raised = alt.ExprRef(f"{[-7 * (len(one) - 1) for one in lines]}[datum.value]")
-    called = f"{json.dumps(lines)}[datum.value]"
-    down = alt.Y("design:O", axis=alt.Axis(title=None, labelExpr=called, labelOffset=raised, ticks=False))
+    called = f"{json.dumps([*names])}[datum.value]"
+    down = alt.Y("design:O", axis=alt.Axis(title=None, labelExpr=called, ticks=False))
     colour = alt.Scale(domain=[*hues], range=[*hues.values()])
     said = {"title": f"{words(title)} [{unit}]", "format": ".3~s"}
     bars = alt.Chart(rows(frame)).mark_bar(size=0.65 * BAR_HEIGHT).encode(
         alt.X("value:Q", axis=axis(title, unit)), down, alt.Color("part:N", scale=colour),
         order="order:Q", tooltip=["part:N", alt.Tooltip("value:Q", **said)],
     )  # fmt: skip
-    marks = pd.DataFrame({"design": range(len(limits or ())), "limit": list(map(float, limits or ()))})
-    capacity = alt.Chart(rows(marks)).mark_tick(thickness=2.5, size=0.9 * BAR_HEIGHT).encode(
-        alt.X("limit:Q"), down, color=alt.datum("capacity"), tooltip=alt.Tooltip("limit:Q", **said)
-    )  # fmt: skip
-    chart = bars if limits is None else alt.layer(bars, capacity)
-    drawn = chart.properties(width=WIDTH, height=BAR_HEIGHT * len(names))
+    drawn = bars.properties(width=WIDTH, height=BAR_HEIGHT * len(names))
     return styled(drawn, f"{words(title)} of {len(names)} designs, and its parts")
 
 

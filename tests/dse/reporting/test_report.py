@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from io import StringIO
+from pathlib import Path
 from xml.etree import ElementTree
 
 import numpy as np
@@ -17,8 +18,9 @@ import dse
 from dse import DseError, Space, Study
 from dse.cli import main
 from dse.explaining.timeline import folded, timeline
-from dse.reporting.pictures.front import CLOUD, FrontPicture, Shown, front_figure, thinned
-from dse.reporting.pictures.style import DOMINATED
+from dse.fronts.thinning import thinned
+from dse.reporting.pictures.front import CLOUD, FrontPicture, Shown, front_figure
+from dse.reporting.pictures.style import COLOURS, DOMINATED, PART_COLOURS, SCHEMES
 from dse.reporting.pictures.style import FRONT as FRONT_COLOUR
 from tests.support.browser import browser, complaints, opened, until
 
@@ -349,14 +351,29 @@ def test_bars_of_a_breakdown_add_up_to_it(toy_system, gpt):
         dse.plot_breakdown(breakdown, "steptime")
 
 
+def luminance(colour):
+    """Relative luminance of a colour, as WCAG defines it."""
+    parts = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
+    linear = [part / 12.92 if part <= 0.03928 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def test_colours_of_pictures_differ_and_stand_out_on_both_papers():
+    assert len({*PART_COLOURS.values()}) == len(PART_COLOURS)
+    assert not {*PART_COLOURS.values(), *COLOURS} & {own for scheme in SCHEMES.values() for own in scheme}
+    for *_, paper in SCHEMES.values():
+        for colour in (*PART_COLOURS.values(), DOMINATED, FRONT_COLOUR):
+            dark, light = sorted([luminance(colour), luminance(paper)])
+            assert (light + 0.05) / (dark + 0.05) >= 3, colour
+
+
 def test_pictures_of_many_designs_are_thinned():
     rng = np.random.default_rng(0)
     many = FrontPicture(
         axes=[Shown("step_time", "s"), Shown("peak_memory", "B")],
         front=np.array([[1.0, 2.0], [2.0, 1.0]]),
         texts=[{"trial": "0"}, {"trial": "1"}],
-        dominated=thinned(rng.uniform(2, 3, (50_000, 2))),
-        infeasible=np.empty((0, 2)),
+        dominated=thinned(rng.uniform(1, 2, (50_000, 2)), CLOUD),
     )
     assert max(map(len, tables(front_figure(many)))) == CLOUD
 
@@ -379,3 +396,27 @@ def test_a_name_leads_a_page_into_no_other_folder(tmp_path, monkeypatch, capsys,
     assert main(["report", "../../page"]) == 0
     assert capsys.readouterr().out == "__.._page.html\n"
     assert {path.name for path in tmp_path.rglob("*.html")} == {"__.._page.html"}
+
+
+@pytest.mark.parametrize("width", [390, 1440])
+def test_a_compiled_program_has_a_page(tmp_path, capsys, width):
+    path = tmp_path / "step.html"
+    program = str(Path(__file__).parents[2] / "data" / "hlo" / "gpt.hlo")
+    assert main(["evaluate", program, "--system", "h100", "-o", str(path)]) == 0
+    assert capsys.readouterr().out == ""
+    assert main(["evaluate", program, "--system", "h100"]) == 0
+    printed = capsys.readouterr().out
+    data = data_of(path)
+    assert sum(seconds for *_, seconds in data["tree"]) == pytest.approx(306e-6, rel=0.01)  # printed: 306 us
+    assert sum(seconds for _, seconds in data["parts"]) == pytest.approx(data["step"], rel=1e-4)
+    assert max(held for _, held, _ in data["held"]) == pytest.approx(8.03e3, rel=1e-3)
+    with browser(tmp_path / "profile", width=width) as driver:
+        opened(driver, path)
+        driver.execute_script("document.querySelectorAll('details').forEach(own => own.open = true)")
+        visible = driver.execute_script("return document.querySelector('main').innerText")
+        cut = r"\.\.\.\S+|[─▀-▟]"  # ends of long names, rules and bars
+        assert words(re.sub(cut, "", printed)) - words(visible) == set()
+        assert driver.execute_script("return document.documentElement.scrollWidth") <= width
+        assert complaints(driver) == []
+    assert main(["evaluate", program, "--sweep", "h100", "-o", str(path)]) == 1
+    assert "--sweep has no html" in capsys.readouterr().err

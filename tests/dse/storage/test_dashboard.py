@@ -55,6 +55,17 @@ def test_numbers_of_a_trial_are_columns_that_can_be_sorted(study):
     assert float(own["margin_fits_bytes"]) == row["margin_fits_bytes"]
 
 
+def test_objectives_have_units_that_people_use(study):
+    shown = told(dashboard(study.storage), "/api/studies/1")
+    assert shown["objective_names"] == ["step_time_s", "peak_memory [GB]"]
+    memory = study.trials().set_index("trial")["peak_memory_bytes"] / 1e9
+    for trial in shown["trials"]:
+        if trial["state"] == "Complete":
+            assert trial["values"][1] == pytest.approx(memory[trial["number"]])
+    assert all(len(pair["value"]) <= 200 for pair in shown["user_attrs"])
+    assert "dse:sampler" in {pair["key"] for pair in shown["user_attrs"]}
+
+
 def asked(application: Any, method: str, path: str, **headers: str) -> tuple[str, dict[str, str], bytes]:
     """Status, headers and content of an answer."""
     path, _, query = path.partition("?")

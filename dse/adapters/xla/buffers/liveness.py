@@ -16,6 +16,7 @@ from typing import Final, TypeAlias
 
 import numpy as np
 
+from costmodel.columns import FloatArray
 from costmodel.errors import DseError
 from dse.adapters.xla.text.module import BITS, Computation, Instruction, Module, Shape, runs_of, unfolded_limit
 from dse.adapters.xla.text.opcodes import ARITHMETIC, SOURCES, TRANSCENDENTAL, VIEWS, parts
@@ -239,15 +240,20 @@ class Liveness:
     ran: tuple[str, ...]  #: name of the kernel that runs at each time; empty where none does
     largest_kernel_bytes: int  #: most that one kernel alone reads and makes of temporary arrays [B]
 
-    def peak(self) -> Peak:
-        """The largest sum of buffers of the program at one time, none in the memory of another."""
+    def live_bytes(self) -> FloatArray:
+        """(times,) Memory of the buffers of the program itself, none in another's place. [B]"""
         taken = np.zeros(len(self.ran) + 2)
         for buffer in self.buffers:
             if not buffer.is_parameter and not buffer.is_constant:
                 for start, end in buffer.intervals():
                     taken[start] += buffer.bytes
                     taken[end + 1] -= buffer.bytes
-        live = np.cumsum(taken)
+        live: FloatArray = np.cumsum(taken)
+        return live
+
+    def peak(self) -> Peak:
+        """The largest of `live_bytes`, and the kernel that runs then."""
+        live = self.live_bytes()
         at = int(live.argmax())
         return Peak(int(live[at]), next((name for name in self.ran[at:] if name), ""))
 

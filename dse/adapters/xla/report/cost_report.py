@@ -21,11 +21,21 @@ _BAR: Final = 12
 
 #: Least room for a name. [characters]
 _NAME: Final = 16
+#: Width of the tables of a page. [characters]
+HEAVIEST_WIDTH: Final = 140
 
 
 def hlo_report(record: Record, width: int) -> list[RenderableType]:
     """A module's record in tables."""
     shown: list[RenderableType] = [Text(heading(record)), Text()]
+    for title, table in hlo_sections(record, width):
+        shown += [Text(title, style="bold"), Text(), table, Text()]
+    shown += [Text(f"Note: {note}") for note in record["notes"]]
+    return shown if record["notes"] else shown[:-1]
+
+
+def hlo_sections(record: Record, width: int) -> list[tuple[str, RenderableType]]:
+    """Titles and tables of a module's record."""
     sections: list[tuple[str, RenderableType]] = [
         ("Where the time goes" if record["system"] else "Work and traffic", sums_table(record["kinds"], "kind")),
         ("By phase", sums_table(record["phases"], "phase")),
@@ -37,10 +47,7 @@ def hlo_report(record: Record, width: int) -> list[RenderableType]:
         sections.append(("Communication by purpose", communication_table(record["communication"])))
         sections.append(("Collectives by group", collectives_table(record["collectives"])))
     sections.append(("Memory of one device", memory_table(record)))
-    for title, table in sections:
-        shown += [Text(title, style="bold"), Text(), table, Text()]
-    shown += [Text(f"Note: {note}") for note in record["notes"]]
-    return shown if record["notes"] else shown[:-1]
+    return sections
 
 
 def heading(record: Record) -> str:
@@ -74,7 +81,13 @@ def sums_table(rows: Sequence[Record], what: str) -> Table:
 
 
 def heaviest_table(rows: Sequence[Record], width: int) -> list[RenderableType]:
-    """Kernels by themselves, with the end of what the program calls them where there is room.
+    """Kernels by themselves, and a line with the columns that do not fit."""
+    kept, left_out = fitted(heaviest_columns(rows, width), width)
+    return [*drawn(kept), *([Text(f"Columns that do not fit: {', '.join(left_out)}")] if left_out else [])]
+
+
+def heaviest_columns(rows: Sequence[Record], width: int) -> list[Column]:
+    """Columns of kernels, with the end of their names in the program where there is room.
 
     Names give way to numbers, which are never cut.
     """
@@ -93,8 +106,7 @@ def heaviest_table(rows: Sequence[Record], width: int) -> list[RenderableType]:
     names = [program_name(row["op_name"], room) for row in rows] if room >= _NAME else []
     if any(names):
         shown.append(Column("in the program", ("in the program",), names, 5, left=True))
-    kept, left_out = fitted(shown, width)
-    return [*drawn(kept), *([Text(f"Columns that do not fit: {', '.join(left_out)}")] if left_out else [])]
+    return shown
 
 
 def program_name(op_name: str, room: int) -> str:

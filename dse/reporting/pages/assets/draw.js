@@ -147,7 +147,7 @@ function drawn(node, draw) {
 }
 const folded = (title, about, body, open = false) => {
   const box = el("details", { class: "block", open }, el("summary", {}, title));
-  const show = () => { if (box.open && box.childNodes.length === 1) box.append(about ? el("p", { class: "dim narrow" }, about) : "", ...[body()].flat()); };
+  const show = () => { if (box.open && box.childNodes.length === 1) box.append(about ? el("p", { class: "dim narrow" }, about) : "", ...[body()].flat(9).filter(Boolean)); };
   box.addEventListener("toggle", show); show();
   return box;
 };

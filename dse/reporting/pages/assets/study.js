@@ -219,7 +219,7 @@ const TABS = {
   "Step tree": (design) => [design.stages.map((text) => el("p", { class: "dim" }, text)), tree(design.time, "s", design.seconds), design.hidden.length ? [el("h3", {}, "Hidden behind kernels"), tree(design.hidden, "s", design.seconds)] : null],
   "Memory tree": (design) => tree(design.held, "B", design.capacity),
   Kernels: (design) => design.kernels ? table(design.kernels, { caption: "kernels" }) : null,
-  Pipeline: (design) => design.pipeline ? pipeline(design.pipeline) : el("p", {}, "Write the events of this design for Perfetto:", command(`dse export ${page.words} --trial ${design.trial} --format trace -o step.json`)),
+  Pipeline: (design) => design.pipeline ? pipeline(design.pipeline) : design.no_pipeline ? el("p", {}, design.no_pipeline) : el("p", {}, "Write the events of this design for Perfetto:", command(`dse export ${page.words} --trial ${design.trial} --format trace -o step.json`)),
   Launch: launch,
 };
 function designPanel(design) {
@@ -343,7 +343,7 @@ function parallel() {
     return el("div", {}, bands.map((band) => strip(band, width)));
   };
   const strip = (band, width) => {
-    const [top, tall, side] = [46, 210, 42], gap = band.length > 1 ? (width - 2 * side) / (band.length - 1) : 0;
+    const [top, tall, side] = [46, 210, 42], gap = band.length > 1 ? (width - side - 72) / (band.length - 1) : 0;
     const x = (n) => side + n * gap, y = (share) => top + tall * (1 - share);
     const lines = Array.from({ length: rows }, (_, n) => rows - 1 - n).map((row) => sv("path", { class: `line${row < many ? " on" : ""}${inside(row) && (row >= many || state.kept[row]) ? "" : " off"}${row === state.chosen ? " chosen" : ""}`, d: band.map((at, n) => `${n ? "L" : "M"}${x(n).toFixed(1)},${y(places[at][row]).toFixed(1)}`).join(""),
       onclick: (event) => { if (row < many) choose(row, { second: event.shiftKey }); }, ...tipped(() => `${row < many ? name(designs[row]) : "another feasible design"}\n${page.lines.map((axis) => `${axis.name} ${text(axis, row)}`).join("\n")}`) }));
@@ -353,7 +353,7 @@ function parallel() {
       const move = (event) => { const step = { ArrowLeft: -1, ArrowRight: 1 }[event.key]; if (!step) return; event.preventDefault(); const from = order.indexOf(at), to = Math.max(0, Math.min(order.length - 1, from + step)); order.splice(from, 1); order.splice(to, 0, at); redraw(); [...box.querySelectorAll(".axisname")].find((own) => own.dataset.axis === String(at))?.focus(); };
       const drag = (event) => { event.preventDefault(); const start = event.clientX; const up = (last) => { removeEventListener("pointerup", up); const steps = Math.round((last.clientX - start) / gap); if (!steps) return; const from = order.indexOf(at), to = Math.max(0, Math.min(order.length - 1, from + steps)); order.splice(from, 1); order.splice(to, 0, at); redraw(); }; addEventListener("pointerup", up); };
       const brush = (event) => { event.preventDefault(); const svg = event.currentTarget.ownerSVGElement, share = (own) => Math.max(0, Math.min(1, 1 - (own.clientY - svg.getBoundingClientRect().top - top) / tall)); const first = share(event); const up = (last) => { removeEventListener("pointerup", up); const ends = [first, share(last)].sort((a, b) => a - b); if (ends[1] - ends[0] < 0.02) brushes.delete(at); else brushes.set(at, ends); state.kept = designs.map((_, row) => inside(row)); changed(); }; addEventListener("pointerup", up); };
-      const own = brushes.get(at), anchor = n === band.length - 1 ? "end" : "start", off = anchor === "end" ? -6 : 6;
+      const own = brushes.get(at), anchor = "start", off = 6;
       return sv("g", {}, sv("line", { class: "base", x1: x(n), x2: x(n), y1: top, y2: top + tall }), own ? sv("rect", { class: "brush", x: x(n) - 7, width: 14, y: y(own[1]), height: y(own[0]) - y(own[1]) }) : null,
         sv("rect", { x: x(n) - 9, width: 18, y: top, height: tall, fill: "transparent", style: "cursor:ns-resize;touch-action:none", onpointerdown: brush }),
         values.filter((_, k) => k % Math.ceil(values.length / 9) === 0 || k === values.length - 1).map(([own, share]) => sv("text", { x: x(n) + off, y: Math.min(y(share) + 4, top + tall), "text-anchor": anchor, "pointer-events": "none", style: "paint-order:stroke;stroke:var(--paper);stroke-width:3px" }, own)),
