@@ -64,5 +64,5 @@ def read_launch(path: Path, form: str, chips: int | None = None,
     launch, notes = read(path, chips)
     file = script_file(path)
     said = _FRAMEWORK.search(launch_text(file)) if file.is_file() else None
-    own = "" if said and said[1] == "none" else said[1] if said else launching(form).name
-    return replace(launch, framework=framework or own), notes
+    named = "" if said and said[1] == "none" else said[1] if said else launching(form).name
+    return replace(launch, framework=framework or named), notes

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Final
@@ -66,8 +67,8 @@ class Launch:
         domains = DesignPoints.domains(run.model.blocks)
         known = DesignPoints().columns() | run.design.columns()
         values = {name: np.broadcast_to(known[name], (run.num_points,))[point] for name in domains if name in known}
-        own = (run.system.network[0].size, run.system.chip.compute_capability)
-        size, capability = (float(np.broadcast_to(values, (run.num_points,))[point]) for values in own)
+        constants = (run.system.network[0].size, run.system.chip.compute_capability)
+        size, capability = (float(np.broadcast_to(values, (run.num_points,))[point]) for values in constants)
         design = {name: decoded(domains[name], float(value)) for name, value in values.items()}
         return cls(run.model, design, int(size), framework, capability)
 
@@ -119,8 +120,8 @@ class Launch:
     def nodes(self) -> tuple[int, int]:
         """Nodes of the run, and chips of each: hosts, where a node is a rack of them."""
         most = self.node_size if self.node_size <= MOST_OF_A_HOST else CHIPS_OF_A_TRAY
-        each = next(size for size in range(min(most, self.world_size), 0, -1) if self.world_size % size == 0)
-        return self.world_size // each, each
+        gpus = next(size for size in range(min(most, self.world_size), 0, -1) if self.world_size % size == 0)
+        return self.world_size // gpus, gpus
 
     @property
     def imbalance_differs(self) -> bool:
@@ -131,8 +132,8 @@ class Launch:
     def differs(self, column: str) -> bool:
         """True if a column differs from its default."""
         usual = DesignPoints().columns().get(column)
-        own = self[column]
-        return usual is not None and own != decoded(DesignPoints.declared()[column], usual.item())
+        value = self[column]
+        return usual is not None and value != decoded(DesignPoints.declared()[column], usual.item())
 
     def chunks(self) -> list[int]:
         """Layers of each chunk of the pipeline, in the order of the model. [-]"""
@@ -178,19 +179,19 @@ def written_layout(launch: Launch) -> str:
         return str(launch["pipeline_layout"])
     chunks = ["t" * size if size < 3 else f"t*{size}" for size in sizes]
     chunks[mtp] += "m" * int(launch.model.mtp_layers)
-    return "|".join(("E" * (place == 0)) + text + "L" * (place == mtp) for place, text in enumerate(chunks))
+    return "|".join(("E" * (chunk == 0)) + text + "L" * (chunk == mtp) for chunk, text in enumerate(chunks))
 
 
 def model_data(model: ModelShape) -> dict[str, Any]:
     """A model as the content of a model file."""
     plain = {}
-    for own in fields(model):
-        value = getattr(model, own.name)
-        if own.name in ("layers", "features", "name", "numerics") or value is None or not own.init:
+    for item in fields(model):
+        value = getattr(model, item.name)
+        if item.name in ("layers", "features", "name", "numerics") or value is None or not item.init:
             continue
-        if value != own.default:
+        if value != item.default:
             whole = isinstance(value, float) and value.is_integer()
-            plain[own.name] = int(value) if whole else value
+            plain[item.name] = int(value) if whole else value
     numerics = model.numerics.said()
     plain |= {"numerics": numerics} if numerics else {}
     return {"schema": "model/v1", "name": model.name, "source": "flags of a launch file", **plain}
@@ -204,13 +205,13 @@ def launch_space(launch: Launch, system: str, name: str, changes: Mapping[str, s
     """
     usual = Launch.of(launch.model, {}, 1).design
     said = load_framework(launch.framework).said(launch.model) if launch.framework else {}
-    own = {
+    written = {
         column: value
         for column, value in launch.design.items()  # of which nothing else is left to the framework
         if value != usual[column] or (column in said and column != UNSTATED)
     }
     sizes = {column: [launch[column]] for column in ("tp", "pp", "vpp", "cp", "micro_batch_size")}
-    others = {column: value for column, value in own.items() if column not in (*sizes, *COUNTED)}
+    others = {column: value for column, value in written.items() if column not in (*sizes, *COUNTED)}
     data = {
         "schema": "search_space/v1",
         "name": name,
@@ -240,7 +241,7 @@ def path_and_part(path: Path) -> tuple[Path, str]:
 def script_file(path: Path) -> Path:
     """The file of a launch: of ``configs.py:llama3_8b``, and of a script as it is called, too."""
     words = (Path(word) for word in (str(path_and_part(path)[0]), *str(path).split()))
-    return next((own for own in words if own.is_file()), path)
+    return next((candidate for candidate in words if candidate.is_file()), path)
 
 
 def launch_text(path: Path) -> str:
@@ -273,3 +274,18 @@ def refusals(launch: Launch, framework: Framework) -> list[str]:
     if launch.compute_capability:
         machine["compute_capability"] = launch.compute_capability
     return broken_rules(framework, launch.model, launch.design, machine)
+
+
+def with_line(message: str, text: str, names: Sequence[str] = ()) -> str:
+    """A message about a setting, with the line of the launch file that states the setting first.
+
+    `names` are spellings of the setting in the file; by default its name in the message.
+
+    >>> with_line("tp_size 3: expected 1, 2 or 4", "# tp_size\\npp_size: 2\\ntp_size: 3")
+    'line 3: tp_size 3: expected 1, 2 or 4'
+    """
+    first = re.match(r"(--[a-z][\w-]*|[a-z]+_\w+)", message)
+    for name in names or ([first[0]] if first else []):
+        if stated := re.search(rf"^(?:[^#\n]*[^\w#\n-])??{re.escape(name)}(?![\w-])", text, re.MULTILINE):
+            return f"line {text.count(chr(10), 0, stated.start()) + 1}: {message}"
+    return message

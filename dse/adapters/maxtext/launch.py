@@ -15,14 +15,14 @@ from costmodel.formats.framework_file import launching
 from costmodel.formats.strict_yaml import dump, parse
 from costmodel.training.model import ModelShape
 from dse.adapters.maxtext.model import keys_model, model_keys, model_losses
-from dse.launches.launch import MOST_OF_A_HOST, PLACEHOLDERS, Launch, launch_text, refuse
+from dse.launches.launch import MOST_OF_A_HOST, PLACEHOLDERS, Launch, launch_text, refuse, with_line
 
 #: What MaxText can do, and what it calls it.
 MAXTEXT: Final = launching("maxtext")
 
 
 def script(launch: Launch) -> tuple[str, list[str]]:
-    """The configuration of a design, and what it does not say.
+    """The configuration of a design, and the settings that it lacks.
 
     Raises `NotExpressible` if MaxText cannot run such a design.
     """
@@ -77,7 +77,7 @@ def losses(launch: Launch) -> list[str]:
         "shard_replicas": launch["shard_replicas"] > 1 and (not sharded or launch["dp"] == launch["shard_replicas"]),
         "tiling": launch["tiling"] == "sample",
     }
-    lost += [name for name, there in others.items() if there]
+    lost += [name for name, lacks in others.items() if lacks]
     return [f"{name}={str(launch[name]).lower()}" for name in lost]
 
 
@@ -90,12 +90,12 @@ def mesh(launch: Launch) -> dict[str, int]:
     sizes = {split: int(launch["tp"]), "context": int(launch["cp"]), "expert": ep, "fsdp": fsdp,
              "data": data, "pipeline": int(launch["pp"])}  # fmt: skip
     inside = launch.nodes[1] if launch.node_size <= MOST_OF_A_HOST else launch.world_size
-    found: dict[str, int] = {}
+    keys: dict[str, int] = {}
     for axis, size in sizes.items():
         near = gcd(size, inside)
         inside //= near
-        found |= {f"ici_{axis}_parallelism": near, f"dcn_{axis}_parallelism": size // near}
-    return found
+        keys |= {f"ici_{axis}_parallelism": near, f"dcn_{axis}_parallelism": size // near}
+    return keys
 
 
 def _training(launch: Launch) -> dict[str, Any]:
@@ -103,7 +103,7 @@ def _training(launch: Launch) -> dict[str, Any]:
     micro, steps = int(launch["micro_batch_size"]), int(launch["gradient_accumulation_steps"])
     staged = launch["pp"] > 1
     replica = int(launch["tp"]) * int(launch["cp"]) * int(launch["pp"])
-    found: dict[str, Any] = {
+    keys: dict[str, Any] = {
         "per_device_batch_size": micro * (steps if staged else 1) / replica,
         "gradient_accumulation_steps": 1 if staged else steps,
         "remat_policy": MAXTEXT.word("recompute", launch["recompute"]),
@@ -115,16 +115,16 @@ def _training(launch: Launch) -> dict[str, Any]:
         "hardware": "gpu" if launch.node_size <= MOST_OF_A_HOST else "HARDWARE",
     }
     if staged:
-        found["num_pipeline_microbatches"] = steps
-        found["num_layers_per_pipeline_stage"] = launch.chunks()[0]
-        found["num_pipeline_repeats"] = int(launch["vpp"])
+        keys["num_pipeline_microbatches"] = steps
+        keys["num_layers_per_pipeline_stage"] = launch.chunks()[0]
+        keys["num_pipeline_repeats"] = int(launch["vpp"])
     if launch["cp"] > 1:
-        found["context_parallel_strategy"] = MAXTEXT.word("cp_communication", launch["cp_communication"])
+        keys["context_parallel_strategy"] = MAXTEXT.word("cp_communication", launch["cp_communication"])
     if launch["capacity_factor"]:
-        found |= {"capacity_factor": float(launch["capacity_factor"]), "sparse_matmul": False}
+        keys |= {"capacity_factor": float(launch["capacity_factor"]), "sparse_matmul": False}
     if launch["offload_optimizer"] == 1:
-        found["optimizer_memory_host_offload"] = True
-    return found
+        keys["optimizer_memory_host_offload"] = True
+    return keys
 
 
 def read_script(path: Path, chips: int | None = None) -> tuple[Launch, list[str]]:
@@ -132,7 +132,8 @@ def read_script(path: Path, chips: int | None = None) -> tuple[Launch, list[str]
 
     Raises `DseError` if it is no such file, or says too little.
     """
-    keys = parse(launch_text(path), str(path)).data
+    text = launch_text(path)
+    keys = parse(text, str(path)).data
     try:
         if not any(str(key).startswith(("ici_", "dcn_", "base_")) or key == "model_name" for key in keys):
             raise DseError("no key of MaxText's model or mesh in it")
@@ -143,7 +144,7 @@ def read_script(path: Path, chips: int | None = None) -> tuple[Launch, list[str]
         known = {name: v for name, v in design.items() if name not in ("ep", "etp") or model.num_experts}
         return Launch.of(model, known, 8), _unread(keys)
     except (DseError, ValueError, TypeError, ArithmeticError, LookupError) as error:
-        raise DseError(f"{path}: {error}") from None
+        raise DseError(f"{path}: {with_line(str(error), text)}") from None
 
 
 #: Axes of the mesh -> column; the rest of data parallelism is told apart below.
@@ -156,7 +157,7 @@ def _read_mesh(keys: Mapping[str, Any], chips: int | None) -> dict[str, Any]:
 
     Raises `DseError` if an axis takes what is left of the chips, and nobody says how many these are.
     """
-    names = {f"{place}_{axis}_parallelism": axis for place in ("ici", "dcn")
+    names = {f"{link}_{axis}_parallelism": axis for link in ("ici", "dcn")
              for axis in (*AXES, "fsdp", "fsdp_transpose", "data")}  # fmt: skip
     usual = {"ici_fsdp_parallelism": -1, "dcn_data_parallelism": -1}
     said = {name: int(keys.get(name, usual.get(name, 1))) for name in names}
@@ -166,7 +167,7 @@ def _read_mesh(keys: Mapping[str, Any], chips: int | None) -> dict[str, Any]:
         raise DseError(f"does not say on how many chips ({left[0]}: -1); name them with --gpus N")
     if left:
         said |= dict.fromkeys(left, 1) | {left[-1 if len(left) == 1 else 0]: int(chips or known) // known}
-    sizes = {axis: prod(said[name] for name, own in names.items() if own == axis) for axis in names.values()}
+    sizes = {axis: prod(said[name] for name, of in names.items() if of == axis) for axis in names.values()}
     design: dict[str, Any] = {"tp": 1, "cp": 1, "ep": 1, "pp": 1}
     for axis, column in AXES.items():
         design[column] *= sizes[axis]
@@ -191,7 +192,7 @@ def _read_training(keys: Mapping[str, Any], design: Mapping[str, Any], model: Mo
     if micro < 1 or abs(local - micro) > 1e-6:
         raise DseError(f"per_device_batch_size: {local:g} sequences per micro-batch; expected a whole number")
     policy = str(keys.get("remat_policy", "full"))
-    found: dict[str, Any] = {
+    columns: dict[str, Any] = {
         "micro_batch_size": micro,
         "gradient_accumulation_steps": steps,
         "recompute": MAXTEXT.value("recompute", policy, "full"),
@@ -202,17 +203,17 @@ def _read_training(keys: Mapping[str, Any], design: Mapping[str, Any], model: Mo
         "vpp": 1,
     }
     if staged:
-        each = int(keys.get("num_layers_per_pipeline_stage", 1)) * design["pp"]
-        found["vpp"] = int(model.num_layers) // each
-        found["schedule"] = "gpipe" if found["vpp"] == 1 else "breadth_first"
+        chunk_layers = int(keys.get("num_layers_per_pipeline_stage", 1)) * design["pp"]
+        columns["vpp"] = int(model.num_layers) // chunk_layers
+        columns["schedule"] = "gpipe" if columns["vpp"] == 1 else "breadth_first"
     if design["cp"] > 1:
         word = keys.get("context_parallel_strategy", "all_gather")
-        found["cp_communication"] = MAXTEXT.value("cp_communication", word, "all_gather")
+        columns["cp_communication"] = MAXTEXT.value("cp_communication", word, "all_gather")
     if float(keys.get("capacity_factor", -1)) > 0:
-        found["capacity_factor"] = float(keys["capacity_factor"])
+        columns["capacity_factor"] = float(keys["capacity_factor"])
     if keys.get("optimizer_memory_host_offload"):
-        found["offload_optimizer"] = 1
-    return found
+        columns["offload_optimizer"] = 1
+    return columns
 
 
 def _unread(keys: Mapping[str, Any]) -> list[str]:

@@ -124,32 +124,32 @@ IMPLIED: Final[Mapping[str, Mapping[str, Any]]] = {
 
 def model_keys(model: ModelShape) -> dict[str, Any]:
     """The model in MaxText's keys. Raises `NotExpressible` if MaxText has none for such layers."""
-    found: dict[str, Any] = {key: int(getattr(model, field)) for key, field in SIZES.items() if getattr(model, field)}
+    keys: dict[str, Any] = {key: int(getattr(model, field)) for key, field in SIZES.items() if getattr(model, field)}
     if model.num_experts:
-        found |= {key: int(getattr(model, field)) for key, field in EXPERTS.items()}
-        found["shared_experts"] = int(model.shared_ffn_hidden_size // model.moe_ffn_hidden_size)
-        found["routed_bias"] = model.router_bias and block(model) == "deepseek"
+        keys |= {key: int(getattr(model, field)) for key, field in EXPERTS.items()}
+        keys["shared_experts"] = int(model.shared_ffn_hidden_size // model.moe_ffn_hidden_size)
+        keys["routed_bias"] = model.router_bias and block(model) == "deepseek"
         if _experts_alone(model):  # where MaxText wants the same
-            found["base_mlp_dim"] = found["base_moe_mlp_dim"]
+            keys["base_mlp_dim"] = keys["base_moe_mlp_dim"]
         groups = {key: int(getattr(model, field)) for key, field in GROUPS.items()}
-        found |= groups if model.routing_groups else {}
+        keys |= groups if model.routing_groups else {}
         if block(model) == "qwen3_moe":
-            found["norm_topk_prob"] = not model.numerics.router_pre_softmax
+            keys["norm_topk_prob"] = not model.numerics.router_pre_softmax
     if model.attention == "mla":
-        found |= {"attention_type": "mla", **{name: int(getattr(model, name)) for name in LATENT}}
+        keys |= {"attention_type": "mla", **{name: int(getattr(model, name)) for name in LATENT}}
     gate = GATES.get(model.numerics.gate, "silu")
     learned = model.position_embedding == "learned"
     if (style := block(model)) in PATTERNS:
-        found |= {key: int(getattr(model, field)) for key, field in PATTERNS[style][1].items()}
+        keys |= {key: int(getattr(model, field)) for key, field in PATTERNS[style][1].items()}
     if style == "gemma2":  # a layer there is one with a window and one without
-        found["base_num_decoder_layers"] = int(model.num_layers // 2)
+        keys["base_num_decoder_layers"] = int(model.num_layers // 2)
     if style == "llama4":
         cycle = lcm(int(model.full_attention_every), int(model.moe_layer_freq))
-        found |= {"inhomogeneous_layer_cycle_interval": cycle, "use_qk_norm": model.numerics.qk_l2_norm}
-    found.setdefault("use_qk_norm", model.qk_norm)
+        keys |= {"inhomogeneous_layer_cycle_interval": cycle, "use_qk_norm": model.numerics.qk_l2_norm}
+    keys.setdefault("use_qk_norm", model.qk_norm)
     numerics = _numerics_keys(model.numerics, latent=model.attention == "mla")
-    found |= {key: own for key, own in numerics.items() if OF_ONE_BLOCK.get(key, style) == style}
-    return found | {
+    keys |= {key: value for key, value in numerics.items() if OF_ONE_BLOCK.get(key, style) == style}
+    return keys | {
         "mlp_activations": [gate, "linear"] if model.gated_mlp else [model.activation],
         "decoder_block": style,
         "logits_via_embedding": model.tied_embeddings,
@@ -170,23 +170,23 @@ def _numerics_keys(numerics: Numerics, *, latent: bool) -> dict[str, Any]:
     said = {key: getattr(numerics, field) for key, field in NUMERICS.items()}
     plain = {key: int(v) if float(v).is_integer() else v for key, v in said.items()}
     kept = ("rope_max_timescale", "normalization_layer_epsilon", "routed_scaling_factor")
-    found = {key: value for key, value in plain.items() if value or key in kept}
+    keys = {key: value for key, value in plain.items() if value or key in kept}
     if not latent:  # without a loss it balances experts of DeepSeek's block alone
-        found.pop("routed_bias_update_rate", None)
-    found["rope_type"] = ROPES[numerics.rotary_scaling]
+        keys.pop("routed_bias_update_rate", None)
+    keys["rope_type"] = ROPES[numerics.rotary_scaling]
     if numerics.router_score != "softmax":
-        found["routed_score_func"] = numerics.router_score
+        keys["routed_score_func"] = numerics.router_score
     if numerics.glu_clamp:
-        found["mlp_activations_limit"] = numerics.glu_clamp
+        keys["mlp_activations_limit"] = numerics.glu_clamp
     if numerics.rotary_scaling == "linear":
-        found["rope_linear_scaling_factor"] = numerics.rotary_scaling_factor
+        keys["rope_linear_scaling_factor"] = numerics.rotary_scaling_factor
     if numerics.rotary_scaling == "yarn":
-        found |= {key: int(getattr(numerics, field)) for key, field in YARN.items() if key != "mscale"}
+        keys |= {key: int(getattr(numerics, field)) for key, field in YARN.items() if key != "mscale"}
         positions = numerics.rotary_scaling_factor * numerics.original_positions
-        found |= {"mscale": numerics.yarn_mscale, "max_position_embeddings": int(positions)}
+        keys |= {"mscale": numerics.yarn_mscale, "max_position_embeddings": int(positions)}
     if latent or numerics.rotary_scaling == "yarn":
-        found["rope_interleave"] = numerics.rotary_interleaved
-    return found
+        keys["rope_interleave"] = numerics.rotary_interleaved
+    return keys
 
 
 def block(model: ModelShape) -> str:
@@ -214,8 +214,8 @@ def model_losses(model: ModelShape) -> list[str]:
     silent |= set() if model.numerics.router_aux_loss else {"router_balance"}
     silent |= {"ffn_hidden_size"} if _experts_alone(model) else set()
     pairs = [
-        *((own.name, model, back) for own in fields(model) if own.name not in silent),
-        *((own.name, model.numerics, back.numerics) for own in fields(Numerics) if own.name not in silent),
+        *((field.name, model, back) for field in fields(model) if field.name not in silent),
+        *((field.name, model.numerics, back.numerics) for field in fields(Numerics) if field.name not in silent),
     ]
     return [
         f"model: {name}={getattr(one, name)}"
@@ -248,7 +248,7 @@ def keys_model(keys: Mapping[str, Any], name: str) -> ModelShape:
     pattern = {**same, **{field: _number(given.get(key, 0)) for key, field in own_keys.items()}}
     sizes["num_layers"] *= 2 if style == "gemma2" else 1
     if latent:
-        sizes |= {"attention": "mla", **{own: _number(given.get(own, 0)) for own in LATENT}}
+        sizes |= {"attention": "mla", **{rank: _number(given.get(rank, 0)) for rank in LATENT}}
     shape: dict[str, Any] = {
         "name": name,
         "gated_mlp": gated,
@@ -281,10 +281,10 @@ def _read_experts(given: Mapping[str, Any]) -> dict[str, Any]:
     """Fields of experts; nothing where there is one."""
     if _number(given["num_experts"]) <= 1:
         return {}
-    found = {field: _number(given.get(key, 0)) for key, field in EXPERTS.items()}
-    found |= {field: max(_number(given.get(key, 0)), 0.0) for key, field in GROUPS.items()}
-    found["shared_ffn_hidden_size"] = _number(given.get("shared_experts", 0)) * found["moe_ffn_hidden_size"]
-    return {**found, "router_bias": bool(given.get("routed_bias"))}
+    fields = {field: _number(given.get(key, 0)) for key, field in EXPERTS.items()}
+    fields |= {field: max(_number(given.get(key, 0)), 0.0) for key, field in GROUPS.items()}
+    fields["shared_ffn_hidden_size"] = _number(given.get("shared_experts", 0)) * fields["moe_ffn_hidden_size"]
+    return {**fields, "router_bias": bool(given.get("routed_bias"))}
 
 
 def _read_numerics(given: Mapping[str, Any], gate: str) -> Numerics:

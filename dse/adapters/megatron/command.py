@@ -50,13 +50,13 @@ def training_command(path: Path, answers: Mapping[int, int] | None = None) -> Tr
     """
     script, notes = _followed(path, answers), []
     words = max(script.commands, key=_flag_count, default=[])
-    start = next((place for place, word in enumerate(words) if _is_program(words, place)), None)
+    start = next((at for at, word in enumerate(words) if _is_program(words, at)), None)
     flags = words if start is None else words[start + 1 :]
     chips, node_size = chips_of(script, words[:start])
     plan = plan_command(script, chips)
     if not _flag_count(flags):
-        held = {name: own for name, own in script.variables.items() if _flag_count(" ".join(own).split())}
-        flags, start = [word for own in held.values() for word in " ".join(own).split()], 0
+        held = {name: values for name, values in script.variables.items() if _flag_count(" ".join(values).split())}
+        flags, start = [word for values in held.values() for word in " ".join(values).split()], 0
         if not flags:
             raise NoTraining(f"no flag of Megatron-LM in it{not_there(script.missing)}; {plan} needs no script")
         notes.append(f"no command in it has flags: those of {', '.join(held)} are read")
@@ -65,7 +65,7 @@ def training_command(path: Path, answers: Mapping[int, int] | None = None) -> Tr
         refuse(words[start], flags, plan)
         if program not in ("pretrain_gpt.py", ""):
             notes.append(f"{program} is read as if it were pretrain_gpt.py")
-        same = {tuple(own) for own in script.commands if words[start] in own and _flag_count(own) > 3}
+        same = {tuple(values) for values in script.commands if words[start] in values and _flag_count(values) > 3}
         if len(same) > 1:
             notes.append(f"it starts {program} {len(same)} times: the longest command is read")
     refuse("", flags, plan)
@@ -105,10 +105,10 @@ def _flag_count(words: Iterable[str]) -> int:
     return sum(word.startswith("--") for word in words)
 
 
-def _is_program(words: Sequence[str], place: int) -> bool:
+def _is_program(words: Sequence[str], at: int) -> bool:
     """True if a word of a command names a Python program, or a module that is no launcher."""
-    word = words[place]
-    if place and words[place - 1] == "-m":
+    word = words[at]
+    if at and words[at - 1] == "-m":
         return not word.startswith(("torch.", "deepspeed"))
     return word.endswith(".py") and not word.startswith("-") and not _LAUNCHERS.search(word)
 
@@ -123,9 +123,9 @@ def refuse(program: str, flags: Sequence[str], plan: str = "") -> None:
         raise OtherTraining(f"{name}: does not train; expected a script that starts pretrain_gpt.py")
     names = [flag.partition("=")[0] for flag in flags]
     for pattern, why in DATA["other_settings"].items():
-        if found := next((own for own in names if re.match(pattern, own)), ""):
-            raise OtherTraining(f"{found}: {why}" + (f"; {plan} needs no script" if plan else ""))
-    other = next((own for own in names if re.match(DATA["other_flags"], own)), "")
+        if argument := next((argument for argument in names if re.match(pattern, argument)), ""):
+            raise OtherTraining(f"{argument}: {why}" + (f"; {plan} needs no script" if plan else ""))
+    other = next((argument for argument in names if re.match(DATA["other_flags"], argument)), "")
     for near in (name, other, *(["/".join(program.split("/")[-2:])] if "gpt" not in name else [])):
         for pattern, why in DATA["other_models"].items():
             if re.search(pattern, near):
@@ -139,26 +139,26 @@ def chips_of(script: Script, launcher: Sequence[str]) -> tuple[int | None, int |
     `mpirun` start one process for each task. One process on a node of several GPUs decides nothing.
     """
     named: dict[str, str] = {}
-    for place, word in enumerate(launcher):
+    for at, word in enumerate(launcher):
         name, equals, value = word.partition("=")
         if name.startswith("-"):
-            named[name.replace("_", "-")] = value if equals else (*launcher, "")[place + 1]
+            named[name.replace("_", "-")] = value if equals else (*launcher, "")[at + 1]
     programs = {posixpath.basename(word).removesuffix(".py") for word in launcher}
     step = " ".join(launcher).rpartition("srun ")[2] if "srun" in programs else ""
     nodes, tasks, gpus = slurm_sizes({**script.slurm, **slurm_options(f"#SBATCH {step}")})
-    each: int | None = None
+    node_size: int | None = None
     if programs & {"torchrun", "torch.distributed.run", "torch.distributed.launch", "run", "launch"}:
         automatic = named.get("--nproc-per-node") in ("gpu", "auto")
-        each = gpus if automatic else _count(named.get("--nproc-per-node", "1"))
+        node_size = gpus if automatic else _count(named.get("--nproc-per-node", "1"))
         nodes = _count(named.get("--nnodes", "1"))
-        tasks = nodes * each if nodes and each else None
+        tasks = nodes * node_size if nodes and node_size else None
     elif "srun" not in programs:
         tasks = _count(*(named.get(name) for name in ("-np", "--np", "-n"))) if "mpirun" in programs else None
         tasks = tasks or _count(*script.variables.get("WORLD_SIZE", ()))
-    each = each or (tasks // nodes if tasks and nodes else None)
-    if each == 1 and (gpus or 1) > 1:
+    node_size = node_size or (tasks // nodes if tasks and nodes else None)
+    if node_size == 1 and (gpus or 1) > 1:
         tasks = None
-    return tasks, each
+    return tasks, node_size
 
 
 def _count(*texts: str | None) -> int | None:

@@ -80,15 +80,15 @@ def word_table(launch: Launch) -> int:
 
 def _pipeline(launch: Launch) -> dict[str, Any]:
     """Chunks of the pipeline: as even as Megatron Core makes them, or written out."""
-    found: dict[str, Any] = {"use_tp_pp_dp_mapping": True} if launch["rank_order"] == "tp_cp_pp_dp" else {}
+    settings: dict[str, Any] = {"use_tp_pp_dp_mapping": True} if launch["rank_order"] == "tp_cp_pp_dp" else {}
     ends = [launch[column] for column in ("first_stage_layers", "last_stage_layers")]
     layers = launch.model.num_layers + int(launch["count_embedding"]) + int(launch["count_loss"])
     uneven = layers % (launch["pp"] * launch["vpp"]) and not any(ends)
     if launch["pipeline_layout"] != EVEN or uneven:
-        return {**found, "pipeline_model_parallel_layout": written_layout(launch)}
+        return {**settings, "pipeline_model_parallel_layout": written_layout(launch)}
     if launch["vpp"] > 1:
-        found["num_virtual_stages_per_pipeline_rank"] = int(launch["vpp"])
-    return found
+        settings["num_virtual_stages_per_pipeline_rank"] = int(launch["vpp"])
+    return settings
 
 
 def _recomputation(launch: Launch) -> dict[str, Any]:
@@ -96,8 +96,8 @@ def _recomputation(launch: Launch) -> dict[str, Any]:
     word, layers = launch["recompute"], int(launch["recompute_layers"])
     if word == "full":
         method = launch["recompute_method"] if layers else "uniform"
-        found = {"recompute_method": method, "recompute_num_layers": layers or 1}
-        return {"recompute_granularity": "full", **found}
+        settings = {"recompute_method": method, "recompute_num_layers": layers or 1}
+        return {"recompute_granularity": "full", **settings}
     modules = [m.name for m in MODULES if launch[m.column] or (m.selective and word == "selective")]
     if not modules:
         return {}
@@ -106,40 +106,40 @@ def _recomputation(launch: Launch) -> dict[str, Any]:
 
 def _optimizer(launch: Launch) -> dict[str, Any]:
     """Settings of the optimizer and of the memory of its states."""
-    found: dict[str, Any] = {"optimizer": "muon"} if launch["optimizer"] == "muon" else {}
+    settings: dict[str, Any] = {"optimizer": "muon"} if launch["optimizer"] == "muon" else {}
     if launch["shard_replicas"] > 1:
-        found["num_distributed_optimizer_instances"] = int(launch["shard_replicas"])
+        settings["num_distributed_optimizer_instances"] = int(launch["shard_replicas"])
     if launch["moments"] == "bf16" or launch["store_param_remainders"]:
-        found["use_precision_aware_optimizer"] = True
+        settings["use_precision_aware_optimizer"] = True
     if launch["moments"] == "bf16":
-        found |= {"exp_avg_dtype": "bf16", "exp_avg_sq_dtype": "bf16"}
+        settings |= {"exp_avg_dtype": "bf16", "exp_avg_sq_dtype": "bf16"}
     if launch["offload_optimizer"]:
         share = float(launch["offload_optimizer"])
-        found |= {"optimizer_cpu_offload": True, "optimizer_offload_fraction": share}
-        found["use_precision_aware_optimizer"] = True
+        settings |= {"optimizer_cpu_offload": True, "optimizer_offload_fraction": share}
+        settings["use_precision_aware_optimizer"] = True
     if launch["gradient_reduction"] == "bf16":
-        found["grad_reduce_in_bf16"] = True
+        settings["grad_reduce_in_bf16"] = True
     if not launch["gradient_accumulation_fusion"]:
-        found["gradient_accumulation_fusion"] = False
-    return found
+        settings["gradient_accumulation_fusion"] = False
+    return settings
 
 
 def _overlaps(launch: Launch) -> dict[str, Any]:
     """Settings of overlapped communication."""
-    found: dict[str, Any] = {"sequence_parallel": True} if launch.sequence_parallel else {}
+    settings: dict[str, Any] = {"sequence_parallel": True} if launch.sequence_parallel else {}
     if launch.zero_stage and launch["overlap_grad_reduce"] and launch["overlap_param_gather"]:
-        found["overlap_param_gather"] = True
+        settings["overlap_param_gather"] = True
     if launch["tp_overlap"] == "chunked" and launch["tp"] > 1:
-        found["tp_comm_overlap"] = True
+        settings["tp_comm_overlap"] = True
     if launch["vpp"] > 1 and launch["pp"] > 2 and not launch["overlap_p2p"]:
-        found["overlap_p2p_comm"] = False
+        settings["overlap_p2p_comm"] = False
     if launch["cp"] > 1:
         word = str(launch["cp_communication"])
-        found["cp_comm_type"] = MEGATRON.word("cp_communication", word)
+        settings["cp_comm_type"] = MEGATRON.word("cp_communication", word)
         if word == "a2a_p2p":
             a2a = int(launch["cp_a2a"])
-            found["hierarchical_context_parallel_sizes"] = [a2a, int(launch["cp"]) // a2a]
-    return found
+            settings["hierarchical_context_parallel_sizes"] = [a2a, int(launch["cp"]) // a2a]
+    return settings
 
 
 def _experts(launch: Launch) -> dict[str, Any]:
@@ -147,15 +147,15 @@ def _experts(launch: Launch) -> dict[str, Any]:
     if not launch.model.num_experts:
         return {}
     word = str(launch["dispatcher"])
-    found: dict[str, Any] = {
+    settings: dict[str, Any] = {
         "expert_tensor_parallel_size": int(launch["etp"]),
         "moe_token_dispatcher_type": MEGATRON.word("dispatcher", word),
     }
     if word == "two_hop":
-        found["moe_flex_dispatcher_backend"] = "deepep" if launch.node_size <= DEEPEP_NODE else "hybridep"
+        settings["moe_flex_dispatcher_backend"] = "deepep" if launch.node_size <= DEEPEP_NODE else "hybridep"
     if launch["capacity_factor"]:
-        found["moe_expert_capacity_factor"] = float(launch["capacity_factor"])
-    return found
+        settings["moe_expert_capacity_factor"] = float(launch["capacity_factor"])
+    return settings
 
 
 def without_flag(launch: Launch) -> str:
@@ -187,7 +187,7 @@ def losses(launch: Launch) -> list[str]:
         "shard_replicas": launch["shard_replicas"] > 1 and not sharded,
     }
     assert lost.keys() <= {*MODERN, "attention", "tiling"}
-    return [f"{name}={_shown(launch[name])}" for name, there in lost.items() if there]
+    return [f"{name}={_shown(launch[name])}" for name, lacks in lost.items() if lacks]
 
 
 def _shown(value: Any) -> str:

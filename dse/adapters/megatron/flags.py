@@ -58,7 +58,7 @@ def flag_text(setting: str, value: Any) -> str:
         return NEGATED[setting]
     values = value if isinstance(value, list) else [value]
     return " ".join(
-        [flag(setting), *(shlex.quote(f"{own:g}" if isinstance(own, float) else str(own)) for own in values)]
+        [flag(setting), *(shlex.quote(f"{item:g}" if isinstance(item, float) else str(item)) for item in values)]
     )
 
 
@@ -81,7 +81,7 @@ class Flags:
         """
         kinds = {flag(name): name for name in _READ}
         off = {name: setting for setting, name in NEGATED.items()}
-        found = cls()
+        flags = cls()
         for name, values in _pairs(words):
             argument = name.strip("-").replace("-", "_")
             unknown = next((value for value in values if "$(" in value), "")
@@ -93,14 +93,14 @@ class Flags:
                     )
                 raise DseError(f"{name} {unknown}: the script does not decide it")
             if name in kinds:
-                found.settings[kinds[name]] = cls.value(kinds[name], name, values)
+                flags.settings[kinds[name]] = cls.value(kinds[name], name, values)
             elif name in off:
-                found.settings[off[name]] = False
+                flags.settings[off[name]] = False
             elif name and argument not in _WITHOUT_COST and values[:1] != DATA["not_read"].get(argument):
-                found.unread[name] = " ".join(values)
+                flags.unread[name] = " ".join(values)
             takes = name and name not in off and kinds.get(name) not in ON
-            found.unset += [own for own in values[bool(takes) :] if own[:1] == "$" and argument != "data_path"]
-        return found
+            flags.unset += [item for item in values[bool(takes) :] if item[:1] == "$" and argument != "data_path"]
+        return flags
 
     @classmethod
     def of_log(cls, text: str) -> Flags | None:
@@ -108,20 +108,20 @@ class Flags:
         printed = _PRINTED.findall(text)
         if not printed:
             return None
-        found, names = cls(), DATA["in_a_log"]
+        flags, names = cls(), DATA["in_a_log"]
         for argument, value in _ARGUMENT.findall(printed[-1]):
             name = names.get(argument, argument)
             if name in NEGATED or name in ON:
-                found.settings |= {name: value == "True"} if name in NEGATED or value == "True" else {}
+                flags.settings |= {name: value == "True"} if name in NEGATED or value == "True" else {}
             elif name in _READ and value != "None":
-                found.settings[name] = cls.value(name, name, _values(name, value))
+                flags.settings[name] = cls.value(name, name, _values(name, value))
             elif name == "world_size":
-                found.settings[name] = int(value)
+                flags.settings[name] = int(value)
             elif name not in _READ | _DERIVED and value not in DATA["not_read"].get(name, ("None", "False")):
-                found.unread[name] = value
+                flags.unread[name] = value
         if padded := _PADDED.findall(text):
-            found.settings["padded_vocab_size"] = int(padded[-1])
-        return found
+            flags.settings["padded_vocab_size"] = int(padded[-1])
+        return flags
 
     @property
     def notes(self) -> list[str]:
@@ -131,8 +131,8 @@ class Flags:
 
     def changes(self, other: Flags) -> list[str]:
         """Flags of others that differ from these, as a shell reads them."""
-        own, theirs = ({**side.unread, **side.settings} for side in (self, other))
-        names = [name for name in {**own, **theirs} if own.get(name) != theirs.get(name)]
+        these, theirs = ({**side.unread, **side.settings} for side in (self, other))
+        names = [name for name in {**these, **theirs} if these.get(name) != theirs.get(name)]
         return [
             f"no {name if name in self.unread else flag(name)}" if name not in theirs
             else f"{name} {theirs[name]}".strip() if name in other.unread else flag_text(name, theirs[name])
@@ -170,9 +170,9 @@ def _pairs(words: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
         if not name:
             pairs[-1][1].append(word)
             continue
-        for own in DATA["earlier"].get(name, name).split():
-            pairs += [(own, [])] if own.startswith("--") else []
-            pairs[-1][1].extend([] if own.startswith("--") else [own])
+        for argument in DATA["earlier"].get(name, name).split():
+            pairs += [(argument, [])] if argument.startswith("--") else []
+            pairs[-1][1].extend([] if argument.startswith("--") else [argument])
         pairs[-1][1].extend([value] if equals else [])
     return iter(pairs)
 

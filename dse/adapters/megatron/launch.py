@@ -10,10 +10,10 @@ from typing import Any, Final
 from costmodel.errors import DseError, printable
 from dse.adapters.megatron.command import NoTraining, OtherTraining, TrainingCommand, not_there, training_command
 from dse.adapters.megatron.design import MEGATRON, settings_of
-from dse.adapters.megatron.flags import Flags, flag_text
+from dse.adapters.megatron.flags import Flags, flag, flag_text
 from dse.adapters.megatron.model import NEEDED
 from dse.adapters.megatron.read import launch_of
-from dse.launches.launch import PLACEHOLDERS, Launch, launch_text, script_file
+from dse.launches.launch import PLACEHOLDERS, Launch, launch_text, script_file, with_line
 
 #: Compute capability from which on the order of launches decides nothing (arguments.py). [-]
 BLACKWELL: Final = 10
@@ -45,24 +45,24 @@ def script(launch: Launch) -> tuple[str, list[str]]:
     Raises `NotExpressible` if Megatron-LM cannot run the design.
     """
     settings, lost = settings_of(launch)
-    nodes, each = launch.nodes
+    nodes, gpus = launch.nodes
     arrays = groups(settings | ({"ckpt_format": "fsdp_dtensor"} if "use_megatron_fsdp" in settings else {}))
     filled = {
         "COMMENTS": [
             f"# {launch.heading} on {launch.world_size:,} chips, for {MEGATRON.release}.",
-            *(f"# Install {text}." for (name, own), text in PACKAGES.items() if settings.get(name) == own),
+            *(f"# Install {text}." for (name, value), text in PACKAGES.items() if settings.get(name) == value),
             *(f"# Megatron-LM has no flag for: {text}" for text in lost),
         ],
         "VALUES": [f": ${{{name}:?{text}}}" for name, text in PLACEHOLDERS.items()],
         "CONNECTIONS": [f"export CUDA_DEVICE_MAX_CONNECTIONS={most}" for most in connections(launch)],
         "ARRAYS": [
             line
-            for title, own in arrays.items()
-            for line in (f"{title}_ARGS=(", *(f"  {flag_text(*flag)}" for flag in own.items()), ")")
+            for title, value in arrays.items()
+            for line in (f"{title}_ARGS=(", *(f"  {flag_text(*flag)}" for flag in value.items()), ")")
         ],
         "GROUPS": [" ".join(f'"${{{title}_ARGS[@]}}"' for title in (*arrays, "OTHER"))],
         "NODES": [f"{nodes}"],
-        "GPUS": [f"{each}"],
+        "GPUS": [f"{gpus}"],
         "TABLE": [f"{settings['padded_vocab_size']:,}"],
     }
     parts = re.split("@([A-Z]+)@", TEMPLATE.read_text())
@@ -80,7 +80,7 @@ def connections(launch: Launch) -> list[int]:
 
 def groups(settings: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """Settings by what they are of, so that a reader finds them."""
-    found: dict[str, dict[str, Any]] = {"MODEL": {}, "PARALLEL": {}, "TRAINING": {}}
+    arrays: dict[str, dict[str, Any]] = {"MODEL": {}, "PARALLEL": {}, "TRAINING": {}}
     parallel = re.compile(
         r"parallel|pipeline|overlap|sequence|fsdp|distributed|dispatcher|cp_comm|account|vp_stage|ckpt"
     )
@@ -88,9 +88,9 @@ def groups(settings: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
         r"batch_size|recompute|optimizer|exp_avg|fp8|fp4|bf16|fp16|attention_backend|flash|fusion|capacity"
     )
     for name, value in settings.items():
-        place = "TRAINING" if training.search(name) else "PARALLEL" if parallel.search(name) else "MODEL"
-        found[place][name] = value
-    return found
+        title = "TRAINING" if training.search(name) else "PARALLEL" if parallel.search(name) else "MODEL"
+        arrays[title][name] = value
+    return arrays
 
 
 def read_script(path: Path, chips: int | None = None) -> tuple[Launch, list[str]]:
@@ -118,11 +118,20 @@ def read_script(path: Path, chips: int | None = None) -> tuple[Launch, list[str]
         notes = [*branch_notes(path, command, flags), *notes]
     except DseError as error:
         hint = "" if isinstance(error, OtherTraining) else hint
-        raise DseError(f"{path}: {_line(str(error))}{hint}") from None
+        raise DseError(f"{path}: {_line(_with_line(path, str(error)))}{hint}") from None
     if not flags.settings.keys() & {"vocab_size", "padded_vocab_size"}:
         notes.append(f"it does not say --vocab-size: {launch.model.vocab_size:,.0f} is assumed; "
                      "--set vocab_size=N names another")  # fmt: skip
     return launch, [_line(note) for note in (*command.notes, *notes, *flags.notes)]
+
+
+def _with_line(path: Path, message: str) -> str:
+    """A message about a flag, with the line of the script that states it."""
+    file = script_file(path)
+    words = {"global batch": "global_batch_size", "chips:": "tensor_model_parallel_size"}
+    setting = next((words[word] for word in words if word in message[:24]), message.partition(":")[0])
+    names = [message.split()[0]] if message.startswith("--") else [flag(setting)] if "_" in setting else []
+    return with_line(message, launch_text(file), names) if names and file.is_file() else message
 
 
 def branch_notes(path: Path, command: TrainingCommand, flags: Flags) -> Iterator[str]:
@@ -130,14 +139,14 @@ def branch_notes(path: Path, command: TrainingCommand, flags: Flags) -> Iterator
 
     Raises `DseError` if the script has too many of them.
     """
-    branches = [(place, own) for place, (_, count) in enumerate(command.asked) for own in range(1, count)]
+    branches = [(ordinal, arm) for ordinal, (_, count) in enumerate(command.asked) for arm in range(1, count)]
     if len(branches) > MOST_BRANCHES:
         raise DseError(f"{len(branches)} branches depend on the machine: more than {MOST_BRANCHES}")
-    for place, branch in branches:
-        condition = command.asked[place][0]
+    for ordinal, branch in branches:
+        condition = command.asked[ordinal][0]
         head = f"{condition} depends on the machine: its first branch is read; another"
         try:
-            other = training_command(path, {place: branch})
+            other = training_command(path, {ordinal: branch})
             changes = flags.changes(Flags.of(other.flags))
         except NoTraining:
             continue

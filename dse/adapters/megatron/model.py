@@ -35,16 +35,16 @@ def _zeros_and_ones(node: ast.expr) -> list[int]:
     """The list that an expression stands for; `ValueError` where it is something else or too long."""
     match node:
         case ast.List(elts=[*items]):
-            found = [("0", "1").index(ast.unparse(item)) for item in items]
+            marks = [("0", "1").index(ast.unparse(item)) for item in items]
         case ast.BinOp(left=left, op=ast.Add(), right=right):
-            found = _zeros_and_ones(left) + _zeros_and_ones(right)
+            marks = _zeros_and_ones(left) + _zeros_and_ones(right)
         case ast.BinOp(left=left, op=ast.Mult(), right=ast.Constant(value=int(times))):
-            found = _zeros_and_ones(left) * min(times, MOST_LAYERS + 1)
+            marks = _zeros_and_ones(left) * min(times, MOST_LAYERS + 1)
         case _:
-            found = []
-    if 0 < len(found) <= MOST_LAYERS:
-        return found
-    raise ValueError(len(found))
+            marks = []
+    if 0 < len(marks) <= MOST_LAYERS:
+        return marks
+    raise ValueError(len(marks))
 
 
 #: Setting -> field of a model, of numbers that are left out where they are 0.
@@ -140,54 +140,54 @@ POSITIONS: Final = {"learned": "learned_absolute", "rotary": "rope"}
 
 def model_settings(model: ModelShape) -> dict[str, Any]:
     """A model as settings; switches that are off and numbers that are 0 are left out."""
-    found: dict[str, Any] = {}
+    settings: dict[str, Any] = {}
     for setting, field in NUMBERS.items():
         if getattr(model, field):
-            found[setting] = int(getattr(model, field))
+            settings[setting] = int(getattr(model, field))
     if model.num_query_groups != model.num_attention_heads and model.attention != "mla":
-        found |= {"group_query_attention": True, "num_query_groups": int(model.num_query_groups)}
-    found["max_position_embeddings"] = int(model.learned_positions or model.seq_len)
+        settings |= {"group_query_attention": True, "num_query_groups": int(model.num_query_groups)}
+    settings["max_position_embeddings"] = int(model.learned_positions or model.seq_len)
     if model.vocab_multiple:
-        found["make_vocab_size_divisible_by"] = int(model.vocab_multiple)
-    found |= _positions(model)
-    found["normalization"] = NORMS[model.normalization]
+        settings["make_vocab_size_divisible_by"] = int(model.vocab_multiple)
+    settings |= _positions(model)
+    settings["normalization"] = NORMS[model.normalization]
     if model.gated_mlp:
-        found["swiglu" if model.numerics.gate == "swiglu" else "quick_geglu"] = True
+        settings["swiglu" if model.numerics.gate == "swiglu" else "quick_geglu"] = True
     elif model.activation == "squared_relu":
-        found["squared_relu"] = True
+        settings["squared_relu"] = True
     if not model.biases:
-        found["add_bias_linear"] = False
-        found |= {"add_qkv_bias": True} if model.qkv_bias else {}
+        settings["add_bias_linear"] = False
+        settings |= {"add_qkv_bias": True} if model.qkv_bias else {}
     if not model.dropout:
-        found |= {"hidden_dropout": 0.0, "attention_dropout": 0.0}
-    found |= {"untie_embeddings_and_output_weights": True} if not model.tied_embeddings else {}
-    found |= {setting: True for setting, field in SWITCHES.items() if getattr(model, field)}
+        settings |= {"hidden_dropout": 0.0, "attention_dropout": 0.0}
+    settings |= {"untie_embeddings_and_output_weights": True} if not model.tied_embeddings else {}
+    settings |= {setting: True for setting, field in SWITCHES.items() if getattr(model, field)}
     if model.attention == "mla":  # the flag adds the norms of the latents, which the model always has
-        found["qk_layernorm"] = True
-        del found["kv_channels"]  # heads have the sizes of `LATENT`
+        settings["qk_layernorm"] = True
+        del settings["kv_channels"]  # heads have the sizes of `LATENT`
     if model.router_bias and model.biases:  # a bias of the router itself, as of all other products
-        found.pop("moe_router_enable_expert_bias")
-    found |= _numerics(model)
-    found |= {"softmax_type": "learnable"} if model.sinks else {}
-    return {**found, **_layer_settings(model)}
+        settings.pop("moe_router_enable_expert_bias")
+    settings |= _numerics(model)
+    settings |= {"softmax_type": "learnable"} if model.sinks else {}
+    return {**settings, **_layer_settings(model)}
 
 
 def _positions(model: ModelShape) -> dict[str, Any]:
     """Settings of position embeddings."""
-    own, kind = model.numerics, POSITIONS[model.position_embedding]
+    numerics, kind = model.numerics, POSITIONS[model.position_embedding]
     latent = {"rope_type": "rope", "no_rope_fusion": True} if model.attention == "mla" else {}
-    if own.rotary_scaling == "llama3":
+    if numerics.rotary_scaling == "llama3":
         return {"position_embedding_type": kind, "use_rope_scaling": True,
-                "rope_scaling_factor": own.rotary_scaling_factor}  # fmt: skip
-    if own.rotary_scaling == "yarn" and latent:
-        values = {setting: getattr(own, field) for setting, field in LATENT_YARN.items()}
+                "rope_scaling_factor": numerics.rotary_scaling_factor}  # fmt: skip
+    if numerics.rotary_scaling == "yarn" and latent:
+        values = {setting: getattr(numerics, field) for setting, field in LATENT_YARN.items()}
         return {"position_embedding_type": kind, "rope_type": "yarn", **values}
-    if own.rotary_scaling == "yarn":
-        values = {setting: getattr(own, field) for setting, field in (YARN | LATENT_YARN).items()}
+    if numerics.rotary_scaling == "yarn":
+        values = {setting: getattr(numerics, field) for setting, field in (YARN | LATENT_YARN).items()}
         return {"position_embedding_type": "yarn", **values}
-    if own.rotary_scaling == "linear":
+    if numerics.rotary_scaling == "linear":
         return {"position_embedding_type": kind,
-                "rotary_seq_len_interpolation_factor": int(own.rotary_scaling_factor)}  # fmt: skip
+                "rotary_seq_len_interpolation_factor": int(numerics.rotary_scaling_factor)}  # fmt: skip
     return {"position_embedding_type": kind, **latent}
 
 
@@ -200,28 +200,30 @@ def _numerics(model: ModelShape) -> dict[str, Any]:
 
 def _layer_settings(model: ModelShape) -> dict[str, Any]:
     """Settings of the attention and the experts of each layer."""
-    found: dict[str, Any] = {}
+    settings: dict[str, Any] = {}
     every = int(model.full_attention_every)
     if 0 < model.window < model.seq_len:
-        found["window_size"] = f"{model.window - 1:g},0"  # keys before the query's own
-        found |= {"window_attn_skip_freq": every} if every else {}
+        settings["window_size"] = f"{model.window - 1:g},0"  # keys before the query's own
+        settings |= {"window_attn_skip_freq": every} if every else {}
     if model.linear_attention != "none":
-        found["experimental_attention_variant"] = model.linear_attention
-        found["linear_attention_freq"] = every
-        found |= {setting: int(getattr(model, field)) for setting, field in LINEAR.items()}
+        settings["experimental_attention_variant"] = model.linear_attention
+        settings["linear_attention_freq"] = every
+        settings |= {setting: int(getattr(model, field)) for setting, field in LINEAR.items()}
     if model.attention == "mla":
-        found["multi_latent_attention"] = True
-        found |= {s: int(getattr(model, field)) for s, field in LATENT.items() if getattr(model, field)}
+        settings["multi_latent_attention"] = True
+        settings |= {s: int(getattr(model, field)) for s, field in LATENT.items() if getattr(model, field)}
     if model.num_experts:
-        found |= {"moe_grouped_gemm": True, "moe_router_dtype": "fp32"}
-        dense, freq, layers = (int(own) for own in (model.first_dense_layers, model.moe_layer_freq, model.num_layers))
+        settings |= {"moe_grouped_gemm": True, "moe_router_dtype": "fp32"}
+        dense, freq, layers = (
+            int(value) for value in (model.first_dense_layers, model.moe_layer_freq, model.num_layers)
+        )
         if dense or freq > 1:
             turns, rest = divmod(layers - dense, freq)
             parts = [f"[0]*{dense}"] * (dense > 0)
             parts += [f"([0]*{freq - 1}+[1])*{turns}" if freq > 1 else f"[1]*{turns}"]
             parts += [f"[0]*{rest}"] * (rest > 0)
-            found["moe_layer_freq"] = f"({'+'.join(parts)})"
-    return found
+            settings["moe_layer_freq"] = f"({'+'.join(parts)})"
+    return settings
 
 
 def model_losses(model: ModelShape) -> list[str]:
@@ -231,7 +233,7 @@ def model_losses(model: ModelShape) -> list[str]:
         "parallel_block": model.parallel_block,
         "norms_per_layer=4": model.norms_per_layer == 4,
         "layer norm without bias": model.normalization == "layer_norm_no_bias",
-        "biases of single products": any(own is not None for own in (model.out_bias, model.mlp_bias)),
+        "biases of single products": any(field is not None for field in (model.out_bias, model.mlp_bias)),
         "biases of all products but of queries, keys and values": model.biases and model.qkv_bias is False,
         "layers": bool(model.layers),
         "norms of queries and keys over all heads": model.qk_norm and model.wide_qk_norm,
@@ -241,21 +243,21 @@ def model_losses(model: ModelShape) -> list[str]:
         and model.moe_topk >= 2 * model.routing_group_topk,
         "bias of the router alone": model.router_bias and model.numerics.router_score == "softmax" and not model.biases,
     }
-    return [*(name for name, there in lost.items() if there), *_numerics_unsaid(model)]
+    return [*(name for name, lacks in lost.items() if lacks), *_numerics_unsaid(model)]
 
 
 def _numerics_unsaid(model: ModelShape) -> list[str]:
     """Numerics that Megatron-LM has no flag for."""
-    own, said = model.numerics, model.numerics.said()
+    field, said = model.numerics, model.numerics.said()
     fields: list[str] = [name for name in UNSAID if name in said]
-    if own.rotary_scaling == "llama3":
+    if field.rotary_scaling == "llama3":
         fixed = {"original_positions": 8192, "rotary_low_freq_factor": 1, "rotary_high_freq_factor": 4}
-        fields += [name for name, value in fixed.items() if getattr(own, name) not in (0, value)]
-    if own.rotary_scaling == "yarn" and model.attention == "mla":
+        fields += [name for name, value in fixed.items() if getattr(field, name) not in (0, value)]
+    if field.rotary_scaling == "yarn" and model.attention == "mla":
         fixed = {"original_positions": LATENT_POSITIONS, "yarn_beta_fast": 32, "yarn_beta_slow": 1}
-        fields += [name for name, value in fixed.items() if getattr(own, name) not in (0, value)]
-    fields += ["gate"] if model.gated_mlp and own.gate == "geglu" else []
-    return [f"{name}={plain(getattr(own, name))}" for name in fields]
+        fields += [name for name, value in fixed.items() if getattr(field, name) not in (0, value)]
+    fields += ["gate"] if model.gated_mlp and field.gate == "geglu" else []
+    return [f"{name}={plain(getattr(field, name))}" for name in fields]
 
 
 #: Settings without defaults.
@@ -308,22 +310,22 @@ def settings_model(settings: Mapping[str, Any], name: str) -> ModelShape:
 
 def _read_numerics(given: Mapping[str, Any], *, mla: bool) -> Numerics:
     """Numerics that settings give, with Megatron-LM's defaults."""
-    found = {field: given[setting] for setting, field in NUMERICS.items() if setting in given}
-    if found.get("router_balance", BALANCES[0]) not in BALANCES:
-        found |= {"router_balance": BALANCES[0], "router_aux_loss": 0.0}
+    constants = {field: given[setting] for setting, field in NUMERICS.items() if setting in given}
+    if constants.get("router_balance", BALANCES[0]) not in BALANCES:
+        constants |= {"router_balance": BALANCES[0], "router_aux_loss": 0.0}
     kind, rope = given.get("position_embedding_type"), given.get("rope_type", "yarn" if mla else "rope")
     if kind == "yarn" or (mla and rope == "yarn"):
-        found |= {field: given[s] for s, field in (YARN | LATENT_YARN).items() if s in given}
-        found |= {"original_positions": LATENT_POSITIONS} if mla else {}
-        found["rotary_scaling"] = "yarn"
+        constants |= {field: given[s] for s, field in (YARN | LATENT_YARN).items() if s in given}
+        constants |= {"original_positions": LATENT_POSITIONS} if mla else {}
+        constants["rotary_scaling"] = "yarn"
     elif given.get("use_rope_scaling"):
         factor = given.get("rope_scaling_factor", 8)
-        found |= {"rotary_scaling": "llama3", "rotary_scaling_factor": factor, "original_positions": 8192}
+        constants |= {"rotary_scaling": "llama3", "rotary_scaling_factor": factor, "original_positions": 8192}
     elif "rotary_seq_len_interpolation_factor" in given:
         factor = given["rotary_seq_len_interpolation_factor"]
-        found |= {"rotary_scaling": "linear", "rotary_scaling_factor": factor}
-    found |= {"gate": "quick_geglu"} if given.get("quick_geglu") else {}
-    return Numerics(**found)
+        constants |= {"rotary_scaling": "linear", "rotary_scaling_factor": factor}
+    constants |= {"gate": "quick_geglu"} if given.get("quick_geglu") else {}
+    return Numerics(**constants)
 
 
 def _vocabulary(given: Mapping[str, Any]) -> dict[str, float]:
@@ -340,14 +342,14 @@ def _experts(given: Mapping[str, Any], fields: Mapping[str, float]) -> dict[str,
     """Fields of experts that follow from others; nothing where there are none."""
     if not fields.get("num_experts"):
         return dict.fromkeys((f for s, f in NUMBERS.items() if s.startswith("moe_")), 0.0)
-    found: dict[str, Any] = {
+    columns: dict[str, Any] = {
         "moe_topk": float(given["moe_router_topk"]),
         "moe_ffn_hidden_size": float(given.get("moe_ffn_hidden_size", fields["ffn_hidden_size"])),
     }
     freq = given.get("moe_layer_freq", 1)
     if isinstance(freq, str) and "[" in freq:
-        return {**found, **_dense_layers(pattern(freq), int(fields["num_layers"]))}
-    return {**found, "moe_layer_freq": float(freq)}
+        return {**columns, **_dense_layers(pattern(freq), int(fields["num_layers"]))}
+    return {**columns, "moe_layer_freq": float(freq)}
 
 
 def _dense_layers(layers: list[int], num_layers: int) -> dict[str, float]:
@@ -357,7 +359,7 @@ def _dense_layers(layers: list[int], num_layers: int) -> dict[str, float]:
     for freq in range(1, num_layers + 1):
         first = layers.index(1) - freq + 1 if 1 in layers else num_layers
         for dense in {first, layers.index(1) if 1 in layers else num_layers}:
-            same = [int(place > dense and (place - dense) % freq == 0) for place in range(1, num_layers + 1)]
+            same = [int(layer > dense and (layer - dense) % freq == 0) for layer in range(1, num_layers + 1)]
             if dense >= 0 and same == layers:
                 return {"first_dense_layers": float(dense), "moe_layer_freq": float(freq)}
     raise DseError("moe_layer_freq: expected dense layers first, then experts in every N-th layer")
@@ -365,15 +367,15 @@ def _dense_layers(layers: list[int], num_layers: int) -> dict[str, float]:
 
 def _layers(given: Mapping[str, Any], fields: Mapping[str, float]) -> dict[str, Any]:
     """Fields of the attention of each layer."""
-    found: dict[str, Any] = {}
+    columns: dict[str, Any] = {}
     if "window_size" in given:
         before = re.findall(r"-?[0-9]+", str(given["window_size"]))
         if not before:
             raise DseError(f"window_size: {given['window_size']!r}: expected keys before and behind")
-        found["window"] = float(before[0]) + 1
-        found["full_attention_every"] = float(given.get("window_attn_skip_freq", 0))
+        columns["window"] = float(before[0]) + 1
+        columns["full_attention_every"] = float(given.get("window_attn_skip_freq", 0))
     if given.get("experimental_attention_variant") in ("gdn", "gated_delta_net"):
-        found["linear_attention"] = "gated_delta_net"
-        found["full_attention_every"] = float(given.get("linear_attention_freq", 1))
-        found |= {field: float(given[s]) for s, field in LINEAR.items() if s in given}
-    return found
+        columns["linear_attention"] = "gated_delta_net"
+        columns["full_attention_every"] = float(given.get("linear_attention_freq", 1))
+        columns |= {field: float(given[s]) for s, field in LINEAR.items() if s in given}
+    return columns

@@ -62,21 +62,21 @@ def batch(settings: Mapping[str, Any], design: Mapping[str, Any], world_size: in
 
 
 def _read_pipeline(settings: Mapping[str, Any], design: Mapping[str, Any], layers: float) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    columns: dict[str, Any] = {}
     if "num_virtual_stages_per_pipeline_rank" in settings:
-        found["vpp"] = int(settings["num_virtual_stages_per_pipeline_rank"])
+        columns["vpp"] = int(settings["num_virtual_stages_per_pipeline_rank"])
     elif "num_layers_per_virtual_pipeline_stage" in settings:
-        counted = layers + sum(bool(design.get(f"count_{own}")) for own in ("embedding", "loss"))
-        each = int(settings["num_layers_per_virtual_pipeline_stage"]) * design["pp"]
-        if each < 1 or counted % each:
+        counted = layers + sum(bool(design.get(f"count_{end}")) for end in ("embedding", "loss"))
+        group_layers = int(settings["num_layers_per_virtual_pipeline_stage"]) * design["pp"]
+        if group_layers < 1 or counted % group_layers:
             raise DseError(
                 f"num_layers_per_virtual_pipeline_stage: {counted:g} layers do not divide into chunks of "
                 f"{settings['num_layers_per_virtual_pipeline_stage']} on {design['pp']} stages"
             )
-        found["vpp"] = int(counted // each)
+        columns["vpp"] = int(counted // group_layers)
     if settings.get("use_tp_pp_dp_mapping"):
-        found["rank_order"] = "tp_cp_pp_dp"
-    return found
+        columns["rank_order"] = "tp_cp_pp_dp"
+    return columns
 
 
 def _read_recomputation(settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -90,89 +90,89 @@ def _read_recomputation(settings: Mapping[str, Any]) -> dict[str, Any]:
         return {}
     modules = settings.get("recompute_modules", ["core_attn"])
     known = {module.name: module for module in MODULES}
-    found: dict[str, Any] = {known[m].column: True for m in modules if m in known and not known[m].selective}
-    return found | ({"recompute": "selective"} if "core_attn" in modules else {})
+    columns: dict[str, Any] = {known[m].column: True for m in modules if m in known and not known[m].selective}
+    return columns | ({"recompute": "selective"} if "core_attn" in modules else {})
 
 
 def _read_optimizer(settings: Mapping[str, Any]) -> dict[str, Any]:
     zero = MEGATRON.runs["zero"].words
     stages = {zero[stage]["data_parallel_sharding_strategy"]: int(stage) for stage in ("2", "3")}
-    found: dict[str, Any] = {}
+    columns: dict[str, Any] = {}
     if settings.get("use_megatron_fsdp"):
         strategy = settings.get("data_parallel_sharding_strategy", "optim_grads_params")
-        found["zero"] = {**stages, "optim": 1, "no_shard": 0}.get(str(strategy), 3)
+        columns["zero"] = {**stages, "optim": 1, "no_shard": 0}.get(str(strategy), 3)
     elif settings.get("use_torch_fsdp2"):
-        found["zero"] = 3
-        found["reshard_after_forward"] = bool(settings.get("torch_fsdp2_reshard_after_forward", True))
+        columns["zero"] = 3
+        columns["reshard_after_forward"] = bool(settings.get("torch_fsdp2_reshard_after_forward", True))
     elif settings.get("use_distributed_optimizer"):
-        found["zero"] = 1
+        columns["zero"] = 1
     if settings.get("num_distributed_optimizer_instances", 1) != 1:
-        found["shard_replicas"] = int(settings["num_distributed_optimizer_instances"])
+        columns["shard_replicas"] = int(settings["num_distributed_optimizer_instances"])
     if "muon" in str(settings.get("optimizer", "adam")):
-        found["optimizer"] = "muon"
+        columns["optimizer"] = "muon"
     if settings.get("use_precision_aware_optimizer"):
-        found["store_param_remainders"] = settings.get("main_params_dtype", "fp32") == "fp32"
-        found["moments"] = "bf16" if settings.get("exp_avg_dtype") in ("bf16", "fp16") else "fp32"
+        columns["store_param_remainders"] = settings.get("main_params_dtype", "fp32") == "fp32"
+        columns["moments"] = "bf16" if settings.get("exp_avg_dtype") in ("bf16", "fp16") else "fp32"
     if settings.get("optimizer_cpu_offload"):
-        found["offload_optimizer"] = float(settings.get("optimizer_offload_fraction", 1.0))
+        columns["offload_optimizer"] = float(settings.get("optimizer_offload_fraction", 1.0))
     sums_in_fp32 = settings.get("accumulate_allreduce_grads_in_fp32") or not settings.get("fp16")
     if settings.get("grad_reduce_in_bf16") or not sums_in_fp32:  # either is a format of 16 bits
-        found["gradient_reduction"] = "bf16"
+        columns["gradient_reduction"] = "bf16"
     if settings.get("gradient_accumulation_fusion") is False:
-        found["gradient_accumulation_fusion"] = False
-    return found
+        columns["gradient_accumulation_fusion"] = False
+    return columns
 
 
 def _read_overlaps(settings: Mapping[str, Any], design: Mapping[str, Any]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    columns: dict[str, Any] = {}
     if settings.get("sequence_parallel") and design["tp"] > 1:
-        found["sharding"] = "megatron_sp"
+        columns["sharding"] = "megatron_sp"
     if settings.get("overlap_grad_reduce") and not settings.get("overlap_param_gather"):
         sharded = any(settings.get(s) for s in ("use_distributed_optimizer", "use_megatron_fsdp"))
-        found |= {"overlap_param_gather": False} if sharded else {}
+        columns |= {"overlap_param_gather": False} if sharded else {}
     if settings.get("tp_comm_overlap") and design["tp"] > 1:
-        found["tp_overlap"] = "chunked"
+        columns["tp_overlap"] = "chunked"
     elif design["tp"] > 1 and design.get("overlap_ep"):
-        found["tp_overlap"] = "none"  # as `without_flag` says
+        columns["tp_overlap"] = "none"  # as `without_flag` says
     if design["vpp"] > 1 and design["pp"] > 1 and settings.get("overlap_p2p_comm", True):
-        found["overlap_p2p"] = True
+        columns["overlap_p2p"] = True
     if design["cp"] > 1:
         given = settings.get("cp_comm_type", "p2p")
-        found["cp_communication"] = MEGATRON.value("cp_communication", given, "p2p")
+        columns["cp_communication"] = MEGATRON.value("cp_communication", given, "p2p")
         sizes = settings.get("hierarchical_context_parallel_sizes")
-        if found["cp_communication"] == "a2a_p2p" and sizes:
-            found["cp_a2a"] = int(sizes[0])
-    return found
+        if columns["cp_communication"] == "a2a_p2p" and sizes:
+            columns["cp_a2a"] = int(sizes[0])
+    return columns
 
 
 def _read_attention(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Number format and attention kernel."""
-    found: dict[str, Any] = {"precision": "fp16" if settings.get("fp16") else "bf16"}
+    columns: dict[str, Any] = {"precision": "fp16" if settings.get("fp16") else "bf16"}
     if settings.get("fp4"):
-        found["precision"] = "nvfp4"
+        columns["precision"] = "nvfp4"
     elif settings.get("fp8"):
         formats = MEGATRON.runs["precision"].words
-        recipes = {own["fp8_recipe"]: word for word, own in formats.items() if "fp8_recipe" in own}
-        found["precision"] = recipes.get(str(settings.get("fp8_recipe", "delayed")), "fp8_tensorwise")
+        recipes = {option["fp8_recipe"]: word for word, option in formats.items() if "fp8_recipe" in option}
+        columns["precision"] = recipes.get(str(settings.get("fp8_recipe", "delayed")), "fp8_tensorwise")
     backend = settings.get("attention_backend")
     if "local" in (backend, settings.get("transformer_impl")) or backend == "unfused":
-        found["attention"] = "unfused"
+        columns["attention"] = "unfused"
     elif backend == "flash" and str(settings.get("flash_attention_version")) == "2":
-        found["attention"] = "flash_attention_2"
+        columns["attention"] = "flash_attention_2"
     else:
-        found["attention"] = "fused"
-    return found
+        columns["attention"] = "fused"
+    return columns
 
 
 def _read_experts(settings: Mapping[str, Any], design: Mapping[str, Any]) -> dict[str, Any]:
     dispatcher = settings.get("moe_token_dispatcher_type", "allgather")
-    found: dict[str, Any] = {
+    columns: dict[str, Any] = {
         "etp": int(settings.get("expert_tensor_parallel_size", design["tp"])),
         "dispatcher": MEGATRON.value("dispatcher", dispatcher, "all_to_all"),
     }
     if settings.get("moe_expert_capacity_factor"):
-        found["capacity_factor"] = float(settings["moe_expert_capacity_factor"])
-    return found
+        columns["capacity_factor"] = float(settings["moe_expert_capacity_factor"])
+    return columns
 
 
 def _otherwise(settings: Mapping[str, Any]) -> list[str]:

@@ -15,7 +15,7 @@ from dse.adapters.megatron.design import MEGATRON, settings_of
 from dse.adapters.megatron.flags import LISTS, NUMBERS, ON, SHARES, WORDS
 from dse.adapters.megatron.model import pattern
 from dse.adapters.megatron.read import launch_of
-from dse.launches.launch import PLACEHOLDERS, Launch, NotExpressible, launch_text
+from dse.launches.launch import PLACEHOLDERS, Launch, NotExpressible, launch_text, with_line
 
 VERSION: Final = "Megatron-Bridge 0.7"
 #: The comment that starts a configuration: nodes, and chips of each.
@@ -25,21 +25,12 @@ _TORCHRUN: Final = re.compile(r"^#.*\btorchrun --nnodes (\d{1,7}) --nproc-per-no
 PLACES: Final[Mapping[str, tuple[str, str]]] = {
     "micro_batch_size": ("train", "micro_batch_size"),
     "global_batch_size": ("train", "global_batch_size"),
-    **{
-        name: ("ddp", name)
-        for name in (
-            *("use_distributed_optimizer", "overlap_grad_reduce", "overlap_param_gather"),
-            *("use_megatron_fsdp", "data_parallel_sharding_strategy"),
-            "num_distributed_optimizer_instances",
-        )
-    },
-    **{
-        name: ("optimizer", name)
-        for name in (
-            *("optimizer", "use_precision_aware_optimizer", "exp_avg_dtype", "exp_avg_sq_dtype"),
-            *("main_params_dtype", "optimizer_cpu_offload", "optimizer_offload_fraction"),
-        )
-    },
+    **{name: ("ddp", name) for name in (
+        "use_distributed_optimizer", "overlap_grad_reduce", "overlap_param_gather", "use_megatron_fsdp",
+        "data_parallel_sharding_strategy", "num_distributed_optimizer_instances")},
+    **{name: ("optimizer", name) for name in (
+        "optimizer", "use_precision_aware_optimizer", "exp_avg_dtype", "exp_avg_sq_dtype",
+        "main_params_dtype", "optimizer_cpu_offload", "optimizer_offload_fraction")},
     "norm_epsilon": ("model", "layernorm_epsilon"),
     "apply_layernorm_1p": ("model", "layernorm_zero_centered_gamma"),
     "use_rope_scaling": ("model", "rope_scaling"),
@@ -49,7 +40,7 @@ PLACES: Final[Mapping[str, tuple[str, str]]] = {
     "num_virtual_stages_per_pipeline_rank": ("model", "virtual_pipeline_model_parallel_size"),
     "decoder_first_pipeline_num_layers": ("model", "num_layers_in_first_pipeline_stage"),
     "decoder_last_pipeline_num_layers": ("model", "num_layers_in_last_pipeline_stage"),
-}
+}  # fmt: skip
 _FORMATS: Final = MEGATRON.runs["precision"].words
 _GATHERED: Final = {"fp8_param_gather": True}  # as all recipes of 8 bits have it
 _DELAYED: Final = {"fp8_recipe": "delayed", **_GATHERED}
@@ -99,12 +90,12 @@ def script(launch: Launch) -> tuple[str, list[str]]:
         content["checkpoint"]["ckpt_format"] = "fsdp_dtensor"
     content["optimizer"]["lr"] = "LEARNING_RATE"
     content["train"]["train_iters"] = "TRAIN_STEPS"
-    nodes, each = launch.nodes
-    own = ", with MLAModelProvider as its model" if settings.get("multi_latent_attention") else ""
+    nodes, gpus = launch.nodes
+    provider = ", with MLAModelProvider as its model" if settings.get("multi_latent_attention") else ""
     lines = [
         f"# {launch.heading} on {launch.world_size:,} chips, for {VERSION}:",
-        f"# torchrun --nnodes {nodes} --nproc-per-node {each} pretrain.py --config-file THIS_FILE",
-        f"# (it overrides vanilla_gpt_pretrain_config of megatron.bridge.recipes.gpt{own})",
+        f"# torchrun --nnodes {nodes} --nproc-per-node {gpus} pretrain.py --config-file THIS_FILE",
+        f"# (it overrides vanilla_gpt_pretrain_config of megatron.bridge.recipes.gpt{provider})",
         *(f"# Megatron-Bridge has no setting for: {text}" for text in lost),
         "# Fill in what the design does not decide:",
         *(f"#   {name}: {text}" for name, text in PLACEHOLDERS.items()),
@@ -114,10 +105,10 @@ def script(launch: Launch) -> tuple[str, list[str]]:
 
 def _sections(settings: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """Settings in the sections of a configuration."""
-    found: dict[str, dict[str, Any]] = {"model": {}, "train": {}, "ddp": {}, "optimizer": {}}
+    sections: dict[str, dict[str, Any]] = {"model": {}, "train": {}, "ddp": {}, "optimizer": {}}
     left = {name: value for name, value in settings.items() if name != "vocab_size"}
-    found["mixed_precision"] = _mixed_precision(left)
-    model = found["model"]
+    sections["mixed_precision"] = _mixed_precision(left)
+    model = sections["model"]
     for name in ("max_position_embeddings", "group_query_attention", "make_vocab_size_divisible_by"):
         left.pop(name, None)
     if left.pop("swiglu", False):
@@ -129,7 +120,7 @@ def _sections(settings: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     if left.pop("untie_embeddings_and_output_weights", False):
         model["share_embeddings_and_output_weights"] = False
     if "window_size" in left:
-        model["window_size"] = [int(own) for own in left.pop("window_size").split(",")]
+        model["window_size"] = [int(size) for size in left.pop("window_size").split(",")]
     if "moe_layer_freq" in left:
         model["moe_layer_freq"] = pattern(left.pop("moe_layer_freq"))
     interleaved = "num_virtual_stages_per_pipeline_rank" in left or "layout" in str(left)
@@ -142,8 +133,8 @@ def _sections(settings: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     for name, value in left.items():
         latent = settings.get("multi_latent_attention") or name not in PLAIN_YARN
         section, key = PLACES.get(name, ("model", name)) if latent else ("model", PLAIN_YARN[name])
-        found.setdefault(section, {})[key] = _written_value(name, value)
-    return found
+        sections.setdefault(section, {})[key] = _written_value(name, value)
+    return sections
 
 
 def _mixed_precision(left: dict[str, Any]) -> dict[str, Any]:
@@ -185,29 +176,29 @@ def read_script(path: Path, chips: int | None = None) -> tuple[Launch, list[str]
         raise DseError(f"{path}: expected YAML") from None
     if not isinstance(content.get("model"), dict):
         raise DseError(f"{path}: model: expected a section of this name, as Megatron-Bridge has it")
-    settings, unread = _settings(content)
     try:
+        settings, unread = _settings(content)
         launch, notes = launch_of(settings, world_size=chips, node_size=8, name=path.stem)
     except (DseError, ValueError, TypeError) as error:
-        raise DseError(f"{path}: {error}") from None
+        raise DseError(f"{path}: {with_line(str(error), text)}") from None
     return launch, [*notes, *([f"not read: {' '.join(unread)}"] if unread else [])]
 
 
 def _settings(content: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
     """Settings of a configuration, and keys of the model that are not read."""
-    names = {place: name for name, place in PLACES.items()}
+    names = {location: name for name, location in PLACES.items()}
     names |= {("model", key): name for name, key in PLAIN_YARN.items()}
-    found: dict[str, Any] = {"max_position_embeddings": None, "group_query_attention": True}
+    settings: dict[str, Any] = {"max_position_embeddings": None, "group_query_attention": True}
     unread: list[str] = []
     for section in ("model", "train", "ddp", "optimizer", "dist"):
         part = content.get(section) or {}
         for key, value in part.items() if isinstance(part, dict) else ():
             name = names.get((section, key), key)
             if name in _KNOWN and value is not None:
-                found[name] = _read_value(name, value)
+                settings[name] = _read_value(name, value)
             elif section == "model" and key not in _OTHERWISE and value not in (None, False):
                 unread.append(f"{section}.{key}")
-    return {**found, **_renamed(content)}, unread
+    return {**settings, **_renamed(content)}, unread
 
 
 #: Keys of the model that are read under another name, or decide nothing of a step's cost.
@@ -227,33 +218,33 @@ def _read_value(name: str, value: Any) -> Any:
     if name.endswith("_dtype"):
         return {full: word for word, full in _DTYPES.items()}.get(str(value), str(value))
     if name == "moe_layer_freq" and isinstance(value, list):
-        return f"[{','.join(str(own) for own in value)}]"
+        return f"[{','.join(str(item) for item in value)}]"
     if name in NUMBERS:
         if isinstance(value, bool) or not isinstance(value, int | float) or not float(value).is_integer():
             raise DseError(f"{name}: {value!r}: expected a whole number")
         return int(value)
     if name == "window_size":
-        return ",".join(str(own) for own in value) if isinstance(value, list) else str(value)
+        return ",".join(str(item) for item in value) if isinstance(value, list) else str(value)
     return value
 
 
 def _renamed(content: Mapping[str, Any]) -> dict[str, Any]:
     """Settings that a configuration names or nests differently from flags."""
     model = content["model"]
-    found: dict[str, Any] = {"max_position_embeddings": model.get("seq_length", 1024)}
-    found["seq_length"] = model.get("seq_length", 1024)
+    settings: dict[str, Any] = {"max_position_embeddings": model.get("seq_length", 1024)}
+    settings["seq_length"] = model.get("seq_length", 1024)
     if not model.get("num_query_groups"):
-        found["group_query_attention"] = False
+        settings["group_query_attention"] = False
     gated, quick = bool(model.get("gated_linear_unit")), "quick_gelu" in str(model.get("activation_func"))
-    found |= {"swiglu": gated and not quick, "quick_geglu": gated and quick}
-    found["squared_relu"] = "squared_relu" in str(model.get("activation_func"))
+    settings |= {"swiglu": gated and not quick, "quick_geglu": gated and quick}
+    settings["squared_relu"] = "squared_relu" in str(model.get("activation_func"))
     shared = model.get("share_embeddings_and_output_weights", True)
-    found["untie_embeddings_and_output_weights"] = not shared
-    found["overlap_p2p_comm"] = bool(model.get("overlap_p2p_comm"))
+    settings["untie_embeddings_and_output_weights"] = not shared
+    settings["overlap_p2p_comm"] = bool(model.get("overlap_p2p_comm"))
     padded = model.get("should_pad_vocab")
-    found["make_vocab_size_divisible_by"] = model.get("make_vocab_size_divisible_by", 128) if padded else 1
+    settings["make_vocab_size_divisible_by"] = model.get("make_vocab_size_divisible_by", 128) if padded else 1
     precision = content.get("mixed_precision", "bf16_mixed")
     if not isinstance(precision, dict):
-        return {**found, **RECIPES.get(str(precision), {"bf16": True})}
-    found |= {name: precision[name] for name in NUMBERS_OF if precision.get(name)}
-    return {**found, **({} if precision.get("grad_reduce_in_fp32", True) else {"grad_reduce_in_bf16": True})}
+        return {**settings, **RECIPES.get(str(precision), {"bf16": True})}
+    settings |= {name: precision[name] for name in NUMBERS_OF if precision.get(name)}
+    return {**settings, **({} if precision.get("grad_reduce_in_fp32", True) else {"grad_reduce_in_bf16": True})}

@@ -121,9 +121,9 @@ def _read_schedule(parallel: Call, design: Mapping[str, Any], model: ModelShape)
     """Schedule of the pipeline, and its chunks: by their modules, or by layers of each."""
     word = parallel.literal("pipeline_parallel_schedule", "1F1B")
     known = {
-        title: (name, place > 0)
+        title: (name, chunks > 0)
         for name, pair in TORCHTITAN.runs["schedule"].words.items()
-        for place, title in enumerate(pair)
+        for chunks, title in enumerate(pair)
         if title
     }
     word = {title.lower(): title for title in known}.get(str(word).lower().replace("_", ""), word)
@@ -174,9 +174,9 @@ def unread(config: Call) -> list[str]:
 
 def flavor_of(model: ModelShape) -> tuple[str, str]:
     """Name and flavor of a model there. Raises `NotExpressible` if there is none."""
-    for found in flavors(TORCHTITAN):
-        if is_same(flavored(TORCHTITAN, *found), model):
-            return found
+    for names in flavors(TORCHTITAN):
+        if is_same(flavored(TORCHTITAN, *names), model):
+            return names
     known = ", ".join(TORCHTITAN.models)
     raise NotExpressible(f"model {model.name}: {TORCHTITAN.release} has it not; it has {known}")
 
@@ -211,7 +211,7 @@ def losses(launch: Launch) -> list[str]:
         "tiling": launch["tiling"] == "sample",
         **{name: launch["recompute"] != "full" or name == "recompute_layers" for name in modules},
     }
-    return [f"{name}={str(launch[name]).lower()}" for name, there in lost.items() if there]
+    return [f"{name}={str(launch[name]).lower()}" for name, lacks in lost.items() if lacks]
 
 
 def degrees(launch: Launch) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from costmodel.errors import DseError, suggestion
 from dse.adapters.torchtitan import design as torchtitan_design
 from dse.adapters.torchtitan.design import TORCHTITAN
 from dse.adapters.torchtitan.python_calls import Call, PythonFunctions
-from dse.launches.launch import PLACEHOLDERS, Launch, NotExpressible, launch_text, path_and_part, refuse
+from dse.launches.launch import PLACEHOLDERS, Launch, NotExpressible, launch_text, path_and_part, refuse, with_line
 
 #: Module of torchtitan -> names of it that a configuration needs.
 IMPORTS: Final = {
@@ -57,15 +57,15 @@ def script(launch: Launch) -> tuple[str, list[str]]:
     lost = torchtitan_design.losses(launch)
     if launch.model.mtp_layers and not predicts:
         lost.append(f"model: mtp_layers={launch.model.mtp_layers:g}")
-    (nodes, each), name = launch.nodes, re.sub(r"\W", "_", launch.model.name)
+    (nodes, gpus), name = launch.nodes, re.sub(r"\W", "_", launch.model.name)
     body = _call("Trainer.Config", _sections(launch, predicts=predicts))
     spec = _call("model_registry", _registry(launch, flavor, predicts=predicts))
     lines = [
         f"# {launch.heading} on {launch.world_size:,} chips, for {TORCHTITAN.release}:",
-        f"# torchrun --nnodes {nodes} --nproc_per_node {each} -m torchtitan.train --module THIS_MODULE --config {name}",
+        f"# torchrun --nnodes {nodes} --nproc_per_node {gpus} -m torchtitan.train --module THIS_MODULE --config {name}",
         *(f"# torchtitan has no setting for: {text}" for text in lost),
         "# What the design does not decide, as variables of the environment:",
-        *(f"#   {own}: {text}" for own, text in _ENVIRONMENT.items()),
+        *(f"#   {variable}: {text}" for variable, text in _ENVIRONMENT.items()),
         *_import_lines(package, spec + body),
         "",
         "",
@@ -98,23 +98,23 @@ def _import_lines(package: str, text: str) -> list[str]:
 
 def _registry(launch: Launch, flavor: str, *, predicts: bool) -> dict[str, Any]:
     """Arguments of `model_registry`, which makes the model."""
-    found: dict[str, Any] = {"flavor": flavor, "attn_backend": "flex"}
+    arguments: dict[str, Any] = {"flavor": flavor, "attn_backend": "flex"}
     if launch.model.num_experts and launch["ep"] > 1:
-        found["moe_comm_backend"] = TORCHTITAN.word("dispatcher", launch["dispatcher"])
+        arguments["moe_comm_backend"] = TORCHTITAN.word("dispatcher", launch["dispatcher"])
     if predicts:
-        found["num_mtp_layers"] = int(launch.model.mtp_layers)
+        arguments["num_mtp_layers"] = int(launch.model.mtp_layers)
     converters = [
         name
         for name in TORCHTITAN.word("precision", launch["precision"])
         if launch.model.num_experts or "Experts" not in name
     ]
     if converters:
-        own = {"model_compile_enabled": True}
-        found["converters"] = [
-            Code(_call(f"{name}.Config", own if "Experts" in name else {**own, "fqns": QUANTIZED}))
+        shared = {"model_compile_enabled": True}
+        arguments["converters"] = [
+            Code(_call(f"{name}.Config", shared if "Experts" in name else {**shared, "fqns": QUANTIZED}))
             for name in converters
         ]
-    return found
+    return arguments
 
 
 def _sections(launch: Launch, *, predicts: bool) -> dict[str, Any]:
@@ -156,20 +156,20 @@ def _training(launch: Launch) -> dict[str, Any]:
 
 
 def _parallelism(launch: Launch) -> dict[str, Any]:
-    found = torchtitan_design.degrees(launch)
+    arguments = torchtitan_design.degrees(launch)
     if launch["tp"] > 1:
-        found["enable_sequence_parallel"] = launch.sequence_parallel
+        arguments["enable_sequence_parallel"] = launch.sequence_parallel
     if launch.model.num_experts:
-        found["expert_parallel_degree"] = int(launch["ep"])
+        arguments["expert_parallel_degree"] = int(launch["ep"])
     if launch["pp"] > 1:
-        found |= torchtitan_design.stages(launch)
-        found["num_pp_microbatches"] = int(launch["gradient_accumulation_steps"])
-    return found
+        arguments |= torchtitan_design.stages(launch)
+        arguments["num_pp_microbatches"] = int(launch["gradient_accumulation_steps"])
+    return arguments
 
 
 def _call(name: str, arguments: Mapping[str, Any]) -> str:
     """A call, with an argument in each line where there are several."""
-    texts = [f"{own}={_text(value)}" for own, value in arguments.items()]
+    texts = [f"{argument}={_text(value)}" for argument, value in arguments.items()]
     if len(texts) <= 1 and "\n" not in "".join(texts):
         return f"{name}({''.join(texts)})"
     return f"{name}(\n" + indent(",\n".join(texts), "    ") + ",\n)"
@@ -196,29 +196,30 @@ def read_script(path: Path, chips: int | None = None) -> tuple[Launch, list[str]
     file, part = path_and_part(path)
     if file.suffix == ".toml":
         raise DseError(f"{path}: TOML is of torchtitan 0.2.2 and older; dse reads Python: FILE.py:FUNCTION")
+    text = launch_text(file)
     try:
-        source = PythonFunctions(launch_text(file), file.resolve().parent.name)
+        source = PythonFunctions(text, file.resolve().parent.name)
         config = _configuration(source, part)
         launch = torchtitan_design.launch_of(config, chips)
     except (DseError, ValueError, TypeError, AttributeError, ZeroDivisionError) as error:
-        raise DseError(str(error) if str(path) in str(error) else f"{path}: {error}") from None
+        raise DseError(f"{path}: {with_line(str(error), text)}") from None
     return launch, torchtitan_design.unread(config)
 
 
 def _configuration(module: PythonFunctions, part: str) -> Call:
     """The configuration that a function returns, the only one or that of a name."""
-    found = {
-        name: own
-        for name, own in module.results().items()
-        if isinstance(own, Call) and own.name.endswith("Trainer.Config")
+    configurations = {
+        name: result
+        for name, result in module.results().items()
+        if isinstance(result, Call) and result.name.endswith("Trainer.Config")
     }
-    if part and part not in found:
-        raise DseError(f"no function {part} returns a Trainer.Config{suggestion(part, found)}")
-    if not part and len(found) != 1:
-        known = ", ".join(found)
+    if part and part not in configurations:
+        raise DseError(f"no function {part} returns a Trainer.Config{suggestion(part, configurations)}")
+    if not part and len(configurations) != 1:
+        known = ", ".join(configurations)
         raise DseError(
             f"several configurations: name one as FILE.py:NAME, of {known}"
-            if found
+            if configurations
             else "expected a function without arguments that returns a Trainer.Config"
         )
-    return found[part or next(iter(found))]
+    return configurations[part or next(iter(configurations))]

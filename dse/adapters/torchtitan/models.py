@@ -35,22 +35,23 @@ _KERNELS: Final = re.compile(r"_(flex|varlen|sdpa|flex_attn|varlen_attn)$")
 
 def flavors(framework: Framework) -> list[tuple[str, str]]:
     """Names and flavors of torchtitan that are models here."""
-    named = [(own[0], own[1]) for own in framework.models.values()]
+    named = [(names[0], names[1]) for names in framework.models.values()]
     kinds = {name for name, _ in named}
-    return [*named, *(own for own in VARIANTS if own[0] in kinds)]
+    return [*named, *(names for names in VARIANTS if names[0] in kinds)]
 
 
 def flavored(framework: Framework, name: str, flavor: str) -> ModelShape | None:
     """The model of a name and flavor of torchtitan; None where there is none here."""
     for wanted in ((name, flavor), (name, _KERNELS.sub("", flavor))):
-        shipped = next((own for own, known in framework.models.items() if tuple(known) == wanted), "")
-        beside = {own: VARIANTS[own] for own in flavors(framework) if own in VARIANTS}
+        shipped = next((model_name for model_name, known in framework.models.items() if tuple(known) == wanted), "")
+        beside = {names: VARIANTS[names] for names in flavors(framework) if names in VARIANTS}
         shipped, changes = beside.get(wanted, (shipped, {}))
         if shipped:
             model = load_model(shipped)
             assert isinstance(model, ModelShape)
-            own: dict[str, Any] = {"name": re.sub(r"\W", "_", f"{name}_{flavor}").lower(), "title": f"{name} {flavor}"}
-            return replace(model, **changes, **(own if changes else {}))
+            title = f"{name} {flavor}"
+            named: dict[str, Any] = {"name": re.sub(r"\W", "_", title).lower(), "title": title}
+            return replace(model, **changes, **(named if changes else {}))
     return None
 
 
@@ -59,12 +60,10 @@ def layers_of_chunks(parallel: Call, layers: int, stages: int, *, several: bool)
 
     Raises `DseError` if they do not share out over the stages.
     """
-    first, last = (
-        int(parallel.literal(f"pipeline_parallel_{place}_stage_less_layers", 1)) for place in ("first", "last")
-    )
-    each = parallel.literal("pipeline_parallel_layers_per_stage", None)
+    first, last = (int(parallel.literal(f"pipeline_parallel_{end}_stage_less_layers", 1)) for end in ("first", "last"))
+    chunk_layers = parallel.literal("pipeline_parallel_layers_per_stage", None)
     total = layers + first + last
-    chunks = -(-total // int(each)) if each else stages * (2 if several else 1)
+    chunks = -(-total // int(chunk_layers)) if chunk_layers else stages * (2 if several else 1)
     sizes = stage_sizes(chunks, layers, first, last)
     if len(sizes) % stages:
         raise DseError(f"{len(sizes)} chunks: expected a multiple of pipeline_parallel_degree = {stages}")
@@ -82,7 +81,7 @@ def stage_sizes(chunks: int, layers: int, first: int, last: int) -> list[int]:
     even, more = divmod(layers + first + last, max(chunks, 1))
     if not max(first, last, 1) <= even or chunks < 1:
         raise DseError(f"{layers} layers: too few for {chunks} chunks")
-    sizes = [even + (place < more) for place in range(chunks)]
+    sizes = [even + (chunk < more) for chunk in range(chunks)]
     sizes[0] -= first
     sizes[-1] -= last
     return sizes

@@ -25,13 +25,13 @@ class Call:
 
     def literal(self, name: str, default: Any) -> Any:
         """An argument, where it is a number, a text or a list; else the default."""
-        found = self.arguments.get(name, default)
-        return default if isinstance(found, Call) else found
+        value = self.arguments.get(name, default)
+        return default if isinstance(value, Call) else value
 
     def call(self, name: str) -> Call:
         """An argument that is a call itself; one without arguments where it is none."""
-        found = self.arguments.get(name)
-        return found if isinstance(found, Call) else Call("")
+        value = self.arguments.get(name)
+        return value if isinstance(value, Call) else Call("")
 
 
 class PythonFunctions:
@@ -48,36 +48,39 @@ class PythonFunctions:
             raise DseError("expected a Python module") from None
         self.steps = 0
         self.names: dict[str, Any] = {}
-        self.functions = {own.name: own for own in tree.body if isinstance(own, ast.FunctionDef)}
+        self.functions = {function.name: function for function in tree.body if isinstance(function, ast.FunctionDef)}
         self.imported = dict(self._imports(tree, package))
         self._run(tree.body, self.names)
 
     @staticmethod
     def _imports(tree: ast.Module, package: str) -> list[tuple[str, str]]:
         """Name -> where it comes from; relative imports count from `package`."""
-        found = []
+        names = []
         for node in ast.walk(tree):
             if isinstance(node, ast.ImportFrom):
                 module = ".".join(part for part in (package * (node.level > 0), node.module or "") if part)
-                found += [(own.asname or own.name, f"{module}.{own.name}") for own in node.names]
-        return found
+                names += [(alias.asname or alias.name, f"{module}.{alias.name}") for alias in node.names]
+        return names
 
     def results(self) -> dict[str, Any]:
         """Name -> value that each function without required arguments returns.
 
         Raises `DseError` if they call each other without end.
         """
-        plain = [own for own in self.functions.values() if not (own.args.args or own.args.kwonlyargs)]
+        plain = [
+            function for function in self.functions.values() if not (function.args.args or function.args.kwonlyargs)
+        ]
         try:
-            return {own.name: self._called(own, {}) for own in plain}
+            return {called.name: self._called(called, {}) for called in plain}
         except RecursionError:
             raise DseError("functions that call each other without end") from None
 
     def _called(self, function: ast.FunctionDef, given: Mapping[str, Any]) -> Any:
         """The value that a function returns for some arguments."""
-        own = function.args
-        defaults = [*zip(reversed(own.args), reversed(own.defaults), strict=False)]
-        defaults += [(name, value) for name, value in zip(own.kwonlyargs, own.kw_defaults, strict=True) if value]
+        parameters = function.args
+        defaults = [*zip(reversed(parameters.args), reversed(parameters.defaults), strict=False)]
+        keywords = zip(parameters.kwonlyargs, parameters.kw_defaults, strict=True)
+        defaults += [(name, value) for name, value in keywords if value]
         names = {name.arg: self.value(value, self.names) for name, value in defaults}
         return self._run(function.body, {**self.names, **names, **given})
 
@@ -112,7 +115,7 @@ class PythonFunctions:
         if isinstance(node, ast.Constant):
             return node.value
         if isinstance(node, ast.List | ast.Tuple):
-            return [self.value(own, names) for own in node.elts]
+            return [self.value(item, names) for item in node.elts]
         if isinstance(node, ast.Name):
             return names[node.id] if node.id in names else Call(self.imported.get(node.id, node.id))
         if isinstance(node, ast.Attribute):
@@ -125,10 +128,10 @@ class PythonFunctions:
         return self._call(node, names) if isinstance(node, ast.Call) else Call("")
 
     def _call(self, node: ast.Call, names: Mapping[str, Any]) -> Any:
-        positional = [self.value(own, names) for own in node.args]
-        arguments = {own.arg: self.value(own.value, names) for own in node.keywords if own.arg}
+        positional = [self.value(argument, names) for argument in node.args]
+        arguments = {argument.arg: self.value(argument.value, names) for argument in node.keywords if argument.arg}
         if isinstance(node.func, ast.Name) and (function := self.functions.get(node.func.id)):
-            named = dict(zip((own.arg for own in function.args.args), positional, strict=False))
+            named = dict(zip((argument.arg for argument in function.args.args), positional, strict=False))
             return self._called(function, {**named, **arguments})
         callee = self.value(node.func, names)
         return Call(callee.name if isinstance(callee, Call) else "", arguments, positional)
@@ -140,7 +143,7 @@ class PythonFunctions:
             negated = isinstance(node.op, ast.USub) and isinstance(value, int | float)
             return -value if negated else Call("")
         one, other = self.value(node.left, names), self.value(node.right, names)
-        if not all(isinstance(own, int | float) and abs(own) <= MOST for own in (one, other)):
+        if not all(isinstance(number, int | float) and abs(number) <= MOST for number in (one, other)):
             return Call("")
         if isinstance(node.op, ast.FloorDiv):
             return one // other if other else Call("")

@@ -101,11 +101,11 @@ def gap_report(gap: MeasuredGap, width: int) -> Report:
     distance = readable(gap.measured - predicted, "s")
     said = f"Candidate causes, each evaluated alone; closest to the gap of {distance} first:"
     table = [
-        Column("cause", ("cause",), [own.name for own in gap.causes], left=True),
-        Column("step", ("step time",), [readable(own.step_time, "s") for own in gap.causes], 1),
-        Column("share", ("of the gap",), [percent(own.share) for own in gap.causes]),
+        Column("cause", ("cause",), [cause.name for cause in gap.causes], left=True),
+        Column("step", ("step time",), [readable(cause.step_time, "s") for cause in gap.causes], 1),
+        Column("share", ("of the gap",), [percent(cause.share) for cause in gap.causes]),
     ]
-    checks = [("", f"- {own.name}: {own.check}") for own in gap.causes[1:MOST_CHECKS]]
+    checks = [("", f"- {cause.name}: {cause.check}") for cause in gap.causes[1:MOST_CHECKS]]
     return [*wrapped([*lines, ("", said)], width), Text(), *drawn(table), Text(), *wrapped(checks, width)]
 
 

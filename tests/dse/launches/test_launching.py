@@ -455,6 +455,26 @@ def on_64() -> Trainer.Config:
 """
 
 
+@pytest.mark.parametrize(
+    ("module", "name", "text", "error"),
+    [
+        (
+            torchtitan,
+            "a.py",
+            CONFIGURATIONS.replace("BATCH = 2", "BATCH = 2.1"),
+            "line 10: num_tokens_per_microbatch_per",
+        ),
+        (nemo, "a.yaml", "# hidden_size\nmodel:\n  num_layers: 2\n  hidden_size: big\n", "line 4: hidden_size: 'big'"),
+        (maxtext, "a.yml", "model_name: default\ndecoder_block: rnn\n", "line 2: decoder_block rnn: not known"),
+    ],
+)
+def test_errors_name_the_line_of_the_setting(module, name, text, error, tmp_path):
+    (tmp_path / name).write_text(text)
+    part = ":on_64" if name == "a.py" else ""
+    with pytest.raises(DseError, match=re.escape(f"{name}{part}: {error}")):
+        module.read_script(Path(f"{tmp_path / name}{part}"), 64)
+
+
 def test_functions_of_a_module_are_read_and_not_run(tmp_path):
     path, made = tmp_path / "configs.py", tmp_path / "made"
     path.write_text(CONFIGURATIONS + f"\nopen({str(made)!r}, 'w')\n")
@@ -590,14 +610,14 @@ def test_changes_of_a_launch_file_that_make_no_sense_are_refused(tmp_path, monke
 @pytest.mark.parametrize(
     ("change", "why"),
     [
-        (("--num-layers 96", "--num-layers many"), "--num-layers many: expected a number"),
+        (("--num-layers 96", "--num-layers many"), r"line 8: --num-layers many: expected a number"),
         (("--num-layers 96", "--num-layers $LAYERS"), r"--num-layers \$LAYERS: .*no line of the script sets it"),
         (("--num-layers 96", ""), "does not say num_layers"),
-        (("TP=8", "TP=7"), "1,024 chips: expected a multiple of tp \\* cp \\* pp = 112"),
-        (("1024 + 512", "1001"), "global batch of 1,001: expected a multiple of dp \\* micro-batch = 8 \\* 1"),
+        (("TP=8", "TP=7"), "line 17: 1,024 chips: expected a multiple of tp \\* cp \\* pp = 112"),
+        (("1024 + 512", "1001"), "line 13: global batch of 1,001: expected a multiple of dp \\* micro-batch = 8 \\* 1"),
         (("nnodes $NNODES", "nnodes $N"), "does not decide the number of GPUs; name it with --gpus N"),
         (("pipeline-stage 2", "pipeline-stage 4"), "96 layers do not divide into chunks of 4 on 16 stages"),
-        (("hidden-size 12288", "hidden-size 1e400"), "--hidden-size 1e400: expected a whole number"),
+        (("hidden-size 12288", "hidden-size 1e400"), "line 9: --hidden-size 1e400: expected a whole number"),
         (('"${TRAINING_ARGS[@]}"', '"${TRAINING_ARGS[@]}'), "is never closed"),
         (("GPT_MODEL_ARGS=(", "A=(\n(("), r"line 7: a \( is never closed"),
     ],

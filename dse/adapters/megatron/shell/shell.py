@@ -36,7 +36,6 @@ _STARTING: Final = (*_SHELLS, "sbatch", "srun", "salloc", "qsub", "exec", "nohup
 #: Commands that succeed and decide nothing here; commands that set the variables that they name.
 _PASSED: Final = ("echo", "printf", ":", "true", "trap", "ulimit", "mkdir", "pip", "module")
 _DECLARING: Final = ("export", "declare", "local", "readonly", "typeset")
-_BUILT_IN: Final = ("exit", "return", ".", "source", "cd", "pushd", "shift", "set", "unset", "eval", "false")
 _SETTING: Final = ("read", "mapfile", "readarray", "let")
 #: Text of a statement that may start a training, and variables that a statement sets.
 _STARTS: Final = re.compile(r"\.(py|sh|bash|slurm|sbatch|env)\b|\b(eval|source|python3?|torchrun)\b")
@@ -129,6 +128,10 @@ class Script(Words):
         tokens = self.syntax.tokens
         return self.syntax.source[tokens[start].at : tokens[stop - 1].at + len(tokens[stop - 1].text)]
 
+    def token_line(self, number: int) -> int:
+        """Line of a token. [-]"""
+        return self.first + self.syntax.source.count("\n", 0, self.syntax.tokens[number].at) + 1
+
     def run(self, start: int, stop: int) -> bool | None:
         """Follow statements in turn."""
         status: bool | None = True
@@ -156,11 +159,14 @@ class Script(Words):
         """True if a statement ends the script with an error."""
         first, *words = (token.text for token in self.syntax.tokens[start:stop])
         if first == "{":
-            ranges = self.split(start + 1, self.syntax.closers[start], *_ENDS)
-            return any(self.leaves(begin, end) for begin, end, _ in ranges)
+            return self.fails(start + 1, self.syntax.closers[start])
         if first in ("exit", "return"):
             return words[:1] != ["0"]
         return first in self.functions and self.functions[first][1]
+
+    def fails(self, start: int, stop: int) -> bool:
+        """True if one of several statements leaves the script with an error."""
+        return any(self.leaves(begin, end) for begin, end, _ in self.split(start, stop, *_ENDS))
 
     def pipeline(self, start: int, stop: int) -> bool | None:
         """Follow a command, or several with `|` between them."""
@@ -175,12 +181,10 @@ class Script(Words):
     def statement(self, start: int, stop: int) -> bool | None:
         """Follow a compound statement or a command."""
         token = self.syntax.tokens[start]
-        self.line = self.first + self.syntax.source.count("\n", 0, token.at) + 1
+        self.line = self.token_line(start)
         end = self.syntax.closers.get(start, stop)
         if token.kind == "function":
-            body = self.split(start + 2, stop - 1, *_ENDS)
-            fails = any(self.leaves(*part[:2]) for part in body)
-            self.functions[token.text] = self.written(start, stop), fails, self.line
+            self.functions[token.text] = self.written(start, stop), self.fails(start + 2, stop - 1), self.line
             return True
         if token.kind == "arithmetic":
             if _SETS.search(token.text):
@@ -188,7 +192,7 @@ class Script(Words):
                 return None
             value = replace(self, strict=True).arithmetic(self.text(token.text, True))
             return None if value is None else value != 0
-        if token.kind == "word" or token.kind == "redirection":
+        if token.kind in ("word", "redirection"):
             return self.simple(start, stop)
         match token.text:
             case "if":
@@ -199,7 +203,7 @@ class Script(Words):
                 return None
             case "[[":
                 tokens = self.syntax.tokens[start + 1 : end]
-                return holds([own.text if own.kind == "sign" else self.known(own.text) for own in tokens])
+                return holds([part.text if part.kind == "sign" else self.known(part.text) for part in tokens])
             case "!":
                 status = self.statement(start + 1, stop)
                 return None if status is None else not status
@@ -214,16 +218,15 @@ class Script(Words):
         tokens, undecided, answer = self.syntax.tokens, 0, -1
         marks = [start, *self.syntax.arms[start], self.syntax.closers[start]]
         arms = sum(tokens[mark].text in ("if", "elif") for mark in marks)
-        for before, mark, after in zip([*marks], marks[1:], [*marks[2:], marks[-1]], strict=False):
+        for before, mark, after in zip(marks, marks[1:], [*marks[2:], marks[-1]], strict=False):
             if tokens[mark].text == "then":
-                self.line = self.first + self.syntax.source.count("\n", 0, tokens[before].at) + 1
+                self.line = self.token_line(before)
                 status = self.run(before + 1, mark)
             elif tokens[mark].text == "else":
                 status = True
             else:
                 continue
-            body = self.split(mark + 1, after, *_ENDS)
-            if status is False or any(self.leaves(*part[:2]) for part in body):
+            if status is False or self.fails(mark + 1, after):
                 continue
             if status is None:
                 if answer < 0:
@@ -252,13 +255,11 @@ class Script(Words):
 
         Raises `DseError` if they may start the training.
         """
-        called, used = {kind}, " ".join(re.sub(r"\b(echo|printf)\b[^\n;|]*", "", text).split())
-        for name in (
-            names := [name for name in self.functions if re.search(rf"(?<![\w-]){re.escape(name)}(?![\w-])", text)]
-        ):
-            text += self.functions[name][0] if name not in called else ""
+        used = re.sub(r"\b(echo|printf)\b[^\n;|]*", "", text)
+        names = [name for name in self.functions if re.search(rf"(?<![\w-]){re.escape(name)}(?![\w-])", text)]
+        for name in names:  # grows by functions that these call
+            text += self.functions[name][0]
             names += [other for other in self.functions if other not in names and other in self.functions[name][0]]
-            called.add(name)
         values = " ".join(word for name in re.findall(r"\$\{?(\w+)", used) for word in self.variables.get(name, ()))
         if _STARTS.search(text) or _STARTS.search(values):
             raise self.refused(f"`{kind}` may start the training, and is not followed")
@@ -278,7 +279,7 @@ class Script(Words):
     def simple(self, start: int, stop: int) -> bool | None:
         """Follow assignments, a command of the shell itself, or the start of a program."""
         before, file = {**self.variables}, -1
-        names, words, raw = [""][:0], [""][:0], [""][:0]
+        names, words, raw = list[str](), list[str](), list[str]()
         for at in range(start, stop):
             token = self.syntax.tokens[at]
             body = self.syntax.documents.get(at, "")
@@ -321,17 +322,13 @@ class Script(Words):
             if line is None:
                 raise Unprinted
             self.printed.append(line)
-        elif words[0] in self.functions:
+            return True
+        if words[0] in self.functions:
             text, _, self.line = self.functions[words[0]]
             runs = re.search(r"(?:^|[{;&|\n])\s*\"?\$(@|\*|1)", text)
             self.skipped(f"{text} {' '.join(words[1:]) if runs else ''}", "function")
             return None
-        elif words[0] in _BUILT_IN:
-            return self.built_in(words[0], words[1:])
-        elif words[0] not in _PASSED:
-            self.started(words)
-            return None
-        return True
+        return self.built_in(words[0], words[1:])
 
     def started(self, words: list[str]) -> None:
         """Keep a command that starts a program; follow the script or the text that it starts."""
@@ -394,7 +391,7 @@ class Script(Words):
         return None
 
     def built_in(self, name: str, words: list[str]) -> bool | None:
-        """Follow a command of the shell itself."""
+        """Follow a command of the shell itself; or keep one that starts a program."""
         match name:
             case "exit" | "return":
                 raise Exit if name == "exit" else Return
@@ -410,10 +407,15 @@ class Script(Words):
             case "unset":
                 for word in words:
                     self.variables.pop(word, None)
-            case "eval" if self.is_script(text := " ".join(words)):
-                self.follow(text, first=self.line - 1)
+            case "eval":
+                if self.is_script(text := " ".join(words)):
+                    self.follow(text, first=self.line - 1)
             case "false":
                 return False
+            case _ if name in _PASSED:
+                return True
+            case _:
+                self.started([name, *words])
         return None
 
     def output(self, text: str) -> str | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
@@ -61,7 +61,9 @@ class Tokens:
     end: int = 0  #: position behind the last token [-]
 
     def __post_init__(self) -> None:
-        at, stack, waiting = self.start, [-1][:0], [("", 0)][:0]
+        stack: list[int] = []
+        waiting: list[tuple[str, int]] = []
+        at = self.start
         while True:
             at = blank_end(self.source, at)
             before = self.tokens[-1] if self.tokens else Token("\n", 0, "sign")
@@ -76,7 +78,7 @@ class Tokens:
                 begins and self.source.startswith("((", at) and self.source[: balanced(self.source, at)].endswith("))")
             ):
                 end = balanced(self.source, at)
-                self.add(self.source[at + 2 : end - 2], at, "arithmetic")
+                self.tokens.append(Token(self.source[at + 2 : end - 2], at, "arithmetic"))
                 at = end
             elif sign:
                 at = self.sign(sign, stack, waiting, inner)
@@ -88,27 +90,21 @@ class Tokens:
                 at = blank_end(self.source, end)
                 if (begins or self.tokens[-1].kind == "function") and (call := _CALL.match(self.source, at)):
                     name = self.tokens.pop()
-                    self.add(name.text, name.at, "function")
+                    self.tokens.append(Token(name.text, name.at, "function"))
                     at = call.end()
         if stack:
             opening = self.tokens[stack[-1]]
             raise Mistake(opening.at, f"a {opening.text} is never closed")
         self.end = at
 
-    def add(self, text: str, at: int, kind: str) -> None:
-        """Add a token."""
-        self.tokens.append(Token(text, at, kind))
-
     def pattern(self, at: int) -> int:
         """Add the pattern of a branch of `case`; returns the position behind it."""
         if self.source.startswith("\n", at):
             return at + 1
-        end = at + self.source.startswith("(", at)
-        while end < len(self.source) and self.source[end] not in ")\n":
-            end = skipped(self.source, end)
-        if not self.source.startswith(")", end):
+        end = self.source.find(")", at)
+        if end < 0:
             raise Mistake(at, "expected a branch of case")
-        self.add("\n", at, "sign")
+        self.tokens.append(Token("\n", at, "sign"))
         return end + 1
 
     def sign(self, sign: re.Match[str], stack: list[int], waiting: list[tuple[str, int]], inner: str) -> int:
@@ -117,28 +113,24 @@ class Tokens:
         if inner == "[[":
             self.tokens += [Token(text, at, "sign")] * (text != "\n")
         elif "<" in text or ">" in text:
-            self.add(text, at, "redirection")
+            self.tokens.append(Token(text, at, "redirection"))
             if re.fullmatch(r"\d*<<-?", text):
                 if not (tag := _HERE.match(self.source, end)):
                     raise Mistake(at, "expected the end word of a here-document")
                 waiting.append((r"[ \t]*" * text.endswith("-") + re.escape(tag[2]), len(self.tokens) - 1))
                 end = tag.end()
-        elif text == "(":
-            stack.append(len(self.tokens))
-            self.add(text, at, "sign")
-        elif text == ")":
-            self.close(stack, at, ")")
-            self.add(text, at, "sign")
+        elif text in "()":
+            self.close(stack, at, text) if text == ")" else stack.append(len(self.tokens))
+            self.tokens.append(Token(text, at, "sign"))
         elif text != "\n" or (
             self.tokens and self.tokens[-1].text not in _CONTINUED and self.tokens[-1].kind != "function"
         ):
-            self.add(";;" if text in (";&", ";;&") else text, at, "sign")
-        for tag_, number in waiting if text == "\n" else ():
-            last = re.compile(rf"^{tag_}[ \t]*$", re.MULTILINE).search(self.source, end)
+            self.tokens.append(Token(";;" if text in (";&", ";;&") else text, at, "sign"))
+        while text == "\n" and waiting:
+            last_line, number = waiting.pop(0)
+            last = re.compile(rf"^{last_line}[ \t]*$", re.MULTILINE).search(self.source, end)
             self.documents[number] = self.source[end : last.start() if last else None]
             end = last.end() if last else len(self.source)
-        if text == "\n":
-            waiting.clear()
         return end
 
     def close(self, stack: list[int], at: int, text: str) -> None:
@@ -156,7 +148,7 @@ class Tokens:
             return
         named = text == "in" and keywords[:1] == [True] and before[0] in ("for", "select", "case")
         if text not in _KEYWORDS or not (begins or named or (inner == "[[" and text == "]]")):
-            self.add(text, at, "word")
+            self.tokens.append(Token(text, at, "word"))
             return
         if text in _CLOSERS.values():
             self.close(stack, at, text)
@@ -166,7 +158,7 @@ class Tokens:
             self.arms.setdefault(stack[-1], []).append(len(self.tokens))
         elif text in _CLOSERS:
             stack.append(len(self.tokens))
-        self.add(text, at, "keyword")
+        self.tokens.append(Token(text, at, "keyword"))
 
 
 def cleaned(text: str) -> str:
@@ -182,21 +174,23 @@ def word_end(source: str, at: int) -> int:
     """Position behind the word at a position, with the array that it assigns."""
     array = _ASSIGNED.match(source, at)
     if array and source.startswith("(", array.end()):
-        begin = at = array.end()
-        at += 1
-        while not source.startswith(")", at):
-            at = blank_end(source, at)
-            if source.startswith("\n", at):
-                at += 1
-            elif not source.startswith(")", at):
-                end = word_end(source, at)
-                if end == at:
-                    raise Mistake(begin, "a ( is never closed")
-                at = end
-        return at + 1
+        *_, (last, _) = array_items(source, array.end())
+        if not source.startswith(")", last):
+            raise Mistake(array.end(), "a ( is never closed")
+        return last + 1
     while at < len(source) and (source[at] not in " \t\r\n;|&<>()" or source.startswith(("<(", ">("), at)):
         at = skipped(source, at)
     return at
+
+
+def array_items(source: str, at: int) -> Iterator[tuple[int, int]]:
+    """Begin and end of each word of the array that opens at a position; an empty word where it ends."""
+    at, begin = at + 1, at
+    while begin != at:
+        begin = blank_end(source, at)
+        at = begin + 1 if source.startswith("\n", begin) else word_end(source, begin)
+        if not source.startswith("\n", begin):
+            yield begin, at
 
 
 def skipped(source: str, at: int, quoted: bool = False) -> int:

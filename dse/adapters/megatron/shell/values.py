@@ -131,11 +131,11 @@ def slurm_options(text: str) -> dict[str, str]:
     >>> slurm_options("#SBATCH -N 4 --exclusive -n32 --gres=gpu:8 # of a node\\n")
     {'--nodes': '4', '--exclusive': '', '--ntasks': '32', '--gres': 'gpu:8'}
     """
-    found: dict[str, str] = {}
+    options: dict[str, str] = {}
     for line in re.findall(r"^[ \t]*#SBATCH[ \t]+([^#\n]*)", text, re.MULTILINE):
         for name, value in re.findall(r"(?<!\S)(-[NnG]|-[\w-]+)(?:(?:=|[ \t]*(?!-))(\S+))?", line):
-            found.setdefault(_SHORT.get(name, name), value)
-    return found
+            options.setdefault(_SHORT.get(name, name), value)
+    return options
 
 
 def slurm_sizes(options: Mapping[str, str]) -> tuple[int | None, int | None, int | None]:
@@ -149,11 +149,11 @@ def slurm_sizes(options: Mapping[str, str]) -> tuple[int | None, int | None, int
         match = re.fullmatch(pattern, options.get(name, ""), re.ASCII)
         return int(match[1]) if match else None
 
-    nodes, tasks, each = map(number, ("--nodes", "--ntasks", "--ntasks-per-node"))
+    nodes, tasks, node_tasks = map(number, ("--nodes", "--ntasks", "--ntasks-per-node"))
     gpus = number("--gpus-per-node", r"(?:\w+:)?(\d{1,4})") or number("--gres", r".*\bgpu(?::\w+)?:(\d{1,4})\b.*")
     if nodes and not gpus and (total := number("--gpus", r"(?:\w+:)?(\d{1,7})")):
         gpus = total // nodes
-    return nodes, tasks or (nodes * each if nodes and each else None), gpus
+    return nodes, tasks or (nodes * node_tasks if nodes and node_tasks else None), gpus
 
 
 def slurm_variables(options: Mapping[str, str]) -> dict[str, str]:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import posixpath
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from costmodel.errors import DseError
-from dse.adapters.megatron.shell.tokens import blank_end, skipped, word_end
+from dse.adapters.megatron.shell.tokens import array_items, skipped
 from dse.adapters.megatron.shell.values import is_number, whole_arithmetic
 from dse.launches.launch import LONGEST
 
@@ -73,7 +72,8 @@ class Words:
 
     def parts(self, word: str, quoted: bool = False) -> list[WordPart]:
         """Parts of a word: quoted texts, values of substitutions, and the text between."""
-        parts, at = [WordPart([""])][:0], 0
+        parts: list[WordPart] = []
+        at = 0
         while at < len(word):
             begin, at = at, skipped(word, at, quoted)
             piece = word[begin:at]
@@ -113,7 +113,7 @@ class Words:
             words[-1] += values[0] if values else ""
             words += self.measured(values[1:])
         quoted = any(part.quoted for part in parts) and not any(part.separate for part in parts)
-        return [found for found in words if found] or ([""] if quoted else [])
+        return [piece for piece in words if piece] or ([""] if quoted else [])
 
     def known(self, word: str) -> str | None:
         """The word of a condition: a value that the caller would give is empty, one of a program is None."""
@@ -129,11 +129,11 @@ class Words:
             return ""
         name, key, adds, value = match.groups()
         held, key = self.variables.get(name, []), key and self.text(key)
-        items = list(_items(value)) if value.startswith("(") else None
+        items = [value[a:b] for a, b in array_items(value, 0) if b > a] if value.startswith("(") else None
         if not is_number(key or "0") or any(re.match(r"\[[^]]*\]=", item) for item in items or ()):
             self.variables[name] = [self.unknown("declare")]
         elif items is not None:
-            words = [found for item in items for found in self.expanded(item)]
+            words = [piece for item in items for piece in self.expanded(item)]
             self.variables[name] = self.measured([*(held if adds else []), *words])
         else:
             number = min(int(key or "0"), len(held))
@@ -212,13 +212,3 @@ class Words:
     def output(self, text: str) -> str | None:
         """The output of a substituted command; None if it is not known."""
         raise NotImplementedError
-
-
-def _items(array: str) -> Iterator[str]:
-    """Words of an array as they are written, between its brackets."""
-    at = blank_end(array, 1)
-    while at < len(array) - 1:
-        end = word_end(array, at)
-        if end > at:
-            yield array[at:end]
-        at = blank_end(array, max(end, at + (array[at] == "\n")))
