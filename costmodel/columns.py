@@ -178,6 +178,10 @@ def broadcast_columns(**values: ArrayLike) -> dict[str, FloatArray]:
     return {name: np.broadcast_to(array, (length,)) for name, array in arrays.items()}
 
 
+#: Odd multiplier that mixes bits: 2^64 over the golden ratio.
+MULTIPLIER: Final = 0x9E3779B97F4A7C15
+
+
 def distinct_rows(*columns: FloatArray) -> tuple[IntArray, IntArray]:
     """Rows that differ in the given columns, and where each point finds its own.
 
@@ -195,17 +199,15 @@ def distinct_rows(*columns: FloatArray) -> tuple[IntArray, IntArray]:
 
     >>> rows, back = distinct_rows(np.array([8.0, 4.0, 8.0]), np.array([1.0]))
     >>> rows.tolist(), back.tolist()
-    ([1, 0], [1, 0, 1])
+    ([0, 1], [0, 1, 0])
     """
-    long = (
-        column for column in columns if is_long(column) and column.strides[-1]
-    )  # without a stride one value is broadcast
+    long = (column for column in columns if is_long(column) and column.strides[-1])  # no stride: one value, broadcast
     lines = [line for values in long for line in values.reshape(-1, values.shape[-1])]
     varying = [np.ascontiguousarray(line).view(np.uint64) for line in lines if (line != line[0]).any()]
     if not varying:
         points = max((values.shape[-1] for values in columns if values.ndim), default=1)
         return np.zeros(1, dtype=np.intp), np.zeros(points, dtype=np.intp)
-    multiplier = 0x9E3779B97F4A7C15
+    multiplier = MULTIPLIER
     rows, back = _distinct_numbers(_mixed(varying, multiplier))
     while not all((line == line[rows][back]).all() for line in varying):
         multiplier += 2  # rows that differ were mixed to the same number
@@ -319,10 +321,16 @@ def _mixed(columns: Sequence[NDArray[np.uint64]], multiplier: int) -> NDArray[np
 
 
 def _distinct_numbers(numbers: NDArray[np.uint64]) -> tuple[IntArray, IntArray]:
-    """First place of each distinct number in ascending order, and for each number its place among these."""
-    order = np.argsort(numbers)
-    ascending = numbers[order]
-    is_new = np.concatenate([[True], ascending[1:] != ascending[:-1]])
+    """First place of each distinct number, and for each number its place among these.
+
+    They are sorted by 16 mixed bits, several times faster than by 64, unless numbers that differ share these bits.
+    """
+    short = ((numbers ^ numbers >> np.uint64(32)) * np.uint64(MULTIPLIER) >> np.uint64(48)).astype(np.uint16)
+    for keys in (short, numbers):
+        order = np.argsort(keys, kind="stable" if keys is short else None)
+        is_new, begins = (np.concatenate([[True], of[1:] != of[:-1]]) for of in (numbers[order], keys[order]))
+        if is_new.sum() == begins.sum():
+            break
     back = np.empty(numbers.size, dtype=np.intp)
     back[order] = np.cumsum(is_new) - 1
     return np.minimum.reduceat(order, np.flatnonzero(is_new)), back

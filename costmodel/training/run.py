@@ -153,8 +153,7 @@ class RankShape(Columns):
 
     def is_on(self, module: RecomputeModule) -> BoolArray:
         """Where the switch of a module is on, and layers are not recomputed as a whole; (points,)."""
-        switched_on: BoolArray = (self.recomputed_modules.astype(np.int64) & 2 ** MODULES.index(module)) > 0
-        return switched_on
+        return np.asarray((self.recomputed_modules.astype(np.int64) & 2 ** MODULES.index(module)) > 0)
 
     def recomputes(self, modules: Iterable[RecomputeModule]) -> BoolArray:
         """Where one of some modules is recomputed for itself, by its switch or as "selective"; (points,)."""
@@ -178,8 +177,7 @@ class RankShape(Columns):
     def is_split(self, kernel: Kernel, option: str) -> BoolArray:
         """Where a kernel is split by one of its shardings; (points,)."""
         options = [*kernel.kind.shardings]
-        split: BoolArray = self.place(kernel) == (options.index(option) if option in options else -1)
-        return split
+        return np.asarray(self.place(kernel) == (options.index(option) if option in options else -1))
 
     def shards(self, kernel: Kernel) -> FloatArray:
         """Ranks that share out the work of a kernel: tp unless it is replicated. [-]"""

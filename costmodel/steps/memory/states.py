@@ -27,14 +27,12 @@ def state_shards(design: DesignPoints, state: State, *, of_experts: bool = False
 def is_sharded(design: DesignPoints, state: State) -> BoolArray:
     """Where replicas share out a state; (points,)."""
     stages = np.array([state in stage.sharded for stage in ZERO])
-    sharded: BoolArray = stages[design.zero.astype(np.intp)]
-    return sharded
+    return np.asarray(stages[design.zero.astype(np.intp)])
 
 
 def resharded(design: DesignPoints) -> BoolArray:
     """Where a rank has whole weights for a pass over their layer alone; (points,)."""
-    again: BoolArray = is_sharded(design, "weights") & (design.reshard_after_forward > 0)
-    return again
+    return np.asarray(is_sharded(design, "weights") & (design.reshard_after_forward > 0))
 
 
 def moment_bytes(design: DesignPoints) -> FloatArray:
@@ -45,8 +43,7 @@ def moment_bytes(design: DesignPoints) -> FloatArray:
 def is_orthogonal(design: DesignPoints) -> BoolArray:
     """Where updates of matrices are made orthogonal, so that they are owned whole; (points,)."""
     rules = np.array([rule.newton_schulz_steps > 0 for rule in OPTIMIZERS.values()])
-    orthogonal: BoolArray = rules[design.optimizer.astype(np.intp)]
-    return orthogonal
+    return np.asarray(rules[design.optimizer.astype(np.intp)])
 
 
 def state_bytes(run: TransformerRun, rule: OptimizerRule) -> FloatArray:

@@ -147,7 +147,7 @@ def scheduled_passes(
     times = times.on_axes(delay.shape)
     time, pairs = pipeline_time(design, times, delay, stages)
     number = steps * design.vpp
-    busy = number * times.whole + pairs * (times.pair - times.whole)
+    busy = number * times.whole + (pairs * (times.pair - times.whole) if pairs.ndim else 0.0)
     slowest, busiest = largest([*busy]), busy.max(axis=0)
     if (overlaps & paired).any():
         share = np.where(paired, chosen([*np.broadcast_to(pairs, busy.shape)], slowest) / number, 1.0)
@@ -174,7 +174,9 @@ def stage_passes(
         backward = stage_time(stage, whole, alone) - forward - weight
         pair = stage_time(stage, of_pairs, together) if of_pairs else forward + backward + weight
         rows.append([forward + activations, backward + gradients, weight, pair + activations + gradients])
-    columns = (np.stack(np.broadcast_arrays(*of_pass)) / run.design.vpp for of_pass in zip(*rows, strict=True))
+    columns = [np.stack(np.broadcast_arrays(*of_pass)) for of_pass in zip(*rows, strict=True)]
+    for column in columns:
+        column /= run.design.vpp
     return StagePasses(**dict(zip(("forward", "backward", "weight", "pair"), columns, strict=True)))
 
 

@@ -261,8 +261,7 @@ SCHEDULES: Mapping[str, Schedule] = {
 
 def of_schedule(design: DesignPoints, *flags: str) -> BoolArray:
     """Designs of whose schedule some of these flags, fields of `Schedule`, are set; (points,)."""
-    schedules: BoolArray = _flagged(flags)[design.schedule.astype(np.intp)]
-    return schedules
+    return np.asarray(_flagged(flags)[design.schedule.astype(np.intp)])
 
 
 @cache
