@@ -4,6 +4,7 @@ pages exist."""
 from __future__ import annotations
 
 import ast
+import doctest
 import contextlib
 import io
 import re
@@ -149,6 +150,11 @@ def test_places_in_the_code_that_a_page_names_are_there(page):
     place = r"`((?:\w+/)*\w+\.py|(?:costmodel|dse|tests|search_spaces)(?:/\w+)+/?)`"
     named = {path for path in re.findall(place, page.read_text()) if not elsewhere.match(path)}
     assert not {path for path in named if not any((root / path).exists() for root in beginnings)}
+
+
+def test_every_stage_of_one_design_is_as_its_page_says():
+    failed, examples = doctest.testfile(str(ROOT / "docs" / "one_design.md"), module_relative=False)
+    assert (failed, examples > 30) == (0, True)
 
 
 @pytest.mark.parametrize("page", sorted((ROOT / "docs").glob("*.md")), ids=lambda page: page.name)
