@@ -36,7 +36,14 @@ BUDGETS = [
     ("costmodel dse", "", 67_670),
     ("costmodel", "costmodel.formats costmodel.lstm costmodel.rules", 14_300),
     ("dse.searching dse.storage", "", 7_700),
+    ("dse.adapters", "", 21_750),
+    ("dse.adapters.xla", "", 7_900),
+    ("dse.adapters.dfmodel", "", 3_850),
 ]
+
+#: The most assignments to values without a meaning in their name; they only become fewer. [-]
+MOST_VAGUE = 1_270
+VAGUE = {"own", "found", "each", "there", "place", "some"}
 
 
 def functions(module: ast.AST) -> Iterator[ast.FunctionDef]:
@@ -122,16 +129,28 @@ def test_every_number_in_a_docstring_has_a_unit():
     assert not without
 
 
+def docstrings() -> Iterator[tuple[str, str]]:
+    """Module and docstring of every module, class and function."""
+    for name in MODULES:
+        for node in ast.walk(tree(name)):
+            if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef):
+                yield name, ast.get_docstring(node) or ""
+
+
+def test_docstrings_begin_with_the_result():
+    """Not with a question word: "Bytes of a message", "True if it fits"."""
+    assert not [(name, text) for name, text in docstrings() if re.match(r"(What|Whether|How)\b", text)]
+
+
+def test_names_of_values_have_a_meaning():
+    assigned = (node for name in MODULES for node in ast.walk(tree(name)) if isinstance(node, ast.Name))
+    assert sum(node.id in VAGUE and isinstance(node.ctx, ast.Store) for node in assigned) <= MOST_VAGUE
+
+
 def test_first_lines_of_docstrings_stand_alone():
     """On an index page they have no line above them."""
     leaning = re.compile(r"(The same|Those|These|Some of them|All of (it|them)|Of|That of|It|Them|Both\.)\b")
-    texts = [
-        (name, ast.get_docstring(node) or "")
-        for name in MODULES
-        for node in ast.walk(tree(name))
-        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef)
-    ]
-    assert not [(name, text.partition("\n")[0]) for name, text in texts if leaning.match(text)]
+    assert not [(name, text.partition("\n")[0]) for name, text in docstrings() if leaning.match(text)]
 
 
 def entries(docstring: str) -> Iterator[tuple[str, str, str]]:

@@ -4,8 +4,8 @@ pages exist."""
 from __future__ import annotations
 
 import ast
-import doctest
 import contextlib
+import doctest
 import io
 import re
 import shlex
