@@ -65,19 +65,19 @@ def design_launches(
 ) -> list[dict[str, tuple[str, bool]]]:
     """Launch files of designs: form -> text and True, or the reason why a framework cannot run it and False.
 
-    The forms of the space's framework come first. A form that refuses the model or the system of the first design is
-    not tried again.
+    The forms of the space's framework come first. A form that refuses the first and the last design is not tried again.
     """
     found: list[dict[str, tuple[str, bool]]] = [{} for _ in records]
     usual = load_framework(space.framework).launch if space.framework in framework_names() else ("megatron",)
-    forms = dict.fromkeys((*usual, *launch_forms()))
-    for form in forms if space.workload.work == TRAINING and not space.workloads else ():
-        for place, record in enumerate(records):
-            [file] = artefacts(space, [record["params"]], form, profile=profile)
+    ends = dict.fromkeys((0, len(records) - 1))
+    known = space.workload.work == TRAINING and not space.workloads
+    for form in dict.fromkeys((*usual, *launch_forms())) if known else ():
+        for place in dict.fromkeys((*ends, *range(len(records)))):
+            if place not in ends and not any(found[end][form][1] for end in ends):
+                break
+            [file] = artefacts(space, [records[place]["params"]], form, profile=profile)
             text = file.content.decode() if isinstance(file.content, bytes) else file.notes[0]
             found[place][form] = (text, file.content is not None)
-            if file.content is None and text.startswith(("model ", "system ")):
-                break
     return found
 
 

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 Launches = Callable[[Sequence[Record]], list[dict[str, tuple[str, bool]]]]
 
 #: Designs with a pipeline and launch files, and events of a pipeline, at most. [-]
-DETAILED, EVENTS = 32, 1200
+DETAILED, EVENTS = 24, 1200
 #: Neighbours of a design at most. [-]
 NEIGHBOURS: Final = 8
 #: Resolution of times of a pipeline: this share of the step. [-]

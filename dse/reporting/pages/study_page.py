@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from dse.searching.trials.trial_table import TrialTable
     from dse.spaces.space import Space
 
-#: Designs that open, other designs in the scatter plot, and other designs as lines, at most. [-]
-OPENED, CLOUD, LINES = 250, 1500, 250
+#: Designs that open, other designs in the scatter plot and as lines, and trials that rank parameters, at most. [-]
+OPENED, CLOUD, LINES, RANKED = 250, 1500, 250, 500
 #: Proposed designs at most: the best of each objective, and knees between them. [-]
 PROPOSED: Final = 7
 #: Columns of a breakdown that axes may show beside the objectives -> unit.
@@ -212,16 +212,18 @@ def search_data(study: BaseStudy) -> dict[str, Any]:
 
 
 def importance_data(study: BaseStudy) -> dict[str, Any]:
-    """Share of each objective's variance that each parameter explains alone, the largest first."""
+    """Two shares of each parameter for each objective (`Importance`); of a long search from some of its trials."""
+    table = study.table
     try:
-        found = importance(study.space, study.table, study.profile)
+        kept = table.take(thinned(np.flatnonzero(table.feasible), RANKED))
+        found = importance(study.space, kept, study.profile)
     except DseError as error:
         return {"no_importance": str(error)}
-    order = np.argsort(-found.designs.max(axis=0), kind="stable").tolist()
+    shares = zip(found.parameters, found.trials.T.tolist(), found.designs.T.tolist(), strict=True)
     return {
         "importance": [
-            [found.parameters[at].replace("_", " "), *(rounded(share, 3) for share in found.designs[:, at].tolist())]
-            for at in order
+            [name.replace("_", " "), [rounded(v, 3) for v in trials], [rounded(v, 3) for v in designs]]
+            for name, trials, designs in shares
         ]
     }
 

@@ -8,6 +8,7 @@ const changed = () => { for (const listener of listeners) listener(); };
 const name = (design) => `trial ${design.trial}${design.winner ? `, winner ${design.winner}` : ""}`;
 const address = (design) => `#trial=${design.trial}${design.winner ? `.${design.winner}` : ""}`;
 const plain = (text) => text.replace(/\u00a0/g, " ");
+const items = (text) => plain(text).split(", ").map((own, at, all) => [el("span", { class: "item" }, at < all.length - 1 ? `${own},` : own), " "]);
 
 function choose(row, { second = false, write = true } = {}) {
   if (second && row !== state.chosen) state.second = state.second === row ? null : row;
@@ -46,7 +47,7 @@ function heading() {
   const run = best.run ? [el("dt", {}, "Run"), el("dd", {}, best.run)] : [];
   const [word, counts] = page.exact;
   return el("header", {}, title, large(best),
-    el("p", { class: "layout" }, `${label} ${plain(best.layout)}`),
+    el("p", { class: "layout" }, `${label} `, items(best.layout)),
     el("div", { class: "row" }, forms(best).map((form, at) => copyButton(`Copy ${FORMS[form]} file`, () => launchText(best, form), at ? "" : "first")), many > 1 ? open(0, "Open this design") : null),
     el("dl", { class: "answer" }, other, run,
       el("dt", {}, "Result"), el("dd", {}, el("span", { class: `badge ${word}` }, word), ` ${counts}`),
@@ -227,7 +228,7 @@ function designPanel(design) {
   const tab = known.includes(state.tab) ? state.tab : known[0];
   const buttons = known.map((own) => el("button", { type: "button", role: "tab", "aria-selected": String(own === tab), onclick: () => { state.tab = own; changed(); [...document.querySelectorAll(".tabs button")].find((button) => button.textContent === own)?.focus(); } }, own));
   return [el("h2", {}, `${name(design)[0].toUpperCase()}${name(design).slice(1)}${design.title ? `, ${design.title}` : ""}`),
-    el("p", { class: "layout" }, plain(design.layout)), el("p", {}, plain(design.numbers)), design.run ? el("p", {}, design.run) : null,
+    el("p", { class: "layout" }, items(design.layout)), el("p", {}, plain(design.numbers)), design.run ? el("p", {}, design.run) : null,
     el("h3", {}, `${readable(design.seconds, "s")} per step`), totals(design.step, design.seconds, "s"),
     el("h3", {}, `${readable(design.bytes, "B")} of ${readable(design.capacity, "B")}`), totals(design.memory, design.bytes, "B", design.capacity),
     el("p", { style: "margin-top:.8rem" }, design.sentence), design.below.map((line) => el("p", { class: "dim" }, line)),
@@ -375,7 +376,10 @@ function bars(rows, label) {
 function importances() {
   const rows = page.search.importance;
   if (!rows) return el("p", {}, page.search.no_importance);
-  return page.objectives.map((objective, at) => [el("h3", {}, objective.name), bars(rows.map((row) => [row[0], row[at + 1]]).sort((a, b) => b[1] - a[1]).filter(([, share], n) => n < 8 && share > 0.001))]);
+  const best = (column, at) => rows.map((row) => [row[0], row[column][at]]).sort((a, b) => b[1] - a[1]).filter(([, share], n) => n < 8 && share > 0.001);
+  return page.objectives.map((objective, at) => [el("h3", {}, objective.name), el("div", { class: "two", style: "border:0;margin:0;padding:0" },
+    el("div", {}, el("p", { class: "dim" }, "What the best tenth of the trials has in common; shares add up to 100 %."), bars(best(1, at))),
+    el("div", {}, el("p", { class: "dim" }, "Variance over random legal designs that a parameter explains alone; shares overlap."), bars(best(2, at))))]);
 }
 function searched() {
   const { facts, progress } = page.search;
@@ -392,7 +396,7 @@ function start() {
   main.append(el("a", { href: "#all", class: "skip" }, "Skip to the designs"), heading());
   if (many) main.append(el("div", { class: "two" }, frontSection(), designSection()), allDesigns(),
     page.lines?.length > 2 ? folded("Parameters and objectives as lines", `Each line is a design; dark lines are the designs above, grey ones other feasible designs. Drag along an axis to keep what passes there, drag a name or press arrow keys on it to move its axis, click a line to open it.`, parallel) : "");
-  if (page.search && many) main.append(folded("Which parameters matter", "Share of the variance of each objective that a parameter explains alone, over random legal designs. Parameters of legal designs depend on each other, so shares overlap and do not add up.", importances), folded("How the search went", "", searched));
+  if (page.search && many) main.append(folded("Which parameters matter", "Two views of each objective. Parameters of legal designs depend on each other.", importances), folded("How the search went", "", searched));
   if (page.infeasible && many) main.append(folded("Designs that do not fit", "", () => el("p", { class: "narrow" }, page.infeasible)));
   main.append(folded("Space and versions", page.search ? "The same space, seed and versions give the same trials." : "", () => [el("p", {}, Object.entries(page.versions).map(([key, text]) => `${key} ${text}`).join(", ")), el("pre", {}, page.space)]));
   if (many) { changed(); fromAddress(); addEventListener("hashchange", fromAddress); }
