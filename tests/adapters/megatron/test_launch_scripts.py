@@ -50,6 +50,9 @@ SCRIPTS = {
     "here-document and a chain": "cat <<-E > /dev/null && run a\n\tif ( {\n\tE\nrun b",
     "two here-documents": "cat <<A <<'B' > /dev/null; run c\n(\nA\n'\nB\nrun d",
     "nested ifs": "X=1\nif [ $X = 1 ]; then if [[ $X > 2 || $X == 1 ]]; then run a; fi\nelse run c; fi",
+    "variables of one command": "A=1\nA=2 run $A\nA=3 B=$A run ${B:-0} $A; run $A ${B:-0}\nD=; C=4 $D; run $C",
+    "unset values": "X=$X; run ${X:-5} ${X:+set} ${#X}",
+    "blanks at the ends of values": "A=' a b '\nrun x$A--y $A$A ${A}z \"$A\"",
     "error branches": 'if [ "$#" -gt 9 ]; then exit 1; fi\n[ -d /tmp ] || exit 1\nrun a',
 }
 

@@ -22,7 +22,7 @@ from typing import Any, Final
 from costmodel.errors import DseError
 from dse.adapters.megatron.shell.tokens import Mistake, Tokens, cleaned
 from dse.adapters.megatron.shell.values import holds, is_number, line_of, slurm_options, slurm_variables
-from dse.adapters.megatron.shell.words import DECIDED, Words
+from dse.adapters.megatron.shell.words import ASSIGNMENT, DECIDED, Words
 from dse.launches.launch import launch_text
 
 #: Folders above that of the script in which files are looked for. [-]
@@ -278,8 +278,7 @@ class Script(Words):
 
     def simple(self, start: int, stop: int) -> bool | None:
         """Follow assignments, a command of the shell itself, or the start of a program."""
-        before, file = {**self.variables}, -1
-        names, words, raw = list[str](), list[str](), list[str]()
+        file, given, raw = -1, list[str](), list[str]()
         for at in range(start, stop):
             token = self.syntax.tokens[at]
             body = self.syntax.documents.get(at, "")
@@ -289,31 +288,32 @@ class Script(Words):
                 raise self.refused(f"expected a word, not {token.text}")
             if token.kind == "redirection":
                 file = -1 if at in self.syntax.documents else at + 1
-            if token.kind == "redirection" or at == file:
-                continue
-            if (not words or words[0] in _DECLARING) and (name := self.assigned(token.text)):
-                names.append(name)
-                continue
-            raw.append(token.text)
-            words += self.expanded(token.text) if words not in (["["], ["test"]) else []
-        if words in (["["], ["test"]):
-            return holds([self.known(word) for word in raw[1 : -1 if words == ["["] else None]])
-        if not words and "IFS" in names:
-            raise self.refused("words that IFS separates are not followed")
-        if not words or words[0] in _DECLARING:
-            if "-i" in words:
-                raise self.refused("variables of declare -i are not followed")
-            self.exported |= {*names, *words[1:]} if {"export", "-x"} & {*words} else set()
+            elif at != file:
+                (raw if raw or not ASSIGNMENT.match(token.text) else given).append(token.text)
+        if raw[:1] in (["["], ["test"]):
+            return holds([self.known(word) for word in raw[1 : -1 if raw[0] == "[" else None]])
+        if raw[:1] and raw[0] in _DECLARING:
+            return self.declared(raw)
+        words = [word for written in raw for word in self.expanded(written)]
+        if not words:
+            if "IFS" in map(self.assigned, given):
+                raise self.refused("words that IFS separates are not followed")
             return True
         if words[0] in _SETTING or words[:2] == ["printf", "-v"]:
             self.forget(" ".join(["read", *words[1:]]), words[0])
             return None
-        if not names:
-            return self.command(words)
-        reader = replace(self, variables={**self.variables}, exported=self.exported | {*names})
-        self.variables.clear()
-        self.variables.update(before)
+        reader = replace(self, variables={**self.variables}) if given else self
+        reader.exported = self.exported | {*map(reader.assigned, given)}
         return reader.command(words)
+
+    def declared(self, raw: Sequence[str]) -> bool:
+        """Follow `export`, `declare` and their like."""
+        names = [self.assigned(word) for word in raw if ASSIGNMENT.match(word)]
+        words = [word for written in raw if not ASSIGNMENT.match(written) for word in self.expanded(written)]
+        if "-i" in words:
+            raise self.refused("variables of declare -i are not followed")
+        self.exported |= {*names, *words[1:]} if {"export", "-x"} & {*words} else set()
+        return True
 
     def command(self, words: list[str]) -> bool | None:
         """Follow a command with its words."""

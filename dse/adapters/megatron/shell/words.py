@@ -14,7 +14,8 @@ from dse.adapters.megatron.shell.values import is_number, whole_arithmetic
 from dse.launches.launch import LONGEST
 
 _KEPT: Final = re.compile(r"\$(\{\w+\}|\w+)")
-_ASSIGNMENT: Final = re.compile(r"([A-Za-z_]\w*)(?:\[([^]\n]*)\])?(\+?)=(.*)", re.DOTALL)
+#: An assignment: name, index, sign and value.
+ASSIGNMENT: Final = re.compile(r"([A-Za-z_]\w*)(?:\[([^]\n]*)\])?(\+?)=(.*)", re.DOTALL)
 _PARAMETER: Final = re.compile(
     r"\$\{?([#!]?)([A-Za-z_]\w*|\d+|[@*#?$!-])(?:\[([^]]*)\])?(:?[-=+?]|[^}]?)(.*?)\}?", re.DOTALL
 )
@@ -106,7 +107,7 @@ class Words:
             values = part.values
             if part.expands and not part.quoted:
                 text = " ".join(values)
-                values = text.split()
+                values = [*text.split(), *([""] if text[-1:].isspace() else [])]
                 words += [""] * (text[:1].isspace() and words[-1] != "")
             elif part.expands and not part.separate:
                 values = [" ".join(values)]
@@ -124,7 +125,7 @@ class Words:
 
     def assigned(self, word: str) -> str:
         """Make the assignment that a word is; returns the name of the variable, "" if the word is none."""
-        match = _ASSIGNMENT.fullmatch(word)
+        match = ASSIGNMENT.fullmatch(word)
         if not match:
             return ""
         name, key, adds, value = match.groups()
@@ -161,7 +162,7 @@ class Words:
         """The values of a variable, after an operation such as `:-` with its operand."""
         held = self.held(name, key)
         if mark == "#":
-            return [str(len(held or []) if key in ("@", "*") else len("".join(held or [])))]
+            return [str(len(held or []) if key in ("@", "*") else len(_KEPT.sub("", "".join(held or []))))]
         asks = self.slurm or not name.startswith("SLURM_")
         hidden = self.strict and not (asks and _SURROUNDING.match(f"${name}"))
         kept = [] if hidden else [f"${name}" if sign else piece]
@@ -169,7 +170,7 @@ class Words:
             return kept if held is None else held
         if mark == "!" or sign.lstrip(":") not in ("-", "=", "+", "?"):
             return kept if held is None else [f"$({name})"]
-        is_set = held is not None and not (sign[0] == ":" and "".join(held) == "")
+        is_set = held is not None and not (sign[0] == ":" and _KEPT.sub("", "".join(held)) == "")
         if sign[-1] == "+":
             return [self.text(rest, quoted)] if is_set else []
         if is_set or sign[-1] == "?":
