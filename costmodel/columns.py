@@ -26,9 +26,9 @@ AnyColumns = TypeVar("AnyColumns", bound="Columns")
 
 
 def column(unit: str, default: float | None = None, **kind: Any) -> Any:
-    """A dataclass field that holds one column, with its SI unit ("-" for a pure number).
+    """Dataclass field that holds one column, with its SI unit ("-" for a pure number).
 
-    What else a table wants to know of its columns goes into the field's metadata, by name.
+    Other properties of a column are metadata of the field, by name.
     """
     metadata = {"unit": unit, **kind}
     if default is None:
@@ -50,7 +50,7 @@ def short_repr(record: Any) -> str:
 
 
 def column_family() -> Any:
-    """A dataclass field that holds columns by name, as many as a record happens to have. [-]"""
+    """Dataclass field that holds any number of columns by name. [-]"""
     return field(default_factory=dict, metadata={"family": True})
 
 
@@ -183,14 +183,14 @@ MULTIPLIER: Final = 0x9E3779B97F4A7C15
 
 
 def distinct_rows(*columns: FloatArray) -> tuple[IntArray, IntArray]:
-    """Rows that differ in the given columns, and where each point finds its own.
+    """Rows that differ in the given columns, and the row of each point.
 
     Returns
     -------
     rows : (distinct,) array
         Index of the first point of each distinct row. [-]
     back : (points,) array
-        For each point, its place in `rows`. [-]
+        For each point, the index of its row in `rows`. [-]
 
     Notes
     -----
@@ -227,7 +227,7 @@ AnyRows = TypeVar("AnyRows", bound=Rows)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class UniqueRows:
-    """Rows that differ among some points, and the row of each point: rows are evaluated, points get theirs.
+    """Rows that differ among points, and the row of each point: a formula evaluates rows, points get the results.
 
     >>> unique = UniqueRows.of(np.array([8.0, 4.0, 8.0]))
     >>> unique.of_points(np.array([8.0, 4.0, 8.0])[unique.rows] ** 2).tolist()
@@ -239,7 +239,7 @@ class UniqueRows:
 
     @classmethod
     def of(cls, *columns: FloatArray) -> Self:
-        """Rows that differ in the given columns, as `distinct_rows` tells them apart."""
+        """Rows that differ in the given columns: `distinct_rows`."""
         rows, places = distinct_rows(*columns)
         return cls(rows, None if rows.size == places.size else places)
 
@@ -264,7 +264,7 @@ class UniqueRows:
         return table if self.places is None else table.take(self.places)
 
     def of_points(self, values: FloatArray) -> FloatArray:
-        """Values of rows, for each point that of its row; what is one value for all is broadcast."""
+        """Values of rows, as values of points; one value for all rows is broadcast."""
         if self.places is None:
             return values
         if is_long(values):
@@ -276,7 +276,7 @@ class UniqueRows:
         return UniqueRows(self.rows, points if self.places is None else self.places[..., points])
 
     def behind(self, outer: UniqueRows) -> UniqueRows:
-        """The rows of points whose own rows are the points here."""
+        """Composes two factorings: the rows of the points that are the rows of `outer`."""
         return self if outer.places is None else self.at(outer.places)
 
 
@@ -337,7 +337,7 @@ def _distinct_numbers(numbers: NDArray[np.uint64]) -> tuple[IntArray, IntArray]:
 
 
 def chosen(columns: Sequence[AnyArray], places: IntArray) -> AnyArray:
-    """For each point the value of one of some columns; (points,) places among them."""
+    """For each point the value of one of several columns; `places` are their indices, (points,). [-]"""
     values: Any = columns[0]
     for number, column in enumerate(columns[1:], start=1):
         values = np.where(places == number, column, values)
@@ -345,7 +345,7 @@ def chosen(columns: Sequence[AnyArray], places: IntArray) -> AnyArray:
 
 
 def largest(columns: Sequence[FloatArray]) -> IntArray:
-    """For each point the place of the column with the largest value, the first of equal ones."""
+    """For each point the index of the column with the largest value, the first of equal ones; (points,). [-]"""
     most = columns[0]
     places: IntArray = np.zeros(np.shape(most), dtype=np.intp)
     for number, column in enumerate(columns[1:], start=1):
@@ -355,7 +355,7 @@ def largest(columns: Sequence[FloatArray]) -> IntArray:
 
 
 def distinct_table_rows(table: NDArray[Any]) -> tuple[IntArray, IntArray]:
-    """Rows of a table of two axes that differ, and where each row finds its own.
+    """Rows of a table of two axes that differ, and the kind of each row.
 
     Parameters
     ----------
@@ -367,7 +367,7 @@ def distinct_table_rows(table: NDArray[Any]) -> tuple[IntArray, IntArray]:
     first : (distinct,) array
         Places of the first row of each kind, ascending. [-]
     back : (rows,) array
-        For each row, the place of its kind in `first`. [-]
+        For each row, the index of its kind in `first`. [-]
 
     Notes
     -----

@@ -1,10 +1,11 @@
-"""Kinds of kernels: one record answers all that the model asks of the kernels of that kind.
+"""Kinds of kernels: one record for each kind states all that the cost model needs of its kernels.
 
-How they are split, what they multiply and move, which parameters they have, what they keep for the backward
-pass, what ranks that share a sequence exchange for them, what is recomputed with them, and what frameworks
-and reference models call them. A record without an answer does not load, so that nothing passes over a kind
-in silence. A kind and the mixer that uses it are added here and nowhere else; dimensions that it alone reads
-are fields of `ModelDimensions`.
+A record has the shardings of a kind, its products and passes over memory, its parameters, the activations that it keeps
+for the backward pass, its exchanges between ranks that share a sequence, its recomputation, and its names in frameworks
+and reference models. For example, a norm moves 2 tensors forward and 5 backward, with 8 and 12 FLOP an element,
+keeps its input, and may be split by tokens. A record that lacks a field does not load, so that no formula
+skips a kind in silence. A new kind and the mixer that uses it are added only here; dimensions that only they read are
+fields of `ModelDimensions`.
 """
 
 from __future__ import annotations
@@ -98,7 +99,7 @@ def both_passes(
     in_core: bool = False,
     sorts: bool = False,
 ) -> Iterator[PointwisePass]:
-    """A kernel's forward pass and the gradient of its input, over so many elements on a rank. [elements]"""
+    """A kernel's forward pass and the gradient of its input, over a number of elements on a rank. [elements]"""
     dropout, gate = (1.0 if has else 0.0 for has in (rank.model.dropout, rank.model.gated_mlp))
     for of_pass, cost in zip(("forward", "activation_gradient"), costs, strict=True):
         tensors, masks = cost.tensors + gate * cost.gates, dropout * cost.masks
@@ -185,7 +186,7 @@ def lookup_passes(rank: RankSizes, kernel: Kernel) -> Iterator[PointwisePass]:
 
 
 def loss_passes(logits: FloatArray) -> Iterator[PointwisePass]:
-    """Cross entropy of so many fp32 logits: cast, maximum, exponential, sum and division each read them, and
+    """Cross entropy of a number of fp32 logits: cast, maximum, exponential, sum and division each read them, and
     all but the reductions write them. [elements]"""
     yield PointwisePass("loss", "forward", logits, 1, 32, 6, 1.0)
     yield PointwisePass("loss", "activation_gradient", logits, 1, 12, 3, 1.0)
@@ -251,7 +252,7 @@ def mamba_products(rank: RankSizes, _: Kernel) -> Iterator[MatrixProduct]:
 
 
 def mamba_channels(model: ModelDimensions) -> float:
-    """Features that the convolution of a Mamba-2 mixer slides over: inputs, and what is written and read."""
+    """Features that the convolution of a Mamba-2 mixer slides over: inputs, and the B and C of its states."""
     written = 2 * model.linear_key_heads * model.linear_state_size
     return model.linear_value_heads * model.linear_head_dim + written
 
@@ -321,12 +322,12 @@ def kept_scores_of_experts(rank: RankSizes, _: Kernel) -> FloatArray:
 
 
 def over_output(forward: ElementCost, backward: ElementCost) -> PointwiseWork:
-    """Passes over a rank's share of a kernel's output, by what they do to each element."""
+    """Passes over a rank's share of a kernel's output, by the cost of each element."""
     return partial(passes_over_output, costs=(forward, backward))
 
 
 def over_copies(forward: ElementCost, backward: ElementCost, *, sorts: bool = False) -> PointwiseWork:
-    """Passes over copies of tokens, by what they do to each element, and whether they sort them."""
+    """Passes over copies of tokens, by the cost of each element; `sorts` if they sort the copies."""
     return partial(passes_over_copies, costs=(forward, backward), sorts=sorts)
 
 

@@ -48,7 +48,7 @@ from costmodel.training.precision import MIXED_PRECISION, Precision, of_formats,
 from costmodel.training.recompute_modules import MODULES, RecomputeModule
 from costmodel.training.sharding import Assignments, assignments_of
 
-#: Columns of a rank's shape that no kernel depends on: of exchanges beside them, and of what runs again.
+#: Columns of a rank's shape that no kernel depends on: those of exchanges and of recomputation.
 BESIDE_KERNELS: Final = (
     "recompute",
     "recomputed_modules",
@@ -111,7 +111,7 @@ class Run(Generic[AnyShape, AnyTable]):
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class RankShape(Columns):
-    """The part of a design that decides on what a rank computes of one micro-batch.
+    """The part of a design that decides on the work of a rank in one micro-batch.
 
     Stages that evaluate this read nothing else of a design, so that its columns are the key by which equal
     rows are evaluated once; (points,) each. [-]

@@ -23,7 +23,7 @@ def context_parallel(run: RankRun, key_features: float, core_time: FloatArray, d
 
     Notes
     -----
-    Keys and values go around a ring, each step beside one of as many steps of the core [Liu2023]_; or they
+    Keys and values go around a ring, each step beside a step of the core [Liu2023]_; or they
     are gathered before it [Llama2024]_; or heads are exchanged for tokens, before and behind it
     [Jacobs2023]_; or heads within small groups, and rings between those. Backward a ring carries gradients
     too, and gathered keys and values are gathered again and their gradients scattered.
@@ -92,7 +92,7 @@ def _exposed(
     message: FloatArray,
     name: str = "",
 ) -> KernelCost:
-    """An exchange, less what kernels hide of it; the message is what each rank puts into it. [B]"""
+    """An exchange, less the part that kernels hide; `message` are the bytes that each rank puts into it. [B]"""
     system, hidden = run.system, np.minimum(cost.time, hidden_by)
     exposed = exposed_time(cost.time, hidden, system.chip, "cp")
     items: Items = {}

@@ -30,7 +30,7 @@ def expert_parallel(run: RankRun) -> KernelCost:
 
     Notes
     -----
-    An all-to-all sends each token to the ranks of its experts, as often as it has some there; an all-gather
+    An all-to-all sends each token to the ranks of its experts, one copy for each expert; an all-gather
     brings all tokens to all; two hops send a token once to each node and from there once to each rank
     [DeepEP2025]_. Bytes follow the fullest rank, or the capacity of experts that have one. With blockwise
     scales what goes to experts, tokens forward and gradients backward, is sent in 8 bits; what they return
@@ -57,7 +57,7 @@ def expert_parallel(run: RankRun) -> KernelCost:
 
 
 def expert_messages(run: RankRun) -> Items:
-    """Items of what a rank puts into the collectives of one layer of experts, in either direction.
+    """Items of the bytes that a rank puts into the collectives of one layer of experts, in either direction.
 
     Groups are "ep", "etp" and "etp ep". Hops are taken among all. [B]
     """
@@ -119,7 +119,7 @@ def hopping(run: RankRun, within: str, size: FloatArray | float) -> CollectiveCo
 #: What a dispatch costs: of a run, the collective within experts, and bytes of an element.
 Dispatch = Callable[[RankRun, str, FloatArray | float], CollectiveCost]
 
-#: Code of `dispatcher` -> what it costs to dispatch tokens, or to combine results.
+#: Code of `dispatcher` -> cost of dispatching tokens, or of combining results.
 DISPATCHES: Final[Mapping[int, Dispatch]] = {
     DISPATCH_ALL_TO_ALL: direct,
     DISPATCH_ALL_GATHER: gathered,
@@ -144,7 +144,7 @@ def sent_copies(run: RankRun, size: FloatArray | float) -> FloatArray:
 
 
 def _within_experts(run: RankRun, name: str, arrived: FloatArray) -> CollectiveCost:
-    """A collective of the ranks that share out an expert, over what arrived on each of them. [B]"""
+    """A collective of the ranks that share out an expert, over the tokens that arrived on each. [B]"""
     group = expert_groups(run)[1]
     return collective(name, arrived * group.size, group, run.system.network)
 

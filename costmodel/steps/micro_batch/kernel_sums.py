@@ -82,7 +82,7 @@ def costs_of_points(cost: KernelCost, unique: UniqueRows) -> KernelCost:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CostTable:
-    """Both kernel tables with their costs, to be summed by part and pass; equal rows stand there once."""
+    """Both kernel tables with their costs, to be summed by part and pass; equal rows are in them once."""
 
     gemms: Gemms
     gemm_costs: GemmCost

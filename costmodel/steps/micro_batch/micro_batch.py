@@ -43,7 +43,7 @@ from costmodel.workload.transformer import Part, every_part, transformer_gemms, 
 KERNEL_CHUNK: Final = 8192
 
 
-#: Quantities of a chip that passes do not read: what it costs and draws when idle, and what it holds.
+#: Quantities of a chip that passes do not read: its price, its idle power, its capacity.
 NOT_READ: Final = (
     *("reserved_memory", "idle_power", "fixed_area", "array_area", "sram_area", "area_price", "base_price"),
     *("defect_density", "defect_clustering"),
@@ -76,7 +76,7 @@ class MicroBatch:
 
     forward: tuple[KernelCost, ...]
     backward: tuple[KernelCost, ...]
-    again: tuple[KernelCost, ...]  #: what recomputation repeats in the backward pass, of the layers alone
+    again: tuple[KernelCost, ...]  #: recomputation in the backward pass, only of layers
     weight: tuple[KernelCost, ...]  #: time of the kernels of `backward` that make gradients of weights
 
     @property
@@ -90,7 +90,7 @@ class MicroBatch:
 
     @property
     def passes(self) -> tuple[tuple[KernelCost, ...], ...]:
-        """All that there is, as the fields have it."""
+        """All passes, in the order of the fields."""
         return self.forward, self.backward, self.again, self.weight
 
     def take(self, rows: IntArray | slice) -> Self:
@@ -108,7 +108,7 @@ class MicroBatch:
 class TimedKernels:
     """Kernels of some rows, timed, and the points that go back to each row."""
 
-    run: RankRun  #: what kernels and the collectives between them depend on; (rows,)
+    run: RankRun  #: inputs of kernels and of the collectives between them; (rows,)
     table: CostTable  #: of the rows
     cores: Mapping[tuple[Kernel, str], KernelCost]  #: fused attention: core, direction -> cost; of the rows
     unique: UniqueRows  #: the row of each point
@@ -116,8 +116,8 @@ class TimedKernels:
     @classmethod
     def of(cls, kernels: RankRun, unique: UniqueRows) -> Self:
         """Sums of `kernels`; kernels that chips have in common are timed once."""
-        chips, of_chip = of_chips(kernels)
-        return cls(kernels, replace(cost_table(chips), unique=of_chip), fused_cores(chips, of_chip), unique)
+        chips, chip_rows = of_chips(kernels)
+        return cls(kernels, replace(cost_table(chips), unique=chip_rows), fused_cores(chips, chip_rows), unique)
 
 
 def micro_batches(run: RankRun) -> MicroBatch:
@@ -153,7 +153,7 @@ def micro_batch(run: RankRun, kernels: TimedKernels) -> MicroBatch:
     costs, again = [], []
     exchanges, beside = Exchanges(kernels.run), Exchanges(run)
     weights = [KernelCost(time=table.pass_time(part.name, "weight_gradient")) for part in parts]
-    fused = {direction_number: costs_of_points(cost, unique) for direction_number, cost in kernels.cores.items()}
+    fused = {core: costs_of_points(cost, unique) for core, cost in kernels.cores.items()}
     for part in parts:
         times = partial(kernels.table.kernels_time, part)
         changes = tensor_parallel(kernels.run, part.edges, times, exchanges)
@@ -171,7 +171,7 @@ def micro_batch(run: RankRun, kernels: TimedKernels) -> MicroBatch:
         forward, backward = (with_launch_overhead(cost, run.system) for cost in both)
         costs.append((forward, backward))
         again += [recomputed(run, part, table, forward, inside, beside) for inside in core[:1]]
-    forwards, backwards = ([cost[direction_number] for cost in costs] for direction_number in (0, 1))
+    forwards, backwards = ([cost[direction] for cost in costs] for direction in (0, 1))
     if count := run.model.mtp_layers:  # its layers, and heads that are the model's once more
         backwards[-1] = backwards[-1] + again.pop()
         for passes in (forwards, backwards, weights):
@@ -186,13 +186,13 @@ def fused_cores(chips: RankRun, unique: UniqueRows) -> dict[tuple[Kernel, str], 
 
 
 def of_chips(kernels: RankRun) -> tuple[RankRun, UniqueRows]:
-    """Rows that differ in what kernels read of a run, and the row of each of its points."""
+    """Rows that differ in the quantities that kernels read of a run, and the row of each point."""
     known = kernels.reading(quantities_of_kernels(kernels.system))
     if known.axes:
         every, places = known.on_one_axis()
         unique = UniqueRows.of(*every.columns())
         return unique.take(every), unique.at(places)
-    vary = [sum(values.size > 1 for values in own_run.columns()) for own_run in (known, kernels)]
+    vary = [sum(values.size > 1 for values in rows.columns()) for rows in (known, kernels)]
     if vary[0] == vary[1]:
         return kernels, EACH_ITS_OWN
     unique = UniqueRows.of(*known.columns())
@@ -226,7 +226,7 @@ def pointwise_kernels(run: RankRun) -> Pointwise:
 def core_cost(
     run: RankRun, part: Part, table: CostTable, fused: Mapping[tuple[Kernel, str], KernelCost], direction: str
 ) -> KernelCost:
-    """The attention cores of a layer, with what ranks that share the sequence exchange."""
+    """The attention cores of a layer, with the exchanges of ranks that share the sequence."""
     core = table.cost(part.core, direction)
     for kernel in part.kernels:
         if kernel.is_core:

@@ -36,7 +36,7 @@ MEMORY_READS: Final = ("mx_speedup",)
 
 
 def rank_memory(run: RankRun) -> list[PartMemory]:
-    """Memory that depends on what a rank sees of a design alone: of each part that `MicroBatch` has.
+    """Memory of each part that `MicroBatch` has, from the shape of a rank.
 
     The embedding keeps the mask of its dropout; the head the inputs of the last norm and of the product, and
     fp32 logits: s b h / t and 4 s b h / t (1 + v / h) of [Korthikanti2022]_, all but the logits on every rank
@@ -72,7 +72,7 @@ def layer_parameters(run: RankRun, layer: Layer) -> FloatArray:
     """Parameters of one layer on one rank, those of routed experts aside. [-]
 
     Matrices of products are split, and biases where they are added to a split output; norms, routers and
-    latents are on every rank, and what attention cores have is split by heads.
+    latents are on every rank, and parameters of attention cores are split by heads.
     """
     split, whole, added = _parameters_of(run, layer)
     return sum(split.values()) / run.design.tp + sum(whole.values()) + sum(added.values())
@@ -170,7 +170,7 @@ def sequence_buffers(run: RankRun, layer: Layer) -> FloatArray:
 
 
 def layer_activations(run: RankRun, layer: Layer, *, recomputing: bool) -> FloatArray:
-    """Bytes kept of a layer's forward pass on a rank, less what recomputed modules drop, or all of it."""
+    """Bytes kept of a layer's forward pass on a rank, less the part that recomputed modules drop, or all of it."""
     shape = run.design
     whole, shared = kept_activations(run, layer, recomputing=recomputing)
     cores, scores, rows = 0.0, shape.attention == 0, shape.attention > 0

@@ -22,7 +22,7 @@ from costmodel.workload.transformer import Part
 
 
 def forward_passes(shape: RankShape, kernel: Kernel | None) -> FloatArray:
-    """Runs of the forward pass of a row in a step, or of what is no module's; (points,). [-]"""
+    """Runs of the forward pass of a row in a step, or of None for kernels of no module; (points,). [-]"""
     modules = [module for module in MODULES if kernel is not None and module.has(kernel)]
     return np.where((shape.recompute == RECOMPUTE_FULL) | shape.recomputes(modules), 2.0, 1.0)
 
@@ -87,5 +87,5 @@ def own_edges(part: Part, names: Collection[str]) -> list[Edge]:
 
 
 def product_of(edge: Edge) -> Kernel | None:
-    """The product that gathers or reduces what an edge carries; what others read is kept as they need it."""
+    """The product that gathers or reduces the tensor of an edge; other kernels keep their input as they read it."""
     return next((kernel for kernel in (edge.end, edge.start) if kernel.splits_weight), None)

@@ -1,4 +1,4 @@
-"""Exposed time of the collectives of tensor parallelism: what no kernel hides.
+"""Exposed time of the collectives of tensor parallelism, which no kernel hides.
 
 `layout_changes` says which collectives each edge of a block needs in a pass. In the backward pass of a product, one of
 them runs beside the gradient of the weight or of the input, which do not wait for it. With `tp_overlap: chunked` the

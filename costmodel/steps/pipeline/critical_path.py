@@ -42,8 +42,8 @@ class Sizes:
     @property
     def ahead(self) -> FloatArray:
         """Forward passes that each rank runs before its first pair, W; (corners, points)."""
-        per_rank = np.where(self.vpp > 1, 2.0, 1.0)
-        ahead: FloatArray = (self.vpp - 1) * self.pp + per_rank * (self.pp - 1 - self.rank)
+        step = np.where(self.vpp > 1, 2.0, 1.0)
+        ahead: FloatArray = (self.vpp - 1) * self.pp + step * (self.pp - 1 - self.rank)
         return ahead
 
     @property
@@ -171,9 +171,7 @@ def _longest_of(forward: FloatArray, backward: FloatArray, message: FloatArray, 
         longest = np.where((few < ahead).any(axis=0), separate, 0.0)
     entries, exits = _entries(out, back, first, pair, ahead), _entries(back, out, last, pair, ahead)
     if has_room:
-        entries, exits = (
-            [(np.maximum.reduce([chain_before for chain_before, _ in ways]), 0 * ahead)] for ways in (entries, exits)
-        )
+        entries, exits = ([(np.maximum.reduce([chain for chain, _ in ways]), 0 * ahead)] for ways in (entries, exits))
     room = passes - 1 + ahead
     middle = room * pair
     for before, room_before in entries:

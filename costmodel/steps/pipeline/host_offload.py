@@ -24,7 +24,7 @@ def host_transfer_time(moved: FloatArray, system: System) -> FloatArray:
 def offloaded_activations(run: TransformerRun, costs: MicroBatch, parts: Sequence[PartMemory]) -> MicroBatch:
     """Passes that wait where a layer's activations take longer to a host or back than the layer, (points,). [s], [J]
 
-    `parts` say what layers keep, (points,). [-], [B]
+    `parts` hold the bytes that layers keep, (points,). [-], [B]
 
     Notes
     -----

@@ -188,8 +188,8 @@ def total_times(costs: Sequence[KernelCost]) -> list[FloatArray]:
 def overlapped_experts(costs: MicroBatch, share: FloatArray, system: System) -> MicroBatch:
     """Passes of which a share runs with exchanges of experts behind those of another micro-batch.
 
-    The forward pass of one micro-batch runs beside the backward pass of the one before: each hides what the
-    other exchanges, by all that it does but exchange. The host launches the kernels of both meanwhile.
+    The forward pass of one micro-batch runs beside the backward pass of the one before: each hides the
+    exchanges of the other, as far as its own kernels take time. The host launches the kernels of both meanwhile.
     """
     if not share.any():
         return costs

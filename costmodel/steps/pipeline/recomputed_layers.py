@@ -25,7 +25,7 @@ def checkpoint_layers(design: DesignPoints) -> FloatArray:
 def recomputed_shares_of_model(run: TransformerRun) -> list[FloatArray] | None:
     """Shares of the layers of each kind that all stages together recompute; None where that is all of every design. [-]
 
-    The first layers of each chunk are recomputed, of whatever kind they are.
+    The first layers of each chunk are recomputed, of any kind.
     """
     design, leading = run.design, leading_layers(run.design)
     if not np.isfinite(leading).any():
@@ -58,7 +58,7 @@ def stage_parts(run: TransformerRun, stage: Stage, parts: Sequence[PartMemory]) 
     Notes
     -----
     Of n layers that are one checkpoint the input of the first is kept, and all n are there again at once.
-    A layer in front of others that are not recomputed takes their place: what they kept is free by then.
+    A layer in front of others that are not recomputed takes their place: their activations are free by then.
     """
     design, layers = run.design, parts[: len(stage.layers)]
     if (design.recomputed_modules > 0).any():

@@ -26,7 +26,7 @@ from costmodel.training.design import SCHEDULE_WORDS, DesignPoints
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A condition on p ranks, v chunks, m micro-batches, groups of n: where it is met, and what would do."""
+    """A condition on p ranks, v chunks, m micro-batches, groups of n: where it is met, and a remedy."""
 
     met: Callable[[FloatArray, FloatArray, FloatArray, FloatArray], BoolArray]
     wanted: str
@@ -52,7 +52,7 @@ GROUPS = Rule(
     "gradient_accumulation_steps that pp divides, in groups of pp, would do",
 )
 
-#: Slot of what does not run: the weights' gradient where a backward pass is whole.
+#: Slot of passes that do not run: the gradient of weights where a backward pass is whole.
 NONE = -1
 
 
@@ -211,8 +211,7 @@ def _weight_slot(owed: IntArray, first: IntArray, rest: IntArray) -> IntArray:
 def dualpipe(p: int, v: int, m: int, n: int) -> Timetable:
     """DualPipe: a V on half of the ranks and its mirror image on the others, half of the micro-batches each.
 
-    Micro-batches do not turn on the middle ranks, they go on: what the V's far chunks hold of its own is here
-    the other chain's. [DeepSeek2024]_
+    Micro-batches do not turn on the middle ranks, they go on: far chunks hold those of the other chain. [DeepSeek2024]_
     """
     one = dualpipe_v(p // 2, 2, m // 2, n)
     ranks = np.arange(p)
@@ -224,7 +223,7 @@ def dualpipe(p: int, v: int, m: int, n: int) -> Timetable:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Schedule:
-    """A pipeline schedule: its timetable and what it asks of a design."""
+    """A pipeline schedule: its timetable, and its rules for designs."""
 
     slots: Callable[[int, int, int, int], Timetable]  #: of p, v, m, n
     pace: int  #: slots of a chunk for each micro-batch, once the pipeline is full
@@ -270,7 +269,7 @@ def _flagged(flags: tuple[str, ...]) -> BoolArray:
     return np.array([any(getattr(SCHEDULES[word], flag) for flag in flags) for word in SCHEDULE_WORDS])
 
 
-#: Bits of what an entry consists of. A whole backward pass is both gradients; all bits are a pair.
+#: Bits of the passes of an entry. A whole backward pass is both gradients; all bits are a pair.
 FORWARD, BACKWARD, WEIGHT = 1, 2, 4
 WHOLE = BACKWARD | WEIGHT
 PAIR = FORWARD | WHOLE
@@ -370,7 +369,7 @@ def _held(entry: NDArray[np.int8], until: int) -> FloatArray:
 def _sources(
     table: Timetable, rank: IntArray, shape: tuple[int, int], *, apart: bool
 ) -> tuple[list[tuple[SlotArray, SlotArray]], int]:
-    """Slots and places, 2 rank + (1: as a message), of what entries wait for, and how far back they are.
+    """Slots and places, 2 rank + (1: as a message), of the sources of entries, and their largest distance in slots.
 
     Sources of forward and backward passes are apart where the two may be pairs.
     """

@@ -16,7 +16,7 @@ import numpy as np
 from costmodel.columns import BoolArray, FloatArray, IntArray
 from costmodel.steps.pipeline.schedules import BACKWARD, FORWARD, PAIR, WEIGHT, Order
 
-#: Designs of one order that run side by side, where there are so many. [designs]
+#: Designs of one order that run side by side. [designs]
 WIDTH = 16
 
 #: Ranks of all designs that run at once: enough to pay for a slot's calls, few enough for the caches. [ranks]
@@ -45,7 +45,7 @@ class TimedPasses:
         return self.forward + self.backward + self.weight
 
     def entries(self, points: IntArray, p: int) -> FloatArray:
-        """Times of what an entry can be, by its bits; (8, p, points)."""
+        """Times of the kinds of entries, by their bits; (8, p, points). [s]"""
         times = np.zeros((PAIR + 1, p, points.size))
         forward, backward, weight = (values[points, :p].T for values in (self.forward, self.backward, self.weight))
         times[FORWARD], times[BACKWARD], times[WEIGHT] = forward, backward, weight
@@ -56,7 +56,7 @@ class TimedPasses:
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Ends:
-    """When ranks are done, and what they did in the last period before their order's cut. [s]
+    """End times of ranks, and the change of their state in the last period before their order's cut. [s]
 
     A run depends on the state at the cut, that is when each rank was done with the slots that later ones look
     back to, and on nothing before; if all of that state is later by some time, so is all that follows. A
@@ -107,7 +107,7 @@ def ends_of_ranks(orders: Sequence[Order], of_order: Sequence[IntArray], passes:
 
 
 def _pieces(points: IntArray, width: int) -> list[IntArray]:
-    """The points in pieces of a width: whole ones, and what fills most of one; all others run alone."""
+    """The points in pieces of a width: full ones, and one that is at least half full; other points run alone."""
     whole = points.size // WIDTH * WIDTH
     if 2 * (points.size - whole) >= WIDTH:
         points = np.concatenate([points, np.repeat(points[-1:], whole + WIDTH - points.size)])

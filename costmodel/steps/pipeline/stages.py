@@ -78,7 +78,7 @@ PLACING: Final = (
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PipelineStages:
-    """Stages of each pipeline that decide what a step takes and needs; lists of `Stage`, (points,) columns.
+    """Stages of each pipeline that decide on the time and memory of a step; lists of `Stage`, (points,) columns.
 
     A pipeline with fewer of them than others repeats its last one.
     """
@@ -95,8 +95,8 @@ def pipeline_stages(model: ModelShape, design: DesignPoints) -> PipelineStages:
 
     Notes
     -----
-    A stage is behind another that has as many layers of every kind, recomputed or not, and holds as many
-    micro-batches. Under 1F1B a stage never holds more micro-batches than a stage before it. A run of equal
+    A stage does not count if another has at least its layers of every kind, recomputed or not, and holds at least
+    its micro-batches. Under 1F1B a stage never holds more micro-batches than a stage before it. A run of equal
     stages is cut in two where forward and backward passes of its ranks begin to meet (`critical_path`).
     """
     p, v, m = design.pp, design.vpp, design.gradient_accumulation_steps
@@ -154,9 +154,9 @@ def _stages_at(
     counts: FloatArray, shares: FloatArray | None, ranks: BoolArray, unique: UniqueRows, copies: FloatArray
 ) -> list[Stage]:
     """Stages of some ranks, in their order; the last is repeated where others have more."""
-    order, number, stages = np.argsort(~ranks, axis=1, kind="stable"), ranks.sum(axis=1), []
-    for number_of_stage in range(int(number.max())):
-        rank = np.take_along_axis(order, np.minimum(number_of_stage, number - 1)[:, np.newaxis], axis=1)[:, 0]
+    order, count, stages = np.argsort(~ranks, axis=1, kind="stable"), ranks.sum(axis=1), []
+    for index in range(int(count.max())):
+        rank = np.take_along_axis(order, np.minimum(index, count - 1)[:, np.newaxis], axis=1)[:, 0]
         columns = [
             []
             if table is None
@@ -229,7 +229,7 @@ def chunk_counts(model: ModelShape, design: DesignPoints, leading: FloatArray | 
     """Layers and other parts that each rank has, as the counts of a `Stage`; (points, ranks, kinds + 3). [-]
 
     Chunks follow one another over the ranks, vpp rounds of them; the second round comes back where the
-    schedule is a V. With `leading`, (points,), only so many layers count of each chunk, from its first.
+    schedule is a V. With `leading`, (points,), only the first `leading` layers of each chunk count. [-]
     """
     sizes, rank = chunk_sizes(model.num_layers, design)
     starts = sizes.cumsum(axis=1) - sizes

@@ -31,7 +31,7 @@ class Pipelines:
 
     @property
     def there(self) -> BoolArray:
-        """Ranks that there are; (points, ranks)."""
+        """Ranks of each pipeline; (points, ranks)."""
         ranks: BoolArray = np.arange(self.passes.forward.shape[1]) < self.pp[:, np.newaxis]
         return ranks
 
@@ -116,7 +116,7 @@ def _check_rules(
 
 
 def _checked_scales(stage_scale: ArrayLike | None, pp: FloatArray) -> FloatArray:
-    """Scales of the ranks that there are, 0 beyond; (points, ranks). [-]"""
+    """Scales of the ranks of each pipeline, 0 beyond; (points, ranks). [-]"""
     ranks = int(pp.max())
     scale = np.atleast_2d(np.asarray(1.0 if stage_scale is None else stage_scale, dtype=np.float64))
     if scale.ndim != 2 or scale.shape[0] not in (1, pp.size) or (scale.shape[1] < ranks and scale.size > 1):
@@ -207,7 +207,7 @@ def pipeline_times(
     pair_time: ArrayLike | None = None,
     stage_scale: ArrayLike | None = None,
 ) -> PipelineTimes:
-    """Time one optimizer step of pipelines takes, what their ranks wait and what they hold at once.
+    """Time of one optimizer step of pipelines, the waiting of their ranks, and the activations that they hold.
 
     Parameters
     ----------
@@ -230,7 +230,7 @@ def pipeline_times(
     Raises
     ------
     DseError
-        If a schedule cannot run what it is asked to, or a value is none.
+        If a schedule cannot run these sizes, or a value is out of range.
 
     Notes
     -----

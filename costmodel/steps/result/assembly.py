@@ -40,12 +40,10 @@ def in_chunks(
     order = None if grouping is None else like_rows(grouping(run.design), first_apart=True)
     pieces = (slice(start, start + size) for start in range(0, points, size))
     rows = pieces if order is None else (order[piece] for piece in pieces)
-    costs = ((points_of_chunk, chunk(run.take(points_of_chunk))) for points_of_chunk in rows)
+    costs = ((points_in, chunk(run.take(points_in))) for points_in in rows)
     if not axes:
         return in_rows(costs, points)
-    joined = concatenated(
-        [points_of_chunk for _, points_of_chunk in costs]
-    )  # columns keep the axes that they depend on alone
+    joined = concatenated([points_in for _, points_in in costs])  # columns keep the axes that they depend on alone
     return joined if order is None else joined.take(np.argsort(order))
 
 

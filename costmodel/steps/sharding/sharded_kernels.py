@@ -68,9 +68,9 @@ class OptionTables:
         """Tables of the kernels of a run, one for each option."""
         kernels = run.with_shape(run.design.of_kernels)
         unique = UniqueRows.of(*kernels.columns())
-        chips, of_chip = of_chips(unique.take(kernels))
-        of_chip = of_chip.behind(unique)
-        return cls(run, tuple(_tables(chips, of_chip)), fused_cores(chips, of_chip))
+        chips, chip_rows = of_chips(unique.take(kernels))
+        chip_rows = chip_rows.behind(unique)
+        return cls(run, tuple(_tables(chips, chip_rows)), fused_cores(chips, chip_rows))
 
     def take(self, rows: IntArray) -> Self:
         """The tables of some of the points."""

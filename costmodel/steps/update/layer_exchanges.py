@@ -64,8 +64,8 @@ def stage_units(
     """
     units, others = [], [cost.window for cost in costs.backward[len(stage.layers) :]]
     backward = [*backward_windows(run, stage, costs), *others]
-    for number_of_part, (part, count) in enumerate(zip(parts, stage.counts, strict=False)):
-        is_head = number_of_part == len(stage.layers) + 1
+    for index, (part, count) in enumerate(zip(parts, stage.counts, strict=False)):
+        is_head = index == len(stage.layers) + 1
         number = part.parameters + head_parameters(run, stage) if is_head else part.parameters
         sizes = (number, part.quantised), (part.expert_parameters, part.quantised_experts)
         parameters = tuple(
@@ -73,8 +73,8 @@ def stage_units(
             for (size, narrow), like in zip(sizes, replicas, strict=False)
             if size.ndim
         )
-        times = {"forward": costs.forward[number_of_part].window, "backward": backward[number_of_part]}
-        units += [Unit(parameters, times, count, number_of_part < len(stage.layers))] if parameters else []
+        times = {"forward": costs.forward[index].window, "backward": backward[index]}
+        units += [Unit(parameters, times, count, index < len(stage.layers))] if parameters else []
     return units
 
 
