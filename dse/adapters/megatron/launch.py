@@ -19,7 +19,7 @@ from dse.launches.launch import PLACEHOLDERS, Launch, launch_text, script_file, 
 BLACKWELL: Final = 10
 #: Most branches that depend on the machine. [-]
 MOST_BRANCHES: Final = 32
-_LOG: Final = "; a log of the run, in which Megatron-LM prints its arguments, is exact: dse evaluate run.log"
+_LOG: Final = "; `bash -x` prints a script that dse reads, and the log of a run is exact: dse evaluate run.log"
 
 
 #: Setting and value -> package that Megatron-LM's own requirements leave out (moe/README.md, fp8_utils.py,

@@ -232,6 +232,23 @@ def test_what_is_not_followed_is_refused_in_one_line(text, why, tmp_path):
     assert offers == ("DeepSpeed" not in why)
 
 
+def test_the_output_of_bash_x_is_read_where_the_script_is_not(tmp_path):
+    """It has the values that loops and `case` decide."""
+    text = f"for TP in 1 2 4; do :; done\ncase 7b in 7b) N=2;; *) N=8;; esac\nA=({MODEL} --data-path 'a b' {SIZES})\n"
+    text += 'torchrun --nproc_per_node 8 --nnodes $N pretrain_gpt.py --tensor-model-parallel-size $TP "${A[@]}"\n'
+    (tmp_path / "train.sh").write_text(text)
+    with pytest.raises(DseError, match="line 1: `for` decides --tensor-model-parallel-size"):
+        megatron.read_script(tmp_path / "train.sh")
+    (tmp_path / "torchrun").write_text("#!/bin/bash\n")
+    (tmp_path / "torchrun").chmod(0o755)
+    env = {"PATH": f"{tmp_path}:/usr/bin:/bin"}
+    command = ["bash", "-x", str(tmp_path / "train.sh")]
+    printed = subprocess.run(command, env=env, capture_output=True, text=True, check=True).stderr
+    (tmp_path / "run.txt").write_text(printed)
+    launch, _ = megatron.read_script(tmp_path / "run.txt")
+    assert (launch.world_size, launch["tp"]) == (16, 4)
+
+
 # Arguments: what is read, what costs nothing, what is named
 
 
