@@ -344,7 +344,7 @@ function parallel() {
     return el("div", {}, bands.map((band) => strip(band, width)));
   };
   const strip = (band, width) => {
-    const [top, tall, side] = [46, 210, 42], gap = band.length > 1 ? (width - side - 72) / (band.length - 1) : 0;
+    const [top, tall, side] = [46, 210, 52], gap = band.length > 1 ? (width - side - 72) / (band.length - 1) : 0;
     const x = (n) => side + n * gap, y = (share) => top + tall * (1 - share);
     const lines = Array.from({ length: rows }, (_, n) => rows - 1 - n).map((row) => sv("path", { class: `line${row < many ? " on" : ""}${inside(row) && (row >= many || state.kept[row]) ? "" : " off"}${row === state.chosen ? " chosen" : ""}`, d: band.map((at, n) => `${n ? "L" : "M"}${x(n).toFixed(1)},${y(places[at][row]).toFixed(1)}`).join(""),
       onclick: (event) => { if (row < many) choose(row, { second: event.shiftKey }); }, ...tipped(() => `${row < many ? name(designs[row]) : "another feasible design"}\n${page.lines.map((axis) => `${axis.name} ${text(axis, row)}`).join("\n")}`) }));
@@ -354,10 +354,11 @@ function parallel() {
       const move = (event) => { const step = { ArrowLeft: -1, ArrowRight: 1 }[event.key]; if (!step) return; event.preventDefault(); const from = order.indexOf(at), to = Math.max(0, Math.min(order.length - 1, from + step)); order.splice(from, 1); order.splice(to, 0, at); redraw(); [...box.querySelectorAll(".axisname")].find((own) => own.dataset.axis === String(at))?.focus(); };
       const drag = (event) => { event.preventDefault(); const start = event.clientX; const up = (last) => { removeEventListener("pointerup", up); const steps = Math.round((last.clientX - start) / gap); if (!steps) return; const from = order.indexOf(at), to = Math.max(0, Math.min(order.length - 1, from + steps)); order.splice(from, 1); order.splice(to, 0, at); redraw(); }; addEventListener("pointerup", up); };
       const brush = (event) => { event.preventDefault(); const svg = event.currentTarget.ownerSVGElement, share = (own) => Math.max(0, Math.min(1, 1 - (own.clientY - svg.getBoundingClientRect().top - top) / tall)); const first = share(event); const up = (last) => { removeEventListener("pointerup", up); const ends = [first, share(last)].sort((a, b) => a - b); if (ends[1] - ends[0] < 0.02) brushes.delete(at); else brushes.set(at, ends); state.kept = designs.map((_, row) => inside(row)); changed(); }; addEventListener("pointerup", up); };
-      const own = brushes.get(at), anchor = "start", off = 6;
+      const own = brushes.get(at), last = n === band.length - 1;
+      const side = (text) => (last && text.length > 9 ? { x: x(n) - 6, "text-anchor": "end" } : { x: x(n) + 6 });
       return sv("g", {}, sv("line", { class: "base", x1: x(n), x2: x(n), y1: top, y2: top + tall }), own ? sv("rect", { class: "brush", x: x(n) - 7, width: 14, y: y(own[1]), height: y(own[0]) - y(own[1]) }) : null,
         sv("rect", { x: x(n) - 9, width: 18, y: top, height: tall, fill: "transparent", style: "cursor:ns-resize;touch-action:none", onpointerdown: brush }),
-        values.filter((_, k) => k % Math.ceil(values.length / 9) === 0 || k === values.length - 1).map(([own, share]) => sv("text", { x: x(n) + off, y: Math.min(y(share) + 4, top + tall), "text-anchor": anchor, "pointer-events": "none", style: "paint-order:stroke;stroke:var(--paper);stroke-width:3px" }, own)),
+        values.filter((_, k) => k % Math.ceil(values.length / 9) === 0 || k === values.length - 1).map(([own, share]) => sv("text", { ...side(own), y: Math.min(y(share) + 4, top + tall), "pointer-events": "none", style: "paint-order:stroke;stroke:var(--paper);stroke-width:3px" }, own)),
         sv("text", { class: "axisname axis", "data-axis": at, x: x(n), y: lines.length > 1 ? 16 : 30, "text-anchor": "middle", tabindex: 0, role: "button", "aria-label": `${axis.name}: arrow keys move this axis`, onkeydown: move, onpointerdown: drag }, lines.map((own, k) => sv("tspan", { x: x(n), dy: k ? 14 : 0 }, own))));
     });
     return sv("svg", { width, height: top + tall + 12, viewBox: `0 0 ${width} ${top + tall + 12}`, role: "img", "aria-label": `lines over ${band.map((at) => page.lines[at].name).join(", ")}` }, lines, marks);
