@@ -95,7 +95,7 @@ def summary(rows: Sequence[ComparedRow]) -> str:
     lines += [_line("peak memory", memory["rows"], memory), ""]
     out_of_memory = (
         f"Of {memory['out_of_memory_rows']} runs that ran out of memory, dse warns about "
-        f"{memory['out_of_memory_recall']:.0%}; of {memory['ran_rows']} runs that ran, it rejects "
+        f"{memory['out_of_memory_recall']:.0%}; of {memory['ran_rows']} that ran, it rejects "
         f"{memory['false_alarms']}."
     )
     return "\n".join([*lines, out_of_memory.replace("%", " %")])
