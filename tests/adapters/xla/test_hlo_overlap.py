@@ -205,7 +205,7 @@ WRONG = {
     "--sweep --format trace": "--sweep has no trace; use table, json, csv, parquet",
     "--format parquet": "has no parquet",
     "-o steps.csv": "has no csv",
-    "-o steps.json": "add --sweep",
+    "-o steps.json": "the table of a --sweep",
     "--sweep -o steps.pdf": "cannot write .pdf files",
 }
 
