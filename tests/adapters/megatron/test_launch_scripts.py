@@ -28,6 +28,7 @@ SCRIPTS = {
     "strings of flags": 'A=" --x 1 \\\n --y 2"\nrun $A "$A" x$A',
     "continued strings": 'N=4\nA="\\\n --x "y" \\\n $N "\nrun $A',
     "arrays": 'A=(1 "2 3" # two\n)\nA+=(4)\nA=("${A[@]}" --z)\nrun "${A[@]}" ${A[1]} ${#A[@]} "${A[*]}" $A',
+    "subscripts": 'A=(1 2 4 8); i=1\nrun ${A[-1]} ${A[-3]} ${A[$i+1]} ${A[i]} "${A[$((i - 1))]}"',
     "defaults": "run ${1:-a} ${2-b} ${TP:=8} $TP ${TP:+c} ${NO:+d} ${NO:-$((TP * 2))}",
     "arithmetic": "N=4\nrun $((N * 8)) $(( (N > 2) + 1 )) $((-7 / 2)) $((32 % 7))",
     "if": "S=8b\nif [ $S == 1b ]; then L=1; elif [[ $S = 8* && -n $S ]]; then L=3; else L=8; fi\nrun $L",
@@ -86,6 +87,7 @@ def test_scripts_mean_what_they_do_to_bash(name, tmp_path):
         ("mapfile -t A < <(ls)\ndiff <(ls) b\nrun ${A[0]}", ["diff", "$(substitution:2)", "b", "run", "$(mapfile:1)"]),
         ("while [ $# -gt 0 ]; do shift; done\nrun a", ["run", "a"]),
         ("set -- a b\nfor x in a; do shift; done\nrun $1", ["run", "$(for:2)"]),
+        ("A=(1 2)\nrun ${A[-5]} ${A[x.y]}", ["run", "$(subscript:2)", "$(subscript:2)"]),
         ("declare -A H=([7b]=32)\nrun ${H[7b]} ${H[@]}", ["run", "$(declare:1)", "$(declare:1)"]),
     ],
 )  # fmt: skip

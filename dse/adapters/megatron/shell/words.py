@@ -195,7 +195,10 @@ class Words:
         values = self.variables.get(name)
         if not values or key in ("@", "*") or DECIDED.match(values[0]):
             return [""] if values == [] and key not in ("@", "*") else values
-        index = int(key) if key and is_number(key) else 0
+        index = self.arithmetic(key) if key else 0
+        if index is None or -index > len(values):
+            return [self.unknown("subscript")]
+        index += len(values) * (index < 0)  # from the end
         return values[index : index + 1] or None
 
     def arithmetic(self, text: str) -> int | None:
