@@ -191,11 +191,11 @@ def pressed(driver, *keys):
 
 
 def test_every_design_opens_by_click_key_row_and_address(report, study, tmp_path):
-    from selenium.webdriver.common.by import By
-    from selenium.webdriver.common.keys import Keys
-
     trials = study.pareto_front()["trial"].tolist()
     with browser(tmp_path, width=1440) as driver:
+        from selenium.webdriver.common.by import By
+        from selenium.webdriver.common.keys import Keys
+
         opened(driver, report)
         run = driver.execute_script
         assert run(OPENED).startswith(f"Trial {trials[0]}, fastest")
