@@ -157,15 +157,16 @@ def model_importer(path: Path) -> Callable[..., Any] | None:
     return next((load(own.import_model) for own in adapters() if own.import_model and own.is_model(path)), None)
 
 
-def recognized(path: Path) -> FileKind | None:
+def recognized(path: Path, head: bytes | None = None) -> FileKind | None:
     """The kind of a file by its name and content, which gzip may have packed; None if no adapter knows it.
 
-    Raises `DseError` if it cannot be read, or is what a program prints beside its workloads.
+    `head` is the first `HEAD` bytes where they are known. Raises `DseError` if the file cannot be read, or is another
+    output of a program.
     """
     kinds = file_kinds().values()
     if kind := next((kind for kind in kinds if path.suffix in kind.endings), None):
         return kind
-    head = content(path, HEAD)
+    head = content(path, HEAD) if head is None else head
     if len(head) == HEAD:
         head = head.rpartition(b"\n")[0] or head  # not in the middle of a character
     kind = next((kind for kind in kinds if kind.begins(head)), None)

@@ -2,6 +2,9 @@
 
 Rooms in the order in which they are read; those on one line do not know each other:
 
-    chosen_space, study, files, workload_files
-    designs, searching
+    chosen_space, design_files, exports, files
+    designs, launch_files, workload_files
+    study
+    searching
+    side_by_side
 """

@@ -11,7 +11,7 @@ from costmodel.errors import DseError, ParameterError, suggestion
 from costmodel.formats import shipped
 from costmodel.formats.input_files import content
 from costmodel.rules.registry import profile_named
-from dse.registry import HEAD, WorkloadKind, file_kinds, launch_forms, recognized, workload_kinds
+from dse.registry import HEAD, FileKind, WorkloadKind, file_kinds, launch_forms, recognized, workload_kinds
 
 #: The kind of a search space.
 SPACE: Final = "space"
@@ -62,7 +62,7 @@ def kind_of_design(text: str, profile: str | None = None) -> str:
     head = content(path, HEAD)
     if _SPACE.search(head):
         return SPACE
-    kind = recognized(path)
+    kind = recognized(path, head)
     if kind and not isinstance(kind, WorkloadKind):
         return kind.name
     for pattern, advice in _OTHERS:
@@ -74,7 +74,7 @@ def kind_of_design(text: str, profile: str | None = None) -> str:
             return usual
         if path.suffix in (".yaml", ".yml") and not profile:
             return SPACE  # which says what is missing
-    return checked_kind(path, profile).name
+    return _evaluated_by(kind, path, profile).name
 
 
 def _file(text: str) -> Path:
@@ -111,8 +111,11 @@ def _absent(text: str) -> str:
 
 def checked_kind(path: Path, profile: str | None) -> WorkloadKind:
     """The kind of a file that a profile evaluates; a `DseError` if it is none, or not the one of `profile`."""
-    kinds, kind = workload_kinds(), recognized(path)
-    asked = profile_named(profile).file if profile else None
+    return _evaluated_by(recognized(path), path, profile)
+
+
+def _evaluated_by(kind: FileKind | None, path: Path, profile: str | None) -> WorkloadKind:
+    kinds, asked = workload_kinds(), profile_named(profile).file if profile else None
     if not isinstance(kind, WorkloadKind):
         if asked is None:
             what = "empty" if not content(path, 1) else "unrecognized content"

@@ -160,13 +160,13 @@ def write_artefacts(
     if study.space.workloads:
         raise DseError("--emit: of several workloads; `dse export STUDY --trial N --workload NAME` writes one")
     writable_directory(directory)
-    shown = study.table.front() if part == "front" else study.table
+    shown, ending = study.table.front() if part == "front" else study.table, export_forms()[form]
     for block in shown.blocks():
         designs = [trial.params for trial in block.trials]
         files = artefacts(study.space, designs, form, profile=study.profile)
         for trial, place, file in zip(block.trials, block.winners.tolist(), files, strict=True):
             winner = f"_winner_{place}" if place else ""
-            path = directory / f"trial_{trial.number:05d}{winner}{export_forms()[form]}"
+            path = directory / f"trial_{trial.number:05d}{winner}{ending}"
             write_artefact(path, file)
             for text in file.notes:
                 note(f"{path}: {text}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
 
@@ -59,13 +59,7 @@ def cost(
             "ep_overlap": ep_overlap, "pp_overlap": pp_overlap, "strict_compat": strict_compat,
         },
     }  # fmt: skip
-    return evaluated_file(Path(file), profile, options, note)
-
-
-def evaluated_file(
-    path: Path, profile: str | None, options: Mapping[str, Mapping[str, Any]], note: Note
-) -> dict[str, Any]:
-    """The JSON of a file; `options` are those of each kind, None where they are not given."""
+    path = Path(file)
     kind = checked_kind(path, profile)
     given = {name: {key: value for key, value in own.items() if value is not None} for name, own in options.items()}
     chosen = given.pop(kind.name, {})

@@ -7,16 +7,14 @@ from typing import Final
 from costmodel.errors import DseError
 from costmodel.rules.registry import NATIVE, design_columns, design_rules, profiles_reading
 from costmodel.rules.rules import WorkloadRules
-from costmodel.rules.work import TRAINING
 from costmodel.training.design import SOLVE, SOLVE_BYTES
 from costmodel.training.sharding import ASSIGNMENTS
 from dse.spaces.space import Space
 
 __all__ = ["NATIVE", "nominal_rate", "rules_for"]
 
-#: Layouts of transformers priced in a second on one core: of shardings solved on open machines, and others. [1/s]
+#: Designs evaluated in a second on one core where shardings are solved on open machines. [1/s]
 SOLVED_RATE: Final = 5e3
-USUAL_RATE: Final = TRAINING.rate
 
 
 def rules_for(space: Space, profile: str = NATIVE) -> WorkloadRules:
@@ -43,14 +41,12 @@ def nominal_rate(space: Space) -> float:
 
     It decides how many designs are priced for one trial, so it is no measurement: the same for everyone.
     """
+    usual_rate = space.workload.work.rate
     if space.workloads:
-        layouts = sum(max(own.space.outer.inner_count, 1.0) for own in space.workloads)
-        return float(USUAL_RATE / layouts)
-    if space.workload.work != TRAINING:
-        return space.workload.work.rate
+        return float(usual_rate / sum(max(own.space.outer.inner_count, 1.0) for own in space.workloads))
     if solves_shardings(space):
-        return USUAL_RATE / len(ASSIGNMENTS)  # designs are screened with the named shardings
+        return usual_rate / len(ASSIGNMENTS)  # designs are screened with the named shardings
     options = space.by_name["sharding"].options if "sharding" in space.by_name else None
     codes = [space.constants.get("sharding", 0.0)] if options is None else options.tolist()
     machine = {*space.by_name, *(derived.name for derived in space.derived)} & space.system.units().keys()
-    return SOLVED_RATE if machine and {SOLVE, SOLVE_BYTES} & {*codes} else USUAL_RATE
+    return SOLVED_RATE if machine and {SOLVE, SOLVE_BYTES} & {*codes} else usual_rate

@@ -33,7 +33,7 @@ MOST_MODULES = 20
 
 #: The most lines of packages and rooms, less others; what would grow beyond says what it deletes. [lines]
 BUDGETS = [
-    ("costmodel dse", "", 67_670),
+    ("costmodel dse", "", 67_665),
     ("costmodel", "costmodel.formats costmodel.lstm costmodel.rules", 14_300),
     ("dse.searching dse.storage", "", 7_700),
     ("dse.adapters", "", 21_750),
