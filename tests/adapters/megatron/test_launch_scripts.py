@@ -54,6 +54,11 @@ SCRIPTS = {
     "variables of one command": "A=1\nA=2 run $A\nA=3 B=$A run ${B:-0} $A; run $A ${B:-0}\nD=; C=4 $D; run $C",
     "unset values": "X=$X; run ${X:-5} ${X:+set} ${#X}",
     "blanks at the ends of values": "A=' a b '\nrun x$A--y $A$A ${A}z \"$A\"",
+    "empty words": 'B="$@"; A=(x "${E:-}" "${B[@]}")\nrun "$@" ${#A[@]} "${A[@]}" "${B[@]}" ""',
+    "empty arrays": 'A=()\nrun ${A-u} ${A+v} ${#A[@]} "${A[@]}" ${A[0]:-w}',
+    "quotes in defaults": "run ${A:-'a b'} ${B:-\"c d\" e} \"${C:-'f g'}\" ${D-h i} x${E:-'j k'}y",
+    "first items": "A=(1 2 3)\nA=4; A[3]=5\nrun ${A[@]} ${#A[@]}",
+    "loops over an empty word": "for x in $E; do X=1; done\nrun ${X:-0}",
     "error branches": 'if [ "$#" -gt 9 ]; then exit 1; fi\n[ -d /tmp ] || exit 1\nrun a',
 }
 

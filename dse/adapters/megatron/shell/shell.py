@@ -245,8 +245,8 @@ class Script(Words):
             return
         self.line = line
         if word in ("for", "select") and tokens[start + 2].text == "in":
-            values = [self.known(token.text) for token in tokens[start + 3 : do] if token.kind == "word"]
-            if all(value == "" for value in values):
+            words = [token.text for token in tokens[start + 3 : do] if token.kind == "word"]
+            if not any(self.known(text) != "" or replace(self, strict=True).expanded(text) for text in words):
                 return
         self.skipped(self.written(start, end + 1), word)
 
@@ -402,7 +402,9 @@ class Script(Words):
             case "shift":
                 self.arguments = (self.arguments or [])[int(words[0]) if words and is_number(words[0]) else 1 :]
             case "set":  # replaces the arguments of the script, or exports all variables
-                self.arguments = words[1:] if words[:1] == ["--"] else self.arguments
+                if words[:1] == ["--"]:
+                    known = next((at for at, word in enumerate(words) if word.startswith("$")), len(words))
+                    self.arguments = words[1:known] + [self.unknown("set")] * (9 if known < len(words) else 0)
                 self.exported |= {"*"} if {"-a", "allexport"} & {*words} else set()
             case "unset":
                 for word in words:

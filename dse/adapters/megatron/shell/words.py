@@ -13,7 +13,7 @@ from dse.adapters.megatron.shell.tokens import array_items, skipped
 from dse.adapters.megatron.shell.values import is_number, whole_arithmetic
 from dse.launches.launch import LONGEST
 
-_KEPT: Final = re.compile(r"\$(\{\w+\}|\w+)")
+_KEPT: Final = re.compile(r"\$(\{\w+(\[[^]]*\])?\}|\w+|[@*])")
 #: An assignment: name, index, sign and value.
 ASSIGNMENT: Final = re.compile(r"([A-Za-z_]\w*)(?:\[([^]\n]*)\])?(\+?)=(.*)", re.DOTALL)
 _PARAMETER: Final = re.compile(
@@ -84,10 +84,11 @@ class Words:
             elif piece[0] == "'" and not quoted:
                 parts.append(WordPart([piece[1:-1]], True))
             elif piece.startswith(('"', '$"')):
-                parts += [WordPart([""], True), *self.parts(piece.lstrip("$")[1:-1], True)]
+                inner = self.parts(piece.lstrip("$")[1:-1], True)
+                empty = not inner or not all(part.separate for part in inner)  # "$@" may be no word at all
+                parts += [*[WordPart([""], True)] * empty, *inner]
             elif (piece[0] in "$`" or piece.startswith(("<(", ">("))) and len(piece) > 1:
-                separate = re.fullmatch(r"\$@|\$\{(@|\w+\[@\])\}", piece) is not None
-                parts.append(WordPart(self.substitution(piece, quoted), quoted, True, separate))
+                parts.append(self.substitution(piece, quoted))
             else:
                 parts.append(WordPart([piece], quoted))
         return parts
@@ -99,6 +100,7 @@ class Words:
     def expanded(self, word: str) -> list[str]:
         """A word, written out: several words if it holds several or, unquoted, has blanks."""
         words, parts = [""], self.parts(word)
+        kept: list[int] = []  # words with quotes in them, which remain where they are empty
         if re.search(
             r"\{[^{}\s]*(,|\.\.)[^{}\s]*\}", "".join(" " if p.quoted or p.expands else p.values[0] for p in parts)
         ):
@@ -112,9 +114,14 @@ class Words:
             elif part.expands and not part.separate:
                 values = [" ".join(values)]
             words[-1] += values[0] if values else ""
+            kept += [len(words) - 1] * (part.quoted and (bool(values) or not part.separate))
             words += self.measured(values[1:])
-        quoted = any(part.quoted for part in parts) and not any(part.separate for part in parts)
-        return [piece for piece in words if piece] or ([""] if quoted else [])
+            kept += range(len(words) - len(values) + 1, len(words)) if part.quoted else []
+        return [word for number, word in enumerate(words) if word or number in kept]
+
+    def items(self, array: str) -> list[str]:
+        """The words between the brackets of an array, written out."""
+        return [word for begin, end in array_items(array, 0) for word in self.expanded(array[begin:end])]
 
     def known(self, word: str) -> str | None:
         """The word of a condition: a value that the caller would give is empty, one of a program is None."""
@@ -130,37 +137,46 @@ class Words:
             return ""
         name, key, adds, value = match.groups()
         held, key = self.variables.get(name, []), key and self.text(key)
-        items = [value[a:b] for a, b in array_items(value, 0) if b > a] if value.startswith("(") else None
-        if not is_number(key or "0") or any(re.match(r"\[[^]]*\]=", item) for item in items or ()):
+        items = self.items(value) if value.startswith("(") else None
+        sparse = not is_number(key or "0") or int(key or "0") > len(held)
+        if sparse or (items is not None and re.search(r"[(\s]\[[^]]*\]=", value)):
             self.variables[name] = [self.unknown("declare")]
         elif items is not None:
-            words = [piece for item in items for piece in self.expanded(item)]
-            self.variables[name] = self.measured([*(held if adds else []), *words])
+            self.variables[name] = self.measured([*(held if adds else []), *items])
         else:
             number = min(int(key or "0"), len(held))
             before = "".join(held[number : number + 1]) if adds else ""
-            kept = (held[:number], held[number + 1 :]) if key is not None else ([], [])
-            self.variables[name] = [*kept[0], *self.measured([before + self.text(value)]), *kept[1]]
+            self.variables[name] = [*held[:number], *self.measured([before + self.text(value)]), *held[number + 1 :]]
         return name
 
-    def substitution(self, piece: str, quoted: bool) -> list[str]:
+    def substitution(self, piece: str, quoted: bool) -> WordPart:
         """The values of `$NAME`, `$(command)` and their kin; an unknown one stays as it is written."""
+        match = _PARAMETER.fullmatch(piece)
         if piece.startswith("$((") and piece.endswith("))"):
             number = self.arithmetic(self.text(piece[3:-2], True))
-            return ["".join(piece.split()) if number is None else str(number)]
-        if piece.startswith(("$(", "`")):
+            values = ["".join(piece.split()) if number is None else str(number)]
+        elif piece.startswith(("$(", "`")):
             inner = piece[2:-1] if piece[0] == "$" else re.sub(r"\\([`$\\])", r"\1", piece[1:-1])
             text, first = self.output(inner), "".join(re.findall(r"[-./\w]+", piece)[:1])
-            return [f"$({first})" if text is None else text]
-        match = _PARAMETER.fullmatch(piece)
-        if not match:
-            return [self.unknown("substitution") if piece[0] in "<>" else piece]
-        mark, name, key, sign, rest = match.groups()
-        return self.value(piece, mark, name, key and self.text(key), sign, rest, quoted)
+            values = [f"$({first})" if text is None else text]
+        elif match:
+            mark, name, key, sign, rest = match.groups()
+            known = self.value(piece, mark, name, key and self.text(key), sign)
+            if known is None and not quoted and sign[-1] != "=" and re.search(r"['\"]", rest):
+                return WordPart(self.items(f"({rest})"), True, True, True)
+            values = [self.text(rest, quoted)] if known is None else known
+            if sign[-1:] == "=" and known is None:
+                self.variables[name] = values
+        else:
+            values = [self.unknown("substitution") if piece[0] in "<>" else piece]
+        separate = re.fullmatch(r"\$@|\$\{(@|\w+\[@\])\}", piece) is not None
+        return WordPart(values, quoted, True, separate)
 
-    def value(self, piece: str, mark: str, name: str, key: str | None, sign: str, rest: str, quoted: bool) -> list[str]:
-        """The values of a variable, after an operation such as `:-` with its operand."""
+    def value(self, piece: str, mark: str, name: str, key: str | None, sign: str) -> list[str] | None:
+        """The values of a variable; None where the operand of an operation such as `:-` is its value."""
         held = self.held(name, key)
+        if mark == "#" and any("$(" in word for word in held or []):
+            return [f"$({name})"]
         if mark == "#":
             return [str(len(held or []) if key in ("@", "*") else len(_KEPT.sub("", "".join(held or []))))]
         asks = self.slurm or not name.startswith("SLURM_")
@@ -170,22 +186,21 @@ class Words:
             return kept if held is None else held
         if mark == "!" or sign.lstrip(":") not in ("-", "=", "+", "?"):
             return kept if held is None else [f"$({name})"]
-        is_set = held is not None and not (sign[0] == ":" and _KEPT.sub("", "".join(held)) == "")
+        is_set = bool(held) and self.variables.get(name) != []
+        is_set = is_set and not (sign[0] == ":" and _KEPT.sub("", "".join(held or [])) == "")
         if sign[-1] == "+":
-            return [self.text(rest, quoted)] if is_set else []
+            return None if is_set else []
         if is_set or sign[-1] == "?":
             return held if is_set and held is not None else kept
-        text = self.text(rest, quoted)
-        if sign[-1] == "=":
-            self.variables[name] = [text]
-        return [text]
+        return None
 
     def held(self, name: str, key: str | None) -> list[str] | None:
         """The values of a variable, or one item of it; None if nothing is known of it."""
         if name in ("@", "*"):
             return self.arguments or []
         if name == "#":
-            return [str(len(self.arguments or []))]
+            given = self.arguments or []
+            return [self.unknown("arguments") if any("$(" in word for word in given) else str(len(given))]
         if is_number(name) and name != "0":
             return (self.arguments or [])[int(name) - 1 : int(name)] or None
         if name in ("0", "BASH_SOURCE"):
