@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Final
 
 import numpy as np
@@ -35,41 +36,8 @@ FEWER: Final = (
     "{ranks} ranks, a job of {all_ranks} with fewer replicas: other groups are as large as there, and of"
     " what replicas exchange each rank sends as many bytes as among all of them"
 )
-#: What the folder says of itself.
-README: Final = """\
-# A training step for ASTRA-sim
-
-{model} on {system}: {step_time:.6g} s by the cost model, that is {cycles} cycles of ASTRA-sim (nanoseconds).
-In this folder, with its analytical back end:
-
-    AstraSim_Analytical_Congestion_Unaware \\
-        --workload-configuration={name} --comm-group-configuration=groups.json \\
-        --system-configuration=system.json --network-configuration=network.yml \\
-        --remote-memory-configuration=memory.json
-
-Its step ends with the last `sys[N] finished`.
-
-| file | what it has |
-|---|---|
-| `{name}.RANK.et` | what a rank does: {jobs} |
-| `groups.json` | process groups from 1 on, with their ranks |
-| `network.yml` | tiers of links from the inside out, at the rates that this step reaches |
-| `links.yml` | the same at the rates of large messages |
-| `system.json` | rings in every tier; compute nodes take their `duration_micros` |
-| `memory.json` | no memory beyond the chip's own |
-
-| tier | joins | links [GB/s] | `links.yml` [GB/s] | `network.yml` [GB/s] |
-|---|---|---|---|---|
-{tiers}
-
-Of one chip, one direction; the files have GiB/s, which the back end calls GB/s. Rates of `network.yml` are
-bus bandwidths: bytes that collectives of this step send in rings, over the time that the cost model has for
-them, with launches, ramps, and what switches reduce on the way.
-
-A collective over several tiers is a ring in each, one after the other. One of all with all, and a ring
-of keys and values, is a gather of as many bytes. What the cost model hides behind kernels runs beside
-them. Where the two steps differ, and why, is in docs/launching.md of dse.
-"""
+#: README of the folder.
+README: Final = Path(__file__).with_name("folder.md").read_text()
 
 
 def astra_sim_files(run: TransformerRun, form: str = "astra-sim", profile: str = NATIVE) -> Iterator[Artefact]:
