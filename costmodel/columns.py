@@ -24,6 +24,10 @@ BoolArray = NDArray[np.bool_]
 AnyArray = TypeVar("AnyArray", FloatArray, BoolArray, IntArray)
 AnyColumns = TypeVar("AnyColumns", bound="Columns")
 
+# glibc returns freed arrays of 128 KiB and more to the kernel, and clears pages anew for the next ones. Once a larger
+# block was freed, arrays up to its size stay with the process (mallopt(3), M_MMAP_THRESHOLD): its pages are never used.
+np.empty(31 << 20, np.uint8)
+
 
 def column(unit: str, default: float | None = None, **kind: Any) -> Any:
     """Dataclass field that holds one column, with its SI unit ("-" for a pure number).
