@@ -78,15 +78,12 @@ def design_profiles() -> tuple[str, ...]:
 def register_profile(profile: Profile) -> None:
     """Make a profile known by its name, in this process and to workers that evaluate designs for it.
 
+    Raises `DseError` if a profile of that name ships.
+
     Parameters
     ----------
     profile : Profile
         Its `designs` gives the rules; one of that name that was registered before is replaced.
-
-    Raises
-    ------
-    DseError
-        If a profile of that name ships.
     """
     if profile.name in profiles() and profile.name not in _REGISTERED:
         raise DseError(f"profile {profile.name!r}: is built in; choose another name")
@@ -99,15 +96,12 @@ def register_profile(profile: Profile) -> None:
 def register_work(rules: Rules[Any]) -> None:
     """Make a kind of work known by its name, in this process and to workers that evaluate designs for it.
 
+    Raises `DseError` if a kind of work of that name ships.
+
     Parameters
     ----------
     rules : Rules
         The native rules for it; those of a name that was registered before are replaced.
-
-    Raises
-    ------
-    DseError
-        If a kind of work of that name ships.
     """
     from costmodel.rules.native import RULES
     from costmodel.rules.work import WORKS

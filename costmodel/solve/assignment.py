@@ -89,8 +89,6 @@ def optima(costs: Sequence[FloatArray], links: Sequence[Link]) -> tuple[FloatArr
     `costs` and `links` are those of `optimum`, with a last axis of points. Among equally good assignments the first is
     taken, as there.
 
-    Notes
-    -----
     Nodes are eliminated from the last to the first, so that each is chosen, from the first on, given
     those before it. That order suits graphs whose edges join nodes that are near each other.
     """

@@ -97,8 +97,6 @@ def casts(run: RankRun) -> Pointwise:
     Each reads a tensor in 16 bits and writes it in the format; current scaling reads it once before for its maximum; a
     transposed copy is another read and write. Nothing is fused with the kernel before.
 
-    Notes
-    -----
     Weights are cast once a step and kept (`steps.memory.quantised_weights`), as Megatron-LM does.
     """
     rows = [

@@ -123,8 +123,6 @@ BIAS_GRADIENT: Final = ElementCost(tensors=1, flops=1)
 def transformer_pointwise(run: RankRun) -> Pointwise:
     """Kernels without reuse of layers, the embedding and the loss, (points, kernels); bytes read plus written. [B]
 
-    Notes
-    -----
     The norms of a layer come first: times are added up in the order of the table, which their last bits show.
     """
     rows: list[PointwiseRow] = []

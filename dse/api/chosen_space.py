@@ -22,6 +22,8 @@ def chosen_space(
 ) -> Space:  # fmt: skip
     """A space with what options of a command change in it.
 
+    Raises `DseError` if it does not load, or cannot be changed so.
+
     Parameters
     ----------
     space : Space, str or Path
@@ -34,11 +36,6 @@ def chosen_space(
         What to seek in place of the space's objectives, such as ``"maximize:tokens_per_second"``.
     tokens : float or str, optional
         Tokens of whole runs, such as ``"15T"``, which are then judged. [tokens]
-
-    Raises
-    ------
-    DseError
-        If it does not load, or cannot be changed so.
     """
     space, pins = loaded_space(space), dict(set or {})
     if tokens:

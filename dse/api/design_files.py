@@ -41,6 +41,8 @@ def title_of(kind: str) -> str:
 def kind_of_design(text: str, profile: str | None = None) -> str:
     """The kind of design that a word names: `SPACE`, or the name of a kind of file.
 
+    Raises `DseError` if it names nothing, or a file of no kind of design.
+
     Parameters
     ----------
     text : str
@@ -48,11 +50,6 @@ def kind_of_design(text: str, profile: str | None = None) -> str:
         script with variables and arguments, such as ``"TP=8 train.sh 7b"``.
     profile : str, optional
         A cost model that the user named; it decides the kind of a file whose content does not.
-
-    Raises
-    ------
-    DseError
-        If it names nothing, or a file of no kind of design.
     """
     if text in shipped.names("spaces"):
         return SPACE

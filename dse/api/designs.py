@@ -40,6 +40,8 @@ def evaluate_design(
 ) -> Record:  # fmt: skip
     """Evaluate one design: the JSON of `dse evaluate` with ``params``, ``values``, ``breakdown``, ``margins``.
 
+    Raises `DseError` if there is no such design.
+
     Parameters
     ----------
     space : Space, str or Path
@@ -52,11 +54,6 @@ def evaluate_design(
         Rules of the cost model; the native ones by default.
     layout, objective, tokens
         As for `search`.
-
-    Raises
-    ------
-    DseError
-        If there is no such design.
     """
     space = chosen_space(space, set=set, layout=layout, objective=objective, tokens=tokens)
     rules = rules_for(space, profile or NATIVE)
@@ -79,6 +76,8 @@ def sweep(
 ) -> NamedDesigns:  # fmt: skip
     """Every combination of some values, evaluated; `to_frame` of it is a table with a row for each.
 
+    Raises `DseError` if a name or a value is none.
+
     Parameters
     ----------
     space : Space, str or Path
@@ -91,11 +90,6 @@ def sweep(
         Processes that evaluate designs, or who else does. [-]
     set, layout, objective, tokens
         As for `search`.
-
-    Raises
-    ------
-    DseError
-        If a name or a value is none.
     """
     space = chosen_space(space, set=set, layout=layout, objective=objective, tokens=tokens)
     if both := next((name for name in values if name in (set or {})), None):
@@ -125,6 +119,8 @@ def evaluate_designs(
 ) -> NamedDesigns:  # fmt: skip
     """Designs of a table, evaluated: a column for each parameter that is named, a row for each design.
 
+    Raises `DseError` if a name or a value is none.
+
     Parameters
     ----------
     space : Space, str or Path
@@ -137,11 +133,6 @@ def evaluate_designs(
         Processes that evaluate designs, or who else does. [-]
     set, layout, objective, tokens
         As for `search`.
-
-    Raises
-    ------
-    DseError
-        If a name or a value is none.
     """
     table = {str(name): list(column) for name, column in designs.items()}
     rows = len(next(iter(table.values()), [None]))
@@ -155,6 +146,8 @@ def explain(
 ) -> Explanation:  # fmt: skip
     """Why a design of a space costs what it does: ``.time`` and ``.memory`` are tables that add up.
 
+    Raises `DseError` if there is no such design, or it has no number under the profile.
+
     Parameters
     ----------
     space : Space, str or Path
@@ -165,11 +158,6 @@ def explain(
         Rules of the cost model; the native ones by default.
     layout, objective, tokens
         As for `search`.
-
-    Raises
-    ------
-    DseError
-        If there is no such design, or it has no number under the profile.
     """
     params = chosen_space(space, set=set, layout=layout, objective=objective, tokens=tokens).completed({})
     space = loaded_space(space)
@@ -253,6 +241,8 @@ def fit(
 ) -> NearestFit:  # fmt: skip
     """The legal design nearest to some values that keeps all limits, and what of them it changed.
 
+    Raises `DseError` if no value is named, a name or value is none, or no design keeps all limits.
+
     Parameters
     ----------
     space : Space, str or Path
@@ -265,11 +255,6 @@ def fit(
         Rules of the cost model; the native ones by default.
     objective, tokens
         As for `search`.
-
-    Raises
-    ------
-    DseError
-        If no value is named, a name or value is none, or no design keeps all limits.
     """
     own, pins = loaded_space(space), dict(set or {})
     fixed = {name: value for name, value in pins.items() if name not in own.by_name}
@@ -311,6 +296,8 @@ def exact_front(
 ) -> ExactFront:  # fmt: skip
     """The exact Pareto front of all legal designs, as `dse enumerate` finds it; `to_frame` of it is a table.
 
+    Raises `DseError` if the space is not finite, or has too many designs for the method.
+
     Parameters
     ----------
     space : Space, str or Path
@@ -323,11 +310,6 @@ def exact_front(
         Processes that evaluate designs, or who else does. [-]
     set, layout, objective, tokens
         As for `search`.
-
-    Raises
-    ------
-    DseError
-        If the space is not finite, or has too many designs for the method.
     """
     space = chosen_space(space, set=set, layout=layout, objective=objective, tokens=tokens)
     rules = rules_for(space, profile or NATIVE)

@@ -19,17 +19,14 @@ from dse.validation.table import SHIPPED, read_table
 def validate(file: str | Path | None = None, *, system: str | None = None) -> list[ComparedRow]:
     """Predictions beside measurements, a record for each row: `dse.validation.summary` counts their errors.
 
+    Raises `DseError` if the file or the machine cannot be read.
+
     Parameters
     ----------
     file : str or Path, optional
         A CSV file with a row for each run, layer or kernel; by default the published figures that ship.
     system : str, optional
         Price all rows on this machine, not on the one that a row names.
-
-    Raises
-    ------
-    DseError
-        If the file or the machine cannot be read.
     """
     rows = [row for path in ([Path(file)] if file else SHIPPED) for row in read_table(path)]
     return compared(rows, system)
@@ -37,6 +34,8 @@ def validate(file: str | Path | None = None, *, system: str | None = None) -> li
 
 def calibrate(file: str | Path, *, system: str, framework: str | None = None) -> Calibration:
     """Constants of a machine, fitted to measurements; ``.text`` of it is a system file.
+
+    Raises `DseError` if a file cannot be read, or has no rows of this machine.
 
     Parameters
     ----------
@@ -46,11 +45,6 @@ def calibrate(file: str | Path, *, system: str, framework: str | None = None) ->
         What the machine is like: a shipped one, or a YAML file.
     framework : str, optional
         Software of steps whose rows name none.
-
-    Raises
-    ------
-    DseError
-        If a file cannot be read, or has no rows of this machine.
     """
     return calibrated(read_table(Path(file)), system, framework=framework, table=Path(file).name)
 
@@ -63,6 +57,8 @@ def catalogue(kind: str) -> pd.DataFrame:
 def import_model(path: str | Path, *, name: str = "", seq_len: float | None = None) -> ImportedModel:
     """The model that the configuration of another program describes.
 
+    Raises `DseError` with one line for each mistake in the file.
+
     Parameters
     ----------
     path : str or Path
@@ -71,11 +67,6 @@ def import_model(path: str | Path, *, name: str = "", seq_len: float | None = No
         Name of the model; by default that of the file, or of its folder.
     seq_len : float, optional
         Length of a training sequence; by default that of the first training stage, at most 8192. [tokens]
-
-    Raises
-    ------
-    DseError
-        With one line for each mistake in the file.
     """
     importers = [load(own.import_model) for own in adapters() if own.import_model]
     read = model_importer(Path(path)) or importers[0]
@@ -86,10 +77,7 @@ def import_model(path: str | Path, *, name: str = "", seq_len: float | None = No
 def compare_systems(one: str, other: str) -> pd.DataFrame:
     """Quantities in which two machines differ: quantity, unit, both values, and their ratio.
 
-    Raises
-    ------
-    DseError
-        If there is no such system.
+    Raises `DseError` if there is no such system.
     """
     rows = differing(load_system(one), load_system(other))
     return pd.DataFrame(

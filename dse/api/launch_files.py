@@ -28,6 +28,8 @@ def launch_design(
 ) -> Space:  # fmt: skip
     """A space of one design: the run of a launch file on a system, for `evaluate_design` and `explain`.
 
+    Raises `DseError` if the file is not recognized, or the design is not legal.
+
     Parameters
     ----------
     file : str or Path
@@ -44,11 +46,6 @@ def launch_design(
         Values that replace those of the file, such as ``{"tp": 4}``.
     note : callable
         Called with each line on a setting that is not read.
-
-    Raises
-    ------
-    DseError
-        If the file is not recognized, or the design is not legal.
     """
     launch = _launch(file, form, gpus, framework, note)
     return launch_space(launch, str(system), launch.model.name, set)
@@ -129,17 +126,14 @@ def compare_launches(
 ) -> LaunchPair:  # fmt: skip
     """Compare two launch files on a system, and attribute the difference to the changed settings.
 
+    Raises `DseError` if a file is not recognized, or its design is not legal.
+
     Parameters
     ----------
     one, other : str or Path
         Launch files, as for `launch_design`.
     system, gpus, framework, note
         As for `launch_design`, of both files.
-
-    Raises
-    ------
-    DseError
-        If a file is not recognized, or its design is not legal.
     """
     first, last = (_launch(file, "", gpus, framework, note) for file in (one, other))
     changes = _changes(first, last)

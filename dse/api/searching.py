@@ -88,6 +88,8 @@ def opened_study(
 ) -> Study:  # fmt: skip
     """The study of a space, new or as it stands, with the designs that it starts from and what it seeks.
 
+    Raises `DseError` if an option is wrong: before a study comes into being.
+
     Parameters
     ----------
     space : Space, str or Path
@@ -112,11 +114,6 @@ def opened_study(
         Rules of the cost model; settled when a study starts.
     set, layout, objective, tokens
         Changes of the space, as for `chosen_space`.
-
-    Raises
-    ------
-    DseError
-        If an option is wrong: before a study comes into being.
     """
     space = chosen_space(space, set=set, layout=layout, objective=objective, tokens=tokens)
     space = space.robust() if robust else space
@@ -187,6 +184,8 @@ def plan(
     """Find the best parallel layouts of a model on some chips: evaluates every legal layout, stores the best as a
     study.
 
+    Raises `DseError` if no layout fits, saying how many chips would do; or an option is wrong.
+
     Parameters
     ----------
     model : str or Path
@@ -232,11 +231,6 @@ def plan(
         Values of the layout to fix, such as ``{"tp": 8}``.
     note : callable
         Called with each line on what was read and assumed, before layouts are evaluated.
-
-    Raises
-    ------
-    DseError
-        If no layout fits, saying how many chips would do; or an option is wrong.
     """
     for name, value in (("max_days", max_days), ("gpu_hour_price", gpu_hour_price)):
         if value and not tokens:

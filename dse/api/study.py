@@ -62,6 +62,8 @@ class Study(BaseStudy):
     ) -> Explanation:
         """Why a design costs what it does: ``.time`` and ``.memory`` are tables that add up.
 
+        Raises `DseError` if there is no such trial, nothing feasible was found yet, or the design has no number.
+
         Parameters
         ----------
         trial : int, optional
@@ -70,11 +72,6 @@ class Study(BaseStudy):
             What to judge by in place of the study's objectives.
         profile : str, optional
             Rules of the cost model; the study's by default.
-
-        Raises
-        ------
-        DseError
-            If there is no such trial, nothing feasible was found yet, or the design has no number.
         """
         from dse.api.designs import with_number
         from dse.explaining.explanation import explain
@@ -150,10 +147,7 @@ class Study(BaseStudy):
     ) -> StudyPair | Comparison:
         """Compare its front with another study's, or its designs with another profile's or machine's.
 
-        Raises
-        ------
-        DseError
-            If the studies have no objective in common, or nothing feasible was found.
+        Raises `DseError` if the studies have no objective in common, or nothing feasible was found.
         """
         from dse.reporting.studies.comparison import comparison, usual_profile
         from dse.reporting.studies.study_comparison import study_pair
@@ -165,10 +159,7 @@ class Study(BaseStudy):
     def report(self, path: str | Path | None = None) -> Path:
         """Write a page, or a picture of the front if the path ends in .svg, .png or .pdf; returns the path.
 
-        Raises
-        ------
-        DseError
-            If it cannot be written.
+        Raises `DseError` if it cannot be written.
         """
         from dse.output.tables import write_file
         from dse.storage.atomic_files import file_name
@@ -205,10 +196,7 @@ class Study(BaseStudy):
     def certify(self, *, method: Method = "auto", jobs: Jobs = 1) -> Certificate:
         """Compare the study with the exact front of its space, as `dse enumerate --certify` does.
 
-        Raises
-        ------
-        DseError
-            If the space is not finite, or has too many designs for the method.
+        Raises `DseError` if the space is not finite, or has too many designs for the method.
         """
         from dse.pricing.space_rules import rules_for
         from dse.searching.exact.certificate import best_costs, certificate, sought_space
@@ -253,10 +241,7 @@ class Study(BaseStudy):
     def plot_importance(self) -> alt.Chart:
         """Draw the share of each objective's variance over the space that each parameter explains alone.
 
-        Raises
-        ------
-        DseError
-            If too few trials are feasible.
+        Raises `DseError` if too few trials are feasible.
         """
         from dse.reporting.pictures.progress import importance_figure
 

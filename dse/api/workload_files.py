@@ -25,6 +25,8 @@ def cost(
 ) -> dict[str, Any]:  # fmt: skip
     """Evaluate an HLO module, or a file of a reference model: the JSON of `dse evaluate FILE`.
 
+    Raises `DseError` if the file is of no known kind, or not of the kind of its profile or of an option.
+
     Parameters
     ----------
     file : str or Path
@@ -41,11 +43,6 @@ def cost(
         Of an AICB workload, bandwidths in B/s; as for `simai_cost` and `network_of`.
     dp_overlap, tp_overlap, ep_overlap, pp_overlap, strict_compat
         Of an AICB workload, as for `simai_cost`.
-
-    Raises
-    ------
-    DseError
-        If the file is of no known kind, or not of the kind of its profile or of an option.
     """
     options: dict[str, dict[str, Any]] = {
         "hlo": {"system": system, "barriers": barriers},

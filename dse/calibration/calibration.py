@@ -83,8 +83,6 @@ def calibrated(
     fitted constants state. `seed` chooses the rows that are held out together. [-] Raises `DseError` if the system or
     the framework is unknown, no row can be used, or rows are of several machines.
 
-    Notes
-    -----
     Kinds of rows are taken in the order of `STAGES`: what one tells is fixed for the next. Within a kind
     constants are chosen one by one, as long as rows held out are better predicted (`selected`). Errors of
     rows held out are those of the folds that chose the constants: they are a little low where rows are few.

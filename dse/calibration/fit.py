@@ -48,8 +48,6 @@ class Fit:
     def standard_errors(self) -> dict[str, float]:
         """Standard errors of the values, from the scatter of the rows about them; by name. [SI units]
 
-        Notes
-        -----
         Rows have the weights of the robust loss; the scatter is that of the rows less the constants fitted.
         """
         rows, ratios = self.slopes[self.fitted], self.ratios[self.fitted]
@@ -78,8 +76,6 @@ def fits(tasks: Sequence[Task], rows: Measurements, others: Mapping[str, float])
 
     `others` are the values of constants that are not fitted. [SI units]
 
-    Notes
-    -----
     Gauss-Newton steps within boxes: each fit takes the step that is best if ratios were linear in the
     coordinates, by robust least squares within bounds; the box grows after a step that lowers the loss, and
     shrinks after one that does not.

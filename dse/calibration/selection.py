@@ -55,8 +55,6 @@ def selected(
     `constants` may be fitted, the better known first; `others` are the values of all constants before. [SI units]
     `seed` chooses the rows that are held out together. [-]
 
-    Notes
-    -----
     In each round every constant that is left is tried beside those chosen, with each fold of the rows held
     out, and every two where no single one helps. Those with which the held-out rows are predicted best are
     chosen, if they are by more than the standard error of that difference, and if each moves by more than
@@ -85,8 +83,6 @@ def indistinct(
 
     `constants` stand in order, the better known first; `others` are the values of all constants before. [SI units]
 
-    Notes
-    -----
     A constant is determined by what is left of its column of the Jacobian when the columns of those fitted
     are projected out. Of two that are parallel then, as are two whose product alone matters, the first may
     be fitted.

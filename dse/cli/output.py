@@ -35,10 +35,7 @@ FILE_WIDTH: Final = 400
 def form_of(asked: str | None, output: Path | None, endings: Mapping[str, str] = TABLE_ENDINGS) -> str:
     """The output format: as requested, else by the ending of the file; a file without an ending gets a table.
 
-    Raises
-    ------
-    DseError
-        For an ending that says nothing.
+    Raises `DseError` for an ending that says nothing.
 
     >>> form_of(None, Path("front.csv")), form_of("json", Path("front.dat")), form_of(None, None)
     ('csv', 'json', 'table')

@@ -243,10 +243,7 @@ class Explanation:
     def gemms(self) -> pd.DataFrame:
         """Matrix products of a micro-batch with the reads of each operand from each memory level (`work_tables`).
 
-        Raises
-        ------
-        DseError
-            If the cost model knows none of this design, as for `optimizer`.
+        Raises `DseError` if the cost model knows none of this design, as for `optimizer`.
         """
         return self._work_table("gemms")
 
@@ -311,6 +308,8 @@ class Explanation:
 def explain(space: Space, params: Mapping[str, Any], *, profile: str = NATIVE, trial: int | None = None) -> Explanation:
     """Price one design, and say what its time and memory are made of.
 
+    Raises `DseError` if the profile does not know such designs.
+
     Parameters
     ----------
     space : Space
@@ -322,11 +321,6 @@ def explain(space: Space, params: Mapping[str, Any], *, profile: str = NATIVE, t
         their breakdown.
     trial : int, optional
         Its number in a study. [-]
-
-    Raises
-    ------
-    DseError
-        If the profile does not know such designs.
     """
     record = priced_design(space, params, rules=rules_for(space, profile))
     [explanation] = explanations(space, [record if trial is None else {**record, "trial": trial}], profile)

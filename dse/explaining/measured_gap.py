@@ -65,6 +65,8 @@ def measured_gap(
 ) -> MeasuredGap:
     """Hold a measured step against a design's prediction, and rank the causes that could explain the gap.
 
+    Raises `DseError` if neither or both are given, or one is out of range.
+
     Parameters
     ----------
     explanation : Explanation
@@ -73,11 +75,6 @@ def measured_gap(
         Measured time of a step. [s]
     measured_mfu : float, optional
         Measured MFU in place of the time, a share such as 0.30. [-]
-
-    Raises
-    ------
-    DseError
-        If neither or both are given, or one is out of range.
     """
     if (measured_step_time is None) == (measured_mfu is None):
         raise ParameterError("give one of {measured_step_time} and {measured_mfu}")

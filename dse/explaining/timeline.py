@@ -125,8 +125,6 @@ def folded(events: pd.DataFrame) -> tuple[pd.DataFrame, Period | None]:
 
     Later events are as much earlier as the time that is left out. Without two repetitions all events are returned.
 
-    Notes
-    -----
     A stage repeats an event k events later, at a distance that all stages share. The longest run of
     such events around the middle of each stage gives the time in which all stages repeat.
     """

@@ -26,6 +26,8 @@ WORK_TABLES: Final = ("gemms", "optimizer")
 def work_tables(kind: str, space: Space, designs: Sequence[Mapping[str, Any]]) -> Iterator[list[Row]]:
     """A table of the work of each of some designs, one after the other.
 
+    Raises `DseError` if the model is no transformer, or groups of the optimizer share costs (`parameter_groups`).
+
     Parameters
     ----------
     kind : str
@@ -37,11 +39,6 @@ def work_tables(kind: str, space: Space, designs: Sequence[Mapping[str, Any]]) -
         Where the designs come from.
     designs : sequence of mappings
         Their parameters.
-
-    Raises
-    ------
-    DseError
-        If the model is no transformer, or groups of the optimizer share costs (`parameter_groups`).
     """
     if space.workload.work != TRAINING or space.workloads:
         raise DseError(f"space {space.name}: {kind}: known for the training of one transformer only")

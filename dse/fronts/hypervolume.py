@@ -45,8 +45,6 @@ def hypervolume(costs: FloatArray, reference: FloatArray) -> float:
 
     Less is better; points that are not below the reference everywhere add nothing.
 
-    Notes
-    -----
     A sweep along the last objective [Guerreiro2021]_: what each point adds to those before it in the other
     objectives, times its distance from the reference in the last. O(n log n) for up to three objectives.
 

@@ -43,8 +43,6 @@ def non_dominated(costs: FloatArray) -> NDArray[np.bool_]:
 
     Less is better; rows with a NaN are never kept.
 
-    Notes
-    -----
     O(n log n) for up to three objectives [Kung1975]_, rows times front for more.
 
     >>> non_dominated(np.array([[1.0, 3.0], [2.0, 2.0], [2.0, 3.0], [1.0, 3.0]])).tolist()
@@ -149,8 +147,6 @@ def shortfalls(costs: FloatArray, front: FloatArray) -> FloatArray:
 
     Less is better; costs are in one unit, such as shares of a span. Negative where nothing beats the point.
 
-    Notes
-    -----
     The additive epsilon indicator [Zitzler2003]_ of a front to one point: the most, over the front, of the
     least lead in any objective.
 

@@ -30,8 +30,6 @@ class Undominated:
 
     `points`, (points, objectives), are there from the start; those not below the reference everywhere change nothing.
 
-    Notes
-    -----
     A decomposition as in [Lacour2017]_. Three objectives start from a sweep, two boxes a point at most;
     each point that is added later leaves about six boxes in three objectives, fifty in four.
     """

@@ -32,10 +32,7 @@ def read_designs(space: Space, path: Path, note: Callable[[str], None]) -> tuple
 
     Columns that tables of designs have beside parameters are passed over.
 
-    Raises
-    ------
-    DseError
-        If it cannot be read, holds no design, or has a column that is none of the space's.
+    Raises `DseError` if it cannot be read, holds no design, or has a column that is none of the space's.
     """
     frame = _frame(path)
     findings = FINDINGS | {with_unit_suffix(name) for name in column_units(Breakdown)}
@@ -79,10 +76,8 @@ def _frame(path: Path) -> pd.DataFrame:
 def _parquet(content: BytesIO) -> pd.DataFrame:
     """The columns of numbers, words and truth values of a Parquet file.
 
-    Raises
-    ------
-    ValueError, TypeError, ArithmeticError, LookupError, NotImplementedError, OSError
-        If it is none, has a column of something else, or says that it has more than `MOST_CELLS`.
+    Raises an error of a reader if it is none, has a
+    column of something else, or says that it has more than `MOST_CELLS`.
     """
     from pyarrow import lib, parquet, types
 

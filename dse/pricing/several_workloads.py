@@ -57,8 +57,6 @@ def combined(parts: Sequence[ResultTable], weights: Sequence[float], *, worst: b
     With `worst`, the workload whose weighted step takes longest stands for all; else times, energies and FLOPs add up
     by weight, and rates and shares are those over that time.
 
-    Notes
-    -----
     Memory is that of the workload that needs most, whichever is the slowest.
     """
     scale = np.array(weights)[:, None]

@@ -170,10 +170,7 @@ class NamedDesigns:
 def combinations(sweeps: Mapping[str, Sequence[Value]]) -> dict[str, list[Value]]:
     """Every combination of the values of some names, the last fastest, as a column for each name.
 
-    Raises
-    ------
-    DseError
-        If there are more than `MOST_ROWS`.
+    Raises `DseError` if there are more than `MOST_ROWS`.
 
     >>> combinations({"tp": [1, 2], "pp": [4, 8]})
     {'tp': [1, 1, 2, 2], 'pp': [4, 8, 4, 8]}
@@ -193,6 +190,8 @@ def priced(
 ) -> NamedDesigns:
     """Price designs that are named by some of their values; what is not named is as simple as is legal.
 
+    Raises `DseError` if a name is none of the space's, or a value impossible.
+
     Parameters
     ----------
     space : Space
@@ -206,11 +205,6 @@ def priced(
         Name of the rules that price them.
     jobs : int or Workers
         Processes that price them, or who else does. [-]
-
-    Raises
-    ------
-    DseError
-        If a name is none of the space's, or a value impossible.
     """
     columns = {name: normalized(space, name, own) for name, own in table.items()}
     own_space = [name for name in columns if makes_a_space(space, name)]

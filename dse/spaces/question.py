@@ -113,10 +113,8 @@ def planned_model(word: str, seq_len: int | None = None) -> PlannedModel:
 def planned_space(question: Question) -> Planned:
     """The space of a question; one without a legal design is refused.
 
-    Raises
-    ------
-    DseError
-        If model, system or framework are none, or nothing is legal: saying which number of chips would do.
+    Raises `DseError` if model, system or framework are none, or nothing is legal: saying which number of chips would
+    do.
     """
     model, system = planned_model(question.model, question.seq_len), load_system(question.system)
     plan = _Layouts(question, model, system)
@@ -415,10 +413,7 @@ class _Layouts:
 def usable_memory(headroom: str, capacity: str) -> str:
     """Memory that is left of a chip's, as a formula.
 
-    Raises
-    ------
-    DseError
-        If the headroom is neither a size nor a share below 1.
+    Raises `DseError` if the headroom is neither a size nor a share below 1.
 
     >>> usable_memory("4 GB", "dram_capacity"), usable_memory("5 %", "dram_capacity")
     ('dram_capacity - 4 GB', '0.95 * dram_capacity')

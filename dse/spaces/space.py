@@ -63,10 +63,7 @@ class Space(Definition):
     def load(cls, name_or_path: str | Path, pins: Mapping[str, Any] | None = None) -> Self:
         """A space by the name of one that ships, or by path, with some of its names pinned.
 
-        Raises
-        ------
-        DseError
-            With one line for each mistake in the file.
+        Raises `DseError` with one line for each mistake in the file.
         """
         name, path, section = shipped.opened(name_or_path, "spaces")
         space = cls._read(section, name, path.parent)
@@ -219,17 +216,14 @@ class Space(Definition):
 
         A text is read as in a file, with its unit; a number is in SI units.
 
+        Raises `DseError` if a name is unknown or no legal design has the values; the message lists possible values.
+
         Parameters
         ----------
         pins : mapping
             Name -> its value.
         replace : bool
             Accept values that are not options of the space.
-
-        Raises
-        ------
-        DseError
-            If a name is unknown or no legal design has the values; the message lists possible values.
         """
         space = self.set_to(pins, replace=replace)
         if space.legal.count == 0:
@@ -279,10 +273,7 @@ class Space(Definition):
         Names are those that can be pinned; values need not be options here. Of more than `MOST_OPTIONS`
         numbers the parameter is their range.
 
-        Raises
-        ------
-        DseError
-            If a name cannot be a parameter, or have such a value.
+        Raises `DseError` if a name cannot be a parameter, or have such a value.
         """
         for name in values:
             self.check_settable(name)
@@ -337,10 +328,7 @@ class Space(Definition):
     def check_settable(self, name: str) -> None:
         """Refuse a name that is none of `settable`.
 
-        Raises
-        ------
-        DseError
-            Saying what it follows from, or what may have been meant.
+        Raises `DseError` that says what it follows from, or what may have been meant.
         """
         if any(name == derived.name for derived in self.derived):
             raise DseError(f"{name}: follows from other names here ({self._formula_of(name)}); pin those")
@@ -383,17 +371,14 @@ class Space(Definition):
     ) -> Self:
         """The space with more derived columns and more conditions, as its file would write them.
 
+        Raises `DseError` if a formula is none, or a name is taken.
+
         Parameters
         ----------
         derived : mapping, optional
             Name of a column -> its formula.
         constraints : mapping, optional
             Name of a condition -> the condition.
-
-        Raises
-        ------
-        DseError
-            If a formula is none, or a name is taken.
         """
         added = {"derived": derived or {}, "constraints": constraints or {}}
         own = {key: dict(self.data.get(key) or {}) for key in added}

@@ -53,8 +53,6 @@ def phases(collective: str, message: float, sizes: Sequence[int]) -> list[Phase]
     `message` is the input of a rank [B]; `sizes` are the ranks of the group in each tier, from the inside out. [-]
     Tiers with one rank have no ring.
 
-    Notes
-    -----
     A reduction goes outwards with ever smaller parts, a gather inwards, an all-reduce there and back. An
     exchange of all with all is a gather of the parts for the ranks that only this tier reaches: as many
     messages, of as many bytes, as if each rank sent its parts to one rank after the other. (ASTRA-sim's own,

@@ -53,8 +53,6 @@ def dimensions(
 
     `stages` are the nodes of the ranks of each stage; `hop_time` is that of a message to the next stage. [s]
 
-    Notes
-    -----
     The bus bandwidth of nccl-tests: bytes that a rank sends in rings over the time of collectives, with
     launches, ramps, copies and whatever switches reduce on the way, but for the latency of steps, which
     ASTRA-sim counts by itself. Where tiers work at once in the cost model, which ASTRA-sim has one after the

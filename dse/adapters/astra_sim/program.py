@@ -98,8 +98,6 @@ def of_replicas(node: Node) -> bool:
 class StageProgram:
     """Nodes of all ranks of a stage, from the trace of its first rank.
 
-    Notes
-    -----
     Kernels of a pass take the time that they have in the trace. What the model hides of collectives runs
     beside the end of the kernels of their pass, so that as much is exposed if they take as long as there. Two
     passes that overlap follow each other, in the time of both. Collectives of a rank follow each other in one

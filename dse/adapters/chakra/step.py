@@ -39,8 +39,6 @@ def step_traces(run: TransformerRun, work: StepWork | None = None) -> list[RankT
 
     `work` is that of the run, if known. Raises `DseError` if the cost model has no number for the design.
 
-    Notes
-    -----
     Each pass of the timeline is a compute node, then a node for each kind of collective in it, then its
     message to the next stage. Ends of passes are rounded, not lengths, so that errors do not add up. Where a
     pass sends nothing, the time of the message that the model charges every pass is left out.

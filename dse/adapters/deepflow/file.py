@@ -157,8 +157,6 @@ def _network(section: Section) -> dict[str, float]:
 def power_notes(config: Configuration) -> Iterator[str]:
     """Note that the shares of the first configuration give out more power than there is, where they do.
 
-    Notes
-    -----
     Like the reference, the profile gives each part its share whatever they sum to. Links draw theirs only
     where they exist, so that a split of the power can be tried on one device first.
     """

@@ -70,8 +70,6 @@ class KernelPrice:
 def part_sizes(config: Configuration, part: str, role: str) -> tuple[FloatArray, FloatArray, FloatArray]:
     """(m, n, k) of a part's forward product. [elements]
 
-    Notes
-    -----
     The product into the vocabulary has inner dimension hidden_size while it is whole, and projection_size
     once it is split, save for the gradients of row-column splits: the reference is not of one mind.
     The native model uses projection_size throughout.
@@ -89,8 +87,6 @@ def part_sizes(config: Configuration, part: str, role: str) -> tuple[FloatArray,
 def shares(split: Split, role: str, m: FloatArray, n: FloatArray, k: FloatArray) -> Dimensions:
     """One device's share of a product or of one of its gradients. [elements]
 
-    Notes
-    -----
     Gradients of row-column splits are shared out like results, after gathering what they need, where the
     native model adds up partial sums.
     """
@@ -116,8 +112,6 @@ def gemm_table(config: Configuration) -> Gemms:
 def gemm_prices(config: Configuration, machine: Hardware) -> GemmPrices:
     """Evaluate every product: rules GT1 to GT5.
 
-    Notes
-    -----
     Each result costs 15 FLOP and 5 per strip of k beside its multiply-adds (GT4), which the native model
     leaves to its tiles. Both levels see the whole product: tiles are not nested.
     """
@@ -140,8 +134,6 @@ def gemm_prices(config: Configuration, machine: Hardware) -> GemmPrices:
 def pointwise_prices(config: Configuration, machine: Hardware) -> dict[str, KernelPrice]:
     """The LSTM cell and the softmax, forward and backward: rules PW1 to PW4, and section 8 where split.
 
-    Notes
-    -----
     Backward, the cell counts batch * hidden_size without the gates, and the local accumulation of weight
     gradients moves elements without the word size, as in the reference. Split cells do the same work both
     ways and leave the accumulation out.

@@ -51,8 +51,6 @@ class Footprint:
 def footprint(config: Configuration, *, sharded: bool) -> Footprint:
     """Bytes of a data shard, of the whole model or, if `sharded`, of one model shard; (points,). [B]
 
-    Notes
-    -----
     Shares are true fractions. Weights of the embedding are never shared out.
     """
     whole = Split(np.zeros(1), np.ones(1), np.ones(1))
@@ -118,8 +116,6 @@ def step_energy(config: Configuration, gemms: GemmPrices, pointwise: dict[str, K
     It includes cells, softmax, embedding, stage transfers, and the reduction over data shards. The reference leaves the
     energy of split products open.
 
-    Notes
-    -----
     The reference counts its energies by an older set of kernels, which is not known well enough to be
     repeated: these are its rules with the counts of the times. Like its own, they leave the optimizer,
     the projection, and the shared memory out.

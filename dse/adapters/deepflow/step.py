@@ -47,8 +47,6 @@ class DeepflowLinks:
 
         `rows` and `columns` are those of the whole matrix [elements]; one of `members` alone sends nothing. [-]
 
-        Notes
-        -----
         Messages under 128 bytes are charged their bytes as if these were seconds, and additions of whole
         messages: so the reference has it.
         """
@@ -71,8 +69,6 @@ class DeepflowLinks:
     def between_products(self, part: str) -> tuple[FloatArray, FloatArray]:
         """Collectives of a part's split products, forward and backward. [s]
 
-        Notes
-        -----
         The gathers that a column-row split needs on the way back are counted twice, as in the reference.
         """
         split = self.config.split(part)
@@ -122,8 +118,6 @@ def passes(
 
     Kernel times are formed first and then added from left to right, on which their last digits depend.
 
-    Notes
-    -----
     The backward pass of a row-column projection follows the rule of all split products. It differs from
     the reference's program, which prints the time of the forward pass there once more.
     """
@@ -161,8 +155,6 @@ def step_time(config: Configuration, machine: Hardware, times: Passes) -> FloatA
     Layers form a pipeline over time steps and stages; a stage-to-stage transfer hides behind the stage's cells where
     these take longer.
 
-    Notes
-    -----
     Odd, and kept: the optimizer of the hidden layers is charged once, not per layer; that of the softmax
     once; the projection never. The native model charges each where it runs.
     """

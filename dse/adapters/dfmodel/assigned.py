@@ -57,8 +57,6 @@ def design_sharding(graph: DfmodelGraph, layer: Layer, shardings: Mapping[str, s
 
     `shardings` maps rows of the layer to "replicated", "sequence" or "column", and to "column" or "row" for products.
 
-    Notes
-    -----
     Attention is split by heads. What streams in tiles cannot be split: a kernel that shares out tokens is
     written whole, and its collective as one all-reduce, which moves as much as the two halves that a
     sharing of tokens has.

@@ -72,8 +72,6 @@ def fewest_cycles(
     [-] `within` is 1 where a kernel is of a group, (kernels, groups); `whole` marks groups of one kernel, which takes
     all the cores. Infinite where a group has more kernels than there are cores.
 
-    Notes
-    -----
     Designs of the same shards on the same cores are looked at once. So are kernels that are alike in all
     designs, which makes them one kind, and groups of as many kernels of each kind. Of all lanes and stages
     only those count that are the fewest for a number of rounds: about twice the root of the shard's length.
@@ -141,8 +139,6 @@ def _fewest_parts(length: FloatArray, unit: FloatArray, most: FloatArray) -> tup
 
     `length`, `unit` (elements that pass at a time) and `most` (parts) are (rows,) arrays. [-]
 
-    Notes
-    -----
     Of r * r units or fewer, more than r parts take fewer than r rounds: 1 ... r parts, and the fewest for
     r ... 1 rounds, are all there are.
     """
@@ -220,8 +216,6 @@ def _curves(kernels: _Kernels) -> tuple[IntArray, FloatArray, FloatArray]:
 def _balanced(kernels: _Kernels, counts: FloatArray) -> FloatArray:
     """Fewest cycles within which all kernels of a group are done, all cores shared out; (points, groups). [-]
 
-    Notes
-    -----
     What suits a group only changes at cycles that one of its kernels may take, hence the least of those
     that suit it, found by halving, is the least of all.
     """

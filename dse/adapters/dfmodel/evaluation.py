@@ -30,8 +30,6 @@ def weight_passes(buffers: FloatArray, weights: FloatArray, capacity: FloatArray
     `buffers` and `weights` are those of a group, (points, groups) [B]; `capacity` is the SRAM of a chip, (points, 1), 0
     without limit [B]; `alone` marks groups of one kernel, (groups,).
 
-    Notes
-    -----
     Weights that pass take all the cores, hence only a kernel that is alone in its group may have such.
     They cost no time.
     """
@@ -48,8 +46,6 @@ def dram_need(
     `edge_bytes`, (points, edges), are carried for one tile; `weight_bytes`, (points, kernels), are those of one layer
     [B]; `start` and `end` are the groups of the kernels of each edge. [-]
 
-    Notes
-    -----
     Weights of the backward kernels count beside those of the forward ones; gradients, optimizer state and
     tensors of other layers and micro-batches do not count: the rule of the reference.
     """
@@ -75,8 +71,6 @@ def tensor_bytes(setup: Setup, edge_bytes: FloatArray) -> FloatArray:
 def dram_tiers(setup: Setup) -> list[tuple[FloatArray, FloatArray]]:
     """Bandwidth and capacity of the first tier of DRAM, and of both where there are two. [B/s], [B]
 
-    Notes
-    -----
     Two tiers have the mean of their bandwidths by their capacities: the rule of the reference.
     """
     first, second = setup.dram_bytes, setup.second_dram_bytes
@@ -213,8 +207,6 @@ def kernel_groups(graph: DfmodelGraph, within: FloatArray) -> Groups:
 def group_costs(load: Loads, groups: Groups, bandwidth: FloatArray) -> GroupCosts:
     """Time and SRAM of groups of kernels (`kernel_groups`); `bandwidth` is that of the DRAM, (points,). [B/s]
 
-    Notes
-    -----
     Tensors that leave a group are written once an edge, and read once. An edge inside a group holds as
     many tiles in SRAM as it spans levels, and one more; an edge that crosses holds two at either end.
     """
@@ -244,8 +236,6 @@ def evaluate(
     `sharding` is the dimension that each kernel is split by, (kernels,) [code]; `generation` is a key of `GENERATIONS`;
     `groups` is the fused group of each kernel, from 0, by default each kernel alone, (kernels,). [-]
 
-    Notes
-    -----
     Weights, gradients and optimizer state take no DRAM time. Gradients are summed every micro-batch, in
     shares. The time between stages holds all layers and one micro-batch. All are rules of the reference.
     """

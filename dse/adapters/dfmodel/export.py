@@ -78,10 +78,7 @@ def design_message(
 ) -> tuple[Message, list[str]]:
     """The set-up of one design, its kernels alone or in their fastest groups, and what these lack.
 
-    Raises
-    ------
-    DseError
-        If DFModel has no such network or tiles, or no groups fit the SRAM.
+    Raises `DseError` if DFModel has no such network or tiles, or no groups fit the SRAM.
 
     Notes
     -----

@@ -195,8 +195,6 @@ def least_moving(graph: DfmodelGraph, *, prefer: Mapping[str, int] | None = None
 
     `prefer` maps kernels to shardings to take first among equally good ones, such as a row of `PUBLISHED`.
 
-    Notes
-    -----
     Among equally good shardings the first is taken by the order of kernels, and for each kernel by
     `prefer`, then `SPLIT_FIRST`. The preference never costs bytes.
     """

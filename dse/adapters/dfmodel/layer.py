@@ -325,6 +325,8 @@ def layer_graph(
 ) -> DfmodelGraph:
     """The graph of one layer, for one design or for many at once; by default that of GPT.
 
+    Raises `DseError` if heads, groups or experts do not divide what they share out.
+
     Parameters
     ----------
     hidden_size, num_attention_heads, seq_len : float or (points,) array
@@ -347,11 +349,6 @@ def layer_graph(
         Size of one element. [B]
     layer : Layer, optional
         What the layer consists of; by default attention and an MLP, or experts.
-
-    Raises
-    ------
-    DseError
-        If heads, groups or experts do not divide what they share out.
 
     Notes
     -----

@@ -88,8 +88,6 @@ def fastest_mapping(
     (kernels,) [code]; `ways` are groups to choose from, such as `fused_ways` lists; `generation` is a key of
     `GENERATIONS`.
 
-    Notes
-    -----
     What a group costs depends on its kernels alone, so each distinct set is evaluated once; what is alive
     in DRAM beside it, on the kernels done before and after it. With a second tier of DRAM the fastest
     groups within the first compete with the fastest within both, at the bandwidth of both, which is the
@@ -171,8 +169,6 @@ def _fastest_groups(load: Loads, ways: Groupings, sets: Groups) -> tuple[float, 
 def with_tiles(setup: Setup, generation: str) -> Setup:
     """Each row once for each size of a tile: those that divide the sequence, the smallest first.
 
-    Notes
-    -----
     Where the last tile may be smaller, sizes that make the same number of tiles cost the same: the
     smallest of them stands for all.
     """
@@ -228,8 +224,6 @@ def _closest(graph: DfmodelGraph, setup: Setup, sharding: IntArray, generation: 
 def _least_sram(load: Loads, sets: BoolArray) -> tuple[FloatArray, BoolArray]:
     """SRAM that each set of kernels needs at least, and whether it has more kernels than there are cores.
 
-    Notes
-    -----
     The weights of a kernel that is alone may pass in any number of parts, hence only its tensors count.
     """
     groups = kernel_groups(load.graph, sets.T.astype(np.float64))
@@ -285,8 +279,6 @@ def fastest_groups(
 ) -> Iterator[tuple[IntArray, IntArray]]:
     """Rows that share their fastest groups, and these; rows whose tiles exceed the SRAM are left out.
 
-    Notes
-    -----
     Arithmetic and the network take the same time however kernels are grouped, so that they do not count
     where they add to a group's time. Nor does the bubble, or DRAM, on whose capacity the caller decides.
     The utilization is given, as designs have it.

@@ -52,8 +52,6 @@ class DfmodelReport:
 def priced_file(path: Path, *, generation: str, wanted: Wanted = Wanted()) -> DfmodelReport:
     """Evaluate a file by its own sharding, groups and tiles; where it leaves some open, by the best.
 
-    Notes
-    -----
     Where no tile that a file leaves open fits its groups, and the utilization is given, which makes all tiles
     as fast, the smallest is taken: what it lacks, they all lack.
     """

@@ -44,8 +44,6 @@ def dataflow_step(run: DataflowRun, *, generation: str) -> Breakdown:
     Times, and price and power of the system, are DFModel's; memory and the energy of the work are the native model's.
     NaN where DFModel has no number. `generation` is a key of `GENERATIONS`.
 
-    Notes
-    -----
     DFModel knows neither recomputation nor several chunks a stage. It needs a dimension of the network for
     each group of several chips, tiles that divide the sequence, and the SRAM for what a kernel streams.
     It has no optimizer and no host, so they take no time.
@@ -95,8 +93,6 @@ def _grouped(run: DataflowRun, setup: Setup, generation: str) -> Iterable[tuple[
 def reasons(run: DataflowRun, *, generation: str) -> list[str]:
     """Why the first of some designs has no number, and what would do; nothing where it has one.
 
-    Notes
-    -----
     Kernels that fit the SRAM alone have a number, in groups too: each may be its own.
     """
     found = [gap.reason(run, 0) for gap in UNSUPPORTED if gap.missing(run)[0]]
@@ -130,8 +126,6 @@ def iteration(
 
     Arguments are those of `evaluate`; a group is of one direction.
 
-    Notes
-    -----
     A group keeps its chip busy for its arithmetic and its DRAM traffic: their sum, or the longer one
     where they overlap. Its communication is what the network adds: all of it, or under perfect overlap
     what it takes beyond that. Gradients' share of it is data-parallel, all other is tensor-parallel.

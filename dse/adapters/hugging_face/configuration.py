@@ -46,6 +46,8 @@ _KINDS: Final = get_type_hints(ModelShape)
 def import_model(path: Path, *, name: str = "", seq_len: float | None = None) -> ImportedModel:
     """The model that a Hugging Face configuration describes.
 
+    Raises `DseError` with one line for each mistake in the file.
+
     Parameters
     ----------
     path : Path
@@ -55,11 +57,6 @@ def import_model(path: Path, *, name: str = "", seq_len: float | None = None) ->
     seq_len : float, optional
         Length of a training sequence; by default what the model was first trained for, or
         `USUAL_SEQ_LEN`. [tokens]
-
-    Raises
-    ------
-    DseError
-        With one line for each mistake in the file.
     """
     path = path / "config.json" if path.is_dir() else path
     reader = _ConfigurationReader(read_json(path, "the object of a config.json"), name or _name_of(path), seq_len)

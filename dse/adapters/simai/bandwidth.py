@@ -162,8 +162,6 @@ def file_bandwidths(
 ) -> Bandwidths:
     """Bandwidths of collectives as a file gives them.
 
-    Notes
-    -----
     Over experts' groups all-gather and reduce-scatter are free. Where tensor-parallel groups leave the
     server everything among experts is, but for the first revision, which takes the replicas' bandwidths.
     If one server is all there is, replicas reduce at the tensor-parallel bandwidth and the rest is free.

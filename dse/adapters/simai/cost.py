@@ -47,6 +47,8 @@ def simai_cost(
 ) -> SimaiCost:  # fmt: skip
     """Price an AICB workload.
 
+    Raises `DseError` if the file cannot be read, or lacks what the revision needs.
+
     Parameters
     ----------
     path : Path
@@ -65,11 +67,6 @@ def simai_cost(
         Called with each line on what was assumed, or is lacking.
     **machine
         As for `network_of`.
-
-    Raises
-    ------
-    DseError
-        If the file cannot be read, or lacks what the revision needs.
     """
 
     def say(text: str) -> None:

@@ -89,6 +89,8 @@ def price(
 ) -> SimaiReport:
     """Evaluate workloads by the rules of SimAI's analytical mode.
 
+    Raises `DseError` if the revision takes other bandwidths, or the groups do not fit the GPUs.
+
     Parameters
     ----------
     workload : StepRows
@@ -105,11 +107,6 @@ def price(
         Shares that are hidden; none but those of pipeline messages by default.
     strict : bool
         Give the reference's value where it overflows.
-
-    Raises
-    ------
-    DseError
-        If the revision takes other bandwidths, or the groups do not fit the GPUs.
     """
     rules, layout = REVISIONS[revision], workload.layout
     if (rules.bandwidth == "links") != isinstance(network, Links):

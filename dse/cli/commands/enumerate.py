@@ -121,10 +121,7 @@ def run(args: argparse.Namespace) -> int:
 def write_partial(exact: ExactFront, form: str, output: Path | None) -> NoReturn:
     """The front of what was evaluated before an interruption, in a file of another name.
 
-    Raises
-    ------
-    KeyboardInterrupt
-        Always, saying what was written.
+    Raises `KeyboardInterrupt`, which says what was written.
     """
     where = output and output.with_stem(f"{output.stem}.partial")
     write_result(lambda where: write(exact, None, form, where), where, ENDINGS[form])

@@ -15,6 +15,8 @@ from dse.reporting.pictures.style import bars_of_parts
 def plot_breakdown(breakdown: Breakdown, total: str = "step_time", names: Sequence[str] | None = None) -> alt.ChartType:
     """Draw a bar for each design, made of the parts of a total.
 
+    Raises `DseError` if there is no such total, or not as many names as designs.
+
     Parameters
     ----------
     breakdown : Breakdown
@@ -23,11 +25,6 @@ def plot_breakdown(breakdown: Breakdown, total: str = "step_time", names: Sequen
         ``step_time``, ``peak_memory`` or ``energy_per_step``.
     names : sequence of str, optional
         Names of the designs; by default their positions.
-
-    Raises
-    ------
-    DseError
-        If there is no such total, or not as many names as designs.
     """
     columns = breakdown.columns()
     if total not in PARTS:

@@ -34,10 +34,7 @@ def sweep_plot(found: NamedDesigns) -> alt.LayerChart:
     Of more than two names, the best design beside each value of the first two is drawn. Designs that break a
     limit are hollow; those that are not legal are left out.
 
-    Raises
-    ------
-    DseError
-        If nothing was swept, or no design has a number.
+    Raises `DseError` if nothing was swept, or no design has a number.
     """
     if not found.names:
         raise ParameterError("a picture needs a name to draw over: {sweep} NAME=VALUES")

@@ -107,11 +107,8 @@ def usual_profile(study: BaseStudy) -> str:
 def comparison(study: BaseStudy, profile: str | None = None, system: str | None = None) -> Comparison:
     """Evaluate the feasible designs of a study by another profile too, or on another machine.
 
-    Raises
-    ------
-    DseError
-        If both are the same, the space sets quantities of the machine, or fewer than two designs have a value
-        under both.
+    Raises `DseError` if both are the same, the space sets quantities of the machine, or fewer than two designs have a
+    value under both.
     """
     profile = profile or study.profile
     if system:

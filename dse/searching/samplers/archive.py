@@ -110,10 +110,7 @@ class Archive:
     def unpacked(cls, packed: Mapping[str, Any], parameters: int, objectives: int) -> Self:
         """The opposite of `packed`.
 
-        Raises
-        ------
-        ValueError, LookupError, TypeError, AttributeError
-            If it is no such thing.
+        Raises `ValueError`, `LookupError`, `TypeError` or `AttributeError` if it is no such thing.
         """
         climbers = {name: _array(text) for name, text in packed["climbers"].items()}
         archive = cls(
@@ -155,8 +152,6 @@ def _array(text: str) -> FloatArray:
 def least_beaten(costs: FloatArray, front: FloatArray, n: int) -> IntArray:
     """Rows of the `n` designs that the front beats by least, the least first.
 
-    Notes
-    -----
     A design is beaten by the least share of the front's span that would have to be taken off all of its
     costs so that no design of the front beat it.
     """

@@ -29,10 +29,7 @@ WORST = 1e150
 def check_trials(trials: Iterable[FrozenTrial]) -> None:
     """Refuse trials whose attributes are not what dse stores.
 
-    Raises
-    ------
-    LookupError, TypeError, ValueError, AttributeError, ArithmeticError
-        Whatever that is.
+    Raises the error of reading the first one that is not.
     """
     for trial in trials:
         attributes = trial.user_attrs

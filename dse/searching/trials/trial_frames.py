@@ -167,10 +167,7 @@ class StoredTrials:
 def decoded_tables(texts: Sequence[str]) -> list[dict[str, float]]:
     """Mappings of names to numbers from their texts, all at once; nothing where there is no text.
 
-    Raises
-    ------
-    ValueError, TypeError, AttributeError, OverflowError
-        If one of them is something else.
+    Raises `ValueError`, `TypeError`, `AttributeError` or `OverflowError` if one of them is something else.
     """
     rows: list[dict[str, float]] = json.loads(f"[{','.join(text or '{}' for text in texts)}]")
     if len(rows) != len(texts):

@@ -109,6 +109,8 @@ def formula_function(
     A space that calls it, and a study of that space, is read where it was made known before. Workers get it
     with the space.
 
+    Raises `DseError` for a name that formulas have, or an unknown unit.
+
     Parameters
     ----------
     of : sequence of str
@@ -117,11 +119,6 @@ def formula_function(
         The unit of what it gives, a number for each row.
     name : str, optional
         What formulas call it; its own name by default.
-
-    Raises
-    ------
-    DseError
-        For a name that formulas have, or an unknown unit.
 
     Examples
     --------

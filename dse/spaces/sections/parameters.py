@@ -189,10 +189,7 @@ def read_parameter(name: str, written: Any, unit: str | None, values: Mapping[st
                    scope: Mapping[str, Name]) -> Parameter:  # fmt: skip
     """A parameter from what a file says: a list, a range, a formula that gives a list, or a mapping of these.
 
-    Raises
-    ------
-    ValueError
-        If the options are none of these, or there is no end of values that are all to be tried.
+    Raises `ValueError` if the options are none of these, or there is no end of values that are all to be tried.
     """
     chosen_by = written.get("by", "search") if isinstance(written, dict) else "search"
     if chosen_by not in CHOSEN_BY:

@@ -51,8 +51,6 @@ def setup_message(
     negative zeros; `solver` has limits for the reference's solver: threads, gap [-], seconds. With `tiles_open`, the
     file leaves the size of a tile open.
 
-    Notes
-    -----
     Tiles of one token are left out, as published files leave them out, where no other size is faster.
     """
     message = empty_setup(ROOTS[generation])

@@ -30,8 +30,6 @@ def eager_order(computation: Computation, given: frozenset[int] = frozenset()) -
 
     `given` are the arrays of the result, numbered through tuples, that live in the memory of a parameter.
 
-    Notes
-    -----
     The text's order, but of the instructions that could run the first is taken that frees at least as much as
     it takes; weight gradients are such once their operands are no longer needed. What only names a value
     stands as early as it can.

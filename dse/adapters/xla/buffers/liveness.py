@@ -34,8 +34,6 @@ ELEMENTWISE: Final = (ARITHMETIC | TRANSCENDENTAL | {"copy", "map"}) - {"rng", "
 def overwritten(instruction: Instruction) -> InPlace:
     """Outputs that must lie in an operand's memory.
 
-    Notes
-    -----
     Updates of slices, scatters and reductions over devices overwrite what they update, also as the last
     instruction of a fusion; other outputs where ``output_to_operand_aliasing`` says so.
     """
@@ -101,8 +99,6 @@ def may_share(operand: Instruction, user: Instruction, output: int) -> bool:
 
     `output` is the number of the array of `user`, counted through tuples in order.
 
-    Notes
-    -----
     XLA's rule: shape and layout must be the same, and each element must come from the same element, through
     all of a fusion.
     """

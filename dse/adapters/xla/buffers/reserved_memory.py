@@ -71,8 +71,6 @@ TPU_HEAP: Final = (0.87, 1.01)
 def reserved(found: Liveness, *, tpu_kernels: int = 0) -> Reserved:
     """Memory that XLA would reserve for a program whose buffers are found in the order in which it runs.
 
-    Notes
-    -----
     As XLA's buffer assignment does it: from the largest on, a buffer goes into the memory of a result, or of
     a parameter that the result overwrites, where it fits and nothing else is needed at the time. What remains
     shares memory with the operand that its maker reads last, where the maker goes element by element, and is

@@ -229,10 +229,7 @@ class ModuleCost:
     def trace(self) -> dict[str, Any]:
         """The kernels one after the other, with the arrays that pass between them, as a Chrome trace.
 
-        Raises
-        ------
-        DseError
-            Without a system there are no times.
+        Raises `DseError` without a system, which gives no times.
         """
         if self.system is None:
             raise DseError(f"{self.file}: a trace is of kernels with times; of this, ask for table or json")

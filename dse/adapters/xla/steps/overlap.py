@@ -57,8 +57,6 @@ class Streams:
 def streams(analysis: Analysis, graph: HloGraph) -> Streams:
     """The order in which a program's kernels and messages start, by one of the meanings of a barrier.
 
-    Notes
-    -----
     A module that is scheduled with asynchronous collectives runs in the order of its text: such a collective
     starts where the text starts it and is waited for by what reads it; any other holds up the kernels. In
     other texts messages start in the order of the text, each as soon as what it sends is there, and a kernel
@@ -233,8 +231,6 @@ class ProgramTimes:
 def program_times(analysis: Analysis, program: Program, graph: HloGraph, system: System) -> ProgramTimes:
     """Times of a step where messages run beside kernels that do not wait for them.
 
-    Notes
-    -----
     As in the native model, a message beside kernels takes the cores from them that the system gives to its
     kind; a transfer between stages takes none.
     """

@@ -41,8 +41,6 @@ class ProgramCost:
 def program_cost(program: Program, system: System) -> ProgramCost:
     """Times [s] and energies [J] of all kernels of a program on one device, (points, kernels).
 
-    Notes
-    -----
     A kernel takes the longer of its matrix products, evaluated by `gemm_cost`, and of the roofline of all its
     arrays and its other work. The matrix units are taken to be as much slower for an operand as it is wider.
     A torus is cut to a slice for the program's devices.
@@ -102,8 +100,6 @@ def program_step(program: Program, system: System, design: Design | None = None)
 
     `design` is not read, since a program's layout is fixed; it makes the signature that of `step`.
 
-    Notes
-    -----
     Kernels and messages run one after the other. Messages count to the axis of the mesh that they are for;
     numbers, inputs and what is unknown count to data-parallel communication.
     The host launches ahead: its time to dispatch kernels is that of another framework, and left out.

@@ -22,8 +22,6 @@ from dse.adapters.xla.work.trip_counts import trip_counts
 def scanned_layers(analysis: Analysis) -> int | None:
     """Layers of the model, where all lie in loops; None where the text does not tell. [-]
 
-    Notes
-    -----
     A loop over layers slices weights that have as many rows as it has trips, at places that only its counter
     decides, and products with these slices make what the next trip multiplies: loops over experts or parts of
     a vocabulary hand nothing on. Loops with weights in common, as those of both passes, go through the same

@@ -55,8 +55,6 @@ class OptimizerRules:
     def name(self) -> str | None:
         """The method's name; None where the rules tell none.
 
-        Notes
-        -----
         SGD keeps nothing, its updates being sums of weights and gradients that are scaled by numbers;
         momentum is the same with one array, and Muon multiplies matrices made of that array, for some of the
         weights. Lion follows the sign of a sum that it does not keep. What divides by a root of what it keeps
@@ -239,8 +237,6 @@ _ACROSS: Final = ("all-reduce", "reduce-scatter")
 def training_figures(analysis: Analysis) -> Figures:
     """Yes or no, and a word; nothing where the text names no gradients.
 
-    Notes
-    -----
     - Rematerialisation: kernels that are named as computed again.
     - Optimizer: see `OptimizerRules.name`.
     - Gradient accumulation: a loop whose runs depend on each other in nothing but sums, among them the

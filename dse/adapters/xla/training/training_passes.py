@@ -74,8 +74,6 @@ _LAYERS: Final = re.compile(r"encoder|decoder|layers?\b|layer_|blocks?\b|block_|
 def phases(graph: HloGraph, provenance: Provenance) -> list[Phase]:
     """The pass of each kernel; "unknown" of all where the text has no names.
 
-    Notes
-    -----
     A name that says "transposed" is of the backward pass. What is recomputed bears that name too. Newer names
     tell it apart; where older ones tell the region alone, its kernels that read no gradient are recomputed.
     What such names leave open goes by what it reads: what comes after the loss is of the backward pass, and

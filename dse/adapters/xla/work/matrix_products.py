@@ -100,10 +100,7 @@ class WindowDimension:
 def window_of(instruction: Instruction) -> list[WindowDimension]:
     """An instruction's window; [] where it has none.
 
-    Raises
-    ------
-    DseError
-        If the text of it makes no sense.
+    Raises `DseError` if the text of it makes no sense.
 
     Examples
     --------
@@ -203,8 +200,6 @@ def convolution(instruction: Instruction, data: Shape, kernel: Shape, result: Sh
     `role` names the array that the instruction computes. Raises `DseError` if it lacks `dim_labels`, or contradicts
     itself.
 
-    Notes
-    -----
     Flops are those of XLA's cost analysis: a multiply and an add where a place of the kernel lies on an
     element of the data. A dimension in which each place of the result is under one place of the kernel of its
     own, as TPU programs write batched products, is a batch.
