@@ -32,7 +32,6 @@ from dse.predictions.intervals import (
     wider_classes,
 )
 from dse.validation.comparison import ComparedRow, compared
-from dse.validation.frameworks import convention_of
 from dse.validation.rows import expressed_row
 from dse.validation.table import SHIPPED, read_table
 
@@ -77,7 +76,7 @@ def left_of(rows: Sequence[ComparedRow], chips: Sequence[MeasuredChip]) -> list[
         scale = SCALES[int(scale_codes(system, design.tp, design.world_size)[0])]
         layers = layer_word(int(design.precision[0]), experts=run.model.num_experts > 0)
         chip = next(chip.name for chip in chips if chip.found_in(system))
-        framework, staged = convention_of(one.row).framework, bool(design.pp[0] > 1)
+        framework, staged = run.framework.name, bool(design.pp[0] > 1)
         classes = wider_classes(framework, chip, scale, staged=staged, layers=layers)
         found.append((classes, one.measured_s / one.predicted_s))
     return found
@@ -92,7 +91,7 @@ def kinds_of(rows: Sequence[ComparedRow], chips: Sequence[MeasuredChip]) -> dict
         codes = kind_codes(design.precision, design.schedule, design.pp, design.cp, design.overlap_ep)
         chip = next((chip.name for chip in chips if chip.found_in(system)), system.name)
         kind = kind_words(run.model, [int(column[0]) for column in codes])
-        found[(software_of(convention_of(one.row).framework), chip, *kind)] += 1
+        found[(software_of(run.framework.name), chip, *kind)] += 1
     return dict(sorted(found.items()))
 
 

@@ -26,7 +26,7 @@ README: Final = ROOT / "README.md"
 PAGE: Final = ROOT / "docs" / "validation.md"
 
 #: The table of all public measurements, which is not part of this repository.
-PUBLIC: Final = ROOT.parent / "shared" / "measured" / "measured.csv"
+PUBLIC: Final = ROOT.parent / "shared" / "measured" / "measured_2026.csv"
 
 #: The block of docs/validation.md that shows the output of `dse validate`.
 REPORT: Final = re.compile(r"(?<=^```text\n)(?=\d+ rows of \d+ data sets).*?(?=^```$)", re.MULTILINE | re.DOTALL)

@@ -1,29 +1,49 @@
-"""Framework files: what training software does and can do, in YAML -> `Framework`.
+"""Framework files: defaults, abilities and releases of training software, in YAML -> `Framework`.
 
 A framework is a list of values, each with its kind and source, for names that designs or machines have: the
-attention kernel it calls, what it overlaps, how many kernels it runs in place of a fused one, how long its
-host takes to dispatch one. Where files start it (`launch`), `runs` has the values of a column that it knows,
-by the words it has for them, and `limits` what of them goes together, as formulas of search spaces.
+attention kernel it calls, the exchanges it overlaps, the kernels it runs in place of a fused one. Where files
+start it (`launch`), `runs` has the values of a column that it knows, by the words it has for them, and `limits`
+the combinations that it can run, as formulas of search spaces.
+
+The file describes the newest release. `releases` lists earlier changes: the text `changed`, and the values
+`before` it. ``megatron_core@25.05`` undoes the changes of all releases after 25.05, the newest first.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+import operator
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from functools import cache
+from math import nan
 from pathlib import Path
 from typing import Any, Final
 
+from costmodel.errors import DseError
 from costmodel.formats import shipped
-from costmodel.formats.strict_yaml import Section
+from costmodel.formats.strict_yaml import Section, dump, parse, read_text
 from costmodel.formats.system_file import KINDS
 from costmodel.training.model import ModelShape
 from costmodel.training.numerics import BALANCING
 
 SCHEMA: Final = "framework/v1"
+#: Framework of runs whose software is not named.
+USUAL_FRAMEWORK: Final = "megatron_core"
 _ABILITIES: Final = ("title", "release", "launch", "runs", "limits", "derived", "modules", "models")
+_PARTS: Final = ("description", "given", "unstated", *_ABILITIES)
 #: How a value is known: as constants of systems are, or as the software's documentation or code says.
 FRAMEWORK_KINDS: Final = (*KINDS, "documented")
+
+
+#: A number or a word, and the value of a name: of a quantity in SI units.
+Value = float | str
+Lookup = Callable[[str], Value]
+
+
+def unknown(name: str) -> Value:
+    """Value of a name of which nothing is known: no comparison with nan holds."""
+    return nan
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,14 +55,28 @@ class Runs:
 
 
 @dataclass(frozen=True, slots=True)
+class Release:
+    """A release that a framework file lists."""
+
+    name: str  #: year and month, such as 25.11, or a year
+    changed: str  #: changes since the release before, in words
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
 class Framework:
     """Defaults of a framework for settings that neither a design nor a machine states, and its abilities."""
 
-    name: str
+    name: str  #: with the release, such as megatron_core@25.05; without it, the newest
     description: str
-    #: Column of designs, or quantity of systems -> value, as files write it, or word of `BALANCING` -> value.
+    #: Column of designs, or quantity of systems -> value, as files write it; a mapping has a value for each word of
+    #: `BALANCING`, or for each condition on quantities of a system, fields of a model and columns, of which the first
+    #: that holds counts.
     given: Mapping[str, Any]
     otherwise: Mapping[str, Any] = field(default_factory=dict)  #: column -> value where a limit refuses `given`
+    #: Settings of its published recipes, which measured rows have unless they state others; as `given`, and before it.
+    unstated: Mapping[str, Any] = field(default_factory=dict)
+    releases: tuple[Release, ...] = ()  #: listed releases, the oldest first
     title: str = ""  #: its name as its makers write it
     release: str = ""  #: of which the rest is said
     launch: tuple[str, ...] = ()  #: forms of the files that start it
@@ -52,15 +86,16 @@ class Framework:
     modules: tuple[str, ...] = ()  #: of layers, by Megatron-LM's names, that it can recompute apart
     models: Mapping[str, Any] = field(default_factory=dict)  #: model that ships -> its name there; {}: any
 
-    def said(self, model: Any) -> dict[str, Any]:
-        """`given` of a model: values that depend on what balances its experts are those of its method."""
-        experts = isinstance(model, ModelShape) and model.num_experts > 0
-        method = model.numerics.balancing if experts else ""
-        return {
-            name: value[method] if isinstance(value, dict) else value
-            for name, value in self.given.items()
-            if method or not isinstance(value, dict)
-        }
+    def said(self, model: Any, quantity: Lookup = unknown) -> dict[str, Any]:
+        """`given` of a model: values that depend on experts are those of their balancing method.
+
+        `quantity` has the values of names in conditions. [SI units]
+        """
+        return _said(self.given, model, quantity)
+
+    def assumed(self, model: Any, quantity: Lookup = unknown) -> dict[str, Any]:
+        """`said` and `unstated`: settings of a measured run that does not state them."""
+        return {**self.said(model, quantity), **_said(self.unstated, model, quantity)}
 
     def word(self, column: str, value: Any) -> Any:
         """The word of the software for a value of a column."""
@@ -71,29 +106,202 @@ class Framework:
         return next((own for own, name in self.runs[column].words.items() if name == word), default)
 
 
+def _said(values: Mapping[str, Any], model: Any, quantity: Lookup) -> dict[str, Any]:
+    """Values of a model on a machine."""
+    experts = isinstance(model, ModelShape) and model.num_experts > 0
+    method = model.numerics.balancing if experts else ""
+    said: dict[str, Any] = {}
+    for name, value in values.items():
+        if not isinstance(value, dict):
+            said[name] = value
+        elif {*value} == {*BALANCING}:
+            said |= {name: value[method]} if method else {}
+        else:
+            holding = [choice for text, choice in value.items() if holds(text, quantity)]
+            said |= {name: holding[0]} if holding else {}
+    return said
+
+
+def holds(condition: str, quantity: Lookup) -> bool:
+    """True if comparisons joined by ``and`` hold for the values of names, numbers or words."""
+    comparisons = (_CONDITION.fullmatch(text) for text in condition.split(" and "))
+    return all(
+        found is not None and _compared(quantity(found["name"]), found["sign"], found["value"]) for found in comparisons
+    )
+
+
+def _compared(value: Value, sign: str, text: str) -> bool:
+    """True if a value compares so with a number or a word."""
+    if isinstance(value, str):
+        return sign == "==" and value == text
+    return _SIGNS[sign](value, float(text)) if text[0].isdigit() else False
+
+
+def _is_condition(text: Any) -> bool:
+    """True for comparisons that `holds` reads."""
+    return isinstance(text, str) and all(_CONDITION.fullmatch(part) for part in text.split(" and "))
+
+
+_EXAMPLE: Final = "'compute_capability >= 10'"
+#: A comparison of a name with a number or a word, and its signs.
+_CONDITION: Final = re.compile(r"(?P<name>\w+) (?P<sign>[<>]=?|==) (?P<value>\d+(\.\d+)?|[a-z]\w*)")
+_SIGNS: Final[Mapping[str, Callable[[float, float], bool]]] = {
+    "<": operator.lt,
+    "<=": operator.le,
+    "==": operator.eq,
+    ">": operator.gt,
+    ">=": operator.ge,
+}
+
+
 def framework_names() -> list[str]:
     """Names of the frameworks that ship."""
     return shipped.names("frameworks")
 
 
+def is_built_in(name: str) -> bool:
+    """True for the name of a framework that ships, or of one of its releases."""
+    return name.partition("@")[0] in framework_names()
+
+
+def is_given(said: Any, value: Any) -> bool:
+    """True if a value of `Framework.given` is this value, or may be by its conditions."""
+    return value in said.values() if isinstance(said, dict) else bool(said == value)
+
+
 def load_framework(name_or_path: str | Path, base: Path | None = None) -> Framework:
-    """A framework by the name of one that ships, or by path, which counts from `base`.
+    """A framework by the name of one that ships, or by path, which counts from `base`; ``NAME@25.11`` is a release.
+
+    Names of `software.yaml` stand for a framework with other defaults.
 
     Raises `DseError` with one line for each mistake in the file.
     """
-    name, _, section = shipped.opened(name_or_path, "frameworks", base)
-    section.only(("schema", "description", "given", *_ABILITIES))
-    section.word("schema", [SCHEMA])
+    other = _software(str(name_or_path))
+    name, section = _opened(other["framework"] if other else name_or_path, base)
     given, otherwise = _given(section.section("given"))
-    found = Framework(name, section.text("description"), given, otherwise, **_abilities(section, name))
+    unstated, _ = _given(section.section("unstated", required=False))
+    found = Framework(
+        name,
+        section.text("description"),
+        given,
+        otherwise,
+        unstated,
+        _releases(section.section("releases", required=False)),
+        **_abilities(section, name),
+    )
     section.source.finish()
-    return found
+    return replace(found, unstated={**unstated, **other.get("unstated", {})}) if other else found
+
+
+def _opened(name_or_path: str | Path, base: Path | None) -> tuple[str, Section]:
+    """Name of a framework, with its release, and its file as of this release."""
+    text, _, release = str(name_or_path).partition("@")
+    name, _, section = shipped.opened(text if release else name_or_path, "frameworks", base)
+    section.only(("schema", "releases", *_PARTS))
+    section.word("schema", [SCHEMA])
+    section, listed = _of_release(section, release)
+    return f"{name}@{listed}" if listed else name, section
+
+
+def framework_text(name: str) -> str:
+    """The file of a built-in framework, or a file of one of its releases.
+
+    Raises `DseError` if there is none.
+    """
+    name = _software(name).get("framework", name)
+    if "@" not in name:
+        return read_text(shipped.located(name, "frameworks", Path()))
+    _, section = _opened(name, None)
+    return dump({key: value for key, value in section.data.items() if key != "releases"}, compact=True)
+
+
+def software_names() -> list[str]:
+    """Names in `software.yaml`: software without a file, and earlier names of files."""
+    return [*_software_table()]
+
+
+def _software(text: str) -> dict[str, Any]:
+    """The entry of `software.yaml` for a name, with its release; {} if it has none."""
+    name, _, release = text.partition("@")
+    entry = _software_table().get(name, {})
+    if entry and release and "@" not in entry["framework"]:
+        return {**entry, "framework": f"{entry['framework']}@{release}"}
+    return entry
+
+
+@cache
+def _software_table() -> dict[str, dict[str, Any]]:
+    """Name -> framework, settings that measured runs of it have unless they state others, and the source."""
+    name = "software.yaml"
+    section = parse(read_text(shipped.ROOT / name), name).section("software")
+    table = {}
+    for word in section:
+        entry = section.section(word)
+        entry.only(("framework", "unstated", "source"))
+        unstated, _ = _given(entry.section("unstated", required=False))
+        table[word] = {"framework": entry.text("framework"), "unstated": unstated}
+        entry.text("source", required=bool(unstated))
+    section.source.finish()
+    return table
+
+
+def release_order(text: str) -> tuple[int, ...]:
+    """Year, month and number of a release, for comparisons.
+
+    Raises `DseError` if it is no release.
+
+    >>> release_order("25.11") < release_order("2026") < release_order("2026.01.2")
+    True
+    """
+    if not re.fullmatch(r"(20)?\d\d(\.\d\d?(\.\d+)?)?", text):
+        raise DseError(f"release {text!r}: expected year and month, such as 25.11, or a year, such as 2021")
+    year, *rest = map(int, text.split("."))
+    return year % 2000, *rest
+
+
+def _of_release(section: Section, release: str) -> tuple[Section, str]:
+    """A framework file as of a release, and the name of it; "" for the newest.
+
+    A year without a month is its end, and has the name of the last listed release by then. Values `before` later
+    releases replace those of the file; null removes one.
+    """
+    releases, data = section.mapping("releases"), dict(section.data)
+    if not release:
+        return section, ""
+    order = release_order(release)
+    asked = order if len(order) > 1 else (*order, 99)
+    later = [name for name in releases if release_order(name) > asked]
+    for name in reversed(later):
+        data = _before(data, releases[name].get("before", {}))
+    listed = [*releases][: len(releases) - len(later)][-1:] if len(order) == 1 else []
+    return Section(section.source, section.at, data), listed[0] if listed else release
+
+
+def _before(data: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Parts of a framework file with the values before a release."""
+    parts = dict(data)
+    for key, values in changes.items():
+        if isinstance(values, dict) and isinstance(parts.get(key, {}), dict):
+            values = {name: value for name, value in {**parts.get(key, {}), **values}.items() if value is not None}
+        parts[key] = values
+    return {key: values for key, values in parts.items() if values is not None}
+
+
+def _releases(section: Section) -> tuple[Release, ...]:
+    """Releases that a file lists."""
+    releases = []
+    for name in section:
+        entry = section.section(name)
+        entry.only(("changed", "source", "before"))
+        entry.section("before", required=False).only(_PARTS)
+        releases.append(Release(name, entry.text("changed"), entry.text("source")))
+    return tuple(releases)
 
 
 @cache
 def launching(form: str) -> Framework:
-    """The built-in framework that launch files of a form start: of several releases the newest."""
-    return [own for own in map(load_framework, framework_names()) if form in own.launch][-1]
+    """The built-in framework that launch files of a form start, in its newest release."""
+    return next(framework for framework in map(load_framework, framework_names()) if form in framework.launch)
 
 
 def _abilities(section: Section, name: str) -> dict[str, Any]:
@@ -153,8 +361,9 @@ def _given(section: Section) -> tuple[dict[str, Any], dict[str, Any]]:
         if "value" not in constant:
             constant.mistake(None, "value: missing")
         given[name] = value = constant.data.get("value")
-        if isinstance(value, dict) and {*value} != {*BALANCING}:
-            constant.mistake("value", f"expected a value, or one for each of {', '.join(BALANCING)}")
+        if isinstance(value, dict) and {*value} != {*BALANCING} and not all(map(_is_condition, value)):
+            methods = ", ".join(BALANCING)
+            constant.mistake("value", f"expected a value, one for each of {methods}, or conditions such as {_EXAMPLE}")
         if "otherwise" in constant:
             otherwise[name] = constant.data["otherwise"]
     return given, otherwise

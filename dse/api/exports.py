@@ -11,7 +11,7 @@ import numpy as np
 from optuna.trial import FrozenTrial
 
 from costmodel.errors import DseError, ParameterError, suggestion
-from costmodel.formats.framework_file import framework_names, load_framework
+from costmodel.formats.framework_file import is_built_in, is_given, load_framework
 from costmodel.rules.work import TRAINING
 from costmodel.training.design import DesignPoints
 from dse.explaining.timeline import traces
@@ -68,7 +68,7 @@ def design_launches(
     The forms of the space's framework come first. A form that refuses the first and the last design is not tried again.
     """
     found: list[dict[str, tuple[str, bool]]] = [{} for _ in records]
-    usual = load_framework(space.framework).launch if space.framework in framework_names() else ("megatron",)
+    usual = load_framework(space.framework).launch if is_built_in(space.framework) else ("megatron",)
     ends = dict.fromkeys((0, len(records) - 1))
     known = space.workload.work == TRAINING and not space.workloads
     for form in dict.fromkeys((*usual, *launch_forms())) if known else ():
@@ -83,9 +83,9 @@ def design_launches(
 
 def own_machine(space: Space) -> tuple[str, ...]:
     """A note where a space says otherwise what machine or software does, which no launch file has."""
-    said = load_framework(space.framework).given if space.framework in framework_names() else {}
+    said = load_framework(space.framework).given if is_built_in(space.framework) else {}
     own = {*(p.name for p in space.parameters), *(d.name for d in space.derived)}
-    own |= {name for name, value in space.given.items() if said.get(name) != value}
+    own |= {name for name, value in space.given.items() if not is_given(said.get(name), value)}
     changed = sorted(own & space.system.units().keys())
     return (f"of the machine, no launch file says {', '.join(changed)}",) if changed else ()
 

@@ -11,9 +11,9 @@ import numpy as np
 
 from costmodel import System
 from costmodel.columns import FloatArray, short_repr
-from costmodel.errors import DseError, suggestion
+from costmodel.errors import DseError
 from costmodel.formats import shipped
-from costmodel.formats.framework_file import framework_names
+from costmodel.formats.framework_file import load_framework
 from costmodel.formats.quantity import si_value
 from costmodel.formats.strict_yaml import dump, parse, read_text
 from costmodel.formats.system_file import quantity_place, with_constants, written
@@ -22,7 +22,7 @@ from dse.calibration.measurements import STAGE_OF, Measurements, measurements
 from dse.calibration.selection import GIVEN_UP, Selection, are_closer, selected
 from dse.validation.comparison import ComparedRow, compared
 from dse.validation.expressed import NotExpressed, system_named
-from dse.validation.frameworks import LATER, PLAIN, convention_of, given
+from dse.validation.frameworks import defaults_of
 from dse.validation.hardware import machine_of
 from dse.validation.table import MeasuredRow
 
@@ -108,11 +108,8 @@ def _of_software(rows: Sequence[MeasuredRow], framework: str | None) -> tuple[li
     """Rows with a framework where their software is not known, and what it says of machines. [SI units]"""
     if framework is None:
         return [*rows], {}
-    framework = shipped.current_name(framework, "frameworks")
-    if framework not in framework_names():
-        raise DseError(f"unknown framework {framework!r}{suggestion(framework, framework_names())}")
-    named = [replace(row, framework=framework) if convention_of(row) in (PLAIN, LATER) else row for row in rows]
-    return named, given(framework)[1]
+    named = [row if row.framework else replace(row, framework=framework) for row in rows]
+    return named, {**defaults_of(load_framework(framework)).quantities}
 
 
 def _machine(row: MeasuredRow) -> str:

@@ -105,6 +105,7 @@ def wider_classes(framework: str, chip: str, scale: str, *, staged: bool, layers
     Versions of Megatron are in those of all of them, too.
     """
     regime = scale, "stages" if staged else "no stages", layers
+    framework = framework.partition("@")[0]
     software = dict.fromkeys((framework, USUAL) if framework.startswith(USUAL) else (framework,))
     return [
         *((name, own, *regime[:depth]) for name in software for own in (chip, ANY_CHIP) for depth in (3, 2, 1, 0)),
@@ -144,7 +145,7 @@ def kind_codes(
 
 def software_of(framework: str) -> str:
     """The software whose runs count for a framework: all versions of Megatron are one."""
-    return USUAL if not framework or framework.startswith(USUAL) else framework
+    return USUAL if not framework or framework.startswith(USUAL) else framework.partition("@")[0]
 
 
 def interval(

@@ -9,7 +9,7 @@ from typing import Any, Final
 import numpy as np
 
 from costmodel.formats import shipped
-from costmodel.formats.framework_file import Framework, load_framework
+from costmodel.formats.framework_file import Framework, framework_text, load_framework
 from costmodel.formats.model_file import AnyModel, load_model
 from costmodel.formats.quantity import readable
 from costmodel.formats.strict_yaml import read_text
@@ -141,8 +141,10 @@ def system_facts(system: System) -> dict[str, Any]:
 
 
 def framework_facts(framework: Framework) -> dict[str, Any]:
-    """Figures of a framework."""
-    return {"name": framework.name, "values": len(framework.given), "description": framework.description}
+    """Figures of a framework, with its releases."""
+    releases = ", ".join(release.name for release in framework.releases)
+    return {"name": framework.name, "values": len(framework.given), "releases": releases,
+            "description": framework.description}  # fmt: skip
 
 
 def space_facts(space: Space) -> dict[str, Any]:
@@ -174,5 +176,7 @@ def text_of(name: str, kind: str) -> str:
 
     Raises `DseError` if there is none.
     """
+    if kind == "frameworks":
+        return framework_text(name)
     text = read_text(shipped.located(name, kind, Path()))
     return text + model_text(load_model(name)) if kind == "models" else text

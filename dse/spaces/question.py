@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from costmodel.errors import ArgumentText, DseError, ParameterError
 from costmodel.formats import shipped
-from costmodel.formats.framework_file import Framework, load_framework
+from costmodel.formats.framework_file import USUAL_FRAMEWORK, Framework, load_framework
 from costmodel.formats.model_file import load_model
 from costmodel.formats.quantity import plain_number, quantity
 from costmodel.formats.strict_yaml import dump, parse, read_text
@@ -31,8 +31,6 @@ from dse.spaces.space import Space
 
 #: Tokens of a step where nothing is said: of models below, and from, so many parameters.
 SMALL_BATCH_TOKENS, LARGE_BATCH_TOKENS, LARGE_MODEL = 2**22, 2**24, 1e11
-#: Software of runs where nothing is said.
-USUAL_FRAMEWORK: Final = "megatron_core"
 #: Most ranks of tensor parallelism: those of a usual node, or of larger ones as far as it pays.
 USUAL_NODE, MOST_TP = 8, 16
 MOST_PP, MOST_VPP, MOST_EP = 64, 12, 64

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from costmodel import DseError
@@ -12,7 +12,6 @@ from costmodel.columns import short_repr
 from dse.predictions.intervals import EVIDENCE, Interval, interval
 from dse.predictions.memory_fit import DOES_NOT_FIT, TIGHT, peak_spread
 from dse.validation.expressed import Expressed, breakdowns, system_named
-from dse.validation.frameworks import convention_of
 from dse.validation.kernels import kernel_times, measured_kernel_time
 from dse.validation.memory import counted_memory, is_peak, measured_memory, usable_memory
 from dse.validation.rows import expressed_row, measured_time
@@ -43,6 +42,7 @@ class ComparedRow:
     #: Model, ranks, tokens of a sequence, sequences: what runs of a sweep have in common.
     sweep: tuple[str | float, ...] = ()
     layout: tuple[tuple[str, str | float], ...] = ()
+    assumed: Mapping[str, Any] = field(default_factory=dict)  #: settings that the row does not state
     why_not: str = ""  #: what keeps it from being priced
 
     @property
@@ -161,7 +161,7 @@ def _run(row: MeasuredRow, run: Expressed, costs: Sequence[Mapping[str, float]],
         return replace(one, why_not=str(error))
     ends: dict[str, Any] = {}
     if row.row_type == "train_step":
-        own, time = run_interval(row, run), costs[0]["step_time"]
+        own, time = run_interval(run), costs[0]["step_time"]
         ends = {"low_s": time * float(own.low[0]), "high_s": time * float(own.high[0])}
         ends["evidence"] = EVIDENCE[own.evidence[0]]
     return replace(
@@ -174,11 +174,11 @@ def _run(row: MeasuredRow, run: Expressed, costs: Sequence[Mapping[str, float]],
     )
 
 
-def run_interval(row: MeasuredRow, run: Expressed) -> Interval:
+def run_interval(run: Expressed) -> Interval:
     """The interval of a run's step, by its software and its place among measured ones."""
     design = run.design()
     return interval(
-        convention_of(row).framework,
+        run.framework.name,
         run.machine.system,
         run.model,
         world_size=run.ranks,
@@ -195,10 +195,11 @@ def layer_time(costs: Sequence[Mapping[str, float]]) -> float:
 def _memory(row: MeasuredRow, run: Expressed, cost: Mapping[str, float], *, own_hardware: bool) -> ComparedRow:
     """A run with measured and predicted memory, and whether it fits. [B]"""
     stated = row.hw_mem_gb if own_hardware else 0.0
-    spread = peak_spread(convention_of(row).framework)
+    spread = peak_spread(run.framework.name)
     return ComparedRow(
         row=row,
+        assumed=run.assumed,
         measured_bytes=measured_memory(row),
-        predicted_bytes=counted_memory(row, cost) if row.mem_gb else math.nan,
+        predicted_bytes=counted_memory(row, run, cost) if row.mem_gb else math.nan,
         verdict=spread.verdict(cost["peak_memory"], usable_memory(run.machine.system, stated)),
     )

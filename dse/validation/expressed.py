@@ -12,6 +12,7 @@ import numpy as np
 
 from costmodel import Breakdown, DesignPoints, DseError, ModelShape, System, load_model, load_system, step
 from costmodel.columns import concatenated
+from costmodel.formats.framework_file import Framework
 from costmodel.training.design_table import Domain
 
 Value = float | str
@@ -99,6 +100,8 @@ class Expressed:
     model: ModelShape
     machine: Machine
     columns: Mapping[str, Value]  #: columns of the design, by name
+    framework: Framework  #: its software, in its release
+    assumed: Mapping[str, Any] = field(default_factory=dict)  #: settings that the row does not state
 
     def with_layers(self, count: float) -> Expressed:
         """Run of the model with another number of layers."""

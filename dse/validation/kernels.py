@@ -20,7 +20,7 @@ from costmodel.training.run import Run, rank_run
 from costmodel.workload.kernel_tables import Gemms, Label, Pointwise
 from dse.validation.expressed import Machine, NotExpressed, systems
 from dse.validation.hardware import machine_of
-from dse.validation.rows import PRECISIONS, matched, plain
+from dse.validation.rows import plain, precision_of
 from dse.validation.table import MeasuredRow
 
 #: A kernel timed for itself is over before the clock falls to what a chip holds for hours.
@@ -38,8 +38,8 @@ COLLECTIVES: Final = {
     "sendrecv": "send_recv",
 }
 
-#: Sources whose 8-bit layers cast their input while they are timed: no recipe has it cast before.
-CASTING: Final = ("ai-dynamo/aiconfigurator",)
+#: `op` of products whose time includes the cast of the input to 8 or 4 bits.
+CASTING: Final = "cast"
 
 #: Bytes of what a product writes: 16 bits, whatever its operands. [B]
 OUTPUT_BYTES: Final = 2.0
@@ -121,7 +121,7 @@ def checked_kernel(row: MeasuredRow) -> str:
     if lacking or 0 < row.n_ranks < 2:
         raise NotExpressed(f"its size ({', '.join(lacking or ['n_ranks'])})")
     if row.row_type == "kernel_gemm":
-        return row.dtype if row.dtype in FORMATS else matched(row.dtype, PRECISIONS, "dtype")
+        return precision_of(row.dtype, "dtype")
     if row.row_type == "kernel_coll":
         if plain(row.op) not in COLLECTIVES:
             raise NotExpressed(f"a collective {row.op}")
@@ -138,7 +138,7 @@ def gemm_times(rows: Sequence[MeasuredRow], precision: str, system: System) -> F
 
     Notes
     -----
-    Operands come in the format, but those of `CASTING` sources, which a kernel casts as in `casts`. A format
+    Operands come in the format, but those of `op` `CASTING`, which a kernel casts as in `casts`. A format
     that the chip has no units for has no time, nan.
     """
     own = FORMATS[precision]
@@ -150,7 +150,7 @@ def gemm_times(rows: Sequence[MeasuredRow], precision: str, system: System) -> F
     times = gemm_cost(gemms, system, element_bytes=size, rate=known).time[:, 0]
     if not own.units:
         return times
-    casting = np.array([float(row.source.startswith(CASTING)) for row in rows])
+    casting = np.array([float(row.op == CASTING) for row in rows])
     moved = m * k * ((1 + own.maxima) * OUTPUT_BYTES + own.element_bytes)
     casts = Pointwise.stack([(Label("cast", "forward", "layer"), (moved, m * k, casting))])
     return times + pointwise_time(casts, system)[0][:, 0]

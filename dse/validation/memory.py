@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from costmodel import System
-from dse.validation.frameworks import convention_of
+from dse.validation.expressed import Expressed
 from dse.validation.table import MeasuredRow
 
 #: What PyTorch's allocator counts: not the driver's context and the buffers of its libraries.
@@ -26,12 +26,12 @@ PARTS: Final[Mapping[str, tuple[str, ...]]] = {
 OTHER_MEMORY: Final = 0.1
 
 
-def counted_memory(row: MeasuredRow, cost: Mapping[str, float]) -> float:
+def counted_memory(row: MeasuredRow, run: Expressed, cost: Mapping[str, float]) -> float:
     """The part of a predicted memory that a row's figure counts. [B]"""
     kind = row.mem_kind.split("(")[0]
     parts = next((parts for word, parts in PARTS.items() if word in kind), ("peak_memory",))
     counted = math.fsum(cost[part] for part in parts)
-    held = convention_of(row).quantities.get("software_fragmentation", 0.0) if "reserved" in kind else 0.0
+    held = run.machine.quantities.get("software_fragmentation", 0.0) if "reserved" in kind else 0.0
     return counted * (1 + held)
 
 

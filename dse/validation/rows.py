@@ -1,8 +1,8 @@
 """Rows of a table of measured runs as the cost model takes them: model, machine, design.
 
-What a row leaves out is decided by what its software usually does (`CONVENTIONS`), by one rule for all
-rows of a source, never by how well a row agrees. A row that leaves out what no such rule can say, its split
-over ranks or its time, is not expressed: `NotExpressed` names what it lacks.
+Settings that a row does not state are the defaults of its software in its release (`dse.validation.frameworks`), by one
+rule for all rows; `Expressed.assumed` lists them. A row without a split over ranks or a time, or with a cell that
+is not understood, is not expressed: `NotExpressed` has the reason.
 """
 
 from __future__ import annotations
@@ -14,58 +14,27 @@ from dataclasses import replace
 from functools import cache
 from typing import Any, Final
 
-from costmodel import ModelShape, model_names
+from costmodel import DesignPoints, ModelShape, model_names
+from costmodel.formats.framework_file import Framework
 from costmodel.formats.quantity import plain_number
+from costmodel.formats.shipped import spellings
+from costmodel.training.design_table import Domain
 from costmodel.training.precision import FORMATS
 from dse.validation.expressed import Expressed, Machine, NotExpressed, Value, number_of, shipped_model
-from dse.validation.frameworks import convention_of
+from dse.validation.frameworks import Defaults, defaults_of, framework_of
 from dse.validation.hardware import NODE, machine_of
-from dse.validation.table import MeasuredRow
-
-#: Models that have more to say than the columns of a table: experts, latent attention, windows.
-MODELS: Final[Mapping[str, tuple[str, Mapping[str, float]]]] = {
-    "DeepSeek-V3-671B": ("deepseek_v3", {}),
-    # SimuMax prices layers without multi-token prediction, one of them dense.
-    "deepseek-v3 (4 layers)": ("deepseek_v3", {"num_layers": 4, "first_dense_layers": 1, "mtp_layers": 0}),
-    "deepseek-v2 (4 layers)": ("deepseek_v2", {"num_layers": 4, "first_dense_layers": 1}),
-    "nemotron4-15b": ("nemotron_4_15b", {}),
-    "nemotron4-340b": ("nemotron_4_340b", {}),
-}
-
-#: Pattern of `dtype` -> word of `precision`, the first that is found. NVIDIA's recipes scale whole tensors
-#: unless they say otherwise: by sub-channels (sc) or in MX formats.
-PRECISIONS: Final = (
-    (r"nvfp4|fp4", "nvfp4"),
-    (r"mxfp8|fp8-mx|^mx$", "mxfp8"),
-    (r"fp8.*(block|sc\b)", "fp8_blockwise"),
-    (r"fp8", "fp8_tensorwise"),
-    (r"^$|bf16|fp16|bfloat16|float16|mixed|unstated", "bf16"),
-)
+from dse.validation.table import WORDS, MeasuredRow
 
 #: Words of a switch, as commands print them -> its column.
 SWITCHES: Final = {"true": 1.0, "false": 0.0}
 
-#: Pattern of `schedule` -> word of the design's. ZB-1p and ZB-2p are searched under the memory of these two.
-SCHEDULES: Final = (
-    (r"^$|^none|1F1B|interleaved|unstated", "1f1b"),
-    (r"ZB-(1p|H1)", "zb_h1"),
-    (r"ZB-(2p|H2)", "zb_h2"),
-    (r"ZB-?V", "zb_v"),
-    (r"DualPipe-?V", "dualpipe_v"),
-    (r"DualPipe", "dualpipe"),
-    (r"GPipe", "gpipe"),
-    (r"breadth|BFS", "breadth_first"),
+#: A cell of `opt_shard`: its word, ranks that share states out, and a remark.
+SHARDED: Final = re.compile(
+    r"(?P<word>.+?)( over all dp ranks|( over)?( groups of)? (?P<groups>\d+))?( \((?P<remark>.*)\))?( unstated)?",
+    re.IGNORECASE,
 )
-
-#: Pattern of `opt_shard` -> columns that it says, the first that is found.
-SHARDINGS: Final[tuple[tuple[str, Mapping[str, Value]], ...]] = (
-    (r"SHARD_GRAD_OP", {"zero": 3, "reshard_after_forward": 0}),
-    (r"zero(-| |-stage-| stage )?0|^none|^DDP", {"zero": 0}),
-    (r"zero(-| |-stage-| stage )?1|distributed optimizer", {"zero": 1}),
-    (r"zero(-| |-stage-| stage )?2|params kept after forward", {"zero": 2}),
-    (r"zero(-| |-stage-| stage )?3|FSDP|HSDP|FULL_SHARD", {"zero": 3}),
-    (r"^unstated", {}),
-)
+#: Words of a remark that say that weights stay after the forward pass.
+KEPT: Final = {"SHARD_GRAD_OP": {"zero": 3, "reshard_after_forward": 0}, "params kept after forward": {"zero": 2}}
 
 #: Share of a layer's forward pass that selective recomputation of operators repeats: PyTorch's policy keeps
 #: every other product [torchtitan, `_apply_op_sac`], which leaves w_k, w_o and w_3 of seven to be repeated:
@@ -79,23 +48,53 @@ def expressed_row(row: MeasuredRow, system: str | None = None) -> Expressed:
     Raises `NotExpressed`, naming what it lacks; `DseError` if its model or its machine contradicts itself.
     """
     given = pairs_of(row.given)
-    own = {name: value for name, value in given.items() if name in ModelShape.__dataclass_fields__}
-    model = model_of(row, own)
-    columns = pairs_of(row.design) if row.design else values_of(with_split(row), model)
-    if "precision" in columns:
-        columns["precision"] = precision_of(str(columns["precision"]), "precision")
+    fields = {name: value for name, value in given.items() if name in ModelShape.__dataclass_fields__}
     machine = machine_of(row, system)
+    framework = framework_of(row, machine.system)
+    model, assumed = model_of(row, fields, framework)
+    defaults = defaults_of(framework, model, machine.system)
     if system is None:
-        differing = {name: number_of(name, value) for name, value in given.items() if name not in own}
-        of_software = convention_of(row).quantities
-        machine = Machine(machine.name, {**of_software, **machine.quantities, **differing})
-    run = Expressed(model, machine, columns)
+        differing = {name: number_of(name, value) for name, value in given.items() if name not in fields}
+        machine = Machine(machine.name, {**defaults.quantities, **machine.quantities, **differing})
+    stated = stated_columns(row, model, defaults, assumed)
+    usual = usual_columns(
+        defaults_of(framework, model, machine.system, stated), stated, DesignPoints.domains(model.blocks)
+    )
+    assumed |= {} if row.framework else {"framework": framework.name}
+    run = Expressed(model, machine, {**usual, **stated}, framework, {**usual, **assumed})
     if row.gpus and run.ranks != row.gpus:
         raise NotExpressed(f"a split that multiplies out to its GPUs ({run.ranks:g} of {row.gpus:g})")
     parts = model.num_layers + model.mtp_layers + len(("embedding", "head"))
     if run.count("pp", "vpp") > parts:
         raise NotExpressed(f"a layer for each of its {run.count('pp', 'vpp'):g} chunks of a pipeline")
     return run
+
+
+def stated_columns(
+    row: MeasuredRow, model: ModelShape, defaults: Defaults, assumed: dict[str, Any]
+) -> dict[str, Value]:
+    """Columns of the design that a row states; `assumed` takes values that follow from a rule of reading."""
+    if not row.design:
+        return {**values_of(with_split(row), model, defaults, assumed), **experts_of(row, model, defaults, assumed)}
+    columns = pairs_of(row.design)
+    if "precision" in columns or row.dtype:
+        columns["precision"] = precision_of(str(columns.get("precision", row.dtype)), "precision")
+    return {**experts_of(row, model, defaults, {} if "imbalance" in columns else assumed), **columns}
+
+
+def usual_columns(defaults: Defaults, stated: Mapping[str, Value], domains: Mapping[str, Domain]) -> dict[str, Value]:
+    """Defaults for columns that a row does not state, as far as its design has them."""
+    aliases = {alias.column for name, alias in DesignPoints.aliases.items() if name in stated}
+    named = {*stated, *aliases, "imbalance"}
+    usual = {name: value for name, value in defaults.columns.items() if name in domains and name not in named}
+    both = {**usual, **stated}
+    idle = {"overlap_param_gather"} if both.get("zero", 0) != 1 or not both.get("overlap_grad_reduce") else set()
+    for size, names in (("tp", ("sharding", "tp_overlap")), ("cp", ("cp_communication",)), ("pp", ("vpp", "schedule"))):
+        idle |= {*names} if both.get(size, 1) == 1 else set()
+    usual = {name: value for name, value in usual.items() if name not in idle}
+    if both.get("zero") == 3 and both.get("pp", 1) != 1 and "reshard_after_forward" not in both:
+        usual["reshard_after_forward"] = 0.0  # the default of torchtitan and Megatron-FSDP with stages
+    return usual
 
 
 def pairs_of(text: str) -> dict[str, Value]:
@@ -122,73 +121,74 @@ def _number(text: str) -> Value:
 
 
 def precision_of(text: str, column: str) -> str:
-    """The number format that a cell names; `NotExpressed` if it names none."""
-    return text if text in FORMATS else matched(text, PRECISIONS, column)
-
-
-def matched(text: str, patterns: tuple[tuple[str, str], ...], column: str) -> str:
-    """The word that the first pattern found in a text stands for.
-
-    Raises `NotExpressed` if none is found: naming the column.
-    """
-    for pattern, word in patterns:
+    """The number format that a cell names; `NotExpressed`, naming the column, if it names none."""
+    if text in FORMATS:
+        return text
+    for pattern, word in WORDS["dtype"].items():
         if re.search(pattern, text, flags=re.IGNORECASE):
-            return word
+            return str(word)
     raise NotExpressed(f"a meaning of {text!r} in the column {column}")
 
 
+def cell_word(row: MeasuredRow, column: str, text: str | None = None) -> Any:
+    """Meaning of a cell, or of a `text` in it, by `words.yaml`; None for a cell that says nothing.
+
+    Raises `NotExpressed`, naming the column, if no pattern matches.
+    """
+    cell = getattr(row, column)
+    for part in (text or cell, re.sub(r" \(.*\)$", "", cell)) if cell not in ("", "unstated") else ():
+        for pattern, word in WORDS["cells"][column].items():
+            if re.fullmatch(pattern, part, flags=re.IGNORECASE):
+                return word
+    if cell in ("", "unstated"):
+        return None
+    raise NotExpressed(f"a meaning of {cell!r} in the column {column}")
+
+
 def plain(name: str) -> str:
-    """A name without what spellings differ in."""
+    """A name without the characters in which spellings differ."""
     return re.sub(r"[^a-z0-9]", "", re.sub(r"\(.*\)", "", name.lower()))
 
 
 @cache
 def _shipped_models() -> dict[str, str]:
-    """Plain name -> name of every model that ships."""
-    return {plain(name): name for name in model_names()}
+    """Plain name, or name that people type -> name of every model that ships."""
+    usual = {plain(text.rpartition("/")[2]): name for text, name in spellings("models").items()}
+    return usual | {plain(name): name for name in model_names()}
 
 
-def model_of(row: MeasuredRow, differing: Mapping[str, Any]) -> ModelShape:
-    """The model of a row: a shipped one of its name, or GPT, or Llama-like where the MLP is gated.
+def model_of(row: MeasuredRow, differing: Mapping[str, Any], framework: Framework) -> tuple[ModelShape, dict[str, Any]]:
+    """The model of a row, and fields that are assumed: a shipped one, or GPT, or Llama-like where the MLP is gated.
 
-    Columns describe dense models; of one with experts, or of which a row has no dimensions, the shipped file
-    of its name has more to say.
+    Columns describe dense models. For one with experts, or without dimensions in the row, the shipped file of its name
+    counts; with fewer layers than this file it keeps the share of dense layers, and has no multi-token prediction.
     """
     seq: dict[str, Any] = {"seq_len": row.seq} if row.seq else {}
-    if row.model in MODELS:
-        name, own = MODELS[row.model]
-        return shipped_model(name, {**own, **seq, **differing})
-    shipped = _shipped_models()
-    if row.model in shipped.values():
-        return shipped_model(row.model, {**seq, **differing})
-    if (not row.hidden or row.moe_experts) and plain(row.model) in shipped:
-        layers = {"num_layers": row.layers} if row.layers else {}
-        return shipped_model(shipped[plain(row.model)], {**layers, **seq, **differing})
+    shipped = _shipped_models().get(plain(row.model), "")
+    if row.model == shipped or (shipped and (not row.hidden or row.moe_experts)):
+        model, cut = shipped_model(shipped, {}), {}
+        if row.layers and row.layers < model.num_layers and row.model != shipped:
+            dense = max(1, round(model.first_dense_layers * row.layers / model.num_layers))
+            cut = {"first_dense_layers": min(dense, model.first_dense_layers), "mtp_layers": 0}
+        layers = {"num_layers": row.layers} if row.layers and row.model != shipped else {}
+        return shipped_model(shipped, {**layers, **cut, **seq, **differing}), cut
     if not (row.hidden and row.layers and row.heads and row.seq):
         raise NotExpressed("the dimensions of the model")
-    return ModelShape(**{**_fields(row), **differing})
+    usual = {**MODEL_DEFAULTS, **defaults_of(framework).model}
+    assumed = {name: value for name, value in usual.items() if name != "vocab_size" or not row.vocab}
+    if row.gated:
+        assumed = {"tied_embeddings": False, "biases": False, "dropout": False, **defaults_of(framework).model}
+        assumed |= {} if row.vocab else {"vocab_size": usual["vocab_size"]}
+    return ModelShape(**{**assumed, **_fields(row, framework), **differing}), assumed
 
 
-def _fields(row: MeasuredRow) -> dict[str, Any]:
+#: Fields of GPT that no column has. The vocabulary is that of GPT-2, padded for eight tensor-parallel ranks.
+MODEL_DEFAULTS: Final = {"biases": True, "dropout": True, "tied_embeddings": True, "vocab_size": 51200.0}
+
+
+def _fields(row: MeasuredRow, framework: Framework) -> dict[str, Any]:
     """Fields of a model that is made of a row's columns."""
-    gated, convention = bool(row.gated), convention_of(row)
     fields: dict[str, Any] = {
-        "gated_mlp": gated,
-        "normalization": "rms_norm" if gated else "layer_norm",
-        "position_embedding": "rotary" if gated else "learned",
-        "biases": not gated,
-        "dropout": not gated,
-        "tied_embeddings": not gated,
-    }
-    if "tied embeddings" in row.notes or not convention.model.get("tied_embeddings"):
-        fields |= convention.model
-    if row.moe_experts:
-        fields |= {
-            "num_experts": row.moe_experts,
-            "moe_topk": row.moe_topk,
-            "moe_ffn_hidden_size": row.moe_ffn or row.ffn,
-        }
-    return {
         "name": row.model,
         "num_layers": row.layers,
         "hidden_size": row.hidden,
@@ -196,11 +196,18 @@ def _fields(row: MeasuredRow) -> dict[str, Any]:
         "num_query_groups": row.kv_heads,
         "ffn_hidden_size": row.ffn,
         "seq_len": row.seq,
-        "vocab_size": row.vocab or convention.head,
         # Megatron-LM's --make-vocab-size-divisible-by
-        "vocab_multiple": 128.0 if convention.framework.startswith("megatron") else 0.0,
-        **fields,
+        "vocab_multiple": 128.0 if framework.name.startswith("megatron") else 0.0,
+        "gated_mlp": bool(row.gated),
+        "normalization": "rms_norm" if row.gated else "layer_norm",
+        "position_embedding": "rotary" if row.gated else "learned",
     }
+    if row.vocab:
+        fields["vocab_size"] = row.vocab
+    if row.moe_experts:
+        experts = {"num_experts": row.moe_experts, "moe_topk": row.moe_topk}
+        fields |= {**experts, "moe_ffn_hidden_size": row.moe_ffn or row.ffn}
+    return fields
 
 
 def with_split(row: MeasuredRow) -> MeasuredRow:
@@ -218,106 +225,94 @@ def with_split(row: MeasuredRow) -> MeasuredRow:
     return row
 
 
-def counts_of(row: MeasuredRow) -> dict[str, float]:
+def counts_of(row: MeasuredRow, defaults: Defaults, assumed: dict[str, Any]) -> dict[str, float]:
     """Ranks and batch of a row; `NotExpressed` where it has no batch."""
-    convention = convention_of(row)
-    vpp = row.vpp
+    vpp = row.vpp or (float(defaults.columns.get("vpp", 1)) if row.pp > 1 else 1.0)
     if row.schedule.startswith("interleaved") and vpp == 1:
         vpp = 2.0  # the fewest chunks that interleave
-    vpp = float(convention.columns.get("vpp", vpp))
     sequences, mbs, ga = row.gbs / row.dp, row.mbs, row.ga
     if not (mbs or ga):
         if not sequences:
             raise NotExpressed("its batch")
-        staged = convention.micro_batches == "one for each stage"
-        ga = min(row.pp * vpp, sequences) if staged else sequences
+        ga = min(row.pp * vpp, sequences) if defaults.rules.get("micro_batches") == "stages" else sequences
     if not (sequences or (mbs and ga)):
         ga = ga or 1.0  # a micro-batch for itself
         sequences = (mbs or 1.0) * ga
     mbs = mbs or sequences / ga
-    return {
-        **{name: getattr(row, name) for name in ("tp", "cp", "pp", "dp")},
-        "vpp": vpp,
-        "micro_batch_size": mbs,
-        "gradient_accumulation_steps": ga or sequences / mbs,
-    }
+    counts = {"vpp": vpp, "micro_batch_size": mbs, "gradient_accumulation_steps": ga or sequences / mbs}
+    lacking = {"vpp": row.vpp or row.pp == 1, "micro_batch_size": row.mbs, "gradient_accumulation_steps": row.ga}
+    assumed |= {} if row.mbs and row.gbs else {name: counts[name] for name, cell in lacking.items() if not cell}
+    return {**{name: getattr(row, name) for name in ("tp", "cp", "pp", "dp")}, **counts}
 
 
 def last_stage_of(row: MeasuredRow, model: ModelShape) -> dict[str, Value]:
     """Layers of the last stage, where the head counts as many as it has their parameters."""
-    if row.pp == 1 or not convention_of(row).balanced:
-        return {}
     of_layers = sum(model.layer_parameters(layer) * count for layer, count in model.kinds.items())
     head = model.vocab_size * model.hidden_size / (of_layers / model.num_layers)
     return {"last_stage_layers": max(1, round((model.num_layers + head) / row.pp - head))}
 
 
 def sharding_of(row: MeasuredRow) -> dict[str, Value]:
-    """Sharding of states among the replicas of a row, and overlap of their exchanges."""
-    values = convention_of(row).stated
-    if row.opt_shard:
-        found = [columns for pattern, columns in SHARDINGS if re.search(pattern, row.opt_shard, re.IGNORECASE)]
-        if not found:
-            raise NotExpressed(f"a meaning of {row.opt_shard!r} in the column opt_shard")
-        values |= found[0]
-    groups = re.search(r"groups of (\d+)", row.opt_shard)
-    together = float(groups[1]) if groups else NODE if row.opt_shard.startswith("HSDP") else row.dp
-    if together < row.dp:
-        values["shard_replicas"] = row.dp / together
-    if values.get("zero") == 3 and row.pp > 1:
-        values["reshard_after_forward"] = 0  # torchtitan's default where there are stages
-    if row.dp_overlap:
-        values["overlap_grad_reduce"] = int(row.dp_overlap.startswith("yes"))
-    if values.get("zero", 0) != 1 or not values.get("overlap_grad_reduce"):
-        values.pop("overlap_param_gather", None)
-    values.pop("vpp", None)
-    return values
+    """Sharding of states among the replicas of a row, and overlap of their exchanges, as far as it states them."""
+    values: dict[str, Value] = {}
+    if cell := SHARDED.fullmatch(row.opt_shard):
+        values["zero"] = cell_word(row, "opt_shard", cell["word"])
+        for remark, columns in KEPT.items():
+            values |= columns if remark in (cell["remark"] or "") else {}
+        usual = NODE if cell["word"].upper() == "HSDP" else row.dp
+        together = float(cell["groups"] or usual)
+        if together < row.dp:
+            values["shard_replicas"] = row.dp / together
+    overlap = cell_word(row, "dp_overlap")
+    return values if overlap is None else {**values, "overlap_grad_reduce": overlap}
 
 
-def recompute_of(row: MeasuredRow) -> dict[str, Value]:
-    """Recomputation of a row; empty where neither the row nor its software states one."""
-    word = row.recompute.split(" ")[0]
-    if word in ("", "unstated"):
-        return {"recompute": convention_of(row).columns.get("recompute", "none")}
-    shares = {"selective(layer)": convention_of(row).layers_repeated, "selective(op)": OPERATORS_REPEATED}
-    share = shares.get(word, 1.0)
-    if share < 1:
-        return {"recompute": "full", "recompute_layers": max(1, round(share * row.layers / row.pp))}
-    return {"recompute": "full" if word in shares else word.split("(")[0]}
+def recompute_of(row: MeasuredRow, model: ModelShape, share: float = 1 / 2) -> dict[str, Value]:
+    """Recomputation that a row states; of selected layers that of a `share` of them. [-]"""
+    word = cell_word(row, "recompute")
+    shares = {"selective(layer)": share, "selective(op)": OPERATORS_REPEATED}
+    if word not in shares:
+        return {"recompute": word} if word else {}
+    layers = max(1, round(shares[word] * model.num_layers / row.pp))
+    return {"recompute": "full", **({"recompute_layers": layers} if shares[word] < 1 else {})}
 
 
-def values_of(row: MeasuredRow, model: ModelShape) -> dict[str, Value]:
-    """The design of a row, by its columns."""
-    convention, counts = convention_of(row), counts_of(row)
-    usual = str(convention.stated["attention"])
-    split = (
-        row.seq_par
-        if row.seq_par >= 0
-        else row.tp > 1 and convention.stated.get("sharding", "megatron_sp") == "megatron_sp"
-    )
-    differs = row.attn_kernel != "" and usual == "unfused"
-    fused = "fused" if differs else usual
-    values: dict[str, Value] = {
-        **counts,
-        **sharding_of(row),
-        **recompute_of(row),
-        **last_stage_of(row, model),
-        "sharding": "megatron_sp" if split else "megatron",
-        "attention": "unfused" if row.attn_kernel == "unfused" else fused,
-        "precision": precision_of(row.dtype, "dtype"),
-        "schedule": matched(row.schedule, SCHEDULES, "schedule"),
-        **({"tp_overlap": "chunked" if row.tp_overlap.startswith("yes") else "gradients"} if row.tp_overlap else {}),
-    }
-    if counts["cp"] == 1:
-        values.pop("cp_communication", None)
+def experts_of(row: MeasuredRow, model: ModelShape, defaults: Defaults, assumed: dict[str, Any]) -> dict[str, Value]:
+    """Dispatch, overlap, balance and offload that columns of a row state; without `routing`, experts are balanced."""
+    named = {"cuda_graphs": "cuda_graphs"}
     if model.num_experts:
-        far = row.hw.startswith(("GB", "B300"))  # whose recipes dispatch by HybridEP
-        values |= {"ep": row.ep, "etp": 1, "dispatcher": "two_hop" if far else "all_to_all"}
-    if "policy PURE" in row.notes:  # of Composer: gradients are reduced in 16 bits too
-        values["gradient_reduction"] = "bf16"
-    if "tokendrop" in row.model:
-        values["capacity_factor"] = 1
+        named |= {"dispatcher": "dispatcher", "ep_overlap": "overlap_ep"}
+    cells = {name: cell_word(row, column) for column, name in named.items()}
+    values: dict[str, Value] = {name: value for name, value in cells.items() if value is not None}
+    values |= dict.fromkeys((cell_word(row, "offload") or "").split(), 1.0)
+    routing = cell_word(row, "routing")
+    if routing == "learned" and model.num_experts:
+        values["imbalance"] = defaults.columns.get("imbalance", 1.0)
+    assumed |= {"routing": "balanced"} if model.num_experts and not routing else {}
     return values
+
+
+def values_of(row: MeasuredRow, model: ModelShape, defaults: Defaults, assumed: dict[str, Any]) -> dict[str, Value]:
+    """The columns of the design that a row states."""
+    usual = defaults.columns.get("attention", "fused")
+    kernel = cell_word(row, "attn_kernel")
+    fused = "fused" if usual == "unfused" else usual
+    schedule = cell_word(row, "schedule")
+    overlap = cell_word(row, "tp_overlap")
+    values: dict[str, Value] = {
+        **counts_of(row, defaults, assumed),
+        **sharding_of(row),
+        **recompute_of(row, model, defaults.rules.get("recomputed_layers", 1 / 2)),
+        **({"sharding": "megatron_sp" if row.seq_par else "megatron"} if row.seq_par >= 0 else {}),
+        **({"attention": fused if kernel == "flash" else kernel} if kernel else {}),
+        **({"schedule": schedule} if schedule else {}),
+        **({"tp_overlap": overlap} if overlap else {}),
+        "precision": precision_of(row.dtype, "dtype"),
+    }
+    if row.pp > 1 and defaults.rules.get("last_stage") == "balanced":
+        values |= last_stage_of(row, model)
+        assumed["last_stage_layers"] = values["last_stage_layers"]
+    return {**values, "ep": row.ep, "etp": 1} if model.num_experts else values
 
 
 def measured_time(row: MeasuredRow, run: Expressed) -> float:
@@ -331,7 +326,7 @@ def measured_time(row: MeasuredRow, run: Expressed) -> float:
     if row.tokens_s_gpu:
         return tokens / row.tokens_s_gpu
     passes = 4 if row.tflops_kind.startswith("hardware") and run.columns.get("recompute") == "full" else 3
-    flops = passes * run.model.forward_flops(causal=halved(row))
+    flops = passes * run.model.forward_flops(causal=halved(row, run))
     if row.tflops_gpu:
         return float(tokens * flops / (row.tflops_gpu * 1e12))
     if row.mfu:
@@ -339,8 +334,8 @@ def measured_time(row: MeasuredRow, run: Expressed) -> float:
     raise NotExpressed("its time")
 
 
-def halved(row: MeasuredRow) -> bool:
+def halved(row: MeasuredRow, run: Expressed) -> bool:
     """True if the FLOPs of a row's rate count only the causal half of attention."""
     if "attention in full" in row.tflops_kind:
         return False
-    return "causal" in row.tflops_kind or convention_of(row).halved
+    return "causal" in row.tflops_kind or bool(defaults_of(run.framework).rules.get("causal_flops"))

@@ -33,6 +33,7 @@ def row_record(one: ComparedRow) -> dict[str, Any]:
         "low_s": one.low_s,
         "high_s": one.high_s,
         "evidence": one.evidence or None,
+        "assumed": dict(one.assumed),
         "why_not": one.why_not or None,
     }
 

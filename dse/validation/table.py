@@ -9,9 +9,14 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Final
 
+import yaml
+
 from costmodel.errors import DseError, suggestion
 from costmodel.formats.quantity import plain_number
 from costmodel.formats.strict_yaml import read_text
+
+#: Meanings of the words of rows, by column.
+WORDS: Final[Mapping[str, Any]] = yaml.safe_load(Path(__file__).with_name("words.yaml").read_text())
 
 #: Tables that ship, in the order in which they are shown: figures of others, each with its source.
 SHIPPED: Final = tuple(Path(__file__).parent / "data" / name for name in ("steps.csv", "runs.csv", "memory.csv"))
@@ -48,7 +53,7 @@ class MeasuredRow:
     id: str = ""
     row_type: str
     dataset: str
-    framework: str = ""  #: start of a name in `CONVENTIONS`; that of the data set, if empty
+    framework: str = ""  #: software and its release, such as megatron_core@25.11
     source: str = ""
     notes: str = ""
     hw: str = ""  #: as tables write it, or a shipped system
@@ -71,7 +76,7 @@ class MeasuredRow:
     gpus: float = 0.0
     tp: float = 0.0
     pp: float = 0.0
-    vpp: float = 1.0
+    vpp: float = 0.0
     cp: float = 1.0
     ep: float = 1.0
     dp: float = 0.0
@@ -85,6 +90,11 @@ class MeasuredRow:
     dp_overlap: str = ""
     tp_overlap: str = ""
     schedule: str = ""
+    dispatcher: str = ""
+    ep_overlap: str = ""
+    cuda_graphs: str = ""
+    offload: str = ""
+    routing: str = ""  #: of tokens to experts: balanced by force, or learned
     given: str = ""  #: fields of the model and quantities of the system that differ, `name=value ...`
     design: str = ""  #: the whole design, `name=value ...`, instead of the columns from `tp` to `schedule`
     iter_time_s: float = 0.0
@@ -165,7 +175,7 @@ def _row(line: int, heading: list[str], cells: list[str]) -> MeasuredRow:
     values: dict[str, Any] = {"line": line, "row_type": "", "dataset": ""}
     mistakes = []
     for name, text in zip(heading, cells, strict=False):
-        if name not in COLUMNS or not text:
+        if name not in COLUMNS or text in ("", "unstated"):
             continue
         if wrong := _mistake(name, text):
             mistakes.append(f"{name}: {text!r}: {wrong}")

@@ -53,6 +53,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
             "dse list models",
             "dse list models llama",
             "dse list systems h100_80g_dgx > mychip.yaml",
+            "dse list frameworks megatron_core@25.05",
             "dse list columns gpt_1t_codesign memory",
             "dse list columns my_space.yaml --format csv -o columns.csv",
         ],
@@ -95,7 +96,7 @@ def run(args: argparse.Namespace) -> int:
     if name:
         rows = [row for row in rows if args.name.lower() in " ".join(map(str, row.values())).lower()]
         if not rows:
-            write_content([catalogue.text_of(name, args.kind).encode()], "yaml", args.output)
+            write_content([catalogue.text_of(args.name, args.kind).encode()], "yaml", args.output)
             return 0
     if form == "json":
         write_json({args.kind: rows}, args.output)

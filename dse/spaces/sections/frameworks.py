@@ -46,7 +46,7 @@ def written_out(section: Section, model: Any, columns: Collection[str], quantiti
     own = {word for key in ("given", "parameters", "derived") for word in section.mapping(key)}
     own |= {alias.column for name, alias in DesignPoints.aliases.items() if name in own}
     given: dict[str, Any] = {}
-    for word, value in framework.said(model).items():
+    for word, value in framework.said(model, lambda name: float(quantities.get(name, np.nan))).items():
         if word in columns or word in quantities:
             given[word] = value
         elif word not in all_columns():

@@ -54,7 +54,7 @@ def test_a_value_follows_what_balances_the_experts(tmp_path):
         assert "imbalance" not in framework.said(load_model("llama3_8b"))
     own = "given: {imbalance: {value: {aux_loss: 1.3}, kind: assumed, source: mine}}"
     (tmp_path / "mine.yaml").write_text(f"schema: framework/v1\ndescription: mine\n{own}\n")
-    with pytest.raises(DseError, match="expected a value, or one for each of aux_loss, bias"):
+    with pytest.raises(DseError, match="expected a value, one for each of aux_loss, bias, or conditions"):
         load_framework(tmp_path / "mine.yaml")
 
 

@@ -121,12 +121,13 @@ def test_layouts_of_published_pairs_are_ordered_as_published(measured, faster, s
 
 
 def test_public_runs_are_priced_or_lack_something_that_is_named(public):
-    """Eight rows have no split and three contradict theirs; all other steps, layers and memory are priced."""
+    """Eight rows have no split, three contradict theirs, six are of models that do not ship; all others are priced."""
     runs = [one for one in public if not one.row.is_kernel]
     left = [one.why_not for one in runs if not one.expressed]
     assert sum("its split over ranks" in why for why in left) == 8
     assert sum("multiplies out" in why for why in left) == 3
-    assert len(left) == 11
+    assert sum("dimensions of the model" in why for why in left) == 6
+    assert len(left) == 17
     assert all(one.predicted_s > 0 and one.measured_s > 0 for one in runs if one.is_step)
 
 
@@ -215,7 +216,9 @@ def test_json_has_every_data_set_and_every_row(measured, capsys):
         assert figures["mean_abs_error_percent"] == pytest.approx(error.mean())
         assert figures["p90_abs_error_percent"] == pytest.approx(np.quantile(error, 0.9))
     assert [row["id"] for row in record["rows"]] == [one.row.id for one in measured]
-    assert [*record["rows"][0]] == [*("id", "predicted_s", "measured_s", "low_s", "high_s", "evidence", "why_not")]
+    assert [*record["rows"][0]] == [
+        *("id", "predicted_s", "measured_s", "low_s", "high_s", "evidence", "assumed", "why_not")
+    ]
 
 
 def test_rows_of_all_types_are_in_the_json(public, tmp_path, capsys):

@@ -12,11 +12,11 @@ from costmodel.kernels.collectives import collective
 from costmodel.training.ranks import Group
 from dse.validation.comparison import compared
 from dse.validation.expressed import NotExpressed, breakdowns, known_values
-from dse.validation.hardware import HARDWARE, fabric_rate, machine_of
+from dse.validation.hardware import fabric_rate, machine_of
 from dse.validation.kernels import measured_kernel_time
 from dse.validation.memory import usable_memory
-from dse.validation.rows import MODELS, expressed_row, measured_time, recompute_of
-from dse.validation.table import SHIPPED, MeasuredRow, read_table
+from dse.validation.rows import expressed_row, measured_time, recompute_of
+from dse.validation.table import SHIPPED, WORDS, MeasuredRow, read_table
 
 STEPS, RUNS, MEMORY = (read_table(path) for path in SHIPPED)
 
@@ -49,10 +49,8 @@ def test_a_measured_bus_bandwidth_is_shared_by_the_adapters_of_a_node():
     assert fabric_rate("unstated", 8, system) is None
 
 
-def test_hardware_and_models_of_rows_ship():
-    assert {name for _, name, _ in HARDWARE} <= {*system_names()}
-    for name, fields in MODELS.values():
-        assert {*fields} <= {*type(load_model(name)).__dataclass_fields__}
+def test_hardware_of_rows_ships():
+    assert {meaning["system"] for meaning in WORDS["hardware"].values()} <= {*system_names()}
 
 
 @pytest.mark.parametrize(
@@ -109,8 +107,9 @@ def test_a_model_of_which_a_row_has_no_dimensions_may_ship():
 
 
 def test_selective_recomputation_of_layers_is_that_of_half_of_a_stage():
-    row = row_of(recompute="selective(layer)", layers=80, pp=4)
-    assert recompute_of(row) == {"recompute": "full", "recompute_layers": 10}
+    row, model = row_of(recompute="selective(layer)", pp=4), load_model("llama3_70b")
+    assert recompute_of(row, model) == {"recompute": "full", "recompute_layers": 10}
+    assert recompute_of(row, model, 1.0) == {"recompute": "full"}
 
 
 @pytest.mark.parametrize(
@@ -124,7 +123,15 @@ def test_selective_recomputation_of_layers_is_that_of_half_of_a_stage():
         ({"schedule": "backwards"}, "a meaning of 'backwards' in the column schedule"),
         ({"opt_shard": "half"}, "a meaning of 'half' in the column opt_shard"),
         ({"design": "tp=8 turbo=1"}, "designs have no column turbo"),
-        ({"recompute": "some"}, "the column recompute has no word some"),
+        ({"recompute": "some"}, "a meaning of 'some' in the column recompute"),
+        ({"opt_shard": "zero2-like"}, "a meaning of 'zero2-like' in the column opt_shard"),
+        ({"tp_overlap": "perhaps"}, "a meaning of 'perhaps' in the column tp_overlap"),
+        ({"dp_overlap": "half"}, "a meaning of 'half' in the column dp_overlap"),
+        ({"attn_kernel": "magic"}, "a meaning of 'magic' in the column attn_kernel"),
+        ({"dtype": "mxfp4"}, "a meaning of 'mxfp4' in the column dtype"),
+        ({"offload": "weights"}, "a meaning of 'weights' in the column offload"),
+        ({"routing": "random"}, "a meaning of 'random' in the column routing"),
+        ({"framework": "megatron_core@2611"}, "release '2611': expected year and month, such as 25.11"),
         ({"given": "warp=9"}, "warp: unknown quantity"),
         ({"heads": 7.0}, "head_size: expected a whole number"),
         ({"dtype": "nvfp4"}, "a rate of its chip"),

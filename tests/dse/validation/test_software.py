@@ -1,0 +1,101 @@
+"""Software of measured runs: releases, defaults that rows do not state, and labels, which change nothing."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from costmodel.formats.framework_file import software_names
+from dse.validation.comparison import compared
+from dse.validation.frameworks import framework_of
+from dse.validation.rows import expressed_row
+from dse.validation.table import SHIPPED, MeasuredRow, read_table
+
+ROWS = [row for path in SHIPPED for row in read_table(path)]
+
+#: A run of experts on two nodes, by its columns.
+EXPERTS = MeasuredRow(
+    row_type="train_step", dataset="mine", framework="megatron_core@26.04", hw="h100_80g_dgx", model="mixtral_8x7b",
+    gpus=16, tp=2, pp=1, dp=8, ep=8, mbs=1, gbs=256, dtype="bf16", iter_time_s=10,
+)  # fmt: skip
+DESIGN = "tp=2 dp=8 ep=8 gradient_accumulation_steps=32"
+
+
+def predictions(rows):
+    """Predicted time and memory, verdict and evidence of each row, by its id."""
+    return {
+        one.row.id: (one.predicted_s, one.predicted_bytes, one.low_s, one.high_s, one.verdict, one.evidence)
+        for one in compared(rows)
+    }
+
+
+def test_no_label_changes_a_prediction():
+    """Data set, source and notes are labels; the order of rows is none of their business either."""
+    before = predictions(ROWS)
+    renamed = [replace(row, dataset="simumax_b200", source="", notes="tied embeddings, policy PURE") for row in ROWS]
+    assert repr(predictions(renamed)) == repr(before)
+    permuted = predictions(ROWS[::-1])
+    assert repr({name: permuted[name] for name in before}) == repr(before)
+
+
+def test_a_design_leaves_the_defaults_of_its_software_in_place():
+    """The same run by its columns and by its design; both list the settings that neither states."""
+    by_columns, by_design = expressed_row(EXPERTS), expressed_row(replace(EXPERTS, design=DESIGN))
+    for run in (by_columns, by_design):
+        assert run.columns["tp_overlap"] == run.assumed["tp_overlap"] == "chunked"
+        assert run.columns["gradient_reduction"] == run.assumed["gradient_reduction"] == "bf16"
+        assert run.assumed["routing"] == "balanced"
+    [first, second] = compared([EXPERTS, replace(EXPERTS, design=DESIGN)])
+    assert first.predicted_s == second.predicted_s > 0
+    stated = expressed_row(replace(EXPERTS, tp_overlap="no", opt_shard="zero2 (mine)"))
+    assert (stated.columns["tp_overlap"], stated.columns["zero"]) == ("none", 2)
+    assert not {"tp_overlap", "zero"} & {*stated.assumed}
+    assert expressed_row(replace(EXPERTS, framework="")).assumed["framework"] == "megatron_core"
+
+
+@pytest.mark.parametrize(
+    ("cells", "columns"),
+    [
+        ({"dispatcher": "HybridEP"}, {"dispatcher": "two_hop"}),
+        ({"dispatcher": "alltoall", "ep_overlap": "yes"}, {"dispatcher": "all_to_all", "overlap_ep": 1}),
+        ({"routing": "natural"}, {"imbalance": 1.3}),
+        ({"offload": "optimizer+activations"}, {"offload_optimizer": 1, "offload_activations": 1}),
+        ({"tp_overlap": "no (async wgrad all-reduce)"}, {"tp_overlap": "gradients"}),
+        ({"opt_shard": "FSDP groups of 4"}, {"zero": 3, "shard_replicas": 2}),
+        ({"attn_kernel": "FlashAttention-2"}, {"attention": "flash_attention_2"}),
+        ({"hw": "GB200 NVL72"}, {"dispatcher": "two_hop"}),
+        ({"hw": "B200"}, {"dispatcher": "all_to_all"}),
+    ],
+)
+def test_cells_and_defaults_become_columns(cells, columns):
+    run = expressed_row(replace(EXPERTS, **cells))
+    assert {name: run.columns[name] for name in columns} == columns
+    if "design" not in cells and cells.keys() <= {"dispatcher", "ep_overlap", "routing", "offload"}:
+        assert expressed_row(replace(EXPERTS, design=DESIGN, **cells)).columns.items() >= columns.items()
+
+
+def test_a_constant_of_a_release_counts_on_its_chip():
+    """Products on a B200 were slower before Megatron Core 25.09; on an H100 nothing changed there."""
+    dense = replace(EXPERTS, model="llama3_8b", ep=1, tp=1, dp=16, gbs=512)
+    for hw, slower in (("B200", 1.2), ("h100_80g_dgx", 1.0)):
+        old, new = compared(
+            [replace(dense, hw=hw, framework=f"megatron_core@{release}", dtype="bf16", vpp=1, opt_shard="zero1",
+                     design="dp=16 gradient_accumulation_steps=32 gradient_reduction=fp32")
+             for release in ("25.05", "26.04")]
+        )  # fmt: skip
+        assert old.predicted_s / new.predicted_s >= slower
+    assert old.predicted_s == new.predicted_s
+
+
+@pytest.mark.parametrize("name", [*software_names(), "maxtext@2026", "megatron_lm@2021", "nemo@24.07"])
+def test_every_name_of_software_stands_for_a_framework(name):
+    framework = framework_of(replace(EXPERTS, framework=name))
+    assert framework.given
+
+
+def test_a_model_with_fewer_layers_than_its_file_keeps_a_dense_one():
+    row = replace(EXPERTS, model="deepseek-v3 (4 layers)", layers=4, moe_experts=256, tp=1, dp=16, seq=4096)
+    run = expressed_row(row)
+    assert (run.model.num_layers, run.model.first_dense_layers, run.model.mtp_layers) == (4, 1, 0)
+    assert run.assumed["mtp_layers"] == 0
