@@ -28,7 +28,7 @@ from pathlib import Path
 
 from dse.api.study import Study
 from dse.pricing.workers import Pricer, Workers
-from dse.searching.exact.enumeration import CHUNK, tally
+from dse.searching.exact.enumeration import CHUNK, unit_tally
 from dse.searching.samplers.samplers import DEFAULT_SAMPLER
 from dse.spaces.space import Space
 
@@ -85,11 +85,16 @@ def cluster(workers: int) -> Iterator[Workers]:
 
 def rate(space: Space, workers: Workers, designs: int) -> float:
     """Designs a second. [1/s]"""
-    function = partial(tally, Pricer.of(space), (0.0,) * len(space.objectives))
-    list(workers.map_ranges(function, 64 * workers.jobs, 64))
+    function = partial(unit_tally, Pricer.of(space), (0.0,) * len(space.objectives))
+    list(workers.map(function, ranges(64 * workers.jobs, 64), ordered=False))
     start = time.perf_counter()
-    list(workers.map_ranges(function, designs, CHUNK))
+    list(workers.map(function, ranges(designs, CHUNK), ordered=False))
     return designs / (time.perf_counter() - start)
+
+
+def ranges(count: int, step: int) -> list[tuple[int, tuple[int, int]]]:
+    """Ranges of numbers below a count, each behind its own number."""
+    return [*enumerate((low, min(low + step, count)) for low in range(0, count, step))]
 
 
 def study_rate(space: str, sampler: str, trials: int, processes: int) -> tuple[float, float]:

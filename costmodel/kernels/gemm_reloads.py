@@ -53,10 +53,7 @@ def gemm_reloads(run: RankRun) -> GemmReloads:
     run : RankRun
         Model, machines and designs with explicit tiles (`costmodel.resolve_tiling`), (points,).
 
-    Raises
-    ------
-    ValueError
-        If the tiles of a product are free.
+    Raises `ValueError` if the tiles of a product are free.
     """
     gemms = transformer_gemms(run).present()
     edges = explicit_edges(run, gemms.labels)

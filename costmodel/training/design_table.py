@@ -101,11 +101,8 @@ class Design(Columns):
         **values
             Columns by name, or their aliases; those not named take their defaults.
 
-        Raises
-        ------
-        DseError
-            For an unknown column or word, lengths that differ or are 0, a code or switch that is none, a
-            count that is not whole and positive, or an alias that contradicts the column that it sets.
+        Raises `DseError` for an unknown column or word, lengths that differ or are 0, a code or switch that is none, a
+        count that is not whole and positive, or an alias that contradicts the column that it sets.
         """
         domains = cls.domains(blocks)
         for name in values:

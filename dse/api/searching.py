@@ -66,10 +66,7 @@ def search(
     study : Study
         Its `pareto_front` and `trials` are tables.
 
-    Raises
-    ------
-    DseError
-        If the space or an option is wrong, or the study is of another space.
+    Raises `DseError` if the space or an option is wrong, or the study is of another space.
     """
     opened = opened_study(
         space, study, storage=storage, sampler=sampler, seed=seed, start=start, warm_start=warm_start,

@@ -130,10 +130,7 @@ class Study(BaseStudy):
         file : Artefact
             Its ``content``, and ``notes`` on what it cannot say.
 
-        Raises
-        ------
-        DseError
-            If there is no such design, it has no such file, or the file cannot be written.
+        Raises `DseError` if there is no such design, it has no such file, or the file cannot be written.
         """
         from dse.api.exports import trial_artefact, write_artefact
 

@@ -17,9 +17,8 @@ from costmodel.rules.work import TRAINING
 from costmodel.training.blocks import Layer
 from costmodel.training.kinds import KINDS
 from dse.explaining.work_tables import WORK_TABLES, work_tables
-from dse.pricing.evaluation import machine
 from dse.pricing.records import priced_design
-from dse.pricing.space_rules import NATIVE, rules_for
+from dse.pricing.space_rules import NATIVE, machine, rules_for
 from dse.spaces.space import Params, Space
 
 if TYPE_CHECKING:

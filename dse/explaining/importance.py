@@ -72,10 +72,7 @@ def importance(space: Space, table: TrialTable, profile: str) -> Importance:
         a parameter; trials are where the sampler went. Of random legal designs the correlation ratio: the
         share of the variance of an objective's logarithm that the parameter alone explains. [-]
 
-    Raises
-    ------
-    DseError
-        If fewer than `FEWEST` trials are feasible.
+    Raises `DseError` if fewer than `FEWEST` trials are feasible.
     """
     feasible = table.take(np.flatnonzero(table.feasible))
     if len(feasible) < FEWEST:

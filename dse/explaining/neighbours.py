@@ -26,25 +26,9 @@ Way = tuple[str | int, ...]
 def one_step(space: Space, params: Mapping[str, Value], products: Sequence[Collection[str]]) -> Batch:
     """A design and its neighbours as columns: the design first, then legal others, each once.
 
-    Parameters
-    ----------
-    space : Space
-        Where the design comes from.
-    params : mapping
-        The design. [SI units]
-    products : sequence of collections of str
-        Columns whose product is a total, such as the world size: two of them may change together so that it
-        stays as it is.
-
-    Returns
-    -------
-    columns : mapping of (points,) arrays
-        As they are evaluated. [SI units]
-
-    Notes
-    -----
-    Each listed number goes to the next value up and down that is legal; words and switches go to every other
-    one; ranges move by a hundredth and a tenth of their span.
+    Each listed number goes to the next legal value up and down, words and switches to every other one; ranges move by a
+    hundredth and a tenth of their span. The columns of each of `products` have a product that stays the same, such as
+    the world size: two of them may change together. [SI units]
     """
     lattice = Lattice(space)
     here = lattice.places(space.encode([params]))[0]

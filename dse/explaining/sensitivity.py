@@ -10,8 +10,7 @@ import numpy as np
 from costmodel.columns import short_repr
 from dse.explaining.explanation import Explanation
 from dse.explaining.neighbours import Neighbour, neighbours
-from dse.pricing.evaluation import machine
-from dse.pricing.space_rules import rules_for
+from dse.pricing.space_rules import machine, rules_for
 
 #: Change of a quantity up and down, of which the central difference is taken. [-]
 STEP: Final = 0.01

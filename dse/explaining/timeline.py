@@ -53,10 +53,7 @@ def timeline(space: Space, params: Mapping[str, Any]) -> pd.DataFrame:
         and how much of it is exposed communication: the columns of `EXPOSED`. The last event ends at
         ``step_time_s``.
 
-    Raises
-    ------
-    DseError
-        If the model is no transformer, or the cost model has no number for the design.
+    Raises `DseError` if the model is no transformer, or the cost model has no number for the design.
     """
     return events_frame(events_of(transformer_run(space, space.encode([params]), DesignPoints)))
 

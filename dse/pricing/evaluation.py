@@ -9,7 +9,6 @@ import numpy as np
 
 from costmodel.columns import FloatArray, concatenated
 from costmodel.errors import DseError
-from costmodel.machine.system import System
 from costmodel.rules.rules import WorkloadRules
 from costmodel.rules.work import TRAINING
 from costmodel.steps.result.breakdown import ResultTable
@@ -19,7 +18,7 @@ from costmodel.training.run import Run
 from dse.pricing.evaluated import NAN_VIOLATION, BestLayouts, Evaluation, joined
 from dse.pricing.record_columns import interval_columns
 from dse.pricing.several_workloads import combined, first_of_each, without
-from dse.pricing.space_rules import nominal_rate, rules_for
+from dse.pricing.space_rules import machine, nominal_rate, rules_for
 from dse.pricing.workers import Jobs, Pricer, workers_of
 from dse.spaces.definition import SpaceWorkload
 from dse.spaces.designs.exact_parameters import OuterDesigns
@@ -91,12 +90,6 @@ def untimed_margins(space: Space, columns: Mapping[str, FloatArray], rules: Work
     if any(not Expression.parse(limit.expression).names <= available.keys() | words for limit in space.limits):
         return None
     return _limits(space.limits, available, next(iter(columns.values())).size)[0]
-
-
-def machine(space: Space, known: Mapping[str, Any]) -> System:
-    """The system of a batch of designs of which everything is known that needs no evaluation."""
-    chosen = {*(p.name for p in space.parameters), *(d.name for d in space.derived)}
-    return space.system.with_quantities({n: known[n] for n in space.system.units() if n in chosen})
 
 
 def transformer_run(

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Mapping
+from typing import Any, Final
 
 from costmodel.errors import DseError
+from costmodel.machine.system import System
 from costmodel.rules.registry import NATIVE, design_columns, design_rules, profiles_reading
 from costmodel.rules.rules import WorkloadRules
 from costmodel.training.design import SOLVE, SOLVE_BYTES
 from costmodel.training.sharding import ASSIGNMENTS
 from dse.spaces.space import Space
 
-__all__ = ["NATIVE", "nominal_rate", "rules_for"]
+__all__ = ["NATIVE", "machine", "nominal_rate", "rules_for"]
 
 #: Designs evaluated in a second on one core where shardings are solved on open machines. [1/s]
 SOLVED_RATE: Final = 5e3
@@ -50,3 +52,9 @@ def nominal_rate(space: Space) -> float:
     codes = [space.constants.get("sharding", 0.0)] if options is None else options.tolist()
     machine = {*space.by_name, *(derived.name for derived in space.derived)} & space.system.units().keys()
     return SOLVED_RATE if machine and {SOLVE, SOLVE_BYTES} & {*codes} else usual_rate
+
+
+def machine(space: Space, known: Mapping[str, Any]) -> System:
+    """The system of a batch of designs of which everything is known that needs no evaluation."""
+    chosen = {*(p.name for p in space.parameters), *(d.name for d in space.derived)}
+    return space.system.with_quantities({n: known[n] for n in space.system.units() if n in chosen})

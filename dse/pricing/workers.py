@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cache, lru_cache, partial
+from functools import cache, cached_property, lru_cache, partial
 from random import Random
 from typing import Any, Final, Literal, TypeVar, get_args
 
-from costmodel.errors import DseError, ParameterError
-from costmodel.installation import installation
+from costmodel.errors import DseError
 from costmodel.rules.registry import Profile, register_profile, register_work, registered, registered_work
 from costmodel.rules.rules import Rules, WorkloadRules
+from dse.pricing.cluster import map_on_cluster
+from dse.pricing.identity import results_digest
 from dse.pricing.space_rules import rules_for
 from dse.spaces.formulas.functions import OWN, UnitFunction
 from dse.spaces.space import Space
@@ -73,19 +75,38 @@ class Pricer:
     def __reduce__(self) -> tuple[Callable[..., Pricer], tuple[object, ...]]:
         work = registered_work(self.space.workload.work.name)
         own = self.space.own_functions, registered(self.rules.profile), work
-        return _sent_pricer, (self.space.text, self.rules.profile, *own)
+        return _sent_pricer, (self.space.text, self.rules.profile, *own, self.digest)
+
+    @cached_property
+    def digest(self) -> str:
+        """Digest of the results of some designs of the space."""
+        return results_digest(self.space, self.rules)
 
 
 def _sent_pricer(
-    text: str, profile: str, functions: Sequence[UnitFunction], own_profile: Profile | None, own_work: Rules[Any] | None
+    text: str,
+    profile: str,
+    functions: Sequence[UnitFunction],
+    own_profile: Profile | None,
+    own_work: Rules[Any] | None,
+    digest: str,
 ) -> Pricer:
-    """Build the pricer that was sent to a worker, and register the functions, profile and work of the user there."""
+    """Build the pricer that was sent to a worker, and register the functions, profile and work of the user there.
+
+    Raises `DseError` if designs come to other results than in the process that sent it.
+    """
     OWN.update({function.name: function for function in functions})
     if own_work:
         register_work(own_work)
     if own_profile:
         register_profile(own_profile)
-    return _pricer(text, profile)
+    pricer = _pricer(text, profile)
+    if pricer.digest != digest:
+        raise DseError(
+            f"worker on {socket.gethostname()}: its cost model gives other results for space {pricer.space.name} than "
+            "the command's; install the same versions on machines with the same processors"
+        )
+    return pricer
 
 
 @lru_cache(maxsize=4)
@@ -108,27 +129,6 @@ class Workers:
         """True if all work is done in this process."""
         return self.backend == "processes" and self.jobs == 1
 
-    def map_ranges(
-        self,
-        function: Callable[[int, int], Result],
-        count: int,
-        step: int,
-        *,
-        ordered: bool = False,
-        scattered: bool = False,
-    ) -> Iterator[Result]:
-        """Results of ``function(low, high)`` for consecutive ranges of `step` numbers below `count`.
-
-        `function` must be picklable, such as a `functools.partial` of a function of a module. With `ordered`, results
-        come in the order of their ranges. With `scattered`, ranges come from all over the numbers, the last one last,
-        so that progress is representative.
-        """
-        ranges = [(low, min(low + step, count)) for low in range(0, count, step)]
-        if scattered:
-            Random(0).shuffle(first := ranges[:-1])
-            ranges = [*first, *ranges[-1:]]
-        return self.map(_spread, [(function, *ends) for ends in ranges], ordered=ordered)
-
     def map(
         self, function: Callable[[Item], Result], items: Sequence[Item], *, ordered: bool = True
     ) -> Iterator[Result]:
@@ -136,23 +136,21 @@ class Workers:
         if self.here or len(items) < 2:
             yield from map(function, items)
             return
+        if self.backend == "dask":
+            yield from map_on_cluster(self.scheduler, function, items, ordered=ordered)
+            return
         from multiprocessing import resource_tracker
 
         from joblib import Parallel, delayed
         from joblib.externals.loky.backend import resource_tracker as joblib_tracker
 
-        with ExitStack() as opened:
-            pool: dict[str, Any] = {"n_jobs": self.jobs, "backend": "loky"}
-            task: Callable[[Item], Result] = partial(_for_master, os.getpid(), function)
-            if self.backend == "dask":
-                opened.enter_context(_cluster(self.scheduler))
-                pool, task = {"n_jobs": -1, "batch_size": 1}, function
-            form = "generator" if ordered else "generator_unordered"
-            resource_tracker.ensure_running()  # else it begins below, and lets signals through
-            joblib_tracker.ensure_running()
-            with uninterrupted():  # workers begin here, and inherit it: Ctrl-C ends us, and we end them
-                results = Parallel(**pool, return_as=form)(delayed(task)(item) for item in items)
-            yield from results
+        task = partial(_for_master, os.getpid(), function)
+        form = "generator" if ordered else "generator_unordered"
+        resource_tracker.ensure_running()  # else it begins below, and lets signals through
+        joblib_tracker.ensure_running()
+        with uninterrupted():  # workers begin here, and inherit it: Ctrl-C ends us, and we end them
+            results = Parallel(self.jobs, "loky", return_as=form)(delayed(task)(item) for item in items)
+        yield from results
 
 
 #: So many processes of this machine, or whoever works.
@@ -164,35 +162,14 @@ def workers_of(jobs: Jobs) -> Workers:
     return jobs if isinstance(jobs, Workers) else Workers(jobs)
 
 
-def _spread(task: tuple[Callable[[int, int], Result], int, int]) -> Result:
-    """A function of a range, applied."""
-    function, low, high = task
-    return function(low, high)
+def scattered(items: Sequence[Item]) -> list[Item]:
+    """Items in a random order that is the same in each run, the last one last, so that progress is representative."""
+    first = list(items[:-1])
+    Random(0).shuffle(first)
+    return [*first, *items[-1:]]
 
 
 def _for_master(master: int, function: Callable[[Item], Result], item: Item) -> Result:
     """A function of an item, in a process that ends with the one of that number."""
     end_with(master)
     return function(item)
-
-
-def _cluster(scheduler: str | None) -> Any:
-    """A context in which joblib works on a Dask cluster.
-
-    Raises `DseError` if Dask is not installed, no scheduler is named, or none answers.
-    """
-    try:
-        from distributed import Client
-    except ImportError:
-        raise ParameterError(f"{{backend}} dask needs the extra: {installation('dask')}") from None
-    from joblib import parallel_config
-
-    if scheduler is None:
-        raise ParameterError("{backend} dask: name the cluster with {scheduler}, such as tcp://10.0.0.1:8786")
-    stack = ExitStack()
-    try:
-        stack.enter_context(Client(scheduler, timeout="10s", set_as_default=True))
-    except (OSError, ValueError) as error:
-        raise DseError(f"scheduler {scheduler}: does not answer ({error}); is it running?") from None
-    stack.enter_context(parallel_config("dask", n_jobs=-1))
-    return stack

@@ -44,10 +44,7 @@ class _Nearest:
 def nearest_feasible(space: Space, named: Mapping[str, Any], rules: WorkloadRules) -> FittedDesign | None:
     """The feasible design nearest to some values: fewest of them changed, by few options, then the best.
 
-    Returns
-    -------
-    fit : FittedDesign or None
-        None where no design keeps all limits, of all or of the many that were looked at.
+    None where no design keeps all limits, of all or of the many that were looked at.
     """
     best: _Nearest | None = None
     margins = np.full(len(space.limits), -np.inf)

@@ -24,10 +24,7 @@ from dse.storage.optuna_store import StoredStudy
 class RobustStudy(BaseStudy):
     """A study whose trials are judged by the worse ends of intervals; nothing of it is stored.
 
-    Raises
-    ------
-    DseError
-        If the space has exact parameters: what was kept of each trial was chosen by the predictions.
+    Raises `DseError` if the space has exact parameters: what was kept of each trial was chosen by the predictions.
     """
 
     def __init__(self, study: BaseStudy) -> None:

@@ -53,10 +53,7 @@ def expert_design(space: Space, rules: WorkloadRules) -> Params:
     Tensor parallelism within a node and as wide as it goes, the shortest pipeline that fits, the smallest
     micro-batches, and recomputation only where nothing fits without.
 
-    Raises
-    ------
-    DseError
-        If the space has no legal design.
+    Raises `DseError` if the space has no legal design.
     """
     wanted: list[Params] = []
     for again in ("none", "selective", "full") if "recompute" in space.by_name else ("none",):
@@ -84,10 +81,7 @@ def front_designs(study: BaseStudy, space: Space, rules: WorkloadRules) -> dict[
 
     What that study did not choose is completed so that the designs are feasible here, if possible.
 
-    Raises
-    ------
-    DseError
-        If the study has no feasible design, or shares no parameter with the space.
+    Raises `DseError` if the study has no feasible design, or shares no parameter with the space.
     """
     front = study.table.front()
     if not len(front):

@@ -108,10 +108,7 @@ class BaseStudy:
         profile : str
             The rules that evaluate designs, one of `costmodel.rules.registry.profiles()`.
 
-        Raises
-        ------
-        DseError
-            If there is a study of that name, or the database cannot be used.
+        Raises `DseError` if there is a study of that name, or the database cannot be used.
         """
         storage, name = storage_url(storage), name or space.name
         attributes = new_attributes(space, sampler or DEFAULT_SAMPLER, seed, profile)
@@ -224,17 +221,8 @@ class BaseStudy:
     def differing(self, jobs: Jobs = 1, *, most: int | None = None) -> Iterator[tuple[int, list[Mismatch]]]:
         """Stored figures that differ in any bit from what the cost model gives now.
 
-        Parameters
-        ----------
-        jobs : int or Workers
-            Processes that evaluate designs, or who else does. [-]
-        most : int, optional
-            Trials to evaluate, spread over all of them; by default all. [-]
-
-        Yields
-        ------
-        trials, figures
-            How many trials were evaluated in a block, and which of their figures differ.
+        Yields, for each block, the number of trials and the figures that differ. `most` trials are evaluated, spread
+        over all of them (default: all). [-]
         """
         with Store(self.storage, "read") as store, store.snapshot():
             columns = store.columns(self._stored, attribute=BREAKDOWN)
@@ -251,17 +239,10 @@ class BaseStudy:
     def steer(self, focus: str | None, starts: Mapping[str, Params]) -> None:
         """Change what its next batches seek, for this run and those that resume it.
 
-        Parameters
-        ----------
-        focus : str, optional
-            A condition, such as ``step_time < 15 s``, beside which no design is sought; "" lifts it.
-        starts : mapping
-            Designs to be evaluated first, or parts of such, by name.
+        `focus` is a condition, such as ``step_time < 15 s``; "" lifts it. `starts` are designs, or parts of designs, to
+        evaluate first, by name.
 
-        Raises
-        ------
-        DseError
-            If the space has no such designs, or the sampler knows no focus.
+        Raises `DseError` if the space has no such designs, or the sampler knows no focus.
         """
         changes: dict[str, Any] = {}
         if focus is not None:
@@ -295,10 +276,7 @@ class BaseStudy:
     def budget(self) -> int:
         """Finished trials that the last run was to reach. [-]
 
-        Raises
-        ------
-        DseError
-            If there was no run yet.
+        Raises `DseError` if there was no run yet.
         """
         if BUDGET not in self.attributes:
             raise DseError(f"study {self.name!r}: was not run yet, so it has no budget; give it one")
@@ -392,10 +370,7 @@ class BaseStudy:
     def design(self, trial: int | None = None) -> tuple[int, Params]:
         """A finished trial and its parameters; by default the best one by the first objective. [-]
 
-        Raises
-        ------
-        DseError
-            If there is none.
+        Raises `DseError` if there is none.
         """
         table = self.table.found()
         rows = np.flatnonzero(table.numbers == trial)

@@ -76,10 +76,7 @@ def new_study(store: Store, name: str, space: Space, attributes: Mapping[str, An
 def check_attributes(store: Store, stored: StoredStudy) -> None:
     """Refuse a study whose own attributes are not what dse stores.
 
-    Raises
-    ------
-    DseError
-        Saying that it cannot be read.
+    Raises `DseError` if it cannot be read.
     """
     own = stored.user_attrs
     with store.reading(stored.study_id, "study_user_attributes"):

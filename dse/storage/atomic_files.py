@@ -35,23 +35,40 @@ def write_beside(path: Path, pieces: Iterable[bytes], *, durable: bool = False) 
     part = path.with_name(f"{PART_BEGINNING}{secrets.token_hex(8)}{PART_ENDING}")
     try:
         with part.open("xb") as file:  # anew: a link of that name is not followed
-            _lock(file)
+            locked(file)
             file.writelines(pieces)
             file.flush()
             if durable:
                 os.fsync(file.fileno())
         part.replace(path)
+        if durable:
+            sync_folder(path.parent)
     except BaseException:
         with suppress(OSError):  # the first error tells more
             part.unlink()
         raise
 
 
-def _lock(file: BinaryIO) -> None:
-    """Show that a file has a writer, where the file system knows locks."""
+def sync_folder(folder: Path) -> None:
+    """Wait until a power cut changes no name in a folder; Windows has no call for that."""
     if sys.platform != "win32":
-        with suppress(OSError):
+        number = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(number)
+        finally:
+            os.close(number)
+
+
+def locked(file: BinaryIO) -> bool:
+    """Lock a file for its writer, where the file system has locks; False if another process has locked it."""
+    if sys.platform != "win32":
+        try:
             flock(file, LOCK_EX | LOCK_NB)
+        except BlockingIOError:
+            return False
+        except OSError:
+            return True
+    return True
 
 
 @cache

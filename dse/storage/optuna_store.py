@@ -133,10 +133,7 @@ class StudyDeleted(DseError):
 class Store:
     """A database of studies. Use it in a ``with`` block, or call `close`.
 
-    Raises
-    ------
-    DseError
-        In every method, when the database cannot be reached, read or written.
+    Raises `DseError` in every method, when the database cannot be reached, read or written.
     """
 
     def __init__(self, url: str, mode: Mode) -> None:

@@ -44,10 +44,7 @@ def simai_step(run: TransformerRun) -> Breakdown:
         arithmetic and knows no host; arithmetic, memory, prices and the energy of the work are the native
         model's. NaN where SimAI has no number. [s], [B], [J], [$], [W]
 
-    Raises
-    ------
-    DseError
-        Where `design_workload` does, and for models with experts or latent attention.
+    Raises `DseError` where `design_workload` does, and for models with experts or latent attention.
     """
     check_equal_layers(run.model)
     native = transformer_step(run)

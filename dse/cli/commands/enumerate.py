@@ -15,7 +15,7 @@ from costmodel.errors import DseError
 from costmodel.formats.quantity import readable
 from dse.api.study import Study
 from dse.cli.chosen import changed_space
-from dse.cli.options import add_changes, add_output, add_profile, add_storage, add_workers, bounded, describe
+from dse.cli.options import add_changes, add_output, add_profile, add_storage, add_workers, bounded, describe, positive
 from dse.cli.output import ENDINGS, checked_place, form_of, write_content, write_report, write_result
 from dse.cli.terminal import say
 from dse.output.tables import encoded_front, exact_record, json_text
@@ -25,12 +25,14 @@ from dse.pricing.workers import Workers
 from dse.reporting.study_report import Report, bound_text, certificate_text, exact_report, reference_text
 from dse.searching.exact.bounded import EVALUATIONS, study_bound
 from dse.searching.exact.certificate import Certificate, best_costs, certificate, sought_space
-from dse.searching.exact.exact_front import ExactFront, Headway, exact_front
+from dse.searching.exact.exact_front import ExactFront, Headway, exact_front, merged_front
 from dse.searching.exact.long_search import reference
 from dse.spaces.space import Space
 
 #: Least time between two lines. [s]
 LINE_INTERVAL: Final = 1.0
+#: Most parts of an enumeration.
+MOST_PARTS: Final = 100_000
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -44,6 +46,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
             "dse enumerate gpt_1t_codesign --jobs 2 -o front.parquet",
             "dse enumerate --certify gpt3_175b_1024_a100      the space is that of the study",
             "dse enumerate --bound my_codesign --evaluations 1e5",
+            "dse enumerate big.yaml --jobs 8 --checkpoint big.ckpt    repeat it after a crash",
+            "dse enumerate big.yaml --part 3/64 -o part3              one of 64 jobs",
+            "dse enumerate --merge part* -o front.csv",
         ],
     )
     parser.add_argument(
@@ -54,6 +59,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_changes(parser)
     add_comparisons(parser)
+    add_parts(parser)
     parser.add_argument(
         "--method",
         choices=("auto", "list", "bounds"),
@@ -90,24 +96,56 @@ def add_comparisons(parser: argparse._ActionsContainer) -> None:
     )
 
 
+def add_parts(parser: argparse._ActionsContainer) -> None:
+    """Add the options of checkpoints."""
+    parser.add_argument(
+        "--checkpoint",
+        metavar="FILE",
+        type=Path,
+        help="store finished parts in this file; after a crash, the same command continues from it",
+    )
+    parser.add_argument(
+        "--part",
+        metavar="I/N",
+        type=part_of,
+        help="enumerate part I of N, such as 3/64, on any machine; -o names its checkpoint",
+    )
+    parser.add_argument(
+        "--merge", metavar="FILE", type=Path, nargs="+", help="put the checkpoints of all parts together"
+    )
+
+
+def part_of(text: str) -> tuple[int, int]:
+    """The numbers of a part.
+
+    >>> part_of("3/64")
+    (3, 64)
+    """
+    first, _, second = text.partition("/")
+    try:
+        number, parts = positive(first), positive(second)
+    except argparse.ArgumentTypeError:
+        number, parts = 1, 0
+    if not number <= parts <= MOST_PARTS:
+        raise argparse.ArgumentTypeError(f"{text!r}: expected a part and the number of parts, such as 3/64")
+    return number, parts
+
+
 def run(args: argparse.Namespace) -> int:
     """Enumerate; 1 when nothing is feasible."""
     if args.evaluations is not None and not args.bound:
         raise DseError("enumerate: --evaluations is for --bound STUDY")
+    if args.part and (args.output is None or args.format or args.checkpoint or args.merge):
+        raise DseError("enumerate --part: name its checkpoint with -o; it takes no --format, --checkpoint or --merge")
     if args.reference or args.bound:
         return run_beside(args)
-    form = form_of(args.format, args.output)  # what cannot be written is refused before the work
+    form = "table" if args.part else form_of(args.format, args.output)  # refused before the work
     checked_place(args.output)
-    study, space = subject(args)
-    exact = exact_front(
-        space,
-        rules=rules_for(space, study.profile if study else args.profile or NATIVE),
-        workers=Workers(args.jobs, args.backend, args.scheduler),
-        method=args.method,
-        best=best_costs(study).tolist() if study else None,
-        progress=headway_lines(sys.stderr),
-        partial_too=True,
-    )
+    exact, study = merged_parts(args) if args.merge else enumerated(args)
+    if args.part:
+        text = f"{exact.priced:,} designs evaluated, {len(exact.costs):,} on their front, in {args.output}"
+        print(f"part {args.part[0]}/{args.part[1]}: {text}")
+        return 0
     if exact.is_partial:
         write_partial(exact, form, args.output)
     certified = certificate(study, exact) if study else None
@@ -116,6 +154,42 @@ def run(args: argparse.Namespace) -> int:
         return 0
     say(f"no feasible design: all {exact.legal:,} legal ones break a limit")
     return 1
+
+
+def enumerated(args: argparse.Namespace) -> tuple[ExactFront, Study | None]:
+    """The exact front of a space or of a part of it, and the study to certify."""
+    study, space = subject(args)
+    checkpoint = args.output if args.part else args.checkpoint
+    try:
+        exact = exact_front(
+            space,
+            rules=rules_for(space, study.profile if study else args.profile or NATIVE),
+            workers=Workers(args.jobs, args.backend, args.scheduler),
+            method=args.method,
+            best=best_costs(study).tolist() if study else None,
+            progress=headway_lines(sys.stderr),
+            partial_too=checkpoint is None,
+            checkpoint=checkpoint,
+            part=args.part or (1, 1),
+        )
+    except KeyboardInterrupt:
+        if checkpoint is None:
+            raise
+        raise KeyboardInterrupt(
+            f"interrupted; {checkpoint} holds the finished parts: the same command continues"
+        ) from None
+    return exact, study
+
+
+def merged_parts(args: argparse.Namespace) -> tuple[ExactFront, Study | None]:
+    """The exact front from checkpoints, and the study to certify."""
+    if args.checkpoint or args.set or args.objective or args.profile or args.method != "auto":
+        raise DseError("enumerate --merge: its files hold the space, the method and the profile; leave options out")
+    study = Study.load(args.certify, storage=args.storage) if args.certify else None
+    exact = merged_front(args.merge, best_costs(study).tolist() if study else None)
+    if args.space and changed_space(args).fingerprint != exact.space.fingerprint:
+        raise DseError(f"enumerate --merge: the files hold another space than {args.space}; leave SPACE out")
+    return exact, study
 
 
 def write_partial(exact: ExactFront, form: str, output: Path | None) -> NoReturn:
@@ -133,10 +207,11 @@ def run_beside(args: argparse.Namespace) -> int:
     """Compare a study with a long search, or with what bounds leave possible."""
     kind = "reference" if args.reference else "bound"
     both = args.reference and args.bound
-    if args.space or args.certify or args.set or args.objective or args.output or both:
+    parts = args.part or args.checkpoint or args.merge
+    if args.space or args.certify or args.set or args.objective or args.output or both or parts:
         raise DseError(
             f"enumerate --{kind}: the space is the study's own; it takes no other, no --certify, no second "
-            "comparison and no -o"
+            "comparison, no part and no -o"
         )
     study = Study.load(args.reference or args.bound, storage=args.storage)
     workers = Workers(args.jobs, args.backend, args.scheduler)

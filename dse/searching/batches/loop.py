@@ -73,10 +73,6 @@ def search(
     Several processes may search one study: they share its batches, as `dse.searching.batches.claims` says. An
     interruption, or a database that fails, loses the batch that the process has and nothing else: it follows
     from those before it, so that the next run proposes it again.
-
-    Returns
-    -------
-    outcome : Outcome
     """
     outcome = Outcome(failed=store.fail_running(stored.study_id))
     with outcome.timed("storage"):
@@ -104,10 +100,7 @@ def search(
 def work(outcome: Outcome, history: History, claims: BatchClaims, budget: int) -> range:
     """Take a batch, evaluate it unless that is done, and store it; or wait until others have stored some.
 
-    Returns
-    -------
-    added : range
-        Numbers of the trials that were stored. [-]
+    Returns the numbers of the trials that were stored. [-]
     """
     none = range(0)
     with outcome.timed("waiting"):

@@ -69,8 +69,8 @@ class Problem:
     fixed: tuple[str, ...]  #: columns that follow the layout alone, likewise
     of_layouts: dict[str, FloatArray]  #: the latter, (layouts,) each
 
-    def __reduce__(self) -> tuple[Callable[[str, str], Problem | None], tuple[str, str]]:
-        return _problem, (self.pricer.space.text, self.pricer.rules.profile)
+    def __reduce__(self) -> tuple[Callable[[Pricer], Problem | None], tuple[Pricer]]:
+        return _sent_problem, (self.pricer,)
 
     @property
     def num_layouts(self) -> int:
@@ -116,12 +116,7 @@ class Problem:
     def bounds(self, boxes: Boxes) -> tuple[FloatArray, BoolArray]:
         """Costs that no design of a box is below, and whether one of the box may keep all limits.
 
-        Returns
-        -------
-        costs : (boxes, objectives) array
-            Less is better. [the unit of each]
-        possible : (boxes,) array of bool
-            [-]
+        The costs are (boxes, objectives), and less is better. [the unit of each]
         """
         space, known = self.pricer.space, self.intervals(boxes)
         count, sought = len(boxes), []
@@ -249,9 +244,14 @@ def problem_of(pricer: Pricer) -> Problem | None:
     return bounded(Problem(pricer, tuple(layouts), forests, timed, fixed, {}))
 
 
+def _sent_problem(pricer: Pricer) -> Problem | None:
+    """Build the problem of a space in a worker, which keeps it."""
+    return _problem(pricer.space.text, pricer.rules.profile)
+
+
 @lru_cache(maxsize=2)
 def _problem(text: str, profile: str) -> Problem | None:
-    """Build the problem of a space's text in a worker, which keeps it."""
+    """Build the problem of a space's text."""
     space = Space.from_text(text)
     return problem_of(Pricer(space, rules_for(space, profile)))
 

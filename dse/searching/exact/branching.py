@@ -55,15 +55,18 @@ class Explored:
 class Search:
     """The state of a branch and bound."""
 
-    def __init__(self, problem: Problem, workers: Workers) -> None:
+    def __init__(
+        self, problem: Problem, workers: Workers, boxes: Boxes | None = None, known: FloatArray | None = None
+    ) -> None:
+        """Take a problem, the boxes to look into (default: all) and costs that designs reach (default: none)."""
         self.problem, self.workers, self.space = problem, workers, problem.pricer.space
         self.designs = {parameter.name: np.empty(0) for parameter in self.space.parameters}
         #: (designs, objectives) of the designs found that no other found beats; and the front that prunes,
         #: which knows others beside.
         self.costs = np.empty((0, len(self.space.objectives)))
-        self.front = self.costs
+        self.front = self.costs if known is None else known
         self.priced = 0  #: designs evaluated, and corners of boxes
-        self.waiting = [start(problem)]  #: boxes not yet looked into
+        self.waiting = [start(problem) if boxes is None else boxes]  #: boxes not yet looked into
 
     def run(self, progress: Callable[[int, int], None] | None = None, *, enough: float = np.inf) -> None:
         """Work until no box is left, or enough designs are evaluated.
@@ -165,10 +168,8 @@ def timed(problem: Problem, boxes: Boxes) -> Boxes:
 def evaluated(problem: Problem, boxes: Boxes, bounds: FloatArray) -> tuple[dict[str, FloatArray], FloatArray]:
     """A design of each box, and its costs; those that are feasible.
 
-    Raises
-    ------
-    BoundBroken
-        If one costs less than its box was said to at least: more of a machine slows a design of the space.
+    Raises `BoundBroken` if one costs less than its box was said to at least: more of a machine slows a design of the
+    space.
     """
     space, designs = problem.pricer.space, problem.designs(boxes)
     costs = costs_of(space, evaluate(space, designs, rules=problem.pricer.rules))

@@ -19,12 +19,8 @@ from dse.spaces.formulas.names import WITH_UNIT
 def smallest_capacities(problem: Problem) -> tuple[int, IntArray] | None:
     """The forest of the capacity, and each layout's node of it; nothing where more may be worth its price.
 
-    Returns
-    -------
-    place : int
-        Of the forest among those of the problem. [-]
-    node : (layouts,) array
-        That of the smallest capacity with which the layout may keep all limits; -1 where none will do. [-]
+    The first is the forest's position in the problem, the second a node of each layout: that of the smallest capacity
+    with which the layout may keep all limits; -1 if none is enough. [-]
     """
     capacity = f"{problem.pricer.space.system.dram.name}_capacity"
     forests = [place for place, own in enumerate(problem.forests) if own.names == (capacity,)]

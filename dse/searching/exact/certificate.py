@@ -89,10 +89,7 @@ def sought_designs(study: BaseStudy) -> TrialTable:
 def best_costs(study: BaseStudy) -> FloatArray:
     """(objectives,) Least costs of a study's feasible trials, within its focus. [the unit of each]
 
-    Raises
-    ------
-    DseError
-        If there is none.
+    Raises `DseError` if there is none.
     """
     costs = sought_designs(study).front().costs
     if not len(costs):
@@ -109,10 +106,7 @@ def regrets(lowest: FloatArray, best: FloatArray) -> FloatArray:
 def match_gaps(found: FloatArray, best: FloatArray) -> FloatArray:
     """Shortfall of the nearest of some designs from each exact one, in its worst objective.
 
-    Returns
-    -------
-    short : (points,) array
-        Relative to the exact design's costs; 0 where it is matched. [-]
+    Relative to the costs of the exact design; 0 where it is matched. [-]
     """
     worst = np.full((len(best), len(found)), -np.inf)
     for own, exact in zip(found.T, best.T, strict=True):

@@ -39,15 +39,7 @@ class FrontIndex:
     def beats(self, costs: FloatArray) -> BoolArray:
         """True where some point is nowhere worse than each of the costs, and not equal to it.
 
-        Parameters
-        ----------
-        costs : (rows, objectives) array
-            Of designs, or bounds of the costs of many. [the unit of each]
-
-        Returns
-        -------
-        beaten : (rows,) array of bool
-            [-]
+        `costs` are (rows, objectives) costs of designs, or bounds of the costs of many. [the unit of each]
         """
         beaten = np.zeros(len(costs), dtype=bool)
         if not len(self.front) or not len(costs):

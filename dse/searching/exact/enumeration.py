@@ -35,10 +35,7 @@ class Tally:
     @classmethod
     def empty(cls, space: Space) -> Self:
         """Range without designs."""
-        limits, objectives = len(space.limits), len(space.objectives)
-        none = np.zeros(0, dtype=np.int64)
-        counts = np.zeros(limits, dtype=np.int64), np.zeros(objectives, dtype=np.int64)
-        return cls(0, 0, counts[0], 0, counts[1], none, np.empty((0, objectives)))
+        return cls.counted(space, (), np.empty(0), np.empty((0, len(space.objectives))))
 
     def __add__(self, other: Tally) -> Tally:
         """Range of two together: the front of the union is that of the two fronts."""
@@ -56,9 +53,16 @@ class Tally:
         )
 
     @property
-    def order(self) -> IntArray:
-        """The front's rows: the best of the first objective first, ties by number. [-]"""
-        return np.lexsort([self.numbers, *self.costs.T[::-1]])
+    def counts(self) -> list[int]:
+        """All counts, as `counted` reads them. [-]"""
+        return [self.legal, self.feasible, self.unpriced, *self.broken.tolist(), *self.better.tolist()]
+
+    @classmethod
+    def counted(cls, space: Space, counts: Sequence[int], numbers: FloatArray, costs: FloatArray) -> Self:
+        """Range of some counts and a front."""
+        legal, feasible, unpriced, *others = counts or [0] * (3 + len(space.limits) + len(space.objectives))
+        broken, better = np.split(np.array(others, dtype=np.int64), [len(space.limits)])
+        return cls(legal, feasible, broken, unpriced, better, numbers.astype(np.int64), costs)
 
 
 def costs_of(space: Space, evaluation: Evaluation) -> FloatArray:
@@ -73,6 +77,12 @@ def tally(pricer: Pricer, best: Sequence[float], low: int, high: int) -> Tally:
     for start in range(low, high, CHUNK):
         total = _added(total, pricer, best, np.arange(start, min(start + CHUNK, high)))
     return total
+
+
+def unit_tally(pricer: Pricer, best: Sequence[float], task: tuple[int, tuple[int, int]]) -> tuple[int, Tally]:
+    """Evaluate the designs of a range that has a number."""
+    unit, (low, high) = task
+    return unit, tally(pricer, best, low, high)
 
 
 def _added(total: Tally, pricer: Pricer, best: Sequence[float], numbers: IntArray) -> Tally:

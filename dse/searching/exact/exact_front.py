@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 import numpy as np
 
 from costmodel.columns import FloatArray, short_repr
-from costmodel.errors import ParameterError
+from costmodel.errors import DseError, ParameterError
 from costmodel.rules.rules import WorkloadRules
 from dse.pricing.evaluated import Evaluation
 from dse.pricing.evaluation import evaluate
 from dse.pricing.record_columns import with_intervals
 from dse.pricing.records import design_records
 from dse.pricing.space_rules import NATIVE
-from dse.pricing.workers import Pricer, Workers
-from dse.searching.exact.bounds import problem_of
-from dse.searching.exact.branching import BoundBroken, Search
-from dse.searching.exact.enumeration import CHUNK, Tally, costs_of, tally
+from dse.pricing.workers import Pricer, Workers, scattered
+from dse.searching.exact.bounds import Problem, problem_of
+from dse.searching.exact.branching import BoundBroken, Search, start
+from dse.searching.exact.checkpoint import UNITS, Checkpoint, Finished, merged
+from dse.searching.exact.enumeration import CHUNK, Tally, costs_of, unit_tally
 from dse.searching.trials.trial_table import flat
 from dse.spaces.space import Space
 
@@ -112,102 +115,137 @@ def exact_front(
     best: Sequence[float] | None = None,
     progress: Callable[[Headway], None] | None = None,
     partial_too: bool = False,
+    checkpoint: Path | None = None,
+    part: tuple[int, int] = (1, 1),
 ) -> ExactFront:
     """The front of all legal designs of a finite space.
 
-    Parameters
-    ----------
-    space : Space
-        What to enumerate.
-    rules : WorkloadRules, optional
-        What evaluates designs; by default the native cost model.
-    workers : Workers, optional
-        Who evaluates designs; by default this process alone.
-    method : str
-        "list" evaluates every design, "bounds" rules most of them out; "auto" takes bounds from
-        `BOUNDED_FROM` designs on where there are any. The front is the same.
-    best : sequence of float, optional
-        Costs, one per objective, that designs are counted against where they are listed. [the unit of each]
-    progress : callable, optional
-        Called now and then.
-    partial_too : bool
-        Where designs are listed and a KeyboardInterrupt comes, give the front of those evaluated so far.
+    `method` "list" evaluates every design, "bounds" rules most of them out, and "auto" takes bounds from `BOUNDED_FROM`
+    designs on, if bounds exist. The front is the same. A listing counts the designs that are better than `best`, costs
+    of each objective. [the unit of each] With `partial_too`, a KeyboardInterrupt ends a listing with the front of the
+    designs evaluated so far. `checkpoint` names a file that stores finished units: the same call continues from it
+    after any death of its process. `part` is the number of a part, from 1, and the number of parts. [-] `merged_front`
+    puts the checkpoints of all parts together.
 
-    Raises
-    ------
-    DseError
-        If the space is not finite, or has too many designs for the method.
+    Raises `DseError` if the space is not finite, it has too many designs for the method, or the file holds another
+    enumeration.
     """
-    workers, pricer = workers or Workers(), Pricer.of(space, rules)
+    pricer = Pricer.of(space, rules)
     bounded = method == "bounds" or (method == "auto" and BOUNDED_FROM < space.legal.count < np.inf)
-    search = by_bounds(pricer, workers, progress) if bounded else None
-    if search is not None:
-        designs, priced, counts = search.designs, search.priced, None
-    elif method == "bounds":
-        raise ParameterError(
-            f"space {space.name}: bounds are known of transformers under native rules whose machine is open, "
-            "for objectives of time, memory, price and power, where more of it never slows a step; enumerate "
-            "it with {method} list"
-        )
+    problem = problem_of(pricer) if bounded else None
+    if method == "bounds" and problem is None:
+        raise unbounded(space)
+    while True:
+        numbered(space, np.inf if problem else MOST_DESIGNS)
+        kind = "bounds" if problem else "list"
+        with closing(Checkpoint(checkpoint, pricer, kind, best, part)) as saved:
+            work = _Work(pricer, workers or Workers(), saved, part, progress or (lambda headway: None))
+            try:
+                work.by_bounds(problem) if problem else work.listed(best)
+            except BoundBroken:
+                if method == "bounds" or checkpoint is not None:
+                    raise unbounded(space) from None
+                problem = None
+                continue
+            except KeyboardInterrupt:
+                if problem or not (partial_too and saved.finished.units):
+                    raise
+            return front_of(pricer, saved.finished, bounds=problem is not None)
+
+
+def unbounded(space: Space) -> ParameterError:
+    """The error of a space without bounds."""
+    return ParameterError(
+        f"space {space.name}: bounds are known of transformers under native rules whose machine is open, "
+        "for objectives of time, memory, price and power, where more of it never slows a step; enumerate "
+        "it with {method} list"
+    )
+
+
+def merged_front(paths: Sequence[Path], best: Sequence[float] | None = None) -> ExactFront:
+    """The exact front of a space from the checkpoints of all its parts.
+
+    Raises `DseError` if a part is missing or not finished, or files belong to different enumerations or programs, or
+    count designs against other costs than `best`.
+    """
+    pricer, header, total = merged(paths)
+    if best is not None and header["best"] != list(best):
+        raise DseError(f"{paths[0]}: was made without --certify, or for other trials; leave it out")
+    bounds, parts = header["method"] == "bounds", header["of"]
+    units = UNITS * parts if bounds else len(ranges_of(numbered(pricer.space), parts))
+    missing = sorted({unit % parts + 1 for unit in {*range(units)} - {*total.units}})
+    if missing:
+        names = ", ".join(f"{part}/{parts}" for part in missing[:5]) + ", ..." * (len(missing) > 5)
+        raise DseError(f"parts that are missing or not finished: {names}; run `dse enumerate SPACE --part ... -o FILE`")
+    return front_of(pricer, total, bounds=bounds)
+
+
+def front_of(pricer: Pricer, total: Finished, *, bounds: bool) -> ExactFront:
+    """The front of some units, evaluated again, the best of the first objective first."""
+    space, legal = pricer.space, int(pricer.space.legal.count)
+    if bounds:
+        counts, priced = None, sum(total.counts)
+        designs = dict(zip((parameter.name for parameter in space.parameters), total.rows.T, strict=True))
     else:
-        counts = listed(pricer, workers, best, progress, partial_too)
+        counts = Tally.counted(space, total.counts, total.rows[:, 0], total.costs)
         designs, priced = space.legal.at(counts.numbers), counts.legal
     evaluation = evaluate(space, designs, rules=pricer.rules)
     order = np.lexsort([*list(designs.values())[::-1], *costs_of(space, evaluation).T[::-1]])
     designs = {name: values[order] for name, values in designs.items()}
-    legal, found = int(space.legal.count), evaluation.take(order)
-    return ExactFront(space, designs, found, legal, priced, counts, pricer.rules.profile)
+    return ExactFront(space, designs, evaluation.take(order), legal, priced, counts, pricer.rules.profile)
 
 
-def by_bounds(pricer: Pricer, workers: Workers, progress: Callable[[Headway], None] | None) -> Search | None:
-    """The search by bounds of a space; None where bounds are unknown, or a design breaks its own bound."""
-    problem = problem_of(pricer)
-    if problem is None:
-        return None
-    search = Search(problem, workers)
-    try:
-        search.run(lambda priced, boxes: progress(Headway(priced, None, None, boxes)) if progress else None)
-    except BoundBroken:
-        return None
-    return search
+@dataclass(frozen=True)
+class _Work:
+    """The units of a part of an enumeration that are not finished."""
+
+    pricer: Pricer
+    workers: Workers
+    saved: Checkpoint
+    part: tuple[int, int]
+    progress: Callable[[Headway], None]
+
+    def by_bounds(self, problem: Problem) -> None:
+        """Search the boxes of the part; costs of finished units rule out boxes of later ones."""
+        boxes, units = start(problem), UNITS * self.part[1] if self.saved.log else 1
+        for unit in {*range(self.part[0] - 1, units, self.part[1])} - {*self.saved.finished.units}:
+            done = sum(self.saved.finished.counts)
+            search = Search(problem, self.workers, boxes.take(slice(unit, None, units)), self.saved.finished.costs)
+            search.run(lambda priced, left, done=done: self.progress(Headway(done + priced, None, None, left)))  # type: ignore[misc]
+            self.saved.add(unit, [search.priced], np.stack([*search.designs.values()], axis=1), search.costs)
+
+    def listed(self, best: Sequence[float] | None) -> None:
+        """Evaluate every design of the part, a range of numbers at a time.
+
+        Only fronts are kept: the front of all designs is that of the fronts of the ranges, however they are cut.
+        """
+        space = self.pricer.space
+        function = partial(unit_tally, self.pricer, tuple([-np.inf] * len(space.objectives) if best is None else best))
+        jobs = None if self.saved.log else self.workers.jobs
+        ranges = scattered(
+            [*enumerate(ranges_of(int(space.legal.count), self.part[1], jobs))][self.part[0] - 1 :: self.part[1]]
+        )
+        count = sum(high - low for _, (low, high) in ranges)
+        left = [task for task in ranges if task[0] not in self.saved.finished.units]
+        for unit, tally in self.workers.map(function, left, ordered=False):
+            self.saved.add(unit, tally.counts, tally.numbers[:, np.newaxis].astype(np.float64), tally.costs)
+            legal, feasible = self.saved.finished.counts[:2]
+            self.progress(Headway(legal, count, feasible))
 
 
-def listed(
-    pricer: Pricer,
-    workers: Workers,
-    best: Sequence[float] | None,
-    progress: Callable[[Headway], None] | None,
-    partial_too: bool,
-) -> Tally:
-    """Evaluate every legal design, a range of numbers at a time; arguments are those of `exact_front`.
-
-    Only fronts are kept: the front of all designs is that of the fronts of the ranges, however they are cut.
-    """
-    space = pricer.space
-    count = numbered(space)
-    function = partial(tally, pricer, tuple([-np.inf] * len(space.objectives) if best is None else best))
-    step = min(STEP, max(CHUNK, count // (16 * workers.jobs)))
-    total = Tally.empty(space)
-    try:
-        for own in workers.map_ranges(function, count, step, scattered=True):
-            total = total + own
-            if progress:
-                progress(Headway(total.legal, count, total.feasible))
-    except KeyboardInterrupt:
-        if not (partial_too and total.legal):
-            raise
-    return total
+def ranges_of(count: int, parts: int, jobs: int | None = None) -> list[tuple[int, int]]:
+    """Ranges of numbers that workers list one at a time; those of parts do not depend on the number of processes."""
+    fewest = -(-count // (UNITS * parts)) if jobs is None else max(CHUNK, count // (16 * jobs))
+    step = max(1, min(STEP, fewest))
+    return [(low, min(low + step, count)) for low in range(0, count, step)]
 
 
-def numbered(space: Space) -> int:
+def numbered(space: Space, most: float = MOST_DESIGNS) -> int:
     """Number of designs to list. [-]
 
-    Raises
-    ------
-    DseError
-        If the space is not finite, or has more than `MOST_DESIGNS`.
+    Raises `DseError` if the space is not finite, or has more.
     """
-    if MOST_DESIGNS < space.legal.count < np.inf:
+    if most < space.legal.count < np.inf:
         raise ParameterError(
             f"space {space.name}: {space.legal.count:.3g} legal designs are too many to evaluate; pin some "
             "parameters with {set}, or search, and compare the study with a longer search: {reference} STUDY"

@@ -108,19 +108,8 @@ class _Grower:
 def forest(space: Space, component: Component, weights: Mapping[str, float]) -> Forest:
     """The trees of a component of machines.
 
-    Parameters
-    ----------
-    space : Space
-        What the component belongs to.
-    component : Component
-        One of machines, by `sides`.
-    weights : mapping
-        Quantity of which more is never slower -> how much it decides; the more, the earlier it is halved. [-]
-
-    Notes
-    -----
-    Of no cache, say, to some, more may be slower: a quantity that is 0 in some row is not taken as one of
-    those.
+    `weights` has the quantities of which more is never slower, with their effects; a large effect is halved early. [-]
+    A quantity that is 0 in a row is not taken as one of them: more of it may be slower than none.
     """
     columns = columns_of(space, [component], component.columns(np.arange(component.rows)))
     names, quantities = tuple(columns), space.system.units()

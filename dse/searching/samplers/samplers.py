@@ -227,24 +227,9 @@ def legal_sampler(
 ) -> LegalSampler:
     """A fresh sampler of that name for one batch.
 
-    Parameters
-    ----------
-    name : str
-        One of `SAMPLERS`.
-    space : Space
-        What it samples.
-    seeds : SeedSequence
-        Source of all its random numbers.
-    seen : collection of keys
-        Designs that it must not propose again.
-    rules : WorkloadRules, optional
-        What prices designs for samplers that know their space; by default the native cost model.
-    own : BaseSampler, optional
-        One of Optuna's or the user's in the place of that.
-    share : DesignShare, optional
-        The designs that it may propose; all by default.
-    options : mapping
-        What the default sampler knows beside: see `ScreeningSampler`.
+    `name` is one of `SAMPLERS`; `own` is a sampler of Optuna or the user that replaces it. The sampler draws from
+    `seeds`, proposes designs of `share` (default: all), and none of `seen`. Samplers that evaluate designs use `rules`
+    (default: the native cost model); `options` are those of `ScreeningSampler`.
     """
     if own is not None:
         return LegalSampler(own, space, np.random.default_rng(seeds), seen=seen, share=share, joint=False)

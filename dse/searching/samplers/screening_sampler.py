@@ -60,30 +60,11 @@ class ScreeningSampler(BaseSampler):
     space is drawn at random. What it has found is an attribute of the study, so that a study that is loaded
     again is continued.
 
-    Parameters
-    ----------
-    space : Space
-        What the trials suggest, and the objectives that matter.
-    rules : WorkloadRules, optional
-        What prices designs; by default the native cost model.
-    seed : int
-        Source of all its random numbers, with the number of the batch. [-]
-    batch_size : int
-        Trials whose designs are found together. [-]
-    designs_per_trial : int, optional
-        Designs priced for each trial; by default what takes some milliseconds by the nominal rate of `rules`.
-    focus : str
-        A condition, such as ``step_time < 15 s``, beside which no design is sought.
-    taken : collection of keys
-        Outer designs that are trials already; only of a space with exact parameters do they matter.
-    share : DesignShare, optional
-        The designs that it may propose, the space's starting points not among them; all by default.
-    turn : int, optional
-        The number of the batch, where several are under way at the same time. [-]
-    beside : sequence of mappings
-        What other batches have found, beside the one before: their study attributes `FOUND`.
-    jobs : int or Workers
-        Processes that price, or who else does. [-]
+    Random numbers follow from `seed` and the number of the batch, `turn` if several batches run at once. [-] Batches
+    have `batch_size` trials; for each, `designs_per_trial` designs are evaluated by `rules`, by default the number that
+    takes some milliseconds. [-] `focus` is a condition that designs have to satisfy, such as ``step_time < 15 s``.
+    Designs come from `share` (default: all), besides the starting points of the space; of a space with exact
+    parameters, outer designs in `taken` are excluded. `beside` are the attributes `FOUND` of other batches.
 
     Examples
     --------

@@ -35,20 +35,8 @@ Selection = Literal["front", "trials"]
 class TrialTable:
     """The finished trials of a study, by number. What they are besides their values is read when wanted.
 
-    Parameters
-    ----------
-    space : Space
-        What the study searches.
-    columns : TrialColumns
-        Its finished trials.
-    load : callable
-        Trials of some identities, by number.
-    profile : str
-        Name of the rules that priced them.
-    found : TrialColumns, optional
-        Their winners, a row for each, where the space has exact parameters.
-    details : Details, optional
-        What the database holds of them, where tables say just that.
+    `columns` are the finished trials of a study of `space`, evaluated by `profile`; `found` are their winners, if the
+    space has exact parameters. `load` returns the trials of some identities; `details` are values read before.
     """
 
     def __init__(

@@ -1,8 +1,14 @@
-"""Enumeration on a Dask cluster: two workers of this machine, one of which dies."""
+"""Enumeration on a Dask cluster of this machine, of which a worker or the scheduler dies, or runs another program."""
 
 from __future__ import annotations
 
+import json
 import os
+import signal
+import subprocess
+import sys
+import threading
+import time
 from functools import partial
 from pathlib import Path
 
@@ -10,10 +16,13 @@ import pytest
 
 from costmodel import DseError
 from dse.cli import main
+from dse.pricing import cluster as dask_cluster
 from dse.pricing.workers import Workers
+from dse.searching.exact import branching
 from dse.searching.exact import exact_front as exact
-from dse.searching.exact.exact_front import exact_front
+from dse.searching.exact.exact_front import exact_front, merged_front
 from dse.spaces.space import Space
+from tests.dse.searching.test_enumeration import random_space
 
 distributed = pytest.importorskip("distributed", reason="the extra dask is not installed")
 pytestmark = pytest.mark.filterwarnings("default")  # of the cluster's own processes and sockets
@@ -26,12 +35,12 @@ def address():
         yield cluster.scheduler_address
 
 
-def dies_once(marker: str, low: int, high: int) -> tuple[int, int]:
-    """A range; whoever works on the one that starts at 6 first is lost."""
-    if low == 6 and not Path(marker).exists():
+def dies_once(marker: str, number: int) -> int:
+    """A number; the first worker that gets 6 is lost."""
+    if number == 6 and not Path(marker).exists():
         Path(marker).touch()
         os._exit(1)
-    return low, high
+    return number
 
 
 def test_a_front_is_the_same_on_a_cluster(address, monkeypatch):
@@ -46,8 +55,8 @@ def test_a_front_is_the_same_on_a_cluster(address, monkeypatch):
 
 def test_a_lost_worker_loses_nothing(address, tmp_path):
     function = partial(dies_once, str(tmp_path / "died"))
-    results = sorted(Workers(backend="dask", scheduler=address).map_ranges(function, 20, 3))
-    assert results == [(low, min(low + 3, 20)) for low in range(0, 20, 3)]
+    results = [*Workers(backend="dask", scheduler=address).map(function, range(20))]
+    assert results == [*range(20)]
     assert (tmp_path / "died").exists()
 
 
@@ -55,6 +64,99 @@ def test_the_command_takes_a_cluster(address, capsys):
     command = ["enumerate", "gpt3_175b_1024_a100", "--backend", "dask", "--scheduler", address, "--format", "csv"]
     assert main(command) == 0
     assert capsys.readouterr().out.startswith("tp,pp,vpp")
+
+
+def another_model() -> None:
+    """Make the links of this process slower than those of the cost model."""
+    from costmodel.kernels import collectives
+
+    honest = collectives.RING["all_gather"]
+    collectives.RING["all_gather"] = lambda n: tuple(1000 * part for part in honest(n))
+
+
+def another_program() -> None:
+    """Give this process the version of another program."""
+    from dse.pricing import cluster
+
+    cluster.program_digest = lambda: "dse 0.0.1"
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (another_model, "its cost model gives other results"),
+        (another_program, r"runs another dse or NumPy \(dse 0.0.1"),
+    ],
+)
+def test_workers_with_another_model_or_program_are_refused(change, message, monkeypatch):
+    monkeypatch.setattr(exact, "STEP", 300)
+    monkeypatch.setattr(branching, "WORTH_SENDING", 10)
+    with (
+        distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster,
+        distributed.Client(cluster) as client,
+    ):
+        client.run(change)
+        workers = Workers(jobs=2, backend="dask", scheduler=cluster.scheduler_address)
+        for space, method in [(Space.load("gpt3_175b_1024_a100"), "list"), (random_space(2), "bounds")]:
+            with pytest.raises(DseError, match=message):
+                exact_front(space, workers=workers, method=method)
+
+
+@pytest.fixture
+def cluster(tmp_path):
+    """The process of a scheduler with two workers, and its address."""
+    module, file = [sys.executable, "-m", "distributed.cli.dask_scheduler"], tmp_path / "scheduler.json"
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    command = [*module, "--port", "0", "--host", "127.0.0.1", "--no-dashboard", "--scheduler-file", str(file)]
+    scheduler = subprocess.Popen(command, **quiet)
+    while not file.exists() or not file.read_text():
+        time.sleep(0.05)
+    address = json.loads(file.read_text())["address"]
+    worker = [sys.executable, "-m", "distributed.cli.dask_worker", address, "--no-dashboard", "--nthreads", "1"]
+    workers = [subprocess.Popen([*worker, "--no-nanny"], **quiet) for _ in range(2)]
+    yield scheduler, address
+    for process in (*workers, scheduler):
+        process.kill()
+        process.wait()
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+def test_the_loss_of_the_scheduler_is_one_line(cluster, tmp_path, number, capfd, monkeypatch):
+    """Nothing waits for it; the same command continues from the finished ranges."""
+    scheduler, address = cluster
+    monkeypatch.setattr(dask_cluster, "ANSWER", 2.0)
+    monkeypatch.setattr(exact, "STEP", 20)
+    path = tmp_path / "part1"
+    command = ["enumerate", "gpt3_175b_1024_a100", "--part", "1/1", "-o", str(path)]
+    lost = threading.Thread(target=lose, args=(path, scheduler, number))
+    lost.start()
+    assert main([*command, "--backend", "dask", "--scheduler", address]) == 1
+    lost.join()
+    errors = [line for line in capfd.readouterr().err.splitlines() if "designs" not in line]
+    assert errors == [f"dse: scheduler {address}: lost; start it again, then repeat the command "
+                      "(`dse enumerate --checkpoint FILE` continues from its finished parts)"]  # fmt: skip
+    stored = path.read_bytes()
+    assert 2 < stored.count(b"\n") < 118
+    assert main(command) == 0
+    assert path.read_bytes().startswith(stored)
+    front = merged_front([path])
+    assert front.costs.tobytes() == exact_front(front.space).costs.tobytes()
+
+
+def lose(path: Path, scheduler: subprocess.Popen[bytes], number: int) -> None:
+    """Send a signal to a scheduler once some ranges are stored."""
+    while not path.exists() or path.read_bytes().count(b"\n") < 4:
+        time.sleep(0.01)
+    scheduler.send_signal(number)
+
+
+def test_a_cluster_without_workers_is_not_waited_for(monkeypatch):
+    monkeypatch.setattr(dask_cluster, "WORKERS", 0.5)
+    monkeypatch.setattr(dask_cluster, "LOOK", 0.2)
+    with distributed.LocalCluster(n_workers=0, dashboard_address=None) as cluster:
+        workers = Workers(backend="dask", scheduler=cluster.scheduler_address)
+        with pytest.raises(DseError, match="no worker for 0 s; start some"):
+            list(workers.map(str, [1, 2]))
 
 
 @pytest.mark.parametrize("scheduler", [None, "tcp://127.0.0.1:9"])

@@ -204,14 +204,9 @@ def test_an_index_of_a_front_beats_what_its_points_beat(objectives):
     assert not FrontIndex(front[:0]).beats(costs).any()
 
 
-def test_results_of_ranges_come_in_order_where_asked():
-    starts = [low for low, _ in Workers(2).map_ranges(range_of, 10, 3, ordered=True)]
-    assert starts == [0, 3, 6, 9]
-    assert sorted(Workers(2).map_ranges(range_of, 10, 3)) == [(0, 3), (3, 6), (6, 9), (9, 10)]
-
-
-def range_of(low: int, high: int) -> tuple[int, int]:
-    return low, high
+def test_results_come_in_order_where_asked():
+    assert [*Workers(2).map(abs, [-3, -1, -2])] == [3, 1, 2]
+    assert sorted(Workers(2).map(abs, [-3, -1, -2], ordered=False)) == [1, 2, 3]
 
 
 OPEN_LINKS = """

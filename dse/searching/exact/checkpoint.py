@@ -1,0 +1,160 @@
+"""Checkpoints of an enumeration: finished parts of a space with their fronts, in a file that survives any death.
+
+An enumeration is cut into units: ranges of numbered designs, or sets of boxes of a search by bounds. Unit u belongs to
+part u mod N of N. The first line of a file names the enumeration; each other line holds a finished unit, with its
+designs that no earlier line beats. The front of all lines of all files is the front of the space, in any order.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from costmodel.columns import FloatArray
+from costmodel.errors import DseError
+from dse.fronts.pareto import non_dominated
+from dse.pricing.identity import program_digest
+from dse.pricing.space_rules import rules_for
+from dse.pricing.workers import Pricer
+from dse.spaces.space import Space
+from dse.storage.line_log import LineLog, lines_of
+
+SCHEMA: Final = "enumeration/v1"
+#: Units of each part, at least.
+UNITS: Final = 16
+#: Keys of the first line, and the words for a difference.
+DIFFERENCES: Final = {
+    "schema": "another format",
+    "program": "another dse or NumPy",
+    "results": "a cost model with other results, or another processor",
+    "space": "another space",
+    "profile": "another profile",
+    "method": "another method",
+    "best": "another study to certify",
+    "of": "another number of parts",
+    "part": "another part",
+}
+
+
+@dataclass(frozen=True)
+class Finished:
+    """Units that are finished, and the designs of them that none beats."""
+
+    units: dict[int, tuple[int, ...]]  #: unit -> counts of designs, whose meaning depends on the method
+    rows: FloatArray  #: (front, columns) number of each design, or its encoded parameters
+    costs: FloatArray  #: (front, objectives) [the unit of each]
+
+    @property
+    def counts(self) -> list[int]:
+        """Counts of all units together; empty if none is finished."""
+        return [sum(column) for column in zip(*self.units.values(), strict=True)]
+
+    def __add__(self, other: Finished) -> Finished:
+        """Units of both together; a unit that both have counts once."""
+        rows, costs = (np.concatenate([getattr(own, name) for own in (self, other)]) for name in ("rows", "costs"))
+        _, first = np.unique(rows, axis=0, return_index=True)
+        kept = first[non_dominated(costs[first])]
+        return Finished(other.units | self.units, rows[kept], costs[kept])
+
+
+class Checkpoint:
+    """The finished units of one part of an enumeration, in a file or in memory."""
+
+    def __init__(
+        self, path: Path | None, pricer: Pricer, method: str, best: Sequence[float] | None, part: tuple[int, int]
+    ) -> None:
+        """Open a file, and create it if there is none. Raises `DseError` if it holds another enumeration."""
+        self.log, self.finished = None, nothing(pricer.space, method)
+        if path:
+            header = header_of(pricer, method, best, part)
+            self.log = LineLog(path, json.dumps(header).encode())
+            try:
+                self.finished = total_of(path, header, pricer.space, self.log.lines)
+            except DseError:
+                self.close()
+                raise
+
+    def close(self) -> None:
+        """Let other processes write to the file."""
+        if self.log:
+            self.log.file.close()
+
+    def add(self, unit: int, counts: Iterable[int], rows: FloatArray, costs: FloatArray) -> None:
+        """Store a unit, with its designs that no stored one beats."""
+        numbers = tuple(map(int, counts))
+        self.finished += Finished({unit: numbers}, rows, costs)
+        if self.log:
+            kept = np.isin(_items(rows), _items(self.finished.rows))
+            line = {"unit": unit, "counts": numbers, "rows": rows[kept].tolist(), "costs": costs[kept].tolist()}
+            self.log.append(json.dumps(line).encode())
+
+
+def nothing(space: Space, method: str) -> Finished:
+    """No units."""
+    columns = 1 if method == "list" else len(space.parameters)
+    return Finished({}, np.empty((0, columns)), np.empty((0, len(space.objectives))))
+
+
+def _items(rows: FloatArray) -> Any:
+    """Rows as values that can be looked up."""
+    return np.ascontiguousarray(rows).view([("", rows.dtype)] * rows.shape[1]).ravel()
+
+
+def header_of(pricer: Pricer, method: str, best: Sequence[float] | None, part: tuple[int, int]) -> dict[str, Any]:
+    """The first line of a checkpoint: all that decides its content."""
+    return {
+        "schema": SCHEMA,
+        "program": program_digest(),
+        "results": pricer.digest,
+        "profile": pricer.rules.profile,
+        "method": method,
+        "best": None if best is None else list(best),
+        "of": part[1],
+        "part": part[0],
+        "space": pricer.space.text,
+    }
+
+
+def total_of(path: Path, header: dict[str, Any], space: Space, lines: Sequence[bytes]) -> Finished:
+    """All units of the lines of a file. Raises `DseError` if its first line differs from a header."""
+    total = nothing(space, header["method"])
+    try:
+        stored = json.loads(lines[0])
+        for name, words in DIFFERENCES.items():
+            if stored.get(name) != header[name]:
+                raise DseError(f"{path}: was made with {words}; name another file")
+        for line in map(json.loads, lines[1:]):
+            rows, costs = (np.array(line[name], dtype=np.float64) for name in ("rows", "costs"))
+            shapes = rows.reshape(-1, total.rows.shape[1]), costs.reshape(-1, total.costs.shape[1])
+            total += Finished({int(line["unit"]): tuple(map(int, line["counts"]))}, *shapes)
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        raise DseError(f"{path}: not a checkpoint of `dse enumerate`") from None
+    return total
+
+
+def merged(paths: Sequence[Path]) -> tuple[Pricer, dict[str, Any], Finished]:
+    """The units of all files together, with the pricer of their space and their first line.
+
+    Raises `DseError` if files differ in more than the part, or were made by another program.
+    """
+    pricer = header = total = None
+    for path in paths:
+        lines = [*lines_of(path)]
+        try:
+            stored = json.loads(lines[0])
+            if pricer is None or header is None or total is None:
+                space = Space.from_text(stored["space"])
+                pricer = Pricer.of(space, rules_for(space, stored["profile"]))
+                header = header_of(pricer, stored["method"], stored["best"], (1, stored["of"]))
+                total = nothing(space, stored["method"])
+            total += total_of(path, {**header, "part": stored["part"]}, pricer.space, lines)
+        except (ValueError, KeyError, TypeError, IndexError, RecursionError):
+            raise DseError(f"{path}: not a checkpoint of `dse enumerate`") from None
+    if pricer is None or header is None or total is None:
+        raise DseError("no checkpoint to merge")
+    return pricer, header, total

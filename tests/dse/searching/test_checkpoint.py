@@ -1,0 +1,177 @@
+"""Enumerations in parts, with checkpoints that survive kills, power cuts and the loss of a cluster."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from costmodel import DseError
+from costmodel.formats.strict_yaml import dump
+from dse.cli import main
+from dse.pricing import workers as pricers
+from dse.pricing.workers import Workers
+from dse.searching.exact import checkpoint as checkpoints
+from dse.searching.exact import enumeration
+from dse.searching.exact import exact_front as exact
+from dse.searching.exact.exact_front import exact_front, merged_front
+from dse.spaces.space import Space
+from dse.storage import atomic_files
+from tests.dse.searching.test_enumeration import random_space
+
+LAYOUTS = "gpt3_175b_1024_a100"
+
+
+@pytest.fixture(scope="module")
+def layouts() -> Space:
+    return Space.load(LAYOUTS)
+
+
+def same(one, other) -> bool:
+    """True if two fronts hold the same bits and counts."""
+    bits = [{name: values.tobytes() for name, values in front.designs.items()} for front in (one, other)]
+    return bits[0] == bits[1] and one.costs.tobytes() == other.costs.tobytes() and one.broken == other.broken
+
+
+@pytest.mark.parametrize(("method", "seed"), [("list", 2), ("list", 5), ("bounds", 2), ("bounds", 7)])
+def test_parts_in_any_order_are_the_whole(method, seed, tmp_path, monkeypatch):
+    monkeypatch.setattr(exact, "UNITS", 3)
+    space, rng = random_space(seed), random.Random(seed)
+    parts = rng.randrange(2, 5)
+    paths = [tmp_path / f"part{part}" for part in range(1, parts + 1)]
+    for part, path in enumerate(paths, start=1):
+        exact_front(space, method=method, checkpoint=path, part=(part, parts), workers=Workers(1 + (part == 2)))
+    whole = exact_front(space, method=method)
+    for _ in range(3):
+        rng.shuffle(paths)
+        assert same(merged_front(paths), whole)
+        assert same(merged_front([*paths, paths[0]]), whole)
+    with pytest.raises(DseError, match=r"parts that are missing or not finished: \d"):
+        merged_front(paths[1:])
+
+
+@pytest.mark.parametrize("method", ["list", "bounds"])
+def test_a_file_cut_anywhere_is_continued(method, tmp_path, monkeypatch):
+    """A power cut leaves any beginning of the file, the last line torn or of zeros."""
+    monkeypatch.setattr(exact, "UNITS", 3)
+    space = random_space(2)
+    usual = exact_front(space, method=method, checkpoint=tmp_path / "whole")
+    content = (tmp_path / "whole").read_bytes()
+    first, rng = content.index(b"\n") + 1, random.Random(0)
+    ends = [first, len(content) - 1, len(content), *(rng.randrange(first, len(content)) for _ in range(3))]
+    for number, end in enumerate(ends):
+        path = tmp_path / f"cut{number}"
+        path.write_bytes(content[:end] + bytes(rng.randrange(3)) * (end < len(content)))
+        assert same(exact_front(space, method=method, checkpoint=path), usual)
+        assert path.read_bytes() == content
+    monkeypatch.setattr(enumeration, "evaluate_unique", None)  # everything is stored
+    monkeypatch.setattr(exact, "Search", None)
+    assert same(exact_front(space, method=method, checkpoint=path), usual)
+
+
+def test_a_killed_command_continues(layouts, tmp_path, monkeypatch):
+    """The same command, killed again and again, ends with the bytes of one that nobody disturbed."""
+    space, path, table = tmp_path / "space.yaml", tmp_path / "big.ckpt", tmp_path / "front.csv"
+    parameters = {**layouts.data["parameters"], "micro_batch_size": [1, 2, 3, 4, 6, 8, 12]}
+    space.write_text(dump({**layouts.data, "parameters": parameters, "given": {**layouts.data["given"]}}))
+    command = [sys.executable, "-m", "dse", "enumerate", str(space), "--checkpoint", str(path), "-o", str(table)]
+    rng, lines = random.Random(0), 0
+    for _ in range(3):
+        process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
+        while process.poll() is None and (path.read_bytes().count(b"\n") if path.exists() else 0) < lines + 3:
+            time.sleep(0.001)
+        time.sleep(rng.random() / 100)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        lines = path.read_bytes().count(b"\n")
+    assert lines > 5
+    assert subprocess.run(command, check=False, stderr=subprocess.PIPE).returncode == 0
+    assert main(["enumerate", str(space), "-o", str(tmp_path / "usual.csv")]) == 0
+    assert table.read_bytes() == (tmp_path / "usual.csv").read_bytes()
+
+
+def test_only_what_belongs_together_is_put_together(layouts, tmp_path, monkeypatch):
+    paths = [tmp_path / "part1", tmp_path / "part2"]
+    for part, path in enumerate(paths, start=1):
+        exact_front(layouts, checkpoint=path, part=(part, 2))
+    shutil.copy(paths[0], tmp_path / "copy")
+    for change, words in [
+        ({"part": (2, 2)}, "another part"),
+        ({"part": (1, 3)}, "another number of parts"),
+        ({"best": [1.0, 2.0]}, "another study"),
+    ]:
+        with pytest.raises(DseError, match=f"part1: was made with {words}.*; name another file"):
+            exact_front(layouts, checkpoint=paths[0], **{"part": (1, 2), **change})
+    other = Space.from_text(dump({**layouts.data, "description": "the same designs under another text"}))
+    with pytest.raises(DseError, match="another space"):
+        exact_front(other, checkpoint=paths[0], part=(1, 2))
+    monkeypatch.setattr(checkpoints, "program_digest", lambda: "dse 0.0")
+    with pytest.raises(DseError, match="part1: was made with another dse or NumPy"):
+        merged_front(paths)
+    monkeypatch.undo()
+    monkeypatch.setattr(pricers.Pricer, "digest", "another model")
+    with pytest.raises(DseError, match="part1: was made with a cost model with other results"):
+        merged_front(paths)
+    assert paths[0].read_bytes() == (tmp_path / "copy").read_bytes()
+
+
+def test_a_file_of_another_kind_or_writer_stays_as_it_is(layouts, tmp_path):
+    path = tmp_path / "part1"
+    for content in (b"tp,pp\n1,2\n", b"\0" * 100, b"[" * 5000):
+        path.write_bytes(content)
+        with pytest.raises(DseError, match="not a checkpoint"):
+            exact_front(layouts, checkpoint=path)
+        with pytest.raises(DseError, match="not a checkpoint"):
+            merged_front([path])
+        assert path.read_bytes() == content
+    path.unlink()
+    exact_front(layouts, checkpoint=path)
+    content = path.read_bytes()
+    path.write_bytes(content[:300] + b"#" + content[301:])
+    with pytest.raises(DseError, match=r"not a checkpoint, or damaged \(line 1\)"):
+        merged_front([path])
+    path.write_bytes(content[:-300] + b"#" + content[-299:] + content.splitlines(keepends=True)[-1])
+    with pytest.raises(DseError, match=r"damaged \(line \d+\)"):
+        exact_front(layouts, checkpoint=path)
+    path.write_bytes(content)
+    with path.open("rb") as other:
+        assert atomic_files.locked(other)
+        with pytest.raises(DseError, match="another command writes to this file"):
+            exact_front(layouts, checkpoint=path)
+
+
+def test_the_disk_has_the_names_of_written_files(tmp_path, monkeypatch):
+    """A power cut forgets the name of a file whose folder was not synced."""
+    synced = []
+    monkeypatch.setattr(os, "fsync", lambda number: synced.append(os.path.realpath(f"/proc/self/fd/{number}")))
+    atomic_files.write_beside(tmp_path / "a", [b"1"], durable=True)
+    assert synced[-1] == str(tmp_path.resolve())
+
+
+def test_the_command_enumerates_parts_and_merges_them(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for part in (2, 1):
+        assert main(["enumerate", LAYOUTS, "--part", f"{part}/2", "-o", f"part{part}"]) == 0
+    assert "part 1/2: 1,1" in capsys.readouterr().out
+    assert main(["enumerate", LAYOUTS]) == 0
+    usual = capsys.readouterr().out
+    assert main(["enumerate", "--merge", "part2", "part1"]) == 0
+    assert capsys.readouterr().out == usual
+    for words, message in [
+        (["--merge", "part1"], "missing or not finished: 2/2"),
+        ([LAYOUTS, "--part", "1/2"], "name its checkpoint with -o"),
+        ([LAYOUTS, "--merge", "part1", "part2", "--set", "tp=1"], "leave options out"),
+        (["gpt_1t_power_split", "--merge", "part1", "part2"], "another space"),
+        (["--merge", "nothing"], "nothing: No such file"),
+    ]:
+        assert main(["enumerate", *words]) == 1
+        assert message in capsys.readouterr().err
+    for part in ("0/2", "3/2", "1", "1/2/3", "-1/2"):
+        with pytest.raises(SystemExit):
+            main(["enumerate", LAYOUTS, f"--part={part}", "-o", "x"])
