@@ -58,8 +58,18 @@ def search(
         Processes that evaluate designs, or who else does. [-]
     progress : callable or bool, optional
         Called after every batch; True draws a bar.
-    study, storage, sampler, seed, start, warm_start, robust, focus, profile, set, layout, objective, tokens
-        As for `opened_study`.
+    study, storage : str, optional
+        Name of the study, by default the space's, and database URL, as for `Study.create`.
+    sampler, seed, profile : optional
+        What proposes designs, with which random numbers, and the rules of the cost model; settled when a study starts.
+    start, warm_start : sequence of str; str, optional
+        Designs to evaluate first, such as ``"tp=8,pp=16"`` or ``"expert"``; a study whose best designs are.
+    robust : bool
+        Rank by the 95th percentile of the step time.
+    focus : str, optional
+        A condition that designs have to satisfy, such as ``"step_time < 15 s"``; "" lifts it.
+    set, layout, objective, tokens
+        Changes of the space, as for `chosen_space`.
 
     Returns
     -------
@@ -87,30 +97,7 @@ def opened_study(
 
     Raises `DseError` if an option is wrong: before a study comes into being.
 
-    Parameters
-    ----------
-    space : Space, str or Path
-        What to search.
-    study : str, optional
-        Name of the study; the space's by default.
-    storage : str, optional
-        Database URL, as for `Study.create`.
-    sampler : str, optional
-        What proposes designs; settled when a study starts.
-    seed : int, optional
-        The same seed gives the same trials. [-]
-    start : sequence of str
-        Designs to evaluate first, such as ``"tp=8,pp=16"``, or ``"expert"``.
-    warm_start : str, optional
-        A study whose best designs are evaluated first.
-    robust : bool
-        Rank by the 95th percentile of the step time.
-    focus : str, optional
-        A condition, such as ``"step_time < 15 s"``, beside which no design is sought; "" lifts it.
-    profile : str, optional
-        Rules of the cost model; settled when a study starts.
-    set, layout, objective, tokens
-        Changes of the space, as for `chosen_space`.
+    Options are those of `search`.
     """
     space = chosen_space(space, set=set, layout=layout, objective=objective, tokens=tokens)
     space = space.robust() if robust else space

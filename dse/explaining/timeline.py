@@ -38,20 +38,9 @@ EXPOSED: Final = {
 def timeline(space: Space, params: Mapping[str, Any]) -> pd.DataFrame:
     """Activities of the pipeline stages of a design in one optimizer step, by the native cost model.
 
-    Parameters
-    ----------
-    space : Space
-        Where the design comes from.
-    params : mapping
-        Its parameters.
-
-    Returns
-    -------
-    events : DataFrame
-        A row an event, in the order of start: ``stage``, ``micro_batch``, ``chunk`` (from 0; -1 for what is
-        of a whole stage), ``kind`` (a word of `costmodel.steps.timeline.KINDS`), ``start_s``, ``end_s``,
-        and how much of it is exposed communication: the columns of `EXPOSED`. The last event ends at
-        ``step_time_s``.
+    A row is an event, in the order of start: ``stage``, ``micro_batch``, ``chunk`` (from 0; -1 for events of a whole
+    stage), ``kind`` (a word of `costmodel.steps.timeline.KINDS`), ``start_s``, ``end_s``, and its exposed
+    communication: the columns of `EXPOSED`. The last event ends at ``step_time_s``.
 
     Raises `DseError` if the model is no transformer, or the cost model has no number for the design.
     """

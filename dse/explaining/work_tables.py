@@ -28,17 +28,10 @@ def work_tables(kind: str, space: Space, designs: Sequence[Mapping[str, Any]]) -
 
     Raises `DseError` if the model is no transformer, or groups of the optimizer share costs (`parameter_groups`).
 
-    Parameters
-    ----------
-    kind : str
-        "gemms": a row for each matrix product and pass of one micro-batch on one rank, with the times that
-        each operand crosses from each memory level: ``LEVEL_reload_AB`` of A, ``LEVEL_reload_BC`` of B and
-        ``LEVEL_reload_AC`` of C. "optimizer": a row for each parameter group of a rank of the stage with most
-        parameters, with gradient clipping and update. Columns end in their units.
-    space : Space
-        Where the designs come from.
-    designs : sequence of mappings
-        Their parameters.
+    "gemms": a row for each matrix product and pass of one micro-batch on one rank, with the times that each operand
+    crosses from each memory level: ``LEVEL_reload_AB`` of A, ``LEVEL_reload_BC`` of B and ``LEVEL_reload_AC`` of C.
+    "optimizer": a row for each parameter group of a rank of the stage with most parameters, with gradient clipping and
+    update. Columns end in their units.
     """
     if space.workload.work != TRAINING or space.workloads:
         raise DseError(f"space {space.name}: {kind}: known for the training of one transformer only")

@@ -131,24 +131,11 @@ def most_dominating(
 ) -> NDArray[np.intp]:
     """Rows that are chosen one by one, each because it adds most hypervolume to all before it.
 
-    Parameters
-    ----------
-    costs : (points, objectives) array
-        Points to choose from; less is better. They need not be a front. Objectives of different units
-        weigh the same, since hypervolumes of all points scale with each. [the unit of each objective]
-    count : int
-        Points wanted. [-]
-    reference : (objectives,) array
-        The far corner of the hypervolume. [the unit of each objective]
-    beside : (points, objectives) array, optional
-        Points that are there already, and need not be chosen again. [the unit of each objective]
-
-    Returns
-    -------
-    rows : (chosen,) array of int
-        In the order they were chosen; fewer than `count` where no other point adds anything. A point that
-        is not below the reference everywhere, has a NaN, or equals another one that was chosen adds
-        nothing. Of points that add the same, the first in lexicographic order is chosen. [-]
+    `costs` are (points, objectives); less is better, and they need not be a front. Objectives of different units weigh
+    the same, since hypervolumes scale with each. `reference` is the far corner of the hypervolume, `beside` are points
+    that exist already. [the unit of each objective] Rows come in the order they are chosen, `count` at most: a point
+    that is not below the reference everywhere, has a NaN, or equals another chosen one adds nothing. Of points that add
+    the same, the first in lexicographic order is chosen. [-]
 
     Notes
     -----

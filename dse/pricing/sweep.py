@@ -192,19 +192,8 @@ def priced(
 
     Raises `DseError` if a name is none of the space's, or a value impossible.
 
-    Parameters
-    ----------
-    space : Space
-        What they are designs of. Values need not be among its options.
-    table : mapping
-        Name of a parameter, or of anything that can be pinned -> its value in each row: as a file writes
-        it, or a number in SI units; None where a row does not name it.
-    rows : int
-        [-]
-    profile : str
-        Name of the rules that price them.
-    jobs : int or Workers
-        Processes that price them, or who else does. [-]
+    `table` has `rows` values for each parameter, or for any other name that can be pinned: as a file writes them, or
+    numbers in SI units; None where a row does not name it. Values need not be options of the space. [-]
     """
     columns = {name: normalized(space, name, own) for name, own in table.items()}
     own_space = [name for name in columns if makes_a_space(space, name)]

@@ -159,19 +159,8 @@ class Hardware(Columns):
 def hardware(config: Configuration) -> Hardware:
     """Rules HW1 to HW7 and TL1: each block's rate is its share of the power over the energy of one unit.
 
-    Parameters
-    ----------
-    config : Configuration
-        Power, energies, banks; (points,) columns.
-
-    Returns
-    -------
-    hardware : Hardware
-        (points,) columns. [FLOP/s], [B/s], [B], [elements]
-
-    Notes
-    -----
-    Capacities come from the bandwidth before derating, in fractions of a bank.
+    (points,) columns. [FLOP/s], [B/s], [B], [elements] Capacities come from the bandwidth before derating, in fractions
+    of a bank.
     """
 
     def share(part: str) -> FloatArray:
@@ -220,19 +209,7 @@ def roofline(
 ) -> FloatArray:
     """Time of one kernel by rule RF3; arrays that broadcast against the machine's columns. [s]
 
-    Parameters
-    ----------
-    flops : array
-        Work. [FLOP]
-    dram_bytes, l2_bytes : array
-        Traffic. [B]
-    machine : Hardware
-        Columns that broadcast against `flops`.
-
-    Returns
-    -------
-    time : array
-        [s]
+    `flops` is work [FLOP], `dram_bytes` and `l2_bytes` are traffic [B].
 
     Notes
     -----

@@ -125,23 +125,9 @@ def setup_rows(design: DataflowDesign) -> Iterator[IntArray]:
 def design_setup(run: DataflowRun) -> Setup:
     """Designs on a machine as DFModel describes them; (points,) columns.
 
-    Parameters
-    ----------
-    run : DataflowRun
-        Model, machines and designs, (points,), that share `topology`, `overlap`, `execution`, and the
-        parallel groups that need a dimension of the network: what `setup_rows` yields. One
-        design is `run.take([row])`.
-
-    Returns
-    -------
-    setup : Setup
-        All-reduces in two halves. [SI units]
-
-    Raises
-    ------
-    DseError
-        If the designs do not share these, their groups do not fit the topology, or tiles do not divide
-        the sequence.
+    The designs share `topology`, `overlap`, `execution`, and the parallel groups that need a dimension of the network:
+    `setup_rows` yields them so. All-reduces come in two halves. [SI units] Raises `DseError` if the designs do not
+    share these, their groups do not fit the topology, or tiles do not divide the sequence.
 
     Notes
     -----

@@ -327,34 +327,11 @@ def layer_graph(
 
     Raises `DseError` if heads, groups or experts do not divide what they share out.
 
-    Parameters
-    ----------
-    hidden_size, num_attention_heads, seq_len : float or (points,) array
-        Shape of the layer. [-]
-    num_query_groups : float or (points,) array, optional
-        Heads of keys and values; by default one for each head. [-]
-    head_size, ffn_hidden_size : float or (points,) array, optional
-        By default the hidden size over the heads, and four times the hidden size. [-]
-    gated_mlp : bool
-        The first product of the MLP makes a gate as well, in one matrix of twice the width.
-    num_experts : float or (points,) array, optional
-        MLPs of which each token passes some; without it there is one, and no router. [-]
-    top_k : float or (points,) array
-        Experts of a token; tokens spread evenly. [-]
-    dropout : bool
-        With kernels that drop.
-    backward : bool
-        With the kernels of the backward pass, as in training.
-    element_bytes : float or (points,) array
-        Size of one element. [B]
-    layer : Layer, optional
-        What the layer consists of; by default attention and an MLP, or experts.
-
-    Notes
-    -----
-    No kernel stands for the gradient of the first norm or of the residual additions, and the gradient
-    of V is not split by heads: the graph of the reference, kernel by kernel, where the layer is GPT's.
-    A group's heads are summed in the products that give the gradients of its keys and values.
+    Shapes are floats or (points,) columns. [-] By default there is one head of keys and values for each head,
+    `head_size` is the hidden size over the heads, `ffn_hidden_size` four times the hidden size, and there is one MLP
+    without a router. With `gated_mlp`, the first product of the MLP makes a gate as well, in one matrix of twice the
+    width. Tokens spread evenly over experts. `dropout` and `backward` add their kernels. `element_bytes` is the size of
+    one element [B], `layer` the kernels, by default those of GPT.
     """
     given = {
         "H": hidden_size,

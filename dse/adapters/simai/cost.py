@@ -49,24 +49,10 @@ def simai_cost(
 
     Raises `DseError` if the file cannot be read, or lacks what the revision needs.
 
-    Parameters
-    ----------
-    path : Path
-        The workload.
-    profile : str
-        "simai", or one of its revisions.
-    asked : bool
-        Whether somebody named the profile: a header without vpp is then priced as SimAI does.
-    gpus : int, optional
-        GPUs of the run; the file's by default. [-]
-    strict_compat : bool
-        Where SimAI overflows or divides by zero, show its value.
-    dp_overlap, tp_overlap, ep_overlap, pp_overlap : float
-        Hidden shares of communication. [-]
-    note : callable
-        Called with each line on what was assumed, or is lacking.
-    **machine
-        As for `network_of`.
+    `profile` is "simai" or one of its revisions; `asked` is True if the user named it: a header without vpp is then
+    evaluated as SimAI does. `gpus` is the number of GPUs of the run (default: the file's). [-] `strict_compat` shows
+    the values of SimAI where it overflows or divides by zero. The overlaps are hidden shares of communication. [-]
+    `note` is called with each assumption, and `machine` has the arguments of `network_of`.
     """
 
     def say(text: str) -> None:

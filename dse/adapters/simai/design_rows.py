@@ -221,18 +221,9 @@ UNKNOWN_SPLITS: Final = "AICB's rows know two ways to split kernels; take shardi
 def design_workload(run: TransformerRun) -> StepRows:
     """Rows of the slowest stage of each design.
 
-    Returns
-    -------
-    workload : StepRows
-        AICB's rows. Their times add up to the forward, backward, recomputation and optimizer time of
-        `step`, of passes that follow each other; an embedding or a head that the slowest stage does not have
-        takes no time.
-
-    Raises
-    ------
-    DseError
-        Where kernels are split in a way of their own, explicit or solved, or layers are not attention and
-        an MLP or experts, dense ones first.
+    Their times add up to the forward, backward, recomputation and optimizer time of `step`, of passes that follow each
+    other; an embedding or a head that the slowest stage does not have takes no time. Raises `DseError` if kernels have
+    a sharding that is explicit or solved, or layers are not attention and an MLP or experts, dense ones first.
 
     Notes
     -----
