@@ -77,6 +77,10 @@ def stated_columns(
     if not row.design:
         return {**values_of(with_split(row), model, defaults, assumed), **experts_of(row, model, defaults, assumed)}
     columns = pairs_of(row.design)
+    row = replace(row, routing=str(columns.pop("routing", row.routing)))
+    if str(columns.get("recompute", "")).startswith("selective("):
+        stages = number_of("pp", columns.get("pp", 1))
+        columns |= recompute_of(replace(row, recompute=str(columns["recompute"]), pp=stages), model)
     if "precision" in columns or row.dtype:
         columns["precision"] = precision_of(str(columns.get("precision", row.dtype)), "precision")
     return {**experts_of(row, model, defaults, {} if "imbalance" in columns else assumed), **columns}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Final
@@ -138,11 +138,7 @@ def read_table(path: Path) -> list[MeasuredRow]:
 
     Raises `DseError` if the file is no such table.
     """
-    try:
-        lines = list(_lines(path))
-    except csv.Error as error:
-        raise DseError(f"{path}: not a CSV file ({error})") from None
-    heading = lines[0][1] if lines else []
+    heading, lines = csv_cells(path)
     lacking = [name for name in NEEDED if name not in heading]
     if lacking:
         what = f"no column {', '.join(lacking)}" if heading else "empty"
@@ -151,26 +147,31 @@ def read_table(path: Path) -> list[MeasuredRow]:
             f"{path}: {what}; begin the first line with {','.join(lacking)} and each row of a measured step "
             f"with {','.join(usual[name] for name in lacking)} (docs/validation.md lists all columns)"
         )
-    if len(lines) == 1:
+    if not lines:
         raise DseError(f"{path}: no rows below its heading; expected one for each measurement")
     rows, wrong = [], []
-    for line, cells in lines[1:]:
-        rows.append(_row(line, heading, cells))
+    for line, cells in lines:
+        rows.append(measured_row(line, heading, cells))
         wrong += [rows[-1].mistake] if rows[-1].mistake else []
         if len(wrong) > MOST_MISTAKES:
             raise DseError(f"{path}: {wrong[0]}; more than {MOST_MISTAKES:,} rows have mistakes")
     return rows
 
 
-def _lines(path: Path) -> Iterator[tuple[int, list[str]]]:
-    """Number and cells of each line that is not empty."""
+def csv_cells(path: Path) -> tuple[list[str], list[tuple[int, list[str]]]]:
+    """Heading of a CSV file, and the number and cells of each line that is not empty.
+
+    Raises `DseError` if it is no CSV file.
+    """
     reader = csv.reader(io.StringIO(read_text(path, "a CSV file in UTF-8"), newline=""), strict=True)
-    for cells in reader:
-        if any(cells):
-            yield reader.line_num, [cell.strip() for cell in cells]
+    try:
+        lines = [(reader.line_num, [cell.strip() for cell in cells]) for cells in reader if any(cells)]
+    except csv.Error as error:
+        raise DseError(f"{path}: not a CSV file ({error})") from None
+    return (lines[0][1] if lines else []), lines[1:]
 
 
-def _row(line: int, heading: list[str], cells: list[str]) -> MeasuredRow:
+def measured_row(line: int, heading: list[str], cells: list[str]) -> MeasuredRow:
     """Row of a table, with its mistakes."""
     values: dict[str, Any] = {"line": line, "row_type": "", "dataset": ""}
     mistakes = []

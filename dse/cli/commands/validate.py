@@ -6,14 +6,17 @@ import argparse
 import sys
 from pathlib import Path
 
+from costmodel.errors import DseError
 from dse.api.files import validate
 from dse.cli.chosen import refuse_same
 from dse.cli.options import describe
 from dse.cli.output import checked_ending
 from dse.output.tables import json_text, write_file
 from dse.output.text import show
+from dse.reporting.measurements.pairs_report import pairs_report
 from dse.reporting.measurements.validation_report import validation_report
 from dse.reporting.pages.validation_page import validation_page
+from dse.validation.pairs import PUBLISHED, compared_pairs, pairs_record
 from dse.validation.summary import validation_record
 
 
@@ -27,6 +30,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         examples=[
             "dse validate",
             "dse validate measured.csv -o report.html",
+            "dse validate --pairs",
             "dse validate mine.csv --system my_cluster.yaml --format json | jq .datasets",
         ],
     )
@@ -36,6 +40,14 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         nargs="?",
         type=Path,
         help="one row for each run, layer or kernel (default: the built-in measurements with their sources)",
+    )
+    parser.add_argument(
+        "--pairs",
+        metavar="PAIRS.csv",
+        nargs="?",
+        const=PUBLISHED,
+        type=Path,
+        help="instead, compare effects: one row for two runs that differ in a setting (default: built-in pairs)",
     )
     parser.add_argument(
         "--system",
@@ -53,6 +65,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Compare predictions with measurements."""
+    if args.pairs:
+        return show_pairs(args)
     refuse_same(args.file, args.out)
     checked_ending(args.out, (".html", ".htm"))
     found = validate(args.file, system=args.system)
@@ -64,3 +78,16 @@ def run(args: argparse.Namespace) -> int:
     else:
         show(sys.stdout, lambda width: validation_report(found, width))
     return int(args.strict and not all(one.expressed for one in found))
+
+
+def show_pairs(args: argparse.Namespace) -> int:
+    """Compare predicted effects with measured ones."""
+    for option, value in (("MEASUREMENTS.csv", args.file), ("--system", args.system), ("-o", args.out)):
+        if value:
+            raise DseError(f"dse validate --pairs: leave out {option}")
+    pairs = compared_pairs(args.pairs)
+    if args.format == "json":
+        print(json_text(pairs_record(pairs)))
+    else:
+        show(sys.stdout, lambda width: pairs_report(pairs, width))
+    return int(args.strict and any(pair.why_not for pair in pairs))
