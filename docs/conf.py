@@ -12,7 +12,9 @@ import re
 from pathlib import Path
 from typing import Any
 
+import dse
 from dse import __version__
+from dse.reporting.pages.validation_page import validation_page
 
 HERE = Path(__file__).parent
 ROOT, MADE = HERE.parent, HERE / "made"
@@ -26,6 +28,8 @@ root_doc = "README"
 html_theme = "furo"
 html_title = "dse"
 html_static_path: list[str] = []
+#: Files that are copied to the site: the page of `dse validate`.
+html_extra_path = ["made/extra"]
 myst_heading_anchors = 4
 autodoc_typehints = "none"
 autodoc_member_order = "bysource"
@@ -36,6 +40,9 @@ WIDTH = "88"
 ELSEWHERE = {"../README.md": "made/overview.md", "../CONTRIBUTING.md": "made/contributing.md"}
 #: Pages that are made, in the order of the site's contents: before and after those that are written.
 FIRST, LAST = (["made/overview"], ["made/commands/index", "made/library", "made/references", "made/contributing"])
+
+
+(MADE / "extra").mkdir(parents=True, exist_ok=True)
 
 
 def setup(app: Any) -> None:
@@ -58,6 +65,8 @@ def make_pages() -> None:
         path = MADE / f"{name}.md"
         if not path.exists() or path.read_text() != text:
             path.write_text(text)
+    accuracy = validation_page(dse.validate(), "published figures")
+    (MADE / "extra" / "accuracy.html").write_text(accuracy)
 
 
 def lead_to_pages(app: Any, name: str, source: list[str]) -> None:

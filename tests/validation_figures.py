@@ -17,7 +17,7 @@ import pandas as pd
 from dse.output.text import PLAIN_WIDTH, plain_text
 from dse.reporting.measurements.validation_report import validation_report
 from dse.validation.comparison import ComparedRow, compared
-from dse.validation.summary import dataset_record
+from dse.validation.summary import accuracy_records, dataset_record
 from dse.validation.table import SHIPPED, read_table
 
 ROOT: Final = Path(__file__).parents[1]
@@ -34,14 +34,9 @@ REPORT: Final = re.compile(r"(?<=^```text\n)(?=\d+ rows of \d+ data sets).*?(?=^
 #: The table of the README, and the sentence below it.
 SUMMARY: Final = re.compile(r"^\| measured \|.*?^Of \d+ runs[^.]*\.", re.MULTILINE | re.DOTALL)
 
-#: Lines of that table: title -> data sets.
-GROUPS: Final = {
-    "GPT, Megatron-LM on A100": ("korthikanti_table5", "vtrain_multi_a100", "vtrain_single_a100"),
-    "Llama 3.1, Nemotron-4, Megatron Core on H100": ("llama3_herd", "nemotron_4_340b"),
-    "mixtures of experts, Megatron Core on H100, H800": ("moe_parallel_folding", "deepseek_v3_isca"),
-    "NVIDIA's Megatron Bridge figures, H100 to GB300": ("bridge_summaries",),
-    "Llama 3.1, torchtitan on 512 H100": ("titan_512_h100",),
-}
+
+#: Fewest rows of a machine in that table.
+FEWEST_ROWS: Final = 5
 
 
 def tables() -> dict[str, Sequence[Path]]:
@@ -80,17 +75,15 @@ def report(rows: Sequence[ComparedRow]) -> str:
 
 
 def summary(rows: Sequence[ComparedRow]) -> str:
-    """The README's table of errors by group, and its sentence on runs that ran out of memory."""
+    """The README's table of errors by machine, and its sentence on runs that ran out of memory."""
     every = dataset_record("all", rows)
-    groups = {
-        title: dataset_record(title, [one for one in rows if one.row.dataset in names])
-        for title, names in GROUPS.items()
-    }
-    steps = {"step time, all runs": every, **groups}
     lines = ["| measured | rows | median error | mean | 90th percentile | bias |", "|---|---|---|---|---|---|"]
-    for title, record in steps.items():
-        count = sum(one.is_step for one in rows if one.row.dataset in GROUPS.get(title, (one.row.dataset,)))
-        lines.append(_line(title, count, record["step_time"]))
+    lines.append(_line("step time, all runs", sum(one.is_step for one in rows), every["step_time"]))
+    lines += [
+        _line(f"`{group['group']}`", group["rows"], group)
+        for group in accuracy_records(rows, "machine")
+        if group["rows"] >= FEWEST_ROWS
+    ]
     memory = every["memory"]
     lines += [_line("peak memory", memory["rows"], memory), ""]
     out_of_memory = (

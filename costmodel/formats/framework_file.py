@@ -199,6 +199,8 @@ def _opened(name_or_path: str | Path, base: Path | None) -> tuple[str, Section]:
     name, _, section = shipped.opened(text if release else name_or_path, "frameworks", base)
     section.only(("schema", "releases", *_PARTS))
     section.word("schema", [SCHEMA])
+    _releases(section.section("releases", required=False))
+    section.source.finish()
     section, listed = _of_release(section, release)
     return f"{name}@{listed}" if listed else name, section
 
@@ -213,11 +215,6 @@ def framework_text(name: str) -> str:
         return read_text(shipped.located(name, "frameworks", Path()))
     _, section = _opened(name, None)
     return dump({key: value for key, value in section.data.items() if key != "releases"}, compact=True)
-
-
-def software_names() -> list[str]:
-    """Names in `software.yaml`: software without a file, and earlier names of files."""
-    return [*_software_table()]
 
 
 def _software(text: str) -> dict[str, Any]:
@@ -245,6 +242,10 @@ def _software_table() -> dict[str, dict[str, Any]]:
     return table
 
 
+#: Year and month, perhaps a number, or a year.
+_RELEASE: Final = re.compile(r"(20)?\d\d(\.\d\d?(\.\d{1,3})?)?")
+
+
 def release_order(text: str) -> tuple[int, ...]:
     """Year, month and number of a release, for comparisons.
 
@@ -253,7 +254,7 @@ def release_order(text: str) -> tuple[int, ...]:
     >>> release_order("25.11") < release_order("2026") < release_order("2026.01.2")
     True
     """
-    if not re.fullmatch(r"(20)?\d\d(\.\d\d?(\.\d+)?)?", text):
+    if not _RELEASE.fullmatch(text):
         raise DseError(f"release {text!r}: expected year and month, such as 25.11, or a year, such as 2021")
     year, *rest = map(int, text.split("."))
     return year % 2000, *rest
@@ -293,6 +294,8 @@ def _releases(section: Section) -> tuple[Release, ...]:
     for name in section:
         entry = section.section(name)
         entry.only(("changed", "source", "before"))
+        if not _RELEASE.fullmatch(name):
+            section.mistake(name, "expected year and month, such as 25.11, or a year, such as 2021")
         entry.section("before", required=False).only(_PARTS)
         releases.append(Release(name, entry.text("changed"), entry.text("source")))
     return tuple(releases)

@@ -38,6 +38,8 @@ class ComparedRow:
     evidence: str = ""  #: what the prediction rests on
     measured_bytes: float = math.nan  #: infinite for a run that did not fit
     predicted_bytes: float = math.nan  #: of what the measured figure counts
+    system: str = ""
+    framework: str = ""  #: with its release
     verdict: str = ""  #: whether it fits in the chip's memory, a word of `VERDICTS`
     #: Model, ranks, tokens of a sequence, sequences: what runs of a sweep have in common.
     sweep: tuple[str | float, ...] = ()
@@ -198,6 +200,8 @@ def _memory(row: MeasuredRow, run: Expressed, cost: Mapping[str, float], *, own_
     spread = peak_spread(run.framework.name)
     return ComparedRow(
         row=row,
+        system=run.machine.name,
+        framework=run.framework.name,
         assumed=run.assumed,
         measured_bytes=measured_memory(row),
         predicted_bytes=counted_memory(row, run, cost) if row.mem_gb else math.nan,

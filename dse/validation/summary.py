@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -20,8 +21,49 @@ def validation_record(rows: Sequence[ComparedRow]) -> dict[str, Any]:
     names = dict.fromkeys(one.row.dataset for one in rows)
     return {
         "datasets": [dataset_record(name, [one for one in rows if one.row.dataset == name]) for name in names],
+        "accuracy": {name: accuracy_records(rows, name) for name in GROUPINGS},
         "rows": [row_record(one) for one in rows],
     }
+
+
+def family_of(one: ComparedRow) -> str:
+    """Family of a row's model, such as llama or gpt_oss, from the first word of its name."""
+    found = re.match(r"gpt.?oss|[a-z]+", one.row.model.lower())
+    return re.sub(r"\W", "_", found[0]) if found else one.row.model
+
+
+#: What rows are grouped by -> the group of a row.
+GROUPINGS: Final[Mapping[str, Callable[[ComparedRow], str]]] = {
+    "machine": lambda one: one.system,
+    "software release": lambda one: one.framework,
+    "model family": family_of,
+}
+
+
+def accuracy_records(rows: Sequence[ComparedRow], grouping: str) -> list[dict[str, Any]]:
+    """Errors of steps, coverage of intervals and false alarms of each group of runs, a word of `GROUPINGS`. [%]"""
+    groups: dict[str, list[ComparedRow]] = {}
+    for one in rows:
+        if one.is_step or one.ran:
+            groups.setdefault(GROUPINGS[grouping](one), []).append(one)
+    return [
+        {
+            "group": name,
+            "rows": sum(one.is_step for one in members),
+            **error_record(one.error for one in members if one.is_step),
+            "coverage_percent": _share(one.low_s <= one.measured_s <= one.high_s for one in members if one.low_s > 0),
+            "ran_rows": sum(one.ran for one in members),
+            "false_alarms": sum(one.ran and one.said_not_to_fit for one in members),
+            "sources": [*dict.fromkeys(one.row.source for one in members if one.row.source)],
+        }
+        for name, members in sorted(groups.items())
+    ]
+
+
+def _share(hits: Iterable[bool]) -> float:
+    """Share of true values; nan without any. [%]"""
+    found = [*hits]
+    return 100 * sum(found) / len(found) if found else math.nan
 
 
 def row_record(one: ComparedRow) -> dict[str, Any]:

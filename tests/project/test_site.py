@@ -43,6 +43,10 @@ def test_every_written_page_and_every_public_name_is_there(site):
             assert f'id="{package._HOMES[name]}.{name}"' in library, name
 
 
+def test_the_site_has_the_page_of_errors(site):
+    assert "Accuracy by software release" in (site / "accuracy.html").read_text()
+
+
 def test_pages_load_nothing_from_elsewhere(site):
     for page in site.rglob("*.html"):
         assert re.findall(r'(?:src|<link[^>]* href)="(?:https?:)?//[^"]*"', page.read_text()) == [], page.name

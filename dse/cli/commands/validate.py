@@ -30,6 +30,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         examples=[
             "dse validate",
             "dse validate measured.csv -o report.html",
+            "dse validate --page accuracy.html",
             "dse validate --pairs",
             "dse validate mine.csv --system my_cluster.yaml --format json | jq .datasets",
         ],
@@ -58,7 +59,12 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "--format", choices=["text", "json"], default="text", help="tables (default), or one JSON object"
     )
     parser.add_argument(
-        "-o", dest="out", metavar="FILE", type=Path, help="also write an HTML page, such as report.html"
+        "-o",
+        "--page",
+        dest="out",
+        metavar="FILE",
+        type=Path,
+        help="also write an HTML page, such as accuracy.html, with errors by machine, release and model",
     )
     parser.add_argument("--strict", action="store_true", help="exit with 1 if a row cannot be evaluated (default: 0)")
 

@@ -14,7 +14,15 @@ from costmodel.formats.quantity import readable
 from dse.output.text import counted
 from dse.reporting.design_table import Column, drawn, fitted
 from dse.validation.comparison import ComparedRow
-from dse.validation.summary import ALL, dataset_record, kernel_record, kernels_by_kind, reasons
+from dse.validation.summary import (
+    ALL,
+    GROUPINGS,
+    accuracy_records,
+    dataset_record,
+    kernel_record,
+    kernels_by_kind,
+    reasons,
+)
 
 #: A table: what it is called, its headings, and its rows of cells.
 Table = tuple[str, Sequence[str], Sequence[Sequence[str]]]
@@ -69,6 +77,28 @@ def tables(rows: Sequence[ComparedRow]) -> list[Table]:
     sets = {name: [one for one in rows if one.row.dataset == name] for name in names}
     found = [step_table(sets), memory_table(sets), kernel_table(rows)]
     return [table for table in found if table[2]]
+
+
+def accuracy_tables(rows: Sequence[ComparedRow]) -> list[Table]:
+    """Errors by machine, software release and model family, with the sources of each group."""
+    return [
+        (
+            f"Accuracy by {grouping}",
+            (grouping, "rows", *ERRORS.values(), "in the 90 % interval", "false alarms", "sources"),
+            [
+                (
+                    record["group"],
+                    str(record["rows"]),
+                    *error_cells(record),
+                    number(record["coverage_percent"], "{:.0f} %"),
+                    f"{record['false_alarms']} of {record['ran_rows']}",
+                    "; ".join(record["sources"]),
+                )
+                for record in accuracy_records(rows, grouping)
+            ],
+        )
+        for grouping in GROUPINGS
+    ]
 
 
 def step_table(sets: Mapping[str, Sequence[ComparedRow]]) -> Table:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from costmodel.formats.quantity import readable
-from dse.reporting.measurements.validation_report import headline, reason_rows, tables
+from dse.reporting.measurements.validation_report import accuracy_tables, headline, reason_rows, tables
 from dse.reporting.pages.page import page, rounded
 from dse.validation.comparison import ComparedRow
 from dse.validation.kernels import kind_of, size_of
@@ -26,7 +26,11 @@ def validation_page(rows: Sequence[ComparedRow], title: str) -> str:
         "question": f"{title}: predictions and measurements",
         "headline": f"{headline(rows)}.",
         "pictures": [{"what": what, "series": series} for what, series in pictures(rows)],
-        "tables": [{"title": name, "head": head, "rows": cells} for name, head, cells in tables(rows)],
+        "tables": [
+            {"title": name, "head": head, "rows": cells, "left": [0, *([9] if "sources" in head else [])]}
+            for name, head, cells in (*accuracy_tables(rows), *tables(rows))
+            if cells
+        ],
         "lacking": reason_rows(rows),
         "lacks": [(one.row.id, one.row.dataset, one.row.model, one.why_not) for one in rows if one.why_not],
         "rows": every_row(rows),

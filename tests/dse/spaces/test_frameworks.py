@@ -295,3 +295,35 @@ def test_maxtext_accumulates_no_gradients_in_eight_bits(pins, limited):
     broken = broken_rules(load_framework("maxtext"), load_model("llama3_8b"), {"zero": 3, **pins}, {})
     assert [text for text in broken if "eight bits" in text] == broken
     assert bool(broken) == limited
+
+
+def test_a_release_has_the_values_before_later_ones(tmp_path):
+    """25.06 is before 25.09 and after 24.01; a year is its end; a name without a file stands for a release."""
+    newest, old, oldest = (
+        load_framework(name) for name in ("megatron_core", "megatron_core@25.06", "megatron_lm@2021")
+    )
+    assert "sustained" not in newest.said(None)
+    chips = {"compute_capability": 10.0, "node_size": 72.0}
+    assert old.said(None, lambda name: chips.get(name, np.nan))["sustained"] == 0.66
+    assert "sustained" not in old.said(None)
+    assert (old.name, oldest.name, oldest.given["attention"]) == (
+        "megatron_core@25.06",
+        "megatron_core@2019",
+        "unfused",
+    )
+    assert load_framework("megatron_lm_2021") == oldest
+    assert load_framework("torchtitan_2026").given == load_framework("torchtitan").given
+    given = "given: {zero: {value: 1, kind: assumed, source: mine}}"
+    releases = "releases: {one: 3, '25.11': {changed: a, source: b}}"
+    (tmp_path / "mine.yaml").write_text(f"schema: framework/v1\ndescription: mine\n{given}\n{releases}\n")
+    with pytest.raises(DseError, match=r"releases\.one"):
+        load_framework(tmp_path / "mine.yaml")
+
+
+def test_a_plan_runs_a_release_of_its_framework():
+    """Products on B200 were slower before Megatron Core 25.09."""
+    steps = [
+        step_of_space(space_of(system="b200_180g_dgx", framework=name))
+        for name in ("megatron_core@25.05", "megatron_core")
+    ]
+    assert steps[0] > 1.2 * steps[1]

@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from costmodel.formats.framework_file import software_names
+from costmodel.formats.shipped import ROOT
+from costmodel.formats.strict_yaml import parse
 from dse.validation.comparison import compared
 from dse.validation.frameworks import framework_of
 from dse.validation.rows import expressed_row
@@ -88,7 +89,10 @@ def test_a_constant_of_a_release_counts_on_its_chip():
     assert old.predicted_s == new.predicted_s
 
 
-@pytest.mark.parametrize("name", [*software_names(), "maxtext@2026", "megatron_lm@2021", "nemo@24.07"])
+SOFTWARE = parse((ROOT / "software.yaml").read_text(), "software.yaml").data["software"]
+
+
+@pytest.mark.parametrize("name", [*SOFTWARE, "maxtext@2026", "megatron_lm@2021", "nemo@24.07"])
 def test_every_name_of_software_stands_for_a_framework(name):
     framework = framework_of(replace(EXPERTS, framework=name))
     assert framework.given
