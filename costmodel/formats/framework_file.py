@@ -41,11 +41,6 @@ Value = float | str
 Lookup = Callable[[str], Value]
 
 
-def unknown(name: str) -> Value:
-    """Value of a name of which nothing is known: no comparison with nan holds."""
-    return nan
-
-
 @dataclass(frozen=True, slots=True)
 class Runs:
     """Abilities of software in a column of designs."""
@@ -86,14 +81,14 @@ class Framework:
     modules: tuple[str, ...] = ()  #: of layers, by Megatron-LM's names, that it can recompute apart
     models: Mapping[str, Any] = field(default_factory=dict)  #: model that ships -> its name there; {}: any
 
-    def said(self, model: Any, quantity: Lookup = unknown) -> dict[str, Any]:
+    def said(self, model: Any, quantity: Lookup = lambda name: nan) -> dict[str, Any]:
         """`given` of a model: values that depend on experts are those of their balancing method.
 
         `quantity` has the values of names in conditions. [SI units]
         """
         return _said(self.given, model, quantity)
 
-    def assumed(self, model: Any, quantity: Lookup = unknown) -> dict[str, Any]:
+    def assumed(self, model: Any, quantity: Lookup = lambda name: nan) -> dict[str, Any]:
         """`said` and `unstated`: settings of a measured run that does not state them."""
         return {**self.said(model, quantity), **_said(self.unstated, model, quantity)}
 
@@ -124,20 +119,16 @@ def _said(values: Mapping[str, Any], model: Any, quantity: Lookup) -> dict[str, 
 
 def holds(condition: str, quantity: Lookup) -> bool:
     """True if comparisons joined by ``and`` hold for the values of names, numbers or words."""
-    comparisons = (_CONDITION.fullmatch(text) for text in condition.split(" and "))
-    return all(
-        found is not None and _compared(quantity(found["name"]), found["sign"], found["value"]) for found in comparisons
-    )
+    for text in condition.split(" and "):
+        name, sign, other = text.split()
+        value = quantity(name)
+        number = not isinstance(value, str) and other[0].isdigit()
+        if not (_SIGNS[sign](value, float(other)) if number else sign == "==" and value == other):
+            return False
+    return True
 
 
-def _compared(value: Value, sign: str, text: str) -> bool:
-    """True if a value compares so with a number or a word."""
-    if isinstance(value, str):
-        return sign == "==" and value == text
-    return _SIGNS[sign](value, float(text)) if text[0].isdigit() else False
-
-
-def _is_condition(text: Any) -> bool:
+def is_condition(text: Any) -> bool:
     """True for comparisons that `holds` reads."""
     return isinstance(text, str) and all(_CONDITION.fullmatch(part) for part in text.split(" and "))
 
@@ -145,7 +136,7 @@ def _is_condition(text: Any) -> bool:
 _EXAMPLE: Final = "'compute_capability >= 10'"
 #: A comparison of a name with a number or a word, and its signs.
 _CONDITION: Final = re.compile(r"(?P<name>\w+) (?P<sign>[<>]=?|==) (?P<value>\d+(\.\d+)?|[a-z]\w*)")
-_SIGNS: Final[Mapping[str, Callable[[float, float], bool]]] = {
+_SIGNS: Final[Mapping[str, Callable[[Any, Any], bool]]] = {
     "<": operator.lt,
     "<=": operator.le,
     "==": operator.eq,
@@ -162,11 +153,6 @@ def framework_names() -> list[str]:
 def is_built_in(name: str) -> bool:
     """True for the name of a framework that ships, or of one of its releases."""
     return name.partition("@")[0] in framework_names()
-
-
-def is_given(said: Any, value: Any) -> bool:
-    """True if a value of `Framework.given` is this value, or may be by its conditions."""
-    return value in said.values() if isinstance(said, dict) else bool(said == value)
 
 
 def load_framework(name_or_path: str | Path, base: Path | None = None) -> Framework:
@@ -364,7 +350,7 @@ def _given(section: Section) -> tuple[dict[str, Any], dict[str, Any]]:
         if "value" not in constant:
             constant.mistake(None, "value: missing")
         given[name] = value = constant.data.get("value")
-        if isinstance(value, dict) and {*value} != {*BALANCING} and not all(map(_is_condition, value)):
+        if isinstance(value, dict) and {*value} != {*BALANCING} and not all(map(is_condition, value)):
             methods = ", ".join(BALANCING)
             constant.mistake("value", f"expected a value, one for each of {methods}, or conditions such as {_EXAMPLE}")
         if "otherwise" in constant:

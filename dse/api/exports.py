@@ -11,7 +11,7 @@ import numpy as np
 from optuna.trial import FrozenTrial
 
 from costmodel.errors import DseError, ParameterError, suggestion
-from costmodel.formats.framework_file import is_built_in, is_given, load_framework
+from costmodel.formats.framework_file import is_built_in, load_framework
 from costmodel.rules.work import TRAINING
 from costmodel.training.design import DesignPoints
 from dse.explaining.timeline import traces
@@ -85,7 +85,7 @@ def own_machine(space: Space) -> tuple[str, ...]:
     """A note where a space says otherwise what machine or software does, which no launch file has."""
     said = load_framework(space.framework).given if is_built_in(space.framework) else {}
     own = {*(p.name for p in space.parameters), *(d.name for d in space.derived)}
-    own |= {name for name, value in space.given.items() if not is_given(said.get(name), value)}
+    own |= {name for name, value in space.given.items() if said.get(name) != value}
     changed = sorted(own & space.system.units().keys())
     return (f"of the machine, no launch file says {', '.join(changed)}",) if changed else ()
 

@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from costmodel import DseError, ModelShape, System
-from costmodel.formats.framework_file import USUAL_FRAMEWORK, Framework, holds, load_framework
+from costmodel.formats.framework_file import USUAL_FRAMEWORK, Framework, holds, is_condition, load_framework
 from costmodel.formats.quantity import quantity
 from dse.registry import all_columns
 from dse.validation.expressed import NotExpressed, Value
@@ -67,7 +67,7 @@ def defaults_of(
         return stated[name] if name in stated else float(getattr(model, name, quantities.get(name, nan)))
 
     said = framework.assumed(model, known)
-    said |= {name: holds(text, known) for name, text in framework.derived.items() if stated}
+    said |= {name: holds(text, known) for name, text in framework.derived.items() if stated and is_condition(text)}
     parts: dict[str, dict[str, Any]] = {"columns": {}, "quantities": {}, "model": {}, "rules": {}}
     for name, value in said.items():
         if name in all_columns():

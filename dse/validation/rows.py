@@ -178,16 +178,12 @@ def model_of(row: MeasuredRow, differing: Mapping[str, Any], framework: Framewor
         return shipped_model(shipped, {**layers, **cut, **seq, **differing}), cut
     if not (row.hidden and row.layers and row.heads and row.seq):
         raise NotExpressed("the dimensions of the model")
-    usual = {**MODEL_DEFAULTS, **defaults_of(framework).model}
-    assumed = {name: value for name, value in usual.items() if name != "vocab_size" or not row.vocab}
-    if row.gated:
-        assumed = {"tied_embeddings": False, "biases": False, "dropout": False, **defaults_of(framework).model}
-        assumed |= {} if row.vocab else {"vocab_size": usual["vocab_size"]}
+    like_gpt = dict.fromkeys(("biases", "dropout", "tied_embeddings"), not row.gated)
+    # the vocabulary is that of GPT-2, padded for eight tensor-parallel ranks
+    assumed = {**like_gpt, "vocab_size": 51200.0, **defaults_of(framework).model}
+    if row.vocab:
+        del assumed["vocab_size"]
     return ModelShape(**{**assumed, **_fields(row, framework), **differing}), assumed
-
-
-#: Fields of GPT that no column has. The vocabulary is that of GPT-2, padded for eight tensor-parallel ranks.
-MODEL_DEFAULTS: Final = {"biases": True, "dropout": True, "tied_embeddings": True, "vocab_size": 51200.0}
 
 
 def _fields(row: MeasuredRow, framework: Framework) -> dict[str, Any]:

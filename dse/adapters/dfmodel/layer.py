@@ -11,9 +11,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from pathlib import Path
+from typing import Any, Final
 
 import numpy as np
+import yaml
 
 from costmodel.columns import FloatArray, IntArray
 from costmodel.errors import DseError
@@ -87,156 +89,25 @@ def residual(drop: str, add: str, summands: int = 1) -> Fragment:
     return Fragment(PassRows("\n".join(kernels), "\n".join(edges)), add, back, f"{drop}_bwd")
 
 
-#: Queries, keys and values as products of their own. The gradient of V is not split by heads, and stands
-#: among those of the core, in whose fragment it is.
-QKV: Final = Fragment(
-    PassRows("Q n d H S *\n K g d H S *\n V g d H S *", "{0} > Q K V"),
-    "Q K V",
-    PassRows("Q_bwd n d H S *\n K_bwd g d H S *", "MHA_GEMM_1_bwd1 > Q_bwd\n MHA_GEMM_1_bwd2 > K_bwd"),
-    "Q_bwd K_bwd V_bwd",
-    PassRows(
-        """
-        V_bwd_weight_update 1 H S gd
-        K_bwd_weight_update 1 H S gd
-        Q_bwd_weight_update 1 H S nd
-        """,
-        """
-        MHA_GEMM_2_bwd2 > V_bwd_weight_update
-        {0} > V_bwd_weight_update
-        MHA_GEMM_1_bwd2 > K_bwd_weight_update
-        {0} > K_bwd_weight_update
-        MHA_GEMM_1_bwd1 > Q_bwd_weight_update
-        {0} > Q_bwd_weight_update
-        """,
-    ),
-)
+def _fragment_of(data: Mapping[str, Any]) -> Fragment:
+    """A fragment of `fragments.yaml`."""
+    passes = {name: PassRows(**rows) for name, rows in data.items() if isinstance(rows, dict)}
+    return Fragment(**{**data, **passes})
 
-CORE: Final = Fragment(
-    PassRows(
-        """
-        MHA_GEMM_1 n S d S
-        SOFTMAX    n S - S
-        DropOut_1  n S - S
-        MHA_GEMM_2 n d S S
-        """,
-        """
-        Q > MHA_GEMM_1
-        K > MHA_GEMM_1
-        MHA_GEMM_1 > SOFTMAX
-        SOFTMAX > DropOut_1
-        V > MHA_GEMM_2
-        DropOut_1 > MHA_GEMM_2
-        """,
-    ),
-    "MHA_GEMM_2",
-    PassRows(
-        """
-        MHA_GEMM_2_bwd1 n S d S
-        MHA_GEMM_2_bwd2 g d rS S
-        V_bwd           1 H gd S *
-        DropOut_1_bwd   n S - S
-        SOFTMAX_bwd     n S - S
-        MHA_GEMM_1_bwd1 n d S S
-        MHA_GEMM_1_bwd2 g d rS S
-        """,
-        """
-        {gradient} > MHA_GEMM_2_bwd1
-        V > MHA_GEMM_2_bwd1
-        {gradient} > MHA_GEMM_2_bwd2
-        DropOut_1 > MHA_GEMM_2_bwd2
-        MHA_GEMM_2_bwd1 > DropOut_1_bwd
-        MHA_GEMM_2_bwd2 > V_bwd
-        DropOut_1_bwd > SOFTMAX_bwd
-        SOFTMAX_bwd > MHA_GEMM_1_bwd1 MHA_GEMM_1_bwd2
-        K > MHA_GEMM_1_bwd1
-        Q > MHA_GEMM_1_bwd2
-        """,
-    ),
-)
 
-#: What a token's experts make is summed by a product over them (k): split as they are, it ends in an
-#: all-reduce. As a vector kernel it would pass for rows of features, and move nothing.
-EXPERTS: Final = Fragment(
-    PassRows(
-        """
-        Router      1 E H S +
-        Gate        1 E - S
-        Dispatch    E H - C
-        FFN0        E U H C *
-        GeLU        E F - C
-        FFN1        E H F C *
-        Combine     1 H k S
-        """,
-        """
-        {0} > Router
-        Router > Gate
-        {0} > Dispatch
-        Gate > Dispatch
-        Dispatch > FFN0
-        FFN0 > GeLU
-        GeLU > FFN1
-        FFN1 > Combine
-        Gate > Combine
-        """,
-    ),
-    "Combine",
-    PassRows(
-        """
-        Combine_bwd      E H - C
-        FFN1_bwd         E F H C *
-        GeLU_bwd         E U - C
-        FFN0_bwd         E H U C *
-        Dispatch_bwd     1 H k S
-        Combine_bwd_gate 1 k H S
-        Gate_bwd         1 E - S
-        Router_bwd       1 H E S +
-        """,
-        """
-        {gradient} > Combine_bwd
-        Gate > Combine_bwd
-        Combine_bwd > FFN1_bwd
-        FFN1_bwd > GeLU_bwd
-        GeLU_bwd > FFN0_bwd
-        FFN0_bwd > Dispatch_bwd
-        Gate > Dispatch_bwd
-        {gradient} > Combine_bwd_gate
-        FFN1 > Combine_bwd_gate
-        Combine_bwd_gate > Gate_bwd
-        Gate > Gate_bwd
-        Gate_bwd > Router_bwd
-        """,
-    ),
-    "Dispatch_bwd Router_bwd",
-    PassRows(
-        """
-        FFN1_bwd_weight_update   E F C H
-        FFN0_bwd_weight_update   E H C U
-        Router_bwd_weight_update 1 H S E
-        """,
-        """
-        Combine_bwd > FFN1_bwd_weight_update
-        GeLU > FFN1_bwd_weight_update
-        GeLU_bwd > FFN0_bwd_weight_update
-        Dispatch > FFN0_bwd_weight_update
-        Gate_bwd > Router_bwd_weight_update
-        {0} > Router_bwd_weight_update
-        """,
-    ),
-)
+WRITTEN: Final[Mapping[str, Any]] = yaml.safe_load(Path(__file__).with_name("fragments.yaml").read_text())
 
 #: Row -> how the reference writes it. No kernel stands for the gradient of the first norm.
 FRAGMENTS: Final = {
     "attention_norm": norm("LayerNorm_1", backward=False),
-    "qkv": QKV,
-    "core": CORE,
     "projection": product("PROJ_GEMM", "nd", "H"),
     "attention_residual": residual("DropOut_2", "Add_1"),
     "mlp_norm": norm("LayerNorm_2"),
     "mlp_up": product("FFN0", "H", "U"),
     "activation": activation("GeLU"),
     "mlp_down": product("FFN1", "F", "H"),
-    "experts": EXPERTS,
     "mlp_residual": residual("DropOut_3", "Add_2"),
+    **{name: _fragment_of(data) for name, data in WRITTEN.items()},
 }
 
 #: Features of the native model by the words of the graph.

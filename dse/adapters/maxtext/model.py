@@ -6,7 +6,10 @@ import re
 from collections.abc import Mapping
 from dataclasses import fields, replace
 from math import lcm
+from pathlib import Path
 from typing import Any, Final
+
+import yaml
 
 from costmodel.errors import DseError, suggestion
 from costmodel.formats.model_file import load_model, model_names
@@ -14,104 +17,25 @@ from costmodel.training.model import ModelShape
 from costmodel.training.numerics import Numerics
 from dse.launches.launch import NotExpressible
 
-#: Key -> field of a model, of numbers that are left out where they are 0.
-SIZES: Final = {
-    "base_emb_dim": "hidden_size",
-    "base_num_query_heads": "num_attention_heads",
-    "base_num_kv_heads": "num_query_groups",
-    "head_dim": "head_size",
-    "base_mlp_dim": "ffn_hidden_size",
-    "base_num_decoder_layers": "num_layers",
-    "vocab_size": "vocab_size",
-    "max_target_length": "seq_len",
-    "first_num_dense_layers": "first_dense_layers",
-    "mtp_num_layers": "mtp_layers",
-}
-EXPERTS: Final = {
-    "num_experts": "num_experts",
-    "num_experts_per_tok": "moe_topk",
-    "base_moe_mlp_dim": "moe_ffn_hidden_size",
-    "interleave_moe_layer_step": "moe_layer_freq",
-}
+#: Keys of the program and fields of models, by `keys.yaml`, which says what each table is.
+KEYS: Final[Mapping[str, Any]] = yaml.safe_load(Path(__file__).with_name("keys.yaml").read_text())
+SIZES: Final[Mapping[str, str]] = KEYS["sizes"]
+EXPERTS: Final[Mapping[str, str]] = KEYS["experts"]
 GROUPS: Final = {"n_routing_groups": "routing_groups", "topk_routing_group": "routing_group_topk"}
 LATENT: Final = ("q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
-#: What base.yml has where a file says nothing.
-DEFAULTS: Final[Mapping[str, Any]] = {
-    "base_emb_dim": 2048, "base_num_query_heads": 16, "base_num_kv_heads": 16, "head_dim": 128,
-    "base_mlp_dim": 7168, "base_num_decoder_layers": 16, "vocab_size": 32_000, "max_target_length": 2048,
-    "num_experts": 1, "num_experts_per_tok": 1, "interleave_moe_layer_step": 1, "decoder_block": "llama2",
-    "mlp_activations": ["silu", "linear"], "enable_dropout": True, "kv_lora_rank": 512,
-    "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128,
-}  # fmt: skip
-#: Key -> field of a model's numerics, of plain numbers.
-NUMERICS: Final = {
-    "rope_max_timescale": "rotary_base",
-    "normalization_layer_epsilon": "norm_epsilon",
-    "attn_logits_soft_cap": "attention_softcap",
-    "final_logits_soft_cap": "logit_softcap",
-    "routed_scaling_factor": "router_scaling",
-    "routed_bias_update_rate": "router_bias_update_rate",
-    "load_balance_loss_weight": "router_aux_loss",
-    "mtp_loss_scaling_factor": "mtp_loss_scale",
-    "local_rope_max_timescale": "local_rotary_base",
-    "partial_rotary_factor": "rotary_percent",
-}
+DEFAULTS: Final[Mapping[str, Any]] = KEYS["defaults"]
+NUMERICS: Final[Mapping[str, str]] = KEYS["numerics"]
 #: Keys that MaxText takes of one block alone.
 OF_ONE_BLOCK: Final = {"local_rope_max_timescale": "gemma3", "partial_rotary_factor": "qwen3_next"}
 ROPES: Final = {"none": "default", "linear": "default", "llama3": "llama3.1", "yarn": "yarn"}
-YARN: Final = {
-    "rope_factor": "rotary_scaling_factor",
-    "original_max_position_embeddings": "original_positions",
-    "beta_fast": "yarn_beta_fast",
-    "beta_slow": "yarn_beta_slow",
-    "mscale": "yarn_mscale",
-}
+YARN: Final[Mapping[str, str]] = KEYS["yarn"]
 #: Llama 3.1's scaling, whose constants stand in MaxText's code.
 LLAMA: Final = {"rotary_scaling_factor": 8.0, "original_positions": 8192.0}
 GATES: Final = {"swiglu": "silu", "geglu": "gelu"}
 
 
-#: Blocks of several kinds of layers: what else a model is that has one, and key -> field of what it says.
-PATTERNS: Final[Mapping[str, tuple[Mapping[str, Any], Mapping[str, str]]]] = {
-    "gemma2": ({"norms_per_layer": 4, "full_attention_every": 2}, {"sliding_window_size": "window"}),
-    "gemma3": ({"norms_per_layer": 4, "full_attention_every": 6, "qk_norm": True}, {"sliding_window_size": "window"}),
-    "gpt_oss": (
-        {"sinks": True, "biases": True, "router_bias": True},
-        {"sliding_window_size": "window", "inhomogeneous_layer_cycle_interval": "full_attention_every"},
-    ),
-    "llama4": (
-        {"window_kind": "chunked"},
-        {"chunk_attn_window_size": "window", "nope_layer_interval": "full_attention_every"},
-    ),
-    "qwen3_next": (
-        {
-            "linear_attention": "gated_delta_net",
-            "qk_norm": True,
-            "attention_output_gate": True,
-            "shared_expert_gate": True,
-        },
-        {
-            "inhomogeneous_layer_cycle_interval": "full_attention_every",
-            "gdn_conv_kernel_dim": "linear_conv_kernel",
-            "gdn_key_head_dim": "linear_head_dim",
-            "gdn_value_head_dim": "linear_head_dim",
-            "gdn_num_key_heads": "linear_key_heads",
-            "gdn_num_value_heads": "linear_value_heads",
-        },
-    ),
-}
-#: What else such a block wants to be said, as MaxText's own configurations of these models do.
-BESIDE: Final[Mapping[str, Mapping[str, Any]]] = {
-    "gemma2": {"use_post_attn_norm": True, "use_post_ffw_norm": True},
-    "gemma3": {"use_post_attn_norm": True, "use_post_ffw_norm": True},
-    "gpt_oss": {
-        **dict.fromkeys(("attention_sink", "attention_bias", "mlp_bias", "routed_bias"), True),
-        "mlp_activations": ["sigmoid", "linear"],
-        "rope_truncate": False,
-        "rope_attention_scaling": True,
-    },
-    "llama4": {"temperature_tuning": True},
-}
+PATTERNS: Final[Mapping[str, Any]] = KEYS["patterns"]
+BESIDE: Final[Mapping[str, Mapping[str, Any]]] = KEYS["beside"]
 #: Numerics that such a block has by itself.
 IMPLIED: Final[Mapping[str, Mapping[str, Any]]] = {
     "gemma2": {"zero_centered_norms": True, "embedding_scale": True},

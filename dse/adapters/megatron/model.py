@@ -6,7 +6,10 @@ import ast
 import re
 from collections.abc import Mapping
 from contextlib import suppress
+from pathlib import Path
 from typing import Any, Final
+
+import yaml
 
 from costmodel.errors import DseError
 from costmodel.training.dimensions import MOST_LAYERS
@@ -47,31 +50,10 @@ def _zeros_and_ones(node: ast.expr) -> list[int]:
     raise ValueError(len(marks))
 
 
-#: Setting -> field of a model, of numbers that are left out where they are 0.
-NUMBERS: Final = {
-    "num_layers": "num_layers",
-    "hidden_size": "hidden_size",
-    "num_attention_heads": "num_attention_heads",
-    "ffn_hidden_size": "ffn_hidden_size",
-    "kv_channels": "head_size",
-    "seq_length": "seq_len",
-    "vocab_size": "vocab_size",
-    "num_experts": "num_experts",
-    "moe_router_topk": "moe_topk",
-    "moe_ffn_hidden_size": "moe_ffn_hidden_size",
-    "moe_shared_expert_intermediate_size": "shared_ffn_hidden_size",
-    "moe_latent_size": "moe_latent_size",
-    "moe_router_num_groups": "routing_groups",
-    "moe_router_group_topk": "routing_group_topk",
-    "mtp_num_layers": "mtp_layers",
-}
-LATENT: Final = {
-    "q_lora_rank": "q_lora_rank",
-    "kv_lora_rank": "kv_lora_rank",
-    "qk_head_dim": "qk_nope_head_dim",
-    "qk_pos_emb_head_dim": "qk_rope_head_dim",
-    "v_head_dim": "v_head_dim",
-}
+#: Keys of the program and fields of models, by `keys.yaml`, which says what each table is.
+KEYS: Final[Mapping[str, Any]] = yaml.safe_load(Path(__file__).with_name("keys.yaml").read_text())
+NUMBERS: Final[Mapping[str, str]] = KEYS["numbers"]
+LATENT: Final[Mapping[str, str]] = KEYS["latent"]
 LINEAR: Final = {
     "linear_conv_kernel_dim": "linear_conv_kernel",
     "linear_key_head_dim": "linear_head_dim",
@@ -86,25 +68,7 @@ SWITCHES: Final = {
     "moe_shared_expert_gate": "shared_expert_gate",
     "moe_router_enable_expert_bias": "router_bias",
 }
-#: Setting -> field of a model's numerics; left out where Megatron-LM's default is the same.
-NUMERICS: Final = {
-    "rotary_base": "rotary_base",
-    "rotary_percent": "rotary_percent",
-    "rotary_interleaved": "rotary_interleaved",
-    "no_rope_freq": "no_rope_every",
-    "norm_epsilon": "norm_epsilon",
-    "apply_layernorm_1p": "zero_centered_norms",
-    "qk_l2_norm": "qk_l2_norm",
-    "activation_func_clamp_value": "glu_clamp",
-    "glu_linear_offset": "glu_offset",
-    "moe_router_score_function": "router_score",
-    "moe_router_pre_softmax": "router_pre_softmax",
-    "moe_router_topk_scaling_factor": "router_scaling",
-    "moe_aux_loss_coeff": "router_aux_loss",
-    "moe_router_load_balancing_type": "router_balance",
-    "moe_router_bias_update_rate": "router_bias_update_rate",
-    "mtp_loss_scaling_factor": "mtp_loss_scale",
-}
+NUMERICS: Final[Mapping[str, str]] = KEYS["numerics"]
 #: Losses that balance experts, by the tokens that they count together.
 BALANCES: Final = ("aux_loss", "seq_aux_loss", "global_aux_loss")
 #: Of YaRN, where attention is not latent; of latent attention Megatron-LM has flags for the second half.

@@ -43,13 +43,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         help="one row for each run, layer or kernel (default: the built-in measurements with their sources)",
     )
     parser.add_argument(
-        "--pairs",
-        metavar="PAIRS.csv",
-        nargs="?",
-        const=PUBLISHED,
-        type=Path,
+        "--pairs", metavar="PAIRS.csv", nargs="?", const=PUBLISHED, type=Path,
         help="instead, compare effects: one row for two runs that differ in a setting (default: built-in pairs)",
-    )
+    )  # fmt: skip
     parser.add_argument(
         "--system",
         metavar="SYSTEM",
@@ -59,13 +55,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "--format", choices=["text", "json"], default="text", help="tables (default), or one JSON object"
     )
     parser.add_argument(
-        "-o",
-        "--page",
-        dest="out",
-        metavar="FILE",
-        type=Path,
+        "-o", "--page", dest="out", metavar="FILE", type=Path,
         help="also write an HTML page, such as accuracy.html, with errors by machine, release and model",
-    )
+    )  # fmt: skip
     parser.add_argument("--strict", action="store_true", help="exit with 1 if a row cannot be evaluated (default: 0)")
 
 

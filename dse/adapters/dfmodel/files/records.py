@@ -6,9 +6,11 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import inf, prod
+from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
+import yaml
 
 from costmodel.columns import LARGEST, FloatArray, IntArray
 from costmodel.errors import DseError, suggestion
@@ -206,39 +208,9 @@ def _group_mistakes(message: Message, block: Message) -> Iterator[str]:
 GIGA: Final = 1e9
 
 #: Column of a set-up -> where a message has it, and the factor to SI units.
-FIELDS: Final = {
-    "num_chips": ("system.num_chip", 1),
-    "cores": ("system.accelerator.core", 1),
-    "array_width": ("system.accelerator.systolic_width", 1),
-    "array_height": ("system.accelerator.systolic_height", 1),
-    "frequency": ("system.accelerator.freq", GIGA),
-    "sram_bytes": ("system.accelerator.sram_cap", 1),
-    "link_latency": ("system.accelerator.link_latency", 1 / GIGA),
-    "dram_bandwidth": ("system.memory.dram_bw", GIGA),
-    "dram_bytes": ("system.memory.dram_cap", 1),
-    "second_dram_bandwidth": ("system.memory.second_dram_bw", GIGA),
-    "second_dram_bytes": ("system.memory.second_dram_cap", 1),
-    "domain_size": ("system.HBD", 1),
-    "link_price": ("cost.link_unit_price", 1 / GIGA),
-    "switch_price": ("cost.switch_unit_price", 1 / GIGA),
-    "dram_price": ("cost.dram_unit_price", 1 / GIGA),
-    "accelerator_price": ("cost.accelerator_price", 1),
-    "x_link_power": ("cost.link_unit_power_x", 1 / GIGA),
-    "y_link_power": ("cost.link_unit_power_y", 1 / GIGA),
-    "z_link_power": ("cost.link_unit_power_z", 1 / GIGA),
-    "switch_power": ("cost.switch_unit_power", 1 / GIGA),
-    "dram_power": ("cost.dram_unit_power", 1 / GIGA),
-    "accelerator_power": ("cost.accelerator_power", 1),
-    "hidden_size": ("run.llm.hidden_dim", 1),
-    "head_size": ("run.llm.head_dim", 1),
-    "num_attention_heads": ("run.llm.num_head", 1),
-    "seq_len": ("run.llm.seq_len", 1),
-    "num_layers": ("run.llm.num_layer", 1),
-    "global_batch_size": ("run.llm.global_batch_size", 1),
-    "micro_batch_size": ("run.llm.micro_batch_size", 1),
-    "tile_size": ("run.llm.tile_size", 1),
-    "element_bytes": ("run.word", 1),
-    "utilization": ("run.compute_util", 1),
+FIELDS: Final[dict[str, tuple[str, float]]] = {
+    name: (str(at), float(factor))
+    for name, (at, factor) in yaml.safe_load(Path(__file__).with_name("fields.yaml").read_text()).items()
 }
 #: Columns that are 1 where a file says nothing.
 _ONE: Final = ("micro_batch_size", "tile_size")
