@@ -95,7 +95,7 @@ _NUMBER = rf"[+-]?{_UNSIGNED}"
 _QUANTITY = re.compile(rf"\s*({_NUMBER})\s*(.*?)\s*", re.DOTALL)
 _DOLLARS = re.compile(rf"\s*\$\s*({_NUMBER})\s*([KMB]?)\s*(/.*)?")
 _COUNT = re.compile(rf"\s*({_NUMBER})\s*([KMBT]?)\s*")
-_FACTOR = re.compile(r"\s*([*/]?)\s*(1|[A-Za-zµμ$]+)(?:\^?(-?[0-9]))?")
+_FACTOR = re.compile(r"\s*(?:([*/])\s*)?(1|[A-Za-zµμ$]+)(?:\^?(-?[0-9]))?")
 _PREFIX = "|".join(sorted(PREFIXES, key=len, reverse=True))
 _SYMBOL = rf"(?:(?:{_PREFIX})?(?:FLOP|Hz|bit|Wh|[sBbJWmg])[0-9]?\b|(?:{'|'.join(WORDS)})\b|\$)"
 #: A number with its unit inside a formula: ``72 GiB``, ``2 TB/s``, ``$20M``.
@@ -164,6 +164,8 @@ def unit(text: str) -> tuple[Fraction, Dimension]:
     >>> unit("GB/s")
     (Fraction(1000000000, 1), (-1, 1, 0, 0, 0, 0, 0))
     """
+    if len(text) > LONGEST_NUMBER:
+        raise ValueError(f"a unit takes no more than {LONGEST_NUMBER} characters")
     factor, powers, at = Fraction(1), list(PURE_NUMBER), 0
     end = 0 if text == "-" else len(text)
     while at < end:

@@ -16,7 +16,7 @@ from dse.registry import HEAD, FileKind, WorkloadKind, file_kinds, launch_forms,
 #: The kind of a search space.
 SPACE: Final = "space"
 #: A search space.
-_SPACE: Final = re.compile(rb"^[{\s]*['\"]?schema['\"]?\s*:\s*['\"]?search_space/", re.MULTILINE)
+_SPACE: Final = re.compile(rb"^[{ \t]*['\"]?schema['\"]?\s*:\s*['\"]?search_space/", re.MULTILINE)
 #: A system file.
 _SYSTEM: Final = re.compile(rb"^(schema\s*:\s*['\"]?system/|base\s*:)", re.MULTILINE)
 #: Files that are no designs: what they have in them -> what to do with them.

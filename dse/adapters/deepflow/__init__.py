@@ -11,7 +11,7 @@ from dse.registry import Adapter, WorkloadKind
 
 
 def _is_configuration(head: bytes) -> bool:
-    return re.search(rb"^\s*schema\s*:\s*['\"]?deepflow", head, re.MULTILINE) is not None
+    return re.search(rb"^[ \t]*schema\s*:\s*['\"]?deepflow", head, re.MULTILINE) is not None
 
 
 def _other_output(head: bytes) -> str:

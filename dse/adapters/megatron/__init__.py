@@ -14,7 +14,7 @@ from dse.registry import Adapter, LaunchForm
 
 _SCRIPT = re.compile(
     rb"--(tensor-model-parallel-size|num-layers|micro-batch-size)\b|pretrain_\w+\.py|\btorchrun\b|"
-    rb"\bdeepspeed\b|\bsrun\b|--- (end of )?arguments ---|^\s*tensor_model_parallel_size \.\.\.",
+    rb"\bdeepspeed\b|\bsrun\b|--- (end of )?arguments ---|^[ \t]*tensor_model_parallel_size \.\.\.",
     re.MULTILINE,
 )
 

@@ -4,7 +4,9 @@ import re
 
 from dse.registry import Adapter, LaunchForm
 
-_CONFIGURATION = re.compile(rb"^model\s*:\s*$(\n^(\s+.*|#.*)?$)*?\n\s+(_target_|\w+_parallel_size)\s*:", re.MULTILINE)
+_CONFIGURATION = re.compile(
+    rb"^model\s*:[ \t\r]*(\n([ \t]+.*|#.*|\r?))*?\n[ \t]+(_target_|\w+_parallel_size)\s*:", re.MULTILINE
+)
 
 ADAPTER = Adapter(
     name="megatron_bridge",

@@ -34,6 +34,10 @@ class Call:
         return value if isinstance(value, Call) else Call("")
 
 
+#: Most dots in a line of a module.
+MOST_DOTS: Final = 5_000
+
+
 class PythonFunctions:
     """The functions of a module, and what they return.
 
@@ -43,6 +47,8 @@ class PythonFunctions:
 
     def __init__(self, text: str, package: str) -> None:
         try:
+            if any(line.count(".") > MOST_DOTS for line in text.splitlines()):
+                raise ValueError  # the parser takes time that grows with the square of a dotted name
             tree = ast.parse(text)
         except (SyntaxError, ValueError, RecursionError, MemoryError):
             raise DseError("expected a Python module") from None

@@ -6,8 +6,10 @@ import gzip
 import io
 import json
 import os
+import random
 import subprocess
 import sys
+import time
 from functools import cache
 from pathlib import Path
 
@@ -159,6 +161,37 @@ def test_a_file_that_cannot_be_read_is_one_line(case, answers):
 def test_a_small_file_takes_little_time_and_memory(file, content, tmp_path):
     (tmp_path / file).write_text(content)
     assert command("cost", file, folder=tmp_path).returncode == 0
+
+
+#: Pieces that open something, or are skipped, and what closes them.
+PIECES = {"(": ")", "[": "]", "{": "}", "(\n": ")", "${B:-": "}", "$(": ")", '{"a":': "}", "[[": "]]", "a: {": "}",
+          "f32[": "]", "(f32[], ": ")", "<(": ")", "a.": "", "\n": "", " ": "", "- ": "", "\t": "",
+          "a=": "", "${": "}"}  # fmt: skip
+READERS = ("yaml", "formula", "quantity", "model", "hugging-face", "hlo", "aicb", "busbw", "dfmodel", "deepflow",
+           "megatron", "torchtitan", "nemo", "measurements", "designs")  # fmt: skip
+
+
+@pytest.mark.parametrize("reader", READERS)
+def test_100_kb_of_one_piece_take_no_time(reader, tmp_path):
+    """Nested or in a row, within a file that the reader accepts: the time grows with the length, not its square."""
+    target, rng = TARGETS[reader], random.Random(reader)
+    files, taken = [file[:20_000] for file in target.seeds()], {}
+    for piece, closing in PIECES.items():
+        file, count = rng.choice(files), 100_000 // len(piece)
+        for body in (piece * count, piece * count + closing * count):
+            place = rng.choice((0, len(file), rng.randrange(len(file) + 1)))
+            start = time.process_time()
+            target(file[:place] + body.encode() + file[place:], tmp_path)
+            taken[piece, place] = time.process_time() - start
+    assert {case: seconds for case, seconds in taken.items() if seconds > 1} == {}
+
+
+@pytest.mark.parametrize("piece", [b"\n", b" ", b"model:\n", b"\n  b", b"(", b"schema", b"execution "])
+def test_the_kind_of_a_file_is_recognized_at_once(piece, tmp_path):
+    (tmp_path / "file").write_bytes(piece * (1_000_000 // len(piece)))
+    start = time.process_time()
+    assert main(["evaluate", str(tmp_path / "file"), "--system", "h100_80g_dgx"]) == 1
+    assert time.process_time() - start < 2
 
 
 def test_what_is_called_often_is_listed_once_and_counted():

@@ -26,9 +26,9 @@ _MESSAGES: Final = descriptor_pool.Default().AddSerializedFile(_FILE.SerializeTo
 ROOTS: Final = {"gen1": "SetupGen1", "gen2a": "SetupGen2", "gen2b": "SetupGen3", "gen3": "SetupGen3"}
 
 #: Marks of a text file.
-_BLOCK = re.compile(r"^\s*(dataflow_graph|system|cost|miscellany|execution|gurobi)\s*:?\s*\{", re.MULTILINE)
-_SCHEMA = re.compile(r"^\s*schema\s*:", re.MULTILINE)  # of a YAML file, whose lists may open with a brace
-_GEN3 = re.compile(r"^\s*(overlap|separate_rs_ag_for_ar)\s*:", re.MULTILINE)
+_BLOCK = re.compile(r"^[^\S\n]*(dataflow_graph|system|cost|miscellany|execution|gurobi)\s*(?::\s*)?\{", re.MULTILINE)
+_SCHEMA = re.compile(r"^[^\S\n]*schema\s*:", re.MULTILINE)  # of a YAML file, whose lists may open with a brace
+_GEN3 = re.compile(r"^[^\S\n]*(overlap|separate_rs_ag_for_ar)\s*:", re.MULTILINE)
 
 _AT = re.compile(r"^(\d+):(\d+) : (.*)$", re.DOTALL)
 _UNKNOWN = re.compile(r'Message type "costmodel\.dfmodel\.(\w+)" has no field named "(\w+)"')
@@ -81,7 +81,7 @@ def _as_text(data: bytes) -> str | None:
 
 def _from_text(text: str, where: str) -> Message:
     root = "SetupGen1"
-    if re.search(r"^\s*execution\s*:?\s*\{", text, re.MULTILINE):
+    if re.search(r"^[^\S\n]*execution\s*(?::\s*)?\{", text, re.MULTILINE):
         root = "SetupGen3" if _GEN3.search(text) else "SetupGen2"
     try:
         return text_format.Parse(text, empty_setup(root))

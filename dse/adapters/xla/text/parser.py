@@ -179,10 +179,12 @@ class Cursor:
             if not open_brackets:
                 return self.text[start : self.at]
 
-    def shape(self) -> Shape:
-        """Go past a shape: ``f32[2,3]{1,0}`` or ``(f32[], s32[4])``."""
+    def shape(self, *, within: bool = False) -> Shape:
+        """Go past a shape: ``f32[2,3]{1,0}`` or ``(f32[], s32[4])``; only outermost tuples are kept."""
         start = self.skip_space()
         if self.text.startswith("(", start):
+            if within:
+                return self._tuple_at(start)
             written = self.balanced()
             known = self._shapes.get(written)
             if known is None:
@@ -203,7 +205,7 @@ class Cursor:
         while not self.taken(")"):
             if elements and not self.taken(","):
                 self.fail("expected ',' or ')'")
-            elements.append(self.shape())
+            elements.append(self.shape(within=True))
         return Shape("tuple", (), tuple(elements))
 
     def _array(self, found: re.Match[str]) -> Shape:
