@@ -117,11 +117,8 @@ def kernel_table(leaves: Iterable[Portion], system: System) -> pd.DataFrame:
     system : System
         Its machine, one number for each quantity.
 
-    Returns
-    -------
-    table : DataFrame
-        ``path``, ``kind``, ``seconds``, ``launches``, ``flops``, ``LEVEL bytes`` for each memory level,
-        ``bound``, ``intensity``, ``attained``, ``ceiling``. [s], [-], [FLOP], [B], [FLOP/B], [FLOP/s]
+    Columns ``path``, ``kind``, ``seconds``, ``launches``, ``flops``, ``LEVEL bytes`` for each memory level, ``bound``,
+    ``intensity``, ``attained``, ``ceiling``. [s], [-], [FLOP], [B], [FLOP/B], [FLOP/s]
     """
     import pandas as pd
 

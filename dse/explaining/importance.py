@@ -56,21 +56,9 @@ class Importance:
 def importance(space: Space, table: TrialTable, profile: str) -> Importance:
     """Importances of the parameters of a space that vary.
 
-    Parameters
-    ----------
-    space : Space
-        What a study searches.
-    table : TrialTable
-        Its finished trials, of which the feasible ones count.
-    profile : str
-        The rules that price random designs.
-
-    Returns
-    -------
-    importance : Importance
-        Of trials by PED-ANOVA [Watanabe2023]_: how much further the best tenth of them is from all others in
-        a parameter; trials are where the sampler went. Of random legal designs the correlation ratio: the
-        share of the variance of an objective's logarithm that the parameter alone explains. [-]
+    Of the feasible trials of `table` by PED-ANOVA [Watanabe2023]_: how much further the best tenth of them is from all
+    others in a parameter; trials are where the sampler went. Of random legal designs the correlation ratio: the share
+    of the variance of an objective's logarithm that the parameter alone explains; `profile` evaluates them. [-]
 
     Raises `DseError` if fewer than `FEWEST` trials are feasible.
     """

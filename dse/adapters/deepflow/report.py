@@ -214,10 +214,7 @@ def price(config: Configuration) -> DeepflowReport:
         One row per configuration. Nothing is refused here: a split that needs links without power for
         them, or a level without capacity, takes infinitely long or gives no number.
 
-    Returns
-    -------
-    report : DeepflowReport
-        (points,) columns, the same bits for a row whatever stands beside it. [s], [B], [J]
+    (points,) columns, the same bits for a row in any batch. [s], [B], [J]
     """
     with np.errstate(divide="ignore", invalid="ignore"):
         machine = hardware(config)

@@ -37,12 +37,9 @@ def machine_links(system: System) -> Links:
 def simai_step(run: TransformerRun) -> Breakdown:
     """Evaluate one optimizer step of each design, as `costmodel.step` does.
 
-    Returns
-    -------
-    breakdown : Breakdown
-        (points,) columns. Communication, bubble and so the step are SimAI's, which hides nothing behind
-        arithmetic and knows no host; arithmetic, memory, prices and the energy of the work are the native
-        model's. NaN where SimAI has no number. [s], [B], [J], [$], [W]
+    (points,) columns. Communication, bubble and so the step are SimAI's, which hides nothing behind arithmetic and
+    knows no host; arithmetic, memory, costs and the energy of the work are the native model's. NaN where SimAI has no
+    number. [s], [B], [J], [$], [W]
 
     Raises `DseError` where `design_workload` does, and for models with experts or latent attention.
     """

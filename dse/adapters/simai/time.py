@@ -91,22 +91,10 @@ def price(
 
     Raises `DseError` if the revision takes other bandwidths, or the groups do not fit the GPUs.
 
-    Parameters
-    ----------
-    workload : StepRows
-        Rows of one rank, of any number of designs.
-    network : Busbw or Links
-        Bus bandwidths as a file gives them, or the machine's links: what the revision takes.
-    revision : str
-        A key of `REVISIONS`.
-    world_size : (points,) array or float, optional
-        GPUs of the run; those of the workload's header by default. [-]
-    gpus_per_server : float
-        Of a machine whose bandwidths are known. [-]
-    overlap : Overlap, optional
-        Shares that are hidden; none but those of pipeline messages by default.
-    strict : bool
-        Give the reference's value where it overflows.
+    `network` has bus bandwidths as a file gives them, or the machine's links: what `revision`, a key of `REVISIONS`,
+    takes. `world_size` is the number of GPUs of the run (default: that of the workload's header), `gpus_per_server`
+    that of a machine whose bandwidths are known. [-] `overlap` has hidden shares, by default those of pipeline messages
+    alone. `strict` returns the reference's value where it overflows.
     """
     rules, layout = REVISIONS[revision], workload.layout
     if (rules.bandwidth == "links") != isinstance(network, Links):
