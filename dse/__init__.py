@@ -6,7 +6,7 @@ Rooms in the order in which they are read; those on one line do not know each ot
     spaces, validation
     pricing, storage, calibration
     searching
-    output
+    output, tuning
     explaining, launches
     reporting
     api

@@ -107,8 +107,6 @@ def reload_traffic(gemms: Gemms, *, edge: FloatArray, element_bytes: FloatArray 
 def is_unaligned(gemms: Gemms, element_bytes: FloatArray | float) -> BoolArray:
     """Which products have rows in memory that are no multiple of 16 bytes; (points, kernels).
 
-    Notes
-    -----
     Rows of an operand run along what is multiplied or along what comes out; of gradients of weights, whose
     operands are read as they were written, along both edges of the output. How many rows there are does not
     matter: tiles of them are filled or not.

@@ -51,8 +51,6 @@ def subgroups_per_tier(group: Group, network: Sequence[LinkTier]) -> list[FloatA
 
     First the ranks themselves; the last is 1.
 
-    Notes
-    -----
     A group that fills its last node only in part is taken as spread evenly over its nodes.
     """
     return _subgroups(group, held_ranks(network))
@@ -68,8 +66,6 @@ def _subgroups(group: Group, held_per_tier: Sequence[FloatArray]) -> list[FloatA
 def spans(group: Group, network: Sequence[LinkTier]) -> Iterator[TierSpan]:
     """The part of each tier of links that a group has, from the inside out.
 
-    Notes
-    -----
     In a group of chips all linked with all, members reach each other over one link for each pair: few of them
     cannot use all links of a chip.
     """
@@ -91,8 +87,6 @@ def torus_span(switched: TierSpan, group: Group, unit: FloatArray) -> TierSpan:
     `switched` is its share where links are switched, which some points may have instead; `unit` are the ranks at one
     place of the torus. [-]
 
-    Notes
-    -----
     Parts of a gathered or reduced tensor go along all axes of the group at once, in both directions of a
     ring, so that the links of the chip at the end of a line set the time. In an all-to-all the links in the
     middle of the longest axis do: they carry n / 8 of what a rank holds on a ring of n, a quarter of the time

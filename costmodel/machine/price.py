@@ -24,8 +24,6 @@ def die_area(system: System) -> FloatArray:
 def die_yield(system: System) -> FloatArray:
     """Share of dies without a fault: negative binomial, for faults in clusters [Cunningham1990]_. [-]
 
-    Notes
-    -----
     ``(1 + area * defect_density / defect_clustering) ** -defect_clustering``; Poisson's for no clusters.
     """
     chip = system.chip

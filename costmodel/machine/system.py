@@ -168,8 +168,6 @@ def slice_axes(axes: Sequence[FloatArray], chips: FloatArray) -> list[FloatArray
 
     `axes` are those of the whole torus; a run that needs more chips has the whole torus. [-]
 
-    Notes
-    -----
     The shortest axis that has room is doubled until all chips fit, as slices of pods are offered.
     """
     whole = np.stack(np.broadcast_arrays(*axes, chips)[:-1])
@@ -269,8 +267,6 @@ class System:
     def never_slower(self) -> list[str]:
         """Names of the quantities of which more never slows a step, nor takes off its price or power.
 
-        Notes
-        -----
         The choices of a machine are among those of any that has more of these. That holds for a layout with
         its shardings whose schedule is 1F1B and whose replicas exchange once a step (`zero` up to 1). It does
         not hold from no units of a format, or no memory of a level, to some. Of other quantities more may

@@ -33,8 +33,6 @@ def transformer_footprint(run: TransformerRun) -> dict[str, FloatArray] | None:
 
     The columns in `FOOTPRINT`; None where kernels are split as is fastest.
 
-    Notes
-    -----
     Designs that differ in `TIMES_ALONE`, or in what changes nothing beside the others, are looked at once.
     """
     points, sharding = run.num_points, run.design.sharding

@@ -13,8 +13,6 @@ from costmodel.training.run import TransformerRun, rank_run
 def transformer_items(run: TransformerRun) -> Items:
     """Items that columns of the breakdown of one design add up; (1,) arrays. [s], [B], [FLOP], [-]
 
-    Notes
-    -----
     Times of kernels are those of the slowest stage, memory that of the fullest.
     """
     design = solution(run, cost_of_passes).design

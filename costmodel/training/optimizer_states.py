@@ -30,8 +30,6 @@ class OptimizerRule:
         `usual` is a master weight and two moments of full precision [B]; `moment_bytes` are those of one moment,
         (points,) [B]; `remainders` is 1 where of master weights only what weights lack is kept, (points,). [-]
 
-        Notes
-        -----
         Beside 2 of a weight and 4 of its gradient, replicas share out 12 B, 8 with 16-bit moments, 2 less
         with remainders, as in Megatron-LM's precision-aware optimizer; Muon has one moment less.
         """

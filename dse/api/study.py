@@ -29,6 +29,8 @@ if TYPE_CHECKING:  # each takes long to import, and a search takes none
     from dse.searching.exact.certificate import Certificate
     from dse.searching.exact.exact_front import Method
     from dse.searching.exact.long_search import Reference
+    from dse.tuning.measured_runs import MeasuredRun
+    from dse.tuning.study_candidates import Proposal
 
 #: Designs that a notebook shows of a study, and trials that a check evaluates where not all are. [-]
 SHOWN, SAMPLE = 5, 100
@@ -220,6 +222,56 @@ class Study(BaseStudy):
         """Delete it and all of its trials from the database, for good; how many there were. [-]"""
         with Store(self.storage, "write") as store:
             return delete_study(store, store.study_id(self.name))
+
+    def ask(self, parallel: int = 1) -> tuple[Proposal, ...]:
+        """Trials to run next on the real cluster; empty once 2 % more speed is unlikely.
+
+        Proposed designs that are no trials yet become trials. Raises `DseError` if the study opens the machine.
+        `parallel` is how many runs there can be at once. [-]
+        """
+        from dse.tuning.study_candidates import tuning
+
+        return tuning(self, parallel).proposals
+
+    def tell(
+        self,
+        trial: int,
+        *,
+        step_time: float | None = None,
+        spread: float | None = None,
+        peak_memory: float | None = None,
+        failed: str = "",
+        software: str = "",
+    ) -> MeasuredRun:
+        """Store a real run of a trial, as `ask` proposes them.
+
+        Raises `DseError` if there is no such trial, or the run has neither a step time nor a failure.
+
+        Parameters
+        ----------
+        trial : int
+            Its number. [-]
+        step_time, spread : float, optional
+            Time of a step after warm-up, and standard deviation of step times over their median. [s], [-]
+        peak_memory : float, optional
+            Memory that the framework's allocator reserved, at most. [B]
+        failed : str
+            "oom" or "other" for a run that died.
+        software : str
+            Framework and release.
+        """
+        from dse.tuning.measured_runs import tell
+
+        numbers = {"step_time": step_time, "spread": spread, "peak_memory": peak_memory}
+        return tell(self, trial, failed=failed, software=software, **numbers)
+
+    def runs(self) -> pd.DataFrame:
+        """Real runs of trials, a row for each, with the predicted step time beside the measured one."""
+        import pandas as pd
+
+        from dse.tuning.measured_runs import run_records
+
+        return pd.DataFrame(run_records(self))
 
     def plot_front(self) -> alt.ChartType:
         """The Pareto front by each pair of objectives, or of a single one the best so far by trial."""

@@ -5,7 +5,7 @@ Rooms in the order in which they are read; those on one line do not know each ot
     binding, catalogue
     design_table
     answers
-    study_report, measurements
+    study_report, measurements, tuning_report
     designs
     studies, pictures
     pages

@@ -14,8 +14,10 @@ from contextlib import closing, contextmanager, suppress
 from contextvars import ContextVar
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Final, Literal
 from urllib.parse import parse_qs, quote
+
+import yaml
 
 from costmodel.errors import DseError, masked
 from costmodel.installation import installation
@@ -49,49 +51,9 @@ ROWS_AT_ONCE = 10_000
 READING = ("query_only=ON",)
 WRITING = ("journal_mode=WAL", "synchronous=FULL")
 
-#: What a driver's message means -> what to say and do. The first match wins.
-FAILURES: tuple[tuple[tuple[str, ...], str], ...] = (
-    (
-        ("database is locked", "database table is locked", "lock timeout"),
-        "locked by another program; wait until it is done, or name another database",
-    ),
-    (
-        ("file is not a database", "malformed", "file is encrypted"),
-        "not an SQLite database, or a damaged one; restore a copy, or name another database",
-    ),
-    (
-        ("disk is full", "disk I/O error", "No space left"),
-        "the disk is full or failing; finished trials are kept: make room, then `dse resume`",
-    ),
-    (("readonly database", "read-only"), "cannot be written; change its permissions, or name another database"),
-    (("unable to open database file",), "cannot be opened; check the path and its permissions"),
-    (
-        ("timeout expired", "connection timeout"),
-        "the server does not answer in time; check host and port, and the network between",
-    ),
-    (
-        (
-            *("server closed the connection", "connection is closed", "connection is lost"),
-            *("terminating connection", "connection has been closed", "could not receive data"),
-            *("could not send data", "Connection reset", "Broken pipe", "system is shutting down"),
-            *("system is starting up", "in recovery mode", "Connection timed out"),
-        ),
-        "the server has gone; what was acknowledged is stored: go on with `dse resume` once it is back",
-    ),
-    (("Connection refused", "could not connect"), "no server answers there; start it, or check host and port"),
-    (
-        ("could not translate host", "failed to resolve host", "Name or service not known"),
-        "no such host; check the URL",
-    ),
-    (
-        ("password authentication failed", "no password supplied", "role "),
-        "the server refuses this user; check user and password",
-    ),
-    (
-        ("Could not decode", "no such table", "no such column", 'relation "'),
-        "damaged, or changed by other programs ({}); restore a copy of the database",
-    ),
-    (("does not exist",), "no such database on the server; create it first (`createdb NAME`)"),
+#: Parts of the messages of drivers -> what to say and do. The first match wins.
+FAILURES: Final[tuple[tuple[list[str], str], ...]] = tuple(
+    (row["messages"], row["say"]) for row in yaml.safe_load(Path(__file__).with_name("failures.yaml").read_text())
 )
 
 

@@ -136,8 +136,6 @@ def checked_kernel(row: MeasuredRow) -> str:
 def gemm_times(rows: Sequence[MeasuredRow], precision: str, system: System) -> FloatArray:
     """Times of single products in one format, on a machine or on one for each; (rows,). [s]
 
-    Notes
-    -----
     Operands come in the format, but those of `op` `CASTING`, which a kernel casts as in `casts`. A format
     that the chip has no units for has no time, nan.
     """

@@ -51,6 +51,7 @@ class MeasuredRow:
     line: int = 0  #: of the file, the heading is 1
     mistake: str = ""  #: cells that are not understood, and the text that is expected there
     id: str = ""
+    group: str = ""  #: runs of one model, batch and number of nodes, as `dse tune --replay` has them
     row_type: str
     dataset: str
     framework: str = ""  #: software and its release, such as megatron_core@25.11

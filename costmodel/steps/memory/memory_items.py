@@ -36,8 +36,6 @@ def memory_items(run: TransformerRun, ranks: RankRun, parts: Sequence[PartMemory
 
     Parameters are those of `fullest_stage`, and what it found; (points,) values. [B], [-]
 
-    Notes
-    -----
     Optimizer states that hosts hold, or that owners have of whole matrices, are shared out by parameters.
     """
     stage, memory, held = fullest.stage, fullest.memory, fullest.micro_batches

@@ -26,8 +26,6 @@ class WeightCopies:
 def weight_copies(run: TransformerRun) -> WeightCopies:
     """Copies of the weights of layers' products.
 
-    Notes
-    -----
     Beside 16 bits stand a copy in the format, and its transpose where one is needed. With `fp8_parameters`
     there are no 16 bits: the copy is what the optimizer writes from its fp32 weights, and MX formats have
     both copies of it, since their scales run along one axis. Four bits keep 16 beside them [NVIDIA2026]_.
@@ -73,8 +71,6 @@ def weight_casts(
     `quantised` are weights that products read in the format, of layers and of experts; `owned` are those of them that
     the rank updates, (points,) each. [-] `resharded` marks points whose weights are gathered for each micro-batch.
 
-    Notes
-    -----
     A weight is cast once a step and kept for all micro-batches, as Megatron-LM does; where it is gathered for
     each, for each. What is gathered in the format is cast once a step, by its owner. The transposed copy is
     made of a whole weight.

@@ -64,8 +64,6 @@ def reserved_parts(run: TransformerRun, ranks: RankRun, allocated: FloatArray) -
 def communicator_buffers(run: TransformerRun) -> FloatArray:
     """Buffers of NCCL: of each process group that reduces, and of each peer in a node that gets messages. [B]
 
-    Notes
-    -----
     Every group reduces something: tensor-parallel ranks the loss over the vocabulary, replicas gradients,
     all ranks the norm of gradients.
     """
@@ -113,8 +111,6 @@ def _peers(run: TransformerRun, group: Group) -> FloatArray:
 def dispatch_buffers(run: TransformerRun, ranks: RankRun) -> FloatArray:
     """Buffers of DeepEP, or of HybridEP in nodes of more than 8 chips, where tokens take two hops. [B]
 
-    Notes
-    -----
     DeepEP has buffers for a number of tokens from each peer of a node and twice from each node
     (`get_nvl_buffer_size_hint`, `get_rdma_buffer_size_hint`) [DeepEP2025]_. HybridEP has room for the tokens
     of all ranks with their weights for all experts, on the way to experts and back (branch hybrid-ep of

@@ -87,8 +87,6 @@ def stage_activations(run: TransformerRun, stage: Stage, parts: Sequence[PartMem
     Arguments are those of `fullest_stage`, for one stage of each pipeline that holds the activations of `held`
     micro-batches at once, (points,). [-]
 
-    Notes
-    -----
     Of activations that hosts hold in between, the shares of two layers are on their way. Where the forward
     pass of one micro-batch runs beside the backward pass of another (`overlap_ep`), each layer adds its
     activations before the other pass frees those of a layer: Megatron-LM, combined_1f1b.py and

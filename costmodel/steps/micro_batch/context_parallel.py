@@ -21,8 +21,6 @@ def context_parallel(run: RankRun, key_features: float, core_time: FloatArray, d
     `key_features` are those of a token's keys and values together [elements]; `core_time` is the time of the core in
     that direction, which hides a ring, (points,). [s]
 
-    Notes
-    -----
     Keys and values go around a ring, each step beside a step of the core [Liu2023]_; or they
     are gathered before it [Llama2024]_; or heads are exchanged for tokens, before and behind it
     [Jacobs2023]_; or heads within small groups, and rings between those. Backward a ring carries gradients
@@ -55,8 +53,6 @@ def state_passing(run: RankRun, state_bytes: float) -> KernelCost:
 
     `state_bytes` are those of one sequence, all heads together [B]; a group of one sends nothing.
 
-    Notes
-    -----
     A rank waits for the state of the one before, adds what its own tokens make of it, and passes it on; all
     but the last send one message. Ranks run late by a message each, but stay so from layer to layer: what a
     layer adds for each is one message, which nothing hides. That the last rank is late by all of them once in

@@ -51,8 +51,6 @@ def launch_wait(launches: FloatArray, busy: FloatArray, system: System) -> Float
 
     `launches` are kernels and collectives [-]; `busy` is their time [s], (points,) each.
 
-    Notes
-    -----
     Kernels are launched ahead, so that only their sum counts, not the shortest one; launches that block come
     on top of what runs.
     """

@@ -53,8 +53,6 @@ class LayoutChange:
 def layout_changes(run: RankRun, edge: Edge) -> tuple[list[LayoutChange], list[LayoutChange]]:
     """Collectives of an edge in the forward and in the backward pass.
 
-    Notes
-    -----
     A collective that several edges share counts for the first of them. Products keep shards of a gathered input, and
     gather it again beside the activation gradient [Korthikanti2022]_.
     """

@@ -128,8 +128,6 @@ def quantised_parameters(run: RankRun, layer: Layer) -> tuple[FloatArray, FloatA
 def layer_memory(run: RankRun, layer: Layer) -> PartMemory:
     """Parameters and activations of one layer and micro-batch on one rank, (points,). [-], [B]
 
-    Notes
-    -----
     For GPT the activations are the table of [Korthikanti2022]_: s b h (10 + 24/t + 5 a s / (h t)), the 10
     split by t in sequence parallelism, the term in a s dropped by selective recomputation, and 2 s b h (the
     input of the layer) when recomputation is full. Fused attention keeps one fp32 number per row of scores

@@ -35,8 +35,6 @@ def recomputed(
     `forward` is its whole forward pass, waiting for the host included; `core` are its attention cores with the
     exchanges of ranks that share a sequence. [s], [J]
 
-    Notes
-    -----
     A row that several modules have runs again once. Modules are those of Megatron-LM's `recompute_modules`,
     of which [Korthikanti2022]_ has the first.
     """

@@ -146,8 +146,6 @@ def hidden_time(
 ) -> FloatArray:
     """Part of a collective's time that runs beside kernels: a product in pieces, or else other kernels. [s]
 
-    Notes
-    -----
     Pieces hide all transfers but one: that of the first tile of a gather, that of the last piece of a scatter.
     """
     if product != NOTHING:

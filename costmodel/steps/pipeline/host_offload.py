@@ -26,8 +26,6 @@ def offloaded_activations(run: TransformerRun, costs: MicroBatch, parts: Sequenc
 
     `parts` hold the bytes that layers keep, (points,). [-], [B]
 
-    Notes
-    -----
     Each direction of the link has the passes of one direction beside it: what a layer keeps leaves while the
     next layer runs forward, and comes back while the layer behind runs backward. Where exchanges of experts
     hide behind another micro-batch (`overlap_ep`), passes that have one beside them are shorter by these.

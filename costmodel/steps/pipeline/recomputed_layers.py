@@ -55,8 +55,6 @@ def stage_parts(run: TransformerRun, stage: Stage, parts: Sequence[PartMemory]) 
 
     `parts` are those of the model, every layer recomputed for itself, (points,). [-], [B]
 
-    Notes
-    -----
     Of n layers that are one checkpoint the input of the first is kept, and all n are there again at once.
     A layer in front of others that are not recomputed takes their place: their activations are free by then.
     """

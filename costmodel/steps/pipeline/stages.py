@@ -93,8 +93,6 @@ class PipelineStages:
 def pipeline_stages(model: ModelShape, design: DesignPoints) -> PipelineStages:
     """Stages that decide on times (`PipelineStages.corners`) and on memory and exchanges (`foremost`).
 
-    Notes
-    -----
     A stage does not count if another has at least its layers of every kind, recomputed or not, and holds at least
     its micro-batches. Under 1F1B a stage never holds more micro-batches than a stage before it. A run of equal
     stages is cut in two where forward and backward passes of its ranks begin to meet (`critical_path`).

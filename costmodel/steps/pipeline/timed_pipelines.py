@@ -209,6 +209,8 @@ def pipeline_times(
 ) -> PipelineTimes:
     """Time of one optimizer step of pipelines, the waiting of their ranks, and the activations that they hold.
 
+    Raises `DseError` if a schedule cannot run these sizes, or a value is out of range.
+
     Parameters
     ----------
     schedule : word or sequence of words
@@ -226,11 +228,6 @@ def pipeline_times(
         A forward and a whole backward pass that overlap; 0: as one after the other. [s]
     stage_scale : (points, ranks) or (ranks,) array, optional
         By which each rank's times are longer. [-]
-
-    Raises
-    ------
-    DseError
-        If a schedule cannot run these sizes, or a value is out of range.
 
     Notes
     -----

@@ -90,8 +90,6 @@ def unit_exchanges(
 ) -> tuple[KernelCost, dict[str, FloatArray]]:
     """Exposed exchanges of every micro-batch of a step [s], [J], and what one pass of each kind hides, (points,). [s]
 
-    Notes
-    -----
     Weights that stay whole behind the forward pass are gathered once where a pipeline has several micro-batches under
     way. Hidden exchanges take cores.
     """

@@ -29,8 +29,6 @@ def state_update(run: TransformerRun, stage: Stage, plain: FloatArray, matrices:
 
     `plain` and `matrices` are its `owned_parameters`, (points,). [-]
 
-    Notes
-    -----
     Gradients go down to the host, weights come up behind its update; the chip updates its own share
     meanwhile. Orthogonal updates are made on the chip: momentum comes up for them, and they go down.
     """

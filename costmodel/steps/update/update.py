@@ -51,8 +51,6 @@ def update_step(
     those of the model on a rank, (points,) [-], [B]; `stages` are those that have more of something than others:
     `PipelineStages.foremost`; `alone` are passes with nothing beside them, as the first and the last of a step. [s]
 
-    Notes
-    -----
     Replicas exchange what a row of `ZERO` lists. Overlapped, an exchange hides behind the last micro-batch's
     backward pass and the next step's first forward pass, all but the last bucket; that of experts' replicas
     comes behind it. An exchange of every micro-batch hides layer by layer: `unit_exchanges`. Ranks with most

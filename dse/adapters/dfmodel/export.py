@@ -80,8 +80,6 @@ def design_message(
 
     Raises `DseError` if DFModel has no such network or tiles, or no groups fit the SRAM.
 
-    Notes
-    -----
     Groups are found without a limit of DRAM, as searches find them: there the native memory counts.
     """
     setup, generation, groups = design_setup(run), rules.generation, None

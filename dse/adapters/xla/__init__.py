@@ -9,7 +9,7 @@ Rooms in the order in which they are read; those on one line do not know each ot
     analysis
     summary
     steps
-    hlo, dataflow
+    hlo
     workload, report, options
     command
 """
@@ -38,7 +38,7 @@ ADAPTER = Adapter(
             profile=lambda path: "native",
             run="dse.adapters.xla.command:run",
             record="dse.adapters.xla.command:record",
-            formats=("table", "json", "csv", "parquet", "trace", "dfmodel", "html"),
+            formats=("table", "json", "csv", "parquet", "trace", "html"),
             options="dse.adapters.xla.options:add_options",
             defaults={"system": None, "barriers": "barrier", "sweep": None, "output": None},
         ),

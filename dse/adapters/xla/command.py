@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any, Final
 
 from costmodel.errors import DseError
-from dse.adapters.dfmodel.files import graph_message, setup_text
 from dse.adapters.xla import ADAPTER
 from dse.adapters.xla.report.cost_record import ModuleCost
 from dse.adapters.xla.report.cost_report import hlo_report
@@ -27,9 +26,6 @@ from dse.registry import WorkloadKind
 USUAL_SYSTEM: Final = "a100_80g_dgx"
 #: Forms of a table of machines.
 SWEEPS: Final = ("table", "json", "csv", "parquet")
-
-#: Forms of the graph alone, which no machine has a part in.
-GRAPHS: Final = ("dfmodel",)
 
 
 def record(
@@ -49,14 +45,10 @@ def run(args: argparse.Namespace) -> int:
         raise DseError(f"{args.design}: an HLO module has no {args.format}; use {plain}, or add --sweep")
     if args.output and args.format != "html":
         raise DseError(f"{args.design}: -o writes FILE.html, or the table of a --sweep; else redirect stdout")
-    if args.format in GRAPHS and args.system:
-        raise DseError(f"{args.design}: {args.format} is the graph without a system; leave out --system")
     cost = ModuleCost.of(args.design, args.barriers, args.system)
-    if not args.system and cost.program.kernels and args.format not in GRAPHS:
+    if not args.system and cost.program.kernels:
         say(f"{args.design}: no --system, so evaluated on {USUAL_SYSTEM}")
         cost = cost.on(USUAL_SYSTEM)
-    if args.format in GRAPHS:
-        return write_graph(args, cost)
     if args.format == "trace":
         print(json_text(cost.trace()))
         return 0
@@ -99,12 +91,3 @@ def run_sweep(args: argparse.Namespace) -> int:
         return 0
     say(f"{args.design}: fits on none of these systems")
     return 1
-
-
-def write_graph(args: argparse.Namespace, cost: ModuleCost) -> int:
-    """Write the module's graph for DFModel; stderr gets a line for each property that the format lacks."""
-    found = cost.dataflow()
-    for note in found.notes:
-        say(f"{args.design}: {note}")
-    print(setup_text(graph_message(found.graph, found.traffic)), end="")
-    return 0

@@ -13,7 +13,10 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any, Final
+
+import yaml
 
 from costmodel.formats.quantity import count_value, exact, si_value
 from costmodel.formats.strict_yaml import Section
@@ -33,52 +36,17 @@ class Default:
     source: str
 
 
+DATA: Final[dict[str, Any]] = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text())
 #: Entry of the section -> what it is where it is left out.
 DEFAULTS: Final[Mapping[str, Default]] = {
-    "chip_mtbf": Default(
-        "s", "50676 h", "measured", "419 unexpected interruptions in 54 days of 16,384 H100s [Llama2024], "
-        "section 3.3.4; of other chips assumed",
-    ),
-    "restart_time": Default(
-        "s", "10 min", "assumed", "found in less than 10 minutes, caught up within 15 [Jiang2024]"
-    ),
-    "storage_bandwidth": Default(
-        "B/s", "122 MB/s", "assumed", "of one chip: 2 TB/s that the storage of 16,384 chips sustains "
-        "[Llama2024], section 3.3.1",
-    ),
-    "checkpoint_size": Default(
-        "B", "num_parameters * 14 B", "derived", "bf16 weights, and in fp32 master weights and two moments "
-        "of Adam [Rajbhandari2020]",
-    ),
-    "checkpoint_time": Default(
-        "s", "checkpoint_size / (world_size * storage_bandwidth)", "derived",
-        "training stands still while all chips write; copies made beside it take less",
-    ),
-    "amortization_time": Default("s", "1461 days", "assumed", "four years of use, all day"),
-    "electricity_price": Default(
-        "$/J", "0.08 $/kWh", "assumed", "industry in the United States, 2023 [EIA2023]"
-    ),
-    "grid_intensity": Default(
-        "kg/J", "429 g/kWh", "assumed", "average of the United States' grid [Patterson2021]"
-    ),
-}  # fmt: skip
+    name: Default(own["unit"], own["value"], own["kind"], own["source"]) for name, own in DATA["defaults"].items()
+}
 #: Entry without a default: machines are rented at this price, or else bought.
 RENTAL: Final = "gpu_hour_price"
 RENTAL_UNIT: Final = "$/s"
 
 #: Columns of a run -> how each follows; `run_cost` is by one of the two below.
-FORMULAS: Final[Mapping[str, str]] = {
-    "run_steps": "ceil(tokens / round(tokens_per_second * step_time))",  # or by the batch, where it is named
-    "checkpoint_interval": "daly_interval(checkpoint_time, chip_mtbf / world_size)",
-    "goodput": "daly_goodput(checkpoint_interval, checkpoint_time, restart_time, chip_mtbf / world_size)",
-    "run_time": "run_steps * step_time / goodput",
-    "gpu_hours": "world_size * run_time / 1 h",
-    "failures": "world_size * run_time / chip_mtbf",
-    "downtime": "min(run_time, failures * restart_time + "
-    "run_steps * step_time / checkpoint_interval * checkpoint_time)",
-    "run_energy": "average_power * (run_time - downtime * (1 - idle_energy / energy_per_step))",
-    "run_emissions": "run_energy * grid_intensity",
-}
+FORMULAS: Final[Mapping[str, str]] = DATA["formulas"]
 OWNED: Final = "system_price * run_time / amortization_time + run_energy * electricity_price"
 RENTED: Final = "world_size * run_time * gpu_hour_price"
 BY_BATCH: Final = "ceil(tokens / (global_batch_size * seq_len))"

@@ -424,7 +424,7 @@ def test_a_file_whose_writers_are_killed_is_whole_and_nothing_else_is_left(folde
         assert content == content[:1] * 2_000_000
     monkeypatch.setattr(files, "LEFT", 0.0)
     with (folder / ".dse-of-one-who-lives.part").open("wb") as living:
-        files._lock(living)
+        files.locked(living)
         files.clear_away.cache_clear()
         files.write_beside(path, [b"new"])
         assert sorted(own.name for own in folder.iterdir()) == [living.name.rpartition("/")[2], "front.csv"]

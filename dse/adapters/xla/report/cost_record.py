@@ -18,7 +18,6 @@ from costmodel.kernels.group_links import held_ranks
 from costmodel.machine.system import System
 from costmodel.steps.result.breakdown import with_unit_suffix
 from dse.adapters.xla import hlo
-from dse.adapters.xla.dataflow import Dataflow, dataflow
 from dse.adapters.xla.report.step_times import times_record
 from dse.adapters.xla.steps.overlap import ProgramTimes, program_times, unknown_loops
 from dse.adapters.xla.steps.program import Program, ProgramKernel
@@ -105,13 +104,6 @@ class ModuleCost:
             record["longest_path_time_s"] = record["times"]["longest_path_s"]
             record["heaviest"] = self.heaviest()
         return {**record, "figures": hlo.figures(self.analysis)}
-
-    def dataflow(self) -> Dataflow:
-        """The module as a graph of DFModel. Raises `DseError` if it runs nothing."""
-        try:
-            return dataflow(self.analysis, self.barriers)
-        except DseError as error:
-            raise DseError(f"{self.file}: {error}") from None
 
     def notes(self) -> list[str]:
         """Assumptions for what the text does not say."""

@@ -1,0 +1,118 @@
+"""The answer of `dse tune` in sentences: the layout to run next and why, what runs showed, and when to stop."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from rich.text import Text
+
+from costmodel.formats.quantity import readable
+from dse.output.text import Record, counted, percent
+from dse.reporting.answers import Line, joined, layout_text, next_lines, study_words, wrapped
+from dse.searching.study import BaseStudy
+from dse.tuning.measured_runs import MeasuredRun
+from dse.tuning.proposals import WORTH
+from dse.tuning.study_candidates import Learned, Proposal, Tuning
+
+#: Steps of a test run, for its price: warm-up and enough for a median. [-]
+STEPS = 50
+
+
+def tuning_report(study: BaseStudy, tuned: Tuning, width: int, storage: str | None = None) -> list[Text]:
+    """Lines that name the next runs with their commands, and what earlier runs showed."""
+    words = study_words(study.name, storage)
+    records = _records(study, [one.trial for one in tuned.proposals])
+    lines: list[Line] = []
+    for one in tuned.proposals:
+        record = records[one.trial]
+        lines.append(("Again" if one.repeats else "Run", f"trial {one.trial}: {layout_text(study.space, record)}"))
+        lines.append((" ", expected_text(study, one, record)))
+    if tuned.proposals:
+        lines.append(("Why", reason(tuned)))
+    else:
+        lines.append(("Stop", f"trial {tuned.best} ({readable(tuned.best_time, 's')} a step) is the one to use: a "
+                      f"layout {percent(WORTH)} faster has a chance of {percent(tuned.chance)}"))  # fmt: skip
+    lines += [("Runs" if not at else " ", run_line(one, tuned.expected)) for at, one in enumerate(tuned.runs)]
+    lines += [("Learned" if not at else " ", learned_line(one)) for at, one in enumerate(tuned.learned)]
+    commands = [f"dse export {words} --trial {one.trial} --format megatron -o train.sh" for one in tuned.proposals[:1]]
+    commands += [f"dse tune {words} --tell {one.trial} --log run.log" for one in tuned.proposals]
+    if not tuned.proposals:
+        commands = [f"dse export {words} --trial {tuned.best} --format megatron -o train.sh"]
+    return wrapped([*lines, *next_lines(commands)], width)
+
+
+def _records(study: BaseStudy, trials: Sequence[int]) -> dict[int, Record]:
+    rows = np.flatnonzero(np.isin(study.table.numbers, trials))
+    return {record["trial"]: record for record in study.table.take(rows).records()}
+
+
+def expected_text(study: BaseStudy, one: Proposal, record: Record) -> str:
+    """Expected step time with its interval, the chance to fit, and the price of a test run."""
+    chips = {**study.space.constants, **record["derived"], **record["params"]}.get("world_size", math.nan)
+    hours = one.step_time * STEPS * chips / 3600
+    return joined([
+        f"{readable(one.step_time, 's')} a step (90 %: {readable(one.low, 's')} to {readable(one.high, 's')})",
+        f"fits with a chance of {percent(one.fits)}",
+        f"{STEPS} steps take {readable(one.step_time * STEPS, 's')} and {hours:,.1f} GPU-hours",
+    ])  # fmt: skip
+
+
+def reason(tuned: Tuning) -> str:
+    """The reason for the first proposal."""
+    one = tuned.proposals[0]
+    if tuned.best is None:
+        return "the fastest layout that is likely to fit, for slower links and hosts than those of the system file too"
+    if one.repeats:
+        return "the two best layouts differ by less than their repeats do"
+    return (
+        f"expected gain of {percent(one.gain)} over trial {tuned.best} ({readable(tuned.best_time, 's')}); a layout "
+        f"{percent(WORTH)} faster has a chance of {percent(tuned.chance)}"
+    )
+
+
+def run_line(run: MeasuredRun, expected: Mapping[int, float]) -> str:
+    """A run that was told, beside its prediction."""
+    if run.failed:
+        what = "died out of memory" if run.failed == "oom" else "died"
+    else:
+        predicted = expected[run.trial]
+        error = 100 * (run.step_time / predicted - 1)
+        what = f"{readable(run.step_time, 's')} a step, {readable(predicted, 's')} predicted ({error:+.1f} %)"
+    memory = f", {readable(run.peak_memory, 'B')} reserved" if run.peak_memory > 0 else ""
+    return f"trial {run.trial}: {what}{memory}{f', {run.software}' if run.software else ''} (run {run.id})"
+
+
+def learned_line(one: Learned) -> str:
+    """A constant that runs moved away from the shipped value."""
+    unit = "" if one.unit == "-" else one.unit
+
+    def shown(value: float) -> str:
+        return readable(value, unit) if unit else f"{value:.2f}"
+
+    return (
+        f"{one.name} is {shown(one.value)} rather than {shown(one.shipped)} "
+        f"(90 %: {shown(one.low)} to {shown(one.high)})"
+    )
+
+
+def replay_report(record: Mapping[str, Any], width: int) -> list[Text]:
+    """Shares of the best throughput after some runs, of each group and in the mean."""
+    rows = [("group", "layouts", *(f"after {count}" for count in record["mean"]), "stopped")]
+    for group in record["groups"]:
+        stopped = "" if group["stopped_after"] is None else str(group["stopped_after"])
+        rows.append((group["group"], str(group["candidates"]), *(f"{x:.3f}" for x in group["share"].values()), stopped))
+    rows.append(("mean", "", *(f"{share:.3f}" for share in record["mean"].values()), ""))
+    rows.append(("mean, model alone", "", *(f"{share:.3f}" for share in record["model_only_mean"].values()), ""))
+    widths = [max(len(row[at]) for row in rows) for at in range(len(rows[0]))]
+    lines = ["Share of the best measured throughput of each group, after some runs:", ""]
+    for first, *others in rows:
+        cells = [first.ljust(widths[0]), *(cell.rjust(size) for cell, size in zip(others, widths[1:], strict=True))]
+        lines.append("  ".join(cells).rstrip())
+    died = record["out_of_memory"]
+    runs = sum(len(group["order"]) for group in record["groups"])
+    lines += ["", f"{died} of {counted(runs, 'run')} died out of memory; {len(record['not_candidates'])} rows are no "
+              "candidates (--format json says why)."]  # fmt: skip
+    return [Text(line, overflow="fold") for line in lines]

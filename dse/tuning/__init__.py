@@ -1,0 +1,9 @@
+"""Tuning: which layout of a plan to run next on the real cluster, from the times and memory of runs so far.
+
+Rooms in the order in which they are read; those on one line do not know each other:
+
+    uncertain_machine, measured_runs, run_logs
+    belief
+    proposals
+    replay
+"""

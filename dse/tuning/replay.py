@@ -1,0 +1,177 @@
+"""Replays of measured sweeps: runs of tuning until the best layout of each group.
+
+Every row of a table of measurements is a candidate of its group. A proposal is answered by the row, nothing is run.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import numpy as np
+
+from costmodel.columns import concatenated
+from costmodel.errors import DseError
+from costmodel.training.run import Run
+from dse.tuning.belief import Told, doubt_of
+from dse.tuning.proposals import UNLIKELY, RunCandidates, choice, decide
+from dse.tuning.uncertain_machine import ensemble
+from dse.validation.comparison import run_interval
+from dse.validation.expressed import Expressed, breakdowns, systems
+from dse.validation.memory import counted_memory, measured_memory, usable_memory
+from dse.validation.rows import expressed_row, measured_time
+from dse.validation.table import MeasuredRow
+
+#: A row, its run, and the columns of its breakdown.
+Priced = tuple[MeasuredRow, Expressed, dict[str, float]]
+#: Types of rows that are whole runs; one out of memory has no time.
+RUN_TYPES: Final = ("train_step", "memory")
+#: Numbers of runs after which shares are reported. [-]
+AFTER: Final = (1, 3, 5, 10)
+#: Runs of a replay where nothing else is said. [-]
+RUNS: Final = 10
+
+
+@dataclass(frozen=True, slots=True)
+class GroupReplay:
+    """A group of runs, in the order in which tuning proposed them."""
+
+    group: str
+    candidates: int
+    ran: int  #: candidates that did not run out of memory
+    order: tuple[str, ...]  #: identities of rows
+    shares: tuple[float, ...]  #: best measured throughput so far over the best of the group, after each run
+    model_only: tuple[float, ...]  #: the same in the order of predictions
+    out_of_memory: int  #: proposals that ran out of memory
+    stopped: int | None  #: runs after which tuning would have stopped
+
+    def to_json(self) -> dict[str, Any]:
+        """The group as JSON has it."""
+        return {
+            "group": self.group,
+            "candidates": self.candidates,
+            "ran": self.ran,
+            "order": [*self.order],
+            "share": shares_after(self.shares),
+            "model_only": shares_after(self.model_only),
+            "out_of_memory": self.out_of_memory,
+            "stopped_after": self.stopped,
+        }
+
+
+def shares_after(shares: Sequence[float]) -> dict[str, float]:
+    """Number of runs -> share of the best throughput after them."""
+    return {str(count): shares[min(count, len(shares)) - 1] for count in AFTER}
+
+
+def replays(rows: Sequence[MeasuredRow], runs: int = RUNS) -> tuple[list[GroupReplay], dict[str, str]]:
+    """Groups of a table replayed, and the reason for each row that is no candidate, by identity.
+
+    Raises `DseError` if no group has a run with a time.
+    """
+    groups: dict[str, list[MeasuredRow]] = {}
+    left: dict[str, str] = {}
+    for row in rows:
+        if row.group and row.row_type in RUN_TYPES:
+            groups.setdefault(row.group, []).append(row)
+        else:
+            left[row.id or f"line {row.line}"] = "no group" if not row.group else f"a {row.row_type}"
+    replayed = [one for name, rows in groups.items() if (one := _replayed(name, rows, runs, left))]
+    if not replayed:
+        raise DseError(f"no group of runs with a time: a row needs a `group`, and `row_type` {' or '.join(RUN_TYPES)}")
+    return replayed, left
+
+
+def _replayed(name: str, rows: Sequence[MeasuredRow], runs: int, left: dict[str, str]) -> GroupReplay | None:
+    """One group; None if none of its runs has a time."""
+    known = _priced(rows, left)
+    answers = [_answer(*one) for one in known]
+    best = min((time for time, _ in answers if time > 0), default=math.nan)
+    if math.isnan(best):
+        return None
+    machine = systems([run.machine for _, run, _ in known])
+    design = concatenated([run.design() for _, run, _ in known])
+    memory, predicted = (np.array([cost[key] for *_, cost in known]) for key in ("peak_memory", "step_time"))
+    capacity = usable_memory(known[0][1].machine.system, known[0][0].hw_mem_gb)
+    ends = [run_interval(run) for _, run, _ in known]
+    doubt = doubt_of(np.array([one.low[0] for one in ends]), np.array([one.high[0] for one in ends]))
+    machines = ensemble(Run(known[0][1].model, machine, design), doubt)
+    candidates = RunCandidates(machines, design, memory, capacity, doubt)
+    told, shares, stopped = list[Told](), list[float](), None
+    for count in range(min(runs, len(known))):
+        decision = decide(candidates, told)
+        if decision.best is not None and decision.chance < UNLIKELY and stopped is None:
+            stopped = count
+        tried = np.isin(np.arange(len(known)), [one.candidate for one in told])
+        at = choice(decision.belief, decision.best_time, tried)
+        time, needed = answers[at]
+        told.append(Told(at, time, needed * memory[at], math.isnan(time)))
+        shares.append(_share(best, [one.step_time for one in told]))
+    order = np.lexsort([predicted, memory > capacity])[: len(told)]
+    alone = [answers[at][0] for at in order.tolist()]
+    return GroupReplay(
+        group=name,
+        candidates=len(known),
+        ran=sum(time > 0 for time, _ in answers),
+        order=tuple(known[one.candidate][0].id for one in told),
+        shares=tuple(shares),
+        model_only=tuple(_share(best, alone[: count + 1]) for count in range(len(alone))),
+        out_of_memory=sum(one.out_of_memory for one in told),
+        stopped=stopped,
+    )
+
+
+def _priced(rows: Sequence[MeasuredRow], left: dict[str, str]) -> list[Priced]:
+    """Rows of a group that the model evaluates, all of one model, each with its run and its costs."""
+    runs: dict[int, Expressed] = {}
+    for at, row in enumerate(rows):
+        try:
+            if row.mistake:
+                raise DseError(row.mistake)
+            runs[at] = expressed_row(row)
+        except DseError as error:
+            left[row.id] = str(error)
+    known = list[Priced]()
+    for (at, run), cost in zip(runs.items(), breakdowns([*runs.values()]), strict=True):
+        if isinstance(cost, DseError):
+            left[rows[at].id] = str(cost)
+        elif known and replace(run.model, name=known[0][1].model.name) != known[0][1].model:
+            left[rows[at].id] = "another model than that of its group"
+        else:
+            known.append((rows[at], run, cost))
+    return known
+
+
+def _answer(row: MeasuredRow, run: Expressed, cost: Mapping[str, float]) -> tuple[float, float]:
+    """Measured step time, nan for a run out of memory, and measured over predicted memory. [s], [-]"""
+    measured = measured_memory(row)
+    if math.isinf(measured):
+        return math.nan, math.nan
+    try:
+        time = measured_time(row, run)
+    except DseError:
+        time = math.nan
+    return time, measured / counted_memory(row, run, cost) if measured > 0 else math.nan
+
+
+def _share(best: float, times: Sequence[float]) -> float:
+    ran = [time for time in times if time > 0]
+    return best / min(ran) if ran else 0.0
+
+
+def replay_record(groups: Sequence[GroupReplay], left: dict[str, str]) -> dict[str, Any]:
+    """Replays as JSON has them."""
+
+    def mean(shares: Sequence[Sequence[float]]) -> dict[str, float]:
+        every = [shares_after(row) for row in shares]
+        return {key: float(np.mean([row[key] for row in every])) for key in every[0]}
+
+    return {
+        "groups": [one.to_json() for one in groups],
+        "mean": mean([one.shares for one in groups]),
+        "model_only_mean": mean([one.model_only for one in groups]),
+        "out_of_memory": sum(one.out_of_memory for one in groups),
+        "not_candidates": left,
+    }

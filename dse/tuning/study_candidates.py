@@ -1,0 +1,189 @@
+"""The designs of a study of which one is run next: its trials, and the fastest legal designs that are no trials yet."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Final
+
+import numpy as np
+
+from costmodel.columns import FloatArray
+from costmodel.errors import DseError
+from costmodel.rules.registry import NATIVE
+from costmodel.training.design import DesignPoints
+from dse.pricing.evaluation import evaluate, transformer_run
+from dse.pricing.record_columns import space_interval
+from dse.searching.study import BaseStudy
+from dse.spaces.space import Batch, Params, Space
+from dse.tuning.belief import NINETY, Told, doubt_of
+from dse.tuning.measured_runs import OUT_OF_MEMORY, MeasuredRun, told_runs
+from dse.tuning.proposals import Decision, Next, RunCandidates, decide
+from dse.tuning.uncertain_machine import ensemble
+
+#: Most legal designs that are evaluated, and most candidates beside those that ran. [-]
+EVALUATED, MOST = 1 << 16, 192
+#: Beginning of the names of designs that tuning adds to a study.
+ADDED: Final = "tune_"
+
+
+@dataclass(frozen=True, slots=True)
+class StudyCandidates:
+    """RunCandidates of a study, in the order of predicted step times."""
+
+    candidates: RunCandidates
+    params: tuple[Params, ...]
+    trials: tuple[int | None, ...]  #: None for designs that are no trials yet
+    reserved: FloatArray  #: predicted memory outside the framework's allocator, (designs,) [B]
+
+    def told(self, runs: Iterable[MeasuredRun]) -> list[Told]:
+        """Runs of trials as runs of candidates."""
+        rows = {trial: at for at, trial in enumerate(self.trials) if trial is not None}
+        return [
+            Told(at, run.step_time, self._peak(at, run.peak_memory), run.failed == OUT_OF_MEMORY)
+            for run in runs
+            if (at := rows.get(run.trial)) is not None
+        ]
+
+    def _peak(self, row: int, allocated: float) -> float:
+        """Peak memory of everything on a chip, of which an allocator reserved a part. [B]"""
+        peak = float(self.candidates.memory[row])
+        return allocated * peak / (peak - float(self.reserved[row]))
+
+
+def study_candidates(study: BaseStudy, runs: Sequence[MeasuredRun]) -> StudyCandidates:
+    """RunCandidates of a study; trials with runs are among them.
+
+    Raises `DseError` if the machine of the study is open, or its designs are no layouts of one training run.
+    """
+    space = study.space
+    machine = sorted(space.by_name.keys() & space.system.units())
+    if space.workloads or space.inner or study.profile != NATIVE:
+        raise DseError(f"study {study.name!r}: tuning needs layouts of one training run, by the native cost model")
+    if machine:
+        raise DseError(f"study {study.name!r}: opens the machine ({', '.join(machine)}); tune a plan of one machine")
+    trials = {trial.number: trial for block in study.table.blocks() for trial in block.trials}
+    stored = space.encode([{name: trial.params[name] for name in space.by_name} for trial in trials.values()])
+    columns = _joined([stored, *_legal(space)])
+    numbers: list[int | None] = [*trials, *[None] * (_rows(columns) - len(trials))]
+    first = np.sort(np.unique(np.stack([*columns.values()], axis=1), axis=0, return_index=True)[1])
+    columns, numbers = {name: values[first] for name, values in columns.items()}, [numbers[row] for row in first]
+    evaluation = evaluate(space, columns)
+    ran = np.isin([-1 if number is None else number for number in numbers], [one.trial for one in runs])
+    time = np.where(evaluation.feasible | ran, evaluation.breakdown.columns()["step_time"], np.inf)
+    order = np.argsort(np.where(ran, 0, time), kind="stable")[: MOST + int(ran.sum())]
+    order = order[np.isfinite(time[order])]
+    order = order[np.argsort(time[order], kind="stable")]
+    if not order.size:
+        raise DseError(f"study {study.name!r}: no design keeps the limits of the study")
+    columns = {name: values[order] for name, values in columns.items()}
+    run, costs = transformer_run(space, columns, DesignPoints), evaluation.take(order).breakdown.columns()
+    interval = space_interval(space, space.known_values(columns), order.size)
+    doubt = doubt_of(interval.low, interval.high)
+    capacity = float(np.ravel(run.system.dram.capacity)[0])
+    return StudyCandidates(
+        RunCandidates(ensemble(run, doubt), run.design, costs["peak_memory"], capacity, doubt),
+        tuple(space.decode(columns)),
+        tuple(numbers[row] for row in order),
+        costs["reserved_memory"],
+    )
+
+
+def _legal(space: Space) -> list[Batch]:
+    """Legal designs: all, or random ones where there are many."""
+    if space.legal.count <= EVALUATED:
+        return [*space.legal.enumerate(EVALUATED)]
+    return [space.legal.random(EVALUATED, np.random.default_rng(0))]
+
+
+def _joined(batches: Sequence[Batch]) -> Batch:
+    return {name: np.concatenate([batch[name] for batch in batches]) for name in batches[0]}
+
+
+def _rows(columns: Batch) -> int:
+    return next(iter(columns.values())).size
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal(Next):
+    """A trial to run next."""
+
+    trial: int
+    params: Params
+
+
+@dataclass(frozen=True, slots=True)
+class Learned:
+    """A constant of the machine that runs moved away from the shipped value."""
+
+    name: str
+    shipped: float  #: [unit of the quantity]
+    value: float
+    low: float  #: interval that holds it nine times of ten
+    high: float
+    unit: str
+
+
+@dataclass(frozen=True, slots=True)
+class Tuning:
+    """Trials to run next, none if it is time to stop, and the evidence of earlier runs."""
+
+    proposals: tuple[Proposal, ...]
+    chance: float  #: that some layout is 2 % faster than the best run; nan without one [-]
+    best: int | None  #: trial of the best run
+    best_time: float  #: mean of its runs [s]
+    runs: tuple[MeasuredRun, ...]
+    expected: dict[int, float]  #: step time of each trial that ran, as the cost model had it before any run [s]
+    learned: tuple[Learned, ...]
+
+
+def tuning(study: BaseStudy, parallel: int = 1) -> Tuning:
+    """Choose the next runs of a study; proposed designs that are no trials yet become trials.
+
+    Raises `DseError` if the study cannot be tuned. `parallel` is how many runs there can be at once. [-]
+    """
+    runs = told_runs(study)
+    known = study_candidates(study, runs)
+    decision = decide(known.candidates, known.told(runs), parallel)
+    numbers = _numbered(study, known, decision.runs)
+    shipped = np.exp(known.candidates.machines.log_times[0])
+    return Tuning(
+        proposals=tuple(
+            Proposal(**asdict(one), trial=numbers[one.candidate], params=known.params[one.candidate])
+            for one in decision.runs
+        ),
+        chance=decision.chance,
+        best=None if decision.best is None else known.trials[decision.best],
+        best_time=decision.best_time,
+        runs=tuple(runs),
+        expected={trial: float(shipped[known.trials.index(trial)]) for trial in {one.trial for one in runs}},
+        learned=tuple(learned(study.space, known, decision)),
+    )
+
+
+def _numbered(study: BaseStudy, known: StudyCandidates, chosen: Sequence[Next]) -> dict[int, int]:
+    """Candidate -> number of its trial, which it gets here if it is none yet."""
+    new = [one.candidate for one in chosen if known.trials[one.candidate] is None]
+    names = sum(name.startswith(ADDED) for name in study.space.layouts)
+    if new:
+        study.steer(None, {f"{ADDED}{names + at}": known.params[row] for at, row in enumerate(new)})
+        study.run(len(study.table) + len(new))
+    trials = {
+        tuple(trial.params[name] for name in study.space.by_name): trial.number
+        for block in study.table.blocks()
+        for trial in block.trials
+    }
+    return {one.candidate: trials[tuple(known.params[one.candidate].values())] for one in chosen}
+
+
+def learned(space: Space, known: StudyCandidates, decision: Decision) -> Iterable[Learned]:
+    """Constants that runs say differ from the shipped ones: by more than their remaining deviation."""
+    machines, belief = known.candidates.machines, decision.belief
+    before = machines.factors.std(axis=0)
+    for at, name in enumerate(machines.names):
+        mean, left = float(belief.constants[at]), float(belief.constants_deviation[at])
+        if left < 0.9 * before[at] and abs(mean) > left:
+            shipped = float(machines.shipped[at])
+            value, low, high = (shipped * math.exp(mean + side * NINETY * left) for side in (0, -1, 1))
+            yield Learned(name, shipped, value, low, high, space.system.units()[name])

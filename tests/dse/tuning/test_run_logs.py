@@ -1,0 +1,71 @@
+"""Logs of frameworks, in the words that they print."""
+
+from __future__ import annotations
+
+import pytest
+
+from costmodel import DseError
+from dse.tuning.run_logs import read_log
+
+STEP = (
+    " [2026-01-05 10:00:00] iteration {}/ 100 | consumed samples: 512 | elapsed time per iteration (ms): {} | lr: 1\n"
+)
+MEGATRON = (
+    STEP.format(1, 30000.0)
+    + "[Rank 0] (after 1 iterations) memory (MB) | allocated: 40000.0 | max allocated: 60000.0 | reserved: 62000.0"
+    " | max reserved: 64000.0\n" + STEP.format(2, 10100.0) + STEP.format(3, 9900.0) + STEP.format(4, 10000.0)
+)
+BRIDGE = "Step Time : 30.10s GPU utilization: 100.0MODEL_TFLOP/s/GPU\n" + (
+    "Step Time : 6.34s GPU utilization: 700.1MODEL_TFLOP/s/GPU\n" * 4
+)
+TITAN = "[rank0]:step:  1  loss: 12.2  memory: 27.61GiB(29.06%)  tps: 120  tflops: 0.9\n" + (
+    "[rank0]:step: 10  loss:  8.1  memory: 30.50GiB(32.10%)  tps: 8,192  tflops: 60.01  mfu: 19.24%\n" * 4
+)
+MAXTEXT = "completed step: 0, seconds: 61.223, TFLOP/s/device: 4.2, Tokens/s/device: 80.1, loss: 11.5\n" + (
+    "completed step: 5, seconds: 3.214, TFLOP/s/device: 123.4, Tokens/s/device: 2548.8, loss: 9.3\n" * 4
+)
+NANOTRON = (
+    "iteration: 1 / 20 | consumed_tokens: 1.05M | elapsed_time_per_iteration_ms: 22.4K | tokens_per_sec: 46.8K\n"
+    + (
+        "iteration: 5 / 20 | consumed_tokens: 5.24M | elapsed_time_per_iteration_ms: 2.49K | tokens_per_sec: 421K\n"
+        " Memory usage: 20000.00MiB. Peak allocated 40000.00MiB. Peak reserved: 45000.00MiB\n" * 4
+    )
+)
+JSON = '{"step": 1, "step_time": 9.0}\n' + '{"step": 2, "step_time": 2.5, "peak_memory_bytes": 6.1e10}\n' * 4
+
+
+@pytest.mark.parametrize(
+    ("text", "framework", "seconds", "memory"),
+    [
+        (MEGATRON, "megatron_core", 9.95, 64000 * 2**20),
+        (BRIDGE, "megatron_bridge", 6.34, None),
+        (TITAN, "torchtitan", 2.0, 30.5 * 2**30),
+        (MAXTEXT, "maxtext", 3.214, None),
+        (NANOTRON, "nanotron", 2.49, 45000 * 2**20),
+        (JSON, "", 2.5, 6.1e10),
+    ],
+    ids=["Megatron-LM", "Bridge", "torchtitan", "MaxText", "nanotron", "JSON"],
+)
+def test_steps_after_warm_up_and_reserved_memory(tmp_path, text, framework, seconds, memory):
+    (tmp_path / "run.log").write_text(text)
+    run = read_log(tmp_path / "run.log", tokens_of_gpu=16384)
+    assert (run.framework, run.out_of_memory) == (framework, False)
+    assert run.step_time == pytest.approx(seconds)
+    assert run.peak_memory == (None if memory is None else pytest.approx(memory))
+
+
+@pytest.mark.parametrize("died", [
+    "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.",
+    "jaxlib.xla_extension.XlaRuntimeError: RESOURCE_EXHAUSTED: Out of memory while trying to allocate 1234 bytes.",
+])  # fmt: skip
+def test_a_run_out_of_memory_has_no_step_time(tmp_path, died):
+    (tmp_path / "run.log").write_text(MEGATRON + died)
+    run = read_log(tmp_path / "run.log", tokens_of_gpu=1)
+    assert run.out_of_memory
+    assert run.step_time is None
+
+
+def test_a_log_that_is_not_understood_says_what_was_looked_for(tmp_path):
+    (tmp_path / "run.log").write_text("epoch 1 done in 5 minutes\n")
+    with pytest.raises(DseError, match=r"no step time and no failure; looked for lines of Megatron-LM .*torchtitan"):
+        read_log(tmp_path / "run.log", tokens_of_gpu=1)

@@ -1,0 +1,152 @@
+"""`dse tune`: runs are stored, change the next choice, can be removed; sweeps are replayed."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+import threading
+from pathlib import Path
+
+import pytest
+
+import dse
+from dse import DseError, Study
+from dse.cli import main
+from dse.tuning.measured_runs import told_runs
+from tests.support.paths import ROOT
+
+NAME = "plan_llama3_8b_16"
+#: Measured sweeps of one collection.
+SWEEPS = ROOT.parent / "shared" / "measured" / "layout_sweeps.csv"
+
+
+@pytest.fixture
+def study(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("DSE_STORAGE", raising=False)
+    return dse.plan("llama3_8b", gpus=16, system="h100_80g_dgx").study
+
+
+def tuned(capsys, *words):
+    assert main(["tune", NAME, *words, "--format", "json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def predicted_time(study, trial):
+    trials = study.trials()
+    return trials.step_time_s[trials.trial == trial].item()
+
+
+def test_a_plan_is_tuned_by_runs_until_more_speed_is_unlikely(study, capsys):
+    found = tuned(capsys)
+    for _ in range(12):
+        if not found["proposals"]:
+            break
+        [one] = found["proposals"]
+        predicted = predicted_time(study, one["trial"])
+        found = tuned(capsys, "--tell", str(one["trial"]), "--step-time", f"{1.2 * predicted}")
+    assert not found["proposals"]
+    assert found["chance"] < 0.05
+    runs = study.runs()
+    assert found["best"] == runs.trial[runs.step_time_s.idxmin()]
+    assert (runs.step_time_s / runs.predicted_step_time_s).to_numpy() == pytest.approx(1.2)
+
+
+def test_proposals_are_trials_with_launch_scripts(study, capsys, tmp_path):
+    found = tuned(capsys, "--parallel", "3")
+    trials = [one["trial"] for one in found["proposals"]]
+    assert len({*trials}) == 3
+    for trial in trials:
+        assert main(["export", NAME, "--trial", str(trial), "--format", "megatron", "-o", str(tmp_path / "t.sh")]) == 0
+
+
+def test_ask_and_tell_as_optuna_has_them(study):
+    [first] = study.ask()
+    study.tell(first.trial, failed="oom")
+    [second] = study.ask()
+    assert second.trial != first.trial
+    study.tell(second.trial, step_time=3.0, spread=0.01, peak_memory=40e9, software="megatron_core@26.04")
+    [died, ran] = Study.load(NAME).runs().to_dict("records")
+    assert (died["failed"], ran["software"]) == ("oom", "megatron_core@26.04")
+    assert math.isnan(died["step_time_s"])
+
+
+def test_concurrent_tells_lose_nothing(study):
+    def tell(time):
+        Study.load(NAME).tell(0, step_time=time)
+
+    threads = [threading.Thread(target=tell, args=(2.0 + at,)) for at in range(8)]
+    for one in threads:
+        one.start()
+    for one in threads:
+        one.join()
+    assert sorted(run.step_time for run in told_runs(study)) == [2.0 + at for at in range(8)]
+
+
+def test_a_run_told_by_mistake_is_removed(study, capsys):
+    told = study.tell(0, step_time=1.0)
+    assert tuned(capsys, "--forget", told.id)["runs"] == []
+    with pytest.raises(DseError, match="no run"):
+        dse.tuning.measured_runs.remove(study, told.id)
+
+
+def test_a_log_is_told_with_its_trial(study, capsys, tmp_path):
+    (tmp_path / "run.log").write_text("Step Time : 4.50s GPU utilization: 1.0MODEL_TFLOP/s/GPU\n" * 5)
+    [run] = tuned(capsys, "--tell", "0", "--log", "run.log")["runs"]
+    assert (run["step_time"], run["software"]) == (4.5, "megatron_bridge")
+
+
+def test_the_system_is_kept_with_what_runs_moved(study, capsys, tmp_path):
+    predicted = predicted_time(study, 0)
+    for _ in range(6):
+        study.tell(0, step_time=1.6 * predicted)
+    assert main(["tune", NAME, "--save-system", "mine.yaml"]) == 0
+    shown = capsys.readouterr().out
+    assert "rather than" in shown
+    mine = dse.load_system(tmp_path / "mine.yaml")
+    moved = {name for name, value in mine.quantities().items()
+             if value != dse.load_system("h100_80g_dgx").quantities()[name] and not math.isnan(value)}  # fmt: skip
+    assert moved
+    assert main(["plan", "llama3_8b", "--gpus", "16", "--system", "./mine.yaml"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ([NAME, "--step-time", "3"], "--tell N: name the trial that ran"),
+        ([NAME, "--tell", "0"], "--tell 0: give --step-time, --failed or --log"),
+        ([NAME, "--tell", "99", "--failed", "oom"], "no finished trial 99"),
+        ([NAME, "--tell", "0", "--step-time", "3", "--failed", "oom"], "a step time or a failure"),
+        ([], "name a STUDY"),
+        (["--replay", "dse.db"], "dse.db"),
+    ],
+)
+def test_mistakes_get_one_line(study, capsys, words, message):
+    assert main(["tune", *words]) == 1
+    assert message in capsys.readouterr().err
+
+
+def test_a_study_that_opens_the_machine_is_refused(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("DSE_STORAGE", raising=False)
+    assert main(["search", "gpt_1t_codesign", "--budget", "20", "--study", "chips"]) == 0
+    assert main(["tune", "chips"]) == 1
+    assert "opens the machine" in capsys.readouterr().err
+
+
+@pytest.mark.skipif(not SWEEPS.exists(), reason="measured sweeps are not there")
+def test_replays_of_measured_sweeps_find_the_best_layout_sooner_than_predictions_alone(tmp_path, capsys):
+    """Two groups of one and two nodes; docs/tuning.md has all twelve."""
+    with SWEEPS.open() as file:
+        rows = [row for row in csv.DictReader(file) if row["group"].startswith(("28x3072 v131072|1n", "32x4096"))]
+    path = Path(tmp_path / "sweeps.csv")
+    with path.open("w") as file:
+        writer = csv.DictWriter(file, rows[0])
+        writer.writeheader()
+        writer.writerows(rows)
+    assert main(["tune", "--replay", str(path), "--runs", "5", "--format", "json"]) == 0
+    record = json.loads(capsys.readouterr().out)
+    assert [group["candidates"] for group in record["groups"]] == [107, 55]
+    assert record["mean"]["5"] > 0.99
+    assert record["mean"]["1"] >= record["model_only_mean"]["1"]
