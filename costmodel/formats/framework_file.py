@@ -155,6 +155,19 @@ def is_built_in(name: str) -> bool:
     return name.partition("@")[0] in framework_names()
 
 
+@cache
+def listed_release(name: str) -> str:
+    """A built-in framework with the last release that its file lists by then; other names as they are.
+
+    >>> listed_release("megatron_core@25.05"), listed_release("megatron_core"), listed_release("nanotron@2024")
+    ('megatron_core@24.01', 'megatron_core@25.09', 'nanotron')
+    """
+    base, _, release = name.partition("@")
+    releases = [own.name for own in load_framework(base).releases] if is_built_in(name) else []
+    known = [own for own in releases if not release or release_order(own) <= _end_of(release)] or releases[:1]
+    return f"{base}@{known[-1]}" if known else base
+
+
 def load_framework(name_or_path: str | Path, base: Path | None = None) -> Framework:
     """A framework by the name of one that ships, or by path, which counts from `base`; ``NAME@25.11`` is a release.
 
@@ -166,15 +179,9 @@ def load_framework(name_or_path: str | Path, base: Path | None = None) -> Framew
     name, section = _opened(other["framework"] if other else name_or_path, base)
     given, otherwise = _given(section.section("given"))
     unstated, _ = _given(section.section("unstated", required=False))
-    found = Framework(
-        name,
-        section.text("description"),
-        given,
-        otherwise,
-        unstated,
-        _releases(section.section("releases", required=False)),
-        **_abilities(section, name),
-    )
+    releases = _releases(section.section("releases", required=False))
+    texts = name, section.text("description")
+    found = Framework(*texts, given, otherwise, unstated, releases, **_abilities(section, name))
     section.source.finish()
     return replace(found, unstated={**unstated, **other.get("unstated", {})}) if other else found
 
@@ -246,6 +253,11 @@ def release_order(text: str) -> tuple[int, ...]:
     return year % 2000, *rest
 
 
+def _end_of(release: str) -> tuple[int, ...]:
+    """Order of a release; of a year without a month, of its end."""
+    return release_order(release) if "." in release else (*release_order(release), 99)
+
+
 def _of_release(section: Section, release: str) -> tuple[Section, str]:
     """A framework file as of a release, and the name of it; "" for the newest.
 
@@ -255,12 +267,10 @@ def _of_release(section: Section, release: str) -> tuple[Section, str]:
     releases, data = section.mapping("releases"), dict(section.data)
     if not release:
         return section, ""
-    order = release_order(release)
-    asked = order if len(order) > 1 else (*order, 99)
-    later = [name for name in releases if release_order(name) > asked]
+    later = [name for name in releases if release_order(name) > _end_of(release)]
     for name in reversed(later):
         data = _before(data, releases[name].get("before", {}))
-    listed = [*releases][: len(releases) - len(later)][-1:] if len(order) == 1 else []
+    listed = [*releases][: len(releases) - len(later)][-1:] if "." not in release else []
     return Section(section.source, section.at, data), listed[0] if listed else release
 
 

@@ -20,9 +20,10 @@ import yaml
 from numpy.typing import ArrayLike
 
 from costmodel.columns import BoolArray, FloatArray, IntArray
+from costmodel.formats.framework_file import listed_release
 from costmodel.machine.system import System
 from costmodel.steps.result.breakdown import UNIT_SUFFIX, Breakdown
-from costmodel.training.design import ONE_FORWARD_ONE_BACKWARD, SCHEDULE_WORDS
+from costmodel.training.design import DISPATCH_TWO_HOP, ONE_FORWARD_ONE_BACKWARD, SCHEDULE_WORDS
 from costmodel.training.model import ModelShape
 from costmodel.training.precision import FORMATS, is_narrow
 
@@ -36,7 +37,7 @@ DENSE, NARROW, EXPERTS, NARROW_EXPERTS = "dense", "8 bits", "experts", "experts,
 SCALES: Final = (ONE_NODE, NODES, WIDE_TP)
 LAYERS: Final = (DENSE, NARROW, EXPERTS, NARROW_EXPERTS)
 
-#: Chips are the same where their peak rate and the bandwidth of their memory agree to this share. [-]
+#: Chips are the same where rates, compute capability and links within a node agree to this share. [-]
 SAME_CHIP: Final = 0.01
 #: Beyond so many times the chips of the largest measured run nothing is measured. [-]
 BEYOND: Final = 4.0
@@ -45,7 +46,9 @@ ANY_CHIP: Final = "any chip"
 #: Fewest runs that measure a kind: two have no spread that a third could contradict. [-]
 FEWEST_RUNS: Final = 3
 #: Columns of designs that make kinds where they are on, or more than one rank.
-CONTEXT, HIDDEN_EXPERTS = "context parallelism", "overlapped experts"
+CONTEXT, HIDDEN_EXPERTS, TWO_HOPS = "context parallelism", "overlapped experts", "two hops"
+#: Word of a kind of long sequences, and the fewest tokens of one.
+LONG, LONG_TOKENS = "long sequences", 32768
 
 #: Software of a space that names none: all versions of Megatron, whose names begin so.
 USUAL: Final = "megatron"
@@ -68,11 +71,16 @@ class MeasuredChip:
     peak: float  #: rate of its matrix units [FLOP/s]
     bandwidth: float  #: of its memory [B/s]
     largest: float  #: chips of the largest measured run [-]
+    capability: float  #: compute capability, 0 where a chip has none [-]
+    links: float  #: bandwidth within a node, one direction [B/s]
 
     def found_in(self, system: System) -> BoolArray:
         """True where the residuals include the chip of a system; (points,), or one value."""
-        same = np.abs(system.chip.peak_flop_rate / self.peak - 1) < SAME_CHIP
-        return np.asarray(same & (np.abs(system.dram.bandwidth / self.bandwidth - 1) < SAME_CHIP))
+        values = system.chip.peak_flop_rate, system.dram.bandwidth, system.network[0].bandwidth
+        same = np.asarray(np.abs(system.chip.compute_capability - self.capability) < SAME_CHIP)
+        for value, own in zip(values, (self.peak, self.bandwidth, self.links), strict=True):
+            same = same & (np.abs(value / own - 1) < SAME_CHIP)
+        return same
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,30 +93,30 @@ class Residuals:
     unseen: tuple[float, float]  #: by which multiples those of a chip without measured steps are wider
 
 
+CHIP_NUMBERS: Final = ("peak", "bandwidth", "largest", "capability", "links")
+
+
 @cache
 def residuals() -> Residuals:
     """The table that ships, written by ``benchmarks/intervals.py``."""
     data: dict[str, Any] = yaml.safe_load((Path(__file__).parent / "residuals.yaml").read_text())
     classes = {tuple(one["of"]): (float(one["low"]), float(one["high"])) for one in data["classes"]}
     unseen = data["unseen_chips"]
-    chips = tuple(
-        MeasuredChip(str(one["name"]), float(one["peak"]), float(one["bandwidth"]), float(one["largest"]))
-        for one in data["chips"]
-    )
+    chips = tuple(MeasuredChip(str(one["name"]), *(float(one[name]) for name in CHIP_NUMBERS)) for one in data["chips"])
     kinds = {tuple(one["of"]): int(one["runs"]) for one in data["kinds"]}
     return Residuals(classes, chips, kinds, (float(unseen["low"]), float(unseen["high"])))
 
 
 def wider_classes(framework: str, chip: str, scale: str, *, staged: bool, layers: str) -> list[tuple[str, ...]]:
-    """The classes that a design is in, the narrowest first: of its chip, of any chip, and all steps.
+    """The classes that a design is in, the narrowest first: those with most of its words, then those of its chip.
 
-    Versions of Megatron are in those of all of them, too.
+    Of these, classes of the listed release come before those of all releases, and of all of Megatron. The last has all.
     """
     regime = scale, "stages" if staged else "no stages", layers
-    framework = framework.partition("@")[0]
-    software = dict.fromkeys((framework, USUAL) if framework.startswith(USUAL) else (framework,))
+    names = (listed_release(framework), framework.partition("@")[0], USUAL)
+    software = dict.fromkeys(names if framework.startswith(USUAL) else names[:2])
     return [
-        *((name, own, *regime[:depth]) for name in software for own in (chip, ANY_CHIP) for depth in (3, 2, 1, 0)),
+        *((name, own, *regime[:depth]) for depth in (3, 2, 1, 0) for own in (chip, ANY_CHIP) for name in software),
         (),
     ]
 
@@ -127,19 +135,22 @@ def layer_word(precision: int, *, experts: bool) -> str:
 
 def kind_words(model: ModelShape, codes: Sequence[int]) -> tuple[str, ...]:
     """Words of the kind of a design, by its `kind_codes`: kernels, format, schedule, rare exchanges."""
-    precision, schedule, context, experts = codes
+    precision, schedule, context, experts, hops = codes
     kernels = {kernel.kind.name for layer in model.kinds for kernel in layer.kernels}
-    rare = [word for word, is_on in ((CONTEXT, context), (HIDDEN_EXPERTS, experts)) if is_on]
+    words = {CONTEXT: context, HIDDEN_EXPERTS: experts, TWO_HOPS: hops, LONG: model.seq_len >= LONG_TOKENS}
+    rare = [word for word, is_on in words.items() if is_on]
     format_word = "16 bits" if layer_word(precision, experts=False) == DENSE else [*FORMATS][precision]
     return (" ".join(sorted(kernels)), format_word, SCHEDULE_WORDS[schedule], *rare)
 
 
 def kind_codes(
-    precision: ArrayLike, schedule: ArrayLike, pp: ArrayLike, cp: ArrayLike, overlap_ep: ArrayLike
-) -> tuple[IntArray, ...]:
-    """Format, schedule (1F1B without stages), context parallelism, overlapped experts; (points,) each. [-]"""
+    precision: ArrayLike, schedule: ArrayLike, pp: ArrayLike, cp: ArrayLike, overlap_ep: ArrayLike,
+    dispatcher: ArrayLike,
+) -> tuple[IntArray, ...]:  # fmt: skip
+    """Format, schedule (1F1B without stages), rare exchanges that are on; (points,) each. [-]"""
     staged = np.where(np.asarray(pp) > 1, schedule, ONE_FORWARD_ONE_BACKWARD)
-    columns = precision, staged, np.asarray(cp) > 1, np.asarray(overlap_ep) > 0
+    hops = np.asarray(dispatcher) == DISPATCH_TWO_HOP
+    columns = precision, staged, np.asarray(cp) > 1, np.asarray(overlap_ep) > 0, hops
     return tuple(np.asarray(column, dtype=np.intp) for column in columns)
 
 
@@ -160,6 +171,7 @@ def interval(
     precision: ArrayLike = 0.0,
     schedule: ArrayLike = ONE_FORWARD_ONE_BACKWARD,
     overlap_ep: ArrayLike = 0.0,
+    dispatcher: ArrayLike = 0.0,
 ) -> Interval:
     """Intervals of a batch of transformers' designs, (points,), and the measurements that they rest on.
 
@@ -169,9 +181,9 @@ def interval(
     known = residuals()
     chip, largest = measured_chips(system)
     staged = np.asarray(np.asarray(pp) > 1, dtype=np.intp)
-    kind = kind_codes(precision, schedule, pp, cp, overlap_ep)
+    kind = kind_codes(precision, schedule, pp, cp, overlap_ep, dispatcher)
     columns = np.broadcast_arrays(np.atleast_1d(chip), scale_codes(system, tp, world_size), staged, *kind)
-    sizes = (len(known.chips) + 1, len(SCALES), 2, len(FORMATS), len(SCHEDULE_WORDS), 2, 2)
+    sizes = (len(known.chips) + 1, len(SCALES), 2, len(FORMATS), len(SCHEDULE_WORDS), 2, 2, 2)
     codes, back = np.unique(np.ravel_multi_index(columns, sizes), return_inverse=True)
     found = [
         _of_class(known, framework or USUAL, model, [int(place) for place in np.unravel_index(code, sizes)])

@@ -34,7 +34,7 @@ def space_interval(space: Space, known: Mapping[str, Any], points: int) -> Inter
         return widest(points)
     quantities = {name: known[name] for name in space.system.units() if name in known}
     tp, cp, pp, dp = (np.asarray(known.get(name, 1.0)) for name in ("tp", "cp", "pp", "dp"))
-    columns = {name: known[name] for name in ("precision", "schedule", "overlap_ep") if name in known}
+    columns = {name: known[name] for name in ("precision", "schedule", "overlap_ep", "dispatcher") if name in known}
     found = interval(
         space.framework,
         space.system.with_quantities(quantities),

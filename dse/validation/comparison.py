@@ -179,12 +179,13 @@ def _run(row: MeasuredRow, run: Expressed, costs: Sequence[Mapping[str, float]],
 def run_interval(run: Expressed) -> Interval:
     """The interval of a run's step, by its software and its place among measured ones."""
     design = run.design()
+    names = ("tp", "pp", "cp", "precision", "schedule", "overlap_ep", "dispatcher")
     return interval(
         run.framework.name,
         run.machine.system,
         run.model,
         world_size=run.ranks,
-        **{name: getattr(design, name) for name in ("tp", "pp", "cp", "precision", "schedule", "overlap_ep")},
+        **{name: getattr(design, name) for name in names},
     )
 
 
