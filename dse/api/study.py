@@ -29,6 +29,7 @@ if TYPE_CHECKING:  # each takes long to import, and a search takes none
     from dse.searching.exact.certificate import Certificate
     from dse.searching.exact.exact_front import Method
     from dse.searching.exact.long_search import Reference
+    from dse.searching.trials.trial_table import TrialTable
     from dse.tuning.measured_runs import MeasuredRun
     from dse.tuning.study_candidates import Proposal
 
@@ -41,6 +42,8 @@ class Study(BaseStudy):
 
     Nothing is kept open between calls, so a study that another process continues is read afresh.
     """
+
+    _importance: tuple[TrialTable, Importance] | None = None
 
     def __repr__(self) -> str:
         """Name, space, and how far it is, in a line."""
@@ -92,7 +95,10 @@ class Study(BaseStudy):
         """Which parameters matter for each objective; a `DseError` if too few trials are feasible."""
         from dse.explaining.importance import importance
 
-        return importance(self.space, self.table, self.profile)
+        table = self.table
+        if self._importance is None or self._importance[0] is not table:
+            self._importance = table, importance(self.space, table, self.profile)
+        return self._importance[1]
 
     def fit(self, set: Pins) -> NearestFit:
         """The design of its space nearest to some values that keeps all limits, as `dse.fit` finds it."""

@@ -207,7 +207,7 @@ def constrained(graph, case, **changes):
 
 
 @pytest.mark.parametrize("seed", range(6))
-@pytest.mark.parametrize("count", [1, 2, 3, 6])
+@pytest.mark.parametrize("count", [1, 3])
 @pytest.mark.parametrize("utilization", [0, 0.7])
 @pytest.mark.parametrize("case", CASES)
 def test_small_graphs_agree_with_trying_every_grouping(seed, count, utilization, case):
