@@ -53,8 +53,11 @@ def expressed_row(row: MeasuredRow, system: str | None = None) -> Expressed:
     framework = framework_of(row, machine.system)
     model, assumed = model_of(row, fields, framework)
     defaults = defaults_of(framework, model, machine.system)
+    graphs = cell_word(row, "cuda_graphs")
+    assumed |= {"cuda_graphs": "the host launches all kernels"} if graphs == "partial" else {}
     if system is None:
-        differing = {name: number_of(name, value) for name, value in given.items() if name not in fields}
+        differing = {"host_dispatch": 0.0} if graphs == "whole" else {}  # one launch for the whole iteration
+        differing |= {name: number_of(name, value) for name, value in given.items() if name not in fields}
         machine = Machine(machine.name, {**defaults.quantities, **machine.quantities, **differing})
     stated = stated_columns(row, model, defaults, assumed)
     usual = usual_columns(
@@ -279,9 +282,7 @@ def recompute_of(row: MeasuredRow, model: ModelShape, share: float = 1 / 2) -> d
 
 def experts_of(row: MeasuredRow, model: ModelShape, defaults: Defaults, assumed: dict[str, Any]) -> dict[str, Value]:
     """Dispatch, overlap, balance and offload that columns of a row state; without `routing`, experts are balanced."""
-    named = {"cuda_graphs": "cuda_graphs"}
-    if model.num_experts:
-        named |= {"dispatcher": "dispatcher", "ep_overlap": "overlap_ep"}
+    named = {"dispatcher": "dispatcher", "ep_overlap": "overlap_ep"} if model.num_experts else {}
     cells = {name: cell_word(row, column) for column, name in named.items()}
     values: dict[str, Value] = {name: value for name, value in cells.items() if value is not None}
     values |= dict.fromkeys((cell_word(row, "offload") or "").split(), 1.0)

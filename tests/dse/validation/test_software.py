@@ -98,6 +98,15 @@ def test_every_name_of_software_stands_for_a_framework(name):
     assert framework.given
 
 
+def test_graphs_of_whole_iterations_need_no_launches():
+    """Of parts, such as attention, the host launches the rest; the JSON says that all launches count."""
+    rows = [replace(EXPERTS, seq=128, gbs=16, cuda_graphs=word) for word in ("no", "whole", "attn+moe_router")]
+    none, whole, parts = compared(rows)
+    assert whole.predicted_s < none.predicted_s == parts.predicted_s
+    assert parts.assumed["cuda_graphs"] == "the host launches all kernels"
+    assert "cuda_graphs" not in none.assumed | whole.assumed
+
+
 def test_a_model_with_fewer_layers_than_its_file_keeps_a_dense_one():
     row = replace(EXPERTS, model="deepseek-v3 (4 layers)", layers=4, moe_experts=256, tp=1, dp=16, seq=4096)
     run = expressed_row(row)
