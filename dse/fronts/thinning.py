@@ -137,8 +137,6 @@ def most_dominating(
     that is not below the reference everywhere, has a NaN, or equals another chosen one adds nothing. Of points that add
     the same, the first in lexicographic order is chosen. [-]
 
-    Notes
-    -----
     At least 1 - 1/e of the most that `count` points can add, since what a point adds only falls as others
     are chosen [Nemhauser1978]_: by what it shares with the boxes that each of them takes away.
     """

@@ -7,11 +7,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from rich.console import RenderableType
 from rich.text import Text
 
 from costmodel.formats.quantity import readable
 from dse.output.text import Record, counted, percent
 from dse.reporting.answers import Line, joined, layout_text, next_lines, study_words, wrapped
+from dse.reporting.design_table import ruled_table
 from dse.searching.study import BaseStudy
 from dse.tuning.measured_runs import MeasuredRun
 from dse.tuning.proposals import WORTH
@@ -98,21 +100,16 @@ def learned_line(one: Learned) -> str:
     )
 
 
-def replay_report(record: Mapping[str, Any], width: int) -> list[Text]:
+def replay_report(record: Mapping[str, Any], width: int) -> list[RenderableType]:
     """Shares of the best throughput after some runs, of each group and in the mean."""
-    rows = [("group", "layouts", *(f"after {count}" for count in record["mean"]), "stopped")]
+    table = ruled_table("group", "layouts", *(f"after {count}" for count in record["mean"]), "stopped")
     for group in record["groups"]:
-        stopped = "" if group["stopped_after"] is None else str(group["stopped_after"])
-        rows.append((group["group"], str(group["candidates"]), *(f"{x:.3f}" for x in group["share"].values()), stopped))
-    rows.append(("mean", "", *(f"{share:.3f}" for share in record["mean"].values()), ""))
-    rows.append(("mean, model alone", "", *(f"{share:.3f}" for share in record["model_only_mean"].values()), ""))
-    widths = [max(len(row[at]) for row in rows) for at in range(len(rows[0]))]
-    lines = ["Share of the best measured throughput of each group, after some runs:", ""]
-    for first, *others in rows:
-        cells = [first.ljust(widths[0]), *(cell.rjust(size) for cell, size in zip(others, widths[1:], strict=True))]
-        lines.append("  ".join(cells).rstrip())
-    died = record["out_of_memory"]
-    runs = sum(len(group["order"]) for group in record["groups"])
-    lines += ["", f"{died} of {counted(runs, 'run')} died out of memory; {len(record['not_candidates'])} rows are no "
-              "candidates (--format json says why)."]  # fmt: skip
-    return [Text(line, overflow="fold") for line in lines]
+        shares = [f"{share:.3f}" for share in group["share"].values()]
+        table.add_row(group["group"], str(group["candidates"]), *shares, str(group["stopped_after"] or ""))
+    for name, key in (("mean", "mean"), ("mean, model alone", "model_only_mean")):
+        table.add_row(name, "", *(f"{share:.3f}" for share in record[key].values()), "")
+    runs = counted(sum(len(group["order"]) for group in record["groups"]), "run")
+    note = f"{record['out_of_memory']} of {runs} died out of memory"
+    if left := len(record["not_candidates"]):
+        note += f"; {counted(left, 'row')} could not be used (--format json has the reasons)"
+    return [Text("Share of the best measured throughput, after some runs:"), Text(), table, Text(), Text(note)]

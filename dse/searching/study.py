@@ -141,12 +141,8 @@ class BaseStudy:
     ) -> Self:
         """The study of that name if it searches this very space, else a new one.
 
-        Raises
-        ------
-        OtherStudy
-            If the study of that name searches another space.
-        DseError
-            If it has another seed, sampler or profile than asked for.
+        Raises `OtherStudy` if the study of that name searches another space, `DseError` if it has another seed, sampler
+        or profile than asked for.
         """
         storage, name = storage_url(storage), name or space.name
         sampler_choice(sampler or DEFAULT_SAMPLER)  # a wrong name is reported before a database comes into being

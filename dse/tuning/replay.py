@@ -49,16 +49,9 @@ class GroupReplay:
 
     def to_json(self) -> dict[str, Any]:
         """The group as JSON has it."""
-        return {
-            "group": self.group,
-            "candidates": self.candidates,
-            "ran": self.ran,
-            "order": [*self.order],
-            "share": shares_after(self.shares),
-            "model_only": shares_after(self.model_only),
-            "out_of_memory": self.out_of_memory,
-            "stopped_after": self.stopped,
-        }
+        shares = {"share": shares_after(self.shares), "model_only": shares_after(self.model_only)}
+        kept = {name: getattr(self, name) for name in ("group", "candidates", "ran", "order", "out_of_memory")}
+        return {**kept, **shares, "stopped_after": self.stopped}
 
 
 def shares_after(shares: Sequence[float]) -> dict[str, float]:

@@ -65,9 +65,11 @@ def study_candidates(study: BaseStudy, runs: Sequence[MeasuredRun]) -> StudyCand
         raise DseError(f"study {study.name!r}: opens the machine ({', '.join(machine)}); tune a plan of one machine")
     trials = {trial.number: trial for block in study.table.blocks() for trial in block.trials}
     stored = space.encode([{name: trial.params[name] for name in space.by_name} for trial in trials.values()])
-    columns = _joined([stored, *_legal(space)])
-    numbers: list[int | None] = [*trials, *[None] * (_rows(columns) - len(trials))]
-    first = np.sort(np.unique(np.stack([*columns.values()], axis=1), axis=0, return_index=True)[1])
+    batches = [stored, *_legal(space)]
+    columns = {name: np.concatenate([batch[name] for batch in batches]) for name in stored}
+    rows = np.stack([*columns.values()], axis=1)
+    numbers: list[int | None] = [*trials, *[None] * (len(rows) - len(trials))]
+    first = np.sort(np.unique(rows, axis=0, return_index=True)[1])
     columns, numbers = {name: values[first] for name, values in columns.items()}, [numbers[row] for row in first]
     evaluation = evaluate(space, columns)
     ran = np.isin([-1 if number is None else number for number in numbers], [one.trial for one in runs])
@@ -95,14 +97,6 @@ def _legal(space: Space) -> list[Batch]:
     if space.legal.count <= EVALUATED:
         return [*space.legal.enumerate(EVALUATED)]
     return [space.legal.random(EVALUATED, np.random.default_rng(0))]
-
-
-def _joined(batches: Sequence[Batch]) -> Batch:
-    return {name: np.concatenate([batch[name] for batch in batches]) for name in batches[0]}
-
-
-def _rows(columns: Batch) -> int:
-    return next(iter(columns.values())).size
 
 
 @dataclass(frozen=True, slots=True)

@@ -211,8 +211,6 @@ def roofline(
 
     `flops` is work [FLOP], `dram_bytes` and `l2_bytes` are traffic [B].
 
-    Notes
-    -----
     Differs from the native roofline, the slowest level: below the inflection the levels add up with one
     latency, and from there on arithmetic counts alone, even where the second level takes longer.
     """

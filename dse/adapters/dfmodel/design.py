@@ -129,8 +129,6 @@ def design_setup(run: DataflowRun) -> Setup:
     `setup_rows` yields them so. All-reduces come in two halves. [SI units] Raises `DseError` if the designs do not
     share these, their groups do not fit the topology, or tiles do not divide the sequence.
 
-    Notes
-    -----
     Every matrix unit is a core. The peak rate is that of the datasheet, `utilization` what the chip
     sustains of it. SRAM is all on-chip levels together. Bandwidths are those that are reached; a group
     has the links of the slowest tier that it spans, of the innermost where it is one chip.

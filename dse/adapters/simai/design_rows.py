@@ -225,8 +225,6 @@ def design_workload(run: TransformerRun) -> StepRows:
     other; an embedding or a head that the slowest stage does not have takes no time. Raises `DseError` if kernels have
     a sharding that is explicit or solved, or layers are not attention and an MLP or experts, dense ones first.
 
-    Notes
-    -----
     Unlike AICB's own, messages of weights and gradients are as long as the rank's parameters, and say
     whether the optimizer is distributed; vpp is the design's. A module of multi-token prediction, which AICB
     does not know, has the rows of a layer and of a head behind the head. What experts exchange is an

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import re
 from collections.abc import Sequence
+from dataclasses import asdict
 from shlex import quote
 from typing import TYPE_CHECKING, Final
 
@@ -34,6 +35,7 @@ from dse.explaining.neighbours import Neighbour, neighbourhoods
 from dse.explaining.sensitivity import sensitivity
 from dse.output.tables import json_text
 from dse.output.text import design_text
+from dse.reporting.answers import wrapped
 from dse.reporting.designs.difference_report import difference_report
 from dse.reporting.designs.launch_report import gap_report
 from dse.reporting.designs.neighbours_report import explained_report
@@ -41,6 +43,7 @@ from dse.reporting.designs.sensitivity_report import importance_report, sensitiv
 
 if TYPE_CHECKING:
     from dse.api.study import Study
+    from dse.tuning.measured_runs import MeasuredRun
 
 #: Ending of a file -> what is written there.
 ENDINGS: Final = {".txt": "table", ".csv": "csv", ".json": "json", **PICTURES}
@@ -157,6 +160,7 @@ def explanation(args: argparse.Namespace, form: str) -> int:
             "binding": bound.to_json(),
             "levers": [lever.to_json() for lever in bound.levers],
             "neighbours": [design.to_json() for design in near],
+            "runs": [asdict(one) for one in measured_runs(args, explained)],
             **(difference.to_json() if difference else {}),
         }
         write_json(record, args.output)
@@ -164,13 +168,34 @@ def explanation(args: argparse.Namespace, form: str) -> int:
     if difference:
         write_report(lambda width: difference_report(difference, width, everything=args.all), args.output)
         return 0
+    runs, commands = run_lines(args, explained), next_commands(args, explained, near)
     write_report(
-        lambda width: explained_report(
-            explained, near, bound, width, everything=args.all, commands=next_commands(args, explained, near)
-        ),
+        lambda width: [
+            *explained_report(explained, near, bound, width, everything=args.all, commands=commands),
+            *wrapped([("Ran", line) for line in runs], width),
+        ],
         args.output,
     )
     return 0
+
+
+def measured_runs(args: argparse.Namespace, explained: Explanation) -> list[MeasuredRun]:
+    """Real runs of the trial that is explained."""
+    if explained.trial is None:
+        return []
+    from dse.tuning.measured_runs import told_runs  # loads Optuna
+
+    return [one for one in told_runs(stored_study(args)) if one.trial == explained.trial]
+
+
+def run_lines(args: argparse.Namespace, explained: Explanation) -> list[str]:
+    """Real runs of the trial, with the prediction."""
+    runs = measured_runs(args, explained)
+    if not runs:
+        return []
+    from dse.reporting.tuning_report import run_line
+
+    return [run_line(one, {one.trial: explained.step_time}) for one in runs]
 
 
 def next_commands(args: argparse.Namespace, explained: Explanation, near: Sequence[Neighbour]) -> list[str]:

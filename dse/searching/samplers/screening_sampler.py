@@ -66,8 +66,6 @@ class ScreeningSampler(BaseSampler):
     Designs come from `share` (default: all), besides the starting points of the space; of a space with exact
     parameters, outer designs in `taken` are excluded. `beside` are the attributes `FOUND` of other batches.
 
-    Examples
-    --------
     >>> space = Space.load("gpt3_175b_1024_a100")
     >>> study = optuna.create_study(directions=["minimize", "minimize"], sampler=ScreeningSampler(space))
     >>> trial = study.ask(ScreeningSampler(space).distributions)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import math
+import re
 import threading
 from pathlib import Path
 
@@ -70,6 +71,15 @@ def test_ask_and_tell_as_optuna_has_them(study):
     [died, ran] = Study.load(NAME).runs().to_dict("records")
     assert (died["failed"], ran["software"]) == ("oom", "megatron_core@26.04")
     assert math.isnan(died["step_time_s"])
+
+
+def test_explain_shows_runs_of_its_trial(study, capsys):
+    predicted = predicted_time(study, 0)
+    study.tell(0, step_time=1.25 * predicted)
+    assert main(["explain", NAME, "--trial", "0"]) == 0
+    assert re.search(r"Ran .*\(\+25\.0 %\)", capsys.readouterr().out)
+    assert main(["explain", NAME, "--trial", "1", "--format", "json"]) == 0
+    assert json.loads(capsys.readouterr().out)["runs"] == []
 
 
 def test_concurrent_tells_lose_nothing(study):

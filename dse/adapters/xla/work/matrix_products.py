@@ -102,9 +102,7 @@ def window_of(instruction: Instruction) -> list[WindowDimension]:
 
     Raises `DseError` if the text of it makes no sense.
 
-    Examples
-    --------
-    ``{size=3x3 pad=1_1x0_2 stride=2x2 lhs_dilate=1x4 rhs_dilate=2x1}``
+    For example ``{size=3x3 pad=1_1x0_2 stride=2x2 lhs_dilate=1x4 rhs_dilate=2x1}``
     """
     fields = dict(_FIELD.findall(instruction.attributes.get("window", "")))
     if "size" not in fields:
