@@ -25,6 +25,9 @@ from dse.validation.frameworks import Defaults, defaults_of, framework_of
 from dse.validation.hardware import NODE, machine_of
 from dse.validation.table import WORDS, MeasuredRow
 
+#: Values of designs for columns that neither a row nor its software states.
+PLAIN: Final[Mapping[str, Value]] = {"recompute": "none", "precision": "bf16", "zero": 0.0, "overlap_ep": 0.0}
+
 #: Words of a switch, as commands print them -> its column.
 SWITCHES: Final = {"true": 1.0, "false": 0.0}
 
@@ -60,10 +63,10 @@ def expressed_row(row: MeasuredRow, system: str | None = None) -> Expressed:
         differing |= {name: number_of(name, value) for name, value in given.items() if name not in fields}
         machine = Machine(machine.name, {**defaults.quantities, **machine.quantities, **differing})
     stated = stated_columns(row, model, defaults, assumed)
-    usual = usual_columns(
-        defaults_of(framework, model, machine.system, stated), stated, DesignPoints.domains(model.blocks)
-    )
+    domains = DesignPoints.domains(model.blocks)
+    usual = usual_columns(defaults_of(framework, model, machine.system, stated), stated, domains)
     assumed |= {} if row.framework else {"framework": framework.name}
+    assumed |= {name: value for name, value in PLAIN.items() if name in domains and name not in {**usual, **stated}}
     run = Expressed(model, machine, {**usual, **stated}, framework, {**usual, **assumed})
     if row.gpus and run.ranks != row.gpus:
         raise NotExpressed(f"a split that multiplies out to its GPUs ({run.ranks:g} of {row.gpus:g})")
@@ -143,12 +146,12 @@ def cell_word(row: MeasuredRow, column: str, text: str | None = None) -> Any:
     Raises `NotExpressed`, naming the column, if no pattern matches.
     """
     cell = getattr(row, column)
-    for part in (text or cell, re.sub(r" \(.*\)$", "", cell)) if cell not in ("", "unstated") else ():
+    if cell in ("", "unstated"):
+        return None
+    for part in (text or cell, re.sub(r" \(.*\)$", "", cell)):
         for pattern, word in WORDS["cells"][column].items():
             if re.fullmatch(pattern, part, flags=re.IGNORECASE):
                 return word
-    if cell in ("", "unstated"):
-        return None
     raise NotExpressed(f"a meaning of {cell!r} in the column {column}")
 
 
@@ -182,10 +185,8 @@ def model_of(row: MeasuredRow, differing: Mapping[str, Any], framework: Framewor
     if not (row.hidden and row.layers and row.heads and row.seq):
         raise NotExpressed("the dimensions of the model")
     like_gpt = dict.fromkeys(("biases", "dropout", "tied_embeddings"), not row.gated)
-    # the vocabulary is that of GPT-2, padded for eight tensor-parallel ranks
-    assumed = {**like_gpt, "vocab_size": 51200.0, **defaults_of(framework).model}
-    if row.vocab:
-        del assumed["vocab_size"]
+    assumed = {**like_gpt, "vocab_size": 51200.0, **defaults_of(framework).model}  # GPT-2's, padded for 8 ranks
+    assumed = {name: value for name, value in assumed.items() if name != "vocab_size" or not row.vocab}
     return ModelShape(**{**assumed, **_fields(row, framework), **differing}), assumed
 
 
@@ -205,8 +206,7 @@ def _fields(row: MeasuredRow, framework: Framework) -> dict[str, Any]:
         "normalization": "rms_norm" if row.gated else "layer_norm",
         "position_embedding": "rotary" if row.gated else "learned",
     }
-    if row.vocab:
-        fields["vocab_size"] = row.vocab
+    fields |= {"vocab_size": row.vocab} if row.vocab else {}
     if row.moe_experts:
         experts = {"num_experts": row.moe_experts, "moe_topk": row.moe_topk}
         fields |= {**experts, "moe_ffn_hidden_size": row.moe_ffn or row.ffn}
@@ -243,8 +243,10 @@ def counts_of(row: MeasuredRow, defaults: Defaults, assumed: dict[str, Any]) -> 
         sequences = (mbs or 1.0) * ga
     mbs = mbs or sequences / ga
     counts = {"vpp": vpp, "micro_batch_size": mbs, "gradient_accumulation_steps": ga or sequences / mbs}
-    lacking = {"vpp": row.vpp or row.pp == 1, "micro_batch_size": row.mbs, "gradient_accumulation_steps": row.ga}
-    assumed |= {} if row.mbs and row.gbs else {name: counts[name] for name, cell in lacking.items() if not cell}
+    follows = len([cell for cell in (row.gbs, row.mbs, row.ga) if cell]) > 1
+    cells = {"vpp": row.vpp or row.pp == 1, "micro_batch_size": follows or row.mbs,
+             "gradient_accumulation_steps": follows or row.ga}  # fmt: skip
+    assumed |= {name: counts[name] for name, cell in cells.items() if not cell}
     return {**{name: getattr(row, name) for name in ("tp", "cp", "pp", "dp")}, **counts}
 
 
@@ -283,8 +285,7 @@ def recompute_of(row: MeasuredRow, model: ModelShape, share: float = 1 / 2) -> d
 def experts_of(row: MeasuredRow, model: ModelShape, defaults: Defaults, assumed: dict[str, Any]) -> dict[str, Value]:
     """Dispatch, overlap, balance and offload that columns of a row state; without `routing`, experts are balanced."""
     named = {"dispatcher": "dispatcher", "ep_overlap": "overlap_ep"} if model.num_experts else {}
-    cells = {name: cell_word(row, column) for column, name in named.items()}
-    values: dict[str, Value] = {name: value for name, value in cells.items() if value is not None}
+    values = {name: word for column, name in named.items() if (word := cell_word(row, column)) is not None}
     values |= dict.fromkeys((cell_word(row, "offload") or "").split(), 1.0)
     routing = cell_word(row, "routing")
     if routing == "learned" and model.num_experts:
@@ -295,9 +296,8 @@ def experts_of(row: MeasuredRow, model: ModelShape, defaults: Defaults, assumed:
 
 def values_of(row: MeasuredRow, model: ModelShape, defaults: Defaults, assumed: dict[str, Any]) -> dict[str, Value]:
     """The columns of the design that a row states."""
-    usual = defaults.columns.get("attention", "fused")
-    kernel = cell_word(row, "attn_kernel")
-    fused = "fused" if usual == "unfused" else usual
+    fused, kernel = defaults.columns.get("attention", "unfused"), cell_word(row, "attn_kernel")
+    fused = "fused" if fused == "unfused" else fused
     schedule = cell_word(row, "schedule")
     overlap = cell_word(row, "tp_overlap")
     values: dict[str, Value] = {
@@ -308,7 +308,7 @@ def values_of(row: MeasuredRow, model: ModelShape, defaults: Defaults, assumed: 
         **({"attention": fused if kernel == "flash" else kernel} if kernel else {}),
         **({"schedule": schedule} if schedule else {}),
         **({"tp_overlap": overlap} if overlap else {}),
-        "precision": precision_of(row.dtype, "dtype"),
+        **({"precision": precision_of(row.dtype, "dtype")} if row.dtype else {}),
     }
     if row.pp > 1 and defaults.rules.get("last_stage") == "balanced":
         values |= last_stage_of(row, model)

@@ -52,6 +52,11 @@ def test_a_design_leaves_the_defaults_of_its_software_in_place():
     stated = expressed_row(replace(EXPERTS, tp_overlap="no", opt_shard="zero2 (mine)"))
     assert (stated.columns["tp_overlap"], stated.columns["zero"]) == ("none", 2)
     assert not {"tp_overlap", "zero"} & {*stated.assumed}
+    assert stated.assumed["recompute"] == "none"
+    assert (
+        expressed_row(replace(EXPERTS, dtype="", mbs=0)).assumed.items()
+        >= {"precision": "bf16", "overlap_ep": 0, "micro_batch_size": 1}.items()
+    )
     assert expressed_row(replace(EXPERTS, framework="")).assumed["framework"] == "megatron_core"
 
 
