@@ -251,20 +251,11 @@ class Study(BaseStudy):
     ) -> MeasuredRun:
         """Store a real run of a trial, as `ask` proposes them.
 
-        Raises `DseError` if there is no such trial, or the run has neither a step time nor a failure.
+        `step_time` is the time of a step after warm-up, `spread` the standard deviation of step times over their median,
+        `peak_memory` what the framework's allocator reserved at most, `failed` "oom" or "other" for a run that died,
+        `software` the framework and its release. [s], [-], [B]
 
-        Parameters
-        ----------
-        trial : int
-            Its number. [-]
-        step_time, spread : float, optional
-            Time of a step after warm-up, and standard deviation of step times over their median. [s], [-]
-        peak_memory : float, optional
-            Memory that the framework's allocator reserved, at most. [B]
-        failed : str
-            "oom" or "other" for a run that died.
-        software : str
-            Framework and release.
+        Raises `DseError` if there is no such trial, or the run has neither a step time nor a failure.
         """
         from dse.tuning.measured_runs import tell
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -24,6 +24,9 @@ from dse.tuning.uncertain_machine import ensemble
 
 #: Most legal designs that are evaluated, and most candidates beside those that ran. [-]
 EVALUATED, MOST = 1 << 16, 192
+#: Names of records -> names with units.
+UNITS: Final = {"step_time": "step_time_s", "low": "low_s", "high": "high_s", "best_time": "best_time_s",
+                "expected": "expected_s", "peak_memory": "peak_memory_bytes"}  # fmt: skip
 #: Beginning of the names of designs that tuning adds to a study.
 ADDED: Final = "tune_"
 
@@ -130,6 +133,15 @@ class Tuning:
     runs: tuple[MeasuredRun, ...]
     expected: dict[int, float]  #: step time of each trial that ran, as the cost model had it before any run [s]
     learned: tuple[Learned, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """The record as JSON has it: names end in their units."""
+        record = _with_units(asdict(self))
+        return {**record, **{name: [_with_units(row) for row in record[name]] for name in ("proposals", "runs")}}
+
+
+def _with_units(record: dict[str, Any]) -> dict[str, Any]:
+    return {UNITS.get(name, name): value for name, value in record.items() if name != "candidate"}
 
 
 def tuning(study: BaseStudy, parallel: int = 1) -> Tuning:

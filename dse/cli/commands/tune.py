@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import sys
-from dataclasses import asdict
 from pathlib import Path
 
 from costmodel.errors import DseError
@@ -103,7 +102,7 @@ def proposed(args: argparse.Namespace, study: Study) -> int:
         write_content([learned_system(study, tuned.learned).encode()], "yaml", args.save_system)
         say(f"wrote {args.save_system}")
     if args.format == "json":
-        print(json_text({"study": study.name, **asdict(tuned)}))
+        print(json_text({"study": study.name, **tuned.to_json()}))
     else:
         show(sys.stdout, lambda width: tuning_report(study, tuned, width, args.storage))
     return 0

@@ -104,7 +104,7 @@ def test_a_run_told_by_mistake_is_removed(study, capsys):
 def test_a_log_is_told_with_its_trial(study, capsys, tmp_path):
     (tmp_path / "run.log").write_text("Step Time : 4.50s GPU utilization: 1.0MODEL_TFLOP/s/GPU\n" * 5)
     [run] = tuned(capsys, "--tell", "0", "--log", "run.log")["runs"]
-    assert (run["step_time"], run["software"]) == (4.5, "megatron_bridge")
+    assert (run["step_time_s"], run["software"]) == (4.5, "megatron_bridge")
 
 
 def test_the_system_is_kept_with_what_runs_moved(study, capsys, tmp_path):
