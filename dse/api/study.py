@@ -251,9 +251,9 @@ class Study(BaseStudy):
     ) -> MeasuredRun:
         """Store a real run of a trial, as `ask` proposes them.
 
-        `step_time` is the time of a step after warm-up, `spread` the standard deviation of step times over their median,
-        `peak_memory` what the framework's allocator reserved at most, `failed` "oom" or "other" for a run that died,
-        `software` the framework and its release. [s], [-], [B]
+        `step_time` is the time of a step after warm-up, `spread` the standard deviation of step times over their
+        median, `peak_memory` the memory that the framework's allocator reserved at most, `failed` "oom" or "other" for
+        a run that died, `software` the framework and its release. [s], [-], [B]
 
         Raises `DseError` if there is no such trial, or the run has neither a step time nor a failure.
         """
