@@ -71,12 +71,8 @@ def search(
     set, layout, objective, tokens
         Changes of the space, as for `chosen_space`.
 
-    Returns
-    -------
-    study : Study
-        Its `pareto_front` and `trials` are tables.
-
-    Raises `DseError` if the space or an option is wrong, or the study is of another space.
+    The `pareto_front` and `trials` of the study are tables. Raises `DseError` if the space or an option is wrong, or
+    the study is of another space.
     """
     opened = opened_study(
         space, study, storage=storage, sampler=sampler, seed=seed, start=start, warm_start=warm_start,

@@ -133,12 +133,8 @@ class Study(BaseStudy):
         anyway : bool
             Whether to write a launch file of a model that the framework cannot train.
 
-        Returns
-        -------
-        file : Artefact
-            Its ``content``, and ``notes`` on what it cannot say.
-
-        Raises `DseError` if there is no such design, it has no such file, or the file cannot be written.
+        Returns the ``content``, and ``notes`` on its gaps. Raises `DseError` if there is no such design, it has no such
+        file, or the file cannot be written.
         """
         from dse.api.exports import trial_artefact, write_artefact
 

@@ -65,10 +65,13 @@ Report = list[RenderableType]
 def study_report(study: BaseStudy, width: int, *, storage: str | None = None) -> Report:
     """The answer of a study: its best design, a second one, then the front and the bottleneck."""
     table = study.table
-    front = table.front().records()
+    on_front = table.front()
+    front = on_front.thinned().records()
     evaluated = study.designs_priced or len(table)
     noun = "design" if machine_parameters(study.space) or "tp" not in study.space.chosen else "layout"
-    heading = f"{counted(evaluated, noun)} evaluated, {len(front):,} on the Pareto front."
+    heading = f"{counted(evaluated, noun)} evaluated, {len(on_front):,} on the Pareto front."
+    if len(front) < len(on_front):
+        heading += f" {len(front):,} of these, spread over the front, are compared below."
     if infeasible := len(table) - int(table.feasible.sum()):
         heading += f" {infeasible:,} of {counted(len(table), 'trial')} do not fit."
     if not front:

@@ -93,20 +93,9 @@ class BaseStudy:
     ) -> Self:
         """Create a study in a database.
 
-        Parameters
-        ----------
-        space : Space
-            What to search.
-        name : str, optional
-            Name of the study; the space's own by default.
-        storage : str, optional
-            Database URL; ``$DSE_STORAGE`` or ``sqlite:///dse.db`` by default.
-        seed : int
-            The same seed gives the same trials. [-]
-        sampler : str, optional
-            One of `dse.searching.samplers.samplers.SAMPLERS`.
-        profile : str
-            The rules that evaluate designs, one of `costmodel.rules.registry.profiles()`.
+        `name` is by default that of the space, `storage` a database URL, by default ``$DSE_STORAGE`` or
+        ``sqlite:///dse.db``. The same `seed` gives the same trials. [-] `sampler` is one of
+        `dse.searching.samplers.samplers.SAMPLERS`, `profile` one of `costmodel.rules.registry.profiles()`.
 
         Raises `DseError` if there is a study of that name, or the database cannot be used.
         """
@@ -401,13 +390,16 @@ class BaseStudy:
         """Volume that the front dominates, as a multiple of `box`; above 1 where it exceeds the ideal. [-]"""
         return self.box.hypervolume(self.table.front().costs)
 
-    def hypervolume_history(self) -> pd.DataFrame:
-        """Hypervolume after each finished trial: columns ``trial`` and ``hypervolume``."""
+    def hypervolume_history(self, most: int | None = None) -> pd.DataFrame:
+        """Hypervolume after each finished trial: ``trial`` and ``hypervolume``; of `most` trials, evenly spread. [-]"""
         import pandas as pd
 
         table, found = self.table, self.table.found()
         last = np.searchsorted(found.numbers, table.numbers, side="right") - 1
-        return pd.DataFrame({"trial": table.numbers, "hypervolume": self.box.history(found.costs)[last]})
+        costs = np.full_like(found.costs, np.nan)
+        rows = np.linspace(0, len(found) - 1, min(most or len(found), len(found))).round().astype(np.intp)
+        costs[rows] = found.costs[rows]
+        return pd.DataFrame({"trial": table.numbers, "hypervolume": self.box.history(costs)[last]})
 
     @cached_property
     def optuna(self) -> optuna.Study:

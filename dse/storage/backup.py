@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from costmodel.errors import DseError
-from dse.storage.atomic_files import PART_BEGINNING, PART_ENDING, write_beside
+from dse.storage.atomic_files import PART_BEGINNING, PART_ENDING, sync_folder, write_beside
 from dse.storage.database import Database, sqlite_path
 
 #: Endings of the files of an SQLite database.
@@ -41,6 +41,7 @@ def back_up(url: str, file: Path) -> int:
         with part.open("rb") as copy:
             os.fsync(copy.fileno())
         part.replace(file)
+        sync_folder(file.parent)
     except OSError as error:
         raise DseError(f"--backup {file}: {error.strerror or error}") from None
     finally:

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 #: Designs that open, other designs in the scatter plot and as lines, and trials that rank parameters, at most. [-]
 OPENED, CLOUD, LINES, RANKED = 250, 1500, 250, 500
+#: Infeasible trials that are read, and trials of the curve of the hypervolume, at most. [-]
+MOST_INFEASIBLE, CURVE = 2000, 5000
 #: Proposed designs at most: the best of each objective, and knees between them. [-]
 PROPOSED: Final = 7
 #: Columns of a breakdown that axes may show beside the objectives -> unit.
@@ -43,6 +45,7 @@ def study_page(study: BaseStudy, launches: Launches) -> str:
         raise DseError(f"study {study.name!r}: no finished trials yet")
     plan: Mapping[str, Any] = study.attributes.get(PLAN, {})
     front = opened(study.table)
+    on_front = len(study.table.front()) if len(study.space.objectives) > 1 else len(front)
     data = {
         "kind": "study",
         "name": study.name,
@@ -55,7 +58,11 @@ def study_page(study: BaseStudy, launches: Launches) -> str:
         "versions": study.attributes.get("dse:versions", {}),
         "infeasible": infeasible_text(study),
         **({} if plan else {"search": search_data(study)}),
-        **(front_data(study, front, plan, launches) if front else {"question": study.name, "designs": []}),
+        **(
+            front_data(study, front, plan, launches) | {"count": on_front}
+            if front
+            else {"question": study.name, "designs": []}
+        ),
     }
     return page(f"{data['question']}: dse report", data, "study.js")
 
@@ -63,7 +70,7 @@ def study_page(study: BaseStudy, launches: Launches) -> str:
 def opened(table: TrialTable) -> list[dict[str, Any]]:
     """Designs that the page opens: the front; of a single objective the best feasible trials."""
     if len(table.space.objectives) > 1:
-        return table.front().records()
+        return table.front().thinned().records()
     costs = table.costs[:, 0]
     rows = np.argsort(np.where(np.isnan(costs), np.inf, costs), kind="stable")[: int(np.isfinite(costs).sum())]
     return table.take(rows[:DETAILED]).records()
@@ -88,7 +95,6 @@ def front_data(
         "question": question_text(space, best).replace("\xa0", " "),
         "description": space.description,
         "machine": bool(machine_parameters(space)),
-        "count": len(front),
         "exact": exact_texts(study, plan),
         "notes": [*plan.get("notes", ()), *(line.plain for line in table_notes(space, records, front, varying))],
         "assumed": plan.get("assumed", ""),
@@ -193,7 +199,8 @@ def lines_data(table: TrialTable, varying: Sequence[str], records: Sequence[Reco
 
 def search_data(study: BaseStudy) -> dict[str, Any]:
     """Facts of a search: trials, sampler, command, progress, importances of parameters."""
-    history = study.hypervolume_history()
+    history = study.hypervolume_history(CURVE)
+    thinned_text = f" (the curve is that of {CURVE:,} trials, evenly spread)" if len(history) > CURVE else ""
     changes = history[history["hypervolume"].diff().ne(0) | (history.index == len(history) - 1)]
     name = quote(study.name)
     return {
@@ -202,7 +209,7 @@ def search_data(study: BaseStudy) -> dict[str, Any]:
             "infeasible": f"{int((~study.table.feasible).sum()):,}",
             "sampler": study.plan.sampler,
             "seed": str(study.plan.seed),
-            "hypervolume": f"{study.hypervolume:.3f}",
+            "hypervolume": f"{study.hypervolume:.3f}{thinned_text}",
         },
         "command": f"dse search {name}.yaml --study {name} --sampler {study.plan.sampler} "
         f"--seed {study.plan.seed} --budget {len(study.table)}",
@@ -229,12 +236,15 @@ def importance_data(study: BaseStudy) -> dict[str, Any]:
 
 
 def infeasible_text(study: BaseStudy) -> str:
-    """The limits that trials break, and a change that would help; "" if all are feasible."""
+    """The limits that trials break, and a change that would help; "" if all are feasible. Of many, it reads some."""
     rows = (~study.table.feasible).nonzero()[0]
     if not rows.size:
         return ""
     broken = BrokenLimits(study.space)
-    for record in study.table.take(rows).each_record():
+    seen = rows[spread(rows.size, MOST_INFEASIBLE, [])]
+    for record in study.table.take(seen).each_record():
         broken.add(record)
     counts = ", ".join(f"{name.replace('_', ' ')} {count:,}" for name, count in broken.counts.items() if count)
-    return f"{counted(int(rows.size), 'trial')} of {len(study.table):,} cannot be used ({counts}): {broken.text()}."
+    some = f"of {seen.size:,} of them, " if seen.size < rows.size else ""
+    text = f"{counted(int(rows.size), 'trial')} of {len(study.table):,} cannot be used ({some}{counts})"
+    return f"{text}: {broken.text()}."

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from rich.text import Text
 
-from costmodel.columns import BoolArray, FloatArray, short_repr
+from costmodel.columns import FloatArray, short_repr
 from costmodel.errors import DseError
 from costmodel.formats.quantity import readable
 from dse.fronts.hypervolume import Box
@@ -18,8 +18,10 @@ from dse.reporting.answers import wrapped
 from dse.reporting.design_table import Column, drawn, fitted
 from dse.reporting.designs.neighbours_report import relative
 from dse.reporting.study_report import Report
+from dse.searching.exact.dominance import FrontIndex
 from dse.searching.study import BaseStudy
 from dse.searching.study_attributes import differences
+from dse.searching.trials.trial_table import TrialTable
 from dse.spaces.sections.objectives import Objective
 from dse.spaces.space import Params
 
@@ -88,9 +90,7 @@ def study_pair(one: BaseStudy, other: BaseStudy) -> StudyPair:
     return StudyPair(
         studies=(one, other),
         objectives=tuple(wanted),
-        best=tuple(
-            (best_design(one, found[0], at, o), best_design(other, found[1], at, o)) for at, o in enumerate(wanted)
-        ),
+        best=tuple((best_design(found[0], at, o), best_design(found[1], at, o)) for at, o in enumerate(wanted)),
         finished=(len(tables[0]), len(tables[1])),
         feasible=(int(tables[0].feasible.sum()), int(tables[1].feasible.sum())),
         fronts=(size, len(joint) - size),
@@ -100,8 +100,8 @@ def study_pair(one: BaseStudy, other: BaseStudy) -> StudyPair:
     )
 
 
-def front_costs(study: BaseStudy, objectives: list[Objective]) -> tuple[FloatArray, list[tuple[int, Params]]]:
-    """Costs of a study's front by some objectives, (points, objectives), with each trial and its design."""
+def front_costs(study: BaseStudy, objectives: list[Objective]) -> tuple[FloatArray, TrialTable]:
+    """Costs of a study's front by some objectives, (points, objectives), with its trials."""
     table = study.table.found()
     keys = [objective.key for objective in study.space.objectives]
     places = [keys.index(objective.key) for objective in objectives]
@@ -110,31 +110,25 @@ def front_costs(study: BaseStudy, objectives: list[Objective]) -> tuple[FloatArr
         raise DseError(f"study {study.name!r}: no feasible design found, nothing to compare")
     costs = as_costs(table.values[rows][:, places], [objective.direction for objective in objectives])
     front = np.flatnonzero(non_dominated(costs))
-    designs = [(trial.number, dict(trial.params)) for trial in table.take(rows[front]).trials]
-    return costs[front], designs
+    return costs[front], table.take(rows[front])
 
 
-def best_design(
-    study: BaseStudy, found: tuple[FloatArray, list[tuple[int, Params]]], at: int, objective: Objective
-) -> BestDesign:
+def best_design(front: tuple[FloatArray, TrialTable], at: int, objective: Objective) -> BestDesign:
     """The design of a front that is best by one of its objectives."""
-    costs, designs = found
+    costs, table = front
     row = int(costs[:, at].argmin())
-    number, params = designs[row]
+    [trial] = table.take(np.array([row])).trials
     sign = -1.0 if objective.direction == "maximize" else 1.0
-    return BestDesign(number, params, sign * float(costs[row, at]))
+    return BestDesign(trial.number, dict(trial.params), sign * float(costs[row, at]))
 
 
 def dominated(costs: FloatArray, others: FloatArray) -> int:
-    """Number of rows that another row dominates: nowhere worse, somewhere better. [-]
+    """Number of rows that a point of another front dominates: nowhere worse, somewhere better. [-]
 
     >>> dominated(np.array([[1.0, 3.0], [2.0, 2.0]]), np.array([[1.0, 2.0], [5.0, 0.0]]))
     2
     """
-    beaten: BoolArray = np.zeros(len(costs), dtype=bool)
-    for other in others:
-        beaten |= (other <= costs).all(axis=1) & (other < costs).any(axis=1)
-    return int(beaten.sum())
+    return int(FrontIndex(others).beats(costs).sum())
 
 
 def study_pair_report(pair: StudyPair, width: int) -> Report:

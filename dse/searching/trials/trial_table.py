@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 #: Trials that are loaded at once, all that is known of them.
 BLOCK = 1000
+#: Most trials of a front that reports read. [-]
+MOST_RECORDS = 1000
 
 #: Which of the designs that a trial has found a row is, where it has some.
 
@@ -102,6 +104,11 @@ class TrialTable:
         if self._found is None:
             return self
         return TrialTable(self.space, self._found, self._load, self._profile, details=self._details)
+
+    def thinned(self) -> TrialTable:
+        """At most about `MOST_RECORDS` trials of a front, spread over it, with the best of each objective."""
+        rows = np.linspace(0, len(self) - 1, min(MOST_RECORDS, len(self))).round().astype(np.intp)
+        return self.take(np.union1d(rows, self.costs.argmin(axis=0))) if len(self) > MOST_RECORDS else self
 
     def blocks(self) -> Iterator[TrialTable]:
         """The trials in tables of at most `BLOCK`, for what goes through all of them one by one."""

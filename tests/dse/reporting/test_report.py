@@ -19,9 +19,11 @@ from dse import DseError, Space, Study
 from dse.cli import main
 from dse.explaining.timeline import folded, timeline
 from dse.fronts.thinning import thinned
+from dse.reporting.pages import study_page
 from dse.reporting.pictures.front import CLOUD, FrontPicture, Shown, front_figure
 from dse.reporting.pictures.style import COLOURS, DOMINATED, PART_COLOURS, SCHEMES
 from dse.reporting.pictures.style import FRONT as FRONT_COLOUR
+from dse.searching.trials import trial_table
 from tests.support.browser import browser, complaints, opened, until
 
 #: Points of the front that a filter leaves, and rows of the table that are shown.
@@ -84,6 +86,24 @@ def report(tmp_path_factory, study):
     path = tmp_path_factory.mktemp("report") / "report.html"
     assert main(["report", "small", "-o", str(path), "--storage", study.storage]) == 0
     return path
+
+
+def test_a_large_study_is_thinned_and_says_so(study, tmp_path, monkeypatch, capsys):
+    """A page of 100,000 trials, or of a front of 50,000, takes seconds; the best of each objective stay."""
+    front = study.table.front()
+    assert len(front) > 3
+    monkeypatch.setattr(trial_table, "MOST_RECORDS", 2)
+    monkeypatch.setattr(study_page, "MOST_INFEASIBLE", 4)
+    monkeypatch.setattr(study_page, "CURVE", 10)
+    kept = front.thinned()
+    assert len(kept) < len(front)
+    assert (kept.costs.min(axis=0) == front.costs.min(axis=0)).all()
+    path = tmp_path / "report.html"
+    assert main(["report", "small", "-o", str(path), "--storage", study.storage]) == 0
+    page = path.read_text()
+    assert f'"count":{len(front)}' in page.replace(" ", "")
+    assert "the curve is that of 10 trials, evenly spread" in page
+    assert "of 4 of them, " in page
 
 
 def test_a_study_of_another_program_or_without_trials_is_refused(capsys, tmp_path, small_space):
