@@ -213,9 +213,8 @@ def posted_sends(
     `sent` are the bytes of one rank over each tier, (points,) each [B]; `message_bytes` are what the rank holds, with
     an equal share for every rank of the group, of which it copies its own, (points,) [B]. A group of one is free.
 
-    The slowest tier sets the time. Messages to all peers of a tier are under way at once, so that they wait
-    for its latency once: exchanges of 64 KiB take as long among 8 ranks as between 2 (NVIDIA AI Configurator
-    collector, B200).
+    The slowest tier sets the time. Messages to all peers of a tier are under way at once, so that they wait for its
+    latency once: exchanges of 64 KiB take as long among 8 ranks as between 2 (NVIDIA AI Configurator collector, B200).
     """
     latency: FloatArray = np.zeros(np.broadcast(message_bytes, group.size, group.stride).shape)
     transfer, launch = latency, latency

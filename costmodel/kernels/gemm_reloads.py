@@ -1,10 +1,9 @@
 """Reload analysis of matrix products: how often each operand is read from each memory level.
 
-A product C[m, n] = A[m, k] B[k, n] reads its operands several times where a memory has no room for all of
-them. From the nearest memory the matrix units read A once for each strip of columns that they hold, and B
-once for each strip of rows. Into it, A comes once for each column of output tiles and B once for each row
-of them. Between farther levels the tile is the largest square of which three fit into the nearer level, in
-the better of both loop orders [DeepFlow]_.
+A product C[m, n] = A[m, k] B[k, n] reads its operands several times where a memory has no room for all of them. From
+the nearest memory the matrix units read A once for each strip of columns that they hold, and B once for each strip of
+rows. Into it, A comes once for each column of output tiles and B once for each row of them. Between farther levels the
+tile is the largest square of which three fit into the nearer level, in the better of both loop orders [DeepFlow]_.
 """
 
 from __future__ import annotations

@@ -30,10 +30,9 @@ from costmodel.workload.transformer import every_part, explicit_edges
 def products_cost(run: RankRun, gemms: Gemms) -> GemmCost:
     """Time, work and traffic of some products of a micro-batch, (points, kernels).
 
-    Operands of layers' products have the bytes and the rate of their design's format, tiles follow the bytes;
-    what they make keeps 16 bits, and accumulators 32. A design whose format the chip has no units for gets
-    the rate of 16 bits here, one whose tiles the chip has no room for the best ones: `step` has no number for
-    either (`is_possible`).
+    Operands of layers' products have the bytes and the rate of their design's format, tiles follow the bytes; what they
+    make keeps 16 bits, and accumulators 32. A design whose format the chip has no units for gets the rate of 16 bits
+    here, one whose tiles the chip has no room for the best ones: `step` has no number for either (`is_possible`).
     """
     first, back = distinct_products(run, gemms)
     if first.size < back.size:

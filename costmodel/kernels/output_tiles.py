@@ -37,8 +37,7 @@ SHORTEST_SPLIT = 1024.0
 
 ACCUMULATOR_BYTES = 4.0
 
-#: Operands narrower than this make no larger blocks: accumulators of a block take two thirds of its memory by
-#: then. [B]
+#: Operands narrower than this make no larger blocks: accumulators of a block take two thirds of its memory by then. [B]
 LEAST_TILED_BYTES = 1.0
 
 #: Edge of a block, from which on all of its tiles have the edges that their shares say. [elements]

@@ -49,8 +49,7 @@ def chip_price(system: System) -> FloatArray:
 def chip_power(system: System) -> FloatArray:
     """Power to provision for one chip and its share of the host, everything busy at once. [W]
 
-    Idle power, arithmetic at the sustained peak and its voltage, and every memory level and link at its
-    bandwidth.
+    Idle power, arithmetic at the sustained peak and its voltage, and every memory level and link at its bandwidth.
     """
     chip = system.chip
     power = chip.idle_power + chip.matrix_flop_rate * chip.flop_energy + system.host.power

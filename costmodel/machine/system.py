@@ -203,8 +203,10 @@ class Software(MachinePart):
 
     #: Kernels without reuse in place of each fused one, which all move what that one moves.
     pointwise_kernels: FloatArray = column("-", 1, low=1)
-    #: What layers keep for their backward pass, over what those of fused kernels do.
+    #: Bytes that layers keep for their backward pass, over those with fused kernels.
     kept_activations: FloatArray = column("-", 1)
+    #: Layers whose sharded weights and gradients are whole at once.
+    whole_layers: FloatArray = column("-", 2)
     #: Memory that the allocator holds beyond that of tensors, over theirs; none with expandable segments.
     fragmentation: FloatArray = column("-", 0)
     #: Share of launches that wait for the kernel before: all of them where a program synchronizes each time.

@@ -20,7 +20,7 @@ from costmodel.training.design_table import Alias, Design, Domain, count_or_none
 from costmodel.training.kernel_kind import PASSES, Kernel
 from costmodel.training.optimizer_states import MOMENTS, OPTIMIZERS, ZERO
 from costmodel.training.pipeline_layout import LAYOUTS
-from costmodel.training.precision import FORMATS, REDUCTIONS
+from costmodel.training.precision import CROSS_ENTROPY, FORMATS, REDUCTIONS
 from costmodel.training.ranks import EXPERT_ORDER, ORDER, RANK_ORDERS, STAGES_INSIDE, Group, Ranks, Sharing
 from costmodel.training.recompute_modules import MODULES
 from costmodel.training.sharding import SHARDINGS
@@ -73,8 +73,8 @@ NEEDS: Final[Mapping[str, Callable[[Kernel], bool]]] = {
     **{module.name: module.has for module in MODULES},
 }
 
-#: Highest stage of sharded data parallelism: a row of `ZERO`.
-HIGHEST_ZERO: Final = len(ZERO) - 1
+#: Highest stage of sharded data parallelism: the next row of `ZERO` is for it in a pipeline.
+HIGHEST_ZERO: Final = len(ZERO) - 2
 
 #: Edges that an explicit output tile may have, powers of two; 0, the default, stands for the best tile.
 TILE_EDGES: Final = tuple(2**power for power in range(17))
@@ -179,6 +179,7 @@ class DesignPoints(Design):
     gradient_accumulation_fusion: FloatArray = switch(1.0, of=STATES)
     gradient_copy: FloatArray = switch(of=STATES)  #: 16-bit gradients are kept beside those that are added to
     attention: FloatArray = words(ATTENTION, FUSED)
+    cross_entropy: FloatArray = words(CROSS_ENTROPY, of=PRECISION)  #: kernels of the loss, by the memory of logits
     overlap_grad_reduce: FloatArray = switch()
     overlap_param_gather: FloatArray = switch(
         1.0, of=STATES
@@ -276,6 +277,11 @@ class DesignPoints(Design):
         return self.ranks.group("cp", "dp")
 
     @property
+    def zero_row(self) -> FloatArray:
+        """Row of `ZERO` that a design follows. [-]"""
+        return self.zero + ((self.pp > 1) & (self.zero == HIGHEST_ZERO))
+
+    @property
     def sharing(self) -> Sharing:
         """The replicas, as sharded states see them."""
         return Sharing.of(self.replicas, self.shard_replicas)
@@ -321,10 +327,6 @@ def recomputes_otherwise(design: DesignPoints) -> list[str]:
     return [name for name, read in asked.items() if (read & (getattr(design, name) > 0)).any()]
 
 
-#: Stage that shares out weights, so that they are gathered.
-SHARES_WEIGHTS: Final = len(ZERO) - 1
-
-
 def _full(design: DesignPoints) -> BoolArray:
     return np.asarray(design.recompute == RECOMPUTE_FULL)
 
@@ -332,7 +334,7 @@ def _full(design: DesignPoints) -> BoolArray:
 #: Column -> where it changes nothing.
 IDLE: Final[Mapping[str, Callable[[DesignPoints], BoolArray]]] = {
     **dict.fromkeys((module.column for module in MODULES), _full),
-    "reshard_after_forward": lambda design: design.zero < SHARES_WEIGHTS,
+    "reshard_after_forward": lambda design: design.zero < HIGHEST_ZERO,
     "overlap_param_gather": lambda design: (design.overlap_grad_reduce == 0) | (design.zero == 0),
     "overlap_p2p": lambda design: design.pp == 1,
 }

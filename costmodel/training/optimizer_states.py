@@ -81,23 +81,23 @@ class ZeroStage:
 
 _GATHERED: Final = Exchange("all_gather", "weights", "step", "forward")
 _SCATTERED: Final = Exchange("reduce_scatter", "gradients", "micro_batch", "backward")
+_FOR_PASSES: Final = (
+    Exchange("all_gather", "weights", "micro_batch", "forward"),
+    Exchange("all_gather", "weights", "micro_batch", "backward", again=True),
+)
 _SUMMED: Final = Exchange("all_reduce", "gradients", "step", "backward", over="copies")
 
 #: Stage -> what it is. Gradients that are all-reduced; or reduce-scattered before and weights gathered after
 #: each replica's update of its share, Megatron-LM's distributed optimizer; or reduce-scattered for each
 #: micro-batch; or weights gathered too, for each pass of each micro-batch: PyTorch's fully sharded data
-#: parallelism. Where sharded states have copies, their gradients are added up once in a step.
+#: parallelism. In a pipeline it accumulates whole gradients and reduces them once, the last row (torchtitan). Where
+#: sharded states have copies, their gradients are added up once in a step.
 ZERO: Final = (
     ZeroStage((), (Exchange("all_reduce", "gradients", "step", "backward", over="whole"),)),
     ZeroStage(("optimizer",), (Exchange("reduce_scatter", "gradients", "step", "backward"), _SUMMED, _GATHERED)),
     ZeroStage(("optimizer", "gradients"), (_SCATTERED, _SUMMED, _GATHERED)),
+    ZeroStage(("optimizer", "gradients", "weights"), (_SCATTERED, _SUMMED, *_FOR_PASSES)),
     ZeroStage(
-        ("optimizer", "gradients", "weights"),
-        (
-            _SCATTERED,
-            _SUMMED,
-            Exchange("all_gather", "weights", "micro_batch", "forward"),
-            Exchange("all_gather", "weights", "micro_batch", "backward", again=True),
-        ),
+        ("optimizer", "weights"), (Exchange("reduce_scatter", "gradients", "step", "backward"), _SUMMED, *_FOR_PASSES)
     ),
 )

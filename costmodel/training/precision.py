@@ -48,8 +48,7 @@ class Format:
     gathered_shard_bytes: float = 0.0
 
 
-#: Bytes of a scale over the elements that have it in common: fp32 for 128 and for 128 x 128, 8 bits for 32
-#: and for 16.
+#: Bytes of a scale over the elements that have it in common: fp32 for 128 and for 128 x 128, 8 bits for 32 and for 16.
 _BLOCK, _SQUARE, _MX, _NVFP4 = 4 / 128, 4 / 128**2, 1 / 32, 1 / 16
 
 #: Word of `precision` -> what it means, in the order of its codes. Both 16-bit formats cost the same: what is
@@ -80,6 +79,11 @@ FORMATS: Final[Mapping[str, Format]] = {
 #: Words of `gradient_reduction` -> bytes of a gradient, where it is accumulated and where it is reduced; 0 as
 #: `Precision` says. [B]
 REDUCTIONS: Final[Mapping[str, float]] = {"fp32": 0.0, "bf16": 2.0}
+
+#: Words of `cross_entropy` -> bytes of a logit at once. megatron: an fp32 copy and 16-bit gradients; native: with
+#: `--cross-entropy-loss-fusion` (both: peaks of Megatron-LM's functional tests); te: gradients over 16-bit logits;
+#: pytorch: three fp32 copies; chunked: of an eighth of the tokens; xla: logits and gradients in 16 bits. [B]
+CROSS_ENTROPY: Final = {"megatron": 6.0, "native": 10.0, "te": 2.0, "pytorch": 14.0, "chunked": 14 / 8, "xla": 4.0}
 
 _IS_NARROW: Final = np.array([bool(own.units) for own in FORMATS.values()])
 

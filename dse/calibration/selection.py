@@ -55,10 +55,9 @@ def selected(
     `constants` may be fitted, the better known first; `others` are the values of all constants before. [SI units]
     `seed` chooses the rows that are held out together. [-]
 
-    In each round every constant that is left is tried beside those chosen, with each fold of the rows held
-    out, and every two where no single one helps. Those with which the held-out rows are predicted best are
-    chosen, if they are by more than the standard error of that difference, and if each moves by more than
-    twice its own.
+    In each round every constant that is left is tried beside those chosen, with each fold of the rows held out, and
+    every two where no single one helps. Those with which the held-out rows are predicted best are chosen, if they are
+    by more than the standard error of that difference, and if each moves by more than twice its own.
     """
     held = folds(rows.groups, FOLDS, seed)
     fit = fits([Task((), np.ones(len(rows.rows), dtype=bool), np.zeros(0))], rows, others)[0]
@@ -83,9 +82,8 @@ def indistinct(
 
     `constants` stand in order, the better known first; `others` are the values of all constants before. [SI units]
 
-    A constant is determined by what is left of its column of the Jacobian when the columns of those fitted
-    are projected out. Of two that are parallel then, as are two whose product alone matters, the first may
-    be fitted.
+    A constant is determined by what is left of its column of the Jacobian when the columns of those fitted are
+    projected out. Of two that are parallel then, as are two whose product alone matters, the first may be fitted.
     """
     slopes = slopes_of([*fit.constants, *constants], rows, {**others, **fit.values})
     known, why = slopes[:, : len(fit.constants)], {}

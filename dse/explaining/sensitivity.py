@@ -128,10 +128,9 @@ def next_count(name: str, value: float) -> float:
 def quantity_steps(explanation: Explanation) -> tuple[list[CountStep], list[Elasticity]]:
     """Steps of the counts of the design's machine, and elasticities of its other positive quantities.
 
-    All are evaluated in one batch, each with all others as they are. An elasticity is a central difference,
-    d log(step time) / d log(quantity), of a hundredth more and less. A count takes its next larger value,
-    unless it is a parameter of the space, which `neighbours` step. Quantities without a number and those of
-    the topology are left out.
+    All are evaluated in one batch, each with all others as they are. An elasticity is a central difference, d log(step
+    time) / d log(quantity), of a hundredth more and less. A count takes its next larger value, unless it is a parameter
+    of the space, which `neighbours` step. Quantities without a number and those of the topology are left out.
     """
     space, own = explanation.space, explanation.system
     values = {

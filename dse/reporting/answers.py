@@ -1,9 +1,8 @@
 """The first lines of an answer: the design to use, an alternative, the cost of the run, the next command.
 
-A person who asks for a layout gets a sentence before tables: the layout with all group sizes, its step time
-with the 90 % interval, tokens per second and GPU, MFU, and memory with the room left. The alternative is the
-fastest design that leaves clearly more memory free, or on an open
-machine the cheapest that is nearly as fast.
+A person who asks for a layout gets a sentence before tables: the layout with all group sizes, its step time with the 90
+% interval, tokens per second and GPU, MFU, and memory with the room left. The alternative is the fastest design that
+leaves clearly more memory free, or on an open machine the cheapest that is nearly as fast.
 """
 
 from __future__ import annotations

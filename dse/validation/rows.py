@@ -287,6 +287,7 @@ def experts_of(row: MeasuredRow, model: ModelShape, defaults: Defaults, assumed:
     named = {"dispatcher": "dispatcher", "ep_overlap": "overlap_ep"} if model.num_experts else {}
     values = {name: word for column, name in named.items() if (word := cell_word(row, column)) is not None}
     values |= dict.fromkeys((cell_word(row, "offload") or "").split(), 1.0)
+    values |= {"offload_activations": 1.0} if "offloaded to the host" in row.recompute else {}
     routing = cell_word(row, "routing")
     if routing == "learned" and model.num_experts:
         values["imbalance"] = defaults.columns.get("imbalance", 1.0)

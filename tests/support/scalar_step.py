@@ -351,7 +351,7 @@ class ScalarStep:
         of_layers = layers * self.layer_parameters()
         embedding_mask = t * m.hidden_size / self.shared * float(m.dropout)
         vocabulary = math.ceil(m.vocab_size / d.tp)
-        head = 4 * t * m.hidden_size / self.shared + 4 * t * vocabulary
+        head = 4 * t * m.hidden_size / self.shared + 6 * t * vocabulary
         steps, p, v = d.gradient_accumulation_steps, d.pp, d.vpp
         first_micro_batches = min(p * (1 + (p - 1) / (p * v)) if v > 1 else p, steps)
         last_chunks = min((v - 1) * p + 1, steps * v)
@@ -359,13 +359,13 @@ class ScalarStep:
         if p == 1:
             own_head = 0.0 if m.tied_embeddings else table
             weights = of_layers + table + positions + own_head + final_norm
-            stages = [(weights, layers * kept + embedding_mask + head, True)]
+            stages = [(weights, layers * kept + embedding_mask, head)]
         else:
             first = of_layers + table + positions
             first_kept = first_micro_batches * layers * kept + min(p, steps) * embedding_mask
             last = of_layers + table + final_norm
-            stages = [(first, first_kept, False), (last, last_chunks * layers / v * kept + head, True)]
-        parts = [self.stage(*stage, vocabulary) for stage in stages]
+            stages = [(first, first_kept, 0.0), (last, last_chunks * layers / v * kept, head)]
+        parts = [self.stage(*stage) for stage in stages]
         return max(parts, key=lambda part: sum(part.values()))
 
     def reserved(self) -> float:
@@ -380,7 +380,7 @@ class ScalarStep:
         peers = min(near, 2) * 3.28e9 / 224
         return float(self.chip.reserved_memory) + channels * groups + to_peers * peers
 
-    def stage(self, weights: float, kept: float, has_head: bool, vocabulary: float) -> dict[str, float]:
+    def stage(self, weights: float, kept: float, loss: float) -> dict[str, float]:
         m, d, t = self.model, self.d, self.tokens
         whole, sp = W * t * m.hidden_size, d.sharding == 1 and d.tp > 1
         widest = W * t * (2 if m.gated_mlp else 1) * m.ffn_hidden_size / d.tp
@@ -388,13 +388,12 @@ class ScalarStep:
         messages = 0.0
         if d.pp > 1:
             messages = 4 * whole / d.tp + (0.0 if sp or d.tp == 1 else 2 * whole)
-        logits = 2 * W * t * vocabulary if has_head else 0.0
         return {
             "weights_memory": W * weights,
             "gradients_memory": GRADIENT * weights,
             "optimizer_memory": STATE * weights / (d.dp if d.zero else 1),
             "activations_memory": kept,
-            "buffers_memory": again + 2 * widest + (whole if sp else 0.0) + messages + logits,
+            "buffers_memory": max(again + 2 * widest + (whole if sp else 0.0), loss) + messages + 1e8,
         }
 
     def kept(self, recompute: int) -> float:

@@ -11,9 +11,11 @@ from costmodel.columns import FloatArray
 from costmodel.kernels.items import Item, Items
 from costmodel.steps.memory.reserved import reserved_parts
 from costmodel.steps.memory.stage_memory import (
+    WORKSPACE_BYTES,
     FullestStage,
     StageMemory,
     held_states,
+    loss_buffers,
     message_buffers,
     stage_activations,
     stage_parameters,
@@ -93,7 +95,7 @@ def _activations(
     items: dict[Item, FloatArray] = {}
     for number, part in enumerate(every_part(run.model)):
         alone = [memory_of_part if n == number else PartMemory() for n, memory_of_part in enumerate(of_stage)]
-        kept = run.system.software.kept_activations * stage_activations(here, stage, alone, held)
+        kept = stage_activations(here, stage, alone, held)
         away = run.design.offload_activations if number < len(stage.layers) else 0.0
         items[Item("bytes", "activations_memory", part.name)] = kept * (1 - away)
     moving = memory.activations - sum(items.values(), start=np.zeros(()))
@@ -104,13 +106,14 @@ def _activations(
 
 def _buffers(run: TransformerRun, ranks: RankRun, stage: Stage, parts: Sequence[PartMemory]) -> Items:
     """Items of buffers that are allocated for a part of the step."""
-    kinds = len(run.model.kinds)
-    layers, head = parts[:kinds], parts[kinds + 1]
-    of_stage = stage_parts(run, stage, parts)[:kinds]
+    layers = parts[: len(run.model.kinds)]
+    working = working_buffers(stage_parts(run, stage, parts)[: len(layers)])
+    loss = np.where(stage.has_head > 0, loss_buffers(run, parts), 0.0)
     buffers = {
-        "layer that runs": working_buffers(of_stage),
+        "layer that runs": np.where(loss > working, 0.0, working),
+        "workspaces": np.full(1, WORKSPACE_BYTES),
         "messages of the pipeline": message_buffers(run, ranks),
         "whole weights and gradients": unit_buffers(run, layers),
-        "logits": np.where(stage.has_head > 0, head.working, 0.0),
+        "logits and loss": np.where(loss > working, loss, 0.0),
     }
     return {Item("bytes", "buffers_memory", name=name): values for name, values in buffers.items()}

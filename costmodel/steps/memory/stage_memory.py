@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 
@@ -31,8 +32,12 @@ from costmodel.steps.pipeline.stages import Stage, chosen_stage
 from costmodel.steps.pipeline.timed_pipelines import design_pipelines, rank_counts
 from costmodel.training.design import DesignPoints
 from costmodel.training.optimizer_states import ADAM, MUON, STATES
+from costmodel.training.precision import CROSS_ENTROPY
 from costmodel.training.run import RankRun, TransformerRun, gradient_bytes, padded_vocabulary
 from costmodel.workload.quantisation import some_narrow
+
+#: Workspaces of libraries and the tensors of a batch (measured; functional tests of Megatron-LM d98e8a64dd). [B]
+WORKSPACE_BYTES: Final = 0.1e9
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -87,10 +92,9 @@ def stage_activations(run: TransformerRun, stage: Stage, parts: Sequence[PartMem
     Arguments are those of `fullest_stage`, for one stage of each pipeline that holds the activations of `held`
     micro-batches at once, (points,). [-]
 
-    Of activations that hosts hold in between, the shares of two layers are on their way. Where the forward
-    pass of one micro-batch runs beside the backward pass of another (`overlap_ep`), each layer adds its
-    activations before the other pass frees those of a layer: Megatron-LM, combined_1f1b.py and
-    model_chunk_schedule_plan.py.
+    Of activations that hosts hold in between, the shares of two layers are on their way. Where the forward pass of one
+    micro-batch runs beside the backward pass of another (`overlap_ep`), each layer adds its activations before the
+    other pass frees those of a layer: Megatron-LM, combined_1f1b.py and model_chunk_schedule_plan.py.
     """
     pp, steps = run.design.pp, run.design.gradient_accumulation_steps
     flying = [*[held] * len(stage.layers), np.minimum(pp, steps), np.ones(()), np.ones(())]
@@ -172,8 +176,8 @@ def fullest_stage(
     `parts` are their `rank_memory`, (points,) [-], [B]; one of `stages` is the fullest: `PipelineStages.foremost`.
     """
     design, tables = run.design, []
-    kinds = len(run.model.kinds)
-    layers, head = parts[:kinds], parts[kinds + 1]
+    layers = parts[: len(run.model.kinds)]
+    loss = loss_buffers(run, parts)
     messages, units = message_buffers(run, ranks), unit_buffers(run, layers)
     sizes = state_sizes(run)
     usual = working_buffers(layers)
@@ -194,11 +198,11 @@ def fullest_stage(
         kept[-1] = optimizer_memory(run, stage, parameters, experts, usual=kept[-1])
         of_stage = stage_parts(run, stage, parts)
         working = usual if of_stage is parts else working_buffers(of_stage[: len(layers)])
-        buffers = working + messages + units
+        running = np.where(stage.has_head > 0, np.maximum(working, loss), working)
         memory = StageMemory(
             **dict(zip(STATES, kept, strict=True)),
-            activations=run.system.software.kept_activations * stage_activations(run, stage, of_stage, held),
-            buffers=buffers + np.where(stage.has_head > 0, head.working, 0.0),
+            activations=stage_activations(run, stage, of_stage, held),
+            buffers=running + messages + units + WORKSPACE_BYTES,
         )
         tables.append(memory)
     return FullestStage([*stages], every_held, tables, largest([memory.total for memory in tables]))
@@ -247,6 +251,13 @@ def working_buffers(layers: Sequence[PartMemory]) -> FloatArray:
     return most
 
 
+def loss_buffers(run: TransformerRun, parts: Sequence[PartMemory]) -> FloatArray:
+    """Bytes for the loss of a micro-batch, or for a layer of multi-token prediction if it needs more. [B]"""
+    head, *ahead = parts[len(run.model.kinds) + 1 :]
+    size = np.array([*CROSS_ENTROPY.values()])[run.design.cross_entropy.astype(np.intp)]
+    return np.maximum.reduce(np.broadcast_arrays(head.working + size * head.logits, *(part.working for part in ahead)))
+
+
 def optimizer_memory(
     run: TransformerRun, stage: Stage, parameters: FloatArray, experts: FloatArray | None, *, usual: FloatArray
 ) -> FloatArray:
@@ -265,24 +276,21 @@ def optimizer_memory(
 
 
 def unit_buffers(run: TransformerRun, layers: Sequence[PartMemory]) -> FloatArray:
-    """Bytes of what is whole for a while of sharded weights and gradients: of two layers at once. [B]
-
-    Weights that stay whole after the forward pass need no room beside their own.
-    """
+    """Bytes of sharded weights and gradients of `whole_layers`, if they are not whole anyway. [B]"""
     design, precision = run.design, run.precision
-    if not is_sharded(design, "gradients").any():
+    if not (resharded(design) | is_sharded(design, "gradients")).any():
         return np.zeros(())
     largest_layer = np.maximum.reduce(
         np.broadcast_arrays(*(layer.parameters + layer.expert_parameters for layer in layers))
     )
     weights = np.where(resharded(design), precision.element_bytes, 0.0)
     gradients = np.where(is_sharded(design, "gradients"), gradient_bytes(run), 0.0)
-    buffers: FloatArray = 2 * (weights + gradients) * largest_layer
+    buffers: FloatArray = (weights + gradients) * largest_layer
     if some_narrow(run):
         most = np.maximum.reduce([layer.quantised + layer.quantised_experts for layer in layers])
         copies = weight_copies(run)
-        buffers = buffers + np.where(resharded(design), 2 * most * (copies.primary + copies.cast), 0.0)
-    return buffers
+        buffers = buffers + np.where(resharded(design), most * (copies.primary + copies.cast), 0.0)
+    return run.system.software.whole_layers * buffers
 
 
 def message_buffers(run: TransformerRun, ranks: RankRun) -> FloatArray:

@@ -27,7 +27,7 @@ def state_shards(design: DesignPoints, state: State, *, of_experts: bool = False
 def is_sharded(design: DesignPoints, state: State) -> BoolArray:
     """Where replicas share out a state; (points,)."""
     stages = np.array([state in stage.sharded for stage in ZERO])
-    return np.asarray(stages[design.zero.astype(np.intp)])
+    return np.asarray(stages[design.zero_row.astype(np.intp)])
 
 
 def resharded(design: DesignPoints) -> BoolArray:

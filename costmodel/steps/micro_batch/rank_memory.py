@@ -29,19 +29,19 @@ class PartMemory(Columns):
     kept: FloatArray = column("B", 0)  #: of a micro-batch, for its backward pass
     everything: FloatArray = column("B", 0)  #: what would be kept of a layer without recomputation
     working: FloatArray = column("B", 0)  #: while the part runs, beyond what is kept
+    logits: FloatArray = column("-", 0)  #: of a micro-batch
 
 
-#: Quantities of a system that `rank_memory` reads: whether formats need transposed copies.
-MEMORY_READS: Final = ("mx_speedup",)
+#: Quantities of a system that `rank_memory` reads: whether formats need transposed copies, and what software keeps.
+MEMORY_READS: Final = ("mx_speedup", "software_kept_activations")
 
 
 def rank_memory(run: RankRun) -> list[PartMemory]:
     """Memory of each part that `MicroBatch` has, from the shape of a rank.
 
-    The embedding keeps the mask of its dropout; the head the inputs of the last norm and of the product, and
-    fp32 logits: s b h / t and 4 s b h / t (1 + v / h) of [Korthikanti2022]_, all but the logits on every rank
-    without sequence parallelism. Beside them live 16-bit logits, and their gradient. Which parameters the
-    head has depends on its stage.
+    The embedding keeps the mask of its dropout: s b h / t of [Korthikanti2022]_. The head needs the inputs of the last
+    norm and of the product, 4 s b h / t, and logits until its backward pass, which follows at once; of these nothing is
+    kept. Inputs and masks are on every rank without sequence parallelism. A stage decides on the head's parameters.
     """
     model, shape, mask = run.model, run.design, 1.0 if run.model.dropout else 0.0
     logits = run.tokens * run.vocabulary_share
@@ -50,19 +50,17 @@ def rank_memory(run: RankRun) -> list[PartMemory]:
         parameters=(model.embedding_parameters + padding) / shape.tp,
         kept=run.tokens * model.hidden_size / shape.shards(shape.stream) * mask,
     )
-    head = PartMemory(
-        kept=2 * run.activation_bytes() / shape.shards(HEAD.kernels[0]) + 4.0 * logits,
-        working=2 * run.precision.element_bytes * logits,
-    )
+    heads, inputs = 1.0 + model.mtp_layers, 2 * run.activation_bytes() / shape.shards(HEAD.kernels[0])
+    head = PartMemory(working=heads * inputs, logits=heads * logits)
     if count := model.mtp_layers:
         ahead = layer_memory(run, model.mtp_layer)
-        head = PartMemory(kept=(1 + count) * head.kept, working=np.maximum(head.working, ahead.working))
         mtp = PartMemory(
             parameters=count * (ahead.parameters + model.norm_parameters),
             expert_parameters=count * ahead.expert_parameters,
             quantised=count * ahead.quantised,
             quantised_experts=count * ahead.quantised_experts,
             kept=count * ahead.kept,
+            working=ahead.working,
         )
         return [*(layer_memory(run, layer) for layer in model.kinds), embedding, head, mtp]
     return [*(layer_memory(run, layer) for layer in model.kinds), embedding, head]
@@ -137,9 +135,10 @@ def layer_memory(run: RankRun, layer: Layer) -> PartMemory:
     """
     shape, recompute = run.design, run.design.recompute
     full, recomputed = recompute == RECOMPUTE_FULL, (recompute > RECOMPUTE_NONE) | (shape.recomputed_modules > 0)
-    everything = selected = layer_activations(run, layer, recomputing=False)
+    more = run.system.software.kept_activations
+    everything = selected = more * layer_activations(run, layer, recomputing=False)
     if recomputed.any():
-        selected = layer_activations(run, layer, recomputing=True)
+        selected = more * layer_activations(run, layer, recomputing=True)
     again = np.where(recomputed, everything - np.where(full, 0.0, selected), 0.0)
     wide = run.tokens * (2 * widest_output(run, layer) + widest_gathered(run, layer))
     if any(kernel.of_experts for kernel in layer.kernels):

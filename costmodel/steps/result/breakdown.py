@@ -64,9 +64,8 @@ class ResultTable(Columns):
 class Breakdown(ResultTable):
     """One optimizer step of each design; every column has shape (points,).
 
-    Of the forward, backward and recompute times, `memory_bound_time` is
-    spent in kernels that wait for a memory level, and `launch_bound_time` waiting for the host to launch
-    kernels; the rest is arithmetic.
+    Of the forward, backward and recompute times, `memory_bound_time` is spent in kernels that wait for a memory level,
+    and `launch_bound_time` waiting for the host to launch kernels; the rest is arithmetic.
     """
 
     step_time: FloatArray = column("s")

@@ -51,10 +51,9 @@ def update_step(
     those of the model on a rank, (points,) [-], [B]; `stages` are those that have more of something than others:
     `PipelineStages.foremost`; `alone` are passes with nothing beside them, as the first and the last of a step. [s]
 
-    Replicas exchange what a row of `ZERO` lists. Overlapped, an exchange hides behind the last micro-batch's
-    backward pass and the next step's first forward pass, all but the last bucket; that of experts' replicas
-    comes behind it. An exchange of every micro-batch hides layer by layer: `unit_exchanges`. Ranks with most
-    parameters update last.
+    Replicas exchange what a row of `ZERO` lists. Overlapped, an exchange hides behind the last micro-batch's backward
+    pass and the next step's first forward pass, all but the last bucket; that of experts' replicas comes behind it. An
+    exchange of every micro-batch hides layer by layer: `unit_exchanges`. Ranks with most parameters update last.
     """
     design, ranks = run.design, run.design.world_size
     reduced = late_exchanges(run, passes, parts, stages, alone)
@@ -90,7 +89,7 @@ def late_exchanges(
     replicas = [replicated_parameters(run, stage, parts, sharing) for stage in stages]
     sharded = bool((run.design.zero > 1).any())
     units = [stage_units(run, stage, passes.costs, parts, replicas[0]) if sharded else [] for stage in stages]
-    rows = [(number, zero) for number, zero in enumerate(ZERO) if (run.design.zero == number).any()]
+    rows = [(number, zero) for number, zero in enumerate(ZERO) if (run.design.zero_row == number).any()]
     once = [parameters for of_stage in replicas for parameters in of_stage]
     often = [parameters for of_stage in units for unit in of_stage for parameters in unit.parameters]
     wanted = (
@@ -205,7 +204,7 @@ def replica_exchanges(
     """
     reduced = KernelCost()
     for number, zero in rows:
-        happens, left = np.where(collectives.run.design.zero == number, 1.0, 0.0), dict(windows)
+        happens, left = np.where(collectives.run.design.zero_row == number, 1.0, 0.0), dict(windows)
         often = [exchange for exchange in zero.exchanges if exchange.every == "micro_batch"]
         if often:
             cost, hidden = unit_exchanges(collectives, often, units, stage)

@@ -98,12 +98,11 @@ def of_replicas(node: Node) -> bool:
 class StageProgram:
     """Nodes of all ranks of a stage, from the trace of its first rank.
 
-    Kernels of a pass take the time that they have in the trace. What the model hides of collectives runs
-    beside the end of the kernels of their pass, so that as much is exposed if they take as long as there. Two
-    passes that overlap follow each other, in the time of both. Collectives of a rank follow each other in one
-    order, so that no two ranks wait for each other. What replicas exchange in every micro-batch begins with
-    each pass; once a step, behind the pass of each chunk, and runs beside the next. All dependencies are of
-    data: ASTRA-sim reads no others.
+    Kernels of a pass take the time that they have in the trace. What the model hides of collectives runs beside the end
+    of the kernels of their pass, so that as much is exposed if they take as long as there. Two passes that overlap
+    follow each other, in the time of both. Collectives of a rank follow each other in one order, so that no two ranks
+    wait for each other. What replicas exchange in every micro-batch begins with each pass; once a step, behind the pass
+    of each chunk, and runs beside the next. All dependencies are of data: ASTRA-sim reads no others.
     """
 
     def __init__(self, trace: RankTrace, rings: Rings, replicas: Replicas) -> None:

@@ -57,9 +57,8 @@ def design_sharding(graph: DfmodelGraph, layer: Layer, shardings: Mapping[str, s
 
     `shardings` maps rows of the layer to "replicated", "sequence" or "column", and to "column" or "row" for products.
 
-    Attention is split by heads. What streams in tiles cannot be split: a kernel that shares out tokens is
-    written whole, and its collective as one all-reduce, which moves as much as the two halves that a
-    sharing of tokens has.
+    Attention is split by heads. What streams in tiles cannot be split: a kernel that shares out tokens is written
+    whole, and its collective as one all-reduce, which moves as much as the two halves that a sharing of tokens has.
     """
     asked = _asked(graph, layer, shardings)
     return np.array([_legal(graph, place, asked.get(place)) for place in range(len(graph))])

@@ -1,10 +1,9 @@
 """One transformer layer as a graph, of any kind of attention and MLP; forward alone, or backward too.
 
-A kernel is a line: name, outer, m, k (- for vector kernels) and n, by the words of `layer_graph`; then *
-where its second operand is a weight, + where it is a weight that every chip holds whole. An edge line is a
-kernel and those that read what it makes. `{0}`, `{1}`, ... are the kernels that make the row's inputs,
-`{gradient}` for those that make the gradient of its output. Rows that the reference does not know are written
-by their kind.
+A kernel is a line: name, outer, m, k (- for vector kernels) and n, by the words of `layer_graph`; then * where its
+second operand is a weight, + where it is a weight that every chip holds whole. An edge line is a kernel and those that
+read what it makes. `{0}`, `{1}`, ... are the kernels that make the row's inputs, `{gradient}` for those that make the
+gradient of its output. Rows that the reference does not know are written by their kind.
 """
 
 from __future__ import annotations

@@ -19,6 +19,7 @@ from dse.launches.launch import MOST_OF_A_HOST, PLACEHOLDERS, Launch, launch_tex
 
 #: What MaxText can do, and what it calls it.
 MAXTEXT: Final = launching("maxtext")
+OF_SOFTWARE: Final = ("cross_entropy", "store_param_remainders", "gradient_reduction")
 
 
 def script(launch: Launch) -> tuple[str, list[str]]:
@@ -55,8 +56,7 @@ def losses(launch: Launch) -> list[str]:
     modules = [name for name in launch.design if name.startswith("recompute_") and launch.differs(name)]
     silent = (
         *("overlap_ep", "overlap_shared_expert", "offload_activations", "moments"),
-        *("gradient_reduction", "rank_order", "fp8_parameters", "group_size", "store_param_remainders"),
-        "gradient_copy",
+        *("rank_order", "fp8_parameters", "group_size", "gradient_copy"),
     )
     lost = [name for name in (*silent, *modules) if launch.differs(name)]
     sharded = launch.zero_stage == 3
@@ -73,6 +73,7 @@ def losses(launch: Launch) -> list[str]:
         "reshard_after_forward": sharded and not launch["reshard_after_forward"],
         "cp_a2a": launch["cp_communication"] == "a2a_p2p" and launch["cp"] > 1,
         "attention": launch["attention"] not in ("fused", "unfused"),
+        **{name: launch[name] != MAXTEXT.given[name] for name in OF_SOFTWARE},
         "zero": not sharded and launch["dp"] == 1,
         "shard_replicas": launch["shard_replicas"] > 1 and (not sharded or launch["dp"] == launch["shard_replicas"]),
         "tiling": launch["tiling"] == "sample",
@@ -201,6 +202,7 @@ def _read_training(keys: Mapping[str, Any], design: Mapping[str, Any], model: Mo
         "optimizer": MAXTEXT.value("optimizer", keys.get("opt_type", "adamw"), "adam"),
         "overlap_grad_reduce": True,
         "vpp": 1,
+        **{name: MAXTEXT.given[name] for name in OF_SOFTWARE},
     }
     if staged:
         chunk_layers = int(keys.get("num_layers_per_pipeline_stage", 1)) * design["pp"]

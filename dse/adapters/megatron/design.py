@@ -41,6 +41,9 @@ ATTENTION: Final[Mapping[str, Mapping[str, Any]]] = {
     "unfused": {"attention_backend": "unfused"},
     "flash_attention_2": {"attention_backend": "flash", "flash_attention_version": 2},
 }
+CROSS_ENTROPY: Final[Mapping[str, Mapping[str, Any]]] = {
+    word: {"cross_entropy_loss_fusion": True, "cross_entropy_fusion_impl": word} for word in ("native", "te")
+}
 #: Most ranks of a node that DeepEP knows (csrc/kernels/legacy); HybridEP is for larger domains of NVLink. [-]
 DEEPEP_NODE: Final = 8
 #: What Megatron Core can do, and what it calls it.
@@ -66,6 +69,7 @@ def settings_of(launch: Launch) -> tuple[dict[str, Any], list[str]]:
         **_optimizer(launch),
         **MEGATRON.word("precision", launch["precision"]),
         **ATTENTION.get(str(launch["attention"]), {}),
+        **CROSS_ENTROPY.get(str(launch["cross_entropy"]), {}),
         **_overlaps(launch),
         **_experts(launch),
     }
@@ -174,6 +178,7 @@ def losses(launch: Launch) -> list[str]:
     said = ["chunked"] * launch.sequence_parallel + [without_flag(launch)]
     lost = {
         "attention": launch["attention"] == "flash_attention_1",
+        "cross_entropy": launch["cross_entropy"] not in ("megatron", *CROSS_ENTROPY),
         "tp_overlap": tp and launch["tp_overlap"] not in said,
         "overlap_p2p": two or (launch["pp"] > 1 and launch["vpp"] == 1 and launch["overlap_p2p"]),
         "imbalance": launch.imbalance_differs,

@@ -146,7 +146,7 @@ def _read_overlaps(settings: Mapping[str, Any], design: Mapping[str, Any]) -> di
 
 
 def _read_attention(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Number format and attention kernel."""
+    """Number format, attention kernel and kernels of the loss."""
     columns: dict[str, Any] = {"precision": "fp16" if settings.get("fp16") else "bf16"}
     if settings.get("fp4"):
         columns["precision"] = "nvfp4"
@@ -154,6 +154,8 @@ def _read_attention(settings: Mapping[str, Any]) -> dict[str, Any]:
         formats = MEGATRON.runs["precision"].words
         recipes = {option["fp8_recipe"]: word for word, option in formats.items() if "fp8_recipe" in option}
         columns["precision"] = recipes.get(str(settings.get("fp8_recipe", "delayed")), "fp8_tensorwise")
+    fused = settings.get("cross_entropy_loss_fusion")
+    columns["cross_entropy"] = settings.get("cross_entropy_fusion_impl", "native") if fused else "megatron"
     backend = settings.get("attention_backend")
     if "local" in (backend, settings.get("transformer_impl")) or backend == "unfused":
         columns["attention"] = "unfused"

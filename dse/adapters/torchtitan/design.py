@@ -17,6 +17,7 @@ from dse.spaces.sections.frameworks import is_same
 
 #: What torchtitan can do, and what it calls it.
 TORCHTITAN: Final = launching("torchtitan")
+OF_SOFTWARE: Final = ("cross_entropy", "store_param_remainders")
 #: Class that converts linear layers -> the format of their products.
 PRECISIONS: Final = {
     "Float8LinearConverter": "fp8_tensorwise",
@@ -93,6 +94,7 @@ def _read_design(config: Call, model: ModelShape) -> dict[str, Any]:
         column: int(parallel.literal(f"{word}_parallel_degree", 1)) for column, word in degrees.items()
     }
     design |= {"overlap_grad_reduce": True, "vpp": 1, "attention": "flash_attention_2"}
+    design |= {name: TORCHTITAN.given[name] for name in OF_SOFTWARE}
     if design["pp"] > 1:
         design |= _read_schedule(parallel, design, model)
     if design["tp"] > 1:
@@ -185,14 +187,13 @@ def losses(launch: Launch) -> list[str]:
     """Columns whose values torchtitan has no setting for, as `name=value`."""
     modules = [name for name in launch.design if name.startswith("recompute_") and launch.differs(name)]
     lost = {
-        "attention": launch["attention"] != "flash_attention_2",
+        **{name: launch[name] != TORCHTITAN.given[name] for name in ("attention", *OF_SOFTWARE)},
         "rank_order": launch["rank_order"] != "tp_cp_ep_dp_pp",
         "zero": not launch.zero_stage and launch["dp"] == 1,  # fully_shard of one rank
         "shard_replicas": launch.zero_stage > 0 and launch["cp"] == 1 < launch["dp"] == launch["shard_replicas"],
         "recompute": launch["recompute"] == "selective",  # there: all but every other product
         "overlap_grad_reduce": not launch["overlap_grad_reduce"] and launch.world_size > launch["pp"],
         "overlap_param_gather": bool(launch["overlap_grad_reduce"]) and not launch["overlap_param_gather"],
-        "store_param_remainders": bool(launch["store_param_remainders"]),
         "gradient_copy": bool(launch["gradient_copy"]),
         "fp8_parameters": bool(launch["fp8_parameters"]) and launch["precision"] != "fp8_tensorwise",
         "tp_overlap": launch["tp"] > 1 and launch["tp_overlap"] == "none",

@@ -1,10 +1,9 @@
 """Who works on which batch of a study: claims, finished batches that wait for others, and their order.
 
-Batches become trials in their order. What a process works on is claimed by an attribute of the study; a batch
-that is finished before others that come before it is parked in another, and becomes trials when these are
-there, by whichever process comes to it. A claim is a courtesy: two processes that work on one batch find the
-same trials, and the first to store them wins. So a claim that a process left behind when it died does not
-hold the others up for long.
+Batches become trials in their order. What a process works on is claimed by an attribute of the study; a batch that is
+finished before others that come before it is parked in another, and becomes trials when these are there, by whichever
+process comes to it. A claim is a courtesy: two processes that work on one batch find the same trials, and the first to
+store them wins. So a claim that a process left behind when it died does not hold the others up for long.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """The search loop: propose a batch, evaluate it in one call, store it in one transaction.
 
-Batch k is proposed from full batches before it alone, with random numbers that follow from the study's seed
-and k. So the trials of a study do not depend on where it was interrupted, on how its budget was dealt out, or
-on how many processes work on it: `samplers.concurrent_batches` says what a batch knows, `batches.claims` who
-works on it.
+Batch k is proposed from full batches before it alone, with random numbers that follow from the study's seed and k. So
+the trials of a study do not depend on where it was interrupted, on how its budget was dealt out, or on how many
+processes work on it: `samplers.concurrent_batches` says what a batch knows, `batches.claims` who works on it.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
 """Finds the designs of a batch of trials by bulk pricing: hundreds are priced for each that becomes a trial.
 
-Each round prices a few thousand designs in one call: neighbours of the front's designs, crossings of them,
-steps of climbers, each of which seeks a goal of its own, and designs at random, from which climbers start
-again where no step is better. In the end the best design of each objective is polished until no neighbour
-beats it. A space of few designs is priced whole. What was found is an `Archive`, from which the next batch
-goes on.
+Each round prices a few thousand designs in one call: neighbours of the front's designs, crossings of them, steps of
+climbers, each of which seeks a goal of its own, and designs at random, from which climbers start again where no step is
+better. In the end the best design of each objective is polished until no neighbour beats it. A space of few designs is
+priced whole. What was found is an `Archive`, from which the next batch goes on.
 """
 
 from __future__ import annotations

@@ -56,9 +56,8 @@ RESERVE: Final = 1024
 class ScreeningSampler(BaseSampler):
     """Proposes designs that bulk pricing has found: see `dse.searching.samplers.screening`.
 
-    It works on any Optuna study whose trials suggest the parameters of a space; what is no parameter of the
-    space is drawn at random. What it has found is an attribute of the study, so that a study that is loaded
-    again is continued.
+    It works on any Optuna study whose trials suggest the parameters of a space; what is no parameter of the space is
+    drawn at random. What it has found is an attribute of the study, so that a study that is loaded again is continued.
 
     Random numbers follow from `seed` and the number of the batch, `turn` if several batches run at once. [-] Batches
     have `batch_size` trials; for each, `designs_per_trial` designs are evaluated by `rules`, by default the number that

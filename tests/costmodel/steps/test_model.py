@@ -186,14 +186,14 @@ def test_all_ranks_together_hold_all_parameters():
 
 
 def test_the_first_stage_holds_a_micro_batch_per_stage_and_the_last_holds_one():
-    """1F1B with one layer per stage; the embedding's mask is s b h bytes, the head's share 4 s b (h + v)."""
+    """1F1B with one layer per stage; the embedding's mask is s b h bytes."""
     model = gpt(48, 6144, 64)
     design = DesignPoints.of(pp=48, gradient_accumulation_steps=96)
     first, last = memories(model, design)
     layer = kept_by_a_layer(model, design)
     sbh = model.seq_len * model.hidden_size
     assert first.activations == 48 * (layer + sbh)
-    assert last.activations == layer + 4 * sbh + 4 * model.seq_len * model.vocab_size
+    assert last.activations == layer
 
 
 @pytest.mark.parametrize(

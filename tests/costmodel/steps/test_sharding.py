@@ -353,10 +353,10 @@ def test_biases_are_shared_out_with_what_they_are_added_to(ways, shared, everywh
 
 @pytest.mark.parametrize(("way", "norm_shards"), [("replicated", 1), ("sequence", 4), ("column", 1)])
 def test_the_last_norm_follows_the_layers_where_it_can(way, norm_shards, gpt):
-    """It keeps its input, and the head's, in the layout of the layers unless that cuts features."""
+    """Its input and the head's have the layout of the layers, unless that cuts features."""
     *_, head = rank_memory(ranks_of(gpt, split(mlp_residual=way)))
-    logits = 4 * gpt.seq_len * np.ceil(gpt.vocab_size / 4)
-    assert head.kept == 4 * gpt.seq_len * gpt.hidden_size / norm_shards + logits
+    assert head.working == 4 * gpt.seq_len * gpt.hidden_size / norm_shards
+    assert head.logits == gpt.seq_len * np.ceil(gpt.vocab_size / 4)
 
 
 #: How each kernel is shared out.

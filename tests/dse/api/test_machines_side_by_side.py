@@ -127,7 +127,7 @@ def test_a_plan_that_does_not_fit_names_an_option_in_the_table(capsys):
 def test_python_reads_arguments_where_commands_read_options(capsys):
     said = []
     dse.plan("llama3_8b", gpus=8, system="h100_80g_dgx", global_batch_size=64, note=said.append)
-    assert said[-1].startswith("assumed: seq_len 8192, precision bf16, framework megatron_core, headroom '4.8 %'")
+    assert said[-1].startswith("assumed: seq_len 8192, precision bf16, framework megatron_core, headroom '7.4 %'")
     with pytest.raises(DseError, match=r"^gpu_hour_price: of how many tokens"):
         dse.plan("llama3_8b", gpus=8, system="h100_80g_dgx", gpu_hour_price=2.5)
     study = dse.Study.load("plan_llama3_8b_8")

@@ -117,7 +117,8 @@ def test_a_design_comes_back_from_its_file_and_costs_the_same_to_the_bit(name, m
 
 
 def test_so_does_one_of_torchtitan(tmp_path):
-    space = Space.load("llama3_70b_64_h100_fsdp", {"attention": "flash_attention_2"})
+    decided = {"attention": "flash_attention_2", "cross_entropy": "chunked", "store_param_remainders": True}
+    space = Space.load("llama3_70b_64_h100_fsdp", decided)
     for pins in ({"zero": 3, "pp": 1, "tp": 8}, {"zero": 3, "pp": 8, "vpp": 5, "reshard_after_forward": False}):
         params = space.pinned(pins).completed({"recompute": "full"})
         run = transformer_run(space, space.encode([params]), DesignPoints)
@@ -372,12 +373,14 @@ def test_numerics_come_back_or_are_said_to_be_lost(name):
 #: Form, framework whose rules price the design, model, and the design.
 PRICED = [
     ("megatron", "megatron_core", "mixtral_8x7b", {"tp": 2, "pp": 2, "ep": 4, "recompute": "none"}),
-    ("megatron", "pytorch_fsdp", "llama3_8b", {"tp": 2, "pp": 1, "zero": 3, "attention": "fused"}),
+    ("megatron", "pytorch_fsdp", "llama3_8b", {"tp": 2, "pp": 1, "zero": 3, "attention": "fused",
+     "cross_entropy": "native", "store_param_remainders": False}),
     ("nemo", "megatron_core", "deepseek_v2_lite", {"tp": 1, "pp": 1, "ep": 8, "recompute": "full"}),
     ("nemo", "megatron_core@25.05", "llama3_8b", {"tp": 4, "pp": 2, "micro_batch_size": 2}),
     ("torchtitan", "torchtitan", "llama3_70b", {"tp": 8, "pp": 4, "vpp": 2, "recompute": "full"}),
     ("torchtitan", "megatron_core", "qwen3_32b",
-     {"tp": 8, "pp": 1, "zero": 3, "attention": "flash_attention_2", "tp_overlap": "gradients"}),
+     {"tp": 8, "pp": 1, "zero": 3, "attention": "flash_attention_2", "tp_overlap": "gradients",
+      "cross_entropy": "chunked", "store_param_remainders": True}),
     ("torchtitan", "torchtitan@2026", "deepseek_v3", {"tp": 1, "ep": 64, "recompute": "full"}),
     ("torchtitan", "torchtitan", "llama3_405b", {"tp": 8, "pp": 8, "vpp": 2, "recompute": "none"}),
     ("maxtext", "maxtext", "qwen3_30b_a3b", {"tp": 1, "pp": 1, "ep": 8, "recompute": "full"}),

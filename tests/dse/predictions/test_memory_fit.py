@@ -33,7 +33,8 @@ def test_spreads_are_those_of_the_shipped_peaks(start, ratios):
     found = [ratio for framework, ratio in ratios if not start or peak_spread(framework) is SPREADS[start]]
     spread = SPREADS[start]
     assert len(found) == spread.runs >= FEWEST_RUNS
-    assert np.quantile(found, [0.1, 0.9]) == pytest.approx([spread.low, spread.high], abs=0.02)
+    expected = [spread.low, spread.middle, spread.high]
+    assert np.quantile(found, [0.05, 0.5, 0.95]) == pytest.approx(expected, abs=0.02)
 
 
 def test_a_framework_with_few_runs_is_judged_by_all(ratios):
@@ -49,9 +50,9 @@ def test_verdicts_follow_the_spread():
     found = [spread.verdict(peak, 80.0) for peak in peaks]
     assert found == sorted(found, key=[FITS, TIGHT, DOES_NOT_FIT].index)
     assert [*dict.fromkeys(found)] == [FITS, TIGHT, DOES_NOT_FIT]
-    assert spread.verdict(80.0 / 1.27, 80.0) == FITS
-    assert spread.verdict(80.0 / 0.91 + 0.1, 80.0) == DOES_NOT_FIT
-    assert spread.headroom_share == pytest.approx(1 - 1 / 1.27)
+    assert spread.verdict(80.0 / 1.25, 80.0) == FITS
+    assert spread.verdict(80.0 / 1.06 + 0.1, 80.0) == DOES_NOT_FIT
+    assert spread.headroom_share == pytest.approx(1 - 1 / 1.25)
 
 
 @pytest.mark.parametrize(
@@ -77,11 +78,11 @@ def planned(headroom=None, framework=""):
 
 
 def test_plans_leave_the_headroom_of_their_framework():
-    assert planned().data["constraints"]["fits_in_memory"] == "peak_memory <= 0.952 * dram_capacity"
+    assert planned().data["constraints"]["fits_in_memory"] == "peak_memory <= 0.926 * dram_capacity"
     by_all = planned(framework="torchtitan").data["constraints"]["fits_in_memory"]
     assert by_all == "peak_memory <= 0.833 * dram_capacity"
     assert planned("0").data["constraints"]["fits_in_memory"] == "peak_memory <= dram_capacity"
-    assert any(text.startswith("headroom '4.8 %'") for text in planned().assumed)
+    assert any(text.startswith("headroom '7.4 %'") for text in planned().assumed)
     assert not any("headroom" in text for text in planned("0").assumed)
 
 
@@ -93,7 +94,7 @@ def plan(capsys, tmp_path, *more):
 
 
 def test_a_plan_recommends_nothing_tight_unless_it_is_asked_to(capsys, tmp_path):
-    """Lifting the headroom leaves faster layouts, and the table marks those that are tight."""
+    """Lifting the headroom leaves faster layouts."""
     capacity, spread = 81559 * 2**20, peak_spread("megatron_core")
     peaks, steps = {}, {}
     for name, more in {"default": (), "none": ("--headroom", "0")}.items():
@@ -101,16 +102,14 @@ def test_a_plan_recommends_nothing_tight_unless_it_is_asked_to(capsys, tmp_path)
         peaks[name] = [one["breakdown"]["peak_memory_bytes"] for one in front]
         steps[name] = min(one["breakdown"]["step_time_s"] for one in front)
     assert all(spread.verdict(peak, capacity) == FITS for peak in peaks["default"])
-    assert max(peaks["default"]) <= 0.952 * capacity < max(peaks["none"]) <= capacity
+    assert max(peaks["default"]) <= 0.926 * capacity
+    assert max(peaks["default"]) <= max(peaks["none"]) <= capacity
     assert steps["none"] <= steps["default"]
     assert TIGHT not in plan(capsys, tmp_path)
-    table = plan(capsys, tmp_path, "--headroom", "0")
-    assert " GB* " in table
-    assert f"* {TIGHT}: measured peaks of Megatron Core are 0.94 to 1.05 times" in table
+    assert "Megatron Core are 0.94 to 1.08 times" in str(spread)
 
 
-def test_a_run_that_ran_is_at_worst_tight_where_the_prediction_is_within_its_error(capsys, tmp_path):
-    """An evaluated design beyond the chip's memory by less than the error of peaks is not refused."""
+def test_a_design_is_tight_until_half_of_such_runs_need_more_than_there_is(capsys, tmp_path):
     space = tmp_path / "space.yaml"
     plan(capsys, tmp_path, "--headroom", "0", "--save", str(space))
     design = ["tp=1", "pp=1", "vpp=1", "zero=1", "micro_batch_size=1", "recompute=none"]
@@ -118,12 +117,12 @@ def test_a_run_that_ran_is_at_worst_tight_where_the_prediction_is_within_its_err
     assert main([*argv, "--format", "json"]) == 1
     peak = json.loads(capsys.readouterr().out)["breakdown"]["peak_memory_bytes"]
     texts, codes = [], []
-    for share in (1.06, 1.02, 0.98, 0.93):
+    for share in (1.09, 1.02, 0.98):
         own = tmp_path / "own.yaml"
         given = f"given: {{dram_capacity: {share * peak / 1e9:.6g} GB, "
         own.write_text(space.read_text().replace("given: {", given))
         codes.append(main([argv[0], str(own), *argv[2:]]))
         label = re.match(r"[A-Z][a-z ]+[a-z](?=:|  )", capsys.readouterr().out.splitlines()[1])
         texts.append(label[0])
-    assert texts == ["Fits", "Tight", "May not fit", "Does not fit"]
-    assert codes == [0, 0, 1, 1]
+    assert texts == ["Fits", "Tight", "Does not fit"]
+    assert codes == [0, 0, 1]

@@ -241,7 +241,7 @@ def test_unfused_kernels_move_more_and_keep_more():
     design = DesignPoints.of(**SPLIT)
     fused, unfused = (step(load_model("gpt3_175b"), one, design) for one in (system, plain))
     assert unfused.memory_bound_time > 2 * fused.memory_bound_time
-    assert unfused.activations_memory == pytest.approx(1.5 * fused.activations_memory)
+    assert unfused.activations_memory == pytest.approx(1.5 * fused.activations_memory, rel=0.01)
     assert np.all(unfused.step_time > fused.step_time)
 
 

@@ -255,9 +255,8 @@ class WorkloadFile:
     def executed(self) -> StepRows:
         """The rows as SimAI runs them: what recomputation repeats is in the forward time.
 
-        Before the backward pass over the row that `checkpoint_initiates` names, the forward pass runs again
-        from the nearest row that `checkpoints` names. Of several rows SimAI reads the first, and it
-        repeats no communication.
+        Before the backward pass over the row that `checkpoint_initiates` names, the forward pass runs again from the
+        nearest row that `checkpoints` names. Of several rows SimAI reads the first, and it repeats no communication.
         """
         starts, end = self._marked(CHECKPOINTS), self._marked(INITIATES)
         if not starts or not end or not starts[0] < end[0] < len(self.workload.names):

@@ -1,10 +1,9 @@
 """States of a training step, and the sources of arrays: inputs, weights, gradients on their way to an update.
 
-A parameter of the program is state where the program gives a new value for it: an array that takes its
-memory, or of its shape and made of it by sums and scales. Of the state, weights are the arrays that matrix
-products depend on, but for caches, of which some places are filled anew, for what only feeds updates, and in
-programs that by their names train nothing; what else decides the new value of one weight alone belongs to
-that weight.
+A parameter of the program is state where the program gives a new value for it: an array that takes its memory, or of
+its shape and made of it by sums and scales. Of the state, weights are the arrays that matrix products depend on, but
+for caches, of which some places are filled anew, for what only feeds updates, and in programs that by their names train
+nothing; what else decides the new value of one weight alone belongs to that weight.
 
 Between a gradient and the new value of its weight, elements are scaled, summed and moved, each where it is.
 Before it stands what sums over the batch: a product, a reduction, a scatter. Going back from the new

@@ -74,12 +74,11 @@ _LAYERS: Final = re.compile(r"encoder|decoder|layers?\b|layer_|blocks?\b|block_|
 def phases(graph: HloGraph, provenance: Provenance) -> list[Phase]:
     """The pass of each kernel; "unknown" of all where the text has no names.
 
-    A name that says "transposed" is of the backward pass. What is recomputed bears that name too. Newer names
-    tell it apart; where older ones tell the region alone, its kernels that read no gradient are recomputed.
-    What such names leave open goes by what it reads: what comes after the loss is of the backward pass, and
-    where gradients meet what is kept, of the optimizer. Where no product makes a gradient, what is not
-    differentiated and reads a gradient is the optimizer, and a kernel without a name is of the latest pass
-    that it reads from.
+    A name that says "transposed" is of the backward pass. What is recomputed bears that name too. Newer names tell it
+    apart; where older ones tell the region alone, its kernels that read no gradient are recomputed. What such names
+    leave open goes by what it reads: what comes after the loss is of the backward pass, and where gradients meet what
+    is kept, of the optimizer. Where no product makes a gradient, what is not differentiated and reads a gradient is the
+    optimizer, and a kernel without a name is of the latest pass that it reads from.
     """
     names = [_name(kernel) for kernel in graph.kernels]
     if not any(names):

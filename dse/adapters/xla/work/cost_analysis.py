@@ -1,7 +1,6 @@
 """FLOP, transcendentals and bytes of instructions by the rules of XLA's cost analysis, and its totals.
 
-Where a rule of XLA's is an estimate, such as the bytes of a fusion, it is kept: the figures are XLA's, and
-comparable.
+Where a rule of XLA's is an estimate, such as the bytes of a fusion, it is kept: the figures are XLA's, and comparable.
 """
 
 from __future__ import annotations
