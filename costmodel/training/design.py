@@ -279,7 +279,7 @@ class DesignPoints(Design):
     @property
     def zero_row(self) -> FloatArray:
         """Row of `ZERO` that a design follows. [-]"""
-        return self.zero + ((self.pp > 1) & (self.zero == HIGHEST_ZERO))
+        return np.asarray(self.zero + ((self.pp > 1) & (self.zero == HIGHEST_ZERO)))
 
     @property
     def sharing(self) -> Sharing:

@@ -255,7 +255,8 @@ def loss_buffers(run: TransformerRun, parts: Sequence[PartMemory]) -> FloatArray
     """Bytes for the loss of a micro-batch, or for a layer of multi-token prediction if it needs more. [B]"""
     head, *ahead = parts[len(run.model.kinds) + 1 :]
     size = np.array([*CROSS_ENTROPY.values()])[run.design.cross_entropy.astype(np.intp)]
-    return np.maximum.reduce(np.broadcast_arrays(head.working + size * head.logits, *(part.working for part in ahead)))
+    others = (part.working for part in ahead)
+    return np.asarray(np.maximum.reduce(np.broadcast_arrays(head.working + size * head.logits, *others)))
 
 
 def optimizer_memory(
