@@ -1,7 +1,4 @@
-"""Logs of training runs: step times after warm-up, peak memory, and runs that died out of memory.
-
-`run_logs.yaml` lists the lines of Megatron-LM, Megatron-Bridge, torchtitan, MaxText, nanotron, and of JSON.
-"""
+"""Logs of training runs, by the lines in `run_logs.yaml`: step times, peak memory, runs that died out of memory."""
 
 from __future__ import annotations
 
@@ -17,7 +14,7 @@ from costmodel.errors import DseError
 from costmodel.formats.input_files import content
 
 DATA: Final[dict[str, Any]] = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text())
-#: Share of the steps that is left out as warm-up, and fewest such steps where there are more. [-]
+#: Share of the steps that is left out as warm-up, and fewest such steps. [-]
 WARM_UP, FEWEST = 0.2, 2
 #: Bytes of the units of memory; Megatron-LM writes MiB without one. [B]
 UNITS: Final = {"": 2.0**20, "MiB": 2.0**20, "GiB": 2.0**30, "B": 1.0}
