@@ -39,7 +39,7 @@ def same(one, other) -> bool:
     return bits[0] == bits[1] and one.costs.tobytes() == other.costs.tobytes() and one.broken == other.broken
 
 
-@pytest.mark.parametrize(("method", "seed"), [("list", 2), ("list", 5), ("bounds", 2), ("bounds", 7)])
+@pytest.mark.parametrize(("method", "seed"), [("list", 5), ("bounds", 2)])
 def test_parts_in_any_order_are_the_whole(method, seed, tmp_path, monkeypatch):
     monkeypatch.setattr(exact, "UNITS", 3)
     space, rng = random_space(seed), random.Random(seed)

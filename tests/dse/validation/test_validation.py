@@ -454,8 +454,7 @@ def test_the_page_needs_nothing_else_and_shows_every_row(measured, tmp_path, cap
     assert sum(map(len, drawn[0]["series"].values())) == sum(one.is_step for one in measured)
 
 
-@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
-@pytest.mark.parametrize("width", [390, 1440])
+@pytest.mark.parametrize(("width", "dark"), [(390, True), (1440, False)])
 def test_a_browser_shows_the_errors_of_every_data_set(measured, tmp_path, width, dark):
     out = tmp_path / "report.html"
     assert main(["validate", "-o", str(out)]) == 0
