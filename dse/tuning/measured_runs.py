@@ -19,6 +19,9 @@ from dse.storage.optuna_store import Store
 
 #: Beginning of the names of attributes that hold runs.
 PREFIX: Final = "dse:run:"
+#: Names of records -> names with units.
+UNITS: Final = {"step_time": "step_time_s", "low": "low_s", "high": "high_s", "best_time": "best_time_s",
+                "expected": "expected_s", "peak_memory": "peak_memory_bytes"}  # fmt: skip
 #: Failures: out of memory, or anything else, which says nothing about memory.
 OUT_OF_MEMORY, OTHER = FAILURES = ("oom", "other")
 
@@ -35,6 +38,15 @@ class MeasuredRun:
     failed: str = ""  #: a word of `FAILURES`; "" for a run that trained
     software: str = ""
     told: str = ""  #: when, in UTC
+
+    def to_json(self) -> dict[str, Any]:
+        """The run as JSON has it."""
+        return with_units(asdict(self))
+
+
+def with_units(record: dict[str, Any]) -> dict[str, Any]:
+    """A record of runs with names that end in their units, as JSON has it."""
+    return {UNITS.get(name, name): value for name, value in record.items() if name != "candidate"}
 
 
 def tell(study: BaseStudy, trial: int, *, failed: str = "", software: str = "", **numbers: float | None) -> MeasuredRun:

@@ -90,7 +90,7 @@ def _replayed(name: str, rows: Sequence[MeasuredRow], runs: int, left: dict[str,
     capacity = usable_memory(known[0][1].machine.system, known[0][0].hw_mem_gb)
     ends = [run_interval(run) for _, run, _ in known]
     doubt = doubt_of(np.array([one.low[0] for one in ends]), np.array([one.high[0] for one in ends]))
-    machines = ensemble(Run(known[0][1].model, machine, design), doubt)
+    machines = ensemble(Run(known[0][1].model, machine, design))
     candidates = RunCandidates(machines, design, memory, capacity, doubt)
     told, shares, stopped = list[Told](), list[float](), None
     for count in range(min(runs, len(known))):

@@ -18,22 +18,19 @@ from dse.pricing.record_columns import space_interval
 from dse.searching.study import BaseStudy
 from dse.spaces.space import Batch, Params, Space
 from dse.tuning.belief import NINETY, Told, doubt_of
-from dse.tuning.measured_runs import OUT_OF_MEMORY, MeasuredRun, told_runs
+from dse.tuning.measured_runs import OUT_OF_MEMORY, MeasuredRun, told_runs, with_units
 from dse.tuning.proposals import Decision, Next, RunCandidates, decide
 from dse.tuning.uncertain_machine import ensemble
 
 #: Most legal designs that are evaluated, and most candidates beside those that ran. [-]
 EVALUATED, MOST = 1 << 16, 192
-#: Names of records -> names with units.
-UNITS: Final = {"step_time": "step_time_s", "low": "low_s", "high": "high_s", "best_time": "best_time_s",
-                "expected": "expected_s", "peak_memory": "peak_memory_bytes"}  # fmt: skip
 #: Beginning of the names of designs that tuning adds to a study.
 ADDED: Final = "tune_"
 
 
 @dataclass(frozen=True, slots=True)
 class StudyCandidates:
-    """RunCandidates of a study, in the order of predicted step times."""
+    """Candidates of a study, in the order of predicted step times."""
 
     candidates: RunCandidates
     params: tuple[Params, ...]
@@ -56,7 +53,7 @@ class StudyCandidates:
 
 
 def study_candidates(study: BaseStudy, runs: Sequence[MeasuredRun]) -> StudyCandidates:
-    """RunCandidates of a study; trials with runs are among them.
+    """Candidates of a study; trials with runs are among them.
 
     Raises `DseError` if the machine of the study is open, or its designs are no layouts of one training run.
     """
@@ -88,7 +85,7 @@ def study_candidates(study: BaseStudy, runs: Sequence[MeasuredRun]) -> StudyCand
     doubt = doubt_of(interval.low, interval.high)
     capacity = float(np.ravel(run.system.dram.capacity)[0])
     return StudyCandidates(
-        RunCandidates(ensemble(run, doubt), run.design, costs["peak_memory"], capacity, doubt),
+        RunCandidates(ensemble(run), run.design, costs["peak_memory"], capacity, doubt),
         tuple(space.decode(columns)),
         tuple(numbers[row] for row in order),
         costs["reserved_memory"],
@@ -136,12 +133,8 @@ class Tuning:
 
     def to_json(self) -> dict[str, Any]:
         """The record as JSON has it: names end in their units."""
-        record = _with_units(asdict(self))
-        return {**record, **{name: [_with_units(row) for row in record[name]] for name in ("proposals", "runs")}}
-
-
-def _with_units(record: dict[str, Any]) -> dict[str, Any]:
-    return {UNITS.get(name, name): value for name, value in record.items() if name != "candidate"}
+        record = with_units(asdict(self))
+        return {**record, **{name: [with_units(row) for row in record[name]] for name in ("proposals", "runs")}}
 
 
 def tuning(study: BaseStudy, parallel: int = 1) -> Tuning:
@@ -171,16 +164,18 @@ def tuning(study: BaseStudy, parallel: int = 1) -> Tuning:
 def _numbered(study: BaseStudy, known: StudyCandidates, chosen: Sequence[Next]) -> dict[int, int]:
     """Candidate -> number of its trial, which it gets here if it is none yet."""
     new = [one.candidate for one in chosen if known.trials[one.candidate] is None]
+    numbers = {row: trial for row, trial in enumerate(known.trials) if trial is not None}
+    if not new:
+        return numbers
     names = sum(name.startswith(ADDED) for name in study.space.layouts)
-    if new:
-        study.steer(None, {f"{ADDED}{names + at}": known.params[row] for at, row in enumerate(new)})
-        study.run(len(study.table) + len(new))
+    study.steer(None, {f"{ADDED}{names + at}": known.params[row] for at, row in enumerate(new)})
+    study.run(len(study.table) + len(new))
     trials = {
         tuple(trial.params[name] for name in study.space.by_name): trial.number
         for block in study.table.blocks()
         for trial in block.trials
     }
-    return {one.candidate: trials[tuple(known.params[one.candidate].values())] for one in chosen}
+    return {**numbers, **{row: trials[tuple(known.params[row].values())] for row in new}}
 
 
 def learned(space: Space, known: StudyCandidates, decision: Decision) -> Iterable[Learned]:

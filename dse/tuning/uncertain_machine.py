@@ -52,8 +52,8 @@ class Ensemble:
     log_times: FloatArray  #: (machines, designs) [log s]
 
 
-def ensemble(run: TransformerRun, doubt: float = 1.0, machines: int = MACHINES) -> Ensemble:
-    """Step times of the designs of a run on drawn machines; the first one is as shipped. `doubt` scales spreads. [-]"""
+def ensemble(run: TransformerRun, machines: int = MACHINES) -> Ensemble:
+    """Step times of the designs of a run on drawn machines; the first one is as shipped."""
     design: DesignPoints = run.design
     points, known = run.num_points, run.system.quantities()
     spreads = dict(SPREADS)
@@ -64,13 +64,8 @@ def ensemble(run: TransformerRun, doubt: float = 1.0, machines: int = MACHINES) 
     draws = np.random.default_rng(0).standard_normal((machines, len(names)))
     draws[0] = 0
     outermost = f"{run.system.network[-1].name}_efficiency"
-    factors = np.stack(
-        [
-            spreads[name] * (-np.abs(draw) if name == outermost else draw)
-            for name, draw in zip(names, draws.T, strict=True)
-        ],
-        axis=1,
-    )
+    lowered = np.where(np.array(names) == outermost, -np.abs(draws), draws)
+    factors = lowered * [spreads[name] for name in names]
     shipped = np.array([float(np.ravel(known[name])[0]) for name in names])
     for column, name in enumerate(names):
         if name.endswith(SHARES):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import re
 from collections.abc import Sequence
-from dataclasses import asdict
 from shlex import quote
 from typing import TYPE_CHECKING, Final
 
@@ -160,7 +159,7 @@ def explanation(args: argparse.Namespace, form: str) -> int:
             "binding": bound.to_json(),
             "levers": [lever.to_json() for lever in bound.levers],
             "neighbours": [design.to_json() for design in near],
-            "runs": [asdict(one) for one in measured_runs(args, explained)],
+            "runs": [one.to_json() for one in measured_runs(args, explained)],
             **(difference.to_json() if difference else {}),
         }
         write_json(record, args.output)

@@ -52,9 +52,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     told.add_argument("--forget", metavar="RUN", help="remove a run that was reported by mistake")
     parser.add_argument("--parallel", metavar="K", type=positive, default=1, help="number of runs at once (default: 1)")
-    parser.add_argument(
-        "--save-system", metavar="FILE", type=Path, help="write the system with the constants that runs moved"
-    )
+    parser.add_argument("--save-system", metavar="FILE", type=Path, help="write the system with constants from runs")
     parser.add_argument("--replay", metavar="CSV", type=Path, help="replay measured sweeps (column group)")
     parser.add_argument(
         "--runs", metavar="N", type=positive, default=RUNS, help=f"runs of each group of --replay (default: {RUNS})"
@@ -70,9 +68,10 @@ def run(args: argparse.Namespace) -> int:
     if not args.study:
         raise DseError("name a STUDY (`dse studies` lists them), or --replay CSV")
     study = Study.load(args.study, storage=args.storage)
-    numbers = {"step_time": args.step_time, "peak_memory": args.peak_memory, "failed": args.failed}
-    if args.tell is None and (args.log or any(numbers.values())):
+    if args.tell is None and (args.log or args.step_time or args.peak_memory or args.failed or args.software):
         raise DseError("--tell N: name the trial that ran")
+    if args.forget and args.tell is not None:
+        raise DseError("--forget and --tell: choose one")
     if args.forget:
         remove(study, args.forget)
         say(f"removed run {args.forget}")
@@ -84,14 +83,14 @@ def run(args: argparse.Namespace) -> int:
 def tell(args: argparse.Namespace, study: Study) -> None:
     """Store a run."""
     if args.log:
-        if args.step_time or args.failed:
-            raise DseError("--log: says step time and failure itself; leave out --step-time and --failed")
+        if args.step_time or args.failed or args.peak_memory or args.software:
+            raise DseError("--log: has all of a run; leave out --step-time, --peak-memory, --failed and --software")
         told = tell_log(study, args.tell, args.log)
-    else:
-        if not (args.step_time or args.failed):
-            raise DseError(f"--tell {args.tell}: give --step-time, --failed or --log")
+    elif args.step_time or args.failed:
         told = study.tell(args.tell, step_time=args.step_time, peak_memory=args.peak_memory,
                           failed=args.failed or "", software=args.software)  # fmt: skip
+    else:
+        raise DseError(f"--tell {args.tell}: give --step-time, --failed or --log")
     say(f"stored run {told.id} of trial {told.trial}")
 
 

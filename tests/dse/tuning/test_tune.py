@@ -78,6 +78,8 @@ def test_explain_shows_runs_of_its_trial(study, capsys):
     study.tell(0, step_time=1.25 * predicted)
     assert main(["explain", NAME, "--trial", "0"]) == 0
     assert re.search(r"Ran .*\(\+25\.0 %\)", capsys.readouterr().out)
+    assert main(["explain", NAME, "--trial", "0", "--format", "json"]) == 0
+    assert json.loads(capsys.readouterr().out)["runs"][0]["step_time_s"] == pytest.approx(1.25 * predicted)
     assert main(["explain", NAME, "--trial", "1", "--format", "json"]) == 0
     assert json.loads(capsys.readouterr().out)["runs"] == []
 
@@ -128,6 +130,8 @@ def test_the_system_is_kept_with_what_runs_moved(study, capsys, tmp_path):
         ([NAME, "--tell", "0"], "--tell 0: give --step-time, --failed or --log"),
         ([NAME, "--tell", "99", "--failed", "oom"], "no finished trial 99"),
         ([NAME, "--tell", "0", "--step-time", "3", "--failed", "oom"], "a step time or a failure"),
+        ([NAME, "--tell", "0", "--log", "run.log", "--peak-memory", "3GB"], "leave out --step-time, --peak-memory"),
+        ([NAME, "--tell", "0", "--failed", "oom", "--forget", "x"], "--forget and --tell: choose one"),
         ([], "name a STUDY"),
         (["--replay", "dse.db"], "dse.db"),
     ],
