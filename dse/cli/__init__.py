@@ -33,12 +33,12 @@ GROUPS: Final[Mapping[str, Mapping[str, str]]] = {
         "explain": "show where time and memory go, the bottleneck, and what would change it",
         "compare": "compare two studies, two systems or two launch scripts",
         "export": "write a launch script, a trace or a file for another simulator",
-        "tune": "choose the layout to run next on your cluster, from the runs so far",
     },
     "Search a design space": {
         "search": "sample a space with Optuna and print the Pareto front",
         "resume": "continue a study from its database",
         "enumerate": "compute the exact Pareto front of a space",
+        "tune": "choose the layout to run next on your cluster, from the runs so far",
     },
     "Look at results": {
         "show": "print the Pareto front or the trials of a study as a table",

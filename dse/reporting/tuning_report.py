@@ -102,7 +102,7 @@ def learned_line(one: Learned) -> str:
 
 def replay_report(record: Mapping[str, Any], width: int) -> list[RenderableType]:
     """Shares of the best throughput after some runs, of each group and in the mean."""
-    table = ruled_table("group", "layouts", *(f"after {count}" for count in record["mean"]), "stopped")
+    table = ruled_table("group", "layouts", *record["mean"], "stopped")
     for group in record["groups"]:
         shares = [f"{share:.3f}" for share in group["share"].values()]
         table.add_row(group["group"], str(group["candidates"]), *shares, str(group["stopped_after"] or ""))
@@ -112,4 +112,4 @@ def replay_report(record: Mapping[str, Any], width: int) -> list[RenderableType]
     note = f"{record['out_of_memory']} of {runs} died out of memory"
     if left := len(record["not_candidates"]):
         note += f"; {counted(left, 'row')} could not be used (--format json has the reasons)"
-    return [Text("Share of the best measured throughput, after some runs:"), Text(), table, Text(), Text(note)]
+    return [Text("Share of the best measured throughput, by number of runs:"), Text(), table, Text(), Text(note)]
