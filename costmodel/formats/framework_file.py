@@ -22,10 +22,10 @@ from typing import Any, Final
 
 from costmodel.errors import DseError
 from costmodel.formats import shipped
-from costmodel.formats.strict_yaml import Section, dump, parse, read_text
+from costmodel.formats.input_files import Section, dump, parse, read_text
 from costmodel.formats.system_file import KINDS
+from costmodel.training.dimensions import BALANCING
 from costmodel.training.model import ModelShape
-from costmodel.training.numerics import BALANCING
 
 SCHEMA: Final = "framework/v1"
 #: Framework of runs whose software is not named.

@@ -1,18 +1,28 @@
-"""Content of input files and pipes: of bounded size, unpacked where packed by gzip, read once."""
+"""Input files, read strictly: of bounded size, unpacked by gzip, YAML and JSON with the line of each mistake.
+
+Scalars follow YAML 1.2 rather than 1.1: ``1e12`` is a number; ``on``, ``yes`` and ``12:30`` are words.
+"""
 
 from __future__ import annotations
 
 import gzip
+import json
 import os
+import re
 import select
 import stat
 import time
 import zlib
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, field
 from io import BytesIO
 from pathlib import Path
-from typing import BinaryIO, Final
+from typing import Any, BinaryIO, Final, TypeVar
 
-from costmodel.errors import DseError
+import yaml
+
+from costmodel.errors import DseError, shortened, suggestion
+from costmodel.formats.quantity import LONGEST_NUMBER, si_value
 
 #: How long a pipe may be silent. [s]
 SILENCE = 10.0
@@ -136,3 +146,326 @@ def content(path: Path, most: int | None = None) -> bytes:
     if len(found) > room:
         raise DseError(f"{path}: unpacks to more than {room:,} bytes; unpack it if you trust it")
     return found
+
+
+T = TypeVar("T")
+Location = tuple[str | int, ...]
+
+_INT: Final = re.compile(r"[-+]?[0-9]+")
+_FLOAT: Final = re.compile(r"[-+]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][-+]?[0-9]+)?")
+_CONSTANTS: Final[dict[str, bool | None]] = {
+    **dict.fromkeys(("true", "True"), True),
+    **dict.fromkeys(("false", "False"), False),
+    **dict.fromkeys(("null", "~", ""), None),
+}
+_PARSER: Final[Any] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+#: Levels of nesting that a file may have: more than any file of ours has.
+DEEPEST: Final = 30
+
+
+def scalar(text: str) -> str | int | float | bool | None:
+    """Value that an unquoted word of a file stands for.
+
+    >>> [scalar(word) for word in ("8", "1e12", "on", "true", "017", "80 GB")]
+    [8, 1000000000000.0, 'on', True, 17, '80 GB']
+    """
+    if text in _CONSTANTS:
+        return _CONSTANTS[text]
+    if _INT.fullmatch(text):
+        return int(text) if len(text) <= LONGEST_NUMBER else text
+    return float(text) if len(text) <= LONGEST_NUMBER and _FLOAT.fullmatch(text) else text
+
+
+class _Dumper(yaml.SafeDumper):
+    """Writes what `scalar` reads back: quotes a text exactly where it would be taken for something else."""
+
+    yaml_implicit_resolvers: dict[str, list[Any]] = {}  # noqa: RUF012  (PyYAML's own attribute)
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+
+for _tag, _pattern, _first in (
+    ("tag:yaml.org,2002:int", _INT, "-+0123456789"),
+    ("tag:yaml.org,2002:float", _FLOAT, "-+.0123456789"),
+    ("tag:yaml.org,2002:bool", re.compile("true|True|false|False"), "tTfF"),
+    ("tag:yaml.org,2002:null", re.compile("null|~|"), ["n", "~", ""]),
+):
+    _Dumper.add_implicit_resolver(_tag, re.compile(f"(?:{_pattern.pattern})$"), list(_first))
+
+
+def dump(data: Mapping[str, Any], *, compact: bool = False) -> str:
+    """YAML text that `parse` reads back as the same data, keys in order; compact: lists in one line."""
+    flow = None if compact else False
+    options: dict[str, Any] = {"sort_keys": False, "allow_unicode": True, "default_flow_style": flow}
+    return str(yaml.dump(dict(data), Dumper=_Dumper, width=120, **options))
+
+
+@dataclass
+class Source:
+    """One text, where its parts stand, and the mistakes found in it so far."""
+
+    name: str
+    lines: dict[Location, int] = field(default_factory=dict)
+    mistakes: list[tuple[int, str]] = field(default_factory=list)
+
+    def mistake(self, at: Location, what: str) -> None:
+        """Note that the part at `at` is wrong."""
+        near = next((at[:n] for n in range(len(at), -1, -1) if at[:n] in self.lines), ())
+        line = self.lines.get(near, 0)
+        where = "".join(f"[{p}]" if isinstance(p, int) else f".{p}" for p in at).lstrip(".")
+        file = f"{self.name}:{line}" if line else self.name
+        self.mistakes.append((line, f"{file}: {where + ': ' if where else ''}{shortened(what)}"))
+
+    def finish(self) -> None:
+        """Raise the mistakes that were noted, if there are any.
+
+        Raises `DseError` with one line for each mistake, in the order of the file.
+        """
+        if self.mistakes:
+            raise DseError("\n".join(dict.fromkeys(text for _, text in sorted(self.mistakes))))
+
+
+def exact_text(path: Path, expected: str, *, largest: int = LARGEST_WRITTEN) -> str:
+    """Text of a file of at most `largest` bytes to the byte; `expected` is what it should be.
+
+    Raises `DseError` if it cannot be read, is too large, or is no text.
+    """
+    try:
+        return file_bytes(path, largest).decode("utf-8")
+    except UnicodeDecodeError:
+        raise DseError(f"{path}: not a text file; expected {expected}") from None
+
+
+def plain_text(text: str) -> str:
+    """A text without a byte order mark, whose lines end as they do here.
+
+    >>> plain_text("\\ufeffa\\r\\nb\\rc").splitlines()
+    ['a', 'b', 'c']
+    """
+    return text.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n")
+
+
+def read_text(path: Path, expected: str = "YAML in UTF-8", *, largest: int = LARGEST_WRITTEN) -> str:
+    """The `plain_text` of a file of at most `largest` bytes; `expected` is what it should be.
+
+    Raises `DseError` if it cannot be read, is too large, or is no text.
+    """
+    return plain_text(exact_text(path, expected, largest=largest))
+
+
+def parse(text: str, name: str) -> Section:
+    """The mapping that a text holds.
+
+    Raises `DseError` if the text is not YAML, or is something else than a mapping.
+    """
+    source = Source(name)
+    reader = _Events(text, source)
+    try:
+        data = reader.document()
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        line, at = (mark.line + 1, mark.column + 1) if mark else (1, 1)
+        raise DseError(f"{name}:{line}:{at}: not YAML: {error.problem or error.context}") from None
+    except yaml.YAMLError as error:
+        raise DseError(f"{name}: not YAML: {' '.join(str(error).split())}") from None
+    source.finish()
+    if not isinstance(data, dict):
+        what = "empty; expected" if data is None else "expected"
+        raise DseError(f"{name}: {what} keys and values, such as 'schema: search_space/v1'")
+    return Section(source, (), data)
+
+
+def read_json(path: Path, expected: str) -> Section:
+    """The object that a JSON file holds; `expected` is what it should be.
+
+    Raises `DseError` if the text is not JSON, gives a key twice, or is something else than an object.
+    """
+    text = read_text(path, "JSON in UTF-8")
+    try:
+        data = json.loads(text, object_pairs_hook=_once)
+    except RecursionError:
+        raise DseError(f"{path}: not JSON: nested too deeply") from None
+    except json.JSONDecodeError as error:
+        raise DseError(f"{path}:{error.lineno}:{error.colno}: not JSON: {error.msg.lower()}") from None
+    except KeyError as error:
+        raise DseError(f"{path}: {shortened(str(error.args[0]))}: given twice in one object") from None
+    except ValueError as error:
+        raise DseError(f"{path}: not JSON: {str(error).split(';')[0].lower()}") from None
+    if not isinstance(data, dict):
+        names = {list: "a list", str: "a text", bool: "true or false", type(None): "null"}
+        raise DseError(f"{path}: expected {expected}, got {names.get(type(data), 'a number')}")
+    return Section(Source(str(path)), (), data)
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object of JSON; `KeyError` names a key that it has twice."""
+    data: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in data:
+            raise KeyError(key)
+        data[key] = value
+    return data
+
+
+class _Events:
+    """Builds plain data from the parser's events, one after the other.
+
+    PyYAML's own tree would let nesting overflow the stack, and aliases make a small file large.
+    """
+
+    def __init__(self, text: str, source: Source) -> None:
+        self.events: Iterator[Any] = yaml.parse(text, Loader=_PARSER)
+        self.source = source
+
+    def document(self) -> Any:
+        """Data of the only document; None where there is none."""
+        next(self.events)  # start of the stream
+        if isinstance(next(self.events), yaml.StreamEndEvent):
+            return None
+        data = self.value(next(self.events), ())
+        next(self.events)  # end of the document
+        after = next(self.events)
+        if not isinstance(after, yaml.StreamEndEvent):
+            self.source.mistake((), f"one document expected, and another begins on line {_line(after)}")
+        return data
+
+    def value(self, event: Any, at: Location) -> Any:
+        """Data of a scalar, or of all events up to the end of a list or mapping."""
+        self.source.lines[at] = _line(event)
+        if len(at) > DEEPEST:
+            raise yaml.MarkedYAMLError(problem="nested too deeply", problem_mark=event.start_mark)
+        if isinstance(event, yaml.AliasEvent):
+            self.source.mistake(at, "aliases (&name, *name) are not understood; write the value out")
+            return None
+        if event.tag is not None:
+            self.source.mistake(at, "tags (!name) are not understood; write the value alone")
+        if isinstance(event, yaml.MappingStartEvent):
+            return self.mapping(at)
+        if isinstance(event, yaml.SequenceStartEvent):
+            return self.items(at)
+        return scalar(event.value) if event.implicit[0] else event.value
+
+    def items(self, at: Location) -> list[Any]:
+        """Data of the items of a list."""
+        items: list[Any] = []
+        while not isinstance(event := next(self.events), yaml.SequenceEndEvent):
+            items.append(self.value(event, (*at, len(items))))
+        return items
+
+    def mapping(self, at: Location) -> dict[str, Any]:
+        """Data of a mapping; notes repeated keys."""
+        data: dict[str, Any] = {}
+        while not isinstance(event := next(self.events), yaml.MappingEndEvent):
+            key, line = getattr(event, "value", f"line {_line(event)}"), _line(event)
+            first = self.source.lines[(*at, key)] if key in data else None
+            self.value(event, (*at, key))
+            if not isinstance(event, yaml.ScalarEvent):
+                self.source.mistake((*at, key), "expected a word before each ':'")
+            value = self.value(next(self.events), (*at, key))
+            self.source.lines[(*at, key)] = line
+            if first is not None:
+                self.source.mistake((*at, key), f"already given on line {first}")
+            data[key] = value
+        return data
+
+
+def _line(event: Any) -> int:
+    """Line of an event, from 1."""
+    return int(event.start_mark.line) + 1
+
+
+@dataclass
+class Section:
+    """A mapping of a file, read key by key.
+
+    A mistake is noted and a stand-in handed out, so that one reading finds them all.
+    """
+
+    source: Source
+    at: Location
+    data: dict[str, Any]
+
+    def __contains__(self, key: str) -> bool:
+        return key in self.data
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.data)
+
+    def mistake(self, key: str | None, what: str) -> None:
+        """Note a mistake in the value of `key`, or in the section itself."""
+        self.source.mistake(self.at if key is None else (*self.at, key), what)
+
+    def only(self, known: Collection[str], what: str = "key") -> None:
+        """Note every key that is not known."""
+        for key in self.data:
+            if key not in known:
+                self.mistake(key, f"unknown {what}{suggestion(key, known)}")
+
+    def value(self, key: str, read: Callable[[Any], T], stand_in: T, *, required: bool = True) -> T:
+        """`read(value)`; notes the message of its ValueError, and a key that is required and missing."""
+        if key not in self.data:
+            if required:
+                self.mistake(None, f"{key}: missing")
+            return stand_in
+        try:
+            return read(self.data[key])
+        except ValueError as error:
+            self.mistake(key, str(error))
+            return stand_in
+
+    def text(self, key: str, *, required: bool = True) -> str:
+        """The text under a key."""
+        return self.value(key, _text, "", required=required)
+
+    def word(self, key: str, words: Collection[str], *, default: str | None = None) -> str:
+        """The value of a key that is one of some words."""
+
+        def read(value: Any) -> str:
+            if value in words:
+                return str(value)
+            raise ValueError(f"{value!r} is not a value{suggestion(str(value), words)}")
+
+        return self.value(key, read, default or next(iter(words)), required=default is None)
+
+    def switch(self, key: str, *, default: bool) -> bool:
+        """The value of a key that is true or false."""
+
+        def read(value: Any) -> bool:
+            if isinstance(value, bool):
+                return value
+            raise ValueError(f"{value!r}: expected true or false")
+
+        return self.value(key, read, default, required=False)
+
+    def number(self, key: str, unit: str = "-", *, default: float | None = None) -> float:
+        """The number under a key, in the SI unit given."""
+        stand_in = float("nan") if default is None else default
+        return self.value(key, lambda value: si_value(value, unit), stand_in, required=default is None)
+
+    def section(self, key: str, *, required: bool = True) -> Section:
+        """The mapping under a key, as a section."""
+
+        def read(value: Any) -> dict[str, Any]:
+            if isinstance(value, dict):
+                return value
+            raise ValueError(f"expected keys and values, got {'nothing' if value is None else repr(value)}")
+
+        return Section(self.source, (*self.at, key), self.value(key, read, {}, required=required))
+
+    def mapping(self, key: str) -> Mapping[str, Any]:
+        """A mapping inside this one as it is; nothing where it is none, which its reader will tell."""
+        found = self.data.get(key)
+        return found if isinstance(found, dict) else {}
+
+    def sections(self, what: str) -> dict[str, Section]:
+        """Every value of this mapping, each a mapping itself."""
+        if not self.data and not self.source.mistakes:
+            self.mistake(None, f"expected at least one {what}")
+        return {key: self.section(key) for key in self.data}
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, str) and value.strip():
+        return value
+    raise ValueError(f"{value!r}: expected a text")

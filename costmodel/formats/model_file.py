@@ -11,9 +11,9 @@ from typing import Any, Final, Literal, TypeAlias, get_args, get_origin, get_typ
 
 from costmodel.errors import DseError
 from costmodel.formats import shipped
-from costmodel.formats.strict_yaml import Section
+from costmodel.formats.input_files import Section
+from costmodel.training.dimensions import Numerics
 from costmodel.training.model import ModelShape
-from costmodel.training.numerics import Numerics
 
 #: The record that a model file describes, such as `ModelShape`: profiles have records of their own.
 AnyModel: TypeAlias = Any

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import search_spaces
 from costmodel.errors import DseError, suggestion
-from costmodel.formats.strict_yaml import Section, parse, read_text
+from costmodel.formats.input_files import Section, parse, read_text
 
 ROOT: Final = Path(search_spaces.__file__).parent
 #: Key of a system file: the system whose constants it changes.

@@ -14,10 +14,19 @@ import yaml
 from costmodel.columns import column_units
 from costmodel.errors import suggestion
 from costmodel.formats import shipped
+from costmodel.formats.input_files import Section, parse
 from costmodel.formats.quantity import readable
-from costmodel.formats.strict_yaml import Section, parse
-from costmodel.machine.ranges import MachinePart, Range, part_ranges
-from costmodel.machine.system import Chip, Host, LinkTier, MemoryLevel, Software, System
+from costmodel.machine.system import (
+    Chip,
+    Host,
+    LinkTier,
+    MachinePart,
+    MemoryLevel,
+    Range,
+    Software,
+    System,
+    part_ranges,
+)
 
 SCHEMA: Final = "system/v1"
 #: How a constant is known: printed by the maker, timed, adjusted to timings, a guess that is said to be one,

@@ -14,13 +14,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from costmodel.columns import FloatArray, per_kernel
-from costmodel.kernels.gemm import GemmCost, reload_orders
-from costmodel.kernels.mixed_formats import products_cost
+from costmodel.kernels.gemm import GemmCost, products_cost, reload_orders
 from costmodel.kernels.output_tiles import tile_edge
 from costmodel.training.run import RankRun
 from costmodel.workload.kernel_tables import Gemms
-from costmodel.workload.quantisation import narrow_places, operand_bytes
-from costmodel.workload.transformer import explicit_edges, transformer_gemms
+from costmodel.workload.transformer import explicit_edges, narrow_places, operand_bytes, transformer_gemms
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -1,16 +1,105 @@
-"""Time and energy of some kernels and their collectives, as one table that adds up."""
+"""Time, energy and items of kernels and their collectives, as one table that adds up.
+
+A kernel takes as long as the slowest of its arithmetic and of its traffic at each memory level: the roofline. Its
+energy is dynamic: joules per FLOP and per byte. Items are rows of these sums, named by labels.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Final, TypeVar
 
 import numpy as np
 
-from costmodel.columns import BoolArray, Columns, FloatArray, column, column_family
-from costmodel.kernels.items import Items, added
-from costmodel.machine.system import LinkTier, MemoryLevel
+from costmodel.columns import BoolArray, Columns, FloatArray, column, column_family, per_kernel
+from costmodel.machine.system import LinkTier, MemoryLevel, System
+from costmodel.workload.kernel_tables import Pointwise
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """Labels of a row: what a quantity is of; a label that says nothing is "".
+
+    Times of a column of a breakdown add up to it, and so do bytes.
+    """
+
+    quantity: str = ""  #: time, hidden, message, flops, launches, memory bound, bytes, "LEVEL bytes", rank
+    column: str = ""  #: of a breakdown
+    part: str = ""  #: of the model: a kind of layer, the embedding, the head
+    of_pass: str = ""  #: over the part: forward, backward, recompute
+    kind: str = ""  #: of a kernel: product, pointwise, attention
+    kernel: str = ""  #: row of a block
+    name: str = ""  #: of a piece of the kernel, or of what is no kernel
+    kernel_pass: str = ""  #: forward, activation_gradient, weight_gradient; backward of fused kernels
+    group: str = ""  #: ranks that take part in a collective
+    collective: str = ""
+
+
+#: The table: labels -> (points,) values, in SI units.
+Items = Mapping[Item, FloatArray]
+
+
+def quantities_of(item: Item, values: Mapping[str, FloatArray]) -> dict[Item, FloatArray]:
+    """Rows of one thing, by quantity; each has an axis of points. [SI units]"""
+    return {replace(item, quantity=name): column + np.zeros(1) for name, column in values.items()}
+
+
+def labelled(items: Items, **labels: str) -> dict[Item, FloatArray]:
+    """Items with some of their labels replaced. [SI units]"""
+    return {replace(item, **labels): values for item, values in items.items()}
+
+
+def added(items: Items, others: Items) -> Items:
+    """Rows of two tables; those with the same labels are added up. [SI units]"""
+    if not (items and others):
+        return items or others
+    both = {item: values + items[item] if item in items else values for item, values in others.items()}
+    return {**items, **both}
+
+
+def slowest_level(traffic: Sequence[FloatArray], levels: Sequence[MemoryLevel], *, repeats: FloatArray) -> FloatArray:
+    """Longest of the levels' transfer times, (points, kernels); 0 where there is no level. [s]
+
+    `traffic` has the bytes that each level moves once, `repeats` times. [B], [-]
+    """
+    time = np.zeros(repeats.shape)
+    for moved, level in zip(traffic, levels, strict=False):
+        np.maximum(time, repeats * moved / per_kernel(level.bandwidth * level.efficiency), out=time)
+    return time
+
+
+def pointwise_time(kernels: Pointwise, system: System) -> tuple[FloatArray, BoolArray]:
+    """Time of kernels that read and write the farthest level once.
+
+    Parameters
+    ----------
+    kernels : Pointwise
+        Bytes and work of each, (points, kernels). [B], [FLOP]
+    system : System
+        Machine.
+
+    Returns
+    -------
+    time : (points, kernels) array
+        The slower of the vector lanes and the memory, plus the launch; 0 for an absent kernel. [s]
+    memory_bound : (points, kernels) array
+        Whether the memory is the slower. [-]
+
+    Notes
+    -----
+    A framework that fuses less runs `Software.pointwise_kernels` in place of each. Rows that are sorted on
+    the way move at `Chip.sorting_efficiency` of the rate of others.
+    """
+    launched = kernels.count * per_kernel(system.software.pointwise_kernels)
+    arithmetic = kernels.count * (kernels.flops / per_kernel(system.chip.vector_flop_rate))
+    moved, sorts = kernels.bytes_moved, [label.runs == "sorting" for label in kernels.labels]
+    if any(sorts):
+        moved = moved / np.where(sorts, per_kernel(system.chip.sorting_efficiency), 1.0)
+    transfer = slowest_level([moved], [system.dram], repeats=launched)
+    busy = np.maximum(arithmetic, transfer)
+    return busy + launched * per_kernel(system.chip.kernel_launch), transfer >= arithmetic
+
 
 #: Times of a `KernelCost` that come on top of its kernels'.
 BESIDE_KERNELS: Final = ("tp_time", "cp_time", "ep_time", "offload_time")

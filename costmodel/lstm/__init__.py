@@ -2,8 +2,6 @@
 
 Rooms in the order in which they are read; those on one line do not know each other:
 
-    splits
     model
-    kernels
     step
 """

@@ -1,9 +1,13 @@
-"""Machines: a chip, its memory levels, the tiers of links around it, what it costs and draws."""
+"""Machines: a chip, its memory levels, the tiers of links around it, its price and power.
+
+A `System` is a record of columns: one machine, or one for each design. Each quantity declares its unit and its range.
+Dollars and watts follow from the unit costs of parts.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import MISSING, Field, dataclass, field, fields, replace
 from typing import Any, Final, Self
 
 import numpy as np
@@ -11,7 +15,96 @@ from numpy.typing import ArrayLike
 
 from costmodel.columns import Columns, FloatArray, column, column_units, short_repr
 from costmodel.errors import DseError, suggestion
-from costmodel.machine.ranges import MachinePart, Range, part_ranges
+
+#: Endings of the names of quantities of which a machine needs some.
+POSITIVE: Final = (
+    "bandwidth", "capacity", "clock", "efficiency", "sustained", "size", "height", "width",
+    "used", "oversubscription", "wrap", "clustering", "lanes", "cores", "per_core",
+)  # fmt: skip
+#: Such endings of names of which a machine may have none.
+NONE_OF: Final = ("collective_cores", "nominal_clock")
+#: The largest number that is finite. [-]
+LARGEST: Final = float(np.finfo(np.float64).max)
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """From `low` to `high`, in the unit of the quantity; where `above` is set, `low` itself is outside."""
+
+    low: float = 0.0
+    high: float = LARGEST
+    above: bool = False
+
+    def holds(self, values: ArrayLike) -> Any:
+        """Which values are in it; NaN, which stands for what is not known, is. [as the values]"""
+        found: FloatArray = np.asarray(values, dtype=np.float64)
+        return ~((found < self.low) | (found > self.high) | (self.above & (found == self.low)))
+
+    def refusal(self, value: float) -> str:
+        """Message for a value outside of a range: what was expected.
+
+        >>> Range(high=1.0).refusal(5.0)
+        '5: expected a share, at most 1'
+        """
+        if value > self.high:
+            wanted = "a share, at most 1" if self.high == 1 else f"at most {self.high:g}"
+            return f"{value:g}: expected {wanted if self.high < LARGEST else 'a finite number'}"
+        if value < 0:
+            return f"{value:g}: expected no negative number"
+        return f"{value:g}: expected {f'at least {self.low:g}' if self.low else 'more than nothing'}"
+
+
+class MachinePart(Columns):
+    """A table of quantities of machines, each in its range."""
+
+    __slots__ = ()
+
+    @classmethod
+    def of(cls, **values: Any) -> Self:
+        """Build from scalars, lists and arrays; non-column fields pass through untouched.
+
+        Raises `DseError` if a quantity is out of its range.
+        """
+        part = super().of(**values)
+        ranges = part_ranges(cls)
+        for name, own in part.columns().items():
+            refuse_outside(f"{cls.__name__}: {name}", own, ranges[name])
+        return part
+
+
+def part_ranges(record: type[Columns]) -> dict[str, Range]:
+    """Name -> range of each quantity of a record: what its columns say, else as its name ends."""
+    if record not in _RANGES:
+        _RANGES[record] = {own.name: _range(own) for own in fields(record) if "unit" in own.metadata}
+    return _RANGES[record]
+
+
+#: Record class -> its ranges, kept because they are asked for with every batch.
+_RANGES: dict[type[Any], dict[str, Range]] = {}
+
+
+def _range(own: Field[Any]) -> Range:
+    """The range of a column."""
+    high = np.inf if _is_infinite(own.default_factory) else LARGEST
+    low = own.metadata.get("low", 0.0)
+    needed = own.name.endswith(POSITIVE) and not own.name.endswith(NONE_OF)
+    return Range(low, own.metadata.get("high", high), above=needed and low == 0)
+
+
+def _is_infinite(default: Any) -> bool:
+    """True if a column has no end unless it declares one."""
+    return default is not MISSING and bool(np.isinf(default()).any())
+
+
+def refuse_outside(name: str, values: ArrayLike, allowed: Range) -> None:
+    """Refuse values that are out of a range.
+
+    Raises `DseError`, saying which, and what was expected.
+    """
+    inside = allowed.holds(values)
+    if not np.all(inside):
+        first = np.broadcast_to(np.asarray(values, dtype=np.float64), np.shape(inside))[~inside].flat[0]
+        raise DseError(f"{name}: {allowed.refusal(float(first))}")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -366,3 +459,55 @@ def stacked(systems: Sequence[System]) -> list[tuple[list[int], System]]:
         values = {name: np.array([float(np.ravel(table[name])[0]) for table in tables]) for name in tables[0]}
         stacks.append((places, systems[places[0]].with_quantities(values)))
     return stacks
+
+
+def die_area(system: System) -> FloatArray:
+    """Area of the chip's logic die. [m2]
+
+    A fixed part, the matrix units by their multiply-adds, and the on-die memories by their capacity.
+    """
+    chip = system.chip
+    multiply_adds = chip.cores * chip.arrays_per_core * chip.array_height * chip.array_width
+    area = chip.fixed_area + chip.array_area * multiply_adds
+    for level in system.memory[:-1]:
+        area = area + chip.sram_area * level.capacity
+    return area
+
+
+def die_yield(system: System) -> FloatArray:
+    """Share of dies without a fault: negative binomial, for faults in clusters [Cunningham1990]_. [-]
+
+    ``(1 + area * defect_density / defect_clustering) ** -defect_clustering``; Poisson's for no clusters.
+    """
+    chip = system.chip
+    faults = die_area(system) * chip.defect_density / chip.defect_clustering
+    return np.asarray((1 + faults) ** -chip.defect_clustering)
+
+
+def chip_price(system: System) -> FloatArray:
+    """Price of one chip with its memory, its links, and its share of host and switches. [$]
+
+    Good dies pay for bad ones. Memory is paid by capacity and by bandwidth, links by bandwidth, supplies and
+    cooling by the power that `chip_power` provisions.
+    """
+    die = die_area(system) * system.chip.area_price / die_yield(system)
+    price = system.chip.base_price + die + system.host.price
+    for level in system.memory:
+        price = price + level.capacity * level.price + level.bandwidth * level.bandwidth_price
+    for tier in system.network:
+        price = price + tier.carried * tier.price
+    return price + chip_power(system) * system.host.power_price
+
+
+def chip_power(system: System) -> FloatArray:
+    """Power to provision for one chip and its share of the host, everything busy at once. [W]
+
+    Idle power, arithmetic at the sustained peak and its voltage, and every memory level and link at its bandwidth.
+    """
+    chip = system.chip
+    power = chip.idle_power + chip.matrix_flop_rate * chip.flop_energy + system.host.power
+    for level in system.memory:
+        power = power + level.bandwidth * level.energy
+    for tier in system.network:
+        power = power + tier.carried * tier.energy
+    return power * system.host.power_overhead

@@ -7,11 +7,8 @@ from typing import Final
 
 from costmodel.lstm.model import LstmDesign
 from costmodel.lstm.step import lstm_items, lstm_step_of
-from costmodel.rules.rules import Rules
-from costmodel.rules.work import LSTM_TRAINING, TRAINING
-from costmodel.steps.footprint import transformer_footprint
-from costmodel.steps.itemized import transformer_items
-from costmodel.steps.transformer import reasons, remedies, transformer_step
+from costmodel.rules.rules import LSTM_TRAINING, TRAINING, Rules
+from costmodel.steps.transformer import reasons, remedies, transformer_footprint, transformer_items, transformer_step
 from costmodel.training.design import DesignPoints, canonical
 from costmodel.training.ranks import ORDER
 

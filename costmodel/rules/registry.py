@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from costmodel.errors import DseError, suggestion
 
 if TYPE_CHECKING:
-    from costmodel.rules.rules import Rules, WorkloadRules
-    from costmodel.rules.work import KindOfWork, Workload
+    from costmodel.rules.rules import KindOfWork, Rules, Workload, WorkloadRules
     from costmodel.training.design_table import Domain
 
 
@@ -104,7 +103,7 @@ def register_work(rules: Rules[Any]) -> None:
         The native rules for it; those of a name that was registered before are replaced.
     """
     from costmodel.rules.native import RULES
-    from costmodel.rules.work import WORKS
+    from costmodel.rules.rules import WORKS
 
     work = rules.work
     if any(work.name == own.work.name for own in RULES):

@@ -3,9 +3,9 @@
 Rooms in the order in which they are read; those on one line do not know each other:
 
     result, micro_batch
-    pipeline, combinations
+    pipeline
     memory
-    update, sharding, footprint
+    update, sharding
     transformer
-    itemized, timeline
+    timeline
 """

@@ -15,11 +15,11 @@ from costmodel.steps.pipeline.pipeline_step import (
     ScheduledPasses,
     message_delay,
     messages,
+    passes_on_ranks,
     pipeline_hop,
     schedule_step,
     sending_time,
 )
-from costmodel.steps.pipeline.pipeline_time import passes_on_ranks
 from costmodel.steps.pipeline.schedules import BACKWARD, FORWARD, NONE, SCHEDULES, WEIGHT, Order, order
 from costmodel.steps.pipeline.simulation import TimedPasses
 from costmodel.steps.pipeline.stages import pipeline_stages
@@ -27,7 +27,7 @@ from costmodel.steps.pipeline.timed_pipelines import design_pipelines
 from costmodel.steps.transformer import pass_costs, rank_costs, resolve_sharding, transformer_step
 from costmodel.training.design import SCHEDULE_WORDS
 from costmodel.training.run import TransformerRun, rank_run
-from costmodel.workload.quantisation import some_narrow
+from costmodel.workload.transformer import some_narrow
 
 #: Kinds of events, by their codes. A backward pass is that of inputs and weights unless the schedule has the
 #: gradients of weights apart. The last four are of the whole rank: casts of weights before its first pass;

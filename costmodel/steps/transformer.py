@@ -1,41 +1,170 @@
 """One optimizer step of designs of a transformer: micro-batches through the pipeline, then the update.
 
-`step` is the public function of this package. It evaluates designs in chunks. Each stage of the evaluation reads a
-narrow part of a design and evaluates its unique rows: shapes of ranks (`rank_run`), costs and memory of one
-micro-batch (`pass_costs`, `rank_costs`), the pipeline (`schedule_step`), the update (`update_step`), and memory
-(`fullest_stage`). `assemble_breakdown` adds the parts up.
+Everything is of one rank and one micro-batch. Kernels of a layer's part, and of its attention core (which
+selective recomputation repeats), happen once per layer of that kind, the others once per model.
+
+Designs on several machines, all with all, compute each number once for its inputs. `footprint` gives memory, chips,
+price and power without times; the itemized step is the same evaluation, which keeps what it adds up.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Final, Self
 
 import numpy as np
 
-from costmodel.columns import FloatArray, in_rows
-from costmodel.kernels.items import Items, added
-from costmodel.kernels.mixed_formats import best_tiles, is_possible
+from costmodel.columns import FloatArray, IntArray, UniqueRows, distinct_rows, in_rows, is_long
+from costmodel.kernels.gemm import best_tiles, is_possible
+from costmodel.kernels.kernel_cost import Items, added
 from costmodel.machine.system import System
-from costmodel.steps.combinations import Combinations
-from costmodel.steps.memory.memory_items import memory_items
 from costmodel.steps.memory.reserved import reserved_memory
-from costmodel.steps.memory.stage_memory import fullest_stage
-from costmodel.steps.micro_batch.micro_batch import MicroBatch, micro_batches, quantities_read
+from costmodel.steps.memory.stage_memory import fullest_stage, memory_items
+from costmodel.steps.micro_batch.micro_batch import MicroBatch, micro_batches, quantities_of_kernels, quantities_read
 from costmodel.steps.micro_batch.rank_memory import MEMORY_READS, PartMemory, rank_memory
-from costmodel.steps.pipeline.host_offload import offloaded_activations
-from costmodel.steps.pipeline.pipeline_step import schedule_step
+from costmodel.steps.pipeline.pipeline_step import offloaded_activations, schedule_step
 from costmodel.steps.pipeline.stages import pipeline_stages
-from costmodel.steps.result.assembly import assemble_breakdown, host_time, in_chunks, schedules_apart
-from costmodel.steps.result.breakdown import Breakdown
+from costmodel.steps.result.assembly import CELLS, assemble_breakdown, host_time, in_chunks, schedules_apart
+from costmodel.steps.result.breakdown import PARTS, Breakdown
 from costmodel.steps.sharding.resolve_sharding import solution
 from costmodel.steps.update.update import update_step
-from costmodel.training.design import EXPLICIT_TILES, DesignPoints
+from costmodel.training.design import EXPLICIT_TILES, SOLVE, SOLVE_BYTES, DesignPoints, canonical
 from costmodel.training.model import ModelShape
 from costmodel.training.precision import FORMATS, MIXED_PRECISION, Precision
 from costmodel.training.run import RankRun, Run, TransformerRun, grouping_columns, once_each, rank_run
-from costmodel.workload.quantisation import has_units, some_narrow
-from costmodel.workload.transformer import transformer_gemms
+from costmodel.workload.transformer import has_units, some_narrow, transformer_gemms
+
+#: Most combinations for each point that is asked for: some may be missing.
+MOST_CELLS: Final = 1.25
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Combinations:
+    """All combinations of some designs, some chips and some surroundings of chips.
+
+    Quantities that kernels read are (chips, 1), others (surroundings, 1, 1), and columns of designs
+    (designs,): they broadcast against each other, and each result has the axes of what it depends on alone.
+    """
+
+    run: TransformerRun
+    shape: tuple[int, ...]  #: surroundings, chips, designs
+    places: tuple[IntArray, ...]  #: of each point along them; (points,) each [-]
+
+    @classmethod
+    def of(cls, run: TransformerRun) -> Self | None:
+        """The combinations that points make up, in any order; None where they do not, or have one machine."""
+        quantities, points = run.system.quantities(), run.num_points
+        long = {name for name, values in quantities.items() if is_long(values)}
+        if not long:
+            return None
+        chips = long & quantities_of_kernels(run.system)
+        surroundings = long - chips
+        design = run.design.map(lambda values: np.broadcast_to(values, (points,)))
+        tables = [[quantities[name] for name in names] for names in (surroundings, chips)]
+        rows: list[IntArray] = []
+        places: list[IntArray] = []
+        shape: tuple[int, ...] = ()
+        for columns in (*tables, [*design.columns().values()]):
+            different, back = distinct_rows(*columns)
+            rows, places, shape = [*rows, different], [*places, back], (*shape, different.size)
+            if math.prod(shape) > MOST_CELLS * points:
+                return None
+        if math.prod(shape[:-1]) == 1 or shape[1] > CELLS:
+            return None
+        axes = {name: _behind(1, quantities[name][rows[1]]) for name in chips}
+        axes |= {name: _behind(2, quantities[name][rows[0]]) for name in surroundings}
+        combined = replace(run, system=run.system.with_quantities(axes), design=design.take(rows[2]))
+        return cls(combined, shape, tuple(np.broadcast_arrays(*places)))
+
+    def evaluated(
+        self, chunk: Callable[[TransformerRun], Breakdown], grouping: Callable[[DesignPoints], Sequence[FloatArray]]
+    ) -> Breakdown:
+        """Costs of the points; arguments are those of `in_chunks`."""
+        surroundings, *others = self.shape
+        step, tables = max(CELLS // self.shape[1], 1), []
+        for start in range(0, surroundings, step):
+            system = self.run.system.map(partial(_of_surroundings, slice(start, start + step)))
+            tables.append(in_chunks(chunk, replace(self.run, system=system), grouping))
+        sizes = [min(step, surroundings - start) for start in range(0, surroundings, step)]
+        columns, known = {}, {}
+        for name in tables[0].columns():
+            parts = [getattr(table, name) for table in tables]
+            if len(parts) > 1:
+                full = zip(parts, sizes, strict=True)
+                parts = [np.concatenate([np.broadcast_to(part, (size, *others)) for part, size in full])]
+            [whole] = parts
+            if whole.shape not in known:
+                known[whole.shape] = self._cells(whole.shape)
+            columns[name] = whole.reshape(-1)[known[whole.shape]]
+        return tables[0].with_columns(columns)
+
+    def _cells(self, shape: tuple[int, ...]) -> IntArray:
+        """Where each point stands in a column that has some of the axes alone; (points,) [-]"""
+        axes = (1,) * (len(self.shape) - len(shape)) + shape
+        indices = [np.minimum(index, size - 1) for index, size in zip(self.places, axes, strict=True)]
+        return np.ravel_multi_index(indices, axes)
+
+
+def _behind(axes: int, values: FloatArray) -> FloatArray:
+    """A quantity with so many axes behind its own; one value has none."""
+    return values.reshape(-1, *[1] * axes) if values.size > 1 else values.reshape(())
+
+
+def _of_surroundings(rows: slice, values: FloatArray) -> FloatArray:
+    """A quantity in some surroundings alone."""
+    return values[rows] if values.ndim > 2 else values
+
+
+#: Columns of a breakdown that are known without times.
+FOOTPRINT: Final = (
+    *("peak_memory", *PARTS["peak_memory"]),
+    *("model_flops", "world_size", "system_price", "system_power"),
+)
+#: Columns of designs that only times depend on.
+TIMES_ALONE: Final = (*("overlap_grad_reduce", "overlap_p2p", "overlap_param_gather"), "tp_overlap")
+
+
+def transformer_footprint(run: TransformerRun) -> dict[str, FloatArray] | None:
+    """Memory, chips, price and power of designs, as in `transformer_step` to the last bit. [B], [-], [$], [W]
+
+    The columns in `FOOTPRINT`; None where kernels are split as is fastest.
+
+    Designs that differ in `TIMES_ALONE`, or in what changes nothing beside the others, are looked at once.
+    """
+    points, sharding = run.num_points, run.design.sharding
+    if ((sharding == SOLVE) | (sharding == SOLVE_BYTES)).any():
+        return None
+    run = run.of(run.design.map(lambda values: np.broadcast_to(values, (points,))))
+    reduced = run.of(canonical(run.design).with_columns(dict.fromkeys(TIMES_ALONE, np.zeros(points))))
+    unique = UniqueRows.of(*reduced.columns())
+    table = unique.spread(in_chunks(_chunk, unique.take(reduced), grouping=grouping_columns)).columns()
+    some_limits = some_narrow(run) or bool((run.design.tiling == EXPLICIT_TILES).any())
+    known = is_possible(rank_run(run)) if some_limits else np.ones(points, dtype=bool)
+    return {name: np.where(known, table[name], np.nan) for name in FOOTPRINT}
+
+
+def _chunk(run: TransformerRun) -> Breakdown:
+    """The table of a step that takes no time."""
+    if (mixed := schedules_apart(_chunk, run)) is not None:
+        return mixed
+    ranks = rank_run(run)
+    stages = pipeline_stages(run.model, run.design).foremost
+    memory = fullest_stage(run, ranks, once_each(ranks, rank_memory), stages).memory
+    parts: Mapping[str, FloatArray] = {
+        **{f"{name}_memory": values for name, values in memory.columns().items()},
+        "reserved_memory": reserved_memory(run, ranks, memory.total),
+    }
+    with np.errstate(all="ignore"):  # rates of no time
+        return assemble_breakdown(
+            parts,
+            run.system,
+            world_size=run.design.world_size,
+            tokens=run.design.global_batch_size * run.model.seq_len,
+            model_flops=3 * run.model.forward_flops_per_sequence * run.design.global_batch_size,
+        )
 
 
 def step(
@@ -205,3 +334,14 @@ def remedies(run: TransformerRun) -> str:
     if large := int((units & ~possible).sum()):
         sentences.append(f"for tiles ({large}) that on-chip memory has no room for; take smaller ones")
     return "; ".join(sentences)
+
+
+def transformer_items(run: TransformerRun) -> Items:
+    """Items that columns of the breakdown of one design add up; (1,) arrays. [s], [B], [FLOP], [-]
+
+    Times of kernels are those of the slowest stage, memory that of the fullest.
+    """
+    design = solution(run, cost_of_passes).design
+    run = replace(run.of(design), itemized=True, system=run.system.sliced(design.world_size))
+    ranks = rank_run(run)
+    return step_parts(run, ranks, pass_costs(run, ranks))[1]

@@ -12,7 +12,7 @@ from optuna.trial import FrozenTrial
 
 from costmodel.errors import DseError, ParameterError, suggestion
 from costmodel.formats.framework_file import is_built_in, load_framework
-from costmodel.rules.work import TRAINING
+from costmodel.rules.rules import TRAINING
 from costmodel.training.design import DesignPoints
 from dse.explaining.timeline import traces
 from dse.explaining.work_tables import WORK_TABLES, csv_text, work_tables

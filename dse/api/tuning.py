@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from costmodel.errors import DseError
-from costmodel.formats.strict_yaml import dump
+from costmodel.formats.input_files import dump
 from dse.searching.study import BaseStudy
 from dse.tuning.measured_runs import OUT_OF_MEMORY, MeasuredRun, tell
 from dse.tuning.replay import RUNS, replay_record, replays

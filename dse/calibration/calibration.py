@@ -14,8 +14,8 @@ from costmodel.columns import FloatArray, short_repr
 from costmodel.errors import DseError
 from costmodel.formats import shipped
 from costmodel.formats.framework_file import load_framework
+from costmodel.formats.input_files import dump, parse, read_text
 from costmodel.formats.quantity import si_value
-from costmodel.formats.strict_yaml import dump, parse, read_text
 from costmodel.formats.system_file import quantity_place, with_constants, written
 from dse.calibration.constants import STEPS, STEPS_TOO, Constant, candidates
 from dse.calibration.measurements import STAGE_OF, Measurements, measurements

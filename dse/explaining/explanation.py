@@ -11,9 +11,9 @@ import numpy as np
 
 from costmodel.columns import FloatArray, short_repr
 from costmodel.errors import DseError
-from costmodel.kernels.items import Item, Items
+from costmodel.kernels.kernel_cost import Item, Items
 from costmodel.machine.system import System
-from costmodel.rules.work import TRAINING
+from costmodel.rules.rules import TRAINING
 from costmodel.training.blocks import Layer
 from costmodel.training.kinds import KINDS
 from dse.explaining.work_tables import WORK_TABLES, work_tables

@@ -10,7 +10,7 @@ import numpy as np
 
 from costmodel.columns import per_kernel
 from costmodel.errors import DseError
-from costmodel.rules.work import TRAINING
+from costmodel.rules.rules import TRAINING
 from costmodel.training.design import DesignPoints
 from costmodel.training.run import TransformerRun, rank_run
 from dse.pricing.evaluation import transformer_run

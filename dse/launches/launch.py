@@ -12,13 +12,11 @@ import numpy as np
 
 from costmodel.errors import DseError, printable
 from costmodel.formats.framework_file import Framework, launching, load_framework
-from costmodel.formats.input_files import file_bytes
-from costmodel.formats.strict_yaml import dump
+from costmodel.formats.input_files import dump, file_bytes
 from costmodel.steps.pipeline.stages import chunk_sizes
-from costmodel.training.design import DesignPoints
+from costmodel.training.design import EVEN, DesignPoints, PipelineLayout
 from costmodel.training.design_table import Domain
 from costmodel.training.model import ModelShape
-from costmodel.training.pipeline_layout import EVEN, PipelineLayout
 from costmodel.training.run import TransformerRun
 from dse.spaces.sections.frameworks import broken_rules, refused_model, without_limits_of_models
 from dse.spaces.space import Space

@@ -9,8 +9,7 @@ import numpy as np
 
 from costmodel.columns import FloatArray, concatenated
 from costmodel.errors import DseError
-from costmodel.rules.rules import WorkloadRules
-from costmodel.rules.work import TRAINING
+from costmodel.rules.rules import TRAINING, WorkloadRules
 from costmodel.steps.result.breakdown import ResultTable
 from costmodel.training.design import DesignPoints
 from costmodel.training.model import ModelShape

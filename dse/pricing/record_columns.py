@@ -9,7 +9,7 @@ import numpy as np
 
 from costmodel.errors import DseError
 from costmodel.rules.registry import NATIVE
-from costmodel.rules.work import TRAINING
+from costmodel.rules.rules import TRAINING
 from costmodel.steps.result.breakdown import Breakdown
 from dse.predictions.intervals import EVIDENCE, Interval, ends, interval, widest
 from dse.spaces.sections.objectives import keyed

@@ -12,8 +12,8 @@ import numpy as np
 
 from costmodel.columns import BoolArray, FloatArray, IntArray, short_repr
 from costmodel.errors import DseError, ParameterError
+from costmodel.formats.input_files import scalar
 from costmodel.formats.quantity import readable, si_value
-from costmodel.formats.strict_yaml import scalar
 from costmodel.rules.registry import NATIVE
 from dse.predictions.intervals import EVIDENCE
 from dse.pricing.evaluated import Evaluation

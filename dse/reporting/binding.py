@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from costmodel.formats.quantity import readable
-from costmodel.rules.work import TRAINING
+from costmodel.rules.rules import TRAINING
 from costmodel.steps.result.breakdown import PARTS, with_unit_suffix
 from dse.output.text import Record, bar, percent
 from dse.predictions.memory_fit import TIGHT, peak_spread

@@ -10,12 +10,11 @@ import numpy as np
 
 from costmodel.formats import shipped
 from costmodel.formats.framework_file import Framework, framework_text, load_framework
+from costmodel.formats.input_files import read_text
 from costmodel.formats.model_file import AnyModel, load_model
 from costmodel.formats.quantity import readable
-from costmodel.formats.strict_yaml import read_text
 from costmodel.formats.system_file import load_system
-from costmodel.machine.price import chip_power, chip_price
-from costmodel.machine.system import System
+from costmodel.machine.system import System, chip_power, chip_price
 from costmodel.training.model import ModelShape
 from costmodel.training.precision import MIXED_PRECISION
 from dse.spaces.space import Space

@@ -12,11 +12,11 @@ from typing import Any, Final, Generic, TypeVar
 import numpy as np
 
 from costmodel.errors import DseError, suggestion
+from costmodel.formats.input_files import Section
 from costmodel.formats.quantity import dimension, quantity, unit_name
-from costmodel.formats.strict_yaml import Section
 from costmodel.machine.system import System
 from costmodel.rules.registry import all_columns, design_columns
-from costmodel.rules.work import Workload
+from costmodel.rules.rules import Workload
 from costmodel.training.design import DesignPoints
 from costmodel.training.design_table import Domain, shown
 from dse.predictions.intervals import INTERVAL_KEYS, INTERVAL_UNITS

@@ -15,13 +15,13 @@ from typing import Any, Final
 from costmodel.errors import ArgumentText, DseError, ParameterError
 from costmodel.formats import shipped
 from costmodel.formats.framework_file import USUAL_FRAMEWORK, Framework, load_framework
+from costmodel.formats.input_files import dump, parse, read_text
 from costmodel.formats.model_file import load_model
 from costmodel.formats.quantity import plain_number, quantity
-from costmodel.formats.strict_yaml import dump, parse, read_text
 from costmodel.formats.system_file import load_system
 from costmodel.machine.system import System
+from costmodel.training.dimensions import BALANCING
 from costmodel.training.model import ModelShape
-from costmodel.training.numerics import BALANCING
 from costmodel.training.recompute_modules import MODULES
 from dse.predictions.memory_fit import peak_spread
 from dse.registry import model_importer

@@ -17,10 +17,10 @@ import numpy as np
 from costmodel.columns import FloatArray
 from costmodel.errors import DseError, ParameterError, suggestion
 from costmodel.formats import shipped
+from costmodel.formats.input_files import Section, Source, dump, parse, scalar
 from costmodel.formats.quantity import unit_name
-from costmodel.formats.strict_yaml import Section, Source, dump, parse, scalar
 from costmodel.rules.registry import design_columns
-from costmodel.rules.work import TRAINING
+from costmodel.rules.rules import TRAINING
 from costmodel.training.design import DesignPoints, splits_kernels
 from costmodel.training.design_table import shown
 from dse.predictions.intervals import at_worse_ends

@@ -8,8 +8,8 @@ from fractions import Fraction
 from typing import Final
 
 from costmodel.errors import ParameterError
+from costmodel.formats.input_files import scalar
 from costmodel.formats.quantity import dimension, readable, si_value
-from costmodel.formats.strict_yaml import scalar
 from dse.spaces.sections.parameters import MOST_OPTIONS, Value
 
 #: A number, and what comes after it.

@@ -16,9 +16,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Final, Generic
 
-from costmodel.formats.strict_yaml import Section
+from costmodel.formats.input_files import Section
 from costmodel.rules.registry import all_columns
-from costmodel.rules.work import TRAINING
+from costmodel.rules.rules import TRAINING
 from dse.spaces.definition import AnySpace, Definition, SpaceWorkload
 from dse.spaces.sections.objectives import directed
 

@@ -12,7 +12,7 @@ from costmodel.columns import FloatArray, concatenated
 from costmodel.kernels.attention import FUSED_PASSES, fused_attention
 from costmodel.kernels.collectives import RING, CollectiveCost, all_to_all, collective, send_recv
 from costmodel.kernels.gemm import gemm_cost
-from costmodel.kernels.roofline import pointwise_time
+from costmodel.kernels.kernel_cost import pointwise_time
 from costmodel.training.design import ATTENTION
 from costmodel.training.precision import FORMATS
 from costmodel.training.ranks import Group

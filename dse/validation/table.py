@@ -12,8 +12,8 @@ from typing import Any, Final
 import yaml
 
 from costmodel.errors import DseError, suggestion
+from costmodel.formats.input_files import read_text
 from costmodel.formats.quantity import plain_number
-from costmodel.formats.strict_yaml import read_text
 
 #: Meanings of the words of rows, by column.
 WORDS: Final[Mapping[str, Any]] = yaml.safe_load(Path(__file__).with_name("words.yaml").read_text())

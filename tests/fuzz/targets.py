@@ -12,8 +12,8 @@ from typing import Any, Final
 
 from costmodel import DseError, load_model, load_system
 from costmodel.formats.framework_file import load_framework
+from costmodel.formats.input_files import parse, read_text
 from costmodel.formats.quantity import quantity, si_value, unit
-from costmodel.formats.strict_yaml import parse, read_text
 from dse.adapters.deepflow.file import load_configuration
 from dse.adapters.dfmodel.files import load_setup, setup_file
 from dse.adapters.hugging_face.configuration import import_model

@@ -14,11 +14,11 @@ import numpy as np
 
 from costmodel import LstmDesign, System, load_model
 from costmodel.columns import BoolArray, FloatArray
-from costmodel.kernels.mixed_formats import is_possible
+from costmodel.kernels.gemm import is_possible
 from costmodel.lstm.step import lstm_step_of
-from costmodel.machine.price import chip_power, chip_price
+from costmodel.machine.system import chip_power, chip_price
 from costmodel.rules.registry import design_rules
-from costmodel.rules.work import Workload
+from costmodel.rules.rules import Workload
 from costmodel.steps.result.breakdown import PARTS, Breakdown
 from costmodel.steps.transformer import transformer_step
 from costmodel.training.design import MEGATRON_SP, DesignPoints, splits_kernels

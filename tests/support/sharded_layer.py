@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel import ModelShape
-from costmodel.steps.micro_batch.layout_changes import LayoutChange, layout_changes
+from costmodel.steps.micro_batch.exchanges import LayoutChange, layout_changes
 from costmodel.training.blocks import DECODER, Edge, Layer
 from costmodel.training.kernel_kind import Kernel
 from costmodel.training.run import RankRun

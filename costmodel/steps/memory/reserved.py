@@ -14,7 +14,7 @@ from typing import Final
 import numpy as np
 
 from costmodel.columns import FloatArray
-from costmodel.kernels.group_links import subgroups_per_tier
+from costmodel.kernels.collectives import subgroups_per_tier
 from costmodel.training.design import CP_A2A, CP_A2A_P2P, CP_P2P, DISPATCH_ALL_TO_ALL, DISPATCH_TWO_HOP, DesignPoints
 from costmodel.training.ranks import Group
 from costmodel.training.run import RankRun, TransformerRun

@@ -10,8 +10,7 @@ import numpy as np
 
 from costmodel.columns import EACH_ITS_OWN, BoolArray, FloatArray, IntArray, UniqueRows, per_kernel
 from costmodel.kernels.gemm import GemmCost
-from costmodel.kernels.items import Item, Items, added, quantities_of
-from costmodel.kernels.kernel_cost import KernelCost, traffic_energy
+from costmodel.kernels.kernel_cost import Item, Items, KernelCost, added, quantities_of, traffic_energy
 from costmodel.machine.system import System
 from costmodel.workload.kernel_tables import Gemms, Label, Pointwise, total
 from costmodel.workload.transformer import Part

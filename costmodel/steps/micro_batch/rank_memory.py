@@ -14,8 +14,7 @@ from costmodel.training.kernel_kind import Kernel
 from costmodel.training.precision import is_narrow
 from costmodel.training.recompute_modules import MODULES
 from costmodel.training.run import RankRun, padded_vocabulary
-from costmodel.workload.quantisation import is_quantised, operand_bytes, some_narrow
-from costmodel.workload.transformer import biased, biases, weights_of
+from costmodel.workload.transformer import biased, biases, is_quantised, operand_bytes, some_narrow, weights_of
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)

@@ -5,30 +5,295 @@ Each stage runs a forward and a backward pass for every micro-batch, and waits f
 messages. Its wait for other stages is the bubble: the time of the whole pipeline less the work of the busiest stage.
 For example, 4 equal stages and 8 micro-batches under 1F1B take 11 passes each way, of which each stage runs 8: 3 are
 bubble.
+
+The time of the whole pipeline has a closed form for most schedules of equal stages; else every pass is simulated.
+Where not all layers of a stage are recomputed as a whole, or hosts hold activations between the passes, the costs of
+a stage depend on its layers.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Final
+from dataclasses import dataclass, fields, replace
+from typing import Any, Final
 
 import numpy as np
 
-from costmodel.columns import FloatArray, IntArray, chosen, largest
+from costmodel.columns import BoolArray, FloatArray, IntArray, UniqueRows, chosen, largest
 from costmodel.kernels.collectives import collective, exposed_time, send_recv
-from costmodel.kernels.items import Item, Items, added
-from costmodel.kernels.kernel_cost import TIMES, WAITING, KernelCost, traffic_energy, weighted_sum
+from costmodel.kernels.kernel_cost import TIMES, WAITING, Item, Items, KernelCost, added, traffic_energy, weighted_sum
 from costmodel.machine.system import System
 from costmodel.steps.micro_batch.kernel_sums import launch_wait
 from costmodel.steps.micro_batch.micro_batch import MicroBatch
-from costmodel.steps.pipeline.pipeline_time import StagePasses, pipeline_time
-from costmodel.steps.pipeline.recomputed_layers import recomputed_shares_of_model, with_shares
+from costmodel.steps.micro_batch.rank_memory import PartMemory
 from costmodel.steps.pipeline.schedules import of_schedule
-from costmodel.steps.pipeline.stages import Stage, chosen_stage, pipeline_stages
+from costmodel.steps.pipeline.simulation import Sizes, TimedPasses, one_forward_one_backward_time
+from costmodel.steps.pipeline.stages import (
+    PLACING,
+    Stage,
+    chosen_stage,
+    counts_layers,
+    leading_layers,
+    pipeline_stages,
+    rank_layers,
+)
+from costmodel.steps.pipeline.timed_pipelines import PipelineRanks, design_pipelines, pipeline_ranks
 from costmodel.steps.result.items import schedule_items
-from costmodel.training.design import DesignPoints
+from costmodel.training.design import RECOMPUTE_BLOCK, DesignPoints
 from costmodel.training.run import RankRun, TransformerRun
+
+
+def checkpoint_layers(design: DesignPoints) -> FloatArray:
+    """Layers that are one checkpoint. [-]"""
+    uniform = counts_layers(design) & (design.recompute_method != RECOMPUTE_BLOCK)
+    return np.where(uniform, design.recompute_layers, 1.0)
+
+
+def recomputed_shares_of_model(run: TransformerRun) -> list[FloatArray] | None:
+    """Shares of the layers of each kind that all stages together recompute; None where that is all of every design. [-]
+
+    The first layers of each chunk are recomputed, of any kind.
+    """
+    design, leading = run.design, leading_layers(run.design)
+    if not np.isfinite(leading).any():
+        return None
+    unique = UniqueRows.of(np.broadcast_to(leading, design.pp.shape), *(getattr(design, name) for name in PLACING))
+    placed = unique.take(design)
+    counts = unique.each(rank_layers(run.model, placed, leading_layers(placed)).sum(axis=1))
+    return [again / count for again, count in zip(counts.T, run.model.kinds.values(), strict=False)]
+
+
+def with_shares(
+    whole: Sequence[KernelCost], costs: MicroBatch, shares: Sequence[FloatArray] | None
+) -> list[KernelCost]:
+    """All passes of each part of which a share of layers is recomputed. [s], [J]
+
+    `whole` are all passes, recomputation included (`costs.whole`); `shares` are those of each kind of layer, (points,)
+    each, or None where all are recomputed. [-]
+    """
+    if shares is None:
+        return [*whole]
+    both = zip(whole, costs.again, shares, strict=False)
+    return [*(cost + again * (share - 1) for cost, again, share in both), *whole[len(shares) :]]
+
+
+def stage_parts(run: TransformerRun, stage: Stage, parts: Sequence[PartMemory]) -> Sequence[PartMemory]:
+    """Memory of layers on a stage, the mean of those that are recomputed and those that are not, (points,). [-], [B]
+
+    `parts` are those of the model, every layer recomputed for itself, (points,). [-], [B]
+
+    Of n layers that are one checkpoint the input of the first is kept, and all n are there again at once.
+    A layer in front of others that are not recomputed takes their place: their activations are free by then.
+    """
+    design, layers = run.design, parts[: len(stage.layers)]
+    if (design.recomputed_modules > 0).any():
+        layers = [_without_absent(design, *pair) for pair in zip(layers, stage.layers, strict=True)]
+    if counts_layers(design).any():
+        layers = _with_counted(run, stage, layers)
+    return [*layers, *parts[len(layers) :]]
+
+
+def _without_absent(design: DesignPoints, layer: PartMemory, count: FloatArray) -> PartMemory:
+    """A kind of layer of which nothing is recomputed by module on a stage that has none of the kind."""
+    absent = (design.recomputed_modules > 0) & (count == 0)
+    again = np.where(absent, layer.everything - layer.kept, 0.0)
+    return replace(layer, working=layer.working - again)
+
+
+def _with_counted(run: TransformerRun, stage: Stage, layers: Sequence[PartMemory]) -> list[PartMemory]:
+    """Layers of a stage of which some are recomputed, or several at once."""
+    design, together, leading = run.design, checkpoint_layers(run.design), leading_layers(run.design)
+    shares = stage.recomputed_shares or [np.ones_like(together) for _ in layers]
+    per_chunk, more = np.divmod(stage.num_layers, design.vpp)
+    checkpoints = np.ceil(per_chunk / together) * (design.vpp - more) + np.ceil((per_chunk + 1) / together) * more
+    inputs = np.divide(checkpoints, stage.num_layers, out=np.ones(checkpoints.shape), where=stage.num_layers > 0)
+    alive = np.maximum(np.minimum(together, per_chunk + (more > 0)), 1.0)
+    behind = np.where(np.isfinite(leading), np.maximum(per_chunk - leading, 0.0), 0.0)
+    least = np.minimum.reduce(np.broadcast_arrays(*(layer.everything for layer in layers)))
+    memories = []
+    for layer, share in zip(layers, shares, strict=True):
+        everything = layer.everything
+        freed = np.where(behind > 0, np.minimum(behind * least, everything), 0.0)
+        kept = layer.kept * inputs * share + everything * (1 - share)
+        memories.append(replace(layer, kept=kept, working=layer.working + everything * (alive - 1) - freed))
+    return memories
+
+
+def host_transfer_time(moved: FloatArray, system: System) -> FloatArray:
+    """Time of bytes between a chip and its share of the host's memory, in one direction. [s]"""
+    return moved / np.minimum(system.host.link_bandwidth, system.host.memory_bandwidth)
+
+
+def offloaded_activations(run: TransformerRun, costs: MicroBatch, parts: Sequence[PartMemory]) -> MicroBatch:
+    """Passes that wait where a layer's activations take longer to a host or back than the layer, (points,). [s], [J]
+
+    `parts` hold the bytes that layers keep, (points,). [-], [B]
+
+    Each direction of the link has the passes of one direction beside it: what a layer keeps leaves while the
+    next layer runs forward, and comes back while the layer behind runs backward. Where exchanges of experts
+    hide behind another micro-batch (`overlap_ep`), passes that have one beside them are shorter by these.
+    """
+    design = run.design
+    if not (design.offload_activations > 0).any():
+        return costs
+    overlaps = (design.overlap_ep > 0) & ~of_schedule(design, "chunk_by_chunk")
+    beside = np.where(overlaps, 1 - 1 / design.gradient_accumulation_steps, 0.0)
+    forward, backward = list(costs.forward), list(costs.backward)
+    for number, again in enumerate(costs.again):
+        moving = host_transfer_time(design.offload_activations * parts[number].kept, run.system)
+        out, back = forward[number].total_time, backward[number].total_time + again.total_time
+        forward[number] = _waiting(forward[number], out, moving, beside)
+        backward[number] = _waiting(backward[number], back, moving, beside)
+    return replace(costs, forward=tuple(forward), backward=tuple(backward))
+
+
+def _waiting(cost: KernelCost, time: FloatArray, moving: FloatArray, beside: FloatArray) -> KernelCost:
+    """A pass of some time that waits for what moves meanwhile; a share of them has another pass beside it.
+
+    What a pass then exchanges with experts, and waits for its host, is what the other leaves of it: neither
+    counts as time for moving.
+    """
+    alone = np.maximum(moving - time, 0.0)
+    without = np.maximum(moving - (time - cost.ep_time - cost.launch_bound_time), 0.0)
+    return replace(cost, offload_time=(1 - beside) * alone + beside * without)
+
+
+#: Columns of a design that its timetable follows from.
+SIZES: Final = ("schedule", "pp", "vpp", "gradient_accumulation_steps", "group_size")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class StagePasses:
+    """Passes of a micro-batch through one chunk of each stage; (stages, points) arrays. [s]"""
+
+    forward: FloatArray
+    backward: FloatArray  #: gradient of the input, with the recomputation that it needs
+    weight: FloatArray
+    pair: FloatArray  #: all of them, where a forward pass overlaps with a backward pass
+
+    def on_axes(self, shape: tuple[int, ...]) -> StagePasses:
+        """The passes with the axes of all of them, and of a shape, behind that of stages."""
+        arrays = {field.name: getattr(self, field.name) for field in fields(self)}
+        shape = np.broadcast_shapes(shape, *(times.shape[1:] for times in arrays.values()))
+        for name, times in arrays.items():
+            axes = [1] * (len(shape) + 1 - times.ndim)
+            aligned = times.reshape(len(times), *axes, *times.shape[1:])
+            arrays[name] = np.broadcast_to(aligned, (len(times), *shape))
+        return StagePasses(**arrays)
+
+    @property
+    def whole(self) -> FloatArray:
+        """A forward and a whole backward pass, one after the other. [s]"""
+        return self.forward + self.backward + self.weight
+
+
+def pipeline_time(
+    design: DesignPoints, times: StagePasses, message: FloatArray, stages: Sequence[Stage]
+) -> tuple[FloatArray, FloatArray]:
+    """Time from the first pass of each pipeline to its last, and overlapped pairs of passes on its stages.
+
+    Parameters
+    ----------
+    design : DesignPoints
+        Schedules and sizes, (points,).
+    times : StagePasses
+        Passes through one chunk of each stage; (stages, ..., points), with all axes of `message`. [s]
+    message : (..., points) array
+        Time from the end of a pass to its successor's start on another rank. [s]
+    stages : sequence of Stage
+        Corners of each pipeline: `PipelineStages.corners`.
+
+    Returns
+    -------
+    time : (..., points) array
+        [s]
+    pairs : (stages, ..., points) array
+        Overlapped pairs of a forward and a backward pass; 0 where no schedule pairs them. [-]
+
+    Raises
+    ------
+    DseError
+        If a schedule other than 1F1B in groups of pp cannot run a design.
+
+    Notes
+    -----
+    Interleaved 1F1B needs a multiple of pp micro-batches, and frameworks refuse others. Here missing
+    micro-batches leave their time empty.
+    """
+    p, v, m = design.pp, design.vpp, design.gradient_accumulation_steps
+    whole = np.where((v > 1) & _in_usual_groups(design), np.ceil(m / p) * p, m)
+    design = replace(design, gradient_accumulation_steps=whole)
+    shape = times.forward.shape[1:]
+    message = np.broadcast_to(message, shape)
+    simulated = np.broadcast_to(_is_simulated(design, times, message), shape)
+    pairs: Any = np.zeros(())
+    if simulated.all():
+        time = np.empty(shape)
+    else:
+        rank = np.stack([np.broadcast_to(stage.rank, shape[-1:]) for stage in stages])
+        columns = (np.broadcast_to(sizes, shape[-1:]) for sizes in (p, v, v * whole))
+        time = one_forward_one_backward_time(
+            times.forward, times.backward + times.weight, message=message, sizes=Sizes(rank, *columns)
+        )
+    if simulated.any():
+        places = np.nonzero(simulated)
+        passes, _ = passes_on_ranks(design, times, message, stages, places)
+        sizes: dict[str, FloatArray] = {name: getattr(design, name) for name in SIZES}
+        rows = {name: np.broadcast_to(column, shape[-1:])[places[-1]] for name, column in sizes.items()}
+        timed = simulated_pipelines(DesignPoints().with_columns(rows), passes)
+        time[places] = timed.end.max(axis=1)
+        if timed.pairs.any():
+            pairs = np.zeros(times.forward.shape)
+            for number, stage in enumerate(stages):
+                rank = stage.rank[places[-1]].astype(np.intp)
+                pairs[(number, *places)] = timed.pairs[np.arange(rank.size), rank]
+    return time, pairs
+
+
+def _in_usual_groups(design: DesignPoints) -> BoolArray:
+    """Where 1F1B, interleaved, takes micro-batches in groups of pp; (points,)."""
+    usual = (design.vpp == 1) | (design.group_size == 0) | (design.group_size == design.pp)
+    return np.asarray(design.is_1f1b & usual)
+
+
+def _is_simulated(design: DesignPoints, times: StagePasses, message: FloatArray) -> BoolArray:
+    """Where times follow from no closed form: other schedules and groups, and messages that set the pace."""
+    in_turn = _in_usual_groups(design)
+    if not (message > 0).any():
+        return np.asarray(~in_turn)
+    shortest = np.minimum(times.forward, times.backward + times.weight).min(axis=0)
+    short = (design.pp == 1) | (message == 0) | ((design.vpp > 1) & (message <= shortest))
+    return np.asarray(~(in_turn & short))
+
+
+def simulated_pipelines(design: DesignPoints, passes: TimedPasses) -> PipelineRanks:
+    """Timetables of pipelines, equal ones timed once; (points, ranks) arrays."""
+    sizes = [getattr(design, name) for name in SIZES]
+    tables = {field.name: getattr(passes, field.name) for field in fields(passes)}
+    unique = UniqueRows.of(*sizes, *(column for table in tables.values() for column in np.atleast_2d(table.T)))
+    unique_passes = TimedPasses(**{name: unique.pick(table) for name, table in tables.items()})
+    return unique.spread(pipeline_ranks(design_pipelines(unique.take(design), unique_passes)))
+
+
+def passes_on_ranks(
+    design: DesignPoints, times: StagePasses, message: FloatArray, stages: Sequence[Stage], places: tuple[IntArray, ...]
+) -> tuple[TimedPasses, IntArray]:
+    """Passes on all ranks of some pipelines [s], and the stage that each rank is like [-]; (pipelines, ranks).
+
+    `places` are the indices of the pipelines along (..., points); other arguments are those of `pipeline_time`. [-]
+    """
+    rows = places[-1]
+    pp = np.broadcast_to(design.pp, message.shape[-1:])[rows, np.newaxis]
+    corners = np.stack([np.broadcast_to(stage.rank, message.shape[-1:])[rows] for stage in stages], axis=1)
+    ranks = np.arange(int(pp.max()))
+    corner = (corners[:, np.newaxis] < ranks[:, np.newaxis]).sum(axis=2)  # the first at or behind each rank
+    corner = np.minimum(corner, len(stages) - 1)
+    tables = {}
+    for field in fields(times):
+        of_stages = getattr(times, field.name)[(slice(None), *places)].T
+        tables[field.name] = np.where(ranks < pp, np.take_along_axis(of_stages, corner, axis=1), 0.0)
+    return TimedPasses(message=message[places], **tables), corner
+
 
 #: Exchanges of experts that run behind the passes of another micro-batch.
 BEHIND: Final = Item("hidden", "ep_communication_time", name="exchange behind another micro-batch")

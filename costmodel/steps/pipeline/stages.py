@@ -16,9 +16,8 @@ from costmodel.columns import BoolArray, FloatArray, IntArray, UniqueRows, chose
 from costmodel.errors import DseError
 from costmodel.steps.pipeline.schedules import of_schedule
 from costmodel.steps.pipeline.timed_pipelines import design_pipelines, rank_counts
-from costmodel.training.design import RECOMPUTE_BLOCK, RECOMPUTE_FULL, DesignPoints
+from costmodel.training.design import LAYOUTS, RECOMPUTE_BLOCK, RECOMPUTE_FULL, DesignPoints
 from costmodel.training.model import ModelShape
-from costmodel.training.pipeline_layout import LAYOUTS
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -8,9 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from costmodel.columns import FloatArray, IntArray, concatenated, in_rows
-from costmodel.kernels.group_links import held_ranks
-from costmodel.machine.price import chip_power, chip_price
-from costmodel.machine.system import System
+from costmodel.kernels.collectives import held_ranks
+from costmodel.machine.system import System, chip_power, chip_price
 from costmodel.steps.result.breakdown import BOUNDS, PARTS, Breakdown
 from costmodel.training.run import AnyShape, AnyTable, Run, TransformerRun
 

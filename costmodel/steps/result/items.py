@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from costmodel.columns import FloatArray
-from costmodel.kernels.items import Item, Items, labelled
-from costmodel.kernels.kernel_cost import KernelCost
+from costmodel.kernels.kernel_cost import Item, Items, KernelCost, labelled
 from costmodel.training.run import TransformerRun
 from costmodel.workload.transformer import every_part
 

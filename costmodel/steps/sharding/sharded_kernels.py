@@ -10,9 +10,8 @@ from typing import Any, Self
 import numpy as np
 
 from costmodel.columns import EACH_ITS_OWN, AnyArray, BoolArray, FloatArray, IntArray, UniqueRows
-from costmodel.kernels.kernel_cost import KernelCost
-from costmodel.kernels.mixed_formats import joined_costs, kernels_of, products_cost
-from costmodel.kernels.roofline import pointwise_time
+from costmodel.kernels.gemm import joined_costs, kernels_of, products_cost
+from costmodel.kernels.kernel_cost import KernelCost, pointwise_time
 from costmodel.steps.micro_batch.kernel_sums import CostTable, costs_of_points
 from costmodel.steps.micro_batch.micro_batch import (
     MicroBatch,

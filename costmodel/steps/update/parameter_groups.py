@@ -16,9 +16,9 @@ from costmodel.steps.micro_batch.rank_memory import PartMemory, expert_parameter
 from costmodel.steps.pipeline.stages import pipeline_stages
 from costmodel.steps.update.optimizer import weight_kernel
 from costmodel.steps.update.update import fullest_update
-from costmodel.training.optimizer_states import ADAM
+from costmodel.training.precision import ADAM
 from costmodel.training.run import RankRun, TransformerRun, rank_run
-from costmodel.workload.optimizer import optimizer_work
+from costmodel.workload.kernel_tables import optimizer_work
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -3,35 +3,282 @@
 Replicas exchange gradients and weights once a step, or for every micro-batch, as their row of `ZERO` states. Where
 they overlap, exchanges run beside the last backward pass and the next forward pass. The stage that is done last
 counts: one with many parameters may finish its exchanges while the slowest stage still computes.
+
+A rank holds parameters of two kinds: those of dense layers, which all `dp * cp` ranks at the same place of the model
+have in common, and those of its experts, which fewer ranks do. The rows of `ZERO` list what replicas exchange. The
+message of an exchange is the size of all weights or gradients that take part: 10.3 GB of bf16 gradients where a rank
+of GPT-3 175B holds 5.1 billion parameters. Many designs of a study exchange the same messages in the same groups, so
+that each collective is evaluated once for its distinct rows, and once for all parameters that the same group shares.
+
+With ZeRO 2 replicas reduce-scatter the gradients of each layer in every micro-batch. With ZeRO 3, PyTorch's fully
+sharded data parallelism, they also gather the weights of a layer before each pass over it. One layer is one FSDP
+unit [Zhao2023]_: its exchanges run beside the pass over a neighbouring layer. F and B are passes of a stage of three
+layers, G gathers of weights, R reductions of gradients:
+
+    kernels          F1 F2 F3   B3 B2 B1      F1 of the next micro-batch
+    gathers       G1 G2 G3   G3 G2 G1      G1
+    reductions                     R3 R2 R1
+
+A layer hides the exchange of its neighbour. Exposed are the time of each exchange beyond that of the layer beside it,
+and once a step the first gather and the last reduction, which run beside nothing. For example, passes of 2 ms, gathers
+and reductions of 3 ms a layer, eight micro-batches: a forward pass exposes 3 (3 - 2) = 3 ms of its gathers and hides
+6 ms, a backward pass exposes 3 (3 + 3 - 2) = 12 ms and hides 6 ms. The step exposes 8 (3 + 12) ms, 2 ms of the first
+gather (its part that others hide) and 3 ms of the last reduction: 125 ms. Reductions of the last layers of a chunk may
+also run beside the next forward pass, as far as its gathers leave time; here they leave none.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import product
 
 import numpy as np
 
-from costmodel.columns import FloatArray, chosen, largest
-from costmodel.kernels.collectives import collective
-from costmodel.kernels.items import Item, Items, added, quantities_of
-from costmodel.kernels.kernel_cost import KernelCost, traffic_energy, weighted_sum
-from costmodel.steps.memory.quantised_weights import weight_casts
-from costmodel.steps.memory.stage_memory import stage_expert_parameters, stage_parameters
-from costmodel.steps.memory.states import owned_parameters, resharded, state_shards
+from costmodel.columns import BoolArray, FloatArray, UniqueRows, chosen, largest, stacked_columns
+from costmodel.kernels.collectives import collective, input_bytes
+from costmodel.kernels.kernel_cost import Item, Items, KernelCost, added, quantities_of, traffic_energy, weighted_sum
+from costmodel.steps.memory.stage_memory import head_parameters, stage_expert_parameters, stage_parameters
+from costmodel.steps.memory.states import exchanged_bytes, owned_parameters, resharded, state_shards, weight_casts
 from costmodel.steps.micro_batch.micro_batch import MicroBatch
 from costmodel.steps.micro_batch.rank_memory import PartMemory
 from costmodel.steps.pipeline.pipeline_step import ScheduledPasses
 from costmodel.steps.pipeline.stages import Stage, chosen_stage
-from costmodel.steps.update.layer_exchanges import Unit, backward_windows, stage_units, unit_exchanges
-from costmodel.steps.update.optimizer import optimizer_step
-from costmodel.steps.update.replica_collectives import ReplicaCollectives, ReplicatedParameters, overlaps
-from costmodel.steps.update.state_update import state_update
-from costmodel.training.optimizer_states import ZERO, Exchange, ZeroStage
-from costmodel.training.ranks import Sharing
+from costmodel.steps.update.optimizer import optimizer_step, state_update
+from costmodel.training.design import DesignPoints
+from costmodel.training.precision import ZERO, Exchange, ZeroStage
+from costmodel.training.ranks import Group, Sharing
 from costmodel.training.run import TransformerRun, gradient_bytes, padded_vocabulary
-from costmodel.workload.quantisation import some_narrow
+from costmodel.workload.transformer import some_narrow
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ReplicatedParameters:
+    """Parameters of one rank that the same replicas hold; (points,) columns."""
+
+    number: FloatArray  #: [-]
+    quantised: FloatArray  #: of them, those that products read in fewer bits [-]
+    sharing: Sharing  #: the replicas
+    kind: str = "dp"  #: of replicas, as labels of items name it; "edp" of experts
+
+    def group(self, exchange: Exchange) -> Group:
+        """Replicas that take part in an exchange."""
+        group: Group = getattr(self.sharing, exchange.over)
+        return group
+
+    def has_group(self, exchange: Exchange) -> bool:
+        """False if no design has copies of sharded states, and the exchange is between such copies."""
+        return exchange.over != "copies" or bool((self.sharing.copies.size > 1).any())
+
+
+def overlaps(design: DesignPoints, exchange: Exchange) -> BoolArray:
+    """Where an exchange runs beside kernels; (points,)."""
+    gradients: BoolArray = design.overlap_grad_reduce > 0
+    return gradients & (design.overlap_param_gather > 0) if exchange.of == "weights" else gradients
+
+
+def message_bytes(run: TransformerRun, exchange: Exchange, parameters: ReplicatedParameters) -> FloatArray:
+    """Message of a collective over replicas, the share of one of them between copies of sharded states. [B]"""
+    message = exchanged_bytes(run, exchange, parameters.number, parameters.quantised)
+    return message / parameters.sharing.shards.size if exchange.over == "copies" else message
+
+
+#: Exchanges with equal keys cost the same: collective, states, how often, group; and whose parameters they are.
+_Key = tuple[str, str, str, str, ReplicatedParameters]
+
+
+def _key(exchange: Exchange, parameters: ReplicatedParameters) -> _Key:
+    return exchange.collective, exchange.of, exchange.every, exchange.over, parameters
+
+
+class ReplicaCollectives:
+    """Costs of the collectives that replicas take part in, nothing hidden.
+
+    Parameters
+    ----------
+    run : TransformerRun
+        Model, machines and designs, (points,).
+    wanted : iterable of (Exchange, ReplicatedParameters)
+        The collectives.
+    """
+
+    def __init__(self, run: TransformerRun, wanted: Iterable[tuple[Exchange, ReplicatedParameters]]) -> None:
+        self.run = run
+        exchanges = {_key(*pair): pair for pair in wanted}
+        messages = {key: message_bytes(run, *pair) for key, pair in exchanges.items()}
+        groups = {id(parameters.sharing): parameters.sharing.groups for _, parameters in exchanges.values()}
+        network = [values for tier in run.system.network for values in tier.columns().values()]
+        sizes = [values for several in groups.values() for group in several for values in group.columns()]
+        unique = UniqueRows.of(*messages.values(), *sizes, *network)
+        tiers = [unique.take(tier) for tier in run.system.network]
+        axes = max(1, *(values.ndim for values in network)) - 1  # of machines, before that of points
+        of_group: dict[tuple[str, str, int], list[_Key]] = {}
+        for key, (exchange, parameters) in exchanges.items():
+            of_group.setdefault((exchange.collective, exchange.over, id(parameters.sharing)), []).append(key)
+        self._costs: dict[_Key, KernelCost] = {}
+        for (name, *_), keys in of_group.items():
+            exchange, parameters = exchanges[keys[0]]
+            stacked = stacked_columns([unique.values(messages[key]) for key in keys], axes)
+            cost = collective(name, stacked, unique.take(parameters.group(exchange)), tiers)
+            energy = traffic_energy(cost.bytes_sent, tiers)
+            for key, time, joules in zip(keys, cost.time, energy, strict=True):
+                self._costs[key] = unique.spread(KernelCost(time=time, link_energy=joules))
+                if run.itemized:
+                    self._costs[key] = replace(self._costs[key], items=_items(*exchanges[key], messages[key]))
+
+    def of(self, exchange: Exchange, parameters: ReplicatedParameters) -> KernelCost:
+        """A collective of weights, or of their gradients; (points,). [s], [J], [B]"""
+        return self._costs[_key(exchange, parameters)]
+
+
+def _items(exchange: Exchange, parameters: ReplicatedParameters, message: FloatArray) -> Items:
+    """Bytes that a rank puts into an exchange, as an item. [B]"""
+    group = f"{parameters.kind} {exchange.over}"
+    label = Item(column="dp_communication_time", name=exchange.of, group=group, collective=exchange.collective)
+    sent = input_bytes(exchange.collective, message, parameters.group(exchange).size)
+    return quantities_of(label, {"message": sent})
+
+
+#: Layers whose gradients may still be on their way while the next are made: working memory holds as many.
+LAYERS_BEHIND = 2.0
+#: Label of all exchanges of units together.
+BY_LAYERS = Item(column="dp_communication_time", name="layers' exchanges of every micro-batch")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Unit:
+    """Weights that are gathered, and whose gradients are reduced, together; (points,) columns."""
+
+    parameters: tuple[ReplicatedParameters, ...]  #: without and of routed experts
+    times: Mapping[str, FloatArray]  #: of the passes over them, "forward" and "backward" [s]
+    count: FloatArray  #: on a stage [-]
+    is_layer: bool
+
+
+def stage_units(
+    run: TransformerRun,
+    stage: Stage,
+    costs: MicroBatch,
+    parts: Sequence[PartMemory],
+    replicas: Sequence[ReplicatedParameters],
+) -> list[Unit]:
+    """Layers of each kind, the embedding, the head with the last norm, and multi-token prediction.
+
+    `replicas` are parameters of some stage without and of routed experts; units share theirs with the same replicas.
+    """
+    units, others = [], [cost.window for cost in costs.backward[len(stage.layers) :]]
+    backward = [*backward_windows(run, stage, costs), *others]
+    for index, (part, count) in enumerate(zip(parts, stage.counts, strict=False)):
+        is_head = index == len(stage.layers) + 1
+        number = part.parameters + head_parameters(run, stage) if is_head else part.parameters
+        sizes = (number, part.quantised), (part.expert_parameters, part.quantised_experts)
+        parameters = tuple(
+            replace(like, number=size, quantised=narrow)
+            for (size, narrow), like in zip(sizes, replicas, strict=False)
+            if size.ndim
+        )
+        times = {"forward": costs.forward[index].window, "backward": backward[index]}
+        units += [Unit(parameters, times, count, index < len(stage.layers))] if parameters else []
+    return units
+
+
+def backward_windows(run: TransformerRun, stage: Stage, costs: MicroBatch) -> list[FloatArray]:
+    """Time of a backward pass over a layer of each kind, with what is recomputed of a usual one. [s]"""
+    shares = stage.recomputed_shares or [np.ones(()) for _ in stage.layers]
+    passes = zip(costs.backward, costs.again, shares, strict=False)
+    return [backward.window + again.window * share for backward, again, share in passes]
+
+
+def unit_exchanges(
+    collectives: ReplicaCollectives, exchanges: Sequence[Exchange], units: Sequence[Unit], stage: Stage
+) -> tuple[KernelCost, dict[str, FloatArray]]:
+    """Exposed exchanges of every micro-batch of a step [s], [J], and what one pass of each kind hides, (points,). [s]
+
+    Weights that stay whole behind the forward pass are gathered once where a pipeline has several micro-batches under
+    way. Hidden exchanges take cores.
+    """
+    run, design = collectives.run, collectives.run.design
+    steps, layers = design.gradient_accumulation_steps, np.maximum(stage.num_layers, 1.0)
+    keeps_weights = (design.reshard_after_forward == 0) & (design.pp > 1)
+    passes = {"forward": np.where(keeps_weights, 1.0, steps), "backward": steps}
+    total = _summed(collectives, exchanges, units, passes)
+    exposed, hidden = {}, {}
+    for direction in passes:
+        exposed[direction], hidden[direction] = pass_exposure(units, total.hideable[direction], direction)
+    forward_pass = weighted_sum([unit.times["forward"] for unit in units], [unit.count for unit in units])
+    free = np.maximum(forward_pass - np.where(keeps_weights, 0.0, hidden["forward"]), 0.0)
+    on_their_way = np.minimum(LAYERS_BEHIND * design.vpp, layers) * total.reductions / layers
+    in_next_forward = np.minimum(np.minimum(free, on_their_way), exposed["backward"])
+    first_gather = hidden["forward"] / layers
+    last_reduction = np.minimum(total.reductions / layers, hidden["backward"])
+    time = passes["forward"] * exposed["forward"] + first_gather + total.never_hidden
+    time = time + steps * exposed["backward"] - (steps - 1) * in_next_forward + last_reduction
+    hidden_of_step = passes["forward"] * hidden["forward"] + passes["backward"] * hidden["backward"]
+    time = time + hidden_of_step * run.system.chip.taken_cores("dp") / run.system.chip.cores
+    items = total.items
+    if run.itemized:
+        items = added(items, quantities_of(BY_LAYERS, {"time": time, "hidden": hidden_of_step}))
+    return KernelCost(time=time, link_energy=total.energy, items=items), hidden
+
+
+@dataclass(slots=True, eq=False)
+class _ExchangeSums:
+    """Exchanges of every micro-batch, summed over the units of a stage; (points,) arrays."""
+
+    hideable: dict[str, list[FloatArray]]  #: pass -> time of each unit that may run beside it, in a micro-batch [s]
+    reductions: FloatArray  #: of it, reductions of gradients, of all units [s]
+    never_hidden: FloatArray  #: of a whole step [s]
+    energy: FloatArray  #: of a whole step [J]
+    items: Items
+
+
+def _summed(
+    collectives: ReplicaCollectives,
+    exchanges: Sequence[Exchange],
+    units: Sequence[Unit],
+    passes: Mapping[str, FloatArray],
+) -> _ExchangeSums:
+    """Sums over units and exchanges; `passes` are those of a step that exchange something, (points,). [-]"""
+    design = collectives.run.design
+    nothing = 0.0 * design.gradient_accumulation_steps
+    hideable = {direction: [0.0 * unit.count for unit in units] for direction in passes}
+    sums = _ExchangeSums(hideable, nothing, nothing, nothing, {})
+    for exchange in exchanges:
+        runs = design.reshard_after_forward if exchange.again else np.ones_like(nothing)
+        hidden = np.where(overlaps(design, exchange), runs, 0.0)
+        often, exposed = passes[exchange.behind] * runs, passes[exchange.behind] * (runs - hidden)
+        of_units = sums.hideable[exchange.behind]
+        for index, unit in enumerate(units):
+            cost = KernelCost()
+            for parameters in unit.parameters:
+                cost += collectives.of(exchange, parameters) * np.where(parameters.number > 0, 1.0, 0.0)
+            of_units[index] = of_units[index] + hidden * cost.time
+            sums.never_hidden = sums.never_hidden + exposed * unit.count * cost.time
+            sums.energy = sums.energy + often * unit.count * cost.link_energy
+            sums.items = added(sums.items, (cost * (often * unit.count)).items)
+            if exchange.of == "gradients":
+                sums.reductions = sums.reductions + hidden * unit.count * cost.time
+    return sums
+
+
+def pass_exposure(
+    units: Sequence[Unit], hideable: Sequence[FloatArray], direction: str
+) -> tuple[FloatArray, FloatArray]:
+    """Exposed and hidden time of the `hideable` exchanges of units in one pass. [s]
+
+    Each layer hides the exchange of a layer of its kind; the time that layers have left hides exchanges of other units.
+    """
+    longer = spare = others = 0.0 * units[0].count
+    for unit, time in zip(units, hideable, strict=True):
+        beyond = unit.count * (time - unit.times[direction])
+        if unit.is_layer:
+            longer, spare = longer + np.maximum(beyond, 0.0), spare + np.maximum(-beyond, 0.0)
+        else:
+            others = others + beyond
+    whole = weighted_sum(hideable, [unit.count for unit in units])
+    exposed = np.minimum(longer + np.maximum(others - spare, 0.0), whole)
+    return exposed, whole - exposed
+
 
 #: Part of the exchanges of a stage that runs while the slowest stage is still at its passes.
 BEHIND_SLOWEST = Item(column="dp_communication_time", name="beside passes of the slowest stage")

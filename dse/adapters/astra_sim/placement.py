@@ -11,7 +11,7 @@ from typing import Final
 
 import numpy as np
 
-from costmodel.kernels.group_links import held_ranks
+from costmodel.kernels.collectives import held_ranks
 from costmodel.machine.system import LinkTier, System
 from dse.adapters.chakra.pass_work import RankGrid
 from dse.adapters.chakra.stage import members

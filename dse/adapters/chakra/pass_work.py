@@ -9,17 +9,14 @@ from typing import Final
 import numpy as np
 
 from costmodel.kernels.collectives import all_to_all, collective, send_recv
-from costmodel.kernels.items import Items, added
-from costmodel.kernels.kernel_cost import KernelCost, weighted_sum
+from costmodel.kernels.kernel_cost import Items, KernelCost, added, weighted_sum
 from costmodel.machine.system import Chip, LinkTier
-from costmodel.steps.itemized import transformer_items
-from costmodel.steps.micro_batch.context_parallel import exchange_groups
-from costmodel.steps.micro_batch.expert_parallel import expert_groups
+from costmodel.steps.micro_batch.exchanges import exchange_groups, expert_groups
 from costmodel.steps.micro_batch.micro_batch import MicroBatch
 from costmodel.steps.pipeline.pipeline_step import hop_bytes, pipeline_hop
 from costmodel.steps.pipeline.stages import Stage, every_stage
 from costmodel.steps.sharding.resolve_sharding import solution
-from costmodel.steps.transformer import cost_of_passes, pass_costs, rank_costs
+from costmodel.steps.transformer import cost_of_passes, pass_costs, rank_costs, transformer_items
 from costmodel.training.ranks import Group
 from costmodel.training.run import RankRun, TransformerRun, rank_run
 

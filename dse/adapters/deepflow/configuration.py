@@ -9,7 +9,7 @@ import numpy as np
 
 from costmodel.columns import BoolArray, Columns, FloatArray, broadcast_columns, column, column_units
 from costmodel.kernels.output_tiles import tile_edge
-from costmodel.lstm.splits import KINDS, Split
+from costmodel.lstm.model import KINDS, Split
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)

@@ -9,8 +9,8 @@ from typing import Final
 
 import numpy as np
 
-from costmodel.formats.strict_yaml import Section, parse, read_text
-from costmodel.lstm.splits import KINDS
+from costmodel.formats.input_files import Section, parse, read_text
+from costmodel.lstm.model import KINDS
 from dse.adapters.deepflow.configuration import PARTS, Configuration, Hardware, broken_guards, hardware, number_of_links
 
 SCHEMA: Final = "deepflow/v1"

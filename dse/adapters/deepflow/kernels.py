@@ -10,9 +10,8 @@ import numpy as np
 
 from costmodel.columns import BoolArray, FloatArray, per_kernel
 from costmodel.kernels.gemm import Reload, reload_orders
-from costmodel.lstm.splits import Dimensions, Split
-from costmodel.workload.kernel_tables import Gemms, Label
-from costmodel.workload.optimizer import optimizer_work
+from costmodel.lstm.model import Dimensions, Split
+from costmodel.workload.kernel_tables import Gemms, Label, optimizer_work
 from dse.adapters.deepflow.configuration import Configuration, Hardware, roofline
 
 #: Kernel launches of a pointwise kernel that runs whole; one that is split is launched once.

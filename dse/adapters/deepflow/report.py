@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from costmodel.columns import FloatArray, per_kernel
-from costmodel.lstm.splits import Split
+from costmodel.lstm.model import Split
 from costmodel.workload.kernel_tables import total
 from dse.adapters.deepflow.configuration import Configuration, Hardware, hardware
 from dse.adapters.deepflow.kernels import (

@@ -10,9 +10,8 @@ import numpy as np
 
 from costmodel.columns import FloatArray, IntArray, column, distinct_rows
 from costmodel.errors import DseError
-from costmodel.kernels.group_links import subgroups_per_tier
-from costmodel.machine.price import chip_power, chip_price
-from costmodel.machine.system import LinkTier, System
+from costmodel.kernels.collectives import subgroups_per_tier
+from costmodel.machine.system import LinkTier, System, chip_power, chip_price
 from costmodel.rules.rules import Unsupported
 from costmodel.training.design import RECOMPUTE, RECOMPUTE_NONE, DesignPoints
 from costmodel.training.design_table import words

@@ -11,8 +11,7 @@ import numpy as np
 
 from costmodel.columns import FloatArray, IntArray, per_kernel
 from costmodel.rules.native import TRANSFORMER_TOTALS
-from costmodel.rules.rules import Rules
-from costmodel.rules.work import TRAINING
+from costmodel.rules.rules import TRAINING, Rules
 from costmodel.steps.result.assembly import assemble_breakdown, in_chunks
 from costmodel.steps.result.breakdown import PARTS, Breakdown
 from costmodel.steps.transformer import transformer_step

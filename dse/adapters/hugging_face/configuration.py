@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any, Final, get_type_hints
 
 from costmodel.errors import VERY_CLOSE, DseError
+from costmodel.formats.input_files import Section, Source, read_json
 from costmodel.formats.model_file import ImportedModel, read_model
-from costmodel.formats.strict_yaml import Section, Source, read_json
 from costmodel.training.dimensions import MOST_LAYERS
 from costmodel.training.model import ModelShape
 from dse.adapters.hugging_face.families import ALIASES, REFUSED, Family, families

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import yaml
 
-from costmodel.training.numerics import USUAL, plain
+from costmodel.training.dimensions import USUAL, plain
 
 DATA: Final[dict[str, Any]] = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text())
 _FAMILIES: Final[Mapping[str, Mapping[str, Any]]] = DATA["families"]

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from costmodel.errors import DseError
 from costmodel.formats.framework_file import launching
-from costmodel.formats.strict_yaml import dump, parse
+from costmodel.formats.input_files import dump, parse
 from costmodel.training.model import ModelShape
 from dse.adapters.maxtext.model import keys_model, model_keys, model_losses
 from dse.launches.launch import MOST_OF_A_HOST, PLACEHOLDERS, Launch, launch_text, refuse, with_line

@@ -13,8 +13,8 @@ import yaml
 
 from costmodel.errors import DseError, suggestion
 from costmodel.formats.model_file import load_model, model_names
+from costmodel.training.dimensions import Numerics
 from costmodel.training.model import ModelShape
-from costmodel.training.numerics import Numerics
 from dse.launches.launch import NotExpressible
 
 #: Keys of the program and fields of models, by `keys.yaml`, which says what each table is.

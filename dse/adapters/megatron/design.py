@@ -8,8 +8,7 @@ from typing import Any, Final
 import numpy as np
 
 from costmodel.formats.framework_file import launching
-from costmodel.training.design import MODERN
-from costmodel.training.pipeline_layout import EVEN
+from costmodel.training.design import EVEN, MODERN
 from costmodel.training.recompute_modules import MODULES
 from costmodel.training.run import padded_vocabulary
 from dse.adapters.megatron.model import model_losses, model_settings

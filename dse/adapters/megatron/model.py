@@ -12,9 +12,8 @@ from typing import Any, Final
 import yaml
 
 from costmodel.errors import DseError
-from costmodel.training.dimensions import MOST_LAYERS
+from costmodel.training.dimensions import MOST_LAYERS, Numerics, plain
 from costmodel.training.model import ModelShape
-from costmodel.training.numerics import Numerics, plain
 
 #: Most brackets of a pattern.
 MOST_BRACKETS: Final = 50

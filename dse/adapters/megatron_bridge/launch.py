@@ -10,7 +10,7 @@ from typing import Any, Final
 import yaml
 
 from costmodel.errors import DseError
-from costmodel.formats.strict_yaml import dump, parse
+from costmodel.formats.input_files import dump, parse
 from dse.adapters.megatron.design import MEGATRON, settings_of
 from dse.adapters.megatron.flags import LISTS, NUMBERS, ON, SHARES, WORDS
 from dse.adapters.megatron.model import pattern

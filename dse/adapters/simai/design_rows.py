@@ -19,7 +19,7 @@ from costmodel.errors import DseError
 from costmodel.kernels.attention import fused_attention
 from costmodel.kernels.kernel_cost import KernelCost
 from costmodel.steps.memory.stage_memory import stage_expert_parameters, updated_parameters
-from costmodel.steps.micro_batch.expert_parallel import sent_copies
+from costmodel.steps.micro_batch.exchanges import sent_copies
 from costmodel.steps.micro_batch.kernel_sums import DIRECTIONS, CostTable
 from costmodel.steps.micro_batch.micro_batch import KERNEL_CHUNK, MicroBatch, cost_table, micro_batches
 from costmodel.steps.micro_batch.rank_memory import PartMemory, rank_memory
@@ -34,8 +34,7 @@ from costmodel.training.model import ModelShape
 from costmodel.training.recompute_modules import MODULES
 from costmodel.training.run import RankRun, TransformerRun, rank_run
 from costmodel.workload.kernel_tables import total
-from costmodel.workload.quantisation import dispatched_bytes
-from costmodel.workload.transformer import BIAS_GRADIENTS, Part, every_part
+from costmodel.workload.transformer import BIAS_GRADIENTS, Part, dispatched_bytes, every_part
 from dse.adapters.simai import aicb_rows as aicb
 from dse.adapters.simai.aicb_rows import LATENT_ROWS, NOTHING, MessageShape, Times, Ways
 from dse.adapters.simai.workload_rows import Parallelism, Pass, Row, StepRows

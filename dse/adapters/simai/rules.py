@@ -8,8 +8,7 @@ import numpy as np
 
 from costmodel.machine.system import System
 from costmodel.rules.native import TRANSFORMER_TOTALS
-from costmodel.rules.rules import Rules
-from costmodel.rules.work import TRAINING
+from costmodel.rules.rules import TRAINING, Rules
 from costmodel.steps.result.assembly import assemble_breakdown
 from costmodel.steps.result.breakdown import BOUNDS, PARTS, Breakdown
 from costmodel.steps.transformer import transformer_step

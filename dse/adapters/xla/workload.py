@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Final
 
-from costmodel.rules.rules import Rules
-from costmodel.rules.work import WORKS, KindOfWork
+from costmodel.rules.rules import WORKS, KindOfWork, Rules
 from costmodel.steps.result.breakdown import Breakdown
 from costmodel.training.design_table import Design
 from dse.adapters.xla.hlo import Analysis, load_module, program

@@ -6,7 +6,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from costmodel.formats.strict_yaml import dump
+from costmodel.formats.input_files import dump
 from dse.api.files import import_model
 from dse.cli.chosen import refuse_same
 from dse.cli.options import add_output, describe, positive

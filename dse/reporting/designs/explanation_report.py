@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from costmodel.formats.quantity import readable, readable_count
-from costmodel.rules.work import TRAINING
+from costmodel.rules.rules import TRAINING
 from costmodel.steps.result.breakdown import PARTS
 from dse.explaining.explanation import Explanation, Path, block_names, kernel_of, label, quantities, summed
 from dse.output.text import bar, percent

@@ -10,8 +10,7 @@ from rich.text import Text
 
 from costmodel.columns import FloatArray
 from costmodel.formats.quantity import readable
-from costmodel.machine.price import chip_power, chip_price
-from costmodel.machine.system import System
+from costmodel.machine.system import System, chip_power, chip_price
 from dse.reporting.answers import joined, wrapped
 from dse.reporting.design_table import Column, drawn, fitted
 from dse.reporting.study_report import ROWS_SHOWN, Report

@@ -16,8 +16,8 @@ from typing import Any, Final
 import numpy as np
 
 from costmodel.columns import BoolArray, FloatArray, IntArray, distinct_rows
-from costmodel.machine.price import chip_power, chip_price
-from costmodel.rules.work import TRAINING
+from costmodel.machine.system import chip_power, chip_price
+from costmodel.rules.rules import TRAINING
 from costmodel.steps.result.breakdown import PARTS, ResultTable
 from costmodel.training.design import SOLVE, SOLVE_BYTES, DesignPoints
 from dse.fronts.pareto import as_costs

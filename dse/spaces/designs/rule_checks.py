@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from costmodel.machine.ranges import Range
+from costmodel.machine.system import Range
 from dse.spaces.formulas.expressions import Expression
 from dse.spaces.formulas.names import is_count
 

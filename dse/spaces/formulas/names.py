@@ -10,12 +10,11 @@ import numpy as np
 
 from costmodel.columns import column_units
 from costmodel.errors import DseError
+from costmodel.formats.input_files import Section
 from costmodel.formats.quantity import dimension, unit_name
-from costmodel.formats.strict_yaml import Section
-from costmodel.machine.ranges import Range
-from costmodel.machine.system import System
+from costmodel.machine.system import Range, System
 from costmodel.rules.registry import NATIVE, all_columns, design_columns, design_rules
-from costmodel.rules.work import Workload
+from costmodel.rules.rules import Workload
 from costmodel.steps.result.breakdown import Breakdown, with_unit_suffix
 from costmodel.training.design_table import Domain
 from dse.predictions.intervals import INTERVAL_KEYS, INTERVAL_UNITS

@@ -12,8 +12,8 @@ import numpy as np
 
 from costmodel.errors import DseError, suggestion
 from costmodel.formats.framework_file import Framework, load_framework
+from costmodel.formats.input_files import Section
 from costmodel.formats.model_file import load_model
-from costmodel.formats.strict_yaml import Section
 from costmodel.rules.registry import all_columns
 from costmodel.training.blocks import kinds_without_word
 from costmodel.training.design import DesignPoints

@@ -10,11 +10,11 @@ import numpy as np
 
 from costmodel.errors import DseError
 from costmodel.formats import shipped
+from costmodel.formats.input_files import Section
 from costmodel.formats.model_file import SCHEMAS, read_model
-from costmodel.formats.strict_yaml import Section
 from costmodel.formats.system_file import read_system
 from costmodel.machine.system import System
-from costmodel.rules.work import Workload
+from costmodel.rules.rules import Workload
 from dse.registry import load, program_sources
 from dse.spaces.sections import frameworks, power_budget, several_systems
 

@@ -17,8 +17,8 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
+from costmodel.formats.input_files import Section
 from costmodel.formats.quantity import si_value
-from costmodel.formats.strict_yaml import Section
 from costmodel.machine.system import System
 
 DERIVATIONS: Final = ("power_budget",)

@@ -8,8 +8,8 @@ from typing import Any, Final
 
 import numpy as np
 
+from costmodel.formats.input_files import Section
 from costmodel.formats.quantity import si_value
-from costmodel.formats.strict_yaml import Section
 from costmodel.kernels.output_tiles import useful_edges
 from costmodel.machine.system import System
 from costmodel.training.blocks import Block

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from costmodel.formats.strict_yaml import Section
+from costmodel.formats.input_files import Section
 from costmodel.machine.system import System
 
 #: The parameter.

@@ -18,8 +18,8 @@ from typing import Any, Final
 
 import yaml
 
+from costmodel.formats.input_files import Section
 from costmodel.formats.quantity import count_value, exact, si_value
-from costmodel.formats.strict_yaml import Section
 from dse.spaces.formulas.expressions import Expression
 
 #: Section of a space that this module reads.

@@ -8,8 +8,8 @@ from collections import Counter
 import pytest
 
 from costmodel import DesignPoints, load_model, load_system
-from costmodel.kernels.items import Item
-from costmodel.steps.itemized import transformer_items
+from costmodel.kernels.kernel_cost import Item
+from costmodel.steps.transformer import transformer_items
 from dse.adapters.chakra.step import step_traces
 from dse.cli import main
 from dse.pricing.evaluation import transformer_run

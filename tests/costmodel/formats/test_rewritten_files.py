@@ -12,9 +12,9 @@ import pytest
 
 import dse
 from costmodel import load_system, system_names
+from costmodel.formats.input_files import Section, Source, dump, parse
 from costmodel.formats.quantity import PURE_NUMBER, QUANTITY_IN_FORMULA, SYMBOLS, unit
 from costmodel.formats.shipped import opened
-from costmodel.formats.strict_yaml import Section, Source, dump, parse
 from dse import Space
 from dse.adapters.deepflow.file import read_configuration
 from tests.price_snapshot import DEEPFLOW_DOCS

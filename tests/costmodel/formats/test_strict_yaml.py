@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from costmodel import DseError
-from costmodel.formats.strict_yaml import Section, dump, parse, read_text
+from costmodel.formats.input_files import Section, dump, parse, read_text
 
 
 def test_numbers_are_numbers_and_words_are_words():

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from costmodel import load_system
-from costmodel.kernels.collectives import RING, collective, send_recv
-from costmodel.kernels.group_links import subgroups_per_tier
+from costmodel.kernels.collectives import RING, collective, send_recv, subgroups_per_tier
 from costmodel.steps.pipeline.stages import stage_layers
 from costmodel.training.ranks import Group
 

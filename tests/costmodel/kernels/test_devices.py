@@ -10,7 +10,7 @@ import pytest
 
 from costmodel import DesignPoints, load_model, load_system, step, system_names
 from costmodel.kernels.gemm import gemm_cost
-from costmodel.machine.price import chip_power
+from costmodel.machine.system import chip_power
 from costmodel.workload.kernel_tables import Gemms, Label
 from tests.support.paths import TEST_DATA
 

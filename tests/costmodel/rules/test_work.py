@@ -13,10 +13,10 @@ from costmodel.columns import FloatArray, column
 from costmodel.errors import DseError
 from costmodel.formats.model_file import load_model
 from costmodel.kernels.attention import visited_share
-from costmodel.rules import registry, work
+from costmodel.rules import registry
+from costmodel.rules import rules as work
 from costmodel.rules.registry import register_work
-from costmodel.rules.rules import Rules
-from costmodel.rules.work import KindOfWork
+from costmodel.rules.rules import KindOfWork, Rules
 from costmodel.steps.result.breakdown import ResultTable
 from costmodel.steps.transformer import transformer_step
 from costmodel.training.design import DesignPoints

@@ -5,11 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-import costmodel.steps.combinations as combinations
+import costmodel.steps.transformer as combinations
 from costmodel import DesignPoints, load_model, load_system
-from costmodel.steps.combinations import Combinations
 from costmodel.steps.result.assembly import in_chunks
-from costmodel.steps.transformer import transformer_chunk, transformer_step
+from costmodel.steps.transformer import Combinations, transformer_chunk, transformer_step
 from costmodel.training.run import Run
 
 LAYOUTS = {

@@ -11,10 +11,10 @@ from costmodel import DesignPoints, load_model, load_system, model_names, pipeli
 from costmodel.columns import concatenated
 from costmodel.kernels.collectives import send_recv
 from costmodel.steps.memory.stage_memory import held_micro_batches
-from costmodel.steps.pipeline.critical_path import Sizes, one_forward_one_backward_time
+from costmodel.steps.pipeline.simulation import Sizes, one_forward_one_backward_time
 from costmodel.steps.pipeline.stages import chunk_sizes, pipeline_stages, rank_layers
+from costmodel.training.design import LAYOUTS
 from costmodel.training.model import ModelShape
-from costmodel.training.pipeline_layout import LAYOUTS
 from tests.support.scalar_pipeline import simulated
 
 POINTS = 12

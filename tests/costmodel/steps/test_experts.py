@@ -10,11 +10,11 @@ import pytest
 
 from costmodel import DesignPoints, DseError, ModelShape, load_model, load_system, step
 from costmodel.kernels.gemm import gemm_cost
+from costmodel.kernels.kernel_cost import pointwise_time
 from costmodel.kernels.output_tiles import SHORTEST_SPLIT
-from costmodel.kernels.roofline import pointwise_time
 from costmodel.machine.system import System
 from costmodel.steps.micro_batch import micro_batch as microbatch
-from costmodel.steps.micro_batch.expert_parallel import expert_parallel
+from costmodel.steps.micro_batch.exchanges import expert_parallel
 from costmodel.steps.micro_batch.kernel_sums import DIRECTIONS
 from costmodel.steps.micro_batch.micro_batch import cost_table, micro_batches
 from costmodel.steps.micro_batch.rank_memory import rank_memory

@@ -7,8 +7,8 @@ import pytest
 
 from benchmarks.workers import switches
 from costmodel import DesignPoints
-from costmodel.formats.strict_yaml import dump
-from costmodel.steps.footprint import FOOTPRINT, TIMES_ALONE
+from costmodel.formats.input_files import dump
+from costmodel.steps.transformer import FOOTPRINT, TIMES_ALONE
 from dse.pricing.evaluation import evaluate, evaluate_unique, untimed_margins
 from dse.pricing.space_rules import machine, rules_for
 from dse.spaces.space import Space

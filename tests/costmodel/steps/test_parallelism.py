@@ -12,8 +12,7 @@ import pytest
 from costmodel import DesignPoints, DseError, ModelShape, load_model, load_system, step
 from costmodel.machine.system import System
 from costmodel.steps.memory.stage_memory import WORKSPACE_BYTES
-from costmodel.steps.micro_batch.context_parallel import context_parallel
-from costmodel.steps.micro_batch.expert_parallel import expert_parallel, places_reached
+from costmodel.steps.micro_batch.exchanges import context_parallel, expert_parallel, places_reached
 from costmodel.training.precision import CROSS_ENTROPY
 from costmodel.training.ranks import Group
 from tests.support.runs import ranks_of
@@ -142,7 +141,7 @@ def test_places_reached_are_counted_over_all_choices_of_experts(places, chosen, 
 
 def test_deepseek_v3_reaches_the_nodes_that_its_routing_allows():
     """At most 4 of 8 nodes: 4096 tokens send up to 4096 x 4 x 7168 bytes of one byte an element."""
-    from costmodel.steps.micro_batch.expert_parallel import two_hops
+    from costmodel.steps.micro_batch.exchanges import two_hops
 
     model, network = load_model("deepseek_v3"), load_system("h100_80g_dgx").network
     token_bytes = np.array([4096.0 * 7168])

@@ -6,7 +6,7 @@ import pytest
 
 from costmodel import DesignPoints, DseError, load_model, load_system, step
 from costmodel.steps.pipeline.stages import every_stage
-from costmodel.training.pipeline_layout import PipelineLayout
+from costmodel.training.design import PipelineLayout
 from dse.spaces.space import Space
 
 V3 = "Et*3|(tt|)*29,m|L"  # of DeepSeek-V3 on 16 stages of two chunks, in Megatron-LM's documentation

@@ -11,7 +11,7 @@ import pytest
 from costmodel import DesignPoints, DseError, ModelShape, load_model, load_system, step
 from costmodel.machine.system import System
 from costmodel.rules.registry import design_rules
-from costmodel.rules.work import Workload
+from costmodel.rules.rules import Workload
 from costmodel.steps.memory.stage_memory import fullest_stage
 from costmodel.steps.micro_batch.micro_batch import cost_table, fused_cost, micro_batches
 from costmodel.steps.micro_batch.rank_memory import layer_memory, rank_memory

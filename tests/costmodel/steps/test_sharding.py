@@ -10,9 +10,8 @@ import numpy as np
 import pytest
 
 from costmodel import DesignPoints, load_model, load_system
-from costmodel.steps.micro_batch.layout_changes import sent_bytes
+from costmodel.steps.micro_batch.exchanges import exchange, sent_bytes
 from costmodel.steps.micro_batch.rank_memory import layer_memory, layer_parameters, rank_memory
-from costmodel.steps.micro_batch.tensor_parallel import exchange
 from costmodel.steps.transformer import resolve_sharding, step
 from costmodel.training.blocks import DECODER
 from costmodel.training.design import sharding_column

@@ -10,8 +10,7 @@ import pytest
 
 from costmodel import DesignPoints, ModelShape, load_system
 from costmodel.machine.system import System
-from costmodel.steps.micro_batch.context_parallel import context_parallel
-from costmodel.steps.micro_batch.expert_parallel import expert_parallel
+from costmodel.steps.micro_batch.exchanges import context_parallel, expert_parallel
 from tests.support.runs import ranks_of
 from tests.support.sharded_experts import DISPATCHERS, AllToAll, ExpertRanks, Routing, Weights, dense, dense_gradient
 from tests.support.shared_sequence import SharedSequence, Tokens, in_two_chunks

@@ -11,7 +11,7 @@ import pytest
 
 import costmodel
 from costmodel import DesignPoints, DseError, ModelShape, load_model, load_system, resolve_sharding, step
-from costmodel.steps.micro_batch.layout_changes import sent_bytes
+from costmodel.steps.micro_batch.exchanges import sent_bytes
 from costmodel.steps.micro_batch.rank_memory import layer_memory
 from costmodel.steps.pipeline.stages import every_stage, stage_layers
 from costmodel.training.blocks import ATTENTION, BLOCKS, DECODER, EMBEDDING, HEAD, MLP, Block, Layer

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from costmodel import DesignPoints, DseError, ModelShape, load_model, load_system, step
-from costmodel.steps.micro_batch.context_parallel import state_passing
+from costmodel.steps.micro_batch.exchanges import state_passing
 from costmodel.steps.micro_batch.rank_memory import layer_memory
 from costmodel.training.blocks import Block, Layer, LayerKind, layer_of
 from costmodel.training.kernel_kind import FRAMEWORKS, Kernel, KernelKind

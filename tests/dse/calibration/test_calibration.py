@@ -14,8 +14,8 @@ import pytest
 
 from benchmarks import measure_gpu
 from costmodel import load_system
+from costmodel.formats.input_files import parse
 from costmodel.formats.shipped import located
-from costmodel.formats.strict_yaml import parse
 from costmodel.formats.system_file import quantity_place, read_system, with_constants
 from dse.calibration.calibration import calibrated
 from dse.calibration.constants import COLLECTIVES, KERNELS, STEPS, candidates

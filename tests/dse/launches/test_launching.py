@@ -18,8 +18,8 @@ from costmodel.formats import shipped
 from costmodel.formats.framework_file import launching
 from costmodel.formats.model_file import model_names
 from costmodel.steps.transformer import transformer_step
+from costmodel.training.dimensions import Numerics
 from costmodel.training.model import ModelShape
-from costmodel.training.numerics import Numerics
 from costmodel.training.run import Run
 from dse.adapters.maxtext import launch as maxtext
 from dse.adapters.megatron import launch as megatron

@@ -11,8 +11,7 @@ import pytest
 from costmodel import DesignPoints, DseError, load_model, load_system, resolve_tiling
 from costmodel.kernels.gemm import gemm_cost
 from costmodel.kernels.output_tiles import useful_edges
-from costmodel.steps.footprint import transformer_footprint
-from costmodel.steps.transformer import reasons, remedies, step
+from costmodel.steps.transformer import reasons, remedies, step, transformer_footprint
 from costmodel.training.blocks import DECODER
 from costmodel.training.design import SAMPLE, TILE_EDGES
 from costmodel.training.run import Run

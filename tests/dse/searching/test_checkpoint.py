@@ -13,7 +13,7 @@ import time
 import pytest
 
 from costmodel import DseError
-from costmodel.formats.strict_yaml import dump
+from costmodel.formats.input_files import dump
 from dse.cli import main
 from dse.pricing import workers as pricers
 from dse.pricing.workers import Workers

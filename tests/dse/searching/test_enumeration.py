@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from costmodel import DseError
-from costmodel.formats.strict_yaml import dump
+from costmodel.formats.input_files import dump
 from dse.fronts.pareto import non_dominated
 from dse.pricing.evaluation import evaluate
 from dse.pricing.workers import Pricer, Workers

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from costmodel.errors import DseError
-from costmodel.formats.strict_yaml import dump, parse
+from costmodel.formats.input_files import dump, parse
 from dse.api.study import Study
 from dse.cli import main
 from dse.fronts.pareto import as_costs, non_dominated

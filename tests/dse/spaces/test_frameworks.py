@@ -9,7 +9,7 @@ import pytest
 
 from costmodel import DesignPoints, DseError, load_model, load_system, step
 from costmodel.formats.framework_file import framework_names, load_framework
-from costmodel.formats.strict_yaml import dump
+from costmodel.formats.input_files import dump
 from costmodel.rules.registry import all_columns
 from dse.spaces.sections.frameworks import broken_rules, refused_model
 from dse.spaces.space import Space

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from costmodel import DseError
-from costmodel.formats.strict_yaml import dump, parse
+from costmodel.formats.input_files import dump, parse
 from dse.spaces.designs import legal as legal_module
 from dse.spaces.space import Space
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from costmodel import DseError
-from costmodel.formats.strict_yaml import dump
+from costmodel.formats.input_files import dump
 from dse.pricing.evaluation import evaluate
 from dse.searching.exact.exact_front import exact_front
 from dse.spaces.space import Space

@@ -12,9 +12,8 @@ import pytest
 
 from costmodel import DesignPoints, DseError, load_model, load_system
 from costmodel.formats import shipped
-from costmodel.formats.strict_yaml import dump, parse
-from costmodel.rules.rules import Rules
-from costmodel.rules.work import TRAINING
+from costmodel.formats.input_files import dump, parse
+from costmodel.rules.rules import TRAINING, Rules
 from dse.pricing.evaluation import evaluate, transformer_run
 from dse.pricing.space_rules import rules_for
 from dse.spaces.space import Space

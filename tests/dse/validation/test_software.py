@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
+from costmodel.formats.input_files import parse
 from costmodel.formats.shipped import ROOT
-from costmodel.formats.strict_yaml import parse
 from dse.validation.comparison import compared
 from dse.validation.frameworks import framework_of
 from dse.validation.rows import expressed_row

@@ -16,8 +16,7 @@ import numpy as np
 
 from costmodel.columns import FloatArray
 from costmodel.errors import DseError, shortened, suggestion
-from costmodel.formats.input_files import LARGEST
-from costmodel.formats.strict_yaml import exact_text, plain_text
+from costmodel.formats.input_files import LARGEST, exact_text, plain_text
 from dse.adapters.simai.workload_rows import COLLECTIVES, DEFAULT_GROUPS, GROUPS, Parallelism, StepRows
 
 #: Training loops: the first word of a file. A micro-benchmark has no parallelism and no tokens.

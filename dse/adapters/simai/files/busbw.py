@@ -11,7 +11,7 @@ import re
 from pathlib import Path
 from typing import Final
 
-from costmodel.formats.strict_yaml import Section, parse, plain_text, read_text
+from costmodel.formats.input_files import Section, parse, plain_text, read_text
 from dse.adapters.simai.bandwidth import UNDEFINED, Busbw
 
 GROUPS: Final = {"TP": "tp", "DP": "dp", "EP": "ep"}

@@ -14,7 +14,7 @@ from costmodel.columns import FloatArray
 from costmodel.errors import DseError, ParameterError
 from costmodel.formats.chrome_trace import Arrow, Span, chrome_trace
 from costmodel.formats.system_file import load_system
-from costmodel.kernels.group_links import held_ranks
+from costmodel.kernels.collectives import held_ranks
 from costmodel.machine.system import System
 from costmodel.steps.result.breakdown import with_unit_suffix
 from dse.adapters.xla import hlo

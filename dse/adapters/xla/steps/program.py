@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Final, Literal, Self
 import numpy as np
 
 from costmodel.errors import suggestion
-from costmodel.formats.strict_yaml import Section
+from costmodel.formats.input_files import Section
 from costmodel.workload.kernel_tables import Gemms, Label, Pointwise
 from dse.adapters.xla.analysis import Analysis
 from dse.adapters.xla.buffers.reserved_memory import Reserved, needed, reserved

@@ -10,8 +10,7 @@ import numpy as np
 from costmodel.columns import BoolArray, FloatArray, concatenated, distinct_rows
 from costmodel.kernels.collectives import CollectiveCost, all_to_all, collective, send_recv
 from costmodel.kernels.gemm import gemm_cost
-from costmodel.kernels.kernel_cost import traffic_energy
-from costmodel.kernels.roofline import pointwise_time
+from costmodel.kernels.kernel_cost import pointwise_time, traffic_energy
 from costmodel.machine.system import System
 from costmodel.steps.result.assembly import assemble_breakdown, host_time
 from costmodel.steps.result.breakdown import Breakdown
