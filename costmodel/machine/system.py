@@ -448,19 +448,6 @@ class System:
         )
 
 
-def stacked(systems: Sequence[System]) -> list[tuple[list[int], System]]:
-    """Machines that are evaluated together: their places, and a system with a value for each of them."""
-    alike: dict[tuple[str, ...], list[int]] = {}
-    for place, system in enumerate(systems):
-        alike.setdefault(tuple(system.parts()), []).append(place)
-    stacks = []
-    for places in alike.values():
-        tables: list[dict[str, Any]] = [systems[place].quantities() for place in places]
-        values = {name: np.array([float(np.ravel(table[name])[0]) for table in tables]) for name in tables[0]}
-        stacks.append((places, systems[places[0]].with_quantities(values)))
-    return stacks
-
-
 def die_area(system: System) -> FloatArray:
     """Area of the chip's logic die. [m2]
 

@@ -28,7 +28,6 @@ if TYPE_CHECKING:  # each takes long to import, and a search takes none
     from dse.searching.exact.bounded import StudyBound
     from dse.searching.exact.certificate import Certificate
     from dse.searching.exact.exact_front import Method
-    from dse.searching.exact.long_search import Reference
     from dse.searching.trials.trial_table import TrialTable
     from dse.tuning.measured_runs import MeasuredRun
     from dse.tuning.study_candidates import Proposal
@@ -213,12 +212,6 @@ class Study(BaseStudy):
         from dse.searching.exact.bounded import study_bound
 
         return study_bound(self, workers_of(jobs), evaluations=evaluations)
-
-    def reference(self, *, jobs: Jobs = 1) -> Reference:
-        """Compare the study with the result of a long search of its space."""
-        from dse.searching.exact.long_search import reference
-
-        return reference(self, jobs)
 
     def delete(self) -> int:
         """Delete it and all of its trials from the database, for good; how many there were. [-]"""

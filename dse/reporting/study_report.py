@@ -50,7 +50,6 @@ if TYPE_CHECKING:
     from dse.searching.exact.bounded import StudyBound
     from dse.searching.exact.certificate import Certificate
     from dse.searching.exact.exact_front import ExactFront
-    from dse.searching.exact.long_search import Reference
     from dse.searching.study import BaseStudy
     from dse.searching.summaries import Summary
 #: Rows of the front that a report shows.
@@ -227,21 +226,6 @@ def certificate_text(space: Space, certificate: Certificate) -> Text:
         f"{certificate.found:,} of the {certificate.of:,} designs of the exact front, and for each of the "
         f"others one that is at most {percent(certificate.worst_gap)} worse in any objective. "
         f"Best values: {'; '.join(regrets(certificate))}.{missed}"
-    )
-
-
-def reference_text(reference: Reference) -> Text:
-    """Distance of a study from the front of a long search, in words."""
-    gaps = [
-        f"{name} {percent(gap)} worse than the best known" if gap else f"{name} the best known"
-        for name, gap in reference.gaps.items()
-    ]
-    return Text(
-        f"Study {reference.study}, after {counted(reference.trials, 'trial')}: has "
-        f"{100 * reference.hypervolume_ratio:.2f} % of the hypervolume of all that is known, itself and a "
-        f"reference run that priced {reference.designs_priced:,} designs, and for each design known one that "
-        f"is at most {percent(reference.worst_gap)} worse in any objective. Best values: {'; '.join(gaps)}. "
-        "This is no certificate: better designs may exist."
     )
 
 

@@ -38,9 +38,9 @@ ADAPTER = Adapter(
             profile=lambda path: "native",
             run="dse.adapters.xla.command:run",
             record="dse.adapters.xla.command:record",
-            formats=("table", "json", "csv", "parquet", "trace", "html"),
+            formats=("table", "json", "trace", "html"),
             options="dse.adapters.xla.options:add_options",
-            defaults={"system": None, "barriers": "barrier", "sweep": None, "output": None},
+            defaults={"system": None, "barriers": "barrier", "output": None},
         ),
     ),
     programs=(

@@ -22,11 +22,10 @@ from dse.output.tables import encoded_front, exact_record, json_text
 from dse.output.text import show
 from dse.pricing.space_rules import NATIVE, rules_for
 from dse.pricing.workers import Workers
-from dse.reporting.study_report import Report, bound_text, certificate_text, exact_report, reference_text
+from dse.reporting.study_report import Report, bound_text, certificate_text, exact_report
 from dse.searching.exact.bounded import EVALUATIONS, study_bound
 from dse.searching.exact.certificate import Certificate, best_costs, certificate, sought_space
 from dse.searching.exact.exact_front import ExactFront, Headway, exact_front, merged_front
-from dse.searching.exact.long_search import reference
 from dse.spaces.space import Space
 
 #: Least time between two lines. [s]
@@ -81,11 +80,6 @@ def add_comparisons(parser: argparse._ActionsContainer) -> None:
     """Add the options that name a study."""
     parser.add_argument("--certify", metavar="STUDY", help="print the distance of this study from the exact front")
     parser.add_argument(
-        "--reference",
-        metavar="STUDY",
-        help="compare this study with a very long search, for spaces too large to enumerate",
-    )
-    parser.add_argument(
         "--bound", metavar="STUDY", help="print a proven lower bound and the largest possible gap of this study to it"
     )
     parser.add_argument(
@@ -137,8 +131,8 @@ def run(args: argparse.Namespace) -> int:
         raise DseError("enumerate: --evaluations is for --bound STUDY")
     if args.part and (args.output is None or args.format or args.checkpoint or args.merge):
         raise DseError("enumerate --part: name its checkpoint with -o; it takes no --format, --checkpoint or --merge")
-    if args.reference or args.bound:
-        return run_beside(args)
+    if args.bound:
+        return run_bound(args)
     form = "table" if args.part else form_of(args.format, args.output)  # refused before the work
     checked_place(args.output)
     exact, study = merged_parts(args) if args.merge else enumerated(args)
@@ -203,34 +197,26 @@ def write_partial(exact: ExactFront, form: str, output: Path | None) -> NoReturn
     raise KeyboardInterrupt(f"{done}; their front is {f'in {where}' if where else 'above'}")
 
 
-def run_beside(args: argparse.Namespace) -> int:
-    """Compare a study with a long search, or with what bounds leave possible."""
-    kind = "reference" if args.reference else "bound"
-    both = args.reference and args.bound
+def run_bound(args: argparse.Namespace) -> int:
+    """Print the lower bound of the space of a study, and the gap of the study to it."""
     parts = args.part or args.checkpoint or args.merge
-    if args.space or args.certify or args.set or args.objective or args.output or both or parts:
+    if args.space or args.certify or args.set or args.objective or args.output or parts:
         raise DseError(
-            f"enumerate --{kind}: the space is the study's own; it takes no other, no --certify, no second "
-            "comparison, no part and no -o"
+            "enumerate --bound: the space is the study's own; it takes no other, no --certify, no part and no -o"
         )
-    study = Study.load(args.reference or args.bound, storage=args.storage)
+    study = Study.load(args.bound, storage=args.storage)
     workers = Workers(args.jobs, args.backend, args.scheduler)
-    if args.reference:
-        compared = reference(study, workers)
-        record, text = asdict(compared), reference_text(compared)
-    else:
-        update = headway_lines(sys.stderr)
-        bound = study_bound(
-            study,
-            workers,
-            evaluations=args.evaluations or EVALUATIONS,
-            progress=lambda priced, boxes: update(Headway(priced, None, None, boxes)),
-        )
-        record, text = asdict(bound), bound_text(bound, study.space)
+    update = headway_lines(sys.stderr)
+    bound = study_bound(
+        study,
+        workers,
+        evaluations=args.evaluations or EVALUATIONS,
+        progress=lambda priced, boxes: update(Headway(priced, None, None, boxes)),
+    )
     if args.format == "json":
-        print(json_text({kind: record}))
+        print(json_text({"bound": asdict(bound)}))
     else:
-        show(sys.stdout, lambda width: [text])
+        show(sys.stdout, lambda width: [bound_text(bound, study.space)])
     return 0
 
 

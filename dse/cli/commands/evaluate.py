@@ -116,8 +116,7 @@ def add_sweeps(parser: argparse._ActionsContainer) -> None:
         action="append",
         default=[],
         type=sweep_text,
-        help="evaluate every value: 1,2,4 or 64:512:64 or 64:1024:x2, with units; NAME alone: all options; "
-        "repeatable. Of an HLO module: systems, or all",
+        help="evaluate every value: 1,2,4 or 64:512:64 or 64:1024:x2, with units; NAME alone: all options; repeatable",
     )
     parser.add_argument(
         "--designs",

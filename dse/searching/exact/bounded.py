@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 
 from costmodel.columns import short_repr
-from costmodel.errors import ParameterError
+from costmodel.errors import DseError
 from dse.pricing.space_rules import rules_for
 from dse.pricing.workers import Pricer, Workers
 from dse.searching.exact.bounds import problem_of
@@ -48,9 +48,9 @@ def study_bound(
     """
     lowest, space = best_costs(study), sought_space(study)
     problem = problem_of(Pricer.of(space, rules_for(space, study.profile)))
-    unknown = ParameterError(
+    unknown = DseError(
         f"space {space.name}: no bounds exist: its machine is closed, or more of a quantity may slow a step; "
-        f"compare the study with a long search: {{reference}} {study.name}"
+        "a longer search of another seed shows the designs that this study lacks"
     )
     if problem is None:
         raise unknown

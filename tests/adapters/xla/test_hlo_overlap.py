@@ -1,9 +1,7 @@
-"""Messages beside kernels: what is exposed, between which bounds a step lies, and on which machine."""
+"""Messages beside kernels: what is exposed, and between which bounds a step lies."""
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import re
 from dataclasses import replace
@@ -11,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from costmodel import load_system, system_names
+from costmodel import load_system
 from costmodel.formats.shipped import ROOT
 from dse.adapters.xla import hlo
 from dse.adapters.xla.steps.overlap import ProgramTimes, program_times, streams
@@ -129,39 +127,10 @@ def test_what_hides_slows_kernels_by_the_cores_that_it_takes():
     assert slow.slowed == pytest.approx(hidden / 2)
 
 
-def swept(capsys, *arguments: object) -> str:
-    """What `dse cost --sweep` prints."""
+def written(capsys, *arguments: object) -> str:
+    """Output of `dse evaluate` of a module."""
     assert main(["cost", *map(str, arguments)]) == 0
     return capsys.readouterr().out
-
-
-def test_every_system_of_a_sweep_is_as_it_is_alone(capsys):
-    """All that ship, together: each with the times, memory and verdict that it has by itself."""
-    record = json.loads(swept(capsys, DATA / "transformer.hlo", "--sweep", "--format", "json"))
-    rows = {row["system"]: row for row in record["systems"]}
-    assert sorted(rows) == sorted(system_names())
-    steps = [row["times"]["step_s"] for row in record["systems"]]
-    assert steps == sorted(steps)
-    for name in ("a100_80g_dgx", "gb200_186g_nvl72", "tpu_v5p_pod", "v100_32g_dgx1"):
-        alone = json.loads(swept(capsys, DATA / "transformer.hlo", "--system", name, "--format", "json"))
-        numbers = {key: value for key, value in alone["times"].items() if isinstance(value, float)}
-        assert {key: rows[name]["times"][key] for key in numbers} == pytest.approx(numbers)
-        assert rows[name]["times"]["exposed_s"] == pytest.approx(alone["times"]["exposed_s"])
-        assert rows[name]["memory"]["needed_bytes"] == alone["memory"]["needed_bytes"]
-        assert rows[name]["system_price_usd"] == pytest.approx(alone["breakdown"]["system_price_usd"])
-
-
-def test_a_sweep_as_a_table_and_as_rows(capsys, tmp_path):
-    names = "h100_80g_dgx,a100_80g_dgx"
-    table = swept(capsys, DATA / "transformer.hlo", "--sweep", names)
-    head, _, *lines = table.splitlines()
-    assert head.endswith("on 8 devices: a step on 2 systems")
-    assert [line.split()[0] for line in lines if "_dgx" in line] == names.split(",")
-    assert main(["cost", str(DATA / "transformer.hlo"), "--sweep", names, "-o", str(tmp_path / "s.csv")]) == 0
-    rows = list(csv.DictReader(io.StringIO((tmp_path / "s.csv").read_text())))
-    assert [row["system"] for row in rows] == names.split(",")
-    assert float(rows[0]["step_s"]) < float(rows[1]["step_s"])
-    assert sum(float(rows[0][name]) for name in rows[0] if name.startswith("exposed_all_reduce")) > 0
 
 
 def test_systems_that_are_too_small_say_so(capsys, tmp_path):
@@ -169,49 +138,34 @@ def test_systems_that_are_too_small_say_so(capsys, tmp_path):
     small, tight = tmp_path / "small.yaml", tmp_path / "tight.yaml"
     small.write_text(re.sub(r"(\n    size: \{value: )\d+", r"\g<1>4", text))
     tight.write_text(text.replace("capacity: {value: 81920 MiB", "capacity: {value: 1 GB"))
-    given = f"{small},a100_80g_dgx,{tight}"
-    record = json.loads(swept(capsys, DATA / "transformer.hlo", "--sweep", given, "--format", "json"))
-    problems = {row["system"]: row["problem"] for row in record["systems"]}
-    assert problems == {"a100_80g_dgx": "", "tight": "too little memory", "small": "has 4 devices"}
-    assert list(problems) == ["a100_80g_dgx", "tight", "small"]
-    assert main(["cost", str(DATA / "transformer.hlo"), "--sweep", f"{small},{tight}"]) == 1
-    told = capsys.readouterr()
-    assert "has 4 devices" in told.out
-    assert "fits on none of these systems" in told.err
-    assert "Note: small has 4 devices, too few" in swept(capsys, DATA / "transformer.hlo", "--system", small)
+    assert not json.loads(written(capsys, DATA / "transformer.hlo", "--system", tight, "--format", "json"))["memory"][
+        "fits"
+    ]
+    assert "Note: small has 4 devices, too few" in written(capsys, DATA / "transformer.hlo", "--system", small)
 
 
 def test_loops_of_unknown_count_make_times_lower_bounds_in_their_rows(capsys, tmp_path):
     path = tmp_path / "step.hlo"
     path.write_text(UNCOUNTED)
-    shown = swept(capsys, path, "--system", "a100_80g_dgx").splitlines()
+    shown = written(capsys, path, "--system", "a100_80g_dgx").splitlines()
     for start in ("a step", "without overlap", "longest path"):
         row = next(line for line in shown if line.startswith(start))
         assert re.search(r" >= [\d.]+ us +while.5 runs an unknown number of times", row)
-    record = json.loads(swept(capsys, path, "--sweep", "a100_80g_dgx", "--format", "json"))
-    times = record["systems"][0]["times"]
+    times = json.loads(written(capsys, path, "--system", "a100_80g_dgx", "--format", "json"))["times"]
     assert times["is_lower_bound"]
     assert times["loops_of_unknown_count"] == ["while.5"]
-    table = swept(capsys, path, "--sweep", "a100_80g_dgx,h100_80g_dgx")
-    assert "while.5 runs an unknown number of times, so that times are lower bounds" in table
-    assert re.search(r"^a100_80g_dgx +>= ", table, re.MULTILINE)
 
 
 WRONG = {
-    "--sweep a100_80g_dgx,,": "an empty name between commas",
-    "--sweep a100_80g_dgx,a100_80g_dgx": "--sweep: a100_80g_dgx: given twice",
-    "--sweep a101": "unknown system 'a101'",
-    "--sweep --system a100_80g_dgx": "name one system or several, not both",
-    "--sweep --format trace": "--sweep has no trace; use table, json, csv, parquet",
+    "--sweep": "is an HLO module, which does not take --sweep",
     "--format parquet": "has no parquet",
     "-o steps.csv": "has no csv",
-    "-o steps.json": "the table of a --sweep",
-    "--sweep -o steps.pdf": "cannot write .pdf files",
+    "-o steps.json": "-o writes FILE.html",
 }
 
 
 @pytest.mark.parametrize("options", WRONG)
-def test_what_a_sweep_refuses(options, capsys):
+def test_options_that_modules_do_not_take(options, capsys):
     assert main(["cost", str(DATA / "loop.hlo"), *options.split()]) == 1
     told = capsys.readouterr().err
     assert told.count("\n") == 1

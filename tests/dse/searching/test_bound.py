@@ -54,5 +54,5 @@ def test_a_bound_says_that_it_is_no_certificate(tmp_path, monkeypatch, capsys):
 def test_spaces_without_bounds_have_none(tmp_path, small_space):
     study = Study.open(Space.from_text(small_space), "few", storage=f"sqlite:///{tmp_path}/dse.db")
     study.run(10)
-    with pytest.raises(DseError, match="reference few"):
+    with pytest.raises(DseError, match="a longer search of another seed"):
         study_bound(study)

@@ -11,9 +11,7 @@ from dse.pricing.evaluation import evaluate
 from dse.searching.exact.certificate import certified, match_gaps, quick_certificate
 from dse.searching.exact.enumeration import costs_of
 from dse.searching.exact.exact_front import exact_front
-from dse.searching.exact.long_search import reference
 from dse.spaces.space import Space
-from tests.support.paths import TEST_DATA
 
 
 def test_an_exact_design_is_as_far_as_the_nearest_found():
@@ -67,21 +65,6 @@ def test_large_spaces_have_no_quick_certificate(tmp_path):
     study = Study.open(Space.load("gpt_1t_power_split"), storage=storage, sampler="random")
     study.run(20)
     assert quick_certificate(study) is None
-
-
-def test_a_reference_run_is_no_certificate_and_says_what_it_priced(tmp_path, monkeypatch, capsys):
-    """Of a study that has the whole front, it knows no better."""
-    monkeypatch.chdir(tmp_path)
-    space = Space.load(TEST_DATA / "small_space.yaml")
-    study = Study.create(space, "small", storage="sqlite:///dse.db")
-    study.run(50)
-    found = reference(study)
-    assert (found.hypervolume_ratio, found.worst_gap) == (1.0, 0.0)
-    assert set(found.gaps.values()) == {0.0}
-    assert found.designs_priced == space.legal.count
-    assert main(["enumerate", "--reference", "small"]) == 0
-    assert "no certificate" in " ".join(capsys.readouterr().out.split())
-    assert main(["enumerate", "small_space", "--reference", "small"]) == 1
 
 
 def test_the_certificate_of_a_focused_study_is_of_its_focus(tmp_path, small_space, capsys):

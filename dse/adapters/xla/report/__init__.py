@@ -1,1 +1,1 @@
-"""The report of a compiled program: its record, tables, and a table of several systems."""
+"""The report of a compiled program: its record, tables, and page."""

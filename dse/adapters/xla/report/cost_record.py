@@ -60,11 +60,7 @@ class ModuleCost:
 
     def on(self, system: str) -> Self:
         """Record of a module on a system."""
-        return self.on_machine(load_system(system))
-
-    def on_machine(self, system: System) -> Self:
-        """Record of a module on a machine."""
-        return replace(self, system=system)
+        return replace(self, system=load_system(system))
 
     @cached_property
     def whole(self) -> ProgramTimes:

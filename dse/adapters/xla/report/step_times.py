@@ -21,11 +21,11 @@ _BARRIERS: Final = {
 }
 
 
-def times_record(times: ProgramTimes, unknown_loops: Sequence[str], place: int = 0) -> dict[str, Any]:
+def times_record(times: ProgramTimes, unknown_loops: Sequence[str]) -> dict[str, Any]:
     """Times of a step on one machine, as JSON has them."""
 
     def of(values: FloatArray) -> float:
-        return float(values[place])
+        return float(values[0])
 
     return {
         "step_s": of(times.step),
