@@ -285,7 +285,7 @@ class Explanation:
         found: dict[Path, float] = {}
         results = self.space.workload.work.results
         for part in results.totals().get(total, ()):
-            whole = float(self.record["breakdown"][results.key(part)])
+            whole = float(self.record["breakdown"].get(results.key(part), 0.0))  # earlier versions have fewer parts
             found |= of_part.get(label(part)) or {(label(part),): whole}
         return frame({path: value for path, value in found.items() if value}, column)
 

@@ -57,14 +57,15 @@ class Contribution:
 
 
 def parts_of(record: Record, total: str) -> list[Contribution]:
-    """The parts of a breakdown's total that are above 0, the largest first."""
+    """The parts of a breakdown's total that are above 0, the largest first.
+
+    Trials of earlier versions lack parts that these versions did not have.
+    """
     columns = record["breakdown"]
     whole = columns[with_unit_suffix(total)]
-    parts = [
-        Contribution(name, columns[with_unit_suffix(name)], columns[with_unit_suffix(name)] / whole)
-        for name in PARTS[total]
-    ]
-    return sorted((part for part in parts if part.value > 0), key=lambda part: -part.value)
+    values = {name: columns.get(with_unit_suffix(name), 0.0) for name in PARTS[total]}
+    parts = [Contribution(name, value, value / whole) for name, value in values.items() if value > 0]
+    return sorted(parts, key=lambda part: -part.value)
 
 
 def memory_capacity(space: Space, record: Record) -> float:
@@ -145,7 +146,7 @@ def binding_shares(record: Record) -> dict[str, float]:
         shares[phrase] = shares.get(phrase, 0.0) + part.share
     whole = record["breakdown"][with_unit_suffix("step_time")]
     for name, phrase in BOUND_PHRASES.items():
-        share = record["breakdown"][with_unit_suffix(name)] / whole
+        share = record["breakdown"].get(with_unit_suffix(name), 0.0) / whole
         shares[phrase] = share
         shares["arithmetic"] = shares.get("arithmetic", 0.0) - share
     return {phrase: share for phrase, share in shares.items() if share > 0}

@@ -96,7 +96,11 @@ def front_data(
         "description": space.description,
         "machine": bool(machine_parameters(space)),
         "exact": exact_texts(study, plan),
-        "notes": [*plan.get("notes", ()), *(line.plain for line in table_notes(space, records, front, varying))],
+        "notes": [
+            *outdated(study),
+            *plan.get("notes", ()),
+            *(line.plain for line in table_notes(space, records, front, varying)),
+        ],
         "assumed": plan.get("assumed", ""),
         "or": [second[1] + other_text(space, best, front[second[0]]), places[second[0]]] if second else [],
         "table": table_data(design_columns(space, records, varying, notes)),
@@ -107,6 +111,12 @@ def front_data(
         "paths": [*pages.paths.places],
         "texts": [*pages.lines.places],
     }
+
+
+def outdated(study: BaseStudy) -> list[str]:
+    """A sentence on a study that another cost model evaluated, since the parts of its designs are of this one."""
+    changes = "; ".join(study.changes())
+    return [f"Numbers are of the cost model that searched, parts of the present one: {changes}."] if changes else []
 
 
 def proposed(space: Space, front: Sequence[Record]) -> dict[int, str]:

@@ -28,8 +28,6 @@ BLOCK = 1000
 #: Most trials of a front that reports read. [-]
 MOST_RECORDS = 1000
 
-#: Which of the designs that a trial has found a row is, where it has some.
-
 #: What of a study is shown: its non-dominated designs, or every finished trial.
 Selection = Literal["front", "trials"]
 

@@ -1,0 +1,92 @@
+"""Studies that earlier commits wrote: every command works on them, or refuses them with one line.
+
+`tests/data/old_studies/COMMIT.sql.xz` is the database of some small studies that this commit wrote, as SQL. Their
+trials were evaluated by the cost model of that commit.
+"""
+
+from __future__ import annotations
+
+import lzma
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from dse.cli import main
+from tests.support.paths import TEST_DATA
+
+DATABASES = TEST_DATA / "old_studies"
+COMMITS = ("5877065", "d5b01b9", "87c8d83")
+#: Commands on a study, with the exit code of a study that the cost model evaluates differently now.
+COMMANDS = {
+    "show STUDY": 0,
+    "show STUDY --trials -o trials.csv": 0,
+    "show STUDY --format json": 0,
+    "explain STUDY": 0,
+    "explain STUDY --sensitivity": 0,
+    "report STUDY -o page.html": 0,
+    "report STUDY -o front.svg": 0,
+    "compare STUDY STUDY": 0,
+    "export STUDY --format megatron -o run.sh": 0,
+    "export STUDY --format aicb -o aicb.txt": 0,
+    "enumerate --certify STUDY": 0,
+    "enumerate --reference STUDY": 0,
+    "search gpt3_175b_1024_a100 --study new --warm-start STUDY --budget 3": 0,
+    "studies": 0,
+    "studies STUDY --check": 1,
+    "tune STUDY": 1,
+    "resume STUDY --budget 30": 1,
+    "studies STUDY --delete --yes": 0,
+}
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("DSE_STORAGE", raising=False)
+    return tmp_path
+
+
+def restored(commit: str) -> list[str]:
+    """Writes the database of a commit to dse.db; returns the names of its studies."""
+    text = lzma.decompress((DATABASES / f"{commit}.sql.xz").read_bytes()).decode()
+    with closing(sqlite3.connect("dse.db")) as database:
+        database.executescript(text)
+        return [name for (name,) in database.execute("SELECT study_name FROM studies")]
+
+
+@pytest.mark.parametrize("commit", COMMITS)
+def test_every_command_works_on_an_old_study(commit, folder, capsys):
+    restored(commit)
+    for command, code in COMMANDS.items():
+        found = main(command.replace("STUDY", "layouts").split())
+        out, err = capsys.readouterr()
+        assert found == code, (command, err)
+        if code and "--check" not in command:
+            assert err.count("\n") == 1, (command, err)
+            assert "dse search ... --study NEW --warm-start layouts" in err, (command, err)
+        assert out or command.startswith(("show STUDY --trials", "export", "tune", "resume")), command
+
+
+@pytest.mark.parametrize("commit", COMMITS)
+def test_every_old_study_is_shown_or_refused_in_one_line(commit, folder, capsys):
+    """Studies of sampled tiles have other parameters now; a line names the first of these, and what to do."""
+    for name in restored(commit):
+        code = main(["show", name, "--trials"])
+        out, err = capsys.readouterr()
+        if name in ("kernels", "tiles"):
+            assert (code, out, err.count("\n")) == (1, "", 1)
+            assert "no 'qkv_activation_gradient_tile_m', a parameter of its space in this version" in err
+            assert "read a study of an earlier dse with that dse, or search again: `dse search ... --study NEW`" in err
+        else:
+            assert (code, err) == (0, ""), name
+            assert "trial" in out
+
+
+def test_the_page_of_an_old_study_says_that_its_numbers_are_of_another_cost_model(folder, capsys):
+    restored("5877065")
+    assert main(["report", "layouts", "-o", "page.html"]) == 0
+    page = Path("page.html").read_text(encoding="utf-8")
+    assert "Numbers are of the cost model that searched, parts of the present one" in page
+    assert "18.43 s stored" in page
