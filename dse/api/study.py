@@ -28,8 +28,8 @@ if TYPE_CHECKING:  # each takes long to import, and a search takes none
     from dse.searching.exact.bounded import StudyBound
     from dse.searching.exact.certificate import Certificate
     from dse.searching.exact.exact_front import Method
+    from dse.searching.trials.measured_runs import MeasuredRun
     from dse.searching.trials.trial_table import TrialTable
-    from dse.tuning.measured_runs import MeasuredRun
     from dse.tuning.study_candidates import Proposal
 
 #: Designs that a notebook shows of a study, and trials that a check evaluates where not all are. [-]
@@ -246,7 +246,7 @@ class Study(BaseStudy):
 
         Raises `DseError` if there is no such trial, or the run has neither a step time nor a failure.
         """
-        from dse.tuning.measured_runs import tell
+        from dse.tuning.told_runs import tell
 
         numbers = {"step_time": step_time, "spread": spread, "peak_memory": peak_memory}
         return tell(self, trial, failed=failed, software=software, **numbers)
@@ -255,7 +255,7 @@ class Study(BaseStudy):
         """Real runs of trials, a row for each, with the predicted step time beside the measured one."""
         import pandas as pd
 
-        from dse.tuning.measured_runs import run_records
+        from dse.tuning.told_runs import run_records
 
         return pd.DataFrame(run_records(self))
 

@@ -9,10 +9,11 @@ from typing import Any
 from costmodel.errors import DseError
 from costmodel.formats.input_files import dump
 from dse.searching.study import BaseStudy
-from dse.tuning.measured_runs import OUT_OF_MEMORY, MeasuredRun, tell
+from dse.searching.trials.measured_runs import MeasuredRun
 from dse.tuning.replay import RUNS, replay_record, replays
 from dse.tuning.run_logs import read_log
 from dse.tuning.study_candidates import Learned
+from dse.tuning.told_runs import OUT_OF_MEMORY, tell
 from dse.validation.table import read_table
 
 

@@ -56,6 +56,7 @@ def study_summary(study: BaseStudy) -> dict[str, Any]:
         "n_infeasible": int((~table.feasible).sum()),
         "n_designs_priced": study.designs_priced,
         "hypervolume": study.hypervolume,
+        **({"runs": [run.to_json() for run in runs]} if (runs := study.told_runs()) else {}),
     }
 
 

@@ -15,7 +15,7 @@ from dse.output.text import Record, counted, percent
 from dse.reporting.answers import Line, joined, layout_text, next_lines, study_words, wrapped
 from dse.reporting.design_table import ruled_table
 from dse.searching.study import BaseStudy
-from dse.tuning.measured_runs import MeasuredRun
+from dse.searching.trials.measured_runs import MeasuredRun
 from dse.tuning.proposals import WORTH
 from dse.tuning.study_candidates import Learned, Proposal, Tuning
 

@@ -46,6 +46,7 @@ from dse.searching.study_attributes import (
     versions,
 )
 from dse.searching.trials.exact_winners import stored_winners, winner_columns
+from dse.searching.trials.measured_runs import MeasuredRun, told_runs
 from dse.searching.trials.trial_attributes import BREAKDOWN, check_trials
 from dse.searching.trials.trial_frames import Details
 from dse.searching.trials.trial_table import TrialTable
@@ -351,6 +352,10 @@ class BaseStudy:
     def pareto_front(self) -> pd.DataFrame:
         """The feasible designs found that no other beats, the best of the first objective first."""
         return self.table.front().to_frame()
+
+    def told_runs(self) -> list[MeasuredRun]:
+        """Runs of trials on a real cluster, in the order of time; `DseError` if they are damaged."""
+        return told_runs(self.storage, self.name)
 
     def design(self, trial: int | None = None) -> tuple[int, Params]:
         """A finished trial and its parameters; by default the best one by the first objective. [-]

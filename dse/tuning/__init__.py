@@ -2,7 +2,7 @@
 
 Rooms in the order in which they are read; those on one line do not know each other:
 
-    uncertain_machine, measured_runs, run_logs
+    uncertain_machine, told_runs, run_logs
     belief
     proposals
     replay

@@ -16,10 +16,11 @@ from costmodel.training.design import DesignPoints
 from dse.pricing.evaluation import evaluate, transformer_run
 from dse.pricing.record_columns import space_interval
 from dse.searching.study import BaseStudy
+from dse.searching.trials.measured_runs import MeasuredRun, with_units
 from dse.spaces.space import Batch, Params, Space
 from dse.tuning.belief import NINETY, Told, doubt_of
-from dse.tuning.measured_runs import OUT_OF_MEMORY, MeasuredRun, told_runs, with_units
 from dse.tuning.proposals import Decision, Next, RunCandidates, decide
+from dse.tuning.told_runs import OUT_OF_MEMORY
 from dse.tuning.uncertain_machine import ensemble
 
 #: Most legal designs that are evaluated, and most candidates beside those that ran. [-]
@@ -142,7 +143,7 @@ def tuning(study: BaseStudy, parallel: int = 1) -> Tuning:
 
     Raises `DseError` if the study cannot be tuned. `parallel` is how many runs there can be at once. [-]
     """
-    runs = told_runs(study)
+    runs = study.told_runs()
     known = study_candidates(study, runs)
     decision = decide(known.candidates, known.told(runs), parallel)
     numbers = _numbered(study, known, decision.runs)

@@ -42,7 +42,7 @@ from dse.reporting.designs.sensitivity_report import importance_report, sensitiv
 
 if TYPE_CHECKING:
     from dse.api.study import Study
-    from dse.tuning.measured_runs import MeasuredRun
+    from dse.searching.trials.measured_runs import MeasuredRun
 
 #: Ending of a file -> what is written there.
 ENDINGS: Final = {".txt": "table", ".csv": "csv", ".json": "json", **PICTURES}
@@ -182,9 +182,7 @@ def measured_runs(args: argparse.Namespace, explained: Explanation) -> list[Meas
     """Real runs of the trial that is explained."""
     if explained.trial is None:
         return []
-    from dse.tuning.measured_runs import told_runs  # loads Optuna
-
-    return [one for one in told_runs(stored_study(args)) if one.trial == explained.trial]
+    return [run for run in stored_study(args).told_runs() if run.trial == explained.trial]
 
 
 def run_lines(args: argparse.Namespace, explained: Explanation) -> list[str]:

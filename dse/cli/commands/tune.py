@@ -15,9 +15,9 @@ from dse.cli.terminal import say
 from dse.output.tables import json_text
 from dse.output.text import show
 from dse.reporting.tuning_report import replay_report, tuning_report
-from dse.tuning.measured_runs import FAILURES, remove
 from dse.tuning.replay import RUNS
 from dse.tuning.study_candidates import tuning
+from dse.tuning.told_runs import FAILURES, remove
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:

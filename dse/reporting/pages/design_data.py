@@ -107,6 +107,7 @@ class DesignPages:
             place_text(space, record), *kernel_lines(space, solved), *workload_lines(space, record),
             f"Interval: {EVIDENCE_TEXTS[record['evidence']]}." if "evidence" in record else "",
             failures_text(record) if "run" in record else "",
+            *record.get("ran", ()),
         ]  # fmt: skip
         totals = {"step": "step_time", "memory": "peak_memory"}
         return {

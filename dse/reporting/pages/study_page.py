@@ -20,6 +20,7 @@ from dse.reporting.pages.design_data import DETAILED, DesignPages, Launches
 from dse.reporting.pages.page import page, rounded, table_data
 from dse.reporting.studies.nothing_feasible import BrokenLimits
 from dse.reporting.study_report import certificate_text, spread
+from dse.reporting.tuning_report import run_line
 from dse.searching.exact.certificate import quick_certificate
 from dse.storage.database import DEFAULT_URL
 
@@ -83,7 +84,7 @@ def front_data(
     space, best, second = study.space, front[0], alternative(study.space, front)
     named = proposed(space, front)
     rows = spread(len(front), OPENED, [*named, *((second[0],) if second else ())])
-    records, places = [front[row] for row in rows], {row: place for place, row in enumerate(rows)}
+    records, places = with_run_lines(study, [front[row] for row in rows]), {row: at for at, row in enumerate(rows)}
     detailed = spread(len(records), DETAILED, [places[row] for row in named])
     pages = DesignPages(space, study.profile, launches)
     designs = pages.designs(records, detailed)
@@ -117,6 +118,16 @@ def outdated(study: BaseStudy) -> list[str]:
     """A sentence on a study that another cost model evaluated, since the parts of its designs are of this one."""
     changes = "; ".join(study.changes())
     return [f"Numbers are of the cost model that searched, parts of the present one: {changes}."] if changes else []
+
+
+def with_run_lines(study: BaseStudy, records: Sequence[Record]) -> list[Record]:
+    """Records of designs with a sentence for each real run of theirs."""
+    told = study.told_runs()
+    return [
+        {**record, "ran": [f"Ran: {run_line(run, {run.trial: record['breakdown']['step_time_s']})}" for run in told
+                           if run.trial == record["trial"]]}
+        for record in records
+    ] if told else [*records]  # fmt: skip
 
 
 def proposed(space: Space, front: Sequence[Record]) -> dict[int, str]:

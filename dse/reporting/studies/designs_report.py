@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from statistics import median
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from dse.output.text import UNITS, Record, column_text
 from dse.pricing.record_columns import RECORD_KEYS
 from dse.reporting.design_table import Column, design_table, drawn, lines_of, rest_text, trial_columns
 from dse.reporting.study_report import Report
+from dse.searching.trials.measured_runs import by_trial
 from dse.spaces.sections.objectives import keyed
 from dse.spaces.space import Space
 
@@ -33,12 +35,21 @@ def designs_report(
         return [Text(f"Study {study.name}: no such design.")]
     first = table.take(np.arange(min(most or len(table), len(table))))
     notes = {row: "infeasible" for row, kept in enumerate(first.feasible.tolist()) if not kept}
+    ran = run_notes(study)
+    notes |= {row: ran[trial] for row, trial in enumerate(first.numbers.tolist()) if trial in ran}
     records = [in_short(record) for record in first.records()]
     varying = [p.name for p in study.space.parameters if p.options is None or p.options.size > 1]
     return [
         *design_table(study.space, records, width, notes, varying=varying if len(first) < len(table) else None),
         *rest_lines(study, table, part, most),
     ]
+
+
+def run_notes(study: BaseStudy) -> dict[int, str]:
+    """Trial -> what real runs of it showed: the median step time, or that the last one died."""
+    runs = study.told_runs()
+    died = {run.trial: "ran out of memory" if run.failed == "oom" else "run died" for run in runs if run.failed}
+    return died | {trial: f"ran: {readable(time, 's')}" for trial, time in by_trial(runs, "step_time", median).items()}
 
 
 def rest_lines(study: BaseStudy, table: TrialTable, part: Selection, most: int | None) -> list[Text]:

@@ -15,6 +15,7 @@ from dse.fronts.pareto import as_costs, non_dominated
 from dse.pricing.record_columns import RECORD_KEYS, WINNER, with_intervals, with_runs
 from dse.searching.samplers.screening_sampler import DESIGNS_PRICED
 from dse.searching.trials.exact_winners import winner_trials
+from dse.searching.trials.measured_runs import told_runs, with_measured
 from dse.searching.trials.trial_attributes import BREAKDOWN, DERIVED, LAYOUTS, MARGINS, WORST
 from dse.searching.trials.trial_frames import Details, StoredTrials
 from dse.spaces.space import Space
@@ -159,6 +160,11 @@ class TrialTable:
 
     def frames(self) -> Iterator[pd.DataFrame]:
         """Pieces of `to_frame`, at least one, all of the same columns."""
+        runs = told_runs(self._details.storage, self._details.stored.name) if self._details else []
+        return (with_measured(frame, runs) for frame in self._frames())
+
+    def _frames(self) -> Iterator[pd.DataFrame]:
+        """Pieces of what is stored with the trials."""
         import pandas as pd
 
         if not len(self):

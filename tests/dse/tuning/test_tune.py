@@ -14,7 +14,6 @@ import pytest
 import dse
 from dse import DseError, Study
 from dse.cli import main
-from dse.tuning.measured_runs import told_runs
 from tests.support.paths import ROOT
 
 NAME = "plan_llama3_8b_16"
@@ -73,6 +72,24 @@ def test_ask_and_tell_as_optuna_has_them(study):
     assert math.isnan(died["step_time_s"])
 
 
+def test_tables_and_the_page_show_runs_beside_predictions(study, capsys, tmp_path):
+    assert "measured_step_time_s" not in study.trials()
+    for time in (3.0, 5.0, 4.0):
+        study.tell(0, step_time=time, peak_memory=10e9 * time)
+    study.tell(1, failed="oom")
+    trials = study.trials().set_index("trial")
+    assert trials.loc[0, ["measured_step_time_s", "measured_peak_memory_bytes"]].tolist() == [4.0, 50e9]
+    assert trials.loc[1, "measured_failed"] == "oom"
+    assert trials.measured_step_time_s.notna().sum() == 1
+    assert main(["show", NAME, "--trials"]) == 0
+    printed = capsys.readouterr().out
+    assert "ran: 4 s" in printed
+    assert "ran out of memory" in printed
+    assert main(["show", NAME, "--where", "step_time > 0 s", "-o", str(tmp_path / "front.json")]) == 0
+    assert len(json.loads((tmp_path / "front.json").read_text())["runs"]) == 4
+    assert "Ran: trial 0: 5 s a step" in study.report(tmp_path / "page.html").read_text().replace("\\u00a0", " ")
+
+
 def test_explain_shows_runs_of_its_trial(study, capsys):
     predicted = predicted_time(study, 0)
     study.tell(0, step_time=1.25 * predicted)
@@ -93,14 +110,14 @@ def test_concurrent_tells_lose_nothing(study):
         one.start()
     for one in threads:
         one.join()
-    assert sorted(run.step_time for run in told_runs(study)) == [2.0 + at for at in range(8)]
+    assert sorted(run.step_time for run in study.told_runs()) == [2.0 + at for at in range(8)]
 
 
 def test_a_run_told_by_mistake_is_removed(study, capsys):
     told = study.tell(0, step_time=1.0)
     assert tuned(capsys, "--forget", told.id)["runs"] == []
     with pytest.raises(DseError, match="no run"):
-        dse.tuning.measured_runs.remove(study, told.id)
+        dse.tuning.told_runs.remove(study, told.id)
 
 
 def test_a_log_is_told_with_its_trial(study, capsys, tmp_path):

@@ -1,52 +1,22 @@
-"""Runs of trials on a real cluster: step time, memory or failure, stored as attributes of their study.
-
-Each run is one attribute, written in one transaction, so that several people and processes can tell runs at once.
-"""
+"""Tell and remove runs of trials on a real cluster."""
 
 from __future__ import annotations
 
 import math
 import secrets
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 
 from costmodel.errors import DseError
 from dse.searching.study import BaseStudy
+from dse.searching.trials.measured_runs import PREFIX, MeasuredRun
 from dse.storage.optuna_store import Store
 
-#: Beginning of the names of attributes that hold runs.
-PREFIX: Final = "dse:run:"
-#: Names of records -> names with units.
-UNITS: Final = {"step_time": "step_time_s", "low": "low_s", "high": "high_s", "best_time": "best_time_s",
-                "expected": "expected_s", "peak_memory": "peak_memory_bytes"}  # fmt: skip
 #: Failures: out of memory, or anything else, which says nothing about memory.
 OUT_OF_MEMORY, OTHER = FAILURES = ("oom", "other")
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class MeasuredRun:
-    """One run of a trial; nan where nothing was measured."""
-
-    id: str
-    trial: int
-    step_time: float = math.nan  #: after warm-up [s]
-    spread: float = math.nan  #: standard deviation of the step times over their median [-]
-    peak_memory: float = math.nan  #: that the framework's allocator reserved [B]
-    failed: str = ""  #: a word of `FAILURES`; "" for a run that trained
-    software: str = ""
-    told: str = ""  #: when, in UTC
-
-    def to_json(self) -> dict[str, Any]:
-        """The run as JSON has it."""
-        return with_units(asdict(self))
-
-
-def with_units(record: dict[str, Any]) -> dict[str, Any]:
-    """A record of runs with names that end in their units, as JSON has it."""
-    return {UNITS.get(name, name): value for name, value in record.items() if name != "candidate"}
 
 
 def tell(study: BaseStudy, trial: int, *, failed: str = "", software: str = "", **numbers: float | None) -> MeasuredRun:
@@ -71,20 +41,9 @@ def tell(study: BaseStudy, trial: int, *, failed: str = "", software: str = "", 
     return run
 
 
-def told_runs(study: BaseStudy) -> list[MeasuredRun]:
-    """All runs of a study that were told and not removed, in the order of time."""
-    with Store(study.storage, "read") as store:
-        attributes = store.study(study.name).user_attrs
-    stored = {key.removeprefix(PREFIX): row for key, row in attributes.items() if row and key.startswith(PREFIX)}
-    try:
-        return sorted((MeasuredRun(id=key, **row) for key, row in stored.items()), key=lambda one: (one.told, one.id))
-    except TypeError as error:
-        raise DseError(f"study {study.name!r}: its runs are damaged ({error})") from None
-
-
 def remove(study: BaseStudy, run: str) -> None:
     """Remove a run that was told by mistake. Raises `DseError` if there is no run of that identity."""
-    known = [one.id for one in told_runs(study)]
+    known = [one.id for one in study.told_runs()]
     if run not in known:
         raise DseError(f"study {study.name!r}: no run {run!r}; its runs: {', '.join(known) or 'none'}")
     with Store(study.storage, "write") as store:
@@ -93,7 +52,7 @@ def remove(study: BaseStudy, run: str) -> None:
 
 def run_records(study: BaseStudy) -> list[dict[str, Any]]:
     """Runs of a study as tables have them, with predicted step times and memory. [s], [B]"""
-    runs = told_runs(study)
+    runs = study.told_runs()
     rows = np.flatnonzero(np.isin(study.table.numbers, [one.trial for one in runs]))
     predicted = {record["trial"]: record["breakdown"] for record in study.table.take(rows).records()} if runs else {}
     return [
