@@ -175,6 +175,19 @@ def load_framework(name_or_path: str | Path, base: Path | None = None) -> Framew
 
     Raises `DseError` with one line for each mistake in the file.
     """
+    if isinstance(name_or_path, str) and is_built_in(name_or_path):
+        return _shipped(name_or_path)
+    return _read(name_or_path, base)
+
+
+@cache
+def _shipped(name: str) -> Framework:
+    """A framework that ships, or a release of it."""
+    return _read(name, None)
+
+
+def _read(name_or_path: str | Path, base: Path | None) -> Framework:
+    """A framework from its file."""
     other = _software(str(name_or_path))
     name, section = _opened(other["framework"] if other else name_or_path, base)
     given, otherwise = _given(section.section("given"))

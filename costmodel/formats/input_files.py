@@ -254,6 +254,12 @@ def read_text(path: Path, expected: str = "YAML in UTF-8", *, largest: int = LAR
     return plain_text(exact_text(path, expected, largest=largest))
 
 
+def data_beside(module: str, name: str = "") -> Any:
+    """Content of the YAML file that ships beside a module, by its ``__file__``: of its name, or of another `name`."""
+    path = Path(module)
+    return yaml.load((path.with_name(name) if name else path.with_suffix(".yaml")).read_text(), Loader=_PARSER)
+
+
 def parse(text: str, name: str) -> Section:
     """The mapping that a text holds.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
+from functools import cache
 from typing import Any, ClassVar, Final, Self
 
 import numpy as np
@@ -80,12 +81,13 @@ class Design(Columns):
     aliases: ClassVar[Mapping[str, Alias]] = {}
 
     @classmethod
-    def domains(cls, blocks: Iterable[Block] = BLOCKS) -> dict[str, Domain]:
+    def domains(cls, blocks: Iterable[Block] = BLOCKS) -> Mapping[str, Domain]:
         """Column -> values that it may take, those of single kernels of some blocks included."""
         return cls.declared()
 
     @classmethod
-    def declared(cls) -> dict[str, Domain]:
+    @cache
+    def declared(cls) -> Mapping[str, Domain]:
         """Column or alias -> values that it may take, those of some models alone included."""
         domains = {f.name: f.metadata.get("domain", Domain()) for f in fields(cls) if "unit" in f.metadata}
         return {**domains, **dict.fromkeys(cls.aliases, SWITCH)}

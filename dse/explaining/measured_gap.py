@@ -8,13 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final
-
-import yaml
 
 from costmodel.columns import short_repr
 from costmodel.errors import DseError, ParameterError
+from costmodel.formats.input_files import data_beside
 from dse.explaining.explanation import Explanation
 from dse.pricing.records import priced_design
 
@@ -97,7 +95,7 @@ def _causes(explanation: Explanation, gap: float) -> Iterator[Cause]:
     system, predicted = explanation.system, explanation.step_time
     quantities = {name: float(value) for name, value in system.quantities().items()}
     tried: list[tuple[str, Mapping[str, Any], str]] = []
-    for row in yaml.safe_load(Path(__file__).with_name("causes.yaml").read_text()):
+    for row in data_beside(__file__, "causes.yaml"):
         for tier in [own.name for own in system.network] if "{}" in row["cause"] else [""]:
             factors = {name.format(tier): factor for name, factor in row.get("factors", {}).items()}
             scaled = {name: quantities[name] * factors[name] for name in factors if name in quantities}

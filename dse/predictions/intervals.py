@@ -12,15 +12,14 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
-import yaml
 from numpy.typing import ArrayLike
 
 from costmodel.columns import BoolArray, FloatArray, IntArray
 from costmodel.formats.framework_file import listed_release
+from costmodel.formats.input_files import data_beside
 from costmodel.machine.system import System
 from costmodel.steps.result.breakdown import UNIT_SUFFIX, Breakdown
 from costmodel.training.design import DISPATCH_TWO_HOP, ONE_FORWARD_ONE_BACKWARD, SCHEDULE_WORDS
@@ -99,7 +98,7 @@ CHIP_NUMBERS: Final = ("peak", "bandwidth", "largest", "capability", "links")
 @cache
 def residuals() -> Residuals:
     """The table that ships, written by ``benchmarks/intervals.py``."""
-    data: dict[str, Any] = yaml.safe_load((Path(__file__).parent / "residuals.yaml").read_text())
+    data: dict[str, Any] = data_beside(__file__, "residuals.yaml")
     classes = {tuple(one["of"]): (float(one["low"]), float(one["high"])) for one in data["classes"]}
     unseen = data["unseen_chips"]
     chips = tuple(MeasuredChip(str(one["name"]), *(float(one[name]) for name in CHIP_NUMBERS)) for one in data["chips"])

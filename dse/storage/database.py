@@ -17,9 +17,8 @@ from pathlib import Path
 from typing import Any, Final, Literal
 from urllib.parse import parse_qs, quote
 
-import yaml
-
 from costmodel.errors import DseError, masked
+from costmodel.formats.input_files import data_beside
 from costmodel.installation import installation
 
 #: Where studies live when neither ``--storage`` nor ``$DSE_STORAGE`` says otherwise.
@@ -53,7 +52,7 @@ WRITING = ("journal_mode=WAL", "synchronous=FULL")
 
 #: Parts of the messages of drivers -> what to say and do. The first match wins.
 FAILURES: Final[tuple[tuple[list[str], str], ...]] = tuple(
-    (row["messages"], row["say"]) for row in yaml.safe_load(Path(__file__).with_name("failures.yaml").read_text())
+    (row["messages"], row["say"]) for row in data_beside(__file__, "failures.yaml")
 )
 
 

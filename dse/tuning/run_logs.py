@@ -8,12 +8,10 @@ from pathlib import Path
 from statistics import median, pstdev
 from typing import Any, Final
 
-import yaml
-
 from costmodel.errors import DseError
-from costmodel.formats.input_files import content
+from costmodel.formats.input_files import content, data_beside
 
-DATA: Final[dict[str, Any]] = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text())
+DATA: Final[dict[str, Any]] = data_beside(__file__)
 #: Share of the steps that is left out as warm-up, and fewest such steps. [-]
 WARM_UP, FEWEST = 0.2, 2
 #: Bytes of the units of memory; Megatron-LM writes MiB without one. [B]

@@ -9,14 +9,12 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Final
 
-import yaml
-
 from costmodel.errors import DseError, suggestion
-from costmodel.formats.input_files import read_text
+from costmodel.formats.input_files import data_beside, read_text
 from costmodel.formats.quantity import plain_number
 
 #: Meanings of the words of rows, by column.
-WORDS: Final[Mapping[str, Any]] = yaml.safe_load(Path(__file__).with_name("words.yaml").read_text())
+WORDS: Final[Mapping[str, Any]] = data_beside(__file__, "words.yaml")
 
 #: Tables that ship, in the order in which they are shown: figures of others, each with its source.
 SHIPPED: Final = tuple(Path(__file__).parent / "data" / name for name in ("steps.csv", "runs.csv", "memory.csv"))

@@ -10,14 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
-import yaml
 
 from costmodel.columns import FloatArray, IntArray
 from costmodel.errors import DseError
+from costmodel.formats.input_files import data_beside
 from costmodel.training.blocks import ATTENTION, DECODER, STREAM, Block, Layer, kinds_without_word
 from costmodel.training.kernel_kind import Kernel
 from costmodel.training.model import ModelShape
@@ -94,7 +93,7 @@ def _fragment_of(data: Mapping[str, Any]) -> Fragment:
     return Fragment(**{**data, **passes})
 
 
-WRITTEN: Final[Mapping[str, Any]] = yaml.safe_load(Path(__file__).with_name("fragments.yaml").read_text())
+WRITTEN: Final[Mapping[str, Any]] = data_beside(__file__, "fragments.yaml")
 
 #: Row -> how the reference writes it. No kernel stands for the gradient of the first norm.
 FRAGMENTS: Final = {

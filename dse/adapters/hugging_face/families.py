@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
-from pathlib import Path
 from typing import Any, Final
 
-import yaml
+from costmodel.formats.input_files import data_beside
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +28,7 @@ class Family:
 @cache
 def families() -> Mapping[str, Family]:
     """`model_type` of a configuration -> its family, from `families.yaml`."""
-    data = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text())
+    data = data_beside(__file__)
     return {name: Family(**{**own, "once": tuple(own.get("once", ()))}) for name, own in data.items()}
 
 

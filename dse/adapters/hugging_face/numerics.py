@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any, Final
 
-import yaml
-
+from costmodel.formats.input_files import data_beside
 from costmodel.training.dimensions import USUAL, plain
 
-DATA: Final[dict[str, Any]] = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text())
+DATA: Final[dict[str, Any]] = data_beside(__file__)
 _FAMILIES: Final[Mapping[str, Mapping[str, Any]]] = DATA["families"]
 _KEYS: Final[Mapping[str, str]] = DATA["keys"]
 _OF_EXPERTS: Final[Mapping[str, str]] = DATA["of_experts"]

@@ -6,19 +6,17 @@ import re
 from collections.abc import Mapping
 from dataclasses import fields, replace
 from math import lcm
-from pathlib import Path
 from typing import Any, Final
 
-import yaml
-
 from costmodel.errors import DseError, suggestion
+from costmodel.formats.input_files import data_beside
 from costmodel.formats.model_file import load_model, model_names
 from costmodel.training.dimensions import Numerics
 from costmodel.training.model import ModelShape
 from dse.launches.launch import NotExpressible
 
 #: Keys of the program and fields of models, by `keys.yaml`, which says what each table is.
-KEYS: Final[Mapping[str, Any]] = yaml.safe_load(Path(__file__).with_name("keys.yaml").read_text())
+KEYS: Final[Mapping[str, Any]] = data_beside(__file__, "keys.yaml")
 SIZES: Final[Mapping[str, str]] = KEYS["sizes"]
 EXPERTS: Final[Mapping[str, str]] = KEYS["experts"]
 GROUPS: Final = {"n_routing_groups": "routing_groups", "topk_routing_group": "routing_group_topk"}

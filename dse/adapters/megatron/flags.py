@@ -11,15 +11,13 @@ import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Final
 
-import yaml
-
 from costmodel.errors import DseError
+from costmodel.formats.input_files import data_beside
 from costmodel.formats.quantity import plain_number
 
-DATA: Final[dict[str, Any]] = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text())
+DATA: Final[dict[str, Any]] = data_beside(__file__)
 #: Names of arguments of each kind that are read.
 NUMBERS, SHARES, WORDS, LISTS, ON = (
     tuple(str(DATA[kind]).split()) for kind in ("numbers", "shares", "words", "lists", "switches")

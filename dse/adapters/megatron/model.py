@@ -6,12 +6,10 @@ import ast
 import re
 from collections.abc import Mapping
 from contextlib import suppress
-from pathlib import Path
 from typing import Any, Final
 
-import yaml
-
 from costmodel.errors import DseError
+from costmodel.formats.input_files import data_beside
 from costmodel.training.dimensions import MOST_LAYERS, Numerics, plain
 from costmodel.training.model import ModelShape
 
@@ -50,7 +48,7 @@ def _zeros_and_ones(node: ast.expr) -> list[int]:
 
 
 #: Keys of the program and fields of models, by `keys.yaml`, which says what each table is.
-KEYS: Final[Mapping[str, Any]] = yaml.safe_load(Path(__file__).with_name("keys.yaml").read_text())
+KEYS: Final[Mapping[str, Any]] = data_beside(__file__, "keys.yaml")
 NUMBERS: Final[Mapping[str, str]] = KEYS["numbers"]
 LATENT: Final[Mapping[str, str]] = KEYS["latent"]
 LINEAR: Final = {

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from functools import cache
-from pathlib import Path
 
-import yaml
+from costmodel.formats.input_files import data_beside
 
 
 @cache
 def _tables() -> Mapping[str, Mapping[str, str]]:
     """Group of names -> name -> its meaning."""
-    tables: Mapping[str, Mapping[str, str]] = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text())
+    tables: Mapping[str, Mapping[str, str]] = data_beside(__file__)
     return tables
 
 

@@ -13,12 +13,9 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any, Final
 
-import yaml
-
-from costmodel.formats.input_files import Section
+from costmodel.formats.input_files import Section, data_beside
 from costmodel.formats.quantity import count_value, exact, si_value
 from dse.spaces.formulas.expressions import Expression
 
@@ -36,7 +33,7 @@ class Default:
     source: str
 
 
-DATA: Final[dict[str, Any]] = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text())
+DATA: Final[dict[str, Any]] = data_beside(__file__)
 #: Entry of the section -> what it is where it is left out.
 DEFAULTS: Final[Mapping[str, Default]] = {
     name: Default(own["unit"], own["value"], own["kind"], own["source"]) for name, own in DATA["defaults"].items()

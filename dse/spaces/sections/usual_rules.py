@@ -6,11 +6,9 @@ import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 from typing import Final
 
-import yaml
-
+from costmodel.formats.input_files import data_beside
 from costmodel.training.design import DesignPoints
 from dse.spaces.formulas.expressions import Expression
 
@@ -67,6 +65,5 @@ def _words() -> dict[str, Sequence[str]]:
 
 #: Rules by their file.
 USUAL_RULES: Final = tuple(
-    UsualRule(row["name"], row["formula"], frozenset(row["of"]))
-    for row in yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text())
+    UsualRule(row["name"], row["formula"], frozenset(row["of"])) for row in data_beside(__file__)
 )

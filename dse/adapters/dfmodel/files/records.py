@@ -6,14 +6,13 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import inf, prod
-from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
-import yaml
 
 from costmodel.columns import LARGEST, FloatArray, IntArray
 from costmodel.errors import DseError, suggestion
+from costmodel.formats.input_files import data_beside
 from dse.adapters.dfmodel.files.setup_files import Message
 from dse.adapters.dfmodel.graph import SHARDINGS, DfmodelGraph, K
 from dse.adapters.dfmodel.setup import AXES, ROLES, TOPOLOGIES, Setup
@@ -209,8 +208,7 @@ GIGA: Final = 1e9
 
 #: Column of a set-up -> where a message has it, and the factor to SI units.
 FIELDS: Final[dict[str, tuple[str, float]]] = {
-    name: (str(at), float(factor))
-    for name, (at, factor) in yaml.safe_load(Path(__file__).with_name("fields.yaml").read_text()).items()
+    name: (str(at), float(factor)) for name, (at, factor) in data_beside(__file__, "fields.yaml").items()
 }
 #: Columns that are 1 where a file says nothing.
 _ONE: Final = ("micro_batch_size", "tile_size")
