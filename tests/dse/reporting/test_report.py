@@ -438,5 +438,3 @@ def test_a_compiled_program_has_a_page(tmp_path, capsys, width):
         assert words(re.sub(cut, "", printed)) - words(visible) == set()
         assert driver.execute_script("return document.documentElement.scrollWidth") <= width
         assert complaints(driver) == []
-    assert main(["evaluate", program, "--sweep", "h100", "-o", str(path)]) == 1
-    assert "--sweep has no html" in capsys.readouterr().err
