@@ -40,9 +40,17 @@ def tree(name: str) -> ast.Module:
     return ast.parse(FILES[name].read_text())
 
 
+def statements(node: ast.AST) -> Iterator[ast.AST]:
+    """Statements of a module, within others too; expressions are passed over, which are most of a tree."""
+    for part in ("body", "orelse", "finalbody", "handlers", "cases"):
+        for statement in getattr(node, part, ()) if not isinstance(node, ast.expr) else ():
+            yield statement
+            yield from statements(statement)
+
+
 def imported(module: ast.AST) -> Iterator[str]:
     """Modules that code imports, within functions too: of ``from a import b`` a.b if it is one, else a."""
-    for node in ast.walk(module):
+    for node in statements(module):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):

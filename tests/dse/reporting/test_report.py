@@ -339,7 +339,7 @@ def symbols(svg):
     return len(re.findall(r'aria-roledescription="(?:point|circle)"', svg))
 
 
-@pytest.mark.parametrize("count", range(1, 5))
+@pytest.mark.parametrize("count", [1, 3])
 def test_every_figure_of_a_study_is_really_drawn(small_space, tmp_path, count):
     """Vega-Lite's compiler draws each one: a specification that it refuses is no picture."""
     space = Space.from_text(small_space).with_objectives(OBJECTIVES[:count])

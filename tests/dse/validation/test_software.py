@@ -34,10 +34,9 @@ def predictions(rows):
 def test_no_label_changes_a_prediction():
     """Data set, source and notes are labels; the order of rows is none of their business either."""
     before = predictions(ROWS)
-    renamed = [replace(row, dataset="simumax_b200", source="", notes="tied embeddings, policy PURE") for row in ROWS]
-    assert repr(predictions(renamed)) == repr(before)
-    permuted = predictions(ROWS[::-1])
-    assert repr({name: permuted[name] for name in before}) == repr(before)
+    labels = {"dataset": "simumax_b200", "source": "", "notes": "tied embeddings, policy PURE"}
+    after = predictions([replace(row, **labels) for row in ROWS[::-1]])
+    assert repr({name: after[name] for name in before}) == repr(before)
 
 
 def test_a_design_leaves_the_defaults_of_its_software_in_place():
