@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from costmodel.formats.model_file import load_model
     from costmodel.formats.system_file import load_system
     from costmodel.installation import __version__ as __version__
+    from dse.api.design_files import cost
     from dse.api.designs import (
         columns,
         evaluate_design,
@@ -36,12 +37,11 @@ if TYPE_CHECKING:
     from dse.api.searching import plan, search
     from dse.api.side_by_side import compare_plans
     from dse.api.study import Study
-    from dse.api.workload_files import cost
     from dse.explaining.measured_gap import measured_gap
     from dse.pricing.evaluation import evaluate
-    from dse.reporting.pictures.parts import plot_breakdown
+    from dse.reporting.pictures.design_figures import plot_breakdown
     from dse.searching.summaries import studies
-    from dse.spaces.formulas.functions import formula_function
+    from dse.spaces.formulas.expressions import formula_function
     from dse.spaces.space import Space
 
 __all__ = [
@@ -66,11 +66,11 @@ _HOMES = {
         "dse.api.searching": "plan search",
         "dse.api.side_by_side": "compare_plans",
         "dse.api.study": "Study",
-        "dse.api.workload_files": "cost",
+        "dse.api.design_files": "cost",
         "dse.pricing.evaluation": "evaluate",
-        "dse.reporting.pictures.parts": "plot_breakdown",
+        "dse.reporting.pictures.design_figures": "plot_breakdown",
         "dse.searching.summaries": "studies",
-        "dse.spaces.formulas.functions": "formula_function",
+        "dse.spaces.formulas.expressions": "formula_function",
         "dse.spaces.space": "Space",
     }.items()
     for name in names.split()

@@ -1,21 +1,22 @@
 """Adapters of other programs: what reads, writes and evaluates their files, without the core naming them.
 
-Each folder of `dse.adapters` describes one program in an `Adapter`, a record in its `__init__`. What a record names
-as ``module:attribute`` is imported when it is first used, so that looking at all adapters is cheap.
+Each folder of `dse.adapters` describes one program in `adapter.yaml`. The file names functions as ``module:function``,
+with the module within the folder, and the registry imports a module when its function is first called: a command that
+needs no adapter imports none. `Adapter` and the records below it have the meaning of each key.
 """
 
 from __future__ import annotations
 
-import pkgutil
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Final
 
 from costmodel.errors import DseError
-from costmodel.formats.input_files import content
+from costmodel.formats.input_files import content, data_beside
 from costmodel.rules.registry import Profile, sources
 from costmodel.rules.registry import all_columns as all_columns  # from here, with the adapters' profiles
 from costmodel.rules.registry import design_profiles as design_profiles
@@ -33,16 +34,31 @@ def load(place: str) -> Any:
     return getattr(import_module(module), name)
 
 
+def call(place: str, *arguments: Any) -> Any:
+    """Result of a function, which is imported now; `partial(call, place)` is imported when it is called."""
+    return load(place)(*arguments)
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FileKind:
-    """A kind of file that describes a design or a workload, and how it is recognized."""
+    """A kind of file that describes a design or a workload, and how it is recognized.
+
+    `pattern` is found in the first `HEAD` bytes of a file of the kind, or the function `begins` returns True for them.
+    """
 
     name: str
     title: str  #: as messages name such a file, with its article
-    begins: Callable[[bytes], bool]  #: true for the first `HEAD` bytes of such a file
+    pattern: str = ""
+    begins: str = ""
     order: int = 0  #: kinds of a lower number are tried first
     endings: tuple[str, ...] = ()  #: file names that decide whatever the file holds
     usual_endings: tuple[str, ...] = ()  #: file names that decide where the content does not
+
+    def fits(self, head: bytes) -> bool:
+        """True for the first bytes of a file of this kind."""
+        if self.begins:
+            return bool(call(self.begins, head))
+        return bool(self.pattern and re.search(self.pattern.encode(), head, re.MULTILINE))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -65,12 +81,16 @@ class LaunchForm(FileKind):
 class WorkloadKind(FileKind):
     """A file of work that a profile evaluates by itself, with options of its own in `dse evaluate`."""
 
-    profile: Callable[[Path], str]  #: the profile that evaluates a file where none is named
+    profile: str  #: the profile that evaluates a file where none is named, or a function of the path that returns it
     run: str  #: takes parsed arguments, prints the result and returns the exit code
     record: str  #: takes path, profile, whether it was asked for, options and `note`; returns the JSON
     formats: tuple[str, ...]  #: of the output
-    options: str = ""  #: adds the options to a parser
+    options: Mapping[str, Any] = field(default_factory=dict)  #: title, about, and arguments as `argparse` has them
     defaults: Mapping[str, Any] = field(default_factory=dict)  #: option -> its default
+
+    def profile_of(self, path: Path) -> str:
+        """The profile that evaluates a file where none is named."""
+        return str(call(self.profile, path)) if ":" in self.profile else self.profile
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -93,21 +113,52 @@ class Adapter:
     exports: Mapping[str, str] = field(default_factory=dict)  #: form of `dse export` -> ending; "" for a folder
     write: str = ""  #: takes a run, the form and a profile; yields an `Artefact` for each design of the run
     design: str = ""  #: table of designs of such a run; by default `DesignPoints`
-    profiles: tuple[Profile, ...] = ()  #: cost rules
+    profiles: tuple[Profile, ...] = ()  #: cost rules; `rules` takes the version and returns those for designs
     programs: tuple[ProgramSource, ...] = ()
-    #: Tells paths of model configurations; takes a path and a sequence length and returns an `ImportedModel`.
-    is_model: Callable[[Path], bool] = lambda path: False
-    import_model: str = ""
-    #: What a file is that this program prints beside its workloads, from its first bytes; "" if it is none.
-    other_output: Callable[[bytes], str] = lambda head: ""
+    model_ending: str = ""  #: of configurations of models
+    model_file: str = ""  #: a file that folders of models have
+    import_model: str = ""  #: takes the path of one and a sequence length and returns an `ImportedModel`
+    #: Takes the first bytes of a file and returns what it is that the program prints beside its workloads, else "".
+    other_output: str = ""
+
+    def is_model(self, path: Path) -> bool:
+        """True for the path of a model's configuration."""
+        if not self.import_model:
+            return False
+        return path.suffix == self.model_ending or (path.is_dir() and (path / self.model_file).exists())
 
 
 @cache
 def adapters() -> tuple[Adapter, ...]:
     """The adapters of all folders of `dse.adapters`, by name."""
-    folder = import_module("dse.adapters")
-    names = [found.name for found in pkgutil.iter_modules(folder.__path__) if found.ispkg]
-    return tuple(import_module(f"dse.adapters.{name}").ADAPTER for name in sorted(names))
+    folder = Path(__file__).parent / "adapters"
+    return tuple(_adapter(path) for path in sorted(folder.glob("*/adapter.yaml")))
+
+
+def _adapter(path: Path) -> Adapter:
+    """An adapter from its file, with functions by their full names."""
+    name, kinds = path.parent.name, {True: LaunchForm, False: WorkloadKind}
+    data = _full(data_beside(str(path)), f"dse.adapters.{name}.")
+    data["files"] = tuple(kinds["ending" in own](name=key, **own) for key, own in data.get("files", {}).items())
+    data["programs"] = tuple(ProgramSource(key=key, **own) for key, own in data.get("programs", {}).items())
+    data["profiles"] = tuple(_profile(key, **own) for key, own in data.get("profiles", {}).items())
+    return Adapter(name=name, **data)
+
+
+def _full(data: Any, package: str) -> Any:
+    """Data of a file in which functions of a package have their full names, and lists are tuples."""
+    if isinstance(data, dict):
+        return {key: _full(value, package) for key, value in data.items()}
+    if isinstance(data, list):
+        return tuple(data)
+    is_function = isinstance(data, str) and re.fullmatch(r"[a-z_]+(\.[a-z_]+)*:\w+", data)
+    return package + data if is_function and not re.match(r"(dse|pathlib)\b", data) else data
+
+
+def _profile(name: str, *, about: str, file: str = "", rules: str = "", version: str = "",
+             works: tuple[str, ...] = (), columns: tuple[str, ...] = ()) -> Profile:  # fmt: skip
+    designs = partial(call, rules, version) if rules else None
+    return Profile(name, about, file, designs, version, works, columns)
 
 
 @cache
@@ -169,9 +220,9 @@ def recognized(path: Path, head: bytes | None = None) -> FileKind | None:
     head = content(path, HEAD) if head is None else head
     if len(head) == HEAD:
         head = head.rpartition(b"\n")[0] or head  # not in the middle of a character
-    kind = next((kind for kind in kinds if kind.begins(head)), None)
+    kind = next((kind for kind in kinds if kind.fits(head)), None)
     if isinstance(kind, LaunchForm):
         return kind
-    if text := next((text for own in adapters() if (text := own.other_output(head))), ""):
+    if text := next((text for own in adapters() if own.other_output and (text := call(own.other_output, head))), ""):
         raise DseError(f"{path}: {text}")
     return kind

@@ -104,7 +104,7 @@ def space_prices(frame: pd.DataFrame, name: str, profile: str, pins: Mapping[str
         "feasible": evaluation.feasible.astype(float),
         **{f"margin {limit.name}": evaluation.margins[:, i] for i, limit in enumerate(space.limits)},
         **{f"violation {limit.name}": evaluation.violations[:, i] for i, limit in enumerate(space.limits)},
-        **{f"value {goal.name}": evaluation.values[:, i] for i, goal in enumerate(space.objectives)},  # noqa: PD011
+        **{f"value {goal.name}": evaluation.values[:, i] for i, goal in enumerate(space.objectives)},
         **{f"derived {column}": values for column, values in evaluation.derived.items()},
         **evaluation.breakdown.columns(),
     }

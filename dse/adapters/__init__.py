@@ -1,7 +1,7 @@
 """Adapters of other programs: one folder for each, found by `dse.registry`, and named by no module of the core.
 
-The `ADAPTER` of a folder says which files it recognizes, what reads and writes them, what is lost, which cost rules
-they bring, and how a result is reported.
+The `adapter.yaml` of a folder lists the files that the adapter recognizes, the functions that read and write them, its
+cost rules, and its options of `dse evaluate`.
 
 Rooms in the order in which they are read; those on one line do not know each other:
 

@@ -12,20 +12,19 @@ from costmodel.errors import DseError, ParameterError
 from costmodel.formats.quantity import readable
 from dse.api.chosen_space import AnySpace, Pins, chosen_space, loaded_space
 from dse.explaining import explanation as explaining
-from dse.explaining import sensitivity as sensitivities
+from dse.explaining import neighbours as sensitivities
 from dse.explaining.explanation import Explanation
-from dse.explaining.sensitivity import Sensitivity
+from dse.explaining.neighbours import Sensitivity
 from dse.output.tables import EVALUATION_KEYS
 from dse.output.text import Record, design_text
 from dse.pricing.evaluation import reasons
 from dse.pricing.records import priced_design
 from dse.pricing.space_rules import NATIVE, rules_for
-from dse.pricing.sweep import NamedDesigns, combinations, priced
+from dse.pricing.sweep import NamedDesigns, combinations, priced, swept_values
 from dse.pricing.workers import Jobs, workers_of
 from dse.spaces.listed_names import ListedName, listed_names
 from dse.spaces.sections.parameters import written_value
 from dse.spaces.space import Params, Space
-from dse.spaces.sweeps import swept_values
 
 if TYPE_CHECKING:  # searching loads Optuna, which evaluating a design does not need
     import pandas as pd

@@ -16,9 +16,8 @@ from costmodel.rules.rules import TRAINING
 from costmodel.training.design import DesignPoints
 from dse.explaining.timeline import traces
 from dse.explaining.work_tables import WORK_TABLES, csv_text, work_tables
-from dse.launches.forms import launch_files
-from dse.output.artefact import Artefact
-from dse.output.tables import writable_directory, write_file
+from dse.launches.launch import launch_files
+from dse.output.tables import Artefact, writable_directory, write_file
 from dse.pricing.evaluation import transformer_run
 from dse.pricing.space_rules import NATIVE
 from dse.registry import export_forms, exporters, launch_forms, load

@@ -11,7 +11,7 @@ from costmodel.formats.system_file import load_system
 from dse.calibration.calibration import Calibration, calibrated
 from dse.registry import adapters, load, model_importer
 from dse.reporting.catalogue import LISTS
-from dse.reporting.designs.system_comparison import differing
+from dse.reporting.designs.side_by_side_report import differing
 from dse.validation.comparison import ComparedRow, compared
 from dse.validation.table import SHIPPED, read_table
 

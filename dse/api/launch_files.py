@@ -13,8 +13,7 @@ from costmodel.errors import DseError
 from costmodel.formats.quantity import readable
 from dse.api.chosen_space import Pins
 from dse.api.design_files import kind_of_design, title_of
-from dse.launches.forms import read_launch
-from dse.launches.launch import COUNTED, Launch, launch_space
+from dse.launches.launch import COUNTED, Launch, launch_space, read_launch
 from dse.output.text import Record
 from dse.pricing.records import priced_design
 from dse.registry import launch_forms, load

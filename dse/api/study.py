@@ -21,10 +21,9 @@ if TYPE_CHECKING:  # each takes long to import, and a search takes none
     from dse.api.designs import NearestFit
     from dse.explaining.explanation import Explanation
     from dse.explaining.importance import Importance
-    from dse.explaining.sensitivity import Sensitivity
-    from dse.output.artefact import Artefact
-    from dse.reporting.studies.comparison import Comparison
-    from dse.reporting.studies.study_comparison import StudyPair
+    from dse.explaining.neighbours import Sensitivity
+    from dse.output.tables import Artefact
+    from dse.reporting.studies.comparison import Comparison, StudyPair
     from dse.searching.exact.bounded import StudyBound
     from dse.searching.exact.certificate import Certificate
     from dse.searching.exact.exact_front import Method
@@ -86,7 +85,7 @@ class Study(BaseStudy):
 
     def sensitivity(self, trial: int | None = None) -> Sensitivity:
         """Change of the step time with each parameter and quantity of a design; arguments as for `explain`."""
-        from dse.explaining.sensitivity import sensitivity
+        from dse.explaining.neighbours import sensitivity
 
         return sensitivity(self.explain(trial))
 
@@ -149,8 +148,7 @@ class Study(BaseStudy):
 
         Raises `DseError` if the studies have no objective in common, or nothing feasible was found.
         """
-        from dse.reporting.studies.comparison import comparison, usual_profile
-        from dse.reporting.studies.study_comparison import study_pair
+        from dse.reporting.studies.comparison import comparison, study_pair, usual_profile
 
         if other is not None:
             return study_pair(self, other)
@@ -261,15 +259,13 @@ class Study(BaseStudy):
 
     def plot_front(self) -> alt.ChartType:
         """The Pareto front by each pair of objectives, or of a single one the best so far by trial."""
-        from dse.reporting.pictures.front import front_figure
-        from dse.reporting.pictures.study_figures import front_picture
+        from dse.reporting.pictures.study_figures import front_figure, front_picture
 
         return front_figure(front_picture(self.table))
 
     def plot_parallel(self) -> alt.LayerChart:
         """Parameters and objectives of the front, and of some other feasible trials, as lines."""
-        from dse.reporting.pictures.parallel import parallel_figure
-        from dse.reporting.pictures.study_figures import line_records
+        from dse.reporting.pictures.study_figures import line_records, parallel_figure
 
         return parallel_figure(self.space, line_records(self.table))
 
@@ -278,12 +274,12 @@ class Study(BaseStudy):
 
         Raises `DseError` if too few trials are feasible.
         """
-        from dse.reporting.pictures.progress import importance_figure
+        from dse.reporting.pictures.study_figures import importance_figure
 
         return importance_figure(self.importance())
 
     def plot_hypervolume(self) -> alt.Chart:
         """Hypervolume after each finished trial."""
-        from dse.reporting.pictures.progress import history_figure
+        from dse.reporting.pictures.study_figures import history_figure
 
         return history_figure(self.hypervolume_history())

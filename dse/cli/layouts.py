@@ -162,8 +162,8 @@ def write_sweep(found: NamedDesigns, form: str, output: Path | None) -> None:
         most = None if output else MOST_ROWS
         write_report(lambda width: sweep_report(found, width, most=most), output)
     elif form in PICTURES.values():
+        from dse.reporting.pictures.design_figures import sweep_plot
         from dse.reporting.pictures.style import picture
-        from dse.reporting.pictures.sweep_plot import sweep_plot
 
         write_content([picture(sweep_plot(found), form)], form, output)
     elif form == "json":

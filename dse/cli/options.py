@@ -146,6 +146,11 @@ def bounded(low: float, high: float, expected: str, text: str) -> float:
     return value
 
 
+def share(text: str) -> float:
+    """A share from 0 to 1."""
+    return bounded(0, 1, "a share from 0 to 1", text)
+
+
 def positive(text: str) -> int:
     """A whole number of at least 1."""
     return whole(text, 1)

@@ -1,8 +1,12 @@
-"""Why a design costs what it does: step and memory as trees that add up, kernels and their rooflines."""
+"""Why a design costs what it does: step and memory as trees that add up, kernels and their rooflines.
+
+The cost model repeats the evaluation of the design and keeps its items: a label for every amount that a column adds up.
+The difference of two designs is a waterfall of the same parts.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -23,6 +27,7 @@ from dse.spaces.space import Params, Space
 
 if TYPE_CHECKING:
     import pandas as pd
+
 #: Names from the top of a tree to a leaf.
 Path = tuple[str, ...]
 
@@ -375,3 +380,52 @@ def records(table: pd.DataFrame) -> list[dict[str, Any]]:
         {str(key): [*value] if isinstance(value, tuple) else value for key, value in row.items()}
         for row in table.to_dict("records")
     ]
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Two designs: what the second takes more than the first, leaf by leaf."""
+
+    one: Explanation
+    other: Explanation
+
+    @property
+    def time(self) -> pd.DataFrame:
+        """``path`` and ``seconds``: what the other takes more; they add up to the difference of steps. [s]"""
+        return frame(tree_difference(self.one.time, self.other.time, "seconds"), "seconds")
+
+    @property
+    def memory(self) -> pd.DataFrame:
+        """``path`` and ``bytes``: what the other needs more on its fullest stage. [B]"""
+        return frame(tree_difference(self.one.memory, self.other.memory, "bytes"), "bytes")
+
+    @property
+    def changes(self) -> dict[str, tuple[Any, Any]]:
+        """Parameters that differ, with their values in both; None where one has no such. [SI units]"""
+        one, other = self.one.params, self.other.params
+        names = dict.fromkeys((*one, *other))
+        pairs = {name: (one.get(name), other.get(name)) for name in names}
+        return {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
+
+    def to_json(self) -> dict[str, Any]:
+        """``difference`` and ``memory_difference`` as JSON has them, beside what the other design is."""
+        return {
+            "against": {
+                **({"trial": self.other.trial} if self.other.trial is not None else {}),
+                **{key: self.other.record[key] for key in ("params", "values", "margins", "breakdown")},
+            },
+            "difference": records(self.time),
+            "memory_difference": records(self.memory),
+        }
+
+
+def tree_difference(one: pd.DataFrame, other: pd.DataFrame, column: str) -> dict[Path, float]:
+    """Leaves of another tree less those of one, by path; those that are alike are left out. [of the tree]"""
+    pairs = [*zip(other["path"], other[column], strict=True), *zip(one["path"], -one[column], strict=True)]
+    return {path: value for path, value in summed(pairs).items() if value}
+
+
+def gathered(table: pd.DataFrame, column: str, depth: Callable[[Path], int]) -> dict[Path, float]:
+    """Leaves added up to branches of a depth each, the largest change first. [of the tree]"""
+    pairs = zip((path[: depth(path)] for path in table["path"]), table[column], strict=True)
+    return dict(sorted(summed(pairs).items(), key=lambda item: -abs(item[1])))

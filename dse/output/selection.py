@@ -9,7 +9,7 @@ from costmodel.columns import BoolArray
 from costmodel.errors import DseError, ParameterError, suggestion
 from dse.output.text import UNITS
 from dse.pricing.evaluation import evaluate
-from dse.pricing.kernel_choices import with_kernels
+from dse.pricing.records import with_kernels
 from dse.pricing.space_rules import rules_for
 from dse.searching.study import BaseStudy
 from dse.searching.trials.trial_table import Selection, TrialTable

@@ -7,12 +7,14 @@ import json
 import math
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from costmodel.columns import short_repr
 from costmodel.errors import DseError
-from dse.pricing.kernel_choices import with_kernels
-from dse.pricing.record_columns import RECORD_KEYS
+from dse.pricing.evaluated import RECORD_KEYS
+from dse.pricing.records import with_kernels
 from dse.storage.atomic_files import write_beside
 
 if TYPE_CHECKING:
@@ -21,6 +23,18 @@ if TYPE_CHECKING:
     from dse.searching.exact.exact_front import ExactFront
     from dse.searching.study import BaseStudy
     from dse.searching.trials.trial_table import Selection, TrialTable
+
+
+@dataclass(frozen=True)
+class Artefact:
+    """A file, and what its reader will stumble over."""
+
+    __repr__ = short_repr
+
+    #: Of a file, or of several by name; None where the design has no such file, and the notes say why.
+    content: bytes | Mapping[str, bytes] | None
+    notes: tuple[str, ...]
+
 
 #: Keys of one design in JSON, in order: of a trial, and of a design that was evaluated for itself.
 DESIGN_KEYS = (

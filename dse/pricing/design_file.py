@@ -11,7 +11,7 @@ from costmodel.columns import column_units
 from costmodel.errors import DseError, ParameterError, shortened, suggestion
 from costmodel.formats.input_files import file_bytes
 from costmodel.steps.result.breakdown import Breakdown, with_unit_suffix
-from dse.pricing.record_columns import RECORD_KEYS, WINNER
+from dse.pricing.evaluated import RECORD_KEYS, WINNER
 from dse.pricing.sweep import normal
 from dse.spaces.space import Space
 

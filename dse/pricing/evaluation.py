@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import numpy as np
 
@@ -14,8 +14,7 @@ from costmodel.steps.result.breakdown import ResultTable
 from costmodel.training.design import DesignPoints
 from costmodel.training.model import ModelShape
 from costmodel.training.run import Run
-from dse.pricing.evaluated import NAN_VIOLATION, BestLayouts, Evaluation, joined
-from dse.pricing.record_columns import interval_columns
+from dse.pricing.evaluated import NAN_VIOLATION, BestLayouts, Evaluation, interval_columns, joined
 from dse.pricing.several_workloads import combined, first_of_each, without
 from dse.pricing.space_rules import machine, nominal_rate, rules_for
 from dse.pricing.workers import Jobs, Pricer, workers_of
@@ -25,8 +24,6 @@ from dse.spaces.formulas.expressions import Expression
 from dse.spaces.sections.objectives import Constraint
 from dse.spaces.space import Space
 
-if TYPE_CHECKING:
-    from dse.spaces.space import Space
 AnyDesign = TypeVar("AnyDesign", bound=DesignPoints)
 
 #: Designs evaluated at a time: as many as keep the intermediate arrays in the cache, whatever the batch.

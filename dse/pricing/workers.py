@@ -20,7 +20,7 @@ from costmodel.rules.rules import Rules, WorkloadRules
 from dse.pricing.cluster import map_on_cluster
 from dse.pricing.identity import results_digest
 from dse.pricing.space_rules import rules_for
-from dse.spaces.formulas.functions import OWN, UnitFunction
+from dse.spaces.formulas.expressions import OWN, UnitFunction
 from dse.spaces.space import Space
 
 #: How often a worker looks for its master. [s]

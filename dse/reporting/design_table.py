@@ -21,7 +21,7 @@ from costmodel.training.design import kernel_of_tile, tile_columns
 from dse.output.text import Record, design_text, percent
 from dse.predictions.memory_fit import TIGHT, peak_spread
 from dse.reporting.binding import memory_verdict
-from dse.spaces.sections.several_systems import SYSTEM
+from dse.spaces.sections.named_parts import SYSTEM
 from dse.spaces.sections.training_run import RENTAL, UNITS
 from dse.spaces.space import Space
 

@@ -14,7 +14,7 @@ from rich.text import Text
 from costmodel.formats.quantity import readable
 from costmodel.steps.result.breakdown import UNIT_SUFFIX, with_unit_suffix
 from dse.output.text import UNITS, Record, column_text, counted, design_text, percent
-from dse.pricing.kernel_choices import kernels_text, with_kernels
+from dse.pricing.records import kernels_text, with_kernels
 from dse.reporting import catalogue
 from dse.reporting.answers import (
     TOO_SLOW,

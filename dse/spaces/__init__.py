@@ -4,7 +4,7 @@ Rooms in the order in which they are read; those on one line do not know each ot
 
     formulas
     sections
-    definition, sweeps
+    definition
     designs, workloads
     space
     lattice, listed_names, question

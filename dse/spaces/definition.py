@@ -20,15 +20,14 @@ from costmodel.rules.rules import Workload
 from costmodel.training.design import DesignPoints
 from costmodel.training.design_table import Domain, shown
 from dse.predictions.intervals import INTERVAL_KEYS, INTERVAL_UNITS
-from dse.spaces.formulas.expressions import Expression, Name
-from dse.spaces.formulas.functions import OWN, UnitFunction
+from dse.spaces.formulas.expressions import OWN, Expression, Name, UnitFunction
 from dse.spaces.formulas.names import Derived, Names, impossible, is_count
 from dse.spaces.sections import sampled_kernels as sampled
 from dse.spaces.sections import training_run as runs
+from dse.spaces.sections.frameworks import USUAL_RULES
 from dse.spaces.sections.named_parts import with_model, with_system
 from dse.spaces.sections.objectives import Constraint, Direction, Objective
 from dse.spaces.sections.parameters import Parameter, Value, read_parameter, written_options, written_value
-from dse.spaces.sections.usual_rules import USUAL_RULES
 
 OwnSpace = TypeVar("OwnSpace")
 

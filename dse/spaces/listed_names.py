@@ -3,19 +3,51 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 
 from costmodel.columns import column_units
+from costmodel.formats.input_files import data_beside
 from costmodel.formats.quantity import readable, unit_name
 from costmodel.rules.registry import all_columns, design_columns
 from costmodel.training.design_table import Domain
 from dse.predictions.intervals import INTERVAL_UNITS
-from dse.spaces.formulas.meanings import meaning
 from dse.spaces.sections.objectives import keyed
 from dse.spaces.space import Space
+
+
+@cache
+def _tables() -> Mapping[str, Mapping[str, str]]:
+    """Group of names -> name -> its meaning."""
+    tables: Mapping[str, Mapping[str, str]] = data_beside(__file__, "meanings.yaml")
+    return tables
+
+
+def meaning(name: str, memories: Collection[str] = (), tiers: Collection[str] = ()) -> str:
+    """Meaning of a name, in a line; "" for a name that a space makes up.
+
+    >>> meaning("tp"), meaning("sram_bandwidth", memories=["sram"])
+    ('ranks that share each layer: tensor parallelism', 'bandwidth of sram')
+    """
+    tables = _tables()
+    for group in ("design", "run", "model", "machine", "results"):
+        if name in tables[group]:
+            return tables[group][name]
+    if name.endswith("_fraction"):
+        return f"share of the package's power which {name.removesuffix('_fraction')} takes"
+    for owners, table in ((memories, tables["of_a_memory"]), (tiers, tables["of_a_tier"])):
+        for owner in owners:
+            own = name.removeprefix(f"{owner}_")
+            if own != name and own in table:
+                return table[own].format(owner)
+    if name.endswith("_sharding"):
+        return f"how kernel {name.removesuffix('_sharding')} is split, where sharding is sample"
+    if name.endswith(("_tile_m", "_tile_n")):
+        return f"edge of {name[:-7]}'s output tile along {name[-1]}"
+    return ""
 
 
 @dataclass(frozen=True, slots=True)

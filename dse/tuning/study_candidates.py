@@ -13,8 +13,8 @@ from costmodel.columns import FloatArray
 from costmodel.errors import DseError
 from costmodel.rules.registry import NATIVE
 from costmodel.training.design import DesignPoints
+from dse.pricing.evaluated import space_interval
 from dse.pricing.evaluation import evaluate, transformer_run
-from dse.pricing.record_columns import space_interval
 from dse.searching.study import BaseStudy
 from dse.searching.trials.measured_runs import MeasuredRun, with_units
 from dse.spaces.space import Batch, Params, Space

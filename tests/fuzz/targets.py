@@ -14,14 +14,14 @@ from costmodel import DseError, load_model, load_system
 from costmodel.formats.framework_file import load_framework
 from costmodel.formats.input_files import parse, read_text
 from costmodel.formats.quantity import quantity, si_value, unit
-from dse.adapters.deepflow.file import load_configuration
+from dse.adapters.deepflow.configuration import load_configuration
 from dse.adapters.dfmodel.files import load_setup, setup_file
 from dse.adapters.hugging_face.configuration import import_model
 from dse.adapters.simai.files.aicb import load_workload
 from dse.adapters.simai.files.busbw import load_busbw
 from dse.adapters.xla import hlo
 from dse.cli import parsed
-from dse.launches.forms import read_launch
+from dse.launches.launch import read_launch
 from dse.pricing.design_file import read_designs
 from dse.spaces.formulas.expressions import Expression, Name
 from dse.spaces.question import planned_model

@@ -33,12 +33,12 @@ MOST_MODULES = 20
 
 #: The most lines of packages and rooms, less others; what would grow beyond says what it deletes. [lines]
 BUDGETS = [
-    ("costmodel dse", "", 68_100),
-    ("costmodel", "costmodel.formats costmodel.lstm costmodel.rules", 13_650),
+    ("costmodel dse", "", 67_460),
+    ("costmodel", "costmodel.formats costmodel.lstm costmodel.rules", 13_500),
     ("dse.searching dse.storage", "", 7_500),
-    ("dse.adapters", "", 20_650),
-    ("dse.adapters.xla", "", 7_300),
-    ("dse.adapters.dfmodel", "", 3_600),
+    ("dse.adapters", "", 20_100),
+    ("dse.adapters.xla", "", 7_240),
+    ("dse.adapters.dfmodel", "", 3_450),
 ]
 
 #: The most assignments to values without a meaning in their name; they only become fewer. [-]

@@ -16,7 +16,7 @@ import pytest
 
 import costmodel
 import dse
-from dse.adapters.simai.cost import network_of, simai_cost
+from dse.adapters.simai.command import network_of, simai_cost
 from dse.cli import COMMANDS
 from dse.registry import workload_kinds
 from tests.house import ROOMS

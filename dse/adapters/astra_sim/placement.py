@@ -14,7 +14,7 @@ import numpy as np
 from costmodel.kernels.collectives import held_ranks
 from costmodel.machine.system import LinkTier, System
 from dse.adapters.chakra.pass_work import RankGrid
-from dse.adapters.chakra.stage import members
+from dse.adapters.chakra.step import members
 
 #: A group of ranks in each tier, by each of its ranks.
 Tiers = Sequence[Mapping[int, tuple[int, ...]]]

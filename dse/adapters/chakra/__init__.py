@@ -2,11 +2,6 @@
 
 Rooms in the order in which they are read; those on one line do not know each other:
 
-    trace, pass_order, pass_work
-    stage
+    trace, pass_work
     step
 """
-
-from dse.registry import Adapter
-
-ADAPTER = Adapter(name="chakra", title="Chakra", exports={"chakra": ""}, write="dse.adapters.chakra.step:chakra_traces")

@@ -8,9 +8,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from dse.adapters.deepflow.file import load_configuration, power_notes
-from dse.adapters.deepflow.report import price
-from dse.adapters.deepflow.text_report import deepflow_report, figures
+from dse.adapters.deepflow.configuration import load_configuration, power_notes
+from dse.adapters.deepflow.report import deepflow_report, figures, price
 from dse.cli.terminal import say
 from dse.output.tables import json_text
 from dse.output.text import show

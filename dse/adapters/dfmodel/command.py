@@ -1,4 +1,4 @@
-"""DFModel set-ups in `dse evaluate`: options, the command, and the JSON."""
+"""DFModel set-ups in `dse evaluate`: values of options, the command, and the JSON."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 
 from costmodel.rules.registry import profile_named
 from dse.adapters.dfmodel.report import Wanted, dfmodel_report, figures, priced_file, shortages
+from dse.cli.options import positive
 from dse.cli.terminal import say
 from dse.output.tables import json_text
 from dse.output.text import show
@@ -34,3 +35,13 @@ def record(
     """The JSON of a set-up; `options` are fields of `Wanted`."""
     report = priced_file(path, generation=profile_named(profile).version, wanted=Wanted(**options))
     return {"file": str(path), "profile": profile, **figures(report)}
+
+
+def number_or_alone(text: str) -> int:
+    """A whole number of at least 1; 0 for "alone"."""
+    return 0 if text == "alone" else positive(text)
+
+
+def number_or_best(text: str) -> int:
+    """A whole number of at least 1; 0 for "best"."""
+    return 0 if text == "best" else positive(text)

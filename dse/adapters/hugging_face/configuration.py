@@ -1,20 +1,118 @@
-"""`config.json` of a Hugging Face model -> the fields of a model file."""
+"""`config.json` of a Hugging Face model -> the fields of a model file.
+
+`families.yaml` lists which keys of an architecture give which fields, and which values of keys are refused.
+`numerics.yaml` lists constants of a model's functions, from which no cost follows.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import fields
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
+from functools import cache
 from pathlib import Path
 from typing import Any, Final, get_type_hints
 
 from costmodel.errors import VERY_CLOSE, DseError
-from costmodel.formats.input_files import Section, Source, read_json
+from costmodel.formats.input_files import Section, Source, data_beside, read_json
 from costmodel.formats.model_file import ImportedModel, read_model
-from costmodel.training.dimensions import MOST_LAYERS
+from costmodel.training.dimensions import MOST_LAYERS, USUAL, plain
 from costmodel.training.model import ModelShape
-from dse.adapters.hugging_face.families import ALIASES, REFUSED, Family, families
-from dse.adapters.hugging_face.numerics import read_numerics
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """Rules for reading the configurations of an architecture."""
+
+    title: str
+    keys: Mapping[str, str]  #: field of a model -> key; several, by "|": whichever there is
+    fixed: Mapping[str, Any]  #: fields that all models of the family share
+    defaults: Mapping[str, Any] = field(default_factory=dict)  #: key -> value where a file is silent
+    window: str = "sliding_window"  #: key of the keys that a query sees
+    window_switch: str = ""  #: key that must be true for the window to count
+    full_every: int | str = 0  #: every so many layers see all keys where others have a window; or its key
+    sparse_step: str = ""  #: key: every so many layers have experts
+    once: tuple[str, ...] = ()  #: keys that a model file can only say to be 1, or absent
+
+
+@cache
+def families() -> Mapping[str, Family]:
+    """`model_type` of a configuration -> its family, from `families.yaml`."""
+    data = data_beside(__file__, "families.yaml")
+    return {name: Family(**{**own, "once": tuple(own.get("once", ()))}) for name, own in data.items()}
+
+
+#: Other words for the same -> the family's own; `_text` behind a word says the same.
+ALIASES: Final = {
+    "gemma3": "gemma3_text",
+    **dict.fromkeys(("kimi_k2", "kimi_k25", "glm4_moe_lite"), "deepseek_v3"),
+    **dict.fromkeys(("granite", "smollm3", "helium", "phi3"), "llama"),
+    **dict.fromkeys(("ministral", "ministral3"), "mistral"),
+    **dict.fromkeys(("qwen2_vl", "qwen2_5_vl"), "qwen2"),
+    "qwen3_vl": "qwen3",
+    "qwen3_vl_moe": "qwen3_moe",
+    "glm4v": "glm4",
+    "glm4v_moe": "glm4_moe",
+    "granitemoeshared": "granitemoe",
+}
+_INDEXED: Final = "attention over keys that an indexer picks"
+_MIXED: Final = "layers of Mamba, attention and MLPs in an order of their own"
+_UNLIKE: Final = "layers whose heads differ from one another"
+#: `model_type` -> what of it no kind of kernel here says.
+REFUSED: Final[Mapping[str, str]] = {
+    **dict.fromkeys(("deepseek_v32", "glm_moe_dsa"), _INDEXED),
+    **dict.fromkeys(("deepseek_v4", "deepseek_ref"), "compressed keys, and several residual streams"),
+    **dict.fromkeys(("minimax_m3", "minimax_m3_vl"), "attention over blocks of keys that an indexer picks"),
+    **dict.fromkeys(("nemotron_h", "jamba", "bamba", "zamba", "zamba2", "falcon_h1", "granitemoehybrid"), _MIXED),
+    **dict.fromkeys(("mamba", "mamba2", "rwkv", "lfm2"), "layers without attention"),
+    **dict.fromkeys(("gemma4", "gemma3n", "mimo_v2_flash", "step3p7", "step3p5", "nemotron-nas"), _UNLIKE),
+    **dict.fromkeys(("kimi_linear", "kimi_k3"), "Kimi delta attention"),
+    **dict.fromkeys(("minimax", "minimax_text_01"), "lightning attention"),
+    **dict.fromkeys(("bloom", "mpt"), "positions by ALiBi"),
+    **dict.fromkeys(("t5", "bart", "bert", "roberta", "whisper"), "an encoder"),
+}
+
+
+CONSTANTS: Final[dict[str, Any]] = data_beside(__file__, "numerics.yaml")
+_FAMILIES: Final[Mapping[str, Mapping[str, Any]]] = CONSTANTS["families"]
+_KEYS: Final[Mapping[str, str]] = CONSTANTS["keys"]
+_OF_EXPERTS: Final[Mapping[str, str]] = CONSTANTS["of_experts"]
+_SCALING: Final[Mapping[str, str]] = CONSTANTS["scaling"]
+_SCALINGS: Final[Mapping[str, int]] = CONSTANTS["scalings"]
+
+
+def read_numerics(value: Callable[[str], Any], family: str, *, experts: bool) -> dict[str, Any]:
+    """Fields of `Numerics` that a configuration gives and that differ from the defaults.
+
+    `value` returns the value of a key, or None; "|" separates several keys, and a point precedes those of sections.
+    `family` is the title of the model's family.
+    """
+    found: dict[str, Any] = {**_FAMILIES.get(family, {})}
+    for name, key in {**_KEYS, **(_OF_EXPERTS if experts else {})}.items():
+        found |= _number(name, value(key))
+    scaling = value("rope_scaling|rope_parameters")
+    own = scaling if isinstance(scaling, dict) else {}
+    word = own.get("rope_type", own.get("type"))
+    if isinstance(word, str) and word in _SCALINGS:
+        found["rotary_scaling"] = word
+        for name, key in [*_SCALING.items()][: _SCALINGS[word]]:
+            found |= _number(name, own.get(key))
+    if experts and value("scoring_func") == "sigmoid":
+        found["router_score"] = "sigmoid"
+    if experts and value("norm_topk_prob") is False:
+        found["router_pre_softmax"] = True
+    if experts and value("seq_aux") is True:
+        found["router_balance"] = "seq_aux_loss"
+    if value("use_qk_norm") is False:
+        found.pop("qk_l2_norm", None)
+    return {name: plain(own) for name, own in found.items() if own != getattr(USUAL, name)}
+
+
+def _number(name: str, value: Any) -> dict[str, float]:
+    """A field, if its value is a number from 0."""
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return {name: float(value)} if is_number and 0 <= value < 1e12 else {}
+
 
 #: Keys that change what a model says, or how it is stored or run, and not what a step of training costs.
 WITHOUT_COST: Final = frozenset(

@@ -14,7 +14,7 @@ from costmodel.errors import DseError
 from costmodel.formats import shipped
 from dse.adapters.megatron.flags import DATA
 from dse.adapters.megatron.shell.shell import Script
-from dse.adapters.megatron.shell.values import slurm_options, slurm_sizes
+from dse.adapters.megatron.shell.words import slurm_options, slurm_sizes
 from dse.launches.launch import launch_text
 
 _LAUNCHERS: Final = re.compile(r"(^|/)(distributed/(launch|run)|deepspeed/.*|torchrun)\.py$")

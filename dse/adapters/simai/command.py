@@ -1,23 +1,139 @@
-"""AICB workloads in `dse evaluate`: options, the command, and the JSON."""
+"""AICB workloads in `dse evaluate`: evaluated by a revision of SimAI on the bandwidths of a file or of a machine."""
 
 from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from dse.adapters.simai import ADAPTER
-from dse.adapters.simai.cost import simai_cost
+import numpy as np
+
+from costmodel.errors import DseError, ParameterError, suggestion
+from costmodel.formats.quantity import plain_number, si_value
+from dse.adapters.simai.bandwidth import GPU_TYPES, NIC_TYPES, REVISIONS, Busbw, Links
+from dse.adapters.simai.files.aicb import GPUS, REQUIRED, VPP, WorkloadFile, load_workload
+from dse.adapters.simai.files.busbw import load_busbw
 from dse.adapters.simai.files.endtoend import endtoend_csv
-from dse.adapters.simai.report import simai_report
+from dse.adapters.simai.report import simai_record, simai_report
+from dse.adapters.simai.time import Overlap, SimaiReport, missing, price
+from dse.adapters.simai.workload_rows import StepRows
 from dse.cli.terminal import say
 from dse.output.tables import json_text
 from dse.output.text import show
-from dse.registry import WorkloadKind
+from dse.registry import workload_kinds
 
-[KIND] = (kind for kind in ADAPTER.files if isinstance(kind, WorkloadKind))
+#: The GPU of a workload for which none is named.
+USUAL_GPU = "H100"
+#: The newest revisions of SimAI that take a file of bus bandwidths, and the links of a machine.
+WITH_FILE, WITH_LINKS = "simai-2024-12", "simai-2025-07"
+
+Note = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class SimaiCost:
+    """An AICB workload, priced by a revision of SimAI."""
+
+    path: Path
+    report: SimaiReport
+    revision: str
+    lacking: list[str]  #: what the revision has no bandwidth or rule for
+    strict: bool
+
+    def to_json(self) -> dict[str, Any]:
+        """Totals and every row, as one JSON object."""
+        head = {"file": str(self.path), "profile": self.revision, "gpus": int(self.report.world_size[0])}
+        return {**head, "missing": self.lacking, **simai_record(self.report, strict=self.strict)}
+
+
+def simai_cost(
+    path: Path, *, profile: str = "simai", asked: bool = False, gpus: int | None = None,
+    strict_compat: bool = False, dp_overlap: float = 0.0, tp_overlap: float = 0.0, ep_overlap: float = 0.0,
+    pp_overlap: float = 1.0, note: Note = lambda text: None, **machine: Any,
+) -> SimaiCost:  # fmt: skip
+    """Price an AICB workload.
+
+    Raises `DseError` if the file cannot be read, or lacks what the revision needs.
+
+    `profile` is "simai" or one of its revisions; `asked` is True if the user named it: a header without vpp is then
+    evaluated as SimAI does. `gpus` is the number of GPUs of the run (default: the file's). [-] `strict_compat` shows
+    the values of SimAI where it overflows or divides by zero. The overlaps are hidden shares of communication. [-]
+    `note` is called with each assumption, and `machine` has the arguments of `network_of`.
+    """
+
+    def say(text: str) -> None:
+        note(f"{path}{text}")
+
+    file = load_workload(path)
+    network, revision = network_of(profile, say, **machine)
+    overlap = Overlap(dp=dp_overlap, tp=tp_overlap, ep=ep_overlap, pp=pp_overlap)
+    check_header(path, file, revision, gpus, say)
+    report = price(
+        file.executed if asked else usual_chunks(file, say),
+        network,
+        revision=revision,
+        world_size=gpus,
+        gpus_per_server=machine.get("gpus_per_server", 8),
+        overlap=overlap,
+        strict=strict_compat,
+    )
+    lacking = missing(report, network, revision=revision, overlap=overlap)
+    for text in lacking:
+        say(f": {text}")
+    return SimaiCost(path, report, revision, lacking, strict_compat)
+
+
+def usual_chunks(file: WorkloadFile, say: Note) -> StepRows:
+    """The rows to price; without vpp in the header one chunk a stage.
+
+    SimAI leaves the number of chunks undefined there, and so its bubble.
+    """
+    rows = file.executed
+    if VPP in file.tokens:
+        return rows
+    say(f": header: {VPP}: missing, so taken to be 1")
+    return replace(rows, layout=replace(rows.layout, vpp=np.ones_like(rows.layout.pp)))
+
+
+def network_of(
+    revision: str, say: Note, *, busbw: str | Path | None = None, gpus_per_server: int = 8,
+    gpu_type: str | None = None, nvlink_bandwidth: float | None = None, nics_per_server: int | None = None,
+    nic_type: str = "cx7", nic_bandwidth: float | None = None,
+) -> tuple[Busbw | Links, str]:  # fmt: skip
+    """The bandwidths of a file or of a machine [B/s], and the revision that takes them."""
+    if revision == "simai":
+        revision = WITH_FILE if busbw else WITH_LINKS
+    if REVISIONS[revision].bandwidth == "file":
+        if not busbw:
+            raise ParameterError(f"{revision}: takes its bandwidths from a file; name one with {{busbw}}")
+        return load_busbw(Path(busbw)), revision
+    if busbw:
+        raise ParameterError(f"{revision}: takes no {{busbw}} any more; leave it out, or take {{profile}} {WITH_FILE}")
+    gpu = gpu_type or USUAL_GPU
+    if nvlink_bandwidth is None and gpu_type is None:
+        say(f": no --gpu-type named, so priced on {gpu}s")
+    links = Links.of(
+        gpus_per_server=gpus_per_server,
+        nics_per_server=nics_per_server or gpus_per_server,
+        nvlink_bandwidth=nvlink_bandwidth or GPU_TYPES[gpu] * 2.0**30,
+        nic_bandwidth=nic_bandwidth or NIC_TYPES[nic_type] * 2.0**30,
+    )
+    return links, revision
+
+
+def check_header(path: Path, file: WorkloadFile, revision: str, gpus: int | None, say: Note) -> None:
+    """Refuse a header that the revision cannot read; note GPUs that are not those of the file."""
+    lacking = [token for token in REQUIRED[revision] if token not in file.tokens]
+    if lacking:
+        raise DseError(f"{path}:1: {', '.join(lacking)}: missing; {revision} needs them")
+    if gpus is None and GPUS not in file.tokens:
+        raise ParameterError(f"{path}:1: {GPUS}: missing; say how many there are with {{gpus}}")
+    written = file.tokens.get(GPUS)
+    if gpus is not None and written is not None and int(float(written)) != gpus:
+        say(f":1: {GPUS}: {written} there, and {gpus} counted")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -27,7 +143,7 @@ def run(args: argparse.Namespace) -> int:
         profile=args.profile,
         asked=args.profile_is_asked_for,
         note=say,
-        **{name: getattr(args, name) for name in KIND.defaults},
+        **{name: getattr(args, name) for name in workload_kinds()["aicb"].defaults},
     )
     if args.format == "csv":
         sys.stdout.write(endtoend_csv(cost.report, args.design.stem, revision=cost.revision))
@@ -43,3 +159,34 @@ def record(
 ) -> dict[str, Any]:
     """The JSON of a workload; `options` are keyword arguments of `simai_cost`."""
     return simai_cost(path, profile=profile, asked=asked, note=note, **options).to_json()
+
+
+def gpu_type(text: str) -> str:
+    """A GPU of SimAI."""
+    return known(text, GPU_TYPES)
+
+
+def nic_type(text: str) -> str:
+    """A NIC of SimAI."""
+    return known(text, NIC_TYPES)
+
+
+def known(text: str, names: Iterable[str]) -> str:
+    """One of some names."""
+    if text not in names:
+        raise argparse.ArgumentTypeError(f"{text!r} is not one{suggestion(text, names)}")
+    return text
+
+
+def bandwidth(text: str) -> float:
+    """A bandwidth [B/s]; a bare number is in GiB/s, as in SimAI."""
+    try:
+        value = plain_number(text) * 2.0**30
+    except ValueError:
+        try:
+            value = si_value(text, "B/s")
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(str(error)) from None
+    if not 0 < value < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text!r}: expected a bandwidth above 0")
+    return value

@@ -18,6 +18,7 @@ from costmodel.columns import BoolArray, FloatArray, distinct_rows, largest
 from costmodel.errors import DseError
 from costmodel.kernels.attention import fused_attention
 from costmodel.kernels.kernel_cost import KernelCost
+from costmodel.rules.registry import NATIVE
 from costmodel.steps.memory.stage_memory import stage_expert_parameters, updated_parameters
 from costmodel.steps.micro_batch.exchanges import sent_copies
 from costmodel.steps.micro_batch.kernel_sums import DIRECTIONS, CostTable
@@ -33,11 +34,24 @@ from costmodel.training.kernel_kind import PASSES, Kernel
 from costmodel.training.model import ModelShape
 from costmodel.training.recompute_modules import MODULES
 from costmodel.training.run import RankRun, TransformerRun, rank_run
+from costmodel.training.sharding import SHARDINGS
 from costmodel.workload.kernel_tables import total
 from costmodel.workload.transformer import BIAS_GRADIENTS, Part, dispatched_bytes, every_part
-from dse.adapters.simai import aicb_rows as aicb
-from dse.adapters.simai.aicb_rows import LATENT_ROWS, NOTHING, MessageShape, Times, Ways
-from dse.adapters.simai.workload_rows import Parallelism, Pass, Row, StepRows
+from dse.adapters.simai import workload_rows as aicb
+from dse.adapters.simai.files.aicb import workload_file
+from dse.adapters.simai.time import ENDLESS, endless_rows
+from dse.adapters.simai.workload_rows import (
+    LATENT_ROWS,
+    NOTHING,
+    MessageShape,
+    Parallelism,
+    Pass,
+    Row,
+    StepRows,
+    Times,
+    Ways,
+)
+from dse.output.tables import Artefact
 
 #: Blocks that the rows of a layer stand for.
 HALVES: Final = ("attention", "mlp")
@@ -400,3 +414,25 @@ def weight_rows(run: TransformerRun, parts: list[PartMemory], shape: MessageShap
         aicb.embedding_gradients(shape),
         *aicb.expert_weight_rows(*ways(experts, "dp_ep"), shape.ep != shape.dp),
     ]
+
+
+def workloads(run: TransformerRun, form: str = "aicb", profile: str = NATIVE) -> Iterator[Artefact]:
+    """Designs as AICB's workloads; shardings that its rows cannot say become the nearest that they can."""
+    run = run.of(resolve_sharding(run.model, run.system, run.design))
+    shape, points = rank_run(run).design, range(run.num_points)
+    named, numbers = shape.assignments.named, np.broadcast_to(shape.assignment, (len(points),)).tolist()
+    notes: list[tuple[str, ...]] = [() for _ in points]
+    codes = np.broadcast_to(run.design.sharding, (len(points),)).copy()
+    for point in np.flatnonzero(~np.broadcast_to(rows_know(rank_run(run)), (len(points),))).tolist():
+        words = shape.assignments.words(numbers[point])
+        lost = {name: {k: w for k, w in words.items() if shape.assignments.words(own)[k] != w}
+                for name, own in named.items()}  # fmt: skip
+        nearest = min(lost, key=lambda name: len(lost[name]))
+        codes[point] = SHARDINGS.index(nearest)
+        kernels = ", ".join(f"{kernel} by {word}" for kernel, word in lost[nearest].items())
+        notes[point] = (f"rows cannot split {kernels}; they are those of sharding={nearest}",)
+    rows = design_workload(run.of(replace(run.design, sharding=codes)))
+    for point in points:
+        file = workload_file(rows, point=point)
+        endless = [f"row {name}: {ENDLESS}" for name in endless_rows(file.workload)]
+        yield Artefact(file.text.encode(), (*notes[point], *endless))

@@ -67,6 +67,11 @@ def simai_step(run: TransformerRun) -> Breakdown:
 #: Columns that add up to others, but for the idle energy, which follows from the time of the step.
 _PARTS: Final = {*BOUNDS, *(name for parts in PARTS.values() for name in parts)} - {"idle_energy"}
 
-RULES: Final = (
-    Rules(work=TRAINING, design=DesignPoints, cost=simai_step, products=TRANSFORMER_TOTALS, unread=MODERN.__contains__),
-)
+
+def rules_of(version: str) -> tuple[Rules[DesignPoints], ...]:
+    """The rules for designs, of one version."""
+    return (
+        Rules(
+            work=TRAINING, design=DesignPoints, cost=simai_step, products=TRANSFORMER_TOTALS, unread=MODERN.__contains__
+        ),
+    )

@@ -13,8 +13,7 @@ from dse.adapters.xla.text.device_groups import connected, normalised
 from dse.adapters.xla.text.module import Computation, Instruction, Module
 from dse.adapters.xla.training.data_flow import Flow, flow
 from dse.adapters.xla.training.messages import Collective, collectives, mesh_axes
-from dse.adapters.xla.training.provenance import Provenance, TrainingState, training_state
-from dse.adapters.xla.training.training_passes import Phase, phases
+from dse.adapters.xla.training.provenance import Phase, Provenance, TrainingState, phases, training_state
 from dse.adapters.xla.work.cost_analysis import Access, Work, WorkOfInstructions, access
 from dse.adapters.xla.work.kernel_graph import HloGraph, HloKernel, graph, has_barriers
 from dse.adapters.xla.work.trip_counts import trip_counts

@@ -10,8 +10,7 @@ from typing import Any, Final
 
 from costmodel.errors import DseError
 from dse.adapters.xla.report.cost_record import ModuleCost
-from dse.adapters.xla.report.cost_report import hlo_report
-from dse.adapters.xla.report.program_page import program_page
+from dse.adapters.xla.report.cost_report import hlo_report, program_page
 from dse.cli.output import write_content
 from dse.cli.terminal import say
 from dse.output.tables import json_text

@@ -9,8 +9,7 @@ from costmodel.rules.rules import WORKS, KindOfWork, Rules
 from costmodel.steps.result.breakdown import Breakdown
 from costmodel.training.design_table import Design
 from dse.adapters.xla.hlo import Analysis, load_module, program
-from dse.adapters.xla.steps.program import Program, program_data, read_program
-from dse.adapters.xla.steps.step import program_step
+from dse.adapters.xla.steps.program import Program, program_data, program_step, read_program
 
 __all__ = ["PROGRAM", "RULES", "program_file", "read_program"]
 

@@ -17,10 +17,8 @@ from dse.cli.options import add_format, add_launch, add_storage, describe, physi
 from dse.cli.terminal import say
 from dse.output.tables import json_text
 from dse.output.text import show
-from dse.reporting.designs.launch_report import pair_report
-from dse.reporting.designs.system_comparison import differing, system_report
-from dse.reporting.studies.comparison import comparison, comparison_report, usual_profile
-from dse.reporting.studies.study_comparison import study_pair, study_pair_report
+from dse.reporting.designs.side_by_side_report import differing, pair_report, system_report
+from dse.reporting.studies.comparison import comparison, comparison_report, study_pair, study_pair_report, usual_profile
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -14,7 +14,7 @@ from costmodel.rules.registry import design_profiles, profiles
 from dse.api.design_files import SPACE, kind_of_design, title_of
 from dse.cli.options import add_changes, add_launch, add_output, add_workers, describe
 from dse.cli.output import TABLE_ENDINGS, form_of
-from dse.registry import WorkloadKind, launch_forms, load, workload_kinds
+from dse.registry import WorkloadKind, call, launch_forms, load, workload_kinds
 
 #: Options of layouts, be they of a space or of a launch script.
 OF_LAYOUTS: Final = (
@@ -30,7 +30,7 @@ ABOUT: Final = (
     "Evaluate one design: step time, memory and where they go. DESIGN is recognized by content:\n"
     "  a space         built-in or YAML; --set names the design, --best completes it, --sweep a table\n"
     "  a launch file   Megatron-LM script or log, Megatron-Bridge, torchtitan, MaxText; needs --system\n"
-    "  a program       HLO text of XLA; --sweep: on several systems\n"
+    "  a program       HLO text of XLA\n"
     "  a workload      AICB (SimAI), DFModel set-up, DeepFlow configuration\n"
     "Exits with 1 if the design does not fit."
 )
@@ -43,7 +43,6 @@ EXAMPLES: Final = (
     "dse evaluate gpt3_175b_1024_a100 --set tp=8 --set recompute=full --sweep pp -o sweep.svg",
     "dse evaluate gpt_1t_codesign --designs designs.csv -o evaluated.parquet --jobs 4",
     "dse evaluate step.hlo --system h100 -o step.html",
-    "dse evaluate step.hlo --sweep h100,tpu_v5p_pod -o systems.csv",
     "dse evaluate workload.txt --gpus 1024 --gpu-type H100 --nic-type cx7",
     "dse evaluate setup.txt --profile dfmodel-gen1 --format json | jq .final_s",
 )
@@ -70,8 +69,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_output(parser, "; FILE.svg, .png or .pdf is a picture of a --sweep, FILE.html a page of a program")
     for kind in workload_kinds().values():
-        if kind.options:
-            load(kind.options)(parser)
+        add_file_options(parser, kind.options)
     advanced = parser.add_argument_group("advanced")
     advanced.add_argument(
         "--profile",
@@ -80,6 +78,16 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_workers(advanced)
     parser.set_defaults(defaults=suppressed(parser))
+
+
+def add_file_options(parser: argparse.ArgumentParser, options: Mapping[str, Any]) -> None:
+    """Add the options of a kind of file as a group; what converts a value is imported when there is one."""
+    if not options:
+        return
+    group = parser.add_argument_group(options["title"], options.get("about"))
+    for flag, words in options["arguments"].items():
+        convert = {"type": partial(call, words["type"])} if "type" in words else {}
+        group.add_argument(flag, **words | convert)
 
 
 def add_launch_files(parser: argparse._ActionsContainer) -> None:
@@ -174,5 +182,5 @@ def run_file(args: argparse.Namespace, kind: WorkloadKind, asked: bool) -> int:
     if args.format not in kind.formats:
         raise DseError(f"{args.design}: {kind.title} has no {args.format}; use {', '.join(kind.formats)}")
     args.profile_is_asked_for = asked
-    args.profile = args.profile or kind.profile(args.design)
+    args.profile = args.profile or kind.profile_of(args.design)
     return int(load(kind.run)(args))

@@ -27,18 +27,20 @@ from dse.cli.options import (
 from dse.cli.output import PICTURES, form_of, write_content, write_json, write_report
 from dse.cli.terminal import say
 from dse.explaining import explanation as explaining
-from dse.explaining.difference import Difference
-from dse.explaining.explanation import Explanation
+from dse.explaining.explanation import Difference, Explanation
 from dse.explaining.measured_gap import measured_gap
-from dse.explaining.neighbours import Neighbour, neighbourhoods
-from dse.explaining.sensitivity import sensitivity
+from dse.explaining.neighbours import Neighbour, neighbourhoods, sensitivity
 from dse.output.tables import json_text
 from dse.output.text import design_text
 from dse.reporting.answers import wrapped
-from dse.reporting.designs.difference_report import difference_report
-from dse.reporting.designs.launch_report import gap_report
-from dse.reporting.designs.neighbours_report import explained_report
-from dse.reporting.designs.sensitivity_report import importance_report, sensitivity_report, table_text
+from dse.reporting.designs.changes_report import (
+    difference_report,
+    explained_report,
+    importance_report,
+    sensitivity_report,
+    table_text,
+)
+from dse.reporting.designs.side_by_side_report import gap_report
 
 if TYPE_CHECKING:
     from dse.api.study import Study
@@ -125,8 +127,8 @@ def sensitivities(args: argparse.Namespace, form: str) -> int:
         write_report(lambda width: sensitivity_report(found, width, everything=args.all), args.output)
         return 0
     if form in PICTURES.values():
+        from dse.reporting.pictures.design_figures import tornado
         from dse.reporting.pictures.style import picture
-        from dse.reporting.pictures.tornado import tornado
 
         content = picture(tornado(found), form)
     else:

@@ -13,8 +13,7 @@ from dse.cli.options import describe
 from dse.cli.output import checked_ending
 from dse.output.tables import json_text, write_file
 from dse.output.text import show
-from dse.reporting.measurements.pairs_report import pairs_report
-from dse.reporting.measurements.validation_report import validation_report
+from dse.reporting.measurements.validation_report import pairs_report, validation_report
 from dse.reporting.pages.validation_page import validation_page
 from dse.validation.pairs import PUBLISHED, compared_pairs, pairs_record
 from dse.validation.summary import validation_record

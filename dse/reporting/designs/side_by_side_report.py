@@ -1,18 +1,188 @@
-"""Plans on several systems in one table, with the cheapest and the fastest first."""
+"""Designs, launch files, systems and plans side by side: which is faster, and why."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
+import numpy as np
 from rich.text import Text
 
+from costmodel.columns import FloatArray
 from costmodel.formats.quantity import readable
+from costmodel.machine.system import System, chip_power, chip_price
+from dse.explaining.measured_gap import MeasuredGap
 from dse.output.text import percent
-from dse.reporting.answers import layout_text, memory_text, numbers_text, wrapped
-from dse.reporting.design_table import PER_GPU, Column, drawn, fitted, thousands
+from dse.reporting.answers import joined, layout_text, memory_text, numbers_text, question_text, wrapped
+from dse.reporting.design_table import PER_GPU, Column, drawn, fitted, interval_text, thousands
+from dse.reporting.designs.changes_report import change_text, relative
+from dse.reporting.study_report import ROWS_SHOWN, Report
 
-if TYPE_CHECKING:
-    from dse.reporting.study_report import Report
+
+def pair_report(pair: Any, exceeded: Sequence[str], width: int) -> Report:
+    """The faster file and by how much, both designs, and the parts of the difference; of a `LaunchPair`."""
+    one, other = (record["breakdown"] for record in pair.records)
+    slower, memory = (other[key] - one[key] for key in ("step_time_s", "peak_memory_bytes"))
+    word = "slower" if slower > 0 else "faster"
+    speed = f"{percent(abs(pair.change))} {word} than" if slower else "as fast as"
+    more = f"{readable(abs(memory), 'B')} {'more' if memory > 0 else 'less'} memory"
+    lines = [("", f"{pair.files[1]} is {speed} {pair.files[0]}, with {more}.")]
+    lines += [("", f"{line}.") for line in exceeded]
+    labels = ("Before", "After")
+    lines += [
+        (label, f"{numbers_text(space, record)} ({question_text(space, record)})")
+        for label, space, record in zip(labels, pair.spaces, pair.records, strict=True)
+    ]
+    if not pair.parts:
+        return [*wrapped([*lines, ("", "No setting that the cost model reads has changed.")], width)]
+    said = "Settings changed one after another, the largest effect first; the parts add up to the difference."
+    reached, leads = one["step_time_s"], []
+    for part in pair.parts:
+        reached += part.step_time_change
+        leads.append(readable(reached, "s"))
+    columns = [
+        Column("changed", ("changed",), [flags_text(part) for part in pair.parts], left=True),
+        Column("step", ("step time",), [change_text(p.step_time_change, "s") for p in pair.parts]),
+        Column("share", ("",), [relative(p.step_time_change, one["step_time_s"]) for p in pair.parts], 2),
+        Column("leads to", ("leads to",), leads, 1),
+        Column("memory", ("memory",), [change_text(p.peak_memory_change, "B") for p in pair.parts]),
+    ]
+    return [*wrapped(lines, width), Text(), *wrapped([("", said)], width), Text(), *drawn(columns)]
+
+
+def settings_text(changes: Mapping[str, tuple[Any, Any]]) -> str:
+    """Changed settings: ``tp 8 to 4, pp 2 to 4``."""
+    return ", ".join(f"{name} {_shown(old)} to {_shown(new)}" for name, (old, new) in changes.items())
+
+
+def flags_text(part: Any) -> str:
+    """Flags of a `ChangedSetting`, a line each, and the settings where no flag decides them."""
+    lines = []
+    for name, (old, new) in part.flags.items():
+        switch = isinstance(new if old is None else old, bool)
+        value = "" if switch else f" {_shown(old if new is None else new)}"
+        if old is None or new is None or switch:
+            lines.append(f"{'without' if new is None or new is False else 'with'} {name}{value}")
+        else:
+            lines.append(f"{name} {_shown(old)} to {_shown(new)}")
+    return "\n".join(lines) or settings_text(part.changes)
+
+
+def _shown(value: Any) -> str:
+    """A value as options write it."""
+    return str(value).lower() if isinstance(value, bool) else str(value) or "none"
+
+
+def gap_report(gap: MeasuredGap, width: int) -> Report:
+    """The measured step against the predicted one, the first check, and the causes as a table."""
+    explanation, record = gap.explanation, gap.explanation.record
+    predicted, mfu = explanation.step_time, record["breakdown"].get("mfu", 0.0)
+    low, high = gap.interval
+    slower = gap.measured / predicted - 1
+    speed = f"{percent(abs(slower))} {'slower' if slower > 0 else 'faster'} than predicted"
+    inside = low <= gap.measured <= high
+    verdict = f"{'inside' if inside else 'outside'} the 90 % interval"
+    utilization = f", {percent(mfu * predicted / gap.measured)} MFU" if mfu else ""
+    interval = f" (90 %: {interval_text(record)})" if "evidence" in record else ""
+    lines = [
+        ("", f"Measured {readable(gap.measured, 's')} a step{utilization}: {speed}, {verdict}."),
+        ("", f"Predicted {readable(predicted, 's')}{interval}{f', {percent(mfu)} MFU' if mfu else ''}."),
+    ]
+    if mfu * predicted > gap.measured:
+        lines.append(("", "More than 100 % MFU is not possible: check the time, the number of GPUs and the batch."))
+    if inside:
+        lines.append(("", "The difference is within the accuracy of the prediction."))
+    elif gap.causes:
+        lines.append(("", f"Check first: {gap.causes[0].name}. {gap.causes[0].check}."))
+    elif slower > 0 and not gap.causes:
+        lines.append(("", "No candidate cause that the cost model can evaluate slows this design down."))
+    lines.append(("", "Data loading, checkpoints and evaluation are not modelled: time a step without them."))
+    if not gap.causes or inside:
+        return [*wrapped(lines, width)]
+    distance = readable(gap.measured - predicted, "s")
+    said = f"Candidate causes, each evaluated alone; closest to the gap of {distance} first:"
+    table = [
+        Column("cause", ("cause",), [cause.name for cause in gap.causes], left=True),
+        Column("step", ("step time",), [readable(cause.step_time, "s") for cause in gap.causes], 1),
+        Column("share", ("of the gap",), [percent(cause.share) for cause in gap.causes]),
+    ]
+    checks = [("", f"- {cause.name}: {cause.check}") for cause in gap.causes[1:MOST_CHECKS]]
+    return [*wrapped([*lines, ("", said)], width), Text(), *drawn(table), Text(), *wrapped(checks, width)]
+
+
+#: Causes whose checks are listed. [-]
+MOST_CHECKS = 5
+
+
+#: Quantities that a comparison begins with.
+HEADLINE = (
+    *("peak_flop_rate", "dram_bandwidth", "dram_capacity", "node_bandwidth", "fabric_bandwidth"),
+    *("chip_price", "chip_power"),
+)
+#: Derived quantities: name -> unit, and value of a system.
+DERIVED: dict[str, tuple[str, Callable[[System], FloatArray]]] = {
+    "peak_flop_rate": ("FLOP/s", lambda system: system.chip.peak_flop_rate),
+    "chip_price": ("$", chip_price),
+    "chip_power": ("W", chip_power),
+}
+
+
+def system_quantities(system: System) -> dict[str, tuple[str, float]]:
+    """Unit and value of every quantity of a machine, derived ones first. [SI units]"""
+    units = system.units()
+    derived = {name: (unit, value_of(found(system))) for name, (unit, found) in DERIVED.items()}
+    return derived | {name: (units[name], value_of(own)) for name, own in system.quantities().items()}
+
+
+def value_of(values: FloatArray) -> float:
+    """The one value of a quantity. [its unit]"""
+    return float(np.ravel(values)[0])
+
+
+def differing(one: System, other: System) -> list[dict[str, Any]]:
+    """Quantities in which two machines differ: name, unit, values, and their ratio; NaN where none. [-]"""
+    left, right = system_quantities(one), system_quantities(other)
+    rows = []
+    for name in dict.fromkeys((*left, *right)):
+        unit = (left.get(name) or right[name])[0]
+        values = [own.get(name, (unit, float("nan")))[1] for own in (left, right)]
+        if values[0] != values[1] and not all(np.isnan(values)):
+            ratio = values[1] / values[0] if values[0] else float("nan")
+            rows.append({"quantity": name, "unit": unit, "values": values, "ratio": ratio})
+    return rows
+
+
+def system_report(one: System, other: System, width: int) -> Report:
+    """The ratios of rates, memory and price; then the table of `differing`, its first rows."""
+    rows = sorted(differing(one, other), key=lambda row: row["quantity"] not in HEADLINE)
+    if not rows:
+        return [Text(f"Systems {one.name} and {other.name} are alike.")]
+    shown = rows[:ROWS_SHOWN]
+    cells = [
+        ["-" if np.isnan(row["values"][at]) else readable(row["values"][at], row["unit"]) for row in shown]
+        for at in (0, 1)
+    ]
+    table = [
+        Column("quantity", ("quantity",), [row["quantity"] for row in shown], left=True),
+        Column(one.name, (one.name,), cells[0], 1),
+        Column(other.name, (other.name,), cells[1], 1),
+        Column("ratio", ("ratio",), [ratio_text(row) for row in shown]),
+    ]
+    headline = [f"{ratio_text(row)} x {row['quantity']}" for row in rows if row["quantity"] in HEADLINE]
+    text = f"{other.name} has {joined(headline)} of {one.name}." if headline else ""
+    count = f"Systems {one.name} and {other.name}: {len(rows)} quantities differ."
+    more = len(rows) - len(shown)
+    return [
+        *wrapped([("", part) for part in (text, count) if part], width),
+        Text(),
+        *drawn(fitted(table, width)[0]),
+        *([Text(f"{more} more: --format json")] if more else []),
+    ]
+
+
+def ratio_text(row: dict[str, Any]) -> str:
+    """The ratio of a quantity; "" where it has none."""
+    return f"{row['ratio']:.3g}" if np.isfinite(row["ratio"]) else ""
 
 
 def side_by_side_report(table: Any, width: int) -> Report:

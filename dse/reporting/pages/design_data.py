@@ -19,7 +19,7 @@ from dse.explaining.explanation import Explanation, explanations
 from dse.explaining.neighbours import Binding, Neighbour, neighbourhoods
 from dse.explaining.timeline import EXPOSED, folded, timeline
 from dse.output.text import Record, percent
-from dse.pricing.kernel_choices import with_kernels
+from dse.pricing.records import with_kernels
 from dse.pricing.space_rules import NATIVE
 from dse.reporting.answers import layout_text, memory_text, numbers_text, objective_text, of_text, place_text, room_text
 from dse.reporting.binding import memory_capacity, parts_of, sentence
@@ -32,8 +32,8 @@ from dse.reporting.design_table import (
     run_text,
     workload_lines,
 )
+from dse.reporting.designs.changes_report import faster_text, freed_name, levers_text, neighbour_columns
 from dse.reporting.designs.explanation_report import kernel_columns, stage_texts
-from dse.reporting.designs.neighbours_report import faster_text, freed_name, levers_text, neighbour_columns
 from dse.reporting.pages.page import rounded, table_data
 from dse.reporting.study_report import kernel_lines
 from dse.spaces.space import Space

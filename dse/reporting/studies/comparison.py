@@ -1,4 +1,8 @@
-"""A study under two cost models or on two machines: is the same design better?"""
+"""Comparisons of studies: one under two cost models or on two machines, or two studies with each other.
+
+Under another cost model or on another machine the question is whether the same design is better. Of two studies the
+report shows the better designs, and the parameters in which the best ones differ.
+"""
 
 from __future__ import annotations
 
@@ -11,20 +15,24 @@ from rich.text import Text
 from costmodel.columns import BoolArray, FloatArray, short_repr
 from costmodel.errors import DseError, ParameterError
 from costmodel.formats.quantity import readable
-from dse.fronts.pareto import as_costs
-from dse.output.text import counted
+from dse.fronts.hypervolume import Box
+from dse.fronts.pareto import as_costs, non_dominated
+from dse.output.text import counted, parameter_text
 from dse.pricing.evaluation import evaluate
 from dse.pricing.space_rules import NATIVE, rules_for
 from dse.reporting.answers import wrapped
 from dse.reporting.design_table import Column, drawn, fitted, lines_of, parameter_columns, varying_parameters
-from dse.reporting.designs.neighbours_report import relative
-from dse.reporting.study_report import spread
+from dse.reporting.designs.changes_report import relative
+from dse.reporting.study_report import Report, spread
+from dse.searching.exact.dominance import FrontIndex
+from dse.searching.study import BaseStudy
+from dse.searching.study_attributes import differences
+from dse.searching.trials.trial_table import TrialTable
+from dse.spaces.sections.objectives import Objective
+from dse.spaces.space import Params
 
 if TYPE_CHECKING:
     from dse.output.text import Record
-    from dse.reporting.study_report import Report
-    from dse.searching.study import BaseStudy
-    from dse.spaces.space import Params
 
 #: Designs that a comparison shows.
 ROWS_SHOWN = 10
@@ -201,3 +209,185 @@ def verdict_texts(found: Comparison) -> list[str]:
         f"Rank correlation {found.rank_correlation:.3f}; median ratio {found.median_ratio:.3f}; "
         f"{found.feasible.sum():,} fit {on} {other}.",
     ]
+
+
+@dataclass(frozen=True)
+class BestDesign:
+    """The best design of a study by one objective."""
+
+    trial: int
+    params: Params
+    value: float  #: [unit of the objective]
+
+
+@dataclass(frozen=True)
+class StudyPair:
+    """Two studies with the objectives that both have."""
+
+    __repr__ = short_repr
+
+    studies: tuple[BaseStudy, BaseStudy]
+    objectives: tuple[Objective, ...]
+    best: tuple[tuple[BestDesign, BestDesign], ...]  #: of each objective, in both studies
+    finished: tuple[int, int]  #: trials [-]
+    feasible: tuple[int, int]  #: trials [-]
+    fronts: tuple[int, int]  #: designs of each front, by the common objectives [-]
+    beaten: tuple[int, int]  #: of those, how many a design of the other study dominates [-]
+    shares: tuple[int, int]  #: designs of the front of both together that are of each [-]
+    hypervolumes: tuple[float, float]  #: of each in the box around both fronts [-]
+
+    def to_json(self) -> dict[str, Any]:
+        """Comparison as one JSON object; pairs are in the order of the studies."""
+        one, other = self.studies
+        return {
+            "studies": [one.name, other.name],
+            "spaces_differ_in": differences(one.space, other.space),
+            "n_finished": list(self.finished),
+            "n_feasible": list(self.feasible),
+            "front": list(self.fronts),
+            "dominated_by_other": list(self.beaten),
+            "joint_front": list(self.shares),
+            "hypervolume": list(self.hypervolumes),
+            "best": {
+                objective.key: [{"trial": each.trial, "params": each.params, "value": each.value} for each in pair]
+                for objective, pair in zip(self.objectives, self.best, strict=True)
+            },
+        }
+
+
+def study_pair(one: BaseStudy, other: BaseStudy) -> StudyPair:
+    """Compare the feasible designs of two studies by the objectives that both have.
+
+    Raises `DseError` if they have no objective in common, or one has found nothing feasible.
+    """
+    wanted = [
+        o
+        for o in one.space.objectives
+        if any((o.key, o.direction) == (p.key, p.direction) for p in other.space.objectives)
+    ]
+    if not wanted:
+        raise DseError(f"studies {one.name!r} and {other.name!r}: have no objective in common")
+    found = [front_costs(study, wanted) for study in (one, other)]
+    joint = np.concatenate([costs for costs, _ in found])
+    kept, size = non_dominated(joint), len(found[0][0])
+    box = Box.around(joint)
+    tables = [study.table for study in (one, other)]
+    return StudyPair(
+        studies=(one, other),
+        objectives=tuple(wanted),
+        best=tuple((best_design(found[0], at, o), best_design(found[1], at, o)) for at, o in enumerate(wanted)),
+        finished=(len(tables[0]), len(tables[1])),
+        feasible=(int(tables[0].feasible.sum()), int(tables[1].feasible.sum())),
+        fronts=(size, len(joint) - size),
+        beaten=(dominated(found[0][0], found[1][0]), dominated(found[1][0], found[0][0])),
+        shares=(int(kept[:size].sum()), int(kept[size:].sum())),
+        hypervolumes=(box.hypervolume(found[0][0]), box.hypervolume(found[1][0])),
+    )
+
+
+def front_costs(study: BaseStudy, objectives: list[Objective]) -> tuple[FloatArray, TrialTable]:
+    """Costs of a study's front by some objectives, (points, objectives), with its trials."""
+    table = study.table.found()
+    keys = [objective.key for objective in study.space.objectives]
+    places = [keys.index(objective.key) for objective in objectives]
+    rows = np.flatnonzero(table.feasible)
+    if not rows.size:
+        raise DseError(f"study {study.name!r}: no feasible design found, nothing to compare")
+    costs = as_costs(table.values[rows][:, places], [objective.direction for objective in objectives])
+    front = np.flatnonzero(non_dominated(costs))
+    return costs[front], table.take(rows[front])
+
+
+def best_design(front: tuple[FloatArray, TrialTable], at: int, objective: Objective) -> BestDesign:
+    """The design of a front that is best by one of its objectives."""
+    costs, table = front
+    row = int(costs[:, at].argmin())
+    [trial] = table.take(np.array([row])).trials
+    sign = -1.0 if objective.direction == "maximize" else 1.0
+    return BestDesign(trial.number, dict(trial.params), sign * float(costs[row, at]))
+
+
+def dominated(costs: FloatArray, others: FloatArray) -> int:
+    """Number of rows that a point of another front dominates: nowhere worse, somewhere better. [-]
+
+    >>> dominated(np.array([[1.0, 3.0], [2.0, 2.0]]), np.array([[1.0, 2.0], [5.0, 0.0]]))
+    2
+    """
+    return int(FrontIndex(others).beats(costs).sum())
+
+
+def study_pair_report(pair: StudyPair, width: int) -> Report:
+    """Which study has the better designs and by how much; then counts, and the parameters that differ."""
+    rows: list[tuple[str, ...]] = [
+        ("system", *(study.space.system.name for study in pair.studies), ""),
+        ("finished trials", *(f"{count:,}" for count in pair.finished), ""),
+        ("feasible trials", *(f"{count:,}" for count in pair.feasible), ""),
+        ("designs on the front", *(f"{count:,}" for count in pair.fronts), ""),
+        ("dominated by the other", *(f"{count:,}" for count in pair.beaten), ""),
+        ("on the joint front", *(f"{count:,}" for count in pair.shares), ""),
+        ("hypervolume", *(f"{volume:.4f}" for volume in pair.hypervolumes), ""),
+    ]
+    objective, (first, second) = pair.objectives[0], pair.best[0]
+    differing = [row for row in parameter_rows(pair, first, second) if row[1] != row[2]]
+    lines: Report = [*wrapped([("", text) for text in pair_texts(pair)], width), Text()]
+    lines += drawn(fitted(table_columns(rows, pair, ""), width)[0])
+    if not differing:
+        return [*lines, Text(), Text(f"The best designs by {objective.name} are alike.")]
+    lines += [Text(), Text(f"The best designs by {objective.name} differ in:"), Text()]
+    return [*lines, *drawn(fitted(table_columns(differing, pair, "parameter"), width)[0])]
+
+
+def pair_texts(pair: StudyPair) -> list[str]:
+    """Sentences of a comparison: the best values, the differences of the spaces, dominance."""
+    one, other = pair.studies
+    texts = [best_text(pair, at) for at in range(len(pair.objectives))]
+    differing = differences(one.space, other.space)
+    spaces = f"The spaces differ in {', '.join(differing)}." if differing else "Both search one space."
+    beaten = [
+        f"{counted(count, 'design')} of {whole:,} of {loser.name} {'is' if count == 1 else 'are'} "
+        f"dominated by {winner.name}"
+        for count, whole, loser, winner in (
+            (pair.beaten[0], pair.fronts[0], one, other),
+            (pair.beaten[1], pair.fronts[1], other, one),
+        )
+        if count
+    ]
+    alike = "No design of either front is better than one of the other"
+    return [*texts, f"{spaces} {'; '.join(beaten) or alike}."]
+
+
+def best_text(pair: StudyPair, at: int) -> str:
+    """The best value of an objective in both studies: ``step_time: a is best, 14.9 s against 15.6 s``."""
+    objective, (first, second), (one, other) = pair.objectives[at], pair.best[at], pair.studies
+    sign = 1 if objective.direction == "minimize" else -1
+    rows = [(sign * best.value, study.name, best) for study, best in ((one, first), (other, second))]
+    (low, winner, best), (high, loser, rest) = sorted(rows, key=lambda row: row[0])
+    name, values = objective.name.replace("_", " "), [readable(b.value, objective.unit) for b in (best, rest)]
+    if low == high:
+        return f"Best {name}: {values[0]} in both (trials {first.trial} and {second.trial})."
+    change = f" ({relative(best.value - rest.value, abs(rest.value))})" if rest.value else ""
+    return (
+        f"Best {name}: {winner} with {values[0]} (trial {best.trial}), "
+        f"against {values[1]} of {loser} (trial {rest.trial}){change}."
+    )
+
+
+def parameter_rows(pair: StudyPair, one: BestDesign, other: BestDesign) -> list[tuple[str, ...]]:
+    """Parameters of either space, with its value in both designs; a dash where a space has none."""
+    spaces = [study.space for study in pair.studies]
+    names = dict.fromkeys(p.name for space in spaces for p in space.parameters)
+    return [
+        (name, *(
+            parameter_text(space.by_name[name], best.params[name]) if name in best.params else "-"
+            for space, best in zip(spaces, (one, other), strict=True)
+        ), "")
+        for name in names
+    ]  # fmt: skip
+
+
+def table_columns(rows: list[tuple[str, ...]], pair: StudyPair, title: str) -> list[Column]:
+    """A column for the names of rows and one for each study, and the change where there is one."""
+    cells = [[row[at] for row in rows] for at in range(4)]
+    names = [title, *(study.name for study in pair.studies), "change"]
+    found = [Column(name, (name,), own, left=not at) for at, (name, own) in enumerate(zip(names, cells, strict=True))]
+    return found if any(cells[3]) else found[:3]

@@ -13,7 +13,7 @@ from costmodel.errors import DseError, ParameterError, suggestion
 from costmodel.formats.quantity import readable
 from dse.output.selection import bare_name, column_names
 from dse.output.text import UNITS, Record, column_text
-from dse.pricing.record_columns import RECORD_KEYS
+from dse.pricing.evaluated import RECORD_KEYS
 from dse.reporting.design_table import Column, design_table, drawn, lines_of, rest_text, trial_columns
 from dse.reporting.study_report import Report
 from dse.searching.trials.measured_runs import by_trial

@@ -14,9 +14,8 @@ import numpy as np
 from costmodel.columns import FloatArray, short_repr
 from costmodel.errors import DseError, ParameterError
 from costmodel.rules.rules import WorkloadRules
-from dse.pricing.evaluated import Evaluation
+from dse.pricing.evaluated import Evaluation, with_intervals
 from dse.pricing.evaluation import evaluate
-from dse.pricing.record_columns import with_intervals
 from dse.pricing.records import design_records
 from dse.pricing.space_rules import NATIVE
 from dse.pricing.workers import Pricer, Workers, scattered

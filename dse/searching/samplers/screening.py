@@ -17,8 +17,7 @@ from numpy.random import Generator
 from numpy.typing import NDArray
 
 from costmodel.columns import BoolArray, FloatArray
-from dse.searching.samplers.archive import Archive, least_beaten
-from dse.searching.samplers.hill_climbing import Climbers
+from dse.searching.samplers.archive import Archive, Climbers, least_beaten
 from dse.spaces.lattice import Lattice, Move, hashes
 
 #: Most designs priced in one call: enough to drown Python's overhead, few enough to learn from each.

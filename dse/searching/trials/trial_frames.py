@@ -16,7 +16,7 @@ import numpy as np
 from costmodel.columns import FloatArray, IntArray
 from costmodel.rules.registry import NATIVE
 from dse.predictions.intervals import EVIDENCE
-from dse.pricing.record_columns import RECORD_KEYS, space_interval
+from dse.pricing.evaluated import RECORD_KEYS, space_interval
 from dse.searching.samplers.screening_sampler import DESIGNS_PRICED
 from dse.searching.trials.trial_attributes import BREAKDOWN, DERIVED, MARGINS
 from dse.spaces.space import Space

@@ -12,7 +12,7 @@ from optuna.trial import FrozenTrial
 
 from costmodel.columns import BoolArray, FloatArray, IntArray
 from dse.fronts.pareto import as_costs, non_dominated
-from dse.pricing.record_columns import RECORD_KEYS, WINNER, with_intervals, with_runs
+from dse.pricing.evaluated import RECORD_KEYS, WINNER, with_intervals, with_runs
 from dse.searching.samplers.screening_sampler import DESIGNS_PRICED
 from dse.searching.trials.exact_winners import winner_trials
 from dse.searching.trials.measured_runs import told_runs, with_measured

@@ -14,7 +14,7 @@ from dse.spaces.sections.parameters import Parameter
 
 if TYPE_CHECKING:
     from dse.spaces.definition import Definition
-    from dse.spaces.designs.rule_checks import Check
+    from dse.spaces.designs.legal import Check
 
 #: Combinations of named values whose designs are grown at a time, to find out which rule rules them out.
 COMBINATIONS: Final = 32

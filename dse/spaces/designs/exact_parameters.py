@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 
 from costmodel.columns import IntArray
 from costmodel.errors import DseError
-from dse.spaces.designs.legal import Batch, Component, LegalDesigns, options_of
-from dse.spaces.designs.rule_checks import Check
+from dse.spaces.designs.legal import Batch, Check, Component, LegalDesigns, options_of
 
 #: Designs that are listed at a time.
 CHUNK: Final = 1 << 16

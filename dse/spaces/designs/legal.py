@@ -8,8 +8,8 @@ its names are known. A design is a row of every table.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
@@ -18,11 +18,56 @@ from numpy.typing import NDArray
 
 from costmodel.columns import FloatArray
 from costmodel.errors import DseError
-from dse.spaces.designs.rule_checks import Check, derived_checks, rule_checks
+from costmodel.machine.system import Range
+from dse.spaces.formulas.expressions import Expression
+from dse.spaces.formulas.names import is_count
+from dse.spaces.sections.frameworks import USUAL_RULES
 from dse.spaces.sections.parameters import Parameter, Value, decoded
 
 if TYPE_CHECKING:
     from dse.spaces.definition import Definition
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """A condition that legal designs fulfil."""
+
+    name: str
+    text: str
+    parameters: frozenset[str]
+    derived: tuple[str, ...]
+    holds: Callable[[Mapping[str, Any]], Any]
+
+
+def rule_checks(space: Definition) -> Iterator[Check]:
+    """The rules of a space."""
+    usual = {rule.name: rule.formula for rule in USUAL_RULES}  # in words; a space has codes of its defaults
+    for own in space.rules:
+        yield Check(own.name, usual.get(own.name, own.expression), own.parameters, own.derived, own.formula)
+
+
+def derived_checks(space: Definition) -> Iterator[Check]:
+    """Derived counts are whole and at least 1, quantities are not negative, and all columns are finite, but
+    where a formula says `inf` itself.
+    """
+    ranges = space.system.ranges()
+    for derived in space.derived:
+        name = derived.name
+        expected = "a whole number of at least 1" if is_count(name) else "a number in its range"
+        most = np.inf if "inf" in Expression.parse(derived.expression).names else np.finfo(float).max
+        allowed = ranges.get(name, Range(low=-np.finfo(float).max))
+        allowed = replace(allowed, low=1.0) if is_count(name) else allowed
+        allowed = replace(allowed, high=min(most, max(allowed.high, 0.0)) if name in ranges else most)
+
+        def holds(values: Mapping[str, Any], name: str = name, allowed: Range = allowed) -> Any:
+            found = values[name]
+            possible = (found == found) & allowed.holds(found)
+            return possible & (found == np.floor(found)) if is_count(name) else possible
+
+        if not derived.evaluated:
+            text = f"{derived.expression}, expected {expected}"
+            yield Check(name, text, derived.parameters, derived.needs, holds)
+
 
 #: Most rows a component's table may have, and most rows that are filtered at a time.
 MOST_ROWS: Final = 20_000_000

@@ -3,6 +3,8 @@
 The grammar is Python's, read with `ast`, and nothing is evaluated by Python: arithmetic, comparisons,
 ``and or not`` (or ``& | ~``), ``a if c else b``, some functions, words of a column (``recompute == full``),
 and quantities with units (``72 GiB``).
+
+Formulas may call functions, of dse or registered by a user. A condition has a margin, the distance to its limit.
 """
 
 from __future__ import annotations
@@ -13,14 +15,258 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import numpy as np
 
+from costmodel.columns import FloatArray, divisors
 from costmodel.errors import DseError, suggestion
-from costmodel.formats.quantity import PURE_NUMBER, QUANTITY_IN_FORMULA, Dimension, quantity, unit_name
-from dse.spaces.formulas.functions import LISTS, OF_MANY, OF_MODEL, OF_ONE, OWN, UnitFunction
-from dse.spaces.formulas.margins import Compiled, comparison, fixed, joined, negated, reduced, truth
+from costmodel.formats.quantity import PURE_NUMBER, QUANTITY_IN_FORMULA, Dimension, dimension, quantity, unit_name
+from costmodel.steps.result.interruptions import daly_goodput, daly_interval
+
+
+def powers_of_two(low: float, high: float) -> FloatArray:
+    """Powers of two from `low` to `high`. [-]
+
+    >>> powers_of_two(1, 10).tolist()
+    [1.0, 2.0, 4.0, 8.0]
+    """
+    powers: FloatArray = np.exp2(np.arange(-64.0, 65.0))
+    return powers[(powers >= low) & (powers <= high)]
+
+
+def multiples(step: float, low: float, high: float) -> FloatArray:
+    """Multiples of `step` from `low` to `high`, in the unit of all three. [-]
+
+    >>> multiples(16, 20, 64).tolist()
+    [32.0, 48.0, 64.0]
+    """
+    if not (step > 0 and (high - low) / step <= 1e6):
+        raise ValueError("multiples(step, low, high): expected a step above 0, and at most a million steps")
+    return step * np.arange(np.ceil(low / step), np.floor(high / step) + 1)
+
+
+#: Functions that give a parameter's options: name -> function, number of arguments.
+LISTS: Final[dict[str, tuple[Callable[..., FloatArray], int]]] = {
+    "divisors": (divisors, 1),
+    "powers_of_two": (powers_of_two, 2),
+    "multiples": (multiples, 3),
+}
+#: Functions of one number: name -> function, whether it takes a quantity and keeps its unit.
+OF_ONE: Final[dict[str, tuple[Callable[[Any], Any], bool]]] = {
+    "abs": (np.abs, True),
+    "ceil": (np.ceil, False),
+    "floor": (np.floor, False),
+    "round": (np.round, False),
+    "log2": (np.log2, False),
+    "sqrt": (np.sqrt, False),
+}
+#: Functions of any number of numbers of one unit.
+OF_MANY: Final[dict[str, Callable[[Any, Any], Any]]] = {"min": np.minimum, "max": np.maximum}
+
+
+@dataclass(frozen=True)
+class UnitFunction:
+    """A function whose arguments, and what it gives, each have a unit of their own."""
+
+    name: str
+    function: Callable[..., Any]  #: arrays of one length, one for each of `of` -> an array of that length
+    of: tuple[str, ...]  #: units of its arguments
+    unit: str  #: of what it gives
+
+    @property
+    def dimensions(self) -> tuple[Dimension, ...]:
+        """Dimensions that the arguments of a function have."""
+        return tuple(dimension(unit) for unit in self.of)
+
+    @property
+    def dimension(self) -> Dimension:
+        """Dimension of what the function gives."""
+        return dimension(self.unit)
+
+    def __call__(self, *arguments: Any) -> FloatArray:
+        """Values of the function, one for each row. [SI units]
+
+        Raises `DseError` if that is not a number for each row.
+        """
+        rows = np.broadcast_arrays(*(np.asarray(argument, dtype=np.float64) for argument in arguments))
+        own = [row / quantity(f"1 {unit}").value for row, unit in zip(rows, self.of, strict=True)]
+        given = quantity(f"1 {self.unit}").value * np.asarray(self.function(*own), dtype=np.float64)
+        if given.shape not in (rows[0].shape, ()):
+            raise DseError(
+                f"{self.name}: gave an array of shape {given.shape} for arguments of shape {rows[0].shape}; "
+                "expected a number for each row"
+            )
+        return given
+
+
+#: Formulas of the cost model, by name.
+OF_MODEL: Final = {
+    function.name: function
+    for function in (
+        UnitFunction("daly_interval", daly_interval, ("s", "s"), "s"),
+        UnitFunction("daly_goodput", daly_goodput, ("s", "s", "s", "s"), "-"),
+    )
+}
+#: Functions that `formula_function` has made known, by name.
+OWN: Final[dict[str, UnitFunction]] = {}
+
+
+def formula_function(
+    *, of: Sequence[str] = ("-",), unit: str = "-", name: str | None = None
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Make a function of arrays known to the formulas of all spaces that are read from then on.
+
+    A space that calls it, and a study of that space, is read where it was made known before. Workers get it
+    with the space.
+
+    Raises `DseError` for a name that formulas have, or an unknown unit.
+
+    Parameters
+    ----------
+    of : sequence of str
+        The unit in which it gets each of its arguments, arrays of one length.
+    unit : str
+        The unit of what it gives, a number for each row.
+    name : str, optional
+        What formulas call it; its own name by default.
+
+    Examples
+    --------
+    >>> @formula_function(of=["mm2"], unit="$")
+    ... def mask_set(die_area):
+    ...     return 10e6 + 20e3 * die_area
+    >>> mask_set(800)
+    26000000.0
+    """
+
+    def known(function: Callable[..., Any]) -> Callable[..., Any]:
+        called = name or function.__name__
+        if not called.isidentifier() or called in (*LISTS, *OF_ONE, *OF_MANY, *OF_MODEL):
+            raise DseError(f"function {called!r}: expected a name that formulas do not have yet")
+        for one in (*of, unit):
+            quantity(f"1 {one}")
+        OWN[called] = UnitFunction(called, function, tuple(of), unit)
+        return function
+
+    return known
+
+
+#: Name -> values of every column a formula may use.
+Values = Mapping[str, Any]
+Function = Callable[[Values], Any]
+
+#: Margin of a strict inequality at its limit: infeasible, by nothing that matters.
+JUST_OUTSIDE: Final = float(np.finfo(np.float64).tiny)
+
+
+@dataclass(frozen=True, slots=True)
+class Margin:
+    """Distance of a condition from its limit; at least 0 where it holds."""
+
+    function: Callable[[Values], tuple[Any, Any]]  #: values -> margin and scale, both in `dimension`
+    dimension: Dimension
+
+
+@dataclass(frozen=True, slots=True)
+class Compiled:
+    """A formula as a function of columns."""
+
+    kind: Literal["number", "boolean", "word", "list"]
+    function: Function
+    dimension: Dimension = PURE_NUMBER
+    margin: Margin | None = None  #: of a condition
+    constant: float | None = None  #: value of a formula that is a number written out
+
+    def __call__(self, values: Values) -> Any:
+        """Result for every row; a division by zero gives inf or nan, not a warning."""
+        with np.errstate(all="ignore"):
+            return self.function(values)
+
+    def margins(self, values: Values) -> tuple[FloatArray, FloatArray]:
+        """Margin of a condition, and the scale that makes margins comparable, for every row."""
+        assert self.margin is not None
+        with np.errstate(all="ignore"):
+            margin, scale = self.margin.function(values)
+        return np.asarray(margin, dtype=np.float64), np.asarray(scale, dtype=np.float64)
+
+
+def fixed(value: float, dimension: Dimension = PURE_NUMBER) -> Compiled:
+    """A number written out."""
+    return Compiled("number", lambda v: value, dimension, constant=value)
+
+
+def truth(holds: Function) -> Compiled:
+    """A condition that has no distance from its limit: 1 where it holds, -1 where not."""
+    margin = Margin(lambda v: (np.where(holds(v), 1.0, -1.0), 1.0), PURE_NUMBER)
+    return Compiled("boolean", holds, margin=margin)
+
+
+def comparison(operator: str, holds: Function, a: Function, b: Function, dimension: Dimension) -> Compiled:
+    """``a <= b`` and its like: the margin is the difference of the sides, its scale the right side."""
+
+    def margin(values: Values) -> tuple[Any, Any]:
+        left, right = a(values), b(values)
+        room = np.subtract(left, right) if operator in (">", ">=") else np.subtract(right, left)
+        scale = np.abs(right)
+        scale = np.where((scale > 0) & (scale < np.inf), scale, 1.0)
+        if operator == "==":
+            return -np.abs(room), scale
+        if operator == "!=":
+            room = np.abs(room)
+        if operator in ("<", ">", "!="):
+            room = np.where(room == 0, -JUST_OUTSIDE, room)
+        return room, scale
+
+    return Compiled("boolean", holds, margin=Margin(margin, dimension))
+
+
+def negated(condition: Compiled) -> Compiled:
+    """not: the margin turns round. At the limit itself the condition holds, so that this does not."""
+    assert condition.margin is not None
+    holds, margin = condition.function, condition.margin.function
+
+    def turned(values: Values) -> tuple[Any, Any]:
+        distance, scale = margin(values)
+        return np.where(distance == 0, -JUST_OUTSIDE, np.negative(distance)), scale
+
+    turned_margin = Margin(turned, condition.margin.dimension)
+    return Compiled("boolean", lambda v: np.logical_not(holds(v)), margin=turned_margin)
+
+
+def joined(parts: Sequence[Compiled], *, all_of: bool) -> Compiled:
+    """and: the worst of the margins, relative to their scales; or: the best.
+
+    The margin keeps its unit where all parts have the same, else it is relative.
+    """
+    functions = [part.function for part in parts]
+    margins = [part.margin for part in parts if part.margin is not None]
+    same = len({margin.dimension for margin in margins}) == 1
+    combine = np.logical_and if all_of else np.logical_or
+
+    def margin(values: Values) -> tuple[Any, Any]:
+        pairs = [own.function(values) for own in margins]
+        best, best_scale = pairs[0]
+        for other, scale in pairs[1:]:
+            lower = other / scale < best / best_scale
+            chosen = lower if all_of else np.logical_not(lower)
+            best, best_scale = np.where(chosen, other, best), np.where(chosen, scale, best_scale)
+        return (best, best_scale) if same else (best / best_scale, 1.0)
+
+    return Compiled(
+        "boolean",
+        lambda v: reduced(combine, [f(v) for f in functions]),
+        margin=Margin(margin, margins[0].dimension if same else PURE_NUMBER),
+    )
+
+
+def reduced(function: Any, values: Sequence[Any]) -> Any:
+    """``function(function(a, b), c)``, on arrays that broadcast."""
+    result = values[0]
+    for value in values[1:]:
+        result = function(result, value)
+    return result
+
 
 #: Most characters of a formula. Reading a number takes the square of its digits. [characters]
 LONGEST: Final = 10_000

@@ -14,8 +14,7 @@ import numpy as np
 
 from costmodel.columns import FloatArray
 from costmodel.formats.quantity import quantity
-from dse.spaces.formulas.expressions import Expression, Name
-from dse.spaces.formulas.functions import OF_MANY, OF_MODEL, OF_ONE, OWN
+from dse.spaces.formulas.expressions import OF_MANY, OF_MODEL, OF_ONE, OWN, Expression, Name
 from dse.spaces.formulas.names import WITH_UNIT
 
 #: Lower and upper ends. Those of a condition are 0 or 1: whether it holds for certain, whether it may hold.

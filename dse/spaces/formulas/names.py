@@ -18,8 +18,7 @@ from costmodel.rules.rules import Workload
 from costmodel.steps.result.breakdown import Breakdown, with_unit_suffix
 from costmodel.training.design_table import Domain
 from dse.predictions.intervals import INTERVAL_KEYS, INTERVAL_UNITS
-from dse.spaces.formulas.expressions import Expression, Name
-from dse.spaces.formulas.margins import Compiled
+from dse.spaces.formulas.expressions import Compiled, Expression, Name
 
 #: Dimensions of the model that a space may set without making another model of it.
 MODEL_SETTINGS: Final = ("seq_len", "vocab_size")

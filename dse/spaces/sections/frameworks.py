@@ -1,18 +1,23 @@
-"""`framework` of a search space: what it does, as values that designs share; what it can run, as rules."""
+"""`framework` of a search space: what it does, as values that designs share; what it can run, as rules.
+
+Some rules hold with every framework: `usual_rules.yaml` has what a schedule, a group of ranks or a switch can be beside
+the others.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
 from costmodel.errors import DseError, suggestion
 from costmodel.formats.framework_file import Framework, load_framework
-from costmodel.formats.input_files import Section
+from costmodel.formats.input_files import Section, data_beside
 from costmodel.formats.model_file import load_model
 from costmodel.rules.registry import all_columns
 from costmodel.training.blocks import kinds_without_word
@@ -21,7 +26,62 @@ from costmodel.training.model import ModelShape
 from costmodel.training.recompute_modules import MODULES
 from dse.spaces.formulas.expressions import Expression, Name
 from dse.spaces.formulas.interval_arithmetic import interval_of, point
-from dse.spaces.sections.usual_rules import UsualRule
+
+
+@dataclass(frozen=True, slots=True)
+class UsualRule:
+    """A condition, and the columns of which one must be open for it to matter."""
+
+    name: str
+    formula: str
+    of: frozenset[str] = frozenset()
+
+    def written_with(self, known: Collection[str]) -> str:
+        """The formula with defaults in the place of columns that a space does not name.
+
+        >>> UsualRule("r", "pp % 2 == 0 or schedule != zb_v", frozenset()).written_with({"schedule"})
+        '1 % 2 == 0 or schedule != zb_v'
+        >>> UsualRule("r", "pp % 2 == 0 or schedule != zb_v", frozenset()).written_with({"pp"})
+        'pp % 2 == 0 or 1 != 5'
+        """
+        defaults, words = _defaults(), _words()
+
+        def compared(found: re.Match[str]) -> str:
+            column, sign, word = found.groups()
+            if column in known or word not in words.get(column, ()):
+                return found[0]
+            return f"{defaults[column]:g} {sign} {words[column].index(word)}"
+
+        def default(found: re.Match[str]) -> str:
+            name = found[0]
+            return f"{defaults[name]:g}" if name in defaults and name not in known else name
+
+        return re.sub(r"\b[A-Za-z_]\w*", default, re.sub(r"\b(\w+) (==|!=) (\w+)", compared, self.formula))
+
+    def expression(self, known: Collection[str]) -> Expression | None:
+        """The formula as a space has it that knows some names; nothing where its model lacks one of them."""
+        formula = Expression.parse(self.written_with(known))
+        words = {word for column in _words().values() for word in column}
+        return formula if formula.names <= {*known, *words} else None
+
+
+@cache
+def _defaults() -> dict[str, float]:
+    """Column, or alias of one -> its default."""
+    columns = {name: values.item() for name, values in DesignPoints().columns().items()}
+    return {**columns, **dict.fromkeys(DesignPoints.aliases, 0.0)}
+
+
+@cache
+def _words() -> dict[str, Sequence[str]]:
+    """Column -> its words, in the order of their codes."""
+    return {name: domain.words for name, domain in DesignPoints.declared().items() if domain.words}
+
+
+#: Rules by their file.
+USUAL_RULES: Final = tuple(
+    UsualRule(row["name"], row["formula"], frozenset(row["of"])) for row in data_beside(__file__, "usual_rules.yaml")
+)
 
 
 def written_out(section: Section, model: Any, columns: Collection[str], quantities: Mapping[str, Any],

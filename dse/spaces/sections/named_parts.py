@@ -1,10 +1,14 @@
-"""Files that a space names: its model, or the program that it runs, and its machines."""
+"""Files that a space names: its model, or the program that it runs, and its machines.
+
+`system` may be a list: which machine is then a parameter, and the quantities of the machine follow.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
@@ -16,7 +20,69 @@ from costmodel.formats.system_file import read_system
 from costmodel.machine.system import System
 from costmodel.rules.rules import Workload
 from dse.registry import load, program_sources
-from dse.spaces.sections import frameworks, power_budget, several_systems
+from dse.spaces.sections import frameworks, power_budget
+
+#: The parameter.
+SYSTEM: Final = "system"
+
+
+def written_out(section: Section, systems: Sequence[System]) -> Section:
+    """A space with the parameter `system`, and each quantity that differs as a column derived from it.
+
+    Values that the space itself gives to a quantity stay. `systems` are those that it lists, first the one of its
+    parts.
+    """
+    if not systems:
+        return section
+    first, *others = systems
+    for other in others:
+        if list(other.parts()) != list(first.parts()):
+            differing = sorted(set(other.parts()) ^ set(first.parts()))
+            section.mistake(
+                SYSTEM,
+                f"{other.name} has other parts than {first.name} "
+                f"({', '.join(part.rstrip('_') for part in differing)}); search it in a space of its own",
+            )
+            return section
+    if len({system.name for system in systems}) < len(systems):
+        section.mistake(SYSTEM, "names a system twice")
+        return section
+    own = {word for key in ("given", "parameters", "derived") for word in section.mapping(key)}
+    units = first.units()
+    tables = [_spelt_out(system).quantities() for system in systems]
+    derived = {
+        name: _looked_up([float(table[name]) for table in tables], [s.name for s in systems], unit)
+        for name, unit in units.items()
+        if name not in own and len({float(table[name]) for table in tables}) > 1
+    }
+    options = {SYSTEM: [system.name for system in systems]}
+    data: dict[str, Any] = {
+        **section.data,
+        "parameters": {**options, **section.mapping("parameters")},
+        "derived": {**derived, **section.mapping("derived")},
+    }
+    return Section(section.source, section.at, data)
+
+
+def _spelt_out(system: System) -> System:
+    """A machine with numbers where its file leaves the usual ones out."""
+    chip = system.chip
+    cores = {f"{kind}_collective_cores": chip.taken_cores(kind) for kind in ("tp", "cp", "ep", "dp")}
+    memory = tuple(replace(level, nominal=level.sold_capacity) for level in system.memory)
+    return replace(system, chip=replace(chip, **cores), memory=memory)
+
+
+def _looked_up(values: Sequence[float], names: Sequence[str], unit: str) -> str:
+    """A formula for the value of each system."""
+    written = [_written(value, unit) for value in values]
+    choices = [f"{value} if {SYSTEM} == {name} else " for value, name in zip(written, names, strict=True)]
+    return "".join(choices[:-1]) + written[-1]
+
+
+def _written(value: float, unit: str) -> str:
+    """A number as formulas have it."""
+    number = "inf * 1" if np.isinf(value) else repr(value)
+    return number if unit == "-" else f"{number} {unit.replace(' ', ' * 1 ')}"
 
 
 def with_model(section: Section, name: str, base: Path) -> tuple[Section, Workload, Mapping[str, Any]]:
@@ -78,7 +144,7 @@ def with_system(
         section = power_budget.written_out(section, system, part.data)
     quantities = _shared(systems or [system])
     section, framework = frameworks.written_out(section, model, columns, quantities, base)
-    return several_systems.written_out(section, systems), framework, system, part.data
+    return written_out(section, systems), framework, system, part.data
 
 
 def _shared(systems: Sequence[System]) -> dict[str, float]:

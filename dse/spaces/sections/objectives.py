@@ -8,7 +8,7 @@ from typing import Final, Literal
 
 from costmodel.errors import DseError
 from costmodel.steps.result.breakdown import UNIT_SUFFIX
-from dse.spaces.formulas.margins import Compiled
+from dse.spaces.formulas.expressions import Compiled
 
 Direction = Literal["minimize", "maximize"]
 #: Columns of which more is better, where an objective does not say.

@@ -13,8 +13,8 @@ from benchmarks.astra_sim import compared
 from costmodel import DesignPoints, load_model, load_system
 from costmodel.training.run import Run
 from dse.adapters.astra_sim import export
-from dse.adapters.astra_sim.collectives import phases
 from dse.adapters.astra_sim.export import astra_sim_files
+from dse.adapters.astra_sim.program import phases
 from dse.cli import main
 from tests.support.chakra_files import (
     ALL_GATHER,

@@ -13,10 +13,8 @@ import numpy as np
 import pytest
 
 from costmodel.errors import DseError
-from dse.adapters.deepflow.configuration import Configuration, broken_guards
-from dse.adapters.deepflow.file import load_configuration
-from dse.adapters.deepflow.report import price
-from dse.adapters.deepflow.text_report import figures
+from dse.adapters.deepflow.configuration import Configuration, broken_guards, load_configuration
+from dse.adapters.deepflow.report import figures, price
 from dse.cli import main
 from tests.support.paths import ROOT, TEST_DATA
 from tests.support.scalar_deepflow import CR, NONE, RC, Scalar

@@ -499,7 +499,7 @@ def test_an_exported_design_is_priced_as_it_was(profile, overlap, execution, sma
 
 def profile_of(path: str) -> str:
     """The rules that price a file by its content."""
-    return recognized(Path(path)).profile(Path(path))
+    return recognized(Path(path)).profile_of(Path(path))
 
 
 def same_price(found: dict[str, float], breakdown: dict[str, float]) -> None:

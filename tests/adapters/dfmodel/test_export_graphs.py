@@ -11,9 +11,9 @@ from costmodel import DesignPoints, ModelShape
 from costmodel.errors import DseError
 from costmodel.training.blocks import DECODER
 from costmodel.training.run import Run
-from dse.adapters.dfmodel.assigned import design_sharding, rows_of, unsupported_columns, unsupported_shardings
 from dse.adapters.dfmodel.design import DataflowDesign, design_setup
 from dse.adapters.dfmodel.evaluation import evaluate
+from dse.adapters.dfmodel.export import design_sharding, rows_of, unsupported_columns, unsupported_shardings
 from dse.adapters.dfmodel.files import SetupFile, load_setup, setup_file
 from dse.adapters.dfmodel.graph import (
     ALL_REDUCE,
@@ -250,7 +250,7 @@ def test_a_design_of_another_profile_is_of_the_first_generation_that_can_say_it(
         assert read.setup.overlap == overlap
         assert not any("--profile" in note for note in file.notes)
         path = tmp_path / "setup.txt"
-        written[overlap] = recognized(path).profile(path)
+        written[overlap] = recognized(path).profile_of(path)
     assert written == {"none": "dfmodel-gen1", "perfect": "dfmodel-gen1", "compute_memory": "dfmodel-gen3"}
 
 

@@ -10,7 +10,7 @@ from costmodel import DseError
 from dse.adapters.megatron import launch as megatron
 from dse.adapters.megatron.command import training_command
 from dse.adapters.megatron.shell.shell import Script
-from dse.adapters.megatron.shell.values import whole_arithmetic
+from dse.adapters.megatron.shell.words import whole_arithmetic
 
 MODEL = "--num-layers 24 --hidden-size 2304 --num-attention-heads 24 --seq-length 2048 --vocab-size 51200"
 

@@ -20,8 +20,15 @@ from costmodel.workload.kernel_tables import Gemms, Label
 from dse.adapters.xla import hlo
 from dse.adapters.xla.report.cost_record import ModuleCost
 from dse.adapters.xla.report.cost_report import time_of
-from dse.adapters.xla.steps.program import Dense, Message, Program, ProgramKernel
-from dse.adapters.xla.steps.step import message_cost, program_cost, program_step
+from dse.adapters.xla.steps.program import (
+    Dense,
+    Message,
+    Program,
+    ProgramKernel,
+    message_cost,
+    program_cost,
+    program_step,
+)
 from dse.api.study import Study
 from dse.cli import main
 from dse.spaces.space import Space

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dse.adapters.xla import hlo
-from dse.adapters.xla.text.opcodes import known
+from dse.adapters.xla.text.module import known
 from tests.adapters.xla.test_hlo_judge import jax, jaxlib, judged
 from tests.support.hlo_texts import figures, program
 

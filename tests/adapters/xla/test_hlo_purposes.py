@@ -7,8 +7,7 @@ from math import prod
 import pytest
 
 from costmodel import load_system
-from dse.adapters.xla.steps.program import program
-from dse.adapters.xla.steps.step import program_step
+from dse.adapters.xla.steps.program import program, program_step
 from dse.adapters.xla.summary.model_figures import model_figures
 from dse.adapters.xla.summary.training_figures import training_figures
 from dse.adapters.xla.training.messages import Collective

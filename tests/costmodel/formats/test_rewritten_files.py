@@ -16,7 +16,7 @@ from costmodel.formats.input_files import Section, Source, dump, parse
 from costmodel.formats.quantity import PURE_NUMBER, QUANTITY_IN_FORMULA, SYMBOLS, unit
 from costmodel.formats.shipped import opened
 from dse import Space
-from dse.adapters.deepflow.file import read_configuration
+from dse.adapters.deepflow.configuration import read_configuration
 from tests.price_snapshot import DEEPFLOW_DOCS
 
 #: Prefixes that take the place of those in a file; bits take that of bytes.

@@ -26,7 +26,7 @@ from dse.adapters.dfmodel.design import DataflowDesign
 from dse.adapters.dfmodel.rules import dataflow_step
 from dse.adapters.simai.rules import simai_step
 from dse.adapters.xla import hlo
-from dse.adapters.xla.steps.step import program_step
+from dse.adapters.xla.steps.program import program_step
 from tests.support.paths import TEST_DATA
 
 #: Values that a column takes in one batch, where it holds a count.

@@ -22,7 +22,7 @@ from costmodel.training.run import Run
 from costmodel.training.sharding import ASSIGNMENTS, assignments_of, usual_sharding
 from costmodel.workload.kernel_tables import total
 from costmodel.workload.transformer import transformer_gemms
-from dse.adapters.dfmodel.assigned import design_sharding, rows_of
+from dse.adapters.dfmodel.export import design_sharding, rows_of
 from dse.adapters.dfmodel.files import graph_message, setup_text
 from dse.adapters.dfmodel.graph import Traffic, least_moving
 from dse.adapters.dfmodel.layer import model_graph

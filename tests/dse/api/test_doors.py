@@ -12,7 +12,7 @@ import dse
 from costmodel.kernels.collectives import RING
 from costmodel.rules.registry import _REGISTERED, NATIVE, Profile, profile_named, register_profile
 from dse.cli import main
-from dse.spaces.formulas.functions import OWN
+from dse.spaces.formulas.expressions import OWN
 from tests.support.paths import ROOT
 
 PAGE = ROOT / "docs" / "python.md"

@@ -15,7 +15,7 @@ import pytest
 
 from dse import Space, Study
 from dse.cli import main
-from dse.pricing.record_columns import RECORD_KEYS
+from dse.pricing.evaluated import RECORD_KEYS
 from dse.searching.batches.loop import Progress
 from tests.support.processes import HEEDING, python_after
 

@@ -13,7 +13,7 @@ from dse import Space, Study
 from dse.cli import main
 from dse.output.tables import csv_pieces, design_record, json_text, parquet_pieces, study_record
 from dse.output.text import plain_text
-from dse.pricing.record_columns import RECORD_KEYS
+from dse.pricing.evaluated import RECORD_KEYS
 from dse.reporting.studies.designs_report import designs_report
 
 

@@ -13,8 +13,7 @@ from costmodel.formats import shipped
 from costmodel.steps.result.breakdown import PARTS, with_unit_suffix
 from dse import Space, Study
 from dse.cli import main
-from dse.explaining.difference import Difference
-from dse.explaining.explanation import explain, label
+from dse.explaining.explanation import Difference, explain, label
 from dse.explaining.neighbours import neighbourhoods, neighbours
 from dse.pricing.records import priced_design
 from tests.support.paths import ROOT

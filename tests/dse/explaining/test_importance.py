@@ -13,7 +13,7 @@ from dse import Space, Study
 from dse.cli import main
 from dse.explaining.importance import explained_share, importance
 from dse.pricing.records import priced_design
-from dse.reporting.studies.study_comparison import dominated, study_pair
+from dse.reporting.studies.comparison import dominated, study_pair
 
 
 @pytest.fixture(scope="module")

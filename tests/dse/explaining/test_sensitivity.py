@@ -12,7 +12,7 @@ import pytest
 from dse import Space, Study
 from dse.cli import main
 from dse.explaining.explanation import explain
-from dse.explaining.sensitivity import COUNTED, STEP, quantity_steps, sensitivity
+from dse.explaining.neighbours import COUNTED, STEP, quantity_steps, sensitivity
 from dse.pricing.records import priced_design
 
 #: How often a unit has seconds in it.

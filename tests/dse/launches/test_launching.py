@@ -27,12 +27,10 @@ from dse.adapters.megatron.model import model_losses, model_settings, pattern, s
 from dse.adapters.megatron.shell.shell import Script
 from dse.adapters.megatron_bridge import launch as nemo
 from dse.adapters.torchtitan import launch as torchtitan
-from dse.adapters.torchtitan.design import TORCHTITAN, flavor_of
-from dse.adapters.torchtitan.models import flavored
+from dse.adapters.torchtitan.design import TORCHTITAN, flavor_of, flavored
 from dse.api.exports import artefacts
 from dse.cli import main
-from dse.launches.forms import read_launch
-from dse.launches.launch import Launch, NotExpressible, launch_space
+from dse.launches.launch import Launch, NotExpressible, launch_space, read_launch
 from dse.pricing.evaluation import evaluate, transformer_run
 from dse.registry import launch_forms
 from dse.spaces.question import Question, planned_space

@@ -14,10 +14,9 @@ import pytest
 from costmodel import DseError
 from dse.cli import main
 from dse.pricing.records import design_records, priced_design
-from dse.pricing.sweep import combinations, priced
+from dse.pricing.sweep import combinations, priced, swept_values
 from dse.pricing.workers import Workers
 from dse.spaces.space import Space
-from dse.spaces.sweeps import swept_values
 
 
 @pytest.fixture(autouse=True)

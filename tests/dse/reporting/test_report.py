@@ -20,7 +20,7 @@ from dse.cli import main
 from dse.explaining.timeline import folded, timeline
 from dse.fronts.thinning import thinned
 from dse.reporting.pages import study_page
-from dse.reporting.pictures.front import CLOUD, FrontPicture, Shown, front_figure
+from dse.reporting.pictures.study_figures import CLOUD, FrontPicture, Shown, front_figure
 from dse.reporting.pictures.style import COLOURS, DOMINATED, PART_COLOURS, SCHEMES
 from dse.reporting.pictures.style import FRONT as FRONT_COLOUR
 from dse.searching.trials import trial_table

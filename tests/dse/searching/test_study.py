@@ -8,7 +8,7 @@ from sqlalchemy.pool import NullPool
 
 from costmodel.errors import DseError
 from dse.api.study import Study
-from dse.pricing.record_columns import RECORD_KEYS
+from dse.pricing.evaluated import RECORD_KEYS
 from dse.searching.summaries import studies
 from dse.spaces.space import Space
 from tests.support.paths import TEST_DATA

@@ -13,8 +13,7 @@ from costmodel.formats import shipped
 from dse import Space, Study
 from dse.cli import main
 from dse.spaces.formulas.expressions import Expression
-from dse.spaces.formulas.meanings import meaning
-from dse.spaces.listed_names import listed_names
+from dse.spaces.listed_names import listed_names, meaning
 
 
 def printed(capsys, *argv, code=0):

@@ -14,7 +14,7 @@ from costmodel.columns import FloatArray
 from costmodel.errors import DseError
 from costmodel.formats.shipped import ROOT
 from costmodel.machine.system import chip_power
-from dse.adapters.deepflow.file import load_configuration
+from dse.adapters.deepflow.configuration import load_configuration
 from dse.adapters.deepflow.report import price
 from dse.pricing.evaluation import evaluate
 from dse.pricing.space_rules import machine

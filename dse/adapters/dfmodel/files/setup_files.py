@@ -42,6 +42,12 @@ def is_setup(data: bytes) -> bool:
     return _BLOCK.search(text) is not None and _SCHEMA.search(text) is None
 
 
+def profile_of(path: Path) -> str:
+    """The profile of the generation that the content of a file asks for, the later of two."""
+    generations = {root: generation for generation, root in ROOTS.items()}
+    return f"dfmodel-{generations[type(load_setup(path)).__name__]}"
+
+
 def load_setup(path: Path) -> Message:
     """The set-up in a text or binary file.
 

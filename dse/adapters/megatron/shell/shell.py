@@ -21,8 +21,16 @@ from typing import Any, Final
 
 from costmodel.errors import DseError
 from dse.adapters.megatron.shell.tokens import Mistake, Tokens, cleaned
-from dse.adapters.megatron.shell.values import holds, is_number, line_of, slurm_options, slurm_variables
-from dse.adapters.megatron.shell.words import ASSIGNMENT, DECIDED, Words
+from dse.adapters.megatron.shell.words import (
+    ASSIGNMENT,
+    DECIDED,
+    Words,
+    holds,
+    is_number,
+    line_of,
+    slurm_options,
+    slurm_variables,
+)
 from dse.launches.launch import launch_text
 
 #: Folders above that of the script in which files are looked for. [-]

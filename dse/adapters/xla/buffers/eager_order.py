@@ -7,8 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from dse.adapters.xla.buffers.liveness import overwritten
-from dse.adapters.xla.text.module import Computation, Instruction, control_predecessors
-from dse.adapters.xla.text.opcodes import SOURCES, VIEWS, parts
+from dse.adapters.xla.text.module import SOURCES, VIEWS, Computation, Instruction, control_predecessors, parts
 
 #: Instruction and which of its arrays.
 _Made = tuple[Instruction, int]

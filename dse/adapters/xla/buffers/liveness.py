@@ -18,9 +18,24 @@ import numpy as np
 
 from costmodel.columns import FloatArray
 from costmodel.errors import DseError
-from dse.adapters.xla.text.module import BITS, Computation, Instruction, Module, Shape, runs_of, unfolded_limit
-from dse.adapters.xla.text.opcodes import ARITHMETIC, SOURCES, TRANSCENDENTAL, VIEWS, parts
-from dse.adapters.xla.text.values import arrays_of, reached, replaced, shaped
+from dse.adapters.xla.text.module import (
+    ARITHMETIC,
+    BITS,
+    SOURCES,
+    TRANSCENDENTAL,
+    VIEWS,
+    Computation,
+    Instruction,
+    Module,
+    Shape,
+    arrays_of,
+    parts,
+    reached,
+    replaced,
+    runs_of,
+    shaped,
+    unfolded_limit,
+)
 
 #: Output -> array among those that are read, each numbered through tuples in order.
 InPlace = dict[int, int]

@@ -14,10 +14,8 @@ from costmodel.machine.system import System
 from costmodel.steps.result.breakdown import Breakdown
 from costmodel.workload.kernel_tables import total
 from dse.adapters.xla.analysis import Analysis
-from dse.adapters.xla.steps.program import Message, Program
-from dse.adapters.xla.steps.step import AXES, ProgramCost, program_cost, program_step
-from dse.adapters.xla.text.module import Instruction
-from dse.adapters.xla.text.opcodes import parts
+from dse.adapters.xla.steps.program import AXES, Message, Program, ProgramCost, program_cost, program_step
+from dse.adapters.xla.text.module import Instruction, parts
 from dse.adapters.xla.work.kernel_graph import HloGraph, HloKernel
 
 

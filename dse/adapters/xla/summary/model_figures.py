@@ -11,10 +11,8 @@ from math import prod
 from typing import Final
 
 from dse.adapters.xla.analysis import Analysis
-from dse.adapters.xla.text.module import Instruction
-from dse.adapters.xla.text.values import reached
-from dse.adapters.xla.training.data_flow import CARRIED, FlowStep, Source
-from dse.adapters.xla.training.operations import elementwise, hands_on, multiplies
+from dse.adapters.xla.text.module import Instruction, reached
+from dse.adapters.xla.training.data_flow import CARRIED, FlowStep, Source, elementwise, hands_on, multiplies
 from dse.adapters.xla.training.provenance import global_dims, numbers
 from dse.adapters.xla.work.trip_counts import trip_counts
 

@@ -13,12 +13,14 @@ from typing import Final, TypeGuard
 
 from dse.adapters.xla.analysis import Analysis
 from dse.adapters.xla.summary.model_figures import Figures, given_tokens
-from dse.adapters.xla.text.module import Instruction
-from dse.adapters.xla.text.values import reached
-from dse.adapters.xla.training.data_flow import CARRIED, FlowStep, Source, behind
-from dse.adapters.xla.training.operations import (
+from dse.adapters.xla.text.module import Instruction, reached
+from dse.adapters.xla.training.data_flow import (
+    CARRIED,
     LINEAR,
+    FlowStep,
+    Source,
     added_to,
+    behind,
     collected,
     elementwise,
     hands_on,

@@ -1,14 +1,78 @@
-"""An HLO module as it is written: its instructions by name, computations of them, and how often each runs."""
+"""An HLO module as it is written: its instructions by name, computations of them, and how often each runs.
+
+An opcode states what XLA's cost analysis counts for it. The value of an instruction is a tree of arrays, in the form of
+its shape.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from math import ceil, prod
-from typing import Final
+from typing import Any, Final, TypeVar
 
-from dse.adapters.xla.text.opcodes import parts
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+#: One flop per element of the output.
+ARITHMETIC: Final = _words(
+    """abs add and bitcast-convert ceil clamp compare complex convert count-leading-zeros divide floor
+    imag is-finite maximum minimum mulhi multiply negate not or popcnt real reduce-precision remainder
+    round-nearest-afz round-nearest-even select shift-left shift-right-arithmetic shift-right-logical sign
+    stochastic-convert subtract xor"""
+)
+#: One transcendental, and no flop, per element of the output.
+TRANSCENDENTAL: Final = _words(
+    """acos acosh asin asinh atan atan2 atanh cbrt cosine cosh erf exponential exponential-minus-one log
+    log-plus-one logistic power rng rng-bit-generator rsqrt sine sinh sqrt tan tanh"""
+)
+#: Messages between devices.
+COLLECTIVES: Final = _words(
+    """all-gather all-reduce all-to-all collective-broadcast collective-permute collective-reduce
+    ragged-all-to-all reduce-scatter send"""
+)
+#: Values under another name: no kernel, and each element is seen through.
+VIEWS: Final = _words("add-dependency bitcast domain get-tuple-element opt-barrier tuple")
+#: No kernel, and nothing that a kernel waits for.
+SOURCES: Final = _words("after-all constant parameter partition-id replica-id")
+#: Run other computations, whose kernels take their place.
+CALLS: Final = _words("async-start call conditional while")
+#: Kernels of their own: what moves data, reduces, multiplies matrices, or is opaque.
+OTHERS: Final = _words(
+    """async-done async-update batch-norm-grad batch-norm-inference batch-norm-training broadcast cholesky
+    concatenate convolution copy custom-call dot dynamic-reshape dynamic-slice dynamic-update-slice fft fusion
+    gather get-dimension-size infeed iota map outfeed pad ragged-dot recv recv-done
+    reduce reduce-window reshape reverse rng-get-and-update-state scaled-dot scan scatter select-and-scatter
+    send-done set-dimension-size shuffle slice sort topk transpose triangular-solve"""
+)
+KNOWN: Final = ARITHMETIC | TRANSCENDENTAL | COLLECTIVES | VIEWS | SOURCES | CALLS | OTHERS
+#: Any instruction may be split in two, or three, around what runs beside it.
+_ASYNC_PARTS: Final = ("-start", "-update", "-done")
+
+
+def known(opcode: str) -> bool:
+    """True if XLA has an instruction of this name.
+
+    >>> known("all-reduce-start"), known("allreduce")
+    (True, False)
+    """
+    return opcode in KNOWN or parts(opcode)[0] in KNOWN
+
+
+def parts(opcode: str) -> tuple[str, str]:
+    """An instruction's own name, and which part of an asynchronous pair it is.
+
+    >>> parts("all-gather-done"), parts("dot"), parts("send-done")
+    (('all-gather', 'done'), ('dot', ''), ('send', 'done'))
+    """
+    for ending in _ASYNC_PARTS:
+        if opcode.endswith(ending):
+            return opcode.removesuffix(ending), ending[1:]
+    return opcode, ""
+
 
 #: Bits of one element. A token or an opaque value takes no memory.
 BITS: Final[Mapping[str, int]] = {
@@ -232,3 +296,38 @@ def runs_of(
                 reached[called] = reached.get(called, 0) + reached[computation]
                 runs[called] = runs.get(called, 0) + runs[computation] * times
     return sum(len(each.instructions) * times for each, times in reached.items()), runs
+
+
+Node = TypeVar("Node")
+
+
+def reached(starts: Iterable[Node], following: Callable[[Node], Iterable[Node]]) -> Iterator[Node]:
+    """Starts, and all that leads on from them by what follows each; every one once."""
+    waiting = list(dict.fromkeys(starts))
+    seen = set(waiting)
+    while waiting:
+        here = waiting.pop()
+        yield here
+        for each in following(here):
+            if each not in seen:
+                seen.add(each)
+                waiting.append(each)
+
+
+def shaped(shape: Shape, arrays: Iterator[Any]) -> Any:
+    """A value in the form of a shape, tuples of its arrays in order."""
+    return tuple(shaped(each, arrays) for each in shape.elements) if shape.is_tuple else next(arrays)
+
+
+def arrays_of(value: Any) -> Iterator[Any]:
+    """Arrays of a value in order: tuples hold them, and they are none."""
+    if not isinstance(value, tuple):
+        yield value
+    else:
+        for element in value:
+            yield from arrays_of(element)
+
+
+def replaced(value: Any, change: Callable[[Any], Any]) -> Any:
+    """A value with each of its arrays changed."""
+    return tuple(replaced(each, change) for each in value) if isinstance(value, tuple) else change(value)

@@ -9,8 +9,19 @@ from math import prod
 from typing import Final, NoReturn
 
 from costmodel.errors import DseError, suggestion
-from dse.adapters.xla.text.module import BITS, Computation, Instruction, Module, Shape, custom_call_target, size_problem
-from dse.adapters.xla.text.opcodes import COLLECTIVES, KNOWN, known, parts
+from dse.adapters.xla.text.module import (
+    BITS,
+    COLLECTIVES,
+    KNOWN,
+    Computation,
+    Instruction,
+    Module,
+    Shape,
+    custom_call_target,
+    known,
+    parts,
+    size_problem,
+)
 
 #: As much of a file as tells what it is. [B]
 HEAD: Final = 1 << 16
@@ -48,13 +59,13 @@ _SPLIT: Final = re.compile(r"\bdevices=\[([\d,]+)\]")
 _SPLITTING: Final = re.compile(r"Sharding|SPMD(?:FullToShard|ShardToFull)Shape|xla\.sdy\.\w+|local_xla\.sdy\.\w+")
 
 
-def other_text(head: bytes) -> str | None:
-    """Description of a file that begins so, with the command to use instead; None where its kind is unknown.
+def other_text(head: bytes) -> str:
+    """Description of a file that begins so, with the command to use instead; "" where its kind is unknown.
 
     >>> other_text(b"{ lambda ; a:f32[]. let")[:34]
     'is a jaxpr: what JAX traced, not w'
     """
-    return next((what for pattern, what in _PATTERNS if pattern.match(head)), None)
+    return next((what for pattern, what in _PATTERNS if pattern.match(head)), "")
 
 
 def partition_problem(module: Module) -> str | None:

@@ -9,10 +9,17 @@ from functools import cached_property
 from typing import Final, Literal, get_args
 
 from dse.adapters.xla.text.device_groups import GroupPlacement, Groups, connected, groups_of, pieces, placement
-from dse.adapters.xla.text.module import Instruction
-from dse.adapters.xla.text.opcodes import COLLECTIVES, parts
-from dse.adapters.xla.training.data_flow import Flow, FlowStep, Source
-from dse.adapters.xla.training.operations import collected, elementwise, hands_on, multiplies, picks
+from dse.adapters.xla.text.module import COLLECTIVES, Instruction, parts
+from dse.adapters.xla.training.data_flow import (
+    Flow,
+    FlowStep,
+    Source,
+    collected,
+    elementwise,
+    hands_on,
+    multiplies,
+    picks,
+)
 from dse.adapters.xla.training.provenance import DEVICE, INPUT, Provenance
 from dse.adapters.xla.work.kernel_graph import HloGraph, output_shape
 

@@ -13,8 +13,17 @@ from typing import Final, Literal, NamedTuple
 import numpy as np
 
 from costmodel.errors import DseError
-from dse.adapters.xla.text.module import Computation, Instruction, Shape, control_predecessors
-from dse.adapters.xla.text.opcodes import ARITHMETIC, SOURCES, TRANSCENDENTAL, VIEWS, parts
+from dse.adapters.xla.text.module import (
+    ARITHMETIC,
+    SOURCES,
+    TRANSCENDENTAL,
+    VIEWS,
+    Computation,
+    Instruction,
+    Shape,
+    control_predecessors,
+    parts,
+)
 from dse.adapters.xla.work.matrix_products import (
     DIMENSIONS,
     Product,

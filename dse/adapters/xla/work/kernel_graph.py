@@ -12,16 +12,21 @@ from typing import Any, Final, Literal, TypeAlias, TypeVar, cast
 
 from costmodel.errors import DseError
 from dse.adapters.xla.text.module import (
+    COLLECTIVES,
+    SOURCES,
+    VIEWS,
     Computation,
     Instruction,
     Module,
     Shape,
+    arrays_of,
     control_predecessors,
+    parts,
+    replaced,
     runs_of,
+    shaped,
     unfolded_limit,
 )
-from dse.adapters.xla.text.opcodes import COLLECTIVES, SOURCES, VIEWS, parts
-from dse.adapters.xla.text.values import arrays_of, replaced, shaped
 from dse.adapters.xla.work.cost_analysis import access, products_in, products_of_body
 from dse.adapters.xla.work.matrix_products import Product
 from dse.adapters.xla.work.trip_counts import trip_counts

@@ -1,21 +1,54 @@
-"""A sweep as a picture: an objective over the first swept name, a line for each value of the second."""
+"""Pictures of designs: bars of the parts of a total, a sweep as lines, and sensitivities as a tornado.
+
+Bars to the left of a tornado are faster steps, to the right slower ones.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import cycle, islice
 from typing import Any, Final
 
 import altair as alt
 import pandas as pd
 
-from costmodel.errors import DseError, ParameterError
+from costmodel.columns import column_units
+from costmodel.errors import DseError, ParameterError, suggestion
 from costmodel.formats.quantity import readable
+from costmodel.steps.result.breakdown import PARTS, Breakdown
+from dse.explaining.neighbours import Sensitivity
 from dse.pricing.sweep import NamedDesigns
+from dse.reporting.designs.changes_report import ROWS_SHOWN, TornadoRow, count_rows, parameter_rows, quantity_rows
 from dse.reporting.designs.sweep_report import number, parameters_of
-from dse.reporting.pictures.style import HEIGHT, SHAPES, WIDTH, quantity, rows, styled, words
+from dse.reporting.pictures.style import HEIGHT, SHAPES, WIDTH, bars_of_parts, quantity, rows, styled, words
 from dse.spaces.sections.parameters import Parameter
+
+
+def plot_breakdown(breakdown: Breakdown, total: str = "step_time", names: Sequence[str] | None = None) -> alt.ChartType:
+    """Draw a bar for each design, made of the parts of a total.
+
+    Raises `DseError` if there is no such total, or not as many names as designs.
+
+    Parameters
+    ----------
+    breakdown : Breakdown
+        Result of `costmodel.step`, or of another function that evaluates designs.
+    total : str
+        ``step_time``, ``peak_memory`` or ``energy_per_step``.
+    names : sequence of str, optional
+        Names of the designs; by default their positions.
+    """
+    columns = breakdown.columns()
+    if total not in PARTS:
+        raise ParameterError(f"{{total}} {total!r}: unknown{suggestion(total, PARTS)}")
+    points = len(columns[total])
+    labels = [f"design {point}" for point in range(points)] if names is None else list(names)
+    if len(labels) != points:
+        raise DseError(f"{len(labels)} names for {points} designs")
+    parts = {name: columns[name] for name in PARTS[total]}
+    return bars_of_parts(parts, column_units(Breakdown)[total], labels, title=total)
+
 
 #: Values that are marked one by one on an axis, at most.
 TICKS: Final = 8
@@ -103,3 +136,45 @@ def best_of(found: NamedDesigns) -> dict[Any, dict[Any, Mapping[str, Any]]]:
             ranks[place] = rank
             lines.setdefault(place[0], {})[place[1]] = record
     return lines
+
+
+#: Colours of what is faster and slower, and height of a row. [-, -, pixels]
+FASTER, SLOWER, ROW = "#2a9d78", "#d9643a", 20
+
+#: Room beside the longest bar for its number. [-]
+ROOM: Final = 1.3
+
+
+def tornado(found: Sensitivity) -> alt.VConcatChart:
+    """Tornados of parameters, counts and quantities, one above the other."""
+    rows = [own(found)[:ROWS_SHOWN] for own in (parameter_rows, count_rows, quantity_rows)]
+    parts = [
+        panel("Step time after one step of a parameter", rows[0], "change of step time", ".0%"),
+        panel("Step time with more parts of a chip", rows[1], "change of step time", ".0%"),
+        panel("Step time after 1 % more of a quantity", rows[2], "change of step time [%]", "~g"),
+    ]
+    return styled(alt.vconcat(*parts), f"Sensitivity of the step time of {found.explanation.space.name}")
+
+
+def panel(title: str, bars: Sequence[TornadoRow], what: str, form: str) -> alt.LayerChart:
+    """A bar for each row; pale where the design breaks a limit."""
+    data = pd.DataFrame(
+        [(bar.name, bar.share, bar.text, bar.faint) for bar in bars], columns=["name", "share", "text", "faint"]
+    )
+    longest = float(data["share"].abs().max()) if len(data) else 1.0
+    ends = alt.Scale(domain=[-ROOM * (longest or 1.0), ROOM * (longest or 1.0)], nice=False)
+    base = alt.Chart(rows(data)).encode(
+        x=alt.X("share:Q", scale=ends, axis=alt.Axis(title=what, format=form, tickCount=7)),
+        y=alt.Y("name:N", sort=None, axis=alt.Axis(title=None, ticks=False)),
+    )
+    layers: list[alt.Chart] = [
+        base.mark_bar(height={"band": 0.75}).encode(
+            color=alt.when("datum.share < 0").then(alt.value(FASTER)).otherwise(alt.value(SLOWER)),
+            opacity=alt.when("datum.faint").then(alt.value(0.4)).otherwise(alt.value(1)),
+        ),
+        base.mark_text(align="left", dx=4).transform_filter("datum.share >= 0").encode(text="text:N"),
+        base.mark_text(align="right", dx=-4).transform_filter("datum.share < 0").encode(text="text:N"),
+    ]
+    pale = "pale: breaks a limit" if data["faint"].any() else ""
+    heading = alt.TitleParams(title, subtitle=pale)
+    return alt.layer(*layers).properties(title=heading, width=WIDTH, height=ROW * max(1, len(bars)))
