@@ -35,3 +35,10 @@ def test_more_of_a_resource_is_never_slower(seed):
 @pytest.mark.parametrize("seed", SEEDS[:60])
 def test_order_and_company_change_no_bit(seed):
     laws.check_order(seed, 300)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_zero_scale_and_work(seed):
+    laws.check_zero(seed, 300)
+    laws.check_scale(seed, 300)
+    laws.check_work(seed, 300)

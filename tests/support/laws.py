@@ -8,6 +8,7 @@ experts than ranks) have costs like others: ratios are taken as they are.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -48,6 +49,9 @@ NEVER_FASTER: Final = (
     *("host_straggler", "pointwise_kernels", "blocking_launches", "collective_launches"),
     *("_latency", "_launch", "_ramp", "_own_share", "_oversubscription"),
 )
+#: Endings of rates, and of times that a step waits. [1/s], [s]
+RATES: Final = ("clock", "_bandwidth")
+WAITS: Final = ("_latency", "_launch", "host_dispatch", "host_step_overhead")
 
 
 def random_run(seed: int, points: int) -> TransformerRun:
@@ -192,6 +196,48 @@ def check_resources(seed: int, points: int) -> None:
         if quantity.endswith(NEVER_FASTER) and np.isfinite(value):
             after = timed({quantity: value * rng.uniform(1.05, 10.0, rows.size)})
             assert (after.step_time >= before.step_time * (1 - ROUNDING)).all(), quantity
+
+
+def check_zero(seed: int, points: int) -> None:
+    """Stages of ZeRO change nothing where one rank holds each share: one replica, or as many copies as replicas."""
+    run = random_run(seed, points)
+    design, one = run.design, np.ones(points)
+    alone = {"dp": one, "cp": one, "cp_a2a": one}
+    copied = {"shard_replicas": design.dp * design.cp * one}
+    of_one = copied if seed % 3 else alone
+    design = replace(design, **of_one, ep=one, etp=design.tp * one, zero=0 * one)
+    assert (design.sharing.shards.size == 1).all()
+    assert (design.expert_sharing.shards.size == 1).all()
+    before = transformer_step(Run(run.model, run.system, design)).columns()
+    for zero in (1, 2, 3):
+        after = transformer_step(Run(run.model, run.system, replace(design, zero=zero * one))).columns()
+        for name, values in after.items():
+            np.testing.assert_allclose(values, before[name], rtol=ROUNDING, err_msg=f"{name}, zero {zero}")
+
+
+def check_scale(seed: int, points: int) -> None:
+    """A machine whose rates are twice as high, and whose waits are half as long, takes half the time."""
+    run = random_run(seed, points)
+    known = run.system.quantities()
+    rates = {name: 2 * values for name, values in known.items() if name.endswith(RATES)}
+    waits = {name: values / 2 for name, values in known.items() if name.endswith(WAITS)}
+    before = transformer_step(run)
+    after = transformer_step(Run(run.model, run.system.with_quantities(rates | waits), run.design))
+    np.testing.assert_allclose(2 * after.step_time, before.step_time, rtol=ROUNDING)
+    np.testing.assert_allclose(after.peak_memory, before.peak_memory, rtol=ROUNDING)
+
+
+def check_work(seed: int, points: int) -> None:
+    """A step with twice the micro-batches takes at least as long, at most twice as long, and no less memory."""
+    run = random_run(seed, points)
+    lawful = is_lawful(run.design) & np.isfinite(transformer_step(run).step_time)
+    run = run.take(np.flatnonzero(lawful))
+    before = transformer_step(run)
+    more = replace(run.design, gradient_accumulation_steps=2 * run.design.gradient_accumulation_steps)
+    after = transformer_step(Run(run.model, run.system, more))
+    assert (after.step_time >= before.step_time * (1 - ROUNDING)).all()
+    assert (after.step_time <= 2 * before.step_time * (1 + ROUNDING)).all()
+    assert (after.peak_memory >= before.peak_memory * (1 - ROUNDING)).all()
 
 
 def check_order(seed: int, points: int) -> None:

@@ -22,6 +22,7 @@ from costmodel.steps.memory.states import (
     is_sharded,
     owned_parameters,
     resharded,
+    shard_ranks,
     state_bytes,
     state_shards,
     weight_copies,
@@ -229,10 +230,10 @@ def held_states(
 
 def quantised_bytes(run: TransformerRun) -> dict[str, FloatArray]:
     """Bytes of a quantised weight on a rank, beyond 16 bits: its share and copies; experts apart. [B]"""
-    copies, of_pass = weight_copies(run), resharded(run.design)
-    cast = np.where(of_pass, 0.0, copies.cast)  # else they live as long as the layer runs: in `unit_buffers`
-    return {
-        name: copies.primary / state_shards(run.design, "weights", of_experts=of_experts) + cast
+    copies = weight_copies(run)
+    return {  # copies that live as long as the layer runs are in `unit_buffers`
+        name: copies.primary / state_shards(run.design, "weights", of_experts=of_experts)
+        + np.where(resharded(run.design, of_experts=of_experts), 0.0, copies.cast)
         for name, of_experts in (("quantised", False), ("quantised_experts", True))
     }
 
@@ -279,18 +280,18 @@ def optimizer_memory(
 def unit_buffers(run: TransformerRun, layers: Sequence[PartMemory]) -> FloatArray:
     """Bytes of sharded weights and gradients of `whole_layers`, if they are not whole anyway. [B]"""
     design, precision = run.design, run.precision
-    if not (resharded(design) | is_sharded(design, "gradients")).any():
+    of_pass = is_sharded(design, "weights") & (design.reshard_after_forward > 0)
+    if not (of_pass | is_sharded(design, "gradients")).any():
         return np.zeros(())
-    largest_layer = np.maximum.reduce(
-        np.broadcast_arrays(*(layer.parameters + layer.expert_parameters for layer in layers))
-    )
-    weights = np.where(resharded(design), precision.element_bytes, 0.0)
+    plain, routed = (np.where(shard_ranks(design, of_experts=one) > 1, 1.0, 0.0) for one in (False, True))
+    shared = [plain * layer.parameters + routed * layer.expert_parameters for layer in layers]
+    weights = np.where(of_pass, precision.element_bytes, 0.0)
     gradients = np.where(is_sharded(design, "gradients"), gradient_bytes(run), 0.0)
-    buffers: FloatArray = (weights + gradients) * largest_layer
+    buffers: FloatArray = (weights + gradients) * np.maximum.reduce(np.broadcast_arrays(*shared))
     if some_narrow(run):
-        most = np.maximum.reduce([layer.quantised + layer.quantised_experts for layer in layers])
+        most = np.maximum.reduce([plain * one.quantised + routed * one.quantised_experts for one in layers])
         copies = weight_copies(run)
-        buffers = buffers + np.where(resharded(design), most * (copies.primary + copies.cast), 0.0)
+        buffers = buffers + np.where(of_pass, most * (copies.primary + copies.cast), 0.0)
     return run.system.software.whole_layers * buffers
 
 

@@ -35,20 +35,25 @@ def state_shards(design: DesignPoints, state: State, *, of_experts: bool = False
 
     Weights that are not resharded after the forward pass are whole on every rank while a step lasts.
     """
-    sharing = design.expert_sharing if of_experts else design.sharing
-    shards: FloatArray = np.where(is_sharded(design, state), sharing.shards.size, 1.0)
+    shards: FloatArray = np.where(is_sharded(design, state), shard_ranks(design, of_experts=of_experts), 1.0)
     return np.where(design.reshard_after_forward > 0, shards, 1.0) if state == "weights" else shards
 
 
+def shard_ranks(design: DesignPoints, *, of_experts: bool) -> FloatArray:
+    """Ranks that divide the states of parameters, or of experts, if the ZeRO stage asks for it; (points,). [-]"""
+    return (design.expert_sharing if of_experts else design.sharing).shards.size
+
+
 def is_sharded(design: DesignPoints, state: State) -> BoolArray:
-    """Where replicas share out a state; (points,)."""
+    """Where the ZeRO stage shards a state, if several ranks hold it; (points,)."""
     stages = np.array([state in stage.sharded for stage in ZERO])
     return np.asarray(stages[design.zero_row.astype(np.intp)])
 
 
-def resharded(design: DesignPoints) -> BoolArray:
-    """Where a rank has whole weights for a pass over their layer alone; (points,)."""
-    return np.asarray(is_sharded(design, "weights") & (design.reshard_after_forward > 0))
+def resharded(design: DesignPoints, *, of_experts: bool) -> BoolArray:
+    """Where a rank has whole weights, or experts, for a pass over their layer only; (points,)."""
+    of_pass = is_sharded(design, "weights") & (design.reshard_after_forward > 0)
+    return np.asarray(of_pass & (shard_ranks(design, of_experts=of_experts) > 1))
 
 
 def moment_bytes(design: DesignPoints) -> FloatArray:
@@ -170,13 +175,11 @@ def gathered_bytes(run: TransformerRun, *, of_shards: bool) -> FloatArray:
     return np.where(run.design.fp8_parameters > 0, of_formats(run.design.precision, name), 0.0)
 
 
-def weight_casts(
-    run: TransformerRun, quantised: Sequence[FloatArray], owned: Sequence[FloatArray], resharded: BoolArray
-) -> KernelCost:
+def weight_casts(run: TransformerRun, quantised: Sequence[FloatArray], owned: Sequence[FloatArray]) -> KernelCost:
     """Casts of weights in a step, by a rank: memory traffic alone.
 
     `quantised` are weights that products read in the format, of layers and of experts; `owned` are those of them that
-    the rank updates, (points,) each. [-] `resharded` marks points whose weights are gathered for each micro-batch.
+    the rank updates, (points,) each. [-]
 
     A weight is cast once a step and kept for all micro-batches, as Megatron-LM does; where it is gathered for
     each, for each. What is gathered in the format is cast once a step, by its owner. The transposed copy is
@@ -184,12 +187,13 @@ def weight_casts(
     """
     design, codes, w = run.design, run.design.precision, run.precision.element_bytes
     size, maxima = of_formats(codes, "weight_bytes"), of_formats(codes, "maxima")
-    once = np.where(resharded, design.gradient_accumulation_steps, 1.0)
-    passes = np.where(resharded & (design.reshard_after_forward > 0), 2.0, 1.0)
     narrow = np.where(is_narrow(codes), 1.0, 0.0)
-    by_owner = np.where(resharded, gathered_bytes(run, of_shards=True), gathered_bytes(run, of_shards=False))
     moved = np.zeros(codes.shape)
-    for whole, share in zip(quantised, owned, strict=True):
+    for whole, share, of_experts in zip(quantised, owned, (False, True), strict=True):
+        of_pass = resharded(design, of_experts=of_experts)
+        once = np.where(of_pass, design.gradient_accumulation_steps, 1.0)
+        passes = np.where(of_pass, 2.0, 1.0)
+        by_owner = np.where(of_pass, gathered_bytes(run, of_shards=True), gathered_bytes(run, of_shards=False))
         cast = np.where(by_owner > 0, share, whole * once * passes)
         copied = np.where(needs_transposed(codes, run.system), whole * once, 0.0)
         moved = moved + narrow * (cast * (w * (1 + maxima) + size) + copied * 2 * size)

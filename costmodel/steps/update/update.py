@@ -39,7 +39,7 @@ from costmodel.columns import BoolArray, FloatArray, UniqueRows, chosen, largest
 from costmodel.kernels.collectives import collective, input_bytes
 from costmodel.kernels.kernel_cost import Item, Items, KernelCost, added, quantities_of, traffic_energy, weighted_sum
 from costmodel.steps.memory.stage_memory import head_parameters, stage_expert_parameters, stage_parameters
-from costmodel.steps.memory.states import exchanged_bytes, owned_parameters, resharded, state_shards, weight_casts
+from costmodel.steps.memory.states import exchanged_bytes, owned_parameters, state_shards, weight_casts
 from costmodel.steps.micro_batch.micro_batch import MicroBatch
 from costmodel.steps.micro_batch.rank_memory import PartMemory
 from costmodel.steps.pipeline.pipeline_step import ScheduledPasses
@@ -434,7 +434,7 @@ def weight_casts_step(run: TransformerRun, quantised: Sequence[FloatArray]) -> K
         whole / state_shards(run.design, "optimizer", of_experts=of_experts)
         for whole, of_experts in zip(quantised, (False, True), strict=True)
     ]
-    return weight_casts(run, quantised, owned, resharded(run.design))
+    return weight_casts(run, quantised, owned)
 
 
 def replica_exchanges(

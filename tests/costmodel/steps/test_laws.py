@@ -37,3 +37,17 @@ def test_more_of_a_resource_is_never_slower():
 def test_order_and_company_change_no_bit(seed):
     """Any permutation, any part of a batch, and each design alone."""
     laws.check_order(seed, 60)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_zero_over_one_rank_changes_nothing(seed):
+    laws.check_zero(seed, POINTS)
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_twice_the_rates_and_half_the_waits_take_half_the_time(seed):
+    laws.check_scale(seed, POINTS)
+
+
+def test_more_micro_batches_are_never_faster():
+    laws.check_work(0, POINTS)
