@@ -213,7 +213,7 @@ class Source:
         """Note that the part at `at` is wrong."""
         near = next((at[:n] for n in range(len(at), -1, -1) if at[:n] in self.lines), ())
         line = self.lines.get(near, 0)
-        where = "".join(f"[{p}]" if isinstance(p, int) else f".{p}" for p in at).lstrip(".")
+        where = "".join(f"[{p}]" if isinstance(p, int) else f".{p}" for p in at).lstrip(".").replace("\n", "\\n")
         file = f"{self.name}:{line}" if line else self.name
         self.mistakes.append((line, f"{file}: {where + ': ' if where else ''}{shortened(what)}"))
 
@@ -368,6 +368,8 @@ class _Events:
             self.value(event, (*at, key))
             if not isinstance(event, yaml.ScalarEvent):
                 self.source.mistake((*at, key), "expected a word before each ':'")
+            elif "".join(key.splitlines()) != key:
+                self.source.mistake((*at, key), "a name has no line breaks")
             value = self.value(next(self.events), (*at, key))
             self.source.lines[(*at, key)] = line
             if first is not None:

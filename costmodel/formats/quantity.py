@@ -90,7 +90,7 @@ EXAMPLES: Final[dict[str, str]] = {
 
 #: Most characters of a number with its unit; the largest number has 309 digits. [characters]
 LONGEST_NUMBER: Final = 350
-_UNSIGNED = r"(?:[0-9][0-9_]*\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]{1,3})?"
+_UNSIGNED = r"(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]{1,3})?"
 _NUMBER = rf"[+-]?{_UNSIGNED}"
 _QUANTITY = re.compile(rf"\s*({_NUMBER})\s*(.*?)\s*", re.DOTALL)
 _DOLLARS = re.compile(rf"\s*\$\s*({_NUMBER})\s*([KMB]?)\s*(/.*)?")
@@ -101,7 +101,7 @@ _SYMBOL = rf"(?:(?:{_PREFIX})?(?:FLOP|Hz|bit|Wh|[sBbJWmg])[0-9]?\b|(?:{'|'.join(
 #: A number with its unit inside a formula: ``72 GiB``, ``2 TB/s``, ``$20M``.
 QUANTITY_IN_FORMULA: Final = re.compile(
     rf"(?<![\w.$]){_UNSIGNED}\s*{_SYMBOL}(?:/{_SYMBOL})*"
-    rf"|\$\s?[0-9][0-9_]*\.?[0-9]*(?:[eE][+-]?[0-9]{{1,3}})?[KMB]?\b(?:/{_SYMBOL})*"
+    rf"|\$\s?[0-9]+\.?[0-9]*(?:[eE][+-]?[0-9]{{1,3}})?[KMB]?\b(?:/{_SYMBOL})*"
 )
 
 
@@ -114,14 +114,14 @@ class Quantity:
 
 
 def plain_number(text: str) -> float:
-    """A number without a unit, in ASCII digits.
+    """A number without a unit, in ASCII digits without underscores.
 
     Raises `ValueError` if the text is none.
 
     >>> plain_number("1e5")
     100000.0
     """
-    if not text.isascii():
+    if not text.isascii() or "_" in text:
         raise ValueError(f"{text!r} is not a number in ASCII digits")
     return float(text)
 
@@ -150,7 +150,7 @@ def quantity(text: str) -> Quantity:
 def _scaled(written: str, factor: Fraction) -> float:
     """A number times the factor of its unit."""
     try:
-        return float(Fraction(written.replace("_", "")) * factor)
+        return float(Fraction(written) * factor)
     except OverflowError:
         raise ValueError("the number is too large") from None
 
@@ -239,7 +239,7 @@ def count_value(text: object) -> float:
     """
     known = isinstance(text, str | int | float) and not isinstance(text, bool)
     match = _COUNT.fullmatch(str(text)) if known and len(str(text)) <= LONGEST_NUMBER else None
-    number = Fraction(match[1].replace("_", "")) * COUNT_SCALES[match[2]] if match else Fraction(0)
+    number = Fraction(match[1]) * COUNT_SCALES[match[2]] if match else Fraction(0)
     if not 1 <= number <= 10**18 or number.denominator != 1:
         raise ValueError(f"{text!r}: expected a count, such as 15T or 300B")
     return float(number)

@@ -171,7 +171,7 @@ def port(text: str) -> int:
 def whole(text: str, lowest: int) -> int:
     """A whole number of at least `lowest`."""
     try:
-        number = int(text) if text.isascii() else lowest - 1
+        number = int(text) if text.isascii() and "_" not in text else lowest - 1
     except ValueError:
         number = lowest - 1
     if number < lowest:

@@ -261,7 +261,7 @@ def write_file(path: Path, content: bytes | Iterable[bytes]) -> None:
             with path.open("wb") as file:
                 file.writelines(pieces)
         else:
-            write_beside(path, pieces)
+            write_beside(path, pieces, durable=True)
     except BrokenPipeError:  # the reader has seen enough
         raise
     except OSError as error:

@@ -97,6 +97,8 @@ class Database:
         self._identity: tuple[int, int] | None = None
         self.table = ""  #: which a query read last
         self._connection: Any
+        if "".join(url.splitlines()) != url:
+            raise DseError(f"storage {self.where}: a URL has no line breaks")
         if self.is_sqlite:
             self._connection = self._sqlite(url, mode)
         elif is_postgresql(url):

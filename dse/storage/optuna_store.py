@@ -219,8 +219,9 @@ class Store:
         return StoredStudy(study_id, name, directions, user_attrs, system_attrs)
 
     def _study_id(self, name: str) -> int | None:
-        if printable(name).encode(errors="replace") != name.encode(errors="backslashreplace"):
-            raise DseError(f"study {name!r}: a name is text without control characters")
+        shown = "".join(printable(name).splitlines())
+        if shown.encode(errors="replace") != name.encode(errors="backslashreplace"):
+            raise DseError(f"study {name!r}: a name is text without control characters and line breaks")
         found = self.database.rows("SELECT study_id FROM studies WHERE study_name = :name", name=name)
         return found[0][0] if found else None
 

@@ -41,7 +41,7 @@ from dse.spaces.question import NothingFits
 SCALES: Final = {"": 1.0, "K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
 
 _AMOUNT: Final = re.compile(
-    r"\s*([\d_,]*\.?\d+(?:[eE]\d+)?)\s*([KMBT]?)\s*(tokens|sequences)?\s*", re.IGNORECASE | re.ASCII
+    r"\s*([\d,]*\.?\d+(?:[eE]\d+)?)\s*([KMBT]?)\s*(tokens|sequences)?\s*", re.IGNORECASE | re.ASCII
 )
 #: Powers of two, as lengths of sequences are counted: 8k is 8,192.
 _BINARY: Final = {"k": 1024, "m": 1024**2}
@@ -196,7 +196,7 @@ def amount(text: str) -> tuple[float, str, str]:
     match = _AMOUNT.fullmatch(text)
     if not match:
         raise argparse.ArgumentTypeError(f"{text!r}: expected a count, such as 2048, 16M tokens or 15T")
-    value = float(match[1].replace("_", "").replace(",", "")) * SCALES[match[2].upper()]
+    value = float(match[1].replace(",", "")) * SCALES[match[2].upper()]
     if not 0 < value < 1e18:
         raise argparse.ArgumentTypeError(f"{text!r}: expected a count above 0")
     return value, match[2].upper(), (match[3] or "").lower()

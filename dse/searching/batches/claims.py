@@ -13,7 +13,9 @@ import socket
 import sys
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from operator import index
+from pathlib import Path
 from typing import Any, Final
 
 from dse.searching.batches.history import Batch, History
@@ -25,7 +27,8 @@ from dse.storage.trial_rows import packed_trial, unpacked_trial
 CLAIM: Final = "dse:claim:"
 PARKED: Final = "dse:parked:"
 
-#: How long a claim of another machine counts at least, and how many times what a batch took here. [s], [-]
+#: How long a claim of another machine counts from the first look at it: at least, and as a multiple of the longest
+#: batch of this process. [s], [-]
 PATIENCE: Final = 30.0
 BATCHES: Final = 4.0
 #: The shortest and the longest time between two looks at what other processes do. [s]
@@ -40,10 +43,10 @@ class BatchClaims:
         self._study_id = study_id
         self._history = history
         self._budget = budget
-        self._me = {"host": socket.gethostname(), "process": os.getpid()}
+        self._me = {"host": machine_name(), "process": os.getpid()}
         self._taken: int | None = None
         self._since = time.monotonic()  # when it was taken
-        self._seen: dict[tuple[int, float], float] = {}  # claims of others, and since when they are known
+        self._seen: dict[tuple[str, int, float], float] = {}  # claims of others, and when they were first seen
         self._longest = 0.0  # of batches here
         self._pause = SHORTEST
 
@@ -96,12 +99,11 @@ class BatchClaims:
         with self._store.reading(self._study_id, "study_user_attributes"):
             if self._me.items() <= claim.items():
                 return False
-            process, since = index(claim["process"]), float(claim["time"])
-            if claim["host"] == self._me["host"] and not alive(process):
+            host, process, since = str(claim["host"]), index(claim["process"]), float(claim["time"])
+            if host == self._me["host"] and not alive(process):
                 return False
-        first_seen = self._seen.setdefault((process, since), time.monotonic())
-        age = max(time.monotonic() - first_seen, time.time() - since)
-        return age < max(PATIENCE, BATCHES * self._longest)
+        first_seen = self._seen.setdefault((host, process, since), time.monotonic())  # clocks of machines differ
+        return time.monotonic() - first_seen < max(PATIENCE, BATCHES * self._longest)
 
     def parked(self, number: int) -> Batch | None:
         """A batch that was finished before its turn, if that has come."""
@@ -154,6 +156,15 @@ def packed_batch(batch: Batch) -> dict[str, Any]:
     """A finished batch as text and numbers that JSON knows."""
     trials = [packed_trial(trial) for trial in batch.finished]
     return {"base": batch.base, "trials": trials, "memory": batch.memory}
+
+
+def machine_name() -> str:
+    """Name of the machine whose processes `alive` finds: a container has processes of its own, and may share a name."""
+    name = [socket.gethostname()]
+    with suppress(OSError):  # Linux
+        name.append(Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip())
+        name.append(str(Path("/proc/self/ns/pid").readlink()))
+    return " ".join(name)
 
 
 def alive(process: int) -> bool:

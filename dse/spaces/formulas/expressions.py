@@ -271,6 +271,7 @@ def reduced(function: Any, values: Sequence[Any]) -> Any:
 #: Most characters of a formula. Reading a number takes the square of its digits. [characters]
 LONGEST: Final = 10_000
 _LONG_NUMBER: Final = re.compile(r"[0-9_]{1000}")
+_UNDERSCORED: Final = re.compile(r"(?<![\w.'\"])[0-9][0-9.]*_")
 _SINGLE_EQUALS: Final = re.compile(r"(?<![<>=!])=(?!=)")
 #: A word such as 1f1b, which Python would not read as a name.
 WORD_FROM_A_DIGIT: Final = re.compile(r"(?<![\w.'\"])[0-9]+[a-df-wyz][0-9]+[a-z]\w*")
@@ -298,6 +299,8 @@ class Expression:
         """Read a formula by the grammar. Raises `DseError` if the text is no formula."""
         if len(text) > LONGEST or _LONG_NUMBER.search(text):
             raise DseError(f"'{text[:40]}...': not a formula: longer than any ({len(text):,} characters)")
+        if _UNDERSCORED.search(text):
+            raise DseError(f"{text!r}: not a formula: a number has no underscores")
         quantities: dict[str, str] = {}
 
         def stand_in(match: re.Match[str]) -> str:

@@ -97,6 +97,11 @@ REFUSED = {
     "a packed bomb": (("cost",), "b.hlo", bomb, "unpacks to"),
     "doubled fusions": (("cost",), "f.hlo", calls(40, "fusion", "calls"), "at most 100,000 are read"),
     "rows of one cell": (("validate",), "t.csv", "row_type,dataset,tp\n" + "x\n" * 500_000, "1,000 rows"),
+    "an underscore in a size": (EVALUATE, "s.yaml", space(size="2_0"), "'_0' is not a unit"),
+    "an underscore in a formula": (EVALUATE, "s.yaml", space(rule="tp <= 8_0"), "a number has no underscores"),
+    "an underscore with a unit": (EVALUATE, "s.yaml", space(rule="step_time < 8_0 s"), "a number has no underscores"),
+    "digits of another script": (EVALUATE, "s.yaml", space(size="\uff12"), "expected a number"),
+    "a key with a line break": (EVALUATE, "s.yaml", space(size='1, "a\\nb": 2'), "a name has no line breaks"),
     "a table of no text": (("validate",), "t.csv", b"id\xff\xfe", "not a text file"),
 }  # fmt: skip
 

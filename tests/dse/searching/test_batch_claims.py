@@ -2,16 +2,16 @@
 
 import os
 import random
-import socket
 import subprocess
 import sys
 import time
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from dse.api.study import Study
-from dse.searching.batches.claims import CLAIM, PARKED, BatchClaims
+from dse.searching.batches.claims import CLAIM, PARKED, BatchClaims, machine_name
 from dse.searching.batches.history import History
 from dse.searching.samplers.concurrent_batches import DesignShare, base_of, memories_of
 from dse.searching.samplers.samplers import SAMPLERS
@@ -181,11 +181,35 @@ def test_the_claim_of_a_dead_process_is_taken_over(two, alone):
     study, one, other = two
     gone = subprocess.Popen([sys.executable, "-c", ""])
     gone.wait()
-    one.claims._me = {"host": socket.gethostname(), "process": gone.pid}
-    other.claims._me = {"host": socket.gethostname(), "process": os.getpid()}
+    one.claims._me = {"host": machine_name(), "process": gone.pid}
+    other.claims._me = {"host": machine_name(), "process": os.getpid()}
     assert (one.claims.take(), other.claims.take()) == (1, 1)
     study.run(BUDGET)
     assert told(study) == alone[1]
+
+
+def test_containers_with_one_hostname_are_two_machines(two, monkeypatch):
+    """A process number of another container says nothing of the processes here."""
+    _, one, other = two
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    here = machine_name()
+    with monkeypatch.context() as container:
+        container.setattr("dse.searching.batches.claims.Path.readlink", lambda path: Path("pid:[1]"))
+        assert machine_name() != here
+        one.claims._me = {"host": machine_name(), "process": gone.pid}
+    other.claims._me = {"host": here, "process": os.getpid()}
+    assert (one.claims.take(), other.claims.take()) == (1, 2)
+
+
+@pytest.mark.parametrize("days", [-30, 30])
+def test_a_claim_of_a_machine_with_another_clock_is_respected(two, monkeypatch, days):
+    _, one, other = two
+    now = time.time
+    with monkeypatch.context() as wrong:
+        wrong.setattr("dse.searching.batches.claims.time.time", lambda: now() + 86400 * days)
+        assert one.claims.take() == 1
+    assert other.claims.take() == 2
 
 
 def test_a_claim_of_another_machine_is_taken_over_when_it_is_old(two, monkeypatch):

@@ -421,3 +421,16 @@ def test_trials_that_were_given_up_on_postgresql(postgresql):
 def test_a_missing_database_on_a_postgresql_server(postgresql):
     with pytest.raises(DseError, match="no such database on the server"):
         Store(postgresql.replace("/postgres", "/nowhere"), "create")
+
+
+@pytest.mark.parametrize("line_break", ["\n", "\r", "\v", "\u2028"])
+def test_names_and_urls_have_no_line_breaks(tmp_path, line_break):
+    url = f"sqlite:///{tmp_path}/dse.db"
+    with (
+        Store(url, "create") as store,
+        pytest.raises(DseError, match="a name is text without control characters and line breaks"),
+    ):
+        store.find(f"a{line_break}dse: forged")
+    with pytest.raises(DseError, match="a URL has no line breaks") as refused:
+        Store(f"sqlite:///{tmp_path}/a{line_break}dse: forged.db", "create")
+    assert len(str(refused.value).splitlines()) == 1
