@@ -219,11 +219,12 @@ def main() -> int:
     """Write the table, print the coverage."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
     parser.add_argument("files", nargs="*", type=Path, metavar="MEASUREMENTS.csv")
+    parser.add_argument("--without", default=[], type=lambda text: text.split(","), help="data sets to leave out: A,B")
     parser.add_argument("-o", dest="out", type=Path, help="where to write the table; default: print it")
     args = parser.parse_args()
     data: dict[str, Any] = yaml.safe_load(TABLE.read_text())
     if args.files:
-        rows = timed_runs(args.files)
+        rows = [one for one in timed_runs(args.files) if one.row.dataset not in args.without]
         chips = chips_of(rows)
         left = left_of(rows, chips)
         data |= {

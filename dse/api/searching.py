@@ -35,6 +35,8 @@ from dse.storage.optuna_store import Store
 Shown = Callable[[Progress], None] | bool | None
 #: Headroom of plans that may fill the memory of a chip.
 NO_HEADROOM: Final = "0"
+#: Objectives that are step times, the usual one of plans first.
+STEP_KEYS: Final = ("step_time_expected_s", "step_time_s")
 #: So many times as many chips are tried where none fits.
 MULTIPLES: Final = (2, 4, 8, 16, 32, 64, 128)
 
@@ -159,7 +161,7 @@ def plan(
     seq_len: int | None = None, global_batch_size: int | None = None, batch_tokens: float | None = None,
     precision: Sequence[str] = (), framework: str = "", imbalance: float | None = None,
     headroom: str | None = None, max_days: float | None = None, gpu_hour_price: float | None = None,
-    set: Mapping[str, Any] | None = None, note: Callable[[str], None] = lambda text: None,
+    optimistic: bool = False, set: Mapping[str, Any] | None = None, note: Callable[[str], None] = lambda text: None,
 ) -> PlannedStudy:  # fmt: skip
     """Find the best parallel layouts of a model on some chips: evaluates every legal layout, stores the best as a
     study.
@@ -177,7 +179,7 @@ def plan(
     tokens : float or str, optional
         Of the whole run, such as ``"15T"``: days and energy. [tokens]
     objective : sequence of str
-        What to seek in place of step_time and peak_memory.
+        Objectives in place of step_time_expected and peak_memory.
     budget : int
         Trials where designs are too many to list. [-]
     study : str, optional
@@ -207,6 +209,8 @@ def plan(
         Days that the run of `tokens` may take. [-]
     gpu_hour_price : float, optional
         Rent of a GPU for an hour, for the cost of the run of `tokens`; by default the GPUs are owned. [$]
+    optimistic : bool
+        Rank by predicted step times in place of expected ones.
     set : mapping, optional
         Values of the layout to fix, such as ``{"tp": 8}``.
     note : callable
@@ -218,7 +222,7 @@ def plan(
     question = Question(
         model=str(model), system=str(system), chips=gpus, seq_len=seq_len, sequences=global_batch_size,
         batch_tokens=batch_tokens, precision=precision, framework=framework, imbalance=imbalance,
-        headroom=headroom, max_days=max_days, pins=set or {},
+        headroom=headroom, max_days=max_days, pins=set or {}, optimistic=optimistic,
         tokens=counted_tokens(tokens) if tokens else None, gpu_hour_price=gpu_hour_price,
     )  # fmt: skip
     return planned_study(
@@ -276,13 +280,14 @@ def faster_elsewhere(
 ) -> FasterElsewhere | None:
     """The fastest layout that the framework cannot run; None where none is faster, or too many must be evaluated."""
     keys = [own.key for own in exact.space.objectives]
+    key = next((own for own in STEP_KEYS if own in keys), None)
     if not planned.runnable:
         return None  # what is planned is any software's
     space = planned_space(replace(question, any_software=True)).space
     other = listed_front(space, workers) if space.fingerprint != planned.space.fingerprint else None
-    if other is None or not len(other.costs) or "step_time_s" not in keys:
+    if other is None or not len(other.costs) or key is None:
         return None
-    here, there = float(exact.costs[:, keys.index("step_time_s")].min()), float(other.costs[:, 0].min())
+    here, there = float(exact.costs[:, keys.index(key)].min()), float(other.costs[:, 0].min())
     if there >= here:
         return None
     row = int(other.costs[:, 0].argmin())

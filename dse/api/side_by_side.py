@@ -13,7 +13,7 @@ from typing import Any
 from costmodel.columns import short_repr
 from costmodel.errors import ParameterError, suggestion
 from dse.api.searching import PlannedStudy
-from dse.output.text import Record
+from dse.output.text import Record, ranked_rate, ranked_time
 from dse.spaces.question import NothingFits
 
 
@@ -31,7 +31,7 @@ class PlanRow:
         """The fastest layout; None where none fits."""
         if isinstance(self.plan, NothingFits) or not (front := self.plan.study.table.front().records()):
             return None
-        return min(front, key=lambda record: record["breakdown"]["step_time_s"])
+        return min(front, key=ranked_time)
 
     @property
     def cost(self) -> float | None:
@@ -39,7 +39,7 @@ class PlanRow:
         run = (self.record or {}).get("run", {})
         if self.record is None or self.gpu_hour_price is None:
             return float(run["run_cost_usd"]) if "run_cost_usd" in run else None
-        rate = self.record["breakdown"]["tokens_per_second_per_gpu"]
+        rate = ranked_rate(self.record, "tokens_per_second_per_gpu")
         return float(self.gpu_hour_price * (run["gpu_hours"] if run else 1e9 / rate / 3600))
 
     def to_json(self) -> dict[str, Any]:
@@ -49,7 +49,7 @@ class PlanRow:
             return {**head, "reason": str(self.plan)}
         owner = "owned" if self.gpu_hour_price is None else "rented"
         money = {"dollars": owner, "gpu_hour_price": self.gpu_hour_price, "cost_usd": self.cost}
-        keys = ("trial", "params", "breakdown", "step_time_low_s", "step_time_high_s", "run")
+        keys = ("trial", "params", "values", "breakdown", "step_time_low_s", "step_time_high_s", "run")
         found = {key: self.record[key] for key in keys if key in self.record}
         return {**head, "study": self.plan.study.name, **found, **money}
 
@@ -65,7 +65,7 @@ class PlanTable:
     @property
     def fastest(self) -> PlanRow | None:
         """The row with the most tokens per second; None where nothing fits."""
-        rates = [row.record["breakdown"]["tokens_per_second"] if row.record else 0.0 for row in self.rows]
+        rates = [ranked_rate(row.record, "tokens_per_second") if row.record else 0.0 for row in self.rows]
         return self.rows[rates.index(max(rates))] if any(rates) else None
 
     @property

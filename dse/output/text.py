@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 import os
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
@@ -24,11 +25,27 @@ if TYPE_CHECKING:
 #: One design, nested as in JSON: params, derived, values, margins, breakdown, and perhaps its trial.
 Record = Mapping[str, Any]
 
+#: Step time of a breakdown, and the expected one, an objective of plans.
+STEP_TIME, EXPECTED_TIME = "step_time_s", "step_time_expected_s"
+
 #: Width of what goes to a file or another program. [characters]
 PLAIN_WIDTH = 100
 
 #: SI unit of every breakdown column, by its name in tables.
 UNITS = {with_unit_suffix(name): unit for name, unit in column_units(Breakdown).items()}
+
+
+def ranked_time(record: Record) -> float:
+    """Step time that ranks a design: the expected one in plans, else the predicted one. [s]"""
+    time: float = record["values"].get(EXPECTED_TIME, record["breakdown"].get(STEP_TIME, math.nan))
+    return time
+
+
+def ranked_rate(record: Record, name: str) -> float:
+    """Rate of a design at its `ranked_time`, such as ``mfu``; 0 if the breakdown has none. [1/s], [-]"""
+    rate: float = record["breakdown"].get(name, 0.0)
+    expected = record["values"].get(EXPECTED_TIME)
+    return rate * record["breakdown"][STEP_TIME] / expected if expected else rate
 
 
 class SafeConsole(Console):

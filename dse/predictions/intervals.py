@@ -1,16 +1,22 @@
-"""Intervals of predicted step times: 90 % intervals from measured runs, as columns of formulas.
+"""Intervals of predicted step times: 90 % intervals and expected times from measured runs, as columns of formulas.
 
 Ratios of measured to predicted times are sorted into classes (software, chip, scale, stages, products): a
 design has the interval of its class. Evidence for it depends on the *kind* of the design: the kernels of its
 layers, number format, schedule, context parallelism and overlapped experts. A kind is measured where enough
 runs of it are among those that ship (`dse validate`); `residuals.yaml` counts them.
+
+The best of many predictions is biased: a search picks the designs whose errors are favourable [Smith2006]_. The
+expected time corrects for it. It is the mean of the interval's log-normal distribution, so the more uncertain of two
+designs needs a larger lead; and exposed communication between nodes counts with the mean rate of real fabrics, which
+is below the nominal rate.
 """
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, Final
 
@@ -49,6 +55,14 @@ CONTEXT, HIDDEN_EXPERTS, TWO_HOPS = "context parallelism", "overlapped experts",
 #: Word of a kind of long sequences, and the fewest tokens of one.
 LONG, LONG_TOKENS = "long sequences", 32768
 
+#: Half width of a 90 % interval in standard deviations. [-]
+NINETY: Final = 1.645
+#: Spread of the logarithm of a fabric's rate below its nominal rate, one-sided: all-reduces over 32 nodes of H100
+#: reached 13 to 27 of 50 GB/s in published runs on EFA. [-]
+FABRIC_SPREAD: Final = 0.8
+#: Mean time of an exchange over a fabric of that spread over its time at the nominal rate, less 1. [-]
+SLOWER_FABRIC: Final = math.exp(FABRIC_SPREAD**2 / 2) * (1 + math.erf(FABRIC_SPREAD / math.sqrt(2))) - 1
+
 #: Software of a space that names none: all versions of Megatron, whose names begin so.
 USUAL: Final = "megatron"
 
@@ -60,6 +74,14 @@ class Interval:
     low: FloatArray  #: [-]
     high: FloatArray  #: [-]
     evidence: IntArray  #: places in `EVIDENCE` [-]
+    mean: FloatArray  #: mean ratio of measured to predicted time, whatever the stages [-]
+    #: Column of exposed communication -> True where its group spans nodes, (points,) each.
+    between_nodes: Mapping[str, BoolArray] = field(default_factory=dict)
+
+    def expected(self, costs: Mapping[str, ArrayLike]) -> FloatArray:
+        """Expected step time of designs, (points,), from columns of their breakdown. [s]"""
+        exposed = sum(np.asarray(costs[name]) * spans for name, spans in self.between_nodes.items())
+        return np.asarray(self.mean * (np.asarray(costs["step_time"]) + SLOWER_FABRIC * exposed))
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +133,7 @@ def wider_classes(framework: str, chip: str, scale: str, *, staged: bool, layers
 
     Of these, classes of the listed release come before those of all releases, and of all of Megatron. The last has all.
     """
-    regime = scale, "stages" if staged else "no stages", layers
+    regime = scale, layers, "stages" if staged else "no stages"
     names = (listed_release(framework), framework.partition("@")[0], USUAL)
     software = dict.fromkeys(names if framework.startswith(USUAL) else names[:2])
     return [
@@ -167,6 +189,8 @@ def interval(
     tp: ArrayLike = 1.0,
     pp: ArrayLike = 1.0,
     cp: ArrayLike = 1.0,
+    ep: ArrayLike = 1.0,
+    etp: ArrayLike = 1.0,
     precision: ArrayLike = 0.0,
     schedule: ArrayLike = ONE_FORWARD_ONE_BACKWARD,
     overlap_ep: ArrayLike = 0.0,
@@ -188,36 +212,73 @@ def interval(
         _of_class(known, framework or USUAL, model, [int(place) for place in np.unravel_index(code, sizes)])
         for code in codes
     ]
-    low, high, evidence = (np.array(column)[back.ravel()] for column in zip(*found, strict=True))
+    classes, evidence = (np.array(column)[back.ravel()] for column in zip(*found, strict=True))
     evidence = np.where(np.asarray(world_size) > BEYOND * largest, EXTRAPOLATED, evidence)
-    wider = evidence == EXTRAPOLATED
+    classes = np.where((evidence == EXTRAPOLATED)[:, None, None], classes * known.unseen, classes)
+    (low, high), node = classes[:, 0].T, system.network[0].size
+    groups = {"tp": tp, "cp": np.multiply(tp, cp), "ep": np.multiply(ep, etp), "pp": world_size, "dp": world_size}
     return Interval(
-        np.where(wider, low * known.unseen[0], low),
-        np.where(wider, high * known.unseen[1], high),
+        low,
+        high,
         np.asarray(evidence, dtype=np.intp),
+        mean_ratio(classes[:, 1]),
+        {f"{name}_communication_time": np.asarray(ranks) > node for name, ranks in groups.items()},
     )
+
+
+def unmeasured_features(system: System, model: ModelShape, world_size: ArrayLike, codes: Sequence[int]) -> list[str]:
+    """Features of one design that no measured kind on its chip has, in words; none if only their combination is new.
+
+    `codes` are those of `kind_codes`. [-]
+    """
+    known = residuals()
+    place, largest = (float(np.max(values)) for values in measured_chips(system))
+    chip = known.chips[int(place)].name if place < len(known.chips) else ""
+    kinds = [words for (_, name, *words), runs in known.kinds.items() if name == chip and runs >= FEWEST_RUNS]
+    (kernels, *usual), rare = (words := kind_words(model, codes))[:3], words[3:]
+    features = [] if any(kernels == of_kind[0] for of_kind in kinds) else ["its layers"]
+    features += [word for word in (*(usual if kinds else ()), *rare) if not any(word in of_kind for of_kind in kinds)]
+    ranks = float(np.max(world_size))
+    return [*features, f"{ranks:,.0f} ranks"] if chip and ranks > BEYOND * largest else features
 
 
 def widest(points: int) -> Interval:
     """The interval of what is like no measured step; (points,) columns. [-]"""
     known = residuals()
-    low, high = known.classes[()]
-    ends = low * known.unseen[0], high * known.unseen[1]
-    return Interval(np.full(points, ends[0]), np.full(points, ends[1]), np.full(points, EXTRAPOLATED))
+    ends = np.broadcast_to(np.multiply(known.classes[()], known.unseen), (points, 2))
+    low, high = ends.T
+    return Interval(low, high, np.full(points, EXTRAPOLATED), mean_ratio(ends))
 
 
-def _of_class(known: Residuals, framework: str, model: ModelShape, places: Sequence[int]) -> tuple[float, float, int]:
-    """Low and high of a class or the next wider one that is known, and what its kind rests on."""
+def mean_ratio(ends: FloatArray) -> FloatArray:
+    """Means of log-normal ratios from the ends of their 90 % intervals, (..., 2). [-]
+
+    >>> round(float(mean_ratio(np.array([0.8, 1.25]))), 3)
+    1.009
+    """
+    logs = np.log(ends)
+    deviation = (logs[..., 1] - logs[..., 0]) / (2 * NINETY)
+    return np.asarray(np.exp(logs.mean(axis=-1) + deviation**2 / 2))
+
+
+def _of_class(
+    known: Residuals, framework: str, model: ModelShape, places: Sequence[int]
+) -> tuple[list[tuple[float, float]], int]:
+    """Low and high of a class or the next wider one that is known; the same whatever its stages; its evidence.
+
+    The second is for expected times: no layout leads because runs with so many stages had smaller errors.
+    """
     chip, scale, staged, *kind = places
     name = known.chips[chip].name if chip < len(known.chips) else "another chip"
     layers = layer_word(kind[0], experts=model.num_experts > 0)
     wider = wider_classes(framework, name, SCALES[scale], staged=bool(staged), layers=layers)
-    words = next(words for words in wider if words in known.classes)
+    usable = [words for words in wider if words in known.classes]
+    coarse = next(words for words in usable if len(words) < len(wider[0]))
     of_kind = (name, *kind_words(model, kind))
     runs = {software: count for (software, *rest), count in known.kinds.items() if (*rest,) == of_kind}
     own, every = runs.get(software_of(framework), 0), sum(runs.values())
     evidence = MEASURED if own >= FEWEST_RUNS else CALIBRATED if every >= FEWEST_RUNS else EXTRAPOLATED
-    return (*known.classes[words], evidence)
+    return [known.classes[usable[0]], known.classes[coarse]], evidence
 
 
 def measured_chips(system: System) -> tuple[IntArray, FloatArray]:
@@ -234,8 +295,12 @@ def measured_chips(system: System) -> tuple[IntArray, FloatArray]:
     return place, largest
 
 
-#: Columns beside those of a breakdown, and their units: ends of the interval that holds nine of ten.
+#: Columns beside those of a breakdown, and their units: ends of the 90 % interval, and expected values.
 INTERVAL_UNITS: Final[Mapping[str, str]] = {
+    "step_time_expected": "s",
+    "tokens_per_second_expected": "1/s",
+    "tokens_per_second_per_gpu_expected": "1/s",
+    "mfu_expected": "-",
     "step_time_low": "s",
     "step_time_high": "s",
     "tokens_per_second_low": "1/s",
@@ -245,24 +310,32 @@ INTERVAL_UNITS: Final[Mapping[str, str]] = {
 #: The same with their units, as tables show them -> the column.
 INTERVAL_KEYS: Final = {name + UNIT_SUFFIX[unit]: name for name, unit in INTERVAL_UNITS.items()}
 
-#: Column of a breakdown -> its end that is worse.
+#: Rates of a breakdown that follow from its step time.
+RATES: Final = ("tokens_per_second", "tokens_per_second_per_gpu", "mfu")
+#: Column of a breakdown -> its expected value.
+EXPECTED: Final[Mapping[str, str]] = {
+    "step_time_s": "step_time_expected_s",
+    **{name: f"{name}_expected" for name in ("step_time", *RATES)},
+}
+#: Column of a breakdown, or its expected value -> its end that is worse.
 WORSE_END: Final[Mapping[str, str]] = {
-    "step_time": "step_time_high",
-    "step_time_s": "step_time_high_s",
-    "tokens_per_second": "tokens_per_second_low",
-    "tokens_per_second_per_gpu": "tokens_per_second_per_gpu_low",
-    "mfu": "mfu_low",
+    name: worse
+    for column, expected in EXPECTED.items()
+    for worse in [column.replace("step_time", "step_time_high") if "step" in column else f"{column}_low"]
+    for name in (column, expected)
 }
 
 
 def ends(breakdown: Breakdown, own: Interval) -> dict[str, FloatArray]:
     """The columns of `INTERVAL_UNITS`, under both of their names; (points,) each. [s], [1/s], [-]"""
+    rates = {name: getattr(breakdown, name) for name in RATES}
+    expected = own.expected(breakdown.columns())
     columns = {
+        "step_time_expected": expected,
         "step_time_low": breakdown.step_time * own.low,
         "step_time_high": breakdown.step_time * own.high,
-        "tokens_per_second_low": breakdown.tokens_per_second / own.high,
-        "tokens_per_second_per_gpu_low": breakdown.tokens_per_second_per_gpu / own.high,
-        "mfu_low": breakdown.mfu / own.high,
+        **{f"{name}_expected": rate * breakdown.step_time / expected for name, rate in rates.items()},
+        **{f"{name}_low": rate / own.high for name, rate in rates.items()},
     }
     return {**columns, **{key: columns[name] for key, name in INTERVAL_KEYS.items()}}
 
@@ -275,19 +348,24 @@ def at_worse_ends(data: Mapping[str, Any]) -> dict[str, Any]:
     changed = dict(data)
     for key in ("derived", "constraints"):
         if isinstance(data.get(key), Mapping):
-            changed[key] = {name: _worse(text) for name, text in data[key].items()}
+            changed[key] = {name: with_names(text, WORSE_END) for name, text in data[key].items()}
     objectives = data.get("objectives")
     if isinstance(objectives, Mapping):
         changed["objectives"] = {
-            direction: _worse(names) if isinstance(names, str) else [_worse(name) for name in names]
+            direction: with_names(names, WORSE_END)
+            if isinstance(names, str)
+            else [with_names(name, WORSE_END) for name in names]
             for direction, names in objectives.items()
         }
     return changed
 
 
-def _worse(text: Any) -> Any:
-    """A formula with the names of worse ends."""
-    if not isinstance(text, str):
+def with_names(text: Any, names: Mapping[str, str]) -> Any:
+    """A formula with other names in place of some.
+
+    >>> with_names("step_time < 2 s", EXPECTED)
+    'step_time_expected < 2 s'
+    """
+    if not isinstance(text, str) or not names:
         return text
-    words = "|".join(WORSE_END)
-    return re.sub(rf"\b({words})\b", lambda found: WORSE_END[found[1]], text)
+    return re.sub(rf"\b({'|'.join(names)})\b", lambda found: names[found[1]], text)

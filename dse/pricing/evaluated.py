@@ -17,11 +17,13 @@ from costmodel.errors import DseError
 from costmodel.rules.registry import NATIVE
 from costmodel.rules.rules import TRAINING
 from costmodel.steps.result.breakdown import Breakdown, ResultTable
-from dse.predictions.intervals import EVIDENCE, Interval, ends, interval, widest
+from costmodel.training.design import DesignPoints
+from dse.predictions.intervals import EVIDENCE, Interval, ends, interval, kind_codes, unmeasured_features, widest
 from dse.spaces.sections.objectives import keyed
 from dse.spaces.sections.training_run import UNITS, has_run
 
 if TYPE_CHECKING:
+    from costmodel.machine.system import System
     from dse.spaces.space import Space
 
 #: Relative violation of a limit where the profile has no number.
@@ -102,24 +104,33 @@ def space_interval(space: Space, known: Mapping[str, Any], points: int) -> Inter
     """Intervals of designs of which everything is known that needs no evaluation; (points,) columns. [-]"""
     if space.workload.work != TRAINING:
         return widest(points)
-    quantities = {name: known[name] for name in space.system.units() if name in known}
-    tp, cp, pp, dp = (np.asarray(known.get(name, 1.0)) for name in ("tp", "cp", "pp", "dp"))
-    columns = {name: known[name] for name in ("precision", "schedule", "overlap_ep", "dispatcher") if name in known}
-    found = interval(
-        space.framework,
-        space.system.with_quantities(quantities),
-        space.model,
-        world_size=known.get("world_size", tp * cp * pp * dp),
-        tp=tp,
-        pp=pp,
-        cp=cp,
-        **columns,
-    )
+    system, ranks, columns = _measured_columns(space, known)
+    found = interval(space.framework, system, space.model, world_size=ranks, **columns)
     return Interval(
         np.broadcast_to(found.low, (points,)),
         np.broadcast_to(found.high, (points,)),
         np.broadcast_to(found.evidence, (points,)),
+        np.broadcast_to(found.mean, (points,)),
+        found.between_nodes,
     )
+
+
+def _measured_columns(space: Space, known: Mapping[str, Any]) -> tuple[System, FloatArray, dict[str, FloatArray]]:
+    """The system, the ranks [-], and the columns that decide how like measured runs designs are."""
+    usual = DesignPoints().columns()
+    names = ("tp", "pp", "cp", "ep", "etp", "precision", "schedule", "overlap_ep", "dispatcher")
+    columns = {name: np.asarray(known.get(name, usual[name])) for name in names}
+    ranks = known.get("world_size", columns["tp"] * columns["cp"] * columns["pp"] * known.get("dp", 1.0))
+    quantities = {name: known[name] for name in space.system.units() if name in known}
+    return space.system.with_quantities(quantities), np.asarray(ranks), columns
+
+
+def unmeasured(space: Space, record: Mapping[str, Any]) -> list[str]:
+    """Features of a transformer's design that no measured run on its chip has, in words."""
+    system, ranks, columns = _measured_columns(space, space.known_values(space.encode([record["params"]])))
+    del columns["tp"], columns["ep"], columns["etp"]
+    codes = [int(code.flat[0]) for code in kind_codes(**columns)]
+    return unmeasured_features(system, space.model, ranks, codes)
 
 
 def interval_columns(

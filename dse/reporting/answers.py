@@ -21,8 +21,10 @@ from costmodel.formats.quantity import readable
 from costmodel.training.design import DesignPoints
 from costmodel.training.design_table import shown as shown_column
 from costmodel.training.precision import FORMATS
-from dse.output.text import Record, counted, percent
+from dse.output.text import EXPECTED_TIME, STEP_TIME, Record, counted, percent, ranked_rate, ranked_time
+from dse.predictions.intervals import EVIDENCE, EXTRAPOLATED
 from dse.predictions.memory_fit import TIGHT
+from dse.pricing.evaluated import unmeasured
 from dse.reporting.binding import memory_capacity, memory_verdict
 from dse.reporting.design_table import PEAK_MEMORY, PER_GPU, interval_text, machine_parameters, run_text
 from dse.spaces.sections.objectives import Constraint, Objective
@@ -56,6 +58,7 @@ OFF: Final = {**dict.fromkeys(("vpp", "cp", "ep", "etp"), "1"), "zero": "0", "re
 #: Objective -> the title of the design that is best by it.
 TITLES: Final[Mapping[str, str]] = {
     "step_time": "fastest",
+    "step_time_expected": "fastest",
     "step_time_high": "fastest at the 95th percentile",
     "tokens_per_second": "fastest",
     "tokens_per_second_per_gpu": "fastest per GPU",
@@ -70,7 +73,15 @@ TITLES: Final[Mapping[str, str]] = {
     "run_emissions": "least CO2",
 }
 #: Objectives that the numbers of every design say already.
-SAID: Final = ("step_time", "step_time_high", "tokens_per_second", "tokens_per_second_per_gpu", "mfu", "peak_memory")
+SAID: Final = (
+    "step_time",
+    "step_time_expected",
+    "step_time_high",
+    "tokens_per_second",
+    "tokens_per_second_per_gpu",
+    "mfu",
+    "peak_memory",
+)
 #: The blank before a unit, at which no line ends.
 UNIT: Final = re.compile(r"(?<=\d) (?=(?:%|[kMGTPE]?i?B|[munp]?s|min|h|days|[kMG]?[WJ]|t|GPUs?)(?![\w]))")
 #: Columns by which sentences are indented behind their labels. [characters]
@@ -157,16 +168,25 @@ def value_text(space: Space, name: str, value: Any, *, full: bool) -> str:
 
 def numbers_text(space: Space, record: Record) -> str:
     """Step time with its interval, tokens per second and GPU, MFU, memory, and the other objectives."""
-    breakdown = record["breakdown"]
-    interval = f" (90 %: {interval_text(record)})" if "evidence" in record else ""
+    time, *expected = step_texts(record)
+    remarks = [*expected, f"90 %: {interval_text(record)}"] if "evidence" in record else []
+    rate, mfu = ranked_rate(record, PER_GPU), ranked_rate(record, "mfu")
     parts = [
-        f"{readable(breakdown['step_time_s'], 's')} a step{interval}",
-        f"{breakdown[PER_GPU]:,.0f} tokens/s/{gpu_word(space)}" if breakdown.get(PER_GPU) else "",
-        f"{percent(breakdown['mfu'])} MFU" if breakdown.get("mfu") else "",
+        f"{time}{' (' + '; '.join(remarks) + ')' if remarks else ''}",
+        f"{rate:,.0f} tokens/s/{gpu_word(space)}" if rate else "",
+        f"{percent(mfu)} MFU" if mfu else "",
         memory_text(space, record),
     ]
     others = [o for o in space.objectives if o.name not in SAID and o.key in record["values"]]
     return joined([*parts, *(objective_text(o, record) for o in others)])
+
+
+def step_texts(record: Record) -> list[str]:
+    """The step time of a design: ``19.5 s a step``, or ``20.1 s a step expected`` and ``predicted 19.5 s``."""
+    time = readable(ranked_time(record), "s")
+    if EXPECTED_TIME not in record["values"]:
+        return [f"{time} a step"]
+    return [f"{time} a step expected", f"predicted {readable(record['breakdown'][STEP_TIME], 's')}"]
 
 
 def objective_text(objective: Objective, record: Record) -> str:
@@ -217,10 +237,10 @@ def alternative(space: Space, front: Sequence[Record]) -> tuple[int, str] | None
     """Row of the second design that a front is worth reading for, and why; None if no design qualifies."""
     if machine_parameters(space):
         return cheaper(space, front)
-    if not all(PEAK_MEMORY in r["breakdown"] and "step_time_s" in r["breakdown"] for r in front):
+    times = [ranked_time(record) for record in front]
+    if not all(PEAK_MEMORY in r["breakdown"] for r in front) or math.isnan(sum(times)):
         return None
     capacity = memory_capacity(space, front[0])
-    times = [record["breakdown"]["step_time_s"] for record in front]
     free = [1 - record["breakdown"][PEAK_MEMORY] / capacity for record in front]
     enough = max(ROOMY, free[0] + ROOMIER)
     roomy = [at for at, time in enumerate(times) if free[at] >= enough and time <= TOO_SLOW * times[0]]
@@ -245,6 +265,8 @@ def front_lines(space: Space, front: Sequence[Record], commands: Sequence[str]) 
     best, second = front[0], alternative(space, front)
     label = title(space.objectives[0]).capitalize() if machine_parameters(space) else "Use"
     lines = [(label, f"{layout_text(space, best)}: {numbers_text(space, best)}")]
+    if lead := lead_text(space, best):
+        lines.append(("Lead", lead))
     if "run" in best:
         lines.append(("Run", run_text(space, best)))
     if second:
@@ -253,12 +275,21 @@ def front_lines(space: Space, front: Sequence[Record], commands: Sequence[str]) 
     return [*lines, *next_lines(commands)]
 
 
+def lead_text(space: Space, record: Record) -> str:
+    """The features of the best design that too few measured runs have; "" for a measured kind."""
+    if EXPECTED_TIME not in record["values"] or record.get("evidence") != EVIDENCE[EXTRAPOLATED]:
+        return ""
+    *others, last = unmeasured(space, record) or ["this combination of features"]
+    which = f"{', '.join(others)} and {last}" if others else last
+    return f"rests on {which}; too few runs on this {gpu_word(space)} were measured."
+
+
 def other_text(space: Space, best: Record, other: Record) -> str:
     """A second design by its differences from the best one: layout, step time, memory, other objectives."""
     one, two = known_values(space, best), known_values(space, other)
     differing = [n for n in two if one.get(n) != two[n] and (n in space.by_name or n == "dp")]
     differing = [name for name in differing if name not in space.kernel_columns]
-    times = [r["breakdown"]["step_time_s"] for r in (best, other)]
+    times = [ranked_time(record) for record in (best, other)]
     objectives = [o for o in space.objectives if o.name not in SAID]
     trial = f" (trial {other['trial']})" if "trial" in other else ""
     numbers = [

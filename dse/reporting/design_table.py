@@ -18,7 +18,7 @@ from rich.text import Text
 from costmodel.formats.quantity import readable, readable_count
 from costmodel.steps.result.breakdown import with_unit_suffix
 from costmodel.training.design import kernel_of_tile, tile_columns
-from dse.output.text import Record, design_text, percent
+from dse.output.text import Record, design_text, percent, ranked_rate
 from dse.predictions.memory_fit import TIGHT, peak_spread
 from dse.reporting.binding import memory_verdict
 from dse.spaces.sections.named_parts import SYSTEM
@@ -357,10 +357,9 @@ def rate_columns(space: Space, records: Sequence[Record]) -> list[Column]:
 
     Trials of earlier versions have no tokens per second of one chip.
     """
-    found = [record["breakdown"] for record in records]
-    columns = [Column("mfu", ("mfu",), [percent(own.get("mfu", 0.0)) for own in found], 500)]
-    if all(PER_GPU in own for own in found):
-        cells = [f"{own[PER_GPU]:,.0f}" for own in found]
+    columns = [Column("mfu", ("mfu",), [percent(ranked_rate(record, "mfu")) for record in records], 500)]
+    if all(PER_GPU in record["breakdown"] for record in records):
+        cells = [f"{ranked_rate(record, PER_GPU):,.0f}" for record in records]
         columns.append(Column(PER_GPU, ("tokens/s", "per GPU"), cells, 600))
     objectives = {objective.name for objective in space.objectives}
     return [column for column in columns if column.name not in objectives]

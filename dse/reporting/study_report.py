@@ -12,8 +12,8 @@ from rich.table import Table
 from rich.text import Text
 
 from costmodel.formats.quantity import readable
-from costmodel.steps.result.breakdown import UNIT_SUFFIX, with_unit_suffix
-from dse.output.text import UNITS, Record, column_text, counted, design_text, percent
+from costmodel.steps.result.breakdown import UNIT_SUFFIX
+from dse.output.text import UNITS, Record, column_text, counted, design_text, percent, ranked_time
 from dse.pricing.records import kernels_text, with_kernels
 from dse.reporting import catalogue
 from dse.reporting.answers import (
@@ -151,7 +151,7 @@ def more_text(designs: int, worth: int, rows: int) -> str:
 
 def worth_considering(space: Space, front: Sequence[Record]) -> list[int]:
     """Rows of a front of layouts that take at most `TOO_SLOW` times the fastest; all rows of machines."""
-    times = [record["breakdown"].get(with_unit_suffix("step_time"), math.nan) for record in front]
+    times = [ranked_time(record) for record in front]
     if machine_parameters(space):
         return [*range(len(front))]
     return [row for row, time in enumerate(times) if not time > TOO_SLOW * min(times)]

@@ -26,7 +26,7 @@ from costmodel.training.recompute_modules import MODULES
 from dse.predictions.memory_fit import peak_spread
 from dse.registry import model_importer
 from dse.spaces.sections.frameworks import refused_model
-from dse.spaces.sections.training_run import RENTAL
+from dse.spaces.sections.training_run import BY_EXPECTED, RENTAL
 from dse.spaces.space import Space
 
 #: Tokens of a step where nothing is said: of models below, and from, so many parameters.
@@ -62,6 +62,7 @@ class Question:
     framework: str = ""  #: "": the system's usual one, or `USUAL_FRAMEWORK`
     imbalance: float | None = None  #: tokens of the fullest rank of experts over the mean; None: the framework's
     headroom: str | None = None  #: memory of a chip that stays free, such as "4 GB" or "5 %"; None: by its peaks
+    optimistic: bool = False  #: whether to rank by predicted step times in place of expected ones
     any_software: bool = False  #: whether layouts count that the framework cannot run
     tokens: float | None = None  #: of the whole run
     gpu_hour_price: float | None = None  #: rent of a GPU for an hour, with `tokens`; None: owned [$]
@@ -355,7 +356,9 @@ class _Layouts:
             "parameters": parameters,
             "derived": derived,
             "constraints": self.constraints(parameters),
-            "objectives": {"minimize": ["step_time", "peak_memory"]},
+            "objectives": {
+                "minimize": ["step_time" if self.question.optimistic else "step_time_expected", "peak_memory"]
+            },
         }
 
     @property
@@ -363,7 +366,8 @@ class _Layouts:
         """The section of the whole run; none without tokens."""
         asked = self.question
         rent = {RENTAL: f"{asked.gpu_hour_price:g} $/h"} if asked.gpu_hour_price else {}
-        return {"run": {"tokens": int(asked.tokens), **rent}} if asked.tokens else {}
+        expected = {} if asked.optimistic else {BY_EXPECTED: True}
+        return {"run": {"tokens": int(asked.tokens), **expected, **rent}} if asked.tokens else {}
 
     def assumed(self, chips: int) -> Iterator[tuple[str, str]]:
         """Arguments that were left out, each with the value that is assumed."""

@@ -21,6 +21,7 @@ from scipy.special import ndtr
 
 from costmodel.columns import BoolArray, FloatArray
 from costmodel.training.design import DesignPoints
+from dse.predictions.intervals import NINETY
 from dse.tuning.uncertain_machine import Ensemble
 
 #: Standard deviations of log step times beside those of machines: of all designs together, of neighbours, of a
@@ -34,8 +35,8 @@ REACH, SWITCH = 2.0, 2.0
 #: What a run that died is taken to need beyond the memory, as a logarithm, and the deviation of that. [-]
 BEYOND: Final = 0.05
 #: Standard deviation of a first run by all of these and a usual ensemble; least share of it where predictions are known
-#: to be good; half width of a 90 % interval in standard deviations. [-]
-WHOLE, LEAST_DOUBT, NINETY = 0.45, 0.1, 1.645
+#: to be good. [-]
+WHOLE, LEAST_DOUBT = 0.45, 0.1
 #: Runs that the deviations above are worth when real runs scale them. [-]
 PRIOR_RUNS: Final = 4
 #: Weight of `NOISE` beside the spread of repeats, in runs. [-]

@@ -11,7 +11,8 @@ import numpy as np
 
 from costmodel.columns import BoolArray, FloatArray
 from costmodel.training.design import DesignPoints
-from dse.tuning.belief import NINETY, Belief, Told, belief
+from dse.predictions.intervals import NINETY
+from dse.tuning.belief import Belief, Told, belief
 from dse.tuning.uncertain_machine import Ensemble
 
 #: A gain that is worth another run, and the chance of it below which runs end. [-]

@@ -13,12 +13,13 @@ from costmodel.columns import FloatArray
 from costmodel.errors import DseError
 from costmodel.rules.registry import NATIVE
 from costmodel.training.design import DesignPoints
+from dse.predictions.intervals import NINETY
 from dse.pricing.evaluated import space_interval
 from dse.pricing.evaluation import evaluate, transformer_run
 from dse.searching.study import BaseStudy
 from dse.searching.trials.measured_runs import MeasuredRun, with_units
 from dse.spaces.space import Batch, Params, Space
-from dse.tuning.belief import NINETY, Told, doubt_of
+from dse.tuning.belief import Told, doubt_of
 from dse.tuning.proposals import Decision, Next, RunCandidates, decide
 from dse.tuning.told_runs import OUT_OF_MEMORY
 from dse.tuning.uncertain_machine import ensemble

@@ -17,6 +17,7 @@ from costmodel import step
 from costmodel.columns import FloatArray
 from costmodel.training.design import DesignPoints
 from costmodel.training.run import TransformerRun
+from dse.predictions.intervals import FABRIC_SPREAD
 
 #: Machines that are drawn; their order is fixed. [-]
 MACHINES: Final = 128
@@ -35,9 +36,8 @@ SPREADS: Final = {
 }
 #: The same of a tier of links, of which the innermost is well known.
 INNER: Final = {"efficiency": 0.25, "launch": 0.7}
-#: Rates between nodes are nominal, and only lower in practice: all-reduces over 32 nodes of H100 reached 13 to 27 of
-#: 50 GB/s in published runs on EFA.
-OUTER: Final = {"efficiency": 0.8, "launch": 0.7, "latency": 0.7}
+#: Rates between nodes are nominal, and only lower in practice.
+OUTER: Final = {"efficiency": FABRIC_SPREAD, "launch": 0.7, "latency": 0.7}
 #: Constants that cannot exceed 1.
 SHARES: Final = ("sustained", "efficiency")
 

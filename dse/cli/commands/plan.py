@@ -93,7 +93,12 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         metavar="NAME",
         action="append",
         default=[],
-        help="optimize this instead of step_time and peak_memory, such as energy_per_step; repeatable",
+        help="optimize this instead of step_time_expected and peak_memory, such as energy_per_step; repeatable",
+    )
+    parser.add_argument(
+        "--optimistic",
+        action="store_true",
+        help="rank by predicted step times, without the correction for errors of predictions",
     )
     add_results(parser)
 
@@ -238,7 +243,7 @@ def days(text: str) -> float:
 def run(args: argparse.Namespace) -> int:
     """Plan; 1 when nothing fits."""
     sequences, batch_tokens = args.global_batch_size or (None, None)
-    own = ("seq_len", "tokens", "max_days", "framework", "imbalance", "headroom", "objective", "budget",
+    own = ("seq_len", "tokens", "max_days", "framework", "imbalance", "headroom", "objective", "optimistic", "budget",
            "study", "save", "storage")  # fmt: skip
     workload = {
         **{name: getattr(args, name) for name in own},

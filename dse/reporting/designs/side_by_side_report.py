@@ -12,7 +12,7 @@ from costmodel.columns import FloatArray
 from costmodel.formats.quantity import readable
 from costmodel.machine.system import System, chip_power, chip_price
 from dse.explaining.measured_gap import MeasuredGap
-from dse.output.text import percent
+from dse.output.text import percent, ranked_rate, ranked_time
 from dse.reporting.answers import joined, layout_text, memory_text, numbers_text, question_text, wrapped
 from dse.reporting.design_table import PER_GPU, Column, drawn, fitted, interval_text, thousands
 from dse.reporting.designs.changes_report import change_text, relative
@@ -253,18 +253,18 @@ def _batches(rows: list[Any]) -> list[tuple[str, str]]:
 
 def _columns(rows: list[Any]) -> list[Column]:
     """Columns of the table; where it is too wide the layout goes first."""
-    found = [(row.plan.study.space, row.record, row.record["breakdown"]) for row in rows]
+    found = [(row.plan.study.space, row.record) for row in rows]
     short = ("tp", "pp", "vpp", "cp", "ep", "dp")
-    layouts = [layout_text(space, own, short).replace("\xa0", " ") for space, own, _ in found]
-    memory = [memory_text(space, own).partition(" (")[0] for space, own, _ in found]
+    layouts = [layout_text(space, own, short).replace("\xa0", " ") for space, own in found]
+    memory = [memory_text(space, own).partition(" (")[0] for space, own in found]
     runs, dollars = [_run(row) for row in rows], [_dollars(row).partition(" for")[0] for row in rows]
     heading = ("cost",) if any(runs) else ("$ for 1B", "tokens")
     return [
         Column("system", ("system",), [row.system for row in rows], left=True),
         Column("GPUs", ("GPUs",), [f"{row.gpus:,}" for row in rows]),
-        Column("step", ("step",), [readable(own["step_time_s"], "s") for *_, own in found]),
-        Column(PER_GPU, ("tokens/s", "per GPU"), [f"{own[PER_GPU]:,.0f}" for *_, own in found]),
-        Column("mfu", ("MFU",), [percent(own["mfu"]) for *_, own in found], 2),
+        Column("step", ("step",), [readable(ranked_time(own), "s") for _, own in found]),
+        Column(PER_GPU, ("tokens/s", "per GPU"), [f"{ranked_rate(own, PER_GPU):,.0f}" for _, own in found]),
+        Column("mfu", ("MFU",), [percent(ranked_rate(own, "mfu")) for _, own in found], 2),
         Column("memory", ("memory",), memory, 1),
         *([Column("run", ("run",), runs)] if any(runs) else []),
         *([Column("cost", heading, dollars)] if {*dollars} != {"-"} else []),

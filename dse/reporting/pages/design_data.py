@@ -18,10 +18,19 @@ from costmodel.steps.result.breakdown import with_unit_suffix
 from dse.explaining.explanation import Explanation, explanations
 from dse.explaining.neighbours import Binding, Neighbour, neighbourhoods
 from dse.explaining.timeline import EXPOSED, folded, timeline
-from dse.output.text import Record, percent
+from dse.output.text import Record, percent, ranked_rate
 from dse.pricing.records import with_kernels
 from dse.pricing.space_rules import NATIVE
-from dse.reporting.answers import layout_text, memory_text, numbers_text, objective_text, of_text, place_text, room_text
+from dse.reporting.answers import (
+    layout_text,
+    memory_text,
+    numbers_text,
+    objective_text,
+    of_text,
+    place_text,
+    room_text,
+    step_texts,
+)
 from dse.reporting.binding import memory_capacity, parts_of, sentence
 from dse.reporting.design_table import (
     EVIDENCE_TEXTS,
@@ -165,14 +174,16 @@ class DesignPages:
 def large_numbers(space: Space, record: Record) -> list[list[str]]:
     """The numbers that answer first: value, name, and a line below."""
     breakdown, run = record["breakdown"], record.get("run", {})
-    found = [[readable(breakdown["step_time_s"], "s"), "a step",
-              f"90 %: {interval_text(record)}" if "evidence" in record else ""]]  # fmt: skip
-    if rate := breakdown.get("tokens_per_second"):
+    step, *predicted = step_texts(record)
+    time, _, name = step.partition(" a ")
+    remarks = [*predicted, f"90 %: {interval_text(record)}"] if "evidence" in record else predicted
+    found = [[time, f"a {name}", "; ".join(remarks)]]
+    if rate := ranked_rate(record, "tokens_per_second"):
         each = breakdown.get(PER_GPU)
         unit = next((part for part in numbers_text(space, record).split(", ") if "tokens/s" in part), "")
         found.append([readable_count(float(f"{rate:.3g}")), "tokens/s", unit.replace("\xa0", " ") if each else ""])
-    if breakdown.get("mfu"):
-        found.append([percent(breakdown["mfu"]), "MFU", ""])
+    if mfu := ranked_rate(record, "mfu"):
+        found.append([percent(mfu), "MFU", ""])
     if memory_text(space, record):
         value = of_text(breakdown[PEAK_MEMORY], memory_capacity(space, record))
         found.append([value, "memory", room_text(space, record)])

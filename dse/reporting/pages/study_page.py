@@ -14,7 +14,7 @@ from dse.explaining.importance import importance
 from dse.fronts.pareto import as_costs
 from dse.fronts.thinning import thinned
 from dse.output.text import Record, counted
-from dse.reporting.answers import PLAN, alternative, other_text, picks, question_text, study_words
+from dse.reporting.answers import PLAN, alternative, lead_text, other_text, picks, question_text, study_words
 from dse.reporting.design_table import PEAK_MEMORY, design_columns, machine_parameters, table_notes, varying_parameters
 from dse.reporting.pages.design_data import DETAILED, DesignPages, Launches
 from dse.reporting.pages.page import page, rounded, table_data
@@ -92,6 +92,7 @@ def front_data(
         designs[places[row]]["title"] = text
     varying = varying_parameters(space, front)
     notes = {places[row]: text for row, text in named.items()}
+    lead = [f"Lead {text}" for text in [lead_text(space, best)] if text]
     return {
         "question": question_text(space, best).replace("\xa0", " "),
         "description": space.description,
@@ -99,6 +100,7 @@ def front_data(
         "exact": exact_texts(study, plan),
         "notes": [
             *outdated(study),
+            *lead,
             *plan.get("notes", ()),
             *(line.plain for line in table_notes(space, records, front, varying)),
         ],

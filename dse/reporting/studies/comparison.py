@@ -17,7 +17,7 @@ from costmodel.errors import DseError, ParameterError
 from costmodel.formats.quantity import readable
 from dse.fronts.hypervolume import Box
 from dse.fronts.pareto import as_costs, non_dominated
-from dse.output.text import counted, parameter_text
+from dse.output.text import EXPECTED_TIME, STEP_TIME, counted, parameter_text
 from dse.pricing.evaluation import evaluate
 from dse.pricing.space_rules import NATIVE, rules_for
 from dse.reporting.answers import wrapped
@@ -260,11 +260,9 @@ def study_pair(one: BaseStudy, other: BaseStudy) -> StudyPair:
 
     Raises `DseError` if they have no objective in common, or one has found nothing feasible.
     """
-    wanted = [
-        o
-        for o in one.space.objectives
-        if any((o.key, o.direction) == (p.key, p.direction) for p in other.space.objectives)
-    ]
+    either = {o.key: o for o in (*one.space.objectives, *other.space.objectives)}
+    wanted = [o for o in either.values() if states(one, o) and states(other, o)]
+    wanted.sort(key=lambda o: o.key != STEP_TIME)
     if not wanted:
         raise DseError(f"studies {one.name!r} and {other.name!r}: have no objective in common")
     found = [front_costs(study, wanted) for study in (one, other)]
@@ -285,15 +283,27 @@ def study_pair(one: BaseStudy, other: BaseStudy) -> StudyPair:
     )
 
 
+def states(study: BaseStudy, objective: Objective) -> bool:
+    """True if a study has an objective; a plan also has the predicted times behind its expected ones."""
+    pairs = {(o.key, o.direction) for o in study.space.objectives}
+    expected = objective.key == STEP_TIME and (EXPECTED_TIME, objective.direction) in pairs
+    return expected or (objective.key, objective.direction) in pairs
+
+
 def front_costs(study: BaseStudy, objectives: list[Objective]) -> tuple[FloatArray, TrialTable]:
     """Costs of a study's front by some objectives, (points, objectives), with its trials."""
     table = study.table.found()
     keys = [objective.key for objective in study.space.objectives]
-    places = [keys.index(objective.key) for objective in objectives]
     rows = np.flatnonzero(table.feasible)
     if not rows.size:
         raise DseError(f"study {study.name!r}: no feasible design found, nothing to compare")
-    costs = as_costs(table.values[rows][:, places], [objective.direction for objective in objectives])
+    columns = [
+        table.values[rows, keys.index(objective.key)]
+        if objective.key in keys
+        else table.take(rows).to_frame()[objective.key].to_numpy()
+        for objective in objectives
+    ]
+    costs = as_costs(np.stack(columns, axis=1), [objective.direction for objective in objectives])
     front = np.flatnonzero(non_dominated(costs))
     return costs[front], table.take(rows[front])
 

@@ -12,7 +12,7 @@ from rich.text import Text
 from costmodel.errors import DseError, ParameterError, suggestion
 from costmodel.formats.quantity import readable
 from dse.output.selection import bare_name, column_names
-from dse.output.text import UNITS, Record, column_text
+from dse.output.text import STEP_TIME, UNITS, Record, column_text
 from dse.pricing.evaluated import RECORD_KEYS
 from dse.reporting.design_table import Column, design_table, drawn, lines_of, rest_text, trial_columns
 from dse.reporting.study_report import Report
@@ -66,7 +66,7 @@ def in_short(record: Record) -> Record:
     """The columns of a design that a table shows."""
     names = ("trial", "winner", "params", "derived", "values", "run", "layouts", *RECORD_KEYS)
     kept = {name: record[name] for name in names if name in record}
-    shown = {n: v for n, v in record["breakdown"].items() if n == "mfu" or n.endswith(".step_time_s")}
+    shown = {n: v for n, v in record["breakdown"].items() if n in ("mfu", STEP_TIME) or n.endswith(".step_time_s")}
     return {**kept, "breakdown": shown}
 
 

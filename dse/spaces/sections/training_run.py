@@ -17,6 +17,7 @@ from typing import Any, Final
 
 from costmodel.formats.input_files import Section, data_beside
 from costmodel.formats.quantity import count_value, exact, si_value
+from dse.predictions.intervals import EXPECTED, with_names
 from dse.spaces.formulas.expressions import Expression
 
 #: Section of a space that this module reads.
@@ -38,6 +39,8 @@ DATA: Final[dict[str, Any]] = data_beside(__file__)
 DEFAULTS: Final[Mapping[str, Default]] = {
     name: Default(own["unit"], own["value"], own["kind"], own["source"]) for name, own in DATA["defaults"].items()
 }
+#: Entry of a run whose steps take their expected times in place of the predicted ones.
+BY_EXPECTED: Final = "expected"
 #: Entry without a default: machines are rented at this price, or else bought.
 RENTAL: Final = "gpu_hour_price"
 RENTAL_UNIT: Final = "$/s"
@@ -63,7 +66,7 @@ def written_out(section: Section, dimensions: Collection[str]) -> Section:
     if KEY not in section:
         return section
     run = section.section(KEY)
-    run.only(("tokens", RENTAL, *DEFAULTS), "entry")
+    run.only(("tokens", BY_EXPECTED, RENTAL, *DEFAULTS), "entry")
     tokens = run.value("tokens", count_value, 1.0)
     units = {RENTAL: RENTAL_UNIT, **{name: default.unit for name, default in DEFAULTS.items()}}
     own = {name: run.value(name, partial(_positive, unit), 1.0) for name, unit in units.items() if name in run}
@@ -75,7 +78,8 @@ def written_out(section: Section, dimensions: Collection[str]) -> Section:
     defaults = {name: own for name, own in DEFAULTS.items() if name not in {*given, *taken}}
     formulas |= {name: own.written for name, own in defaults.items() if own.kind == "derived"}
     given |= {name: own.written for name, own in defaults.items() if own.kind != "derived"}
-    formulas = _needed({name: text for name, text in formulas.items() if name not in taken})
+    names = EXPECTED if run.switch(BY_EXPECTED, default=False) else {}
+    formulas = _needed({name: with_names(text, names) for name, text in formulas.items() if name not in taken})
     read = {name for text in formulas.values() for name in Expression.parse(text).names}
     for name in ({*own} & taken) | ({"tokens"} & taken):
         run.mistake(name, "the space says this itself, by the same name")

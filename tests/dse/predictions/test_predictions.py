@@ -16,12 +16,18 @@ from dse.cli import main
 from dse.predictions.intervals import (
     CALIBRATED,
     EXTRAPOLATED,
+    FABRIC_SPREAD,
     LAYERS,
     MEASURED,
+    NINETY,
     SCALES,
+    SLOWER_FABRIC,
     at_worse_ends,
     interval,
+    kind_codes,
+    mean_ratio,
     residuals,
+    unmeasured_features,
     wider_classes,
 )
 from dse.pricing.evaluation import evaluate
@@ -41,7 +47,7 @@ def ends(framework="megatron_core", system="h100_80g_dgx", model="llama3_70b", *
 def test_a_class_is_in_all_wider_ones():
     """Of fewer words, of any chip, of all releases, of all of Megatron; last that of all steps."""
     classes = wider_classes("nanotron", "h100_80g_dgx", SCALES[1], staged=True, layers=LAYERS[0])
-    assert classes[0] == ("nanotron", "h100_80g_dgx", "several nodes", "stages", "dense")
+    assert classes[0] == ("nanotron", "h100_80g_dgx", "several nodes", "dense", "stages")
     assert [len(words) for words in classes] == [5, 5, 4, 4, 3, 3, 2, 2, 0]
     versions = wider_classes("megatron_core", "h100_80g_dgx", SCALES[0], staged=False, layers=LAYERS[0])
     assert ("megatron", "h100_80g_dgx") in versions
@@ -194,3 +200,77 @@ def test_other_profiles_have_no_intervals(capsys):
     assert "evidence" not in json.loads(capsys.readouterr().out)
     assert main(arguments) == 0
     assert json.loads(capsys.readouterr().out)["evidence"] == "measured"
+
+
+def test_the_mean_ratio_is_that_of_log_normal_draws():
+    low, high = 0.7, 1.9
+    middle, deviation = np.log(low * high) / 2, np.log(high / low) / (2 * NINETY)
+    draws = np.random.default_rng(0).lognormal(middle, deviation, 400_000)
+    assert np.quantile(draws, [0.05, 0.95]) == pytest.approx([low, high], rel=0.01)
+    assert float(mean_ratio(np.array([low, high]))) == pytest.approx(draws.mean(), rel=0.005)
+
+
+def test_a_fabric_is_slower_by_the_mean_of_draws_below_its_nominal_rate():
+    slower = np.exp(FABRIC_SPREAD * np.abs(np.random.default_rng(0).standard_normal(400_000)))
+    assert slower.mean() - 1 == pytest.approx(SLOWER_FABRIC, rel=0.01)
+
+
+#: Exposed communication in seconds; no two sums of these are equal.
+EXPOSED = {f"{name}_communication_time": 2.0**at for at, name in enumerate(("tp", "cp", "ep", "pp", "dp"))}
+#: Columns of a design -> groups that span nodes of eight.
+GROUPS = [
+    ({"tp": 8.0, "world_size": 8.0}, ""),
+    ({"tp": 8.0, "world_size": 16.0}, "pp dp"),
+    ({"tp": 16.0, "world_size": 16.0}, "tp cp pp dp"),
+    ({"tp": 8.0, "cp": 2.0, "world_size": 64.0}, "cp pp dp"),
+    ({"tp": 1.0, "ep": 16.0, "world_size": 64.0}, "ep pp dp"),
+    ({"tp": 1.0, "ep": 8.0, "etp": 2.0, "world_size": 64.0}, "ep pp dp"),
+]
+
+
+@pytest.mark.parametrize(("design", "spanning"), GROUPS)
+def test_only_exposed_communication_between_nodes_is_slower(design, spanning):
+    found = interval("megatron_core", load_system("h100_80g_dgx"), load_model("mixtral_8x22b"), **design)
+    slower = SLOWER_FABRIC * sum(EXPOSED[f"{name}_communication_time"] for name in spanning.split())
+    expected = found.expected({"step_time": np.array([100.0]), **EXPOSED})
+    assert expected == pytest.approx(found.mean * (100.0 + slower))
+
+
+def test_the_mean_of_a_class_is_the_same_with_and_without_stages():
+    """A layout does not lead because runs with so many stages had smaller errors."""
+    system, model = load_system("h100_80g_dgx"), load_model("llama3_70b")
+    found = interval("nanotron", system, model, tp=8.0, pp=np.array([1.0, 8.0]), world_size=512.0)
+    assert found.high[0] != found.high[1]
+    assert found.mean[0] == found.mean[1]
+
+
+def test_extrapolated_designs_need_a_larger_lead():
+    def mean(**design):
+        columns = {**CHIPS, **design}
+        return interval("megatron_core", load_system("h100_80g_dgx"), load_model("mixtral_8x22b"), **columns).mean[0]
+
+    assert mean(overlap_ep=1.0) > 1.05 * mean()
+
+
+#: Model, system, columns of a design -> features that no measured run of that chip has.
+FEATURES = [
+    ("llama3_405b", "h100_80g_dgx", {}, []),
+    ("llama3_405b", "h100_80g_dgx", {"cp": 16.0}, []),  # experts were measured so: only the combination is new
+    ("llama3_405b", "h100_80g_dgx", {"schedule": SCHEDULE_WORDS.index("zb_v"), "pp": 8.0}, ["zb_v"]),
+    ("qwen3_next_80b_a3b", "h100_80g_dgx", {}, ["its layers"]),
+    ("llama3_405b", "h100_80g_dgx", {"world_size": 1e6}, ["1,000,000 ranks"]),
+    ("mixtral_8x22b", "mi300x_192g", {"overlap_ep": 1.0}, ["its layers", "overlapped experts"]),
+]
+
+
+@pytest.mark.parametrize(("model", "system", "design", "features"), FEATURES)
+def test_features_without_measured_runs_have_names(model, system, design, features):
+    names = {"precision": 0.0, "schedule": 0.0, "pp": 1.0, "cp": 1.0, "overlap_ep": 0.0, "dispatcher": 0.0}
+    codes = [int(code) for code in kind_codes(**{name: design.get(name, usual) for name, usual in names.items()})]
+    ranks = design.get("world_size", 512.0)
+    assert unmeasured_features(load_system(system), load_model(model), ranks, codes) == features
+
+
+def test_a_robust_plan_ranks_by_the_upper_end():
+    data = {"objectives": {"minimize": ["step_time_expected", "peak_memory"]}}
+    assert at_worse_ends(data)["objectives"] == {"minimize": ["step_time_high", "peak_memory"]}

@@ -298,7 +298,7 @@ def test_a_plan_page_says_all_that_the_terminal_says(tmp_path, monkeypatch, caps
     lines = [line for line in printed.splitlines() if not re.search("[▁-▏─]", line)]
     missing = words(" ".join(lines)) - words(visible) - {"Stored", "as", "study", "plan_llama3_70b_256", "per", "of"}
     assert not missing
-    for text in ("Llama 3.1 70B on 256 x h100_80g_dgx", "days", "tokens/s", "MFU", "exact", "dp 32", "16 accumulation"):
+    for text in ("Llama 3.1 70B on 256 x h100_80g_dgx", "days", "tokens/s", "MFU", "exact", "dp 8", "64 accumulation"):
         assert text in first
     assert not re.search("sampler|hypervolume|seed", visible, flags=re.IGNORECASE)
 
