@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from costmodel.columns import short_repr
@@ -291,11 +292,12 @@ def nothing_near(space: Space) -> str:
 def exact_front(
     space: AnySpace, *, method: Method = "auto", profile: str | None = None, jobs: Jobs = 1,
     set: Pins = None, layout: str | None = None, objective: Sequence[str] = (),
-    tokens: float | str | None = None,
+    tokens: float | str | None = None, checkpoint: str | Path | None = None,
 ) -> ExactFront:  # fmt: skip
     """The exact Pareto front of all legal designs, as `dse enumerate` finds it; `to_frame` of it is a table.
 
-    Raises `DseError` if the space is not finite, or has too many designs for the method.
+    Raises `DseError` if the space is not finite, has too many designs for the method, or the checkpoint is of another
+    enumeration.
 
     Parameters
     ----------
@@ -309,12 +311,15 @@ def exact_front(
         Processes that evaluate designs, or who else does. [-]
     set, layout, objective, tokens
         As for `search`.
+    checkpoint : str or Path, optional
+        File that stores finished units: the same call continues from it after any death of its process.
     """
     space = chosen_space(space, set=set, layout=layout, objective=objective, tokens=tokens)
     rules = rules_for(space, profile or NATIVE)
     from dse.searching.exact import exact_front as exact
 
-    return exact.exact_front(space, rules=rules, workers=workers_of(jobs), method=method)
+    file = None if checkpoint is None else Path(checkpoint)
+    return exact.exact_front(space, rules=rules, workers=workers_of(jobs), method=method, checkpoint=file)
 
 
 def columns(space: AnySpace, word: str = "") -> pd.DataFrame:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from operator import index
 
+import numpy as np
 from optuna.trial import TrialState
 
+from dse.searching.batches.history import COUNTED
 from dse.searching.study_attributes import INNER, SAMPLER, SPACE, SPACE_NAME, check_attributes
 from dse.searching.trials.exact_winners import stored_winners, winner_columns
 from dse.searching.trials.trial_attributes import BREAKDOWN
@@ -38,19 +41,23 @@ def studies(storage: str | None = None) -> list[Summary]:
 
 
 def summary(store: Store, stored: StoredStudy) -> Summary:
-    """Counts and best values of one study."""
+    """Counts and best values of one study: those that were stored with its last batch, and of the trials since then."""
     counts = store.counts(stored.study_id)
     ours = SPACE in stored.user_attrs
     if ours:
         check_attributes(store, stored)
-    columns = store.columns(stored, attribute=BREAKDOWN if ours else None)
     with store.reading(stored.study_id, "study_system_attributes"):
         usual = [f"value_{place}" for place in range(len(stored.directions))]
         names = ["".join(name) for name in stored.system_attrs.get(METRIC_NAMES) or usual]  # no text, no name
+    with store.reading(stored.study_id, f"study_user_attributes: {COUNTED}"):
+        before = stored.user_attrs.get(COUNTED, {"rows": 0, "complete": 0, "infeasible": 0, "best": {}})
+        rows, complete, infeasible = (index(before[name]) for name in ("rows", "complete", "infeasible"))
+        known = np.array([[float(before["best"][name]) for name in names]] if before["best"] else [])
+    columns = store.columns(stored, attribute=BREAKDOWN if ours else None, first=rows)
     found = columns
     if INNER in stored.user_attrs:
-        found = winner_columns(names, columns, stored_winners(store, stored, names))
-    feasible = found.objectives[found.feasible]
+        found = winner_columns(names, columns, stored_winners(store, stored, names, first=rows))
+    feasible = np.vstack([known.reshape(-1, len(stored.directions)), found.objectives[found.feasible]])
     best = {
         name: float(values.min() if direction == "minimize" else values.max())
         for name, direction, values in zip(names, stored.directions, feasible.T, strict=False)
@@ -60,9 +67,9 @@ def summary(store: Store, stored: StoredStudy) -> Summary:
         name=stored.name,
         space=stored.user_attrs.get(SPACE_NAME),
         sampler=stored.user_attrs.get(SAMPLER),
-        complete=len(columns.ids),
+        complete=complete + len(columns.ids),
         failed=counts[TrialState.FAIL],
         running=counts[TrialState.RUNNING],
-        infeasible=int((~columns.feasible).sum()),
+        infeasible=infeasible + int((~columns.feasible).sum()),
         best=best,
     )

@@ -360,10 +360,12 @@ class Store:
         with self.database.transaction():
             return bool(self.database.rows(query, study_id=stored.study_id, first=0, name=name))
 
-    def columns(self, stored: StoredStudy, *, attribute: str | None = None) -> TrialColumns:
-        """Finished trials of a study in bulk; only those that have a user attribute, if one is named."""
+    def columns(self, stored: StoredStudy, *, attribute: str | None = None, first: int = 0) -> TrialColumns:
+        """Finished trials of a study in bulk, from number `first` on; with `attribute`, only those that have it."""
         with self.reading(stored.study_id):
-            return read_columns(self.database, stored.study_id, len(stored.directions), attribute=attribute)
+            return read_columns(
+                self.database, stored.study_id, len(stored.directions), attribute=attribute, first=first
+            )
 
     def attribute(self, stored: StoredStudy, name: str, *, first: int = 0) -> dict[int, Any]:
         """Identity -> a user attribute, of the finished trials of a number and later that have it."""

@@ -35,6 +35,8 @@ T = TypeVar("T", Trial, FrozenTrial)
 
 #: Study attribute: what a sampler remembers after a batch (a genetic sampler, its parents).
 MEMORY = "dse:sampler_memory"
+#: Study attribute: counts and best values of the trials before the last batch, which `summaries` goes on from.
+COUNTED = "dse:counted"
 #: Study attribute: corners of the box in which its hypervolume is measured.
 BOX = "dse:hypervolume_box"
 
@@ -317,16 +319,17 @@ class History:
         return trial
 
     def attributes(self, batch: Batch) -> dict[str, Any]:
-        """Study attributes to store with a batch: what the sampler remembers when it is whole."""
+        """Study attributes to store with a batch: counts, and the memory of the sampler when the batch is whole."""
         memory = {**batch.memory}
-        count = {}
+        counted = {"rows": self.rows, "complete": self.complete, "infeasible": self.infeasible, "best": self.best()}
+        count: dict[str, Any] = {COUNTED: counted}
         if FOUND in memory:
             before, base = (
                 self._memories.get(number, {}).get(FOUND, {}).get(DESIGNS_PRICED, 0)
                 for number in (batch.number - 1, batch.base)
             )
-            count = {DESIGNS_PRICED: memory[FOUND][DESIGNS_PRICED] + before - base}
-            memory[FOUND] = {**memory[FOUND], **count}
+            count[DESIGNS_PRICED] = memory[FOUND][DESIGNS_PRICED] + before - base
+            memory[FOUND] = {**memory[FOUND], DESIGNS_PRICED: count[DESIGNS_PRICED]}
         whole = len(self._tail) + len(batch.finished) == self.plan.batch_size
         return {**count, self._slot(batch.number): memory} if whole and memory else count
 

@@ -12,6 +12,7 @@ import time
 
 import pytest
 
+import dse
 from costmodel import DseError
 from costmodel.formats.input_files import dump
 from dse.cli import main
@@ -73,6 +74,16 @@ def test_a_file_cut_anywhere_is_continued(method, tmp_path, monkeypatch):
     monkeypatch.setattr(enumeration, "evaluate_unique", None)  # everything is stored
     monkeypatch.setattr(exact, "Search", None)
     assert same(exact_front(space, method=method, checkpoint=path), usual)
+
+
+def test_the_python_call_continues_from_its_checkpoint(tmp_path, monkeypatch):
+    space, path = random_space(3), tmp_path / "big.ckpt"
+    whole = dse.exact_front(space, method="list", checkpoint=str(path))
+    assert same(whole, dse.exact_front(space, method="list"))
+    monkeypatch.setattr(enumeration, "evaluate_unique", None)  # everything is stored
+    assert same(dse.exact_front(space, method="list", checkpoint=path), whole)
+    with pytest.raises(DseError, match="another"):
+        dse.exact_front(random_space(4), method="list", checkpoint=path)
 
 
 def test_a_killed_command_continues(layouts, tmp_path, monkeypatch):

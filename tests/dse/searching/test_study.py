@@ -9,8 +9,10 @@ from sqlalchemy.pool import NullPool
 from costmodel.errors import DseError
 from dse.api.study import Study
 from dse.pricing.evaluated import RECORD_KEYS
+from dse.searching.batches.history import COUNTED
 from dse.searching.summaries import studies
 from dse.spaces.space import Space
+from dse.storage.optuna_store import Store
 from tests.support.paths import TEST_DATA
 
 SMALL = TEST_DATA / "small_space.yaml"
@@ -148,6 +150,25 @@ def test_studies_lists_what_a_database_holds(space, tmp_path):
     assert (summary.complete, summary.failed, summary.running) == (30, 0, 1)
     assert summary.infeasible == (~trials["feasible"]).sum()
     assert summary.best["step_time_s"] == trials.loc[trials["feasible"], "step_time_s"].min()
+
+
+def test_studies_reads_only_the_trials_after_the_last_counts(space, tmp_path, monkeypatch):
+    url, first_read = f"sqlite:///{tmp_path}/dse.db", []
+    Study.create(space, "gpt3", storage=url, sampler="nsga2").run(400)
+    original = Store.columns
+
+    def columns(store, stored, *, attribute=None, first=0):
+        first_read.append(first)
+        return original(store, stored, attribute=attribute, first=first)
+
+    monkeypatch.setattr(Store, "columns", columns)
+    counted = studies(url)
+    with Store(url, "write") as store:
+        store.drop_user_attrs(store.study("gpt3").study_id, [COUNTED])
+    assert studies(url) == counted
+    assert counted[0].complete == 400
+    assert first_read[1] == 0
+    assert 300 <= first_read[0] < 400
 
 
 def test_storage_comes_from_the_environment(space, tmp_path, monkeypatch):

@@ -31,7 +31,6 @@ COMMANDS = {
     "export STUDY --format megatron -o run.sh": 0,
     "export STUDY --format aicb -o aicb.txt": 0,
     "enumerate --certify STUDY": 0,
-    "enumerate --reference STUDY": 0,
     "search gpt3_175b_1024_a100 --study new --warm-start STUDY --budget 3": 0,
     "studies": 0,
     "studies STUDY --check": 1,
