@@ -13,6 +13,7 @@ from types import SimpleNamespace
 import pytest
 
 from costmodel.installation import DISTRIBUTION, installation
+from tests import sbom
 from tests.support.paths import ROOT
 
 MODULES = [path for package in ("costmodel", "dse", "search_spaces") for path in (ROOT / package).rglob("*.py")]
@@ -49,6 +50,20 @@ def test_every_extra_that_is_named_exists():
     }
     assert {"report", "dashboard", "dask", "postgresql"} <= named <= set(project["optional-dependencies"])
     assert not [path for path, text in texts.items() if re.search(r"install [^`\n]*\bdse\[", text)]
+
+
+def test_the_bill_of_materials_lists_every_dependency():
+    """`python -m tests.sbom` writes it anew; the licences are those that the newest packages declare."""
+    stored = {component["name"]: component for component in json.loads(sbom.FILE.read_text())["components"]}
+    asked = sbom.requirements()
+    assert stored.keys() == asked.keys()
+    for name, (versions, extra) in asked.items():
+        properties = {line["name"]: line["value"] for line in stored[name]["properties"]}
+        assert properties == {"dse:versions": versions} | ({"dse:extra": extra} if extra else {})
+        assert stored[name]["purl"] == f"pkg:pypi/{name.lower()}"
+    licences = {line["expression"] for component in stored.values() for line in component["licenses"]}
+    ids = {word for expression in licences for word in expression.split(" AND ")}
+    assert ids <= {"MIT", "BSD-3-Clause", "Apache-2.0", "MPL-2.0", "0BSD", "Zlib", "CC0-1.0", "LGPL-3.0-only"}
 
 
 @pytest.mark.parametrize(
