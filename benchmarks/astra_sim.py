@@ -19,7 +19,7 @@ from costmodel import DesignPoints, ModelShape, load_model, load_system
 from costmodel.errors import DseError
 from costmodel.training.run import Run, TransformerRun
 from dse.adapters.astra_sim.export import astra_sim_files
-from dse.output.tables import Artefact
+from dse.output import Artefact
 from dse.pricing.evaluation import transformer_run
 from dse.spaces.space import Space
 

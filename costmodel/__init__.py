@@ -5,7 +5,7 @@ Rooms in the order in which they are read; those on one line do not know each ot
     columns, errors, installation, references
     machine, solve
     training
-    workload, formats
+    formats
     kernels
     steps
     lstm
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from costmodel.formats.system_file import load_system, system_names
     from costmodel.lstm.model import LstmDesign, LstmShape
     from costmodel.lstm.step import lstm_step
-    from costmodel.machine.system import Chip, Host, LinkTier, MemoryLevel, Software, System
+    from costmodel.machine import Chip, Host, LinkTier, MemoryLevel, Software, System
+    from costmodel.steps.breakdown import Breakdown
     from costmodel.steps.pipeline.timed_pipelines import PipelineTimes, pipeline_times
-    from costmodel.steps.result.breakdown import Breakdown
     from costmodel.steps.transformer import resolve_sharding, resolve_tiling, step
     from costmodel.training.design import DesignPoints
     from costmodel.training.model import ModelShape
@@ -42,11 +42,11 @@ _HOMES = {
         "costmodel.errors": "DseError",
         "costmodel.formats.model_file": "load_model model_names",
         "costmodel.formats.system_file": "load_system system_names",
-        "costmodel.machine.system": "Chip Host LinkTier MemoryLevel Software System",
+        "costmodel.machine": "Chip Host LinkTier MemoryLevel Software System",
         "costmodel.lstm.step": "lstm_step",
         "costmodel.lstm.model": "LstmDesign LstmShape",
         "costmodel.steps.pipeline.timed_pipelines": "PipelineTimes pipeline_times",
-        "costmodel.steps.result.breakdown": "Breakdown",
+        "costmodel.steps.breakdown": "Breakdown",
         "costmodel.steps.transformer": "resolve_sharding resolve_tiling step",
         "costmodel.training.design": "DesignPoints",
         "costmodel.training.model": "ModelShape",

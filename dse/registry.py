@@ -139,9 +139,9 @@ def _adapter(path: Path) -> Adapter:
     """An adapter from its file, with functions by their full names."""
     name, kinds = path.parent.name, {True: LaunchForm, False: WorkloadKind}
     data = _full(data_beside(str(path)), f"dse.adapters.{name}.")
-    data["files"] = tuple(kinds["ending" in own](name=key, **own) for key, own in data.get("files", {}).items())
-    data["programs"] = tuple(ProgramSource(key=key, **own) for key, own in data.get("programs", {}).items())
-    data["profiles"] = tuple(_profile(key, **own) for key, own in data.get("profiles", {}).items())
+    data["files"] = tuple(kinds["ending" in entry](name=key, **entry) for key, entry in data.get("files", {}).items())
+    data["programs"] = tuple(ProgramSource(key=key, **entry) for key, entry in data.get("programs", {}).items())
+    data["profiles"] = tuple(_profile(key, **entry) for key, entry in data.get("profiles", {}).items())
     return Adapter(name=name, **data)
 
 
@@ -205,7 +205,9 @@ def program_sources() -> Sequence[ProgramSource]:
 
 def model_importer(path: Path) -> Callable[..., Any] | None:
     """The function that reads a model of another program from a path; None where no adapter knows it."""
-    return next((load(own.import_model) for own in adapters() if own.import_model and own.is_model(path)), None)
+    return next(
+        (load(adapter.import_model) for adapter in adapters() if adapter.import_model and adapter.is_model(path)), None
+    )
 
 
 def recognized(path: Path, head: bytes | None = None) -> FileKind | None:
@@ -223,6 +225,8 @@ def recognized(path: Path, head: bytes | None = None) -> FileKind | None:
     kind = next((kind for kind in kinds if kind.fits(head)), None)
     if isinstance(kind, LaunchForm):
         return kind
-    if text := next((text for own in adapters() if own.other_output and (text := call(own.other_output, head))), ""):
+    if text := next(
+        (text for adapter in adapters() if adapter.other_output and (text := call(adapter.other_output, head))), ""
+    ):
         raise DseError(f"{path}: {text}")
     return kind

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import pandas as pd
 
-from dse.output.text import PLAIN_WIDTH, plain_text
+from dse.output import PLAIN_WIDTH, plain_text
 from dse.reporting.measurements.validation_report import validation_report
 from dse.validation.comparison import ComparedRow, compared
 from dse.validation.summary import accuracy_records, dataset_record

@@ -163,8 +163,8 @@ def listed_release(name: str) -> str:
     ('megatron_core@24.01', 'megatron_core@25.09', 'nanotron')
     """
     base, _, release = name.partition("@")
-    releases = [own.name for own in load_framework(base).releases] if is_built_in(name) else []
-    known = [own for own in releases if not release or release_order(own) <= _end_of(release)] or releases[:1]
+    releases = [listed.name for listed in load_framework(base).releases] if is_built_in(name) else []
+    known = [listed for listed in releases if not release or release_order(listed) <= _end_of(release)] or releases[:1]
     return f"{base}@{known[-1]}" if known else base
 
 
@@ -194,9 +194,9 @@ def _read(name_or_path: str | Path, base: Path | None) -> Framework:
     unstated, _ = _given(section.section("unstated", required=False))
     releases = _releases(section.section("releases", required=False))
     texts = name, section.text("description")
-    found = Framework(*texts, given, otherwise, unstated, releases, **_abilities(section, name))
+    framework = Framework(*texts, given, otherwise, unstated, releases, **_abilities(section, name))
     section.source.finish()
-    return replace(found, unstated={**unstated, **other.get("unstated", {})}) if other else found
+    return replace(framework, unstated={**unstated, **other.get("unstated", {})}) if other else framework
 
 
 def _opened(name_or_path: str | Path, base: Path | None) -> tuple[str, Section]:
@@ -318,15 +318,15 @@ def launching(form: str) -> Framework:
 
 def _abilities(section: Section, name: str) -> dict[str, Any]:
     """Abilities of the software, from a file that states them."""
-    found: dict[str, Any] = {key: section.text(key, required=False) for key in ("title", "release")}
-    found["title"] = found["title"] or name
+    texts: dict[str, Any] = {key: section.text(key, required=False) for key in ("title", "release")}
+    texts["title"] = texts["title"] or name
     runs = section.section("runs", required=False)
-    found["runs"] = {column: _runs(runs.section(column)) for column in runs}
+    texts["runs"] = {column: _runs(runs.section(column)) for column in runs}
     for key in ("limits", "derived"):
         formulas = section.section(key, required=False)
-        found[key] = {own: _formula(formulas.section(own)) for own in formulas}
-    found |= {key: _words(section, key) for key in ("launch", "modules")}
-    return {**found, "models": section.mapping("models")}
+        texts[key] = {formula: _formula(formulas.section(formula)) for formula in formulas}
+    texts |= {key: _words(section, key) for key in ("launch", "modules")}
+    return {**texts, "models": section.mapping("models")}
 
 
 def _words(section: Section, key: str) -> tuple[str, ...]:

@@ -38,10 +38,10 @@ def piped(path: Path, largest: int) -> bytes:
 
     Raises `DseError` if it is more than `largest` or `MOST_PIPED` [B], or nothing comes for `SILENCE`.
     """
-    found = path.stat()
-    pipe, room = (found.st_dev, found.st_ino), min(largest, MOST_PIPED)
+    status = path.stat()
+    pipe, room = (status.st_dev, status.st_ino), min(largest, MOST_PIPED)
     written, content = _READ.get(pipe, (-1, b""))
-    if written != found.st_mtime_ns:
+    if written != status.st_mtime_ns:
         content = _drained(path, room)
         _READ[pipe] = path.stat().st_mtime_ns, content
     if len(content) > room:
@@ -89,18 +89,18 @@ def checked_file(path: Path, largest: int = LARGEST) -> int | None:
     than `largest`. [B]
     """
     try:
-        found = path.stat()
+        status = path.stat()
     except (OSError, ValueError) as error:
         raise DseError(f"{path}: {unreadable(error)}") from None
-    if stat.S_ISDIR(found.st_mode):
+    if stat.S_ISDIR(status.st_mode):
         raise DseError(f"{path}: is a directory")
-    if stat.S_ISFIFO(found.st_mode):
+    if stat.S_ISFIFO(status.st_mode):
         return None
-    if not stat.S_ISREG(found.st_mode):
+    if not stat.S_ISREG(status.st_mode):
         raise DseError(f"{path}: not a regular file; copy its content to one")
-    if found.st_size > largest:
-        raise DseError(f"{path}: {found.st_size:,} bytes; at most {largest:,} are read")
-    return found.st_size
+    if status.st_size > largest:
+        raise DseError(f"{path}: {status.st_size:,} bytes; at most {largest:,} are read")
+    return status.st_size
 
 
 def unreadable(error: OSError | ValueError) -> str:
@@ -138,14 +138,14 @@ def content(path: Path, most: int | None = None) -> bytes:
             file.seek(0)
             room = max(UNPACKED, RATIO * size) if packed else size
             source = gzip.GzipFile(fileobj=file) if packed else file
-            found = source.read(room + 1 if most is None else most)
+            chunk = source.read(room + 1 if most is None else most)
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise DseError(f"{path}: damaged gzip file: {error}") from None
     except OSError as error:
         raise DseError(f"{path}: {unreadable(error)}") from None
-    if len(found) > room:
+    if len(chunk) > room:
         raise DseError(f"{path}: unpacks to more than {room:,} bytes; unpack it if you trust it")
-    return found
+    return chunk
 
 
 T = TypeVar("T")
@@ -463,8 +463,8 @@ class Section:
 
     def mapping(self, key: str) -> Mapping[str, Any]:
         """A mapping inside this one as it is; nothing where it is none, which its reader will tell."""
-        found = self.data.get(key)
-        return found if isinstance(found, dict) else {}
+        written = self.data.get(key)
+        return written if isinstance(written, dict) else {}
 
     def sections(self, what: str) -> dict[str, Section]:
         """Every value of this mapping, each a mapping itself."""

@@ -89,9 +89,9 @@ def _words_and_switches(record: type[Any]) -> dict[str, tuple[str, ...]]:
     """Fields of a record that are a word, with the words, or a switch, with none."""
     kinds = get_type_hints(record)
     return {
-        own.name: get_args(kinds[own.name]) if get_origin(kinds[own.name]) is Literal else ()
-        for own in fields(record)
-        if kinds[own.name] in (bool, bool | None) or get_origin(kinds[own.name]) is Literal
+        field.name: get_args(kinds[field.name]) if get_origin(kinds[field.name]) is Literal else ()
+        for field in fields(record)
+        if kinds[field.name] in (bool, bool | None) or get_origin(kinds[field.name]) is Literal
     }
 
 
@@ -106,7 +106,7 @@ def _chosen(section: Section, choices: Mapping[str, tuple[str, ...]]) -> dict[st
 
 def _read_numerics(section: Section) -> Numerics:
     """Numerics of a model besides its dimensions."""
-    choices, names = _words_and_switches(Numerics), [own.name for own in fields(Numerics)]
+    choices, names = _words_and_switches(Numerics), [field.name for field in fields(Numerics)]
     section.only(names)
     values = _chosen(section, choices)
     for key in (key for key in names if key in section and key not in choices):

@@ -175,7 +175,7 @@ def unit(text: str) -> tuple[Fraction, Dimension]:
         scale, measures = _symbol(match[2])
         power = int(match[3] or 1) * (-1 if match[1] == "/" else 1)
         factor *= scale**power
-        powers = [total + power * own for total, own in zip(powers, measures, strict=True)]
+        powers = [total + power * measure for total, measure in zip(powers, measures, strict=True)]
         at = match.end()
     return factor, tuple(powers)
 
@@ -220,13 +220,13 @@ def si_value(text: object, unit_text: str) -> float:
     if not isinstance(text, str) and not pure:
         raise ValueError(f"{text!r}: expected {expected}")
     try:
-        found = quantity(str(text))
+        parsed = quantity(str(text))
     except ValueError as error:
         raise ValueError(f"{text!r}: {str(error).removesuffix(' and a unit') if pure else error}"
                          + ("" if pure else f"; {example}")) from None  # fmt: skip
-    if found.dimension != dimension(unit_text):
-        raise ValueError(f"{text!r}: expected {expected}; this is in {unit_name(found.dimension)}")
-    return found.value
+    if parsed.dimension != dimension(unit_text):
+        raise ValueError(f"{text!r}: expected {expected}; this is in {unit_name(parsed.dimension)}")
+    return parsed.value
 
 
 def count_value(text: object) -> float:
@@ -252,7 +252,7 @@ def readable_count(value: float) -> str:
     ['15T', '15.6B', '512']
     """
     scales = sorted(COUNT_SCALES.items(), key=lambda own: -own[1])
-    letter, scale = next((own for own in scales if value >= own[1]), ("", 1))
+    letter, scale = next((pair for pair in scales if value >= pair[1]), ("", 1))
     return _plain(value / scale, 3) + letter
 
 

@@ -39,8 +39,8 @@ def current_name(text: str, kind: str) -> str:
 @cache
 def _usual_names(kind: str) -> dict[str, str]:
     """Usual name, without case and separators -> name of the built-in file."""
-    own = {_plain(name): name for name in names(kind)}
-    return {_plain(usual): name for usual, name in spellings(kind).items()} | own
+    plain_names = {_plain(name): name for name in names(kind)}
+    return {_plain(usual): name for usual, name in spellings(kind).items()} | plain_names
 
 
 @cache
@@ -76,7 +76,7 @@ def changed_base(section: Section, kind: str, path: Path) -> Section:
 
     Raises `DseError` if there is no such file, or it is not of `kind`, or it is made of this one.
     """
-    own = {key: value for key, value in section.data.items() if key != BASE}
+    changes = {key: value for key, value in section.data.items() if key != BASE}
     if kind != "systems":
         section.mistake(BASE, "only system files have a base")
     word = section.text(BASE)
@@ -89,9 +89,9 @@ def changed_base(section: Section, kind: str, path: Path) -> Section:
         raise DseError(f"{path}: base: {word} has a base itself; name that one, or write its changes here")
     content.data.pop("name", None)
     source = f"changed from {known.stem} by {path.name}"
-    data = {**_changed(section, content.data, own, source), "schema": content.data.get("schema")}
+    data = {**_changed(section, content.data, changes, source), "schema": content.data.get("schema")}
     section.source.finish()
-    return Section(section.source, section.at, {"description": source, **data, **_words(own)})
+    return Section(section.source, section.at, {"description": source, **data, **_words(changes)})
 
 
 def _words(own: dict[str, Any]) -> dict[str, Any]:

@@ -16,17 +16,7 @@ from costmodel.errors import suggestion
 from costmodel.formats import shipped
 from costmodel.formats.input_files import Section, parse
 from costmodel.formats.quantity import readable
-from costmodel.machine.system import (
-    Chip,
-    Host,
-    LinkTier,
-    MachinePart,
-    MemoryLevel,
-    Range,
-    Software,
-    System,
-    part_ranges,
-)
+from costmodel.machine import Chip, Host, LinkTier, MachinePart, MemoryLevel, Range, Software, System, part_ranges
 
 SCHEMA: Final = "system/v1"
 #: How a constant is known: printed by the maker, timed, adjusted to timings, a guess that is said to be one,
@@ -118,8 +108,8 @@ def _constant(section: Section, key: str, unit: str, allowed: Range) -> float:
 
 def _check_names(section: Section, names: list[str]) -> None:
     """Note level and tier names that cannot prefix the names of quantities."""
-    for place, name in enumerate(names):
-        if not name.isidentifier() or name in ("host", "software") or name in names[:place]:
+    for index, name in enumerate(names):
+        if not name.isidentifier() or name in ("host", "software") or name in names[:index]:
             known = suggestion(name, ("sram", "l2", "dram", "node", "fabric"))
             section.mistake(None, f"{name}: not a name of its own for a memory level or a tier of links{known}")
 
@@ -157,9 +147,9 @@ def with_constants(
     `constants` maps places (`quantity_place`) to value, kind, source, and perhaps standard_error; new ones are added to
     their part. Raises `DseError` if the result does not load.
     """
-    for place, constant in constants.items():
+    for path, constant in constants.items():
         flow = ", ".join(f"{key}: {_scalar(key, value)}" for key, value in constant.items())
-        text = _placed(text, place, f"{{{flow}}}")
+        text = _placed(text, path, f"{{{flow}}}")
     text = _placed(text, ("description",), _scalar("source", description))
     section = parse(text, name)
     read_system(section, name)
@@ -178,10 +168,10 @@ def _placed(text: str, place: tuple[str, ...], value: str) -> str:
     """The text with a value at a place, which is made if there is none."""
     node: Any = yaml.compose(text, Loader=yaml.SafeLoader)
     for depth, key in enumerate(place):
-        found = next((own for name, own in node.value if name.value == key), None)
-        if found is None:
+        node_value = next((node_value for name, node_value in node.value if name.value == key), None)
+        if node_value is None:
             return _added(text, node, place[depth:], value)
-        node = found
+        node = node_value
     return text[: node.start_mark.index] + value + text[_end(node) :]
 
 

@@ -14,7 +14,7 @@ from typing import Final
 import numpy as np
 
 from costmodel.columns import FloatArray
-from costmodel.machine.system import Chip, LinkTier
+from costmodel.machine import Chip, LinkTier
 from costmodel.training.ranks import Group
 
 

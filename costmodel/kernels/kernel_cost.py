@@ -13,8 +13,8 @@ from typing import Final, TypeVar
 import numpy as np
 
 from costmodel.columns import BoolArray, Columns, FloatArray, column, column_family, per_kernel
-from costmodel.machine.system import LinkTier, MemoryLevel, System
-from costmodel.workload.kernel_tables import Pointwise
+from costmodel.kernels.kernel_tables import Pointwise
+from costmodel.machine import LinkTier, MemoryLevel, System
 
 
 @dataclass(frozen=True, slots=True)

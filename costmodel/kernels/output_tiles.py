@@ -10,8 +10,8 @@ from typing import Self
 import numpy as np
 
 from costmodel.columns import BoolArray, FloatArray, IntArray, per_kernel
-from costmodel.machine.system import System
-from costmodel.workload.kernel_tables import Gemms
+from costmodel.kernels.kernel_tables import Gemms
+from costmodel.machine import System
 
 #: Output tiles of a block, as shares of its edge. A block is what a core works on at once: half the area of
 #: the square of its edge, in one, two, four or eight tiles of one shape.

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from costmodel.columns import FloatArray, IntArray
+from costmodel.kernels.kernel_tables import Gemms
 from costmodel.kernels.output_tiles import (
     ACCUMULATOR_BYTES,
     SHORTEST_SPLIT,
@@ -19,8 +20,7 @@ from costmodel.kernels.output_tiles import (
     ProductTraffic,
     Tile,
 )
-from costmodel.machine.system import System
-from costmodel.workload.kernel_tables import Gemms
+from costmodel.machine import System
 
 #: Products that are worked on at once: enough to drown the overhead of calls, few enough for the caches.
 TOGETHER = 16384
@@ -159,13 +159,13 @@ class _Search:
         pairs = {*zip(tile_m.tolist(), tile_n.tolist(), strict=True)}
         for m, n in sorted(pair for pair in pairs if pair[0] > 0):
             rows = np.flatnonzero((tile_m == m) & (tile_n == n))
-            for place, (along_m, along_n) in enumerate(TILE_SHARES):
+            for index, (along_m, along_n) in enumerate(TILE_SHARES):
                 if m * along_n != n * along_m:
                     continue
                 block = CoreBlock.of(self.cores, m / along_m / self.cores.edge)
                 fits = np.broadcast_to(self.cores.room(block.scale) >= 1, self.products.shape[1:])
                 for piece in self._pieces(rows[fits[rows % fits.size]]):
-                    self._try_tile(block, block.tile(place), piece, ProductTraffic.of(piece.products))
+                    self._try_tile(block, block.tile(index), piece, ProductTraffic.of(piece.products))
 
     def within_cores(self, rows: IntArray | None) -> None:
         """Try blocks of which every core has room for one, from the largest, on all products or some."""
@@ -173,7 +173,7 @@ class _Search:
         while rows is None or rows.size:
             smaller = CoreBlock.of(self.cores, block.scale / 2)
             rows = self._try_block(block, rows, smaller)
-            if not any((block.tile(place).cycles > least).any() for place in (0, 1)):
+            if not any((block.tile(loop_order).cycles > least).any() for loop_order in (0, 1)):
                 return
             block = smaller
 
@@ -215,7 +215,7 @@ class _Search:
         rows = np.concatenate(others)
         for alike in _BY_SIZE:
             if rows.size:
-                rows = self._try_tiles(block, [block.tile(place) for place in alike], rows)
+                rows = self._try_tiles(block, [block.tile(loop_order) for loop_order in alike], rows)
         return np.concatenate(left)
 
     def _try_tiles(self, block: CoreBlock, tiles: Sequence[Tile], rows: IntArray) -> IntArray:

@@ -14,20 +14,18 @@ import numpy as np
 
 from costmodel.columns import BoolArray, FloatArray
 from costmodel.kernels.collectives import collective
-from costmodel.kernels.gemm import gemm_cost
 from costmodel.kernels.kernel_cost import Item, Items, KernelCost, labelled, pointwise_time, traffic_energy
+from costmodel.kernels.kernel_tables import Gemms, Label, Pointwise, PointwiseRow, pointwise_rows
+from costmodel.kernels.products import gemm_cost
 from costmodel.lstm.model import LstmDesign, LstmRun, LstmShape, Split
-from costmodel.machine.system import System
-from costmodel.steps.micro_batch.kernel_sums import CostTable, with_launch_overhead
-from costmodel.steps.result.assembly import assemble_breakdown, host_time, in_chunks
-from costmodel.steps.result.breakdown import BOUNDS, Breakdown
-from costmodel.steps.result.items import LAUNCHES
-from costmodel.steps.update.optimizer import optimizer_step
+from costmodel.machine import System
+from costmodel.steps.breakdown import BOUNDS, LAUNCHES, Breakdown, assemble_breakdown, host_time, in_chunks
+from costmodel.steps.micro_batch.micro_batch import CostTable, with_launch_overhead
+from costmodel.steps.optimizer import optimizer_step
 from costmodel.training.kinds import loss_passes
 from costmodel.training.precision import MIXED_PRECISION, Precision
 from costmodel.training.ranks import Group
 from costmodel.training.run import Run
-from costmodel.workload.kernel_tables import Gemms, Label, Pointwise, PointwiseRow, pointwise_rows
 
 #: Parts of the model, how often each runs being for the step to say.
 PARTS = ("cell", "layer", "embedding", "projection", "head")
@@ -161,8 +159,8 @@ def lstm_parts(run: LstmRun) -> tuple[dict[str, FloatArray], Items]:
         changes = layout_changes(run, part)
         for direction, change in zip(passes, changes, strict=True):
             cost = with_launch_overhead(table.cost(part, direction) + change, system)
-            own = replace(cost, items=labelled(cost.items, column=f"{direction}_time", part=part))
-            passes[direction] += own * times_run.get(part, 1.0)
+            labelled_cost = replace(cost, items=labelled(cost.items, column=f"{direction}_time", part=part))
+            passes[direction] += labelled_cost * times_run.get(part, 1.0)
     both, steps = passes["forward"] + passes["backward"], design.gradient_accumulation_steps
     reduced, update = update_cost(run)
     ranks = design.world_size

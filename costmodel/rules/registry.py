@@ -87,8 +87,8 @@ def register_profile(profile: Profile) -> None:
     if profile.name in profiles() and profile.name not in _REGISTERED:
         raise DseError(f"profile {profile.name!r}: is built in; choose another name")
     rules = profile.designs() if profile.designs else ()
-    columns = {name for own in rules for name in own.domains} - {*_native_domains()}
-    works = tuple(own.work.name for own in rules)
+    columns = {name for rule in rules for name in rule.domains} - {*_native_domains()}
+    works = tuple(one.work.name for one in rules)
     _REGISTERED[profile.name] = replace(profile, works=works, own_columns=tuple(sorted(columns)))
 
 
@@ -106,7 +106,7 @@ def register_work(rules: Rules[Any]) -> None:
     from costmodel.rules.rules import WORKS
 
     work = rules.work
-    if any(work.name == own.work.name for own in RULES):
+    if any(work.name == rules.work.name for rules in RULES):
         raise DseError(f"work {work.name!r}: is built in; choose another name")
     WORKS[work.name] = work
     _REGISTERED_WORK[work.name] = rules

@@ -15,8 +15,8 @@ from costmodel.errors import DseError, suggestion
 from costmodel.formats.model_file import AnyModel
 from costmodel.kernels.kernel_cost import Items
 from costmodel.lstm.model import LstmShape
-from costmodel.machine.system import System
-from costmodel.steps.result.breakdown import Breakdown, ResultTable
+from costmodel.machine import System
+from costmodel.steps.breakdown import Breakdown, ResultTable
 from costmodel.training.blocks import Block
 from costmodel.training.design_table import Design, Domain
 from costmodel.training.model import ModelShape
@@ -131,8 +131,8 @@ class WorkloadRules:
 
     def run(self, system: System, known: Mapping[str, Any]) -> Run[Any, Any]:
         """Designs from their columns; names that are none are left out."""
-        own = {name: known[name] for name in self.columns if name in known}
-        design = self.rules.design.of(blocks=self.workload.blocks, **own)
+        native_columns = {name: known[name] for name in self.columns if name in known}
+        design = self.rules.design.of(blocks=self.workload.blocks, **native_columns)
         return Run(self.workload.model, system, design)
 
     def step(self, system: System, known: Mapping[str, Any]) -> ResultTable:

@@ -71,16 +71,16 @@ def optimum(costs: Sequence[FloatArray], links: Sequence[Link]) -> Optimum:
     kept = [cost[:, np.newaxis] for cost in costs]
     pairs = [(node, other, cost[..., np.newaxis]) for node, other, cost in links]
     cost, counts, choices = _eliminated(kept, pairs, counting=True)
-    found = choices[:, 0]
+    best = choices[:, 0]
     for node in range(len(kept)):
-        for option in range(found[node]):
+        for option in range(best[node]):
             trial = [*kept[:node], _only(kept[node], option), *kept[node + 1 :]]
             other_cost, _, other_choices = _eliminated(trial, pairs)
             if other_cost[0] == cost[0]:
-                found = other_choices[:, 0]
+                best = other_choices[:, 0]
                 break
-        kept[node] = _only(kept[node], int(found[node]))
-    return Optimum(float(cost[0]), int(counts[0]), tuple(found.tolist()))
+        kept[node] = _only(kept[node], int(best[node]))
+    return Optimum(float(cost[0]), int(counts[0]), tuple(best.tolist()))
 
 
 def optima(costs: Sequence[FloatArray], links: Sequence[Link]) -> tuple[FloatArray, IntArray]:
@@ -149,13 +149,13 @@ def _without(tables: Sequence[_Table], node: int) -> tuple[list[_Table], tuple[t
             f"kernels are too densely connected: a table of {entries:,.0f} entries, "
             f"where {LARGEST_TABLE:,} is the most; pin the sharding of some"
         )
-    own = [table for table in tables if node in table.scope]
-    cost = _combined(np.add, [table.over(table.cost, scope) for table in own])
+    tables_of_node = [table for table in tables if node in table.scope]
+    cost = _combined(np.add, [table.over(table.cost, scope) for table in tables_of_node])
     least, best = cost[..., 0, :], np.zeros(cost[..., 0, :].shape, dtype=np.intp)
     for option in range(1, cost.shape[-2]):
         better = cost[..., option, :] < least
         least, best = np.where(better, cost[..., option, :], least), np.where(better, option, best)
-    counted = [table.over(table.counts, scope) for table in own if table.counts is not None]
+    counted = [table.over(table.counts, scope) for table in tables_of_node if table.counts is not None]
     counts = None
     if counted:
         ties = cost == least[..., np.newaxis, :]

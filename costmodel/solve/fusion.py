@@ -101,15 +101,15 @@ def groupings(start: IntArray, end: IntArray, first: IntArray, last: IntArray, c
 def _ideals(feeds: Sequence[int], must: int, may: int) -> BoolArray:
     """Sets closed under predecessors that hold all of `must` and nothing but `may`, the largest first."""
     free = [node for node in range(len(feeds)) if (may & ~must) >> node & 1]
-    found, newest = {must}, [must]
+    reached, newest = {must}, [must]
     while newest:
         grown = {
             done | 1 << node for done in newest for node in free if not done >> node & 1 and feeds[node] & ~done == 0
         }
         newest = list(grown)
-        found |= grown
-        _refuse_above(len(found), isqrt(LARGEST_TABLE))
-    ranked = sorted(found, key=lambda done: (-done.bit_count(), done))
+        reached |= grown
+        _refuse_above(len(reached), isqrt(LARGEST_TABLE))
+    ranked = sorted(reached, key=lambda done: (-done.bit_count(), done))
     return np.array([[done >> node & 1 for node in range(len(feeds))] for done in ranked], dtype=bool)
 
 
@@ -188,15 +188,15 @@ def cheapest(
     costs = np.concatenate([np.zeros(1), costs[1:]])  # an empty group costs nothing
     owns = {step: costs[step.nodes] for step in dict.fromkeys(found.steps)}
     if sizes is not None and np.isfinite(room):
-        owns = {s: np.where(carried(found, s, sizes) <= room, own, np.inf) for s, own in owns.items()}
+        owns = {s: np.where(carried(found, s, sizes) <= room, costs, np.inf) for s, costs in owns.items()}
     best = [_Best(np.zeros(1), np.zeros(1))]
     for step in found.steps:
         best.append(best[-1].after(step, owns[step]))
     if not np.isfinite(best[-1].cost[0]):
         return None
-    member, place = np.empty(found.sets.shape[1], dtype=np.intp), 0
+    member, position = np.empty(found.sets.shape[1], dtype=np.intp), 0
     for group, step in reversed(list(enumerate(found.steps))):
-        way = best[group + 1].way(best[group], step, owns[step], place)
+        way = best[group + 1].way(best[group], step, owns[step], position)
         member[found.sets[step.nodes[way]]] = group
-        place = int(step.before[way])
+        position = int(step.before[way])
     return float(best[-1].cost[0]), member

@@ -2,10 +2,11 @@
 
 Rooms in the order in which they are read; those on one line do not know each other:
 
-    result, micro_batch
-    pipeline
-    memory
-    update, sharding
-    transformer
+    breakdown, micro_batch
+    pipeline, sharded_kernels
+    parameter_states
+    stage_memory, optimizer
+    update, resolve_sharding
+    parameter_groups, transformer
     timeline
 """

@@ -11,6 +11,7 @@ import numpy as np
 from costmodel.columns import Columns, FloatArray, column, concatenated
 from costmodel.errors import DseError
 from costmodel.kernels.kernel_cost import BESIDE_KERNELS, KernelCost, weighted_sum
+from costmodel.kernels.kernel_tables import some_narrow
 from costmodel.steps.pipeline.pipeline_step import (
     ScheduledPasses,
     message_delay,
@@ -27,7 +28,6 @@ from costmodel.steps.pipeline.timed_pipelines import design_pipelines
 from costmodel.steps.transformer import pass_costs, rank_costs, resolve_sharding, transformer_step
 from costmodel.training.design import SCHEDULE_WORDS
 from costmodel.training.run import TransformerRun, rank_run
-from costmodel.workload.transformer import some_narrow
 
 #: Kinds of events, by their codes. A backward pass is that of inputs and weights unless the schedule has the
 #: gradients of weights apart. The last four are of the whole rank: casts of weights before its first pass;

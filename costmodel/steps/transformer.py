@@ -18,24 +18,21 @@ from typing import Final, Self
 import numpy as np
 
 from costmodel.columns import FloatArray, IntArray, UniqueRows, distinct_rows, in_rows, is_long
-from costmodel.kernels.gemm import best_tiles, is_possible
 from costmodel.kernels.kernel_cost import Items, added
-from costmodel.machine.system import System
-from costmodel.steps.memory.reserved import reserved_memory
-from costmodel.steps.memory.stage_memory import fullest_stage, memory_items
+from costmodel.kernels.kernel_tables import has_units, some_narrow, transformer_gemms
+from costmodel.kernels.products import best_tiles, is_possible
+from costmodel.machine import System
+from costmodel.steps.breakdown import CELLS, PARTS, Breakdown, assemble_breakdown, host_time, in_chunks, schedules_apart
 from costmodel.steps.micro_batch.micro_batch import MicroBatch, micro_batches, quantities_of_kernels, quantities_read
 from costmodel.steps.micro_batch.rank_memory import MEMORY_READS, PartMemory, rank_memory
 from costmodel.steps.pipeline.pipeline_step import offloaded_activations, schedule_step
 from costmodel.steps.pipeline.stages import pipeline_stages
-from costmodel.steps.result.assembly import CELLS, assemble_breakdown, host_time, in_chunks, schedules_apart
-from costmodel.steps.result.breakdown import PARTS, Breakdown
-from costmodel.steps.sharding.resolve_sharding import solution
-from costmodel.steps.update.update import update_step
+from costmodel.steps.stage_memory import fullest_stage, memory_items, reserved_memory
+from costmodel.steps.update import update_step
 from costmodel.training.design import EXPLICIT_TILES, SOLVE, SOLVE_BYTES, DesignPoints, canonical
 from costmodel.training.model import ModelShape
 from costmodel.training.precision import FORMATS, MIXED_PRECISION, Precision
 from costmodel.training.run import RankRun, Run, TransformerRun, grouping_columns, once_each, rank_run
-from costmodel.workload.transformer import has_units, some_narrow, transformer_gemms
 
 #: Most combinations for each point that is asked for: some may be missing.
 MOST_CELLS: Final = 1.25
@@ -200,6 +197,10 @@ def step(
 
 def transformer_step(run: TransformerRun) -> Breakdown:
     """`step` of a run; its designs may have columns for other rules beside."""
+    if not leaves_shardings_open(run):
+        return _evaluated(run)
+    from costmodel.steps.resolve_sharding import solution
+
     solved = solution(run, cost_of_passes)
     run = run.of(solved.design)
     if solved.costs is None:
@@ -208,6 +209,20 @@ def transformer_step(run: TransformerRun) -> Breakdown:
     if not others.size:
         return solved.costs
     return in_rows([(solved.rows, solved.costs), (others, _evaluated(run.take(others)))], run.num_points)
+
+
+def leaves_shardings_open(run: TransformerRun) -> bool:
+    """True if a design of a run leaves its shardings to the solver, which is loaded for such designs alone."""
+    return bool(np.isin(run.design.sharding, (SOLVE, SOLVE_BYTES)).any())
+
+
+def explicit_design(run: TransformerRun) -> DesignPoints:
+    """Designs of a run, with explicit shardings in the place of those that are to be solved for."""
+    if not leaves_shardings_open(run):
+        return run.design
+    from costmodel.steps.resolve_sharding import solution
+
+    return solution(run, cost_of_passes).design
 
 
 def _evaluated(run: TransformerRun) -> Breakdown:
@@ -223,9 +238,9 @@ def resolve_sharding(
 ) -> DesignPoints:
     """Replace ``sharding: solve`` and ``solve_bytes`` by explicit shardings, kernel by kernel.
 
-    Parameters are those of `step`, rules those of `costmodel.steps.sharding.resolve_sharding.solution`.
+    Parameters are those of `step`, rules those of `costmodel.steps.resolve_sharding.solution`.
     """
-    return solution(Run(model, system, design, precision), cost_of_passes).design
+    return explicit_design(Run(model, system, design, precision))
 
 
 def resolve_tiling(
@@ -237,7 +252,7 @@ def resolve_tiling(
     the bit, unless a product of one name has several sizes. Parameters are those of `step`.
     """
     run = Run(model, system, design, precision)
-    run = run.of(design := solution(run, cost_of_passes).design)
+    run = run.of(design := explicit_design(run))
     ranks = rank_run(replace(run, system=system.sliced(design.world_size)))
     free = replace(ranks, design=replace(ranks.design, tiles={}))
     best = best_tiles(free, transformer_gemms(free))
@@ -341,7 +356,7 @@ def transformer_items(run: TransformerRun) -> Items:
 
     Times of kernels are those of the slowest stage, memory that of the fullest.
     """
-    design = solution(run, cost_of_passes).design
+    design = explicit_design(run)
     run = replace(run.of(design), itemized=True, system=run.system.sliced(design.world_size))
     ranks = rank_run(run)
     return step_parts(run, ranks, pass_costs(run, ranks))[1]

@@ -1,23 +1,31 @@
-"""The kernels of a layer, written down once as rows of blocks; and models as sequences of layers.
+"""The kernels of a layer, written down once as rows of blocks; their shardings; modules that may be recomputed.
 
 A row is a kernel: its name, its kind, the features of a token that it reads (`>` those that it makes), how
 Megatron-LM splits its weight where it has one, and (after `<`) the kernels whose outputs it reads. Features
 are words of `ModelShape.features`. `stream` is the residual stream, the output of the last kernel before the
 block. Kernel tables, parameters, activations, shardings, collectives, and the graphs and rows that other
 simulators read all follow from these rows.
+
+A tensor-parallel group splits each kernel by one of its shardings, which fixes the layout of its activations: whole,
+split by tokens or by features, or summands. The modules of a layer that the backward pass may compute again are rows of
+one table.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from itertools import groupby
-from typing import Final, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
+import numpy as np
+
+from costmodel.columns import FloatArray, IntArray
 from costmodel.errors import DseError, suggestion
-from costmodel.training.kernel_kind import BIASES, Kernel
-from costmodel.training.kinds import KINDS, LINEAR_MIXERS
+from costmodel.training.kernel_kind import BIASES, Kernel, TensorLayout
+from costmodel.training.kinds import KINDS, LINEAR_MIXERS, kept_mask
 
 STREAM: Final = "stream"
 
@@ -290,3 +298,181 @@ def mtp_layer(last: Layer) -> Layer:
 def sequence_of(kinds: Iterable[LayerKind]) -> tuple[tuple[Layer, float], ...]:
     """Kinds of layers, and how many of each follow one another."""
     return tuple((layer_of(kind), float(len([*same]))) for kind, same in groupby(kinds))
+
+
+#: Layouts of an activation of (tokens, features): whole on every rank, split by tokens, split by features,
+#: or as summands of the whole.
+LAYOUTS: Final[tuple[TensorLayout, ...]] = ("replicated", "sequence", "column", "partial")
+
+#: (layout held, layout needed) -> collective; what is not here is there already, or a slice of what is.
+TRANSITIONS: Final[Mapping[tuple[TensorLayout, TensorLayout], str]] = {
+    ("sequence", "replicated"): "all_gather",
+    ("column", "replicated"): "all_gather",
+    ("sequence", "column"): "all_to_all",
+    ("column", "sequence"): "all_to_all",
+    ("partial", "replicated"): "all_reduce",
+    ("partial", "sequence"): "reduce_scatter",
+    ("partial", "column"): "reduce_scatter",
+}
+
+
+#: Named assignments [Shoeybi2019]_, [Korthikanti2022]_: layout of activations that may be split by tokens.
+#: Those within an MLP are split by features, and products as the rows of blocks say.
+ASSIGNMENTS: Final[Mapping[str, TensorLayout]] = {"megatron": "replicated", "megatron_sp": "sequence"}
+
+#: How shardings are chosen: a named assignment, the best in time or in bytes sent, or explicitly per kernel.
+SHARDINGS: Final = (*ASSIGNMENTS, "solve", "solve_bytes", "sample")
+
+
+def usual_sharding(kernel: Kernel, tokens: str) -> str:
+    """Option of a kernel that Megatron-LM takes, with the layout of the kernels that it may split by tokens."""
+    return {"tokens": tokens, "features": "column", "weight": kernel.megatron}[kernel.kind.usual_split]
+
+
+@dataclass(frozen=True)
+class Assignments:
+    """All combinations of shardings of a model's kernels, numbered in mixed radix, the last kernel fastest.
+
+    Kernels of one name are split alike. The embedding and the head are split by the vocabulary, and a norm
+    outside of the layers as the residual stream is, as far as a norm can be.
+    """
+
+    layers: tuple[Layer, ...]  #: the kinds of a model
+    last: Layer  #: the kind of its last layer
+
+    @cached_property
+    def kernels(self) -> dict[str, Kernel]:
+        """Name -> kernel, of all kinds of layers; those without a choice last."""
+        kernels = {kernel.name: kernel for layer in self.layers for kernel in layer.kernels}
+        return dict(sorted(kernels.items(), key=lambda item: len(item[1].kind.shardings) == 1))
+
+    @cached_property
+    def options(self) -> dict[str, tuple[str, ...]]:
+        """Kernel with a choice -> its shardings."""
+        options = {name: tuple(kernel.kind.shardings) for name, kernel in self.kernels.items()}
+        return {name: words for name, words in options.items() if len(words) > 1}
+
+    @cached_property
+    def _weights(self) -> dict[str, int]:
+        """Kernel -> how far one of its options is from the next in the numbers of assignments. [-]"""
+        sizes = [len(options) for options in self.options.values()]
+        return {name: math.prod(sizes[number + 1 :]) for number, name in enumerate(self.options)}
+
+    @cached_property
+    def share_collectives(self) -> bool:
+        """True if some edges share collectives, so that costs of edges depend on more than their ends."""
+        return any(edge.sharing for layer in self.layers for edge in layer.edges)
+
+    @property
+    def count(self) -> int:
+        """Number of assignments of the set. [-]"""
+        return math.prod(len(options) for options in self.options.values())
+
+    @property
+    def stream(self) -> Kernel:
+        """The kernel that makes the residual stream as layers leave it."""
+        return self.last.stream
+
+    @cached_property
+    def named(self) -> dict[str, float]:
+        """Name of an assignment -> its number. [-]"""
+        kernels = [self.kernels[name] for name in self.options]
+        return {
+            name: self.number({kernel.name: usual_sharding(kernel, tokens) for kernel in kernels})
+            for name, tokens in ASSIGNMENTS.items()
+        }
+
+    def number(self, words: Mapping[str, str]) -> float:
+        """Number of the assignment that splits each kernel by the option named. [-]"""
+        return sum(self._weights[name] * self.options[name].index(word) for name, word in words.items())
+
+    def numbers(self, places: Mapping[str, Any]) -> FloatArray:
+        """Numbers of assignments from the place of each kernel's option, (points,). [-]"""
+        return np.asarray(sum(self._weights[name] * option for name, option in places.items()), dtype=np.float64)
+
+    def place(self, numbers: FloatArray, kernel: str) -> IntArray:
+        """A kernel's option in numbered assignments: (points,) places among its `options`. [-]"""
+        return numbers.astype(np.intp) // self._weights[kernel] % len(self.options[kernel])
+
+    def words(self, number: float) -> dict[str, str]:
+        """Kernel -> how a numbered assignment splits it."""
+        at = np.array([number])
+        return {kernel: options[self.place(at, kernel)[0]] for kernel, options in self.options.items()}
+
+
+@cache
+def assignments_of(layers: tuple[Layer, ...], last: Layer | None = None) -> Assignments:
+    """Assignments of kinds of layers; the last of them is that of the last layer unless another is given."""
+    return Assignments(layers, last or layers[-1])
+
+
+#: What a module that is recomputed keeps. A checkpoint keeps its input, and all of it runs again. An output
+#: that is discarded is made again for those that read it, from inputs that are kept anyway.
+Recomputation = Literal["checkpoint", "output discarded"]
+
+
+@dataclass(frozen=True, slots=True)
+class RecomputeModule:
+    """A part of a layer that is recomputed for itself, one of Megatron-LM's `recompute_modules`."""
+
+    name: str
+    has: Callable[[Kernel], bool]  #: whether a row of a block is of it
+    kind: Recomputation
+    pieces: tuple[str, ...] = ()  #: pieces of other rows' work that are of it too
+    selective: bool = False  #: whether "selective" recomputation is of it
+
+    @property
+    def column(self) -> str:
+        """The switch of a design that asks for it."""
+        return f"recompute_{self.name}"
+
+    def frees(self, start: Kernel, end: Kernel) -> bool:
+        """True if the input that a row keeps of the row before it is dropped; masks of dropouts are kept."""
+        if end.kind.kept.input is kept_mask or not self.has(start):
+            return False
+        return self.kind == "output discarded" or self.has(end)
+
+    def frees_inside(self, kernel: Kernel) -> bool:
+        """True if intermediate results of a row are dropped: scores of attention, of experts."""
+        return self.kind == "checkpoint" and self.has(kernel)
+
+
+def _by_kind(name: str) -> Callable[[Kernel], bool]:
+    return lambda kernel: name in kernel.kind.recompute_modules
+
+
+def _by_features(*features: str) -> Callable[[Kernel], bool]:
+    return lambda kernel: kernel.reads in features or kernel.makes in features
+
+
+def _is_layer_norm(kernel: Kernel) -> bool:
+    return _by_kind("layernorm")(kernel) and kernel.inputs == (STREAM,) and kernel.reads == "hidden"
+
+
+def _is_of_experts(kernel: Kernel) -> bool:
+    return _by_kind("moe")(kernel) or _by_features("expert_in")(kernel)
+
+
+#: In the order of a design's columns. What collectives run again follows from the rows: products gather what
+#: they read and reduce what they make, cores exchange keys and values, dispatch and combine exchange tokens.
+MODULES: Final = (
+    RecomputeModule("core_attn", _by_kind("core_attn"), "checkpoint", selective=True),
+    RecomputeModule("layernorm", _is_layer_norm, "output discarded"),
+    RecomputeModule(
+        "mla_up_proj", lambda kernel: kernel.makes in ("queries", "keys_values"), "output discarded", pieces=("rotary",)
+    ),
+    RecomputeModule("moe_act", _by_kind("moe_act"), "output discarded"),
+    RecomputeModule("mlp", _by_features("up", "ffn"), "checkpoint"),
+    RecomputeModule("shared_experts", _by_features("shared_up", "shared_ffn", "unit"), "checkpoint"),
+    RecomputeModule("moe", _is_of_experts, "checkpoint"),
+)
+
+
+def recompute_groups(kernels: Iterable[Kernel]) -> dict[tuple[RecomputeModule, ...], list[Kernel]]:
+    """Modules -> rows that are of all of them and of no other: they run again once, if any of them does."""
+    groups: dict[tuple[RecomputeModule, ...], list[Kernel]] = {}
+    for kernel in kernels:
+        modules = tuple(module for module in MODULES if module.has(kernel))
+        if modules:
+            groups.setdefault(modules, []).append(kernel)
+    return groups

@@ -16,13 +16,11 @@ import numpy as np
 
 from costmodel.columns import BoolArray, FloatArray, column, column_family
 from costmodel.errors import DseError
-from costmodel.training.blocks import BLOCKS, HEAD, MTP_JOIN, Block
+from costmodel.training.blocks import BLOCKS, HEAD, MODULES, MTP_JOIN, SHARDINGS, Block
 from costmodel.training.design_table import Alias, Design, Domain, count_or_none, ratio, share, switch, words
 from costmodel.training.kernel_kind import PASSES, Kernel
 from costmodel.training.precision import CROSS_ENTROPY, FORMATS, MOMENTS, OPTIMIZERS, REDUCTIONS, ZERO
 from costmodel.training.ranks import EXPERT_ORDER, ORDER, RANK_ORDERS, STAGES_INSIDE, Group, Ranks, Sharing
-from costmodel.training.recompute_modules import MODULES
-from costmodel.training.sharding import SHARDINGS
 
 #: The layout that needs no text: as even as can be.
 EVEN: Final = "even"

@@ -30,7 +30,8 @@ from costmodel.columns import (
     in_line,
 )
 from costmodel.errors import DseError, suggestion
-from costmodel.machine.system import System
+from costmodel.machine import System
+from costmodel.training.blocks import MODULES, Assignments, RecomputeModule, assignments_of
 from costmodel.training.design import (
     EXPERT_COLUMNS,
     EXPLICIT_TILES,
@@ -45,8 +46,6 @@ from costmodel.training.design import (
 from costmodel.training.kernel_kind import Kernel
 from costmodel.training.model import ModelShape
 from costmodel.training.precision import MIXED_PRECISION, Precision, of_formats, reduced_bytes
-from costmodel.training.recompute_modules import MODULES, RecomputeModule
-from costmodel.training.sharding import Assignments, assignments_of
 
 #: Columns of a rank's shape that no kernel depends on: those of exchanges and of recomputation.
 BESIDE_KERNELS: Final = (

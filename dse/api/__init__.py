@@ -2,7 +2,7 @@
 
 Rooms in the order in which they are read; those on one line do not know each other:
 
-    chosen_space, design_files, exports, files
+    design_files, exports, files
     designs, launch_files
     study
     searching

@@ -67,7 +67,7 @@ def kind_of_design(text: str, profile: str | None = None) -> str:
         if pattern.search(head):
             raise DseError(f"{path}: {advice.format(path)}")
     if kind is None:
-        usual = next((name for name, own in file_kinds().items() if path.suffix in own.usual_endings), "")
+        usual = next((name for name, file_kind in file_kinds().items() if path.suffix in file_kind.usual_endings), "")
         if usual:
             return usual
         if path.suffix in (".yaml", ".yml") and not profile:
@@ -173,7 +173,9 @@ def cost(
     }  # fmt: skip
     path = Path(file)
     kind = checked_kind(path, profile)
-    given = {name: {key: value for key, value in own.items() if value is not None} for name, own in options.items()}
+    given = {
+        name: {key: value for key, value in option.items() if value is not None} for name, option in options.items()
+    }
     chosen = given.pop(kind.name, {})
     if other := next((key for others in given.values() for key in others), None):
         raise ParameterError(f"{{{other}}}: not an option of {kind.title}, which {path} is")

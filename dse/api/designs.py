@@ -1,4 +1,7 @@
-"""Designs of a space: evaluated, swept, explained, fitted, and the exact front of them all."""
+"""Designs of a space: evaluated, swept, explained, fitted, and the exact front of them all.
+
+A space comes by name, with changes: pinned values, a layout, objectives, tokens of a whole run.
+"""
 
 from __future__ import annotations
 
@@ -9,29 +12,76 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from costmodel.columns import short_repr
-from costmodel.errors import DseError, ParameterError
-from costmodel.formats.quantity import readable
-from dse.api.chosen_space import AnySpace, Pins, chosen_space, loaded_space
-from dse.explaining import explanation as explaining
-from dse.explaining import neighbours as sensitivities
-from dse.explaining.explanation import Explanation
-from dse.explaining.neighbours import Sensitivity
-from dse.output.tables import EVALUATION_KEYS
-from dse.output.text import Record, design_text
-from dse.pricing.evaluation import reasons
-from dse.pricing.records import priced_design
+from costmodel.errors import DseError, ParameterError, suggestion
+from costmodel.formats.quantity import count_value, readable
+from dse.output import EVALUATION_KEYS, Record, design_text
+from dse.pricing.evaluation import priced_design, reasons
 from dse.pricing.space_rules import NATIVE, rules_for
-from dse.pricing.sweep import NamedDesigns, combinations, priced, swept_values
 from dse.pricing.workers import Jobs, workers_of
-from dse.spaces.listed_names import ListedName, listed_names
 from dse.spaces.sections.parameters import written_value
 from dse.spaces.space import Params, Space
 
-if TYPE_CHECKING:  # searching loads Optuna, which evaluating a design does not need
+if TYPE_CHECKING:
     import pandas as pd
 
+    from dse.explaining.explanation import Explanation
+    from dse.explaining.neighbours import Sensitivity
+    from dse.pricing.sweep import NamedDesigns
     from dse.searching.exact.exact_front import ExactFront, Method
     from dse.searching.nearest_design import FittedDesign
+    from dse.spaces.listed_names import ListedName
+
+#: A space, the name of one that ships, or the path of a YAML file.
+AnySpace = Space | str | Path
+#: What `--set` says: name -> value, as a file writes it or as a number in SI units.
+Pins = Mapping[str, Any] | None
+
+
+def chosen_space(
+    space: AnySpace, *, set: Pins = None, layout: str | None = None, objective: Sequence[str] = (),
+    tokens: float | str | None = None,
+) -> Space:  # fmt: skip
+    """A space with what options of a command change in it.
+
+    Raises `DseError` if it does not load, or cannot be changed so.
+
+    Parameters
+    ----------
+    space : Space, str or Path
+        A space, the name of one that ships, or a YAML file.
+    set : mapping, optional
+        Parameters to pin, and what else to hold fixed: a text as a file has it, or a number in SI units.
+    layout : str, optional
+        A layout of the space whose parameters are pinned, those of `set` aside.
+    objective : sequence of str
+        What to seek in place of the space's objectives, such as ``"maximize:tokens_per_second"``.
+    tokens : float or str, optional
+        Tokens of whole runs, such as ``"15T"``, which are then judged. [tokens]
+    """
+    space, pins = loaded_space(space), dict(set or {})
+    if tokens:
+        space = space.with_tokens(counted_tokens(tokens))
+    if layout:
+        if layout not in space.layouts:
+            have = "; it has none" if not space.layouts else suggestion(layout, space.layouts)
+            raise ParameterError(f"{{layout}} {layout}: no layout of space {space.name}{have}")
+        pins = {**space.layouts[layout], **pins}
+    if pins:
+        space = space.pinned(pins)
+    return space.with_objectives(objective) if objective else space
+
+
+def loaded_space(space: AnySpace) -> Space:
+    """A space itself, or the one of that name or in that file; a `DseError` if it does not load."""
+    return space if isinstance(space, Space) else Space.load(space)
+
+
+def counted_tokens(tokens: float | str) -> float:
+    """A count of tokens, such as ``"15T"``; a `DseError` if it is none."""
+    try:
+        return count_value(tokens) if isinstance(tokens, str) else float(tokens)
+    except ValueError as error:
+        raise ParameterError(f"{{tokens}}: {error}") from None
 
 
 def evaluate_design(
@@ -94,6 +144,8 @@ def sweep(
     space = chosen_space(space, set=set, layout=layout, objective=objective, tokens=tokens)
     if both := next((name for name in values if name in (set or {})), None):
         raise ParameterError(f"{both}: {{set}} fixes it; leave it out of the sweep")
+    from dse.pricing.sweep import combinations
+
     named = {
         name: values_of(space, name, given) if isinstance(given, str) else [*given] for name, given in values.items()
     }
@@ -104,6 +156,8 @@ def values_of(space: Space, name: str, text: str) -> list[Any]:
     """Values of a name that is swept, as `--sweep` writes them; a `DseError` if there are none."""
     space.check_settable(name)
     if text:
+        from dse.pricing.sweep import swept_values
+
         return list(swept_values(name, text, space.unit_of(name)))
     parameter = space.by_name.get(name)
     options = parameter.options if parameter else None
@@ -137,6 +191,8 @@ def evaluate_designs(
     table = {str(name): list(column) for name, column in designs.items()}
     rows = len(next(iter(table.values()), [None]))
     space = chosen_space(space, set=set, layout=layout, objective=objective, tokens=tokens)
+    from dse.pricing.sweep import priced
+
     return priced(space, table, rows, profile=profile or NATIVE, jobs=jobs)
 
 
@@ -159,11 +215,13 @@ def explain(
     layout, objective, tokens
         As for `search`.
     """
+    from dse.explaining.explanation import explain as explanation
+
     params = chosen_space(space, set=set, layout=layout, objective=objective, tokens=tokens).completed({})
     space = loaded_space(space)
     others = {name: value for name, value in (set or {}).items() if name not in space.by_name}
     space = chosen_space(space, set=others, objective=objective, tokens=tokens)  # its parameters are open
-    return with_number(explaining.explain(space, params, profile=profile or NATIVE))
+    return with_number(explanation(space, params, profile=profile or NATIVE))
 
 
 def with_number(explanation: Explanation) -> Explanation:
@@ -180,8 +238,10 @@ def sensitivity(
     objective: Sequence[str] = (), tokens: float | str | None = None,
 ) -> Sensitivity:  # fmt: skip
     """Changes of a design's step time with each parameter and quantity; arguments are those of `explain`."""
+    from dse.explaining import neighbours
+
     explanation = explain(space, set, profile=profile, layout=layout, objective=objective, tokens=tokens)
-    return sensitivities.sensitivity(explanation)
+    return neighbours.sensitivity(explanation)
 
 
 @dataclass(frozen=True)
@@ -340,5 +400,11 @@ def columns(space: AnySpace, word: str = "") -> pd.DataFrame:
 
 def names_with(space: Space, word: str) -> list[ListedName]:
     """Names of a space that have a word in them or in their meaning."""
+    from dse.spaces.listed_names import listed_names
+
     word = word.lower()
-    return [own for own in listed_names(space) if word in own.name.lower() or word in own.meaning.lower()]
+    return [
+        listed_name
+        for listed_name in listed_names(space)
+        if word in listed_name.name.lower() or word in listed_name.meaning.lower()
+    ]

@@ -14,10 +14,10 @@ from costmodel.errors import DseError, ParameterError, suggestion
 from costmodel.formats.framework_file import is_built_in, load_framework
 from costmodel.rules.rules import TRAINING
 from costmodel.training.design import DesignPoints
+from dse.explaining.explanation import WORK_TABLES, csv_text, work_tables
 from dse.explaining.timeline import traces
-from dse.explaining.work_tables import WORK_TABLES, csv_text, work_tables
 from dse.launches.launch import launch_files
-from dse.output.tables import Artefact, writable_directory, write_file
+from dse.output import Artefact, writable_directory, write_file
 from dse.pricing.evaluation import transformer_run
 from dse.pricing.space_rules import NATIVE
 from dse.registry import export_forms, exporters, launch_forms, load
@@ -35,7 +35,7 @@ def artefacts(space: Space, designs: Sequence[Mapping[str, Any]], form: str, *, 
     """The files of some designs of a space, one after the other.
 
     `form` is a key of `export_forms()`: a launch file, a file of another simulator, the events of a step ("trace"), or
-    a table of `dse.explaining.work_tables`. `profile` evaluated the designs. With `anyway`, launch files of models are
+    a table of `dse.explaining.explanation`. `profile` evaluated the designs. With `anyway`, launch files of models are
     written that their framework cannot train. Raises `DseError` if such models have no such form.
     """
     if form not in (forms := export_forms()):
@@ -66,18 +66,18 @@ def design_launches(
 
     The forms of the space's framework come first. A form that refuses the first and the last design is not tried again.
     """
-    found: list[dict[str, tuple[str, bool]]] = [{} for _ in records]
+    launches: list[dict[str, tuple[str, bool]]] = [{} for _ in records]
     usual = load_framework(space.framework).launch if is_built_in(space.framework) else ("megatron",)
     ends = dict.fromkeys((0, len(records) - 1))
     known = space.workload.work == TRAINING and not space.workloads
     for form in dict.fromkeys((*usual, *launch_forms())) if known else ():
         for place in dict.fromkeys((*ends, *range(len(records)))):
-            if place not in ends and not any(found[end][form][1] for end in ends):
+            if place not in ends and not any(launches[end][form][1] for end in ends):
                 break
             [file] = artefacts(space, [records[place]["params"]], form, profile=profile)
             text = file.content.decode() if isinstance(file.content, bytes) else file.notes[0]
-            found[place][form] = (text, file.content is not None)
-    return found
+            launches[place][form] = (text, file.content is not None)
+    return launches
 
 
 def own_machine(space: Space) -> tuple[str, ...]:
@@ -119,7 +119,7 @@ def one_workload(study: BaseStudy, trial: FrozenTrial, name: str | None) -> tupl
 
     Raises `DseError` if there is no such workload, or it has no layout on this machine.
     """
-    spaces = {own.name: own.space for own in study.space.workloads}
+    spaces = {workload.name: workload.space for workload in study.space.workloads}
     if name is None and not spaces:
         return study.space, trial.params
     if name not in spaces:

@@ -68,7 +68,7 @@ def import_model(path: str | Path, *, name: str = "", seq_len: float | None = No
     seq_len : float, optional
         Length of a training sequence; by default that of the first training stage, at most 8192. [tokens]
     """
-    importers = [load(own.import_model) for own in adapters() if own.import_model]
+    importers = [load(adapter.import_model) for adapter in adapters() if adapter.import_model]
     read = model_importer(Path(path)) or importers[0]
     model: ImportedModel = read(Path(path), name=name, seq_len=seq_len)
     return model

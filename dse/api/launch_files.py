@@ -11,11 +11,11 @@ from typing import Any, Final
 from costmodel.columns import short_repr
 from costmodel.errors import DseError
 from costmodel.formats.quantity import readable
-from dse.api.chosen_space import Pins
 from dse.api.design_files import kind_of_design, title_of
+from dse.api.designs import Pins
 from dse.launches.launch import COUNTED, Launch, launch_space, read_launch
-from dse.output.text import Record
-from dse.pricing.records import priced_design
+from dse.output import Record
+from dse.pricing.evaluation import priced_design
 from dse.registry import launch_forms, load
 from dse.reporting.answers import room_text
 from dse.spaces.space import Space
@@ -105,7 +105,7 @@ class LaunchPair:
     def to_json(self) -> dict[str, Any]:
         """Both designs, the change, and its parts."""
         keys = ("feasible", "params", "breakdown", "margins", "step_time_low_s", "step_time_high_s")
-        designs = [{key: own[key] for key in keys if key in own} for own in self.records]
+        designs = [{key: record[key] for key in keys if key in record} for record in self.records]
         parts = [
             {
                 "changes": {name: {"from": old, "to": new} for name, (old, new) in part.changes.items()},
@@ -174,7 +174,7 @@ def _attributed(
     while left := [group for group in groups if not group <= done]:
         tried: dict[frozenset[str], Record] = {}
         for size in range(1, min(MOST_TOGETHER, len(left) - 1) + 1):
-            together = [frozenset[str]().union(*own) for own in combinations(left, size)]
+            together = [frozenset[str]().union(*combination) for combination in combinations(left, size)]
             found = {own: evaluated(done | own) for own in together}
             if tried := {own: record for own, record in found.items() if record is not None}:
                 break

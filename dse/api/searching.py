@@ -13,11 +13,10 @@ from costmodel.columns import short_repr
 from costmodel.errors import ArgumentText, ParameterError
 from costmodel.formats.quantity import readable
 from costmodel.training.design import DesignPoints
-from dse.api.chosen_space import AnySpace, Pins, chosen_space, counted_tokens
+from dse.api.designs import AnySpace, Pins, chosen_space, counted_tokens
 from dse.api.study import Study
 from dse.launches.launch import Launch, refusals
-from dse.output.tables import write_file
-from dse.output.text import design_text
+from dse.output import design_text, write_file
 from dse.pricing.evaluation import transformer_run
 from dse.pricing.space_rules import NATIVE, rules_for
 from dse.pricing.workers import Jobs, Workers, workers_of
@@ -279,7 +278,7 @@ def faster_elsewhere(
     question: Question, planned: Planned, exact: ExactFront, workers: Workers
 ) -> FasterElsewhere | None:
     """The fastest layout that the framework cannot run; None where none is faster, or too many must be evaluated."""
-    keys = [own.key for own in exact.space.objectives]
+    keys = [objective.key for objective in exact.space.objectives]
     key = next((own for own in STEP_KEYS if own in keys), None)
     if not planned.runnable:
         return None  # what is planned is any software's

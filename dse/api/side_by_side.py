@@ -13,7 +13,7 @@ from typing import Any
 from costmodel.columns import short_repr
 from costmodel.errors import ParameterError, suggestion
 from dse.api.searching import PlannedStudy
-from dse.output.text import Record, ranked_rate, ranked_time
+from dse.output import Record, ranked_rate, ranked_time
 from dse.spaces.question import NothingFits
 
 
@@ -91,7 +91,7 @@ def compare_plans(
         the GPUs are owned. [$]
     """
     prices = prices_of(list(dict.fromkeys(name for name, _ in plans)), gpu_hour_price)
-    return PlanTable(tuple(PlanRow(name, gpus, own, prices.get(name)) for (name, gpus), own in plans.items()))
+    return PlanTable(tuple(PlanRow(name, gpus, plan, prices.get(name)) for (name, gpus), plan in plans.items()))
 
 
 def prices_of(systems: Sequence[str], asked: float | Mapping[str, float] | None) -> dict[str, float]:

@@ -17,12 +17,11 @@ if TYPE_CHECKING:  # each takes long to import, and a search takes none
     import altair as alt
     import pandas as pd
 
-    from dse.api.chosen_space import Pins
-    from dse.api.designs import NearestFit
+    from dse.api.designs import NearestFit, Pins
     from dse.explaining.explanation import Explanation
     from dse.explaining.importance import Importance
     from dse.explaining.neighbours import Sensitivity
-    from dse.output.tables import Artefact
+    from dse.output import Artefact
     from dse.reporting.studies.comparison import Comparison, StudyPair
     from dse.searching.exact.bounded import StudyBound
     from dse.searching.exact.certificate import Certificate
@@ -56,7 +55,7 @@ class Study(BaseStudy):
         from html import escape
 
         front = self.pareto_front().head(SHOWN)
-        names = [*(p.name for p in self.space.parameters), *(own.key for own in self.space.objectives)]
+        names = [*(p.name for p in self.space.parameters), *(objective.key for objective in self.space.objectives)]
         shown = front[[name for name in dict.fromkeys(names) if name in front]]
         return f"<p>{escape(repr(self))}</p>{shown.to_html(index=False)}"
 
@@ -159,7 +158,7 @@ class Study(BaseStudy):
 
         Raises `DseError` if it cannot be written.
         """
-        from dse.output.tables import write_file
+        from dse.output import write_file
         from dse.storage.atomic_files import file_name
 
         path = Path(path or f"{file_name(self.name)}.html")

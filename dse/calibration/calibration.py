@@ -53,7 +53,10 @@ class CalibratedStage:
 
     def given_up(self) -> CalibratedStage:
         """Stage without its constants, which whole steps contradict."""
-        why = {own.name: "whole steps that are held out are better predicted without it" for own in self.constants}
+        why = {
+            constant.name: "whole steps that are held out are better predicted without it"
+            for constant in self.constants
+        }
         return replace(self, constants=(), left_out={**self.left_out, **why}, after=self.before, held_out=self.before)
 
 
@@ -142,10 +145,10 @@ def _stages(
         for kind, ends in STEPS_TOO.items() if name == STEPS else ():
             own += [one for one in constants[kind] if kind not in measured and one.name.endswith(ends)]
         found = selected(rows, own, values, seed=seed)
-        for place, stage in enumerate(stages if name == STEPS else []):
+        for index, stage in enumerate(stages if name == STEPS else []):
             if not stage.constants:
                 continue
-            without = [*stages[:place], stage.given_up(), *stages[place + 1 :]]
+            without = [*stages[:index], stage.given_up(), *stages[index + 1 :]]
             others = {**known, **_fitted(without)}
             again = selected(rows, own, others, seed=seed)
             if are_closer(again.held_out, found.held_out, errors=GIVEN_UP):
@@ -156,7 +159,7 @@ def _stages(
 
 def _fitted(stages: Sequence[CalibratedStage]) -> dict[str, float]:
     """Constants that are fitted so far. [SI units]"""
-    return {own.name: own.after for stage in stages for own in stage.constants}
+    return {constant.name: constant.after for stage in stages for constant in stage.constants}
 
 
 def _stage(
@@ -165,16 +168,16 @@ def _stage(
     """Fit of rows of one kind, beside what was known and the constants of kinds before."""
     units, fit = rows.system.units(), found.fit
     fitted = []
-    for own in fit.constants:
-        value = si_value(written(fit.values[own.name], units[own.name]), units[own.name])
+    for constant in fit.constants:
+        value = si_value(written(fit.values[constant.name], units[constant.name]), units[constant.name])
         fitted.append(
             CalibratedConstant(
-                name=own.name,
-                unit=units[own.name],
-                before=known[own.name],
+                name=constant.name,
+                unit=units[constant.name],
+                before=known[constant.name],
                 after=value,
-                standard_error=fit.standard_errors[own.name],
-                at_bound=min(value - own.low, own.high - value) < 1e-3 * (own.high - own.low),
+                standard_error=fit.standard_errors[constant.name],
+                at_bound=min(value - constant.low, constant.high - value) < 1e-3 * (constant.high - constant.low),
             )
         )
     now = {**values, **{own.name: own.after for own in fitted}}
@@ -210,11 +213,11 @@ def _text(
     for stage in stages:
         errors = (mean_error(ratios) for ratios in (stage.before, stage.after, stage.held_out))
         off = "mean error {:.1f} % before, {:.1f} % after, {:.1f} % of rows held out".format(*errors)
-        for own in stage.constants:
-            constants[quantity_place(base, own.name)] = {
-                "value": written(own.after, own.unit),
+        for constant in stage.constants:
+            constants[quantity_place(base, constant.name)] = {
+                "value": written(constant.after, constant.unit),
                 "kind": "fitted",
-                "standard_error": written(own.standard_error, own.unit),
+                "standard_error": written(constant.standard_error, constant.unit),
                 "source": f"dse calibrate, {len(stage.rows)} rows of {stage.name} in {table}: {off}",
             }
     _, path, section = shipped.opened(name, "systems")

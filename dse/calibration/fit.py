@@ -37,7 +37,10 @@ class Fit:
     @property
     def values(self) -> dict[str, float]:
         """Fitted values by name of quantity. [SI units]"""
-        return {own.name: own.value(at).item() for own, at in zip(self.constants, self.coordinates, strict=True)}
+        return {
+            constant.name: constant.value(at).item()
+            for constant, at in zip(self.constants, self.coordinates, strict=True)
+        }
 
     @property
     def loss(self) -> float:
@@ -57,8 +60,8 @@ class Fit:
         spread = np.linalg.pinv(rows.T @ (weights[:, np.newaxis] * rows)) * scatter
         errors = np.sqrt(np.maximum(np.diag(spread), 0.0))
         return {
-            own.name: abs(own.slope(own.value(at).item())) * float(error)
-            for own, at, error in zip(self.constants, self.coordinates, errors, strict=True)
+            constant.name: abs(constant.slope(constant.value(at).item())) * float(error)
+            for constant, at, error in zip(self.constants, self.coordinates, errors, strict=True)
         }
 
 
@@ -82,7 +85,7 @@ def fits(tasks: Sequence[Task], rows: Measurements, others: Mapping[str, float])
     """
     found = _evaluated([(task.constants, task.fitted, task.start) for task in tasks], rows, others)
     for _ in range(MOST_STEPS):
-        steps = {place: _step(fit) for place, fit in enumerate(found) if fit.radius > 0}
+        steps = {index: _step(fit) for index, fit in enumerate(found) if fit.radius > 0}
         moved = {place: step for place, step in steps.items() if np.abs(step).max() > CONVERGED}
         for place in steps.keys() - moved.keys():
             found[place] = replace(found[place], radius=0.0)
@@ -109,7 +112,7 @@ def slopes_of(constants: Sequence[Constant], rows: Measurements, values: Mapping
 
     It is taken at `values` of all constants. [SI units]
     """
-    at = np.array([own.coordinate(values[own.name]) for own in constants])
+    at = np.array([constant.coordinate(values[constant.name]) for constant in constants])
     return _evaluated([(tuple(constants), np.ones(len(rows.rows), dtype=bool), at)], rows, values)[0].slopes
 
 
@@ -118,7 +121,7 @@ def _step(fit: Fit) -> FloatArray:
     if not fit.constants:
         return np.zeros(1)
     slopes, ratios = fit.slopes[fit.fitted], fit.ratios[fit.fitted]
-    low = np.array([own.coordinate(own.low) for own in fit.constants]) - fit.coordinates
+    low = np.array([constant.coordinate(constant.low) for constant in fit.constants]) - fit.coordinates
     high = np.array([own.coordinate(own.high) for own in fit.constants]) - fit.coordinates
     low, high = np.maximum(low, -fit.radius), np.minimum(high, fit.radius)
     found = least_squares(
@@ -141,7 +144,7 @@ def _evaluated(
     """Ratios and their slopes at some points, all priced together."""
     names, table, moves = list(others), [], []
     for constants, _, at in points:
-        top = np.array([own.coordinate(own.high) for own in constants])
+        top = np.array([constant.coordinate(constant.high) for constant in constants])
         move = np.where(at + DIFFERENCE <= top, DIFFERENCE, -DIFFERENCE)
         near = np.vstack([at, at + np.diag(move)])
         block = np.tile(np.array([others[name] for name in names]), (len(near), 1))
@@ -150,7 +153,7 @@ def _evaluated(
         table.append(block)
         moves.append(move)
     every = np.concatenate(table)
-    ratios = rows.log_ratios({name: every[:, place] for place, name in enumerate(names)})
+    ratios = rows.log_ratios({name: every[:, index] for index, name in enumerate(names)})
     found, first = [], 0
     for (constants, fitted, at), move in zip(points, moves, strict=True):
         own_ratios = ratios[first : first + len(move) + 1]

@@ -135,4 +135,4 @@ def _step_batch(model: ModelShape, rows: tuple[ComparedRow, ...], runs: tuple[Ex
     settings = (
         " ".join(f"{key}={value}" for key, value in sorted(run.columns.items()) if key not in SIZES) for run in runs
     )
-    return MeasuredBatch(rows, tuple(f"{model.name} {model.seq_len:g} {own}" for own in settings), {}, times)
+    return MeasuredBatch(rows, tuple(f"{model.name} {model.seq_len:g} {setting}" for setting in settings), {}, times)

@@ -88,10 +88,10 @@ def indistinct(
     slopes = slopes_of([*fit.constants, *constants], rows, {**others, **fit.values})
     known, why = slopes[:, : len(fit.constants)], {}
     usable: dict[str, FloatArray] = {}
-    for own, column in zip(constants, slopes[:, len(fit.constants) :].T, strict=True):
+    for constant, column in zip(constants, slopes[:, len(fit.constants) :].T, strict=True):
         size = np.linalg.norm(column)
         if np.abs(column).max() < NO_CHANGE:
-            why[own.name] = "no row depends on it"
+            why[constant.name] = "no row depends on it"
             continue
         rest = column - known @ np.linalg.lstsq(known, column)[0]
         if np.linalg.norm(rest) < ALIKE * size:
@@ -100,9 +100,9 @@ def indistinct(
             alike = {name: _cosine(rest, other) for name, other in usable.items()}
             alike = {name: cosine for name, cosine in alike.items() if cosine**2 > 1 - ALIKE**2}
         if alike:
-            why[own.name] = f"rows cannot tell it from {max(alike, key=lambda name: alike[name])}"
+            why[constant.name] = f"rows cannot tell it from {max(alike, key=lambda name: alike[name])}"
         else:
-            usable[own.name] = rest
+            usable[constant.name] = rest
     return why
 
 

@@ -2,8 +2,8 @@
 
 Rooms in the order in which they are read; those on one line do not know each other:
 
-    options, terminal, spellings
-    chosen, output, progress
+    terminal
+    options, output, progress
     layouts
     commands
 """
@@ -11,18 +11,17 @@ Rooms in the order in which they are read; those on one line do not know each ot
 from __future__ import annotations
 
 import argparse
+import difflib
 import io
 import os
 import re
 import sys
-from collections.abc import Mapping, Sequence
-from contextlib import redirect_stderr
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext, redirect_stderr
 from importlib import import_module
 from typing import Any, Final, NoReturn
 
 from costmodel.errors import DseError, masked, suggestion
-from costmodel.installation import __version__
-from dse.cli.spellings import current_command, current_options, option_hint
 from dse.cli.terminal import INTERRUPTED, PrintableStream, discard_output, interruptible, say
 
 #: Group of commands -> name -> what it does; in the order in which help lists them.
@@ -111,12 +110,19 @@ def run_command(argv: Sequence[str]) -> int:
             print(parser("").format_help(), end="")
             return DONE
         args = parsed(argv)
-        from dse.storage.database import patience
-
-        with patience(getattr(args, "wait", None)), redirect_stderr(PrintableStream(sys.stderr)):
+        with waiting(getattr(args, "wait", None)), redirect_stderr(PrintableStream(sys.stderr)):
             return int(args.run(args))
     finally:
         sys.stdout.flush()
+
+
+def waiting(seconds: float | None) -> AbstractContextManager[None]:
+    """A block in which databases wait so long for the locks of other programs; None for the default. [s]"""
+    if seconds is None:
+        return nullcontext()
+    from dse.storage.database import patience
+
+    return patience(seconds)
 
 
 def parsed(argv: Sequence[str]) -> argparse.Namespace:
@@ -139,6 +145,8 @@ def crash_report(error: Exception) -> str:
     import traceback
 
     words = " ".join(map(ascii, sys.argv))
+    from costmodel.installation import __version__
+
     machine = f"dse {__version__}, Python {platform.python_version()}, {platform.platform()}"
     report = masked("\n".join([words, machine, "", *traceback.format_exception(error)]))
     with tempfile.NamedTemporaryFile(
@@ -155,6 +163,16 @@ def replace_unprintable() -> None:
             stream.reconfigure(errors="replace")
 
 
+class PrintVersion(argparse.Action):
+    """Prints the version, which is imported for it alone, and exits."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *unused: Any) -> None:
+        from costmodel.installation import __version__
+
+        print(f"dse {__version__}")
+        parser.exit()
+
+
 def parser(command: str | None = None) -> Parser:
     """The command line, with the arguments of one command, or of every command."""
     top = Parser(
@@ -165,8 +183,7 @@ def parser(command: str | None = None) -> Parser:
         formatter_class=HelpFormatter,
         allow_abbrev=False,
     )
-    version = f"dse {__version__}"
-    top.add_argument("--version", action="version", version=version, help="print the version and exit")
+    top.add_argument("--version", action=PrintVersion, nargs=0, help="print the version and exit")
     commands = top.add_subparsers(prog="dse", metavar="COMMAND", required=True, help=argparse.SUPPRESS)
     top.commands = commands.choices
     for name in COMMANDS:
@@ -242,3 +259,96 @@ class Parser(argparse.ArgumentParser):
             message = f"missing {missing[1]}" + (f"; for example: {example[1]}" if example else "")
         say(message if self.prog == "dse" else f"{message} (see `{self.prog} --help`)")
         raise SystemExit(2)
+
+
+#: Earlier command -> its present form.
+EARLIER: Final[Mapping[str, Sequence[str]]] = {
+    "cost": ["evaluate"],
+    "price": ["evaluate"],
+    "fit": ["evaluate", "--fit"],
+    "sensitivity": ["explain", "--sensitivity"],
+    "importance": ["explain", "--importance"],
+    "pareto": ["show"],
+    "trials": ["show", "--trials"],
+    "check": ["studies", "--check"],
+    "delete": ["studies", "--delete"],
+    "dashboard": ["studies", "--dashboard"],
+    **{kind: ["list", kind] for kind in ("models", "systems", "spaces", "frameworks", "columns")},
+}
+
+#: Option without a value -> a value of ``--format``.
+FORMATS: Final = {"--json": "json", "--csv": "csv", "--parquet": "parquet", "--table": "table"}
+
+#: Options of work that dse does not evaluate.
+NOT_COVERED: Final = ("--lora", "--qlora", "--peft", "--adapter", "--adapters")
+
+#: What spaces hold fixed and ``--set`` changes.
+GIVEN: Final = ("global_batch_size", "seq_len", "world_size")
+
+
+def current_command(words: Sequence[str]) -> list[str]:
+    """Arguments with the present name of their command.
+
+    >>> current_command(["trials", "gpt3"]), current_command(["help", "plan"]), current_command(["help"])
+    (['show', '--trials', 'gpt3'], ['plan', '--help'], ['--help'])
+    """
+    if words and words[0] == "help":
+        return [*current_command(words[1:2]), "--help"]
+    return [*EARLIER.get(words[0], words[:1]), *words[1:]] if words else []
+
+
+def current_options(words: Sequence[str], known: Collection[str]) -> list[str]:
+    """Arguments with the present names of their options; `known` are those of the command.
+
+    A column of designs becomes ``--set``, where the command has it.
+
+    >>> current_options(["--seq", "8k", "--tp=8", "--json"], {"--seq-len", "--set", "--format"})
+    ['--seq-len', '8k', '--set', 'tp=8', '--format', 'json']
+    """
+    options: list[str] = []
+    rest = list(words)
+    while rest:
+        word = rest.pop(0)
+        name, equals, value = word.partition("=")
+        if not name.startswith("-") or name in known:
+            options.append(word)
+        elif target := usual_option(name, known):
+            options += [target, value] if equals else [target]
+        elif name in FORMATS and "--format" in known:
+            options += ["--format", FORMATS[name]]
+        elif "--set" in known and (column := design_column(name)):
+            if not equals:
+                value = rest.pop(0) if rest and not rest[0].startswith("-") else "true"
+            options += ["--set", f"{column}={value}"]
+        else:
+            options.append(word)
+    return options
+
+
+def usual_option(option: str, known: Collection[str]) -> str:
+    """The option of a command that a usual spelling stands for; "" if there is none."""
+    from costmodel.formats.shipped import spellings
+
+    return next((own for own in spellings("options").get(option, "").split() if own in known), "")
+
+
+def design_column(option: str) -> str:
+    """The column of designs that an option such as ``--micro-batch-size`` names; "" if it names none."""
+    from costmodel.formats.shipped import spellings
+    from costmodel.training.design import DesignPoints
+
+    name = option.lstrip("-").replace("-", "_").lower()
+    name = spellings("columns").get(name, name)
+    known = {*DesignPoints.__dataclass_fields__, *DesignPoints.aliases, *GIVEN}
+    return name if option.startswith("--") and name in known else ""
+
+
+def option_hint(option: str, known: Collection[str]) -> str:
+    """The way on from an option that `current_options` does not understand."""
+    if option == "--system":
+        return ": a space names its system. `dse plan MODEL --gpus N --system S` plans on another one"
+    if option in NOT_COVERED:
+        return ": dse evaluates training of all weights, without adapters such as LoRA"
+    near_names = sorted(own.strip("-") for own in known)
+    near = difflib.get_close_matches(option.partition("=")[0].strip("-"), near_names, n=1)
+    return f"; did you mean {'--' if len(near[0]) > 1 else '-'}{near[0]}?" if near else ""

@@ -8,15 +8,14 @@ import math
 from collections.abc import Iterator
 from pathlib import Path
 from shlex import quote
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from rich.text import Text
 
 from costmodel.errors import DseError
-from dse.api.chosen_space import loaded_space
 from dse.api.design_files import SPACE
-from dse.api.designs import evaluate_design, fit, sweep
-from dse.cli.chosen import changed_space, changes_of, launched_space, say_what_was_open, set_words
+from dse.api.designs import evaluate_design, fit, loaded_space, sweep
+from dse.cli.options import changed_space, changes_of, launched_space, say_what_was_open, set_words
 from dse.cli.output import (
     ENDINGS,
     MOST_ROWS,
@@ -30,16 +29,15 @@ from dse.cli.output import (
     write_result,
 )
 from dse.cli.terminal import say
-from dse.output.tables import EVALUATION_KEYS, csv_pieces, json_text, only_finite, parquet_pieces
-from dse.output.text import Record, counted, design_text
-from dse.pricing.design_file import read_designs
+from dse.output import EVALUATION_KEYS, Record, counted, csv_pieces, design_text, json_text, only_finite, parquet_pieces
 from dse.pricing.evaluation import reasons
 from dse.pricing.space_rules import NATIVE
-from dse.pricing.sweep import NamedDesigns, priced
 from dse.pricing.workers import Workers
-from dse.reporting.designs.sweep_report import sweep_report
 from dse.reporting.study_report import evaluation_report
 from dse.spaces.space import Space
+
+if TYPE_CHECKING:
+    from dse.pricing.sweep import NamedDesigns
 
 
 def run(args: argparse.Namespace, kind: str) -> int:
@@ -129,6 +127,9 @@ def run_sweep(args: argparse.Namespace, space: Space, form: str) -> int:
     refuse_together(args, form, [name for name, _ in values])
     workers = Workers(args.jobs, args.backend, args.scheduler)
     if args.designs:
+        from dse.pricing.design_file import read_designs
+        from dse.pricing.sweep import priced
+
         table, rows = read_designs(space, args.designs, say)
         found = priced(space, table, rows, profile=args.profile or NATIVE, jobs=workers)
     else:
@@ -159,6 +160,8 @@ def refuse_together(args: argparse.Namespace, form: str, names: list[str]) -> No
 def write_sweep(found: NamedDesigns, form: str, output: Path | None) -> None:
     """The designs in one of the forms."""
     if form == "table":
+        from dse.reporting.designs.sweep_report import sweep_report
+
         most = None if output else MOST_ROWS
         write_report(lambda width: sweep_report(found, width, most=most), output)
     elif form in PICTURES.values():

@@ -13,9 +13,7 @@ from rich.console import RenderableType
 
 from costmodel.errors import DseError
 from dse.cli.terminal import discard_output
-from dse.output.tables import NotWritten, json_text, write_file
-from dse.output.text import plain_text, show
-from dse.storage.atomic_files import refuges
+from dse.output import NotWritten, json_text, plain_text, show, write_file
 
 #: Ending of a file -> what is written there.
 TABLE_ENDINGS: Final[Mapping[str, str]] = {".txt": "table", ".csv": "csv", ".json": "json", ".parquet": "parquet"}
@@ -99,6 +97,8 @@ def rescue(write: Callable[[Path | None], None], failure: str, named: Path) -> N
 
     Always raises `DseError`.
     """
+    from dse.storage.atomic_files import refuges
+
     for folder in refuges():
         path = folder / f"{named.stem}.{secrets.token_hex(4)}{named.suffix}"
         try:

@@ -1,32 +1,113 @@
 """Why a design costs what it does: step and memory as trees that add up, kernels and their rooflines.
 
 The cost model repeats the evaluation of the design and keeps its items: a label for every amount that a column adds up.
-The difference of two designs is a waterfall of the same parts.
+The difference of two designs is a waterfall of the same parts. Tables of work have the reload analysis of each matrix
+product, and the optimizer's costs by parameter group.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from costmodel.columns import FloatArray, short_repr
+from costmodel.columns import FloatArray, per_kernel, short_repr
 from costmodel.errors import DseError
 from costmodel.kernels.kernel_cost import Item, Items
-from costmodel.machine.system import System
+from costmodel.machine import System
 from costmodel.rules.rules import TRAINING
 from costmodel.training.blocks import Layer
+from costmodel.training.design import DesignPoints
 from costmodel.training.kinds import KINDS
-from dse.explaining.work_tables import WORK_TABLES, work_tables
-from dse.pricing.records import priced_design
+from costmodel.training.run import TransformerRun, rank_run
+from dse.pricing.evaluation import priced_design, transformer_run
 from dse.pricing.space_rules import NATIVE, machine, rules_for
 from dse.spaces.space import Params, Space
 
 if TYPE_CHECKING:
     import pandas as pd
+
+#: Row of a table.
+Row = dict[str, Any]
+
+#: Kinds of tables: of matrix products, and of parameter groups.
+WORK_TABLES: Final = ("gemms", "optimizer")
+
+
+def work_tables(kind: str, space: Space, designs: Sequence[Mapping[str, Any]]) -> Iterator[list[Row]]:
+    """A table of the work of each of some designs, one after the other.
+
+    Raises `DseError` if the model is no transformer, or groups of the optimizer share costs (`parameter_groups`).
+
+    "gemms": a row for each matrix product and pass of one micro-batch on one rank, with the times that each operand
+    crosses from each memory level: ``LEVEL_reload_AB`` of A, ``LEVEL_reload_BC`` of B and ``LEVEL_reload_AC`` of C.
+    "optimizer": a row for each parameter group of a rank of the stage with most parameters, with gradient clipping and
+    update. Columns end in their units.
+    """
+    if space.workload.work != TRAINING or space.workloads:
+        raise DseError(f"space {space.name}: {kind}: known for the training of one transformer only")
+    from costmodel.steps.transformer import resolve_tiling  # imports the whole step, here and below
+
+    for design in designs:
+        run = transformer_run(space, space.encode([design]), DesignPoints)
+        resolved = resolve_tiling(run.model, run.system, run.design)
+        own = replace(run.of(resolved), system=run.system.sliced(run.design.world_size))
+        yield [*(_gemm_rows if kind == "gemms" else _optimizer_rows)(own)]
+
+
+def _gemm_rows(run: TransformerRun) -> Iterator[Row]:
+    """Rows of the products of one design, in the order of the model."""
+    from costmodel.kernels.products import gemm_reloads
+
+    found = gemm_reloads(rank_run(run))
+    gemms, costs = found.gemms, found.costs
+    bound = np.where(costs.memory_bound, "memory", "arithmetic")
+    launch = per_kernel(run.system.chip.kernel_launch)
+    bound = np.where(launch > costs.time / 2, "launch", bound)
+    columns = {
+        **{name: getattr(gemms, name) for name in ("count", "batch", "m", "n", "k")},
+        "tile_m": found.tile_m,
+        "tile_n": found.tile_n,
+    }
+    for index, label in enumerate(gemms.labels):
+        row: Row = {"product": label.name, "pass": label.of_pass, "part": label.part}
+        row |= {name: int(values[0, index]) if float(values[0, index]).is_integer() else float(values[0, index])
+                for name, values in columns.items()}  # fmt: skip
+        for level, reads in reversed([*found.levels.items()]):
+            for operand, often in (("AB", reads.of_a), ("AC", reads.of_c), ("BC", reads.of_b)):
+                row[f"{level}_reload_{operand}"] = float(often[0, index])
+            row[f"{level}_bytes"] = float(reads.bytes_moved[0, index])
+        row |= {"flops": float(costs.flops[0, index]), "time_s": float(costs.time[0, index])}
+        yield row | {"bound": str(bound[0, index])}
+
+
+def _optimizer_rows(run: TransformerRun) -> Iterator[Row]:
+    """Rows of the parameter groups of one design, and what they share."""
+    from costmodel.steps.parameter_groups import parameter_groups
+
+    for group, parameter_group in parameter_groups(run).items():
+        yield {
+            "group": group,
+            "parameters": float(parameter_group.parameters.flat[0]),
+            "owned": float(parameter_group.owned.flat[0]),
+            "gradclip_flops": float(parameter_group.clip_flops.flat[0]),
+            "gradclip_bytes": float(parameter_group.clip_bytes.flat[0]),
+            "gradclip_time_s": float(parameter_group.clip_time.flat[0]),
+            "apply_grad_flops": float(parameter_group.apply_flops.flat[0]),
+            "apply_grad_bytes": float(parameter_group.apply_bytes.flat[0]),
+            "apply_grad_time_s": float(parameter_group.apply_time.flat[0]),
+        }
+
+
+def csv_text(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Rows as CSV, numbers in full."""
+    import pandas as pd
+
+    return pd.DataFrame(rows).to_csv(index=False, lineterminator="\n")
+
 
 #: Names from the top of a tree to a leaf.
 Path = tuple[str, ...]
@@ -93,7 +174,7 @@ def part_names(space: Space) -> dict[str, str]:
         return {"layer 0": "layers", "mtp": "multi-token prediction"}
     names = [layer_name(layer) for layer in kinds]
     numbered = [
-        f"{name} {names[:place].count(name) + 1}" if names.count(name) > 1 else name for place, name in enumerate(names)
+        f"{name} {names[:index].count(name) + 1}" if names.count(name) > 1 else name for index, name in enumerate(names)
     ]
     return {f"layer {n}": name for n, name in enumerate(numbered)} | {"mtp": "multi-token prediction"}
 

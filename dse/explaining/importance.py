@@ -72,7 +72,7 @@ def importance(space: Space, table: TrialTable, profile: str) -> Importance:
     directions = [objective.direction for objective in space.objectives]
     costs, found = as_costs(feasible.values, directions), feasible.trials
     trials = [best_share(found, values, names) for values in costs.T]
-    designs = [[explained_share(values, own) for own in groups] for values in evaluation.values.T]
+    designs = [[explained_share(values, group) for group in groups] for values in evaluation.values.T]
     return Importance(space, tuple(names), np.array(trials), np.array(designs), len(feasible))
 
 

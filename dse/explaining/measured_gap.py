@@ -14,7 +14,7 @@ from costmodel.columns import short_repr
 from costmodel.errors import DseError, ParameterError
 from costmodel.formats.input_files import data_beside
 from dse.explaining.explanation import Explanation
-from dse.pricing.records import priced_design
+from dse.pricing.evaluation import priced_design
 
 #: Causes below this share of the predicted step are left out. [-]
 SLIGHT: Final = 0.002
@@ -51,8 +51,8 @@ class MeasuredGap:
         """Both steps and the causes as JSON has them."""
         low, high = self.interval
         causes = [
-            {"cause": own.name, "changes": dict(own.changes), "step_time_s": own.step_time,
-             "share_of_gap": own.share, "check": own.check} for own in self.causes
+            {"cause": cause.name, "changes": dict(cause.changes), "step_time_s": cause.step_time,
+             "share_of_gap": cause.share, "check": cause.check} for cause in self.causes
         ]  # fmt: skip
         predicted = {"predicted_s": self.explanation.step_time, "low_s": low, "high_s": high}
         return {"measured_s": self.measured, **predicted, "causes": causes}
@@ -85,7 +85,7 @@ def measured_gap(
     if not measured_step_time > 0:
         raise ParameterError(f"{{measured_step_time}} {measured_step_time:g}: expected seconds above 0")
     predicted = explanation.step_time
-    causes = [own for own in _causes(explanation, measured_step_time - predicted) if own.share > 0]
+    causes = [cause for cause in _causes(explanation, measured_step_time - predicted) if cause.share > 0]
     causes.sort(key=lambda own: -min(own.share, 1 / own.share))  # those that come closest to the gap
     return MeasuredGap(explanation, measured_step_time, tuple(causes))
 

@@ -18,8 +18,7 @@ from dse.pricing.evaluated import Evaluation
 from dse.pricing.evaluation import evaluate
 from dse.pricing.space_rules import machine, rules_for
 from dse.spaces.lattice import Lattice, is_ordered
-from dse.spaces.sections.objectives import Constraint
-from dse.spaces.sections.parameters import Value
+from dse.spaces.sections.parameters import Constraint, Value
 from dse.spaces.space import Batch, Params, Space
 
 #: A way from a design, such as a parameter and up: the first legal design along it counts.
@@ -70,8 +69,8 @@ def _pairs(lattice: Lattice, here: FloatArray, products: Sequence[Collection[str
         if not any(names <= {*product} for product in products):
             continue
         values = lattice.parameters[other].options
-        own = lattice.columns(here[np.newaxis])
-        product = own[lattice.parameters[one].name][0] * own[lattice.parameters[other].name][0]
+        columns = lattice.columns(here[np.newaxis])
+        product = columns[lattice.parameters[one].name][0] * columns[lattice.parameters[other].name][0]
         options = lattice.parameters[one].options
         assert values is not None
         assert options is not None
@@ -159,7 +158,7 @@ def neighbourhoods(explanations: Sequence[Explanation]) -> list[tuple[tuple[Neig
     """Neighbours and binding limit of several designs of one space, evaluated in one batch."""
     space = explanations[0].space
     rules = rules_for(space, explanations[0].profile)
-    batches = [one_step(space, each.params, [*rules.totals.values()]) for each in explanations]
+    batches = [one_step(space, explanation.params, [*rules.totals.values()]) for explanation in explanations]
     columns = {name: np.concatenate([batch[name] for batch in batches]) for name in batches[0]}
     evaluation = evaluate(space, columns, rules=rules)
     designs = space.decode(columns)
@@ -298,15 +297,15 @@ class Sensitivity:
 
     def to_json(self) -> dict[str, Any]:
         """Sensitivities as one JSON object: ``parameters`` and ``elasticities``."""
-        own = self.explanation
+        explanation = self.explanation
         return {
-            **({"trial": own.trial} if own.trial is not None else {}),
-            "profile": own.profile,
-            "params": own.params,
-            "step_time_s": own.step_time,
-            "parameters": [each.to_json() for each in self.parameters],
+            **({"trial": explanation.trial} if explanation.trial is not None else {}),
+            "profile": explanation.profile,
+            "params": explanation.params,
+            "step_time_s": explanation.step_time,
+            "parameters": [parameter.to_json() for parameter in self.parameters],
             "counts": [asdict(count) for count in self.counts],
-            "elasticities": [asdict(each) for each in self.elasticities],
+            "elasticities": [asdict(elasticity) for elasticity in self.elasticities],
         }
 
 
@@ -315,12 +314,12 @@ def sensitivity(explanation: Explanation) -> Sensitivity:
 
     Raises `DseError` if the profile does not know such designs.
     """
-    steps = [each for each in neighbours(explanation) if len(each.changes) == 1]
+    steps = [neighbour for neighbour in neighbours(explanation) if len(neighbour.changes) == 1]
     largest: dict[str, float] = {}
-    for each in steps:
-        name = next(iter(each.changes))
-        largest[name] = max(largest.get(name, 0.0), abs(each.step_time_change))
-    order = {name: place for place, name in enumerate(sorted(largest, key=lambda name: -largest[name]))}
+    for step in steps:
+        name = next(iter(step.changes))
+        largest[name] = max(largest.get(name, 0.0), abs(step.step_time_change))
+    order = {name: index for index, name in enumerate(sorted(largest, key=lambda name: -largest[name]))}
     steps.sort(key=lambda each: (order[next(iter(each.changes))], each.step_time_change))
     counts, found = quantity_steps(explanation)
     matter = sorted((e for e in found if abs(e.elasticity) > LEAST), key=lambda e: -abs(e.elasticity))
@@ -361,8 +360,8 @@ def quantity_steps(explanation: Explanation) -> tuple[list[CountStep], list[Elas
     ratios += [(name, factor) for name in smooth for factor in (1 + STEP, 1 - STEP)]
     points, units = 1 + len(ratios), own.units()
     swept = {name: np.full(points, values[name]) for name, _ in ratios}
-    for place, (name, ratio) in enumerate(ratios, start=1):
-        swept[name][place] *= ratio
+    for index, (name, ratio) in enumerate(ratios, start=1):
+        swept[name][index] *= ratio
     columns = {n: np.repeat(codes, points) for n, codes in space.encode([explanation.params]).items()}
     known = space.known_values(columns)
     system = machine(space, known).with_quantities(swept)

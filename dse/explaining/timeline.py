@@ -15,7 +15,7 @@ from costmodel.steps.timeline import Timeline
 from costmodel.steps.timeline import timeline as events_of
 from costmodel.training.design import DesignPoints
 from costmodel.training.run import TransformerRun
-from dse.output.tables import Artefact
+from dse.output import Artefact
 from dse.pricing.evaluation import transformer_run
 from dse.spaces.space import Space
 

@@ -22,7 +22,7 @@ from costmodel.training.design import EVEN, DesignPoints, PipelineLayout
 from costmodel.training.design_table import Domain
 from costmodel.training.model import ModelShape
 from costmodel.training.run import TransformerRun
-from dse.output.tables import Artefact
+from dse.output import Artefact
 from dse.registry import launch_forms, load
 from dse.spaces.sections.frameworks import broken_rules, refused_model, without_limits_of_models
 from dse.spaces.space import Space

@@ -26,8 +26,8 @@ from numpy.typing import ArrayLike
 from costmodel.columns import BoolArray, FloatArray, IntArray
 from costmodel.formats.framework_file import listed_release
 from costmodel.formats.input_files import data_beside
-from costmodel.machine.system import System
-from costmodel.steps.result.breakdown import UNIT_SUFFIX, Breakdown
+from costmodel.machine import System
+from costmodel.steps.breakdown import UNIT_SUFFIX, Breakdown
 from costmodel.training.design import DISPATCH_TWO_HOP, ONE_FORWARD_ONE_BACKWARD, SCHEDULE_WORDS
 from costmodel.training.model import ModelShape
 from costmodel.training.precision import FORMATS, is_narrow

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from costmodel.columns import column_units
 from costmodel.errors import DseError, ParameterError, shortened, suggestion
 from costmodel.formats.input_files import file_bytes
-from costmodel.steps.result.breakdown import Breakdown, with_unit_suffix
+from costmodel.steps.breakdown import Breakdown, with_unit_suffix
 from dse.pricing.evaluated import RECORD_KEYS, WINNER
 from dse.pricing.sweep import normal
 from dse.spaces.space import Space

@@ -16,14 +16,14 @@ from costmodel.columns import FloatArray, column_units
 from costmodel.errors import DseError
 from costmodel.rules.registry import NATIVE
 from costmodel.rules.rules import TRAINING
-from costmodel.steps.result.breakdown import Breakdown, ResultTable
+from costmodel.steps.breakdown import Breakdown, ResultTable
 from costmodel.training.design import DesignPoints
 from dse.predictions.intervals import EVIDENCE, Interval, ends, interval, kind_codes, unmeasured_features, widest
-from dse.spaces.sections.objectives import keyed
+from dse.spaces.sections.parameters import keyed
 from dse.spaces.sections.training_run import UNITS, has_run
 
 if TYPE_CHECKING:
-    from costmodel.machine.system import System
+    from costmodel.machine import System
     from dse.spaces.space import Space
 
 #: Relative violation of a limit where the profile has no number.
@@ -56,7 +56,7 @@ class Evaluation:
             self.feasible[rows],
             self.breakdown.map(lambda values: values[rows]),
             {name: values[rows] for name, values in self.derived.items()},
-            {name: own.take(rows) for name, own in self.workloads.items()},
+            {name: workload.take(rows) for name, workload in self.workloads.items()},
         )
 
 

@@ -1,8 +1,13 @@
-"""Evaluates designs of a space: columns of parameters -> objectives, margins, breakdown."""
+"""Evaluates designs of a space: columns of parameters -> objectives, margins, breakdown; and designs as records.
+
+`evaluate` takes a batch of designs as rows of codes and returns an `Evaluation`: the breakdown of the cost model, the
+objectives and margins that the formulas of the space give, and which designs are feasible. A record holds one design as
+JSON output has it, with the shardings and tiles of its kernels.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, TypeVar
 
 import numpy as np
@@ -10,18 +15,24 @@ import numpy as np
 from costmodel.columns import FloatArray, concatenated
 from costmodel.errors import DseError
 from costmodel.rules.rules import TRAINING, WorkloadRules
-from costmodel.steps.result.breakdown import ResultTable
-from costmodel.training.design import DesignPoints
+from costmodel.steps.breakdown import ResultTable
+from costmodel.training.design import DesignPoints, kernel_of_tile, tile_columns
 from costmodel.training.model import ModelShape
-from costmodel.training.run import Run
-from dse.pricing.evaluated import NAN_VIOLATION, BestLayouts, Evaluation, interval_columns, joined
-from dse.pricing.several_workloads import combined, first_of_each, without
-from dse.pricing.space_rules import machine, nominal_rate, rules_for
+from costmodel.training.run import Run, rank_run
+from dse.pricing.evaluated import (
+    NAN_VIOLATION,
+    BestLayouts,
+    Evaluation,
+    interval_columns,
+    joined,
+    with_intervals,
+    with_runs,
+)
+from dse.pricing.space_rules import NATIVE, machine, nominal_rate, rules_for
 from dse.pricing.workers import Jobs, Pricer, workers_of
 from dse.spaces.definition import SpaceWorkload
-from dse.spaces.designs.exact_parameters import OuterDesigns
 from dse.spaces.formulas.expressions import Expression
-from dse.spaces.sections.objectives import Constraint
+from dse.spaces.sections.parameters import Constraint, Value
 from dse.spaces.space import Space
 
 AnyDesign = TypeVar("AnyDesign", bound=DesignPoints)
@@ -98,8 +109,8 @@ def transformer_run(
     if space.workload.work != TRAINING:
         raise DseError(f"space {space.name}: its model is no transformer")
     known, blocks = space.known_values(columns), space.model.blocks
-    own = {name: known[name] for name in table.domains(blocks) if name in known}
-    return Run(space.model, machine(space, known), table.of(blocks=blocks, **own))
+    columns_of_table = {name: known[name] for name in table.domains(blocks) if name in known}
+    return Run(space.model, machine(space, known), table.of(blocks=blocks, **columns_of_table))
 
 
 def reasons(space: Space, profile: str, params: Mapping[str, Any]) -> list[str]:
@@ -195,10 +206,14 @@ def evaluate_workloads(space: Space, columns: Mapping[str, FloatArray], rules: W
 
     A machine keeps a limit where all of its workloads do; its margin is the least of theirs.
     """
+    from dse.pricing.several_workloads import combined
+
     points = next(iter(columns.values())).size
-    found = {own.name: best_layouts(own, columns, points, rules.profile, jobs) for own in space.workloads}
-    parts = [own.evaluation for own in found.values()]
-    weights = [own.weight for own in space.workloads]
+    layouts = {
+        workload.name: best_layouts(workload, columns, points, rules.profile, jobs) for workload in space.workloads
+    }
+    parts = [layout.evaluation for layout in layouts.values()]
+    weights = [workload.weight for workload in space.workloads]
     worst = space.data.get("combine") == "worst"
     breakdown = combined([part.breakdown for part in parts], weights, worst=worst)
     values = evaluated_columns(space, space.known_values(columns), breakdown, rules.profile)
@@ -211,7 +226,7 @@ def evaluate_workloads(space: Space, columns: Mapping[str, FloatArray], rules: W
         feasible=(margins >= 0).all(axis=1) & np.isfinite(objectives).all(axis=1),
         breakdown=breakdown,
         derived={d.name: stacked([values[d.name]], points)[:, 0] for d in space.derived},
-        workloads=found,
+        workloads=layouts,
     )
 
 
@@ -222,28 +237,34 @@ def best_layouts(
 
     `columns` are the machines, (points,). [SI units]
     """
+    from dse.pricing.several_workloads import first_of_each, without
+    from dse.spaces.exact_parameters import OuterDesigns
+
     space = workload.space
     outer, rules = space.outer, rules_for(space, profile)
     assert isinstance(outer, OuterDesigns)
     rows = np.flatnonzero(outer.has({**columns}, points))
     kept: list[tuple[np.ndarray[Any, Any], Mapping[str, FloatArray], Evaluation]] = []
-    for owner, designs in outer.inner({name: own[rows] for name, own in columns.items()}, rows.size):
+    for owner, designs in outer.inner({name: column[rows] for name, column in columns.items()}, rows.size):
         evaluation = evaluate(space, designs, rules=rules, jobs=jobs)
         first = first_of_each(space, rows[owner], evaluation)
-        chosen = {name: own[first] for name, own in designs.items()}
+        chosen = {name: design[first] for name, design in designs.items()}
         kept.append((rows[owner][first], chosen, evaluation.take(first)))
     if not kept:
         designs = space.legal.random(1, np.random.default_rng(0))
         kept = [(np.zeros(1, dtype=np.intp), designs, evaluate(space, designs, rules=rules))]
         rows = rows[:0]
-    owner = np.concatenate([own for own, _, _ in kept])
+    owner = np.concatenate([owners for owners, _, _ in kept])
     every = joined([evaluation for _, _, evaluation in kept])
     best = first_of_each(space, owner, every)
-    place = np.zeros(points, dtype=np.intp)
-    place[owner[best]] = best
+    rows_of_points = np.zeros(points, dtype=np.intp)
+    rows_of_points[owner[best]] = best
     missing = ~np.isin(np.arange(points), rows)
-    designs = {name: np.concatenate([own[name] for _, own, _ in kept])[place] for name in space.by_name}
-    return BestLayouts(designs, without(every.take(place), missing))
+    designs = {
+        name: np.concatenate([chosen_designs[name] for _, chosen_designs, _ in kept])[rows_of_points]
+        for name in space.by_name
+    }
+    return BestLayouts(designs, without(every.take(rows_of_points), missing))
 
 
 def _limits(limits: tuple[Constraint, ...], values: Mapping[str, Any],
@@ -276,3 +297,101 @@ def _filled(values: Any, points: int) -> FloatArray:
 
 
 Record = dict[str, Any]
+
+
+def kernel_choices(space: Space, columns: Mapping[str, FloatArray]) -> list[dict[str, Value]]:
+    """Values of `Space.solved` for each design: name -> word of a sharding, or edge of an output tile. [elements]
+
+    Empty where nothing is solved for; the edge is 0 if a design does not have the product. `columns` are (points,)
+    values of parameters.
+    """
+    points = next(iter(columns.values())).size
+    if not space.solved or not points:
+        return [{} for _ in range(points)]
+    from costmodel.steps.transformer import resolve_sharding, resolve_tiling  # imports the whole step
+
+    run = transformer_run(space, columns, DesignPoints)
+    names = [parameter.name for parameter in space.solved]
+    tiled = any(name.endswith("_tile_m") for name in names)
+    design = (resolve_tiling if tiled else resolve_sharding)(run.model, run.system, run.design)
+    shape = rank_run(run.of(design)).design
+    found: list[dict[str, Value]] = [{} for _ in range(points)]
+    for parameter in space.solved:
+        if parameter.words:
+            places = shape.assignments.place(shape.assignment, parameter.name.removesuffix("_sharding"))
+            values: list[Value] = [parameter.words[code] for code in np.broadcast_to(places, (points,))]
+        else:
+            edges = design.tile_edges.get(parameter.name, np.zeros(1))
+            values = [int(edge) for edge in np.broadcast_to(edges, (points,))]
+        for choices, value in zip(found, values, strict=True):
+            choices[parameter.name] = value
+    return found
+
+
+def with_kernels(space: Space, records: Sequence[Record]) -> list[Record]:
+    """Records of designs whose `params` say how each kernel is split and tiled, where that is solved for.
+
+    Trials of a study have that already, unless an earlier version stored them.
+    """
+    lacking = [not all(p.name in record["params"] for p in space.solved) for record in records]
+    if not any(lacking):
+        return [*records]
+    columns = space.encode([record["params"] for record in records])
+    return [
+        {**record, "params": {**record["params"], **choices}}
+        for record, choices in zip(records, kernel_choices(space, columns), strict=True)
+    ]
+
+
+def kernels_text(space: Space, params: Mapping[str, Any]) -> str:
+    """Shardings and tiles of the kernels of a design, in words; "" if the space does not choose them.
+
+    ``column: qkv, mlp_up; row: projection, mlp_down; tiles 128 x 256: qkv, mlp_up``
+    """
+    names = {name: params[name] for name in space.kernel_columns if name in params}
+    groups: dict[str, list[str]] = {}
+    for name, value in names.items():
+        if name.endswith("_sharding"):
+            groups.setdefault(str(value), []).append(name.removesuffix("_sharding"))
+        elif name.endswith("_tile_m") and value:
+            kernel = kernel_of_tile(name)
+            other = names.get(tile_columns(kernel)[1], value)
+            groups.setdefault(f"tiles {value} x {other}", []).append(kernel)
+    return "; ".join(f"{group}: {', '.join(kernels)}" for group, kernels in groups.items())
+
+
+def design_records(space: Space, designs: Mapping[str, FloatArray], evaluation: Evaluation) -> list[dict[str, Any]]:
+    """One nested record per evaluated design, as in JSON output; names end in their units."""
+    points = len(evaluation.values)
+
+    def rows(columns: Mapping[str, FloatArray]) -> list[dict[str, float]]:
+        lists = {name: np.broadcast_to(values, (points,)).tolist() for name, values in columns.items()}
+        return [{name: values[row] for name, values in lists.items()} for row in range(points)]
+
+    records = [
+        {"feasible": feasible, "params": params, "derived": derived, "values": values, "margins": margins}
+        | {"breakdown": breakdown}
+        for feasible, params, derived, values, margins, breakdown in zip(
+            evaluation.feasible.tolist(),
+            space.decode(designs),
+            rows(evaluation.derived),
+            rows(dict(zip((o.key for o in space.objectives), evaluation.values.T, strict=True))),
+            rows({limit.key: evaluation.margins[:, i] for i, limit in enumerate(space.limits)}),
+            rows(evaluation.breakdown.by_key()),
+            strict=True,
+        )
+    ]
+    if space.workloads:
+        from dse.pricing.several_workloads import layouts_of, prefixed_columns
+
+        layouts, parts = layouts_of(space, evaluation), rows(prefixed_columns(evaluation))
+        for record, layout, part in zip(records, layouts, parts, strict=True):
+            record["layouts"], record["breakdown"] = layout, {**record["breakdown"], **part}
+    return with_runs(space, records)
+
+
+def priced_design(space: Space, params: Mapping[str, Any], *, rules: WorkloadRules | None = None) -> dict[str, Any]:
+    """The record of one design, with what was solved for it."""
+    columns = space.encode([params])
+    records = with_kernels(space, design_records(space, columns, evaluate(space, columns, rules=rules)))
+    return with_intervals(space, records, rules.profile if rules else NATIVE)[0]

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from costmodel.columns import FloatArray, column_units
-from costmodel.steps.result.breakdown import ResultTable
+from costmodel.steps.breakdown import ResultTable
 from dse.fronts.pareto import as_costs
 from dse.pricing.evaluated import NAN_VIOLATION, Evaluation
 
@@ -86,8 +86,8 @@ def prefixed_columns(evaluation: Evaluation) -> dict[str, FloatArray]:
     """Breakdowns of the workloads of machines: ``dense.step_time_s``; (points,) each. [SI units]"""
     return {
         f"{name}.{key}": values
-        for name, own in evaluation.workloads.items()
-        for key, values in own.evaluation.breakdown.by_key().items()
+        for name, workload in evaluation.workloads.items()
+        for key, values in workload.evaluation.breakdown.by_key().items()
     }
 
 
@@ -97,8 +97,8 @@ def layouts_of(space: Space, evaluation: Evaluation) -> list[dict[str, dict[str,
     for workload in space.workloads:
         own = evaluation.workloads[workload.name]
         names = [parameter.name for parameter in workload.space.inner]
-        there = np.isfinite(own.evaluation.values[:, 0]).tolist()
-        for layout, params, is_there in zip(layouts, workload.space.decode(own.designs), there, strict=True):
+        has_layout = np.isfinite(own.evaluation.values[:, 0]).tolist()
+        for layout, params, is_there in zip(layouts, workload.space.decode(own.designs), has_layout, strict=True):
             if is_there:
                 layout[workload.name] = {name: params[name] for name in names}
     return layouts

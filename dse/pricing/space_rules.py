@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from costmodel.errors import DseError
-from costmodel.machine.system import System
+from costmodel.machine import System
 from costmodel.rules.registry import NATIVE, design_columns, design_rules, profiles_reading
 from costmodel.rules.rules import WorkloadRules
+from costmodel.training.blocks import ASSIGNMENTS
 from costmodel.training.design import SOLVE, SOLVE_BYTES
-from costmodel.training.sharding import ASSIGNMENTS
 from dse.spaces.space import Space
 
 __all__ = ["NATIVE", "machine", "nominal_rate", "rules_for"]
@@ -25,9 +25,9 @@ def rules_for(space: Space, profile: str = NATIVE) -> WorkloadRules:
     Raises `DseError` if there is no such profile, or it does not know such models or columns.
     """
     rules = design_rules(profile, space.workload)
-    every, own = design_columns(space.workload), rules.columns
+    every, rule_columns = design_columns(space.workload), rules.columns
     for name in space.chosen:
-        if name in every and name not in own:
+        if name in every and name not in rule_columns:
             others = ", ".join(profiles_reading(name, space.workload))
             raise DseError(f"space {space.name}: {name}: profile {profile} does not know it; {others} do")
     return rules
@@ -45,7 +45,7 @@ def nominal_rate(space: Space) -> float:
     """
     usual_rate = space.workload.work.rate
     if space.workloads:
-        return float(usual_rate / sum(max(own.space.outer.inner_count, 1.0) for own in space.workloads))
+        return float(usual_rate / sum(max(workload.space.outer.inner_count, 1.0) for workload in space.workloads))
     if solves_shardings(space):
         return usual_rate / len(ASSIGNMENTS)  # designs are screened with the named shardings
     options = space.by_name["sharding"].options if "sharding" in space.by_name else None

@@ -22,13 +22,12 @@ from costmodel.formats.quantity import dimension, readable, si_value
 from costmodel.rules.registry import NATIVE
 from dse.predictions.intervals import EVIDENCE
 from dse.pricing.evaluated import RECORD_KEYS, Evaluation, space_interval, with_intervals
-from dse.pricing.evaluation import evaluate
-from dse.pricing.records import design_records, with_kernels
+from dse.pricing.evaluation import design_records, evaluate, with_kernels
 from dse.pricing.space_rules import rules_for
 from dse.pricing.workers import Jobs
-from dse.spaces.designs.completion import blocking_rules, completed_rows
 from dse.spaces.formulas.expressions import Expression
 from dse.spaces.formulas.names import MODEL_SETTINGS
+from dse.spaces.legal import blocking_rules, completed_rows
 from dse.spaces.sections.parameters import MOST_OPTIONS, Parameter, Value, written_options, written_value
 from dse.spaces.space import Batch, Space
 
@@ -61,7 +60,7 @@ def swept_values(name: str, text: str, unit: str) -> list[Value]:
     if len(values) > MOST_OPTIONS:
         raise ParameterError(f"{{sweep}} {name}={text}: more than {MOST_OPTIONS:,} values")
     if len(set(values)) < len(values):
-        twice = next(value for place, value in enumerate(values) if value in values[:place])
+        twice = next(value for index, value in enumerate(values) if value in values[:index])
         shown = twice if unit == "-" else readable(float(twice), unit)
         raise ParameterError(f"{{sweep}} {name}={text}: {shown}: given twice")
     return values
@@ -94,11 +93,11 @@ def _range(parts: Sequence[str], unit: str) -> list[Value]:
     by = Fraction(factor[1]) if factor else steps[0] if steps else Fraction(1)
     if low > high or (factor and (by <= 1 or low <= 0)) or (not factor and by <= 0):
         raise ValueError("a range goes up, by a step above 0 or a factor above 1")
-    found = [low]
-    while len(found) <= MOST_OPTIONS and (after := found[-1] * by if factor else found[-1] + by) <= high:
-        found.append(after)
-    whole = unit == "-" and all(value.denominator == 1 for value in found)
-    return [int(value) if whole else float(value) for value in found]
+    numbers = [low]
+    while len(numbers) <= MOST_OPTIONS and (after := numbers[-1] * by if factor else numbers[-1] + by) <= high:
+        numbers.append(after)
+    whole = unit == "-" and all(value.denominator == 1 for value in numbers)
+    return [int(value) if whole else float(value) for value in numbers]
 
 
 def _with_units(parts: Sequence[str]) -> list[str]:
@@ -169,22 +168,25 @@ class PartOfDesigns:
 
     def _numbers(self) -> dict[str, Any]:
         """Results by their names in tables; NaN where designs are illegal."""
-        found, space = self.evaluation, self.space
-        values = found.values
+        evaluation, space = self.evaluation, self.space
+        values = evaluation.values
         groups = [
-            found.derived,
-            {o.key: values[:, place] for place, o in enumerate(space.objectives)},
-            {f"margin_{limit.key}": found.margins[:, place] for place, limit in enumerate(space.limits)},
-            found.breakdown.by_key(),
+            evaluation.derived,
+            {o.key: values[:, index] for index, o in enumerate(space.objectives)},
+            {
+                f"margin_{limit.key}": evaluation.margins[:, limit_number]
+                for limit_number, limit in enumerate(space.limits)
+            },
+            evaluation.breakdown.by_key(),
         ]
         numbers: dict[str, Any] = {}
         for group in groups:
             numbers |= {name: self._spread(values) for name, values in group.items() if name not in numbers}
         if self.profile != NATIVE:
             return numbers
-        own = {name: values[self.legal] for name, values in self.columns.items()}
-        ends = space_interval(space, space.known_values(own), found.num_points)
-        times = np.asarray(found.breakdown.time)
+        legal_columns = {name: values[self.legal] for name, values in self.columns.items()}
+        ends = space_interval(space, space.known_values(legal_columns), evaluation.num_points)
+        times = np.asarray(evaluation.breakdown.time)
         evidence = np.full(self.legal.size, None, dtype=object)
         evidence[self.legal] = [EVIDENCE[code] for code in ends.evidence.tolist()]
         intervals = (self._spread(times * ends.low), self._spread(times * ends.high), evidence)
@@ -227,11 +229,11 @@ class NamedDesigns:
     @cached_property
     def records(self) -> list[dict[str, Any]]:
         """One nested record per row."""
-        found: list[dict[str, Any]] = [{}] * len(self)
+        records: list[dict[str, Any]] = [{}] * len(self)
         for part in self.parts:
             for row, record in zip(part.rows.tolist(), part.records(), strict=True):
-                found[row] = record
-        return found
+                records[row] = record
+        return records
 
     def to_frame(self) -> pd.DataFrame:
         """One row per design."""
@@ -259,7 +261,7 @@ def combinations(sweeps: Mapping[str, Sequence[Value]]) -> dict[str, list[Value]
             "`dse enumerate` finds the front of more"
         )
     rows = list(product(*sweeps.values()))
-    return {name: [row[place] for row in rows] for place, name in enumerate(sweeps)}
+    return {name: [row[index] for row in rows] for index, name in enumerate(sweeps)}
 
 
 def priced(
@@ -272,15 +274,15 @@ def priced(
     `table` has `rows` values for each parameter, or for any other name that can be pinned: as a file writes them, or
     numbers in SI units; None where a row does not name it. Values need not be options of the space. [-]
     """
-    columns = {name: normalized(space, name, own) for name, own in table.items()}
+    columns = {name: normalized(space, name, column) for name, column in table.items()}
     own_space = [name for name in columns if makes_a_space(space, name)]
     kinds: dict[tuple[Any, ...], list[int]] = {}
     for row in range(rows):
-        kind = (*(columns[name][row] for name in own_space), *(own[row] is None for own in columns.values()))
+        kind = (*(columns[name][row] for name in own_space), *(column[row] is None for column in columns.values()))
         kinds.setdefault(kind, []).append(row)
     parts = []
     for places in kinds.values():
-        known = [name for name, own in columns.items() if own[places[0]] is not None]
+        known = [name for name, column in columns.items() if column[places[0]] is not None]
         settings = {name: columns[name][places[0]] for name in known if name in own_space}
         named = {name: [columns[name][row] for row in places] for name in known if name not in own_space}
         parts.append(_part(space, settings, named, np.array(places), profile, jobs))
@@ -314,7 +316,7 @@ def makes_a_space(space: Space, name: str) -> bool:
     """True if another value gives another space: a dimension of the model, or a value that options depend on."""
     if name in MODEL_SETTINGS:
         return True
-    written = [written_options(own) for own in space.data["parameters"].values()]
+    written = [written_options(entry) for entry in space.data["parameters"].values()]
     return any(name in Expression.parse(text).names for text in written if isinstance(text, str))
 
 

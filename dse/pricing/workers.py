@@ -17,8 +17,6 @@ from typing import Any, Final, Literal, TypeVar, get_args
 from costmodel.errors import DseError
 from costmodel.rules.registry import Profile, register_profile, register_work, registered, registered_work
 from costmodel.rules.rules import Rules, WorkloadRules
-from dse.pricing.cluster import map_on_cluster
-from dse.pricing.identity import results_digest
 from dse.pricing.space_rules import rules_for
 from dse.spaces.formulas.expressions import OWN, UnitFunction
 from dse.spaces.space import Space
@@ -74,12 +72,14 @@ class Pricer:
 
     def __reduce__(self) -> tuple[Callable[..., Pricer], tuple[object, ...]]:
         work = registered_work(self.space.workload.work.name)
-        own = self.space.own_functions, registered(self.rules.profile), work
-        return _sent_pricer, (self.space.text, self.rules.profile, *own, self.digest)
+        functions = self.space.own_functions, registered(self.rules.profile), work
+        return _sent_pricer, (self.space.text, self.rules.profile, *functions, self.digest)
 
     @cached_property
     def digest(self) -> str:
         """Digest of the results of some designs of the space."""
+        from dse.pricing.identity import results_digest
+
         return results_digest(self.space, self.rules)
 
 
@@ -137,6 +137,8 @@ class Workers:
             yield from map(function, items)
             return
         if self.backend == "dask":
+            from dse.pricing.cluster import map_on_cluster
+
             yield from map_on_cluster(self.scheduler, function, items, ordered=ordered)
             return
         from multiprocessing import resource_tracker

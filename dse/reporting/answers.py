@@ -21,13 +21,13 @@ from costmodel.formats.quantity import readable
 from costmodel.training.design import DesignPoints
 from costmodel.training.design_table import shown as shown_column
 from costmodel.training.precision import FORMATS
-from dse.output.text import EXPECTED_TIME, STEP_TIME, Record, counted, percent, ranked_rate, ranked_time
+from dse.output import EXPECTED_TIME, STEP_TIME, Record, counted, percent, ranked_rate, ranked_time
 from dse.predictions.intervals import EVIDENCE, EXTRAPOLATED
 from dse.predictions.memory_fit import TIGHT
 from dse.pricing.evaluated import unmeasured
 from dse.reporting.binding import memory_capacity, memory_verdict
 from dse.reporting.design_table import PEAK_MEMORY, PER_GPU, interval_text, machine_parameters, run_text
-from dse.spaces.sections.objectives import Constraint, Objective
+from dse.spaces.sections.parameters import Constraint, Objective
 from dse.spaces.space import Space
 
 #: Attribute of a study with the sentences about a plan: ``counts``, ``exact``, ``notes``, ``assumed``.
@@ -254,7 +254,7 @@ def cheaper(space: Space, front: Sequence[Record]) -> tuple[int, str] | None:
     costs = [record["values"][first.key] for record in front]
     if wanted is None or not costs[0] > 0:
         return None
-    near = [at for at, own in enumerate(costs) if max(own / costs[0], costs[0] / own) <= NEARLY]
+    near = [at for at, cost in enumerate(costs) if max(cost / costs[0], costs[0] / cost) <= NEARLY]
     sign = 1 if wanted.direction == "minimize" else -1
     found = min(near, key=lambda at: sign * front[at]["values"][wanted.key])
     return (found, f"{title(wanted)} within {percent(NEARLY - 1)}: ") if found else None
@@ -302,7 +302,7 @@ def other_text(space: Space, best: Record, other: Record) -> str:
 
 def next_lines(commands: Sequence[str]) -> list[Line]:
     """Commands to run next, each of which can be copied."""
-    return [("Next" if not place else " ", command.replace(" ", "\xa0")) for place, command in enumerate(commands)]
+    return [("Next" if not index else " ", command.replace(" ", "\xa0")) for index, command in enumerate(commands)]
 
 
 def study_words(study: str, storage: str | None = None) -> str:

@@ -11,8 +11,8 @@ from rich.text import Text
 
 from costmodel.formats.quantity import readable
 from costmodel.rules.rules import TRAINING
-from costmodel.steps.result.breakdown import PARTS, with_unit_suffix
-from dse.output.text import Record, bar, percent
+from costmodel.steps.breakdown import PARTS, with_unit_suffix
+from dse.output import Record, bar, percent
 from dse.predictions.memory_fit import TIGHT, peak_spread
 from dse.spaces.space import Space
 

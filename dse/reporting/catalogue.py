@@ -14,7 +14,7 @@ from costmodel.formats.input_files import read_text
 from costmodel.formats.model_file import AnyModel, load_model
 from costmodel.formats.quantity import readable
 from costmodel.formats.system_file import load_system
-from costmodel.machine.system import System, chip_power, chip_price
+from costmodel.machine import System, chip_power, chip_price
 from costmodel.training.model import ModelShape
 from costmodel.training.precision import MIXED_PRECISION
 from dse.spaces.space import Space

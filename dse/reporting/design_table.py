@@ -16,9 +16,9 @@ from rich.table import Table
 from rich.text import Text
 
 from costmodel.formats.quantity import readable, readable_count
-from costmodel.steps.result.breakdown import with_unit_suffix
+from costmodel.steps.breakdown import with_unit_suffix
 from costmodel.training.design import kernel_of_tile, tile_columns
-from dse.output.text import Record, design_text, percent, ranked_rate
+from dse.output import Record, design_text, percent, ranked_rate
 from dse.predictions.memory_fit import TIGHT, peak_spread
 from dse.reporting.binding import memory_verdict
 from dse.spaces.sections.named_parts import SYSTEM
@@ -75,14 +75,14 @@ def step_text(record: Record, workload: str) -> str:
 def workload_lines(space: Space, record: Record) -> Sequence[str]:
     """A line for each workload: ``dense (weight 0.7): 12.3 s, 84.1 GB with tp=8 pp=4``."""
     lines = []
-    for own in space.workloads:
-        weight = "" if own.weight == 1 else f" (weight {own.weight:g})"
-        if own.name not in record["layouts"]:
-            lines.append(f"{own.name}{weight}: no legal layout")
+    for workload in space.workloads:
+        weight = "" if workload.weight == 1 else f" (weight {workload.weight:g})"
+        if workload.name not in record["layouts"]:
+            lines.append(f"{workload.name}{weight}: no legal layout")
             continue
-        memory = readable(record["breakdown"][f"{own.name}.peak_memory_bytes"], "B")
-        layout = design_text(own.space, record["layouts"][own.name])
-        lines.append(f"{own.name}{weight}: {step_text(record, own.name)}, {memory} with {layout}")
+        memory = readable(record["breakdown"][f"{workload.name}.peak_memory_bytes"], "B")
+        layout = design_text(workload.space, record["layouts"][workload.name])
+        lines.append(f"{workload.name}{weight}: {step_text(record, workload.name)}, {memory} with {layout}")
     return lines
 
 
@@ -263,14 +263,16 @@ def sharding_of(space: Space, record: Record) -> tuple[tuple[str, Any], ...]:
 def letters_of(ways: Sequence[Any]) -> dict[Any, str]:
     """Letters for different values, in the order in which they come."""
     different = [*dict.fromkeys(ways)]
-    return {way: ascii_uppercase[place] if place < 26 else f"#{place + 1}" for place, way in enumerate(different)}
+    return {way: ascii_uppercase[index] if index < 26 else f"#{index + 1}" for index, way in enumerate(different)}
 
 
 def usual_tile(space: Space, record: Record) -> str:
     """The output tile that most products of a design have: ``128x256``."""
     params = record["params"]
     edges = [name for name in space.kernel_columns if name.endswith("_tile_m") and params.get(name)]
-    tiles = Counter("x".join(str(params[own]) for own in tile_columns(kernel_of_tile(name))) for name in edges)
+    tiles = Counter(
+        "x".join(str(params[tile_column]) for tile_column in tile_columns(kernel_of_tile(name))) for name in edges
+    )
     return tiles.most_common(1)[0][0] if tiles else ""
 
 
@@ -294,8 +296,8 @@ def derived_columns(space: Space, records: Sequence[Record]) -> list[Column]:
     left_out = {name for name in UNITS if "run" in records[0] and name not in IN_TABLES}
     left_out |= {objective.name for objective in space.objectives}
     return [
-        Column(name, lines_of(name), [text_of(record["derived"], name, unit) for record in records], 1000 + place)
-        for place, (name, unit) in enumerate(units.items())
+        Column(name, lines_of(name), [text_of(record["derived"], name, unit) for record in records], 1000 + index)
+        for index, (name, unit) in enumerate(units.items())
         if varies(records, "derived", name) and name not in left_out
     ]
 
@@ -330,8 +332,13 @@ def tight_marks(space: Space, records: Sequence[Record]) -> list[str]:
 def workload_columns(space: Space, records: Sequence[Record]) -> list[Column]:
     """The step time of each workload, where there are several."""
     return [
-        Column(f"{own.name} step time", (own.name, "step", "time"), [step_text(r, own.name) for r in records], 300)
-        for own in space.workloads
+        Column(
+            f"{workload.name} step time",
+            (workload.name, "step", "time"),
+            [step_text(r, workload.name) for r in records],
+            300,
+        )
+        for workload in space.workloads
     ]
 
 
@@ -439,8 +446,8 @@ class Lines:
 def ruled_table(*headings: str, texts: int = 1) -> Table:
     """A table with a line below its headings, and no other; the first columns are `texts`, the others numbers."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, GAP - 1, 0, 0), show_edge=False)
-    for place, heading in enumerate(headings):
-        table.add_column(heading, justify="left" if place < texts else "right", no_wrap=True)
+    for index, heading in enumerate(headings):
+        table.add_column(heading, justify="left" if index < texts else "right", no_wrap=True)
     return table
 
 

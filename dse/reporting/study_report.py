@@ -12,10 +12,9 @@ from rich.table import Table
 from rich.text import Text
 
 from costmodel.formats.quantity import readable
-from costmodel.steps.result.breakdown import UNIT_SUFFIX
-from dse.output.text import UNITS, Record, column_text, counted, design_text, percent, ranked_time
-from dse.pricing.records import kernels_text, with_kernels
-from dse.reporting import catalogue
+from costmodel.steps.breakdown import UNIT_SUFFIX
+from dse.output import UNITS, Record, column_text, counted, design_text, percent, ranked_time
+from dse.pricing.evaluation import kernels_text, with_kernels
 from dse.reporting.answers import (
     TOO_SLOW,
     Line,
@@ -117,7 +116,7 @@ def front_report(space: Space, front: Sequence[Record], width: int, *, more: str
     second = alternative(space, front)
     always = {*picked, *(second or ())[:1]} & {*worth}
     rows = [worth[place] for place in spread(len(worth), ROWS_SHOWN, [worth.index(row) for row in always])]
-    notes = {place: picked[row] for place, row in enumerate(rows) if row in picked}
+    notes = {index: picked[row] for index, row in enumerate(rows) if row in picked}
     shown: Report = [*design_table(space, [front[row] for row in rows], width, notes, front)]
     if len(rows) < len(front):
         shown.append(Text(f"{more_text(len(front), len(worth), len(rows))}: {more}"))
@@ -268,15 +267,17 @@ def best_text(key: str, value: float) -> str:
 
 def listing(rows: Sequence[Mapping[str, Any]], width: int) -> Report:
     """Table of built-in files; descriptions go below it."""
+    from dse.reporting import catalogue
+
     columns = [
         Column(
             fact,
             tuple(catalogue.heading(fact).split()),
             [catalogue.fact_text(fact, row.get(fact, "-")) for row in rows],
-            leave_out=place,
+            leave_out=index,
             left=isinstance(rows[0][fact], str),
         )
-        for place, fact in enumerate(fact for fact in rows[0] if fact not in catalogue.BELOW)
+        for index, fact in enumerate(fact for fact in rows[0] if fact not in catalogue.BELOW)
     ]
     kept, left_out = fitted(columns, width)
     below = [Text(f"Columns that do not fit: {', '.join(map(catalogue.heading, left_out))}")] if left_out else []
@@ -307,7 +308,7 @@ def plan_report(
 
 def bound_text(bound: StudyBound, space: Space) -> Text:
     """The largest possible distance of the best values of a study from the optimum, in words."""
-    units = {own.key: own.unit for own in space.objectives}
+    units = {objective.key: objective.unit for objective in space.objectives}
     found = [
         f"{name}: no design is better than {_limit_text(limit, units[key])}, the best found "
         + (f"is within {percent(gap)}" if gap else "reaches it")

@@ -11,7 +11,7 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from costmodel.formats.quantity import readable
-from dse.output.text import Record, counted, percent
+from dse.output import Record, counted, percent
 from dse.reporting.answers import Line, joined, layout_text, next_lines, study_words, wrapped
 from dse.reporting.design_table import ruled_table
 from dse.searching.study import BaseStudy

@@ -5,7 +5,8 @@ Rooms in the order in which they are read; those on one line do not know each ot
     formulas
     sections
     definition
-    designs, workloads
+    legal, workloads
+    exact_parameters
     space
     lattice, listed_names, question
 """

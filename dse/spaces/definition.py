@@ -14,7 +14,7 @@ import numpy as np
 from costmodel.errors import DseError, suggestion
 from costmodel.formats.input_files import Section
 from costmodel.formats.quantity import dimension, quantity, unit_name
-from costmodel.machine.system import System
+from costmodel.machine import System
 from costmodel.rules.registry import all_columns, design_columns
 from costmodel.rules.rules import Workload
 from costmodel.training.design import DesignPoints
@@ -22,12 +22,20 @@ from costmodel.training.design_table import Domain, shown
 from dse.predictions.intervals import INTERVAL_KEYS, INTERVAL_UNITS
 from dse.spaces.formulas.expressions import OWN, Expression, Name, UnitFunction
 from dse.spaces.formulas.names import Derived, Names, impossible, is_count
-from dse.spaces.sections import sampled_kernels as sampled
 from dse.spaces.sections import training_run as runs
 from dse.spaces.sections.frameworks import USUAL_RULES
 from dse.spaces.sections.named_parts import with_model, with_system
-from dse.spaces.sections.objectives import Constraint, Direction, Objective
-from dse.spaces.sections.parameters import Parameter, Value, read_parameter, written_options, written_value
+from dse.spaces.sections.parameters import (
+    Constraint,
+    Direction,
+    Objective,
+    Parameter,
+    Value,
+    read_parameter,
+    with_sampled_kernels,
+    written_options,
+    written_value,
+)
 
 OwnSpace = TypeVar("OwnSpace")
 
@@ -101,7 +109,7 @@ def read_definition(section: Section, name: str, base: Path) -> Definition:
     section, workload, model_data = with_model(section, name, base)
     columns, model = design_columns(workload), workload.model
     section, framework, system, system_data = with_system(section, name, base, model, columns)
-    section = sampled.written_out(runs.written_out(section, model.dimensions), columns, system)
+    section = with_sampled_kernels(runs.written_out(section, model.dimensions), columns, system)
     reader = _Reader(section, Names(workload, system))
     reader.check_aliases()
     given = reader.given()
@@ -329,7 +337,7 @@ class _Reader:
 
     def _idle(self, columns: set[str]) -> list[str]:
         """Parameters that only designs of other models have, and that no derived column reads."""
-        derived = [Expression.parse(own.expression) for own in self.names.derived.values()]
+        derived = [Expression.parse(alias.expression) for alias in self.names.derived.values()]
         read = set[str]().union(*(formula.names for formula in derived))
         parameters = self.section.section("parameters", required=False)
         return [name for name in parameters if name in all_columns() and name not in columns | read]

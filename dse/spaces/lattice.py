@@ -15,7 +15,7 @@ from numpy.random import Generator
 from numpy.typing import NDArray
 
 from costmodel.columns import BoolArray, FloatArray, IntArray
-from dse.spaces.designs.legal import within
+from dse.spaces.legal import within
 from dse.spaces.sections.parameters import Parameter
 from dse.spaces.space import Batch, Space
 
@@ -45,8 +45,8 @@ class Lattice:
     def columns(self, places: FloatArray) -> Batch:
         """Values of designs, as they are evaluated. [SI units]"""
         return {
-            p.name: _values(p, own) if options is None else options[own.astype(np.intp)]
-            for p, options, own in zip(self.parameters, self._options, places.T, strict=True)
+            p.name: _values(p, codes) if options is None else options[codes.astype(np.intp)]
+            for p, options, codes in zip(self.parameters, self._options, places.T, strict=True)
         }
 
     def places(self, columns: Batch) -> FloatArray:
@@ -103,13 +103,13 @@ class Lattice:
     @cached_property
     def swaps(self) -> tuple[Move, ...]:
         """Two parameters of one component, one a step up and the other a step down: products may stay."""
-        place = {p.name: at for at, p in enumerate(self.parameters)}
-        found: list[Move] = []
+        number = {p.name: at for at, p in enumerate(self.parameters)}
+        all_moves: list[Move] = []
         for component in self.space.legal.components:
-            ordered = [place[p.name] for p in component.parameters if is_ordered(p)]
+            ordered = [number[p.name] for p in component.parameters if is_ordered(p)]
             for a, b in combinations(ordered, 2):
-                found += [((a, 1.0), (b, -1.0)), ((a, -1.0), (b, 1.0))]
-        return tuple(found)
+                all_moves += [((a, 1.0), (b, -1.0)), ((a, -1.0), (b, 1.0))]
+        return tuple(all_moves)
 
     @cached_property
     def lines(self) -> tuple[Move, ...]:
@@ -131,14 +131,14 @@ class Lattice:
         Components of more than `MOST_ROWS` combinations are left out.
         """
         at = {p.name: at for at, p in enumerate(self.parameters)}
-        found = [places[:0]]
+        neighbours = [places[:0]]
         for component in self.space.legal.components:
             if len(component.parameters) > 1 and component.rows <= MOST_ROWS:
                 block = np.repeat(places, component.rows, axis=0)
-                for parameter, own in zip(component.parameters, component.places, strict=True):
-                    block[:, at[parameter.name]] = own
-                found.append(block)
-        every = np.concatenate(found)
+                for parameter, codes in zip(component.parameters, component.places, strict=True):
+                    block[:, at[parameter.name]] = codes
+                neighbours.append(block)
+        every = np.concatenate(neighbours)
         return every[self.legal(every)] if len(every) else every
 
     def moved(self, places: FloatArray, moves: tuple[Move, ...]) -> tuple[FloatArray, IntArray]:

@@ -15,7 +15,7 @@ from costmodel.formats.quantity import readable, unit_name
 from costmodel.rules.registry import all_columns, design_columns
 from costmodel.training.design_table import Domain
 from dse.predictions.intervals import INTERVAL_UNITS
-from dse.spaces.sections.objectives import keyed
+from dse.spaces.sections.parameters import keyed
 from dse.spaces.space import Space
 
 
@@ -40,9 +40,9 @@ def meaning(name: str, memories: Collection[str] = (), tiers: Collection[str] = 
         return f"share of the package's power which {name.removesuffix('_fraction')} takes"
     for owners, table in ((memories, tables["of_a_memory"]), (tiers, tables["of_a_tier"])):
         for owner in owners:
-            own = name.removeprefix(f"{owner}_")
-            if own != name and own in table:
-                return table[own].format(owner)
+            short = name.removeprefix(f"{owner}_")
+            if short != name and short in table:
+                return table[short].format(owner)
     if name.endswith("_sharding"):
         return f"how kernel {name.removesuffix('_sharding')} is split, where sharding is sample"
     if name.endswith(("_tile_m", "_tile_n")):
@@ -74,8 +74,8 @@ def _every(space: Space) -> Iterator[ListedName]:
     tiers = [tier.name for tier in space.system.network]
 
     def listed(group: str, name: str, unit: str, value: str) -> ListedName:
-        own = "" if group in ("model", "results") else "a name of this space alone"
-        return ListedName(group, name, unit, value, meaning(name, memories, tiers) or own)
+        meaning_usual = "" if group in ("model", "results") else "a name of this space alone"
+        return ListedName(group, name, unit, value, meaning(name, memories, tiers) or meaning_usual)
 
     for parameter in space.parameters:
         yield listed("parameters", parameter.name, parameter.unit, parameter.described())

@@ -19,10 +19,10 @@ from costmodel.formats.input_files import dump, parse, read_text
 from costmodel.formats.model_file import load_model
 from costmodel.formats.quantity import plain_number, quantity
 from costmodel.formats.system_file import load_system
-from costmodel.machine.system import System
+from costmodel.machine import System
+from costmodel.training.blocks import MODULES
 from costmodel.training.dimensions import BALANCING
 from costmodel.training.model import ModelShape
-from costmodel.training.recompute_modules import MODULES
 from dse.predictions.memory_fit import peak_spread
 from dse.registry import model_importer
 from dse.spaces.sections.frameworks import refused_model
@@ -98,8 +98,10 @@ def planned_model(word: str, seq_len: int | None = None) -> PlannedModel:
     Raises `DseError` if it is none, or no transformer.
     """
     if import_model := model_importer(Path(word)):
-        found = import_model(Path(word), seq_len=seq_len)
-        return PlannedModel(found.model.name, {"name": found.model.name, **found.fields}, found.model, found.notes)
+        imported = import_model(Path(word), seq_len=seq_len)
+        return PlannedModel(
+            imported.model.name, {"name": imported.model.name, **imported.fields}, imported.model, imported.notes
+        )
     shape = load_model(word)
     if not isinstance(shape, ModelShape):
         raise DseError(f"{word}: no transformer; plans are of transformers")
@@ -444,7 +446,7 @@ def space_text(data: dict[str, Any]) -> str:
         if not isinstance(value, dict) or key == "given":
             lines.append(dump({key: value}, compact=isinstance(value, dict)))
             continue
-        inner = "".join(dump({name: own}, compact=isinstance(own, list)) for name, own in value.items())
+        inner = "".join(dump({name: entry}, compact=isinstance(entry, list)) for name, entry in value.items())
         lines.append(f"{key}:\n" + "".join(f"  {line}\n" for line in inner.splitlines()))
     return "".join(lines)
 

@@ -24,16 +24,20 @@ from costmodel.rules.rules import TRAINING
 from costmodel.training.design import DesignPoints, splits_kernels
 from costmodel.training.design_table import shown
 from dse.predictions.intervals import at_worse_ends
-from dse.spaces import workloads
 from dse.spaces.definition import Definition, read_definition
-from dse.spaces.designs.completion import simplest
-from dse.spaces.designs.exact_parameters import OuterDesigns
-from dse.spaces.designs.legal import LegalDesigns
 from dse.spaces.formulas.names import MODEL_SETTINGS
+from dse.spaces.legal import LegalDesigns, simplest
 from dse.spaces.sections import training_run as runs
-from dse.spaces.sections.objectives import Constraint, directed
-from dse.spaces.sections.parameters import MOST_OPTIONS, Parameter, Value, decoded, refuse_several
-from dse.spaces.sections.sampled_kernels import solved_parameters
+from dse.spaces.sections.parameters import (
+    MOST_OPTIONS,
+    Constraint,
+    Parameter,
+    Value,
+    decoded,
+    directed,
+    refuse_several,
+    solved_parameters,
+)
 
 Params = dict[str, Value]
 
@@ -55,7 +59,7 @@ class Space(Definition):
     def __repr__(self) -> str:
         """Name, machine, parameters with their number of options, and objectives."""
         options = ", ".join(f"{p.name} ({len(p.choices or '') or 'range'})" for p in self.parameters)
-        aims = ", ".join(f"{own.direction} {own.name}" for own in self.objectives)
+        aims = ", ".join(f"{objective.direction} {objective.name}" for objective in self.objectives)
         text = f"<Space {self.name} on {self.system.name}: {options}; {aims}>"
         return fill(text, 100, max_lines=10, subsequent_indent="    ")
 
@@ -82,7 +86,9 @@ class Space(Definition):
 
     @classmethod
     def _read(cls, section: Section, name: str, base: Path) -> Self:
-        if workloads.KEY in section:
+        if "workloads" in section:
+            from dse.spaces import workloads
+
             return cls(**workloads.machine_fields(section, name, lambda own, of: cls._read(own, of, base)))
         definition = read_definition(section, name, base)
         return cls(**{field.name: getattr(definition, field.name) for field in fields(Definition)})
@@ -116,7 +122,7 @@ class Space(Definition):
             sorted([c.name, c.expression] for c in (*self.rules, *self.limits)),
             [[o.name, o.direction] for o in self.objectives],
         ]
-        several = [[own.name, own.weight, own.space.fingerprint] for own in self.workloads]
+        several = [[workload.name, workload.weight, workload.space.fingerprint] for workload in self.workloads]
         decisive += [several, self.data.get("combine")] if several else []
         return hashlib.sha256(json.dumps(decisive, sort_keys=True).encode()).hexdigest()
 
@@ -133,7 +139,11 @@ class Space(Definition):
     @cached_property
     def outer(self) -> LegalDesigns:
         """Designs that a sampler proposes: legal designs without their inner parameters."""
-        return OuterDesigns(self.legal) if self.inner else self.legal
+        if not self.inner:
+            return self.legal
+        from dse.spaces.exact_parameters import OuterDesigns
+
+        return OuterDesigns(self.legal)
 
     @cached_property
     def starting_points(self) -> list[Params]:
@@ -244,7 +254,7 @@ class Space(Definition):
             elif name in self.pinnable:
                 accepted = self.pinnable[name].accepted(self.in_file(name, written))
                 parameters[name] = self._options(name, [accepted])
-                layouts = {key: own for key, own in layouts.items() if self._agrees(key, name, accepted)}
+                layouts = {key: layout for key, layout in layouts.items() if self._agrees(key, name, accepted)}
             else:
                 self.check_settable(name)
                 given[name] = self.in_file(name, written)
@@ -254,14 +264,14 @@ class Space(Definition):
 
     def _as_named(self, pins: Mapping[str, Any]) -> dict[str, Any]:
         """Values by the names that the space has: an alias is off where the column that it sets is named."""
-        own, usual = {*self.given, *self.by_name}, DesignPoints().columns()
+        names_known, usual = {*self.given, *self.by_name}, DesignPoints().columns()
         named = {self._full_name(name): value for name, value in pins.items()}
         if len(named) < len(pins):
             raise DseError(f"{', '.join(pins)}: two of these are one name")
         for name, alias in DesignPoints.aliases.items():
-            if name in own and alias.column in named:
+            if name in names_known and alias.column in named:
                 named.setdefault(name, False)
-            elif name in named and alias.column in own - named.keys():
+            elif name in named and alias.column in names_known - named.keys():
                 on = self.in_file(name, named.pop(name))
                 value = alias.value if on else usual[alias.column].item()
                 named[alias.column] = shown(value, DesignPoints.declared()[alias.column])
@@ -278,8 +288,10 @@ class Space(Definition):
         for name in values:
             self.check_settable(name)
         swept = {name: self._options(name, listed) for name, listed in values.items()}
-        others = {name: own for name, own in self.data["parameters"].items() if name not in swept}
-        given = {name: own for name, own in (self.data.get("given") or {}).items() if name not in swept}
+        others = {
+            name: written_options for name, written_options in self.data["parameters"].items() if name not in swept
+        }
+        given = {name: value for name, value in (self.data.get("given") or {}).items() if name not in swept}
         for name, alias in DesignPoints.aliases.items():
             if alias.column in swept and name in (*given, *others):
                 others.pop(name, None)
@@ -293,8 +305,8 @@ class Space(Definition):
             return {"from": self.in_file(name, min(values)), "to": self.in_file(name, max(values))}
         options = [self.in_file(name, value) for value in values]
         words = self.by_name[name].words if name in self.by_name else ()
-        own = isinstance(values[0], str) and name not in design_columns(self.workload)
-        return {"options": options, "words": [*words]} if own and words else options
+        is_word = isinstance(values[0], str) and name not in design_columns(self.workload)
+        return {"options": options, "words": [*words]} if is_word and words else options
 
     def _agrees(self, layout: str, name: str, value: Value) -> bool:
         """True if a layout leaves a parameter open, or has it at some value."""
@@ -362,8 +374,8 @@ class Space(Definition):
             if unknown := next((parameter for parameter in values if parameter not in self.by_name), None):
                 raise DseError(f"{unknown}: no parameter of this space{suggestion(unknown, self.by_name)}")
             self.pinned(values)
-            accepted = {key: self.by_name[key].accepted(self.in_file(key, own)) for key, own in values.items()}
-            written[name] = {key: self.in_file(key, own) for key, own in accepted.items()}
+            accepted = {key: self.by_name[key].accepted(self.in_file(key, value)) for key, value in values.items()}
+            written[name] = {key: self.in_file(key, value) for key, value in accepted.items()}
         return self._changed({**self.data, "layouts": written})
 
     def extended(
@@ -381,10 +393,10 @@ class Space(Definition):
             Name of a condition -> the condition.
         """
         added = {"derived": derived or {}, "constraints": constraints or {}}
-        own = {key: dict(self.data.get(key) or {}) for key in added}
-        if taken := next((name for key in added for name in added[key] if name in own[key]), None):
+        sections_changed = {key: dict(self.data.get(key) or {}) for key in added}
+        if taken := next((name for key in added for name in added[key] if name in sections_changed[key]), None):
             raise DseError(f"{taken}: space {self.name} has it already")
-        return self._changed({**self.data, **{key: {**own[key], **added[key]} for key in added}})
+        return self._changed({**self.data, **{key: {**sections_changed[key], **added[key]} for key in added}})
 
     def robust(self) -> Self:
         """The space judged by worse ends of 90 % intervals, such as the 95th percentile of the step time."""

@@ -20,7 +20,7 @@ from costmodel.formats.input_files import Section
 from costmodel.rules.registry import all_columns
 from costmodel.rules.rules import TRAINING
 from dse.spaces.definition import AnySpace, Definition, SpaceWorkload
-from dse.spaces.sections.objectives import directed
+from dse.spaces.sections.parameters import directed
 
 #: Sections of a space that this module reads.
 KEY: Final = "workloads"
@@ -68,9 +68,9 @@ def read(section: Section, name: str, read_space: Reader[AnySpace]) -> Several[A
     common = _with_exact_layouts(section)
     frame = _read(section, common, next(iter(parts.values())), name, read_space)
     chosen = {**common, "objectives": directed([best_by])}
-    found = {key: _read(section, chosen, own, f"{name}.{key}", read_space) for key, own in parts.items()}
-    _check(section, frame, found)
-    workloads = tuple(SpaceWorkload(key, weights[key], space) for key, space in found.items())
+    spaces = {key: _read(section, chosen, part, f"{name}.{key}", read_space) for key, part in parts.items()}
+    _check(section, frame, spaces)
+    workloads = tuple(SpaceWorkload(key, weights[key], space) for key, space in spaces.items())
     return Several(frame, workloads, _data(section, common, frame, workloads))
 
 
@@ -152,12 +152,12 @@ def _data(
     shared = common.get("given") or {}
     given = {name: value for name, value in frame.data.get("given", {}).items() if name not in first}
     entries = {
-        own.name: {
-            "model": own.space.data["model"],
-            "weight": own.weight,
-            "given": dict(section.section(KEY).section(own.name).mapping("given")),
+        workload.name: {
+            "model": workload.space.data["model"],
+            "weight": workload.weight,
+            "given": dict(section.section(KEY).section(workload.name).mapping("given")),
         }
-        for own in workloads
+        for workload in workloads
     }
     data = {key: value for key, value in frame.data.items() if key != "model"}
     more = {key: section.data[key] for key in KEYS[1:] if key in section}

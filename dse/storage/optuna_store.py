@@ -18,7 +18,7 @@ from optuna.trial import FrozenTrial, TrialState
 
 from costmodel.columns import IntArray
 from costmodel.errors import DseError, printable, suggestion
-from dse.spaces.sections.objectives import Direction
+from dse.spaces.sections.parameters import Direction
 from dse.storage.damage import DAMAGED, unreadable
 from dse.storage.database import Database, Mode, optuna_url
 from dse.storage.trial_columns import (

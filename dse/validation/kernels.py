@@ -9,15 +9,14 @@ import numpy as np
 
 from costmodel import DesignPoints, DseError, ModelShape, System
 from costmodel.columns import FloatArray, concatenated
-from costmodel.kernels.attention import FUSED_PASSES, fused_attention
 from costmodel.kernels.collectives import RING, CollectiveCost, all_to_all, collective, send_recv
-from costmodel.kernels.gemm import gemm_cost
 from costmodel.kernels.kernel_cost import pointwise_time
+from costmodel.kernels.kernel_tables import Gemms, Label, Pointwise
+from costmodel.kernels.products import FUSED_PASSES, fused_attention, gemm_cost
 from costmodel.training.design import ATTENTION
 from costmodel.training.precision import FORMATS
 from costmodel.training.ranks import Group
 from costmodel.training.run import Run, rank_run
-from costmodel.workload.kernel_tables import Gemms, Label, Pointwise
 from dse.validation.expressed import Machine, NotExpressed, systems
 from dse.validation.hardware import machine_of
 from dse.validation.rows import plain, precision_of

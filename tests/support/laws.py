@@ -15,12 +15,12 @@ import numpy as np
 
 from costmodel import LstmDesign, System, load_model
 from costmodel.columns import BoolArray, FloatArray
-from costmodel.kernels.gemm import is_possible
+from costmodel.kernels.products import is_possible
 from costmodel.lstm.step import lstm_step_of
-from costmodel.machine.system import chip_power, chip_price
+from costmodel.machine import chip_power, chip_price
 from costmodel.rules.registry import design_rules
 from costmodel.rules.rules import Workload
-from costmodel.steps.result.breakdown import PARTS, Breakdown
+from costmodel.steps.breakdown import PARTS, Breakdown
 from costmodel.steps.transformer import transformer_step
 from costmodel.training.design import MEGATRON_SP, DesignPoints, splits_kernels
 from costmodel.training.run import Run, TransformerRun, rank_run

@@ -13,7 +13,8 @@ import numpy as np
 
 from costmodel import Chip, DesignPoints, Host, LinkTier, LstmShape, MemoryLevel, ModelShape, System
 from costmodel.columns import FloatArray
-from costmodel.machine.system import Software
+from costmodel.machine import Software
+from costmodel.training.blocks import assignments_of
 from costmodel.training.design import (
     SAMPLE,
     SCHEDULE_WORDS,
@@ -24,7 +25,6 @@ from costmodel.training.design import (
     tiled_kernels,
 )
 from costmodel.training.design_table import Design, Domain
-from costmodel.training.sharding import assignments_of
 
 #: Columns of a design that count something -> the most that is drawn, by powers of two and their neighbours.
 MOST: Final = {

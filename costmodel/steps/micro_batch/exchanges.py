@@ -2,7 +2,7 @@
 
 Tensor parallelism splits each kernel over the ranks of a group by one of its shardings. The sharding fixes the layout
 of the activation that the kernel needs and of the one that it gives: whole on every rank, split by tokens or by
-features, or as summands (`costmodel.training.sharding`). Where the layouts at the ends of an edge differ, a collective
+features, or as summands (`costmodel.training.blocks`). Where the layouts at the ends of an edge differ, a collective
 changes one into the other: forward for the activation, backward for its gradient. For example, in Megatron-LM's
 sequence parallelism [Korthikanti2022]_ a norm gives tokens that are split, and the product behind it needs all of
 them. The edge needs an all-gather forward, a reduce-scatter of the gradient backward, and another all-gather, since
@@ -42,8 +42,9 @@ from costmodel.kernels.collectives import (
     spans,
 )
 from costmodel.kernels.kernel_cost import Item, Items, KernelCost, added, labelled, quantities_of, traffic_energy
-from costmodel.machine.system import LinkTier, System
-from costmodel.training.blocks import Edge
+from costmodel.kernels.kernel_tables import dispatched_bytes
+from costmodel.machine import LinkTier, System
+from costmodel.training.blocks import LAYOUTS, TRANSITIONS, Edge
 from costmodel.training.design import (
     CHUNKED,
     CP_A2A,
@@ -58,8 +59,6 @@ from costmodel.training.kernel_kind import KernelKind
 from costmodel.training.model import ModelShape
 from costmodel.training.ranks import Group
 from costmodel.training.run import RankRun
-from costmodel.training.sharding import LAYOUTS, TRANSITIONS
-from costmodel.workload.transformer import dispatched_bytes
 
 #: Collectives by their codes; 0 is none.
 COLLECTIVES: Final = (None, "all_gather", "all_reduce", "reduce_scatter", "all_to_all")

@@ -8,13 +8,12 @@ from typing import Final
 import numpy as np
 
 from costmodel.columns import BoolArray, Columns, FloatArray, column
-from costmodel.training.blocks import HEAD, Layer
+from costmodel.kernels.kernel_tables import biased, biases, is_quantised, operand_bytes, some_narrow, weights_of
+from costmodel.training.blocks import HEAD, MODULES, Layer
 from costmodel.training.design import CP_A2A, CP_ALL_GATHER, RECOMPUTE_FULL, RECOMPUTE_NONE
 from costmodel.training.kernel_kind import Kernel
 from costmodel.training.precision import is_narrow
-from costmodel.training.recompute_modules import MODULES
 from costmodel.training.run import RankRun, padded_vocabulary
-from costmodel.workload.transformer import biased, biases, is_quantised, operand_bytes, some_narrow, weights_of
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)

@@ -22,9 +22,9 @@ import numpy as np
 from costmodel.columns import BoolArray, FloatArray, IntArray, UniqueRows, chosen, largest
 from costmodel.kernels.collectives import collective, exposed_time, send_recv
 from costmodel.kernels.kernel_cost import TIMES, WAITING, Item, Items, KernelCost, added, traffic_energy, weighted_sum
-from costmodel.machine.system import System
-from costmodel.steps.micro_batch.kernel_sums import launch_wait
-from costmodel.steps.micro_batch.micro_batch import MicroBatch
+from costmodel.machine import System
+from costmodel.steps.breakdown import schedule_items
+from costmodel.steps.micro_batch.micro_batch import MicroBatch, launch_wait
 from costmodel.steps.micro_batch.rank_memory import PartMemory
 from costmodel.steps.pipeline.schedules import of_schedule
 from costmodel.steps.pipeline.simulation import Sizes, TimedPasses, one_forward_one_backward_time
@@ -38,7 +38,6 @@ from costmodel.steps.pipeline.stages import (
     rank_layers,
 )
 from costmodel.steps.pipeline.timed_pipelines import PipelineRanks, design_pipelines, pipeline_ranks
-from costmodel.steps.result.items import schedule_items
 from costmodel.training.design import RECOMPUTE_BLOCK, DesignPoints
 from costmodel.training.run import RankRun, TransformerRun
 

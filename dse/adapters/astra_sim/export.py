@@ -12,16 +12,24 @@ import numpy as np
 
 from costmodel.columns import FloatArray
 from costmodel.errors import DseError
-from costmodel.machine.system import LinkTier
+from costmodel.machine import LinkTier
 from costmodel.rules.registry import NATIVE
 from costmodel.steps.transformer import resolve_sharding
 from costmodel.training.run import TransformerRun
-from dse.adapters.astra_sim.placement import GroupNames, RankPlacement, same_tiers
-from dse.adapters.astra_sim.program import Replicas, Ring, Rings, StageProgram, rank_traces
+from dse.adapters.astra_sim.program import (
+    GroupNames,
+    RankPlacement,
+    Replicas,
+    Ring,
+    Rings,
+    StageProgram,
+    rank_traces,
+    same_tiers,
+)
 from dse.adapters.chakra.pass_work import rank_grid, step_work
 from dse.adapters.chakra.step import NAME, step_traces
 from dse.adapters.chakra.trace import Node, Value
-from dse.output.tables import Artefact
+from dse.output import Artefact
 
 #: What the back end takes a GB to be. [B]
 GIBI: Final = 2**30
@@ -71,8 +79,8 @@ def dimensions(
     hops = placement.farthest("pp")
     for node in (node for stage in stages for node in stage):
         if isinstance(node.about, Ring) and node.about.time:
-            place, own, time = node.about.phase.tier, node.about.phase, node.about.time
-            size, steps, weight = own.sent, own.steps, BESIDE if node.about.beside else 1.0
+            place, phase_here, time = node.about.phase.tier, node.about.phase, node.about.time
+            size, steps, weight = phase_here.sent, phase_here.steps, BESIDE if node.about.beside else 1.0
         elif node.type == "COMM_SEND_NODE" and hop_time:
             place, time, size, steps, weight = hops, hop_time, float(node.attributes["comm_size"]), 1, 1.0
         else:
@@ -92,14 +100,14 @@ def _one(value: np.ndarray) -> float:
 
 def network_file(found: Sequence[NetworkDimension], bandwidths: Sequence[float]) -> str:
     """A network with a dimension for each tier, of some bandwidths. [B/s]"""
-    names = ", ".join(own.tier.name for own in found)
+    names = ", ".join(tier.tier.name for tier in found)
     return "\n".join(
         [
             f"# {names}: from the inside out",
-            f"topology: [ {', '.join(own.topology for own in found)} ]",
-            f"npus_count: [ {', '.join(str(own.size) for own in found)} ]",
-            f"bandwidth: [ {', '.join(f'{own / GIBI:.6g}' for own in bandwidths)} ]  # GiB/s",
-            f"latency: [ {', '.join(f'{own.latency * 1e9:.6g}' for own in found)} ]  # ns, of one link",
+            f"topology: [ {', '.join(tier.topology for tier in found)} ]",
+            f"npus_count: [ {', '.join(str(tier.size) for tier in found)} ]",
+            f"bandwidth: [ {', '.join(f'{bandwidth / GIBI:.6g}' for bandwidth in bandwidths)} ]  # GiB/s",
+            f"latency: [ {', '.join(f'{tier.latency * 1e9:.6g}' for tier in found)} ]  # ns, of one link",
             "",
         ]
     )
@@ -169,10 +177,10 @@ def _folder(run: TransformerRun) -> dict[str, bytes]:
     stages = [(trace, StageProgram(trace, rings, replicas).nodes()) for trace in traces]
     network = dimensions(here, [nodes for _, nodes in stages], work.hop_time)
     names = GroupNames()
-    files = {f"{NAME}.{own.rank}.et": own.encoded() for own in rank_traces(stages, rings, names)}
+    files = {f"{NAME}.{rank_trace.rank}.et": rank_trace.encoded() for rank_trace in rank_traces(stages, rings, names)}
     texts = {
         "groups.json": json.dumps({str(name): ranks for ranks, name in names.names.items()}) + "\n",
-        "network.yml": network_file(network, [own.bandwidth for own in network]),
+        "network.yml": network_file(network, [tier.bandwidth for tier in network]),
         "links.yml": network_file(network, here.rates),
         "system.json": system_file(network),
         "memory.json": memory_file(),
@@ -203,8 +211,8 @@ def readme(
     ranks, all_ranks = here.grid.world_size, whole.grid.world_size
     jobs = f"all {ranks} ranks of the job, by their number" if ranks == all_ranks else FEWER
     rows = [
-        (own.tier.name, own.size, *_giga(own.tier.bandwidth, rate, own.bandwidth))
-        for own, rate in zip(network, here.rates, strict=True)
+        (tier.tier.name, tier.size, *_giga(tier.tier.bandwidth, rate, tier.bandwidth))
+        for tier, rate in zip(network, here.rates, strict=True)
     ]
     return README.format(
         model=about["model"],

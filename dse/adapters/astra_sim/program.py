@@ -1,21 +1,173 @@
 """The work of the ranks of a pipeline stage in a step, as nodes that ASTRA-sim can issue.
 
-ASTRA-sim's groups run a collective as rings within the tiers of a network, one after the other.
+Ranks and their groups have places in the tiers of a network. ASTRA-sim's groups run a collective as rings within these
+tiers, one after the other.
 """
 
 from __future__ import annotations
 
+import math
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from itertools import pairwise
 from math import prod
 from typing import Final
 
+import numpy as np
+
 from costmodel.formats.chrome_trace import MICROSECOND
-from dse.adapters.astra_sim.placement import GroupNames, RankPlacement
-from dse.adapters.chakra.pass_work import PassExchange
-from dse.adapters.chakra.step import BACKWARD, FORWARD
+from costmodel.kernels.collectives import held_ranks
+from costmodel.machine import LinkTier, System
+from dse.adapters.chakra.pass_work import PassExchange, RankGrid
+from dse.adapters.chakra.step import BACKWARD, FORWARD, members
 from dse.adapters.chakra.trace import SCHEMA, Node, RankTrace
+
+#: A group of ranks in each tier, by each of its ranks.
+Tiers = Sequence[Mapping[int, tuple[int, ...]]]
+
+
+@dataclass(slots=True)
+class GroupNames:
+    """Names of process groups, from 1 on: ASTRA-sim keeps 0 for all ranks."""
+
+    names: dict[tuple[int, ...], int] = field(default_factory=dict)
+
+    def of(self, ranks: tuple[int, ...]) -> str:
+        """The name of a group; the next number where it is new."""
+        return str(self.names.setdefault(ranks, len(self.names) + 1))
+
+
+@dataclass(frozen=True)
+class RankPlacement:
+    """Ranks of a job in the tiers that it spans."""
+
+    grid: RankGrid
+    tiers: tuple[LinkTier, ...]  #: from the inside out
+    sizes: tuple[int, ...]  #: parts that each joins; their product is the number of ranks
+
+    @classmethod
+    def of(cls, grid: RankGrid, system: System) -> RankPlacement:
+        """Tiers of a system with what a job fills of them; those that join nothing are left out.
+
+        Where a job does not fill its nodes evenly, its nodes are as large as divides it; a tier that groups
+        of one kind do not all fill alike is part of the next.
+        """
+        held = [min(float(np.asarray(held_rank).item()), grid.world_size) for held_rank in held_ranks(system.network)]
+        blocks = [math.gcd(int(ranks), grid.world_size) for ranks in held[:-1]] + [grid.world_size]
+        tiers_within, inside = list[tuple[LinkTier, int]](), 1
+        for tier, block in zip(system.network, blocks, strict=True):
+            if block > inside and block % inside == 0:
+                tiers_within.append((tier, block // inside))
+                inside = block
+        while True:
+            here = cls(grid, tuple(tier for tier, _ in tiers_within), tuple(size for _, size in tiers_within))
+            uneven = here._uneven()
+            if uneven is None:
+                return here
+            (_, inner), (tier, outer) = tiers_within[uneven : uneven + 2]
+            tiers_within[uneven : uneven + 2] = [(tier, inner * outer)]
+
+    @cached_property
+    def rates(self) -> list[float]:
+        """Rates of the links of a rank in each tier. [B/s]"""
+        return [float(np.asarray(tier.rate).item()) for tier in self.tiers]
+
+    @cached_property
+    def pipelines(self) -> Mapping[int, tuple[int, ...]]:
+        """The ranks of each rank's pipeline, in the order of stages."""
+        return {rank: ranks for ranks in self.alike("pp") for rank in ranks}
+
+    @cached_property
+    def stages(self) -> Mapping[int, int]:
+        """The stage of each rank."""
+        return {rank: stage for ranks in self.alike("pp") for stage, rank in enumerate(ranks)}
+
+    def alike(self, name: str) -> list[tuple[int, ...]]:
+        """All groups of one kind, one beside the other."""
+        first = members(self.grid.groups[name], 0)
+        starts: Iterable[int] = range(self.grid.world_size)
+        if name == "embedding":
+            starts = (rank for rank in starts if self.stages[rank] == 0)
+        chosen_tiers, taken = [], set[int]()
+        for start in starts:
+            if start not in taken and start + first[-1] < self.grid.world_size:
+                chosen_tiers.append(ranks := tuple(start + member for member in first))
+                taken.update(ranks)
+        return chosen_tiers
+
+    @cached_property
+    def _known(self) -> dict[str, Tiers]:
+        return {}
+
+    def groups(self, name: str) -> Tiers:
+        """The ranks that a rank reaches through its groups of one kind in each tier, beyond the inner tiers."""
+        if name not in self._known:
+            divided = self._divided(self.alike(name))
+            self._known[name] = [{rank: part for part in parts for rank in part} for parts in divided]
+        return self._known[name]
+
+    def group_sizes(self, name: str) -> list[int]:
+        """Ranks of a group of one kind in each tier; 0 where the job is too small for one. [-]"""
+        return [len(next(iter(tier.values()), ())) for tier in self.groups(name)]
+
+    def farthest(self, name: str) -> int:
+        """The outermost tier that groups of one kind span."""
+        return max((tier for tier, size in enumerate(self.group_sizes(name)) if size > 1), default=0)
+
+    def keeps_stages(self) -> bool:
+        """True if every rank is in one group of each kind, and that group lies within its stage where it must."""
+        for name in set(self.grid.groups) - {"embedding"}:
+            groups_alike = self.alike(name)
+            if sorted(rank for ranks in groups_alike for rank in ranks) != [*range(self.grid.world_size)]:
+                return False
+            if name not in ("pp", "world") and any(len({self.stages[r] for r in group}) > 1 for group in groups_alike):
+                return False
+        return True
+
+    def _divided(self, groups: Iterable[tuple[int, ...]]) -> Iterator[list[tuple[int, ...]]]:
+        """Parts of groups in each tier: ranks of one block, then the first of all blocks, the second."""
+        lines, inside = [*groups], 1
+        for size in self.sizes:
+            inside *= size
+            parts = [_parts(line, inside) for line in lines]
+            yield [part for part_of in parts for part in part_of]
+            lines = [line for group_parts in parts for line in zip(*group_parts, strict=False)]
+
+    def _uneven(self) -> int | None:
+        """The innermost tier in which parts of groups of one kind are not all of one size."""
+        for name in self.grid.groups:
+            for tier, parts in enumerate(self._divided(self.alike(name))):
+                if len({len(part) for part in parts}) > 1:
+                    return tier
+        return None
+
+
+def _parts(ranks: Sequence[int], block: int) -> list[tuple[int, ...]]:
+    """Ranks by the blocks of neighbours in which they stand."""
+    blocks = defaultdict[int, list[int]](list)
+    for rank in ranks:
+        blocks[rank // block].append(rank)
+    return [tuple(block_ranks) for block_ranks in blocks.values()]
+
+
+#: Groups that are smaller where a job has fewer replicas, by the first word of their names.
+OF_REPLICAS: Final = ("dp", "edp", "world")
+
+
+def same_tiers(one: RankPlacement, other: RankPlacement) -> bool:
+    """True if groups of two jobs span the same tiers, and are equally large unless they are groups of replicas."""
+    if [tier.name for tier in one.tiers] != [tier.name for tier in other.tiers]:
+        return False
+    for name in one.grid.groups:
+        sizes = one.group_sizes(name), other.group_sizes(name)
+        if [size > 1 for size in sizes[0]] != [size > 1 for size in sizes[1]]:
+            return False
+        if name.split()[0] not in OF_REPLICAS and math.prod(sizes[0]) != math.prod(sizes[1]):
+            return False
+    return True
+
 
 #: A ring: ranks n -> messages that each sends one after the other, and each as a share of `comm_size`.
 RINGS: Final[Mapping[str, Callable[[int], tuple[int, float]]]] = {
@@ -116,15 +268,18 @@ class Rings:
 
     def of(self, exchange: PassExchange, share: float = 1.0, *, beside: bool = False) -> list[Ring]:
         """A share of an exchange; among fewer replicas, each rank sends as much as among all."""
-        sizes, all_sizes = (own.group_sizes(exchange.group) for own in (self.here, self.whole))
+        sizes, all_sizes = (job.group_sizes(exchange.group) for job in (self.here, self.whole))
         message = exchange.message_bytes * share
         if exchange.collective == "all_gather":  # a rank has a larger part where there are fewer
             message *= prod(all_sizes) / prod(sizes)
-        found = [own.scaled(all_sizes[own.tier]) for own in phases(exchange.collective, message, sizes) if own.size]
-        alone = [own.sent / self.here.rates[own.tier] for own in found]
+        phases_here = [
+            phase.scaled(all_sizes[phase.tier]) for phase in phases(exchange.collective, message, sizes) if phase.size
+        ]
+        alone = [phase.sent / self.here.rates[phase.tier] for phase in phases_here]
         time = exchange.time * share
         return [
-            Ring(exchange.group, own, time * part / sum(alone), beside) for own, part in zip(found, alone, strict=True)
+            Ring(exchange.group, phase, time * part / sum(alone), beside)
+            for phase, part in zip(phases_here, alone, strict=True)
         ]
 
 
@@ -139,10 +294,10 @@ class Replicas:
     @classmethod
     def of(cls, exchanges: Sequence[PassExchange], zero: int, traces: Sequence[RankTrace]) -> Replicas:
         """Exchanges of a step by what its traces have exposed; those of tied embeddings hide nothing."""
-        whole = sum(own.time for own in exchanges) / MICROSECOND
+        whole = sum(exchange.time for exchange in exchanges) / MICROSECOND
         exposed = max(sum(node.duration for node in trace.nodes if of_replicas(node)) for trace in traces)
-        hides = tuple(own for own in exchanges if own.group != "embedding")
-        most = sum(own.time for own in hides) / MICROSECOND
+        hides = tuple(exchange for exchange in exchanges if exchange.group != "embedding")
+        most = sum(exchange.time for exchange in hides) / MICROSECOND
         hidden = min((whole - exposed) / most, 1.0) if whole - exposed > 1 and most else 0.0
         return cls(hides, zero >= EVERY_MICRO_BATCH, hidden)
 
@@ -157,11 +312,11 @@ class Replicas:
         """
         gathers = exchange.collective == "all_gather"
         kinds = (FORWARD, BACKWARD) if gathers and self.often else (FORWARD,) if gathers else (BACKWARD,)
-        there = [(own.about, own) for own in passes]
-        fitting = [(of, own) for of, own in there if isinstance(of, tuple) and of[0] in kinds]
+        passes_about = [(node.about, node) for node in passes]
+        fitting = [(of, node) for of, node in passes_about if isinstance(of, tuple) and of[0] in kinds]
         if self.often:
-            return [own for _, own in fitting]
-        of_chunks = {of[1:3]: own for of, own in (reversed(fitting) if gathers else fitting)}
+            return [node for _, node in fitting]
+        of_chunks = {of[1:3]: node for of, node in (reversed(fitting) if gathers else fitting)}
         return sorted(of_chunks.values(), key=lambda own: own.id)
 
 
@@ -192,8 +347,11 @@ class StageProgram:
         """All nodes, of which those of rings lack the name of their group."""
         of_pass = _of_passes(self.trace.nodes)
         pairs = _pairs(of_pass)
-        lengths, hidden = _lengths(of_pass, pairs), {key: _hidden(own[1:]) for key, own in of_pass.items()}
-        during, behind = self._pieces([own[0] for own in of_pass.values()])
+        lengths, hidden = (
+            _lengths(of_pass, pairs),
+            {key: _hidden(nodes_of_pass[1:]) for key, nodes_of_pass in of_pass.items()},
+        )
+        during, behind = self._pieces([nodes_of_pass[0] for nodes_of_pass in of_pass.values()])
         last = done = -1  # the last pass, and its last node
         for node in self.trace.nodes:
             if node.type in ("COMP_NODE", "COMM_RECV_NODE") and last in behind:
@@ -233,11 +391,11 @@ class StageProgram:
         for part in (length - hidden, hidden):
             free = last
             if part:
-                own = dict(node.attributes)
+                attributes_of_part = dict(node.attributes)
                 for name in ("num_ops", "tensor_size"):
-                    if name in own:
-                        own[name] = int(own[name]) * part // length
-                last = (self._add(node.name, node.type, own, last, part),)
+                    if name in attributes_of_part:
+                        attributes_of_part[name] = int(attributes_of_part[name]) * part // length
+                last = (self._add(node.name, node.type, attributes_of_part, last, part),)
         self._done[node.id], self._free[node.id] = last, free if hidden else last
 
     def _collective(self, node: Node) -> None:
@@ -279,36 +437,36 @@ class StageProgram:
         """Exchanges of replicas during passes and after them: equal shares, none after the last pass."""
         during, behind = dict[int, list[Piece]](), dict[int, list[Piece]]()
         for exchange in self._replicas.exchanges:
-            found = self._replicas.of_passes(exchange, passes)
-            each = self._replicas.often or len(found) == 1
-            begins, where = (found, during) if each else (found[:-1], behind)
-            for own in begins:
-                where.setdefault(own.id, []).append((exchange, self._replicas.hidden / len(begins)))
+            fitting = self._replicas.of_passes(exchange, passes)
+            with_each_pass = self._replicas.often or len(fitting) == 1
+            begins, where = (fitting, during) if with_each_pass else (fitting[:-1], behind)
+            for pass_node in begins:
+                where.setdefault(pass_node.id, []).append((exchange, self._replicas.hidden / len(begins)))
         return during, behind
 
 
 def _of_passes(nodes: Iterable[Node]) -> dict[int, list[Node]]:
     """Nodes of each pass by the number of the first, its kernels: then its collectives and its message."""
-    found: dict[int, list[Node]] = {}
-    own: list[Node] = []
+    passes: dict[int, list[Node]] = {}
+    current: list[Node] = []
     for node in nodes:
         if node.type == "COMP_NODE":
-            own = [node]
+            current = [node]
             if isinstance(node.about, tuple):
-                found[node.id] = own
+                passes[node.id] = current
         elif node.type != "COMM_RECV_NODE" and not of_replicas(node):
-            own.append(node)
-    return found
+            current.append(node)
+    return passes
 
 
 def _lengths(of_pass: Mapping[int, Sequence[Node]], pairs: Mapping[int, int]) -> dict[int, int]:
     """Time of the kernels of each pass; of two that overlap, by their arithmetic, of both together. [us]"""
-    lengths = {key: own[0].duration for key, own in of_pass.items()}
+    lengths = {key: nodes_of_pass[0].duration for key, nodes_of_pass in of_pass.items()}
     for other, one in pairs.items():
         first, second = of_pass[one], of_pass[other]
         end = max(node.start + node.duration for node in (*first, *second))
         both = max(lengths[one] + lengths[other] - (end - first[0].start), 0)
-        work = [int(own[0].attributes["num_ops"]) for own in (first, second)]
+        work = [int(nodes_of_pass[0].attributes["num_ops"]) for nodes_of_pass in (first, second)]
         lengths[one] = both * work[0] // max(sum(work), 1)
         lengths[other] = both - lengths[one]
     return lengths
@@ -316,7 +474,7 @@ def _lengths(of_pass: Mapping[int, Sequence[Node]], pairs: Mapping[int, int]) ->
 
 def _pairs(of_pass: Mapping[int, Sequence[Node]]) -> dict[int, int]:
     """Passes that overlap with the one before them -> that one."""
-    starts = [(key, (own[0].start, own[0].order)) for key, own in of_pass.items()]
+    starts = [(key, (nodes_of_pass[0].start, nodes_of_pass[0].order)) for key, nodes_of_pass in of_pass.items()]
     return {second: first for (first, one), (second, other) in pairwise(starts) if one == other}
 
 
@@ -337,7 +495,7 @@ def rank_traces(
     placement, stride = rings.here, rings.whole.grid.stage_stride
     for rank in range(placement.grid.world_size):
         trace, nodes = programs[placement.stages[rank]]
-        pipeline, own = placement.pipelines[rank], []
+        pipeline, nodes_of_rank = placement.pipelines[rank], []
         for node in nodes:
             attributes = dict(node.attributes)
             if isinstance(node.about, Ring):
@@ -346,5 +504,5 @@ def rank_traces(
             elif "comm_src" in attributes:
                 for end in ("comm_src", "comm_dst"):
                     attributes[end] = pipeline[int(attributes[end]) // stride]
-            own.append(replace(node, attributes=attributes))
-        yield RankTrace(rank, trace.metadata, own)
+            nodes_of_rank.append(replace(node, attributes=attributes))
+        yield RankTrace(rank, trace.metadata, nodes_of_rank)

@@ -10,13 +10,12 @@ import numpy as np
 
 from costmodel.kernels.collectives import all_to_all, collective, send_recv
 from costmodel.kernels.kernel_cost import Items, KernelCost, added, weighted_sum
-from costmodel.machine.system import Chip, LinkTier
+from costmodel.machine import Chip, LinkTier
 from costmodel.steps.micro_batch.exchanges import exchange_groups, expert_groups
 from costmodel.steps.micro_batch.micro_batch import MicroBatch
 from costmodel.steps.pipeline.pipeline_step import hop_bytes, pipeline_hop
 from costmodel.steps.pipeline.stages import Stage, every_stage
-from costmodel.steps.sharding.resolve_sharding import solution
-from costmodel.steps.transformer import cost_of_passes, pass_costs, rank_costs, transformer_items
+from costmodel.steps.transformer import explicit_design, pass_costs, rank_costs, transformer_items
 from costmodel.training.ranks import Group
 from costmodel.training.run import RankRun, TransformerRun, rank_run
 
@@ -88,7 +87,7 @@ def step_work(run: TransformerRun) -> StepWork:
     time. Recomputation belongs to the backward pass. Exchanges of replicas are those of the stage that is
     done last.
     """
-    design = solution(run, cost_of_passes).design
+    design = explicit_design(run)
     run = replace(run.of(design), itemized=True, system=run.system.sliced(design.world_size))
     ranks, items = rank_run(run), transformer_items(run)
     costs, _ = rank_costs(run, ranks, pass_costs(run, ranks))
@@ -119,10 +118,12 @@ def rank_grid(run: TransformerRun) -> RankGrid:
 
 def _of_stage(run: TransformerRun, passes: MicroBatch, stage: Stage) -> dict[str, PassWork]:
     """Passes through one chunk of a stage."""
-    forward, backward = (weighted_sum(each, stage.counts) for each in (passes.forward, passes.backward))
+    forward, backward = (
+        weighted_sum(costs_of_layers, stage.counts) for costs_of_layers in (passes.forward, passes.backward)
+    )
     again = weighted_sum(passes.again, stage.recomputed_layers)
-    weights = {item: own for item, own in backward.items.items() if item.kernel_pass == WEIGHT_GRADIENT}
-    rest = {item: own for item, own in backward.items.items() if item not in weights}
+    weights = {item: values for item, values in backward.items.items() if item.kernel_pass == WEIGHT_GRADIENT}
+    rest = {item: values for item, values in backward.items.items() if item not in weights}
     vpp, dram = run.design.vpp.item(), run.system.dram.name
     every = {
         "forward": ((forward,), forward.items),
@@ -131,11 +132,11 @@ def _of_stage(run: TransformerRun, passes: MicroBatch, stage: Stage) -> dict[str
     }
     return {
         name: PassWork(
-            _sum(own, "flops") / vpp,
-            _sum(own, f"{dram} bytes") / vpp,
-            _exchanges(own, {kind: _exposed(costs, kind) for kind in KINDS}, run),
+            _sum(cost_items, "flops") / vpp,
+            _sum(cost_items, f"{dram} bytes") / vpp,
+            _exchanges(cost_items, {kind: _exposed(costs, kind) for kind in KINDS}, run),
         )
-        for name, (costs, own) in every.items()
+        for name, (costs, cost_items) in every.items()
     }
 
 
@@ -151,34 +152,34 @@ def _exposed(costs: Iterable[KernelCost], kind: str) -> float:
 
 def _exchanges(items: Items, exposed: Mapping[str, float], run: TransformerRun) -> tuple[PassExchange, ...]:
     """Collectives of a pass through one of the chunks, those of a kind over one group together."""
-    found: dict[tuple[str, str, str], float] = {}
+    sent_bytes: dict[tuple[str, str, str], float] = {}
     for item, values in items.items():
         if item.quantity == "message":
             key = item.column.removesuffix("_communication_time"), item.group, item.collective
-            found[key] = found.get(key, 0.0) + values.item()
+            sent_bytes[key] = sent_bytes.get(key, 0.0) + values.item()
     vpp = run.design.vpp.item()
-    there = [PassExchange(*key, sent / vpp) for key, sent in found.items() if sent > 0]
+    exchanges = [PassExchange(*key, sent / vpp) for key, sent in sent_bytes.items() if sent > 0]
     times = {kind: (time + _hidden(items, kind, run.system.chip)) / vpp for kind, time in exposed.items()}
-    return _timed(there, times, run)
+    return _timed(exchanges, times, run)
 
 
 def _of_replicas(items: Items, run: TransformerRun) -> tuple[PassExchange, ...]:
     """Collectives of a step: gradients are reduced before weights are gathered."""
-    own = {item: np.asarray(v).item() for item, v in items.items() if item.column == "dp_communication_time"}
-    exposed = sum(values for item, values in own.items() if item.quantity == "time")
-    there = [
+    replica_times = {item: np.asarray(v).item() for item, v in items.items() if item.column == "dp_communication_time"}
+    exposed = sum(values for item, values in replica_times.items() if item.quantity == "time")
+    exchanges_of_step = [
         PassExchange("dp", item.group, item.collective, sent)
-        for item, sent in sorted(own.items(), key=lambda pair: pair[0].name)
+        for item, sent in sorted(replica_times.items(), key=lambda pair: pair[0].name)
         if item.quantity == "message" and sent > 0
     ]
-    return _timed(there, {"dp": exposed + _hidden(items, "dp", run.system.chip)}, run)
+    return _timed(exchanges_of_step, {"dp": exposed + _hidden(items, "dp", run.system.chip)}, run)
 
 
 def _hidden(items: Items, kind: str, chip: Chip) -> float:
     """Time of collectives of a kind that is hidden, but for what kernels lose (`exposed_time`). [s]"""
     column, lost = f"{kind}_communication_time", (chip.taken_cores(kind) / chip.cores).item()
-    hides = (own for item, own in items.items() if (item.column, item.quantity) == (column, "hidden"))
-    return (1 - lost) * sum(np.asarray(own).item() for own in hides)
+    hides = (hidden for item, hidden in items.items() if (item.column, item.quantity) == (column, "hidden"))
+    return (1 - lost) * sum(np.asarray(hidden).item() for hidden in hides)
 
 
 def _timed(
@@ -186,7 +187,7 @@ def _timed(
 ) -> tuple[PassExchange, ...]:
     """Exchanges with their shares of the time of their kind: by what each takes as one collective. [s]"""
     groups, network = _groups(run, rank_run(run)), run.system.network
-    alone = [_alone(own, groups[own.group], network) for own in exchanges]
+    alone = [_alone(exchange, groups[exchange.group], network) for exchange in exchanges]
     whole = dict.fromkeys(times, 0.0)
     for own, time in zip(exchanges, alone, strict=True):
         whole[own.kind] += time
@@ -210,13 +211,13 @@ def _groups(run: TransformerRun, ranks: RankRun) -> dict[str, Group]:
     """Groups that exchanges name; one value each."""
     design = run.design
     sharings = {"dp": design.sharing}
-    found = {name: design.ranks.group(name) for name in ("tp", "pp")}
-    found |= {"world": design.ranks.all, "embedding": design.ranks.ends("pp")}
-    found |= {f"cp {name}": group for name, group in exchange_groups(ranks).items()}
-    found["cp state"] = Group(ranks.cp, ranks.tp)
+    groups = {name: design.ranks.group(name) for name in ("tp", "pp")}
+    groups |= {"world": design.ranks.all, "embedding": design.ranks.ends("pp")}
+    groups |= {f"cp {name}": group for name, group in exchange_groups(ranks).items()}
+    groups["cp state"] = Group(ranks.cp, ranks.tp)
     if run.model.num_experts:
         sharings["edp"] = design.expert_sharing
-        found |= dict(zip(("ep", "etp", "etp ep"), expert_groups(ranks), strict=True))
+        groups |= dict(zip(("ep", "etp", "etp ep"), expert_groups(ranks), strict=True))
     for of, sharing in sharings.items():
-        found |= {f"{of} {over}": getattr(sharing, over) for over in ("whole", "shards", "copies")}
-    return found
+        groups |= {f"{of} {over}": getattr(sharing, over) for over in ("whole", "shards", "copies")}
+    return groups

@@ -26,7 +26,7 @@ from costmodel.training.ranks import Group
 from costmodel.training.run import TransformerRun
 from dse.adapters.chakra.pass_work import PassExchange, PassWork, StepWork, step_work, together
 from dse.adapters.chakra.trace import SCHEMA, RankTrace, Value, process_groups
-from dse.output.tables import Artefact
+from dse.output import Artefact
 
 #: Kinds of events that are passes.
 FORWARD, BACKWARD, WEIGHT = KINDS[:3]
@@ -93,8 +93,8 @@ class Pipeline:
 
     def _moved(self, one: Pass, step: int) -> Pass | None:
         kind, chain, stage, micro = one
-        there = 0 <= stage + step < self.ranks.shape[1]
-        return (kind, chain, stage + step, micro) if step and there else None
+        is_on_ranks = 0 <= stage + step < self.ranks.shape[1]
+        return (kind, chain, stage + step, micro) if step and is_on_ranks else None
 
 
 def message_delay(events: Iterable[Event], pipeline: Pipeline, hop_time: float) -> float:
@@ -198,10 +198,10 @@ class StageGraph:
         self, exchanges: Sequence[PassExchange], exposed: Mapping[str, float]
     ) -> Iterator[tuple[PassExchange, float]]:
         """Exchanges of several ranks, each with its part of the exposed time of its kind, by bytes. [s]"""
-        shared = [own for own in exchanges if self.work.grid.groups[own.group].size.item() > 1]
-        for own in shared:
-            whole = sum(other.message_bytes for other in shared if other.kind == own.kind)
-            yield own, exposed[own.kind] * own.message_bytes / whole
+        shared = [exchange for exchange in exchanges if self.work.grid.groups[exchange.group].size.item() > 1]
+        for node in shared:
+            whole = sum(other.message_bytes for other in shared if other.kind == node.kind)
+            yield node, exposed[node.kind] * node.message_bytes / whole
 
     def _received(self, event: Event, label: str) -> Iterator[int]:
         """The node that has what the stage before sends: its own, or a receive."""
@@ -268,13 +268,13 @@ class StageGraph:
         if event.kind == "optimizer":
             return self._update(event)
         [times] = _times(event, [])
-        own = {"is_cpu_op": event.kind == "host", "num_ops": 0}
-        return self.trace.add(event.kind.replace("_", " "), "COMP_NODE", times, own, order=self._last)
+        attributes_of_event = {"is_cpu_op": event.kind == "host", "num_ops": 0}
+        return self.trace.add(event.kind.replace("_", " "), "COMP_NODE", times, attributes_of_event, order=self._last)
 
     def _replicas(self, event: Event) -> int:
         """Reductions of gradients, then gathers of weights; those of tied embeddings on both ends alone."""
         at_end = self.stage in (0, self.pipeline.size - 1)
-        here = [own for own in self.work.replicas if own.group != "embedding" or at_end]
+        here = [replica for replica in self.work.replicas if replica.group != "embedding" or at_end]
         timed = [*self._timed(here, {"dp": event.end - event.start})]
         times, last = _times(event, [time for _, time in timed[:-1]]), self._last[-1]
         for exchange, _ in timed:
@@ -315,7 +315,7 @@ def members(group: Group, base: int) -> tuple[int, ...]:
         round(float(value.item() if hasattr(value, "item") else value))
         for value in (group.size, group.stride, group.rows, group.row_stride)
     )
-    return tuple(base + row * apart + place * stride for row in range(rows) for place in range(size // rows))
+    return tuple(base + row * apart + column * stride for row in range(rows) for column in range(size // rows))
 
 
 #: What files are called in front of a rank's number, as ASTRA-sim asks for them.
@@ -378,6 +378,6 @@ def _events(timed: Timeline, pipeline: Pipeline) -> Iterator[Event]:
     times = {name: getattr(timed, f"{name}_time").tolist() for name in ("tp", "cp", "ep", "pp")}
     for row, (start, end) in enumerate(zip(timed.start.tolist(), timed.end.tolist(), strict=True)):
         rank, chunk, micro = (int(column[row]) for column in columns.values())
-        exposed = {name: own[row] for name, own in times.items()}
+        exposed = {name: time[row] for name, time in times.items()}
         of = (words[row], *pipeline.place(rank, chunk), micro) if micro >= 0 else None
         yield Event(rank, words[row], start, end, exposed, of)

@@ -74,8 +74,8 @@ class RankTrace:
         """Append a node, with its start and end, and return its number. [us]"""
         start, end = times
         number = len(self.nodes)
-        own = {"is_cpu_op": False, **(attributes or {})}
-        self.nodes.append(Node(number, name, kind, start, end - start, [*order], [*data], own, about=about))
+        attributes_here = {"is_cpu_op": False, **(attributes or {})}
+        self.nodes.append(Node(number, name, kind, start, end - start, [*order], [*data], attributes_here, about=about))
         return number
 
     def name_inputs(self, number: int, inputs: str) -> None:

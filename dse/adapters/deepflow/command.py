@@ -11,8 +11,7 @@ from typing import Any
 from dse.adapters.deepflow.configuration import load_configuration, power_notes
 from dse.adapters.deepflow.report import deepflow_report, figures, price
 from dse.cli.terminal import say
-from dse.output.tables import json_text
-from dse.output.text import show
+from dse.output import json_text, show
 
 
 def run(args: argparse.Namespace) -> int:

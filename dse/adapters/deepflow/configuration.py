@@ -352,13 +352,13 @@ def _banks(section: Section) -> dict[str, float]:
 def _parallelism(section: Section) -> dict[str, float]:
     columns = _numbers(section, _DEGREES, *PARTS)
     for part in PARTS:
-        own = section.section(part, required=False)
-        dims = _numbers(own, {key: _count(f"{part}_{key}", 1.0) for key in ("dim1", "dim2")}, "kind")
-        kind = own.word("kind", KINDS, default="none")
+        part_section = section.section(part, required=False)
+        dims = _numbers(part_section, {key: _count(f"{part}_{key}", 1.0) for key in ("dim1", "dim2")}, "kind")
+        kind = part_section.word("kind", KINDS, default="none")
         if kind == "none" and max(dims.values()) > 1:
-            own.mistake("kind", "none: dim1 and dim2 are 1 where nothing is split; or name a kind, cr or rc")
+            part_section.mistake("kind", "none: dim1 and dim2 are 1 where nothing is split; or name a kind, cr or rc")
         if kind == "cr" and dims[f"{part}_dim2"] > 1:
-            own.mistake("dim2", "a column-row split (cr) has one dimension, dim1; rc splits by both")
+            part_section.mistake("dim2", "a column-row split (cr) has one dimension, dim1; rc splits by both")
         columns |= {f"{part}_kind": float(KINDS.index(kind)), **dims}
     return columns
 

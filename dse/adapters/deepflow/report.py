@@ -13,8 +13,8 @@ from rich.text import Text
 
 from costmodel.columns import FloatArray, per_kernel
 from costmodel.formats.quantity import readable
+from costmodel.kernels.kernel_tables import total
 from costmodel.lstm.model import Split
-from costmodel.workload.kernel_tables import total
 from dse.adapters.deepflow.configuration import Configuration, Hardware, hardware
 from dse.adapters.deepflow.step import (
     GEMMS,
@@ -28,7 +28,7 @@ from dse.adapters.deepflow.step import (
     pointwise_prices,
     step_time,
 )
-from dse.output.text import percent
+from dse.output import percent
 from dse.reporting.design_table import facts, ruled_table
 
 #: What the bytes of a part are for.
@@ -136,7 +136,7 @@ def step_energy(config: Configuration, gemms: GemmPrices, pointwise: dict[str, K
     )
 
     def energy(part: str, *names: str) -> FloatArray:
-        places = [place for place, (of_part, _) in enumerate(GEMMS.values()) if of_part == part]
+        places = [index for index, (of_part, _) in enumerate(GEMMS.values()) if of_part == part]
         products = total(by_gemm[:, places])
         for name in names:
             kernel = pointwise[name]
@@ -263,18 +263,18 @@ def gemm_figures(report: DeepflowReport) -> Iterator[Figure]:
     Where the swapped order is run, work, traffic and time are of that order.
     """
     prices = report.gemms
-    for place, name in enumerate(GEMMS):
+    for index, name in enumerate(GEMMS):
         for order, order_name in enumerate(("direct", "swapped")):
             for level, reload in (("gmem", prices.dram[order]), ("l2mem", prices.l2[order])):
                 for operand, factor in (("AB", reload.of_a), ("AC", reload.of_c), ("BC", reload.of_b)):
-                    yield f"{name}.{order_name}.{level}.reload_{operand}", factor[:, place]
+                    yield f"{name}.{order_name}.{level}.reload_{operand}", factor[:, index]
         for order, order_name in enumerate(("direct", "swapped")):
             yield f"{name}.{order_name}.inflection_point", report.machine.inflection
-            yield f"{name}.{order_name}.comp_int", prices.intensity(order)[:, place]
-        yield f"{name}.GEMM_flop", prices.flops[:, place]
-        yield f"{name}.GEMM_gmem", prices.traffic("dram")[:, place]
-        yield f"{name}.GEMM_l2mem", prices.traffic("l2")[:, place]
-        yield f"{name}.GEMM_time", prices.time[:, place]
+            yield f"{name}.{order_name}.comp_int", prices.intensity(order)[:, index]
+        yield f"{name}.GEMM_flop", prices.flops[:, index]
+        yield f"{name}.GEMM_gmem", prices.traffic("dram")[:, index]
+        yield f"{name}.GEMM_l2mem", prices.traffic("l2")[:, index]
+        yield f"{name}.GEMM_time", prices.time[:, index]
 
 
 def pointwise_figures(report: DeepflowReport) -> Iterator[Figure]:
@@ -337,14 +337,14 @@ def hardware_figures(report: DeepflowReport) -> Iterator[Figure]:
 def memory_figures(report: DeepflowReport) -> Iterator[Figure]:
     """Memory of a data shard and of a model shard, both with the sums by purpose of the former."""
     capacity = report.machine.dram_capacity
-    for table, own in (("mem1", report.whole), ("mem2", report.shard)):
-        yield f"{table}.total", own.total / GIB
+    for table, levels in (("mem1", report.whole), ("mem2", report.shard)):
+        yield f"{table}.total", levels.total / GIB
         for part in ("embedding", "hidden", "softmax", "projection"):
-            yield f"{table}.{part}", own.of(part) / GIB
+            yield f"{table}.{part}", levels.of(part) / GIB
         yield f"{table}.kind_total", report.whole.total / GIB
         for purpose in ("weight", "activation", "pointwise"):
             yield f"{table}.kind_{purpose}", report.whole.to(purpose) / GIB
-        yield f"{table}.overflow", own.total / capacity
+        yield f"{table}.overflow", levels.total / capacity
 
 
 def result_figures(report: DeepflowReport) -> Iterator[Figure]:
@@ -392,15 +392,15 @@ def figures(report: DeepflowReport) -> Figures:
 
 def deepflow_report(report: DeepflowReport) -> list[RenderableType]:
     """The first configuration of a report in tables, section by section."""
-    found = figures(report)
+    named_figures = figures(report)
     sections: list[tuple[str, RenderableType]] = [
-        ("Matrix products", gemm_table(found)),
-        ("Pointwise kernels and optimizer", pointwise_table(found)),
-        ("Memory", memory_table(found)),
-        ("Parameters", Text(f"{found['parameters']:.2f} billion")),
-        ("Hardware", facts((text, f"{found[key]:,.1f} {unit}") for key, (text, unit) in _HARDWARE.items())),
-        ("Parallelism", facts(split_rows(found))),
-        ("Step", facts(step_rows(found))),
+        ("Matrix products", gemm_table(named_figures)),
+        ("Pointwise kernels and optimizer", pointwise_table(named_figures)),
+        ("Memory", memory_table(named_figures)),
+        ("Parameters", Text(f"{named_figures['parameters']:.2f} billion")),
+        ("Hardware", facts((text, f"{named_figures[key]:,.1f} {unit}") for key, (text, unit) in _HARDWARE.items())),
+        ("Parallelism", facts(split_rows(named_figures))),
+        ("Step", facts(step_rows(named_figures))),
     ]  # fmt: skip
     shown: list[RenderableType] = []
     for heading, table in sections:

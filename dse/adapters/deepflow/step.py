@@ -14,9 +14,9 @@ import numpy as np
 
 from costmodel.columns import BoolArray, Columns, FloatArray, column, per_kernel
 from costmodel.kernels.collectives import RING
-from costmodel.kernels.gemm import Reload, reload_orders
+from costmodel.kernels.kernel_tables import Gemms, Label, optimizer_work
+from costmodel.kernels.products import Reload, reload_orders
 from costmodel.lstm.model import Dimensions, Split
-from costmodel.workload.kernel_tables import Gemms, Label, optimizer_work
 from dse.adapters.deepflow.configuration import MEMORY_LATENCY, Configuration, Hardware, roofline
 
 #: Kernel launches of a pointwise kernel that runs whole; one that is split is launched once.
@@ -301,7 +301,7 @@ def passes(
     the reference's program, which prints the time of the forward pass there once more.
     """
     links = DeepflowLinks(config, machine)
-    gemm = {name: gemms.time[:, place] for place, name in enumerate(GEMMS)}
+    gemm = {name: gemms.time[:, index] for index, name in enumerate(GEMMS)}
     to_cell, from_cell = links.between_products("hidden")
     cell_forward, cell_backward = links.between_cells()
     to_softmax, from_softmax = links.between_products("softmax")
@@ -339,23 +339,25 @@ def step_time(config: Configuration, machine: Hardware, times: Passes) -> FloatA
     """
     layers, steps, stages = config.num_layers, config.seq_len, config.hlp
     cf, cb, reduction = times.cell_forward, times.cell_backward, times.reduction
-    own = layers / stages
+    stage_layers = layers / stages
     message = config.element_bytes * config.shard_batch * config.hidden_size
     hop = np.where(config.lp > 1, message / machine.link_bandwidth, 0.0)
     hops, all_hops = hop * (stages - 1), (steps + stages - 2) * hop
 
-    hidden_forward, hidden_backward = hop <= own * cf, hop < own * cb
+    hidden_forward, hidden_backward = hop <= stage_layers * cf, hop < stage_layers * cb
     slow_reduction = cb < reduction
-    forward = np.where(hidden_forward, (layers + own * (steps - 1)) * cf + hops, layers * cf + all_hops)
+    forward = np.where(hidden_forward, (layers + stage_layers * (steps - 1)) * cf + hops, layers * cf + all_hops)
     backward = np.where(
         hidden_forward | hidden_backward,
         np.where(
             slow_reduction,
-            (layers + own * (steps - 2) + 1) * cb + own * reduction,
-            (layers + own * (steps - 1)) * cb + hops + reduction,
+            (layers + stage_layers * (steps - 2) + 1) * cb + stage_layers * reduction,
+            (layers + stage_layers * (steps - 1)) * cb + hops + reduction,
         ),
         np.where(
-            slow_reduction, (layers - own + 1) * cb + all_hops + own * reduction, layers * cb + all_hops + reduction
+            slow_reduction,
+            (layers - stage_layers + 1) * cb + all_hops + stage_layers * reduction,
+            layers * cb + all_hops + reduction,
         ),
     )
     outside = (

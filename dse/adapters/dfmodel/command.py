@@ -12,8 +12,7 @@ from costmodel.rules.registry import profile_named
 from dse.adapters.dfmodel.report import Wanted, dfmodel_report, figures, priced_file, shortages
 from dse.cli.options import positive
 from dse.cli.terminal import say
-from dse.output.tables import json_text
-from dse.output.text import show
+from dse.output import json_text, show
 
 
 def run(args: argparse.Namespace) -> int:

@@ -107,11 +107,11 @@ def _by_groups(kernels: _Kernels, counts: FloatArray) -> FloatArray:
     shared = counts[:, size > 1]
     used = np.flatnonzero(shared.any(axis=1))
     if used.size:
-        own = kernels.take(np.arange(kernels.m.size).reshape(-1, num_kinds)[:, used].ravel())
-        loads = own.num_layouts().reshape(-1, used.size).sum(axis=1) + np.count_nonzero(shared)
+        used_kernels = kernels.take(np.arange(kernels.m.size).reshape(-1, num_kinds)[:, used].ravel())
+        loads = used_kernels.num_layouts().reshape(-1, used.size).sum(axis=1) + np.count_nonzero(shared)
         cycles[:, size > 1] = np.concatenate(
             [
-                _balanced(own.take(slice(part.start * used.size, part.stop * used.size)), shared[used])
+                _balanced(used_kernels.take(slice(part.start * used.size, part.stop * used.size)), shared[used])
                 for part in _chunks(loads)
             ]
         )
@@ -142,11 +142,11 @@ def _fewest_parts(length: FloatArray, unit: FloatArray, most: FloatArray) -> tup
     Of r * r units or fewer, more than r parts take fewer than r rounds: 1 ... r parts, and the fewest for
     r ... 1 rounds, are all there are.
     """
-    row, place = _ragged(_most_parts(length, unit, most))
+    row, column_in_row = _ragged(_most_parts(length, unit, most))
     length, unit, most = length[row], unit[row], most[row]
     root = np.ceil(np.sqrt(length / unit))
-    of_rounds = np.maximum(np.ceil(length / ((2 * root - place) * unit)), root)
-    parts = np.minimum(np.where((place < root) | (most <= 2 * root), place + 1, of_rounds), most)
+    of_rounds = np.maximum(np.ceil(length / ((2 * root - column_in_row) * unit)), root)
+    parts = np.minimum(np.where((column_in_row < root) | (most <= 2 * root), column_in_row + 1, of_rounds), most)
     new = np.concatenate([np.ones(1, dtype=bool), (np.diff(row) > 0) | (np.diff(parts) > 0)])
     return row[new], parts[new]
 
@@ -160,27 +160,27 @@ def _ragged(counts: FloatArray) -> tuple[IntArray, IntArray]:
 
 def _on_the_best_cores(kernels: _Kernels) -> FloatArray:
     """Fewest cycles of kernels that may take all cores, or fewer; (rows,). [-]"""
-    found = []
+    tables = []
     for part in _chunks(_most_parts(kernels.m, kernels.width, kernels.cores)):
-        own = kernels.take(part)
-        row, lanes = own.lanes()
-        cycles = own.cycles(row, lanes, own.cores[row] // lanes)
-        found.append(np.minimum.reduceat(cycles, np.flatnonzero(np.diff(row, prepend=-1))))
-    return np.concatenate(found)
+        lane_kernels = kernels.take(part)
+        row, lanes = lane_kernels.lanes()
+        cycles = lane_kernels.cycles(row, lanes, lane_kernels.cores[row] // lanes)
+        tables.append(np.minimum.reduceat(cycles, np.flatnonzero(np.diff(row, prepend=-1))))
+    return np.concatenate(tables)
 
 
 def _on_all_cores(kernels: _Kernels) -> FloatArray:
     """Fewest cycles of kernels that take all cores, no fewer; (rows,). [-]"""
-    found = []
+    tables = []
     for part in _chunks(np.sqrt(kernels.cores)):
-        own = kernels.take(part)
-        row, place = _ragged(np.floor(np.sqrt(own.cores)))
-        divides = own.cores[row] % (place + 1) == 0
-        row, one = row[divides], place[divides] + 1.0
-        other = own.cores[row] / one
-        cycles = np.minimum(own.cycles(row, one, other), own.cycles(row, other, one))
-        found.append(np.minimum.reduceat(cycles, np.flatnonzero(np.diff(row, prepend=-1))))
-    return np.concatenate(found)
+        lane_kernels = kernels.take(part)
+        row, column = _ragged(np.floor(np.sqrt(lane_kernels.cores)))
+        divides = lane_kernels.cores[row] % (column + 1) == 0
+        row, one = row[divides], column[divides] + 1.0
+        other = lane_kernels.cores[row] / one
+        cycles = np.minimum(lane_kernels.cycles(row, one, other), lane_kernels.cycles(row, other, one))
+        tables.append(np.minimum.reduceat(cycles, np.flatnonzero(np.diff(row, prepend=-1))))
+    return np.concatenate(tables)
 
 
 def _curves(kernels: _Kernels) -> tuple[IntArray, FloatArray, FloatArray]:
@@ -188,28 +188,28 @@ def _curves(kernels: _Kernels) -> tuple[IntArray, FloatArray, FloatArray]:
 
     Cores ascend within a row, cycles descend.
     """
-    found = []
+    tables = []
     for part in _chunks(kernels.num_layouts()):
-        own = kernels.take(part)
-        lane_row, lanes = own.lanes()
-        stage_row, stages = own.stages()
-        span = own.cores.max() + 1
+        lane_kernels = kernels.take(part)
+        lane_row, lanes = lane_kernels.lanes()
+        stage_row, stages = lane_kernels.stages()
+        span = lane_kernels.cores.max() + 1
         first, last = (
             np.searchsorted(stage_row * span + stages, lane_row * span + most, side="right")
-            for most in (0, own.cores[lane_row] // lanes)
+            for most in (0, lane_kernels.cores[lane_row] // lanes)
         )
-        of_lane, place = _ragged((last - first).astype(np.float64))
-        row, of_stage = lane_row[of_lane], first[of_lane] + place
+        of_lane, within = _ragged((last - first).astype(np.float64))
+        row, of_stage = lane_row[of_lane], first[of_lane] + within
         cores = lanes[of_lane] * stages[of_stage]
-        rounds = own.rounds(row, lanes[of_lane], stages[of_stage]).astype(np.int64)
+        rounds = lane_kernels.rounds(row, lanes[of_lane], stages[of_stage]).astype(np.int64)
         order = np.argsort(row * span + cores)
         row, cores, rounds = row[order], cores[order], rounds[order]
         # The fewest rounds on so many cores: each row starts below the one before.
         fewest = np.minimum.accumulate(rounds - row * (rounds.max() + 1))
         kept = np.flatnonzero(np.diff(fewest, prepend=0))
         row, cores, rounds = row[kept], cores[kept], rounds[kept]
-        found.append((row + part.start, rounds * own.steps[row], cores))
-    rows, cycles_, cores_ = zip(*found, strict=True)
+        tables.append((row + part.start, rounds * lane_kernels.steps[row], cores))
+    rows, cycles_, cores_ = zip(*tables, strict=True)
     return np.concatenate(rows), np.concatenate(cycles_), np.concatenate(cores_)
 
 
@@ -248,7 +248,7 @@ def _limits(kernels: _Kernels, num_kinds: int) -> tuple[FloatArray, IntArray, Fl
     asked = point[:, np.newaxis] * num_kinds + np.arange(num_kinds)
     # The first layout of the kernel asked for whose cycles are no more: codes descend within a row.
     at = np.searchsorted(row * values.size - code, asked * values.size - code_of[:, np.newaxis])
-    there = np.append(row, -1)[at] == asked
-    needed = np.where(there, np.append(cores, 0)[at], kernels.cores[asked] + 1)
+    is_asked = np.append(row, -1)[at] == asked
+    needed = np.where(is_asked, np.append(cores, 0)[at], kernels.cores[asked] + 1)
     bounds = np.searchsorted(point, np.arange(kernels.m.size // num_kinds + 1))
     return values[code_of], bounds, needed

@@ -11,7 +11,7 @@ import numpy as np
 from costmodel.columns import FloatArray, IntArray, column, distinct_rows
 from costmodel.errors import DseError
 from costmodel.kernels.collectives import subgroups_per_tier
-from costmodel.machine.system import LinkTier, System, chip_power, chip_price
+from costmodel.machine import LinkTier, System, chip_power, chip_price
 from costmodel.rules.rules import Unsupported
 from costmodel.training.design import RECOMPUTE, RECOMPUTE_NONE, DesignPoints
 from costmodel.training.design_table import words
@@ -52,13 +52,13 @@ def network_roles(design: DataflowDesign) -> IntArray:
     The first roles count that leave only groups of one chip without a dimension.
     """
     dims = np.array([len(TOPOLOGIES[name]) for name in _TOPOLOGIES])[design.topology.astype(np.intp)]
-    found = np.full(design.num_points, -1, dtype=np.intp)
+    choice_numbers = np.full(design.num_points, -1, dtype=np.intp)
     for dim, choices in ROLES.items():
-        for place, roles in reversed([*enumerate(choices)]):
+        for number, roles in reversed([*enumerate(choices)]):
             without = [degree for role, degree in _degrees(design).items() if role not in roles]
             fits = (dims == dim) & np.all([np.equal(degree, 1) for degree in without], axis=0)
-            found = np.where(fits, place, found)
-    return found
+            choice_numbers = np.where(fits, number, choice_numbers)
+    return choice_numbers
 
 
 #: What no set-up can hold.
@@ -117,8 +117,8 @@ def setup_rows(design: DataflowDesign) -> Iterator[IntArray]:
     roles = network_roles(design)
     _, group = distinct_rows(roles.astype(np.float64), *_shared_columns(design).values())
     group = np.broadcast_to(group, roles.shape)
-    for own in range(int(group.max(initial=-1)) + 1):
-        yield np.flatnonzero((group == own) & (roles >= 0))
+    for group_number in range(int(group.max(initial=-1)) + 1):
+        yield np.flatnonzero((group == group_number) & (roles >= 0))
 
 
 def design_setup(run: DataflowRun) -> Setup:

@@ -26,7 +26,7 @@ from dse.adapters.dfmodel.layer import BEFORE, LOSS, fragment, model_graph
 from dse.adapters.dfmodel.mapping import fastest_mapping, layer_ways, sram_shortage
 from dse.adapters.dfmodel.report import shortages
 from dse.adapters.dfmodel.setup import OVERLAPS
-from dse.output.tables import Artefact
+from dse.output import Artefact
 
 #: Where the name of a gradient's kernel begins to differ from that of its kernel.
 GRADIENT: Final = "_bwd"
@@ -61,8 +61,8 @@ def rows_of(graph: DfmodelGraph, layer: Layer) -> list[Kernel]:
         rows[kernel.name] = kernel
         lines = fragment(kernel).forward.kernels.strip().splitlines()
         rows |= {line.split()[0]: kernel for line in lines}
-    own = (name.split(GRADIENT)[0].replace("SwiGLU", "GeLU") for name in graph.names)
-    return [rows[name] for name in own]
+    plain = (name.split(GRADIENT)[0].replace("SwiGLU", "GeLU") for name in graph.names)
+    return [rows[name] for name in plain]
 
 
 def design_sharding(graph: DfmodelGraph, layer: Layer, shardings: Mapping[str, str]) -> IntArray:
@@ -74,7 +74,7 @@ def design_sharding(graph: DfmodelGraph, layer: Layer, shardings: Mapping[str, s
     whole, and its collective as one all-reduce, which moves as much as the two halves that a sharing of tokens has.
     """
     asked = _asked(graph, layer, shardings)
-    return np.array([_legal(graph, place, asked.get(place)) for place in range(len(graph))])
+    return np.array([_legal(graph, kernel, asked.get(kernel)) for kernel in range(len(graph))])
 
 
 def unsupported_shardings(graph: DfmodelGraph, layer: Layer, shardings: Mapping[str, str]) -> Iterator[str]:
@@ -83,18 +83,18 @@ def unsupported_shardings(graph: DfmodelGraph, layer: Layer, shardings: Mapping[
     rows = [row.name for row in rows_of(graph, layer)]
     wrong: dict[tuple[str, str], list[str]] = {}
     for name, word in shardings.items():
-        place = rows.index(name)
-        found = int(written[place])
-        by_heads = asked[place] == codes.M and found == codes.OUTER  # heads are columns
-        if found != asked[place] and not by_heads:
-            wrong.setdefault((word, codes.SHARDINGS[found]), []).append(name)
+        index = rows.index(name)
+        code = int(written[index])
+        by_heads = asked[index] == codes.M and code == codes.OUTER  # heads are columns
+        if code != asked[index] and not by_heads:
+            wrong.setdefault((word, codes.SHARDINGS[code]), []).append(name)
     for (word, split), names in wrong.items():
         yield f"{', '.join(names)}: {word} cannot be said; split by {split}"
 
 
 def unsupported_columns(design: DesignPoints, point: int) -> Iterator[str]:
     """Columns of one design that a file leaves out, of whatever generation."""
-    left_out = [words for there, words in _UNSUPPORTED if np.ravel(there(design))[point]]
+    left_out = [words for lacks, words in _UNSUPPORTED if np.ravel(lacks(design))[point]]
     if left_out:
         yield f"left out: {', '.join(left_out)}"
 
@@ -102,11 +102,11 @@ def unsupported_columns(design: DesignPoints, point: int) -> Iterator[str]:
 def _asked(graph: DfmodelGraph, layer: Layer, shardings: Mapping[str, str]) -> dict[int, int]:
     """Place of a kernel -> the code that a split asks for."""
     asked = {}
-    for place, (name, row) in enumerate(zip(graph.names, rows_of(graph, layer), strict=True)):
+    for index, (name, row) in enumerate(zip(graph.names, rows_of(graph, layer), strict=True)):
         if row.name in shardings:
             _, gradient, ending = name.partition(GRADIENT)
             codes = _PRODUCT_CODES[gradient + ending] if row.splits_weight else _VECTOR_CODES
-            asked[place] = codes[shardings[row.name]]
+            asked[index] = codes[shardings[row.name]]
     return asked
 
 
@@ -157,8 +157,8 @@ class FileVersions:
         """Rules of the profile that evaluated a design; otherwise the first that can say its overlap."""
         newest = OVERLAPS[int(design.overlap[0])] == "compute_memory"
         priced_by = profile_named(profile)
-        own = priced_by.version if priced_by.file == "dfmodel" else "gen3" if newest else "gen1"
-        return cls(own, "gen3" if newest else own)
+        generation = priced_by.version if priced_by.file == "dfmodel" else "gen3" if newest else "gen1"
+        return cls(generation, "gen3" if newest else generation)
 
     def note(self, form: str) -> Iterator[str]:
         """Note that a file looks like one of another generation, where it does."""

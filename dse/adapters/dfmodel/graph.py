@@ -77,7 +77,7 @@ class DfmodelGraph:
         while before[path[-1]] not in path:
             path.append(before[path[-1]])
         around = [before[path[-1]], *reversed(path[path.index(before[path[-1]]) :])]
-        return [self.names[place] for place in around]
+        return [self.names[kernel] for kernel in around]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -200,14 +200,14 @@ def least_moving(graph: DfmodelGraph, *, prefer: Mapping[str, int] | None = None
     """
     prefer = prefer or {}
     ranked = []
-    for place, name in enumerate(graph.names):
-        legal = options(graph, place)
+    for kernel, name in enumerate(graph.names):
+        legal = options(graph, kernel)
         if not legal:
             raise DseError(f"kernel {name!r}: no legal sharding; give a dimension above 1 that is not tiled")
         ranked.append(sorted(legal, key=lambda code: (code != prefer.get(name), SPLIT_FIRST.index(code))))
     costs = [
-        np.array([float(graph.output_bytes[place]) if code == K else 0.0 for code in codes])
-        for place, codes in enumerate(ranked)
+        np.array([float(graph.output_bytes[index]) if code == K else 0.0 for code in codes])
+        for index, codes in enumerate(ranked)
     ]
     best = optimum(costs, [_link(graph, edge, ranked) for edge in range(graph.start.size)])
     choices = np.array([codes[choice] for codes, choice in zip(ranked, best.choices, strict=True)])

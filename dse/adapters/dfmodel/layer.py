@@ -77,10 +77,10 @@ def activation(name: str) -> Fragment:
 def residual(drop: str, add: str, summands: int = 1) -> Fragment:
     """A dropout of what products make, and the addition to the residual stream, the last input."""
     before, sums, edges = "{0}", [], []
-    for place in range(1, summands):
-        sums.append(f"{add}_{place} 1 H - S")
-        edges.append(f"{before} > {add}_{place}\n{{{place}}} > {add}_{place}")
-        before = f"{add}_{place}"
+    for summand in range(1, summands):
+        sums.append(f"{add}_{summand} 1 H - S")
+        edges.append(f"{before} > {add}_{summand}\n{{{summand}}} > {add}_{summand}")
+        before = f"{add}_{summand}"
     edges.append(f"{before} > {drop}\n{drop} > {add}\n{{{summands}}} > {add}")
     kernels = [*sums, f"{drop} 1 H - S", f"{add} 1 H - S"]
     back = PassRows(f"{drop}_bwd 1 H - S", f"{{gradient}} > {drop}_bwd")
@@ -236,15 +236,15 @@ def _written(layer: Layer, backward: bool) -> tuple[list[list[str]], list[tuple[
     for block in reversed(layer.blocks):
         makers = {block.kernels[-1].name: from_stream}  # of the gradient of each row's output
         for kernel in reversed(block.kernels):
-            own, inputs = fragment(kernel), made[block.name, kernel.name]
+            dims, inputs = fragment(kernel), made[block.name, kernel.name]
             given = makers[kernel.name].split()
-            if own.backward.kernels:
+            if dims.backward.kernels:
                 sums, given = _summed(given, f"{kernel.name}_bwd_sum")
-                back += [*sums, _filled(own.backward, inputs, given)]
-            gradients.append(_filled(own.gradients, inputs, given))
+                back += [*sums, _filled(dims.backward, inputs, given)]
+            gradients.append(_filled(dims.gradients, inputs, given))
             for name in kernel.inputs:
                 if kernel.kind.name != "residual" or name != STREAM:
-                    makers[name] = f"{own.gradient} {makers.get(name, '')}".strip()
+                    makers[name] = f"{dims.gradient} {makers.get(name, '')}".strip()
         from_stream = makers[STREAM]
     parts = [*forward, *back, *gradients] if backward else forward
     rows = [line.split() for part in parts for line in part.kernels.splitlines() if line.strip()]
@@ -253,23 +253,23 @@ def _written(layer: Layer, backward: bool) -> tuple[list[list[str]], list[tuple[
 
 def _inputs_of(layer: Layer) -> dict[tuple[str, str], list[str]]:
     """Block and row -> the kernels of the graph that make its inputs, in the order of the row."""
-    found, stream = {}, BEFORE.split()[0]
+    makers_of, stream = {}, BEFORE.split()[0]
     for block in layer.blocks:
         outputs = {STREAM: stream}
         for kernel in block.kernels:
-            found[block.name, kernel.name] = [outputs[name] for name in kernel.inputs]
+            makers_of[block.name, kernel.name] = [outputs[name] for name in kernel.inputs]
             outputs[kernel.name] = fragment(kernel).output
         stream = outputs[block.kernels[-1].name]
-    return found
+    return makers_of
 
 
 def _summed(makers: list[str], name: str) -> tuple[list[PassRows], list[str]]:
     """Kernels that sum what others make until a kernel can read it, and who makes it then."""
     sums = []
     while len(makers) > MOST_INPUTS:
-        own = f"{name}_{len(makers)}"
-        sums.append(PassRows(f"{own} 1 H - S", "\n".join(f"{maker} > {own}" for maker in makers[:2])))
-        makers = [own, *makers[2:]]
+        maker_name = f"{name}_{len(makers)}"
+        sums.append(PassRows(f"{maker_name} 1 H - S", "\n".join(f"{maker} > {maker_name}" for maker in makers[:2])))
+        makers = [maker_name, *makers[2:]]
     return sums, makers
 
 
@@ -305,7 +305,7 @@ def _graph(
     """Sizes follow from dimensions, and those of inputs from what makes them, in the order of the edges."""
     names = tuple(row[0] for row in rows)
     marks = ["".join(row[5:]) for row in rows]
-    outer, m, k, n = (_columns([row[place] for row in rows], words) for place in range(1, 5))
+    outer, m, k, n = (_columns([row[field] for row in rows], words) for field in range(1, 5))
     output = outer * m * n * element_bytes[..., np.newaxis]
     start, end = (np.array([names.index(edge[side]) for edge in edges]) for side in (0, 1))
     first, second = _inputs(output, start, end)
@@ -326,10 +326,10 @@ def _graph(
 def _inputs(output: FloatArray, start: IntArray, end: IntArray) -> tuple[FloatArray, FloatArray]:
     """Sizes of the first and the second input of each kernel; what nothing feeds reads what it makes. [B]"""
     first, second = output.copy(), np.zeros_like(output)
-    for place in range(output.shape[-1]):
-        producers = start[end == place]
+    for column in range(output.shape[-1]):
+        producers = start[end == column]
         for size, producer in zip((first, second), producers, strict=False):
-            size[..., place] = output[..., producer]
+            size[..., column] = output[..., producer]
     return first, second
 
 

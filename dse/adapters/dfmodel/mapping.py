@@ -113,10 +113,10 @@ def fastest_mapping(
             break
         row = setup.take(np.array([point]))
         if same[point] not in known:
-            own = loads(graph, row, sharding, generation)
+            loads_of_row = loads(graph, row, sharding, generation)
             if not hidden:
-                own = replace(own, network_time=np.zeros_like(own.network_time))
-            known[same[point]] = _fastest_groups(own, ways, sets)
+                loads_of_row = replace(loads_of_row, network_time=np.zeros_like(loads_of_row.network_time))
+            known[same[point]] = _fastest_groups(loads_of_row, ways, sets)
         layer_time, member = known[same[point]]
         layer_time += 0.0 if hidden else added[point]
         time = float(iteration_time(graph, row, np.array([layer_time])).flat[0])
@@ -143,8 +143,8 @@ def fastest_design(
     graph: DfmodelGraph, setup: Setup, sharding: IntArray, groups: IntArray, *, generation: str
 ) -> Mapping | None:
     """The fastest design that fits, of several with the same groups; the first of equally fast ones."""
-    found = evaluate(graph, setup, sharding, generation=generation, groups=groups)
-    time = np.broadcast_to(np.where(found.fits, found.iteration_time, np.inf), (setup.num_points,))
+    evaluation = evaluate(graph, setup, sharding, generation=generation, groups=groups)
+    time = np.broadcast_to(np.where(evaluation.fits, evaluation.iteration_time, np.inf), (setup.num_points,))
     if not np.isfinite(time).any():
         return None
     return Mapping(setup.take(np.array([np.argmax(time <= time.min() * (1 + TIE))])), groups)
@@ -160,9 +160,9 @@ def _fastest_groups(load: Loads, ways: Groupings, sets: Groups) -> tuple[float, 
         fits = within_capacity(costs.sram_bytes[0], setup.sram_bytes)
         room = float(capacity.flat[0]) * (1 + ROUNDING) - weights if np.any(capacity) else np.inf
         sizes = tensor_bytes(setup, load.edge_bytes)[0]
-        found = cheapest(ways, np.where(fits, costs.time[0], np.inf), sizes=sizes, room=room)
-        if found is not None and found[0] < best[0]:
-            best = found[0], np.unique(found[1], return_inverse=True)[1]
+        groups_of_least = cheapest(ways, np.where(fits, costs.time[0], np.inf), sizes=sizes, room=room)
+        if groups_of_least is not None and groups_of_least[0] < best[0]:
+            best = groups_of_least[0], np.unique(groups_of_least[1], return_inverse=True)[1]
     return best
 
 
@@ -217,7 +217,7 @@ def _closest(graph: DfmodelGraph, setup: Setup, sharding: IntArray, generation: 
     sram = _least_sram(load, np.eye(len(graph), dtype=bool))[0].max(axis=-1)
     weights = stage_weight_bytes(setup, load.weight_bytes)
     parts = [(sram, setup.sram_bytes), (weights, dram_capacity(setup))]
-    used = [needed / np.where(there > 0, there, np.inf) for needed, there in parts]
+    used = [needed / np.where(room_of > 0, room_of, np.inf) for needed, room_of in parts]
     return int(np.argmin(np.maximum(*used)))
 
 
@@ -239,8 +239,8 @@ def _least_sram(load: Loads, sets: BoolArray) -> tuple[FloatArray, BoolArray]:
 def _least(values: FloatArray, suffices: Callable[[float], bool]) -> float:
     """The least of some values that suffices, where all larger ones do. [B]"""
     ranked = np.unique(values)
-    place = bisect_left(range(ranked.size - 1), True, key=lambda at: suffices(float(ranked[at])))
-    return float(ranked[place])
+    rank = bisect_left(range(ranked.size - 1), True, key=lambda at: suffices(float(ranked[at])))
+    return float(ranked[rank])
 
 
 def _less_sram(row: Setup) -> str:
@@ -288,11 +288,11 @@ def fastest_groups(
     rows, back = distinct_rows(*columns.values())
     back = np.broadcast_to(back, (setup.num_points,))
     shared = tuple((name, getattr(bare, name)) for name in ("topology", "roles", "overlap", "doubled"))
-    for place, row in enumerate(rows):
-        own = tuple((name, float(values[row])) for name, values in columns.items())
-        groups = _groups(model, element_bytes, generation, (*shared, *own))
+    for index, row in enumerate(rows):
+        named_values = tuple((name, float(values[row])) for name, values in columns.items())
+        groups = _groups(model, element_bytes, generation, (*shared, *named_values))
         if groups is not None:
-            yield np.flatnonzero(back == place), groups
+            yield np.flatnonzero(back == index), groups
 
 
 def _decisive(setup: Setup) -> Setup:
@@ -320,5 +320,5 @@ def _groups(
     graph, sharding = sharded_graph(model, element_bytes)
     setup = Setup.of(**dict(row), kernel_by_kernel=False)
     ways = layer_ways(model, element_bytes)
-    found = fastest_mapping(graph, setup, sharding, ways, generation=generation)
-    return None if found is None else found.groups
+    fastest = fastest_mapping(graph, setup, sharding, ways, generation=generation)
+    return None if fastest is None else fastest.groups

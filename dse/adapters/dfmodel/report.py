@@ -21,7 +21,7 @@ from dse.adapters.dfmodel.graph import PUBLISHED, DfmodelGraph, least_moving, mo
 from dse.adapters.dfmodel.mapping import Mapping, fastest_design, fastest_mapping, fused_ways, shortage, with_tiles
 from dse.adapters.dfmodel.network import sized
 from dse.adapters.dfmodel.setup import Setup
-from dse.output.text import percent
+from dse.output import percent
 from dse.reporting.design_table import facts, ruled_table
 
 _NANOSECONDS = 1e9
@@ -72,21 +72,21 @@ def _decided(file: SetupFile, generation: str, wanted: Wanted) -> DfmodelReport:
     designs = _designs(file, generation, wanted)
     if most and pins.min() < 0:
         ways = fused_ways(graph, most, pins)
-        found = fastest_mapping(graph, designs, sharding, ways, generation=generation)
-        if found is None:
+        mapping = fastest_mapping(graph, designs, sharding, ways, generation=generation)
+        if mapping is None:
             short = shortage(graph, designs, sharding, ways, generation=generation)
             raise DseError(f"no mapping into at most {most} groups fits: {short}")
     else:
         groups = np.unique(pins, return_inverse=True)[1] if most else np.arange(len(graph))
-        found = _of_fixed_groups(graph, designs, sharding, groups, generation, lenient=wanted.tile_size is None)
-    evaluation = evaluate(graph, found.setup, sharding, generation=generation, groups=found.groups)
+        mapping = _of_fixed_groups(graph, designs, sharding, groups, generation, lenient=wanted.tile_size is None)
+    evaluation = evaluate(graph, mapping.setup, sharding, generation=generation, groups=mapping.groups)
     if not np.isfinite(evaluation.iteration_time[0]):
         crowded = int(np.argmax(~np.isfinite(evaluation.group_time[0])))
         raise DseError(
-            f"group {crowded} has {np.sum(found.groups == crowded)} kernels on "
-            f"{found.setup.cores.flat[0]:.0f} cores; each kernel takes at least one: fuse fewer"
+            f"group {crowded} has {np.sum(mapping.groups == crowded)} kernels on "
+            f"{mapping.setup.cores.flat[0]:.0f} cores; each kernel takes at least one: fuse fewer"
         )
-    return DfmodelReport(file, found.setup, sharding, found.groups, evaluation, _tile_is_open(file, wanted))
+    return DfmodelReport(file, mapping.setup, sharding, mapping.groups, evaluation, _tile_is_open(file, wanted))
 
 
 def _of_fixed_groups(
@@ -99,15 +99,15 @@ def _of_fixed_groups(
     """
     if designs.num_points == 1:
         return Mapping(designs, groups)
-    found = fastest_design(graph, designs, sharding, groups, generation=generation)
+    evaluation = fastest_design(graph, designs, sharding, groups, generation=generation)
     alike = np.all(designs.utilization > 0) and np.unique(designs.tile_size).size == designs.num_points
-    if found is None and lenient and alike:
+    if evaluation is None and lenient and alike:
         return Mapping(designs.take(np.zeros(1, dtype=np.intp)), groups)
-    if found is None:
+    if evaluation is None:
         ways = groupings(graph.start, graph.end, groups, groups, int(groups.max()) + 1)
         short = shortage(graph, designs, sharding, ways, generation=generation)
         raise DseError(f"no size of a tile or of a dimension makes the groups fit: {short}")
-    return found
+    return evaluation
 
 
 def _fused(file: SetupFile, wanted: Wanted) -> bool:
@@ -135,22 +135,22 @@ def _designs(file: SetupFile, generation: str, wanted: Wanted) -> Setup:
 
 def figures(report: DfmodelReport) -> dict[str, Any]:
     """The figures of the reference under names that end in their units, with the sharding and the groups."""
-    found, names = report.evaluation, report.file.graph.names
+    evaluation, names = report.evaluation, report.file.graph.names
     return {
-        "final_s": float(found.iteration_time[0]),
-        "utilization": float(found.utilization[0]),
-        "all_config_ii_ns": float(found.group_time[0].sum() * _NANOSECONDS),
-        "per_config_ii_ns": (found.group_time[0] * _NANOSECONDS).tolist(),
-        "pipeline_factor": float(found.pipeline_factor[0]),
-        "p2p_ns": float(found.transfer_time[0] * _NANOSECONDS),
-        "system_cost_usd": float(found.price[0]),
-        "system_power_w": float(found.power[0]),
+        "final_s": float(evaluation.iteration_time[0]),
+        "utilization": float(evaluation.utilization[0]),
+        "all_config_ii_ns": float(evaluation.group_time[0].sum() * _NANOSECONDS),
+        "per_config_ii_ns": (evaluation.group_time[0] * _NANOSECONDS).tolist(),
+        "pipeline_factor": float(evaluation.pipeline_factor[0]),
+        "p2p_ns": float(evaluation.transfer_time[0] * _NANOSECONDS),
+        "system_cost_usd": float(evaluation.price[0]),
+        "system_power_w": float(evaluation.power[0]),
         "network": report.setup.shape(),
         "tile_size": int(report.setup.tile_size.flat[0]),
         "tile_size_chosen": report.tile_chosen,
-        "sram_bytes": found.sram_bytes[0].tolist(),
-        "dram_bytes": float(found.dram_bytes[0]),
-        "fits": bool(found.fits[0]),
+        "sram_bytes": evaluation.sram_bytes[0].tolist(),
+        "dram_bytes": float(evaluation.dram_bytes[0]),
+        "fits": bool(evaluation.fits[0]),
         "communication_bytes": moved_bytes(report.file.graph, report.sharding),
         "sharding": dict(zip(names, sharding_words(report.sharding), strict=True)),
         "groups": _members(report.file.graph, report.groups),
@@ -159,19 +159,19 @@ def figures(report: DfmodelReport) -> dict[str, Any]:
 
 def dfmodel_report(report: DfmodelReport) -> list[RenderableType]:
     """The set-up in tables, section by section."""
-    found, setup = report.evaluation, report.setup
+    evaluation, setup = report.evaluation, report.setup
     rows = [
-        ("iteration", readable(float(found.iteration_time[0]), "s", digits=6)),
-        ("utilization", percent(float(found.utilization[0]))),
-        ("one layer and micro-batch", readable(float(found.group_time[0].sum()), "s", digits=6)),
-        ("pipeline factor", f"{found.pipeline_factor[0]:.6g}"),
-        ("between pipeline stages", readable(float(found.transfer_time[0]), "s", digits=6)),
+        ("iteration", readable(float(evaluation.iteration_time[0]), "s", digits=6)),
+        ("utilization", percent(float(evaluation.utilization[0]))),
+        ("one layer and micro-batch", readable(float(evaluation.group_time[0].sum()), "s", digits=6)),
+        ("pipeline factor", f"{evaluation.pipeline_factor[0]:.6g}"),
+        ("between pipeline stages", readable(float(evaluation.transfer_time[0]), "s", digits=6)),
         ("moved by the sharding", readable(moved_bytes(report.file.graph, report.sharding), "B")),
         ("network", f"{setup.topology}: {setup.shape()}"),
         ("tile", _tile(report)),
-        ("DRAM needed", _of(found.dram_bytes[0], dram_capacity(setup))),
-        ("price", f"$ {found.price[0]:,.0f}"),
-        ("power", readable(float(found.power[0]), "W", digits=5)),
+        ("DRAM needed", _of(evaluation.dram_bytes[0], dram_capacity(setup))),
+        ("price", f"$ {evaluation.price[0]:,.0f}"),
+        ("power", readable(float(evaluation.power[0]), "W", digits=5)),
     ]
     return [
         Text("Groups of kernels", style="bold"), Text(), _group_table(report), Text(),
@@ -196,9 +196,9 @@ def shortages(graph: DfmodelGraph, setup: Setup, groups: IntArray, found: Dfmode
     ]
     parts.append(("DRAM", found.dram_bytes[0], dram_capacity(setup)))
     return [
-        f"{what}: {needed:,.0f} bytes are needed, {needed - there.flat[0]:,.0f} more than there are"
-        for what, needed, there in parts
-        if not within_capacity(needed, there)
+        f"{what}: {needed:,.0f} bytes are needed, {needed - room_there.flat[0]:,.0f} more than there are"
+        for what, needed, room_there in parts
+        if not within_capacity(needed, room_there)
     ]
 
 
@@ -217,11 +217,16 @@ def _members(graph: DfmodelGraph, groups: IntArray) -> list[list[str]]:
 def _group_table(report: DfmodelReport) -> Table:
     """Kernels with their sharding, and where the time of their group goes."""
     table = ruled_table("kernels", "sharded by", "compute", "memory", "network", "group", "SRAM")
-    found, words = report.evaluation, np.array(sharding_words(report.sharding))
-    parts: list[FloatArray] = [found.compute_time[0], found.memory_time[0], found.network_time[0], found.group_time[0]]
+    evaluation, words = report.evaluation, np.array(sharding_words(report.sharding))
+    parts: list[FloatArray] = [
+        evaluation.compute_time[0],
+        evaluation.memory_time[0],
+        evaluation.network_time[0],
+        evaluation.group_time[0],
+    ]
     for group, names in enumerate(_members(report.file.graph, report.groups)):
         times = [readable(float(part[group]), "s", digits=4) for part in parts]
-        own = words[report.groups == group]
-        sram = readable(float(found.sram_bytes[0, group]), "B", digits=4)
-        table.add_row("\n".join(names), "\n".join(own), *times, sram)
+        words_of_group = words[report.groups == group]
+        sram = readable(float(evaluation.sram_bytes[0, group]), "B", digits=4)
+        table.add_row("\n".join(names), "\n".join(words_of_group), *times, sram)
     return table

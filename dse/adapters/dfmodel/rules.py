@@ -10,13 +10,12 @@ from typing import Final
 import numpy as np
 
 from costmodel.columns import FloatArray, IntArray, per_kernel
+from costmodel.kernels.kernel_tables import total
 from costmodel.rules.native import TRANSFORMER_TOTALS
 from costmodel.rules.rules import TRAINING, Rules
-from costmodel.steps.result.assembly import assemble_breakdown, in_chunks
-from costmodel.steps.result.breakdown import PARTS, Breakdown
+from costmodel.steps.breakdown import PARTS, Breakdown, assemble_breakdown, in_chunks
 from costmodel.steps.transformer import transformer_step
 from costmodel.training.design import MODERN, splits_kernels
-from costmodel.workload.kernel_tables import total
 from dse.adapters.dfmodel.design import UNSUPPORTED, DataflowDesign, DataflowRun, design_setup, setup_rows
 from dse.adapters.dfmodel.evaluation import evaluate, loads, within_capacity
 from dse.adapters.dfmodel.graph import PERIODIC, DfmodelGraph, kernel_collectives
@@ -54,16 +53,16 @@ def _dataflow_chunk(run: DataflowRun, *, generation: str) -> Breakdown:
     """Evaluate a chunk of designs, whose columns are all of one length."""
     native = transformer_step(run)
     graph, sharding = sharded_graph(run.model, run.precision.element_bytes)
-    found = {name: np.full(run.num_points, np.nan) for name in _PARTS}
+    columns = {name: np.full(run.num_points, np.nan) for name in _PARTS}
     for rows in _pieces(run):
         setup = design_setup(run.take(rows))
         for own, groups in _grouped(run, setup, generation):
             part = iteration(graph, setup.take(own), sharding, generation=generation, groups=groups)
             for name, values in part.items():
-                found[name][rows[own]] = values
-    prices = {name: found.pop(name) for name in ("system_price", "system_power")}
+                columns[name][rows[own]] = values
+    prices = {name: columns.pop(name) for name in ("system_price", "system_power")}
     breakdown = assemble_breakdown(
-        found | {name: values for name, values in native.columns().items() if name in _NATIVE},
+        columns | {name: values for name, values in native.columns().items() if name in _NATIVE},
         run.system,
         world_size=native.world_size,
         tokens=run.design.global_batch_size * run.model.seq_len,
@@ -75,8 +74,8 @@ def _dataflow_chunk(run: DataflowRun, *, generation: str) -> Breakdown:
 def _pieces(run: DataflowRun) -> Iterator[IntArray]:
     """Rows that DFModel has numbers for, as many as are alike and fit into the cache."""
     known = ~np.any([gap.missing(run) for gap in UNSUPPORTED], axis=0)
-    for own in setup_rows(run.design):
-        rows = own[known[own]]
+    for setup_row in setup_rows(run.design):
+        rows = setup_row[known[setup_row]]
         for first in range(0, rows.size, KERNEL_CHUNK):
             yield rows[first : first + KERNEL_CHUNK]
 
@@ -94,9 +93,9 @@ def reasons(run: DataflowRun, *, generation: str) -> list[str]:
 
     Kernels that fit the SRAM alone have a number, in groups too: each may be its own.
     """
-    found = [gap.reason(run, 0) for gap in UNSUPPORTED if gap.missing(run)[0]]
-    if found:
-        return found
+    gaps = [gap.reason(run, 0) for gap in UNSUPPORTED if gap.missing(run)[0]]
+    if gaps:
+        return gaps
     setup = design_setup(run.take(np.zeros(1, dtype=np.intp)))
     graph, sharding = sharded_graph(run.model, run.precision.element_bytes)
     short = sram_shortage(loads(graph, setup, sharding, generation))
@@ -113,9 +112,9 @@ def remedies(run: DataflowRun) -> str:
     larger = too_large & (run.design.tile_size > 1)
     pins |= {"tile_size": "1"} if larger.any() else {}
     wants = ", ".join(f"{name} ({count})" for name, count in counts.items() if count)
-    found = [" ".join(f"--set {name}={pin}" for name, pin in pins.items())] if pins else []
-    found += ["more SRAM, or a larger tp"] if np.any(too_large & ~larger) else []
-    return f"for {wants}; take {', and '.join(found)}"
+    remedy = [" ".join(f"--set {name}={pin}" for name, pin in pins.items())] if pins else []
+    remedy += ["more SRAM, or a larger tp"] if np.any(too_large & ~larger) else []
+    return f"for {wants}; take {', and '.join(remedy)}"
 
 
 def iteration(
@@ -129,8 +128,8 @@ def iteration(
     where they overlap. Its communication is what the network adds: all of it, or under perfect overlap
     what it takes beyond that. Gradients' share of it is data-parallel, all other is tensor-parallel.
     """
-    found = evaluate(graph, setup, sharding, generation=generation, groups=groups)
-    compute, memory, network = found.compute_time, found.memory_time, found.network_time
+    evaluation = evaluate(graph, setup, sharding, generation=generation, groups=groups)
+    compute, memory, network = evaluation.compute_time, evaluation.memory_time, evaluation.network_time
     serial, hidden = setup.overlap == "none", setup.overlap == "perfect"
     busy = compute + memory if serial else np.maximum(compute, memory)
     exposed = np.maximum(network - busy, 0) if hidden else network
@@ -139,17 +138,17 @@ def iteration(
     backward = np.zeros(busy.shape[1], dtype=bool)
     backward[np.arange(len(graph)) if groups is None else groups] = graph.backward
     runs = setup.stage_layers * setup.global_batch_size / setup.degree("DP")
-    held = within_capacity(found.sram_bytes, per_kernel(setup.sram_bytes)).all(axis=-1)
+    held = within_capacity(evaluation.sram_bytes, per_kernel(setup.sram_bytes)).all(axis=-1)
     parts = {
         "forward_time": runs * total(busy[:, ~backward]),
         "backward_time": runs * total(busy[:, backward]),
         "tp_communication_time": runs * total(exposed * (1 - gradient)),
-        "pp_communication_time": found.transfer_time,
-        "bubble_time": (found.pipeline_factor - 1) * runs * total(busy + exposed),
+        "pp_communication_time": evaluation.transfer_time,
+        "bubble_time": (evaluation.pipeline_factor - 1) * runs * total(busy + exposed),
         "dp_communication_time": runs * total(exposed * gradient),
         "memory_bound_time": runs * total(waiting),
-        "system_price": found.price,
-        "system_power": found.power,
+        "system_price": evaluation.price,
+        "system_power": evaluation.power,
     }
     return {name: np.where(held, values, np.nan) for name, values in parts.items()}
 

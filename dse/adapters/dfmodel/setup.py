@@ -140,8 +140,8 @@ class Setup(Columns):
 
     def degree(self, role: str) -> FloatArray:
         """Chips of a group. [-]"""
-        found = self.dimension(role)
-        return self.num_chips**0 if found is None else found.size
+        dimension = self.dimension(role)
+        return self.num_chips**0 if dimension is None else dimension.size
 
     def shape(self) -> str:
         """Sizes of the dimensions of one row, in words: ``PP 128 x DP 32``."""

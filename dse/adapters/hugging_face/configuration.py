@@ -39,7 +39,7 @@ class Family:
 def families() -> Mapping[str, Family]:
     """`model_type` of a configuration -> its family, from `families.yaml`."""
     data = data_beside(__file__, "families.yaml")
-    return {name: Family(**{**own, "once": tuple(own.get("once", ()))}) for name, own in data.items()}
+    return {name: Family(**{**entry, "once": tuple(entry.get("once", ()))}) for name, entry in data.items()}
 
 
 #: Other words for the same -> the family's own; `_text` behind a word says the same.
@@ -87,25 +87,25 @@ def read_numerics(value: Callable[[str], Any], family: str, *, experts: bool) ->
     `value` returns the value of a key, or None; "|" separates several keys, and a point precedes those of sections.
     `family` is the title of the model's family.
     """
-    found: dict[str, Any] = {**_FAMILIES.get(family, {})}
+    numerics: dict[str, Any] = {**_FAMILIES.get(family, {})}
     for name, key in {**_KEYS, **(_OF_EXPERTS if experts else {})}.items():
-        found |= _number(name, value(key))
+        numerics |= _number(name, value(key))
     scaling = value("rope_scaling|rope_parameters")
-    own = scaling if isinstance(scaling, dict) else {}
-    word = own.get("rope_type", own.get("type"))
+    scaling_section = scaling if isinstance(scaling, dict) else {}
+    word = scaling_section.get("rope_type", scaling_section.get("type"))
     if isinstance(word, str) and word in _SCALINGS:
-        found["rotary_scaling"] = word
+        numerics["rotary_scaling"] = word
         for name, key in [*_SCALING.items()][: _SCALINGS[word]]:
-            found |= _number(name, own.get(key))
+            numerics |= _number(name, scaling_section.get(key))
     if experts and value("scoring_func") == "sigmoid":
-        found["router_score"] = "sigmoid"
+        numerics["router_score"] = "sigmoid"
     if experts and value("norm_topk_prob") is False:
-        found["router_pre_softmax"] = True
+        numerics["router_pre_softmax"] = True
     if experts and value("seq_aux") is True:
-        found["router_balance"] = "seq_aux_loss"
+        numerics["router_balance"] = "seq_aux_loss"
     if value("use_qk_norm") is False:
-        found.pop("qk_l2_norm", None)
-    return {name: plain(own) for name, own in found.items() if own != getattr(USUAL, name)}
+        numerics.pop("qk_l2_norm", None)
+    return {name: plain(value_of) for name, value_of in numerics.items() if value_of != getattr(USUAL, name)}
 
 
 def _number(name: str, value: Any) -> dict[str, float]:
@@ -200,9 +200,9 @@ class _ConfigurationReader:
         types = [section.data.get("model_type") for section in (self.section, self.outer)]
         words = [word for word in types if isinstance(word, str)]
         classes = self.outer.data.get("architectures")
-        own = str(classes[0]) if isinstance(classes, list) and classes else ""
+        class_name = str(classes[0]) if isinstance(classes, list) and classes else ""
         flat = {word.replace("_", ""): word for word in known}
-        short = own.removesuffix("ForCausalLM").removesuffix("LMHeadModel").lower()
+        short = class_name.removesuffix("ForCausalLM").removesuffix("LMHeadModel").lower()
         for word in [*words, flat.get(short, "")]:
             for name in (word, word.removesuffix("_text")):
                 if name in known:
@@ -210,7 +210,7 @@ class _ConfigurationReader:
                 if name in REFUSED:
                     raise DseError(f"{self.outer.source.name}: model_type: {word!r} is not supported: it has "
                                    f"{REFUSED[name]}")  # fmt: skip
-        called = next(iter(words), own)
+        called = next(iter(words), class_name)
         near = ", ".join(nearest_types(called, self.section.data))
         raise DseError(
             f"{self.outer.source.name}: "
@@ -221,16 +221,18 @@ class _ConfigurationReader:
 
     def imported(self, file: str) -> ImportedModel:
         """The model and its fields."""
-        found = {**self.family.fixed, **self._fields()}
-        found |= self._windows(found) | self._linear(found) | self._layers_of_experts(found)
-        found["seq_len"] = self.asked_seq_len or self._seq_len()
-        numerics = read_numerics(self._value, self.family.title, experts=found.get("num_experts", 0) > 0)
+        fields_of_model = {**self.family.fixed, **self._fields()}
+        fields_of_model |= (
+            self._windows(fields_of_model) | self._linear(fields_of_model) | self._layers_of_experts(fields_of_model)
+        )
+        fields_of_model["seq_len"] = self.asked_seq_len or self._seq_len()
+        numerics = read_numerics(self._value, self.family.title, experts=fields_of_model.get("num_experts", 0) > 0)
         self.section.source.finish()
         self._note_unread()
         source = f"Hugging Face configuration {file}, {self._called()}"
-        own = _shortened(found) | ({"numerics": numerics} if numerics else {})
-        shape = self._shape(own, source)
-        written = self._written(own, source, f"{self.family.title}, {_billions(shape.num_parameters)}")
+        shortened = _shortened(fields_of_model) | ({"numerics": numerics} if numerics else {})
+        shape = self._shape(shortened, source)
+        written = self._written(shortened, source, f"{self.family.title}, {_billions(shape.num_parameters)}")
         return ImportedModel(shape, written, tuple(self.notes))
 
     def _shape(self, found: Mapping[str, Any], source: str) -> ModelShape:
@@ -269,22 +271,22 @@ class _ConfigurationReader:
 
     def _fields(self) -> dict[str, Any]:
         """Fields that keys of the configuration give."""
-        found: dict[str, Any] = {}
+        experts: dict[str, Any] = {}
         for name, key in self.family.keys.items():
             value = self._value(key)
             if value is None:
                 if key.split("|")[0] in NEEDED:
                     self.section.mistake(None, f"{key.split('|')[0]}: missing")
                 continue
-            found[name] = self._read(name, key.split("|")[0], value)
-        if found.get("routing_groups") == 1:
-            found = {name: own for name, own in found.items() if not name.startswith("routing_")}
-        heads = max(found.get("num_attention_heads", 1), 1)
-        if found.get("kv_lora_rank") and found.get("hidden_size", 1) % heads:
-            found["head_size"] = found.get("qk_nope_head_dim", 1)  # latent attention has sizes of its own
-        if "shared_ffn_hidden_size" in found and "shared_experts" in self.family.keys["shared_ffn_hidden_size"]:
-            found["shared_ffn_hidden_size"] *= found.get("moe_ffn_hidden_size", 0)
-        return found
+            experts[name] = self._read(name, key.split("|")[0], value)
+        if experts.get("routing_groups") == 1:
+            experts = {name: value_of for name, value_of in experts.items() if not name.startswith("routing_")}
+        heads = max(experts.get("num_attention_heads", 1), 1)
+        if experts.get("kv_lora_rank") and experts.get("hidden_size", 1) % heads:
+            experts["head_size"] = experts.get("qk_nope_head_dim", 1)  # latent attention has sizes of its own
+        if "shared_ffn_hidden_size" in experts and "shared_experts" in self.family.keys["shared_ffn_hidden_size"]:
+            experts["shared_ffn_hidden_size"] *= experts.get("moe_ffn_hidden_size", 0)
+        return experts
 
     def _read(self, name: str, key: str, value: Any) -> Any:
         """A field's value from that of a key."""
@@ -368,7 +370,7 @@ class _ConfigurationReader:
             self.section.mistake("moe_layers", "a model file can only say every so many layers")
         dense = self._value("mlp_only_layers") or []
         if isinstance(kinds := self._value("mlp_layer_types"), list):
-            dense = [place for place, kind in enumerate(kinds) if kind == "dense"]
+            dense = [index for index, kind in enumerate(kinds) if kind == "dense"]
         places = len(dense) if isinstance(dense, list) else 0
         if dense and (dense != list(range(places)) or fields.get("moe_layer_freq", 1) != 1):
             self.section.mistake("mlp_only_layers", f"{str(dense)[:60]}: a model file can only say the first ones")
@@ -377,9 +379,9 @@ class _ConfigurationReader:
     def _seq_len(self) -> int:
         """Length of a sequence in pre-training, as far as the configuration tells."""
         scaling = self._value("rope_scaling|rope_parameters")
-        own = scaling if isinstance(scaling, dict) else {}
+        scaling_section = scaling if isinstance(scaling, dict) else {}
         longest = self._value("max_position_embeddings|n_positions|max_seq_len")
-        first = own.get("original_max_position_embeddings") or longest
+        first = scaling_section.get("original_max_position_embeddings") or longest
         if first is None:
             self.notes.append(f"seq_len: {USUAL_SEQ_LEN} assumed; --seq-len sets another")
             return USUAL_SEQ_LEN
@@ -417,7 +419,7 @@ def _period(full: Sequence[bool]) -> int:
     (2, 1, -1)
     """
     every = full.index(True) + 1 if any(full) else 0
-    expected = [every > 0 and place % every == 0 for place in range(1, len(full) + 1)]
+    expected = [every > 0 and layer % every == 0 for layer in range(1, len(full) + 1)]
     return every if expected == list(full) else -1
 
 
@@ -426,10 +428,14 @@ def _shortened(found: Mapping[str, Any]) -> dict[str, Any]:
     defaults = {field.name: field.default for field in fields(ModelShape) if field.init}
     always = ("gated_mlp", "activation", "normalization", "position_embedding", "biases", "dropout",
               "tied_embeddings", "seq_len", "vocab_size")  # fmt: skip
-    own = {name: found[name] for name in defaults if name in found}
-    biases = {name for name in ("qkv_bias", "out_bias", "mlp_bias") if own.get(name) == own.get("biases")}
+    defaults_said = {name: found[name] for name in defaults if name in found}
+    biases = {
+        name for name in ("qkv_bias", "out_bias", "mlp_bias") if defaults_said.get(name) == defaults_said.get("biases")
+    }
     return {
-        name: value for name, value in own.items() if name in always or (value != defaults[name] and name not in biases)
+        name: value
+        for name, value in defaults_said.items()
+        if name in always or (value != defaults[name] and name not in biases)
     }
 
 

@@ -4,6 +4,5 @@ Rooms in the order in which they are read; those on one line do not know each ot
 
     flags, model, shell
     design, command
-    read
     launch
 """

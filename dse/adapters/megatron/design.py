@@ -1,18 +1,24 @@
-"""Designs as settings of Megatron Core and Megatron-LM; the model's part is in `megatron_model`."""
+"""Settings of Megatron Core and Megatron-LM as designs, and designs as settings; the model's part is in `model`.
+
+The framework file lists the words of each column. A launch holds the settings of the file that was read, by their names
+in Megatron Core.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
 
+from costmodel.errors import DseError
 from costmodel.formats.framework_file import launching
+from costmodel.training.blocks import MODULES
 from costmodel.training.design import EVEN, MODERN
-from costmodel.training.recompute_modules import MODULES
 from costmodel.training.run import padded_vocabulary
-from dse.adapters.megatron.model import model_losses, model_settings
-from dse.launches.launch import Launch, refuse, written_layout
+from dse.adapters.megatron.model import BALANCES, model_losses, model_settings, settings_model
+from dse.launches.launch import Launch, even_or_written, refuse, written_layout
 
 #: Setting -> column, of numbers that are left out where they are 1, or 0.
 SIZES: Final = {
@@ -196,3 +202,190 @@ def losses(launch: Launch) -> list[str]:
 
 def _shown(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def launch_of(settings: Mapping[str, Any], *, world_size: int, node_size: int,
+              name: str) -> tuple[Launch, list[str]]:  # fmt: skip
+    """The launch that settings describe, with Megatron-LM's defaults, and what is read otherwise.
+
+    Raises `DseError` if settings contradict each other, or say too little.
+    """
+    model = settings_model(settings, name)
+    design: dict[str, Any] = {column: int(settings.get(s, 1)) for s, column in SIZES.items()}
+    design |= {column: int(settings[s]) for s, column in COUNTS.items() if s in settings}
+    design |= {column: True for s, column in SWITCHES.items() if settings.get(s)}
+    design["vpp"] = 1
+    design |= _read_pipeline(settings, design, model.num_layers)
+    if layout := settings.get("pipeline_model_parallel_layout"):
+        design |= even_or_written(model, design, str(layout))
+    design |= _read_recomputation(settings)
+    design |= _read_optimizer(settings)
+    design |= _read_overlaps(settings, design)
+    design |= _read_attention(settings)
+    if model.num_experts:
+        design |= _read_experts(settings, design)
+    else:
+        design.pop("ep")
+    design = {name: value for name, value in design.items() if value is not None}
+    design |= batch(settings, design, world_size)
+    return replace(Launch.of(model, design, node_size), settings=dict(settings)), _otherwise(settings)
+
+
+def batch(settings: Mapping[str, Any], design: Mapping[str, Any], world_size: int) -> dict[str, int]:
+    """Replicas and micro-batches, which must be whole. Raises `DseError` if they are not."""
+    sizes = {name: design.get(name, 1) for name in ("tp", "cp", "pp", "micro_batch_size")}
+    for name, size in sizes.items():
+        if size < 1:
+            raise DseError(f"{name}: {size}: expected a whole number from 1")
+    group = sizes["tp"] * sizes["cp"] * sizes["pp"]
+    dp, rest = divmod(world_size, group)
+    if rest or not dp:
+        raise DseError(f"{world_size:,} chips: expected a multiple of tp * cp * pp = {group}; --gpus N names others")
+    micro = sizes["micro_batch_size"]
+    total = int(settings.get("global_batch_size", dp * micro))
+    steps, rest = divmod(total, dp * micro)
+    if rest or not steps:
+        raise DseError(
+            f"global batch of {total:,}: expected a multiple of dp * micro-batch = {dp} * {micro} on "
+            f"{world_size:,} chips"
+        )
+    return {"dp": dp, "gradient_accumulation_steps": steps}
+
+
+def _read_pipeline(settings: Mapping[str, Any], design: Mapping[str, Any], layers: float) -> dict[str, Any]:
+    columns: dict[str, Any] = {}
+    if "num_virtual_stages_per_pipeline_rank" in settings:
+        columns["vpp"] = int(settings["num_virtual_stages_per_pipeline_rank"])
+    elif "num_layers_per_virtual_pipeline_stage" in settings:
+        counted = layers + sum(bool(design.get(f"count_{end}")) for end in ("embedding", "loss"))
+        group_layers = int(settings["num_layers_per_virtual_pipeline_stage"]) * design["pp"]
+        if group_layers < 1 or counted % group_layers:
+            raise DseError(
+                f"num_layers_per_virtual_pipeline_stage: {counted:g} layers do not divide into chunks of "
+                f"{settings['num_layers_per_virtual_pipeline_stage']} on {design['pp']} stages"
+            )
+        columns["vpp"] = int(counted // group_layers)
+    if settings.get("use_tp_pp_dp_mapping"):
+        columns["rank_order"] = "tp_cp_pp_dp"
+    return columns
+
+
+def _read_recomputation(settings: Mapping[str, Any]) -> dict[str, Any]:
+    word = "selective" if settings.get("recompute_activations") else settings.get("recompute_granularity")
+    if word == "full":
+        layers = int(settings.get("recompute_num_layers", 1))
+        method = settings.get("recompute_method", "uniform")
+        alone = method == "uniform" and layers == 1
+        return {"recompute": "full"} | ({} if alone else {"recompute_method": method, "recompute_layers": layers})
+    if word != "selective":
+        return {}
+    modules = settings.get("recompute_modules", ["core_attn"])
+    known = {module.name: module for module in MODULES}
+    columns: dict[str, Any] = {known[m].column: True for m in modules if m in known and not known[m].selective}
+    return columns | ({"recompute": "selective"} if "core_attn" in modules else {})
+
+
+def _read_optimizer(settings: Mapping[str, Any]) -> dict[str, Any]:
+    zero = MEGATRON.runs["zero"].words
+    stages = {zero[stage]["data_parallel_sharding_strategy"]: int(stage) for stage in ("2", "3")}
+    columns: dict[str, Any] = {}
+    if settings.get("use_megatron_fsdp"):
+        strategy = settings.get("data_parallel_sharding_strategy", "optim_grads_params")
+        columns["zero"] = {**stages, "optim": 1, "no_shard": 0}.get(str(strategy), 3)
+    elif settings.get("use_torch_fsdp2"):
+        columns["zero"] = 3
+        columns["reshard_after_forward"] = bool(settings.get("torch_fsdp2_reshard_after_forward", True))
+    elif settings.get("use_distributed_optimizer"):
+        columns["zero"] = 1
+    if settings.get("num_distributed_optimizer_instances", 1) != 1:
+        columns["shard_replicas"] = int(settings["num_distributed_optimizer_instances"])
+    if "muon" in str(settings.get("optimizer", "adam")):
+        columns["optimizer"] = "muon"
+    if settings.get("use_precision_aware_optimizer"):
+        columns["store_param_remainders"] = settings.get("main_params_dtype", "fp32") == "fp32"
+        columns["moments"] = "bf16" if settings.get("exp_avg_dtype") in ("bf16", "fp16") else "fp32"
+    if settings.get("optimizer_cpu_offload"):
+        columns["offload_optimizer"] = float(settings.get("optimizer_offload_fraction", 1.0))
+    sums_in_fp32 = settings.get("accumulate_allreduce_grads_in_fp32") or not settings.get("fp16")
+    if settings.get("grad_reduce_in_bf16") or not sums_in_fp32:  # either is a format of 16 bits
+        columns["gradient_reduction"] = "bf16"
+    if settings.get("gradient_accumulation_fusion") is False:
+        columns["gradient_accumulation_fusion"] = False
+    return columns
+
+
+def _read_overlaps(settings: Mapping[str, Any], design: Mapping[str, Any]) -> dict[str, Any]:
+    columns: dict[str, Any] = {}
+    if settings.get("sequence_parallel") and design["tp"] > 1:
+        columns["sharding"] = "megatron_sp"
+    if settings.get("overlap_grad_reduce") and not settings.get("overlap_param_gather"):
+        sharded = any(settings.get(s) for s in ("use_distributed_optimizer", "use_megatron_fsdp"))
+        columns |= {"overlap_param_gather": False} if sharded else {}
+    if settings.get("tp_comm_overlap") and design["tp"] > 1:
+        columns["tp_overlap"] = "chunked"
+    elif design["tp"] > 1 and design.get("overlap_ep"):
+        columns["tp_overlap"] = "none"  # as `without_flag` says
+    if design["vpp"] > 1 and design["pp"] > 1 and settings.get("overlap_p2p_comm", True):
+        columns["overlap_p2p"] = True
+    if design["cp"] > 1:
+        given = settings.get("cp_comm_type", "p2p")
+        columns["cp_communication"] = MEGATRON.value("cp_communication", given, "p2p")
+        sizes = settings.get("hierarchical_context_parallel_sizes")
+        if columns["cp_communication"] == "a2a_p2p" and sizes:
+            columns["cp_a2a"] = int(sizes[0])
+    return columns
+
+
+def _read_attention(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Number format, attention kernel and kernels of the loss."""
+    columns: dict[str, Any] = {"precision": "fp16" if settings.get("fp16") else "bf16"}
+    if settings.get("fp4"):
+        columns["precision"] = "nvfp4"
+    elif settings.get("fp8"):
+        formats = MEGATRON.runs["precision"].words
+        recipes = {option["fp8_recipe"]: word for word, option in formats.items() if "fp8_recipe" in option}
+        columns["precision"] = recipes.get(str(settings.get("fp8_recipe", "delayed")), "fp8_tensorwise")
+    fused = settings.get("cross_entropy_loss_fusion")
+    columns["cross_entropy"] = settings.get("cross_entropy_fusion_impl", "native") if fused else "megatron"
+    backend = settings.get("attention_backend")
+    if "local" in (backend, settings.get("transformer_impl")) or backend == "unfused":
+        columns["attention"] = "unfused"
+    elif backend == "flash" and str(settings.get("flash_attention_version")) == "2":
+        columns["attention"] = "flash_attention_2"
+    else:
+        columns["attention"] = "fused"
+    return columns
+
+
+def _read_experts(settings: Mapping[str, Any], design: Mapping[str, Any]) -> dict[str, Any]:
+    dispatcher = settings.get("moe_token_dispatcher_type", "allgather")
+    columns: dict[str, Any] = {
+        "etp": int(settings.get("expert_tensor_parallel_size", design["tp"])),
+        "dispatcher": MEGATRON.value("dispatcher", dispatcher, "all_to_all"),
+    }
+    if settings.get("moe_expert_capacity_factor"):
+        columns["capacity_factor"] = float(settings["moe_expert_capacity_factor"])
+    return columns
+
+
+def _otherwise(settings: Mapping[str, Any]) -> list[str]:
+    """Settings that are read as something else than what they say."""
+    notes = []
+    if settings.get("fp8") and settings.get("fp8_recipe", "delayed") == "delayed":
+        notes.append("fp8_recipe delayed is read as tensorwise")
+    balance = settings.get("moe_router_load_balancing_type", BALANCES[0])
+    if balance not in BALANCES and not settings.get("moe_router_enable_expert_bias"):
+        notes.append(f"experts balanced by {balance} are evaluated as uneven as with an auxiliary loss")
+    if settings.get("multi_latent_attention") and not settings.get("qk_layernorm"):
+        notes.append("multi-latent attention without --qk-layernorm has no norms of its latents in "
+                     "Megatron-LM; the evaluated model has them")  # fmt: skip
+    if str(settings.get("moe_layer_freq", 1)).isdigit() and int(settings.get("moe_layer_freq", 1)) > 1:
+        notes.append("of every group of layers the last is read as the one with experts, not the first")
+    known = {module.name for module in MODULES}
+    if unknown := [m for m in settings.get("recompute_modules", ()) if m not in known]:
+        notes.append(f"recompute_modules {', '.join(unknown)}: not modelled")
+    if not any(settings.get(word) for word in ("bf16", "fp16", "fp8", "fp4")):
+        notes.append("fp32, since neither --bf16 nor --fp16 is there, is read as bf16")
+    if str(settings.get("optimizer", "adam")) not in ("adam", "muon", "dist_muon"):
+        notes.append(f"optimizer {settings['optimizer']} is read as adam")
+    return notes

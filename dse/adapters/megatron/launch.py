@@ -9,10 +9,9 @@ from typing import Any, Final
 
 from costmodel.errors import DseError, printable
 from dse.adapters.megatron.command import NoTraining, OtherTraining, TrainingCommand, not_there, training_command
-from dse.adapters.megatron.design import MEGATRON, settings_of
+from dse.adapters.megatron.design import MEGATRON, launch_of, settings_of
 from dse.adapters.megatron.flags import Flags, flag, flag_text
 from dse.adapters.megatron.model import NEEDED
-from dse.adapters.megatron.read import launch_of
 from dse.launches.launch import PLACEHOLDERS, Launch, launch_text, script_file, with_line
 
 #: Compute capability from which on the order of launches decides nothing (arguments.py). [-]

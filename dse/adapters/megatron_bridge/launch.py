@@ -11,10 +11,9 @@ import yaml
 
 from costmodel.errors import DseError
 from costmodel.formats.input_files import dump, parse
-from dse.adapters.megatron.design import MEGATRON, settings_of
+from dse.adapters.megatron.design import MEGATRON, launch_of, settings_of
 from dse.adapters.megatron.flags import LISTS, NUMBERS, ON, SHARES, WORDS
 from dse.adapters.megatron.model import pattern
-from dse.adapters.megatron.read import launch_of
 from dse.launches.launch import PLACEHOLDERS, Launch, NotExpressible, launch_text, with_line
 
 VERSION: Final = "Megatron-Bridge 0.7"

@@ -216,13 +216,13 @@ def derived_bandwidths(
     for side in range(2):
         for group, name in enumerate(GROUPS):
             size = sizes[:, side, group]
-            place = placement(name, size, layout, links)
-            ring, by_nvlink = ring_bandwidth(place, **units)
-            swapped = all_to_all_bandwidth(place, **units)
+            where = placement(name, size, layout, links)
+            ring, by_nvlink = ring_bandwidth(where, **units)
+            swapped = all_to_all_bandwidth(where, **units)
             nothing = (size <= 1) & (name != "tp")
             for kind in range(1, len(COLLECTIVES) - 1):
-                found = swapped if kind == swap else ring
-                bandwidth[:, side, group, kind] = np.where(nothing, FREE, found)
+                times_of_kind = swapped if kind == swap else ring
+                bandwidth[:, side, group, kind] = np.where(nothing, FREE, times_of_kind)
             if name == "tp":
                 for kind in (gather, scatter):
                     table[:, side, group, kind] = np.where(by_nvlink, NVLINK, NIC)

@@ -1,4 +1,7 @@
-"""AICB workloads in `dse evaluate`: evaluated by a revision of SimAI on the bandwidths of a file or of a machine."""
+"""AICB workloads in `dse evaluate`: evaluated by a revision of SimAI, as text and as a record.
+
+Bandwidths of collectives come from a file, or follow from the links of a machine.
+"""
 
 from __future__ import annotations
 
@@ -6,24 +9,133 @@ import argparse
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
+from rich.console import RenderableType
+from rich.table import Table
+from rich.text import Text
 
 from costmodel.errors import DseError, ParameterError, suggestion
-from costmodel.formats.quantity import plain_number, si_value
+from costmodel.formats.quantity import plain_number, readable, si_value
+from costmodel.training.kernel_kind import PASSES
 from dse.adapters.simai.bandwidth import GPU_TYPES, NIC_TYPES, REVISIONS, Busbw, Links
 from dse.adapters.simai.files.aicb import GPUS, REQUIRED, VPP, WorkloadFile, load_workload
 from dse.adapters.simai.files.busbw import load_busbw
 from dse.adapters.simai.files.endtoend import endtoend_csv
-from dse.adapters.simai.report import simai_record, simai_report
 from dse.adapters.simai.time import Overlap, SimaiReport, missing, price
-from dse.adapters.simai.workload_rows import StepRows
+from dse.adapters.simai.workload_rows import COLLECTIVES, GROUPS, StepRows
 from dse.cli.terminal import say
-from dse.output.tables import json_text
-from dse.output.text import show
+from dse.output import json_text, percent, show
 from dse.registry import workload_kinds
+from dse.reporting.design_table import ruled_table
+
+#: Column of `Totals` -> what it is called in the report, in the order in which they add up.
+_PARTS: Final = {
+    "total_compute_time": "arithmetic",
+    "exposed_tp_time": "tensor-parallel communication",
+    "exposed_ep_time": "communication among experts",
+    "exposed_dp_time": "data-parallel communication",
+    "exposed_dp_ep_time": "communication among replicas of experts",
+    "exposed_pp_time": "messages between stages",
+    "bubble_time": "pipeline bubble",
+}
+
+#: What the reference prints for a number that is none.
+NOT_FINITE: Final = "NaN or Inf"
+
+
+def simai_record(report: SimaiReport, *, strict: bool = False) -> dict[str, Any]:
+    """The first workload of a report as JSON: totals, and every row in the order of the step. [us]"""
+    totals: dict[str, float | str] = {
+        name.removesuffix("_time") + "_us": float(values[0]) * 1e6 for name, values in report.totals.columns().items()
+    }
+    if strict:
+        totals = {key: value if np.isfinite(value) else NOT_FINITE for key, value in totals.items()}
+    rows = row_records(report)
+    return {**totals, "rows": [rows[row] for row in report.workload.unrolled().tolist()]}
+
+
+def row_records(report: SimaiReport) -> list[dict[str, Any]]:
+    """Every row of the template, pass by pass."""
+    workload = report.workload
+    kinds, groups = workload.collective[0].tolist(), workload.group[0].tolist()
+    times = (np.rint(workload.time[0] * 1e9) / 1e3).tolist()
+    sizes, ranks = workload.message_bytes[0].tolist(), report.group_size[0].tolist()
+    took, exposed = (report.communication[0] / 1e3).tolist(), (report.exposed[0] / 1e3).tolist()
+    return [
+        {
+            "name": name,
+            **{
+                of_pass: {
+                    "compute_us": times[row][at],
+                    "collective": COLLECTIVES[kinds[row][at]],
+                    "group": GROUPS[groups[row][at]],
+                    "group_size": int(ranks[row][at]),
+                    "message_bytes": int(sizes[row][at]),
+                    "communication_us": took[row][at],
+                    "exposed_us": exposed[row][at],
+                }
+                for at, of_pass in enumerate(PASSES)
+            },
+        }
+        for row, name in enumerate(workload.names)
+    ]
+
+
+def simai_report(report: SimaiReport, revision: str) -> list[RenderableType]:
+    """The first workload of a report in tables: where the time goes, and which rows take it."""
+    layout = report.workload.layout
+    columns = {name: float(values[0]) for name, values in layout.columns().items() if name in _SHOWN}
+    shape = ", ".join(f"{name} {value:g}" for name, value in columns.items() if np.isfinite(value))
+    heading = f"{revision}, {report.world_size[0]:g} GPUs: {shape}"
+    return [Text(heading, style="bold"), Text(), totals_table(report), Text(), rows_table(report)]
+
+
+#: Most rows of a table for people.
+MOST_SHOWN: Final = 1000
+_SHOWN: Final = ("tp", "pp", "ep", "vpp")
+
+
+def totals_table(report: SimaiReport) -> Table:
+    """Where the time of the step goes."""
+    whole = float(report.totals.total_time[0])
+    table = Table.grid(padding=(0, 2, 0, 0))
+    for name, text in _PARTS.items():
+        value = float(getattr(report.totals, name)[0])
+        share = percent(value / whole) if np.isfinite(whole) and whole > 0 else ""
+        if value != 0:
+            table.add_row(text, time_text(value), share)
+    table.add_row(Text("step", style="bold"), time_text(whole), "")
+    return table
+
+
+def rows_table(report: SimaiReport) -> Table:
+    """Rows of one name together, in the order of the step."""
+    table = ruled_table(
+        "row", "times", "arithmetic", *(f"{word}\nexposed" for word in ("forward", "backward", "weights"))
+    )
+    workload = report.workload
+    counts, exposed = workload.counts[0], report.exposed[0] * 1e-9
+    places: dict[str, list[int]] = {}
+    for index, name in enumerate(workload.names):
+        if counts[index]:
+            places.setdefault(name, []).append(index)
+    for name, rows in islice(places.items(), MOST_SHOWN):
+        arithmetic = float(counts[rows] @ workload.time[0, rows].sum(axis=1))
+        cells = [time_text(float(value)) for value in (arithmetic, *(counts[rows] @ exposed[rows]))]
+        table.add_row(name, f"{counts[rows].sum():g}", *cells)
+    if len(places) > MOST_SHOWN:
+        table.add_row(f"and {len(places) - MOST_SHOWN:,} more, which --format json has")
+    return table
+
+
+def time_text(seconds: float) -> str:
+    """A time, or that there is none."""
+    return readable(seconds, "s", digits=4) if np.isfinite(seconds) else "not given"
+
 
 #: The GPU of a workload for which none is named.
 USUAL_GPU = "H100"

@@ -16,27 +16,30 @@ import numpy as np
 
 from costmodel.columns import BoolArray, FloatArray, distinct_rows, largest
 from costmodel.errors import DseError
-from costmodel.kernels.attention import fused_attention
 from costmodel.kernels.kernel_cost import KernelCost
+from costmodel.kernels.kernel_tables import BIAS_GRADIENTS, Part, dispatched_bytes, every_part, total
+from costmodel.kernels.products import fused_attention
 from costmodel.rules.registry import NATIVE
-from costmodel.steps.memory.stage_memory import stage_expert_parameters, updated_parameters
 from costmodel.steps.micro_batch.exchanges import sent_copies
-from costmodel.steps.micro_batch.kernel_sums import DIRECTIONS, CostTable
-from costmodel.steps.micro_batch.micro_batch import KERNEL_CHUNK, MicroBatch, cost_table, micro_batches
+from costmodel.steps.micro_batch.micro_batch import (
+    DIRECTIONS,
+    KERNEL_CHUNK,
+    CostTable,
+    MicroBatch,
+    cost_table,
+    micro_batches,
+)
 from costmodel.steps.micro_batch.rank_memory import PartMemory, rank_memory
 from costmodel.steps.pipeline.pipeline_step import slowest_stage
 from costmodel.steps.pipeline.stages import Stage, chosen_stage, pipeline_stages
+from costmodel.steps.stage_memory import stage_expert_parameters, updated_parameters
 from costmodel.steps.transformer import resolve_sharding
-from costmodel.steps.update.update import weight_update
-from costmodel.training.blocks import MTP_JOIN, Block, kinds_beyond, kinds_without_word
+from costmodel.steps.update import weight_update
+from costmodel.training.blocks import MODULES, MTP_JOIN, SHARDINGS, Block, kinds_beyond, kinds_without_word
 from costmodel.training.design import RECOMPUTE_FULL, recomputes_otherwise
 from costmodel.training.kernel_kind import PASSES, Kernel
 from costmodel.training.model import ModelShape
-from costmodel.training.recompute_modules import MODULES
 from costmodel.training.run import RankRun, TransformerRun, rank_run
-from costmodel.training.sharding import SHARDINGS
-from costmodel.workload.kernel_tables import total
-from costmodel.workload.transformer import BIAS_GRADIENTS, Part, dispatched_bytes, every_part
 from dse.adapters.simai import workload_rows as aicb
 from dse.adapters.simai.files.aicb import workload_file
 from dse.adapters.simai.time import ENDLESS, endless_rows
@@ -51,7 +54,7 @@ from dse.adapters.simai.workload_rows import (
     Times,
     Ways,
 )
-from dse.output.tables import Artefact
+from dse.output import Artefact
 
 #: Blocks that the rows of a layer stand for.
 HALVES: Final = ("attention", "mlp")
@@ -93,17 +96,17 @@ def rows_of(part: Part) -> dict[str, tuple[str, ...]]:
 
     The one kernel that reduces the gradients of all biases goes with the first row of the last block.
     """
-    found: dict[str, list[str]] = {}
+    lists: dict[str, list[str]] = {}
     start: list[str] = []
     for block in part.layer.blocks if part.layer else ():
-        own = {} if block == MTP_JOIN else block_rows(block)
-        if not own:  # what comes before the first row belongs to it
+        rows_of_block = {} if block == MTP_JOIN else block_rows(block)
+        if not rows_of_block:  # what comes before the first row belongs to it
             start = [kernel.name for kernel in block.kernels]
-        for row, names in own.items():
-            found[row], start = [*start, *names], []
-    first = next(row for row in found if row.startswith(HALVES[-1]))
-    found[first].append(BIAS_GRADIENTS)
-    return {row: tuple(names) for row, names in found.items()}
+        for row, names in rows_of_block.items():
+            lists[row], start = [*start, *names], []
+    first = next(row for row in lists if row.startswith(HALVES[-1]))
+    lists[first].append(BIAS_GRADIENTS)
+    return {row: tuple(names) for row, names in lists.items()}
 
 
 def block_rows(block: Block) -> dict[str, list[str]]:
@@ -113,7 +116,7 @@ def block_rows(block: Block) -> dict[str, list[str]]:
     if any(kernel.kind.name == "latent" for kernel in block.kernels):
         return latent_block_rows(block)
     names = [kernel.name for kernel in block.kernels]
-    last = max(place for place, kernel in enumerate(block.kernels) if kernel.splits_weight)
+    last = max(index for index, kernel in enumerate(block.kernels) if kernel.splits_weight)
     return {f"{block.name}_column": names[:last], f"{block.name}_row": names[last:]}
 
 
@@ -136,7 +139,7 @@ def expert_block_rows(block: Block) -> dict[str, list[str]]:
     rows: dict[str, list[str]] = {EXPERTS_ROW: []}
     shared = [kernel for kernel in block.kernels if is_shared(kernel)]
     if shared:
-        last = max(place for place, kernel in enumerate(shared) if kernel.splits_weight)
+        last = max(index for index, kernel in enumerate(shared) if kernel.splits_weight)
         rows["mlp_column"] = [kernel.name for kernel in shared[:last]]
         rows["mlp_row"] = [kernel.name for kernel in shared[last:]]
     rows[EXPERTS_ROW] = [kernel.name for kernel in block.kernels if kernel not in shared]
@@ -155,53 +158,55 @@ def row_times(run: RankRun, costs: MicroBatch) -> list[RowTimes]:
     The rows share out what the evaluation says of a whole layer, waiting for the host included, by the times
     of their kernels. What recomputation repeats is in the forward pass.
     """
-    table, found = cost_table(run), []
+    table, rows_of_layers = cost_table(run), []
     modules = max(run.model.mtp_layers, 1)
-    for place, part in enumerate(every_part(run.model)):
-        passes = costs.forward[place].time, costs.backward[place].time
+    for index, part in enumerate(every_part(run.model)):
+        passes = costs.forward[index].time, costs.backward[index].time
         if part.layer is None:
-            name = "embedding_layer" if place == len(run.model.kinds) else "final_column"
-            found.append({name: times_beside_layers(table, part.name, costs.forward[place], costs.backward[place])})
+            name = "embedding_layer" if index == len(run.model.kinds) else "final_column"
+            rows_of_layers.append(
+                {name: times_beside_layers(table, part.name, costs.forward[index], costs.backward[index])}
+            )
             continue
-        own = layer_times(run, part, table)
-        repeated = again_times(run, part, table) if place < len(costs.again) else {}
+        times_of_part = layer_times(run, part, table)
+        repeated = again_times(run, part, table) if index < len(costs.again) else {}
         if part.layer == run.model.mtp_layer and run.model.mtp_layers:
             passes = passes[0] / modules, passes[1] / modules
         for places, whole in zip(((0,), (1, 2)), passes, strict=True):
-            share_out(own, places, whole)
+            share_out(times_of_part, places, whole)
         if repeated:
-            share_out(repeated, (0,), costs.again[place].time)
-            for name, times in own.items():
+            share_out(repeated, (0,), costs.again[index].time)
+            for name, times in times_of_part.items():
                 times[0] = np.where(run.design.recompute == RECOMPUTE_FULL, 2 * times[0], times[0] + repeated[name][0])
-        found.append(own)
-    return found
+        rows_of_layers.append(times_of_part)
+    return rows_of_layers
 
 
 def layer_times(run: RankRun, part: Part, table: CostTable) -> RowTimes:
     """Times of the kernels of each row. [s]"""
-    found = {}
+    repeated = {}
     for name, kernels in rows_of(part).items():
         times = [table.kernels_time(part, kernels, of_pass) for of_pass in PASSES]
         for core in cores(part, kernels):
-            for place, of_pass in ((0, "forward"), (1, "backward")):
-                times[place] = times[place] + fused_attention(run, core, of_pass).time
-        found[name] = times
-    return found
+            for number, of_pass in ((0, "forward"), (1, "backward")):
+                times[number] = times[number] + fused_attention(run, core, of_pass).time
+        repeated[name] = times
+    return repeated
 
 
 def again_times(run: RankRun, part: Part, table: CostTable) -> RowTimes:
     """Times of the kernels of each row that modules repeat, forward. [s]"""
-    found: RowTimes = {}
+    times: RowTimes = {}
     for name, names in rows_of(part).items():
         repeated = np.zeros(run.num_points)
         for kernel in (kernel for kernel in part.kernels if kernel.name in names):
-            there = run.design.recomputes([module for module in MODULES if module.has(kernel)])
+            is_repeated = run.design.recomputes([module for module in MODULES if module.has(kernel)])
             time = table.kernels_time(part, [kernel.name], "forward")
             for core in cores(part, [kernel.name]):
                 time = time + fused_attention(run, core, "forward").time
-            repeated = repeated + np.where(there, time, 0.0)
-        found[name] = [repeated]
-    return found
+            repeated = repeated + np.where(is_repeated, time, 0.0)
+        times[name] = [repeated]
+    return times
 
 
 def cores(part: Part, names: list[str] | tuple[str, ...]) -> Iterator[Kernel]:
@@ -211,7 +216,7 @@ def cores(part: Part, names: list[str] | tuple[str, ...]) -> Iterator[Kernel]:
 
 def share_out(times: RowTimes, places: tuple[int, ...], whole: FloatArray) -> None:
     """Scale passes of all rows so that they add up to a whole; nothing is shared out among nothing. [s]"""
-    own = sum((passes[place] for passes in times.values() for place in places), start=np.zeros(()))
+    own = sum((passes[position] for passes in times.values() for position in places), start=np.zeros(()))
     scale = np.divide(whole, own, out=np.zeros(np.broadcast_shapes(own.shape, whole.shape)), where=own > 0)
     for passes in times.values():
         for place in places:
@@ -258,7 +263,7 @@ def design_workload(run: TransformerRun) -> StepRows:
         for part in np.split(np.arange(rows.size), range(KERNEL_CHUNK, rows.size, KERNEL_CHUNK))
     ]
     times = [
-        {name: [np.concatenate([own[name][place] for own in same])[back] for place in range(3)]
+        {name: [np.concatenate([alike[name][position] for alike in same])[back] for position in range(3)]
          for name in same[0]}
         for same in zip(*pieces, strict=True)
     ]  # fmt: skip
@@ -294,14 +299,14 @@ def filled_rows(
     stage = slowest_stage(run, costs, costs.whole)
     shape, kinds = message_shape(run, ranks), len(run.model.kinds)
     sections = ["leading", "layer"][-kinds:]
-    [first] = ([own * stage.has_embedding for own in each] for each in times[kinds].values())
+    [first] = ([values * stage.has_embedding for values in pass_values] for pass_values in times[kinds].values())
     reduced = Pass(first[0], "all_reduce", shape.activation_bytes, happens=run.design.tp > 1)
     rows = [
         *weight_rows(run, parameters, shape),
         *(Row("embedding_layer", section, reduced, Pass(first[1]), Pass(first[2]))
           for section in ("first", "next")),
-        *(row for own, section in zip(times, sections, strict=False)
-          for row in filled_layer(shape, ranks, own, section)),
+        *(row for time, section in zip(times, sections, strict=False)
+          for row in filled_layer(shape, ranks, time, section)),
         *closing_rows(shape, ranks, stage, times[kinds + 1 :], int(run.model.mtp_layers)),
         *aicb.epilogue(shape),
     ]  # fmt: skip
@@ -345,29 +350,29 @@ def filled_experts(run: MessageShape, ranks: RankRun, times: Times, section: str
     """The rows of experts: what ranks send is in the format of the design, and gradients likewise."""
     design, size = ranks.design, ranks.precision.element_bytes
     spread, split = run.ep > 1, (design.etp > 1) & (run.tp > 1)
-    there, back = (
-        Pass(NOTHING, "all_to_all", np.floor(sent_copies(ranks, each)), "ep", spread)
-        for each in (dispatched_bytes(ranks), size)
+    on_way, back = (
+        Pass(NOTHING, "all_to_all", np.floor(sent_copies(ranks, message)), "ep", spread)
+        for message in (dispatched_bytes(ranks), size)
     )
     whole = np.floor(sent_copies(ranks, size) * design.etp)
     routed = Pass(times[0], "all_gather", aicb.routing_bytes(run), happens=spread | split)
     yield Row(EXPERTS_ROW, section, routed, Pass(times[1]), Pass(times[2]))
-    for forward, backward in [(there, back), *aicb.within_experts(whole, split), (back, there)]:
+    for forward, backward in [(on_way, back), *aicb.within_experts(whole, split), (back, on_way)]:
         yield Row(EXPERTS_ROW, section, forward, backward, Pass(NOTHING))
 
 
 def closing_rows(run: MessageShape, ranks: RankRun, stage: Stage, times: list[RowTimes], modules: int) -> Iterator[Row]:
     """The head; behind it what looks further ahead than one token, each time with the head once more."""
     [head] = times[0].values()
-    head = [own * stage.has_head / (1 + modules) for own in head]
+    head = [values * stage.has_head / (1 + modules) for values in head]
     shared, further = run.sequence_parallel > 0, stage.counts[-1] > 0
     for module in range(1 + modules):
-        there = further | (stage.has_head > 0) | (module == 0)
+        has_part = further | (stage.has_head > 0) | (module == 0)
         for row in filled_layer(run, ranks, times[1], "closing") if module else ():
             yield replace(row, present=row.present & further)
-        yield aicb.column_row("final_column", "closing", run, head, shared & there)
-        forward, backward, weights = (Pass(own) for own in head)
-        yield Row("final_layer", "closing", forward, backward, weights, ~shared & there)
+        yield aicb.column_row("final_column", "closing", run, head, shared & has_part)
+        forward, backward, weights = (Pass(values) for values in head)
+        yield Row("final_layer", "closing", forward, backward, weights, ~shared & has_part)
 
 
 def message_shape(run: TransformerRun, ranks: RankRun) -> MessageShape:
@@ -425,8 +430,8 @@ def workloads(run: TransformerRun, form: str = "aicb", profile: str = NATIVE) ->
     codes = np.broadcast_to(run.design.sharding, (len(points),)).copy()
     for point in np.flatnonzero(~np.broadcast_to(rows_know(rank_run(run)), (len(points),))).tolist():
         words = shape.assignments.words(numbers[point])
-        lost = {name: {k: w for k, w in words.items() if shape.assignments.words(own)[k] != w}
-                for name, own in named.items()}  # fmt: skip
+        lost = {name: {k: w for k, w in words.items() if shape.assignments.words(value)[k] != w}
+                for name, value in named.items()}  # fmt: skip
         nearest = min(lost, key=lambda name: len(lost[name]))
         codes[point] = SHARDINGS.index(nearest)
         kernels = ", ".join(f"{kernel} by {word}" for kernel, word in lost[nearest].items())

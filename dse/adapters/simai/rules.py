@@ -6,11 +6,10 @@ from typing import Final
 
 import numpy as np
 
-from costmodel.machine.system import System
+from costmodel.machine import System
 from costmodel.rules.native import TRANSFORMER_TOTALS
 from costmodel.rules.rules import TRAINING, Rules
-from costmodel.steps.result.assembly import assemble_breakdown
-from costmodel.steps.result.breakdown import BOUNDS, PARTS, Breakdown
+from costmodel.steps.breakdown import BOUNDS, PARTS, Breakdown, assemble_breakdown
 from costmodel.steps.transformer import transformer_step
 from costmodel.training.design import MODERN, DesignPoints
 from costmodel.training.run import TransformerRun

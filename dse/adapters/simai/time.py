@@ -285,14 +285,14 @@ def untimed_rows(report: SimaiReport, network: Busbw | Links) -> Iterator[str]:
     """Collectives without a time, or with one that overflowed."""
     workload = report.workload
     present = workload.present[0][:, None] > 0
-    found: dict[tuple[str, str], dict[str, None]] = {}
-    for row, place in np.argwhere(report.undefined[0] & present).tolist():
-        group = GROUPS[int(workload.group[0, row, place])]
-        large = workload.message_bytes[0, row, place] > SIZES[-1]
-        why = reason(int(report.group_size[0, row, place]), bool(large), network)
-        kind = COLLECTIVES[int(workload.collective[0, row, place])]
-        found.setdefault((f"over {group}", why), {})[f"{kind} of {workload.names[row]}"] = None
-    for (group, why), whose in found.items():
+    reasons: dict[tuple[str, str], dict[str, None]] = {}
+    for row, row_number in np.argwhere(report.undefined[0] & present).tolist():
+        group = GROUPS[int(workload.group[0, row, row_number])]
+        large = workload.message_bytes[0, row, row_number] > SIZES[-1]
+        why = reason(int(report.group_size[0, row, row_number]), bool(large), network)
+        kind = COLLECTIVES[int(workload.collective[0, row, row_number])]
+        reasons.setdefault((f"over {group}", why), {})[f"{kind} of {workload.names[row]}"] = None
+    for (group, why), whose in reasons.items():
         first, *more = whose
         yield f"{first}{f' and {len(more)} more' if more else ''}, {group}: {why}"
 

@@ -185,8 +185,8 @@ _SHARED = ("names", "sections", "layout")
 def _table(entries: Sequence[FloatArray | BoolArray | float], points: int) -> FloatArray:
     """(points, entries) array of scalars and (points,) arrays."""
     table = np.empty((points, len(entries)))
-    for place, entry in enumerate(entries):
-        table[:, place] = entry
+    for index, entry in enumerate(entries):
+        table[:, index] = entry
     return table
 
 
@@ -248,7 +248,7 @@ def expert_weight_rows(gathered: Pass, reduced: Ways, present: BoolArray) -> lis
     idle = Pass(NOTHING)
     return [
         Row("moe_grad_norm1", "prologue", idle, idle, gathered, present),
-        *(Row("moe_grad_norm2", "prologue", idle, idle, way, present & there) for way, there in reduced),
+        *(Row("moe_grad_norm2", "prologue", idle, idle, way, present & has_experts) for way, has_experts in reduced),
     ]
 
 

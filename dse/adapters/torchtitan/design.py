@@ -15,7 +15,7 @@ from costmodel.errors import DseError, suggestion
 from costmodel.formats.framework_file import Framework, launching
 from costmodel.formats.model_file import load_model
 from costmodel.training.model import ModelShape
-from dse.adapters.megatron.read import batch
+from dse.adapters.megatron.design import batch
 from dse.adapters.torchtitan.python_calls import Call
 from dse.launches.launch import Launch, NotExpressible, even_or_written
 from dse.spaces.sections.frameworks import is_same

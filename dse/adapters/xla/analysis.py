@@ -9,14 +9,12 @@ from math import prod
 from costmodel.errors import DseError
 from dse.adapters.xla.buffers.eager_order import eager_order
 from dse.adapters.xla.buffers.liveness import Liveness, aliased_outputs, liveness
-from dse.adapters.xla.text.device_groups import connected, normalised
-from dse.adapters.xla.text.module import Computation, Instruction, Module
+from dse.adapters.xla.text.module import Computation, Instruction, Module, connected, normalised
 from dse.adapters.xla.training.data_flow import Flow, flow
 from dse.adapters.xla.training.messages import Collective, collectives, mesh_axes
 from dse.adapters.xla.training.provenance import Phase, Provenance, TrainingState, phases, training_state
 from dse.adapters.xla.work.cost_analysis import Access, Work, WorkOfInstructions, access
-from dse.adapters.xla.work.kernel_graph import HloGraph, HloKernel, graph, has_barriers
-from dse.adapters.xla.work.trip_counts import trip_counts
+from dse.adapters.xla.work.kernel_graph import HloGraph, HloKernel, graph, has_barriers, trip_counts
 
 
 class Analysis:
@@ -98,14 +96,14 @@ class Analysis:
 
         A stage starts as many ticks after the first as it stands behind it; the first ends so much sooner.
         """
-        trips, found = trip_counts(self.module), dict[Instruction, tuple[int, int]]()
-        for place, message in self.collectives.items():
-            loops = [each for each in self.graph.kernels[place].around if each.opcode == "while"]
+        trips, pipelines = trip_counts(self.module), dict[Instruction, tuple[int, int]]()
+        for kernel_number, message in self.collectives.items():
+            loops = [loop for loop in self.graph.kernels[kernel_number].around if loop.opcode == "while"]
             ticks = trips[loops[-1]] if loops and message.purpose == "pipeline parallel" else None
             waits = max(map(len, connected(message.groups)), default=1) - 1
             if message.name == "collective-permute" and ticks and ticks > waits:
-                found[loops[-1]] = ticks, max(waits, found.get(loops[-1], (0, 0))[1])
-        return found
+                pipelines[loops[-1]] = ticks, max(waits, pipelines.get(loops[-1], (0, 0))[1])
+        return pipelines
 
     def idle_share(self, kernel: HloKernel) -> float:
         """Share of the runs of a kernel in which its stage of a pipeline has nothing to do. [-]"""
@@ -121,8 +119,8 @@ class Analysis:
         header = [self.module.attributes.get(key, "1") for key in ("replica_count", "num_partitions")]
         counted = prod(int(number) for number in header if number.isdecimal())
         instructions = list(self.module.instructions)
-        written = {each.attributes.get("replica_groups", "") for each in instructions}
-        written |= {each.attributes.get("source_target_pairs", "") for each in instructions}
+        written = {instruction.attributes.get("replica_groups", "") for instruction in instructions}
+        written |= {instruction.attributes.get("source_target_pairs", "") for instruction in instructions}
         try:
             lists = [normalised(text) for text in written if text]
         except (ValueError, IndexError, ZeroDivisionError):

@@ -9,12 +9,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from costmodel.errors import DseError
-from dse.adapters.xla.report.cost_record import ModuleCost
-from dse.adapters.xla.report.cost_report import hlo_report, program_page
+from dse.adapters.xla.report.cost_record import ModuleCost, hlo_report, program_page
 from dse.cli.output import write_content
 from dse.cli.terminal import say
-from dse.output.tables import json_text
-from dse.output.text import show
+from dse.output import json_text, show
 
 #: The machine of a module for which none is named.
 USUAL_SYSTEM: Final = "a100_80g_dgx"
@@ -47,6 +45,6 @@ def run(args: argparse.Namespace) -> int:
     record = cost.record()
     if args.format == "json":
         print(json_text(record))
-        return 0
-    show(sys.stdout, lambda width: hlo_report(record, width))
+    else:
+        show(sys.stdout, lambda width: hlo_report(record, width))
     return 0

@@ -1,13 +1,17 @@
-"""HLO modules: load, analyse and summarize the text that XLA prints of a compiled program."""
+"""HLO modules: load, analyse and summarize the text that XLA prints; and compiled programs as workloads of spaces."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any, Final
 
 from costmodel.errors import DseError
 from costmodel.formats.input_files import content
+from costmodel.rules.rules import WORKS, KindOfWork, Rules
+from costmodel.steps.breakdown import Breakdown
+from costmodel.training.design_table import Design
 from dse.adapters.xla.analysis import Analysis
-from dse.adapters.xla.steps.program import memory, program
+from dse.adapters.xla.steps.program import Program, memory, program, program_data, program_step, read_program
 from dse.adapters.xla.summary.figures import figures
 from dse.adapters.xla.text.module import Computation, Instruction, Module, Shape
 from dse.adapters.xla.text.parser import HEAD, other_text, parse
@@ -15,7 +19,7 @@ from dse.adapters.xla.work.kernel_graph import BARRIERS, HloGraph, graph
 
 __all__ = [
     "BARRIERS", "Analysis", "Computation", "HloGraph", "Instruction", "Module", "Shape", "figures", "graph",
-    "load_module", "memory", "parse", "program",
+    "load_module", "memory", "parse", "program", "read_program",
 ]  # fmt: skip
 
 
@@ -32,3 +36,20 @@ def load_module(path: Path) -> Module:
         what = other_text(encoded[:HEAD]) or "not a text file; expected HLO as XLA prints it, in UTF-8"
         raise DseError(f"{path}: {what}") from None
     return parse(text, str(path))
+
+
+PROGRAM: Final = KindOfWork(
+    "program", "a step of a compiled program", Program, Breakdown, rate=2e3, rules=lambda: RULES
+)
+WORKS[PROGRAM.name] = PROGRAM
+
+#: The native rules for programs: a design is a machine, without a layout.
+RULES: Final[Rules[Design]] = Rules(work=PROGRAM, design=Design, cost=lambda run: program_step(run.model, run.system))
+
+
+def program_file(path: Path) -> dict[str, Any]:
+    """The model section of a space that runs the program of an HLO module.
+
+    Raises `DseError` if the file is no module.
+    """
+    return program_data(program(Analysis(load_module(path))))

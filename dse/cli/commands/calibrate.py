@@ -7,11 +7,9 @@ import sys
 from pathlib import Path
 
 from dse.api.files import calibrate
-from dse.cli.chosen import refuse_same
-from dse.cli.options import describe
+from dse.cli.options import describe, refuse_same
 from dse.cli.output import checked_ending, checked_place, write_content, write_result
-from dse.output.tables import json_text
-from dse.output.text import show
+from dse.output import json_text, show
 from dse.reporting.measurements.calibration_report import calibration_record, calibration_report
 
 

@@ -12,11 +12,9 @@ from costmodel.rules.registry import design_profiles
 from dse.api.design_files import is_launch
 from dse.api.launch_files import compare_launches
 from dse.api.study import Study
-from dse.cli.chosen import require_system
-from dse.cli.options import add_format, add_launch, add_storage, describe, physical
+from dse.cli.options import add_format, add_launch, add_storage, describe, physical, require_system
 from dse.cli.terminal import say
-from dse.output.tables import json_text
-from dse.output.text import show
+from dse.output import json_text, show
 from dse.reporting.designs.side_by_side_report import differing, pair_report, system_report
 from dse.reporting.studies.comparison import comparison, comparison_report, study_pair, study_pair_report, usual_profile
 

@@ -14,12 +14,20 @@ from typing import Final, NoReturn, TextIO
 from costmodel.errors import DseError
 from costmodel.formats.quantity import readable
 from dse.api.study import Study
-from dse.cli.chosen import changed_space
-from dse.cli.options import add_changes, add_output, add_profile, add_storage, add_workers, bounded, describe, positive
+from dse.cli.options import (
+    add_changes,
+    add_output,
+    add_profile,
+    add_storage,
+    add_workers,
+    bounded,
+    changed_space,
+    describe,
+    positive,
+)
 from dse.cli.output import ENDINGS, checked_place, form_of, write_content, write_report, write_result
 from dse.cli.terminal import say
-from dse.output.tables import encoded_front, exact_record, json_text
-from dse.output.text import show
+from dse.output import encoded_front, exact_record, json_text, show
 from dse.pricing.space_rules import NATIVE, rules_for
 from dse.pricing.workers import Workers
 from dse.reporting.study_report import Report, bound_text, certificate_text, exact_report

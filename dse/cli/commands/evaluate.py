@@ -73,7 +73,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     advanced = parser.add_argument_group("advanced")
     advanced.add_argument(
         "--profile",
-        choices=[*dict.fromkeys([*design_profiles(), *(own.name for own in profiles().values() if own.file)])],
+        choices=[
+            *dict.fromkeys([*design_profiles(), *(profile.name for profile in profiles().values() if profile.file)])
+        ],
         help="cost model: native (default for layouts and HLO), simai, or a generation of DFModel",
     )
     add_workers(advanced)

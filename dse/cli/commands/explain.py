@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Final
 from costmodel.errors import DseError
 from dse.api.design_files import is_launch
 from dse.api.designs import explain, with_number
-from dse.cli.chosen import changed_space, changes_of, launched_space, say_what_was_open, set_words
 from dse.cli.options import (
     add_changes,
     add_launch,
@@ -19,19 +18,22 @@ from dse.cli.options import (
     add_profile,
     add_storage,
     add_trial,
+    changed_space,
+    changes_of,
     describe,
+    launched_space,
     number,
     physical,
     pin,
+    say_what_was_open,
+    set_words,
 )
 from dse.cli.output import PICTURES, form_of, write_content, write_json, write_report
 from dse.cli.terminal import say
 from dse.explaining import explanation as explaining
 from dse.explaining.explanation import Difference, Explanation
-from dse.explaining.measured_gap import measured_gap
 from dse.explaining.neighbours import Neighbour, neighbourhoods, sensitivity
-from dse.output.tables import json_text
-from dse.output.text import design_text
+from dse.output import design_text, json_text
 from dse.reporting.answers import wrapped
 from dse.reporting.designs.changes_report import (
     difference_report,
@@ -40,7 +42,6 @@ from dse.reporting.designs.changes_report import (
     sensitivity_report,
     table_text,
 )
-from dse.reporting.designs.side_by_side_report import gap_report
 
 if TYPE_CHECKING:
     from dse.api.study import Study
@@ -210,6 +211,9 @@ def next_commands(args: argparse.Namespace, explained: Explanation, near: Sequen
 
 def gap(args: argparse.Namespace, form: str) -> int:
     """Hold a measured step against the prediction, and rank causes of the gap."""
+    from dse.explaining.measured_gap import measured_gap
+    from dse.reporting.designs.side_by_side_report import gap_report
+
     found = measured_gap(named_design(args), measured_step_time=args.measured_step_time, measured_mfu=args.measured_mfu)
     if form == "json":
         write_json(found.to_json(), args.output)

@@ -8,11 +8,10 @@ from pathlib import Path
 
 from costmodel.formats.input_files import dump
 from dse.api.files import import_model
-from dse.cli.chosen import refuse_same
-from dse.cli.options import add_output, describe, positive
+from dse.cli.options import add_output, describe, positive, refuse_same
 from dse.cli.output import form_of
 from dse.cli.terminal import say
-from dse.output.tables import json_text, write_file
+from dse.output import json_text, write_file
 from dse.reporting.catalogue import model_text
 
 

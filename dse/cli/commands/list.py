@@ -14,7 +14,7 @@ from dse.api.designs import names_with
 from dse.cli.options import add_output, describe
 from dse.cli.output import form_of, write_content, write_json, write_report
 from dse.cli.terminal import say
-from dse.output.tables import json_text
+from dse.output import json_text
 from dse.reporting import catalogue
 from dse.reporting.study_report import listing
 from dse.spaces.listed_names import ListedName
@@ -139,9 +139,9 @@ def table(found: list[ListedName]) -> str:
         rows = [own for own in found if own.group == group]
         if rows:
             lines += ["", heading, ""] if lines else [heading, ""]
-        for own in rows:
-            said = own.meaning if not own.value else f"{own.meaning} [{shortened(own.value)}]"
-            lines.append(f"  {own.name:<{names}}  {'' if own.unit == '-' else own.unit:<{units}}  {said}".rstrip())
+        for row in rows:
+            said = row.meaning if not row.value else f"{row.meaning} [{shortened(row.value)}]"
+            lines.append(f"  {row.name:<{names}}  {'' if row.unit == '-' else row.unit:<{units}}  {said}".rstrip())
     return "".join(f"{line}\n" for line in lines)
 
 

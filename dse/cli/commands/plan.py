@@ -28,8 +28,7 @@ from dse.cli.options import (
 )
 from dse.cli.progress import progress_of
 from dse.cli.terminal import say
-from dse.output.tables import json_text, study_record
-from dse.output.text import show
+from dse.output import json_text, show, study_record
 from dse.pricing.workers import Workers
 from dse.registry import launch_forms
 from dse.reporting.answers import study_words

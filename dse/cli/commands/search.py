@@ -10,7 +10,6 @@ from pathlib import Path
 from costmodel.errors import DseError
 from dse.api.searching import opened_study
 from dse.api.study import Study
-from dse.cli.chosen import changed_space
 from dse.cli.options import (
     DEFAULT_BUDGET,
     DEFAULT_SPACE,
@@ -20,14 +19,14 @@ from dse.cli.options import (
     add_space,
     add_storage,
     add_workers,
+    changed_space,
     describe,
     natural,
     positive,
 )
 from dse.cli.progress import progress_of
 from dse.cli.terminal import say
-from dse.output.tables import json_text, study_record, writable_directory, write_study
-from dse.output.text import show
+from dse.output import json_text, show, study_record, writable_directory, write_study
 from dse.pricing.workers import Workers
 from dse.registry import export_forms
 from dse.reporting.answers import study_words

@@ -9,8 +9,7 @@ from dse.api.study import Study
 from dse.cli.options import add_output, add_robust, add_storage, add_study, describe, name_list, positive
 from dse.cli.output import MOST_ROWS, form_of, write_content, write_report
 from dse.cli.terminal import say
-from dse.output.selection import selected
-from dse.output.tables import csv_pieces, encoded, parquet_pieces
+from dse.output import csv_pieces, encoded, parquet_pieces, selected
 from dse.reporting.studies.designs_report import chosen_frame, chosen_report, designs_report
 from dse.reporting.studies.nothing_feasible import nothing_feasible
 from dse.searching.robust import RobustStudy

@@ -14,8 +14,7 @@ from costmodel.errors import DseError, printable
 from costmodel.formats.quantity import readable
 from dse.api.study import SAMPLE, Study
 from dse.cli.options import add_format, add_storage, add_workers, describe, port
-from dse.output.tables import json_text
-from dse.output.text import show
+from dse.output import json_text, show
 from dse.pricing.workers import Workers
 from dse.reporting.studies.check_report import CheckedStudy, check_json, check_report
 from dse.reporting.study_report import studies_table

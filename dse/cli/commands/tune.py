@@ -12,8 +12,7 @@ from dse.api.tuning import learned_system, replay, tell_log
 from dse.cli.options import add_format, add_storage, describe, natural, physical, positive
 from dse.cli.output import write_content, write_json, write_report
 from dse.cli.terminal import say
-from dse.output.tables import json_text
-from dse.output.text import show
+from dse.output import json_text, show
 from dse.reporting.tuning_report import replay_report, tuning_report
 from dse.tuning.replay import RUNS
 from dse.tuning.study_candidates import tuning

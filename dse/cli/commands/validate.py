@@ -8,11 +8,9 @@ from pathlib import Path
 
 from costmodel.errors import DseError
 from dse.api.files import validate
-from dse.cli.chosen import refuse_same
-from dse.cli.options import describe
+from dse.cli.options import describe, refuse_same
 from dse.cli.output import checked_ending
-from dse.output.tables import json_text, write_file
-from dse.output.text import show
+from dse.output import json_text, show, write_file
 from dse.reporting.measurements.validation_report import pairs_report, validation_report
 from dse.reporting.pages.validation_page import validation_page
 from dse.validation.pairs import PUBLISHED, compared_pairs, pairs_record

@@ -16,7 +16,7 @@ from rich.text import Text
 from costmodel.formats.quantity import readable
 from dse.explaining.explanation import Difference, Explanation, Path, block_names, gathered, kernel_of, summed
 from dse.explaining.neighbours import Binding, Neighbour, Sensitivity
-from dse.output.text import bar, counted, design_text, parameter_text, percent
+from dse.output import bar, counted, design_text, parameter_text, percent
 from dse.reporting.answers import (
     broken_limit_text,
     broken_limits,

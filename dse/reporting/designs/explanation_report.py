@@ -11,9 +11,9 @@ from rich.text import Text
 
 from costmodel.formats.quantity import readable, readable_count
 from costmodel.rules.rules import TRAINING
-from costmodel.steps.result.breakdown import PARTS
+from costmodel.steps.breakdown import PARTS
 from dse.explaining.explanation import Explanation, Path, block_names, kernel_of, label, quantities, summed
-from dse.output.text import bar, percent
+from dse.output import bar, percent
 from dse.reporting.answers import Line, layout_text, numbers_text, question_text
 from dse.reporting.binding import memory_capacity
 from dse.reporting.design_table import Column, drawn, fitted, ruled_table

@@ -10,9 +10,9 @@ from rich.text import Text
 
 from costmodel.columns import FloatArray
 from costmodel.formats.quantity import readable
-from costmodel.machine.system import System, chip_power, chip_price
+from costmodel.machine import System, chip_power, chip_price
 from dse.explaining.measured_gap import MeasuredGap
-from dse.output.text import percent, ranked_rate, ranked_time
+from dse.output import percent, ranked_rate, ranked_time
 from dse.reporting.answers import joined, layout_text, memory_text, numbers_text, question_text, wrapped
 from dse.reporting.design_table import PER_GPU, Column, drawn, fitted, interval_text, thousands
 from dse.reporting.designs.changes_report import change_text, relative
@@ -131,7 +131,7 @@ def system_quantities(system: System) -> dict[str, tuple[str, float]]:
     """Unit and value of every quantity of a machine, derived ones first. [SI units]"""
     units = system.units()
     derived = {name: (unit, value_of(found(system))) for name, (unit, found) in DERIVED.items()}
-    return derived | {name: (units[name], value_of(own)) for name, own in system.quantities().items()}
+    return derived | {name: (units[name], value_of(quantity)) for name, quantity in system.quantities().items()}
 
 
 def value_of(values: FloatArray) -> float:
@@ -236,7 +236,7 @@ def _whose_dollars(rows: list[Any]) -> str:
     """Who pays, and at which price."""
     prices = {row.system: row.gpu_hour_price for row in rows}
     if None not in prices.values():
-        rents = [f"${own:,.2f} a GPU-hour of {name}" for name, own in prices.items()]
+        rents = [f"${price:,.2f} a GPU-hour of {name}" for name, price in prices.items()]
         return f"Dollars: rented, {', '.join(rents)}."
     renting = "--gpu-hour-price 2.50 gives those of renting"
     if "run" in rows[0].record:

@@ -11,7 +11,7 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from costmodel.formats.quantity import readable
-from dse.output.text import Record, counted, parameter_text, percent
+from dse.output import Record, counted, parameter_text, percent
 from dse.pricing.sweep import NamedDesigns
 from dse.reporting.design_table import Column, drawn, fitted, interval_columns, lines_of, rest_text, varies
 from dse.spaces.sections.parameters import Parameter
@@ -27,7 +27,7 @@ def sweep_report(found: NamedDesigns, width: int, *, most: int | None = None) ->
     varying = [p for p in parameters if p.name in found.names or differs(records, "params", p.name)]
     shown = [p for p in varying if differs(records, "params", p.name) or len(records) == 1]
     columns = [
-        *(parameter_column(p, records, place) for place, p in enumerate(shown, start=1)),
+        *(parameter_column(p, records, index) for index, p in enumerate(shown, start=1)),
         *number_columns(found, records),
         Column("", ("",), [short_reason(record["reason"]) for record in records], left=True),
     ]
@@ -52,11 +52,11 @@ def sweep_report(found: NamedDesigns, width: int, *, most: int | None = None) ->
 
 def parameters_of(found: NamedDesigns) -> list[Parameter]:
     """The named parameters in their order, then the other parameters."""
-    own = found.space
+    space = found.space
     known = {p.name: p for part in found.parts for p in part.space.parameters}
     for part in found.parts:
         for name, value in part.settings.items():
-            known.setdefault(name, Parameter(name, own.unit_of(name), (value,)))
+            known.setdefault(name, Parameter(name, space.unit_of(name), (value,)))
     return [*(known[name] for name in found.names), *(p for n, p in known.items() if n not in found.names)]
 
 
@@ -78,8 +78,8 @@ def number_columns(found: NamedDesigns, records: Sequence[Record]) -> list[Colum
     """Derived columns, objectives, intervals and utilization, as far as they differ."""
     space = found.space
     columns = [
-        Column(d.name, lines_of(d.name), cells(records, "derived", d.name, d.unit), 1000 + place)
-        for place, d in enumerate(space.derived)
+        Column(d.name, lines_of(d.name), cells(records, "derived", d.name, d.unit), 1000 + index)
+        for index, d in enumerate(space.derived)
         if d.name not in found.names and differs(records, "derived", d.name)
     ]
     columns += [

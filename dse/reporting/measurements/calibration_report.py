@@ -14,7 +14,7 @@ from rich.text import Text
 from costmodel.columns import FloatArray
 from costmodel.formats.quantity import readable
 from dse.calibration.calibration import CalibratedConstant, CalibratedStage, Calibration
-from dse.output.text import counted
+from dse.output import counted
 from dse.reporting.design_table import Column, drawn
 from dse.validation.kernels import kind_of
 from dse.validation.summary import error_record
@@ -25,16 +25,16 @@ def calibration_record(found: Calibration) -> dict[str, Any]:
     return {
         "constants": [
             {
-                "name": own.name,
-                "unit": own.unit,
-                "before": own.before,
-                "after": own.after,
-                "standard_error": own.standard_error,
-                "at_bound": own.at_bound,
+                "name": constant.name,
+                "unit": constant.unit,
+                "before": constant.before,
+                "after": constant.after,
+                "standard_error": constant.standard_error,
+                "at_bound": constant.at_bound,
                 "rows": stage.name,
             }
             for stage in found.stages
-            for own in stage.constants
+            for constant in stage.constants
         ],
         "errors": [
             {"rows_of": kind, "rows": len(before), **{
@@ -53,14 +53,14 @@ def error_rows(stages: Sequence[CalibratedStage]) -> Iterator[tuple[str, FloatAr
     for stage in stages:
         kinds = [kind_of(row) if row.is_kernel else "step" for row in stage.rows]
         for kind in dict.fromkeys(kinds):
-            own = np.array([one == kind for one in kinds])
-            yield kind, stage.before[own], stage.after[own], stage.held_out[own]
+            array = np.array([one == kind for one in kinds])
+            yield kind, stage.before[array], stage.after[array], stage.held_out[array]
 
 
 def calibration_report(found: Calibration, width: int) -> list[RenderableType]:
     """Tables of constants and of errors, and what was not fitted."""
     shown: list[RenderableType] = [Text(headline(found))]
-    constants = [constant_cells(own, stage) for stage in found.stages for own in stage.constants]
+    constants = [constant_cells(constant, stage) for stage in found.stages for constant in stage.constants]
     if constants:
         shown += [Text(), *_table(("constant", "before", "after", "standard\nerror", "rows"), constants, 1, 4)]
     else:
@@ -108,7 +108,7 @@ def error_cells(ratios: FloatArray) -> list[str]:
 def _table(headings: Sequence[str], rows: Sequence[Sequence[str]], *left: int) -> list[RenderableType]:
     """A table; of the columns the first, and others by their place, are words."""
     columns = [
-        Column(heading, tuple(heading.split("\n")), [*cells], left=place == 0 or place in left)
-        for place, (heading, cells) in enumerate(zip(headings, zip(*rows, strict=True), strict=True))
+        Column(heading, tuple(heading.split("\n")), [*cells], left=index == 0 or index in left)
+        for index, (heading, cells) in enumerate(zip(headings, zip(*rows, strict=True), strict=True))
     ]
     return drawn(columns)

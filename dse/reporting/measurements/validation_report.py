@@ -11,7 +11,7 @@ from rich.table import Table as Grid
 from rich.text import Text
 
 from costmodel.formats.quantity import readable
-from dse.output.text import counted
+from dse.output import counted
 from dse.reporting.design_table import Column, drawn, fitted
 from dse.validation.comparison import ComparedRow
 from dse.validation.pairs import ComparedPair, pairs_record
@@ -82,8 +82,8 @@ def validation_report(rows: Sequence[ComparedRow], width: int) -> list[Renderabl
     shown: list[RenderableType] = [Text(headline(rows))]
     for title, headings, cells in tables(rows):
         columns = [
-            Column(heading, tuple(heading.split("\n")), [*values], _LEFT_OUT.get(heading, 0), left=place == 0)
-            for place, (heading, values) in enumerate(zip(headings, zip(*cells, strict=True), strict=True))
+            Column(heading, tuple(heading.split("\n")), [*values], _LEFT_OUT.get(heading, 0), left=index == 0)
+            for index, (heading, values) in enumerate(zip(headings, zip(*cells, strict=True), strict=True))
         ]
         kept, left_out = fitted(columns, width)
         below = [Text(f"Columns that do not fit: {', '.join(left_out)}")] if left_out else []

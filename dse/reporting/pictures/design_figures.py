@@ -16,7 +16,7 @@ import pandas as pd
 from costmodel.columns import column_units
 from costmodel.errors import DseError, ParameterError, suggestion
 from costmodel.formats.quantity import readable
-from costmodel.steps.result.breakdown import PARTS, Breakdown
+from costmodel.steps.breakdown import PARTS, Breakdown
 from dse.explaining.neighbours import Sensitivity
 from dse.pricing.sweep import NamedDesigns
 from dse.reporting.designs.changes_report import ROWS_SHOWN, TornadoRow, count_rows, parameter_rows, quantity_rows

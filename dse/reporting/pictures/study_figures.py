@@ -35,8 +35,7 @@ from dse.reporting.pictures.style import (
     words,
 )
 from dse.searching.trials.trial_table import TrialTable
-from dse.spaces.sections.objectives import Direction, Objective
-from dse.spaces.sections.parameters import Parameter
+from dse.spaces.sections.parameters import Direction, Objective, Parameter
 from dse.spaces.space import Space
 
 #: Designs that are not on the front, of which at most so many are drawn, evenly spread over the trials.
@@ -128,7 +127,7 @@ def stairs(
 def designs(picture: FrontPicture, front: pd.DataFrame) -> alt.Chart:
     """The front; a tooltip describes each design."""
     texts = pd.DataFrame(picture.texts)
-    headings = {f"t{place}": heading for place, heading in enumerate(texts)}
+    headings = {f"t{index}": heading for index, heading in enumerate(texts)}
     data = front.join(texts.set_axis([*headings], axis=1))
     tooltip = [alt.Tooltip(f"{name}:N", title=heading) for name, heading in headings.items()]
     return (

@@ -157,8 +157,8 @@ def bars_of_parts(
     others = cycle(COLOURS)
     hues = {part: PART_COLOURS.get(part) or next(others) for part in there}
     frame = pd.DataFrame(
-        [(place, part, order, value)
-         for order, (part, values) in enumerate(there.items()) for place, value in enumerate(values)],
+        [(index, part, order, value)
+         for order, (part, values) in enumerate(there.items()) for index, value in enumerate(values)],
         columns=["design", "part", "order", "value"],
     )  # fmt: skip
     called = f"{json.dumps([*names])}[datum.value]"

@@ -13,8 +13,7 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from dse.output.tables import only_finite
-from dse.output.text import counted
+from dse.output import counted, only_finite
 from dse.reporting.design_table import ruled_table
 from dse.searching.price_check import Mismatch, figure_text
 

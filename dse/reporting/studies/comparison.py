@@ -17,7 +17,7 @@ from costmodel.errors import DseError, ParameterError
 from costmodel.formats.quantity import readable
 from dse.fronts.hypervolume import Box
 from dse.fronts.pareto import as_costs, non_dominated
-from dse.output.text import EXPECTED_TIME, STEP_TIME, counted, parameter_text
+from dse.output import EXPECTED_TIME, STEP_TIME, counted, parameter_text
 from dse.pricing.evaluation import evaluate
 from dse.pricing.space_rules import NATIVE, rules_for
 from dse.reporting.answers import wrapped
@@ -28,11 +28,11 @@ from dse.searching.exact.dominance import FrontIndex
 from dse.searching.study import BaseStudy
 from dse.searching.study_attributes import differences
 from dse.searching.trials.trial_table import TrialTable
-from dse.spaces.sections.objectives import Objective
+from dse.spaces.sections.parameters import Objective
 from dse.spaces.space import Params
 
 if TYPE_CHECKING:
-    from dse.output.text import Record
+    from dse.output import Record
 
 #: Designs that a comparison shows.
 ROWS_SHOWN = 10
@@ -176,9 +176,9 @@ def comparison_report(found: Comparison, width: int) -> Report:
     rows = spread(len(found.trials), ROWS_SHOWN, [0, int(found.ranks[:, 1].argmin())])
     columns = [Column("trial", ("trial",), [str(found.trials[row]) for row in rows])]
     columns += parameter_columns(space, [records[row] for row in rows], varying_parameters(space, records))
-    for place, name in enumerate(found.names):
-        shown = [readable(float(found.objective[row, place]), objective.unit) for row in rows]
-        ranks = [f"{found.ranks[row, place]:g}" for row in rows]
+    for index, name in enumerate(found.names):
+        shown = [readable(float(found.objective[row, index]), objective.unit) for row in rows]
+        ranks = [f"{found.ranks[row, index]:g}" for row in rows]
         columns += [
             Column(name, (name, *lines_of(objective.name)), shown),
             Column(f"{name} rank", (name, "rank"), ranks, 1),

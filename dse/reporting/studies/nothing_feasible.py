@@ -7,10 +7,10 @@ from typing import Any
 
 from costmodel.errors import DseError
 from costmodel.formats.quantity import readable
-from costmodel.steps.result.breakdown import with_unit_suffix
-from dse.output.text import Record, design_text
+from costmodel.steps.breakdown import with_unit_suffix
+from dse.output import Record, design_text
 from dse.pricing.evaluation import remedies
-from dse.spaces.sections.objectives import Constraint
+from dse.spaces.sections.parameters import Constraint
 from dse.spaces.space import Space
 
 #: Parameters of which more means less memory on the fullest chip, or more memory there.

@@ -14,8 +14,7 @@ from optuna.trial import FrozenTrial, Trial
 
 from costmodel.rules.rules import WorkloadRules
 from dse.fronts.hypervolume import Box
-from dse.pricing.evaluation import evaluate
-from dse.pricing.records import kernel_choices
+from dse.pricing.evaluation import evaluate, kernel_choices
 from dse.pricing.space_rules import rules_for
 from dse.pricing.workers import Jobs
 from dse.searching.batches.learning_study import LearningStudy, lessons_of

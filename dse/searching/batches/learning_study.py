@@ -12,7 +12,7 @@ from optuna.storages import InMemoryStorage
 from optuna.trial import FrozenTrial
 
 from dse.searching.samplers.screening_sampler import ScreeningSampler
-from dse.spaces.sections.objectives import Direction
+from dse.spaces.sections.parameters import Direction
 
 #: Which of the finished trials a sampler reads.
 Lessons = Literal["all", "generation", "none"]

@@ -16,19 +16,19 @@ from typing import Any, Final
 import numpy as np
 
 from costmodel.columns import BoolArray, FloatArray, IntArray, distinct_rows
-from costmodel.machine.system import chip_power, chip_price
+from costmodel.machine import chip_power, chip_price
 from costmodel.rules.rules import TRAINING
-from costmodel.steps.result.breakdown import PARTS, ResultTable
+from costmodel.steps.breakdown import PARTS, ResultTable
 from costmodel.training.design import SOLVE, SOLVE_BYTES, DesignPoints
 from dse.fronts.pareto import as_costs
 from dse.pricing.evaluation import transformer_run
 from dse.pricing.space_rules import NATIVE, rules_for
 from dse.pricing.workers import Pricer
 from dse.searching.exact.machines import Forest, columns_of, forest, rows_at, sides
-from dse.spaces.designs.legal import Component
 from dse.spaces.formulas.expressions import Expression
 from dse.spaces.formulas.interval_arithmetic import Interval, interval_of, point
 from dse.spaces.formulas.names import WITH_UNIT
+from dse.spaces.legal import Component
 from dse.spaces.space import Space
 
 #: Columns of a breakdown that no quantity of which more is never slower changes.

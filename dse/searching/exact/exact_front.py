@@ -15,8 +15,7 @@ from costmodel.columns import FloatArray, short_repr
 from costmodel.errors import DseError, ParameterError
 from costmodel.rules.rules import WorkloadRules
 from dse.pricing.evaluated import Evaluation, with_intervals
-from dse.pricing.evaluation import evaluate
-from dse.pricing.records import design_records
+from dse.pricing.evaluation import design_records, evaluate
 from dse.pricing.space_rules import NATIVE
 from dse.pricing.workers import Pricer, Workers, scattered
 from dse.searching.exact.bounds import Problem, problem_of

@@ -16,8 +16,8 @@ import numpy as np
 
 from costmodel.columns import BoolArray, FloatArray, IntArray
 from dse.pricing.workers import Pricer
-from dse.spaces.designs.legal import Component
 from dse.spaces.formulas.names import MODEL_SETTINGS
+from dse.spaces.legal import Component
 from dse.spaces.space import Space
 
 #: Most rows of a component of which trees are made.

@@ -20,7 +20,7 @@ from dse.fronts.thinning import Undominated, most_dominating
 from dse.pricing.evaluation import evaluate
 from dse.pricing.workers import Jobs
 from dse.searching.samplers.screening_sampler import corner
-from dse.spaces.designs.exact_parameters import OuterDesigns
+from dse.spaces.exact_parameters import OuterDesigns
 from dse.spaces.space import Batch, Params, Space
 from dse.storage.trial_columns import TrialColumns
 

@@ -18,7 +18,7 @@ from optuna.trial import FrozenTrial
 
 from costmodel.columns import BoolArray, FloatArray, IntArray
 from costmodel.rules.rules import WorkloadRules
-from costmodel.training.sharding import ASSIGNMENTS
+from costmodel.training.blocks import ASSIGNMENTS
 from dse.fronts.pareto import as_costs, low_and_span
 from dse.fronts.thinning import most_dominating
 from dse.pricing.evaluation import evaluate

@@ -22,7 +22,7 @@ import numpy as np
 from costmodel.columns import FloatArray, divisors
 from costmodel.errors import DseError, suggestion
 from costmodel.formats.quantity import PURE_NUMBER, QUANTITY_IN_FORMULA, Dimension, dimension, quantity, unit_name
-from costmodel.steps.result.interruptions import daly_goodput, daly_interval
+from costmodel.steps.breakdown import daly_goodput, daly_interval
 
 
 def powers_of_two(low: float, high: float) -> FloatArray:
@@ -90,8 +90,8 @@ class UnitFunction:
         Raises `DseError` if that is not a number for each row.
         """
         rows = np.broadcast_arrays(*(np.asarray(argument, dtype=np.float64) for argument in arguments))
-        own = [row / quantity(f"1 {unit}").value for row, unit in zip(rows, self.of, strict=True)]
-        given = quantity(f"1 {self.unit}").value * np.asarray(self.function(*own), dtype=np.float64)
+        scaled = [row / quantity(f"1 {unit}").value for row, unit in zip(rows, self.of, strict=True)]
+        given = quantity(f"1 {self.unit}").value * np.asarray(self.function(*scaled), dtype=np.float64)
         if given.shape not in (rows[0].shape, ()):
             raise DseError(
                 f"{self.name}: gave an array of shape {given.shape} for arguments of shape {rows[0].shape}; "
@@ -245,7 +245,7 @@ def joined(parts: Sequence[Compiled], *, all_of: bool) -> Compiled:
     combine = np.logical_and if all_of else np.logical_or
 
     def margin(values: Values) -> tuple[Any, Any]:
-        pairs = [own.function(values) for own in margins]
+        pairs = [margin.function(values) for margin in margins]
         best, best_scale = pairs[0]
         for other, scale in pairs[1:]:
             lower = other / scale < best / best_scale
@@ -386,22 +386,22 @@ class _Compiler:
 
     def number(self, node: ast.expr) -> Compiled:
         """A node that must be a number; a condition counts as 0 or 1."""
-        found = self.visit(node)
-        if found.kind == "boolean":
-            return Compiled("number", lambda v: np.asarray(found.function(v), dtype=np.float64))
-        if found.kind != "number":
-            raise _Mistake(f"{self.written(node)} is a {found.kind}; expected a number")
-        return found
+        visited = self.visit(node)
+        if visited.kind == "boolean":
+            return Compiled("number", lambda v: np.asarray(visited.function(v), dtype=np.float64))
+        if visited.kind != "number":
+            raise _Mistake(f"{self.written(node)} is a {visited.kind}; expected a number")
+        return visited
 
     def condition(self, node: ast.expr) -> Compiled:
         """A node that must be a condition."""
-        found = self.visit(node)
-        if found.kind != "boolean":
+        visited = self.visit(node)
+        if visited.kind != "boolean":
             raise _Mistake(
                 f"{self.written(node)} is no condition; comparisons joined by & | ~ need parentheses "
                 "(or write and, or, not)"
             )
-        return found
+        return visited
 
     def written(self, node: ast.expr) -> str:
         """A node as the file has it."""
@@ -421,10 +421,10 @@ class _Compiler:
         name = node.id
         if name in self.quantities:
             try:
-                found = quantity(self.quantities[name])
+                written = quantity(self.quantities[name])
             except ValueError as error:
                 raise _Mistake(f"{self.quantities[name]}: {error}") from None
-            return fixed(found.value, found.dimension)
+            return fixed(written.value, written.dimension)
         if name in ("true", "false"):
             return truth(lambda v: name == "true")
         if name == "inf":
@@ -524,8 +524,8 @@ class _Compiler:
         name = node.func.id if isinstance(node.func, ast.Name) else ast.unparse(node.func)
         known = (*LISTS, *OF_ONE, *OF_MANY, *OF_MODEL, *OWN)
         if name not in known or node.keywords:
-            own = ", or make one known by dse.formula_function in Python"
-            raise _Mistake(f"{name}: unknown function{suggestion(name, known)}{own}")
+            advice = ", or make one known by dse.formula_function in Python"
+            raise _Mistake(f"{name}: unknown function{suggestion(name, known)}{advice}")
         arguments = [self.number(argument) for argument in node.args]
         measured = OWN.get(name) or OF_MODEL.get(name)
         many, listed = max(1, len(arguments)), LISTS.get(name, (None, 1))[1]
@@ -548,10 +548,10 @@ class _Compiler:
 
     def measured(self, node: ast.Call, called: UnitFunction, arguments: Sequence[Compiled]) -> Compiled:
         """A function whose arguments each have a unit of their own."""
-        for argument, own, unit in zip(node.args, arguments, called.dimensions, strict=True):
-            if own.dimension != unit and own.constant != 0:
-                found, expected = unit_name(own.dimension), unit_name(unit)
-                raise _Mistake(f"{called.name}: {self.written(argument)} is in {found}; expected {expected}")
+        for argument, argument_unit, unit in zip(node.args, arguments, called.dimensions, strict=True):
+            if argument_unit.dimension != unit and argument_unit.constant != 0:
+                unit_found, expected = unit_name(argument_unit.dimension), unit_name(unit)
+                raise _Mistake(f"{called.name}: {self.written(argument)} is in {unit_found}; expected {expected}")
         functions = [argument.function for argument in arguments]
         return Compiled("number", lambda v: called(*(f(v) for f in functions)), called.dimension)
 

@@ -12,10 +12,10 @@ from costmodel.columns import column_units
 from costmodel.errors import DseError
 from costmodel.formats.input_files import Section
 from costmodel.formats.quantity import dimension, unit_name
-from costmodel.machine.system import Range, System
+from costmodel.machine import Range, System
 from costmodel.rules.registry import NATIVE, all_columns, design_columns, design_rules
 from costmodel.rules.rules import Workload
-from costmodel.steps.result.breakdown import Breakdown, with_unit_suffix
+from costmodel.steps.breakdown import Breakdown, with_unit_suffix
 from costmodel.training.design_table import Domain
 from dse.predictions.intervals import INTERVAL_KEYS, INTERVAL_UNITS
 from dse.spaces.formulas.expressions import Compiled, Expression, Name

@@ -20,12 +20,10 @@ from costmodel.formats.framework_file import Framework, load_framework
 from costmodel.formats.input_files import Section, data_beside
 from costmodel.formats.model_file import load_model
 from costmodel.rules.registry import all_columns
-from costmodel.training.blocks import kinds_without_word
+from costmodel.training.blocks import MODULES, kinds_without_word
 from costmodel.training.design import DesignPoints
 from costmodel.training.model import ModelShape
-from costmodel.training.recompute_modules import MODULES
 from dse.spaces.formulas.expressions import Expression, Name
-from dse.spaces.formulas.interval_arithmetic import interval_of, point
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,8 +101,8 @@ def written_out(section: Section, model: Any, columns: Collection[str], quantiti
     except DseError as error:
         section.mistake("framework", str(error))
         return section, ""
-    own = {word for key in ("given", "parameters", "derived") for word in section.mapping(key)}
-    own |= {alias.column for name, alias in DesignPoints.aliases.items() if name in own}
+    names_said = {word for key in ("given", "parameters", "derived") for word in section.mapping(key)}
+    names_said |= {alias.column for name, alias in DesignPoints.aliases.items() if name in names_said}
     given: dict[str, Any] = {}
     for word, value in framework.said(model, lambda name: float(quantities.get(name, np.nan))).items():
         if word in columns or word in quantities:
@@ -112,7 +110,7 @@ def written_out(section: Section, model: Any, columns: Collection[str], quantiti
         elif word not in all_columns():
             known = [*columns, *quantities]
             section.mistake("framework", f"{framework.name}: {word}: no such name{suggestion(word, known)}")
-    given = {word: value for word, value in given.items() if word not in own}
+    given = {word: value for word, value in given.items() if word not in names_said}
     data = {**section.data, "framework": {"name": framework.name}, "given": {**given, **section.mapping("given")}}
     if limits and isinstance(model, ModelShape):
         named = {word for key in ("given", "parameters", "derived") for word in data.get(key, {})}
@@ -155,8 +153,8 @@ def framework_rules(framework: Framework, model: ModelShape) -> Iterator[UsualRu
 
     def compared(found: re.Match[str]) -> str:
         name, sign, word = found.groups()
-        own = values.get(name)
-        return f"{int((own == word) == (sign == '=='))} == 1" if isinstance(own, str) else found[0]
+        stated = values.get(name)
+        return f"{int((stated == word) == (sign == '=='))} == 1" if isinstance(stated, str) else found[0]
 
     def shown_value(found: re.Match[str]) -> str:
         own = values.get(found[0])
@@ -168,10 +166,10 @@ def framework_rules(framework: Framework, model: ModelShape) -> Iterator[UsualRu
 
 def _settings(model: ModelShape) -> dict[str, bool | str | float]:
     """Switches and words of a model, and its numerics; no dimensions, and no names of design columns."""
-    values = {own.name: getattr(model, own.name) for own in fields(model)}
-    found = {name: value for name, value in values.items() if isinstance(value, bool | str)}
-    found |= {own.name: getattr(model.numerics, own.name) for own in fields(model.numerics)}
-    return {name: value for name, value in found.items() if name not in DesignPoints.declared()}
+    values = {field.name: getattr(model, field.name) for field in fields(model)}
+    known_values = {name: value for name, value in values.items() if isinstance(value, bool | str)}
+    known_values |= {item.name: getattr(model.numerics, item.name) for item in fields(model.numerics)}
+    return {name: value for name, value in known_values.items() if name not in DesignPoints.declared()}
 
 
 def without_limits_of_models(framework: Framework) -> Framework:
@@ -185,10 +183,10 @@ def _asked(section: Section) -> tuple[str, bool, bool]:
     """The framework of a space, whether its limits hold, and whether all of it is written out already."""
     if not isinstance(section.data["framework"], dict):
         return section.text("framework"), False, False
-    own = section.section("framework")
-    own.only(("name", "limits"))
-    limits = own.switch("limits", default=False)
-    return own.text("name"), limits, not limits
+    framework_section = section.section("framework")
+    framework_section.only(("name", "limits"))
+    limits = framework_section.switch("limits", default=False)
+    return framework_section.text("name"), limits, not limits
 
 
 def limits_of(
@@ -200,9 +198,11 @@ def limits_of(
     `named` are columns that the space names; `opened` has those that it gives or opens, with their options.
     `quantities` are NaN where systems differ. [SI units]
     """
+    from dse.spaces.formulas.interval_arithmetic import interval_of, point
+
     sizes = {name: point(getattr(model, name)) for name in (*model.dimensions, *model.counts)}
     sizes |= {name: point(values) for name, values in quantities.items() if name not in named}
-    known, columns, found = {*named, *sizes}, _columns(model), {}
+    known, columns, expected_rules = {*named, *sizes}, _columns(model), {}
     for rule in framework_rules(framework, model):
         formula, column = rule.expression(known), rule.name.removeprefix("runs_")
         if formula is None or not formula.names & {*named}:
@@ -210,8 +210,8 @@ def limits_of(
         runs, options = framework.runs.get(column), opened.get(column)
         within = runs and isinstance(options, list) and {str(option) for option in options} <= {*runs.words}
         if not within and not interval_of(formula, sizes, columns)[0]:
-            found[rule.name] = formula.text
-    return found
+            expected_rules[rule.name] = formula.text
+    return expected_rules
 
 
 def refused_model(framework: Framework, model: ModelShape) -> str:
@@ -222,14 +222,14 @@ def refused_model(framework: Framework, model: ModelShape) -> str:
         return f"model {model.name}: {framework.title} has it not; it has {', '.join(framework.models)}"
     others = without_limits_of_models(framework).limits
     limits = {name: text for name, text in framework.limits.items() if name not in others}
-    own = framework_rules(replace(framework, limits=limits, runs={}), model)
-    broken = [*_broken_ones(framework, model, {}, own, {})]
+    usual_rules = framework_rules(replace(framework, limits=limits, runs={}), model)
+    broken = [*_broken_ones(framework, model, {}, usual_rules, {})]
     return f"model {model.name}: {broken[0]}" if broken else ""
 
 
 def named_model(framework: Framework, model: ModelShape) -> Any:
     """The name of a model in a framework that trains models by name; None if it has none."""
-    return next((own for name, own in framework.models.items() if is_same(load_model(name), model)), None)
+    return next((word for name, word in framework.models.items() if is_same(load_model(name), model)), None)
 
 
 def is_same(one: Any, other: ModelShape) -> bool:
@@ -281,8 +281,8 @@ def _broken(framework: Framework, rule: UsualRule, values: Mapping[str, Any]) ->
         return f"{column}={shown(values[column])}: {framework.title} has {known}"
     formula = framework.limits[rule.name]
     names = sorted(Expression.parse(formula).names & values.keys())
-    own = " ".join(f"{name}={shown(values[name])}" for name in names)
-    return f"{own}: {framework.title}: {rule.name.replace('_', ' ')}: {formula}"
+    shown_values = " ".join(f"{name}={shown(values[name])}" for name in names)
+    return f"{shown_values}: {framework.title}: {rule.name.replace('_', ' ')}: {formula}"
 
 
 def shown(value: Any) -> str:

@@ -17,10 +17,10 @@ from costmodel.formats import shipped
 from costmodel.formats.input_files import Section
 from costmodel.formats.model_file import SCHEMAS, read_model
 from costmodel.formats.system_file import read_system
-from costmodel.machine.system import System
+from costmodel.machine import System
 from costmodel.rules.rules import Workload
 from dse.registry import load, program_sources
-from dse.spaces.sections import frameworks, power_budget
+from dse.spaces.sections import frameworks
 
 #: The parameter.
 SYSTEM: Final = "system"
@@ -47,13 +47,13 @@ def written_out(section: Section, systems: Sequence[System]) -> Section:
     if len({system.name for system in systems}) < len(systems):
         section.mistake(SYSTEM, "names a system twice")
         return section
-    own = {word for key in ("given", "parameters", "derived") for word in section.mapping(key)}
+    names_said = {word for key in ("given", "parameters", "derived") for word in section.mapping(key)}
     units = first.units()
     tables = [_spelt_out(system).quantities() for system in systems]
     derived = {
         name: _looked_up([float(table[name]) for table in tables], [s.name for s in systems], unit)
         for name, unit in units.items()
-        if name not in own and len({float(table[name]) for table in tables}) > 1
+        if name not in names_said and len({float(table[name]) for table in tables}) > 1
     }
     options = {SYSTEM: [system.name for system in systems]}
     data: dict[str, Any] = {
@@ -91,7 +91,7 @@ def with_model(section: Section, name: str, base: Path) -> tuple[Section, Worklo
     work = ""
     if "workload" in section:
         source = section.section("workload")
-        source.only((*(own.key for own in program_sources()), "kind"))
+        source.only((*(source_of_program.key for source_of_program in program_sources()), "kind"))
         if "kind" in source:
             work = source.text("kind")
         else:
@@ -99,7 +99,11 @@ def with_model(section: Section, name: str, base: Path) -> tuple[Section, Worklo
     part, model_name = _named(section, "model", "models", name, base)
     schema = part.data.get("schema")
     read = (
-        None if schema in SCHEMAS else next((load(own.read) for own in program_sources() if own.schema == schema), None)
+        None
+        if schema in SCHEMAS
+        else next(
+            (load(program_source.read) for program_source in program_sources() if program_source.schema == schema), None
+        )
     )
     model = (read or read_model)(part, model_name)
     section.source.finish()
@@ -114,7 +118,14 @@ def with_model(section: Section, name: str, base: Path) -> tuple[Section, Worklo
 def _with_program(section: Section, base: Path) -> Section:
     """A space with the program that `workload` names written out as its model."""
     source = section.section("workload")
-    key, data_of = next(((own.key, own.data) for own in program_sources() if own.key in source), ("kind", ""))
+    key, data_of = next(
+        (
+            (program_source.key, program_source.data)
+            for program_source in program_sources()
+            if program_source.key in source
+        ),
+        ("kind", ""),
+    )
     path = source.text(key)
     if "model" in section:
         section.mistake("workload", "a space has a model or a workload, not both")
@@ -135,12 +146,15 @@ def with_system(
     """The space with what follows from its machine and its software written out; the software's name; the
     machine, and what its file says."""
     section, systems = _first_system(section, base)
-    budget = power_budget.is_derived(section.data.get("system"))
+    written = section.data.get("system")
+    budget = isinstance(written, Mapping) and "derive" in written
     holder, key = (section.section("system"), "base") if budget else (section, "system")
     part, system_name = _named(holder, key, "systems", name, base)
     system = read_system(part, system_name)
     section.source.finish()
     if budget:
+        from dse.spaces.sections import power_budget
+
         section = power_budget.written_out(section, system, part.data)
     quantities = _shared(systems or [system])
     section, framework = frameworks.written_out(section, model, columns, quantities, base)
@@ -165,7 +179,7 @@ def _first_system(section: Section, base: Path) -> tuple[Section, list[System]]:
         section.mistake("system", "expected systems, such as [a100_80g_dgx, h100_80g_dgx]")
         section.source.finish()
     of_each = [Section(section.source, section.at, {**section.data, "system": name}) for name in names]
-    parts = [_named(own, "system", "systems", "", base) for own in of_each]
+    parts = [_named(part, "system", "systems", "", base) for part in of_each]
     return of_each[0], [read_system(part, name) for part, name in parts]
 
 

@@ -1,25 +1,115 @@
-"""Parameters of a search space: the options or the range a value is chosen from."""
+"""Parameters and objectives of a search space: what may be chosen, what is sought, and the limits of results.
+
+A parameter has options or a range. `sharding: sample` and `tiling: sample` are written out as one parameter for each
+choice of a kernel. An objective is a formula and a direction; a limit is a condition with a margin.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import itertools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import numpy as np
 
 from costmodel.columns import FloatArray
 from costmodel.errors import DseError, ParameterError, suggestion
+from costmodel.formats.input_files import Section
 from costmodel.formats.quantity import dimension, exact, readable, si_value, unit_name
 from costmodel.formats.quantity import quantity as read_quantity
+from costmodel.kernels.output_tiles import useful_edges
+from costmodel.machine import System
 from costmodel.rules.registry import all_columns
+from costmodel.steps.breakdown import UNIT_SUFFIX
+from costmodel.training.blocks import Block
+from costmodel.training.design import (
+    FREE_TILES,
+    SOLVE,
+    SOLVE_BYTES,
+    TILE_EDGES,
+    UNFUSED,
+    DesignPoints,
+    kernel_of_tile,
+    tile_columns,
+)
 from costmodel.training.design_table import Domain
-from dse.spaces.formulas.expressions import Expression, Name
+from costmodel.training.kinds import ATTENTION_PRODUCTS
+from dse.spaces.formulas.expressions import Compiled, Expression, Name
 
 if TYPE_CHECKING:
     import optuna
+
+Direction = Literal["minimize", "maximize"]
+#: Columns of which more is better, where an objective does not say.
+MAXIMIZED: Final = ("tokens_per_second", "tokens_per_second_per_gpu", "mfu")
+
+
+@dataclass(frozen=True, slots=True)
+class Objective:
+    """A column to minimize or maximize."""
+
+    name: str
+    direction: Direction
+    unit: str
+    expression: str
+    formula: Compiled
+
+    @property
+    def key(self) -> str:
+        """Name in tables and JSON, ending in the unit: ``step_time_s``."""
+        return keyed(self.name, self.unit)
+
+
+@dataclass(frozen=True, slots=True)
+class Constraint:
+    """A condition on designs. A rule is known before evaluation; a limit needs it, and gives a margin."""
+
+    name: str
+    unit: str  #: of the margin
+    expression: str
+    formula: Compiled
+    parameters: frozenset[str]  #: that it depends on, be it through derived columns
+    derived: tuple[str, ...]  #: columns it needs, in the order they are worked out
+
+    @property
+    def key(self) -> str:
+        """Name in tables and JSON, ending in the unit of the margin: ``fits_in_memory_bytes``."""
+        return keyed(self.name, self.unit)
+
+
+def keyed(name: str, unit: str) -> str:
+    """A column's name with its unit.
+
+    >>> keyed("step_time", "s"), keyed("mfu", "-")
+    ('step_time_s', 'mfu')
+    """
+    suffix = UNIT_SUFFIX.get(unit, "")
+    return name if name.endswith(suffix) else name + suffix
+
+
+def directed(texts: Sequence[str]) -> dict[str, list[str]]:
+    """Objectives as a space file writes them, from ``name``, ``minimize:name`` or ``maximize:name``.
+
+    Raises `DseError` for another direction, or no objective.
+
+    >>> directed(["step_time", "mfu", "minimize:system_power"])
+    {'minimize': ['step_time', 'system_power'], 'maximize': ['mfu']}
+    """
+    directions: dict[str, list[str]] = {"minimize": [], "maximize": []}
+    for text in texts:
+        before, colon, after = text.partition(":")
+        name = after if colon else before
+        direction = before if colon else "maximize" if name in MAXIMIZED else "minimize"
+        if direction not in directions or not name:
+            raise DseError(f"objective {text!r}: expected a name, minimize:name or maximize:name")
+        directions[direction].append(name)
+    if not any(directions.values()):
+        raise DseError("objectives: expected at least one, such as step_time")
+    return {direction: names for direction, names in directions.items() if names}
+
 
 Value = float | int | str | bool
 
@@ -71,7 +161,7 @@ class Parameter:
             return None
         # In decimals, as written: 0.05 + 6 * 0.05 is 0.35, not the next number beyond the end of the range.
         low, high, step = (Fraction(str(value)) for value in (self.low, self.high, self.step))
-        return np.array([float(low + place * step) for place in range((high - low) // step + 1)])
+        return np.array([float(low + step_number * step) for step_number in range((high - low) // step + 1)])
 
     @cached_property
     def places(self) -> dict[Value, int]:
@@ -324,3 +414,117 @@ def refuse_several(name: str, written: Any) -> None:
             f"{name}={written}: {{set}} takes one value; to open several, write {name}: [{values}] under "
             "parameters of a space file (`dse list spaces NAME > mine.yaml` prints one to edit)"
         )
+
+
+#: Size of the operands that on-chip memory has to have room for. [B]
+SIXTEEN_BITS: Final = 2.0
+
+#: What a sampled sharding needs of the sizes that it splits.
+EVEN: Final = "hidden_size % tp == 0 and ffn_hidden_size % tp == 0 and seq_len % tp == 0"
+
+
+def with_sampled_kernels(section: Section, columns: Mapping[str, Domain], system: System) -> Section:
+    """A space with a parameter for the split of each kernel, and the tile of each product on a system.
+
+    Names that the file has itself stay as they are. Mistakes are noted in the section's source. Models whose
+    designs have no such `columns` are left to the reader of the file, which tells what it does not know.
+    """
+    if "sharding" not in columns:
+        return section
+    given = section.mapping("given")
+    parameters = section.mapping("parameters")
+    shardings = {name: columns[name] for name in columns if name.endswith("_sharding")}
+    tiles = [name for name in columns if name.endswith(("_tile_m", "_tile_n"))]
+    _check(section, given, parameters, {"sharding": [*shardings], "tiling": tiles})
+    named = {*given, *parameters, *section.mapping("derived")}
+    added: dict[str, Any] = {}
+    rules: dict[str, str] = {}
+    if given.get("sharding") == "sample":
+        added |= {name: [*domain.words] for name, domain in shardings.items()}
+        rules |= {"tp_splits_evenly": EVEN} if "tp" in named else {}
+    if given.get("tiling") == "sample":
+        options = tile_options(section, system)
+        unfused = "attention" in parameters or given.get("attention") == "unfused"
+        for kernel in _tiled(tiles, unfused=unfused):
+            m, n = tile_columns(kernel)
+            added |= dict.fromkeys((m, n), options)
+            rules[f"{kernel}_tile_is_compact"] = f"{m} <= 2 * {n} and {n} <= 2 * {m}"
+            rules[f"{kernel}_tile_has_room"] = f"min({m}, {n}) <= {options[-1] // 2}"
+    new = {name: options for name, options in added.items() if name not in named}
+    constraints = {**rules, **section.mapping("constraints")}
+    if not added:
+        return section
+    data = {**section.data, "parameters": {**parameters, **new}, "constraints": constraints}
+    return Section(section.source, section.at, data)
+
+
+def solved_parameters(
+    blocks: Iterable[Block], given: Mapping[str, float], parameters: Mapping[str, Parameter]
+) -> tuple[Parameter, ...]:
+    """Parameters for what a space leaves to the cost model: shardings of kernels, and tiles of products."""
+    columns = DesignPoints.domains(blocks)
+    codes = {name: {given[name]} for name in ("sharding", "tiling", "attention") if name in given}
+    for name in ("sharding", "attention"):
+        options = parameters[name].options if name in parameters else None
+        codes |= {} if options is None else {name: {*options.tolist()}}
+    names = []
+    if codes.get("sharding", set()) & {SOLVE, SOLVE_BYTES}:
+        names += [name for name in columns if name.endswith("_sharding")]
+    if codes.get("tiling") == {float(FREE_TILES)}:
+        tiles = [name for name in columns if name.endswith("_tile_m")]
+        kernels = _tiled(tiles, unfused=UNFUSED in codes.get("attention", ()))
+        names += [name for kernel in kernels for name in tile_columns(kernel)]
+    return tuple(Parameter(name, "-", tuple(columns[name].words or (0, *TILE_EDGES))) for name in names)
+
+
+def tile_options(section: Section, system: System) -> list[int]:
+    """Edges of tiles that may be the best ones on a machine that the space has, ascending. [elements]"""
+    opened = {**section.mapping("given"), **section.mapping("parameters")}
+    quantities = ("cores", "arrays_per_core", "array_height", "array_width", f"{system.memory[0].name}_capacity")
+    if any(name in section.mapping("derived") for name in quantities):
+        return [*TILE_EDGES]
+    units = system.units()
+    try:
+        values = {
+            name: [si_value(value, units[name]) for value in listed_values(opened[name])]
+            for name in quantities
+            if name in opened
+        }
+    except ValueError:  # a formula; or a mistake, which the reader of the section reports
+        return [*TILE_EDGES]
+    grid = dict(zip(values, np.array([*itertools.product(*values.values())]).T, strict=True))
+    edges = useful_edges(system.with_quantities(grid), SIXTEEN_BITS)
+    return [edge for edge in TILE_EDGES if edge in edges]
+
+
+def listed_values(written: Any) -> list[Any]:
+    """Options of a parameter, the ends of a range, or one value, as a file has them.
+
+    Raises `ValueError` if they are none of these.
+    """
+    written = written_options(written)
+    if isinstance(written, dict):
+        written = [written.get("from"), written.get("to")]
+    return written if isinstance(written, list) else [written]
+
+
+def _tiled(tiles: Iterable[str], *, unfused: bool) -> Iterator[str]:
+    """Products of each pass that some design has: fused attention has none of its own."""
+    kernels = dict.fromkeys(kernel_of_tile(name) for name in tiles)
+    yield from (name for name in kernels if unfused or not name.startswith(ATTENTION_PRODUCTS))
+
+
+def _check(
+    section: Section,
+    given: Mapping[str, Any],
+    parameters: Mapping[str, Any],
+    kernel_columns: Mapping[str, Sequence[str]],
+) -> None:
+    """Note choices that contradict each other: `kernel_columns` count where their name is "sample"."""
+    for name, columns in kernel_columns.items():
+        options = parameters.get(name)
+        if isinstance(options, list) and "sample" in options:
+            section.section("parameters").mistake(name, "sample is no option beside others; write it under given")
+        explicit = next((column for column in columns if column in {*given, *parameters}), None)
+        if explicit and given.get(name) != "sample":
+            section.mistake(None, f"{explicit}: counts with {name}: sample alone; write that under given")

@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from costmodel.formats.input_files import Section
 from costmodel.formats.quantity import si_value
-from costmodel.machine.system import System
+from costmodel.machine import System
 
 DERIVATIONS: Final = ("power_budget",)
 REST: Final = "rest"
@@ -28,11 +28,6 @@ _ROUNDING: Final = "1e-9"
 
 #: Section of a space -> entries.
 Entries = dict[str, dict[str, Any]]
-
-
-def is_derived(written: Any) -> bool:
-    """True if a space derives its system from a power budget."""
-    return isinstance(written, Mapping) and "derive" in written
 
 
 def written_out(section: Section, base: System, base_data: Mapping[str, Any]) -> Section:

@@ -12,10 +12,10 @@ import pytest
 
 from costmodel import Host, LinkTier, System, load_model, load_system, step
 from costmodel.errors import DseError
-from costmodel.machine.system import chip_power, chip_price
+from costmodel.machine import chip_power, chip_price
 from costmodel.rules.registry import design_columns, design_profiles, profile_named, profiles_reading
 from costmodel.rules.rules import Workload
-from costmodel.steps.result.breakdown import PARTS
+from costmodel.steps.breakdown import PARTS
 from costmodel.training.design import MODERN, splits_kernels
 from costmodel.training.run import Run
 from dse.adapters.dfmodel.design import EXECUTIONS, DataflowDesign, design_setup, group_links, network_roles, setup_rows

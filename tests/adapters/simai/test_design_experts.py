@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from costmodel import DesignPoints, DseError, load_model, load_system, step
+from costmodel.kernels.kernel_tables import every_part
 from costmodel.training.run import Run
-from costmodel.workload.transformer import every_part
 from dse.adapters.simai.design_rows import design_workload, rows_of
 from dse.adapters.simai.files.aicb import read_workload, workload_file
 from dse.adapters.simai.time import missing, price

@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 
 from costmodel import DesignPoints, DseError, step
+from costmodel.kernels.kernel_tables import parts_of
 from costmodel.rules.registry import profiles
+from costmodel.steps.breakdown import PARTS
 from costmodel.steps.micro_batch.micro_batch import cost_table
 from costmodel.steps.micro_batch.rank_memory import layer_parameters
-from costmodel.steps.result.breakdown import PARTS
 from costmodel.training.blocks import DECODER
 from costmodel.training.design import MEGATRON_SP
 from costmodel.training.run import Run
-from costmodel.workload.transformer import parts_of
 from dse import Space, Study
 from dse.adapters.simai.bandwidth import GPU_TYPES, NIC_TYPES, REVISIONS
 from dse.adapters.simai.design_rows import design_workload, rows_of

@@ -13,13 +13,12 @@ import pytest
 from costmodel import DseError, load_system
 from costmodel.formats.quantity import readable
 from costmodel.kernels.collectives import all_to_all
-from costmodel.kernels.gemm import gemm_cost
-from costmodel.steps.result.breakdown import PARTS
+from costmodel.kernels.kernel_tables import Gemms, Label
+from costmodel.kernels.products import gemm_cost
+from costmodel.steps.breakdown import PARTS
 from costmodel.training.ranks import Group
-from costmodel.workload.kernel_tables import Gemms, Label
 from dse.adapters.xla import hlo
-from dse.adapters.xla.report.cost_record import ModuleCost
-from dse.adapters.xla.report.cost_report import time_of
+from dse.adapters.xla.report.cost_record import ModuleCost, time_of
 from dse.adapters.xla.steps.program import (
     Dense,
     Message,

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from costmodel import DseError
 from dse.adapters.xla import hlo
-from dse.adapters.xla.text.device_groups import normalised, placement
-from dse.adapters.xla.text.module import Shape
+from dse.adapters.xla.text.module import Shape, normalised, placement
 from dse.registry import recognized
 from tests.support.hlo_texts import GPT, LOOP, OLD_PRINTER, PRINTERS, TRANSFORMER, figures, program
 

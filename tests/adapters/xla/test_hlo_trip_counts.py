@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dse.adapters.xla import hlo
-from dse.adapters.xla.work.trip_counts import trip_counts
+from dse.adapters.xla.work.kernel_graph import trip_counts
 
 
 def trips(text: str) -> dict[str, int | None]:

@@ -11,7 +11,7 @@ from costmodel import DseError, load_model, load_system, system_names
 from costmodel.formats import shipped
 from costmodel.formats.input_files import dump
 from costmodel.formats.system_file import KINDS
-from costmodel.machine.system import chip_price, die_area
+from costmodel.machine import chip_price, die_area
 from dse.pricing.evaluation import evaluate
 from dse.pricing.space_rules import NATIVE, rules_for
 from dse.spaces.space import Space

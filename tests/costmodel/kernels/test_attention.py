@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from costmodel import DesignPoints, load_model, load_system, step
-from costmodel.kernels.attention import fused_attention, visited_share
+from costmodel.kernels.products import fused_attention, visited_share
 from costmodel.training.blocks import DECODER
 from tests.support.runs import ranks_of
 

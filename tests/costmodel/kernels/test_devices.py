@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from costmodel import DesignPoints, load_model, load_system, step, system_names
-from costmodel.kernels.gemm import gemm_cost
-from costmodel.machine.system import chip_power
-from costmodel.workload.kernel_tables import Gemms, Label
+from costmodel.kernels.kernel_tables import Gemms, Label
+from costmodel.kernels.products import gemm_cost
+from costmodel.machine import chip_power
 from tests.support.paths import TEST_DATA
 
 TABLE = TEST_DATA / "devices.csv"

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from costmodel import load_system
-from costmodel.kernels.gemm import gemm_cost, reload_factors, reload_traffic
+from costmodel.kernels.kernel_tables import Gemms, Label, optimizer_work
 from costmodel.kernels.output_tiles import tile_edge
-from costmodel.workload.kernel_tables import Gemms, Label, optimizer_work
+from costmodel.kernels.products import gemm_cost, reload_factors, reload_traffic
 
 
 def product(m: float, n: float, k: float, batch: float = 1.0, output_bytes: float = 2.0) -> Gemms:

@@ -15,7 +15,7 @@ import pytest
 from costmodel import DesignPoints, DseError, LinkTier, load_model, load_system, step
 from costmodel.formats import shipped
 from costmodel.kernels.collectives import RING, all_to_all, collective, held_ranks, send_recv, spans, subgroups_per_tier
-from costmodel.machine.system import System, slice_axes
+from costmodel.machine import System, slice_axes
 from costmodel.steps.micro_batch.exchanges import places_reached, two_hops
 from costmodel.training.ranks import RANK_ORDERS, Group
 

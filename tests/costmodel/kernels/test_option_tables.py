@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from costmodel import DesignPoints, load_model, load_system, resolve_sharding, step
-from costmodel.kernels.gemm import distinct_products
 from costmodel.kernels.kernel_cost import TIMES
+from costmodel.kernels.kernel_tables import transformer_gemms
+from costmodel.kernels.products import distinct_products
 from costmodel.steps.micro_batch.micro_batch import micro_batches, quantities_read
-from costmodel.steps.sharding.sharded_kernels import OptionTables
+from costmodel.steps.sharded_kernels import OptionTables
 from costmodel.training.run import Run, rank_run
-from costmodel.workload.transformer import transformer_gemms
 
 LAYOUT = {
     "tp": [1, 2, 4, 8, 8, 3],

@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 
 from costmodel import DesignPoints, ModelShape, load_system
-from costmodel.kernels.attention import FUSED_PASSES, fused_attention
+from costmodel.kernels.products import FUSED_PASSES, fused_attention
 from costmodel.training.run import Run, rank_run
 from tests.support.paths import TEST_DATA
 

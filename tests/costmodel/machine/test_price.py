@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from costmodel import DesignPoints, load_system, step
-from costmodel.machine.system import chip_power, chip_price, die_area, die_yield
+from costmodel.machine import chip_power, chip_price, die_area, die_yield
 
 
 def test_die_area_is_the_sum_of_its_parts(toy_system):

@@ -16,12 +16,11 @@ import pytest
 
 from costmodel import DesignPoints, LstmDesign, LstmShape, ModelShape, System, load_model, load_system, lstm_step, step
 from costmodel.columns import UniqueRows, concatenated
-from costmodel.steps.result.breakdown import Breakdown
-from costmodel.training.blocks import BLOCKS, Block
+from costmodel.steps.breakdown import Breakdown
+from costmodel.training.blocks import BLOCKS, SHARDINGS, Block
 from costmodel.training.design import MODERN, SCHEDULE_WORDS, TILE_EDGE, splits_kernels
 from costmodel.training.design_table import Design, Domain
 from costmodel.training.run import Run
-from costmodel.training.sharding import SHARDINGS
 from dse.adapters.dfmodel.design import DataflowDesign
 from dse.adapters.dfmodel.rules import dataflow_step
 from dse.adapters.simai.rules import simai_step

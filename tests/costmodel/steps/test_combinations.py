@@ -7,7 +7,7 @@ import pytest
 
 import costmodel.steps.transformer as combinations
 from costmodel import DesignPoints, load_model, load_system
-from costmodel.steps.result.assembly import in_chunks
+from costmodel.steps.breakdown import in_chunks
 from costmodel.steps.transformer import Combinations, transformer_chunk, transformer_step
 from costmodel.training.run import Run
 

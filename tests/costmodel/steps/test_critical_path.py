@@ -10,9 +10,9 @@ import pytest
 from costmodel import DesignPoints, load_model, load_system, model_names, pipeline_times, step
 from costmodel.columns import concatenated
 from costmodel.kernels.collectives import send_recv
-from costmodel.steps.memory.stage_memory import held_micro_batches
 from costmodel.steps.pipeline.simulation import Sizes, one_forward_one_backward_time
 from costmodel.steps.pipeline.stages import chunk_sizes, pipeline_stages, rank_layers
+from costmodel.steps.stage_memory import held_micro_batches
 from costmodel.training.design import LAYOUTS
 from costmodel.training.model import ModelShape
 from tests.support.scalar_pipeline import simulated

@@ -9,20 +9,18 @@ import numpy as np
 import pytest
 
 from costmodel import DesignPoints, DseError, ModelShape, load_model, load_system, step
-from costmodel.kernels.gemm import gemm_cost
 from costmodel.kernels.kernel_cost import pointwise_time
+from costmodel.kernels.kernel_tables import Gemms, Label, Pointwise, parts_of, transformer_gemms, transformer_pointwise
 from costmodel.kernels.output_tiles import SHORTEST_SPLIT
-from costmodel.machine.system import System
+from costmodel.kernels.products import gemm_cost
+from costmodel.machine import System
+from costmodel.steps import breakdown as assembly
 from costmodel.steps.micro_batch import micro_batch as microbatch
 from costmodel.steps.micro_batch.exchanges import expert_parallel
-from costmodel.steps.micro_batch.kernel_sums import DIRECTIONS
-from costmodel.steps.micro_batch.micro_batch import cost_table, micro_batches
+from costmodel.steps.micro_batch.micro_batch import DIRECTIONS, cost_table, micro_batches
 from costmodel.steps.micro_batch.rank_memory import rank_memory
 from costmodel.steps.pipeline.stages import pipeline_stages, rank_layers
-from costmodel.steps.result import assembly
 from costmodel.training.blocks import DECODER, Block, Layer
-from costmodel.workload.kernel_tables import Gemms, Label, Pointwise
-from costmodel.workload.transformer import parts_of, transformer_gemms, transformer_pointwise
 from tests.support.runs import ranks_of
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from costmodel import DesignPoints, DseError, ModelShape
-from costmodel.steps.memory.stage_memory import fullest_stage, held_micro_batches
 from costmodel.steps.micro_batch.rank_memory import layer_memory, layer_parameters, rank_memory
 from costmodel.steps.pipeline.stages import pipeline_stages
+from costmodel.steps.stage_memory import fullest_stage, held_micro_batches
 from costmodel.training.blocks import DECODER
 from costmodel.training.precision import MIXED_PRECISION
 from tests.support.runs import ranks_of, run_of

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from costmodel import DesignPoints, DseError, ModelShape, load_model, load_system, step
-from costmodel.machine.system import System
-from costmodel.steps.memory.stage_memory import WORKSPACE_BYTES
+from costmodel.machine import System
 from costmodel.steps.micro_batch.exchanges import context_parallel, expert_parallel, places_reached
+from costmodel.steps.stage_memory import WORKSPACE_BYTES
 from costmodel.training.precision import CROSS_ENTROPY
 from costmodel.training.ranks import Group
 from tests.support.runs import ranks_of

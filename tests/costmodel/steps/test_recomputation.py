@@ -9,16 +9,16 @@ import numpy as np
 import pytest
 
 from costmodel import DesignPoints, DseError, ModelShape, load_model, load_system, step
-from costmodel.machine.system import System
+from costmodel.kernels.kernel_tables import parts_of
+from costmodel.machine import System
 from costmodel.rules.registry import design_rules
 from costmodel.rules.rules import Workload
-from costmodel.steps.memory.stage_memory import fullest_stage
 from costmodel.steps.micro_batch.micro_batch import cost_table, fused_cost, micro_batches
 from costmodel.steps.micro_batch.rank_memory import layer_memory, rank_memory
 from costmodel.steps.pipeline.stages import every_stage, pipeline_stages
+from costmodel.steps.stage_memory import fullest_stage
+from costmodel.training.blocks import MODULES
 from costmodel.training.design import MODERN
-from costmodel.training.recompute_modules import MODULES
-from costmodel.workload.transformer import parts_of
 from dse.adapters.simai.design_rows import design_workload
 from tests.support.runs import ranks_of, run_of
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from costmodel import DesignPoints, load_model, load_system, step
-from costmodel.steps.memory.reserved import communicator_buffers, dispatch_buffers, reserved_memory, reserved_parts
+from costmodel.steps.stage_memory import communicator_buffers, dispatch_buffers, reserved_memory, reserved_parts
 from costmodel.training.run import Run, rank_run
 
 MIB = 2**20

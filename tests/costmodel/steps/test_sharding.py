@@ -10,13 +10,12 @@ import numpy as np
 import pytest
 
 from costmodel import DesignPoints, load_model, load_system
+from costmodel.kernels.kernel_tables import transformer_gemms
 from costmodel.steps.micro_batch.exchanges import exchange, sent_bytes
 from costmodel.steps.micro_batch.rank_memory import layer_memory, layer_parameters, rank_memory
 from costmodel.steps.transformer import resolve_sharding, step
-from costmodel.training.blocks import DECODER
+from costmodel.training.blocks import ASSIGNMENTS, DECODER, SHARDINGS, assignments_of
 from costmodel.training.design import sharding_column
-from costmodel.training.sharding import ASSIGNMENTS, SHARDINGS, assignments_of
-from costmodel.workload.transformer import transformer_gemms
 from tests.support.runs import ranks_of
 from tests.support.sharded_layer import MODEL, ShardedLayer, shapes
 

@@ -10,17 +10,17 @@ import pytest
 
 from costmodel import DesignPoints, ModelShape, load_model, load_system, step
 from costmodel.kernels.kernel_cost import KernelCost
-from costmodel.machine.system import System
-from costmodel.steps.memory.states import owned_matrices
+from costmodel.kernels.kernel_tables import WeightMatrix, orthogonal_products, weight_matrices
+from costmodel.machine import System
 from costmodel.steps.micro_batch.micro_batch import MicroBatch
 from costmodel.steps.micro_batch.rank_memory import PartMemory
+from costmodel.steps.optimizer import iteration_costs
+from costmodel.steps.parameter_states import owned_matrices
 from costmodel.steps.pipeline.pipeline_step import offloaded_activations
 from costmodel.steps.pipeline.stages import Stage
-from costmodel.steps.update.optimizer import iteration_costs
-from costmodel.steps.update.update import Unit, pass_exposure
+from costmodel.steps.update import Unit, pass_exposure
 from costmodel.training.precision import Precision
 from costmodel.training.ranks import Group, Sharing
-from costmodel.workload.kernel_tables import WeightMatrix, orthogonal_products, weight_matrices
 from tests.support.runs import run_of
 
 STAGES = (0, 1, 2, 3)

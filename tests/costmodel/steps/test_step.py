@@ -10,8 +10,7 @@ import pytest
 
 from costmodel import DesignPoints
 from costmodel.columns import FloatArray
-from costmodel.steps.result.assembly import CHUNK
-from costmodel.steps.result.breakdown import PARTS, Breakdown
+from costmodel.steps.breakdown import CHUNK, PARTS, Breakdown
 from costmodel.steps.transformer import step
 from tests.support.scalar_step import ScalarStep
 

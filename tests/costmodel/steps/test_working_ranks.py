@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from costmodel import DesignPoints, ModelShape, load_system
-from costmodel.machine.system import System
+from costmodel.machine import System
 from costmodel.steps.micro_batch.exchanges import context_parallel, expert_parallel
 from tests.support.runs import ranks_of
 from tests.support.sharded_experts import DISPATCHERS, AllToAll, ExpertRanks, Routing, Weights, dense, dense_gradient

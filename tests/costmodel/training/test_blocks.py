@@ -11,17 +11,27 @@ import pytest
 
 import costmodel
 from costmodel import DesignPoints, DseError, ModelShape, load_model, load_system, resolve_sharding, step
+from costmodel.kernels.kernel_tables import total, transformer_gemms
 from costmodel.steps.micro_batch.exchanges import sent_bytes
 from costmodel.steps.micro_batch.rank_memory import layer_memory
 from costmodel.steps.pipeline.stages import every_stage, stage_layers
-from costmodel.training.blocks import ATTENTION, BLOCKS, DECODER, EMBEDDING, HEAD, MLP, Block, Layer
+from costmodel.training.blocks import (
+    ASSIGNMENTS,
+    ATTENTION,
+    BLOCKS,
+    DECODER,
+    EMBEDDING,
+    HEAD,
+    MLP,
+    Block,
+    Layer,
+    assignments_of,
+    usual_sharding,
+)
 from costmodel.training.design import sharding_column
 from costmodel.training.kernel_kind import Kernel
 from costmodel.training.kinds import KINDS
 from costmodel.training.run import Run
-from costmodel.training.sharding import ASSIGNMENTS, assignments_of, usual_sharding
-from costmodel.workload.kernel_tables import total
-from costmodel.workload.transformer import transformer_gemms
 from dse.adapters.dfmodel.export import design_sharding, rows_of
 from dse.adapters.dfmodel.files import graph_message, setup_text
 from dse.adapters.dfmodel.graph import Traffic, least_moving

@@ -10,10 +10,9 @@ import pytest
 from costmodel import DesignPoints, DseError, ModelShape, load_model, load_system, step
 from costmodel.steps.micro_batch.exchanges import state_passing
 from costmodel.steps.micro_batch.rank_memory import layer_memory
-from costmodel.training.blocks import Block, Layer, LayerKind, layer_of
+from costmodel.training.blocks import MODULES, Block, Layer, LayerKind, layer_of
 from costmodel.training.kernel_kind import FRAMEWORKS, Kernel, KernelKind
 from costmodel.training.kinds import KINDS, LINEAR_MIXERS
-from costmodel.training.recompute_modules import MODULES
 from dse.cli import main
 from dse.registry import launch_forms
 from tests.support.runs import ranks_of

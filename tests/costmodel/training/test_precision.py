@@ -9,13 +9,12 @@ import numpy as np
 import pytest
 
 from costmodel import DesignPoints, ModelShape, System, load_model, load_system, step
-from costmodel.kernels.gemm import gemm_cost
+from costmodel.kernels.kernel_tables import Gemms, Label, casts
+from costmodel.kernels.products import gemm_cost
 from costmodel.steps.micro_batch.exchanges import expert_parallel
 from costmodel.steps.micro_batch.micro_batch import cost_table, micro_batches
 from costmodel.steps.micro_batch.rank_memory import layer_memory
 from costmodel.training.precision import FORMATS
-from costmodel.workload.kernel_tables import Gemms, Label
-from costmodel.workload.transformer import casts
 from dse.cli import main
 from tests.costmodel.kernels.test_devices import DEVICES
 from tests.support.runs import ranks_of

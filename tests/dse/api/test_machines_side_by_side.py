@@ -10,7 +10,7 @@ import pytest
 import dse
 from costmodel.errors import DseError
 from dse.cli import main
-from dse.output.selection import selected
+from dse.output import selected
 
 PLAN = ["plan", "llama3_8b", "--gpus", "8", "--system", "h100,b200", "--global-batch-size", "64"]
 

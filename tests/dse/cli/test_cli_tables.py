@@ -11,8 +11,7 @@ import pytest
 
 from dse import Space, Study
 from dse.cli import main
-from dse.output.tables import csv_pieces, design_record, json_text, parquet_pieces, study_record
-from dse.output.text import plain_text
+from dse.output import csv_pieces, design_record, json_text, parquet_pieces, plain_text, study_record
 from dse.pricing.evaluated import RECORD_KEYS
 from dse.reporting.studies.designs_report import designs_report
 

@@ -24,7 +24,7 @@ from costmodel.formats.input_files import file_bytes
 from dse.adapters.xla import hlo
 from dse.adapters.xla.text.module import runs_of
 from dse.cli import main
-from dse.output.text import plain_console
+from dse.output import plain_console
 from tests.fuzz import database
 from tests.fuzz.seeds import CORPUS, words
 from tests.fuzz.targets import TARGETS

@@ -8,9 +8,7 @@ import pytest
 
 from costmodel.formats import shipped
 from dse import Space
-from dse.cli import COMMANDS, main, parsed
-from dse.cli.spellings import COMMANDS as EARLIER
-from dse.cli.spellings import current_command
+from dse.cli import COMMANDS, EARLIER, current_command, main, parsed
 
 SPACE = "gpt3_175b_1024_a100"
 

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 from costmodel.formats import shipped
-from costmodel.steps.result.breakdown import PARTS, with_unit_suffix
+from costmodel.steps.breakdown import PARTS, with_unit_suffix
 from dse import Space, Study
 from dse.cli import main
 from dse.explaining.explanation import Difference, explain, label
 from dse.explaining.neighbours import neighbourhoods, neighbours
-from dse.pricing.records import priced_design
+from dse.pricing.evaluation import priced_design
 from tests.support.paths import ROOT
 
 #: Designs of each space that are drawn.

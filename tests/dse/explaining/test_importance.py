@@ -12,7 +12,7 @@ from costmodel.formats import shipped
 from dse import Space, Study
 from dse.cli import main
 from dse.explaining.importance import explained_share, importance
-from dse.pricing.records import priced_design
+from dse.pricing.evaluation import priced_design
 from dse.reporting.studies.comparison import dominated, study_pair
 
 

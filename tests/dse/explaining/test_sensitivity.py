@@ -13,7 +13,7 @@ from dse import Space, Study
 from dse.cli import main
 from dse.explaining.explanation import explain
 from dse.explaining.neighbours import COUNTED, STEP, quantity_steps, sensitivity
-from dse.pricing.records import priced_design
+from dse.pricing.evaluation import priced_design
 
 #: How often a unit has seconds in it.
 SECONDS = {"s": 1.0, "Hz": -1.0, "1/s": -1.0, "B/s": -1.0, "FLOP/s": -1.0}

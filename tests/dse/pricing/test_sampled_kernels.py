@@ -9,20 +9,17 @@ import numpy as np
 import pytest
 
 from costmodel import DesignPoints, DseError, load_model, load_system, resolve_tiling
-from costmodel.kernels.gemm import gemm_cost
+from costmodel.kernels.kernel_tables import Gemms, Label
 from costmodel.kernels.output_tiles import useful_edges
+from costmodel.kernels.products import gemm_cost
 from costmodel.steps.transformer import reasons, remedies, step, transformer_footprint
-from costmodel.training.blocks import DECODER
+from costmodel.training.blocks import DECODER, assignments_of
 from costmodel.training.design import SAMPLE, TILE_EDGES
 from costmodel.training.run import Run
-from costmodel.training.sharding import assignments_of
-from costmodel.workload.kernel_tables import Gemms, Label
 from dse.api.study import Study
 from dse.cli import main
-from dse.output.selection import selected
-from dse.output.tables import exact_record, json_text, study_record
-from dse.pricing.evaluation import evaluate
-from dse.pricing.records import priced_design
+from dse.output import exact_record, json_text, selected, study_record
+from dse.pricing.evaluation import evaluate, priced_design
 from dse.searching.exact.exact_front import exact_front
 from dse.searching.samplers import screening_sampler
 from dse.spaces.space import Space

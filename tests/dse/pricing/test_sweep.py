@@ -13,7 +13,7 @@ import pytest
 
 from costmodel import DseError
 from dse.cli import main
-from dse.pricing.records import design_records, priced_design
+from dse.pricing.evaluation import design_records, priced_design
 from dse.pricing.sweep import combinations, priced, swept_values
 from dse.pricing.workers import Workers
 from dse.spaces.space import Space

@@ -8,10 +8,9 @@ import numpy as np
 import pytest
 
 from costmodel import DseError
-from costmodel.steps.result.interruptions import daly_goodput, daly_interval, young_interval
+from costmodel.steps.breakdown import daly_goodput, daly_interval, young_interval
 from dse.cli import main
-from dse.pricing.evaluation import evaluate
-from dse.pricing.records import priced_design
+from dse.pricing.evaluation import evaluate, priced_design
 from dse.spaces.sections.training_run import DEFAULTS
 from dse.spaces.space import Space
 

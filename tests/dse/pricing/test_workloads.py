@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from costmodel import DseError
-from costmodel.steps.result.breakdown import PARTS
+from costmodel.steps.breakdown import PARTS
 from dse.api.study import Study
 from dse.cli import main
 from dse.pricing.evaluation import evaluate

@@ -13,7 +13,7 @@ import pytest
 from costmodel.formats.quantity import readable
 from dse import Study
 from dse.cli import main
-from dse.output.text import PLAIN_WIDTH, console
+from dse.output import PLAIN_WIDTH, console
 from dse.reporting.answers import INDENT, wrapped
 from tests.language import found_in
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dse import Space
-from dse.pricing.records import priced_design
+from dse.pricing.evaluation import priced_design
 from dse.reporting.binding import binding_shares, sentence
 
 

@@ -10,7 +10,7 @@ from optuna.trial import TrialState
 from sqlalchemy.pool import NullPool
 
 from dse.api.study import Study
-from dse.output.tables import write_file
+from dse.output import write_file
 from dse.searching.summaries import studies
 from dse.spaces.space import Space
 from dse.storage.database import optuna_url

@@ -63,7 +63,7 @@ def priced(space):
 
 def test_outer_and_inner_designs_are_the_legal_ones(space, monkeypatch):
     """However few are listed at a time."""
-    monkeypatch.setattr("dse.spaces.designs.exact_parameters.CHUNK", 100)
+    monkeypatch.setattr("dse.spaces.exact_parameters.CHUNK", 100)
     [outer] = space.outer.enumerate()
     points = outer["micro_batch_size"].size
     parts = list(space.outer.inner(outer, points))
@@ -113,7 +113,7 @@ def test_interrupted_studies_have_the_same_trials(tmp_path, sampler, monkeypatch
     ]
     batch = SAMPLERS[sampler].batch_size
     studies[0].run(3 * batch)
-    monkeypatch.setattr("dse.spaces.designs.exact_parameters.CHUNK", 1000)
+    monkeypatch.setattr("dse.spaces.exact_parameters.CHUNK", 1000)
     for budget in (3, batch - 1, batch + 4, 2 * batch, 3 * batch):
         Study.load("parts", storage=studies[1].storage).run(budget, jobs=2)
     assert told(studies[0]) == told(studies[1])
@@ -275,7 +275,7 @@ def test_a_range_without_steps_cannot_be_exact():
 
 
 def test_too_many_exact_designs_are_refused(space, monkeypatch):
-    monkeypatch.setattr("dse.spaces.designs.exact_parameters.MOST_INNER", 20)
+    monkeypatch.setattr("dse.spaces.exact_parameters.MOST_INNER", 20)
     columns = space.outer.random(1, np.random.default_rng(0))
     with pytest.raises(DseError, match="exact designs for one that is drawn; let fewer parameters be exact"):
         next(space.outer.inner(columns, 1))

@@ -4,7 +4,7 @@ import pytest
 
 from costmodel.errors import DseError
 from dse.api.study import Study
-from dse.pricing.records import priced_design
+from dse.pricing.evaluation import priced_design
 from dse.pricing.space_rules import rules_for
 from dse.searching.starting_designs import expert_design, front_designs, named_starts
 from dse.spaces.space import Space

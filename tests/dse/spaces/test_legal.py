@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from costmodel import DseError
 from costmodel.formats.input_files import dump, parse
-from dse.spaces.designs import legal as legal_module
+from dse.spaces import legal as legal_module
 from dse.spaces.space import Space
 
 MODEL = {"schema": "model/v1", "source": "made up", "num_layers": 12, "hidden_size": 96, "num_attention_heads": 6}

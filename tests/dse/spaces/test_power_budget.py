@@ -13,7 +13,7 @@ import pytest
 from costmodel.columns import FloatArray
 from costmodel.errors import DseError
 from costmodel.formats.shipped import ROOT
-from costmodel.machine.system import chip_power
+from costmodel.machine import chip_power
 from dse.adapters.deepflow.configuration import load_configuration
 from dse.adapters.deepflow.report import price
 from dse.pricing.evaluation import evaluate

@@ -405,7 +405,7 @@ def test_what_cannot_be_written_is_refused_before_the_work(small, folder, output
 WRITER = """
 import itertools, sys
 from pathlib import Path
-from dse.output.tables import write_file
+from dse.output import write_file
 print("ready", flush=True)
 for letter in itertools.cycle(b"abcdefgh"):
     write_file(Path(sys.argv[1]), [bytes([letter]) * 100_000] * 20)

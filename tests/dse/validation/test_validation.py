@@ -18,7 +18,7 @@ import dse
 from costmodel import DesignPoints
 from costmodel.formats import shipped
 from dse.cli import main
-from dse.output.text import design_text
+from dse.output import design_text
 from dse.predictions.memory_fit import DOES_NOT_FIT, FITS, TIGHT
 from dse.validation.comparison import ComparedRow
 from dse.validation.summary import dataset_record, error_record, kendall_tau

@@ -153,8 +153,8 @@ def _kernel_mistakes(message: Message, word: int) -> Iterator[str]:
             stated.append(("weight_tensor_size", part.outer * part.M * part.K * word))
         for field, expected in stated:
             if not abs(getattr(part, field) - expected) <= _ROUNDING * expected:
-                found = getattr(part, field)
-                yield f"{where}: {field} {found:,.0f} contradicts its dimensions; expected {expected:,.0f}"
+                content = getattr(part, field)
+                yield f"{where}: {field} {content:,.0f} contradicts its dimensions; expected {expected:,.0f}"
 
 
 def _shardings(kind: str) -> set[int]:
@@ -164,15 +164,15 @@ def _shardings(kind: str) -> set[int]:
 
 def _connection_mistakes(message: Message) -> Iterator[str]:
     kernels = {kernel.id: kernel for kernel in message.dataflow_graph.kernels}
-    for place, edge in enumerate(message.dataflow_graph.connections, start=1):
-        where = f"connection {edge.id or place}"
+    for index, edge in enumerate(message.dataflow_graph.connections, start=1):
+        where = f"connection {edge.id or index}"
         for field, name in (("startIdx", edge.startName), ("endIdx", edge.endName)):
             number = getattr(edge, field)
             if number not in kernels:
                 yield f"{where}: {field} {number}: no such kernel; ids are those of kernels"
             elif name and name != kernels[number].name:
-                own = kernels[number].name
-                yield f"{where}: {field} {number} is {own!r}, not {name!r}{suggestion(name, [own])}"
+                kernel_name = kernels[number].name
+                yield f"{where}: {field} {number} is {kernel_name!r}, not {name!r}{suggestion(name, [kernel_name])}"
         start = kernels.get(edge.startIdx)
         kind = None if start is None else start.WhichOneof("variant")
         if start is not None and kind is not None and edge.tensor_size:
@@ -195,11 +195,11 @@ def _group_mistakes(message: Message, block: Message) -> Iterator[str]:
                 f"kernel {kernel.name!r} (id {kernel.id}): config {kernel.config}; expected a group below "
                 f"num_config, {block.num_config}, or -1 where it is open"
             )
-    for place, edge in enumerate(message.dataflow_graph.connections, start=1):
+    for index, edge in enumerate(message.dataflow_graph.connections, start=1):
         start, end = (kernels.get(number) for number in (edge.startIdx, edge.endIdx))
         if start is not None and end is not None and -1 < end.config < start.config:
             yield (
-                f"connection {edge.id or place}: leads from {start.name!r} in config {start.config} back to "
+                f"connection {edge.id or index}: leads from {start.name!r} in config {start.config} back to "
                 f"{end.name!r} in config {end.config}; groups run in order"
             )
 
@@ -243,10 +243,10 @@ def run_block(message: Message) -> Message:
 def block(message: Message, path: str) -> tuple[Message, str]:
     """The block that holds a field of `FIELDS`, and the field's own name."""
     first, *inner, name = path.split(".")
-    found = run_block(message) if first == "run" else getattr(message, first)
+    content = run_block(message) if first == "run" else getattr(message, first)
     for step in inner:
-        found = getattr(found, step)
-    return found, name
+        content = getattr(content, step)
+    return content, name
 
 
 def network_block(message: Message) -> tuple[str, Message]:
@@ -265,9 +265,9 @@ def setup_file(message: Message, where: str) -> SetupFile:
 
     Raises `DseError` with one line for each thing that does not hold together.
     """
-    found = mistakes(message)
-    if found:
-        raise DseError("\n".join(f"{where}: {mistake}" for mistake in found))
+    all_mistakes = mistakes(message)
+    if all_mistakes:
+        raise DseError("\n".join(f"{where}: {mistake}" for mistake in all_mistakes))
     graph = _graph(message.dataflow_graph)
     try:
         graph.levels()
@@ -292,7 +292,7 @@ def _graph(message: Message) -> DfmodelGraph:
     kernels = message.kernels
     parts = [variant(kernel) for kernel in kernels]
     kinds = np.array([kernel.WhichOneof("variant") for kernel in kernels])
-    place = {kernel.id: at for at, kernel in enumerate(kernels)}
+    numbers = {kernel.id: at for at, kernel in enumerate(kernels)}
     edges = message.connections
     return DfmodelGraph(
         names=tuple(kernel.name for kernel in kernels),
@@ -307,8 +307,8 @@ def _graph(message: Message) -> DfmodelGraph:
         first_bytes=_numbers(parts, "input_tensor_size", "input_tensor_1_size"),
         second_bytes=_numbers(parts, "weight_tensor_size", "input_tensor_2_size"),
         output_bytes=_numbers(parts, "output_tensor_size"),
-        start=np.array([place[edge.startIdx] for edge in edges], dtype=np.int64),
-        end=np.array([place[edge.endIdx] for edge in edges], dtype=np.int64),
+        start=np.array([numbers[edge.startIdx] for edge in edges], dtype=np.int64),
+        end=np.array([numbers[edge.endIdx] for edge in edges], dtype=np.int64),
         repeats=np.maximum(_numbers(parts, "num_input"), 1),
         memory_bytes=_numbers(parts, "memory_size"),
         streamed=np.array([part.skip_weight for part in parts], dtype=bool),
@@ -326,8 +326,8 @@ def _numbers(parts: Sequence[Any], *names: str, otherwise: float = 0) -> FloatAr
 def _setup(message: Message) -> Setup:
     columns = {}
     for name, (path, factor) in FIELDS.items():
-        found, field = block(message, path)
-        value = float(getattr(found, field))
+        content, field = block(message, path)
+        value = float(getattr(content, field))
         columns[name] = 1.0 if value == 0 and name in _ONE else value * factor
     topology, network = network_block(message)
     axes = AXES[: len(TOPOLOGIES[topology])]

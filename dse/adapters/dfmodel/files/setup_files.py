@@ -99,8 +99,8 @@ def _from_text(text: str, where: str) -> Message:
 
 def _explained(error: str) -> str:
     """The parser's message: where, what, and what would do."""
-    found = _AT.match(error)
-    line, column, what = found.groups() if found else ("", "", error)
+    match = _AT.match(error)
+    line, column, what = match.groups() if match else ("", "", error)
     unknown = _UNKNOWN.search(what)
     if unknown:
         kind, name = unknown.groups()
@@ -108,7 +108,7 @@ def _explained(error: str) -> str:
         what = f"{kind} has no field {name!r}{suggestion(name, known)}"
     else:
         what = " ".join(what.splitlines()).rstrip(".").replace("costmodel.dfmodel.", "")
-    return f"line {line}, column {column}: {what}" if found else what
+    return f"line {line}, column {column}: {what}" if match else what
 
 
 def _from_bytes(data: bytes, where: str) -> Message:
@@ -126,9 +126,9 @@ def _from_bytes(data: bytes, where: str) -> Message:
 
 def _unknown_fields(message: Message, where: str) -> list[str]:
     """Numbers of the fields that the schema lacks, with the way to them."""
-    found = [f"{where}{field.field_number}" for field in UnknownFieldSet(message)]
+    unknown = [f"{where}{field.field_number}" for field in UnknownFieldSet(message)]
     for descriptor, value in message.ListFields():
         if descriptor.message_type is not None:
             for inner in value if descriptor.is_repeated else [value]:
-                found += _unknown_fields(inner, f"{where}{descriptor.name}.")
-    return list(dict.fromkeys(found))
+                unknown += _unknown_fields(inner, f"{where}{descriptor.name}.")
+    return list(dict.fromkeys(unknown))

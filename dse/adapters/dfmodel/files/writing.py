@@ -94,13 +94,13 @@ def _fill_graph(
         kernel = block.kernels.add()
         _fill_kernel(kernel, graph, place)
         kernel.topological_number, kernel.config = int(levels[place]), int(member[place])
-        own = getattr(kernel, kernel.WhichOneof("variant"))
-        own.sharding = int(sharding[place])
-        own.shard_outer_M, own.shard_N = int(part.m[0, place]), int(part.n[0, place])
+        variant = getattr(kernel, kernel.WhichOneof("variant"))
+        variant.sharding = int(sharding[place])
+        variant.shard_outer_M, variant.shard_N = int(part.m[0, place]), int(part.n[0, place])
         if graph.systolic[place]:
-            own.shard_K = int(part.k[0, place])
+            variant.shard_K = int(part.k[0, place])
         moved, size = int(traffic.of_kernels[place]), float(traffic.kernel_bytes[place])
-        _state_traffic(own, moved, size, place + 1 in marks.kernels)
+        _state_traffic(variant, moved, size, place + 1 in marks.kernels)
     _fill_connections(block.connections, graph, levels, traffic, part, marks)
 
 
@@ -119,21 +119,23 @@ def _fill_kernel(kernel: Message, graph: DfmodelGraph, place: int) -> None:
     has_second = bool(graph.systolic[place] or graph.second_bytes[place])
     second = "weight" if graph.weighted[place] else "input2" if has_second else ""
     kind = f"{'gemm' if graph.systolic[place] else 'elementwise'}_input1{'_' * bool(second)}{second}"
-    own = getattr(kernel, kind)
-    own.outer, own.M, own.N = (int(getattr(graph, dim)[place]) for dim in ("outer", "m", "n"))
+    kind_message = getattr(kernel, kind)
+    kind_message.outer, kind_message.M, kind_message.N = (
+        int(getattr(graph, dim)[place]) for dim in ("outer", "m", "n")
+    )
     if graph.systolic[place]:
-        own.K = int(graph.k[place])
+        kind_message.K = int(graph.k[place])
     first = "input_tensor_1_size" if second == "input2" else "input_tensor_size"
-    setattr(own, first, graph.first_bytes[place])
+    setattr(kind_message, first, graph.first_bytes[place])
     if second:
         name = "weight_tensor_size" if second == "weight" else "input_tensor_2_size"
-        setattr(own, name, graph.second_bytes[place])
-    own.output_tensor_size = graph.output_bytes[place]
-    own.tiling = int(graph.tiling[place])
+        setattr(kind_message, name, graph.second_bytes[place])
+    kind_message.output_tensor_size = graph.output_bytes[place]
+    kind_message.tiling = int(graph.tiling[place])
     every = (graph.repeats, graph.memory_bytes, graph.streamed)
     repeats, stated, streamed = (np.broadcast_to(a, (len(graph),))[place] for a in every)
-    own.num_input = int(repeats) if repeats > 1 else 0
-    own.memory_size, own.skip_weight = stated, bool(streamed)
+    kind_message.num_input = int(repeats) if repeats > 1 else 0
+    kind_message.memory_size, kind_message.skip_weight = stated, bool(streamed)
 
 
 def _fill_connections(
@@ -153,10 +155,10 @@ def _fill_connections(
 
 def _fill_setup(message: Message, setup: Setup, generation: str) -> None:
     for name, (path, factor) in FIELDS.items():
-        found, field = block(message, path)
+        content, field = block(message, path)
         value = float(getattr(setup, name).flat[0]) / factor
         if value and name != "tile_size":
-            setattr(found, field, value if _is_real(found, field) else round(value))
+            setattr(content, field, value if _is_real(content, field) else round(value))
     network = getattr(message.system, setup.topology)
     for axis, role, dimension in zip(AXES, setup.roles, setup.dimensions, strict=False):
         setattr(network, axis, round(float(dimension.size.flat[0])))

@@ -107,11 +107,11 @@ class AicbReader:
         """Every row, from the third line on; equal lines are read once, and empty ones hold nothing."""
         known: dict[str, _Row] = {}
         rows: list[_Row] = []
-        there = 0
+        rows_read = 0
         for number, line in enumerate(lines[2:], start=3):
             if not line.strip():
                 continue
-            there, before = there + 1, len(self.mistakes)
+            rows_read, before = rows_read + 1, len(self.mistakes)
             row = known.get(line) or self.row(number, line)
             if row is not None:
                 rows.append(row)
@@ -120,8 +120,8 @@ class AicbReader:
         written = lines[1].strip() if len(lines) > 1 else ""
         if not _WHOLE.fullmatch(written):
             self.mistake(2, f"{written!r}: expected the number of rows")
-        elif float(written) != there:
-            self.mistake(2, f"{written} rows are declared, and {there} are there")
+        elif float(written) != rows_read:
+            self.mistake(2, f"{written} rows are declared, and {rows_read} are there")
         return rows
 
     def row(self, number: int, line: str) -> _Row | None:
@@ -132,16 +132,16 @@ class AicbReader:
             return None
         if fields[1] != "-1":
             self.mistake(number, f"dependency: {fields[1]!r}: expected -1, the only one that is understood")
-        codes = [self.collective(number, place, fields[place]) for place in (3, 6, 9)]
+        codes = [self.collective(number, column, fields[column]) for column in (3, 6, 9)]
         groups = [
             code[1] if code[1] >= 0 else GROUPS.index(usual) for code, usual in zip(codes, DEFAULT_GROUPS, strict=True)
         ]
         return _Row(
             fields[0],
-            tuple(self.time(number, place, fields[place]) for place in (2, 5, 8)),
+            tuple(self.time(number, column, fields[column]) for column in (2, 5, 8)),
             tuple(code[0] for code in codes),
             tuple(groups),
-            tuple(self.size(number, place, fields[place]) for place in (4, 7, 10)),
+            tuple(self.size(number, column, fields[column]) for column in (4, 7, 10)),
             self.time(number, 11, fields[11]),
         )
 
@@ -294,12 +294,12 @@ def read_workload(text: str, name: str) -> WorkloadFile:
 
 def workload_file(workload: StepRows, *, point: int = 0) -> WorkloadFile:
     """The workload of one design, number `point` [-]."""
-    own = workload.take(np.array([point]))
-    words = {f"{token}:": header_value(own, token) for token in HEADER}
-    rows = row_lines(own)
+    workload_of_point = workload.take(np.array([point]))
+    words = {f"{token}:": header_value(workload_of_point, token) for token in HEADER}
+    rows = row_lines(workload_of_point)
     first = " ".join((TRAINING, *(f"{word} {value}" for word, value in words.items())))
     text = "\n".join([first, str(len(rows)), *rows, ""])
-    return WorkloadFile(loop=TRAINING, words=words, workload=own, text=text)
+    return WorkloadFile(loop=TRAINING, words=words, workload=workload_of_point, text=text)
 
 
 def header_value(workload: StepRows, token: str) -> str:
@@ -319,7 +319,7 @@ def row_lines(workload: StepRows) -> list[str]:
     for name, time, word, size, delay in zip(workload.names, times, words, sizes, delays, strict=True):
         passes = [f"{t}\t{w}\t{s}" for t, w, s in zip(time, word, size, strict=True)]
         lines.append("\t".join([name, "-1", *passes, str(delay)]))
-    return [lines[place] for place in workload.unrolled(point).tolist()]
+    return [lines[row] for row in workload.unrolled(point).tolist()]
 
 
 def spelled(workload: StepRows) -> list[list[str]]:

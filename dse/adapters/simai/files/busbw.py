@@ -45,11 +45,11 @@ def read_busbw(text: str, name: str) -> Busbw:
     section.only((*GROUPS, MESSAGES), "group")
     bandwidths: dict[tuple[str, str], float] = {}
     for key, group in GROUPS.items():
-        own = section.section(key, required=False)
-        own.only(COLLECTIVES, "collective")
+        entries = section.section(key, required=False)
+        entries.only(COLLECTIVES, "collective")
         for word, collective in COLLECTIVES.items():
-            if own.data.get(word) is not None:
-                bandwidths[group, collective] = _bandwidth(own, word)
+            if entries.data.get(word) is not None:
+                bandwidths[group, collective] = _bandwidth(entries, word)
     messages = section.section(MESSAGES, required=False)
     messages.only(("busbw",))
     pp = _bandwidth(messages, "busbw") if messages.data.get("busbw") is not None else None
@@ -64,22 +64,22 @@ def as_yaml(text: str) -> str:
     '\\nTP:\\n  allreduce:       200\\n  alltoall:  null\\n'
     """
     lines = [line.expandtabs(2).rstrip() for line in text.split("\n")]
-    first = next((place for place, line in enumerate(lines) if line.strip() and line[0] != "#"), 0)
+    first = next((index for index, line in enumerate(lines) if line.strip() and line[0] != "#"), 0)
     if not set(":{}").intersection(lines[first]):
         lines[first] = ""  # a title
     indent, of_group = "", False
-    for place, line in enumerate(lines):
-        found = _LINE.fullmatch(line)
-        if not found:
+    for row, line in enumerate(lines):
+        match = _LINE.fullmatch(line)
+        if not match:
             continue
-        margin, key, size, value = found.groups()
+        margin, key, size, value = match.groups()
         if key in (*GROUPS, MESSAGES) or not value.strip():
             indent, of_group = "  ", not value.strip()
         elif margin:
             indent = margin
         elif of_group:
             margin = indent
-        lines[place] = f"{margin}{key}:{' ' * len(size)}{value if value[:1] in ('', ' ') else ' ' + value}"
+        lines[row] = f"{margin}{key}:{' ' * len(size)}{value if value[:1] in ('', ' ') else ' ' + value}"
     return "\n".join(lines)
 
 

@@ -46,7 +46,7 @@ class _Schedule:
 
     def __init__(self, kernels: _Dataflow) -> None:
         self.kernels = kernels
-        self.waiting = {each: set(before) for each, before in kernels.before.items()}
+        self.waiting = {listed: set(before) for listed, before in kernels.before.items()}
         self.after: dict[Instruction, list[Instruction]] = {}
         self.readers: dict[_Made, set[Instruction]] = {}
         for each in kernels.listed:
@@ -61,7 +61,7 @@ class _Schedule:
         }
         for made in self.readers:
             self._last_reader(made)
-        self.places = {each: place for place, each in enumerate(kernels.listed)}
+        self.places = {instruction: index for index, instruction in enumerate(kernels.listed)}
         self.ready: list[int] = []
         self.freeing: list[int] = []
 
@@ -110,10 +110,10 @@ class _Schedule:
 
 def _kernels(computation: Computation, given: frozenset[int]) -> _Dataflow:
     """The kernels, and the arrays that each waits for."""
-    found = _Dataflow()
+    kernels = _Dataflow()
     values: dict[Instruction, list[_Made | None]] = {}
     waits: dict[Instruction, set[Instruction]] = {}  # kernels behind each value
-    named = {each.name: each for each in computation.instructions}
+    named = {instruction.name: instruction for instruction in computation.instructions}
     for each in computation.instructions:
         reads = [made for operand in each.operands for made in values[operand]]
         behind = set[Instruction]().union(*(waits[operand] for operand in each.operands))
@@ -122,16 +122,16 @@ def _kernels(computation: Computation, given: frozenset[int]) -> _Dataflow:
             continue
         for name in control_predecessors(each):
             behind = behind | waits.get(named.get(name, each), set())
-        found.listed.append(each)
-        found.before[each], waits[each] = behind, {each}
-        values[each] = _made(found, each, reads)
-        found.touches[each] = {made for made in (*reads, *values[each]) if made is not None}
-    for place, root in enumerate(values[computation.root]):
-        if root is not None and place in given:
-            found.bytes_of[root] = 0
+        kernels.listed.append(each)
+        kernels.before[each], waits[each] = behind, {each}
+        values[each] = _made(kernels, each, reads)
+        kernels.touches[each] = {made for made in (*reads, *values[each]) if made is not None}
+    for index, root in enumerate(values[computation.root]):
+        if root is not None and index in given:
+            kernels.bytes_of[root] = 0
         elif root is not None:
-            found.kept.add(root)
-    return found
+            kernels.kept.add(root)
+    return kernels
 
 
 def _viewed(
@@ -151,7 +151,7 @@ def _made(found: _Dataflow, each: Instruction, reads: list[_Made | None]) -> lis
     """The arrays of an instruction: new, or those that it overwrites, as a loop does all that it carries."""
     shapes = list(each.shape.leaves())
     whole = each.opcode == "while" or parts(each.opcode)[1] in ("update", "done")
-    places = {place: place for place in range(len(reads))} if whole else overwritten(each)
+    places = {position: position for position in range(len(reads))} if whole else overwritten(each)
     made: list[_Made | None] = []
     for output, shape in enumerate(shapes):
         if output in places and places[output] < len(reads):
@@ -168,10 +168,10 @@ def _with_names(computation: Computation, order: list[Instruction]) -> list[Inst
     after: dict[Instruction, list[Instruction]] = {}
     missing: dict[Instruction, int] = {}
     full: list[Instruction] = []
-    for each in computation.instructions:
-        missing[each] = len(set(each.operands))
-        for operand in set(each.operands):
-            after.setdefault(operand, []).append(each)
+    for instruction in computation.instructions:
+        missing[instruction] = len(set(instruction.operands))
+        for operand in set(instruction.operands):
+            after.setdefault(operand, []).append(instruction)
 
     def place(each: Instruction) -> None:
         stack = [each]

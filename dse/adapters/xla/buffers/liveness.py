@@ -53,18 +53,18 @@ def overwritten(instruction: Instruction) -> InPlace:
     instruction of a fusion; other outputs where ``output_to_operand_aliasing`` says so.
     """
     opcode = parts(instruction.opcode)[0]
-    found: InPlace = {}
+    in_place: InPlace = {}
     if opcode == "fusion":
-        found = _fusion_updates(instruction.called[0])
+        in_place = _fusion_updates(instruction.called[0])
     elif opcode in ("dynamic-update-slice", "set-dimension-size"):
-        found = {0: 0}
+        in_place = {0: 0}
     elif opcode == "scatter":
-        found = {place: place for place in range((len(instruction.operands) - 1) // 2)}
+        in_place = {position: position for position in range((len(instruction.operands) - 1) // 2)}
     elif opcode == "all-reduce":
-        found = {place: place for place in range(len(instruction.operands))}
+        in_place = {position: position for position in range(len(instruction.operands))}
     elif (opcode == "collective-permute" and len(instruction.operands) == 4) or opcode == "ragged-all-to-all":
-        found = {0: _first_read(instruction, 1)}
-    return found | written_aliases(instruction)
+        in_place = {0: _first_read(instruction, 1)}
+    return in_place | written_aliases(instruction)
 
 
 def written_aliases(instruction: Instruction) -> InPlace:
@@ -72,13 +72,13 @@ def written_aliases(instruction: Instruction) -> InPlace:
 
     Raises `DseError` if it names an operand that is not there.
     """
-    found = {}
+    aliases = {}
     for written, operand, _ in ALIAS.findall(instruction.attributes.get("output_to_operand_aliasing", "")):
         if int(operand) >= len(instruction.operands):
             raise DseError(f"{instruction.name}: output_to_operand_aliasing: there is no operand {operand}")
         path = re.findall(r"\d+", written)
-        found[int(path[0]) if path else 0] = _first_read(instruction, int(operand))
-    return found
+        aliases[int(path[0]) if path else 0] = _first_read(instruction, int(operand))
+    return aliases
 
 
 def _first_read(instruction: Instruction, operand: int) -> int:
@@ -89,23 +89,23 @@ def _first_read(instruction: Instruction, operand: int) -> int:
 def _fusion_updates(body: Computation) -> InPlace:
     """Outputs of a fusion that update one of its parameters in place."""
     roots = body.root.operands if body.root.opcode == "tuple" else (body.root,)
-    found = {}
+    updates = {}
     for output, root in enumerate(roots):
         updated = _updated(root)
         if updated is not None and updated.opcode == "parameter":
             parameters = body.parameters
             before = parameters[: int(updated.argument)]
-            found[output] = sum(1 for each in before for _ in each.shape.leaves())
-    return found
+            updates[output] = sum(1 for operand in before for _ in operand.shape.leaves())
+    return updates
 
 
 def _updated(root: Instruction) -> Instruction | None:
     """The array that an output of a fusion updates in place; None where it updates none."""
     if root.opcode == "get-tuple-element" and root.operands[0].opcode == "tuple":
         return _updated(root.operands[0].operands[int(root.attributes["index"])])
-    if root.shape.is_tuple or 0 not in (own := overwritten(root)) or own[0] >= len(root.operands):
+    if root.shape.is_tuple or 0 not in (written := overwritten(root)) or written[0] >= len(root.operands):
         return None
-    source = root.operands[own[0]]
+    source = root.operands[written[0]]
     return source.operands[0] if source.opcode == "bitcast" else source
 
 
@@ -122,7 +122,7 @@ def may_share(operand: Instruction, user: Instruction, output: int) -> bool:
         return False
     if target != operand.shape or target.layout != operand.shape.layout:
         return False
-    places = [place for place, each in enumerate(user.operands) if each is operand]
+    places = [index for index, each in enumerate(user.operands) if each is operand]
     if user.opcode == "fusion":
         return _fusion_may_share(user, places[0])
     if user.opcode in ("scatter", "triangular-solve"):
@@ -139,20 +139,23 @@ def _fusion_may_share(fusion: Instruction, place: int) -> bool:
     parameter = body.parameters[place]
     if kind == "kOutput" and body.root.opcode == "add":
         return users.get(parameter) == [body.root] and any(
-            each.opcode in ("dot", "convolution") for each in body.root.operands
+            operand.opcode in ("dot", "convolution") for operand in body.root.operands
         )
     if kind not in ("kLoop", "kInput"):
         return False
     every = reached([parameter], lambda each: users.get(each, ()))
-    return all(each is parameter or each.opcode == "tuple" or each.opcode in ELEMENTWISE for each in every)
+    return all(
+        instruction is parameter or instruction.opcode == "tuple" or instruction.opcode in ELEMENTWISE
+        for instruction in every
+    )
 
 
 def _users(body: Computation) -> Mapping[Instruction, list[Instruction]]:
     """Instruction -> those that read it, once for each time."""
     users: dict[Instruction, list[Instruction]] = {}
-    for each in body.instructions:
-        for operand in each.operands:
-            users.setdefault(operand, []).append(each)
+    for instruction in body.instructions:
+        for operand in instruction.operands:
+            users.setdefault(operand, []).append(instruction)
     return users
 
 
@@ -174,10 +177,10 @@ def memory_bytes(shape: Shape) -> int:
     if tile is None:
         return shape.bytes
     sizes = [max(int(size), 1) for size in re.findall(r"\d+", tile[1].partition(")")[0])]
-    order = [int(place) for place in re.findall(r"\d+", layout.partition(":")[0])]
+    order = [int(dim) for dim in re.findall(r"\d+", layout.partition(":")[0])]
     if sorted(order) != list(range(len(shape.dims))):
         return shape.bytes
-    dims = [*([1] * (len(sizes) - len(order))), *(shape.dims[place] for place in reversed(order))]
+    dims = [*([1] * (len(sizes) - len(order))), *(shape.dims[dim] for dim in reversed(order))]
     inner = [ceil(dim / size) * size for dim, size in zip(dims[-len(sizes) :], sizes, strict=True)]
     return ceil(prod(dims[: -len(sizes)]) * prod(inner) * BITS[shape.dtype] / 8)
 
@@ -217,7 +220,7 @@ class Buffer:
     @property
     def bytes(self) -> int:
         """Bytes of the largest array. [B]"""
-        return max(each.bytes for each in self.arrays)
+        return max(array.bytes for array in self.arrays)
 
     @property
     def start(self) -> int:
@@ -226,13 +229,13 @@ class Buffer:
 
     def intervals(self) -> list[tuple[int, int]]:
         """When it holds something that is read later, both ends included, with time between them. [-]"""
-        found: list[tuple[int, int]] = []
-        for each in self.arrays:
-            if found and each.start <= found[-1][1]:
-                found[-1] = (found[-1][0], max(found[-1][1], each.end))
+        intervals: list[tuple[int, int]] = []
+        for array in self.arrays:
+            if intervals and array.start <= intervals[-1][1]:
+                intervals[-1] = (intervals[-1][0], max(intervals[-1][1], array.end))
             else:
-                found.append((each.start, each.end))
-        return found
+                intervals.append((array.start, array.end))
+        return intervals
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,7 +277,7 @@ def liveness(module: Module, order: Order) -> Liveness:
     total, _ = runs_of(module)
     run = _Run(order, shares=total > unfolded_limit(module))
     entry = module.entry
-    parameters = [run.made(each.shape, each, given=True) for each in entry.parameters]
+    parameters = [run.made(parameter.shape, parameter, given=True) for parameter in entry.parameters]
     root = run.run(entry, parameters, "")
     aliased = _tie(run, module, parameters, root)
     for parameter in parameters:
@@ -304,7 +307,7 @@ def header_aliases(module: Module) -> list[tuple[Path, int, Path]]:
 
     Raises `DseError` if there is no such parameter, or element of it or of the result.
     """
-    entry, found = module.entry, []
+    entry, aliases = module.entry, []
     where = f"{module.name}: input_output_alias"
     for written, number, path in ALIAS.findall(module.attributes.get("input_output_alias", "")):
         if int(number) >= len(entry.parameters):
@@ -313,8 +316,8 @@ def header_aliases(module: Module) -> list[tuple[Path, int, Path]]:
             raise DseError(f"{where}: the result has no element {{{written}}}")
         if not _has_element(entry.parameters[int(number)].shape, _path(path)):
             raise DseError(f"{where}: parameter {number} has no element {{{path}}}")
-        found.append((_path(written), int(number), _path(path)))
-    return found
+        aliases.append((_path(written), int(number), _path(path)))
+    return aliases
 
 
 def _path(written: str) -> Path:
@@ -350,19 +353,19 @@ def _buffers(run: _Run, results: set[int], aliased: set[int]) -> Iterator[Buffer
     groups: dict[int, list[int]] = {}
     for number in range(len(run.arrays)):
         groups.setdefault(run.home(number), []).append(number)
-    for own in groups.values():
-        arrays = [run.arrays[number] for number in own if number not in run.passed]
+    for group in groups.values():
+        arrays = [run.arrays[number] for number in group if number not in run.passed]
         arrays.sort(key=lambda each: (each.start, each.end))
         for one, after in pairwise(arrays):
             after.end = max(one.end, after.end)
             one.end = min(one.end, after.start)
-        given = [each for each in arrays if each.given]
+        given = [array for array in arrays if array.given]
         yield Buffer(
             tuple(arrays),
-            is_parameter=any(each.maker.opcode == "parameter" for each in given),
-            is_constant=any(each.maker.opcode != "parameter" for each in given),
-            is_output=not results.isdisjoint(own),
-            overwritten=not aliased.isdisjoint(own),
+            is_parameter=any(lifetime.maker.opcode == "parameter" for lifetime in given),
+            is_constant=any(lifetime.maker.opcode != "parameter" for lifetime in given),
+            is_output=not results.isdisjoint(group),
+            overwritten=not aliased.isdisjoint(group),
         )
 
 
@@ -460,10 +463,10 @@ class _Run:
             return self.finished(each, opcode, part, operands[0])
         made = self.made(each.shape, each, given=opcode in SOURCES)
         reads = list(arrays_of(tuple(operands)))
-        for output, place in overwritten(each).items():
+        for output, operand_number in overwritten(each).items():
             targets = list(arrays_of(made))
-            if output < len(targets) and place < len(reads):
-                self.join(targets[output], reads[place])
+            if output < len(targets) and operand_number < len(reads):
+                self.join(targets[output], reads[operand_number])
         return made
 
     def loop(self, each: Instruction, first: Tree, path: str) -> Tree:

@@ -90,9 +90,9 @@ def reserved(found: Liveness, *, tpu_kernels: int = 0) -> Reserved:
         elif not buffer.is_constant and ((tpu_kernels and not buffer.is_output) or not _placed(buffer, places)):
             if buffer.is_output:
                 places.append(_Place(buffer.bytes, list(buffer.arrays), is_argument=False))
-            elif not tpu_kernels or any([*own.maker.shape.leaves()][own.output].dims for own in buffer.arrays):
+            elif not tpu_kernels or any([*array.maker.shape.leaves()][array.output].dims for array in buffer.arrays):
                 heap.append(buffer)
-    results = sum(place.bytes for place in places if not place.is_argument)
+    results = sum(buffer.bytes for buffer in places if not buffer.is_argument)
     chunks = [chunk for chunk in _chunks(heap) if chunk.bytes]
     by_size = sorted(chunks, key=lambda chunk: (-chunk.bytes, -chunk.span, chunk.taken[0]))
     by_life = sorted(chunks, key=lambda chunk: (-chunk.span, -chunk.bytes, chunk.taken[0]))
@@ -130,7 +130,7 @@ def _free(place: _Place, array: Array) -> bool:
 def _takes_over(read: Instruction, user: Array) -> bool:
     """True if an array may use the memory of an array that its instruction reads."""
     maker = user.maker
-    return any(each is read for each in maker.operands) and may_share(read, maker, user.output)
+    return any(operand is read for operand in maker.operands) and may_share(read, maker, user.output)
 
 
 def _chunks(buffers: Iterable[Buffer]) -> Iterator[_Chunk]:
@@ -144,13 +144,15 @@ def _chunks(buffers: Iterable[Buffer]) -> Iterator[_Chunk]:
     alone.sort(key=lambda buffer: buffer.intervals())
     of_maker: dict[object, list[int]] = {}
     chains: dict[int, list[Buffer]] = {}  # by their last
-    for place, buffer in enumerate(alone):
+    for index, buffer in enumerate(alone):
         array = buffer.arrays[0]
         candidates = (c for operand in array.maker.operands for c in of_maker.get(operand, ()))
         ended = ((c, alone[c].arrays[0]) for c in candidates if c in chains)
-        before = next((c for c, own in ended if own.end == array.start and _takes_over(own.maker, array)), None)
-        chains[place] = [*(chains.pop(before) if before is not None else ()), buffer]
-        of_maker.setdefault(array.maker, []).append(place)
+        before = next(
+            (c for c, ending in ended if ending.end == array.start and _takes_over(ending.maker, array)), None
+        )
+        chains[index] = [*(chains.pop(before) if before is not None else ()), buffer]
+        of_maker.setdefault(array.maker, []).append(index)
     for chain in chains.values():
         taken = (chain[0].arrays[0].start, chain[-1].arrays[0].end)
         yield _Chunk(max(buffer.bytes for buffer in chain), (taken,))

@@ -10,9 +10,9 @@ import numpy as np
 
 from costmodel.columns import FloatArray
 from costmodel.kernels.collectives import exposed_time
-from costmodel.machine.system import System
-from costmodel.steps.result.breakdown import Breakdown
-from costmodel.workload.kernel_tables import total
+from costmodel.kernels.kernel_tables import total
+from costmodel.machine import System
+from costmodel.steps.breakdown import Breakdown
 from dse.adapters.xla.analysis import Analysis
 from dse.adapters.xla.steps.program import AXES, Message, Program, ProgramCost, program_cost, program_step
 from dse.adapters.xla.text.module import Instruction, parts
@@ -61,7 +61,7 @@ def streams(analysis: Analysis, graph: HloGraph) -> Streams:
     that waits for a message lets those go first that wait for none.
     """
     messages = frozenset(analysis.collectives)
-    split = frozenset(place for place in messages if _is_asynchronous(graph.kernels[place]))
+    split = frozenset(number for number in messages if _is_asynchronous(graph.kernels[number]))
     as_written = analysis.module.is_scheduled and bool(split)
     whole = _loop_bodies(graph, messages)
     for body in _nested(whole):
@@ -71,13 +71,13 @@ def streams(analysis: Analysis, graph: HloGraph) -> Streams:
 
 def _is_asynchronous(kernel: HloKernel) -> bool:
     return parts(kernel.instruction.opcode)[1] == "start" or any(
-        parts(each.opcode) == ("async", "start") for each in kernel.around
+        parts(instruction.opcode) == ("async", "start") for instruction in kernel.around
     )
 
 
 def _nested(body: LoopBody) -> list[LoopBody]:
     """Body of a loop, and bodies of loops inside it."""
-    return [body, *(each for node in body.nodes if isinstance(node, LoopBody) for each in _nested(node))]
+    return [body, *(inner for node in body.nodes if isinstance(node, LoopBody) for inner in _nested(node))]
 
 
 def _loop_bodies(graph: HloGraph, messages: frozenset[int]) -> LoopBody:
@@ -85,7 +85,7 @@ def _loop_bodies(graph: HloGraph, messages: frozenset[int]) -> LoopBody:
     whole = LoopBody()
     ways: list[list[tuple[LoopBody, int]]] = []  # kernel -> its node in each body around it
     open_loops: list[tuple[tuple[Instruction, ...], LoopBody]] = []
-    for place, kernel in enumerate(graph.kernels):
+    for index, kernel in enumerate(graph.kernels):
         loops = _loops(kernel)
         shared = sum(1 for loop, (known, _) in zip(loops, open_loops, strict=False) if loop == known)
         del open_loops[shared:]
@@ -94,10 +94,10 @@ def _loop_bodies(graph: HloGraph, messages: frozenset[int]) -> LoopBody:
             _add(open_loops[-1][1] if open_loops else whole, inner)
             open_loops.append((loop, inner))
         around = [whole, *(body for _, body in open_loops)]
-        _add(around[-1], place)
+        _add(around[-1], index)
         ways.append([(body, len(body.nodes) - 1) for body in around])
         for body in around:
-            body.sends |= place in messages
+            body.sends |= index in messages
     for producer, consumer in graph.pairs:
         for (one, first), (other, second) in zip(ways[producer], ways[consumer], strict=False):
             if one is not other:
@@ -111,7 +111,7 @@ def _loop_bodies(graph: HloGraph, messages: frozenset[int]) -> LoopBody:
 def _loops(kernel: HloKernel) -> list[tuple[Instruction, ...]]:
     """The loops around a kernel, the outermost first, each with what stands around it."""
     around = kernel.around
-    return [around[: depth + 1] for depth, each in enumerate(around) if each.opcode == "while"]
+    return [around[: depth + 1] for depth, instruction in enumerate(around) if instruction.opcode == "while"]
 
 
 def _add(body: LoopBody, node: int | LoopBody) -> None:
@@ -236,10 +236,10 @@ def program_times(analysis: Analysis, program: Program, graph: HloGraph, system:
     breakdown = program_step(program, system)
     exposed = order.exposed(cost.time)
     messages = [kernel.message for kernel in program.kernels]
-    kernels = total(cost.time[:, [place for place, message in enumerate(messages) if message is None]])
+    kernels = total(cost.time[:, [index for index, message in enumerate(messages) if message is None]])
     zero = np.zeros(len(cost.time))
     by_name, slowed = dict[str, FloatArray](), zero
-    names = {place: each.name for place, each in analysis.collectives.items()}
+    names = {number: collective.name for number, collective in analysis.collectives.items()}
     for name, purpose, places in _kinds(messages, names):
         whole, alone = total(cost.time[:, places]), total(exposed[:, places])
         by_name[f"{name}, {purpose}"] = alone
@@ -260,11 +260,11 @@ def program_times(analysis: Analysis, program: Program, graph: HloGraph, system:
 
 def _kinds(messages: Sequence[Message | None], names: Mapping[int, str]) -> Iterator[tuple[str, str, list[int]]]:
     """Messages by their collective and what they are for."""
-    found: dict[tuple[str, str], list[int]] = {}
-    for place, message in enumerate(messages):
+    places_of_kind: dict[tuple[str, str], list[int]] = {}
+    for index, message in enumerate(messages):
         if message is not None:
-            found.setdefault((names[place], message.purpose), []).append(place)
-    for (name, purpose), places in found.items():
+            places_of_kind.setdefault((names[index], message.purpose), []).append(index)
+    for (name, purpose), places in places_of_kind.items():
         yield name, purpose, places
 
 

@@ -17,14 +17,13 @@ from costmodel.columns import BoolArray, FloatArray, concatenated, distinct_rows
 from costmodel.errors import suggestion
 from costmodel.formats.input_files import Section
 from costmodel.kernels.collectives import CollectiveCost, all_to_all, collective, send_recv
-from costmodel.kernels.gemm import gemm_cost
 from costmodel.kernels.kernel_cost import pointwise_time, traffic_energy
-from costmodel.machine.system import System
-from costmodel.steps.result.assembly import assemble_breakdown, host_time
-from costmodel.steps.result.breakdown import Breakdown
+from costmodel.kernels.kernel_tables import Gemms, Label, Pointwise, total
+from costmodel.kernels.products import gemm_cost
+from costmodel.machine import System
+from costmodel.steps.breakdown import Breakdown, assemble_breakdown, host_time
 from costmodel.training.design_table import Design
 from costmodel.training.ranks import Group
-from costmodel.workload.kernel_tables import Gemms, Label, Pointwise, total
 from dse.adapters.xla.analysis import Analysis
 from dse.adapters.xla.buffers.reserved_memory import Reserved, needed, reserved
 from dse.adapters.xla.summary.model_figures import step_tokens
@@ -110,10 +109,10 @@ class Program:
         rows: dict[ProgramKernel, ProgramKernel] = {}
         for kernel in self.kernels:
             for phase, count in kernel.runs.items():
-                own = replace(kernel, phase=phase, count=count, idle=0.0)
-                cost = replace(own, name="", count=0)
+                part_kernel = replace(kernel, phase=phase, count=count, idle=0.0)
+                cost = replace(part_kernel, name="", count=0)
                 same = rows.get(cost)
-                rows[cost] = replace(same, count=same.count + count) if same else own
+                rows[cost] = replace(same, count=same.count + count) if same else part_kernel
         return replace(self, kernels=tuple(rows.values()))
 
     @property
@@ -139,9 +138,9 @@ class Program:
         tables = []
         for size in sorted({product.element_bytes for k in self.kernels for product in k.products}):
             places, rows = [], []
-            for place, kernel in enumerate(self.kernels):
+            for index, kernel in enumerate(self.kernels):
                 for p in (p for p in kernel.products if p.element_bytes == size):
-                    places.append(place)
+                    places.append(index)
                     rows.append((self._label(kernel), (p.m, p.n, p.k, p.batch, p.output_bytes, one)))
             tables.append((size, places, Gemms.stack(rows)))
         return tables
@@ -194,7 +193,7 @@ def read_program(section: Section, name: str) -> Program:
 def _kernels(rows: Any) -> tuple[ProgramKernel, ...]:
     if not isinstance(rows, list) or not rows:
         raise ValueError(f"expected rows, each {_ROW}")
-    return tuple(_kernel(row, place) for place, row in enumerate(rows))
+    return tuple(_kernel(row, index) for index, row in enumerate(rows))
 
 
 def _kernel(row: Any, place: int) -> ProgramKernel:
@@ -255,14 +254,14 @@ def program(analysis: Analysis) -> Program:
     """The tables of a module's kernels, in the order of the text."""
     state, module = analysis.state, analysis.module
     held = {"weights": state.weights, "optimizer": state.kept}
-    resident = {name: sum(each.shape.bytes for each in own) for name, own in held.items()}
-    parameters = sum(each.shape.bytes for each in module.entry.parameters)
+    resident = {name: sum(array.shape.bytes for array in arrays) for name, arrays in held.items()}
+    parameters = sum(parameter.shape.bytes for parameter in module.entry.parameters)
     tokens, needs = step_tokens(analysis), memory(analysis)[1]
     return Program(
         name=module.name,
-        kernels=tuple(_program_kernel(analysis, place, kernel) for place, kernel in enumerate(analysis.graph.kernels)),
+        kernels=tuple(_program_kernel(analysis, index, kernel) for index, kernel in enumerate(analysis.graph.kernels)),
         devices=analysis.devices,
-        num_parameters=sum(prod(global_dims(each)) for each in state.weights),
+        num_parameters=sum(prod(global_dims(weight)) for weight in state.weights),
         tokens=tokens[0] * tokens[1] if tokens else nan,
         weights_bytes=resident["weights"],
         optimizer_bytes=resident["optimizer"],
@@ -278,7 +277,7 @@ def memory(analysis: Analysis) -> tuple[str, Reserved]:
     in which they can run; a scheduler has yet to choose, and is taken to free memory as soon as it can.
     """
     if analysis.module.is_scheduled:
-        given = (leaf for each in analysis.module.entry.parameters for leaf in each.shape.leaves())
+        given = (leaf for parameter in analysis.module.entry.parameters for leaf in parameter.shape.leaves())
         kernels = len(analysis.graph.kernels) if any("T(" in leaf.layout for leaf in given) else 0
         return "the text's order, which is its schedule", reserved(analysis.as_written, tpu_kernels=kernels)
     return "what frees memory first; the text is not scheduled", needed(analysis.freed_early)
@@ -360,11 +359,11 @@ def program_cost(program: Program, system: System) -> ProgramCost:
     memory_bound = np.where(products > time, waiting > products / 2, memory_bound)
     time = np.maximum(time, products)
     links = np.zeros(time.shape)
-    for place, kernel in enumerate(program.kernels):
+    for index, kernel in enumerate(program.kernels):
         if kernel.message is not None:
             sent = message_cost(kernel.message, system)
-            time[:, place] = np.maximum(sent.time, products[:, place])  # work may stand beside it
-            links[:, place] = traffic_energy(sent.bytes_sent, system.network)
+            time[:, index] = np.maximum(sent.time, products[:, index])  # work may stand beside it
+            links[:, index] = traffic_energy(sent.bytes_sent, system.network)
     memory_energy = near_energy + far_bytes * np.atleast_1d(system.dram.energy)[:, np.newaxis]
     per_flop = np.atleast_1d(system.chip.flop_energy)[:, np.newaxis]
     compute_energy = flops * per_flop
@@ -445,18 +444,18 @@ _COMMUNICATING = tuple(f"{axis}_communication_time" for axis in ("tp", "cp", "ep
 def _times(program: Program, cost: ProgramCost) -> dict[str, FloatArray]:
     """Column of a breakdown -> sum of its kernels' times, (points,). [s]"""
     places: dict[str, list[int]] = {name: [] for name in (*_COMPUTING, *_COMMUNICATING)}
-    for place, kernel in enumerate(program.kernels):
+    for index, kernel in enumerate(program.kernels):
         if kernel.message is None:
             phase = "forward" if kernel.phase == "unknown" else kernel.phase
-            places[f"{phase}_time"].append(place)
+            places[f"{phase}_time"].append(index)
         else:
-            places[f"{AXES[kernel.message.purpose]}_communication_time"].append(place)
-    return {name: total(cost.time[:, own]) for name, own in places.items()}
+            places[f"{AXES[kernel.message.purpose]}_communication_time"].append(index)
+    return {name: total(cost.time[:, columns]) for name, columns in places.items()}
 
 
 def _memory_bound_time(program: Program, cost: ProgramCost) -> FloatArray:
     """Time of the kernels before the optimizer that wait for memory, (points,). [s]"""
     places = [
-        place for place, kernel in enumerate(program.kernels) if kernel.message is None and kernel.phase != "optimizer"
+        index for index, kernel in enumerate(program.kernels) if kernel.message is None and kernel.phase != "optimizer"
     ]
     return total(np.where(cost.memory_bound, cost.time, 0.0)[:, places])

@@ -44,24 +44,24 @@ def text_figures(analysis: Analysis) -> Figures:
     nested = [i for body in module.computations if body is not entry for i in body.instructions]
     instructions = [*entry.instructions, *nested]
     root = list(entry.root.shape.leaves())
-    fusions = [each for each in entry.instructions if each.opcode == "fusion"]
+    fusions = [instruction for instruction in entry.instructions if instruction.opcode == "fusion"]
     return {
         "file.sha256": module.sha256,
         "file.bytes": module.text_bytes,
         "module.computations": len(module.computations),
         "module.instructions": len(instructions),
-        "module.operands": sum(len(each.operands) for each in instructions),
+        "module.operands": sum(len(instruction.operands) for instruction in instructions),
         "entry.name": entry.name,
         "entry.instructions": len(entry.instructions),
-        **_counted("entry.op.", (each.opcode for each in entry.instructions)),
-        **_counted("nested.op.", (each.opcode for each in nested)),
-        **_counted("entry.fusion.kind.", (each.attributes.get("kind", "none") for each in fusions)),
-        "entry.fusion.multi_output": sum(each.shape.is_tuple for each in fusions),
-        "entry.parameter_bytes": sum(each.shape.bytes for each in entry.parameters),
+        **_counted("entry.op.", (instruction.opcode for instruction in entry.instructions)),
+        **_counted("nested.op.", (instruction.opcode for instruction in nested)),
+        **_counted("entry.fusion.kind.", (fusion.attributes.get("kind", "none") for fusion in fusions)),
+        "entry.fusion.multi_output": sum(fusion.shape.is_tuple for fusion in fusions),
+        "entry.parameter_bytes": sum(parameter.shape.bytes for parameter in entry.parameters),
         "entry.root_leaf_bytes": sum(leaf.bytes for leaf in root),
         "entry.root_leaves": len(root),
         "entry.aliased_outputs": len(aliased_outputs(module)),
-        "control_edges": sum("control-predecessors" in each.attributes for each in entry.instructions),
+        "control_edges": sum("control-predecessors" in instruction.attributes for instruction in entry.instructions),
     }
 
 
@@ -71,15 +71,15 @@ def _counted(prefix: str, words: Iterable[str]) -> Figures:
 
 def graph_figures(analysis: Analysis) -> Figures:
     """Kernels, and chains of them, in pure data flow and with barriers."""
-    found: Figures = {"graph.kernels": len(analysis.graph.kernels)}
+    figures_of_graph: Figures = {"graph.kernels": len(analysis.graph.kernels)}
     for suffix, graph in (("", analysis.graph), ("_barrier_semantics", analysis.barrier_graph)):
         gemms = [kernel.count * sum(p.flops for p in kernel.products) for kernel in graph.kernels]
-        found |= {
+        figures_of_graph |= {
             f"graph.edges{suffix}": len(graph.pairs),
             f"graph.longest_path_kernels{suffix}": graph.longest_path([1] * len(graph.kernels)),
             f"graph.longest_path_gemm_flops{suffix}": graph.longest_path(gemms),
         }
-    return found
+    return figures_of_graph
 
 
 def work_figures(analysis: Analysis) -> Figures:
@@ -87,12 +87,12 @@ def work_figures(analysis: Analysis) -> Figures:
     kinds: dict[str, Figures] = {}
     elementwise = transcendentals = moved = read = written = 0
     for kernel, work, access in _rows(analysis):
-        own = kinds.setdefault(
+        totals = kinds.setdefault(
             kernel.kind, dict.fromkeys(("count", "gemm_flops", "other_flops_and_transcendentals", "bytes"), 0)
         )
         row = (1, sum(p.flops for p in kernel.products), work.total, access.total)
-        for name, value in zip(own, row, strict=True):
-            own[name] = int(own[name]) + kernel.count * value
+        for name, value in zip(totals, row, strict=True):
+            totals[name] = int(totals[name]) + kernel.count * value
         elementwise += kernel.count * work.flops * (kernel.kind != "collective")
         transcendentals += kernel.count * work.transcendentals
         moved += kernel.count * access.total
@@ -119,16 +119,16 @@ def gemm_figures(analysis: Analysis) -> Figures:
         for kernel, phase in zip(analysis.graph.kernels, analysis.phases, strict=True)
         for product in kernel.products
     ]
-    found: Figures = {
+    figures_of_products: Figures = {
         "gemm.flops_total": sum(count * product.flops for count, product, _ in products),
         "gemm.count": sum(count for count, *_ in products),
         "gemm.batched_count": sum(count for count, product, _ in products if product.batch > 1),
         "gemm.beta1_count": sum(count for count, product, _ in products if product.beta),
     }
-    for place, operand in enumerate("ABC"):
-        own = [count * p.operands[place].bytes for count, p, _ in products if place < len(p.operands)]
-        found[f"gemm.bytes_{operand}"] = sum(own)
-    found["gemm.bytes_out"] = sum(count * product.output.bytes for count, product, _ in products)
+    for index, operand in enumerate("ABC"):
+        sizes = [count * p.operands[index].bytes for count, p, _ in products if index < len(p.operands)]
+        figures_of_products[f"gemm.bytes_{operand}"] = sum(sizes)
+    figures_of_products["gemm.bytes_out"] = sum(count * product.output.bytes for count, product, _ in products)
     phases: dict[str, tuple[int, int]] = {}
     shapes: dict[str, tuple[int, int]] = {}
     for count, p, phase in products:
@@ -136,17 +136,19 @@ def gemm_figures(analysis: Analysis) -> Figures:
         for table, key in ((phases, phase), (shapes, shape)):
             ops, flops = table.get(key, (0, 0))
             table[key] = ops + count, flops + count * p.flops
-    found |= {f"gemm.phase.{key}": f"{ops} ops {flops} flops" for key, (ops, flops) in phases.items()}
-    return found | {f"gemm.shape.{key}": f"{ops} ops {flops} flops" for key, (ops, flops) in shapes.items()}
+    figures_of_products |= {f"gemm.phase.{key}": f"{ops} ops {flops} flops" for key, (ops, flops) in phases.items()}
+    return figures_of_products | {
+        f"gemm.shape.{key}": f"{ops} ops {flops} flops" for key, (ops, flops) in shapes.items()
+    }
 
 
 def toy_machine_figures(analysis: Analysis) -> Figures:
     """Time of all kernels one after the other on a machine of round numbers. [s]"""
     gemm = other = collective = 0.0
-    for place, (kernel, work, access) in enumerate(_rows(analysis)):
+    for index, (kernel, work, access) in enumerate(_rows(analysis)):
         memory = access.total / TOY_MEMORY
-        if place in analysis.collectives and not kernel.products:
-            collective += kernel.count * analysis.collectives[place].ring_bytes / TOY_LINK
+        if index in analysis.collectives and not kernel.products:
+            collective += kernel.count * analysis.collectives[index].ring_bytes / TOY_LINK
         elif kernel.products:
             gemm += kernel.count * max(sum(p.flops for p in kernel.products) / TOY_GEMM, memory)
         else:
@@ -158,22 +160,24 @@ def toy_machine_figures(analysis: Analysis) -> Figures:
 def collective_figures(analysis: Analysis) -> Figures:
     """Messages by kind and shape of their groups."""
     kernels = analysis.graph.kernels
-    found: Figures = {"collective.count": sum(kernels[place].count for place in analysis.collectives)}
-    for name, own in collectives_by_group(analysis).items():
-        groups = own[0][1].groups
+    figures_of_collectives: Figures = {
+        "collective.count": sum(kernels[number].count for number in analysis.collectives)
+    }
+    for name, members in collectives_by_group(analysis).items():
+        groups = members[0][1].groups
         written = ",".join(f"[{','.join(map(str, group))}]" for group in groups)
-        found |= {
+        figures_of_collectives |= {
             f"{name}.groups": f"[{written}]",
-            f"{name}.count": sum(count for count, _ in own),
-            f"{name}.operands": sum(count * c.operands for count, c in own),
-            f"{name}.payload_bytes": sum(count * c.payload_bytes for count, c in own),
-            f"{name}.ring_wire_bytes_per_device": round(sum(count * c.ring_bytes for count, c in own)),
+            f"{name}.count": sum(count for count, _ in members),
+            f"{name}.operands": sum(count * c.operands for count, c in members),
+            f"{name}.payload_bytes": sum(count * c.payload_bytes for count, c in members),
+            f"{name}.ring_wire_bytes_per_device": round(sum(count * c.ring_bytes for count, c in members)),
         }
-        for reducer in sorted({c.reducer for _, c in own if c.reducer}):
-            reducing = [(count, c) for count, c in own if c.reducer == reducer]
+        for reducer in sorted({c.reducer for _, c in members if c.reducer}):
+            reducing = [(count, c) for count, c in members if c.reducer == reducer]
             ops, moved = sum(n for n, _ in reducing), sum(n * c.payload_bytes for n, c in reducing)
-            found[f"{name}.reducer.{reducer}"] = f"{ops} ops {moved} bytes"
-    return found
+            figures_of_collectives[f"{name}.reducer.{reducer}"] = f"{ops} ops {moved} bytes"
+    return figures_of_collectives
 
 
 def collectives_by_group(analysis: Analysis) -> dict[str, list[tuple[int, Collective]]]:
@@ -186,11 +190,11 @@ def collectives_by_group(analysis: Analysis) -> dict[str, list[tuple[int, Collec
         key = (collective.name, collective.groups)
         by_group.setdefault(key, []).append((analysis.graph.kernels[place].count, collective))
     named: dict[str, list[tuple[int, Collective]]] = {}
-    for own in by_group.values():
-        first = own[0][1]
+    for members in by_group.values():
+        first = members[0][1]
         name = f"{first.name}.{first.placement.groups}x{first.placement.size}"
         again = sum(other == name or other.startswith(name + ".") for other in named)
-        named[f"{name}.{again + 1}" if again else name] = own
+        named[f"{name}.{again + 1}" if again else name] = members
     return named
 
 
@@ -210,30 +214,30 @@ def state_figures(analysis: Analysis) -> Figures:
     state = analysis.state
     if not state.weights:
         return {}
-    elements = sum(each.shape.size for each in state.weights)
-    shapes = [global_dims(each) for each in state.weights]
-    split = sum(shape != each.shape.dims for shape, each in zip(shapes, state.weights, strict=True))
-    found: Figures = {
+    elements = sum(weight.shape.size for weight in state.weights)
+    shapes = [global_dims(weight) for weight in state.weights]
+    split = sum(shape != weight.shape.dims for shape, weight in zip(shapes, state.weights, strict=True))
+    figures_of_state: Figures = {
         "state.weights": numbers(state.weights),
         "params.tensors": len(state.weights),
         "params.local_elements": elements,
         "params.global_elements": sum(map(prod, shapes)),
-        f"params.local_bytes_{state.weights[0].shape.dtype}": sum(each.shape.bytes for each in state.weights),
+        f"params.local_bytes_{state.weights[0].shape.dtype}": sum(weight.shape.bytes for weight in state.weights),
         "params.replicated_tensors": len(shapes) - split,
         "params.tp_sharded_tensors": split,
     }
     if not state.is_adam:
-        return found
-    moments = [each for moment in state.moments for each in moment]
+        return figures_of_state
+    moments = [array for moment in state.moments for array in moment]
     updates = [row for row, phase in zip(_rows(analysis), analysis.phases, strict=True) if phase == "optimizer"]
     read = {leaf.parameter for kernel, *_ in updates for leaf in kernel.reads}
-    counters = [int(each.argument) for each in state.counters]
-    return found | _named(("state.step_param", "state.adam_count"), counters) | {
+    counters = [int(counter.argument) for counter in state.counters]
+    return figures_of_state | _named(("state.step_param", "state.adam_count"), counters) | {
         "state.adam_mu": numbers(state.moments[0]),
         "state.adam_nu": numbers(state.moments[1]),
-        "params.plus_adam_local_bytes": sum(each.shape.bytes for each in (*state.weights, *moments)),
+        "params.plus_adam_local_bytes": sum(array.shape.bytes for array in (*state.weights, *moments)),
         "adam.fusions": len(updates),
-        "adam.tensors_updated": sum(int(each.argument) in read for each in state.weights),
+        "adam.tensors_updated": sum(int(weight.argument) in read for weight in state.weights),
         "adam.bytes": sum(kernel.count * access.total for kernel, _, access in updates),
         "adam.flops": sum(kernel.count * work.flops for kernel, work, _ in updates),
         "adam.sqrt": sum(kernel.count * work.transcendentals for kernel, work, _ in updates),
@@ -254,7 +258,9 @@ def rule_figures(analysis: Analysis) -> Figures:
     by_rule = CostAnalysis(starts="each").of(entry)
     calls = [row for row in _rows(analysis) if row[0].instruction.opcode == "custom-call"]
     products = sum(p.flops for kernel, *_ in calls for p in kernel.products)
-    tables = POINTER_BYTES * sum(len(each.operands) for each in entry.instructions if each.opcode == "tuple")
+    tables = POINTER_BYTES * sum(
+        len(instruction.operands) for instruction in entry.instructions if instruction.opcode == "tuple"
+    )
     added = sum(kernel.products[0].operands[2].bytes for kernel, *_ in calls if _adds(kernel))
     multiplied = sum(access.total for kernel, _, access in calls if kernel.products) - added
     return {
@@ -280,16 +286,16 @@ def _adds(kernel: HloKernel) -> bool:
 
 def kernel_figures(analysis: Analysis) -> Figures:
     """Work and traffic of every kernel, one run of it."""
-    found: Figures = {}
+    figures_of_kernels: Figures = {}
     for kernel, work, access in _rows(analysis):
         instruction = kernel.instruction
         sides = f"operand_bytes {instruction.operand_bytes} output_bytes {instruction.shape.bytes}"
         if is_product(instruction):
             p = kernel.products[0]
             dims = f"b {p.batch} m {p.m} n {p.n} k {p.k} beta {int(p.beta)}"
-            found[f"kernel.{kernel.name}"] = f"{dims} flops {p.flops} {sides}"
+            figures_of_kernels[f"kernel.{kernel.name}"] = f"{dims} flops {p.flops} {sides}"
         else:
             flops = work.flops + sum(p.flops for p in kernel.products)
             counts = f"flops {flops} transcendentals {work.transcendentals} bytes {access.total}"
-            found[f"kernel.{kernel.name}"] = f"{counts} {sides}"
-    return found
+            figures_of_kernels[f"kernel.{kernel.name}"] = f"{counts} {sides}"
+    return figures_of_kernels

@@ -14,7 +14,7 @@ from dse.adapters.xla.analysis import Analysis
 from dse.adapters.xla.text.module import Instruction, reached
 from dse.adapters.xla.training.data_flow import CARRIED, FlowStep, Source, elementwise, hands_on, multiplies
 from dse.adapters.xla.training.provenance import global_dims, numbers
-from dse.adapters.xla.work.trip_counts import trip_counts
+from dse.adapters.xla.work.kernel_graph import trip_counts
 
 
 def scanned_layers(analysis: Analysis) -> int | None:
@@ -29,8 +29,8 @@ def scanned_layers(analysis: Analysis) -> int | None:
     slices, trips = _slices(analysis), _trips_of_bodies(analysis)
     bodies = [
         (trips[body], bits)
-        for body, own in slices.items()
-        if _hands_on(analysis, body, set(own)) and (bits := _union(own.values()))
+        for body, slices_of_body in slices.items()
+        if _hands_on(analysis, body, set(slices_of_body)) and (bits := _union(slices_of_body.values()))
     ]
     groups = list[tuple[int, int]]()
     for count, bits in bodies:
@@ -38,10 +38,10 @@ def scanned_layers(analysis: Analysis) -> int | None:
         if any(group[0] != count for group in shared):
             return None
         groups = [group for group in groups if group not in shared]
-        groups.append((count, bits | _union(own for _, own in shared)))
+        groups.append((count, bits | _union(group_bits for _, group_bits in shared)))
     matrices = _union(analysis.provenance.multiplied_by)
-    fewest = min(((matrices & own).bit_count() for _, own in groups), default=0)
-    if (matrices & ~_union(own for _, own in groups)).bit_count() >= fewest:
+    fewest = min(((matrices & group_bits).bit_count() for _, group_bits in groups), default=0)
+    if (matrices & ~_union(group_bits for _, group_bits in groups)).bit_count() >= fewest:
         return None
     return sum(count for count, _ in groups) * analysis.axes.get("pp", 1)
 
@@ -60,18 +60,18 @@ def _trips_of_bodies(analysis: Analysis) -> dict[tuple[str, ...], int]:
 def _slices(analysis: Analysis) -> dict[tuple[str, ...], dict[FlowStep, int]]:
     """Bodies of loops -> what takes the trip's own part of one weight, with the weight's bit."""
     trips, provenance = _trips_of_bodies(analysis), analysis.provenance
-    rows = {1 << provenance.weights[int(each.argument)]: _rows(each) for each in analysis.state.weights}
-    found: dict[tuple[str, ...], dict[FlowStep, int]] = {}
+    rows = {1 << provenance.weights[int(weight.argument)]: _rows(weight) for weight in analysis.state.weights}
+    slices: dict[tuple[str, ...], dict[FlowStep, int]] = {}
     for step in analysis.flow.steps:
         if step.opcode != "dynamic-slice" or not step.shape.dims or step.loops not in trips:
             continue
         (stack, first), bits = step.reads[:2], provenance.weights_in(step.reads[0])
         whole = step.instruction.operands[0].shape.dims
-        own = whole == (trips[step.loops], *step.shape.dims[1:]) and step.shape.dims[0] == 1
+        is_row = whole == (trips[step.loops], *step.shape.dims[1:]) and step.shape.dims[0] == 1
         counted = isinstance(first, FlowStep) and not provenance.made_of.get(first, 0)
-        if stack is not None and own and counted and rows.get(bits) == whole[0]:
-            found.setdefault(step.loops, {})[step] = bits
-    return found
+        if stack is not None and is_row and counted and rows.get(bits) == whole[0]:
+            slices.setdefault(step.loops, {})[step] = bits
+    return slices
 
 
 def _rows(weight: Instruction) -> int:
@@ -103,28 +103,28 @@ _LAYER: Final = re.compile(r"(?:layers?|blocks?|\bh)[/_.](\d+)")
 
 def model_figures(analysis: Analysis) -> Figures:
     """The model, its number formats, its batch and the mesh of devices; what does not show is left out."""
-    found: Figures = {"mesh.devices": analysis.devices}
+    figures: Figures = {"mesh.devices": analysis.devices}
     products = Counter[str]()
     for kernel in analysis.graph.kernels:
         for product in kernel.products:
             products[product.operands[0].dtype] += kernel.count * product.flops
     if products:
-        found["model.compute_dtype"] = products.most_common(1)[0][0]
+        figures["model.compute_dtype"] = products.most_common(1)[0][0]
     if analysis.state.weights:
-        found["model.master_dtype"] = analysis.state.weights[0].shape.dtype
+        figures["model.master_dtype"] = analysis.state.weights[0].shape.dtype
     if analysis.state.inputs:
-        found["batch.inputs"] = inputs_text(analysis.state.inputs)
-    found |= mesh_figures(analysis) | gradient_figures(analysis)
+        figures["batch.inputs"] = inputs_text(analysis.state.inputs)
+    figures |= mesh_figures(analysis) | gradient_figures(analysis)
     tokens, given = step_tokens(analysis), given_tokens(analysis)
     if given:
-        found["model.micro_batch_per_dp_replica"] = given[0]
+        figures["model.micro_batch_per_dp_replica"] = given[0]
     if tokens:
-        found |= {"model.sequence": tokens[1], "model.global_batch": tokens[0]}
+        figures |= {"model.sequence": tokens[1], "model.global_batch": tokens[0]}
     if given and "tp" in analysis.axes:
-        found.update(transformer_figures(analysis, given[0], analysis.axes["tp"]))
-    if "model.layers" not in found and (layers := scanned_layers(analysis)):
-        found["model.layers"] = layers
-    return found
+        figures.update(transformer_figures(analysis, given[0], analysis.axes["tp"]))
+    if "model.layers" not in figures and (layers := scanned_layers(analysis)):
+        figures["model.layers"] = layers
+    return figures
 
 
 _TOKENS: Final = ("s32", "u32", "s64", "u64", "s16", "u16")
@@ -132,14 +132,14 @@ _TOKENS: Final = ("s32", "u32", "s64", "u64", "s16", "u16")
 
 def given_tokens(analysis: Analysis) -> tuple[int, int] | None:
     """Sequences, and tokens of each, that one device is given; None where no input tells. [-]"""
-    return _commonest(analysis, {each: each.shape.dims for each in _words(analysis)})
+    return _commonest(analysis, {word: word.shape.dims for word in _words(analysis)})
 
 
 def _words(analysis: Analysis) -> list[Instruction]:
     """Whole-numbered inputs of the fewest dimensions beyond one: others than the last count sequences."""
-    inputs = (each for each in analysis.state.inputs if each.shape.dtype in _TOKENS and each.shape.size)
-    several = [each for each in inputs if len(each.shape.dims) > 1]
-    return [each for each in several if len(each.shape.dims) == min(len(one.shape.dims) for one in several)]
+    inputs = (given for given in analysis.state.inputs if given.shape.dtype in _TOKENS and given.shape.size)
+    several = [array for array in inputs if len(array.shape.dims) > 1]
+    return [array for array in several if len(array.shape.dims) == min(len(one.shape.dims) for one in several)]
 
 
 def _commonest(analysis: Analysis, dims: Mapping[Instruction, tuple[int, ...]]) -> tuple[int, int] | None:
@@ -155,22 +155,22 @@ def _positions(analysis: Analysis, words: Instruction) -> int:
 
     So it is where all that reads the sequence takes slices of more than half of it.
     """
-    own = words.shape.dims[-1]
-    found, readers = set[int](), analysis.provenance.readers
+    length = words.shape.dims[-1]
+    lengths, readers = set[int](), analysis.provenance.readers
 
     def after(source: Source) -> Iterator[Source]:
         for each in readers.get(source, ()):
             whole = each.instruction.operands[0].shape.dims if each.opcode == "slice" else ()
-            cut = [dim for dim, before in zip(each.shape.dims, whole, strict=False) if dim < before == own]
+            cut = [dim for dim, before in zip(each.shape.dims, whole, strict=False) if dim < before == length]
             if not cut and each.shape.dtype in _TOKENS and (hands_on(each) or elementwise(each)):
                 yield each
             else:
-                found.add(cut[0] if cut else own)
+                lengths.add(cut[0] if cut else length)
 
     start: Source = int(words.argument)
     list(reached([start], after))
-    most = max(found, default=own)
-    return most if 2 * most > own else own
+    most = max(lengths, default=length)
+    return most if 2 * most > length else length
 
 
 def step_tokens(analysis: Analysis) -> tuple[int, int] | None:
@@ -181,8 +181,8 @@ def step_tokens(analysis: Analysis) -> tuple[int, int] | None:
     given, axes, words = given_tokens(analysis), analysis.axes, _words(analysis)
     if given is None:
         return None
-    if all("sharding" in each.attributes for each in words):
-        return _commonest(analysis, {each: global_dims(each) for each in words})
+    if all("sharding" in word.attributes for word in words):
+        return _commonest(analysis, {word: global_dims(word) for word in words})
     if "dp" not in axes and analysis.devices > 1:
         return None
     return given[0] * axes.get("dp", 1), given[1] * axes.get("cp", 1)
@@ -191,17 +191,17 @@ def step_tokens(analysis: Analysis) -> tuple[int, int] | None:
 def mesh_figures(analysis: Analysis) -> Figures:
     """Axes of the mesh of devices by what they are for; an axis whose devices are unknown is left out."""
     axes = {name: analysis.axes[name] for name in ("dp", "pp", "cp", "tp", "ep") if name in analysis.axes}
-    found: Figures = {f"mesh.{name}": size for name, size in axes.items()}
+    figures: Figures = {f"mesh.{name}": size for name, size in axes.items()}
     across = [name for name in axes if name != "ep"]  # experts lie across the others
     if len(across) > 1 and prod(axes[name] for name in across) == analysis.devices:
-        found["mesh.shape"] = f"{'x'.join(str(axes[name]) for name in across)} ({','.join(across)})"
-    return found
+        figures["mesh.shape"] = f"{'x'.join(str(axes[name]) for name in across)} ({','.join(across)})"
+    return figures
 
 
 def inputs_text(inputs: Sequence[Instruction]) -> str:
     """Parameter numbers of the inputs, with their shapes."""
-    runs = [(shape, list(own)) for shape, own in groupby(inputs, key=lambda each: str(each.shape))]
-    return ", ".join(f"{numbers(own)} {shape}" for shape, own in runs)
+    runs = [(shape, list(run)) for shape, run in groupby(inputs, key=lambda each: str(each.shape))]
+    return ", ".join(f"{numbers(run)} {shape}" for shape, run in runs)
 
 
 def gradient_figures(analysis: Analysis) -> Figures:
@@ -224,18 +224,18 @@ def transformer_figures(analysis: Analysis, micro_batch: int, tp: int) -> Figure
     names = [_LAYER.search(kernel.instruction.op_name) for kernel in analysis.graph.kernels]
     layers = len({int(name[1]) for name in names if name})
     scores = [p for kernel in analysis.graph.kernels for p in kernel.products if p.batch > 1 and p.m == p.n]
-    found: Figures = {"model.layers": layers} if layers else {}
+    figures: Figures = {"model.layers": layers} if layers else {}
     if not scores or not layers:
-        return found
+        return figures
     head_dim, heads = scores[0].k, scores[0].batch // micro_batch * tp
     hidden = heads * head_dim
-    matrices = Counter(dims for each in analysis.state.weights if len(dims := global_dims(each)) == 2)
+    matrices = Counter(dims for weight in analysis.state.weights if len(dims := global_dims(weight)) == 2)
     tables = sorted(
         (rows for (rows, columns), count in matrices.items() if columns == hidden and count % layers == 1), reverse=True
     )
     widths = [columns for (rows, columns), count in matrices.items() if rows == hidden and count >= layers]
-    found |= {"model.hidden": hidden, "model.heads_global": heads, "model.head_dim": head_dim}
+    figures |= {"model.hidden": hidden, "model.heads_global": heads, "model.head_dim": head_dim}
     if widths:
-        found["model.ffn"] = max(widths)
-    found.update(dict(zip(("model.vocab_padded", "model.max_positions"), tables, strict=False)))
-    return found
+        figures["model.ffn"] = max(widths)
+    figures.update(dict(zip(("model.vocab_padded", "model.max_positions"), tables, strict=False)))
+    return figures

@@ -50,8 +50,8 @@ class OptimizerRules:
     def changed(self) -> list[Instruction]:
         """Weights that the step changes."""
         return [
-            each for each in self.state.weights
-            if isinstance(behind(self.state.updates[int(each.argument)]), FlowStep)
+            weight for weight in self.state.weights
+            if isinstance(behind(self.state.updates[int(weight.argument)]), FlowStep)
         ]  # fmt: skip
 
     def name(self) -> str | None:
@@ -68,7 +68,7 @@ class OptimizerRules:
         """
         if not self.changed or self.held_back:
             return None
-        names = {self._of(each) for each in self.changed}
+        names = {self._of(weight) for weight in self.changed}
         if "muon" in names:
             return "muon"
         return next(iter(names)) if len(names) == 1 else _WITH_MORE.get(frozenset(map(str, names)))
@@ -76,21 +76,23 @@ class OptimizerRules:
     def _of(self, weight: Instruction) -> str | None:
         """The method by which one weight is updated."""
         kept = self.state.companions[int(weight.argument)]
-        own = self._leading(weight)
-        alike = all(kept_per_element(each, weight) for each in kept)
-        if any(map(multiplies, own)):
+        steps_to_weight = self._leading(weight)
+        alike = all(kept_per_element(state, weight) for state in kept)
+        if any(map(multiplies, steps_to_weight)):
             return "muon" if len(kept) == 1 and alike else None
         if self._takes_norm(weight):
             return None
-        used = {step.opcode for step in own if self.provenance.after_kept.get(step, 0)}
+        used = {step.opcode for step in steps_to_weight if self.provenance.after_kept.get(step, 0)}
         if _SIGN in used:
-            return "Lion" if len(kept) == 1 and not used & _ROOTS and self._looks_ahead(kept[0], own) else None
+            return (
+                "Lion" if len(kept) == 1 and not used & _ROOTS and self._looks_ahead(kept[0], steps_to_weight) else None
+            )
         if not used & _ROOTS:
             return ("SGD", "momentum")[len(kept)] if len(kept) < 2 and self._is_linear(weight) else None
         if not alike:
             return "Adafactor" if _factored(weight, kept) else None
-        if any(self.provenance.after_kept.get(each, 0) for each in self._divided(own)):
-            return ("AdamW" if self._decays(weight, own) else "Adam") if len(kept) == 2 else None
+        if any(self.provenance.after_kept.get(source, 0) for source in self._divided(steps_to_weight)):
+            return ("AdamW" if self._decays(weight, steps_to_weight) else "Adam") if len(kept) == 2 else None
         return None if any(map(self._grows, kept)) else "RMSprop"
 
     def _looks_ahead(self, kept: Instruction, own: set[FlowStep]) -> bool:
@@ -112,7 +114,7 @@ class OptimizerRules:
         rooted, after = self._after_roots, self.provenance.after_gradients
         factors = (step.reads[:2] for step in own if step.opcode in ("multiply", "divide"))
         return [
-            source for pair in factors if any(rooted.get(each, 0) for each in pair)
+            source for pair in factors if any(rooted.get(factor, 0) for factor in pair)
             for source in pair if after.get(source, 0) and not rooted.get(source, 0) and not collected(source)
         ]  # fmt: skip
 
@@ -133,7 +135,7 @@ class OptimizerRules:
     @cached_property
     def held_back(self) -> bool:
         """True if a state decides whether weights change at all in a step."""
-        return bool(self.changed) and all(self._chosen(each) for each in self.changed)
+        return bool(self.changed) and all(self._chosen(weight) for weight in self.changed)
 
     def _chosen(self, weight: Instruction) -> bool:
         new = behind(self.state.updates[int(weight.argument)])
@@ -158,7 +160,7 @@ class OptimizerRules:
     def _is_linear(self, weight: Instruction) -> bool:
         """True if an update is a linear combination of the weight, its gradients and states."""
         number = int(weight.argument)
-        kept = (int(each.argument) for each in self.state.companions[number])
+        kept = (int(state.argument) for state in self.state.companions[number])
         ends = {None, number, *kept, *self.provenance.gradients}
         gradients = self.provenance.gradients
 
@@ -166,7 +168,7 @@ class OptimizerRules:
             return isinstance(source, FlowStep) and source not in gradients and not collected(source)
 
         terms = reached([self.state.updates[number]], lambda each: summed(each) if is_open(each) else ())
-        return all(self._scales(each) if is_open(each) else each in ends or collected(each) for each in terms)
+        return all(self._scales(term) if is_open(term) else term in ends or collected(term) for term in terms)
 
     @staticmethod
     def _scales(step: FlowStep) -> bool:
@@ -191,7 +193,7 @@ class OptimizerRules:
     def _is_zero(self, step: FlowStep) -> bool:
         """True if an operation multiplies by zero, as a weight decay that is switched off does."""
         given = self.provenance.flow.given
-        return any(number_of(each, given) in ("0", "-0") for each in step.instruction.operands)
+        return any(number_of(operand, given) in ("0", "-0") for operand in step.instruction.operands)
 
     def _added_to_moments(self, step: FlowStep, own: set[FlowStep]) -> bool:
         """True if the first value that a decayed weight is added to depends on moments."""
@@ -226,9 +228,9 @@ def _piece(source: Source) -> Source:
 def _factored(weight: Instruction, kept: tuple[Instruction, ...]) -> bool:
     """True if the state of a weight is factored: one vector for each of two dimensions."""
     whole = prod(global_dims(weight))
-    sizes = sorted(prod(global_dims(each)) for each in kept if not kept_per_element(each, weight))
+    sizes = sorted(prod(global_dims(state)) for state in kept if not kept_per_element(state, weight))
     dims = sorted(size for size in global_dims(weight) if size > 1)
-    pairs = ((a, b) for place, a in enumerate(dims) for b in dims[place + 1 :])
+    pairs = ((a, b) for index, a in enumerate(dims) for b in dims[index + 1 :])
     return len(sizes) >= 2 and any(sizes[-2:] == sorted((whole // a, whole // b)) for a, b in pairs)
 
 
@@ -252,20 +254,20 @@ def training_figures(analysis: Analysis) -> Figures:
     if "backward" not in analysis.phases:
         return {}
     optimizers, sums = OptimizerRules(analysis.provenance), _Sums(analysis)
-    found: Figures = {"model.rematerialisation": _yes("recompute" in analysis.phases)}
+    figures: Figures = {"model.rematerialisation": _yes("recompute" in analysis.phases)}
     optimizer = optimizers.name()
     accumulates = sums.in_loop or sums.unrolled or sums.kept() or optimizers.held_back
     if optimizer or accumulates:
-        found["model.gradient_accumulation"] = _yes(accumulates)
+        figures["model.gradient_accumulation"] = _yes(accumulates)
     rows = given_tokens(analysis)
     if sums.steps:
-        found["model.gradient_accumulation_steps"] = sums.steps
+        figures["model.gradient_accumulation_steps"] = sums.steps
     if rows and (sums.in_loop or sums.unrolled):  # these are of all micro-batches
         whole = sums.steps and not rows[0] % sums.steps
-        found["model.micro_batch_per_dp_replica"] = rows[0] // sums.steps if whole else "unknown"
+        figures["model.micro_batch_per_dp_replica"] = rows[0] // sums.steps if whole else "unknown"
     if optimizers.changed and sums.every:
-        found["model.gradient_clipping"] = _yes(sums.clips())
-    return found | ({"model.optimizer": optimizer} if optimizer else {})
+        figures["model.gradient_clipping"] = _yes(sums.clips())
+    return figures | ({"model.optimizer": optimizer} if optimizer else {})
 
 
 def _yes(holds: bool) -> str:
@@ -289,11 +291,11 @@ class _Sums:
     @cached_property
     def loops(self) -> Mapping[tuple[str, ...], list[FlowStep]]:
         """Loops -> the arrays that they change from run to run."""
-        found: dict[tuple[str, ...], list[FlowStep]] = {}
+        loops: dict[tuple[str, ...], list[FlowStep]] = {}
         for step in self.flow.steps:
             if step.opcode == CARRIED and len(step.reads) > 1:
-                found.setdefault(step.body, []).append(step)
-        return found
+                loops.setdefault(step.body, []).append(step)
+        return loops
 
     @cached_property
     def _accumulating(self) -> tuple[str, ...] | None:
@@ -321,8 +323,8 @@ class _Sums:
         if self._accumulating is None or self._through_pipeline:
             return self._through_pipeline
         path = self._accumulating[-1]
-        runs = {each.count for each in self.analysis.graph.kernels if each.name.rpartition("/")[0] + "/" == path}
-        outer = {each.count for each in self.analysis.graph.kernels if "/" not in each.name}
+        runs = {kernel.count for kernel in self.analysis.graph.kernels if kernel.name.rpartition("/")[0] + "/" == path}
+        outer = {kernel.count for kernel in self.analysis.graph.kernels if "/" not in kernel.name}
         unknown = any(note.startswith(f"{path[:-1]}: trip count") for note in self.analysis.graph.notes)
         return 0 if unknown or len(runs) != 1 or outer - {1} else runs.pop()
 
@@ -359,16 +361,18 @@ class _Sums:
             for place in self.provenance.weights.values():
                 if weights >> place & 1 and below.get(step, 0):
                     terms.setdefault(place, []).append(below[step])
-        return bool(terms) and all(_apart(own) for own in terms.values())
+        return bool(terms) and all(_apart(term) for term in terms.values())
 
     def kept(self) -> bool:
         """True if an updated array is only added to, and has no other use."""
         readers: dict[Source, list[FlowStep]] = {}
         for step in self.flow.steps:
             if behind(step) is step:  # else it hands on what it reads
-                for source in dict.fromkeys(behind(each) for each in step.reads):
+                for source in dict.fromkeys(behind(source) for source in step.reads):
                     readers.setdefault(source, []).append(step)
-        arrays = {int(each.argument) for each in self.analysis.module.entry.parameters if each.shape.dims}
+        arrays = {
+            int(parameter.argument) for parameter in self.analysis.module.entry.parameters if parameter.shape.dims
+        }
         for number, new in self.updates.items():
             total = behind(new)
             adds = isinstance(total, FlowStep) and total.opcode == "add"
@@ -387,8 +391,8 @@ class _Sums:
         norms = [step for step in self.flow.steps if collected(step) and squared.get(step, 0) == self.every]
         after = self.flow.after(dict.fromkeys(norms, 1), again=False)
         places = self.provenance.weights.items()
-        own = [self.updates[number] for number, place in places if self.every >> place & 1]
-        return all(after.get(new, 0) for new in own)
+        updates = [self.updates[number] for number, bit in places if self.every >> bit & 1]
+        return all(after.get(new, 0) for new in updates)
 
     def _of_gradients(self, source: Source) -> int:
         """Bits of the weights whose gradients an array holds, scaled perhaps."""

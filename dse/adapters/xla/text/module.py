@@ -2,15 +2,21 @@
 
 An opcode states what XLA's cost analysis counts for it. The value of an instruction is a tree of arrays, in the form of
 its shape.
+
+The spellings of `replica_groups` become explicit lists of the devices that talk to each other.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import ceil, prod
 from typing import Any, Final, TypeVar
+
+import numpy as np
+
+from costmodel.errors import DseError
 
 
 def _words(text: str) -> frozenset[str]:
@@ -183,7 +189,7 @@ class Computation:
     @property
     def parameters(self) -> list[Instruction]:
         """Parameters in the order of their numbers."""
-        own = [each for each in self.instructions if each.opcode == "parameter"]
+        own = [instruction for instruction in self.instructions if instruction.opcode == "parameter"]
         return sorted(own, key=lambda parameter: int(parameter.argument))
 
 
@@ -201,7 +207,7 @@ class Module:
     @property
     def instructions(self) -> Iterator[Instruction]:
         """Instructions of all computations, in their order."""
-        return (each for computation in self.computations for each in computation.instructions)
+        return (instruction for computation in self.computations for instruction in computation.instructions)
 
     @property
     def is_scheduled(self) -> bool:
@@ -220,9 +226,9 @@ def op_name(metadata: str) -> str:
     >>> op_name('{op_type="dot" op_name="jit(f)/dot" source_line=3}')
     'jit(f)/dot'
     """
-    _, found, rest = metadata.partition('op_name="')
+    _, separator, rest = metadata.partition('op_name="')
     end = 0
-    while found and end < len(rest) and rest[end] != '"':
+    while separator and end < len(rest) and rest[end] != '"':
         end += 2 if rest[end] == "\\" else 1
     return rest[:end]
 
@@ -232,7 +238,7 @@ _BACKWARD: Final = re.compile(r"transpose\(")
 
 def names_gradients(module: Module) -> bool:
     """True if the name of some instruction says that differentiation made it."""
-    return any(_BACKWARD.search(each.attributes.get("metadata", "")) for each in module.instructions)
+    return any(_BACKWARD.search(instruction.attributes.get("metadata", "")) for instruction in module.instructions)
 
 
 def custom_call_target(instruction: Instruction) -> str:
@@ -251,7 +257,7 @@ CALLING: Final = frozenset(("while", "conditional", "call", "async"))
 
 def unfolded_limit(module: Module) -> int:
     """Most instructions of a program that are listed one by one. [-]"""
-    written = sum(len(each.instructions) for each in module.computations)
+    written = sum(len(computation.instructions) for computation in module.computations)
     return max(MOST_UNFOLDED, MOST_REPEATED * written)
 
 
@@ -262,10 +268,10 @@ def size_problem(computation: Computation, sizes: dict[Computation, tuple[int, i
     Its own size is added.
     """
     size, depth = len(computation.instructions), 0
-    for each in computation.instructions:
-        depth = max([depth, *(sizes[called][1] + 1 for called in each.called)])
-        if each.opcode == "fusion":
-            size += sizes[each.called[0]][0]
+    for instruction in computation.instructions:
+        depth = max([depth, *(sizes[called][1] + 1 for called in instruction.called)])
+        if instruction.opcode == "fusion":
+            size += sizes[instruction.called[0]][0]
     sizes[computation] = size, depth
     if depth > DEEPEST:
         return f"{depth} levels of calls; at most {DEEPEST} are read"
@@ -287,15 +293,15 @@ def runs_of(
     for computation in reversed(module.computations):
         if computation not in reached:
             continue
-        for each in computation.instructions:
-            if parts(each.opcode)[0] not in CALLING or parts(each.opcode)[1] in ("update", "done"):
+        for instruction in computation.instructions:
+            if parts(instruction.opcode)[0] not in CALLING or parts(instruction.opcode)[1] in ("update", "done"):
                 continue
-            known = (trips or {}).get(each)
+            known = (trips or {}).get(instruction)
             times = 1 if known is None else known
-            for called in each.called:
+            for called in instruction.called:
                 reached[called] = reached.get(called, 0) + reached[computation]
                 runs[called] = runs.get(called, 0) + runs[computation] * times
-    return sum(len(each.instructions) * times for each, times in reached.items()), runs
+    return sum(len(computation.instructions) * times for computation, times in reached.items()), runs
 
 
 Node = TypeVar("Node")
@@ -316,7 +322,7 @@ def reached(starts: Iterable[Node], following: Callable[[Node], Iterable[Node]])
 
 def shaped(shape: Shape, arrays: Iterator[Any]) -> Any:
     """A value in the form of a shape, tuples of its arrays in order."""
-    return tuple(shaped(each, arrays) for each in shape.elements) if shape.is_tuple else next(arrays)
+    return tuple(shaped(element, arrays) for element in shape.elements) if shape.is_tuple else next(arrays)
 
 
 def arrays_of(value: Any) -> Iterator[Any]:
@@ -330,4 +336,161 @@ def arrays_of(value: Any) -> Iterator[Any]:
 
 def replaced(value: Any, change: Callable[[Any], Any]) -> Any:
     """A value with each of its arrays changed."""
-    return tuple(replaced(each, change) for each in value) if isinstance(value, tuple) else change(value)
+    return tuple(replaced(element, change) for element in value) if isinstance(value, tuple) else change(value)
+
+
+Groups = tuple[tuple[int, ...], ...]
+
+_LISTS: Final = re.compile(r"\{((?:\{[\d,\s]*\}[,\s]*)*)\}$")
+_IOTA: Final = re.compile(r"\[([\d,\s]+)\](?:\s*<=\s*\[([\d,\s]+)\])?(?:\s*T\(([\d,\s]+)\))?$")
+_MESH: Final = re.compile(
+    r"@?mesh[\w.]*\s*\[(.*?)\]\s*(?:,\s*device_ids\s*=\s*\((\[[^()]*(?:\([^()]*\))?)\)\s*)?\{(.*)\}$", re.DOTALL
+)
+_AXIS: Final = re.compile(r"['\"]([^'\"]+)['\"]\s*=\s*(\d+)")
+_AXIS_USED: Final = re.compile(r"['\"]([^'\"]+)['\"](?:\s*:\s*\((\d+)\)(\d+))?")
+
+
+#: Most devices of a program, far more than any cluster has. [-]
+MOST_DEVICES: Final = 1 << 22
+
+
+@dataclass(frozen=True, slots=True)
+class GroupPlacement:
+    """Position of device groups in the numbering of all devices, which fills one node after the other."""
+
+    groups: int
+    size: int  #: devices of a group
+    stride: float  #: mean distance between neighbours of the widest group
+
+
+def groups_of(instruction: Instruction, devices: int) -> Groups:
+    """The groups of devices that a collective runs in; all devices of the program where the text names none. [-]
+
+    Raises `DseError` if the text names groups in an unknown way.
+    """
+    pairs = instruction.attributes.get("source_target_pairs")
+    if pairs is not None:
+        return tuple(pair for pair in _lists(pairs) if len(pair) == 2)
+    written = instruction.attributes.get("replica_groups", "{}")
+    try:
+        groups = normalised(written)
+    except (ValueError, IndexError, ZeroDivisionError) as error:
+        raise DseError(f"{instruction.name}: replica_groups={written[:80]}: no known way to name groups") from error
+    return groups or (tuple(range(devices)),)
+
+
+def normalised(written: str) -> Groups:
+    """Explicit lists from any spelling; no lists where all devices are meant.
+
+    Raises `ValueError` or `IndexError` if it is no known spelling.
+
+    >>> normalised("{{0,2},{1,3}}")
+    ((0, 2), (1, 3))
+    >>> normalised("[2,2]<=[2,2]T(1,0)")
+    ((0, 2), (1, 3))
+    >>> normalised("mesh['data'=2,'model'=2] {'data'}")
+    ((0, 2), (1, 3))
+    """
+    if _LISTS.match(written):
+        return tuple(group for group in _lists(written) if group)
+    iota = _IOTA.match(written)
+    if iota:
+        shape = _numbers(iota[1])
+        return _rows(_iota(written).reshape(-1, prod(shape[1:])))
+    mesh = _MESH.match(written)
+    if mesh:
+        return _mesh(*mesh.groups())
+    raise ValueError(written)
+
+
+_SHARDED: Final = re.compile(r"\{devices=\[([\d,]+)\]\s*(<=\s*[^\s}]+|[\d,]+)([^}]*)")
+
+
+def pieces(sharding: str) -> dict[int, tuple[int, ...]]:
+    """Device -> place of its piece of an array along each dimension; none where all have the whole.
+
+    >>> pieces("{devices=[2,1,2]<=[2,2]T(1,0) last_tile_dim_replicate}")
+    {0: (0, 0), 2: (0, 0), 1: (1, 0), 3: (1, 0)}
+    """
+    match = _SHARDED.match(sharding)
+    if match is None:
+        return {}
+    tiles, rest = _numbers(match[1]), match[3].partition("last_tile_dims=")
+    try:
+        order = _iota(f"[{prod(tiles)}]{match[2]}") if match[2][0] == "<" else np.array(_numbers(match[2]))
+    except ValueError:
+        return {}  # no known way to name devices
+    last = len(tiles) - (rest[2].count(",") + 1 if rest[2] else "last_tile_dim_replicate" in rest[0])
+    places = zip(order.ravel().tolist(), np.ndindex(*tiles), strict=False)
+    return {device: position[:last] for device, position in places}
+
+
+def _lists(written: str) -> Groups:
+    return tuple(tuple(_numbers(group)) for group in re.findall(r"\{([\d,\s]*)\}", written))
+
+
+def _numbers(written: str) -> list[int]:
+    return [int(number) for number in re.findall(r"\d+", written)]
+
+
+def _iota(written: str) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]]:
+    """``[4,2]<=[2,4]T(1,0)``: the numbers from 0 on in one shape, transposed, in another; or one alone."""
+    match = _IOTA.match(written)
+    if match is None:
+        raise ValueError(written)
+    shape = _numbers(match[1])
+    source = _numbers(match[2]) if match[2] else shape
+    if prod(source) > MOST_DEVICES:
+        raise ValueError(written)
+    order = _numbers(match[3]) if match[3] else list(range(len(source)))
+    ids = np.arange(prod(source)).reshape(source).transpose(order)
+    return ids.reshape(shape) if match[2] else ids
+
+
+def _mesh(axes: str, device_ids: str | None, used: str) -> Groups:
+    """Groups along some axes of a mesh; an axis may be used in part, as ``'x':(2)4``."""
+    names: list[tuple[str, int]] = []  # of axes, with their parts as axes of their own
+    dims: list[int] = []
+    wanted = {name: (before, size) for name, before, size in _AXIS_USED.findall(used)}
+    for name, size in _AXIS.findall(axes):
+        before, part = wanted.get(name, ("", ""))
+        cut = [int(before), int(part), int(size) // (int(before) * int(part))] if part else [1, int(size), 1]
+        names += [(name, axis) for axis in range(3)]
+        dims += cut
+    if set(wanted) - {name for name, _ in names}:
+        raise ValueError(used)
+    if prod(dims) > MOST_DEVICES:
+        raise ValueError(axes)
+    ids = np.arange(prod(dims)) if device_ids is None else _iota(device_ids)
+    along = [index for index, (name, part) in enumerate(names) if name in wanted and part == 1]
+    across = [axis for axis in range(len(names)) if axis not in along]
+    size = prod(dims[axis] for axis in along)
+    return _rows(ids.reshape(dims).transpose([*across, *along]).reshape(-1, size))
+
+
+def _rows(array: np.ndarray[tuple[int, ...], np.dtype[np.int64]]) -> Groups:
+    return tuple(tuple(int(device) for device in row) for row in array)
+
+
+def placement(groups: Groups) -> GroupPlacement:
+    """Where the largest groups lie.
+
+    >>> placement(((0, 8), (1, 9)))
+    GroupPlacement(groups=2, size=2, stride=8.0)
+    """
+    size = max(map(len, groups))
+    widest = max(max(group) - min(group) for group in groups)
+    return GroupPlacement(len(groups), size, widest / (size - 1) if size > 1 else 1.0)
+
+
+def connected(groups: Iterable[Sequence[int]]) -> list[frozenset[int]]:
+    """Devices that some groups connect, in one step or in more.
+
+    >>> connected([(0, 1), (2, 3), (1, 3), (4, 5)])
+    [frozenset({0, 1, 2, 3}), frozenset({4, 5})]
+    """
+    merged: list[frozenset[int]] = []
+    for group in groups:
+        joined = frozenset(group).union(*(other for other in merged if not other.isdisjoint(group)))
+        merged = [other for other in merged if other.isdisjoint(group)] + [joined]
+    return merged

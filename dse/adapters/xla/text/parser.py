@@ -77,9 +77,9 @@ def partition_problem(module: Module) -> str | None:
     if module.is_scheduled:
         return None
     every = list(module.instructions)
-    marked = any(_SPLITTING.fullmatch(custom_call_target(each)) for each in every)
-    split = any(_is_split(each) for each in every)
-    exchanging = any(parts(each.opcode)[0] in COLLECTIVES for each in every)
+    marked = any(_SPLITTING.fullmatch(custom_call_target(instruction)) for instruction in every)
+    split = any(_is_split(instruction) for instruction in every)
+    exchanging = any(parts(instruction.opcode)[0] in COLLECTIVES for instruction in every)
     if marked or (split and not exchanging):
         return f"is not split among its devices yet: arrays are those of all together; {_PRINT}"
     return None
@@ -87,8 +87,8 @@ def partition_problem(module: Module) -> str | None:
 
 def _is_split(instruction: Instruction) -> bool:
     sharding = instruction.attributes.get("sharding", "")
-    for found in _SPLIT.finditer(sharding):
-        tiles = [int(number) for number in found[1].split(",") if number]
+    for match in _SPLIT.finditer(sharding):
+        tiles = [int(number) for number in match[1].split(",") if number]
         if any(tile > 1 for tile in tiles[: len(tiles) - sharding.count("last_tile_dim_replicate")]):
             return True
     return False
@@ -157,10 +157,10 @@ class Cursor:
 
     def expect(self, pattern: re.Pattern[str], wanted: str) -> re.Match[str]:
         """Go past what must stand here."""
-        found = self.match(pattern)
-        if found is None:
+        match = self.match(pattern)
+        if match is None:
             self.fail(f"expected {wanted}")
-        return found
+        return match
 
     def peek(self) -> str:
         """The next character that is no blank; empty at the end."""
@@ -177,16 +177,16 @@ class Cursor:
         """Go past a string, or from a bracket to the one that closes it; the text of it."""
         start, open_brackets = self.at, []
         while True:
-            found = _BRACKET.search(self.text, self.at)
-            if found is None:
+            match = _BRACKET.search(self.text, self.at)
+            if match is None:
                 self.fail("never closed", start)
-            self.at, token = found.end(), found[0]
+            self.at, token = match.end(), match[0]
             if token == '"':
-                self.fail("a string that never ends", found.start())
+                self.fail("a string that never ends", match.start())
             if token in _CLOSING:
                 open_brackets.append(_CLOSING[token])
             elif token[0] != '"' and (not open_brackets or open_brackets.pop() != token):
-                self.fail("closes nothing", found.start())
+                self.fail("closes nothing", match.start())
             if not open_brackets:
                 return self.text[start : self.at]
 
@@ -201,13 +201,13 @@ class Cursor:
             if known is None:
                 known = self._shapes[written] = self._tuple_at(start)
             return known
-        found = _ARRAY.match(self.text, start)
-        if found is None:
+        match = _ARRAY.match(self.text, start)
+        if match is None:
             self.fail("expected a shape, such as f32[8,128]")
-        self.at = found.end()
-        known = self._shapes.get(found[0])
+        self.at = match.end()
+        known = self._shapes.get(match[0])
         if known is None:
-            known = self._shapes[found[0]] = self._array(found)
+            known = self._shapes[match[0]] = self._array(match)
         return known
 
     def _tuple_at(self, start: int) -> Shape:
@@ -263,10 +263,10 @@ def problem(instruction: Instruction) -> str | None:
             return f"{len(called)} branches for {len(operands) - 1} operands"
         pairs = zip(called, operands[1:], strict=True)
         return next(
-            (p for branch, own in pairs if (p := _passing_problem(branch.name, branch.parameters, [own]))), None
+            (p for branch, operand in pairs if (p := _passing_problem(branch.name, branch.parameters, [operand]))), None
         )
     if opcode in ("fusion", "call", "async-start", "while"):
-        problems = [_passing_problem(each.name, each.parameters, operands) for each in called]
+        problems = [_passing_problem(computation.name, computation.parameters, operands) for computation in called]
         return next((each for each in problems if each), None)
     return None
 
@@ -412,7 +412,7 @@ class _Parser(Cursor):
         if not defined:
             self.fail(f"{name} has no instructions", self.at - 1)
         instructions = tuple(defined.values())
-        numbers = [int(each.argument) for each in instructions if each.opcode == "parameter"]
+        numbers = [int(instruction.argument) for instruction in instructions if instruction.opcode == "parameter"]
         wrong = parameters_problem(numbers)
         if wrong:
             self.fail(f"{name}: {wrong}", self.at - 1)
@@ -455,13 +455,13 @@ class _Parser(Cursor):
                 self.fail("expected ',' or ')'")
             start = self.skip_space()
             shape: Shape | None = None
-            found = self.match(_OPERAND)
-            if found is None:
+            operand_match = self.match(_OPERAND)
+            if operand_match is None:
                 shape = self.shape()
-                found = self.expect(_OPERAND, "the name of an operand")
-            operand = defined.get(found[1])
+                operand_match = self.expect(_OPERAND, "the name of an operand")
+            operand = defined.get(operand_match[1])
             if operand is None:
-                self.fail("used, but not defined before", found.start(1))
+                self.fail("used, but not defined before", operand_match.start(1))
             if shape is not None and shape != operand.shape:
                 self.fail(f"{operand.name} is {operand.shape}, not {shape}", start)
             operands.append(operand)
@@ -470,10 +470,10 @@ class _Parser(Cursor):
     def attributes(self) -> dict[str, str]:
         """``, key=value`` as often as it comes."""
         attributes = dict[str, str]()
-        while found := self.match(_ATTRIBUTE):
-            if found[1] in attributes:
-                self.fail("given twice", found.start(1))
-            attributes[found[1]] = self.value()
+        while attribute := self.match(_ATTRIBUTE):
+            if attribute[1] in attributes:
+                self.fail("given twice", attribute.start(1))
+            attributes[attribute[1]] = self.value()
         return attributes
 
     def value(self) -> str:
@@ -496,7 +496,7 @@ class _Parser(Cursor):
         for key in CALLEES:
             for name in _CALLEE.findall(attributes[key]) if key in attributes else ():
                 if name not in self.computations:
-                    place = self.text.find(name, at)
-                    self.fail(f"{key} names a computation that is not defined before", place)
+                    end = self.text.find(name, at)
+                    self.fail(f"{key} names a computation that is not defined before", end)
                 called.append(self.computations[name])
         return tuple(called)

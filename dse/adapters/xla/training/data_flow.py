@@ -77,12 +77,12 @@ def behind(source: Source) -> Source:
 
 def _is_joined(step: FlowStep) -> bool:
     """True if a call of the compiler joins slices with the array that they were cut from, after it moved them."""
-    if step.opcode != "custom-call" or any(each.opcode != "slice" for each in step.operands):
+    if step.opcode != "custom-call" or any(operand.opcode != "slice" for operand in step.operands):
         return False
-    wholes = {each.reads[0]: each.instruction.operands[0].shape.size for each in step.operands}
+    wholes = {operand.reads[0]: operand.instruction.operands[0].shape.size for operand in step.operands}
     return (
         len(step.operands) == len(step.reads)
-        and list(wholes.values()) == [step.shape.size] == [sum(each.shape.size for each in step.operands)]
+        and list(wholes.values()) == [step.shape.size] == [sum(operand.shape.size for operand in step.operands)]
     )  # fmt: skip
 
 
@@ -99,31 +99,31 @@ class Flow:
 
         With `again`, a value that a loop carries depends on the result of its body, else on the first run alone.
         """
-        found: dict[Source, int] = dict(marks)
+        marks_of: dict[Source, int] = dict(marks)
         changed = True
         while changed:
             changed = False
             for step in self.steps:
-                old = own = found.get(step, 0)
+                old = bits = marks_of.get(step, 0)
                 for source in step.reads:
-                    own |= found.get(source, 0)
-                if own != old:
-                    found[step] = own
+                    bits |= marks_of.get(source, 0)
+                if bits != old:
+                    marks_of[step] = bits
                     changed = again
-        return found
+        return marks_of
 
 
 def flow(module: Module, graph: HloGraph) -> Flow:
     """Steps of a module's entry and of all that it runs, each a part of one of its kernels."""
     total, _ = runs_of(module)
-    places = {kernel.name: place for place, kernel in enumerate(graph.kernels)}
+    places = {kernel.name: index for index, kernel in enumerate(graph.kernels)}
     walk = _Walk(places, share=total > unfolded_limit(module))
-    parameters = [shaped(each.shape, repeat(number)) for number, each in enumerate(module.entry.parameters)]
+    parameters = [shaped(parameter.shape, repeat(number)) for number, parameter in enumerate(module.entry.parameters)]
     root = walk.run(module.entry, parameters, _Around())
     given = {
         parameter: operand
-        for each in module.instructions if each.opcode == "fusion"
-        for parameter, operand in zip(each.called[0].parameters, each.operands, strict=True)
+        for instruction in module.instructions if instruction.opcode == "fusion"
+        for parameter, operand in zip(instruction.called[0].parameters, instruction.operands, strict=True)
     }  # fmt: skip
     return Flow(walk.steps, list(arrays_of(root)), given)
 
@@ -151,12 +151,12 @@ class _Walk:
         if computation in self.shared:
             return self.shared[computation]
         values: dict[Instruction, _Value] = {}
-        for each in computation.instructions:
-            operands = [values[operand] for operand in each.operands]
-            if each.opcode == "parameter":
-                values[each] = arguments[int(each.argument)]
+        for instruction in computation.instructions:
+            operands = [values[operand] for operand in instruction.operands]
+            if instruction.opcode == "parameter":
+                values[instruction] = arguments[int(instruction.argument)]
             else:
-                values[each] = self._value(each, operands, around)
+                values[instruction] = self._value(instruction, operands, around)
         if self.share and around.kernel is None:
             self.shared[computation] = values[computation.root]
         return values[computation.root]
@@ -314,7 +314,7 @@ def collected(source: Source) -> bool:
     if not isinstance(step, FlowStep):
         return False
     numbers = step.opcode == "concatenate" and all(
-        isinstance(each, FlowStep) and each.shape.size <= 1 for each in step.reads
+        isinstance(source, FlowStep) and source.shape.size <= 1 for source in step.reads
     )
     return step.shape.size <= 1 or numbers
 

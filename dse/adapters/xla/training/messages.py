@@ -8,8 +8,17 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Final, Literal, get_args
 
-from dse.adapters.xla.text.device_groups import GroupPlacement, Groups, connected, groups_of, pieces, placement
-from dse.adapters.xla.text.module import COLLECTIVES, Instruction, parts
+from dse.adapters.xla.text.module import (
+    COLLECTIVES,
+    GroupPlacement,
+    Groups,
+    Instruction,
+    connected,
+    groups_of,
+    parts,
+    pieces,
+    placement,
+)
 from dse.adapters.xla.training.data_flow import (
     Flow,
     FlowStep,
@@ -60,20 +69,20 @@ class Purposes:
         What flows is not all: an axis of the mesh is for one kind of parallelism, whatever a compiler moves
         along it: rows of which it has other pieces, or integers that tell where they lie.
         """
-        found = {message: self._by_flow(message) for message in self.groups}
+        purposes = {message: self._by_flow(message) for message in self.groups}
         if not self.provenance.weights:
-            return found
+            return purposes
         axes = self._axes
         votes: dict[Axis, Counter[Purpose]] = {}
-        for message, purpose in found.items():
+        for message, purpose in purposes.items():
             votes.setdefault(axes[message], Counter())[purpose] += self.counts[message] * message.shape.bytes
         own = {axis: self._kind(axis, votes[axis]) for axis in votes}
-        for message, purpose in found.items():
+        for message, purpose in purposes.items():
             kinds = [own[axis] for axis in own if _is_finer(axis, axes[message])] or [own[axes[message]]]
-            if purpose not in ("input", "scalars") and not any(purpose in _KINDS[each] for each in kinds):
+            if purpose not in ("input", "scalars") and not any(purpose in _KINDS[kind] for kind in kinds):
                 is_sum = purpose == "data parallel" and kinds[0] == "tensor"
-                found[message] = "sequence parallel" if is_sum else _KINDS[kinds[0]][0]
-        return found
+                purposes[message] = "sequence parallel" if is_sum else _KINDS[kinds[0]][0]
+        return purposes
 
     @cached_property
     def _axes(self) -> Mapping[FlowStep, Axis]:
@@ -88,7 +97,7 @@ class Purposes:
             (axis for axis in even if frozenset().union(*axis) == devices), key=lambda axis: max(map(len, axis))
         )
         return {
-            message: next((each for each in whole if axis == each or _is_finer(axis, each)), axis)
+            message: next((coarser for coarser in whole if axis == coarser or _is_finer(axis, coarser)), axis)
             for message, axis in joined.items()
         }
 
@@ -101,18 +110,18 @@ class Purposes:
         """
         groups = tuple(tuple(sorted(group)) for group in axis)
         matrices = [bits for bits in self.provenance.multiplied_by if bits]
-        own = [bits for bits in matrices if self._has_parts(bits, groups)]
-        if not own:
+        split_matrices = [bits for bits in matrices if self._has_parts(bits, groups)]
+        if not split_matrices:
             if votes["fully sharded"] and max(map(len, groups), default=1) in self._sliced:
                 return "tensor"
             kind = "sharded data" if votes["fully sharded"] else "data"
-            words = [each for each in self.inputs if _is_words(each)]
+            words = [array for array in self.inputs if _is_words(array)]
             return kind if not words or self._cut(words, groups, slice(-1, None)) else f"{kind} by rows"
         several = self._has_several(groups)
         passed = votes["pipeline parallel"] > votes["tensor parallel"] + votes["sequence parallel"]
         if several and passed:
             return "pipeline"
-        if not self._cut(self.inputs, groups, slice(None)) if self.inputs else 2 * len(own) > len(matrices):
+        if not self._cut(self.inputs, groups, slice(None)) if self.inputs else 2 * len(split_matrices) > len(matrices):
             return "tensor"
         return "expert" if several and self._routes else "sharded data by rows"
 
@@ -120,35 +129,35 @@ class Purposes:
     def _routes(self) -> bool:
         """True if the program selects the largest of scores computed from inputs and weights, as a router does."""
         marks = map(self.provenance.depends_on.get, filter(picks, self.provenance.flow.steps))
-        return any(own & INPUT and own & self.provenance.any_weight for own in marks if own)
+        return any(mark & INPUT and mark & self.provenance.any_weight for mark in marks if mark)
 
     @cached_property
     def _sliced(self) -> set[int]:
         """Into how many pieces devices cut sequences that all of them are given. [-]"""
         words = filter(_is_words, self.provenance.state.inputs)
-        slices = ((each, own_slices(self.provenance, int(each.argument))) for each in words)
-        pairs = ((each, own) for each, found in slices for own in found if own.shape.dims)
-        return {-(-each.shape.dims[-1] // own.shape.dims[-1]) for each, own in pairs if own.shape.size}
+        slices = ((word, own_slices(self.provenance, int(word.argument))) for word in words)
+        pairs = ((array, cut) for array, cuts in slices for cut in cuts if cut.shape.dims)
+        return {-(-array.shape.dims[-1] // cut.shape.dims[-1]) for array, cut in pairs if cut.shape.size}
 
     @cached_property
     def inputs(self) -> list[Instruction]:
         """Inputs of which the text tells what each device has."""
-        return [each for each in self.provenance.state.inputs if "sharding" in each.attributes]
+        return [array for array in self.provenance.state.inputs if "sharding" in array.attributes]
 
     @staticmethod
     def _cut(inputs: Iterable[Instruction], groups: Groups, dims: slice) -> bool:
         """True if devices of a group hold different pieces of some parameter along some dimensions."""
         first = groups[0] if groups else ()
-        told = [pieces(each.attributes.get("sharding", "")) for each in inputs]
-        return any(len({own[each][dims] for each in first if each in own}) > 1 for own in told)
+        told = [pieces(array.attributes.get("sharding", "")) for array in inputs]
+        return any(len({counts[array][dims] for array in first if array in counts}) > 1 for counts in told)
 
     def _has_several(self, groups: Groups) -> bool:
         """True if devices of a group hold parts of stacks of matrices, split between matrices if that is known."""
         places, weights = self.provenance.weights, self.provenance.state.weights
-        several = [each for each in weights if len(each.shape.dims) > 2]
-        own = (each for each in several if self._has_parts(1 << places[int(each.argument)], groups))
-        told = any("sharding" in each.attributes for each in weights)
-        return any(not told or self._cut([each], groups, slice(-2)) for each in own)
+        several = [weight for weight in weights if len(weight.shape.dims) > 2]
+        split_weights = (weight for weight in several if self._has_parts(1 << places[int(weight.argument)], groups))
+        told = any("sharding" in weight.attributes for weight in weights)
+        return any(not told or self._cut([weight], groups, slice(-2)) for weight in split_weights)
 
     def _by_flow(self, message: FlowStep) -> Purpose:
         """The purpose of one array of a message."""
@@ -174,9 +183,9 @@ class Purposes:
         for later in (True, False):
             near += dict.fromkeys(self.provenance.multiplying(message, later=later))
         groups = self.groups[message]
-        weights = [self.provenance.weights_of(each) for each in near]
+        weights = [self.provenance.weights_of(source) for source in near]
         pairs = zip(near, weights, strict=True)
-        split = [each for each, bits in pairs if bits and self._has_parts(bits, groups)]
+        split = [source for source, bits in pairs if bits and self._has_parts(bits, groups)]
         if any(map(multiplies, split)):
             if moved := self._of_tokens_moved(message):
                 return moved
@@ -185,13 +194,13 @@ class Purposes:
             multiplied = filter(None, self.provenance.multiplied_by)
             shares = all(self._has_parts(bits, groups) for bits in multiplied)
             return "tensor parallel" if shares else "fully sharded"
-        if any(bits is None and self._attends(each) for each, bits in zip(near, weights, strict=True)):
+        if any(bits is None and self._attends(source) for source, bits in zip(near, weights, strict=True)):
             return "context parallel"
         return "data parallel" if near and None not in weights and message.opcode == "all-reduce" else "unknown"
 
     def _attends(self, product: FlowStep) -> bool:
         """True if a product belongs to attention: scores, weighted values, or a neighbour of these."""
-        near = (each for later in (True, False) for each in self.provenance.multiplying(product, later=later))
+        near = (source for later in (True, False) for source in self.provenance.multiplying(product, later=later))
         return self._weighs(product) or any(map(self._weighs, near))
 
     def _weighs(self, product: FlowStep) -> bool:
@@ -199,9 +208,9 @@ class Purposes:
         if product not in self._weighing:
             provenance = self.provenance
             self._weighing[product] = provenance.weights_of(product) is None and any(
-                provenance.weights_of(each) is None
+                provenance.weights_of(source) is None
                 for later in (True, False)
-                for each in provenance.multiplying(product, later=later, softened=True)
+                for source in provenance.multiplying(product, later=later, softened=True)
             )
         return self._weighing[product]
 
@@ -231,20 +240,20 @@ class Purposes:
         if not group:
             return False
         return any(
-            weights >> place & 1 and not any({*group} <= each for each in self._summed[place])
-            for place in self.provenance.weights.values()
+            weights >> bit & 1 and not any({*group} <= summed for summed in self._summed[bit])
+            for bit in self.provenance.weights.values()
         )
 
     @cached_property
     def _summed(self) -> list[list[frozenset[int]]]:
         """For each weight the sets of devices that sum its gradient, in one message or more."""
         groups: list[list[tuple[int, ...]]] = [[] for _ in self.provenance.weights]
-        for message, own in self.groups.items():
+        for message, group in self.groups.items():
             leads = self._leads(message)
             if message.opcode in ("all-reduce", "reduce-scatter") or self._is_added(message):
-                for place, listed in enumerate(groups):
-                    if leads >> place & 1:
-                        listed.extend(own)
+                for index, listed in enumerate(groups):
+                    if leads >> index & 1:
+                        listed.extend(group)
         return [connected(listed) for listed in groups]
 
     def _leads(self, message: FlowStep) -> int:
@@ -260,8 +269,8 @@ class Purposes:
         """True if a message gathers or scatters along another dimension than the last, the features."""
         if message.opcode == "all-reduce":
             dims = message.shape.dims
-            slices = [each.shape.dims for each in own_slices(self.provenance, message)]
-            return any(len(each) == len(dims) and each[-1] == dims[-1] for each in slices)
+            slices = [cut.shape.dims for cut in own_slices(self.provenance, message)]
+            return any(len(sizes) == len(dims) and sizes[-1] == dims[-1] for sizes in slices)
         written = message.instruction.attributes.get("dimensions", "")
         return written.strip("{}") != str(len(message.shape.dims) - 1)
 
@@ -365,9 +374,9 @@ def _collective(
         array = instruction.operands[step.output].shape if apart else step.shape
         payloads[purposes[step]] = payloads.get(purposes[step], 0) + array.bytes
     name, result = parts(instruction.opcode)[0], output_shape(instruction).bytes
-    slices = [[each for each in own_slices(provenance, step) if each.kernel == step.kernel] for step in steps]
+    slices = [[cut for cut in own_slices(provenance, step) if cut.kernel == step.kernel] for step in steps]
     if name == "all-reduce" and all(slices):
-        name, result = "reduce-scatter", sum(each.shape.bytes for own in slices for each in own[:1])
+        name, result = ("reduce-scatter", sum(cut.shape.bytes for cuts in slices for cut in cuts[:1]))
     return Collective(
         name=name,
         groups=groups[steps[0]],
@@ -395,31 +404,31 @@ def mesh_axes(messages: Mapping[int, Collective], devices: int) -> dict[str, int
     Gradients are summed over replicas, and where sequences are cut over the pieces too. Where none are, the
     devices that the other axes leave tell of replicas only if there are none.
     """
-    found: dict[str, int] = {}
+    axes: dict[str, int] = {}
     for axis, purposes in _AXES.items():
-        sizes = _sizes([each for each in messages.values() if each.purpose in purposes])
+        sizes = _sizes([message for message in messages.values() if message.purpose in purposes])
         if sizes:
-            found[axis] = max(sizes, key=lambda size: sizes[size])
+            axes[axis] = max(sizes, key=lambda size: sizes[size])
     summing = [
-        each
-        for each in messages.values()
-        if each.purpose in ("data parallel", "fully sharded") and each.name in _SUMMING
+        message
+        for message in messages.values()
+        if message.purpose in ("data parallel", "fully sharded") and message.name in _SUMMING
     ]
-    joined = connected(group for each in summing for group in each.groups)
+    joined = connected(group for message in summing for group in message.groups)
     shared = max(map(len, joined), default=1)
-    taken = found.get("tp", 1) * found.get("pp", 1) * found.get("cp", 1)
-    if shared > 1 and not shared % found.get("cp", 1):
-        found["dp"] = min(shared // found.get("cp", 1), devices // taken)
+    taken = axes.get("tp", 1) * axes.get("pp", 1) * axes.get("cp", 1)
+    if shared > 1 and not shared % axes.get("cp", 1):
+        axes["dp"] = min(shared // axes.get("cp", 1), devices // taken)
     elif taken == devices:
-        found["dp"] = 1
-    return found
+        axes["dp"] = 1
+    return axes
 
 
 def _sizes(messages: Sequence[Collective]) -> dict[int, int]:
     """Devices that messages connect -> bytes of such messages."""
     sizes: dict[int, int] = {}
-    for each in messages:
-        size = max(map(len, connected(each.groups)), default=1)
+    for message in messages:
+        size = max(map(len, connected(message.groups)), default=1)
         if size > 1:
-            sizes[size] = sizes.get(size, 0) + each.payload_bytes
+            sizes[size] = sizes.get(size, 0) + message.payload_bytes
     return sizes

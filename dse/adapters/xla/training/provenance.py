@@ -57,15 +57,17 @@ class TrainingState:
     @property
     def moments(self) -> tuple[tuple[Instruction, ...], ...]:
         """Copies of the weights' shapes that are kept for each of them; none where their number differs."""
-        rows = [self.companions[int(each.argument)] for each in self.weights]
-        same = all(kept_per_element(kept, each) for each, row in zip(self.weights, rows, strict=True) for kept in row)
+        rows = [self.companions[int(weight.argument)] for weight in self.weights]
+        same = all(
+            kept_per_element(kept, weight) for weight, row in zip(self.weights, rows, strict=True) for kept in row
+        )
         return tuple(zip(*rows, strict=True)) if same and len({len(row) for row in rows}) == 1 else ()
 
     @property
     def kept(self) -> list[Instruction]:
         """State but the weights: counters, moments, statistics."""
-        own = [each for row in self.companions.values() for each in row]
-        return [*self.counters, *own, *self.others]
+        kept = [array for row in self.companions.values() for array in row]
+        return [*self.counters, *kept, *self.others]
 
     @property
     def is_adam(self) -> bool:
@@ -77,26 +79,28 @@ def training_state(module: Module, flow: Flow) -> TrainingState:
     """The roles of the parameters of a module's entry computation."""
     parameters = module.entry.parameters
     updates = _updates(module, flow)
-    arrays = [each for number, each in enumerate(parameters) if number in updates and each.shape.dims]
+    arrays = [parameter for number, parameter in enumerate(parameters) if number in updates and parameter.shape.dims]
     summed_up = [
-        each for each in arrays if _WEIGHTS.match(each.shape.dtype) and not _is_filled(int(each.argument), updates)
+        array for array in arrays if _WEIGHTS.match(array.shape.dtype) and not _is_filled(int(array.argument), updates)
     ]
-    bits = {int(each.argument): 1 << bit for bit, each in enumerate(arrays)}
+    bits = {int(array.argument): 1 << bit for bit, array in enumerate(arrays)}
     marks: dict[Source, int] = dict(bits.items())
     after = flow.after(marks, again=False)
     decided = {number: after.get(updates[number], 0) for number in bits}
     used = reduce(int.__or__, (after.get(step, 0) for step in flow.steps if multiplies(step)), 0)
-    multiplied = [each for each in summed_up if used & bits[int(each.argument)]]
+    multiplied = [array for array in summed_up if used & bits[int(array.argument)]]
     weights = _trained(multiplied, bits, decided)
-    rest = [each for each in arrays if each not in weights]
+    rest = [array for array in arrays if array not in weights]
     companions = _companions(weights, rest, bits, decided)
-    own = {each for row in companions.values() for each in row}
+    kept = {array for row in companions.values() for array in row}
     return TrainingState(
         weights=tuple(weights),
         companions=companions,
-        counters=tuple(each for number, each in enumerate(parameters) if number in updates and not each.shape.dims),
-        others=tuple(each for each in rest if each not in own),
-        inputs=tuple(each for number, each in enumerate(parameters) if number not in updates),
+        counters=tuple(
+            parameter for number, parameter in enumerate(parameters) if number in updates and not parameter.shape.dims
+        ),
+        others=tuple(array for array in rest if array not in kept),
+        inputs=tuple(parameter for number, parameter in enumerate(parameters) if number not in updates),
         updates=updates,
     )
 
@@ -111,11 +115,13 @@ def _updates(module: Module, flow: Flow) -> dict[int, Source]:
     memory = aliased_outputs(module)
     made_of = [_terms(module, source) for source in flow.root]
     found = {
-        number: flow.root[place] for place, number in memory.items() if number in made_of[place] or not made_of[place]
+        number: flow.root[output]
+        for output, number in memory.items()
+        if number in made_of[output] or not made_of[output]
     }
-    given = {place for place, number in memory.items() if number in found}
+    given = {output for output, number in memory.items() if number in found}
     named = names_gradients(module)
-    waiting = [place for place, _ in enumerate(made_of) if place not in given and (named or place in memory)]
+    waiting = [index for index, _ in enumerate(made_of) if index not in given and (named or index in memory)]
     while waiting:  # those that are made of one parameter first
         place = min(waiting, key=lambda each: len(made_of[each] - found.keys()) or len(found) + 1)
         waiting.remove(place)
@@ -132,7 +138,7 @@ def _terms(module: Module, new: Source) -> set[int]:
     parameters = module.entry.parameters
     whole: Source = new
     terms = reached([whole], lambda each: summed(each) if isinstance(each, FlowStep) else ())
-    found = (each for each in terms if isinstance(each, int))
+    found = (term for term in terms if isinstance(term, int))
     return {number for number in found if str(parameters[number].shape) == str(new.shape)}
 
 
@@ -143,7 +149,7 @@ def _is_filled(number: int, updates: Mapping[int, Source]) -> bool:
         return False
     moving = MOVING | {"maximum"}  # of what compilers pad to join it
     moved = _reached([new], moving)
-    sums = [each for each in moved if isinstance(each, FlowStep) and each.opcode not in moving]
+    sums = [source for source in moved if isinstance(source, FlowStep) and source.opcode not in moving]
     return number in moved and number not in _reached(sums, LINEAR)
 
 
@@ -166,30 +172,37 @@ def _trained(
     What is trained decides, by its gradients, at least what any other array does whose new value it decides.
     What is kept for it decides less: a momentum that products make orthogonal, its own weight alone.
     """
-    decides = {number: sum(bits[other] for other, own in decided.items() if own & bit) for number, bit in bits.items()}
+    decides = {
+        number: sum(bits[other] for other, other_bits in decided.items() if other_bits & bit)
+        for number, bit in bits.items()
+    }
 
     def only_feeds(number: int) -> bool:
         fed = decides[number] & ~bits[number]
-        more = (decides[int(each.argument)] & ~bits[number] for each in multiplied
-                if fed & bits[int(each.argument)])  # fmt: skip
+        more = (decides[int(array.argument)] & ~bits[number] for array in multiplied
+                if fed & bits[int(array.argument)])  # fmt: skip
         return any(fed | other == other != fed for other in more)
 
-    return [each for each in multiplied if not only_feeds(int(each.argument))]
+    return [array for array in multiplied if not only_feeds(int(array.argument))]
 
 
 def _companions(
     weights: Sequence[Instruction], rest: Sequence[Instruction], bits: Mapping[int, int], decided: Mapping[int, int]
 ) -> dict[int, tuple[Instruction, ...]]:
     """Weight -> the arrays that its new value depends on, and that of no other weight does."""
-    numbers = [int(each.argument) for each in weights]
-    alone = [each for each in rest if sum(bool(decided[own] & bits[int(each.argument)]) for own in numbers) == 1]
-    return {number: tuple(each for each in alone if decided[number] & bits[int(each.argument)]) for number in numbers}
+    numbers = [int(weight.argument) for weight in weights]
+    alone = [
+        array for array in rest if sum(bool(decided[number] & bits[int(array.argument)]) for number in numbers) == 1
+    ]
+    return {
+        number: tuple(array for array in alone if decided[number] & bits[int(array.argument)]) for number in numbers
+    }
 
 
 def kept_per_element(kept: Instruction, weight: Instruction) -> bool:
     """True if a state has one element for every element of a weight, on this device or on all."""
-    own = kept.shape.dims == weight.shape.dims
-    return own or prod(global_dims(kept)) == prod(global_dims(weight))
+    same_shape = kept.shape.dims == weight.shape.dims
+    return same_shape or prod(global_dims(kept)) == prod(global_dims(weight))
 
 
 def global_dims(parameter: Instruction) -> tuple[int, ...]:
@@ -207,7 +220,7 @@ def numbers(parameters: Iterable[Instruction]) -> str:
 
     Parameters are in the order of their numbers, as `TrainingState` has them.
     """
-    listed = [int(each.argument) for each in parameters]
+    listed = [int(parameter.argument) for parameter in parameters]
     if len(listed) > 1 and listed == list(range(listed[0], listed[-1] + 1)):
         return f"{listed[0]}..{listed[-1]}"
     return ",".join(map(str, listed))
@@ -225,7 +238,7 @@ class Provenance:
     def __init__(self, flow: Flow, state: TrainingState) -> None:
         self.flow = flow
         self.state = state
-        self.weights = {int(each.argument): place for place, each in enumerate(state.weights)}
+        self.weights = {int(weight.argument): index for index, weight in enumerate(state.weights)}
         self.any_weight = ((1 << len(self.weights)) - 1) << _FIRST_WEIGHT
 
     @cached_property
@@ -235,9 +248,9 @@ class Provenance:
 
     @cached_property
     def _marks(self) -> dict[Source, int]:
-        marks: dict[Source, int] = {int(each.argument): INPUT for each in self.state.inputs}
-        marks |= {int(each.argument): KEPT for each in self.state.kept}
-        marks |= {number: 1 << (_FIRST_WEIGHT + place) for number, place in self.weights.items()}
+        marks: dict[Source, int] = {int(array.argument): INPUT for array in self.state.inputs}
+        marks |= {int(array.argument): KEPT for array in self.state.kept}
+        marks |= {number: 1 << (_FIRST_WEIGHT + bit) for number, bit in self.weights.items()}
         return marks | {step: DEVICE for step in self.flow.steps if step.opcode in ("partition-id", "replica-id")}
 
     @cached_property
@@ -263,46 +276,46 @@ class Provenance:
     @cached_property
     def readers(self) -> Mapping[Source, Sequence[FlowStep]]:
         """Steps that read a source."""
-        found: dict[Source, list[FlowStep]] = {}
+        readers: dict[Source, list[FlowStep]] = {}
         for step in self.flow.steps:
             for source in dict.fromkeys(step.reads):
-                found.setdefault(source, []).append(step)
-        return found
+                readers.setdefault(source, []).append(step)
+        return readers
 
     @cached_property
     def led(self) -> Sequence[set[FlowStep]]:
         """For each weight the steps between its gradients and its update, and that of what is kept for it."""
         numbers = [int(weight.argument) for weight in self.state.weights]
-        kept = [[int(each.argument) for each in self.state.companions[number]] for number in numbers]
+        kept = [[int(array.argument) for array in self.state.companions[number]] for number in numbers]
         return [
-            self._back([self.state.updates[each] for each in (number, *own)])
-            for number, own in zip(numbers, kept, strict=True)
+            self._back([self.state.updates[each] for each in (number, *states)])
+            for number, states in zip(numbers, kept, strict=True)
         ]
 
     @cached_property
     def leading(self) -> Mapping[FlowStep, int]:
         """Steps between gradients and updates -> bits of the weights whose."""
-        found: dict[FlowStep, int] = {}
-        for place, steps in enumerate(self.led):
+        gradient_bits: dict[FlowStep, int] = {}
+        for index, steps in enumerate(self.led):
             for step in steps:
-                found[step] = found.get(step, 0) | 1 << place
-        return found
+                gradient_bits[step] = gradient_bits.get(step, 0) | 1 << index
+        return gradient_bits
 
     @cached_property
     def gradients(self) -> Mapping[FlowStep, int]:
         """Steps that sum over the batch what is then a gradient -> bits of the weights whose."""
-        found: dict[FlowStep, int] = {}
+        gradients: dict[FlowStep, int] = {}
         for step, weights in self.leading.items():
             for source in self.handed_on(step):
                 if isinstance(source, FlowStep) and source not in self.leading and source.shape.size > 1:
-                    found[source] = found.get(source, 0) | weights
-        return found
+                    gradients[source] = gradients.get(source, 0) | weights
+        return gradients
 
     @cached_property
     def after_kept(self) -> Mapping[Source, int]:
         """Bits of what is kept for a weight, by its place, on what depends on it: updates alone."""
         rows = self.state.companions.values()
-        bits: dict[Source, int] = {int(each.argument): 1 << place for row in rows for place, each in enumerate(row)}
+        bits: dict[Source, int] = {int(array.argument): 1 << index for row in rows for index, array in enumerate(row)}
         return self.flow.after(bits, again=False)
 
     def later_readers(self, step: Source, passes: Callable[[FlowStep], bool] = hands_on) -> Iterator[FlowStep]:
@@ -312,7 +325,7 @@ class Provenance:
             return filter(passes, self.readers.get(each, ()))
 
         passing = reached([step], before)
-        return (reader for each in passing for reader in self.readers.get(each, ()))
+        return (reader for step in passing for reader in self.readers.get(step, ()))
 
     @cached_property
     def after_gradients(self) -> Mapping[Source, int]:
@@ -324,12 +337,12 @@ class Provenance:
 
         def before(step: FlowStep) -> Iterable[FlowStep]:
             on = self.handed_on(step)
-            return self._led((*on, *(added_to(each) for each in on if isinstance(each, FlowStep))))
+            return self._led((*on, *(added_to(step) for step in on if isinstance(step, FlowStep))))
 
         return set(reached(self._led(sources), before))
 
     def _led(self, sources: Iterable[Source]) -> Iterator[FlowStep]:
-        return (each for each in sources if isinstance(each, FlowStep) and self._leads(each))
+        return (source for source in sources if isinstance(source, FlowStep) and self._leads(source))
 
     def _leads(self, source: FlowStep) -> bool:
         """True if an operation depends on states, or returns their elements in place or moved."""
@@ -354,11 +367,11 @@ class Provenance:
     @cached_property
     def multiplied(self) -> frozenset[Source]:
         """Steps and parameters that matrix products of either pass depend on, later in the step."""
-        found = set[Source]()
+        sources = set[Source]()
         for step in reversed(self.flow.steps):
-            if step in found or (multiplies(step) and step.shape.size > 1 and step not in self.leading):
-                found.update(step.reads)
-        return frozenset(found)
+            if step in sources or (multiplies(step) and step.shape.size > 1 and step not in self.leading):
+                sources.update(step.reads)
+        return frozenset(sources)
 
     def multiplying(self, step: FlowStep, *, later: bool, softened: bool = False) -> Iterator[FlowStep]:
         """The next steps, or the last before, that bring activations and weights together.
@@ -431,8 +444,8 @@ class StepPasses:
             or (step.shape.size <= 1 and after.get(step, 0))
         }
         met = self.provenance.flow.after(starts, again=False)
-        own = (step for step in self.provenance.flow.steps if met.get(step, 0) and after.get(step, 0))
-        update = {step for step in own if step in leading or step.shape.size <= 1}
+        between = (step for step in self.provenance.flow.steps if met.get(step, 0) and after.get(step, 0))
+        update = {step for step in between if step in leading or step.shape.size <= 1}
         return frozenset(update.union(filter(self.provenance.after_kept.get, self.provenance.flow.steps)))
 
 
@@ -464,26 +477,29 @@ def phases(graph: HloGraph, provenance: Provenance) -> list[Phase]:
         if step.kernel is not None:
             steps[step.kernel].append(step)
     repeated = {
-        step for name, own in zip(names, steps, strict=True) if _REPEATED.search(name)
-        for step in own if multiplies(step)
+        step for name, step_phase in zip(names, steps, strict=True) if _REPEATED.search(name)
+        for step in step_phase if multiplies(step)
     }  # fmt: skip
     passes = StepPasses(provenance, repeated)
     data: list[list[int]] = [[] for _ in names]
     for edge in graph.edges:
         if edge.output is not None:
             data[edge.consumer].append(edge.producer)
-    found: list[Phase] = []
-    for place, name in enumerate(names):
-        read = [found[before] for before in data[place]]
-        found.append(_named(name, read) or _by_reads(steps[place], passes) or _latest(name, read))
-    return found
+    phases_of_kernels: list[Phase] = []
+    for index, name in enumerate(names):
+        read = [phases_of_kernels[before] for before in data[index]]
+        phases_of_kernels.append(_named(name, read) or _by_reads(steps[index], passes) or _latest(name, read))
+    return phases_of_kernels
 
 
 def _name(kernel: HloKernel) -> str:
     """The name of a kernel in the program; where it tells no pass, the name of its matrix products."""
-    own = kernel.instruction.op_name
-    names = [own, *(each.op_name for each in product_instructions(kernel.instruction))]
-    return next((name for name in names if _BACKWARD.search(name) or "jvp" in name), own)
+    op_name = kernel.instruction.op_name
+    names = [
+        op_name,
+        *(product_instruction.op_name for product_instruction in product_instructions(kernel.instruction)),
+    ]
+    return next((name for name in names if _BACKWARD.search(name) or "jvp" in name), op_name)
 
 
 def _named(name: str, read: Sequence[Phase]) -> Phase | None:

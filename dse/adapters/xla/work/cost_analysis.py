@@ -52,17 +52,17 @@ def product_instructions(instruction: Instruction) -> list[Instruction]:
         return [instruction]
     if instruction.opcode != "fusion":
         return []
-    return [found for inner in instruction.called[0].instructions for found in product_instructions(inner)]
+    return [multiplier for inner in instruction.called[0].instructions for multiplier in product_instructions(inner)]
 
 
 def products_in(instruction: Instruction) -> list[Product]:
     """Dimensions of the matrix products that a kernel does."""
-    return [found for each in product_instructions(instruction) for found in products_of(each)]
+    return [product for multiplier in product_instructions(instruction) for product in products_of(multiplier)]
 
 
 def products_of_body(body: Computation) -> list[Product]:
     """The matrix products of a computation, nested ones included."""
-    return [found for instruction in body.instructions for found in products_in(instruction)]
+    return [product for instruction in body.instructions for product in products_in(instruction)]
 
 
 def products_of(instruction: Instruction) -> list[Product]:
@@ -88,10 +88,10 @@ def _ragged(instruction: Instruction) -> Product:
     """
     dims = _dims(instruction)
     a, b = (operand.shape for operand in instruction.operands[:2])
-    of_a = {dim for own in dims[::2] for dim in own}
-    of_b = {dim for own in dims[1::2] for dim in own} | set(instruction.numbers("rhs_group_dims"))
+    of_a = {dim for side in dims[::2] for dim in side}
+    of_b = {dim for side in dims[1::2] for dim in side} | set(instruction.numbers("rhs_group_dims"))
     try:
-        k, batch = (prod(a.dims[dim] for dim in own) for own in dims[::2])
+        k, batch = (prod(a.dims[dim] for dim in side) for side in dims[::2])
     except IndexError:
         raise DseError(f"{instruction.name}: {a} has no dimensions {dims[::2]}") from None
     m = prod(size for dim, size in enumerate(a.dims) if dim not in of_a)
@@ -136,7 +136,7 @@ class WorkOfInstructions:
         """Work of a computation, run once."""
         known = self._bodies.get(computation)
         if known is None:
-            known = sum((self.of(each) for each in computation.instructions), Work())
+            known = sum((self.of(instruction) for instruction in computation.instructions), Work())
             self._bodies[computation] = known
         return known
 
@@ -183,7 +183,7 @@ def _first(shape: Shape) -> Shape:
 
 def _window_size(instruction: Instruction) -> int:
     """Places of a window. [-]"""
-    return prod(each.size for each in window_of(instruction))
+    return prod(window.size for window in window_of(instruction))
 
 
 def _window_reductions(instruction: Instruction) -> int:
@@ -285,7 +285,7 @@ def _fusion_access(fusion: Instruction, starts: Starts) -> Access:
     if alone is not None:
         return access(alone)
     roots = body.root.operands if body.root.opcode == "tuple" else (body.root,)
-    constants = [each.shape for each in body.instructions if each.opcode == "constant"]
+    constants = [instruction.shape for instruction in body.instructions if instruction.opcode == "constant"]
     read = sum(_Users(body, starts).parameter_bytes()) + sum(shape.bytes for shape in constants if shape.size > 1)
     return Access(read, sum(_root_bytes(root) for root in roots))
 
@@ -295,7 +295,7 @@ def gather_or_scatter(instruction: Instruction) -> Instruction | None:
     if instruction.opcode != "fusion" or instruction.attributes.get("kind") != "kCustom":
         return None
     inner = instruction.called[0].instructions
-    return next((each for each in inner if each.opcode in ("gather", "scatter")), None)
+    return next((instruction for instruction in inner if instruction.opcode in ("gather", "scatter")), None)
 
 
 def _root_bytes(root: Instruction) -> int:
@@ -309,15 +309,17 @@ class _Users:
     def __init__(self, body: Computation, starts: Starts) -> None:
         self.body = body
         self.starts = starts
-        self.of: dict[Instruction, dict[Instruction, list[int]]] = {each: {} for each in body.instructions}
+        self.of: dict[Instruction, dict[Instruction, list[int]]] = {
+            instruction: {} for instruction in body.instructions
+        }
         for instruction in body.instructions:
-            for place, operand in enumerate(instruction.operands):
-                self.of[operand].setdefault(instruction, []).append(place)
+            for index, operand in enumerate(instruction.operands):
+                self.of[operand].setdefault(instruction, []).append(index)
 
     def parameter_bytes(self) -> list[int]:
         """Bytes that the users of each parameter read of it. [B]"""
         return [
-            sum(self.bytes_read(each) for each in self._arrays(parameter, parameter.shape))
+            sum(self.bytes_read(array) for array in self._arrays(parameter, parameter.shape))
             for parameter in self.body.parameters
         ]
 
@@ -325,15 +327,15 @@ class _Users:
         """The instruction that stands for each array of a parameter: what takes it out of a tuple."""
         if not shape.is_tuple:
             return [whole]
-        found = []
+        arrays = []
         for index, element in enumerate(shape.elements):
             taken = [
                 user
                 for user in self.of[whole]
                 if user.opcode == "get-tuple-element" and user.attributes["index"] == str(index)
             ]
-            found += self._arrays(taken[0] if taken else whole, element)
-        return found
+            arrays += self._arrays(taken[0] if taken else whole, element)
+        return arrays
 
     def bytes_read(self, array: Instruction) -> int:
         """Bytes that the users of an array read of it. [B]
@@ -344,7 +346,7 @@ class _Users:
         read, shared = 0, False
         for user, places in self.of[array].items():
             if user.opcode == "fusion":
-                read += sum(self._nested_bytes(user, place) for place in places)
+                read += sum(self._nested_bytes(user, position) for position in places)
             elif user.opcode in ("broadcast", "reshape"):
                 read += array.shape.bytes
             else:
@@ -445,9 +447,9 @@ class CostAnalysis:
     def _work(self, instruction: Instruction) -> tuple[float, float]:
         if is_product(instruction):
             return sum(product.flops for product in products_of(instruction)), 0
-        own = own_work(instruction)
-        flops: float = own.flops
-        transcendentals: float = own.transcendentals
+        work = own_work(instruction)
+        flops: float = work.flops
+        transcendentals: float = work.transcendentals
         for called, times in zip(instruction.called, repeats(instruction), strict=False):
             body = self.of(called)
             flops, transcendentals = (flops + body.flops * times, transcendentals + body.transcendentals * times)
@@ -467,7 +469,7 @@ def _moved(instruction: Instruction, starts: Starts) -> Access:
     if opcode in ("partition-id", "replica-id"):
         return Access(0, instruction.shape.bytes)
     if instruction.opcode in _WHOLE or part in ("update", "done"):
-        return Access(sum(_table_bytes(each.shape) for each in instruction.operands), instruction.shape.bytes)
+        return Access(sum(_table_bytes(operand.shape) for operand in instruction.operands), instruction.shape.bytes)
     return access(instruction, starts)
 
 
@@ -478,19 +480,26 @@ def _table_bytes(shape: Shape) -> int:
 
 def _in_xlas_order(computation: Computation) -> Iterator[Instruction]:
     """Instructions, what nothing reads first, each after its operands and then what it must wait for."""
-    named = {each.name: each for each in computation.instructions}
+    named = {instruction.name: instruction for instruction in computation.instructions}
     before = {
-        each: (*each.operands, *(named[name] for name in control_predecessors(each) if name in named))
-        for each in computation.instructions
+        instruction: (
+            *instruction.operands,
+            *(named[name] for name in control_predecessors(instruction) if name in named),
+        )
+        for instruction in computation.instructions
     }
-    read = {operand for own in before.values() for operand in own}
-    unread = [each for each in computation.instructions if each not in read and each is not computation.root]
+    read = {operand for operands in before.values() for operand in operands}
+    unread = [
+        instruction
+        for instruction in computation.instructions
+        if instruction not in read and instruction is not computation.root
+    ]
     done: set[Instruction] = set()
     for start in (*unread, computation.root):
         stack = [(start, iter(before[start]))]
         while stack:
             instruction, waiting = stack[-1]
-            following = next((each for each in waiting if each not in done), None)
+            following = next((instruction for instruction in waiting if instruction not in done), None)
             if following is not None:
                 stack.append((following, iter(before[following])))
                 continue

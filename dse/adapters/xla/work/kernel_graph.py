@@ -1,10 +1,15 @@
 """The kernels of a module and what each waits for: tuples, views and asynchronous pairs seen through.
 
 A computation that is called stands where the call is, a loop's body once with a count.
+
+Where the text gives no count, a counter with a constant step and a constant limit does. An integer of a loop's state is
+followed through tuples, copies, conversions, fusions and calls. Its body gives it with a constant added; the condition
+compares it with what the body leaves as it is. Its first value comes from the call, in loops around it too.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import reduce
@@ -12,6 +17,7 @@ from typing import Any, Final, Literal, TypeAlias, TypeVar, cast
 
 from costmodel.errors import DseError
 from dse.adapters.xla.text.module import (
+    BITS,
     COLLECTIVES,
     SOURCES,
     VIEWS,
@@ -28,8 +34,275 @@ from dse.adapters.xla.text.module import (
     unfolded_limit,
 )
 from dse.adapters.xla.work.cost_analysis import access, products_in, products_of_body
-from dse.adapters.xla.work.matrix_products import Product
-from dse.adapters.xla.work.trip_counts import trip_counts
+from dse.adapters.xla.work.matrix_products import Product, backend_config
+
+#: Where an array stands in a tuple of tuples.
+Path: TypeAlias = "tuple[int, ...]"
+#: Most digits of a count. [-]
+MOST_DIGITS: Final = 18
+#: Most steps by which integers of a module are followed. [-]
+MOST_STEPS: Final = 300_000
+#: Give their operand's values, perhaps in another type of integer or another layout.
+_PASSING: Final = frozenset(("bitcast", "broadcast", "convert", "copy", "opt-barrier", "reshape"))
+_MIRRORED: Final = {"LT": "GT", "LE": "GE", "GT": "LT", "GE": "LE", "EQ": "EQ", "NE": "NE"}
+
+
+@dataclass(frozen=True, slots=True)
+class _Term:
+    """An integer: `scale` times an array of a loop's state, if any, and an offset."""
+
+    offset: int
+    low: int  #: the least that all types on its way can hold
+    high: int
+    state: Path | None = None
+    scale: int = 0
+
+    def plus(self, other: _Term, sign: int) -> _Term | None:
+        """The sum, or the difference; None where two arrays of the state meet."""
+        if self.state is not None and other.state is not None:
+            return None
+        state = other.state if self.state is None else self.state
+        low, high = max(self.low, other.low), min(self.high, other.high)
+        return _Term(self.offset + sign * other.offset, low, high, state, self.scale + sign * other.scale)
+
+    def times(self, other: _Term) -> _Term | None:
+        """The product; None where two arrays of the state meet."""
+        if self.state is not None and other.state is not None:
+            return None
+        one, factor = (self, other.offset) if other.state is None else (other, self.offset)
+        return replace(one, offset=one.offset * factor, scale=one.scale * factor)
+
+
+#: Number of a computation's parameter, and a place in it -> what it is.
+Parameters: TypeAlias = Callable[[int, Path], "_Term | None"]
+
+
+def written_trip_count(loop: Instruction) -> int | None:
+    """Trip count of a loop that the compiler wrote into its metadata. [-]
+
+    Raises `DseError` if it noted something else than a number.
+    """
+    known = backend_config(loop).get("known_trip_count")
+    if known is None:
+        return None
+    trips = known.get("n") if isinstance(known, dict) else known
+    written = str(trips)
+    if not (written.isascii() and written.isdecimal()) or len(written) > MOST_DIGITS:
+        raise DseError(f"{loop.name}: known_trip_count: {written[:40]!r}: expected a whole number")
+    return int(written)
+
+
+def trip_counts(module: Module) -> dict[Instruction, int | None]:
+    """Trip count of each loop of a module; None where the text does not tell. [-]"""
+    counter = _Counter(module)
+    return {
+        instruction: counter.trips(instruction) for instruction in module.instructions if instruction.opcode == "while"
+    }
+
+
+class _Values:
+    """Integers within one computation, its parameters given."""
+
+    def __init__(self, counter: _Counter, parameters: Parameters) -> None:
+        self.counter = counter
+        self.parameters = parameters
+        self._known: dict[tuple[Instruction, Path], _Term | None] = {}
+
+    def of(self, instruction: Instruction, path: Path = ()) -> _Term | None:
+        """An array of what an instruction gives; None where it is no integer that can be followed."""
+        key = instruction, path
+        if key not in self._known and self.counter.goes_on():
+            self._known[key] = None  # of what would wait for itself
+            self._known[key] = _held(instruction, path, self._found(instruction, path))
+        return self._known.get(key)
+
+    def _found(self, instruction: Instruction, path: Path) -> _Term | None:
+        opcode, operands = instruction.opcode, instruction.operands
+        if opcode == "parameter":
+            return self.parameters(int(instruction.argument), path)
+        if opcode == "constant":
+            return _constant(instruction)
+        if opcode == "tuple":
+            return self.of(operands[path[0]], path[1:])
+        if opcode == "get-tuple-element":
+            return self.of(operands[0], (int(instruction.attributes["index"]), *path))
+        if opcode in _PASSING:
+            return self.of(operands[0], path)
+        if opcode == "copy-done":
+            return self.of(operands[0].operands[0], path)
+        if opcode in ("fusion", "call"):
+            return self.within(instruction).of(instruction.called[0].root, path)
+        if opcode == "while":
+            kept = self.counter.state_after_body(instruction, path)
+            return self.of(operands[0], path) if kept is not None and _is_kept(kept, path) else None
+        if opcode in ("add", "subtract", "multiply"):
+            a, b = map(self.of, operands)
+            if a is None or b is None:
+                return None
+            return a.times(b) if opcode == "multiply" else a.plus(b, 1 if opcode == "add" else -1)
+        return None
+
+    def within(self, call: Instruction) -> _Values:
+        """Integers of the computation that a fusion or a call runs."""
+        return _Values(self.counter, lambda number, path: self.of(call.operands[number], path))
+
+    def comparison(self, root: Instruction) -> tuple[str, _Term, _Term] | None:
+        """The comparison of a condition: direction and both sides; None where it is not one comparison."""
+        if root.opcode in ("bitcast", "copy", "reshape"):
+            return self.comparison(root.operands[0])
+        if root.opcode in ("fusion", "call"):
+            return self.within(root).comparison(root.called[0].root)
+        direction = root.attributes.get("direction", "")
+        if root.opcode != "compare" or direction not in _MIRRORED:
+            return None
+        a, b = map(self.of, root.operands)
+        return None if a is None or b is None else (direction, a, b)
+
+
+class _Counter:
+    """Counts the trips of loops."""
+
+    def __init__(self, module: Module) -> None:
+        self._callers: dict[Computation, list[tuple[Computation, Instruction]]] = {}
+        self._homes = {instruction: home for home in module.computations for instruction in home.instructions}
+        for each, home in self._homes.items():
+            for called in each.called:
+                self._callers.setdefault(called, []).append((home, each))
+        self._steps = MOST_STEPS
+        self._outside: dict[Computation, _Values] = {}
+        self._inside: dict[Computation, _Values] = {}
+
+    def goes_on(self) -> bool:
+        """True if the limit of steps for following integers is not reached; counts a step."""
+        self._steps -= 1
+        return self._steps >= 0
+
+    def trips(self, loop: Instruction) -> int | None:
+        """Trip count of a loop. [-]"""
+        written = written_trip_count(loop)
+        if written is not None:
+            return written
+        try:
+            return self._counted(loop)
+        except RecursionError:
+            return None  # too long a way to follow
+
+    def _counted(self, loop: Instruction) -> int | None:
+        condition = loop.called[0]
+        compared = self._state(condition).comparison(condition.root)
+        if compared is None:
+            return None
+        direction, *sides = compared
+        lines = [self._line(loop, side) for side in sides]
+        if lines[0] is None or lines[1] is None:
+            return None
+        (start, step), (limit, drift) = lines[0], lines[1]
+        trips = _first_failure(direction, start - limit, step - drift)
+        if trips is None or not all(
+            side.low <= line[0] + line[1] * trips <= side.high
+            for side, line in zip(sides, (lines[0], lines[1]), strict=True)
+        ):
+            return None  # it would wrap around
+        return trips
+
+    def _line(self, loop: Instruction, side: _Term) -> tuple[int, int] | None:
+        """A side of a comparison before the first trip, and what each trip adds to it."""
+        if side.state is None:
+            return side.offset, 0
+        after = self.state_after_body(loop, side.state)
+        start = self._values(self._homes[loop]).of(loop.operands[0], side.state)
+        before = self._state(loop.called[1]).parameters(0, side.state)
+        if after is None or start is None or before is None:
+            return None
+        if replace(after, offset=0) != before:
+            return None  # more than a constant is added, or a narrower type is passed through
+        return side.scale * start.offset + side.offset, side.scale * after.offset
+
+    def state_after_body(self, loop: Instruction, path: Path) -> _Term | None:
+        """An array of a loop's state after a trip, by the state before it."""
+        body = loop.called[1]
+        return self._state(body).of(body.root, path)
+
+    def _state(self, computation: Computation) -> _Values:
+        """Integers of a loop's condition or body, by the state that it gets."""
+        known = self._inside.get(computation)
+        if known is None:
+            whole = computation.parameters[0]
+
+            def parameter(number: int, path: Path) -> _Term | None:
+                return _held(whole, path, _Term(0, -(2**64), 2**64, path, 1))
+
+            known = self._inside[computation] = _Values(self, parameter)
+        return known
+
+    def _values(self, computation: Computation) -> _Values:
+        """Integers of a computation wherever it is called; those on which all callers agree."""
+        known = self._outside.get(computation)
+        if known is None:
+
+            def parameter(number: int, path: Path) -> _Term | None:
+                values_given = {self._given(*caller, number, path) for caller in self._callers.get(computation, ())}
+                return values_given.pop() if len(values_given) == 1 else None
+
+            known = self._outside[computation] = _Values(self, parameter)
+        return known
+
+    def _given(self, home: Computation, caller: Instruction, number: int, path: Path) -> _Term | None:
+        """The value that a caller passes for a parameter, if it is a constant."""
+        if caller.opcode == "while":
+            after = self.state_after_body(caller, path)
+            if after is None or not _is_kept(after, path):
+                return None
+        elif caller.opcode not in ("call", "fusion", "async-start"):
+            return None
+        return self._values(home).of(caller.operands[number], path)
+
+
+def _is_kept(after: _Term, path: Path) -> bool:
+    """True if a trip leaves an array of the state unchanged."""
+    return (after.state, after.scale, after.offset) == (path, 1, 0)
+
+
+def _held(instruction: Instruction, path: Path, term: _Term | None) -> _Term | None:
+    """A term within what the type of an array can hold; None for another than one integer."""
+    shape = instruction.shape
+    for index in path:
+        if index >= len(shape.elements):
+            return None
+        shape = shape.elements[index]
+    if term is None or shape.is_tuple or shape.size != 1 or not re.fullmatch(r"[su]\d+", shape.dtype):
+        return None
+    bits = BITS[shape.dtype]
+    lowest = -(2 ** (bits - 1)) if shape.dtype[0] == "s" or term.state is not None else 0
+    offset = (term.offset - lowest) % 2**bits + lowest  # as it wraps around; what is added may be negative
+    low, high = (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1) if shape.dtype[0] == "s" else (0, 2**bits - 1)
+    return replace(term, offset=offset, low=max(term.low, low), high=min(term.high, high))
+
+
+def _constant(instruction: Instruction) -> _Term | None:
+    """A constant of one whole number."""
+    match = re.fullmatch(r"[{\s]*(-?\d{1,20})[}\s]*", instruction.argument)
+    return _Term(int(match[1]), -(2**64), 2**64) if match else None
+
+
+def _first_failure(direction: str, start: int, step: int) -> int | None:
+    """The first trip t for which start + t * step no longer compares with 0 as it should. [-]
+
+    >>> _first_failure("LT", -10, 3), _first_failure("GE", 4, -2), _first_failure("NE", -9, 3)
+    (4, 3, 3)
+    """
+    if direction in ("GT", "GE"):
+        direction, start, step = _MIRRORED[direction], -start, -step
+    if direction == "EQ":
+        return 0 if start else 1 if step else None
+    if direction == "NE":
+        return 0 if start == 0 else -start // step if step and start % step == 0 and -start // step > 0 else None
+    if start > 0 or (start == 0 and direction == "LT"):
+        return 0
+    if step <= 0:
+        return None
+    return -(start // step) if direction == "LT" else -start // step + 1
+
 
 #: What a tuple-shaped bitcast or a barrier means: each element passes on its own, or all wait for all.
 Barriers = Literal["element", "barrier"]
@@ -104,7 +377,7 @@ class HloGraph:
         """
         longest: list[Any] = []
         for weight, before in zip(weights, self.before(), strict=True):
-            longest.append(weight + reduce(larger, (longest[place] for place in before), 0))
+            longest.append(weight + reduce(larger, (longest[before_number] for before_number in before), 0))
         return cast("Weight", reduce(larger, longest, 0))
 
 
@@ -120,7 +393,7 @@ def graph(module: Module, barriers: Barriers = "element") -> HloGraph:
     builder = _HloGraphBuilder(barriers, trips, runs if total > unfolded_limit(module) else {})
     if builder.runs:
         builder.notes.append(f"calls shared: {total:,} instructions run; each is listed once, with a count")
-    parameters = [_given(each.shape, number) for number, each in enumerate(module.entry.parameters)]
+    parameters = [_given(parameter.shape, number) for number, parameter in enumerate(module.entry.parameters)]
     root = builder.run(module.entry, parameters, count=1, path="")
     return HloGraph(
         tuple(builder.kernels), tuple(builder.edges), tuple(arrays_of(root)), barriers, tuple(builder.notes)
@@ -130,7 +403,7 @@ def graph(module: Module, barriers: Barriers = "element") -> HloGraph:
 def has_barriers(module: Module) -> bool:
     """True if some instruction passes on a whole tuple, so that it may delay elements of it."""
     handing_on = VIEWS - {"tuple", "get-tuple-element"} | {"copy"}
-    return any(each.shape.is_tuple and each.opcode in handing_on for each in module.instructions)
+    return any(instruction.shape.is_tuple and instruction.opcode in handing_on for instruction in module.instructions)
 
 
 def _given(shape: Shape, parameter: int | None = None) -> Value:
@@ -201,9 +474,9 @@ class _HloGraphBuilder:
             assert not isinstance(whole, Leaf)  # the reader has checked
             return whole[int(instruction.attributes["index"])]
         if self.barriers == "barrier" and instruction.shape.is_tuple:
-            own = list(arrays_of(operands[0]))
-            sources = frozenset(leaf.source[0] for leaf in own if leaf.source)
-            waits = sources.union(*(leaf.waits for leaf in own))
+            arrays = list(arrays_of(operands[0]))
+            sources = frozenset(leaf.source[0] for leaf in arrays if leaf.source)
+            waits = sources.union(*(leaf.waits for leaf in arrays))
             value: Value = replaced(operands[0], lambda leaf: replace(leaf, waits=leaf.waits | waits))
             return value
         return operands[0]
@@ -231,20 +504,20 @@ class _HloGraphBuilder:
 
     def _kernel(self, instruction: Instruction, operands: Sequence[Value], count: int, path: str) -> Value:
         """A kernel, and edges from those whose arrays it reads."""
-        place = len(self.kernels)
+        number = len(self.kernels)
         reads = tuple(leaf for operand in operands for leaf in arrays_of(operand))
         products = tuple(products_in(instruction))
         opcode = parts(instruction.opcode)[0]
         kind = "gemm" if products else "collective" if opcode in COLLECTIVES else opcode
         name, around = path + instruction.name, tuple(self.around)
-        uncounted = tuple(each for each in around if each.opcode == "while" and self.trips[each] is None)
+        uncounted = tuple(loop for loop in around if loop.opcode == "while" and self.trips[loop] is None)
         self.kernels.append(HloKernel(name, kind, count, instruction, products, reads, around, uncounted))
         arrays = {leaf.source: leaf.bytes for leaf in reads if leaf.source}
-        self.edges += [HloEdge(kernel, place, output, moved) for (kernel, output), moved in arrays.items()]
+        self.edges += [HloEdge(kernel, number, output, moved) for (kernel, output), moved in arrays.items()]
         waits = frozenset[int]().union(*(leaf.waits for leaf in reads)) - {kernel for kernel, _ in arrays}
-        self.edges += [HloEdge(kernel, place, None, 0) for kernel in sorted(waits)]
+        self.edges += [HloEdge(kernel, number, None, 0) for kernel in sorted(waits)]
         shape = output_shape(instruction)
-        made: Value = shaped(shape, (Leaf((place, n), leaf.bytes) for n, leaf in enumerate(shape.leaves())))
+        made: Value = shaped(shape, (Leaf((number, n), leaf.bytes) for n, leaf in enumerate(shape.leaves())))
         return made
 
     def _control(self, instruction: Instruction, made: Mapping[str, range]) -> None:
@@ -273,4 +546,4 @@ def _received(value: Value) -> Value:
 def _weight(computation: Computation) -> tuple[int, int]:
     """The cost of a branch that decides which one is larger: matrix products, then traffic. [FLOP], [B]"""
     flops = sum(product.flops for product in products_of_body(computation))
-    return flops, sum(access(each).total for each in computation.instructions)
+    return flops, sum(access(instruction).total for instruction in computation.instructions)

@@ -113,12 +113,12 @@ def window_of(instruction: Instruction) -> list[WindowDimension]:
         steps = [_numbers(fields.get(key, "x".join("1" for _ in sizes))) for key in _STEPS]
         rows = zip(sizes, paddings, *steps, strict=True)
         found = [
-            WindowDimension(size, stride, int(low), int(high), base, own)
-            for size, (low, high), stride, base, own in rows
+            WindowDimension(size, stride, int(low), int(high), base, rest)
+            for size, (low, high), stride, base, rest in rows
         ]
     except ValueError:
         found = []
-    if not found or min(sizes) < 0 or min(min(own) for own in steps) < 1:
+    if not found or min(sizes) < 0 or min(min(step) for step in steps) < 1:
         raise DseError(f"{instruction.name}: window={fields}: expected as many numbers for each dimension")
     return found
 
@@ -141,7 +141,7 @@ def valid_positions(window: WindowDimension, data: int, result: int) -> int:
     if few[0] > LONGEST:
         raise DseError(f"a window of {window.size:,} places; at most {LONGEST:,} are read")
     reach = window.base_dilation * (data - 1)
-    return sum(_multiples(many, window.low - place * few[1], reach, window.base_dilation) for place in range(few[0]))
+    return sum(_multiples(many, window.low - step * few[1], reach, window.base_dilation) for step in range(few[0]))
 
 
 def _multiples(steps: tuple[int, int], first: int, reach: int, modulus: int) -> int:
@@ -163,14 +163,14 @@ def spans_dimension(windows: Sequence[WindowDimension], dims: Sequence[int]) -> 
     Its window is padded so that it covers the whole dimension from every place, which XLA counts as one
     reduction and a broadcast.
     """
-    reducing = [each for each in windows if each.size != 1]
-    padded = [each for each in windows if each.low or each.high]
+    reducing = [window for window in windows if window.size != 1]
+    padded = [window for window in windows if window.low or window.high]
     if len(reducing) != 1 or len(padded) != 1 or reducing != padded or len(windows) != len(dims):
         return None
     only = reducing[0]
-    place = windows.index(only)
+    index = windows.index(only)
     covers = only.low == only.high and only.size == 2 * only.low + 1
-    return place if covers and only.low == dims[place] - 1 else None
+    return index if covers and only.low == dims[index] - 1 else None
 
 
 #: What a convolution computes from the other two: its result, its data, or its kernel.
@@ -231,12 +231,12 @@ def _extents(instruction: Instruction, data: Shape, kernel: Shape, result: Shape
         and of_data["b"] == of_result["b"] * by_batch
         and of_kernel["o"] == of_result["f"]
         and of_result["f"] % groups == 0
-        and [each.size for each in windows] == [of_kernel[dim] for dim in spatial]
+        and [window.size for window in windows] == [of_kernel[dim] for dim in spatial]
     )
     if not agree:
         raise DseError(f"{instruction.name}: {data} by {kernel} does not give {result}")
     valid = {
-        dim: valid_positions(each, of_data[dim], of_result[dim]) for dim, each in zip(spatial, windows, strict=True)
+        dim: valid_positions(window, of_data[dim], of_result[dim]) for dim, window in zip(spatial, windows, strict=True)
     }
     batched = [dim for dim in spatial if valid[dim] == of_kernel[dim] == of_result[dim]]
     others = [dim for dim in spatial if dim not in batched]
@@ -415,7 +415,7 @@ def call_flops(instruction: Instruction) -> int | None:
     if estimate is not None:
         return estimate
     routine = _ROUTINE.search(name.lower())
-    arrays = [each.shape for each in instruction.operands if len(each.shape.dims) > 1]
+    arrays = [operand.shape for operand in instruction.operands if len(operand.shape.dims) > 1]
     if routine is None or not arrays:
         return None
     if routine[1] == "trsm":

@@ -10,15 +10,15 @@ import numpy as np
 from costmodel.columns import FloatArray
 from costmodel.errors import DseError
 from costmodel.kernels.kernel_cost import KernelCost
-from costmodel.steps.memory.stage_memory import head_parameters
-from costmodel.steps.memory.states import moment_bytes, state_shards
+from costmodel.kernels.kernel_tables import optimizer_work
 from costmodel.steps.micro_batch.rank_memory import PartMemory, expert_parameters_of, kernel_parameters_of, rank_memory
+from costmodel.steps.optimizer import weight_kernel
+from costmodel.steps.parameter_states import moment_bytes, state_shards
 from costmodel.steps.pipeline.stages import pipeline_stages
-from costmodel.steps.update.optimizer import weight_kernel
-from costmodel.steps.update.update import fullest_update
+from costmodel.steps.stage_memory import head_parameters
+from costmodel.steps.update import fullest_update
 from costmodel.training.precision import ADAM
 from costmodel.training.run import RankRun, TransformerRun, rank_run
-from costmodel.workload.kernel_tables import optimizer_work
 
 
 @dataclass(frozen=True, slots=True, eq=False)

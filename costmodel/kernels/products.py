@@ -1,13 +1,19 @@
-"""Matrix products on a tiled machine: arithmetic, reloads per memory level, and the number format of each product.
+"""Products on a tiled machine: matrix products, each in its number format, their reload analysis, and fused attention.
 
 A product takes as long as the slowest of its arithmetic, in waves of output tiles over the cores, and the traffic of
-its operands at each memory level. Products of layers may run in fewer bits than others of the same micro-batch.
+its operands at each memory level. Products of layers may run in fewer bits than others of the same micro-batch. Fused
+attention keeps its scores on chip: memory sees queries, keys, values and the output.
+
+A product C[m, n] = A[m, k] B[k, n] reads its operands several times where a memory has no room for all of them. From
+the nearest memory the matrix units read A once for each strip of columns that they hold, and B once for each strip of
+rows. Into it, A comes once for each column of output tiles and B once for each row of them. Between farther levels the
+tile is the largest square of which three fit into the nearer level, in the better of both loop orders [DeepFlow]_.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Final
 
@@ -15,14 +21,8 @@ import numpy as np
 
 from costmodel.columns import BoolArray, FloatArray, IntArray, per_kernel
 from costmodel.kernels.kernel_cost import slowest_level
-from costmodel.kernels.output_tiles import ExplicitTiles, has_room, seconds_per_byte, tile_edge, useful_edges
-from costmodel.kernels.tiling import fastest_tiling
-from costmodel.machine.system import System
-from costmodel.training.design import tile_columns, tiled_kernel
-from costmodel.training.kernel_kind import PASSES
-from costmodel.training.run import RankRun
-from costmodel.workload.kernel_tables import Gemms
-from costmodel.workload.transformer import (
+from costmodel.kernels.kernel_tables import (
+    Gemms,
     every_part,
     explicit_edges,
     has_units,
@@ -31,7 +31,15 @@ from costmodel.workload.transformer import (
     operand_bytes,
     product_rate,
     some_narrow,
+    transformer_gemms,
 )
+from costmodel.kernels.output_tiles import ExplicitTiles, has_room, seconds_per_byte, tile_edge, useful_edges
+from costmodel.kernels.tiling import fastest_tiling
+from costmodel.machine import System
+from costmodel.training.design import CP_A2A, FLASH_ATTENTION_1, FLASH_ATTENTION_2, tile_columns, tiled_kernel
+from costmodel.training.kernel_kind import PASSES, Kernel
+from costmodel.training.model import ModelShape
+from costmodel.training.run import RankRun
 
 #: Rate of the matrix units where rows of operands are no multiple of 16 bytes, over that where they are. [-]
 UNALIGNED_RATE: Final = 2 / 3
@@ -356,3 +364,180 @@ def joined_costs(costs: Sequence[GemmCost], join: Callable[[str, list[Any]], Any
 
     names = [f.name for f in fields(GemmCost)]
     return GemmCost(**{name: joined(name, [getattr(cost, name) for cost in costs]) for name in names})
+
+
+#: Rows of queries that a core works on at once, as in the published kernels. [elements]
+QUERY_TILE = 128.0
+#: Head sizes that FlashAttention has kernels for are multiples of so many; others are padded [Dao2022]_. [-]
+HEAD_MULTIPLE = 32.0
+#: Rate of the first FlashAttention over that of the second: half, forward and backward [Dao2022]_. [-]
+FLASH_1_RATE = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class FusedPass:
+    """Work of one pass of fused attention, per score."""
+
+    score_products: float  #: matrix products of the scores' tile along the width of keys
+    value_products: float  #: ... and along the width of values
+    vector_flops: float  #: for scale, mask, running maximum, exponential, sum [FLOP]
+    reads: tuple[float, float]  #: tensors of query width and of key width moved through memory
+
+
+#: Pass -> work. The backward pass recomputes the scores, then forms four gradients [Dao2022]_.
+FUSED_PASSES = {"forward": FusedPass(1, 1, 16, (2, 2)), "backward": FusedPass(3, 2, 40, (5, 4))}
+
+
+@dataclass(frozen=True, slots=True)
+class FusedAttentionCost:
+    """Cost of one layer's attention core; every array has shape (points,)."""
+
+    time: FloatArray  #: [s]
+    memory_bound: BoolArray  #: whether a memory level takes longer than matrix units and vector lanes
+    flops: FloatArray  #: matrix work done, causal half [FLOP]
+    traffic: tuple[FloatArray, ...]  #: per memory level, nearest first [B]
+
+
+def visited_share(seq_len: float, window: float = np.inf, context_len: float = 0.0) -> float:
+    """Share of the scores' tiles that causal attention visits: half, and the diagonal; less in a window. [-]
+
+    >>> visited_share(2048.0), visited_share(2048.0, 256.0), visited_share(2048.0, context_len=2048.0)
+    (0.53125, 0.17578125, 0.765625)
+    """
+    first, tiles = np.ceil(context_len / QUERY_TILE), np.ceil(seq_len / QUERY_TILE)
+
+    def visited(rows: float) -> float:
+        """Tiles that so many rows of tiles visit from the start of the keys."""
+        before = min(np.ceil(window / QUERY_TILE), rows - 1)  # tiles of keys that a tile of queries sees
+        return float(rows * (before + 1) - before * (before + 1) / 2)
+
+    return float((visited(first + tiles) - visited(first)) / (tiles * (first + tiles)))
+
+
+def core_share(model: ModelShape, kernel: Kernel) -> float:
+    """Share of all scores of a sequence that an attention core visits. [-]"""
+    if not kernel.is_windowed or model.window >= model.key_len:
+        return visited_share(model.seq_len, context_len=model.context_len)
+    if model.window_kind == "chunked":
+        return visited_share(model.window) * model.window / model.key_len
+    return visited_share(model.seq_len, model.window, model.context_len)
+
+
+def fused_attention(run: RankRun, kernel: Kernel, of_pass: str) -> FusedAttentionCost:
+    """Time, work and traffic of the fused attention core of one layer and micro-batch.
+
+    Parameters
+    ----------
+    run : RankRun
+        Model, machines and what a rank sees of the designs, (points,).
+    kernel : Kernel
+        The attention core.
+    of_pass : str
+        A key of `FUSED_PASSES`.
+
+    Returns
+    -------
+    cost : FusedAttentionCost
+        (points,) columns; all zero where attention is not fused.
+
+    Notes
+    -----
+    Matrix units and vector lanes take turns on a tile, so their times add up. Each tile of queries
+    streams its keys and values from the second level; the third sees each tensor once. Ranks that share a
+    sequence have equal parts of its causal half; each works on the keys of all of them. FlashAttention-2
+    [Dao2022]_ has one head size, to which values are padded, and does not use all that later chips have; the
+    one before runs at half its rate.
+    """
+    work, model, shape = FUSED_PASSES[of_pass], run.model, run.design
+    chip, memory = run.system.chip, run.system.memory
+    fused, width = np.where(shape.attention > 0, 1.0, 0.0), model.query_size + model.attention_size
+    products = work.score_products + work.value_products
+    flash_1 = shape.attention == FLASH_ATTENTION_1
+    flash_2 = (shape.attention == FLASH_ATTENTION_2) | flash_1
+    padded = np.ceil(model.score_size / HEAD_MULTIPLE) * HEAD_MULTIPLE
+    scored, values = (np.where(flash_2, padded, size) for size in (model.score_size, model.value_size))
+    size = (work.score_products * scored + work.value_products * values) / products
+    heads = fused * shape.micro_batch_size * model.num_attention_heads / shape.tp / shape.cp
+    scores = heads * (model.seq_len * model.key_len) * core_share(model, kernel)
+    flops = scores * products * 2 * size
+    tiles = heads * np.ceil(model.seq_len / QUERY_TILE)
+    idle = np.ceil(tiles / chip.cores) * chip.cores / np.maximum(tiles, 1.0)
+    arithmetic = flops / chip.matrix_flop_rate + scores * work.vector_flops / chip.vector_flop_rate
+    queries, keys = work.reads
+    seen = np.where(shape.cp_communication == CP_A2A, shape.cp, 1.0)  # ranks that share out the keys of a head
+    tokens = fused * shape.micro_batch_size * model.seq_len
+    w, keys_each = run.precision.element_bytes, model.key_len / model.seq_len
+    key_width = keys_each * keys * model.key_value_size
+    once = w * tokens * (queries * width / 2 / shape.cp + key_width / seen) / shape.tp
+    streamed = once + w * scores / QUERY_TILE * keys * size
+    feed = w * scores * products * size / QUERY_TILE
+    traffic = (feed, streamed, *[once for _ in memory[2:]])[: len(memory)]
+    transfer = [
+        moved / (level.bandwidth * level.efficiency) for moved, level in zip(traffic[1:], memory[1:], strict=True)
+    ]
+    busy = arithmetic * idle
+    if flash_2.any():
+        busy = np.where(flash_2, busy / chip.flash_2_efficiency, busy)
+        busy = np.where(flash_1, busy / FLASH_1_RATE, busy)
+    moving = np.maximum.reduce(np.broadcast_arrays(*transfer, busy)[:-1])
+    time = np.maximum(busy, moving) + fused * chip.kernel_launch
+    return FusedAttentionCost(time, moving > busy, flops, traffic)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LevelReloads:
+    """Reads of one memory level; (points, kernels) each."""
+
+    of_a: FloatArray  #: times that A is read from it [-]
+    of_b: FloatArray  #: [-]
+    of_c: FloatArray  #: times that C is read or written, partial sums of a split k included [-]
+    bytes_moved: FloatArray  #: of one launch [B]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class GemmReloads:
+    """Products of one micro-batch on one rank, each pass by itself; arrays are (points, kernels)."""
+
+    gemms: Gemms  #: dimensions [elements]
+    tile_m: FloatArray  #: edges of output tiles [elements]
+    tile_n: FloatArray
+    costs: GemmCost
+    levels: Mapping[str, LevelReloads]  #: memory level -> reads, the nearest first
+
+
+def gemm_reloads(run: RankRun) -> GemmReloads:
+    """Reads of each operand of each product from each memory level.
+
+    Parameters
+    ----------
+    run : RankRun
+        Model, machines and designs with explicit tiles (`costmodel.resolve_tiling`), (points,).
+
+    Raises `ValueError` if the tiles of a product are free.
+    """
+    gemms = transformer_gemms(run).present()
+    edges = explicit_edges(run, gemms.labels)
+    if edges is None or not (edges[0] > 0).all():
+        raise ValueError("gemm_reloads: tiles are free; resolve them first")
+    costs, system = products_cost(run, gemms), run.system
+    size = np.full(gemms.m.shape, float(run.precision.element_bytes))
+    narrow = narrow_places(run.model, gemms.labels)
+    size[:, narrow] = per_kernel(operand_bytes(run))
+    chip, (tile_m, tile_n) = system.chip, edges
+    levels = {}
+    for number, (level, moved) in enumerate(zip(system.memory, costs.traffic, strict=False)):
+        if number == 0:
+            of_a = gemms.n / per_kernel(chip.arrays_per_core * chip.array_width)
+            of_b = gemms.m / per_kernel(chip.arrays_per_core * chip.array_height)
+        elif number == 1:
+            of_a, of_b = np.ceil(gemms.n / tile_n), np.ceil(gemms.m / tile_m)
+        else:
+            edge = tile_edge(per_kernel(system.memory[number - 1].capacity), size)
+            direct, swapped = reload_orders(gemms, edge=edge, element_bytes=size)
+            better = swapped.traffic < direct.traffic
+            of_a = np.where(better, swapped.of_b, direct.of_a)
+            of_b = np.where(better, swapped.of_a, direct.of_b)
+        operands = size * gemms.batch * gemms.k * (gemms.m * of_a + gemms.n * of_b)
+        of_c = (moved - operands) / (gemms.output_bytes * gemms.batch * gemms.m * gemms.n)
+        levels[level.name] = LevelReloads(of_a, of_b, np.maximum(of_c, 0.0), moved)
+    return GemmReloads(gemms, tile_m, tile_n, costs, levels)

@@ -13,6 +13,7 @@ import numpy as np
 
 from costmodel.columns import BoolArray, FloatArray
 from costmodel.kernels.kernel_cost import KernelCost
+from costmodel.kernels.kernel_tables import WeightMatrix, needs_transposed, weight_matrices
 from costmodel.steps.pipeline.stages import Stage
 from costmodel.training.design import DesignPoints
 from costmodel.training.precision import (
@@ -26,8 +27,6 @@ from costmodel.training.precision import (
     of_formats,
 )
 from costmodel.training.run import TransformerRun, gradient_bytes
-from costmodel.workload.kernel_tables import WeightMatrix, weight_matrices
-from costmodel.workload.transformer import needs_transposed
 
 
 def state_shards(design: DesignPoints, state: State, *, of_experts: bool = False) -> FloatArray:

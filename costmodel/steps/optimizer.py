@@ -10,23 +10,23 @@ import numpy as np
 
 from costmodel.columns import FloatArray, in_line
 from costmodel.kernels.collectives import collective
-from costmodel.kernels.gemm import gemm_cost
 from costmodel.kernels.kernel_cost import Item, KernelCost, traffic_energy
-from costmodel.machine.system import System
-from costmodel.steps.memory.states import is_orthogonal, moment_bytes, owned_matrices, state_shards
-from costmodel.steps.pipeline.pipeline_step import host_transfer_time
-from costmodel.steps.pipeline.stages import Stage
-from costmodel.training.precision import ADAM, FULL_BYTES, MUON
-from costmodel.training.ranks import Group
-from costmodel.training.run import TransformerRun, gradient_bytes
-from costmodel.workload.kernel_tables import (
+from costmodel.kernels.kernel_tables import (
     ORTHOGONAL_BYTES,
     WeightMatrix,
     optimizer_work,
     orthogonal_products,
     weight_matrices,
 )
-from costmodel.workload.kernel_tables import total as sum_of_kernels
+from costmodel.kernels.kernel_tables import total as sum_of_kernels
+from costmodel.kernels.products import gemm_cost
+from costmodel.machine import System
+from costmodel.steps.parameter_states import is_orthogonal, moment_bytes, owned_matrices, state_shards
+from costmodel.steps.pipeline.pipeline_step import host_transfer_time
+from costmodel.steps.pipeline.stages import Stage
+from costmodel.training.precision import ADAM, FULL_BYTES, MUON
+from costmodel.training.ranks import Group
+from costmodel.training.run import TransformerRun, gradient_bytes
 
 
 def optimizer_step(

@@ -10,23 +10,30 @@ from typing import Any, Self
 import numpy as np
 
 from costmodel.columns import EACH_ITS_OWN, AnyArray, BoolArray, FloatArray, IntArray, UniqueRows
-from costmodel.kernels.gemm import joined_costs, kernels_of, products_cost
 from costmodel.kernels.kernel_cost import KernelCost, pointwise_time
-from costmodel.steps.micro_batch.kernel_sums import CostTable, costs_of_points
+from costmodel.kernels.kernel_tables import (
+    BIAS_GRADIENTS,
+    Label,
+    Pointwise,
+    bias_gradient_row,
+    biased,
+    every_part,
+    transformer_gemms,
+)
+from costmodel.kernels.products import joined_costs, kernels_of, products_cost
 from costmodel.steps.micro_batch.micro_batch import (
+    CostTable,
     MicroBatch,
     TimedKernels,
+    costs_of_points,
     fused_cores,
     micro_batch,
     of_chips,
     pointwise_kernels,
 )
-from costmodel.training.blocks import EMBEDDING
+from costmodel.training.blocks import EMBEDDING, Assignments
 from costmodel.training.kernel_kind import Kernel
 from costmodel.training.run import RankRun
-from costmodel.training.sharding import Assignments
-from costmodel.workload.kernel_tables import Label, Pointwise
-from costmodel.workload.transformer import BIAS_GRADIENTS, bias_gradient_row, biased, every_part, transformer_gemms
 
 
 def with_options(run: RankRun, places: Mapping[str, int]) -> RankRun:
@@ -145,7 +152,7 @@ class _Chosen:
         """Kernel with a choice -> where it takes its second option, its third ...; (assignments, points)."""
         design = self.run.design
         return {
-            name: [design.place(self.kernels[name]) == place for place in range(1, len(options))]
+            name: [design.place(self.kernels[name]) == option for option in range(1, len(options))]
             for name, options in design.assignments.options.items()
         }
 

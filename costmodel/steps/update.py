@@ -38,18 +38,18 @@ import numpy as np
 from costmodel.columns import BoolArray, FloatArray, UniqueRows, chosen, largest, stacked_columns
 from costmodel.kernels.collectives import collective, input_bytes
 from costmodel.kernels.kernel_cost import Item, Items, KernelCost, added, quantities_of, traffic_energy, weighted_sum
-from costmodel.steps.memory.stage_memory import head_parameters, stage_expert_parameters, stage_parameters
-from costmodel.steps.memory.states import exchanged_bytes, owned_parameters, state_shards, weight_casts
+from costmodel.kernels.kernel_tables import some_narrow
 from costmodel.steps.micro_batch.micro_batch import MicroBatch
 from costmodel.steps.micro_batch.rank_memory import PartMemory
+from costmodel.steps.optimizer import optimizer_step, state_update
+from costmodel.steps.parameter_states import exchanged_bytes, owned_parameters, state_shards, weight_casts
 from costmodel.steps.pipeline.pipeline_step import ScheduledPasses
 from costmodel.steps.pipeline.stages import Stage, chosen_stage
-from costmodel.steps.update.optimizer import optimizer_step, state_update
+from costmodel.steps.stage_memory import head_parameters, stage_expert_parameters, stage_parameters
 from costmodel.training.design import DesignPoints
 from costmodel.training.precision import ZERO, Exchange, ZeroStage
 from costmodel.training.ranks import Group, Sharing
 from costmodel.training.run import TransformerRun, gradient_bytes, padded_vocabulary
-from costmodel.workload.transformer import some_narrow
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from costmodel.columns import IntArray
 from costmodel.errors import DseError
-from dse.spaces.designs.legal import Batch, Check, Component, LegalDesigns, options_of
+from dse.spaces.legal import Batch, Check, Component, LegalDesigns, options_of
 
 #: Designs that are listed at a time.
 CHUNK: Final = 1 << 16
@@ -88,12 +88,12 @@ class OuterDesigns(LegalDesigns):
 
     def has(self, columns: Batch, points: int) -> NDArray[np.bool_]:
         """(points,) Which of some designs are legal; values must be options of their parameters."""
-        there = np.ones(points, dtype=bool)
+        is_known = np.ones(points, dtype=bool)
         for nest in self.nests:
             rows = np.minimum(nest.combinations(columns, points), nest.starts.size - 2)
             for name, values in nest.outer.columns(rows).items():
-                there &= values == columns[name]
-        return there
+                is_known &= values == columns[name]
+        return is_known
 
     def inner(self, columns: Batch, points: int) -> Iterator[tuple[IntArray, Batch]]:
         """Every legal whole design of outer designs, (points,): its outer design [-] and all parameters [SI units].
@@ -118,16 +118,16 @@ class OuterDesigns(LegalDesigns):
                 numbers, digit = np.divmod(numbers, size[owner])
                 designs |= nest.table.columns(start[owner] + digit)
             kept = np.flatnonzero(self.whole._kept(designs, self._tied, owner.size))
-            yield owner[kept], self.whole._ordered({name: own[kept] for name, own in designs.items()})
+            yield owner[kept], self.whole._ordered({name: design[kept] for name, design in designs.items()})
 
     def _kept(self, columns: Batch, checks: Sequence[Check], n: int) -> NDArray[np.bool_]:
         """Rows that pass every check, and have an inner design."""
         kept = super()._kept(columns, checks, n)
         if self._tied:
             rows = np.flatnonzero(kept)
-            found = [owner for owner, _ in self.inner({k: v[rows] for k, v in columns.items()}, rows.size)]
+            owners = [owner for owner, _ in self.inner({k: v[rows] for k, v in columns.items()}, rows.size)]
             kept[:] = False
-            kept[rows[np.unique(np.concatenate([*found, np.empty(0, dtype=np.intp)]))]] = True
+            kept[rows[np.unique(np.concatenate([*owners, np.empty(0, dtype=np.intp)]))]] = True
         return kept
 
     def _some(self) -> None:

@@ -16,23 +16,25 @@ import numpy as np
 
 from costmodel.columns import BoolArray, FloatArray, IntArray, UniqueRows, chosen, distinct_rows, in_rows, is_long
 from costmodel.kernels.kernel_cost import pointwise_time
+from costmodel.kernels.kernel_tables import Part, Pointwise, bias_gradient_row, parts_of
 from costmodel.solve.assignment import Link, optima
-from costmodel.steps.memory.reserved import reserved_memory
-from costmodel.steps.memory.stage_memory import fullest_stage
+from costmodel.steps.breakdown import CHUNK, Breakdown, like_rows
 from costmodel.steps.micro_batch.exchanges import Exchanges, edge_cost, sent_bytes
-from costmodel.steps.micro_batch.kernel_sums import DIRECTIONS, CostTable
-from costmodel.steps.micro_batch.micro_batch import MicroBatch, forward_passes, product_of, quantities_read
+from costmodel.steps.micro_batch.micro_batch import (
+    DIRECTIONS,
+    CostTable,
+    MicroBatch,
+    forward_passes,
+    product_of,
+    quantities_read,
+)
 from costmodel.steps.micro_batch.rank_memory import MEMORY_READS, rank_memory
 from costmodel.steps.pipeline.stages import pipeline_stages
-from costmodel.steps.result.assembly import CHUNK, like_rows
-from costmodel.steps.result.breakdown import Breakdown
-from costmodel.steps.sharding.sharded_kernels import OptionTables, with_options
-from costmodel.training.blocks import Edge
+from costmodel.steps.sharded_kernels import OptionTables, with_options
+from costmodel.steps.stage_memory import fullest_stage, reserved_memory
+from costmodel.training.blocks import Assignments, Edge
 from costmodel.training.design import SOLVE, SOLVE_BYTES, DesignPoints
 from costmodel.training.run import OF_RANKS, RankRun, TransformerRun, rank_run, with_assignments
-from costmodel.training.sharding import Assignments
-from costmodel.workload.kernel_tables import Pointwise
-from costmodel.workload.transformer import Part, bias_gradient_row, parts_of
 
 
 @dataclass(frozen=True)

@@ -75,7 +75,7 @@ class MachinePart(Columns):
 def part_ranges(record: type[Columns]) -> dict[str, Range]:
     """Name -> range of each quantity of a record: what its columns say, else as its name ends."""
     if record not in _RANGES:
-        _RANGES[record] = {own.name: _range(own) for own in fields(record) if "unit" in own.metadata}
+        _RANGES[record] = {item.name: _range(item) for item in fields(record) if "unit" in item.metadata}
     return _RANGES[record]
 
 
@@ -188,8 +188,8 @@ class Chip(MachinePart):
 
     def taken_cores(self, kind: str) -> FloatArray:
         """Cores that a collective of a kind takes from kernels beside it: "tp", "cp", "ep", "dp". [-]"""
-        own: FloatArray = getattr(self, f"{kind}_collective_cores")
-        return np.where(np.isnan(own), self.collective_cores, own)
+        cores: FloatArray = getattr(self, f"{kind}_collective_cores")
+        return np.where(np.isnan(cores), self.collective_cores, cores)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -374,7 +374,9 @@ class System:
     def ranges(self) -> dict[str, Range]:
         """Name -> what every quantity can be."""
         return {
-            prefix + name: own for prefix, part in self.parts().items() for name, own in part_ranges(type(part)).items()
+            prefix + name: part_range
+            for prefix, part in self.parts().items()
+            for name, part_range in part_ranges(type(part)).items()
         }
 
     def units(self) -> dict[str, str]:

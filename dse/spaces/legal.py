@@ -1,8 +1,10 @@
-"""Designs that keep every rule, by construction: drawn, repaired, listed, never searched for.
+"""Designs that keep every rule, by construction: drawn, repaired, listed, completed, never searched for.
 
 Parameters that a rule ties together, be it through derived columns, form a component. Each component's
 legal combinations are one table, grown parameter by parameter and filtered by each rule as soon as all
 its names are known. A design is a row of every table.
+
+Designs of which some values are named are completed to the simplest legal ones, or found illegal.
 """
 
 from __future__ import annotations
@@ -16,9 +18,9 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.columns import FloatArray
+from costmodel.columns import BoolArray, FloatArray, IntArray
 from costmodel.errors import DseError
-from costmodel.machine.system import Range
+from costmodel.machine import Range
 from dse.spaces.formulas.expressions import Expression
 from dse.spaces.formulas.names import is_count
 from dse.spaces.sections.frameworks import USUAL_RULES
@@ -60,9 +62,9 @@ def derived_checks(space: Definition) -> Iterator[Check]:
         allowed = replace(allowed, high=min(most, max(allowed.high, 0.0)) if name in ranges else most)
 
         def holds(values: Mapping[str, Any], name: str = name, allowed: Range = allowed) -> Any:
-            found = values[name]
-            possible = (found == found) & allowed.holds(found)
-            return possible & (found == np.floor(found)) if is_count(name) else possible
+            options_named = values[name]
+            possible = (options_named == options_named) & allowed.holds(options_named)
+            return possible & (options_named == np.floor(options_named)) if is_count(name) else possible
 
         if not derived.evaluated:
             text = f"{derived.expression}, expected {expected}"
@@ -97,19 +99,19 @@ class Component:
 
     def columns(self, rows: NDArray[np.int64]) -> Batch:
         """Values of some rows."""
-        return {p.name: options_of(p)[place[rows]] for p, place in zip(self.parameters, self.places, strict=True)}
+        return {p.name: options_of(p)[row[rows]] for p, row in zip(self.parameters, self.places, strict=True)}
 
     def nearest_row(self, wanted: Mapping[str, int], rng: np.random.Generator) -> int:
         """Row whose places are those wanted, or near them: chosen one parameter after the other."""
         low, high = 0, self.rows
         for parameter, places in zip(self.parameters, self.places, strict=True):
-            own, want = places[low:high], wanted[parameter.name]
-            at = int(np.searchsorted(own, want))
+            codes, want = places[low:high], wanted[parameter.name]
+            at = int(np.searchsorted(codes, want))
             # Rows are sorted, so that the nearest places below and above stand side by side.
-            beside = sorted({int(own[i]) for i in (at - 1, at) if 0 <= i < own.size}, key=lambda p: abs(p - want))
-            tied = [place for place in beside if abs(place - want) == abs(beside[0] - want)]
+            beside = sorted({int(codes[i]) for i in (at - 1, at) if 0 <= i < codes.size}, key=lambda p: abs(p - want))
+            tied = [code for code in beside if abs(code - want) == abs(beside[0] - want)]
             chosen = tied[int(rng.integers(len(tied)))] if len(tied) > 1 else tied[0]
-            low, high = (low + int(np.searchsorted(own, chosen)), low + int(np.searchsorted(own, chosen, "right")))
+            low, high = (low + int(np.searchsorted(codes, chosen)), low + int(np.searchsorted(codes, chosen, "right")))
         return low
 
     def nearest_rows(self, wanted: Mapping[str, int], rng: np.random.Generator) -> tuple[NDArray[np.int64], FloatArray]:
@@ -136,8 +138,8 @@ class LegalDesigns:
 
     def __init__(self, space: Definition) -> None:
         self.space = space
-        own = {p.name for p in space.parameters}
-        self.checks = [c for c in (*rule_checks(space), *derived_checks(space)) if c.parameters <= own]
+        names_of_parameters = {p.name for p in space.parameters}
+        self.checks = [c for c in (*rule_checks(space), *derived_checks(space)) if c.parameters <= names_of_parameters]
         self._derived = {derived.name: derived for derived in space.derived}
         self._listed = [p for p in space.parameters if p.options is not None]
         self._ranged = [p for p in space.parameters if p.options is None]
@@ -234,7 +236,9 @@ class LegalDesigns:
         for _ in range(MOST_BLOCKS):
             columns = self._drawn(DRAWN_ROWS, rng)
             rows = np.flatnonzero(self._kept(columns, self._late, DRAWN_ROWS))
-            yield from decoded(self.space.parameters, self._ordered({name: own[rows] for name, own in columns.items()}))
+            yield from decoded(
+                self.space.parameters, self._ordered({name: column[rows] for name, column in columns.items()})
+            )
 
     def _all(self, rng: np.random.Generator) -> Iterator[dict[str, Value]]:
         """Every legal design of a listed space, in order from a random start."""
@@ -296,8 +300,8 @@ class LegalDesigns:
 
     def _hopeless(self) -> str:
         names = ", ".join(check.name for check in self._late)
-        found = f"{MOST_DRAWS} draws found no design that keeps {names}"
-        return f"space {self.space.name}: {found}; narrow the ranges"
+        text = f"{MOST_DRAWS} draws found no design that keeps {names}"
+        return f"space {self.space.name}: {text}; narrow the ranges"
 
     def _kept(self, columns: Batch, checks: Sequence[Check], n: int) -> NDArray[np.bool_]:
         """Rows that pass every check."""
@@ -329,12 +333,12 @@ class LegalDesigns:
         blocks, total = [], 0
         for start in range(0, rows, step):
             stop = min(start + step, rows)
-            wide = [np.repeat(place[start:stop], options) for place in places]
+            wide = [np.repeat(row[start:stop], options) for row in places]
             wide.append(np.tile(np.arange(options, dtype=np.int32), stop - start))
             if checks:
-                columns = {p.name: options_of(p)[place] for p, place in zip(group, wide, strict=True)}
+                columns = {p.name: options_of(p)[row] for p, row in zip(group, wide, strict=True)}
                 kept = self._kept(columns, checks, wide[0].size)
-                wide = [place[kept] for place in wide]
+                wide = [row[kept] for row in wide]
             total += wide[0].size
             if total > MOST_ROWS:
                 names = ", ".join(p.name for p in group)
@@ -389,8 +393,8 @@ def options_of(parameter: Parameter) -> FloatArray:
 
 def _place(parameter: Parameter, value: Value) -> int:
     """Place of the option nearest to a value."""
-    place = parameter.places.get(value)
-    return int(np.argmin(np.abs(options_of(parameter) - parameter.code(value)))) if place is None else place
+    code = parameter.places.get(value)
+    return int(np.argmin(np.abs(options_of(parameter) - parameter.code(value)))) if code is None else code
 
 
 def within(parameter: Parameter, value: float) -> float:
@@ -414,3 +418,142 @@ def _groups(parameters: Sequence[Parameter], checks: Sequence[Check]) -> list[tu
     groups = {id(names): names for names in group_of.values()}
     ordered = sorted(parameters, key=lambda p: p.exact)
     return [tuple(p for p in ordered if p.name in names) for names in groups.values()]
+
+
+#: Combinations of named values whose designs are grown at a time, to find out which rule rules them out.
+COMBINATIONS: Final = 32
+
+
+def completed_rows(legal_designs: LegalDesigns, named: Batch, rows: int) -> tuple[Batch, BoolArray]:
+    """The simplest legal designs with some values, and a mask of the rows that have one, (rows,).
+
+    Simplest is what `Space.completed` takes: quantities as the system has them, else the first option; parameters give
+    way in the order of the space, whose named parameters come first. `named` has codes, (rows,). Rows without a legal
+    design hold values near one.
+    """
+    columns, legal = dict(named), np.ones(rows, dtype=bool)
+    space = legal_designs.space
+    for group in legal_designs.groups:
+        if all(parameter.name in named for parameter in group):
+            continue
+        component = legal_designs.table_of(group)
+        if not component.rows:
+            legal[:] = False
+        columns |= _simplest(component, named, rows, space)
+    for parameter in space.parameters:
+        if parameter.name not in columns:
+            columns[parameter.name] = np.full(rows, within(parameter, simplest(space, parameter)))
+    for name, values in named.items():
+        legal &= columns[name] == values
+    columns = {p.name: named.get(p.name, columns[p.name]) for p in space.parameters}
+    return columns, legal & legal_designs.kept(columns)
+
+
+def simplest(space: Definition, parameter: Parameter) -> float:
+    """The system's own value of a quantity, else the first option or the lower end. [its unit]"""
+    quantities = space.system.quantities()
+    if parameter.name in quantities:
+        return float(quantities[parameter.name])
+    options = parameter.options
+    return parameter.low or 0.0 if options is None else float(options[0])
+
+
+def _simplest(component: Component, named: Batch, rows: int, space: Definition) -> Batch:
+    """Columns of a component: of each row the nearest to what is named, then to what is simplest."""
+    if not component.rows:
+        return {p.name: np.full(rows, simplest(space, p)) for p in component.parameters}
+    wanted = [
+        _places(p, named[p.name] if p.name in named else np.full(rows, simplest(space, p)))
+        for p in component.parameters
+    ]
+    return component.columns(nearest_rows(component, wanted))
+
+
+def _places(parameter: Parameter, values: FloatArray) -> IntArray:
+    """Places of the options nearest to some values; of two as near, the first. [-]"""
+    distinct, back = np.unique(values, return_inverse=True)
+    options = options_of(parameter)
+    nearest = [int(np.argmin(np.abs(options - value))) for value in distinct.tolist()]
+    return np.array(nearest, dtype=np.int64)[back.ravel()]
+
+
+def nearest_rows(component: Component, wanted: Sequence[IntArray]) -> IntArray:
+    """Rows of a table whose places are those wanted or near them, one parameter after the other. [-]
+
+    `Component.nearest_row` of many, (rows,) places of each parameter; of two places that are as near, the lower is
+    taken.
+    """
+    low = np.zeros(wanted[0].size, dtype=np.int64)
+    high = np.full(wanted[0].size, component.rows)
+    for places, want in zip(component.places, wanted, strict=True):
+        at = _first_at_least(places, want, low, high)
+        below, above = places[np.maximum(at - 1, low)], places[np.minimum(at, high - 1)]
+        chosen = np.where(np.abs(above - want) < np.abs(below - want), above, below)
+        low, high = _first_at_least(places, chosen, low, high), _first_at_least(places, chosen + 1, low, high)
+    return low
+
+
+def _first_at_least(places: NDArray[np.int32], wanted: IntArray, low: IntArray, high: IntArray) -> IntArray:
+    """First row of sorted stretches, from `low` up to `high`, whose place is not below that wanted. [-]"""
+    while (open_ := low < high).any():
+        middle = np.minimum((low + high) // 2, places.size - 1)
+        below = places[middle] < wanted
+        low, high = np.where(open_ & below, middle + 1, low), np.where(open_ & ~below, middle, high)
+    return low
+
+
+def blocking_rules(legal: LegalDesigns, named: Batch, columns: Batch, rows: IntArray) -> list[Check | None]:
+    """A rule that no design with some values keeps, for each of `rows`; None where no single rule is to blame.
+
+    Rules that come before it in the space hold. `columns` are what `named` was completed to. [units of the parameters]
+    """
+    checks_of_rows: list[Check | None] = [None] * rows.size
+    for group in legal.groups:
+        names_in_group = [p.name for p in group if p.name in named]
+        table = (
+            np.stack([named[name][rows] for name in names_in_group], axis=1)
+            if names_in_group
+            else np.zeros((rows.size, 0))
+        )
+        distinct, back = np.unique(table, axis=0, return_inverse=True)
+        checks: list[Check | None] = []
+        for first in range(0, len(distinct), COMBINATIONS):
+            part = distinct[first : first + COMBINATIONS]
+            checks += _emptied_by(legal, group, dict(zip(names_in_group, part.T, strict=True)), len(part))
+        checks_of_rows = [old or checks[row] for old, row in zip(checks_of_rows, back.ravel().tolist(), strict=True)]
+    return [
+        check or _first_broken(legal, {name: values[[row]] for name, values in columns.items()})
+        for check, row in zip(checks_of_rows, rows.tolist(), strict=True)
+    ]
+
+
+def _first_broken(legal: LegalDesigns, design: Batch) -> Check | None:
+    """The first rule that a design breaks."""
+    return next((check for check in legal.checks if not legal.kept(design, [check]).all()), None)
+
+
+def _emptied_by(
+    legal: LegalDesigns, group: Sequence[Parameter], named: Mapping[str, FloatArray], combinations: int
+) -> list[Check | None]:
+    """The rule after which no design is left of each combination of named values, if one is.
+
+    Grows the designs of all combinations parameter by parameter, as tables of legal designs grow.
+    """
+    checks_of_rows: list[Check | None] = [None] * combinations
+    owners, columns = np.arange(combinations), dict(named)
+    names = {p.name for p in group}
+    waiting = [check for check in legal.checks if check.parameters <= names]
+    for parameter in (None, *(p for p in group if p.name not in named)):
+        if parameter:
+            options = options_of(parameter)
+            columns = {name: np.repeat(values, options.size) for name, values in columns.items()}
+            columns[parameter.name] = np.tile(options, owners.size)
+            owners = np.repeat(owners, options.size)
+        ready = [check for check in waiting if columns and check.parameters <= columns.keys()]
+        waiting = [check for check in waiting if check not in ready]
+        for check in ready:
+            kept = legal.kept(columns, [check])
+            for owner in np.setdiff1d(owners, owners[kept]).tolist():
+                checks_of_rows[owner] = check
+            owners, columns = owners[kept], {name: values[kept] for name, values in columns.items()}
+    return checks_of_rows

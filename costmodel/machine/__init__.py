@@ -1,1 +1,0 @@
-"""Machines: chips, memory levels, links, ranges of its quantities, price and power."""

@@ -1,1 +1,0 @@
-"""The table of a step: its parts and totals, evaluated in chunks, and runs with interruptions."""

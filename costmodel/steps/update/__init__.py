@@ -1,1 +1,0 @@
-"""The end of a step: gradients are reduced and clipped, weights updated and gathered."""

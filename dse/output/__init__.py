@@ -1,1 +1,0 @@
-"""Results as text, as JSON records and as files of tables."""

@@ -1,1 +1,0 @@
-"""Legal designs of a space: drawn, repaired, completed and listed, never searched for."""
