@@ -1,4 +1,9 @@
-"""The fastest output tiles of matrix products: blocks of them on the cores, in waves, and k in pieces."""
+"""The fastest output tiles of matrix products: blocks of them on the cores, in waves, and k in pieces.
+
+A product is cut into output tiles, one for a core at a time. Cores work in waves, so that 109 tiles on 108 cores take
+two waves. Large tiles read their operands seldom and fill the last wave badly. All tiles whose edge is a power of two
+are tried, for all products of a batch at once.
+"""
 
 from __future__ import annotations
 

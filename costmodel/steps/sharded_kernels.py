@@ -1,4 +1,8 @@
-"""Kernels of a micro-batch, timed once with each of their shardings, and micro-batches made up of them."""
+"""Kernels of a micro-batch, timed once with each of their shardings, and micro-batches made up of them.
+
+The solver compares many assignments of shardings that share most kernels. So each kernel is timed once with each of its
+options, and a micro-batch of any assignment picks its kernels from these tables.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Tables of designs: what their columns may hold, and how they are built from words and numbers."""
+"""Tables of designs: what their columns may hold, and how they are built from words and numbers.
+
+A column declares its domain: words, a switch, whole numbers from a least one, or shares. Tables hold codes of words as
+float64, and broadcast: a column of one value stands for all points.
+"""
 
 from __future__ import annotations
 

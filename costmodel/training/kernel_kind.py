@@ -1,4 +1,8 @@
-"""The kind of a kernel, as a record: every question that the model asks of the kernels of one kind."""
+"""The kind of a kernel, as a record: every question that the model asks of the kernels of one kind.
+
+A kind, such as a linear layer or a norm, answers with functions of a rank's sizes: its products, its passes without
+reuse, the bytes that it keeps, its weight, its exchanges. No formula compares kinds: a new kind is a new record.
+"""
 
 from __future__ import annotations
 

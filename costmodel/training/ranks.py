@@ -1,4 +1,9 @@
-"""The grid of ranks: which of them form a process group, and how far apart its members stand."""
+"""The grid of ranks: which of them form a process group, and how far apart its members stand.
+
+Ranks are numbered along the axes of parallelism in an order, by default tensor, context, data, pipeline. A group
+consists of ranks that differ in one axis; the product of the axes before it is the distance of its neighbours. With
+tp 4 and dp 2, ranks 0 to 3 are a tensor-parallel group, and ranks 0 and 4 are replicas.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,9 @@
-"""Parameters, activations and buffers of each part of a model on one rank, for any pipeline."""
+"""Parameters, activations and buffers of each part of a model on one rank, for any pipeline.
+
+Each kernel states the bytes that it keeps for its backward pass and the parameters that it multiplies by. A rank has
+its share of both by the kernel's sharding. Recomputation drops what the modules that run again have kept. Stages of a
+pipeline multiply these amounts by their layers and micro-batches (`costmodel.steps.stage_memory`).
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,9 @@
-"""Times of pipelines of any schedule, the waiting of their ranks and the activations that they hold."""
+"""Times of pipelines of any schedule, the waiting of their ranks and the activations that they hold.
+
+A schedule gives each rank an order of passes (`schedules`). Ranks wait for their neighbours, so that the times of all
+ranks follow from one simulation of the order (`simulation`). The activations that a rank holds follow from the order
+itself: a forward pass adds those of a micro-batch, its backward pass frees them.
+"""
 
 from __future__ import annotations
 
