@@ -111,10 +111,10 @@ def evaluate_design(
     if best:
         from dse.searching.nearest_design import nearest_feasible
 
-        found = nearest_feasible(space, {}, rules)
-        if found is None:
+        feasible = nearest_feasible(space, {}, rules)
+        if feasible is None:
             raise ParameterError("{best}: no design with these values is feasible; `fit` finds the nearest")
-        params = found.params
+        params = feasible.params
     given = {name: space.given[name] for name in ("world_size", "global_batch_size") if name in space.given}
     return priced_design(space, params, rules=rules) | {"given": given}
 
@@ -227,8 +227,8 @@ def explain(
 def with_number(explanation: Explanation) -> Explanation:
     """An explanation itself; a `DseError` that says why if its design has no number."""
     if math.isnan(explanation.step_time):
-        found = reasons(explanation.space, explanation.profile, explanation.params)
-        why = f": {'; '.join(found)}" if found else ""
+        why_not = reasons(explanation.space, explanation.profile, explanation.params)
+        why = f": {'; '.join(why_not)}" if why_not else ""
         raise DseError(f"profile {explanation.profile}: has no number for this design{why}")
     return explanation
 
@@ -267,24 +267,24 @@ class NearestFit:
 
     def to_json(self) -> dict[str, Any]:
         """The design, and what was changed, as one JSON object."""
-        own = {key: self.record[key] for key in EVALUATION_KEYS if key in self.record}
+        figures = {key: self.record[key] for key in EVALUATION_KEYS if key in self.record}
         changed = {name: {"asked": before, "is": now} for name, (before, now) in self.found.changed.items()}
-        return own | {"changed": changed, "broken": self.found.broken, "exhaustive": self.found.exhaustive}
+        return figures | {"changed": changed, "broken": self.found.broken, "exhaustive": self.found.exhaustive}
 
     def __str__(self) -> str:
         """The changed values and the reason."""
-        space, named, found = self.space, self.named, self.found
+        space, named, fitted = self.space, self.named, self.found
         wish = " ".join(f"{name}={space.by_name[name].shown(value)}" for name, value in named.items())
-        seen = "" if found.exhaustive else " Of many designs looked at: the space is too large to list."
-        if not found.changed:
+        seen = "" if fitted.exhaustive else " Of many designs looked at: the space is too large to list."
+        if not fitted.changed:
             return f"{wish} fits as it is; what is not named is the best beside it.{seen}"
         changes = ", ".join(
             f"{name} {space.by_name[name].shown(now)} in place of {space.by_name[name].shown(before)}"
-            for name, (before, now) in found.changed.items()
+            for name, (before, now) in fitted.changed.items()
         )
         units = {limit.name: limit.unit for limit in space.limits}
-        if found.broken:
-            broken = (f"{name} by {readable(-by, units[name])}" for name, by in found.broken.items())
+        if fitted.broken:
+            broken = (f"{name} by {readable(-by, units[name])}" for name, by in fitted.broken.items())
             why = f"whatever else is chosen, {wish} breaks {', '.join(broken)} or more"
         else:
             try:
@@ -316,9 +316,9 @@ def fit(
     objective, tokens
         As for `search`.
     """
-    own, pins = loaded_space(space), dict(set or {})
-    fixed = {name: value for name, value in pins.items() if name not in own.by_name}
-    space = chosen_space(own, set=fixed, objective=objective, tokens=tokens)
+    named_space, pins = loaded_space(space), dict(set or {})
+    fixed = {name: value for name, value in pins.items() if name not in named_space.by_name}
+    space = chosen_space(named_space, set=fixed, objective=objective, tokens=tokens)
     named: dict[str, Any] = dict(space.layouts.get(layout or "", {}))
     for name in (name for name in pins if name not in fixed):
         parameter = space.by_name[name]
@@ -332,20 +332,20 @@ def fit(
     rules = rules_for(space, profile or NATIVE)
     from dse.searching.nearest_design import nearest_feasible
 
-    found = nearest_feasible(space, named, rules)
-    if found is None:
+    feasible = nearest_feasible(space, named, rules)
+    if feasible is None:
         raise DseError(nothing_near(space))
-    return NearestFit(space, named, found, priced_design(space, found.params, rules=rules))
+    return NearestFit(space, named, feasible, priced_design(space, feasible.params, rules=rules))
 
 
 def nothing_near(space: Space) -> str:
     """Why nothing fits, near or far."""
     from dse.searching.planned_study import closest
 
-    found = closest(space)
+    nearest = closest(space)
     return (
         f"space {space.name}: no design keeps all limits, near these values or far from them; the closest "
-        f"breaks {found.limit} by {readable(-found.margin, found.unit)}: {design_text(space, found.params)}"
+        f"breaks {nearest.limit} by {readable(-nearest.margin, nearest.unit)}: {design_text(space, nearest.params)}"
     )
 
 

@@ -71,21 +71,21 @@ def design_launches(
     ends = dict.fromkeys((0, len(records) - 1))
     known = space.workload.work == TRAINING and not space.workloads
     for form in dict.fromkeys((*usual, *launch_forms())) if known else ():
-        for place in dict.fromkeys((*ends, *range(len(records)))):
-            if place not in ends and not any(launches[end][form][1] for end in ends):
+        for number in dict.fromkeys((*ends, *range(len(records)))):
+            if number not in ends and not any(launches[end][form][1] for end in ends):
                 break
-            [file] = artefacts(space, [records[place]["params"]], form, profile=profile)
+            [file] = artefacts(space, [records[number]["params"]], form, profile=profile)
             text = file.content.decode() if isinstance(file.content, bytes) else file.notes[0]
-            launches[place][form] = (text, file.content is not None)
+            launches[number][form] = (text, file.content is not None)
     return launches
 
 
 def own_machine(space: Space) -> tuple[str, ...]:
     """A note where a space says otherwise what machine or software does, which no launch file has."""
     said = load_framework(space.framework).given if is_built_in(space.framework) else {}
-    own = {*(p.name for p in space.parameters), *(d.name for d in space.derived)}
-    own |= {name for name, value in space.given.items() if said.get(name) != value}
-    changed = sorted(own & space.system.units().keys())
+    opened = {*(p.name for p in space.parameters), *(d.name for d in space.derived)}
+    opened |= {name for name, value in space.given.items() if said.get(name) != value}
+    changed = sorted(opened & space.system.units().keys())
     return (f"of the machine, no launch file says {', '.join(changed)}",) if changed else ()
 
 
@@ -96,12 +96,12 @@ def trial_artefact(study: BaseStudy, number: int | None, form: str, winner: int 
     Raises `DseError` if there is no such trial or winner, or no front, or the design has no such file.
     """
     table = study.table
-    found = table.front() if number is None else table.found()
-    rows = np.arange(min(1, len(found))) if number is None else np.flatnonzero(found.numbers == number)
+    designs = table.front() if number is None else table.found()
+    rows = np.arange(min(1, len(designs))) if number is None else np.flatnonzero(designs.numbers == number)
     if winner >= len(rows) > 0:
         held = f"it has {len(rows)}, from 0 to {len(rows) - 1}"
         raise DseError(f"study {study.name!r}: trial {number}: no winner {winner}; {held}")
-    for trial in found.take(rows[winner : winner + 1]).trials:
+    for trial in designs.take(rows[winner : winner + 1]).trials:
         space, params = one_workload(study, trial, workload)
         file = next(artefacts(space, [params], form, profile=study.profile, anyway=anyway))
         if file.content is None:
@@ -141,7 +141,7 @@ def write_artefact(path: Path, file: Artefact) -> None:
     elif file.content:
         writable_directory(path)
         endings = {Path(name).suffix for name in file.content}
-        others = {own.name for own in path.iterdir() if own.suffix in endings} - file.content.keys()
+        others = {file_path.name for file_path in path.iterdir() if file_path.suffix in endings} - file.content.keys()
         if others:
             raise DseError(f"{path}: has files of another design, such as {min(others)}; name another folder")
         for name, content in file.content.items():
@@ -163,8 +163,8 @@ def write_artefacts(
     for block in shown.blocks():
         designs = [trial.params for trial in block.trials]
         files = artefacts(study.space, designs, form, profile=study.profile)
-        for trial, place, file in zip(block.trials, block.winners.tolist(), files, strict=True):
-            winner = f"_winner_{place}" if place else ""
+        for trial, winner_number, file in zip(block.trials, block.winners.tolist(), files, strict=True):
+            winner = f"_winner_{winner_number}" if winner_number else ""
             path = directory / f"trial_{trial.number:05d}{winner}{ending}"
             write_artefact(path, file)
             for text in file.notes:

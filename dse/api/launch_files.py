@@ -99,8 +99,8 @@ class LaunchPair:
             for key, (most, unit) in wanted.items()
             if most is not None and (value := record["breakdown"][key]) > most
         ]
-        own = [] if record["feasible"] else [f"{self.files[1]} does not fit: {room_text(space, record)}"]
-        return own + lines
+        misfit = [] if record["feasible"] else [f"{self.files[1]} does not fit: {room_text(space, record)}"]
+        return misfit + lines
 
     def to_json(self) -> dict[str, Any]:
         """Both designs, the change, and its parts."""
@@ -145,17 +145,17 @@ def compare_launches(
             return None
         return priced_design(space, space.completed({}))
 
-    spaces = [launch_space(own, str(system), own.model.name) for own in (first, last)]
+    spaces = [launch_space(launch, str(system), launch.model.name) for launch in (first, last)]
     records = [priced_design(space, space.completed({})) for space in spaces]
     forms = [launch_forms()[kind_of_design(str(file))] for file in (one, other)]
     flags, parts = _flags(first, last, forms[0].rebuilt), []
     stated = next((load(form.stated) for form in forms if form.stated), None)
     for part in _attributed(records[0], records[1], changes, flags, evaluated):
-        own = [name for name, columns in flags.items() if columns & part.changes.keys()]
+        flags_of_part = [name for name, columns in flags.items() if columns & part.changes.keys()]
         if stated:
-            values = [(stated(name, first.settings), stated(name, last.settings)[1]) for name in own]
+            values = [(stated(name, first.settings), stated(name, last.settings)[1]) for name in flags_of_part]
         else:  # two configurations, without a command line
-            values = [((name, first.settings.get(name)), last.settings.get(name)) for name in own]
+            values = [((name, first.settings.get(name)), last.settings.get(name)) for name in flags_of_part]
         parts.append(replace(part, flags={name: (old, new) for (name, old), new in values}))
     return LaunchPair((str(one), str(other)), (spaces[0], spaces[1]), (records[0], records[1]), tuple(parts))
 
@@ -175,8 +175,10 @@ def _attributed(
         tried: dict[frozenset[str], Record] = {}
         for size in range(1, min(MOST_TOGETHER, len(left) - 1) + 1):
             together = [frozenset[str]().union(*combination) for combination in combinations(left, size)]
-            found = {own: evaluated(done | own) for own in together}
-            if tried := {own: record for own, record in found.items() if record is not None}:
+            records_tried = {columns_changed: evaluated(done | columns_changed) for columns_changed in together}
+            if tried := {
+                columns_changed: record for columns_changed, record in records_tried.items() if record is not None
+            }:
                 break
         tried = tried or {frozenset(changes) - done: last}
         names = max(tried, key=lambda own: abs(_totals_of(tried[own])[0] - _totals_of(here)[0]))

@@ -260,18 +260,20 @@ def answer(
     if exact is not None and not len(exact.costs):
         raise NothingFits(what_would_do(question, planned))
     if exact is not None:
-        found = stored_front(exact, name, storage=storage, again=again)
+        stored_study = stored_front(exact, name, storage=storage, again=again)
     else:
         with progress_of(space) as progress:
-            found = searched(space, name, budget, storage=storage, again=again, workers=workers, progress=progress)
+            stored_study = searched(
+                space, name, budget, storage=storage, again=again, workers=workers, progress=progress
+            )
     faster = faster_elsewhere(question, planned, exact, workers) if exact else None
     legal = (exact.legal, exact.infeasible or 0) if exact else None
-    answered = PlannedStudy(Study.load(found.name, storage=storage), planned, legal, faster)
+    answered = PlannedStudy(Study.load(stored_study.name, storage=storage), planned, legal, faster)
     texts = {"counts": str(answered), "exact": legal is not None, "notes": [str(faster)] if faster else [],
              "assumed": ", ".join(text.flags for text in planned.assumed)}  # fmt: skip
     with Store(answered.study.storage, "write") as store:
-        store.set_user_attrs(store.study_id(found.name), {PLAN: texts})
-    return replace(answered, study=Study.load(found.name, storage=storage))
+        store.set_user_attrs(store.study_id(stored_study.name), {PLAN: texts})
+    return replace(answered, study=Study.load(stored_study.name, storage=storage))
 
 
 def faster_elsewhere(
@@ -279,7 +281,7 @@ def faster_elsewhere(
 ) -> FasterElsewhere | None:
     """The fastest layout that the framework cannot run; None where none is faster, or too many must be evaluated."""
     keys = [objective.key for objective in exact.space.objectives]
-    key = next((own for own in STEP_KEYS if own in keys), None)
+    key = next((step_key for step_key in STEP_KEYS if step_key in keys), None)
     if not planned.runnable:
         return None  # what is planned is any software's
     space = planned_space(replace(question, any_software=True)).space
@@ -290,7 +292,7 @@ def faster_elsewhere(
     if there >= here:
         return None
     row = int(other.costs[:, 0].argmin())
-    [params] = space.decode({name: own[[row]] for name, own in other.designs.items()})
+    [params] = space.decode({name: values[[row]] for name, values in other.designs.items()})
     launch = Launch.of_run(transformer_run(space, space.encode([params]), DesignPoints), 0)
     reasons = refusals(launch, planned.framework)
     if not reasons:
@@ -306,12 +308,12 @@ def what_would_do(question: Question, planned: Planned) -> str:
         question = replace(question, max_days=None)
         planned = planned_space(question)
     space = planned.space
-    found = closest(space)
-    if found.margin >= 0:
+    nearest = closest(space)
+    if nearest.margin >= 0:
         return too_slow(question, planned, days)
     text = (
         f"none of {space.legal.count:,.0f} layouts fits on {question.chips:,} GPUs: the smallest needs "
-        f"{readable(-found.margin, found.unit)} more per GPU ({design_text(space, found.params)})"
+        f"{readable(-nearest.margin, nearest.unit)} more per GPU ({design_text(space, nearest.params)})"
     )
     if question.headroom != NO_HEADROOM and fits(planned_space(replace(question, headroom=NO_HEADROOM)).space):
         text += "; without free memory some fit: {headroom} 0"

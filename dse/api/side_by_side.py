@@ -50,8 +50,8 @@ class PlanRow:
         owner = "owned" if self.gpu_hour_price is None else "rented"
         money = {"dollars": owner, "gpu_hour_price": self.gpu_hour_price, "cost_usd": self.cost}
         keys = ("trial", "params", "values", "breakdown", "step_time_low_s", "step_time_high_s", "run")
-        found = {key: self.record[key] for key in keys if key in self.record}
-        return {**head, "study": self.plan.study.name, **found, **money}
+        figures = {key: self.record[key] for key in keys if key in self.record}
+        return {**head, "study": self.plan.study.name, **figures, **money}
 
 
 @dataclass(frozen=True)

@@ -187,7 +187,7 @@ class Study(BaseStudy):
         """
         import pandas as pd
 
-        rows = [asdict(figure) for _, found in self.differing(jobs, most=most) for figure in found]
+        rows = [asdict(figure) for _, mismatches in self.differing(jobs, most=most) for figure in mismatches]
         return pd.DataFrame(rows, columns=["trial", "column", "stored", "model", "unit"])
 
     def certify(self, *, method: Method = "auto", jobs: Jobs = 1) -> Certificate:

@@ -101,7 +101,7 @@ def calibrated(
     if not used:
         reason = Counter(unused.values()).most_common(1)
         raise DseError(f"{table}: no row to fit" + (f"; most lack {reason[0][0]}" if reason else ""))
-    known = {own.name: base.quantities()[own.name].item() for own in chain(*candidates(base).values())}
+    known = {constant.name: base.quantities()[constant.name].item() for constant in chain(*candidates(base).values())}
     stages = _stages(measurements(used, system, base), candidates(base), known, seed)
     text = _text(system, base, stages, table, dict.fromkeys(quantities, framework or ""))
     return Calibration(base.with_quantities(_fitted(stages)), text, tuple(stages), unused)
@@ -141,19 +141,19 @@ def _stages(
     """Fits of each kind of rows in turn; one is given up if steps are better predicted without it."""
     stages: list[CalibratedStage] = []
     for name, rows in measured.items():
-        values, own = {**known, **_fitted(stages)}, [*constants[name]]
+        values, candidates_left = {**known, **_fitted(stages)}, [*constants[name]]
         for kind, ends in STEPS_TOO.items() if name == STEPS else ():
-            own += [one for one in constants[kind] if kind not in measured and one.name.endswith(ends)]
-        found = selected(rows, own, values, seed=seed)
+            candidates_left += [one for one in constants[kind] if kind not in measured and one.name.endswith(ends)]
+        selection = selected(rows, candidates_left, values, seed=seed)
         for index, stage in enumerate(stages if name == STEPS else []):
             if not stage.constants:
                 continue
             without = [*stages[:index], stage.given_up(), *stages[index + 1 :]]
             others = {**known, **_fitted(without)}
-            again = selected(rows, own, others, seed=seed)
-            if are_closer(again.held_out, found.held_out, errors=GIVEN_UP):
-                stages, values, found = without, others, again
-        stages.append(_stage(name, rows, found, known, values))
+            again = selected(rows, candidates_left, others, seed=seed)
+            if are_closer(again.held_out, selection.held_out, errors=GIVEN_UP):
+                stages, values, selection = without, others, again
+        stages.append(_stage(name, rows, selection, known, values))
     return stages
 
 
@@ -180,8 +180,8 @@ def _stage(
                 at_bound=min(value - constant.low, constant.high - value) < 1e-3 * (constant.high - constant.low),
             )
         )
-    now = {**values, **{own.name: own.after for own in fitted}}
-    before, after = (rows.log_ratios({own: np.array([value]) for own, value in of.items()})[0] for of in (known, now))
+    now = {**values, **{constant.name: constant.after for constant in fitted}}
+    before, after = (rows.log_ratios({name: np.array([value]) for name, value in of.items()})[0] for of in (known, now))
     return CalibratedStage(
         name=name,
         rows=tuple(rows.rows),

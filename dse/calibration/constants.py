@@ -89,7 +89,7 @@ def candidates(system: System) -> dict[str, list[Constant]]:
     return {
         stage: [
             Constant(name, min(low, now[name].item()), max(high, now[name].item()), scale)
-            for name, (low, high, scale) in own.items()
+            for name, (low, high, scale) in constants_of_stage.items()
         ]
-        for stage, own in stages.items()
+        for stage, constants_of_stage in stages.items()
     }

@@ -83,28 +83,32 @@ def fits(tasks: Sequence[Task], rows: Measurements, others: Mapping[str, float])
     coordinates, by robust least squares within bounds; the box grows after a step that lowers the loss, and
     shrinks after one that does not.
     """
-    found = _evaluated([(task.constants, task.fitted, task.start) for task in tasks], rows, others)
+    steps_tried = _evaluated([(task.constants, task.fitted, task.start) for task in tasks], rows, others)
     for _ in range(MOST_STEPS):
-        steps = {index: _step(fit) for index, fit in enumerate(found) if fit.radius > 0}
-        moved = {place: step for place, step in steps.items() if np.abs(step).max() > CONVERGED}
-        for place in steps.keys() - moved.keys():
-            found[place] = replace(found[place], radius=0.0)
+        steps = {index: _step(fit) for index, fit in enumerate(steps_tried) if fit.radius > 0}
+        moved = {task_number: step for task_number, step in steps.items() if np.abs(step).max() > CONVERGED}
+        for task_number in steps.keys() - moved.keys():
+            steps_tried[task_number] = replace(steps_tried[task_number], radius=0.0)
         if not moved:
             break
         tried = _evaluated(
             [
-                (found[place].constants, found[place].fitted, found[place].coordinates + step)
-                for place, step in moved.items()
+                (
+                    steps_tried[task_number].constants,
+                    steps_tried[task_number].fitted,
+                    steps_tried[task_number].coordinates + step,
+                )
+                for task_number, step in moved.items()
             ],
             rows,
             others,
         )
-        for (place, step), fit in zip(moved.items(), tried, strict=True):
-            if fit.loss < found[place].loss:
-                found[place] = replace(fit, radius=2 * found[place].radius)
+        for (task_number, step), fit in zip(moved.items(), tried, strict=True):
+            if fit.loss < steps_tried[task_number].loss:
+                steps_tried[task_number] = replace(fit, radius=2 * steps_tried[task_number].radius)
             else:
-                found[place] = replace(found[place], radius=float(np.abs(step).max()) / 4)
-    return found
+                steps_tried[task_number] = replace(steps_tried[task_number], radius=float(np.abs(step).max()) / 4)
+    return steps_tried
 
 
 def slopes_of(constants: Sequence[Constant], rows: Measurements, values: Mapping[str, float]) -> FloatArray:
@@ -122,9 +126,9 @@ def _step(fit: Fit) -> FloatArray:
         return np.zeros(1)
     slopes, ratios = fit.slopes[fit.fitted], fit.ratios[fit.fitted]
     low = np.array([constant.coordinate(constant.low) for constant in fit.constants]) - fit.coordinates
-    high = np.array([own.coordinate(own.high) for own in fit.constants]) - fit.coordinates
+    high = np.array([constant.coordinate(constant.high) for constant in fit.constants]) - fit.coordinates
     low, high = np.maximum(low, -fit.radius), np.minimum(high, fit.radius)
-    found = least_squares(
+    solved = least_squares(
         lambda step: ratios + slopes @ step,
         (low + high) / 2,
         jac=lambda step: slopes,
@@ -132,7 +136,7 @@ def _step(fit: Fit) -> FloatArray:
         loss="soft_l1",
         f_scale=OUTLYING,
     )
-    step: FloatArray = np.clip(found.x, low, high)
+    step: FloatArray = np.clip(solved.x, low, high)
     return step
 
 
@@ -154,9 +158,9 @@ def _evaluated(
         moves.append(move)
     every = np.concatenate(table)
     ratios = rows.log_ratios({name: every[:, index] for index, name in enumerate(names)})
-    found, first = [], 0
+    batches_done, first = [], 0
     for (constants, fitted, at), move in zip(points, moves, strict=True):
         own_ratios = ratios[first : first + len(move) + 1]
-        found.append(Fit(constants, fitted, at, own_ratios[0], (own_ratios[1:] - own_ratios[0]).T / move))
+        batches_done.append(Fit(constants, fitted, at, own_ratios[0], (own_ratios[1:] - own_ratios[0]).T / move))
         first += len(move) + 1
-    return found
+    return batches_done

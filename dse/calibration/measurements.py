@@ -43,8 +43,8 @@ class MeasuredBatch:
         """Logarithms of predicted over measured, as those of `Measurements`, of these rows. [-]"""
         sets, rows = max((array.size for array in values.values()), default=1), len(self.rows)
         varied = {name: np.repeat(array, rows) for name, array in values.items()}
-        own = {name: np.tile(array, sets) for name, array in self.quantities.items()}
-        time = self.times(system.with_quantities({**varied, **own}), sets)
+        tiled = {name: np.tile(array, sets) for name, array in self.quantities.items()}
+        time = self.times(system.with_quantities({**varied, **tiled}), sets)
         measured = np.array([row.measured_s for row in self.rows])
         ratios: FloatArray = np.log(np.broadcast_to(time, (sets * rows,)).reshape(sets, rows) / measured)
         return ratios
@@ -80,24 +80,24 @@ def measurements(rows: Sequence[ComparedRow], name: str, system: System) -> dict
 
     `system` evaluates them: that system, or one that differs from it in some constants.
     """
-    found: dict[str, Measurements] = {}
+    measured: dict[str, Measurements] = {}
     for stage, batches in (
         (KERNELS, _kernels(rows, name, KERNELS)),
         (COLLECTIVES, _kernels(rows, name, COLLECTIVES)),
         (STEPS, _steps(rows, name)),
     ):
         if batches:
-            found[stage] = Measurements(system, tuple(batches))
-    return found
+            measured[stage] = Measurements(system, tuple(batches))
+    return measured
 
 
 def _kernels(rows: Sequence[ComparedRow], name: str, stage: str) -> list[MeasuredBatch]:
     """Single products in one format each, streams, passes of attention, or single collectives of one kind."""
-    own: dict[tuple[str, str], list[ComparedRow]] = {}
+    rows_of_group: dict[tuple[str, str], list[ComparedRow]] = {}
     for one in rows:
         if STAGE_OF.get(one.row.row_type) == stage:
-            own.setdefault((one.row.row_type, checked_kernel(one.row)), []).append(one)
-    return [_kernel_batch(*kind, members, name) for kind, members in own.items()]
+            rows_of_group.setdefault((one.row.row_type, checked_kernel(one.row)), []).append(one)
+    return [_kernel_batch(*kind, members, name) for kind, members in rows_of_group.items()]
 
 
 def _kernel_batch(row_type: str, how: str, members: Sequence[ComparedRow], name: str) -> MeasuredBatch:
@@ -109,7 +109,7 @@ def _kernel_batch(row_type: str, how: str, members: Sequence[ComparedRow], name:
     return MeasuredBatch(
         tuple(members),
         tuple(f"{row_type} {how} {row.n:g} {row.k:g} {row.n_ranks:g} {row.hidden:g}" for row in rows),
-        {own: np.array([quantities.get(own, usual[own].item()) for quantities in decided]) for own in names},
+        {name: np.array([quantities.get(name, usual[name].item()) for quantities in decided]) for name in names},
         lambda system, copies: KERNEL_TIMES[row_type](rows * copies, how, system),
     )
 

@@ -39,12 +39,12 @@ class Selection:
 def folds(groups: Sequence[str], most: int, seed: int) -> list[BoolArray]:
     """Rows held out together, (rows,) each: whole groups; single rows where groups are fewer than three."""
     names = list(dict.fromkeys(groups))
-    keys = groups if len(names) > 2 else [str(place) for place in range(len(groups))]
+    keys = groups if len(names) > 2 else [str(number) for number in range(len(groups))]
     names = list(dict.fromkeys(keys))
     order = np.random.default_rng(seed).permutation(len(names))
-    fold = {names[place]: turn % most for turn, place in enumerate(order)}
+    fold = {names[number]: turn % most for turn, number in enumerate(order)}
     of_row = np.array([fold[key] for key in keys])
-    return [of_row == own for own in sorted(set(fold.values()))]
+    return [of_row == fold_number for fold_number in sorted(set(fold.values()))]
 
 
 def selected(
@@ -126,13 +126,13 @@ def _round(
     """Additions that help: single constants, or two where none does alone; and why single ones do not."""
     why = {one.name: f"{len(held[0])} rows are too few to hold some out" for one in constants}
     added = _trials(state[0], [(one,) for one in constants], held, rows, others)
-    why |= {own[0].name: _no_better(state[1], one[1]) for own, one in added.items()}
-    better = {own: one for own, one in added.items() if _is_better(state, one, others)}
+    why |= {extra[0].name: _no_better(state[1], one[1]) for extra, one in added.items()}
+    better = {extra: one for extra, one in added.items() if _is_better(state, one, others)}
     if not better:
         singles = sorted(added, key=lambda own: np.abs(added[own][1]).mean())[:MOST_PAIRED]
         pairs = [first + second for first, second in combinations(singles, 2)]
         added = _trials(state[0], pairs, held, rows, others)
-        better = {own: one for own, one in added.items() if _is_better(state, one, others)}
+        better = {extra: one for extra, one in added.items() if _is_better(state, one, others)}
     return better, why
 
 
@@ -151,13 +151,13 @@ def _trials(
 ) -> dict[tuple[Constant, ...], State]:
     """Constants beside those fitted: the fit to all rows, and ratios of rows by fits without them."""
     kept = [np.ones_like(held[0]), *(~out for out in held)]
-    added = [own for own in added if min(part.sum() for part in kept) >= len(fit.constants) + len(own)]
-    tasks = [_task(fit, own, part, others) for own in added for part in kept]
+    added = [extra for extra in added if min(part.sum() for part in kept) >= len(fit.constants) + len(extra)]
+    tasks = [_task(fit, extra, part, others) for extra in added for part in kept]
     if len(held) < 2 or not tasks:
         return {}
-    found = iter(fits(tasks, rows, others))
-    trials = {own: [next(found) for _ in kept] for own in added}
-    return {own: (one[0], np.select(held, [part.ratios for part in one[1:]])) for own, one in trials.items()}
+    fits_in_turn = iter(fits(tasks, rows, others))
+    trials = {extra: [next(fits_in_turn) for _ in kept] for extra in added}
+    return {extra: (one[0], np.select(held, [part.ratios for part in one[1:]])) for extra, one in trials.items()}
 
 
 def _is_better(before: State, after: State, others: Mapping[str, float]) -> bool:

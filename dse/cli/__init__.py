@@ -329,7 +329,7 @@ def usual_option(option: str, known: Collection[str]) -> str:
     """The option of a command that a usual spelling stands for; "" if there is none."""
     from costmodel.formats.shipped import spellings
 
-    return next((own for own in spellings("options").get(option, "").split() if own in known), "")
+    return next((spelling for spelling in spellings("options").get(option, "").split() if spelling in known), "")
 
 
 def design_column(option: str) -> str:
@@ -349,6 +349,6 @@ def option_hint(option: str, known: Collection[str]) -> str:
         return ": a space names its system. `dse plan MODEL --gpus N --system S` plans on another one"
     if option in NOT_COVERED:
         return ": dse evaluates training of all weights, without adapters such as LoRA"
-    near_names = sorted(own.strip("-") for own in known)
+    near_names = sorted(spelling.strip("-") for spelling in known)
     near = difflib.get_close_matches(option.partition("=")[0].strip("-"), near_names, n=1)
     return f"; did you mean {'--' if len(near[0]) > 1 else '-'}{near[0]}?" if near else ""

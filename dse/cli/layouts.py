@@ -69,12 +69,12 @@ def run_fit(args: argparse.Namespace, form: str) -> int:
     """Find the nearest design that fits, and evaluate it."""
     if args.best or args.sweep or args.designs or form not in ("table", "json"):
         raise DseError("--fit: changes one design; leave out --best, --sweep, --designs and tables")
-    found = fit(args.design, profile=args.profile, **changes_of(args))
+    fitted = fit(args.design, profile=args.profile, **changes_of(args))
     if form == "json":
-        write_json(found.to_json(), args.output)
+        write_json(fitted.to_json(), args.output)
         return 0
-    changes = [Text(str(found)), Text()]
-    write_report(lambda width: [*changes, *evaluation_report(found.space, found.record, width)], args.output)
+    changes = [Text(str(fitted)), Text()]
+    write_report(lambda width: [*changes, *evaluation_report(fitted.space, fitted.record, width)], args.output)
     return 0
 
 
@@ -93,25 +93,25 @@ def write(
 def say_why_no_number(profile: str, space: Space, record: Record) -> None:
     """Name what the cost model does not cover."""
     has_none = math.isnan(record["breakdown"]["step_time_s"])
-    found = reasons(space, profile, record["params"]) if has_none else []
-    if found:
-        say(f"profile {profile}: no number: {'; '.join(found)}")
+    why_not = reasons(space, profile, record["params"]) if has_none else []
+    if why_not:
+        say(f"profile {profile}: no number: {'; '.join(why_not)}")
 
 
 def nearest_text(args: argparse.Namespace, record: Record) -> str:
     """The design nearest to one that does not fit, or the command that finds it in a large space."""
-    own, asked = loaded_space(args.design), record["params"]
-    if own.legal.count > SOON:
+    named_space, asked = loaded_space(args.design), record["params"]
+    if named_space.legal.count > SOON:
         command = f"dse evaluate {quote(str(args.design))} --fit{set_words(args)}"
         return f"{command} finds the nearest design that fits"
-    fixed = {name: value for name, value in args.set if name not in own.by_name}
-    named = {name: own.in_file(name, value) for name, value in asked.items() if name in own.by_name}
+    fixed = {name: value for name, value in args.set if name not in named_space.by_name}
+    named = {name: named_space.in_file(name, value) for name, value in asked.items() if name in named_space.by_name}
     try:
-        found = fit(own, profile=args.profile, **changes_of(args) | {"set": named | fixed, "layout": None})
+        fitted = fit(named_space, profile=args.profile, **changes_of(args) | {"set": named | fixed, "layout": None})
     except DseError as error:
         return str(error)
-    changed = design_text(own, {name: value for name, (_, value) in found.changed.items()})
-    here, there = (one["breakdown"]["step_time_s"] for one in (record, found.record))
+    changed = design_text(named_space, {name: value for name, (_, value) in fitted.changed.items()})
+    here, there = (one["breakdown"]["step_time_s"] for one in (record, fitted.record))
     return f"{changed} would fit, {100 * (there / here - 1):+.1f} % step time"
 
 
@@ -123,7 +123,7 @@ FORMS: Final = {**TABLE_ENDINGS, **PICTURES}
 
 def run_sweep(args: argparse.Namespace, space: Space, form: str) -> int:
     """Evaluate all named designs; 1 where none is feasible."""
-    values = [(name.strip(), own.strip()) for name, _, own in (word.partition("=") for word in args.sweep)]
+    values = [(name.strip(), texts.strip()) for name, _, texts in (word.partition("=") for word in args.sweep)]
     refuse_together(args, form, [name for name, _ in values])
     workers = Workers(args.jobs, args.backend, args.scheduler)
     if args.designs:
@@ -131,13 +131,13 @@ def run_sweep(args: argparse.Namespace, space: Space, form: str) -> int:
         from dse.pricing.sweep import priced
 
         table, rows = read_designs(space, args.designs, say)
-        found = priced(space, table, rows, profile=args.profile or NATIVE, jobs=workers)
+        designs = priced(space, table, rows, profile=args.profile or NATIVE, jobs=workers)
     else:
-        found = sweep(space, dict(values), profile=args.profile, jobs=workers)
-    write_result(lambda where: write_sweep(found, form, where), args.output, ENDINGS[form])
-    if found.feasible:
+        designs = sweep(space, dict(values), profile=args.profile, jobs=workers)
+    write_result(lambda where: write_sweep(designs, form, where), args.output, ENDINGS[form])
+    if designs.feasible:
         return 0
-    say(f"nothing feasible among {counted(len(found), 'design')}, {found.legal:,} of them legal")
+    say(f"nothing feasible among {counted(len(designs), 'design')}, {designs.legal:,} of them legal")
     return 1
 
 
@@ -188,7 +188,7 @@ def json_pieces(found: NamedDesigns) -> Iterator[bytes]:
     yield json_text({**head, "designs": []}).removesuffix("]\n}").encode()
     separator = ""
     for record in found.records:
-        own = {key: record[key] for key in ("reason", *EVALUATION_KEYS) if key in record}
-        yield f"{separator}\n    {json.dumps(only_finite(own), allow_nan=False)}".encode()
+        figures = {key: record[key] for key in ("reason", *EVALUATION_KEYS) if key in record}
+        yield f"{separator}\n    {json.dumps(only_finite(figures), allow_nan=False)}".encode()
         separator = ","
     yield b"\n  ]\n}\n"

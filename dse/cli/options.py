@@ -236,12 +236,12 @@ def physical(unit: str, example: str) -> Callable[[str], float]:
     def parsed(text: str) -> float:
         bare = unit == "s" and text.replace(".", "", 1).isdigit()
         try:
-            found = quantity(f"{text} s" if bare else text)
+            waited = quantity(f"{text} s" if bare else text)
         except ValueError as error:
             raise argparse.ArgumentTypeError(str(error)) from None
-        if found.dimension != quantity(f"1 {unit}").dimension or found.value <= 0:
+        if waited.dimension != quantity(f"1 {unit}").dimension or waited.value <= 0:
             raise argparse.ArgumentTypeError(f"{text!r}: expected a quantity such as {example}")
-        return found.value
+        return waited.value
 
     return parsed
 

@@ -65,8 +65,8 @@ def interruptible() -> Iterator[None]:
     heeded = [number for number, handler in before.items() if handler not in (signal.SIG_IGN, None)]
 
     def interrupt(number: int, frame: FrameType | None) -> NoReturn:
-        for each in heeded:
-            signal.signal(each, leave)
+        for signal_number in heeded:
+            signal.signal(signal_number, leave)
         raise KeyboardInterrupt
 
     for number in heeded:

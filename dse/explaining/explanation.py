@@ -54,29 +54,29 @@ def work_tables(kind: str, space: Space, designs: Sequence[Mapping[str, Any]]) -
     for design in designs:
         run = transformer_run(space, space.encode([design]), DesignPoints)
         resolved = resolve_tiling(run.model, run.system, run.design)
-        own = replace(run.of(resolved), system=run.system.sliced(run.design.world_size))
-        yield [*(_gemm_rows if kind == "gemms" else _optimizer_rows)(own)]
+        sliced = replace(run.of(resolved), system=run.system.sliced(run.design.world_size))
+        yield [*(_gemm_rows if kind == "gemms" else _optimizer_rows)(sliced)]
 
 
 def _gemm_rows(run: TransformerRun) -> Iterator[Row]:
     """Rows of the products of one design, in the order of the model."""
     from costmodel.kernels.products import gemm_reloads
 
-    found = gemm_reloads(rank_run(run))
-    gemms, costs = found.gemms, found.costs
+    reloads = gemm_reloads(rank_run(run))
+    gemms, costs = reloads.gemms, reloads.costs
     bound = np.where(costs.memory_bound, "memory", "arithmetic")
     launch = per_kernel(run.system.chip.kernel_launch)
     bound = np.where(launch > costs.time / 2, "launch", bound)
     columns = {
         **{name: getattr(gemms, name) for name in ("count", "batch", "m", "n", "k")},
-        "tile_m": found.tile_m,
-        "tile_n": found.tile_n,
+        "tile_m": reloads.tile_m,
+        "tile_n": reloads.tile_n,
     }
     for index, label in enumerate(gemms.labels):
         row: Row = {"product": label.name, "pass": label.of_pass, "part": label.part}
         row |= {name: int(values[0, index]) if float(values[0, index]).is_integer() else float(values[0, index])
                 for name, values in columns.items()}  # fmt: skip
-        for level, reads in reversed([*found.levels.items()]):
+        for level, reads in reversed([*reloads.levels.items()]):
             for operand, often in (("AB", reads.of_a), ("AC", reads.of_c), ("BC", reads.of_b)):
                 row[f"{level}_reload_{operand}"] = float(often[0, index])
             row[f"{level}_bytes"] = float(reads.bytes_moved[0, index])
@@ -212,14 +212,14 @@ def kernel_table(leaves: Iterable[Portion], system: System) -> pd.DataFrame:
     kinds: dict[Path, str] = {}
     for leaf in leaves:
         if leaf.kind:
-            own = rows.setdefault(leaf.path, {})
-            own[leaf.quantity] = own.get(leaf.quantity, 0.0) + leaf.value
+            row_of_path = rows.setdefault(leaf.path, {})
+            row_of_path[leaf.quantity] = row_of_path.get(leaf.quantity, 0.0) + leaf.value
             kinds[leaf.path] = leaf.kind
-    found = [
+    kernel_rows = [
         {"path": path, "kind": kinds[path], **quantities(row, system)} for path, row in rows.items() if row["time"] > 0
     ]
-    columns = [*found[0]] if found else ["path", "kind", *quantities({}, system)]
-    return pd.DataFrame(found, columns=columns)
+    columns = [*kernel_rows[0]] if kernel_rows else ["path", "kind", *quantities({}, system)]
+    return pd.DataFrame(kernel_rows, columns=columns)
 
 
 def quantities(row: Mapping[str, float], system: System) -> dict[str, float | str]:
@@ -308,8 +308,8 @@ class Explanation:
     @property
     def hidden(self) -> pd.DataFrame:
         """Exchanges that run beside kernels, and so are no part of the step: ``path`` and ``seconds``. [s]"""
-        found = summed((leaf.path, leaf.value) for leaf in self.portions if leaf.quantity == "hidden")
-        return frame({path: value for path, value in found.items() if value > 0}, "seconds")
+        hidden_times = summed((leaf.path, leaf.value) for leaf in self.portions if leaf.quantity == "hidden")
+        return frame({path: value for path, value in hidden_times.items() if value > 0}, "seconds")
 
     @cached_property
     def kernels(self) -> pd.DataFrame:
@@ -366,14 +366,14 @@ class Explanation:
         of_part: dict[str, dict[Path, float]] = {}
         for leaf in self.portions:
             if leaf.quantity == quantity:
-                own = of_part.setdefault(leaf.path[0], {})
-                own[leaf.path] = own.get(leaf.path, 0.0) + leaf.value
-        found: dict[Path, float] = {}
+                amounts_of_part = of_part.setdefault(leaf.path[0], {})
+                amounts_of_part[leaf.path] = amounts_of_part.get(leaf.path, 0.0) + leaf.value
+        amounts: dict[Path, float] = {}
         results = self.space.workload.work.results
         for part in results.totals().get(total, ()):
             whole = float(self.record["breakdown"].get(results.key(part), 0.0))  # earlier versions have fewer parts
-            found |= of_part.get(label(part)) or {(label(part),): whole}
-        return frame({path: value for path, value in found.items() if value}, column)
+            amounts |= of_part.get(label(part)) or {(label(part),): whole}
+        return frame({path: value for path, value in amounts.items() if value}, column)
 
     def to_json(self) -> dict[str, Any]:
         """The trees and kernels as one JSON object; the leaves of ``time`` and ``memory`` add up."""
@@ -383,7 +383,7 @@ class Explanation:
             **{key: self.record[key] for key in ("params", "values", "margins", "breakdown")},
             "stages": self.stages,
             **{name: records(getattr(self, name)) for name in ("time", "memory", "hidden", "kernels")},
-            **{kind: [] if isinstance(own := self.work(kind), str) else records(own) for kind in WORK_TABLES},
+            **{kind: [] if isinstance(table := self.work(kind), str) else records(table) for kind in WORK_TABLES},
         }
 
 
@@ -416,13 +416,13 @@ def explanations(space: Space, records: Sequence[Mapping[str, Any]], profile: st
     priced = any(np.isfinite(record["breakdown"]["step_time_s"]) for record in records)
     items = rules.items(machine(space, known), known) if priced else {}
     columns = {item: np.broadcast_to(np.ravel(values), (len(records),)) for item, values in items.items()}
-    found = []
+    children = []
     for row, record in enumerate(records):
         values = {item: column[row] for item, column in columns.items() if column[row] or item.quantity == "rank"}
         finite = np.isfinite(record["breakdown"]["step_time_s"])
         portions = tuple(leaves(space, values if finite else {}))
-        found.append(Explanation(space, profile, record.get("trial"), record, portions))
-    return found
+        children.append(Explanation(space, profile, record.get("trial"), record, portions))
+    return children
 
 
 def design_machine(space: Space, params: Mapping[str, Any]) -> System:
@@ -436,10 +436,10 @@ def design_machine(space: Space, params: Mapping[str, Any]) -> System:
 
 def summed(pairs: Iterable[tuple[Path, float]]) -> dict[Path, float]:
     """Values of equal paths added up. [their unit]"""
-    found: dict[Path, float] = {}
+    sums_of_paths: dict[Path, float] = {}
     for path, value in pairs:
-        found[path] = found.get(path, 0.0) + value
-    return found
+        sums_of_paths[path] = sums_of_paths.get(path, 0.0) + value
+    return sums_of_paths
 
 
 def frame(values: Mapping[Path, float], column: str) -> pd.DataFrame:
@@ -451,8 +451,8 @@ def frame(values: Mapping[Path, float], column: str) -> pd.DataFrame:
     import pandas as pd
 
     branches = {path[:depth] for path in values for depth in range(1, len(path))}
-    found = summed(((*path, ITSELF) if path in branches else path, value) for path, value in values.items())
-    return pd.DataFrame({"path": pd.Series([*found], dtype=object), column: [*found.values()]})
+    parts_summed = summed(((*path, ITSELF) if path in branches else path, value) for path, value in values.items())
+    return pd.DataFrame({"path": pd.Series([*parts_summed], dtype=object), column: [*parts_summed.values()]})
 
 
 def records(table: pd.DataFrame) -> list[dict[str, Any]]:

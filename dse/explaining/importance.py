@@ -91,16 +91,16 @@ def best_share(trials: Sequence[optuna.trial.FrozenTrial], costs: FloatArray, na
             ]
         )
         evaluator = PedAnovaImportanceEvaluator(target_quantile=BEST)
-        found = get_param_importances(study, evaluator=evaluator)
+        importances = get_param_importances(study, evaluator=evaluator)
     finally:
         optuna.logging.set_verbosity(before)
-    return [found.get(name, 0.0) for name in names]
+    return [importances.get(name, 0.0) for name in names]
 
 
 def grouped(values: FloatArray) -> FloatArray:
     """Group of each design: its value, or the tenth it is in where there are too many. [-]"""
-    found, groups = np.unique(values, return_inverse=True)
-    if found.size <= values.size / 100:
+    levels, groups = np.unique(values, return_inverse=True)
+    if levels.size <= values.size / 100:
         return groups.astype(np.float64)
     edges = np.quantile(values, np.arange(1, GROUPS) / GROUPS)
     return np.searchsorted(edges, values, side="right").astype(np.float64)
@@ -115,11 +115,11 @@ def explained_share(values: FloatArray, groups: FloatArray) -> float:
     0.0
     """
     known = np.isfinite(values)
-    own, place = values[known], np.unique(groups[known], return_inverse=True)[1]
-    if own.size and (own > 0).all():
-        own = np.log(own)
-    if not own.size or not own.var():
+    known_values, level_of = values[known], np.unique(groups[known], return_inverse=True)[1]
+    if known_values.size and (known_values > 0).all():
+        known_values = np.log(known_values)
+    if not known_values.size or not known_values.var():
         return 0.0
-    counts = np.bincount(place)
-    means = np.bincount(place, weights=own) / counts
-    return float((counts * (means - own.mean()) ** 2).sum() / own.size / own.var())
+    counts = np.bincount(level_of)
+    means = np.bincount(level_of, weights=known_values) / counts
+    return float((counts * (means - known_values.mean()) ** 2).sum() / known_values.size / known_values.var())

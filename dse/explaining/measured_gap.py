@@ -96,7 +96,7 @@ def _causes(explanation: Explanation, gap: float) -> Iterator[Cause]:
     quantities = {name: float(value) for name, value in system.quantities().items()}
     tried: list[tuple[str, Mapping[str, Any], str]] = []
     for row in data_beside(__file__, "causes.yaml"):
-        for tier in [own.name for own in system.network] if "{}" in row["cause"] else [""]:
+        for tier in [tier_name.name for tier_name in system.network] if "{}" in row["cause"] else [""]:
             factors = {name.format(tier): factor for name, factor in row.get("factors", {}).items()}
             scaled = {name: quantities[name] * factors[name] for name in factors if name in quantities}
             if changes := {**row.get("settings", {}), **scaled}:

@@ -34,11 +34,11 @@ def one_step(space: Space, params: Mapping[str, Value], products: Sequence[Colle
     """
     lattice = Lattice(space)
     here = lattice.places(space.encode([params]))[0]
-    found = [*_single(lattice, here), *_pairs(lattice, here, products)]
-    rows = np.array([row for _, row in found]).reshape(len(found), here.size)
+    moves = [*_single(lattice, here), *_pairs(lattice, here, products)]
+    rows = np.array([row for _, row in moves]).reshape(len(moves), here.size)
     legal = lattice.legal(rows)
     first: dict[Way, FloatArray] = {}
-    for (way, row), keeps in zip(found, legal, strict=True):
+    for (way, row), keeps in zip(moves, legal, strict=True):
         if keeps:
             first.setdefault(way, row)
     others = np.array([*first.values()]).reshape(len(first), here.size)
@@ -53,12 +53,12 @@ def _single(lattice: Lattice, here: FloatArray) -> Iterator[tuple[Way, FloatArra
             for number, step in enumerate(lattice.steps[at]):
                 yield (at, "range", number), _changed(here, {at: here[at] + step})
         elif is_ordered(parameter):
-            for place, away in _outward(lattice, here, at):
-                yield (at, "up" if away > 0 else "down"), _changed(here, {at: place})
+            for code, away in _outward(lattice, here, at):
+                yield (at, "up" if away > 0 else "down"), _changed(here, {at: code})
         else:
-            for place in range(int(lattice.sizes[at])):
-                if place != here[at]:
-                    yield (at, "word", place), _changed(here, {at: float(place)})
+            for code in range(int(lattice.sizes[at])):
+                if code != here[at]:
+                    yield (at, "word", code), _changed(here, {at: float(code)})
 
 
 def _pairs(lattice: Lattice, here: FloatArray, products: Sequence[Collection[str]]) -> Iterator[tuple[Way, FloatArray]]:
@@ -86,14 +86,14 @@ def _outward(lattice: Lattice, here: FloatArray, at: int) -> list[tuple[float, i
     assert options is not None
     rank = np.argsort(np.argsort(options))
     away = rank - rank[int(here[at])]
-    return [(float(place), int(away[place])) for place in np.argsort(np.abs(away), kind="stable")[1:]]
+    return [(float(code), int(away[code])) for code in np.argsort(np.abs(away), kind="stable")[1:]]
 
 
 def _changed(here: FloatArray, places: Mapping[int, float]) -> FloatArray:
     """A design with some places changed."""
     row = here.copy()
-    for at, place in places.items():
-        row[at] = place
+    for at, code in places.items():
+        row[at] = code
     return row
 
 
@@ -163,18 +163,18 @@ def neighbourhoods(explanations: Sequence[Explanation]) -> list[tuple[tuple[Neig
     evaluation = evaluate(space, columns, rules=rules)
     designs = space.decode(columns)
     sign, key = -1.0 if space.objectives[0].direction == "maximize" else 1.0, space.objectives[0].key
-    found, first = [], 0
-    for each, batch in zip(explanations, batches, strict=True):
+    neighbours_found, first = [], 0
+    for explained, batch in zip(explanations, batches, strict=True):
         last = first + len(next(iter(batch.values())))
         table = [
-            _neighbour(space, each.params, designs[row], evaluation, row, first)
+            _neighbour(space, explained.params, designs[row], evaluation, row, first)
             for row in range(first + 1, last)
             if np.isfinite(evaluation.breakdown.time[row])
         ]
         near = tuple(sorted(table, key=lambda own: (not own.feasible, sign * own.values[key])))
-        found.append((near, binding(each, near, -evaluation.violations[first])))
+        neighbours_found.append((near, binding(explained, near, -evaluation.violations[first])))
         first = last
-    return found
+    return neighbours_found
 
 
 def _neighbour(
@@ -188,7 +188,7 @@ def _neighbour(
         return moved if abs(moved) > NO_CHANGE * abs(float(values[itself])) else 0.0
 
     return Neighbour(
-        changes={name: (params[name], own) for name, own in design.items() if own != params[name]},
+        changes={name: (params[name], value) for name, value in design.items() if value != params[name]},
         params=design,
         feasible=bool(evaluation.feasible[row]),
         values={o.key: float(evaluation.values[row, at]) for at, o in enumerate(space.objectives)},
@@ -213,13 +213,13 @@ def binding(explanation: Explanation, beside: Sequence[Neighbour], room: FloatAr
     if not limits:
         levers = sorted((n for n in beside if n.peak_memory_change < 0), key=_slowing)
         return Binding(None, float("nan"), (), tuple(levers))
-    faster = [each for each in beside if each.step_time_change < 0 and not each.feasible]
-    broken = [sum(each.margins[limit.key] < 0 for each in faster) for limit in limits]
+    faster = [neighbour for neighbour in beside if neighbour.step_time_change < 0 and not neighbour.feasible]
+    broken = [sum(neighbour.margins[limit.key] < 0 for neighbour in faster) for limit in limits]
     limit = limits[min(range(len(limits)), key=lambda at: (-broken[at], float(room[at])))]
-    own = float(margins[limit.key])
-    levers = sorted((each for each in beside if each.margins[limit.key] > own), key=_slowing)
+    margin = float(margins[limit.key])
+    levers = sorted((neighbour for neighbour in beside if neighbour.margins[limit.key] > margin), key=_slowing)
     breaking = sorted((n for n in faster if n.margins[limit.key] < 0), key=lambda n: n.step_time)
-    return Binding(limit, own, tuple(breaking), tuple(levers))
+    return Binding(limit, margin, tuple(breaking), tuple(levers))
 
 
 def _slowing(neighbour: Neighbour) -> tuple[float, float]:
@@ -321,10 +321,10 @@ def sensitivity(explanation: Explanation) -> Sensitivity:
         largest[name] = max(largest.get(name, 0.0), abs(step.step_time_change))
     order = {name: index for index, name in enumerate(sorted(largest, key=lambda name: -largest[name]))}
     steps.sort(key=lambda each: (order[next(iter(each.changes))], each.step_time_change))
-    counts, found = quantity_steps(explanation)
-    matter = sorted((e for e in found if abs(e.elasticity) > LEAST), key=lambda e: -abs(e.elasticity))
+    counts, steps_of_quantities = quantity_steps(explanation)
+    matter = sorted((e for e in steps_of_quantities if abs(e.elasticity) > LEAST), key=lambda e: -abs(e.elasticity))
     moving = sorted((e for e in counts if abs(e.change) > LEAST), key=lambda e: -abs(e.change))
-    without = len(found) + len(counts) - len(matter) - len(moving)
+    without = len(steps_of_quantities) + len(counts) - len(matter) - len(moving)
     return Sensitivity(explanation, tuple(steps), tuple(matter), tuple(moving), without)
 
 

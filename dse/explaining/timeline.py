@@ -57,7 +57,7 @@ def events_frame(events: Timeline) -> pd.DataFrame:
             "kind": events.words,
             "start_s": events.start,
             "end_s": events.end,
-            **{name: getattr(events, own) for name, own in EXPOSED.items()},
+            **{name: getattr(events, column) for name, column in EXPOSED.items()},
         }
     )
 

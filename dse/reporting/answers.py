@@ -100,7 +100,7 @@ def wrapped(lines: Iterable[Line], width: int) -> list[Text]:
     for label, sentence in lines:
         text = UNIT.sub("\xa0", sentence)
         first = f"{label:<{INDENT}}" if len(label) < INDENT else f"{label}: "
-        own = textwrap.wrap(
+        lines_wrapped = textwrap.wrap(
             text,
             width,
             initial_indent=first if label else "",
@@ -108,7 +108,7 @@ def wrapped(lines: Iterable[Line], width: int) -> list[Text]:
             break_on_hyphens=False,
             break_long_words=False,
         )
-        made += [Text(line.replace("\xa0", " "), overflow="fold") for line in own]
+        made += [Text(line.replace("\xa0", " "), overflow="fold") for line in lines_wrapped]
     return made
 
 
@@ -121,11 +121,13 @@ def question_text(space: Space, record: Record) -> str:
     """The model, GPUs, system, software, number format and batch of a design, in a line."""
     known, model = known_values(space, record), space.model
     chips, batch, length = (known.get(n) for n in ("world_size", "global_batch_size", "seq_len"))
-    place = f"{int(chips):,} x {space.system.name}" if chips else space.system.name
+    machine_text = f"{int(chips):,} x {space.system.name}" if chips else space.system.name
     formats = [*FORMATS]
     precision = formats[int(known.get("precision", 0))] if "precision" not in space.by_name else ""
     tokens = f"{int(batch):,} x {int(length):,} tokens a step" if batch and length else ""
-    return joined([f"{getattr(model, 'title', '') or model.name} on {place}", space.framework, precision, tokens])
+    return joined(
+        [f"{getattr(model, 'title', '') or model.name} on {machine_text}", space.framework, precision, tokens]
+    )
 
 
 def known_values(space: Space, record: Record) -> dict[str, Any]:
@@ -256,8 +258,8 @@ def cheaper(space: Space, front: Sequence[Record]) -> tuple[int, str] | None:
         return None
     near = [at for at, cost in enumerate(costs) if max(cost / costs[0], costs[0] / cost) <= NEARLY]
     sign = 1 if wanted.direction == "minimize" else -1
-    found = min(near, key=lambda at: sign * front[at]["values"][wanted.key])
-    return (found, f"{title(wanted)} within {percent(NEARLY - 1)}: ") if found else None
+    nearest = min(near, key=lambda at: sign * front[at]["values"][wanted.key])
+    return (nearest, f"{title(wanted)} within {percent(NEARLY - 1)}: ") if nearest else None
 
 
 def front_lines(space: Space, front: Sequence[Record], commands: Sequence[str]) -> list[Line]:

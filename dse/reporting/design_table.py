@@ -215,9 +215,11 @@ def parameter_columns(space: Space, records: Sequence[Record], names: Sequence[s
         ),
     }
     columns = []
-    for title, (own, order) in groups.items():
-        ranked = order or [column.name for column in own]
-        columns += [replace(column, group=title, leave_out=2 + 3 * ranked.index(column.name)) for column in own]
+    for title, (columns_of_group, order) in groups.items():
+        ranked = order or [column.name for column in columns_of_group]
+        columns += [
+            replace(column, group=title, leave_out=2 + 3 * ranked.index(column.name)) for column in columns_of_group
+        ]
     return columns
 
 
@@ -226,12 +228,12 @@ def titled(columns: Sequence[Column]) -> list[Column]:
     if len({column.group for column in columns} - {""}) < 2:
         return [*columns]
     height = max(len(column.heading) for column in columns)
-    found = []
-    for before, column in zip(("", *(own.group for own in columns)), columns, strict=False):
+    shown_columns = []
+    for before, column in zip(("", *(column_before.group for column_before in columns)), columns, strict=False):
         blank = ("",) * (height - len(column.heading))
         title = "" if column.group == before else column.group
-        found.append(replace(column, heading=(title, *blank, *column.heading)))
-    return found
+        shown_columns.append(replace(column, heading=(title, *blank, *column.heading)))
+    return shown_columns
 
 
 def _parameter_column(space: Space, records: Sequence[Record], name: str) -> Column:
@@ -243,15 +245,15 @@ def _parameter_column(space: Space, records: Sequence[Record], name: str) -> Col
 
 def kernel_columns(space: Space, records: Sequence[Record]) -> list[Column]:
     """Columns of the shardings and the usual tile of kernels, if records differ in them."""
-    found = []
+    columns_of_kernels = []
     ways = [sharding_of(space, record) for record in records]
     if len({*ways}) > 1:
         letters = letters_of(ways)
-        found.append(Column("sharding", ("sharding",), [letters[way] for way in ways], left=True))
+        columns_of_kernels.append(Column("sharding", ("sharding",), [letters[way] for way in ways], left=True))
     tiles = [usual_tile(space, record) for record in records]
     if len({*tiles}) > 1:
-        found.append(Column("usual_tile", ("usual", "tile"), tiles))
-    return found
+        columns_of_kernels.append(Column("usual_tile", ("usual", "tile"), tiles))
+    return columns_of_kernels
 
 
 def sharding_of(space: Space, record: Record) -> tuple[tuple[str, Any], ...]:
@@ -326,7 +328,7 @@ def objective_columns(space: Space, records: Sequence[Record]) -> list[Column]:
 def tight_marks(space: Space, records: Sequence[Record]) -> list[str]:
     """The mark behind the memory of each design: a star if it is tight, else a blank."""
     tight = [memory_verdict(space, record) == TIGHT for record in records]
-    return [("*" if own else " ") if any(tight) else "" for own in tight]
+    return [("*" if is_tight else " ") if any(tight) else "" for is_tight in tight]
 
 
 def workload_columns(space: Space, records: Sequence[Record]) -> list[Column]:

@@ -115,7 +115,7 @@ def front_report(space: Space, front: Sequence[Record], width: int, *, more: str
     picked, worth = picks(space, front), worth_considering(space, front)
     second = alternative(space, front)
     always = {*picked, *(second or ())[:1]} & {*worth}
-    rows = [worth[place] for place in spread(len(worth), ROWS_SHOWN, [worth.index(row) for row in always])]
+    rows = [worth[number] for number in spread(len(worth), ROWS_SHOWN, [worth.index(row) for row in always])]
     notes = {index: picked[row] for index, row in enumerate(rows) if row in picked}
     shown: Report = [*design_table(space, [front[row] for row in rows], width, notes, front)]
     if len(rows) < len(front):
@@ -163,7 +163,7 @@ def spread(count: int, shown: int, always: Sequence[int]) -> list[int]:
     [0, 33, 42, 66, 99]
     """
     for even in range(min(count, shown), 1, -1):
-        rows = {round(place * (count - 1) / (even - 1)) for place in range(even)} | set(always)
+        rows = {round(number * (count - 1) / (even - 1)) for number in range(even)} | set(always)
         if len(rows) <= shown:
             return sorted(rows)
     return sorted({0, count - 1, *always})
@@ -309,7 +309,7 @@ def plan_report(
 def bound_text(bound: StudyBound, space: Space) -> Text:
     """The largest possible distance of the best values of a study from the optimum, in words."""
     units = {objective.key: objective.unit for objective in space.objectives}
-    found = [
+    columns_of_rows = [
         f"{name}: no design is better than {_limit_text(limit, units[key])}, the best found "
         + (f"is within {percent(gap)}" if gap else "reaches it")
         for (key, limit), (name, gap) in zip(bound.limits.items(), bound.gaps.items(), strict=True)
@@ -317,7 +317,7 @@ def bound_text(bound: StudyBound, space: Space) -> Text:
     left = f"{bound.boxes_left:,} box{'es' * (bound.boxes_left != 1)} left" if bound.boxes_left else "nothing left"
     return Text(
         f"Study {bound.study}, after {counted(bound.trials, 'trial')}: bounds of all legal designs, "
-        f"{bound.designs_priced:,} evaluated and {left}: {'; '.join(found)}. This is "
+        f"{bound.designs_priced:,} evaluated and {left}: {'; '.join(columns_of_rows)}. This is "
         "no certificate: the best possible value lies between."
     )
 

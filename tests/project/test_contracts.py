@@ -42,7 +42,7 @@ BUDGETS = [
 ]
 
 #: The most assignments to values without a meaning in their name; they only become fewer. [-]
-MOST_VAGUE = 490
+MOST_VAGUE = 310
 VAGUE = {"own", "found", "each", "there", "place", "some"}
 
 

@@ -34,17 +34,13 @@ def run(args: argparse.Namespace) -> int:
     if not args.system and cost.program.kernels:
         say(f"{args.design}: no --system, so evaluated on {USUAL_SYSTEM}")
         cost = cost.on(USUAL_SYSTEM)
-    if args.format == "trace":
-        print(json_text(cost.trace()))
-        return 0
-    if args.format == "html":
+    if args.format in ("trace", "json"):
+        print(json_text(cost.trace() if args.format == "trace" else cost.record()))
+    elif args.format == "html":
         if not cost.system:
             raise DseError(f"{args.design}: runs no kernels, so there is no page; leave out -o")
         write_content([program_page(cost).encode()], args.format, args.output)
-        return 0
-    record = cost.record()
-    if args.format == "json":
-        print(json_text(record))
     else:
+        record = cost.record()
         show(sys.stdout, lambda width: hlo_report(record, width))
     return 0

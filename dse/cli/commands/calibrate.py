@@ -51,12 +51,12 @@ def run(args: argparse.Namespace) -> int:
     refuse_same(args.file, args.out)
     checked_ending(args.out, (".yaml", ".yml"))
     checked_place(args.out)
-    found = calibrate(args.file, system=args.system, framework=args.framework)
+    calibration = calibrate(args.file, system=args.system, framework=args.framework)
     if args.out:
-        text = found.text.encode()
+        text = calibration.text.encode()
         write_result(lambda where: write_content([text], "yaml", where), args.out, ".yaml")
     if args.format == "json":
-        print(json_text(calibration_record(found)))
+        print(json_text(calibration_record(calibration)))
     else:
-        show(sys.stdout, lambda width: calibration_report(found, width))
+        show(sys.stdout, lambda width: calibration_report(calibration, width))
     return 0

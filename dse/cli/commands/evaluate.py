@@ -167,10 +167,10 @@ def run(args: argparse.Namespace) -> int:
 
 def refuse_foreign(args: argparse.Namespace, kind: str, design: str) -> None:
     """Refuse options that do not belong to a kind of design; a `DseError` that names them."""
-    own: Sequence[str] = OF_SPACES if kind == SPACE else OF_LAUNCHES
+    taken: Sequence[str] = OF_SPACES if kind == SPACE else OF_LAUNCHES
     if kind in workload_kinds():
-        own = ("profile", "format", *workload_kinds()[kind].defaults)
-    given = [name for name in vars(args) if name in args.defaults and name not in (*own, "design")]
+        taken = ("profile", "format", *workload_kinds()[kind].defaults)
+    given = [name for name in vars(args) if name in args.defaults and name not in (*taken, "design")]
     if given:
         words = ", ".join("--" + name.replace("_", "-") for name in given)
         more = "; the space names its own system" if given == ["system"] and kind == SPACE else ""

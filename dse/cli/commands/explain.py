@@ -123,17 +123,17 @@ def run(args: argparse.Namespace) -> int:
 
 def sensitivities(args: argparse.Namespace, form: str) -> int:
     """Print how the step time changes with each parameter and each constant of the system."""
-    found = sensitivity(named_design(args))
+    result = sensitivity(named_design(args))
     if form == "table":
-        write_report(lambda width: sensitivity_report(found, width, everything=args.all), args.output)
+        write_report(lambda width: sensitivity_report(result, width, everything=args.all), args.output)
         return 0
     if form in PICTURES.values():
         from dse.reporting.pictures.design_figures import tornado
         from dse.reporting.pictures.style import picture
 
-        content = picture(tornado(found), form)
+        content = picture(tornado(result), form)
     else:
-        content = (table_text(found) if form == "csv" else json_text(found.to_json()) + "\n").encode()
+        content = (table_text(result) if form == "csv" else json_text(result.to_json()) + "\n").encode()
     write_content([content], form, args.output)
     return 0
 
@@ -143,11 +143,11 @@ def importance(args: argparse.Namespace, form: str) -> int:
     if args.set or args.layout or args.trial is not None:
         raise DseError("--importance: is of all trials of a study; leave out --set, --layout and --trial")
     study = stored_study(args)
-    found = study.importance()
+    importances = study.importance()
     if form == "json":
-        write_json({"study": study.name, **found.to_json()}, args.output)
+        write_json({"study": study.name, **importances.to_json()}, args.output)
     else:
-        write_report(lambda width: importance_report(study.name, found, width), args.output)
+        write_report(lambda width: importance_report(study.name, importances, width), args.output)
     return 0
 
 

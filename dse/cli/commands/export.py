@@ -63,8 +63,8 @@ def run(args: argparse.Namespace) -> int:
         raise DseError(f"--winner {args.winner}: needs --trial")
     refuse_ending(args.output, args.format)
     study = Study.load(args.study, storage=args.storage)
-    own = {"winner": args.winner or 0, "workload": args.workload, "anyway": args.anyway}
-    file = study.export(args.trial, args.format, **own)
+    choice = {"winner": args.winner or 0, "workload": args.workload, "anyway": args.anyway}
+    file = study.export(args.trial, args.format, **choice)
     assert file.content is not None
     if not (args.output or isinstance(file.content, bytes)):
         raise DseError(f"--format {args.format}: writes {len(file.content)} files; name a folder with -o DIR")
@@ -83,9 +83,9 @@ def refuse_ending(output: Path | None, form: str) -> None:
     """Refuse a file whose ending belongs to another form; a `DseError` that names the form."""
     ending = output.suffix.lower().replace(".yml", ".yaml") if output else ""
     forms = export_forms()
-    own = forms[form].replace(".yml", ".yaml")
+    file_name = forms[form].replace(".yml", ".yaml")
     others = [name for name, other in forms.items() if ending and other.replace(".yml", ".yaml") == ending]
-    if others and ending != own:
+    if others and ending != file_name:
         raise DseError(f"-o {output}: --format {form} writes no {ending} files; use --format {' or '.join(others)}")
-    if own and ending in (*PICTURES, ".html"):
+    if file_name and ending in (*PICTURES, ".html"):
         raise DseError(f"-o {output}: dse export writes no pictures; use `dse report` -o {output}")

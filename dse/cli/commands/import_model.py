@@ -41,15 +41,15 @@ def run(args: argparse.Namespace) -> int:
     """Write a model file from a config.json of Hugging Face."""
     refuse_same(args.config, args.output)
     form = form_of(args.format, args.output, {".yaml": "yaml", ".yml": "yaml", ".json": "json"})
-    found = import_model(args.config, seq_len=args.seq_len)
-    for note in found.notes:
+    imported = import_model(args.config, seq_len=args.seq_len)
+    for note in imported.notes:
         say(note)
     if form == "json":
-        counts = {"parameters": found.model.num_parameters, "active_parameters": found.model.active_parameters}
-        record = {"model": dict(found.fields), **{name: int(count) for name, count in counts.items()}}
-        text = json_text(record | {"notes": list(found.notes)}) + "\n"
+        counts = {"parameters": imported.model.num_parameters, "active_parameters": imported.model.active_parameters}
+        record = {"model": dict(imported.fields), **{name: int(count) for name, count in counts.items()}}
+        text = json_text(record | {"notes": list(imported.notes)}) + "\n"
     else:
-        text = dump(found.fields) + model_text(found.model)
+        text = dump(imported.fields) + model_text(imported.model)
     if args.output:
         write_file(args.output, text.encode())
     else:

@@ -112,9 +112,9 @@ def columns(args: argparse.Namespace) -> int:
     if not args.name:
         raise DseError("dse list columns: name a space, such as `dse list columns gpt3_175b_1024_a100`")
     form, space = form_of(args.format, args.output, ENDINGS), Space.load(args.name)
-    found = names_with(space, args.text)
-    write_content([written(space.name, found, form).encode()], form, args.output)
-    if found:
+    listed = names_with(space, args.text)
+    write_content([written(space.name, listed, form).encode()], form, args.output)
+    if listed:
         return 0
     say(f"no name of space {space.name} contains {args.text!r}, nor does a meaning")
     return 1
@@ -123,20 +123,20 @@ def columns(args: argparse.Namespace) -> int:
 def written(space: str, found: list[ListedName], form: str) -> str:
     """The names as a table, CSV or JSON."""
     if form == "json":
-        return json_text({"space": space, "columns": [asdict(own) for own in found]}) + "\n"
+        return json_text({"space": space, "columns": [asdict(entry) for entry in found]}) + "\n"
     if form == "csv":
         columns = ["group", "name", "unit", "value", "meaning"]
-        return str(pd.DataFrame([asdict(own) for own in found], columns=columns).to_csv(index=False))
+        return str(pd.DataFrame([asdict(entry) for entry in found], columns=columns).to_csv(index=False))
     return table(found)
 
 
 def table(found: list[ListedName]) -> str:
     """A table for each group, columns aligned through all."""
-    names = max((len(own.name) for own in found), default=0)
-    units = max((len(own.unit) for own in found), default=0)
+    names = max((len(entry.name) for entry in found), default=0)
+    units = max((len(entry.unit) for entry in found), default=0)
     lines: list[str] = []
     for group, heading in HEADINGS.items():
-        rows = [own for own in found if own.group == group]
+        rows = [entry for entry in found if entry.group == group]
         if rows:
             lines += ["", heading, ""] if lines else [heading, ""]
         for row in rows:

@@ -242,10 +242,10 @@ def days(text: str) -> float:
 def run(args: argparse.Namespace) -> int:
     """Plan; 1 when nothing fits."""
     sequences, batch_tokens = args.global_batch_size or (None, None)
-    own = ("seq_len", "tokens", "max_days", "framework", "imbalance", "headroom", "objective", "optimistic", "budget",
-           "study", "save", "storage")  # fmt: skip
+    single = ("seq_len", "tokens", "max_days", "framework", "imbalance", "headroom", "objective", "optimistic",
+              "budget", "study", "save", "storage")  # fmt: skip
     workload = {
-        **{name: getattr(args, name) for name in own},
+        **{name: getattr(args, name) for name in single},
         "global_batch_size": sequences,
         "batch_tokens": batch_tokens,
         "precision": [word.strip() for word in args.precision.split(",") if word.strip()],
@@ -257,15 +257,15 @@ def run(args: argparse.Namespace) -> int:
         return side_by_side(args, workload)
     rent = prices_of(args.system, args.gpu_hour_price).get(args.system[0])
     workload["gpu_hour_price"] = rent if args.tokens else None
-    found = plan(args.model, gpus=args.gpus[0], system=args.system[0], note=say, **workload)
-    write(args, found)
-    return 0 if found.study.table.feasible.any() else 1
+    planned = plan(args.model, gpus=args.gpus[0], system=args.system[0], note=say, **workload)
+    write(args, planned)
+    return 0 if planned.study.table.feasible.any() else 1
 
 
 def side_by_side(args: argparse.Namespace, workload: dict[str, Any]) -> int:
     """Plan every system and number of GPUs; 1 where nothing fits."""
-    if own := next((name for name in ("save", "study") if getattr(args, name)), ""):
-        raise DseError(f"--{own}: of one system and one number of GPUs")
+    if option := next((name for name in ("save", "study") if getattr(args, name)), ""):
+        raise DseError(f"--{option}: of one system and one number of GPUs")
     prices_of(args.system, args.gpu_hour_price)  # mistakes are refused before anything is planned
     for name in args.system:
         load_system(name)

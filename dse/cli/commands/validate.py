@@ -64,15 +64,15 @@ def run(args: argparse.Namespace) -> int:
         return show_pairs(args)
     refuse_same(args.file, args.out)
     checked_ending(args.out, (".html", ".htm"))
-    found = validate(args.file, system=args.system)
+    compared_rows = validate(args.file, system=args.system)
     if args.out:
         title = args.file.name if args.file else "published figures"
-        write_file(args.out, validation_page(found, title).encode())
+        write_file(args.out, validation_page(compared_rows, title).encode())
     if args.format == "json":
-        print(json_text(validation_record(found)))
+        print(json_text(validation_record(compared_rows)))
     else:
-        show(sys.stdout, lambda width: validation_report(found, width))
-    return int(args.strict and not all(one.expressed for one in found))
+        show(sys.stdout, lambda width: validation_report(compared_rows, width))
+    return int(args.strict and not all(one.expressed for one in compared_rows))
 
 
 def show_pairs(args: argparse.Namespace) -> int:

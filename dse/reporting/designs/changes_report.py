@@ -73,7 +73,7 @@ def explained_report(
 def faster_text(explanation: Explanation, near: Sequence[Neighbour], bound: Binding) -> str:
     """The fastest design one step away that fits, else the fastest that does not."""
     space = explanation.space
-    fitting = [each for each in near if each.feasible and each.step_time_change < 0]
+    fitting = [neighbour for neighbour in near if neighbour.feasible and neighbour.step_time_change < 0]
     if fitting:
         best = min(fitting, key=lambda each: each.step_time)
         change = relative(best.step_time_change, explanation.step_time)
@@ -119,8 +119,8 @@ def neighbour_columns(explanation: Explanation, rows: Sequence[Neighbour], title
         columns.append(Column("memory", ("memory",), [readable(row.peak_memory, "B") for row in rows], 3))
     columns.append(Column("memory change", ("memory", "change"), memory, 1))
     for objective in others:
-        own = float(explanation.record["values"][objective.key])
-        changes = [relative(row.values[objective.key] - own, abs(own)) for row in rows]
+        value = float(explanation.record["values"][objective.key])
+        changes = [relative(row.values[objective.key] - value, abs(value)) for row in rows]
         columns.append(Column(objective.name, lines_of(objective.name), changes, 3))
     if bound.limit:
         cells = [verdict(space, row, bound.limit.key) for row in rows]
@@ -210,7 +210,7 @@ def waterfall(found: Difference, total: str, *, everything: bool) -> Table:
     """From the total of one design to that of the other, part by part; each row adds to the one above."""
     is_time = total == "step_time"
     tree, column, unit = (found.time, "seconds", "s") if is_time else (found.memory, "bytes", "B")
-    start, end = (getattr(each, total) for each in (found.one, found.other))
+    start, end = (getattr(explained, total) for explained in (found.one, found.other))
     table = ruled_table()
     table.add_column("why the step differs" if is_time else "why the memory differs", no_wrap=True, min_width=34)
     for name in ("change", "leads to"):
@@ -223,8 +223,8 @@ def waterfall(found: Difference, total: str, *, everything: bool) -> Table:
         reached += value
         cells = [change_text(value, unit), readable(reached, unit), signed_bar(value / longest)]
         table.add_row(path[0], *cells)
-        for below, own in branches(found, tree, column, path, everything=everything):
-            table.add_row(f"  {' > '.join(below)}", change_text(own, unit), "", "", style="dim")
+        for below, amount in branches(found, tree, column, path, everything=everything):
+            table.add_row(f"  {' > '.join(below)}", change_text(amount, unit), "", "", style="dim")
     other = name_of(found.other)
     table.add_row(other, change_text(end - start, unit), readable(end, unit), "", style="bold")
     return table
@@ -234,13 +234,13 @@ def branches(
     found: Difference, tree: pd.DataFrame, column: str, path: Path, *, everything: bool
 ) -> list[tuple[Path, float]]:
     """Components of the difference of a part, the largest first; none if it has one. [of the tree]"""
-    own = tree[tree["path"].str[0] == path[0]]
+    rows_of_path = tree[tree["path"].str[0] == path[0]]
     if everything:
-        return [(key[1:], value) for key, value in gathered(own, column, len).items() if len(key) > 1]
+        return [(key[1:], value) for key, value in gathered(rows_of_path, column, len).items() if len(key) > 1]
     blocks = {*block_names(found.one.space).values()}
     names = summed(
         (kernel_of(each, blocks) if path[0] in PASSES else each[1:DEPTH], value)
-        for each, value in zip(own["path"], own[column], strict=True)
+        for each, value in zip(rows_of_path["path"], rows_of_path[column], strict=True)
     )
     most = BRANCHES if len(names) > 1 else 0
     whole = sum(map(abs, names.values()))

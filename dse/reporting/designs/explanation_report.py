@@ -54,8 +54,8 @@ class KernelRow:
 
     def add(self, other: KernelRow) -> None:
         """Add an item to the sum."""
-        for mine, own in ((self.passes, other.passes), (self.work, other.work)):
-            for name, value in own.items():
+        for mine, theirs in ((self.passes, other.passes), (self.work, other.work)):
+            for name, value in theirs.items():
                 mine[name] = mine.get(name, 0.0) + value
 
 
@@ -149,14 +149,14 @@ def listed(
     """Indentation, name and row of parts, blocks and kernels; small kernels share a row."""
     parts = summed((row.path[:1], row.seconds) for row in rows)
     for part, seconds in parts.items():
-        own = [row for row in rows if row.path[:1] == part]
-        if len(own) == 1 and not everything:
+        rows_of_part = [row for row in rows if row.path[:1] == part]
+        if len(rows_of_part) == 1 and not everything:
             if seconds >= SMALL[0] ** 2 * step_time:
-                yield 0, part[0], own[0]
+                yield 0, part[0], rows_of_part[0]
             continue
-        yield 0, part[0], total(part, own)
-        for block in dict.fromkeys(row.path[1:-1] for row in own):
-            inside = [row for row in own if row.path[1:-1] == block]
+        yield 0, part[0], total(part, rows_of_part)
+        for block in dict.fromkeys(row.path[1:-1] for row in rows_of_part):
+            inside = [row for row in rows_of_part if row.path[1:-1] == block]
             if block:
                 yield 1, block[0], total(part, inside)
             small = [row for row in inside if row.seconds < small_share * step_time and not everything]
@@ -170,22 +170,22 @@ def listed(
 
 def total(path: Path, rows: Iterable[KernelRow]) -> KernelRow:
     """Several kernels as one row."""
-    found = KernelRow(path)
+    kernel_row = KernelRow(path)
     for row in rows:
-        found.add(row)
-    return found
+        kernel_row.add(row)
+    return kernel_row
 
 
 def roofline_cells(explanation: Explanation, row: KernelRow) -> list[str]:
     """Bottleneck of a kernel, its intensity, its rate, and the share of the roofline that it reaches."""
     if not row.work.get("launches"):
         return [""] * 4
-    found = quantities(row.work, explanation.system)
-    intensity, attained, ceiling = (float(found[name]) for name in ("intensity", "attained", "ceiling"))
+    quantities_of_row = quantities(row.work, explanation.system)
+    intensity, attained, ceiling = (float(quantities_of_row[name]) for name in ("intensity", "attained", "ceiling"))
     if not ceiling:
-        return [str(found["bound"]), "", "", ""]
+        return [str(quantities_of_row["bound"]), "", "", ""]
     return [
-        str(found["bound"]),
+        str(quantities_of_row["bound"]),
         f"{intensity:,.0f}" if intensity >= 9.95 else f"{intensity:.1f}",
         f"{attained / 1e12:,.0f}" if attained >= 9.95e12 else f"{attained / 1e12:.2f}",
         percent(attained / ceiling),
@@ -218,18 +218,18 @@ def other_lines(explanation: Explanation, width: int, *, everything: bool) -> Ta
         value, away = times.get((part,), 0.0), behind.get((part,), 0.0)
         if not value and not away:
             continue
-        own = {path: v for path, v in zip(*columns(tree), strict=True) if path[0] == part}
+        values_of_part = {path: v for path, v in zip(*columns(tree), strict=True) if path[0] == part}
         drawn = bar(value / longest, BAR) if value else ""
         unseen = [readable(away, "s") if away else ""] if len(hidden) else []
         cells = [readable(value, "s") if value else "0", percent(value / explanation.step_time), drawn]
-        below = {path: value for path, value in own.items() if len(path) > 1}
+        below = {path: value for path, value in values_of_part.items() if len(path) > 1}
         if everything:
             table.add_row(part, *cells, *unseen)
             for path, value in sorted(below.items(), key=lambda item: -item[1]):
                 share = percent(value / explanation.step_time)
                 table.add_row(f"  {' > '.join(path[1:])}", readable(value, "s"), share)
         else:
-            components = [children(own, "s", everything=False)] if below and named else []
+            components = [children(values_of_part, "s", everything=False)] if below and named else []
             table.add_row(part, *cells, *unseen, *components)
     cells = [readable(explanation.step_time, "s"), "100 %", ""]
     table.add_row("step", *cells, style="bold")
@@ -249,9 +249,9 @@ def memory_lines(explanation: Explanation, width: int, *, everything: bool) -> T
         table.add_column("largest components", overflow="fold")
     parts = summed((path[:1], value) for path, value in zip(*columns(tree), strict=True))
     for (part,), value in parts.items():
-        own = {path: v for path, v in zip(*columns(tree), strict=True) if path[0] == part}
+        values_of_part = {path: v for path, v in zip(*columns(tree), strict=True) if path[0] == part}
         drawn = bar(value / max(parts.values()), BAR)
-        below = [children(own, "B", everything=everything)] if width >= WIDE else []
+        below = [children(values_of_part, "B", everything=everything)] if width >= WIDE else []
         table.add_row(part, readable(value, "B"), percent(value / capacity), drawn, *below)
     left = f"{readable(abs(capacity - peak), 'B')} {'free' if capacity >= peak else 'too much'}"
     of = [f"of {readable(capacity, 'B')}: {left}"] if width >= WIDE else []
@@ -266,7 +266,7 @@ def gemm_lines(explanation: Explanation, width: int, *, everything: bool) -> Rep
         return [Text(f"Reloads of operands: {shown}.")] if shown else []
     rows, hidden = shown
     levels = [name.removesuffix("_reload_AB") for name in rows.columns if name.endswith("_reload_AB")]
-    found = [
+    columns_of_rows = [
         Column("product", ("matrix product",), [name.replace("_", " ") for name in rows["product"]], left=True),
         Column("pass", ("pass",), [name.replace("_", " ") for name in rows["pass"]], left=True),
         Column(
@@ -276,11 +276,11 @@ def gemm_lines(explanation: Explanation, width: int, *, everything: bool) -> Rep
     ]
     for rank, level in enumerate(levels):
         reads = rows[[f"{level}_reload_{operand}" for operand in ("AB", "BC", "AC")]].to_numpy().tolist()
-        cells = [" ".join(f"{often:.4g}" for often in each) for each in reads]
-        found.append(Column(level, (level, "A B C"), cells, 1 + rank))
-    found.append(Column("time", ("time",), [readable(value, "s") for value in rows["time_s"]]))
+        cells = [" ".join(f"{often:.4g}" for often in reads_of_operand) for reads_of_operand in reads]
+        columns_of_rows.append(Column(level, (level, "A B C"), cells, 1 + rank))
+    columns_of_rows.append(Column("time", ("time",), [readable(value, "s") for value in rows["time_s"]]))
     title = f"Reads of A and B and writes of C, by memory level, of one micro-batch{hidden}"
-    return [Text(title), *drawn(fitted(found, width)[0]), Text()]
+    return [Text(title), *drawn(fitted(columns_of_rows, width)[0]), Text()]
 
 
 def work_rows(explanation: Explanation, kind: str, *, everything: bool) -> tuple[pd.DataFrame, str] | str:
@@ -306,7 +306,7 @@ def optimizer_lines(explanation: Explanation, width: int, *, everything: bool) -
     rows, hidden = shown
     names = [name.replace("_", " ") for name in rows["group"]]
     heading = f"optimizer: parameter group{hidden}"
-    found = [
+    columns_of_groups = [
         Column("group", (heading,), names, left=True),
         Column("owned", ("parameters",), [readable_count(value) for value in rows["owned"]]),
         Column("clip", ("clipping",), [readable(value, "s") for value in rows["gradclip_time_s"]]),
@@ -314,7 +314,7 @@ def optimizer_lines(explanation: Explanation, width: int, *, everything: bool) -
         Column("apply", ("update",), [readable(value, "s") for value in rows["apply_grad_time_s"]]),
         Column("apply bytes", ("bytes",), [readable(value, "B") for value in rows["apply_grad_bytes"]], 1),
     ]
-    return [*drawn(fitted(found, width)[0])]
+    return [*drawn(fitted(columns_of_groups, width)[0])]
 
 
 def children(leaves: Mapping[Path, float], unit: str, *, everything: bool) -> str:
@@ -332,7 +332,7 @@ def children(leaves: Mapping[Path, float], unit: str, *, everything: bool) -> st
             named[name.replace("_", "-")] = named.get(name.replace("_", "-"), 0.0) + value
     order = sorted(named.items(), key=lambda item: -abs(item[1]))
     whole = sum(map(abs, named.values()))
-    few = order if everything else [each for each in order[:NAMED] if abs(each[1]) >= SLIGHT * whole]
+    few = order if everything else [amount for amount in order[:NAMED] if abs(amount[1]) >= SLIGHT * whole]
     texts = [f"{name} {readable(value, unit)}" for name, value in few]
     if len(order) > len(few):
         rest = sum(value for _, value in order[len(few) :])

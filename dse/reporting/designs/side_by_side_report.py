@@ -130,7 +130,7 @@ DERIVED: dict[str, tuple[str, Callable[[System], FloatArray]]] = {
 def system_quantities(system: System) -> dict[str, tuple[str, float]]:
     """Unit and value of every quantity of a machine, derived ones first. [SI units]"""
     units = system.units()
-    derived = {name: (unit, value_of(found(system))) for name, (unit, found) in DERIVED.items()}
+    derived = {name: (unit, value_of(value_from(system))) for name, (unit, value_from) in DERIVED.items()}
     return derived | {name: (units[name], value_of(quantity)) for name, quantity in system.quantities().items()}
 
 
@@ -145,7 +145,7 @@ def differing(one: System, other: System) -> list[dict[str, Any]]:
     rows = []
     for name in dict.fromkeys((*left, *right)):
         unit = (left.get(name) or right[name])[0]
-        values = [own.get(name, (unit, float("nan")))[1] for own in (left, right)]
+        values = [quantities.get(name, (unit, float("nan")))[1] for quantities in (left, right)]
         if values[0] != values[1] and not all(np.isnan(values)):
             ratio = values[1] / values[0] if values[0] else float("nan")
             rows.append({"quantity": name, "unit": unit, "values": values, "ratio": ratio})
@@ -246,25 +246,25 @@ def _whose_dollars(rows: list[Any]) -> str:
 
 def _batches(rows: list[Any]) -> list[tuple[str, str]]:
     """A line where plans have other batches, so that steps are not alike."""
-    found = sorted({int(row.plan.study.space.constants["global_batch_size"]) for row in rows})
-    text = f"Batches differ ({', '.join(map(str, found))} sequences a step); --global-batch-size fixes one."
-    return [("", text)] if len(found) > 1 else []
+    batch_sizes = sorted({int(row.plan.study.space.constants["global_batch_size"]) for row in rows})
+    text = f"Batches differ ({', '.join(map(str, batch_sizes))} sequences a step); --global-batch-size fixes one."
+    return [("", text)] if len(batch_sizes) > 1 else []
 
 
 def _columns(rows: list[Any]) -> list[Column]:
     """Columns of the table; where it is too wide the layout goes first."""
-    found = [(row.plan.study.space, row.record) for row in rows]
+    pairs = [(row.plan.study.space, row.record) for row in rows]
     short = ("tp", "pp", "vpp", "cp", "ep", "dp")
-    layouts = [layout_text(space, own, short).replace("\xa0", " ") for space, own in found]
-    memory = [memory_text(space, own).partition(" (")[0] for space, own in found]
+    layouts = [layout_text(space, record, short).replace("\xa0", " ") for space, record in pairs]
+    memory = [memory_text(space, record).partition(" (")[0] for space, record in pairs]
     runs, dollars = [_run(row) for row in rows], [_dollars(row).partition(" for")[0] for row in rows]
     heading = ("cost",) if any(runs) else ("$ for 1B", "tokens")
     return [
         Column("system", ("system",), [row.system for row in rows], left=True),
         Column("GPUs", ("GPUs",), [f"{row.gpus:,}" for row in rows]),
-        Column("step", ("step",), [readable(ranked_time(own), "s") for _, own in found]),
-        Column(PER_GPU, ("tokens/s", "per GPU"), [f"{ranked_rate(own, PER_GPU):,.0f}" for _, own in found]),
-        Column("mfu", ("MFU",), [percent(ranked_rate(own, "mfu")) for _, own in found], 2),
+        Column("step", ("step",), [readable(ranked_time(record), "s") for _, record in pairs]),
+        Column(PER_GPU, ("tokens/s", "per GPU"), [f"{ranked_rate(record, PER_GPU):,.0f}" for _, record in pairs]),
+        Column("mfu", ("MFU",), [percent(ranked_rate(record, "mfu")) for _, record in pairs], 2),
         Column("memory", ("memory",), memory, 1),
         *([Column("run", ("run",), runs)] if any(runs) else []),
         *([Column("cost", heading, dollars)] if {*dollars} != {"-"} else []),

@@ -102,8 +102,8 @@ def number(record: Record, group: str, name: str) -> float | None:
 
 def cells(records: Sequence[Record], group: str, name: str, unit: str) -> list[str]:
     """A number of each record with its unit."""
-    found = [number(record, group, name) for record in records]
-    return [NOTHING if value is None else readable(value, unit) for value in found]
+    numbers = [number(record, group, name) for record in records]
+    return [NOTHING if value is None else readable(value, unit) for value in numbers]
 
 
 def short_reason(reason: str) -> str:
@@ -121,8 +121,8 @@ def alike_lines(found: NamedDesigns, records: Sequence[Record], alike: Sequence[
     if len(records) < 2 or not priced:
         return []
     first = priced[0]
-    own = first["params"]
-    design = " ".join(f"{p.name}={parameter_text(p, own[p.name])}" for p in alike if p.name in own)
+    params = first["params"]
+    design = " ".join(f"{p.name}={parameter_text(p, params[p.name])}" for p in alike if p.name in params)
     values = [
         f"{o.name.replace('_', ' ')} {readable(value, o.unit)}"
         for o in found.space.objectives

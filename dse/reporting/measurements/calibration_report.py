@@ -101,8 +101,8 @@ def constant_cells(own: CalibratedConstant, stage: CalibratedStage) -> tuple[str
 def error_cells(ratios: FloatArray) -> list[str]:
     """Mean and median of the sizes of errors as they are printed."""
     record = error_record(np.expm1(ratios))
-    found = [record[f"{what}_abs_error_percent"] for what in ("mean", "median")]
-    return ["-" if math.isnan(value) else f"{value:.1f} %" for value in found]
+    errors = [record[f"{what}_abs_error_percent"] for what in ("mean", "median")]
+    return ["-" if math.isnan(value) else f"{value:.1f} %" for value in errors]
 
 
 def _table(headings: Sequence[str], rows: Sequence[Sequence[str]], *left: int) -> list[RenderableType]:

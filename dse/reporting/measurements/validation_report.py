@@ -137,7 +137,7 @@ def accuracy_tables(rows: Sequence[ComparedRow]) -> list[Table]:
 
 def step_table(sets: Mapping[str, Sequence[ComparedRow]]) -> Table:
     """Errors of step times of each data set, and the order of its layouts."""
-    timed = {name: [one for one in own if one.row.is_timed] for name, own in sets.items()}
+    timed = {name: [one for one in compared if one.row.is_timed] for name, compared in sets.items()}
     return (
         "Step time: |predicted / measured - 1|, and Kendall's tau of layouts of one run",
         ("data set", "rows", "expressed", *ERRORS.values(), "tau"),
@@ -149,7 +149,7 @@ def step_table(sets: Mapping[str, Sequence[ComparedRow]]) -> Table:
                 *error_cells(record["step_time"]),
                 number(record["step_time"]["kendall_tau"], "{:.2f}"),
             )
-            for record in records_of({name: own for name, own in timed.items() if own}, timed)
+            for record in records_of({name: compared for name, compared in timed.items() if compared}, timed)
         ],
     )
 
@@ -157,9 +157,9 @@ def step_table(sets: Mapping[str, Sequence[ComparedRow]]) -> Table:
 def memory_table(sets: Mapping[str, Sequence[ComparedRow]]) -> Table:
     """Errors of memory of each data set, and which runs were said not to fit."""
     measured = {
-        name: own
-        for name, own in sets.items()
-        if any(one.has_memory or (one.ran and one.said_not_to_fit) for one in own)
+        name: compared
+        for name, compared in sets.items()
+        if any(one.has_memory or (one.ran and one.said_not_to_fit) for one in compared)
     }
     return (
         "Memory, and runs that did not fit",
@@ -204,8 +204,8 @@ _MEMORY: Final[Mapping[str, str]] = {
 def kernel_table(rows: Sequence[ComparedRow]) -> Table:
     """Errors of single kernels of each kind, of all and by size."""
     cells = []
-    for kind, own in kernels_by_kind(rows).items():
-        record = kernel_record(own)
+    for kind, compared in kernels_by_kind(rows).items():
+        record = kernel_record(compared)
         cells.append((kind, str(record["expressed"]), *error_cells(record)))
         for part in record["by_size"]:
             size = f"  from {readable(part['from'], part['unit'])}"
@@ -217,8 +217,8 @@ def records_of(
     shown: Mapping[str, Sequence[ComparedRow]], sets: Mapping[str, Sequence[ComparedRow]]
 ) -> list[dict[str, Any]]:
     """Sums of data sets, and of the whole table where there are several."""
-    whole = {ALL: [one for own in sets.values() for one in own]} if len(shown) > 1 else {}
-    return [dataset_record(name, own) for name, own in {**shown, **whole}.items()]
+    whole = {ALL: [one for compared in sets.values() for one in compared]} if len(shown) > 1 else {}
+    return [dataset_record(name, compared) for name, compared in {**shown, **whole}.items()]
 
 
 def error_cells(errors: Mapping[str, float]) -> list[str]:
@@ -233,9 +233,12 @@ def number(value: float, form: str) -> str:
 
 def reason_rows(rows: Sequence[ComparedRow]) -> list[tuple[str, str, str]]:
     """Numbers of rows, what these rows lack, and their data sets, the most frequent first."""
-    found = [
+    columns_of_errors = [
         (str(sum(counts.values())), lacks, ", ".join(f"{name} ({count})" for name, count in counts.items()))
         for lacks, counts in reasons(rows).items()
     ]
-    rest = sum(int(count) for count, *_ in found[MOST_REASONS:])
-    return [*found[:MOST_REASONS], *([(str(rest), "other reasons (--format json has all)", "")] if rest else [])]
+    rest = sum(int(count) for count, *_ in columns_of_errors[MOST_REASONS:])
+    return [
+        *columns_of_errors[:MOST_REASONS],
+        *([(str(rest), "other reasons (--format json has all)", "")] if rest else []),
+    ]

@@ -129,12 +129,12 @@ def best_of(found: NamedDesigns) -> dict[Any, dict[Any, Mapping[str, Any]]]:
         value = number(record, "values", objective.key)
         if value is None:
             continue
-        own = record["params"]
-        place = (own[found.names[1]] if len(found.names) > 1 else None, own[found.names[0]])
+        params = record["params"]
+        point = (params[found.names[1]] if len(found.names) > 1 else None, params[found.names[0]])
         rank = (not record["feasible"], sign * value)
-        if place not in ranks or rank < ranks[place]:
-            ranks[place] = rank
-            lines.setdefault(place[0], {})[place[1]] = record
+        if point not in ranks or rank < ranks[point]:
+            ranks[point] = rank
+            lines.setdefault(point[0], {})[point[1]] = record
     return lines
 
 
@@ -147,7 +147,7 @@ ROOM: Final = 1.3
 
 def tornado(found: Sensitivity) -> alt.VConcatChart:
     """Tornados of parameters, counts and quantities, one above the other."""
-    rows = [own(found)[:ROWS_SHOWN] for own in (parameter_rows, count_rows, quantity_rows)]
+    rows = [rows_of(found)[:ROWS_SHOWN] for rows_of in (parameter_rows, count_rows, quantity_rows)]
     parts = [
         panel("Step time after one step of a parameter", rows[0], "change of step time", ".0%"),
         panel("Step time with more parts of a chip", rows[1], "change of step time", ".0%"),

@@ -147,9 +147,9 @@ def names(
     best = front.loc[[*kept], ["x", "y"]].assign(best=[*kept.values()])
     left = best["x"] <= (front["x"].min() + front["x"].max()) / 2
     return [
-        alt.Chart(rows(own)).mark_text(align=side, dx=dx, dy=dy, fontWeight="bold").encode(**where, text="best:N")
-        for own, side, dx, dy in ((best[left], "left", 7, -8), (best[~left], "right", 4, -15))
-        if len(own)
+        alt.Chart(rows(number)).mark_text(align=side, dx=dx, dy=dy, fontWeight="bold").encode(**where, text="best:N")
+        for number, side, dx, dy in ((best[left], "left", 7, -8), (best[~left], "right", 4, -15))
+        if len(number)
     ]
 
 
@@ -234,12 +234,12 @@ def parameter_coordinate(parameter: Parameter, values: Sequence[Any]) -> tuple[A
     used = sorted(set(values), key=parameter.code)
     if len(used) > MOST_TICKS:
         return between([parameter.code(value) for value in values], parameter.unit)
-    place = {value: at / max(1, len(used) - 1) for at, value in enumerate(used)}
+    position = {value: at / max(1, len(used) - 1) for at, value in enumerate(used)}
     ticks = [
         (parameter.shown(value) if isinstance(value, str | bool) else readable(value, parameter.unit), at)
-        for value, at in place.items()
+        for value, at in position.items()
     ]
-    return np.array([place[value] for value in values]), ticks
+    return np.array([position[value] for value in values]), ticks
 
 
 def between(values: Sequence[float], unit: str) -> tuple[Any, list[tuple[str, float]]]:
@@ -275,7 +275,7 @@ def importance_figure(found: Importance) -> alt.Chart:
          for row, end in enumerate(ends) for name, at in zip(names, order, strict=True)],
         columns=["parameter", "objective", "share"],
     )  # fmt: skip
-    colours = [COLOURS[place % 5] for place in range(len(ends))]
+    colours = [COLOURS[number % 5] for number in range(len(ends))]
     bars = alt.Chart(rows(frame)).mark_bar().encode(
         x=alt.X("share:Q", axis=alt.Axis(title="importance", format=".0%", tickCount=6)),
         y=alt.Y("parameter:N", sort=names, title=None),
@@ -358,12 +358,12 @@ def improvements(costs: FloatArray) -> Any:
 def design_texts(space: Space, records: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
     """Tooltips of designs: trial, values, and parameters that differ."""
     shared = {p.name for p in space.parameters if len({r["params"][p.name] for r in records}) <= 1}
-    own = [p for p in space.parameters if p.name not in shared or len(records) == 1]
+    varied = [p for p in space.parameters if p.name not in shared or len(records) == 1]
     return [
         {
             "trial": str(record["trial"]),
             **{words(o.name): readable(record["values"][o.key], o.unit) for o in space.objectives},
-            **{p.name: p.shown(record["params"][p.name]) for p in own},
+            **{p.name: p.shown(record["params"][p.name]) for p in varied},
         }
         for record in records
     ]

@@ -153,12 +153,14 @@ def bars_of_parts(
     parts: Mapping[str, FloatArray | Sequence[float]], unit: str, names: Sequence[str], *, title: str
 ) -> alt.ChartType:
     """A bar for each design of parts, (points,) each, that add up to `title`, but for unused ones. [their unit]"""
-    there = {part_label(part): list(map(float, own)) for part, own in parts.items() if max(own, default=0.0) > 0}
+    parts_drawn = {
+        part_label(part): list(map(float, values)) for part, values in parts.items() if max(values, default=0.0) > 0
+    }
     others = cycle(COLOURS)
-    hues = {part: PART_COLOURS.get(part) or next(others) for part in there}
+    hues = {part: PART_COLOURS.get(part) or next(others) for part in parts_drawn}
     frame = pd.DataFrame(
         [(index, part, order, value)
-         for order, (part, values) in enumerate(there.items()) for index, value in enumerate(values)],
+         for order, (part, values) in enumerate(parts_drawn.items()) for index, value in enumerate(values)],
         columns=["design", "part", "order", "value"],
     )  # fmt: skip
     called = f"{json.dumps([*names])}[datum.value]"

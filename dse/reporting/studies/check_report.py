@@ -38,21 +38,21 @@ class CheckedStudy:
 
     def __iter__(self) -> Iterator[Mismatch]:
         """Iterate over the figures that differ, trial by trial."""
-        for trials, found in self.blocks:
+        for trials, figures_of_trials in self.blocks:
             self.trials += trials
-            self.differing += len({own.trial for own in found})
-            self.figures += len(found)
-            yield from found
+            self.differing += len({figure.trial for figure in figures_of_trials})
+            self.figures += len(figures_of_trials)
+            yield from figures_of_trials
 
 
 def check_report(found: CheckedStudy) -> list[RenderableType]:
     """The first figures that differ, how many there are, and whether another version made the study."""
     shown: list[Mismatch] = []
     of_trial: Counter[int] = Counter()
-    for own in found:
-        of_trial[own.trial] += 1
-        if of_trial[own.trial] <= SHOWN_OF_ONE and len(shown) < SHOWN:
-            shown.append(own)
+    for figure in found:
+        of_trial[figure.trial] += 1
+        if of_trial[figure.trial] <= SHOWN_OF_ONE and len(shown) < SHOWN:
+            shown.append(figure)
     foreign, versions = found.study.foreign, found.study.other_version()
     trials = counted(found.trials, "trial")
     if found.differing:
@@ -79,10 +79,10 @@ def figures_table(shown: Sequence[Mismatch]) -> Table:
     table.add_column("stored", justify="right")
     table.add_column("cost model", justify="right")
     last = None
-    for own in shown:
-        trial = "" if own.trial == last else str(own.trial)
-        table.add_row(trial, own.column, figure_text(own, own.stored), figure_text(own, own.model))
-        last = own.trial
+    for figure in shown:
+        trial = "" if figure.trial == last else str(figure.trial)
+        table.add_row(trial, figure.column, figure_text(figure, figure.stored), figure_text(figure, figure.model))
+        last = figure.trial
     return table
 
 
@@ -93,8 +93,8 @@ def check_json(found: CheckedStudy) -> Iterator[str]:
     members = _INDENT.replace("    ", "  ").join(_member(key, value) for key, value in head.items())
     yield f'{{\n  {members},\n  "differences": ['
     separator = "\n    "
-    for own in found:
-        yield separator + json.dumps(only_finite(asdict(own)), allow_nan=False)
+    for figure in found:
+        yield separator + json.dumps(only_finite(asdict(figure)), allow_nan=False)
         separator = _INDENT
     end = {"n_checked": found.trials, "n_differing": found.differing, "n_foreign": study.foreign}
     closing = "\n  ]" if found.figures else "]"

@@ -100,9 +100,9 @@ def refuse_mixed_machine(study: BaseStudy, system: str) -> None:
     """Refuse another machine where the space sets quantities of it: designs would mix both; a `DseError`."""
     space, units = study.space, study.space.system.units()
     named = (*space.by_name, *space.given, *(derived.name for derived in space.derived))
-    if own := [name for name in named if name in units]:
+    if known_names := [name for name in named if name in units]:
         raise ParameterError(
-            f"{{system}} {system}: space {space.name} sets {', '.join(own)} of the machine itself, so its "
+            f"{{system}} {system}: space {space.name} sets {', '.join(known_names)} of the machine itself, so its "
             f"designs fit no other machine; compare machines: `dse compare {space.system.name} {system}`"
         )
 
@@ -249,7 +249,10 @@ class StudyPair:
             "joint_front": list(self.shares),
             "hypervolume": list(self.hypervolumes),
             "best": {
-                objective.key: [{"trial": each.trial, "params": each.params, "value": each.value} for each in pair]
+                objective.key: [
+                    {"trial": best_trial.trial, "params": best_trial.params, "value": best_trial.value}
+                    for best_trial in pair
+                ]
                 for objective, pair in zip(self.objectives, self.best, strict=True)
             },
         }
@@ -265,21 +268,21 @@ def study_pair(one: BaseStudy, other: BaseStudy) -> StudyPair:
     wanted.sort(key=lambda o: o.key != STEP_TIME)
     if not wanted:
         raise DseError(f"studies {one.name!r} and {other.name!r}: have no objective in common")
-    found = [front_costs(study, wanted) for study in (one, other)]
-    joint = np.concatenate([costs for costs, _ in found])
-    kept, size = non_dominated(joint), len(found[0][0])
+    fronts = [front_costs(study, wanted) for study in (one, other)]
+    joint = np.concatenate([costs for costs, _ in fronts])
+    kept, size = non_dominated(joint), len(fronts[0][0])
     box = Box.around(joint)
     tables = [study.table for study in (one, other)]
     return StudyPair(
         studies=(one, other),
         objectives=tuple(wanted),
-        best=tuple((best_design(found[0], at, o), best_design(found[1], at, o)) for at, o in enumerate(wanted)),
+        best=tuple((best_design(fronts[0], at, o), best_design(fronts[1], at, o)) for at, o in enumerate(wanted)),
         finished=(len(tables[0]), len(tables[1])),
         feasible=(int(tables[0].feasible.sum()), int(tables[1].feasible.sum())),
         fronts=(size, len(joint) - size),
-        beaten=(dominated(found[0][0], found[1][0]), dominated(found[1][0], found[0][0])),
+        beaten=(dominated(fronts[0][0], fronts[1][0]), dominated(fronts[1][0], fronts[0][0])),
         shares=(int(kept[:size].sum()), int(kept[size:].sum())),
-        hypervolumes=(box.hypervolume(found[0][0]), box.hypervolume(found[1][0])),
+        hypervolumes=(box.hypervolume(fronts[0][0]), box.hypervolume(fronts[1][0])),
     )
 
 
@@ -399,5 +402,8 @@ def table_columns(rows: list[tuple[str, ...]], pair: StudyPair, title: str) -> l
     """A column for the names of rows and one for each study, and the change where there is one."""
     cells = [[row[at] for row in rows] for at in range(4)]
     names = [title, *(study.name for study in pair.studies), "change"]
-    found = [Column(name, (name,), own, left=not at) for at, (name, own) in enumerate(zip(names, cells, strict=True))]
-    return found if any(cells[3]) else found[:3]
+    columns_of_names = [
+        Column(name, (name,), column_cells, left=not at)
+        for at, (name, column_cells) in enumerate(zip(names, cells, strict=True))
+    ]
+    return columns_of_names if any(cells[3]) else columns_of_names[:3]
