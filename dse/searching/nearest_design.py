@@ -13,7 +13,7 @@ from costmodel.rules.rules import WorkloadRules
 from dse.fronts.pareto import as_costs
 from dse.pricing.evaluated import Evaluation
 from dse.pricing.evaluation import evaluate_unique
-from dse.searching.planned_study import LISTED
+from dse.spaces.legal import LISTED
 from dse.spaces.space import Batch, Params, Space
 
 #: Designs that are priced at a time, and drawn at random where a space is too large to list.

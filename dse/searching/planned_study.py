@@ -16,10 +16,9 @@ from dse.pricing.workers import Workers
 from dse.searching.batches.loop import Progress
 from dse.searching.exact.exact_front import ExactFront, exact_front
 from dse.searching.study import BaseStudy, OtherStudy
+from dse.spaces.legal import LISTED
 from dse.spaces.space import Params, Space
 
-#: Most legal designs that are listed: half a minute on one core.
-LISTED: Final = 2e6
 #: Most designs of an exact front that are kept as trials.
 KEPT: Final = 24
 #: Names that are tried for a study before giving up.

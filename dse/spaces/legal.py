@@ -71,6 +71,8 @@ def derived_checks(space: Definition) -> Iterator[Check]:
             yield Check(name, text, derived.parameters, derived.needs, holds)
 
 
+#: Most legal designs that are all evaluated for an answer: half a minute on one core.
+LISTED: Final = 2e6
 #: Most rows a component's table may have, and most rows that are filtered at a time.
 MOST_ROWS: Final = 20_000_000
 BLOCK_ROWS: Final = 1 << 20
