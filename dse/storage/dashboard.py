@@ -150,6 +150,7 @@ def private(application: Any, token: str, *, changes: bool = False) -> Any:
             return refused(start, "use the URL with the token that dse printed")
         if method not in ("GET", "HEAD", "OPTIONS") and not changes:
             return refused(start, "read-only; start it with dse studies --dashboard --allow-changes")
+        environment.setdefault("HTTP_ACCEPT_ENCODING", "")  # optuna-dashboard needs one for its files
         answered: Iterable[bytes] = application(environment, start)
         return answered
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import secrets
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from difflib import get_close_matches
@@ -19,8 +21,9 @@ from optuna.trial import FrozenTrial, TrialState
 from costmodel.columns import IntArray
 from costmodel.errors import DseError, printable, suggestion
 from dse.spaces.sections.parameters import Direction
+from dse.storage.atomic_files import PART_BEGINNING, PART_ENDING, sync_folder
 from dse.storage.damage import DAMAGED, unreadable
-from dse.storage.database import Database, Mode, optuna_url
+from dse.storage.database import Database, Mode, optuna_url, sqlite_path
 from dse.storage.trial_columns import (
     FINISHED,
     TrialColumns,
@@ -64,6 +67,27 @@ def set_up(database: Database, url: str) -> None:
                 optuna.storages.RDBStorage(optuna_url(url), engine_kwargs={"poolclass": NullPool})
             except (SQLAlchemyError, StorageInternalError) as error:
                 raise database.failure(error.__cause__ or error) from error
+
+
+def create_file(url: str) -> None:
+    """Create the file of a new SQLite database with all its tables, or no file.
+
+    A power cut while SQLite creates a file in its place can leave one that is no database. Where the folder has no
+    links or cannot be written, or another process is first, `Database` opens or creates the file, or refuses it.
+    """
+    path = sqlite_path(url)
+    if path is None or path.name in ("", ":memory:") or path.exists() or not path.parent.is_dir():
+        return
+    part = path.with_name(f"{PART_BEGINNING}{secrets.token_hex(8)}{PART_ENDING}")
+    with suppress(DseError, OSError):
+        try:
+            with closing(Database(f"sqlite:///{part}", "create")) as database:
+                set_up(database, url)
+            os.link(part, path)
+            sync_folder(path.parent)
+        finally:
+            for ending in ("", "-wal", "-shm"):
+                part.with_name(part.name + ending).unlink(missing_ok=True)
 
 
 #: Directions as Optuna stores them.
@@ -137,6 +161,8 @@ class Store:
     """
 
     def __init__(self, url: str, mode: Mode) -> None:
+        if mode == "create":
+            create_file(url)
         self.database = Database(url, mode)
         self.where = self.database.where
         try:

@@ -97,6 +97,31 @@ def test_only_those_who_know_the_token_read_and_none_changes(study):
     assert len(Study.load("small", storage=study.storage).trials()) == 48
 
 
+@pytest.mark.parametrize("method", ["POST", "PUT", "PATCH", "DELETE", "TRACE", "CONNECT", "FOO", "get", "delete"])
+def test_no_method_but_reading_ones_reaches_the_dashboard(method):
+    def application(environment, start):
+        raise AssertionError(environment)
+
+    code, _, content = asked(private(application, "secret"), method, "/api/studies/1", COOKIE=f"{TOKEN}=secret")
+    assert (code, json.loads(content)["reason"].partition(";")[0]) == ("403", "read-only")
+
+
+@pytest.mark.parametrize("host", ["evil.example", "127.0.0.1.evil.example:8080", "127.0.0.1:1", "127.0.0.1", ""])
+def test_no_other_host_is_answered_even_with_the_token(study, host):
+    application = private(dashboard(study.storage), "secret")
+    for path, more in ((f"/?{TOKEN}=secret", {}), ("/api/studies", {"COOKIE": f"{TOKEN}=secret"})):
+        assert asked(application, "GET", path, HOST=host, **more)[0] == "403"
+
+
+@pytest.mark.parametrize("path", ["../../../../etc/passwd", "..%2f..%2f..%2fetc%2fpasswd", "/etc/passwd", "%00"])
+def test_no_path_leads_out_of_the_files_of_the_dashboard(study, path):
+    application = private(dashboard(study.storage), "secret")
+    for folder in ("/static/", "/artifacts/1/", "/csv/"):
+        code, _, content = asked(application, "GET", folder + path, COOKIE=f"{TOKEN}=secret")
+        assert code in ("403", "404")
+        assert b"root:" not in content
+
+
 def test_changes_are_made_where_they_are_allowed(tmp_path, small_space):
     storage = f"sqlite:///{tmp_path / 'dse.db'}"
     Study.create(Space.from_text(small_space), storage=storage, sampler="random").run(2)

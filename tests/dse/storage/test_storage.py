@@ -434,3 +434,27 @@ def test_names_and_urls_have_no_line_breaks(tmp_path, line_break):
     with pytest.raises(DseError, match="a URL has no line breaks") as refused:
         Store(f"sqlite:///{tmp_path}/a{line_break}dse: forged.db", "create")
     assert len(str(refused.value).splitlines()) == 1
+
+
+def test_a_new_database_appears_with_its_tables_or_not_at_all(tmp_path, monkeypatch):
+    """A process that ends within the creation leaves no file of the name."""
+
+    def killed(database, url):
+        database.change("CREATE TABLE studies (study_id INTEGER)")
+        raise SystemExit
+
+    url = f"sqlite:///{tmp_path}/dse.db"
+    with monkeypatch.context() as dying:
+        dying.setattr("dse.storage.optuna_store.set_up", killed)
+        with pytest.raises(SystemExit):
+            Store(url, "create")
+    assert not any(tmp_path.iterdir())
+
+    def refused(*_: object) -> None:
+        raise OSError("no hard links here")
+
+    with monkeypatch.context() as without_links:
+        without_links.setattr("dse.storage.optuna_store.os.link", refused)
+        Store(url, "create").close()
+    Store(url, "read").close()
+    assert [path.name for path in tmp_path.iterdir()] == ["dse.db"]
