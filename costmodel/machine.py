@@ -119,6 +119,8 @@ class Chip(MachinePart):
     sustained: FloatArray = column("-", high=1)  #: share of the clock that hours of matrix work can hold
     matrix_efficiency: FloatArray = column("-", high=1)  #: share of a busy matrix unit's cycles that multiply
     flash_2_efficiency: FloatArray = column("-", 1, high=2)  #: rate of FlashAttention-2 over fused
+    #: Softmax exponentials per core and cycle of fused attention that computes them beside products; 0: in turn.
+    exponentials: FloatArray = column("-", 0)
     fp8_speedup: FloatArray = column("-", 0)  #: rate of 8-bit products over that of 16 bits; 0: it has none
     mx_speedup: FloatArray = column("-", 0)  #: ... of 8 bits with a scale for each 32 elements (MX)
     fp4_speedup: FloatArray = column("-", 0)  #: ... of 4 bits with scales of blocks

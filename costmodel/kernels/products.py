@@ -370,6 +370,12 @@ def joined_costs(costs: Sequence[GemmCost], join: Callable[[str, list[Any]], Any
 QUERY_TILE = 128.0
 #: Head sizes that FlashAttention has kernels for are multiples of so many; others are padded [Dao2022]_. [-]
 HEAD_MULTIPLE = 32.0
+#: Power p of the time of a forward pass whose softmax runs beside products, (products^p + softmax^p)^(1/p): fitted to
+#: kernels of B200 and GB200 (NVIDIA AI Configurator collector), where 4.4 to 4.7 fits best; the maximum has no end. [-]
+OVERLAP_POWER = 4.5
+#: Keys that take as long as filling and draining the pipeline of a tile of queries: TensorRT-LLM on B200 reaches 0.30,
+#: 0.38, 0.45 and 0.50 of the peak at 2,048 to 16,384 tokens (the same collector, causal, head size 128). [elements]
+FILL_KEYS = 960.0
 #: Rate of the first FlashAttention over that of the second: half, forward and backward [Dao2022]_. [-]
 FLASH_1_RATE = 0.5
 
@@ -442,18 +448,15 @@ def fused_attention(run: RankRun, kernel: Kernel, of_pass: str) -> FusedAttentio
 
     Notes
     -----
-    Matrix units and vector lanes take turns on a tile, so their times add up. Each tile of queries
-    streams its keys and values from the second level; the third sees each tensor once. Ranks that share a
-    sequence have equal parts of its causal half; each works on the keys of all of them. FlashAttention-2
-    [Dao2022]_ has one head size, to which values are padded, and does not use all that later chips have; the
-    one before runs at half its rate.
+    Each tile of queries streams its keys and values from the second level; the third sees each tensor once. Ranks that
+    share a sequence have equal parts of its causal half; each works on the keys of all of them. FlashAttention-2
+    [Dao2022]_ has one head size, to which values are padded.
     """
     work, model, shape = FUSED_PASSES[of_pass], run.model, run.design
     chip, memory = run.system.chip, run.system.memory
     fused, width = np.where(shape.attention > 0, 1.0, 0.0), model.query_size + model.attention_size
     products = work.score_products + work.value_products
-    flash_1 = shape.attention == FLASH_ATTENTION_1
-    flash_2 = (shape.attention == FLASH_ATTENTION_2) | flash_1
+    flash_2 = (shape.attention == FLASH_ATTENTION_2) | (shape.attention == FLASH_ATTENTION_1)
     padded = np.ceil(model.score_size / HEAD_MULTIPLE) * HEAD_MULTIPLE
     scored, values = (np.where(flash_2, padded, size) for size in (model.score_size, model.value_size))
     size = (work.score_products * scored + work.value_products * values) / products
@@ -462,7 +465,6 @@ def fused_attention(run: RankRun, kernel: Kernel, of_pass: str) -> FusedAttentio
     flops = scores * products * 2 * size
     tiles = heads * np.ceil(model.seq_len / QUERY_TILE)
     idle = np.ceil(tiles / chip.cores) * chip.cores / np.maximum(tiles, 1.0)
-    arithmetic = flops / chip.matrix_flop_rate + scores * work.vector_flops / chip.vector_flop_rate
     queries, keys = work.reads
     seen = np.where(shape.cp_communication == CP_A2A, shape.cp, 1.0)  # ranks that share out the keys of a head
     tokens = fused * shape.micro_batch_size * model.seq_len
@@ -475,13 +477,31 @@ def fused_attention(run: RankRun, kernel: Kernel, of_pass: str) -> FusedAttentio
     transfer = [
         moved / (level.bandwidth * level.efficiency) for moved, level in zip(traffic[1:], memory[1:], strict=True)
     ]
-    busy = arithmetic * idle
-    if flash_2.any():
-        busy = np.where(flash_2, busy / chip.flash_2_efficiency, busy)
-        busy = np.where(flash_1, busy / FLASH_1_RATE, busy)
+    busy = arithmetic_time(run, kernel, of_pass, scores, flops) * idle
     moving = np.maximum.reduce(np.broadcast_arrays(*transfer, busy)[:-1])
     time = np.maximum(busy, moving) + fused * chip.kernel_launch
     return FusedAttentionCost(time, moving > busy, flops, traffic)
+
+
+def arithmetic_time(run: RankRun, kernel: Kernel, of_pass: str, scores: FloatArray, flops: FloatArray) -> FloatArray:
+    """Time of the products and the softmax of one pass on busy cores, (points,). [s]
+
+    Matrix units and vector lanes take turns on a tile, so their times add up. Where a chip has `exponentials`, softmax
+    runs beside the products of the forward pass, whose bound it is on Blackwell; the backward pass is bound by shared
+    memory [Zadouri2026]_, and its times still add up. FlashAttention-2 does not use all that later chips have; the one
+    before runs at half its rate.
+    """
+    chip, kind = run.system.chip, run.design.attention
+    matrix, vector = flops / chip.matrix_flop_rate, scores * FUSED_PASSES[of_pass].vector_flops / chip.vector_flop_rate
+    busy = matrix + vector
+    flash_1, flash_2 = kind == FLASH_ATTENTION_1, (kind == FLASH_ATTENTION_1) | (kind == FLASH_ATTENTION_2)
+    if of_pass == "forward" and np.any(chip.exponentials):
+        beside = (chip.exponentials > 0) & ~flash_2
+        softmax = scores / np.where(beside, chip.exponentials * chip.cores * chip.clock, 1.0)
+        filled = 1 + FILL_KEYS / (run.model.key_len * core_share(run.model, kernel))
+        overlapped = filled * (matrix**OVERLAP_POWER + softmax**OVERLAP_POWER) ** (1 / OVERLAP_POWER)
+        busy = np.where(beside, overlapped, busy)
+    return busy / np.where(flash_2, chip.flash_2_efficiency, 1.0) / np.where(flash_1, FLASH_1_RATE, 1.0)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final, Literal, get_args
 
 import numpy as np
+import yaml
 
 from costmodel.columns import BoolArray, FloatArray
 
@@ -146,33 +148,10 @@ class Format:
     gathered_shard_bytes: float = 0.0
 
 
-#: Bytes of a scale over the elements that have it in common: fp32 for 128 and for 128 x 128, 8 bits for 32 and for 16.
-_BLOCK, _SQUARE, _MX, _NVFP4 = 4 / 128, 4 / 128**2, 1 / 32, 1 / 16
-
-#: Word of `precision` -> what it means, in the order of its codes. Both 16-bit formats cost the same: what is
-#: kept and moved is as `Precision` says. [NVIDIA2026]_; scales of blocks as in [DeepSeek2024]_. Delayed
-#: scaling would be `fp8_tensorwise` without the pass for the maximum.
+#: Word of `precision` -> what it means, in the order of its codes.
 FORMATS: Final[Mapping[str, Format]] = {
-    "bf16": Format(),
-    "fp16": Format(),
-    "fp8_tensorwise": Format(
-        units="fp8", element_bytes=1.0, weight_bytes=1.0, maxima=1.0, multiple=16.0,
-        primary_bytes=1.0, gathered_bytes=1.0, gathered_shard_bytes=1.0,
-    ),
-    "fp8_blockwise": Format(
-        units="fp8", element_bytes=1 + _BLOCK, weight_bytes=1 + _SQUARE, transposed_scales=True,
-        multiple=16.0, dispatched=True,
-        primary_bytes=1 + _SQUARE, gathered_bytes=1 + _SQUARE, gathered_shard_bytes=1 + _SQUARE,
-    ),
-    "mxfp8": Format(
-        units="mx", element_bytes=1 + _MX, weight_bytes=1 + _MX, transposed_scales=True, multiple=32.0,
-        primary_bytes=2 * (1 + _MX), gathered_shard_bytes=1 + _MX,
-    ),
-    "nvfp4": Format(
-        units="fp4", element_bytes=0.5 + _NVFP4, weight_bytes=0.5 + _NVFP4, maxima=1.0,
-        transposed_scales=True, multiple=32.0,
-    ),
-}  # fmt: skip
+    word: Format(**fields) for word, fields in yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text()).items()
+}
 
 #: Words of `gradient_reduction` -> bytes of a gradient, where it is accumulated and where it is reduced; 0 as
 #: `Precision` says. [B]

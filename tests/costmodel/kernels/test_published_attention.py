@@ -17,12 +17,12 @@ HIDDEN, TOKENS = 2048, 16384  # of all published points
 BY_ITSELF = {"sustained": 0.93}
 
 
-def predicted_rate(row, attention="fused"):
+def predicted_rate(row, attention="fused", system="h100_80g_dgx", **quantities):
     """Useful TFLOP/s of one pass of a causal core: products over the causal half of all scores."""
     heads = HIDDEN // row.head_size
     model = ModelShape(num_layers=1, hidden_size=HIDDEN, num_attention_heads=heads, seq_len=row.seq_len)
     design = DesignPoints.of(micro_batch_size=TOKENS // row.seq_len, attention=attention)
-    run = rank_run(Run(model, load_system("h100_80g_dgx").with_quantities(BY_ITSELF), design))
+    run = rank_run(Run(model, load_system(system).with_quantities({**BY_ITSELF, **quantities}), design))
     [core] = [kernel for layer in model.kinds for kernel in layer.kernels if kernel.is_core]
     cost = fused_attention(run, core, row["pass"])
     work = FUSED_PASSES[row["pass"]]
@@ -56,3 +56,44 @@ def test_rates_lie_between_the_kernels_of_two_generations(rates):
     long = rates[(rates.seq_len >= 2048) & (rates.head_size == 128)]
     assert (long.flash_attention_2 < 0.62 * long.predicted).all()
     assert (long.predicted <= 1.04 * long.flash_attention_3).all()
+
+
+#: Tokens -> share of the peak of B200 that TensorRT-LLM's forward kernel reaches, causal, head size 128 (NVIDIA AI
+#: Configurator collector).
+ON_B200 = {2048: 0.30, 4096: 0.38, 8192: 0.45, 16384: 0.50}
+
+
+def core(seq_len, head_size=128, of_pass="forward"):
+    return pd.Series({"pass": of_pass, "head_size": head_size, "seq_len": seq_len})
+
+
+@pytest.mark.parametrize(("tokens", "share"), ON_B200.items())
+def test_forward_kernels_of_blackwell_rise_with_the_sequence(tokens, share):
+    peak = load_system("b200_180g_dgx").chip.peak_flop_rate.item() / 1e12
+    assert predicted_rate(core(tokens), system="b200_180g_dgx") / peak == pytest.approx(share, rel=0.16)
+
+
+def test_no_forward_kernel_of_blackwell_exceeds_flash_attention_4():
+    """1,613 TFLOP/s on B200 are the most that it reaches, up to 1.3 times cuDNN 9.13 (Zadouri et al. 2026)."""
+    rate = predicted_rate(core(16384), system="b200_180g_dgx")
+    assert 1613 / 1.45 < rate < 1613
+
+
+def test_softmax_beside_products_takes_the_time_of_the_slower_one():
+    """Small heads wait for exponentials, large heads for products; taking turns is slower than either."""
+    units = {"cores": 148.0, "clock": 1.856e9}
+    slow, fast = (
+        predicted_rate(core(16384, 64), system="b200_180g_dgx", exponentials=value, **units) for value in (5.6, 11.2)
+    )
+    assert 1.7 < fast / slow < 2.0
+    large = [predicted_rate(core(16384, 256), system="b200_180g_dgx", exponentials=value) for value in (11.2, 1e6)]
+    assert large[1] < 1.05 * large[0]
+    turns = predicted_rate(core(16384), system="b200_180g_dgx", exponentials=0.0)
+    assert turns < predicted_rate(core(16384), system="b200_180g_dgx")
+
+
+@pytest.mark.parametrize(("of_pass", "attention"), [("backward", "fused"), ("forward", "flash_attention_2")])
+def test_other_passes_and_kernels_take_turns(of_pass, attention):
+    row = core(8192, of_pass=of_pass)
+    with_units, without = (predicted_rate(row, attention, "b200_180g_dgx", exponentials=value) for value in (11.2, 0.0))
+    assert with_units == without
