@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from dse.api.side_by_side import compare_plans
     from dse.api.study import Study
     from dse.explaining.measured_gap import measured_gap
+    from dse.explaining.profiler_trace import trace_gap
     from dse.pricing.evaluation import evaluate
     from dse.reporting.pictures.design_figures import plot_breakdown
     from dse.searching.summaries import studies
@@ -48,7 +49,7 @@ __all__ = [
     "DseError", "Space", "Study", "calibrate", "catalogue", "columns", "compare_launches", "compare_plans",
     "compare_systems", "cost", "evaluate", "evaluate_design", "evaluate_designs", "exact_front", "explain",
     "fit", "formula_function", "import_model", "launch_design", "load_model", "load_system", "measured_gap",
-    "plan", "plot_breakdown", "search", "sensitivity", "studies", "sweep", "validate",
+    "plan", "plot_breakdown", "search", "sensitivity", "studies", "sweep", "trace_gap", "validate",
 ]  # fmt: skip
 
 #: Where the names above live: imported when first used, so that the command line starts at once.
@@ -60,6 +61,7 @@ _HOMES = {
         "costmodel.formats.system_file": "load_system",
         "costmodel.installation": "__version__",
         "dse.explaining.measured_gap": "measured_gap",
+        "dse.explaining.profiler_trace": "trace_gap",
         "dse.api.designs": "columns evaluate_design evaluate_designs exact_front explain fit sensitivity sweep",
         "dse.api.files": "calibrate catalogue compare_systems import_model validate",
         "dse.api.launch_files": "compare_launches launch_design",

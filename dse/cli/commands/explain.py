@@ -66,6 +66,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
             'dse explain gpt3_175b_1024_a100 --against "tp=8 pp=16"',
             "dse explain llama3_70b_512_h100 --set tp=4 --set pp=4 --format json | jq .time",
             "dse explain train.sh --system h100 --measured-mfu 0.30",
+            "dse explain train.sh --system h100 --trace rank0.json.gz",
             "dse explain gpt3_175b_1024_a100 --sensitivity -o tornado.svg",
             "dse explain gpt3_175b_1024_a100 --importance",
         ],
@@ -103,6 +104,10 @@ def add_measured(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--measured-mfu", metavar="SHARE", type=number, help="measured MFU in place of the time, such as 0.30"
     )
+    parser.add_argument(
+        "--trace", metavar="FILE", nargs="+",
+        help="traces of the PyTorch profiler, one a rank: prints where the first loses time, and ranks that are slow",
+    )  # fmt: skip
 
 
 def run(args: argparse.Namespace) -> int:
@@ -116,8 +121,12 @@ def run(args: argparse.Namespace) -> int:
         return sensitivities(args, form)
     if form == "csv" or form in PICTURES.values():
         raise DseError(f"--format {form}: only with --sensitivity; use table or json")
+    if args.trace and (args.measured_mfu or args.measured_step_time):
+        raise DseError("--trace: has the step time; leave out --measured-mfu and --measured-step-time")
     if args.measured_mfu or args.measured_step_time:
         return gap(args, form)
+    if args.trace:
+        return traced(args, form)
     return importance(args, form) if args.importance else explanation(args, form)
 
 
@@ -219,6 +228,19 @@ def gap(args: argparse.Namespace, form: str) -> int:
         write_json(found.to_json(), args.output)
     else:
         write_report(lambda width: gap_report(found, width), args.output)
+    return 0
+
+
+def traced(args: argparse.Namespace, form: str) -> int:
+    """Hold traces of a profiler against the prediction, and say where time is lost."""
+    from dse.explaining.profiler_trace import trace_gap
+    from dse.reporting.designs.trace_report import trace_report
+
+    found = trace_gap(named_design(args), args.trace)
+    if form == "json":
+        write_json(found.to_json(), args.output)
+    else:
+        write_report(lambda width: trace_report(found, width), args.output)
     return 0
 
 

@@ -1,0 +1,128 @@
+"""Traces of the PyTorch profiler: parts of a step as Holistic Trace Analysis counts them, products, slow ranks."""
+
+from __future__ import annotations
+
+import gzip
+import json
+
+import pytest
+
+import dse
+from dse import DseError
+from dse.cli import main
+from dse.explaining.profiler_trace import kind_of, read_trace
+
+SPACE = "llama3_70b_512_h100"
+DESIGN = {"tp": 4, "pp": 4}
+
+#: Kernels of a step: name, stream, begin and duration. [us]
+KERNELS = [
+    ("nvjet_tst_192x192_64x4_2x1_v_bz_coopA_NNN", 7, 10, 30),
+    ("ncclDevKernel_AllGather_RING_LL(ncclDevKernelArgsStorage<4096ul>)", 20, 25, 30),
+    ("void flash_fwd_kernel<Flash_fwd_kernel_traits<128, 128, 128, 4>>", 7, 60, 15),
+    ("ncclDevKernel_ReduceScatter_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)", 20, 70, 10),
+    ("void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>>", 7, 72, 4),
+    ("Memcpy DtoD (Device -> Device)", 7, 85, 5),
+]
+STEP = 100
+
+
+def trace(steps=2, rank=0, scale=1.0, dims=None):
+    """A trace of equal steps; the first kernel is a product of operands with some dimensions."""
+    events = []
+    for step in range(steps):
+        begin = STEP * step
+        events.append(
+            {"name": f"ProfilerStep#{step + 3}", "cat": "user_annotation", "ts": begin, "dur": STEP, "tid": 1}
+        )
+        for place, (name, stream, at, time) in enumerate(KERNELS):
+            identity = len(KERNELS) * step + place
+            args = {"stream": stream, "correlation": identity, "External id": identity, "device": rank}
+            cat = "gpu_memcpy" if name.startswith("Mem") else "kernel"
+            event = {"name": name, "cat": cat, "ts": begin + at, "dur": scale * time, "tid": stream, "args": args}
+            launch = {"name": "cudaLaunchKernel", "cat": "cuda_runtime", "ts": begin + at - 5, "dur": 2, "tid": 1}
+            events += [event, {**launch, "args": {"correlation": identity, "External id": identity}}]
+        if dims:
+            args = {"External id": len(KERNELS) * step, "Input Dims": dims}
+            events.append({"name": "aten::mm", "cat": "cpu_op", "ts": begin, "dur": 9, "tid": 1, "args": args})
+    events = [{"ph": "X", "pid": rank, **event} for event in events]
+    return {"schemaVersion": 1, "distributedInfo": {"rank": rank, "world_size": 2}, "traceEvents": events}
+
+
+@pytest.fixture
+def written(tmp_path):
+    def write(name="rank0.json", **changes):
+        path, text = tmp_path / name, json.dumps(trace(**changes)).encode()
+        path.write_bytes(gzip.compress(text) if name.endswith(".gz") else text)
+        return path
+
+    return write
+
+
+@pytest.mark.parametrize("name", ["rank0.json", "rank0.json.gz"])
+def test_parts_of_a_step_are_those_of_holistic_trace_analysis(written, name):
+    """HTA 0.5.0 prints idle 70 us of the 280 from the first to the last kernel, and 52.5 % overlap.
+
+    The steps begin 10 us before their first kernel, and end 10 us after their last one.
+    """
+    found = read_trace(written(name, steps=3))
+    assert (found.steps, found.rank, found.launches) == (3, 0, 6)
+    assert found.step_time == pytest.approx(100e-6)
+    assert 3 * found.idle == pytest.approx(70e-6 + 20e-6)
+    assert 1 - found.exposed / found.communication == pytest.approx(0.525)
+    assert found.waited == 1  # each kernel starts 5 us after its launch
+
+
+def test_products_are_matched_by_their_shape(written):
+    explanation = dse.explain(SPACE, DESIGN)
+    first = explanation.gemms.iloc[0]
+    path = written(dims=[[int(first.m), int(first.k)], [int(first.k), int(first.n)]])
+    [row, *others] = dse.trace_gap(explanation, [path]).kernels
+    assert not others
+    assert first["product"] in row.name
+    assert (row.launches, row.measured) == (1, pytest.approx(30e-6))
+    sizes = sorted((first.m, first.n, first.k))
+    same = [own for own in explanation.gemms.to_dict("records") if sorted((own["m"], own["n"], own["k"])) == sizes]
+    assert row.predicted == pytest.approx(sum(own["time_s"] for own in same) / len(same))
+
+
+def test_parts_add_up_to_the_predicted_step(written):
+    gap = dse.trace_gap(dse.explain(SPACE, DESIGN), [written()])
+    assert sum(row.predicted for row in gap.parts) == pytest.approx(gap.explanation.step_time)
+
+
+def test_a_slow_rank_is_named(written, capsys):
+    ranks = [str(written(f"rank{rank}.json", rank=rank, scale=1.5 if rank == 1 else 1)) for rank in range(3)]
+    words = ["explain", SPACE, "--set", "tp=4", "--set", "pp=4", "--trace", *ranks]
+    assert main(words) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert "rank 1 computes 81 us, the median of 3 ranks 54 us" in out
+    assert "The GPU waits for the host: 100 % of 6 kernels start as soon as they are launched" in out
+    assert main([*words, "--format", "json"]) == 0
+    record = json.loads(capsys.readouterr().out)
+    assert record["measured_s"] == pytest.approx(100e-6)
+    assert [rank["rank"] for rank in record["ranks"]] == [0, 1, 2]
+
+
+@pytest.mark.parametrize(("content", "message"), [
+    (b"{", "no trace of the PyTorch profiler"),
+    (b'{"traceEvents": 3}', "it has no traceEvents"),
+    (b'{"traceEvents": []}', "no steps"),
+    (b'{"traceEvents": [{"ph": "X", "cat": "kernel", "name": "gemm", "ts": 1}]}', "an event without 'dur'"),
+    (json.dumps({"traceEvents": trace()["traceEvents"][:1]}).encode(), "no kernels of a GPU within the steps"),
+])  # fmt: skip
+def test_a_file_that_is_no_trace_gets_one_line(tmp_path, content, message):
+    path = tmp_path / "trace.json"
+    path.write_bytes(content)
+    with pytest.raises(DseError, match=message):
+        read_trace(path)
+
+
+def test_kernels_of_other_libraries_have_kinds():
+    kinds = {
+        "Cijk_Alik_Bljk_SB_Bias_AS_SAV_UserArgs_MT64x16x32": "product",
+        "cudnn_generated_fort_native_sdpa_sm90_flash_fprop_wgmma": "attention",
+        "void (anonymous namespace)::multi_tensor_apply_kernel<AdamFunctor>": "optimizer",
+        "ncclKernel_SendRecv_RING_SIMPLE_Sum_int8_t(ncclWorkElem)": "communication",
+    }
+    assert {name: kind_of(name) for name in kinds} == kinds
