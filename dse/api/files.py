@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pandas as pd
@@ -9,6 +10,7 @@ import pandas as pd
 from costmodel.formats.model_file import ImportedModel
 from costmodel.formats.system_file import load_system
 from dse.calibration.calibration import Calibration, calibrated
+from dse.calibration.nccl_tests import read_nccl_tests
 from dse.registry import adapters, load, model_importer
 from dse.reporting.catalogue import LISTS
 from dse.reporting.designs.side_by_side_report import differing
@@ -32,21 +34,28 @@ def validate(file: str | Path | None = None, *, system: str | None = None) -> li
     return compared(rows, system)
 
 
-def calibrate(file: str | Path, *, system: str, framework: str | None = None) -> Calibration:
+def calibrate(
+    file: str | Path | None = None, *, system: str, framework: str | None = None, nccl_tests: Sequence[str | Path] = ()
+) -> Calibration:
     """Constants of a machine, fitted to measurements; ``.text`` of it is a system file.
 
     Raises `DseError` if a file cannot be read, or has no rows of this machine.
 
     Parameters
     ----------
-    file : str or Path
+    file : str or Path, optional
         A CSV file with a row for each product, collective or step.
     system : str
         What the machine is like: a shipped one, or a YAML file.
     framework : str, optional
         Software of steps whose rows name none.
+    nccl_tests : sequence of str or Path
+        Logs of nccl-tests.
     """
-    return calibrated(read_table(Path(file)), system, framework=framework, table=Path(file).name)
+    rows = read_table(Path(file)) if file else []
+    rows += [row for path in nccl_tests for row in read_nccl_tests(Path(path), system)]
+    table = ", ".join(Path(path).name for path in (file, *nccl_tests) if path)
+    return calibrated(rows, system, framework=framework, table=table)
 
 
 def catalogue(kind: str) -> pd.DataFrame:

@@ -6,6 +6,7 @@ import argparse
 import sys
 from pathlib import Path
 
+from costmodel.errors import DseError
 from dse.api.files import calibrate
 from dse.cli.options import describe, refuse_same
 from dse.cli.output import checked_ending, checked_place, write_content, write_result
@@ -22,13 +23,18 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "error. docs/validation.md lists the columns; benchmarks/measure_gpu.py measures them.",
         examples=[
             "dse calibrate mine.csv --system h100 -o my_system.yaml",
+            "dse calibrate --nccl-tests all_reduce.log all_gather.log --system h100 -o my_system.yaml",
             "dse calibrate mine.csv --system a100_80g_dgx --framework nanotron -o my_system.yaml",
             "dse calibrate mine.csv --system my_system.yaml --format json | jq .constants",
         ],
     )
     parser.add_argument(
-        "file", metavar="MEASUREMENTS.csv", type=Path, help="one row for each product, collective or step"
+        "file", metavar="MEASUREMENTS.csv", type=Path, nargs="?", help="one row for each product, collective or step"
     )
+    parser.add_argument(
+        "--nccl-tests", metavar="LOG", type=Path, nargs="+", default=[],
+        help="output of all_reduce_perf and the like, one test after the other in a file",
+    )  # fmt: skip
     parser.add_argument(
         "--system",
         metavar="SYSTEM",
@@ -48,10 +54,13 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Fit constants of a system to measurements, and write its file."""
-    refuse_same(args.file, args.out)
+    if not (args.file or args.nccl_tests):
+        raise DseError("calibrate needs measurements: MEASUREMENTS.csv, or --nccl-tests LOG")
+    for path in (args.file, *args.nccl_tests):
+        refuse_same(path, args.out)
     checked_ending(args.out, (".yaml", ".yml"))
     checked_place(args.out)
-    calibration = calibrate(args.file, system=args.system, framework=args.framework)
+    calibration = calibrate(args.file, system=args.system, framework=args.framework, nccl_tests=args.nccl_tests)
     if args.out:
         text = calibration.text.encode()
         write_result(lambda where: write_content([text], "yaml", where), args.out, ".yaml")
