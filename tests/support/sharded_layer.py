@@ -121,7 +121,7 @@ class ShardedLayer:
 
     def own(self, edge: Edge, side: int) -> list[LayoutChange]:
         """Collectives of an edge's activation or gradient, but for inputs that are gathered again."""
-        again = (edge.end.name, "activation_gradient")
+        again = ((edge.end.name,), "activation_gradient")
         return [change for change in self.changes(edge)[side] if change.hidden_by != again]
 
     def moved(self, shards: list[Array], edge: Edge, side: int) -> list[Array]:
@@ -164,7 +164,7 @@ class ShardedLayer:
 
     def regathers(self, kernel: Kernel) -> bool:
         back = self.changes(self.into(kernel)[0])[1]
-        return any(change.hidden_by == (kernel.name, "activation_gradient") for change in back)
+        return any(change.hidden_by == ((kernel.name,), "activation_gradient") for change in back)
 
     def weight_shards(self, kernel: Kernel) -> list[Array]:
         axis = 1 if self.option(kernel) == "column" else 0
