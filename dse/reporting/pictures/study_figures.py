@@ -41,6 +41,10 @@ from dse.spaces.space import Space
 #: Designs that are not on the front, of which at most so many are drawn, evenly spread over the trials.
 CLOUD: Final = 2000
 
+#: Names of designs that are this near on both axes stand above each other, so far apart. [-], [pixels]
+NEAR, LINE = (0.5, 0.12), 13
+#: Outline that keeps a text readable on lines and points.
+PAPER: Final[Mapping[str, Any]] = {"stroke": SCHEMES["light"][3], "strokeWidth": 3, "opacity": 0.8}
 #: Size of each of several panels, over that of one. [-]
 SEVERAL = 0.55
 #: Most designs that a screen reader reads one by one; a picture of more says what it shows as a whole.
@@ -144,13 +148,21 @@ def names(
     signs = [1 if picture.axes[axis].direction == "minimize" else -1 for axis in pair]
     ends = {int(np.argmin(sign * picture.front[:, axis])) for sign, axis in zip(signs, pair, strict=True)}
     kept = {row: name for row, name in picture.notable.items() if row in ends or len(picture.axes) == 2}
-    best = front.loc[[*kept], ["x", "y"]].assign(best=[*kept.values()])
-    left = best["x"] <= (front["x"].min() + front["x"].max()) / 2
-    return [
-        alt.Chart(rows(number)).mark_text(align=side, dx=dx, dy=dy, fontWeight="bold").encode(**where, text="best:N")
-        for number, side, dx, dy in ((best[left], "left", 7, -8), (best[~left], "right", 4, -15))
-        if len(number)
-    ]
+    values = picture.front[:, pair]
+    shares = np.log(values) if (values > 0).all() else values
+    shares = (shares - shares.min(axis=0)) / np.maximum(np.ptp(shares, axis=0), np.finfo(float).tiny)
+    charts: list[alt.Chart] = []
+    placed: list[FloatArray] = []
+    for row, name in kept.items():
+        above = sum(bool((abs(shares[row] - other) < NEAR).all()) for other in placed)
+        placed.append(shares[row])
+        left = shares[row, 0] <= 0.5
+        side, dx, dy = ("left", 7, -8) if left else ("right", 4, -15)
+        best = front.loc[[row], ["x", "y"]].assign(best=name)
+        text = alt.Chart(rows(best)).encode(**where, text="best:N")
+        style = {"align": side, "dx": dx, "dy": dy - LINE * above, "fontWeight": "bold"}
+        charts += [text.mark_text(**style, **more) for more in (PAPER, {})]
+    return charts
 
 
 #: Values up to which a parameter has a tick for each of them, equally far apart; ticks of other coordinates.
@@ -225,8 +237,7 @@ def line_marks(lines: pd.DataFrame, first: Objective, titles: Sequence[str]) -> 
 def tick_texts(ticks: pd.DataFrame, titles: Sequence[str]) -> list[alt.Chart]:
     """Labels of the ticks of each coordinate, on a background that lines do not cross."""
     base = alt.Chart(rows(ticks)).encode(x=across(titles), y=alt.Y("at:Q", axis=None), text="text:N")
-    paper = {"stroke": SCHEMES["light"][3], "strokeWidth": 3, "opacity": 0.8}
-    return [base.mark_text(align="left", dx=5, fontSize=11, **more) for more in (paper, {})]
+    return [base.mark_text(align="left", dx=5, fontSize=11, **more) for more in (PAPER, {})]
 
 
 def parameter_coordinate(parameter: Parameter, values: Sequence[Any]) -> tuple[Any, list[tuple[str, float]]]:
