@@ -14,9 +14,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of `dse report`."""
     describe(
         parser,
-        about="Write a study as one HTML page that needs no network: the Pareto front, its notable designs\n"
-        "with their bottlenecks, the parameters, the course of the search, infeasible designs, and the\n"
-        "space. A FILE that ends in .svg, .png or .pdf becomes a picture of the front.",
+        about="Write a study as one HTML page that needs no network. It begins with the answer: step time, memory,\n"
+        "cost, layout and launch files. Each design of the front opens by click, key or address (#trial=17)\n"
+        "and shows why it is fast and what would change it. A FILE.svg, .png or .pdf is a picture of the front.",
         examples=["dse report gpt3_175b_1024_a100", "dse report gpt3_175b_1024_a100 -o front.svg"],
     )
     add_study(parser)
