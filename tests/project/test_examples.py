@@ -49,7 +49,7 @@ def other_examples() -> list[str]:
         for line in lines
         if (command := re.split(r" {2,}| +#|\s+\||&&", line.strip().removeprefix("$ "))[0]).startswith(kinds)
         and command.split()[2] in held
-        and not re.search(r"gpt3_without_sp|by_simai", command)
+        and not re.search(r"gpt3_without_sp|by_simai|--trace", command)
         and not any(command in page for page in run_already)
     })  # fmt: skip
 
