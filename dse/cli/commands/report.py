@@ -16,7 +16,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         parser,
         about="Write a study as one HTML page that needs no network. It begins with the answer: step time, memory,\n"
         "cost, layout and launch files. Each design of the front opens by click, key or address (#trial=17)\n"
-        "and shows why it is fast and what would change it. A FILE.svg, .png or .pdf is a picture of the front.",
+        "and shows its time and memory in parts, its kernels and the designs near it. A FILE.svg, .png or .pdf\n"
+        "is a picture of the front.",
         examples=["dse report gpt3_175b_1024_a100", "dse report gpt3_175b_1024_a100 -o front.svg"],
     )
     add_study(parser)
