@@ -7,7 +7,13 @@ import zlib
 import numpy as np
 import optuna
 import pytest
-from optuna.testing.pytest_samplers import BasicSamplerTestCase, MultiObjectiveSamplerTestCase, RelativeSamplerTestCase
+from optuna.distributions import FloatDistribution, IntDistribution
+from optuna.testing.pytest_samplers import (
+    BasicSamplerTestCase,
+    MultiObjectiveSamplerTestCase,
+    RelativeSamplerTestCase,
+    parametrize_suggest_method,
+)
 
 from dse.api.study import Study
 from dse.fronts.pareto import as_costs, non_dominated
@@ -43,13 +49,33 @@ def codesign():
     return Space.load("gpt_1t_codesign")
 
 
+#: Ranges of every kind: even, on a logarithmic axis, in steps.
+NUMBERS = [
+    FloatDistribution(-1.0, 1.0),
+    FloatDistribution(1e-7, 1.0, log=True),
+    FloatDistribution(-10, 10, step=0.5),
+    IntDistribution(3, 10),
+    IntDistribution(1, 100, log=True),
+    IntDistribution(3, 9, step=2),
+]
+
 # Optuna's own conformance tests: any suggestion, conditional ones, several objectives, threads.
 
 
 class TestConformance(BasicSamplerTestCase, RelativeSamplerTestCase, MultiObjectiveSamplerTestCase):
+    """Where Optuna pairs every two kinds of parameters, each kind is paired with itself here."""
+
     @pytest.fixture
     def sampler(self, space):
         return lambda: ScreeningSampler(space, batch_size=4, designs_per_trial=4)
+
+    @parametrize_suggest_method("x")
+    def test_combination_of_different_distributions_objective(self, sampler, suggest_method_x):
+        super().test_combination_of_different_distributions_objective(sampler, suggest_method_x, suggest_method_x)
+
+    @pytest.mark.parametrize("distribution", NUMBERS, ids=repr)
+    def test_sample_relative_numerical(self, sampler, distribution):
+        super().test_sample_relative_numerical(sampler, distribution, distribution)
 
 
 # What it proposes.
