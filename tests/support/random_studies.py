@@ -60,7 +60,9 @@ def check_round_trip(seed: int) -> None:
     assert main(f"show s{seed} --trials -o trials.csv".split()) == 0
     assert main(["evaluate", "space.yaml", "--designs", "trials.csv", "-o", "again.csv"]) == 0
     assert main(f"studies s{seed} --check --all".split()) == 0
-    before, after = ([*csv.DictReader(Path(name).read_text(encoding="utf-8").splitlines())] for name in ("trials.csv", "again.csv"))
+    before, after = (
+        [*csv.DictReader(Path(name).read_text(encoding="utf-8").splitlines())] for name in ("trials.csv", "again.csv")
+    )
     assert len(before) == len(after) > 0
     for one, other in zip(before, after, strict=True):
         for name, options in space["parameters"].items():
