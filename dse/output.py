@@ -148,6 +148,15 @@ def percent(share: float) -> str:
     return f"{share:.0%}".replace("%", " %") if share >= 0.0995 else f"{share:.1%}".replace("%", " %")
 
 
+def percent_more(ratio: float) -> str:
+    """A ratio as a change with its sign.
+
+    >>> percent_more(1.045), percent_more(0.9)
+    ('+4.5 %', '-10.0 %')
+    """
+    return f"{100 * (ratio - 1):+.1f} %"
+
+
 def bar(share: float, length: int) -> str:
     """A bar in eighths of a character, as long as its share of `length`.
 

@@ -195,7 +195,7 @@ def adapter_profiles() -> Sequence[Profile]:
     return [profile for adapter in adapters() for profile in adapter.profiles]
 
 
-sources.append(adapter_profiles)  # the adapters are imported when a profile is first asked for
+sources.append(adapter_profiles)  # `adapter.yaml` files are read when a profile is first asked for
 
 
 def program_sources() -> Sequence[ProgramSource]:

@@ -16,7 +16,7 @@ from costmodel.training.design import DesignPoints
 from dse.api.designs import AnySpace, Pins, chosen_space, counted_tokens
 from dse.api.study import Study
 from dse.launches.launch import Launch, refusals
-from dse.output import design_text, write_file
+from dse.output import EXPECTED_TIME, STEP_TIME, design_text, percent_more, write_file
 from dse.pricing.evaluation import transformer_run
 from dse.pricing.space_rules import NATIVE, rules_for
 from dse.pricing.workers import Jobs, Workers, workers_of
@@ -34,8 +34,6 @@ from dse.storage.optuna_store import Store
 Shown = Callable[[Progress], None] | bool | None
 #: Headroom of plans that may fill the memory of a chip.
 NO_HEADROOM: Final = "0"
-#: Objectives that are step times, the usual one of plans first.
-STEP_KEYS: Final = ("step_time_expected_s", "step_time_s")
 #: So many times as many chips are tried where none fits.
 MULTIPLES: Final = (2, 4, 8, 16, 32, 64, 128)
 
@@ -124,7 +122,7 @@ class FasterElsewhere:
 
     def __str__(self) -> str:
         """One line."""
-        change = f"{readable(self.step_time, 's')} ({100 * (self.share - 1):+.1f} %)"
+        change = f"{readable(self.step_time, 's')} ({percent_more(self.share)})"
         return f"Not available in {self.software}: {self.design} would give {change} ({self.needs})."
 
 
@@ -281,7 +279,7 @@ def faster_elsewhere(
 ) -> FasterElsewhere | None:
     """The fastest layout that the framework cannot run; None where none is faster, or too many must be evaluated."""
     keys = [objective.key for objective in exact.space.objectives]
-    key = next((step_key for step_key in STEP_KEYS if step_key in keys), None)
+    key = next((step_key for step_key in (EXPECTED_TIME, STEP_TIME) if step_key in keys), None)
     if not planned.runnable:
         return None  # what is planned is any software's
     space = planned_space(replace(question, any_software=True)).space

@@ -14,7 +14,7 @@ from typing import Final
 
 from costmodel.errors import DseError
 from costmodel.formats.input_files import content
-from costmodel.formats.system_file import load_system
+from dse.validation.expressed import system_named
 from dse.validation.table import MeasuredRow
 
 #: Program, without `_perf` -> collective.
@@ -35,10 +35,12 @@ def read_nccl_tests(path: Path, system: str) -> list[MeasuredRow]:
     the nodes of the system.
     """
     rows: list[MeasuredRow] = []
+    of_node = int(system_named(system).quantities()["node_size"])
     collective, hosts, listed = "", Counter[str](), False
     for number, line in enumerate(content(path).decode("utf-8", errors="replace").splitlines(), 1):
         if rank := _RANK.search(line):
-            hosts = Counter({rank[1]: 1}) if not listed else hosts + Counter({rank[1]: 1})
+            hosts = hosts if listed else Counter()
+            hosts[rank[1]] += 1
             listed = True
         elif measured := _LINE.fullmatch(line):
             listed = False
@@ -46,12 +48,12 @@ def read_nccl_tests(path: Path, system: str) -> list[MeasuredRow]:
                 raise DseError(f"{path}: line {number}: no line above names the test (all_reduce_perf) and its ranks")
             size, time = float(measured[1]), measured[2].split()[0]
             if collective in COLLECTIVES and size and hosts.total() > 1 and time != "N/A":
+                check_hosts(path, hosts, system, of_node)
                 rows.append(MeasuredRow(
                     line=number, id=f"{path.name}:{number}", row_type="kernel_coll", dataset=path.name, hw=system,
                     op=COLLECTIVES[collective], msg_bytes=size, n_ranks=hosts.total(), latency_us=float(time),
                     source=f"nccl-tests, {path.name}",
                 ))  # fmt: skip
-                check_hosts(path, hosts, system)
         elif program := _PROGRAM.search(line):
             collective = program[1]
     if not rows:
@@ -59,10 +61,9 @@ def read_nccl_tests(path: Path, system: str) -> list[MeasuredRow]:
     return rows
 
 
-def check_hosts(path: Path, hosts: Counter[str], system: str) -> None:
-    """Refuse ranks that are placed otherwise than those of the system: its links would explain other times."""
-    of_node, most = int(load_system(system).quantities()["node_size"]), max(hosts.values())
-    if most > of_node or (len(hosts) > 1 and {*hosts.values()} != {of_node}):
+def check_hosts(path: Path, hosts: Counter[str], system: str, of_node: int) -> None:
+    """Refuse ranks that are placed otherwise than on whole nodes of a system with `of_node` GPUs each. [-]"""
+    if max(hosts.values()) > of_node or (len(hosts) > 1 and {*hosts.values()} != {of_node}):
         ranks = " + ".join(map(str, dict.fromkeys(hosts.values())))
         raise DseError(f"{path}: {len(hosts)} hosts with {ranks} ranks; nodes of {system} have {of_node} GPUs: "
                        "use whole nodes, or a system file with this node_size")  # fmt: skip

@@ -136,3 +136,13 @@ def write_report(report: Callable[[int], Iterable[RenderableType]], output: Path
         write_file(output, plain_text(report(FILE_WIDTH), FILE_WIDTH).encode())
     else:
         show(sys.stdout, report)
+
+
+def write_answer(
+    form: str, record: Any, report: Callable[[int], Iterable[RenderableType]], output: Path | None = None
+) -> None:
+    """An answer as one JSON object, if `form` is "json", else as a report to read."""
+    if form == "json":
+        write_json(record, output)
+    else:
+        write_report(report, output)

@@ -19,11 +19,12 @@ from typing import Any, Final
 
 import numpy as np
 
-from costmodel.columns import BoolArray, FloatArray
+from costmodel.columns import FloatArray
 from costmodel.errors import DseError
 from costmodel.formats.input_files import content
 from dse.explaining.explanation import Explanation
 
+Event = Mapping[str, Any]
 #: Kinds of GPU work: the first whose pattern the name of a kernel contains, without regard to case.
 COMMUNICATION: Final = "communication"
 KINDS: Final = {
@@ -66,6 +67,11 @@ class GpuTrace:
     waited: float  #: share of kernels that start within `SOON` of their launch: the host is late [-]
     products: Mapping[tuple[int, ...], tuple[float, float]]  #: batch, then m, n, k by size -> launches [-], time [s]
     longest: Mapping[str, float]  #: name of a kernel -> time, the longest first [s]
+
+    @property
+    def name(self) -> str:
+        """The rank if the trace says it, else the file."""
+        return self.path if self.rank is None else f"rank {self.rank}"
 
 
 @dataclass(frozen=True)
@@ -117,11 +123,16 @@ def read_trace(path: Path) -> GpuTrace:
     found = trace_events(path)
     events = [event for event in found["traceEvents"] if isinstance(event, dict) and event.get("ph") == "X"]
     try:
-        kernels = [event for event in events if str(event["cat"]).lower() in ("kernel", "gpu_memcpy", "gpu_memset")]
-        start, time = (1e-6 * np.array([event[key] for event in kernels], float) for key in ("ts", "dur"))
-        first, last, steps = step_window(path, events)
+        return gpu_trace(path, events, (found.get("distributedInfo") or {}).get("rank"))
     except (KeyError, TypeError, ValueError) as error:
         raise DseError(f"{path}: no trace of the PyTorch profiler: an event without {error}") from None
+
+
+def gpu_trace(path: Path, events: Sequence[Event], rank: int | None) -> GpuTrace:
+    """A trace from its events with a duration; a `KeyError`, `TypeError` or `ValueError` if one is no such event."""
+    kernels = [event for event in events if str(event["cat"]).lower() in ("kernel", "gpu_memcpy", "gpu_memset")]
+    start, time = (1e-6 * np.array([event[key] for event in kernels], float) for key in ("ts", "dur"))
+    first, last, steps = step_window(path, events)
     within = (start >= first) & (start < last)
     if not within.any():
         raise DseError(f"{path}: no kernels of a GPU within the steps; profile with ProfilerActivity.CUDA")
@@ -130,14 +141,14 @@ def read_trace(path: Path) -> GpuTrace:
     names = [str(kernel["name"]) for kernel in kernels]
     kinds = np.array([kind_of(name) for name in names])
     ends, copies, moves = np.minimum(start + time, last), kinds == "copy", kinds == COMMUNICATION
-    computes = ~(moves | copies)
+    computes, products = ~(moves | copies), np.flatnonzero(kinds == "product")
     sent_or_computed = union(start[~copies], ends[~copies])
     longest: dict[str, float] = {}
     for name, seconds in zip(names, time.tolist(), strict=True):
         longest[name] = longest.get(name, 0.0) + seconds / steps
     return GpuTrace(
         path=str(path),
-        rank=(found.get("distributedInfo") or {}).get("rank"),
+        rank=rank,
         steps=steps,
         step_time=(last - first) / steps,
         busy={kind: float(time[kinds == kind].sum()) / steps for kind in KINDS if kind != COMMUNICATION},
@@ -146,7 +157,7 @@ def read_trace(path: Path) -> GpuTrace:
         idle=(last - first - union(start, ends)) / steps,
         launches=len(kernels) / steps,
         waited=waiting(events, kernels, start),
-        products=shapes(events, kernels, time, kinds == "product", steps),
+        products=shapes(events, [kernels[row] for row in products], time[products], steps),
         longest=dict(sorted(longest.items(), key=lambda pair: -pair[1])[:FURTHEST]),
     )
 
@@ -173,7 +184,7 @@ def kind_of(name: str) -> str:
     return next(kind for kind, pattern in KINDS.items() if re.search(pattern, name, re.IGNORECASE))
 
 
-def step_window(path: Path, events: Iterable[Mapping[str, Any]]) -> tuple[float, float, int]:
+def step_window(path: Path, events: Iterable[Event]) -> tuple[float, float, int]:
     """Begin and end of the marked steps, and their number; on the GPU's side if it marks as many. [s], [-]"""
     marks: dict[str, dict[str, tuple[float, float]]] = {}
     for event in events:
@@ -195,38 +206,36 @@ def union(start: FloatArray, end: FloatArray) -> float:
     return float(np.maximum(end - np.maximum(start, before), 0.0).sum())
 
 
-def waiting(events: Iterable[Mapping[str, Any]], kernels: Sequence[Mapping[str, Any]], start: FloatArray) -> float:
+def argument(event: Event, name: str) -> Any:
+    """An argument of an event; None if it has none of this name."""
+    arguments = event.get("args")
+    return arguments.get(name) if isinstance(arguments, dict) else None
+
+
+def waiting(events: Iterable[Event], kernels: Sequence[Event], start: FloatArray) -> float:
     """Share of the kernels with a known launch that start within `SOON` of it; `start` is (kernels,). [s], [-]"""
     runtime = [event for event in events if event["cat"] in ("cuda_runtime", "cuda_driver", "hip_runtime")]
-    launched = {event.get("args", {}).get("correlation"): 1e-6 * event["ts"] for event in runtime}
+    launched = {argument(event, "correlation"): 1e-6 * float(event["ts"]) for event in runtime}
     launched.pop(None, None)
-    at = np.array([launched.get(kernel.get("args", {}).get("correlation"), np.nan) for kernel in kernels])
+    at = np.array([launched.get(argument(kernel, "correlation"), np.nan) for kernel in kernels])
     known = np.isfinite(at)
     return float((start - at < SOON)[known].mean()) if known.any() else np.nan
 
 
 def shapes(
-    events: Iterable[Mapping[str, Any]],
-    kernels: Sequence[Mapping[str, Any]],
-    time: FloatArray,
-    of: BoolArray,
-    steps: int,
+    events: Iterable[Event], kernels: Sequence[Event], time: FloatArray, steps: int
 ) -> dict[tuple[int, ...], tuple[float, float]]:
     """Shapes of matrix products -> launches and time in a step, where operators have them. [-], [s]
 
-    `time` is that of the kernels, (kernels,), and `of` is True for products. [s], [-]
+    `kernels` are those of products, and `time` has theirs, (kernels,). [s]
     """
-    operators = {
-        event["args"]["External id"]: event["args"]["Input Dims"]
-        for event in events
-        if event["cat"] == "cpu_op" and {"External id", "Input Dims"} <= event.get("args", {}).keys()
-    }
+    operators = [event for event in events if event["cat"] == "cpu_op"]
+    dimensions = {argument(event, "External id"): argument(event, "Input Dims") or [] for event in operators}
     found: dict[tuple[int, ...], tuple[float, float]] = {}
-    for place in np.flatnonzero(of).tolist():
-        dims = operators.get(kernels[place].get("args", {}).get("External id"), [])
-        if shape := product_shape(dims):
+    for kernel, duration in zip(kernels, time.tolist(), strict=True):
+        if shape := product_shape(dimensions.get(argument(kernel, "External id"), [])):
             count, seconds = found.get(shape, (0.0, 0.0))
-            found[shape] = count + 1 / steps, seconds + time[place].item() / steps
+            found[shape] = count + 1 / steps, seconds + duration / steps
     return found
 
 
@@ -265,14 +274,9 @@ def trace_gap(explanation: Explanation, traces: Sequence[str | Path]) -> TraceGa
     for name, columns in PARTS.items():
         predicted = sum(breakdown.get(f"{column}_time_s", 0.0) for column in columns)
         parts.append(ComparedTime(name, predicted, measured[name]))
-    hidden = float(explanation.hidden["seconds"].sum()), first.communication - first.exposed
-    return TraceGap(
-        explanation,
-        read,
-        tuple(parts),
-        tuple(matched(explanation, first)),
-        ComparedTime("hidden communication", *hidden),
-    )
+    beside = float(explanation.hidden["seconds"].sum())
+    hidden = ComparedTime("hidden communication", beside, first.communication - first.exposed)
+    return TraceGap(explanation, read, tuple(parts), tuple(matched(explanation, first)), hidden)
 
 
 def matched(explanation: Explanation, trace: GpuTrace) -> list[ComparedTime]:

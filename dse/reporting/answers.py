@@ -21,7 +21,7 @@ from costmodel.formats.quantity import readable
 from costmodel.training.design import DesignPoints
 from costmodel.training.design_table import shown as shown_column
 from costmodel.training.precision import FORMATS
-from dse.output import EXPECTED_TIME, STEP_TIME, Record, counted, percent, ranked_rate, ranked_time
+from dse.output import EXPECTED_TIME, STEP_TIME, Record, counted, percent, percent_more, ranked_rate, ranked_time
 from dse.predictions.intervals import EVIDENCE, EXTRAPOLATED
 from dse.predictions.memory_fit import TIGHT
 from dse.pricing.evaluated import unmeasured
@@ -295,7 +295,7 @@ def other_text(space: Space, best: Record, other: Record) -> str:
     objectives = [o for o in space.objectives if o.name not in SAID]
     trial = f" (trial {other['trial']})" if "trial" in other else ""
     numbers = [
-        f"{readable(times[1], 's')} ({100 * (times[1] / times[0] - 1):+.1f} %)",
+        f"{readable(times[1], 's')} ({percent_more(times[1] / times[0])})",
         memory_text(space, other),
         *(objective_text(o, other) for o in objectives),
     ]

@@ -11,7 +11,7 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from costmodel.formats.quantity import readable
-from dse.output import Record, counted, percent
+from dse.output import Record, counted, percent, percent_more
 from dse.reporting.answers import Line, joined, layout_text, next_lines, study_words, wrapped
 from dse.reporting.design_table import ruled_table
 from dse.searching.study import BaseStudy
@@ -81,8 +81,8 @@ def run_line(run: MeasuredRun, expected: Mapping[int, float]) -> str:
         what = "died out of memory" if run.failed == "oom" else "died"
     else:
         predicted = expected[run.trial]
-        error = 100 * (run.step_time / predicted - 1)
-        what = f"{readable(run.step_time, 's')} a step, {readable(predicted, 's')} predicted ({error:+.1f} %)"
+        error = percent_more(run.step_time / predicted)
+        what = f"{readable(run.step_time, 's')} a step, {readable(predicted, 's')} predicted ({error})"
     memory = f", {readable(run.peak_memory, 'B')} reserved" if run.peak_memory > 0 else ""
     return f"trial {run.trial}: {what}{memory}{f', {run.software}' if run.software else ''} (run {run.id})"
 

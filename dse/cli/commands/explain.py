@@ -28,7 +28,7 @@ from dse.cli.options import (
     say_what_was_open,
     set_words,
 )
-from dse.cli.output import PICTURES, form_of, write_content, write_json, write_report
+from dse.cli.output import PICTURES, form_of, write_answer, write_content, write_json, write_report
 from dse.cli.terminal import say
 from dse.explaining import explanation as explaining
 from dse.explaining.explanation import Difference, Explanation
@@ -153,10 +153,8 @@ def importance(args: argparse.Namespace, form: str) -> int:
         raise DseError("--importance: is of all trials of a study; leave out --set, --layout and --trial")
     study = stored_study(args)
     importances = study.importance()
-    if form == "json":
-        write_json({"study": study.name, **importances.to_json()}, args.output)
-    else:
-        write_report(lambda width: importance_report(study.name, importances, width), args.output)
+    record = {"study": study.name, **importances.to_json()}
+    write_answer(form, record, lambda width: importance_report(study.name, importances, width), args.output)
     return 0
 
 
@@ -224,10 +222,7 @@ def gap(args: argparse.Namespace, form: str) -> int:
     from dse.reporting.designs.side_by_side_report import gap_report
 
     found = measured_gap(named_design(args), measured_step_time=args.measured_step_time, measured_mfu=args.measured_mfu)
-    if form == "json":
-        write_json(found.to_json(), args.output)
-    else:
-        write_report(lambda width: gap_report(found, width), args.output)
+    write_answer(form, found.to_json(), lambda width: gap_report(found, width), args.output)
     return 0
 
 
@@ -237,10 +232,7 @@ def traced(args: argparse.Namespace, form: str) -> int:
     from dse.reporting.designs.trace_report import trace_report
 
     found = trace_gap(named_design(args), args.trace)
-    if form == "json":
-        write_json(found.to_json(), args.output)
-    else:
-        write_report(lambda width: trace_report(found, width), args.output)
+    write_answer(form, found.to_json(), lambda width: trace_report(found, width), args.output)
     return 0
 
 

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from pathlib import Path
 
 from costmodel.errors import DseError
 from dse.api.study import Study
 from dse.api.tuning import learned_system, replay, tell_log
 from dse.cli.options import add_format, add_storage, describe, natural, physical, positive
-from dse.cli.output import write_content, write_json, write_report
+from dse.cli.output import write_answer, write_content
 from dse.cli.terminal import say
-from dse.output import json_text, show
 from dse.reporting.tuning_report import replay_report, tuning_report
 from dse.tuning.replay import RUNS
 from dse.tuning.study_candidates import tuning
@@ -99,10 +97,8 @@ def proposed(args: argparse.Namespace, study: Study) -> int:
     if args.save_system:
         write_content([learned_system(study, tuned.learned).encode()], "yaml", args.save_system)
         say(f"wrote {args.save_system}")
-    if args.format == "json":
-        print(json_text({"study": study.name, **tuned.to_json()}))
-    else:
-        show(sys.stdout, lambda width: tuning_report(study, tuned, width, args.storage))
+    record = {"study": study.name, **tuned.to_json()}
+    write_answer(args.format, record, lambda width: tuning_report(study, tuned, width, args.storage))
     return 0
 
 
@@ -111,8 +107,5 @@ def replayed(args: argparse.Namespace) -> int:
     if args.study or args.tell is not None:
         raise DseError("--replay: takes no STUDY and no --tell")
     record = replay(args.replay, args.runs)
-    if args.format == "json":
-        write_json(record, None)
-    else:
-        write_report(lambda width: replay_report(record, width), None)
+    write_answer(args.format, record, lambda width: replay_report(record, width))
     return 0

@@ -9,7 +9,7 @@ from rich.text import Text
 
 from costmodel.formats.quantity import readable
 from dse.explaining.profiler_trace import IDLE, ComparedTime, TraceGap
-from dse.output import percent
+from dse.output import percent, percent_more
 from dse.reporting.answers import Line, wrapped
 from dse.reporting.design_table import Column, drawn
 from dse.reporting.study_report import Report
@@ -23,8 +23,8 @@ LONGEST = 60
 def trace_report(gap: TraceGap, width: int) -> Report:
     """Where a run loses time: by part of the step and by product, and what the ranks wait for."""
     first, predicted = gap.traces[0], gap.explanation.step_time
-    rank = f"rank {first.rank}, " if first.rank is not None else ""
-    off = f"{100 * (first.step_time / predicted - 1):+.1f} %"
+    rank = f"{first.name}, " if first.rank is not None else ""
+    off = percent_more(first.step_time / predicted)
     lines: list[Line] = [("", f"Measured {readable(first.step_time, 's')} a step ({rank}{first.steps} steps of "
                           f"{first.path}), predicted {readable(predicted, 's')} ({off}).")]  # fmt: skip
     losses = sorted(gap.parts, key=lambda row: row.predicted - row.measured)[:2]
@@ -65,9 +65,8 @@ def notes(gap: TraceGap) -> Iterator[str]:
         return
     work = np.array([sum(one.busy.values()) for one in gap.traces])
     slowest, usual = int(work.argmax()), float(np.median(work))
-    name = gap.traces[slowest].path if gap.traces[slowest].rank is None else f"rank {gap.traces[slowest].rank}"
     if work[slowest] > (1 + STRAGGLES) * usual:
-        yield (f"{name} computes {readable(float(work[slowest]), 's')}, the median of {len(work)} ranks "
-               f"{readable(usual, 's')}: others wait for it in their collectives.")  # fmt: skip
+        compared = f"{readable(float(work[slowest]), 's')}, the median of {len(work)} ranks {readable(usual, 's')}"
+        yield f"{gap.traces[slowest].name} computes {compared}: others wait for it in their collectives."
     else:
         yield f"No rank of {len(work)} computes more than {percent(STRAGGLES)} longer than the median one."

@@ -109,6 +109,8 @@ def test_a_slow_rank_is_named(written, capsys):
     (b'{"traceEvents": 3}', "it has no traceEvents"),
     (b'{"traceEvents": []}', "no steps"),
     (b'{"traceEvents": [{"ph": "X", "cat": "kernel", "name": "gemm", "ts": 1}]}', "an event without 'dur'"),
+    (json.dumps({"traceEvents": [*trace()["traceEvents"], {"ph": "X", "cat": "cuda_runtime", "name": ""}]}).encode(),
+     "an event without 'ts'"),
     (json.dumps({"traceEvents": trace()["traceEvents"][:1]}).encode(), "no kernels of a GPU within the steps"),
 ])  # fmt: skip
 def test_a_file_that_is_no_trace_gets_one_line(tmp_path, content, message):
@@ -116,6 +118,16 @@ def test_a_file_that_is_no_trace_gets_one_line(tmp_path, content, message):
     path.write_bytes(content)
     with pytest.raises(DseError, match=message):
         read_trace(path)
+
+
+def test_events_without_arguments_are_read(tmp_path):
+    recorded = trace()
+    recorded["traceEvents"] = [event | {"args": None} for event in recorded["traceEvents"]]
+    path = tmp_path / "trace.json"
+    path.write_text(json.dumps(recorded))
+    found = read_trace(path)
+    assert found.idle == pytest.approx(30e-6)
+    assert found.waited != found.waited
 
 
 def test_kernels_of_other_libraries_have_kinds():
