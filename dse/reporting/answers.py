@@ -73,15 +73,8 @@ TITLES: Final[Mapping[str, str]] = {
     "run_emissions": "least CO2",
 }
 #: Objectives that the numbers of every design say already.
-SAID: Final = (
-    "step_time",
-    "step_time_expected",
-    "step_time_high",
-    "tokens_per_second",
-    "tokens_per_second_per_gpu",
-    "mfu",
-    "peak_memory",
-)
+SAID: Final = ("step_time", "step_time_expected", "step_time_high", "tokens_per_second", "tokens_per_second_per_gpu",
+               "mfu", "peak_memory")  # fmt: skip
 #: The blank before a unit, at which no line ends.
 UNIT: Final = re.compile(r"(?<=\d) (?=(?:%|[kMGTPE]?i?B|[munp]?s|min|h|days|[kMG]?[WJ]|t|GPUs?)(?![\w]))")
 #: Columns by which sentences are indented behind their labels. [characters]

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import ast
 import re
+import threading
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -271,6 +272,8 @@ def reduced(function: Any, values: Sequence[Any]) -> Any:
 #: Most characters of a formula. Reading a number takes the square of its digits. [characters]
 LONGEST: Final = 10_000
 _LONG_NUMBER: Final = re.compile(r"[0-9_]{1000}")
+#: Neither filters of warnings nor the recursion depth of Python's parser belong to one thread.
+_PARSING: Final = threading.Lock()
 _UNDERSCORED: Final = re.compile(r"(?<![\w.'\"])[0-9][0-9.]*_")
 _SINGLE_EQUALS: Final = re.compile(r"(?<![<>=!])=(?!=)")
 #: A word such as 1f1b, which Python would not read as a name.
@@ -309,7 +312,7 @@ class Expression:
             return name
 
         try:
-            with warnings.catch_warnings():
+            with _PARSING, warnings.catch_warnings():
                 warnings.simplefilter("error")  # what Python warns of is no formula either
                 spelt = WORD_FROM_A_DIGIT.sub(r"'\g<0>'", QUANTITY_IN_FORMULA.sub(stand_in, text))
                 tree = ast.parse(spelt.strip(), mode="eval").body
