@@ -26,8 +26,8 @@ from dse.adapters.dfmodel.graph import DfmodelGraph, least_moving
 from dse.adapters.dfmodel.layer import layer_graph
 from dse.adapters.dfmodel.mapping import fastest_mapping, fused_ways
 from dse.adapters.dfmodel.setup import Setup
+from dse.pricing.evaluated import rules_for
 from dse.pricing.evaluation import evaluate as evaluated
-from dse.pricing.space_rules import rules_for
 from dse.spaces.space import Space
 
 #: Designs priced at a time: their tables stay in the cache. [points]

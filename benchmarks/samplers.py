@@ -31,7 +31,7 @@ from costmodel.errors import DseError
 from dse.api.study import Study
 from dse.fronts.hypervolume import Box
 from dse.fronts.pareto import non_dominated
-from dse.pricing.space_rules import NATIVE, rules_for
+from dse.pricing.evaluated import NATIVE, rules_for
 from dse.searching.batches.loop import Progress
 from dse.searching.exact.exact_front import exact_front
 from dse.searching.samplers.samplers import SAMPLERS

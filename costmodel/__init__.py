@@ -19,8 +19,7 @@ if TYPE_CHECKING:
     from costmodel.errors import DseError
     from costmodel.formats.model_file import load_model, model_names
     from costmodel.formats.system_file import load_system, system_names
-    from costmodel.lstm.model import LstmDesign, LstmShape
-    from costmodel.lstm.step import lstm_step
+    from costmodel.lstm import LstmDesign, LstmShape, lstm_step
     from costmodel.machine import Chip, Host, LinkTier, MemoryLevel, Software, System
     from costmodel.steps.breakdown import Breakdown
     from costmodel.steps.pipeline.timed_pipelines import PipelineTimes, pipeline_times
@@ -43,8 +42,7 @@ _HOMES = {
         "costmodel.formats.model_file": "load_model model_names",
         "costmodel.formats.system_file": "load_system system_names",
         "costmodel.machine": "Chip Host LinkTier MemoryLevel Software System",
-        "costmodel.lstm.step": "lstm_step",
-        "costmodel.lstm.model": "LstmDesign LstmShape",
+        "costmodel.lstm": "LstmDesign LstmShape lstm_step",
         "costmodel.steps.pipeline.timed_pipelines": "PipelineTimes pipeline_times",
         "costmodel.steps.breakdown": "Breakdown",
         "costmodel.steps.transformer": "resolve_sharding resolve_tiling step",

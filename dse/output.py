@@ -26,9 +26,8 @@ from costmodel.columns import BoolArray, column_units, short_repr
 from costmodel.errors import DseError, ParameterError, printable, suggestion
 from costmodel.formats.quantity import exact, readable
 from costmodel.steps.breakdown import Breakdown, with_unit_suffix
-from dse.pricing.evaluated import RECORD_KEYS
+from dse.pricing.evaluated import RECORD_KEYS, rules_for
 from dse.pricing.evaluation import evaluate, with_kernels
-from dse.pricing.space_rules import rules_for
 from dse.spaces.formulas.expressions import Expression
 from dse.spaces.sections.parameters import keyed
 from dse.spaces.space import FOCUS, Space
@@ -43,6 +42,11 @@ if TYPE_CHECKING:
 
 #: One design, nested as in JSON: params, derived, values, margins, breakdown, and perhaps its trial.
 Record = Mapping[str, Any]
+
+#: A report to read: its pieces, from top to bottom.
+Report = list[RenderableType]
+#: Rows of a table in a report, unless all are asked for.
+ROWS_SHOWN: Final = 10
 
 #: Step time of a breakdown, and the expected one, an objective of plans.
 STEP_TIME, EXPECTED_TIME = "step_time_s", "step_time_expected_s"

@@ -95,7 +95,7 @@ def drawn_designs(name: str, points: int, pins: Mapping[str, Any]) -> pd.DataFra
 
 def space_prices(frame: pd.DataFrame, name: str, profile: str, pins: Mapping[str, Any]) -> Table:
     """What a profile says of the designs: objectives, margins, derived columns, breakdown."""
-    from dse.pricing.space_rules import rules_for
+    from dse.pricing.evaluated import rules_for
 
     space = dse.Space.load(name, pins)
     columns = space.encode(frame.to_dict("records"))

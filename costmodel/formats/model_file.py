@@ -21,7 +21,7 @@ AnyModel: TypeAlias = Any
 #: Schema -> module and name of the record that its files describe.
 SCHEMAS: Final[Mapping[str, tuple[str, str]]] = {
     "model/v1": ("costmodel.training.model", "ModelShape"),
-    "lstm_model/v1": ("costmodel.lstm.model", "LstmShape"),
+    "lstm_model/v1": ("costmodel.lstm", "LstmShape"),
 }
 NUMERICS: Final = "numerics"
 _TEXTS: Final = ("schema", "name", "title", "description", "source")

@@ -43,7 +43,7 @@ _REGISTERED_WORK: Final[dict[str, Rules[Any]]] = {}
 
 
 def _native() -> Sequence[Rules[Any]]:
-    from costmodel.rules.native import RULES
+    from costmodel.rules.rules import RULES
 
     return (*RULES, *_REGISTERED_WORK.values())
 
@@ -102,8 +102,7 @@ def register_work(rules: Rules[Any]) -> None:
     rules : Rules
         The native rules for it; those of a name that was registered before are replaced.
     """
-    from costmodel.rules.native import RULES
-    from costmodel.rules.rules import WORKS
+    from costmodel.rules.rules import RULES, WORKS
 
     work = rules.work
     if any(work.name == rules.work.name for rules in RULES):

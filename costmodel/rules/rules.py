@@ -14,12 +14,15 @@ from costmodel.columns import BoolArray, FloatArray, UniqueRows
 from costmodel.errors import DseError, suggestion
 from costmodel.formats.model_file import AnyModel
 from costmodel.kernels.kernel_cost import Items
-from costmodel.lstm.model import LstmShape
+from costmodel.lstm import LstmDesign, LstmShape, lstm_items, lstm_step_of
 from costmodel.machine import System
 from costmodel.steps.breakdown import Breakdown, ResultTable
+from costmodel.steps.transformer import reasons, remedies, transformer_footprint, transformer_items, transformer_step
 from costmodel.training.blocks import Block
+from costmodel.training.design import DesignPoints, canonical
 from costmodel.training.design_table import Design, Domain
 from costmodel.training.model import ModelShape
+from costmodel.training.ranks import ORDER
 from costmodel.training.run import Run
 
 
@@ -32,7 +35,7 @@ class KindOfWork:
     model: type[Any]  #: what it is done with
     results: type[ResultTable]  #: columns and totals of what evaluation gives
     rate: float = 5e4  #: designs that are evaluated on one core, to the order of magnitude [1/s]
-    #: Loads the native rules for it; None for the kinds that `native` has rules for.
+    #: Loads the native rules for it; None for those of `RULES`.
     rules: Callable[[], Any] | None = None
 
 
@@ -159,3 +162,32 @@ class WorkloadRules:
     def remedies(self, system: System, known: Mapping[str, Any]) -> str:
         """Reasons why designs have no number, with the number of such designs, and remedies; "" if unknown."""
         return self.rules.what_would_do(self.run(system, known))
+
+
+_BATCH: Final = ("dp", "micro_batch_size", "gradient_accumulation_steps")
+
+#: Totals of transformer designs.
+TRANSFORMER_TOTALS: Final[Mapping[str, tuple[str, ...]]] = {"world_size": ORDER, "global_batch_size": _BATCH}
+
+
+#: The native cost model as a profile: transformers and LSTM language models.
+RULES: Final = (
+    Rules(
+        work=TRAINING,
+        design=DesignPoints,
+        cost=transformer_step,
+        parts=transformer_items,
+        needs=transformer_footprint,
+        canonical=canonical,
+        products=TRANSFORMER_TOTALS,
+        why=reasons,
+        what_would_do=remedies,
+    ),
+    Rules(
+        work=LSTM_TRAINING,
+        design=LstmDesign,
+        cost=lstm_step_of,
+        parts=lstm_items,
+        products={"world_size": ("hidden_dim1", "hidden_dim2", "dp"), "global_batch_size": _BATCH},
+    ),
+)

@@ -7,6 +7,6 @@ Rooms in the order in which they are read; those on one line do not know each ot
     parameter_states
     stage_memory, optimizer
     update, resolve_sharding
-    parameter_groups, transformer
+    transformer
     timeline
 """

@@ -18,8 +18,8 @@ from dse.explaining.explanation import WORK_TABLES, csv_text, work_tables
 from dse.explaining.timeline import traces
 from dse.launches.launch import launch_files
 from dse.output import Artefact, writable_directory, write_file
+from dse.pricing.evaluated import NATIVE
 from dse.pricing.evaluation import transformer_run
-from dse.pricing.space_rules import NATIVE
 from dse.registry import export_forms, exporters, launch_forms, load
 from dse.searching.study import BaseStudy
 from dse.searching.trials.trial_attributes import LAYOUTS

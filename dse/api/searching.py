@@ -17,8 +17,8 @@ from dse.api.designs import AnySpace, Pins, chosen_space, counted_tokens
 from dse.api.study import Study
 from dse.launches.launch import Launch, refusals
 from dse.output import EXPECTED_TIME, STEP_TIME, design_text, percent_more, write_file
+from dse.pricing.evaluated import NATIVE, rules_for
 from dse.pricing.evaluation import transformer_run
-from dse.pricing.space_rules import NATIVE, rules_for
 from dse.pricing.workers import Jobs, Workers, workers_of
 from dse.reporting.answers import PLAN
 from dse.searching.batches.loop import Progress

@@ -195,7 +195,7 @@ class Study(BaseStudy):
 
         Raises `DseError` if the space is not finite, or has too many designs for the method.
         """
-        from dse.pricing.space_rules import rules_for
+        from dse.pricing.evaluated import rules_for
         from dse.searching.exact.certificate import best_costs, certificate, sought_space
         from dse.searching.exact.exact_front import exact_front
 

@@ -30,8 +30,8 @@ from dse.cli.output import (
 )
 from dse.cli.terminal import say
 from dse.output import EVALUATION_KEYS, Record, counted, csv_pieces, design_text, json_text, only_finite, parquet_pieces
+from dse.pricing.evaluated import NATIVE
 from dse.pricing.evaluation import reasons
-from dse.pricing.space_rules import NATIVE
 from dse.pricing.workers import Workers
 from dse.reporting.study_report import evaluation_report
 from dse.spaces.space import Space

@@ -23,8 +23,8 @@ from costmodel.training.blocks import Layer
 from costmodel.training.design import DesignPoints
 from costmodel.training.kinds import KINDS
 from costmodel.training.run import TransformerRun, rank_run
+from dse.pricing.evaluated import NATIVE, machine, rules_for
 from dse.pricing.evaluation import priced_design, transformer_run
-from dse.pricing.space_rules import NATIVE, machine, rules_for
 from dse.spaces.space import Params, Space
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ def _gemm_rows(run: TransformerRun) -> Iterator[Row]:
 
 def _optimizer_rows(run: TransformerRun) -> Iterator[Row]:
     """Rows of the parameter groups of one design, and what they share."""
-    from costmodel.steps.parameter_groups import parameter_groups
+    from costmodel.steps.transformer import parameter_groups
 
     for group, parameter_group in parameter_groups(run).items():
         yield {

@@ -13,8 +13,8 @@ from optuna.importance import PedAnovaImportanceEvaluator, get_param_importances
 from costmodel.columns import FloatArray, short_repr
 from costmodel.errors import DseError
 from dse.fronts.pareto import as_costs
+from dse.pricing.evaluated import rules_for
 from dse.pricing.evaluation import evaluate
-from dse.pricing.space_rules import rules_for
 from dse.searching.trials.trial_table import TrialTable
 from dse.spaces.space import Space
 

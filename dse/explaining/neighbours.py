@@ -14,9 +14,8 @@ import numpy as np
 
 from costmodel.columns import FloatArray, short_repr
 from dse.explaining.explanation import Explanation
-from dse.pricing.evaluated import Evaluation
+from dse.pricing.evaluated import Evaluation, machine, rules_for
 from dse.pricing.evaluation import evaluate
-from dse.pricing.space_rules import machine, rules_for
 from dse.spaces.lattice import Lattice, is_ordered
 from dse.spaces.sections.parameters import Constraint, Value
 from dse.spaces.space import Batch, Params, Space

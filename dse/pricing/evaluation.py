@@ -21,14 +21,17 @@ from costmodel.training.model import ModelShape
 from costmodel.training.run import Run, rank_run
 from dse.pricing.evaluated import (
     NAN_VIOLATION,
+    NATIVE,
     BestLayouts,
     Evaluation,
     interval_columns,
     joined,
+    machine,
+    nominal_rate,
+    rules_for,
     with_intervals,
     with_runs,
 )
-from dse.pricing.space_rules import NATIVE, machine, nominal_rate, rules_for
 from dse.pricing.workers import Jobs, Pricer, workers_of
 from dse.spaces.definition import SpaceWorkload
 from dse.spaces.formulas.expressions import Expression

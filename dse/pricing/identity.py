@@ -11,7 +11,7 @@ import numpy as np
 
 from costmodel.columns import column_units
 from costmodel.installation import __version__
-from dse.pricing.space_rules import machine
+from dse.pricing.evaluated import machine
 
 if TYPE_CHECKING:
     from costmodel.rules.rules import WorkloadRules

@@ -21,9 +21,8 @@ from costmodel.formats.input_files import scalar
 from costmodel.formats.quantity import dimension, readable, si_value
 from costmodel.rules.registry import NATIVE
 from dse.predictions.intervals import EVIDENCE
-from dse.pricing.evaluated import RECORD_KEYS, Evaluation, space_interval, with_intervals
+from dse.pricing.evaluated import RECORD_KEYS, Evaluation, rules_for, space_interval, with_intervals
 from dse.pricing.evaluation import design_records, evaluate, with_kernels
-from dse.pricing.space_rules import rules_for
 from dse.pricing.workers import Jobs
 from dse.spaces.formulas.expressions import Expression
 from dse.spaces.formulas.names import MODEL_SETTINGS

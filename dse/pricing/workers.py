@@ -17,7 +17,7 @@ from typing import Any, Final, Literal, TypeVar, get_args
 from costmodel.errors import DseError
 from costmodel.rules.registry import Profile, register_profile, register_work, registered, registered_work
 from costmodel.rules.rules import Rules, WorkloadRules
-from dse.pricing.space_rules import rules_for
+from dse.pricing.evaluated import rules_for
 from dse.spaces.formulas.expressions import OWN, UnitFunction
 from dse.spaces.space import Space
 

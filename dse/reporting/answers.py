@@ -22,8 +22,7 @@ from costmodel.training.design import DesignPoints
 from costmodel.training.design_table import shown as shown_column
 from costmodel.training.precision import FORMATS
 from dse.output import EXPECTED_TIME, STEP_TIME, Record, counted, percent, percent_more, ranked_rate, ranked_time
-from dse.predictions.intervals import EVIDENCE, EXTRAPOLATED
-from dse.predictions.memory_fit import TIGHT
+from dse.predictions.intervals import EVIDENCE, EXTRAPOLATED, TIGHT
 from dse.pricing.evaluated import unmeasured
 from dse.reporting.binding import memory_capacity, memory_verdict
 from dse.reporting.design_table import PEAK_MEMORY, PER_GPU, interval_text, machine_parameters, run_text

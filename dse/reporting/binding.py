@@ -13,7 +13,7 @@ from costmodel.formats.quantity import readable
 from costmodel.rules.rules import TRAINING
 from costmodel.steps.breakdown import PARTS, with_unit_suffix
 from dse.output import Record, bar, percent
-from dse.predictions.memory_fit import TIGHT, peak_spread
+from dse.predictions.intervals import TIGHT, peak_spread
 from dse.spaces.space import Space
 
 #: Length of the bar of the largest part. [characters]

@@ -7,13 +7,12 @@ from collections.abc import Mapping, Sequence
 from shlex import quote
 from typing import TYPE_CHECKING, Any
 
-from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from costmodel.formats.quantity import readable
 from costmodel.steps.breakdown import UNIT_SUFFIX
-from dse.output import UNITS, Record, column_text, counted, design_text, percent, ranked_time
+from dse.output import ROWS_SHOWN, UNITS, Record, Report, column_text, counted, design_text, percent, ranked_time
 from dse.pricing.evaluation import kernels_text, with_kernels
 from dse.reporting.answers import (
     TOO_SLOW,
@@ -51,13 +50,8 @@ if TYPE_CHECKING:
     from dse.searching.exact.exact_front import ExactFront
     from dse.searching.study import BaseStudy
     from dse.searching.summaries import Summary
-#: Rows of the front that a report shows.
-ROWS_SHOWN = 10
-
 #: Columns of the breakdown that the first lines on a design do not say.
 SUMMARY = ("tokens_per_second", "energy_per_step_j", "system_price_usd", "system_power_w")
-
-Report = list[RenderableType]
 
 
 def study_report(study: BaseStudy, width: int, *, storage: str | None = None) -> Report:

@@ -10,8 +10,8 @@ import numpy as np
 
 from costmodel.columns import FloatArray
 from costmodel.errors import DseError
+from dse.pricing.evaluated import rules_for
 from dse.pricing.evaluation import untimed_margins
-from dse.pricing.space_rules import rules_for
 from dse.pricing.workers import Workers
 from dse.searching.batches.loop import Progress
 from dse.searching.exact.exact_front import ExactFront, exact_front

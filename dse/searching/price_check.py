@@ -12,9 +12,8 @@ import numpy as np
 from costmodel.columns import column_units
 from costmodel.formats.quantity import readable
 from costmodel.rules.rules import WorkloadRules
-from dse.pricing.evaluated import Evaluation
+from dse.pricing.evaluated import Evaluation, nominal_rate
 from dse.pricing.evaluation import evaluate
-from dse.pricing.space_rules import nominal_rate
 from dse.pricing.workers import Jobs
 from dse.searching.samplers.exact_search import WINNERS
 from dse.searching.study_attributes import leaves

@@ -12,8 +12,8 @@ from optuna.trial import FrozenTrial
 from costmodel.columns import IntArray
 from costmodel.errors import ParameterError
 from dse.fronts.hypervolume import Box
+from dse.pricing.evaluated import rules_for
 from dse.pricing.evaluation import evaluate
-from dse.pricing.space_rules import rules_for
 from dse.searching.study import BaseStudy
 from dse.searching.study_attributes import sampled_box
 from dse.searching.trials.trial_attributes import BREAKDOWN, finite, trial_attributes

@@ -16,9 +16,8 @@ from costmodel.errors import DseError
 from costmodel.installation import __version__
 from dse.fronts.hypervolume import Box
 from dse.fronts.pareto import as_costs
-from dse.pricing.evaluated import Evaluation
+from dse.pricing.evaluated import NATIVE, Evaluation, rules_for
 from dse.pricing.evaluation import evaluate, remedies
-from dse.pricing.space_rules import NATIVE, rules_for
 from dse.searching.batches.history import BOX
 from dse.searching.samplers.samplers import concurrency_of, sampler_choice
 from dse.searching.samplers.screening_sampler import DESIGNS_PRICED

@@ -23,7 +23,7 @@ from costmodel.machine import System
 from costmodel.training.blocks import MODULES
 from costmodel.training.dimensions import BALANCING
 from costmodel.training.model import ModelShape
-from dse.predictions.memory_fit import peak_spread
+from dse.predictions.intervals import peak_spread
 from dse.registry import model_importer
 from dse.spaces.sections.frameworks import refused_model
 from dse.spaces.sections.training_run import BY_EXPECTED, RENTAL

@@ -16,7 +16,7 @@ import numpy as np
 from costmodel import LstmDesign, System, load_model
 from costmodel.columns import BoolArray, FloatArray
 from costmodel.kernels.products import is_possible
-from costmodel.lstm.step import lstm_step_of
+from costmodel.lstm import lstm_step_of
 from costmodel.machine import chip_power, chip_price
 from costmodel.rules.registry import design_rules
 from costmodel.rules.rules import Workload

@@ -17,7 +17,7 @@ import numpy as np
 from costmodel.columns import BoolArray, Columns, FloatArray, broadcast_columns, column, column_units
 from costmodel.formats.input_files import Section, parse, read_text
 from costmodel.kernels.output_tiles import tile_edge
-from costmodel.lstm.model import KINDS, Split
+from costmodel.lstm import KINDS, Split
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)

@@ -14,7 +14,7 @@ from rich.text import Text
 from costmodel.columns import FloatArray, per_kernel
 from costmodel.formats.quantity import readable
 from costmodel.kernels.kernel_tables import total
-from costmodel.lstm.model import Split
+from costmodel.lstm import Split
 from dse.adapters.deepflow.configuration import Configuration, Hardware, hardware
 from dse.adapters.deepflow.step import (
     GEMMS,

@@ -16,7 +16,7 @@ from costmodel.columns import BoolArray, Columns, FloatArray, column, per_kernel
 from costmodel.kernels.collectives import RING
 from costmodel.kernels.kernel_tables import Gemms, Label, optimizer_work
 from costmodel.kernels.products import Reload, reload_orders
-from costmodel.lstm.model import Dimensions, Split
+from costmodel.lstm import Dimensions, Split
 from dse.adapters.deepflow.configuration import MEMORY_LATENCY, Configuration, Hardware, roofline
 
 #: Kernel launches of a pointwise kernel that runs whole; one that is split is launched once.

@@ -11,8 +11,7 @@ import numpy as np
 
 from costmodel.columns import FloatArray, IntArray, per_kernel
 from costmodel.kernels.kernel_tables import total
-from costmodel.rules.native import TRANSFORMER_TOTALS
-from costmodel.rules.rules import TRAINING, Rules
+from costmodel.rules.rules import TRAINING, TRANSFORMER_TOTALS, Rules
 from costmodel.steps.breakdown import PARTS, Breakdown, assemble_breakdown, in_chunks
 from costmodel.steps.transformer import transformer_step
 from costmodel.training.design import MODERN, splits_kernels

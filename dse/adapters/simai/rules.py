@@ -7,8 +7,7 @@ from typing import Final
 import numpy as np
 
 from costmodel.machine import System
-from costmodel.rules.native import TRANSFORMER_TOTALS
-from costmodel.rules.rules import TRAINING, Rules
+from costmodel.rules.rules import TRAINING, TRANSFORMER_TOTALS, Rules
 from costmodel.steps.breakdown import BOUNDS, PARTS, Breakdown, assemble_breakdown
 from costmodel.steps.transformer import transformer_step
 from costmodel.training.design import MODERN, DesignPoints

@@ -27,10 +27,10 @@ from dse.cli.options import (
 )
 from dse.cli.output import ENDINGS, checked_place, form_of, write_content, write_report, write_result
 from dse.cli.terminal import say
-from dse.output import encoded_front, exact_record, json_text, show
-from dse.pricing.space_rules import NATIVE, rules_for
+from dse.output import Report, encoded_front, exact_record, json_text, show
+from dse.pricing.evaluated import NATIVE, rules_for
 from dse.pricing.workers import Workers
-from dse.reporting.study_report import Report, bound_text, certificate_text, exact_report
+from dse.reporting.study_report import bound_text, certificate_text, exact_report
 from dse.searching.exact.bounded import EVALUATIONS, study_bound
 from dse.searching.exact.certificate import Certificate, best_costs, certificate, sought_space
 from dse.searching.exact.exact_front import ExactFront, Headway, exact_front, merged_front

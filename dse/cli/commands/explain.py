@@ -5,11 +5,11 @@ from __future__ import annotations
 import argparse
 import re
 from collections.abc import Sequence
+from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Final
 
 from costmodel.errors import DseError
-from dse.api.design_files import is_launch
 from dse.api.designs import explain, with_number
 from dse.cli.options import (
     add_changes,
@@ -241,7 +241,7 @@ def named_design(args: argparse.Namespace) -> Explanation:
 
     Raises `DseError` if there is no such design, or the cost model has no number for it.
     """
-    if args.system or is_launch(args.design):
+    if args.system or _is_launch(args.design):
         return explain(launched_space(args), profile=args.profile)
     if not (args.set or args.layout):
         study = stored_study(args)
@@ -251,6 +251,15 @@ def named_design(args: argparse.Namespace) -> Explanation:
     pinned = changed_space(args)
     say_what_was_open(pinned, pinned.completed({}))
     return explain(args.design, profile=args.profile, **changes_of(args))
+
+
+def _is_launch(text: str) -> bool:
+    """True for a launch file and the call of a launch script; a plain name is neither, and nothing more is loaded."""
+    if not (" " in text or Path(text.partition(":")[0]).is_file()):
+        return False
+    from dse.api.design_files import is_launch
+
+    return is_launch(text)
 
 
 def stored_study(args: argparse.Namespace) -> Study:

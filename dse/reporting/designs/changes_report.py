@@ -16,7 +16,7 @@ from rich.text import Text
 from costmodel.formats.quantity import readable
 from dse.explaining.explanation import Difference, Explanation, Path, block_names, gathered, kernel_of, summed
 from dse.explaining.neighbours import Binding, Neighbour, Sensitivity
-from dse.output import bar, counted, design_text, parameter_text, percent
+from dse.output import ROWS_SHOWN, Report, bar, counted, design_text, parameter_text, percent
 from dse.reporting.answers import (
     broken_limit_text,
     broken_limits,
@@ -29,7 +29,6 @@ from dse.reporting.answers import (
 from dse.reporting.binding import bottleneck_text, sentence
 from dse.reporting.design_table import Column, drawn, fitted, lines_of, ruled_table
 from dse.reporting.designs.explanation_report import PASSES, SLIGHT, explanation_report, heading
-from dse.reporting.study_report import Report
 from dse.spaces.space import Space
 
 if TYPE_CHECKING:
@@ -291,10 +290,6 @@ def importance_report(name: str, found: Importance, width: int) -> Report:
     ]
     names = [column for column in left_out if column]
     return [*lines, Text(f"Columns that do not fit: {', '.join(names)}")] if names else lines
-
-
-#: Rows of each part, unless all are asked for.
-ROWS_SHOWN = 10
 
 
 @dataclass(frozen=True, slots=True)

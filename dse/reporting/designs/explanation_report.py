@@ -13,11 +13,10 @@ from costmodel.formats.quantity import readable, readable_count
 from costmodel.rules.rules import TRAINING
 from costmodel.steps.breakdown import PARTS
 from dse.explaining.explanation import Explanation, Path, block_names, kernel_of, label, quantities, summed
-from dse.output import bar, percent
+from dse.output import ROWS_SHOWN, Report, bar, percent
 from dse.reporting.answers import Line, layout_text, numbers_text, question_text
 from dse.reporting.binding import memory_capacity
 from dse.reporting.design_table import Column, drawn, fitted, ruled_table
-from dse.reporting.study_report import ROWS_SHOWN, Report
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -12,11 +12,10 @@ from costmodel.columns import FloatArray
 from costmodel.formats.quantity import readable
 from costmodel.machine import System, chip_power, chip_price
 from dse.explaining.measured_gap import MeasuredGap
-from dse.output import percent, ranked_rate, ranked_time
+from dse.output import ROWS_SHOWN, Report, percent, ranked_rate, ranked_time
 from dse.reporting.answers import joined, layout_text, memory_text, numbers_text, question_text, wrapped
 from dse.reporting.design_table import PER_GPU, Column, drawn, fitted, interval_text, thousands
 from dse.reporting.designs.changes_report import change_text, relative
-from dse.reporting.study_report import ROWS_SHOWN, Report
 
 
 def pair_report(pair: Any, exceeded: Sequence[str], width: int) -> Report:

@@ -9,10 +9,9 @@ from rich.text import Text
 
 from costmodel.formats.quantity import readable
 from dse.explaining.profiler_trace import IDLE, ComparedTime, TraceGap
-from dse.output import percent, percent_more
+from dse.output import Report, percent, percent_more
 from dse.reporting.answers import Line, wrapped
 from dse.reporting.design_table import Column, drawn
-from dse.reporting.study_report import Report
 
 #: A rank that computes this much longer than the median one is a straggler; a part this large is said first. [-]
 STRAGGLES, MATTERS = 0.05, 0.01

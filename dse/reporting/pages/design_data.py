@@ -19,8 +19,8 @@ from dse.explaining.explanation import Explanation, explanations
 from dse.explaining.neighbours import Binding, Neighbour, neighbourhoods
 from dse.explaining.timeline import EXPOSED, folded, timeline
 from dse.output import Record, percent, ranked_rate
+from dse.pricing.evaluated import NATIVE
 from dse.pricing.evaluation import with_kernels
-from dse.pricing.space_rules import NATIVE
 from dse.reporting.answers import (
     layout_text,
     memory_text,

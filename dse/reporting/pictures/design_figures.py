@@ -18,8 +18,9 @@ from costmodel.errors import DseError, ParameterError, suggestion
 from costmodel.formats.quantity import readable
 from costmodel.steps.breakdown import PARTS, Breakdown
 from dse.explaining.neighbours import Sensitivity
+from dse.output import ROWS_SHOWN
 from dse.pricing.sweep import NamedDesigns
-from dse.reporting.designs.changes_report import ROWS_SHOWN, TornadoRow, count_rows, parameter_rows, quantity_rows
+from dse.reporting.designs.changes_report import TornadoRow, count_rows, parameter_rows, quantity_rows
 from dse.reporting.designs.sweep_report import number, parameters_of
 from dse.reporting.pictures.style import HEIGHT, SHAPES, WIDTH, bars_of_parts, quantity, rows, styled, words
 from dse.spaces.sections.parameters import Parameter

@@ -17,13 +17,13 @@ from costmodel.errors import DseError, ParameterError
 from costmodel.formats.quantity import readable
 from dse.fronts.hypervolume import Box
 from dse.fronts.pareto import as_costs, non_dominated
-from dse.output import EXPECTED_TIME, STEP_TIME, counted, parameter_text
+from dse.output import EXPECTED_TIME, STEP_TIME, Report, counted, parameter_text
+from dse.pricing.evaluated import NATIVE, rules_for
 from dse.pricing.evaluation import evaluate
-from dse.pricing.space_rules import NATIVE, rules_for
 from dse.reporting.answers import wrapped
 from dse.reporting.design_table import Column, drawn, fitted, lines_of, parameter_columns, varying_parameters
 from dse.reporting.designs.changes_report import relative
-from dse.reporting.study_report import Report, spread
+from dse.reporting.study_report import spread
 from dse.searching.exact.dominance import FrontIndex
 from dse.searching.study import BaseStudy
 from dse.searching.study_attributes import differences

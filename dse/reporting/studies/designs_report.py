@@ -11,10 +11,9 @@ from rich.text import Text
 
 from costmodel.errors import DseError, ParameterError, suggestion
 from costmodel.formats.quantity import readable
-from dse.output import STEP_TIME, UNITS, Record, bare_name, column_names, column_text
+from dse.output import STEP_TIME, UNITS, Record, Report, bare_name, column_names, column_text
 from dse.pricing.evaluated import RECORD_KEYS
 from dse.reporting.design_table import Column, design_table, drawn, lines_of, rest_text, trial_columns
-from dse.reporting.study_report import Report
 from dse.searching.trials.measured_runs import by_trial
 from dse.spaces.sections.parameters import keyed
 from dse.spaces.space import Space

@@ -14,8 +14,8 @@ from optuna.trial import FrozenTrial, Trial
 
 from costmodel.rules.rules import WorkloadRules
 from dse.fronts.hypervolume import Box
+from dse.pricing.evaluated import rules_for
 from dse.pricing.evaluation import evaluate, kernel_choices
-from dse.pricing.space_rules import rules_for
 from dse.pricing.workers import Jobs
 from dse.searching.batches.learning_study import LearningStudy, lessons_of
 from dse.searching.samplers.archive import Archive

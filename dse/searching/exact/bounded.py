@@ -10,7 +10,7 @@ import numpy as np
 
 from costmodel.columns import short_repr
 from costmodel.errors import DseError
-from dse.pricing.space_rules import rules_for
+from dse.pricing.evaluated import rules_for
 from dse.pricing.workers import Pricer, Workers
 from dse.searching.exact.bounds import problem_of
 from dse.searching.exact.branching import BoundBroken, Search

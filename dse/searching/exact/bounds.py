@@ -21,8 +21,8 @@ from costmodel.rules.rules import TRAINING
 from costmodel.steps.breakdown import PARTS, ResultTable
 from costmodel.training.design import SOLVE, SOLVE_BYTES, DesignPoints
 from dse.fronts.pareto import as_costs
+from dse.pricing.evaluated import NATIVE, rules_for
 from dse.pricing.evaluation import transformer_run
-from dse.pricing.space_rules import NATIVE, rules_for
 from dse.pricing.workers import Pricer
 from dse.searching.exact.machines import Forest, columns_of, forest, rows_at, sides
 from dse.spaces.formulas.expressions import Expression

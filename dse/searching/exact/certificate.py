@@ -9,8 +9,8 @@ import numpy as np
 
 from costmodel.columns import FloatArray, short_repr
 from costmodel.errors import DseError
+from dse.pricing.evaluated import nominal_rate, rules_for
 from dse.pricing.evaluation import evaluate
-from dse.pricing.space_rules import nominal_rate, rules_for
 from dse.pricing.workers import Workers
 from dse.searching.exact.exact_front import ExactFront, exact_front
 from dse.searching.study import BaseStudy

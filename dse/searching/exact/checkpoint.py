@@ -18,8 +18,8 @@ import numpy as np
 from costmodel.columns import FloatArray
 from costmodel.errors import DseError
 from dse.fronts.pareto import non_dominated
+from dse.pricing.evaluated import rules_for
 from dse.pricing.identity import program_digest
-from dse.pricing.space_rules import rules_for
 from dse.pricing.workers import Pricer
 from dse.spaces.space import Space
 from dse.storage.line_log import LineLog, lines_of

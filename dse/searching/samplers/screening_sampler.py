@@ -21,8 +21,8 @@ from costmodel.rules.rules import WorkloadRules
 from costmodel.training.blocks import ASSIGNMENTS
 from dse.fronts.pareto import as_costs, low_and_span
 from dse.fronts.thinning import most_dominating
+from dse.pricing.evaluated import nominal_rate, rules_for, solves_shardings
 from dse.pricing.evaluation import evaluate
-from dse.pricing.space_rules import nominal_rate, rules_for, solves_shardings
 from dse.pricing.workers import Jobs
 from dse.searching.samplers.archive import Archive
 from dse.searching.samplers.concurrent_batches import DesignShare, Key, Known

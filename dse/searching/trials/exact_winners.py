@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from optuna.trial import FrozenTrial
 
+from dse.pricing.evaluated import rules_for
 from dse.pricing.evaluation import evaluate, kernel_choices
-from dse.pricing.space_rules import rules_for
 from dse.searching.samplers.exact_search import WINNERS, winner_values
 from dse.searching.samplers.screening_sampler import DESIGNS_PRICED
 from dse.searching.trials.trial_attributes import trial_attributes

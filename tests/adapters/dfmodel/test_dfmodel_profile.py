@@ -28,9 +28,9 @@ from dse.adapters.dfmodel.rules import dataflow_step, reasons
 from dse.adapters.dfmodel.setup import GENERATIONS, OVERLAPS, ROLES, TOPOLOGIES
 from dse.api.study import Study
 from dse.cli import main
+from dse.pricing.evaluated import rules_for
 from dse.pricing.evaluation import evaluate as evaluated
 from dse.pricing.evaluation import remedies
-from dse.pricing.space_rules import rules_for
 from dse.registry import recognized
 from dse.spaces.space import Space
 

@@ -25,7 +25,7 @@ from dse.adapters.simai.files.aicb import load_workload, workload_file
 from dse.adapters.simai.rules import machine_links, simai_step
 from dse.adapters.simai.time import price
 from dse.cli import main, parsed
-from dse.pricing.space_rules import rules_for
+from dse.pricing.evaluated import rules_for
 from dse.reporting.studies.comparison import comparison, middle_ranks
 from tests.support.aicb_files import SMALL, published
 from tests.support.paths import ROOT

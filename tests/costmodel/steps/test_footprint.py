@@ -9,8 +9,8 @@ from benchmarks.workers import switches
 from costmodel import DesignPoints
 from costmodel.formats.input_files import dump
 from costmodel.steps.transformer import FOOTPRINT, TIMES_ALONE
+from dse.pricing.evaluated import machine, rules_for
 from dse.pricing.evaluation import evaluate, evaluate_unique, untimed_margins
-from dse.pricing.space_rules import machine, rules_for
 from dse.spaces.space import Space
 
 SWITCHES = {name: [*(DesignPoints.domains()[name].words or (False, True))] for name in TIMES_ALONE}

@@ -7,12 +7,12 @@ import pytest
 
 from costmodel import DesignPoints, LstmDesign, ModelShape, load_system
 from costmodel.columns import column_units
-from costmodel.lstm.step import lstm_step_of
+from costmodel.lstm import lstm_step_of
 from costmodel.steps.transformer import transformer_step
 from costmodel.training.run import Run
 from dse import Space
+from dse.pricing.evaluated import machine
 from dse.pricing.evaluation import transformer_run
-from dse.pricing.space_rules import machine
 
 SPACES = ("gpt_1t_codesign", "gpt3_175b_1024_a100", "mixtral_8x22b_128_h100", "lstm_24b_power")
 POINTS = 60

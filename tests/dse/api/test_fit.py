@@ -9,7 +9,7 @@ import pytest
 
 from dse import Space, evaluate
 from dse.cli import main
-from dse.pricing.space_rules import rules_for
+from dse.pricing.evaluated import rules_for
 from dse.searching.nearest_design import nearest_feasible
 
 SPACE = "gpt3_175b_1024_a100"

@@ -10,8 +10,7 @@ import pytest
 
 from costmodel import DesignPoints, DseError, load_model, load_system, resolve_tiling, step
 from costmodel.kernels.products import gemm_reloads
-from costmodel.steps.parameter_groups import parameter_groups
-from costmodel.steps.transformer import transformer_items
+from costmodel.steps.transformer import parameter_groups, transformer_items
 from costmodel.training.run import Run, rank_run
 from dse.api.study import Study
 from dse.cli import main

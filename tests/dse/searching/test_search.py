@@ -11,7 +11,7 @@ import pytest
 from optuna.trial import TrialState
 
 from dse.api.study import Study
-from dse.pricing.space_rules import rules_for
+from dse.pricing.evaluated import rules_for
 from dse.searching.samplers.samplers import SAMPLERS
 from dse.spaces.space import Space
 from dse.storage.optuna_store import Store

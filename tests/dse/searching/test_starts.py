@@ -4,8 +4,8 @@ import pytest
 
 from costmodel.errors import DseError
 from dse.api.study import Study
+from dse.pricing.evaluated import rules_for
 from dse.pricing.evaluation import priced_design
-from dse.pricing.space_rules import rules_for
 from dse.searching.starting_designs import expert_design, front_designs, named_starts
 from dse.spaces.space import Space
 from tests.support.paths import TEST_DATA

@@ -16,8 +16,8 @@ from costmodel.formats.shipped import ROOT
 from costmodel.machine import chip_power
 from dse.adapters.deepflow.configuration import load_configuration
 from dse.adapters.deepflow.report import price
+from dse.pricing.evaluated import machine
 from dse.pricing.evaluation import evaluate
-from dse.pricing.space_rules import machine
 from dse.spaces.space import Space
 from tests.support.paths import TEST_DATA
 

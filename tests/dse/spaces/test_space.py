@@ -14,8 +14,8 @@ from costmodel import DesignPoints, DseError, load_model, load_system
 from costmodel.formats import shipped
 from costmodel.formats.input_files import dump, parse
 from costmodel.rules.rules import TRAINING, Rules
+from dse.pricing.evaluated import rules_for
 from dse.pricing.evaluation import evaluate, transformer_run
-from dse.pricing.space_rules import rules_for
 from dse.spaces.space import Space
 from tests.support.paths import ROOT
 

@@ -7,8 +7,8 @@ import itertools
 import pytest
 
 from costmodel.formats import shipped
+from dse.pricing.evaluated import NATIVE, rules_for
 from dse.pricing.evaluation import evaluate
-from dse.pricing.space_rules import NATIVE, rules_for
 from dse.spaces.space import Space
 
 DEFAULTS = {

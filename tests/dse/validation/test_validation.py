@@ -19,7 +19,7 @@ from costmodel import DesignPoints
 from costmodel.formats import shipped
 from dse.cli import main
 from dse.output import design_text
-from dse.predictions.memory_fit import DOES_NOT_FIT, FITS, TIGHT
+from dse.predictions.intervals import DOES_NOT_FIT, FITS, TIGHT
 from dse.validation.comparison import ComparedRow
 from dse.validation.summary import dataset_record, error_record, kendall_tau
 from dse.validation.table import COLUMNS, SHIPPED, MeasuredRow

@@ -7,8 +7,7 @@ import pytest
 
 from costmodel import DseError, System, load_model, load_system
 from costmodel.columns import column_units
-from costmodel.lstm.model import LstmDesign, LstmShape
-from costmodel.lstm.step import lstm_gemms, lstm_step
+from costmodel.lstm import LstmDesign, LstmShape, lstm_gemms, lstm_step
 from costmodel.training.run import Run
 from dse.adapters.deepflow.report import price
 from dse.cli import main
