@@ -98,7 +98,8 @@ def space_prices(frame: pd.DataFrame, name: str, profile: str, pins: Mapping[str
     from dse.pricing.evaluated import rules_for
 
     space = dse.Space.load(name, pins)
-    columns = space.encode(frame.to_dict("records"))
+    records: list[Any] = frame.to_dict("records")
+    columns = space.encode(records)
     evaluation = dse.evaluate(space, columns, rules=rules_for(space, profile))
     return {
         "feasible": evaluation.feasible.astype(float),
@@ -180,22 +181,22 @@ def drawn_explicit() -> pd.DataFrame:
 def layout_prices(frame: pd.DataFrame) -> Table:
     """The breakdown of each layout."""
     tables = []
-    for (model, name), rows in frame.groupby(["model", "system"], sort=False):
-        system = load_system(name)
+    for (model, name), rows in frame.rename(columns=str).groupby(["model", "system"], sort=False):
+        system = load_system(str(name))
         known = system.quantities()
-        factors = {column.removeprefix("times "): rows[column] for column in rows if "times " in column}
+        factors = {column.removeprefix("times "): rows[column] for column in map(str, rows) if "times " in column}
         opened = {q: known[q] * factor.to_numpy() for q, factor in factors.items() if q in known}
-        columns = {
+        columns: dict[str, Any] = {
             name: rows[name].to_numpy() if rows[name].dtype.kind in "if" else rows[name].tolist()
-            for name in rows
+            for name in map(str, rows)
             if name not in ("model", "system") and "times " not in name
         }
         shared = np.array(columns.pop("sequence_parallel")) > 0
         columns["sharding"] = np.where(shared, "megatron_sp", columns["sharding"]).tolist()
-        priced = step(load_model(model), system.with_quantities(opened), DesignPoints.of(**columns))
+        priced = step(load_model(str(model)), system.with_quantities(opened), DesignPoints.of(**columns))
         tables.append(pd.DataFrame(priced.columns(), index=rows.index))
     table = pd.concat(tables).sort_index()
-    return {name: table[name].to_numpy() for name in table}
+    return {str(name): table[name].to_numpy() for name in table}
 
 
 def drawn_lstm() -> pd.DataFrame:
@@ -220,11 +221,11 @@ def lstm_prices(frame: pd.DataFrame) -> Table:
     """The breakdown of each layout."""
     tables = []
     for name, rows in frame.groupby("system", sort=False):
-        design = LstmDesign.of(**{column: rows[column].tolist() for column in rows if column != "system"})
-        priced = lstm_step(load_model("lstm_24b"), load_system(name), design)
+        design = LstmDesign.of(**{column: rows[column].tolist() for column in map(str, rows) if column != "system"})
+        priced = lstm_step(load_model("lstm_24b"), load_system(str(name)), design)
         tables.append(pd.DataFrame(priced.columns(), index=rows.index))
     table = pd.concat(tables).sort_index()
-    return {name: table[name].to_numpy() for name in table}
+    return {str(name): table[name].to_numpy() for name in table}
 
 
 #: File beside this one, or text, and the options it is priced with.
@@ -312,7 +313,9 @@ def exported(form: str, space: str, designs: list[Mapping[str, Any]]) -> Iterato
     from dse.api.exports import artefacts
 
     for file in artefacts(dse.Space.load(space), designs, form):
-        yield file.content or b"", file.notes
+        content = file.content or b""
+        assert isinstance(content, bytes), "a folder"
+        yield content, file.notes
 
 
 def exports() -> pd.DataFrame:

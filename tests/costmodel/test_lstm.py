@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -27,7 +29,7 @@ SPLITS = {
 }  # fmt: skip
 
 
-def layout(split: str, **changes: object) -> LstmDesign:
+def layout(split: str, **changes: Any) -> LstmDesign:
     """One design with a split, of 24 sequences a step."""
     return LstmDesign.of(**{"micro_batch_size": 12, "gradient_accumulation_steps": 2, **SPLITS[split], **changes})
 
@@ -148,7 +150,7 @@ def test_what_the_reference_leaves_out_is_charged(toy_system: System):
     assert lstm_step(deeper, toy_system, layout("whole")).optimizer_time > 3 * narrow.optimizer_time
 
 
-def dimensions(model: LstmShape) -> dict[str, float]:
+def dimensions(model: LstmShape) -> dict[str, Any]:
     """Every dimension of a model."""
     return {name: getattr(model, name) for name in model.dimensions}
 

@@ -44,7 +44,7 @@ def anything(owner, name):
 
 
 class Absent(types.ModuleType):
-    __path__ = ()
+    __path__ = []  # noqa: RUF012  (as of any package)
     __version__ = "9.9.9"
 
     def __getattr__(self, name):

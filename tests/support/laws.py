@@ -154,6 +154,7 @@ def check_profile(profile: str, seed: int, points: int) -> None:
     drawn |= {name: rng.integers(0, 2, points).astype(float) for name in ("sequence_parallel",)}
     columns = {name: drawn[name] for name in rules.columns & drawn.keys() if not splits_kernels(name)}
     found = rules.step(system, columns)
+    assert isinstance(found, Breakdown)
     there = np.isfinite(found.step_time)
     assert there.any()
     check_numbers(found, there)
@@ -246,7 +247,7 @@ def check_order(seed: int, points: int) -> None:
     found = transformer_step(run).columns()
     order = rng.permutation(points)
     alone = rng.integers(points, size=10)
-    for rows in (order, order[: points // 3], *([row] for row in alone)):
-        costs = transformer_step(run.take(np.array(rows))).columns()
+    for rows in (order, order[: points // 3], *(np.array([row]) for row in alone)):
+        costs = transformer_step(run.take(rows)).columns()
         for name, values in costs.items():
             np.testing.assert_array_equal(values, found[name][rows], err_msg=name)

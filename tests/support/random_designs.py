@@ -176,7 +176,8 @@ def random_model(rng: np.random.Generator) -> ModelShape:
 
 def random_lstm(rng: np.random.Generator) -> LstmShape:
     """A language model of LSTM cells."""
-    sizes = {name: float(rng.integers(1, 150) * 64) for name in ("hidden_size", "projection_size", "vocab_size")}
+    names = ("hidden_size", "projection_size", "vocab_size")
+    sizes: dict[str, Any] = {name: float(rng.integers(1, 150) * 64) for name in names}
     return LstmShape(num_layers=int(rng.integers(1, 9)), seq_len=int(rng.integers(1, 80)), **sizes)
 
 

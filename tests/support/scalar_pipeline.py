@@ -6,6 +6,7 @@ waiting for messages. No NumPy, no timetable, no slots.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
 #: One action: what runs ("F", "B", "W", "A" for B and W as one), on which stage, for which micro-batch.
@@ -196,7 +197,7 @@ def simulated(
     fs, bs = (own if isinstance(own, list) else [own] * p for own in (f, b))
     took = [{"F": fs[i], "B": bs[i], "W": w, "A": bs[i] + w} for i in range(p)]
     end: dict[Action, float] = {}
-    clock, first, busy, place = [0.0] * p, [None] * p, [0.0] * p, [0] * p
+    clock, first, busy, place = [0.0] * p, [math.nan] * p, [0.0] * p, [0] * p
     until_b, until_w, messages = [0] * p, [0] * p, 0
     held_b, held_w = [0] * p, [0] * p
 
@@ -219,7 +220,7 @@ def simulated(
                 time = sum(took[i][a[0]] for a in entry)
                 if len(entry) == 2 and pair:
                     time = pair
-                first[i] = start if first[i] is None else first[i]
+                first[i] = start if math.isnan(first[i]) else first[i]
                 clock[i], busy[i] = start + time * scale[i], busy[i] + time * scale[i]
                 messages += len(far)
                 for kind, stage, micro in entry:

@@ -58,7 +58,7 @@ class ScalarStep:
             floor = max(floor, batch * min(orders) / rate)
         shares = ((0.5, 1), (1, 0.5), (0.5, 0.5), (0.25, 0.5), (0.5, 0.25), (0.25, 0.25))
         candidates = [(2.0**power, *pair) for power in range(16) for pair in shares]
-        best = min(self.tiled(m, n, k, batch, out, *own, floor, pace) for own in candidates)
+        best = min(self.tiled(m, n, k, batch, out, *own, floor, pace) for own in candidates)  # type: ignore[call-arg]
         return best + chip.kernel_launch
 
     def tiled(

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from costmodel.columns import IntArray
 from tests.support.wires import Array, Wires
 
 
@@ -35,7 +36,7 @@ class Weights:
 class Routing:
     """Experts of each token of each rank and their weights, (ranks, tokens, chosen)."""
 
-    experts: Array
+    experts: IntArray
     shares: Array
 
     def chosen(self, copy: Copy) -> list[tuple[int, float]]:

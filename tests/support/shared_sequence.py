@@ -157,7 +157,7 @@ class SharedSequence:
             back = self.scattered_back if self.gathers else self.ring_back
             found.update(back(ring, shares))
         columns = [self.tokens_for_heads([found[at][part] for at in range(len(self.group))]) for part in range(3)]
-        return [Tokens(*each, np.zeros(0)) for each in zip(*columns, strict=True)]
+        return [Tokens(q, k, v, np.zeros(0)) for q, k, v in zip(*columns, strict=True)]
 
     def gradients_at(self, at: int, shares: list[Array], block: Block) -> tuple[Array, Array, Array]:
         return block_gradients(self.held[at], self.done[at], shares[at], block, self.window)

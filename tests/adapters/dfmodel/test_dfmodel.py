@@ -7,6 +7,7 @@ import itertools
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -70,7 +71,7 @@ GPT_1T = Setup.of(
 def three_dimensions(tp: float, pp: float, dp: float) -> Setup:
     """The same chips with links of 150 GB/s for tensor parallelism."""
     columns = {"x": tp, "y": pp, "z": dp, "x_bandwidth": 150e9, "y_bandwidth": 25e9, "z_bandwidth": 25e9}
-    arrays = {name: np.array([float(value)]) for name, value in columns.items()}
+    arrays: dict[str, Any] = {name: np.array([float(value)]) for name, value in columns.items()}
     return replace(GPT_1T, topology="r_r_r", roles=("TP", "PP", "DP"), **arrays)
 
 
@@ -192,7 +193,7 @@ def random_graph(rng: np.random.Generator) -> DfmodelGraph:
         names=tuple("abcdef"), backward=gradient, systolic=systolic,
         weighted=systolic & ~gradient & (rng.random(count) < 0.5), tiling=np.where(gradient, K, N),
         outer=np.where(rng.random(count) < 0.8, 1.0, 2.0), m=sizes[0] + 1, k=sizes[1] + 1, n=sizes[2],
-        first_bytes=sizes[3], second_bytes=np.ones(count), output_bytes=rng.integers(1, 4, count) * 1.0,
+        first_bytes=sizes[3], second_bytes=np.ones(count), output_bytes=rng.integers(1, 4, count).astype(float),
         start=start, end=end,
     )  # fmt: skip
 

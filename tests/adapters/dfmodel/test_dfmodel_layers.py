@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+from typing import Any
 
 import numpy as np
 import pytest
@@ -45,7 +46,7 @@ KINDS = {
 kinds = pytest.mark.parametrize("kind", KINDS)
 
 
-def layer(kind: str, **changes: object) -> DfmodelGraph:
+def layer(kind: str, **changes: Any) -> DfmodelGraph:
     return layer_graph(HIDDEN, HEADS, SEQ, **{**KINDS[kind], **changes})
 
 

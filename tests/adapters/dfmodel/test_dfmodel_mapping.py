@@ -9,6 +9,7 @@ import re
 from dataclasses import replace
 from math import ceil, inf
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -42,8 +43,8 @@ def toy_graph(rng: np.random.Generator) -> DfmodelGraph:
         weighted=weighted, tiling=np.where(systolic & ~weighted & (rng.random(KERNELS) < 0.4), K, N),
         outer=outer, m=m + 1, k=k + systolic, n=4 * n, first_bytes=outer * m,
         second_bytes=outer * k * systolic, output_bytes=outer * (m + 1) * 4 * n * 2,
-        start=start, end=end, repeats=rng.integers(1, 3, KERNELS) * 1.0,
-        memory_bytes=rng.integers(0, 9, KERNELS) * 1.0, zero_out=rng.random(start.size) < 0.1,
+        start=start, end=end, repeats=rng.integers(1, 3, KERNELS).astype(float),
+        memory_bytes=rng.integers(0, 9, KERNELS).astype(float), zero_out=rng.random(start.size) < 0.1,
         streamed=rng.random(KERNELS) < 0.2,
     )  # fmt: skip
 
@@ -555,7 +556,7 @@ def test_sizes_that_cannot_be_are_told():
 def file(layer, tmp_path):
     """A file of the layer that fuses kernels: groups by an array, -1 where they are open."""
 
-    def write(groups: object = -1, *, generation: str = "gen1", num_config: int = 6, **changes: object) -> Path:
+    def write(groups: Any = -1, *, generation: str = "gen1", num_config: int = 6, **changes: object) -> Path:
         setup = replace(layer_setup(**{"utilization": 0.5} | changes), kernel_by_kernel=False)
         message = setup_message(
             layer, setup, least_moving(layer).choices, generation=generation, groups=np.zeros(41, int)

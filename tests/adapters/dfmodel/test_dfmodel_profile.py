@@ -31,7 +31,7 @@ from dse.cli import main
 from dse.pricing.evaluated import rules_for
 from dse.pricing.evaluation import evaluate as evaluated
 from dse.pricing.evaluation import remedies
-from dse.registry import recognized
+from dse.registry import WorkloadKind, recognized
 from dse.spaces.space import Space
 
 # DFModel at commit 04f93d5, LLM/Compare_w_existing/Calculon/fix_DP/1_128_32/dse_final.txt: GPT with a
@@ -500,7 +500,9 @@ def test_an_exported_design_is_priced_as_it_was(profile, overlap, execution, sma
 
 def profile_of(path: str) -> str:
     """The rules that price a file by its content."""
-    return recognized(Path(path)).profile_of(Path(path))
+    kind = recognized(Path(path))
+    assert isinstance(kind, WorkloadKind)
+    return kind.profile_of(Path(path))
 
 
 def same_price(found: dict[str, float], breakdown: dict[str, float]) -> None:

@@ -26,9 +26,10 @@ from dse.adapters.dfmodel.graph import (
 )
 from dse.adapters.dfmodel.layer import model_graph
 from dse.adapters.dfmodel.setup import OVERLAPS
-from dse.api.exports import Artefact, artefacts
+from dse.api.exports import artefacts
 from dse.api.study import Study
 from dse.cli import main
+from dse.output import Artefact
 from dse.registry import recognized
 from dse.spaces.space import Space
 from tests.support.runs import ranks_of

@@ -8,12 +8,13 @@ import numpy as np
 import pytest
 
 from costmodel.errors import DseError
+from costmodel.training.kernel_kind import PASSES
 from dse.adapters.simai.bandwidth import Busbw
 from dse.adapters.simai.files.aicb import read_workload
 from dse.adapters.simai.files.busbw import read_busbw
 from dse.adapters.simai.files.endtoend import endtoend_csv
 from dse.adapters.simai.time import Overlap, missing, price
-from dse.adapters.simai.workload_rows import PASSES, Parallelism, Pass, Row, StepRows
+from dse.adapters.simai.workload_rows import Parallelism, Pass, Row, StepRows
 from tests.support.aicb_files import DECEMBER, OCTOBER, SMALL, links, moe_rows, scaled_rows, sp_rows, with_header
 from tests.support.scalar_simai import collective_time
 

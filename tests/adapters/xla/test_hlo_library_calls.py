@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 
@@ -119,7 +120,7 @@ def test_what_moves_nothing_counts_nothing():
         assert is_known(analysis.graph.kernels[0].instruction) == (moved == 0)
 
 
-WRONG = {
+WRONG: dict[str, tuple[str, dict[str, Any]]] = {
     "a convolution without dim_labels": ("__cudnn$convForward", {}),
     "backend_config tells no shape of the scores": ("__cudnn$fmhaSoftmax", {"cudnn_fmha_backend_config": {}}),
     "backend_config tells no dot_dimension_numbers": ("__cublas$gemm", {}),

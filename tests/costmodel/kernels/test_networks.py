@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import replace
 from importlib.resources import files
@@ -138,7 +138,7 @@ class Torus:
 
     def __init__(self, axes: tuple[int, ...], closed: bool) -> None:
         self.axes, self.closed = axes, closed
-        self.loads: Counter[tuple[tuple[int, ...], int, int]] = Counter()
+        self.loads: dict[tuple[tuple[int, ...], int, int], float] = defaultdict(float)
 
     def chips(self) -> Iterator[tuple[int, ...]]:
         return product(*(range(length) for length in self.axes))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -71,7 +72,7 @@ def prefill(run: Run[ModelShape, DesignPoints]) -> Prefill:
 
 
 @pytest.fixture
-def space(monkeypatch) -> Space:
+def space(monkeypatch) -> Iterator[Space]:
     """A space of another kind of work that is done with a model that is trained too."""
     monkeypatch.setattr(registry, "_SHIPPED", dict(registry._SHIPPED))
     monkeypatch.setattr(registry, "_REGISTERED_WORK", {})

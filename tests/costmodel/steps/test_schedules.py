@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -79,7 +80,7 @@ def predicted(table: pd.DataFrame) -> pd.DataFrame:
     return found
 
 
-def timed(schedule: str, p: float, m: object, v: object = 1, **more: object) -> PipelineTimes:
+def timed(schedule: str, p: float, m: Any, v: Any = 1, **more: Any) -> PipelineTimes:
     """Times of pipelines with passes of three different primes, unless told otherwise."""
     passes = {"forward_time": F, "input_gradient_time": B, "weight_gradient_time": W}
     return pipeline_times(schedule=schedule, pp=p, vpp=v, gradient_accumulation_steps=m, **{**passes, **more})

@@ -39,8 +39,8 @@ def sequence_of(model: ModelShape, seed: int) -> tuple[Tokens, np.ndarray]:
     heads, wide, narrow = int(model.num_attention_heads), int(model.score_size), int(model.value_size)
     groups = heads if model.attention == "mla" else int(model.num_query_groups)
     shapes = ((heads, wide), (groups, wide), (groups, narrow), (heads, narrow))
-    *whole, gradient = (rng.normal(size=(tokens, *shape)) for shape in shapes)
-    return Tokens(*whole, np.arange(float(tokens))), gradient
+    queries, keys, values, gradient = (rng.normal(size=(tokens, *shape)) for shape in shapes)
+    return Tokens(queries, keys, values, np.arange(float(tokens))), gradient
 
 
 # cp, tp, how, size of the inner exchange of heads

@@ -198,7 +198,7 @@ def test_mamba_2_has_the_parameters_and_the_work_that_are_published():
 def test_a_scan_by_chunks_does_what_the_recurrence_does():
     """Scores of a chunk, their outputs, its state, outputs of earlier states: products of these sizes."""
     rng, tokens, chunk, size, width = np.random.default_rng(0), 12, 4, 3, 5
-    x, b, c = rng.normal(size=(tokens, size)), *rng.normal(size=(2, tokens, width))
+    x, (b, c) = rng.normal(size=(tokens, size)), rng.normal(size=(2, tokens, width))
     decay = rng.uniform(0.5, 1.0, tokens)
     state, expected = np.zeros((width, size)), []
     for t in range(tokens):

@@ -12,6 +12,7 @@ import sys
 import time
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -78,7 +79,7 @@ def bomb() -> bytes:
 
 EVALUATE = ("evaluate", "--set", "tp=1", "--set", "pp=1", "--set", "micro_batch_size=1")
 #: Name -> command, file, its content, what the only line on stderr says.
-REFUSED = {
+REFUSED: dict[str, Any] = {
     "a device as a model": (EVALUATE, "s.yaml", space(model="/dev/zero"), "not a regular file"),
     "digits in a formula": (EVALUATE, "s.yaml", space(rule="1 < " + "9" * 31_000), "longer than any"),
     "digits with a unit": (EVALUATE, "s.yaml", space(rule=f"1 GB < {'9' * 31_000} GB"), "longer than any"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -16,7 +17,7 @@ from dse.api.study import Study
 from dse.cli import main
 from dse.spaces.space import Space
 
-LAYOUTS = {
+LAYOUTS: dict[str, dict[str, Any]] = {
     "gpt3_175b": {"tp": 8, "pp": 8, "dp": 16, "gradient_accumulation_steps": 96, "zero": 1},
     "llama3_70b": {"tp": [4, 8], "pp": [1, 4], "dp": 16, "zero": 3, "precision": ["bf16", "fp8_tensorwise"]},
     "deepseek_v3": {"pp": 16, "dp": 64, "ep": 64, "zero": 1, "gradient_accumulation_steps": 60, "moments": "bf16"},

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -24,7 +26,7 @@ def layouts() -> Space:
 
 
 #: Options that random spaces draw from.
-OPEN = {
+OPEN: dict[str, list[Any]] = {
     "nodes": [128, 256, 384],
     "tp": [4, 8],
     "pp": [8, 16, 32],
@@ -55,7 +57,7 @@ DERIVED = {
     "price_of_a_year": "system_price / 4 + 700 $ / (1 W) * system_power",
     "step_energy": "step_time * system_power",
 }
-LIMITS = (
+LIMITS: tuple[dict[str, str], ...] = (
     {},
     {"quick": "step_time <= 150 s and tokens_per_second >= 3e4 / (1 s)"},
     {"either": "clock <= 1.5 GHz or cores <= 128", "cheap": "not system_price > 60e6 $"},

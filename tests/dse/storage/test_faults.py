@@ -159,8 +159,8 @@ def test_a_search_that_is_killed_makes_the_same_trials(moment, study, undisturbe
         warnings.simplefilter("ignore", RuntimeWarning)
         process = os.fork()
     if process == 0:
-        calls, owner, _, name = 0, *MOMENTS[moment].rpartition(".")
-        owner = pkgutil.resolve_name(owner)
+        calls, (place, _, name) = 0, MOMENTS[moment].rpartition(".")
+        owner = pkgutil.resolve_name(place)
         original = getattr(owner, name)
 
         def deadly(*args, **kwargs):
