@@ -15,7 +15,6 @@ from dse.cli.options import (
     DEFAULT_SPACE,
     add_format,
     add_profile,
-    add_robust,
     add_space,
     add_storage,
     add_workers,
@@ -86,7 +85,12 @@ def add_steering(parser: argparse._ActionsContainer) -> None:
         metavar="STUDY",
         help="evaluate the best designs of another study first, or the nearest legal ones",
     )
-    add_robust(parser)
+    parser.add_argument(
+        "--robust",
+        action="store_true",
+        help="rank by the 95th percentile of the step time (the upper end of its 90 %% interval) instead of "
+        "the expected step time",
+    )
     parser.add_argument(
         "--focus",
         metavar="CONDITION",
