@@ -28,7 +28,7 @@ from costmodel.training.kernel_kind import PASSES, Kernel, PointwisePass
 from costmodel.training.kinds import ElementCost
 from costmodel.training.model import ModelShape
 from costmodel.training.precision import FORMATS, is_narrow, of_formats
-from costmodel.training.run import RankRun, TransformerRun
+from costmodel.training.run import RankRun, TransformerRun, some_adapters, trained_share
 
 #: Kernels that take longer than their work asks for: products of experts, passes that sort tokens.
 Runs = Literal["", "grouped", "sorting"]
@@ -327,7 +327,7 @@ def transformer_gemms(run: RankRun) -> Gemms:
     """
     operand, fused = run.precision.element_bytes, run.design.gradient_accumulation_fusion > 0
     accumulated = np.where(fused, 2 * run.gradient_bytes, operand)
-    rows = []
+    rows: list[tuple[Label, Sequence[FloatArray | float]]] = []
     for part in every_part(run.model):
         for kernel in part.kernels:
             weight, of_part = (operand, part.core) if kernel.is_core else (accumulated, part.name)
@@ -337,8 +337,23 @@ def transformer_gemms(run: RankRun) -> Gemms:
                 for of_pass, (size, output_bytes) in zip(PASSES, sizes, strict=True):
                     runs: Runs = "grouped" if kernel.of_experts else ""
                     label = Label(product.name, of_pass, of_part, kernel.name, runs)
-                    rows.append((label, (*size, product.batch, output_bytes, product.launches)))
+                    made = trained_share(run) if of_pass == "weight_gradient" and kernel.kind.matrix else 1.0
+                    rows.append((label, (*size, product.batch, output_bytes, product.launches * made)))
+            rows += adapter_rows(run, part, kernel, accumulated) if some_adapters(run) else ()
     return Gemms.stack(rows)
+
+
+def adapter_rows(
+    run: RankRun, part: Part, kernel: Kernel, accumulated: FloatArray
+) -> Iterator[tuple[Label, Sequence[FloatArray | float]]]:
+    """Products of a kernel's adapters in all passes; `accumulated` are bytes moved for each gradient. [B]"""
+    from costmodel.kernels.adapters import adapter_products, may_adapt
+
+    operand = run.precision.element_bytes
+    for name, (m, n, k), launches in adapter_products(run, kernel) if may_adapt(kernel) else ():
+        sizes = [m, n, k, 1.0, operand], [m, k, n, 1.0, operand], [k, n, m, 1.0, accumulated]
+        for of_pass, size in zip(PASSES, sizes, strict=True):
+            yield Label(name, of_pass, part.name, kernel.name), [*size, launches]
 
 
 def biases(run: RankRun, layer: Layer, product: Kernel) -> tuple[FloatArray, FloatArray]:
@@ -373,7 +388,8 @@ def explicit_edges(run: RankRun, labels: Sequence[Label]) -> tuple[FloatArray, F
     if not tiles:
         return None
     columns = [tile_columns(tiled_kernel(label.name, label.of_pass)) for label in labels]
-    tile_m, tile_n = (np.stack([tiles[pair[axis]] for pair in columns], axis=-1) for axis in (0, 1))
+    free = np.zeros_like(next(iter(tiles.values())))  # tiles of adapters
+    tile_m, tile_n = (np.stack([tiles.get(pair[axis], free) for pair in columns], axis=-1) for axis in (0, 1))
     return tile_m, tile_n
 
 
@@ -394,7 +410,27 @@ def transformer_pointwise(run: RankRun) -> Pointwise:
         if part.layer is not None and biased(run, part.layer):
             rows.append(bias_gradient_row(run, part.layer, biased(run, part.layer), part.name))
         rows += accumulation_rows(run, part)
-    return Pointwise.of_rows(rows, element_bytes=run.precision.element_bytes)
+    return Pointwise.of_rows(with_adapters(run, rows), element_bytes=run.precision.element_bytes)
+
+
+def trained_rows(run: RankRun, rows: list[PointwiseRow]) -> list[PointwiseRow]:
+    """Passes less those for gradients of frozen weights."""
+    return [(*row[:-1], row[-1] * trained_share(run)) if row[0].of_pass == PASSES[2] else row for row in rows]
+
+
+def with_adapters(run: RankRun, rows: list[PointwiseRow]) -> list[PointwiseRow]:
+    """Passes of a model less those for gradients of frozen weights, and those beside its adapters."""
+    if not some_adapters(run):
+        return rows
+    from costmodel.kernels.adapters import adapter_passes, may_adapt
+
+    kept = trained_rows(run, rows)
+    for part in every_part(run.model):
+        for kernel in part.kernels:
+            for name, of_pass, elements, tensors, more in adapter_passes(run, kernel) if may_adapt(kernel) else ():
+                label, happens = Label(name, of_pass, part.name, kernel.name), np.where(elements > 0, 1.0, 0.0)
+                kept.append((label, elements, tensors, more, ADDED_FLOPS, happens))
+    return kept
 
 
 def bias_gradient_row(run: RankRun, layer: Layer, of_products: Sequence[Kernel], part: str) -> PointwiseRow:
@@ -418,6 +454,8 @@ def accumulation_rows(run: RankRun, part: Part) -> Iterator[PointwiseRow]:
             yield label, weights, 1, 2 * run.gradient_bytes, 1, separate * product.launches
 
 
+#: FLOP per element of a pass beside frozen products: a product and a sum.
+ADDED_FLOPS: Final = 2.0
 #: FLOP per element of a cast: a maximum of its block, a scale, a rounding. It waits for the memory anyhow.
 CAST_FLOPS: Final = 4.0
 
@@ -433,14 +471,14 @@ def some_narrow(run: RankRun | TransformerRun) -> bool:
 
 
 def narrow_places(model: ModelShape, labels: Sequence[Label]) -> IntArray:
-    """Places of the products that formats apply to, among labelled ones."""
+    """Places of the products that formats apply to, among labelled ones; those of adapters keep 16 bits."""
     narrow = {
         (part.name, kernel.name)
         for part in every_part(model)
         for kernel in part.kernels
         if part.layer is not None and is_quantised(kernel)
     }
-    numbers = [number for number, label in enumerate(labels) if (label.part, label.kernel) in narrow]
+    numbers = [n for n, label in enumerate(labels) if label.kernel == label.name and (label.part, label.name) in narrow]
     return np.array(numbers, dtype=np.intp)
 
 
@@ -503,7 +541,7 @@ def casts(run: RankRun) -> Pointwise:
         if part.layer is not None and is_quantised(kernel)
         for row in _cast_rows(run, part, kernel)
     ]
-    return Pointwise.of_rows(rows, element_bytes=run.precision.element_bytes)
+    return Pointwise.of_rows(trained_rows(run, rows), element_bytes=run.precision.element_bytes)
 
 
 def _cast_rows(run: RankRun, part: Part, kernel: Kernel) -> Iterator[PointwiseRow]:

@@ -61,9 +61,9 @@ def moment_bytes(design: DesignPoints) -> FloatArray:
 
 
 def is_orthogonal(design: DesignPoints) -> BoolArray:
-    """Where updates of matrices are made orthogonal, so that they are owned whole; (points,)."""
+    """Where updates of matrices are made orthogonal, so that they are owned whole; not of adapters; (points,)."""
     rules = np.array([rule.newton_schulz_steps > 0 for rule in OPTIMIZERS.values()])
-    return np.asarray(rules[design.optimizer.astype(np.intp)])
+    return np.asarray(rules[design.optimizer.astype(np.intp)] & (design.lora_rank == 0))
 
 
 def state_bytes(run: TransformerRun, rule: OptimizerRule) -> FloatArray:

@@ -42,7 +42,7 @@ from costmodel.steps.pipeline.timed_pipelines import design_pipelines, rank_coun
 from costmodel.training.design import CP_A2A, CP_A2A_P2P, CP_P2P, DISPATCH_ALL_TO_ALL, DISPATCH_TWO_HOP, DesignPoints
 from costmodel.training.precision import ADAM, CROSS_ENTROPY, MUON, STATES
 from costmodel.training.ranks import Group
-from costmodel.training.run import RankRun, TransformerRun, gradient_bytes, padded_vocabulary
+from costmodel.training.run import RankRun, TransformerRun, gradient_bytes, padded_vocabulary, trained_share
 
 MIB: Final = 2.0**20
 
@@ -193,6 +193,13 @@ def stage_parameters(run: TransformerRun, stage: Stage, parts: Sequence[PartMemo
     return updated_parameters(stage, parts) + stage.has_head * head_parameters(run, stage)
 
 
+def trained_parameters(run: TransformerRun, stage: Stage, parts: Sequence[PartMemory]) -> tuple[FloatArray, FloatArray]:
+    """Parameters of a rank of a stage that have gradients and states: of all but routed experts, and of these. [-]"""
+    head = trained_share(run) * stage.has_head * head_parameters(run, stage)
+    trained = weighted_sum([part.trained for part in parts], stage.counts) + head
+    return trained, weighted_sum([part.trained_experts for part in parts], stage.counts)
+
+
 def head_parameters(run: TransformerRun, stage: Stage) -> FloatArray:
     """Parameters of the last norm and the output matrix on a rank. [-]
 
@@ -306,11 +313,12 @@ def fullest_stage(
     narrow = quantised_bytes(run) if some_narrow(run) else {}
     every_held = held_micro_batches(design, stages)
     for stage, held in zip(stages, every_held, strict=True):
-        parameters = stage_parameters(run, stage, parts)
-        experts = stage_expert_parameters(stage, parts) if routed else None
-        kept = held_states(parameters, stage, sizes, shards)
+        parameters, trained_experts = trained_parameters(run, stage, parts)
+        experts = trained_experts if routed else None
+        kept = held_states((stage_parameters(run, stage, parts), parameters, parameters), stage, sizes, shards)
         if experts is not None:
-            of_experts = held_states(experts, stage, sizes, expert_shards)
+            numbers = stage_expert_parameters(stage, parts), experts, experts
+            of_experts = held_states(numbers, stage, sizes, expert_shards)
             kept = [others + more for others, more in zip(kept, of_experts, strict=True)]
         if narrow:
             kept[0] = kept[0] + quantised_weights(stage, parts, narrow)
@@ -334,13 +342,13 @@ def state_sizes(run: TransformerRun) -> list[FloatArray | float]:
 
 
 def held_states(
-    parameters: FloatArray, stage: Stage, sizes: Sequence[FloatArray | float], shards: Sequence[FloatArray]
+    numbers: Sequence[FloatArray], stage: Stage, sizes: Sequence[FloatArray | float], shards: Sequence[FloatArray]
 ) -> list[FloatArray]:
-    """Bytes of each state of some parameters of a stage, shared out among so many replicas. [B]
+    """Bytes of each of the `STATES` of a stage, `numbers` of them, divided among so many replicas. [B]
 
-    What is not shared out is there as often as the model.
+    A state that is not divided is there as often as the model.
     """
-    held = [parameters * size / over for size, over in zip(sizes, shards, strict=True)]
+    held = [number * size / over for number, size, over in zip(numbers, sizes, shards, strict=True)]
     if not stage.copies.ndim:
         return held
     return [state * np.where(over > 1, 1.0, stage.copies) for state, over in zip(held, shards, strict=True)]
@@ -406,6 +414,10 @@ def unit_buffers(run: TransformerRun, layers: Sequence[PartMemory]) -> FloatArra
     weights = np.where(of_pass, precision.element_bytes, 0.0)
     gradients = np.where(is_sharded(design, "gradients"), gradient_bytes(run), 0.0)
     buffers: FloatArray = (weights + gradients) * np.maximum.reduce(np.broadcast_arrays(*shared))
+    if (design.lora_rank > 0).any():
+        trained = [plain * layer.trained + routed * layer.trained_experts for layer in layers]
+        both = [weights * a + gradients * b for a, b in zip(shared, trained, strict=True)]
+        buffers = np.where(trained_share(run) > 0, buffers, np.maximum.reduce(np.broadcast_arrays(*both)))
     if some_narrow(run):
         most = np.maximum.reduce([plain * one.quantised + routed * one.quantised_experts for one in layers])
         copies = weight_copies(run)
@@ -456,19 +468,21 @@ def _states(
     shards = [state_shards(run.design, state) for state in STATES]
     of_experts = [state_shards(run.design, state, of_experts=True) for state in STATES]
     output = stage_parameters(run, stage, parts) - updated_parameters(stage, parts)
-    owned = {("output", ""): held_states(output, stage, sizes, shards)}
-    for part, memory_of_part, count in zip(every_part(run.model), parts, stage.counts, strict=False):
-        owned[part.name, ""] = held_states(count * memory_of_part.parameters, stage, sizes, shards)
-        if memory_of_part.expert_parameters.ndim:
-            experts = count * memory_of_part.expert_parameters
-            owned[part.name, "experts"] = held_states(experts, stage, sizes, of_experts)
+    trained = trained_share(run) * output
+    owned = {("output", ""): held_states((output, trained, trained), stage, sizes, shards)}
+    for part, of_part, count in zip(every_part(run.model), parts, stage.counts, strict=False):
+        numbers = [count * number for number in (of_part.parameters, of_part.trained, of_part.trained)]
+        owned[part.name, ""] = held_states(numbers, stage, sizes, shards)
+        if of_part.expert_parameters.ndim:
+            numbers = [count * of_part.expert_parameters, *[count * of_part.trained_experts] * 2]
+            owned[part.name, "experts"] = held_states(numbers, stage, sizes, of_experts)
     items: dict[Item, FloatArray] = {}
     for number, state in enumerate(STATES):
         of_state = {name: values[number] for name, values in owned.items()}
         whole: FloatArray = sum(of_state.values(), start=np.zeros(()))
         if state == "weights":
             items[Item("bytes", "weights_memory", name="copies in fewer bits")] = memory.weights - whole
-        here = memory.optimizer / whole if state == "optimizer" else 1.0
+        here = memory.optimizer / np.where(whole > 0, whole, 1.0) if state == "optimizer" else 1.0
         items |= {
             Item("bytes", f"{state}_memory", part, name=name): memory_of_part * here
             for (part, name), memory_of_part in of_state.items()

@@ -42,7 +42,7 @@ from costmodel.steps.update import fullest_update, update_step
 from costmodel.training.design import EXPLICIT_TILES, SOLVE, SOLVE_BYTES, DesignPoints, canonical
 from costmodel.training.model import ModelShape
 from costmodel.training.precision import ADAM, FORMATS, MIXED_PRECISION, Precision
-from costmodel.training.run import RankRun, Run, TransformerRun, grouping_columns, once_each, rank_run
+from costmodel.training.run import RankRun, Run, TransformerRun, grouping_columns, once_each, rank_run, trained_share
 
 #: Most combinations for each point that is asked for: some may be missing.
 MOST_CELLS: Final = 1.25
@@ -170,7 +170,7 @@ def _chunk(run: TransformerRun) -> Breakdown:
             run.system,
             world_size=run.design.world_size,
             tokens=run.design.global_batch_size * run.model.seq_len,
-            model_flops=3 * run.model.forward_flops_per_sequence * run.design.global_batch_size,
+            model_flops=model_flops(run),
         )
 
 
@@ -295,12 +295,19 @@ def cost_of_passes(run: TransformerRun, ranks: RankRun, costs: MicroBatch) -> Br
         run.system,
         world_size=run.design.world_size,
         tokens=run.design.global_batch_size * run.model.seq_len,
-        model_flops=3 * run.model.forward_flops_per_sequence * run.design.global_batch_size,
+        model_flops=model_flops(run),
     )
     if not (some_narrow(run) or ranks.design.tiles):
         return breakdown
     known = is_possible(ranks)
     return breakdown.map(lambda values: np.where(known, values, np.nan))
+
+
+def model_flops(run: TransformerRun) -> FloatArray:
+    """FLOP that MFU counts: three forward passes, of frozen weights two (Megatron-Bridge, flop_utils.py). [FLOP]"""
+    forward, of_cores = run.model.forward_flops_per_sequence, run.model.forward_core_flops_per_sequence
+    passes: FloatArray = np.where(trained_share(run) > 0, 3 * forward, 2 * forward + of_cores)
+    return passes * run.design.global_batch_size
 
 
 def step_parts(run: TransformerRun, ranks: RankRun, costs: MicroBatch) -> tuple[dict[str, FloatArray], Items]:
@@ -413,8 +420,8 @@ def parameter_groups(run: TransformerRun) -> dict[str, GroupUpdate]:
     Rule OP1 of [DeepFlow]_: clipping takes 4 FLOP and 3 accesses for each parameter, Adam 3 FLOP and 7.
     """
     design = run.design
-    if (design.optimizer != 0).any() or (design.offload_optimizer > 0).any():
-        raise DseError("parameter groups: known for optimizer=adam with offload_optimizer=0 only")
+    if (design.optimizer != 0).any() or (design.offload_optimizer > 0).any() or (design.lora_rank > 0).any():
+        raise DseError("parameter groups: known for optimizer=adam with offload_optimizer=0 and lora_rank=0 only")
     ranks = rank_run(run)
     parts, stages = rank_memory(ranks), pipeline_stages(run.model, design).foremost
     stage, *_ = fullest_update(run, parts, stages)

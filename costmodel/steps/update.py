@@ -45,18 +45,19 @@ from costmodel.steps.optimizer import optimizer_step, state_update
 from costmodel.steps.parameter_states import exchanged_bytes, owned_parameters, state_shards, weight_casts
 from costmodel.steps.pipeline.pipeline_step import ScheduledPasses
 from costmodel.steps.pipeline.stages import Stage, chosen_stage
-from costmodel.steps.stage_memory import head_parameters, stage_expert_parameters, stage_parameters
+from costmodel.steps.stage_memory import head_parameters, trained_parameters
 from costmodel.training.design import DesignPoints
 from costmodel.training.precision import ZERO, Exchange, ZeroStage
 from costmodel.training.ranks import Group, Sharing
-from costmodel.training.run import TransformerRun, gradient_bytes, padded_vocabulary
+from costmodel.training.run import TransformerRun, gradient_bytes, padded_vocabulary, some_adapters, trained_share
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ReplicatedParameters:
     """Parameters of one rank that the same replicas hold; (points,) columns."""
 
-    number: FloatArray  #: [-]
+    number: FloatArray  #: whose weights are gathered [-]
+    trained: FloatArray  #: whose gradients are reduced [-]
     quantised: FloatArray  #: of them, those that products read in fewer bits [-]
     sharing: Sharing  #: the replicas
     kind: str = "dp"  #: of replicas, as labels of items name it; "edp" of experts
@@ -65,6 +66,10 @@ class ReplicatedParameters:
         """Replicas that take part in an exchange."""
         group: Group = getattr(self.sharing, exchange.over)
         return group
+
+    def exchanged(self, exchange: Exchange) -> FloatArray:
+        """Parameters that take part in an exchange: frozen ones have no gradient. [-]"""
+        return self.trained if exchange.of == "gradients" else self.number
 
     def has_group(self, exchange: Exchange) -> bool:
         """False if no design has copies of sharded states, and the exchange is between such copies."""
@@ -79,7 +84,7 @@ def overlaps(design: DesignPoints, exchange: Exchange) -> BoolArray:
 
 def message_bytes(run: TransformerRun, exchange: Exchange, parameters: ReplicatedParameters) -> FloatArray:
     """Message of a collective over replicas, the share of one of them between copies of sharded states. [B]"""
-    message = exchanged_bytes(run, exchange, parameters.number, parameters.quantised)
+    message = exchanged_bytes(run, exchange, parameters.exchanged(exchange), parameters.quantised)
     return message / parameters.sharing.shards.size if exchange.over == "copies" else message
 
 
@@ -171,10 +176,12 @@ def stage_units(
     for index, (part, count) in enumerate(zip(parts, stage.counts, strict=False)):
         is_head = index == len(stage.layers) + 1
         number = part.parameters + head_parameters(run, stage) if is_head else part.parameters
-        sizes = (number, part.quantised), (part.expert_parameters, part.quantised_experts)
+        trained = part.trained + trained_share(run) * head_parameters(run, stage) if is_head else part.trained
+        experts = part.expert_parameters, part.trained_experts, part.quantised_experts
+        sizes = (number, trained, part.quantised), experts
         parameters = tuple(
-            replace(like, number=size, quantised=narrow)
-            for (size, narrow), like in zip(sizes, replicas, strict=False)
+            replace(like, number=size, trained=updated, quantised=narrow)
+            for (size, updated, narrow), like in zip(sizes, replicas, strict=False)
             if size.ndim
         )
         times = {"forward": costs.forward[index].window, "backward": backward[index]}
@@ -251,7 +258,7 @@ def _summed(
         for index, unit in enumerate(units):
             cost = KernelCost()
             for parameters in unit.parameters:
-                cost += collectives.of(exchange, parameters) * np.where(parameters.number > 0, 1.0, 0.0)
+                cost += collectives.of(exchange, parameters) * np.where(parameters.exchanged(exchange) > 0, 1.0, 0.0)
             of_units[index] = of_units[index] + hidden * cost.time
             sums.never_hidden = sums.never_hidden + exposed * unit.count * cost.time
             sums.energy = sums.energy + often * unit.count * cost.link_energy
@@ -368,16 +375,16 @@ def late_exchanges(
 def replicated_parameters(
     run: TransformerRun, stage: Stage, parts: Sequence[PartMemory], sharing: tuple[Sharing, Sharing | None]
 ) -> list[ReplicatedParameters]:
-    """Parameters of a stage and the replicas that hold the same (`sharing`): those of experts second.
+    """Trained parameters of a stage and the replicas that hold the same (`sharing`): those of experts second.
 
     A rank has the parameters of two stages where a pipeline has two ends.
     """
     quantised, (replicas, of_experts) = stage_quantised(run, stage, parts), sharing
-    number = stage_parameters(run, stage, parts) * stage.copies
-    parameters = [ReplicatedParameters(number, quantised[0] * stage.copies, replicas)]
+    number, experts = (trained * stage.copies for trained in trained_parameters(run, stage, parts))
+    narrow = [trained_share(run) * whole * stage.copies for whole in quantised]  # adapters have 16 bits
+    parameters = [ReplicatedParameters(number, number, narrow[0], replicas)]
     if of_experts is not None:
-        experts = stage_expert_parameters(stage, parts) * stage.copies
-        parameters.append(ReplicatedParameters(experts, quantised[1] * stage.copies, of_experts, "edp"))
+        parameters.append(ReplicatedParameters(experts, experts, narrow[1], of_experts, "edp"))
     return parameters
 
 
@@ -399,10 +406,8 @@ def weight_update(
 def fullest_update(
     run: TransformerRun, parts: Sequence[PartMemory], stages: Sequence[Stage]
 ) -> tuple[Stage, FloatArray, FloatArray]:
-    """The stage with most parameters, and those of a rank of it: of all but routed experts, and of these. [-]"""
-    every = [
-        (stage_parameters(run, candidate, parts), stage_expert_parameters(candidate, parts)) for candidate in stages
-    ]
+    """The stage that trains most parameters, and those of a rank of it: all but routed experts, and these. [-]"""
+    every = [trained_parameters(run, candidate, parts) for candidate in stages]
     most = largest([parameters + experts for parameters, experts in every])
     parameters, experts = (chosen([*candidate], most) for candidate in zip(*every, strict=True))
     return chosen_stage(stages, most), parameters, experts
@@ -507,4 +512,5 @@ def tied_embedding_reduction(run: TransformerRun) -> KernelCost:
             **quantities_of(label, {"time": cost.time, "hidden": 0 * cost.time}),
             **quantities_of(of_all, {"message": message}),
         }
-    return KernelCost(time=cost.time, link_energy=traffic_energy(cost.bytes_sent, system.network), items=items)
+    reduced = KernelCost(time=cost.time, link_energy=traffic_energy(cost.bytes_sent, system.network), items=items)
+    return reduced * trained_share(run) if some_adapters(run) else reduced

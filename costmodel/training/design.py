@@ -156,10 +156,19 @@ DISPATCH_ALL_TO_ALL, DISPATCH_ALL_GATHER, DISPATCH_TWO_HOP = range(3)
 SCHEDULE_WORDS = ("gpipe", "1f1b", "breadth_first", "zb_h1", "zb_h2", "zb_v", "dualpipe", "dualpipe_v")
 ONE_FORWARD_ONE_BACKWARD: Final = SCHEDULE_WORDS.index("1f1b")
 
+#: Words of `lora_targets`, and their codes: linear layers that adapters stand beside. Megatron-Bridge: linear_qkv and
+#: linear_proj are attention, linear_fc1 and linear_fc2 the MLP; PEFT: q_proj and v_proj are query_value.
+LORA_TARGETS = ("all_linear", "attention", "mlp", "query_value", "qkv")
+ALL_LINEAR, ATTENTION_TARGETS, MLP_TARGETS, QUERY_VALUE, QKV_TARGETS = range(5)
+
+#: Words of `quantized_base`: frozen weights of linear layers in 16 bits, or in NF4 with double quantization (QLoRA).
+QUANTIZED_BASES = ("none", "nf4")
+
 #: What some columns are of: experts, shared sequences, states that replicas share out, pipelines, tensor
 #: parallelism, places of ranks, recomputed layers, number formats; or one of `MODULES`, by name.
 EXPERTS, SEQUENCE, STATES, PIPELINE = "experts", "sequence", "states", "pipeline"
 TENSOR, PLACES, RECOMPUTED_LAYERS, PRECISION = "tensor", "places", "recomputed_layers", "precision"
+ADAPTERS = "adapters"
 
 #: What columns are of -> the rows of blocks without which designs of a model do not have them.
 NEEDS: Final[Mapping[str, Callable[[Kernel], bool]]] = {
@@ -272,6 +281,10 @@ class DesignPoints(Design):
     #: Products add to the gradients of weights; else a kernel does.
     gradient_accumulation_fusion: FloatArray = switch(1.0, of=STATES)
     gradient_copy: FloatArray = switch(of=STATES)  #: 16-bit gradients are kept beside those that are added to
+    lora_rank: FloatArray = count_or_none(of=ADAPTERS)  #: of adapters beside frozen weights; 0: all weights train
+    lora_targets: FloatArray = words(LORA_TARGETS, of=ADAPTERS)
+    lora_fused: FloatArray = switch(1.0, of=ADAPTERS)  #: one adapter beside a fused product, not one for each part
+    quantized_base: FloatArray = words(QUANTIZED_BASES, of=ADAPTERS)
     attention: FloatArray = words(ATTENTION, FUSED)
     cross_entropy: FloatArray = words(CROSS_ENTROPY, of=PRECISION)  #: kernels of the loss, by the memory of logits
     overlap_grad_reduce: FloatArray = switch()
@@ -431,6 +444,7 @@ IDLE: Final[Mapping[str, Callable[[DesignPoints], BoolArray]]] = {
     "reshard_after_forward": lambda design: design.zero < HIGHEST_ZERO,
     "overlap_param_gather": lambda design: (design.overlap_grad_reduce == 0) | (design.zero == 0),
     "overlap_p2p": lambda design: design.pp == 1,
+    **dict.fromkeys(("lora_targets", "lora_fused", "quantized_base"), lambda design: design.lora_rank == 0),
 }
 
 

@@ -143,6 +143,13 @@ class ModelShape(ModelDimensions):
             flops += count * 2 * sum(self.multiply_adds(kernel, causal=causal) for kernel in layer.kernels)
         return flops + 2 * (1 + self.mtp_layers) * self.hidden_size * self.vocab_size
 
+    @property
+    def forward_core_flops_per_sequence(self) -> float:
+        """FLOP of `forward_flops_per_sequence` in cores and linear mixers, which multiply by no weight. [FLOP]"""
+        layers = [*self.sequence, *([(self.mtp_layer, self.mtp_layers)] if self.mtp_layers else [])]
+        pairs = [(kernel, count) for layer, count in layers for kernel in layer.kernels]
+        return 2 * self.seq_len * sum(count * kernel.kind.multiply_adds(self, kernel, True) for kernel, count in pairs)
+
     def multiply_adds(self, kernel: Kernel, *, causal: bool) -> float:
         """Multiply-adds of a kernel that count as the model's, of the forward pass of one token. [-]"""
         matrix = kernel.kind.matrix

@@ -135,6 +135,10 @@ class RankShape(Columns):
     imbalance: FloatArray = column("-", 1)
     capacity_factor: FloatArray = column("-", 0)
     overlap_shared_expert: FloatArray = column("-", 0)
+    lora_rank: FloatArray = column("-", 0)
+    lora_targets: FloatArray = column("-", 0)
+    lora_fused: FloatArray = column("-", 1)
+    quantized_base: FloatArray = column("-", 0)
     expert_spread: FloatArray = column("-", 1)
     assignment: FloatArray = column("-")  #: number of the assignment of shardings to kernels
     #: Edges of explicit output tiles; 0 where they are free. [elements]
@@ -364,6 +368,21 @@ def once_each(run: Run[AnyShape, AnyTable], stage: Callable[[Any], Sequence[AnyR
 def gradient_bytes(run: TransformerRun | RankRun) -> FloatArray | float:
     """Bytes of a gradient, where it is accumulated and where it is reduced. [B]"""
     return reduced_bytes(run.design.gradient_reduction, run.precision)
+
+
+def some_adapters(run: RankRun | TransformerRun) -> bool:
+    """True if some design of a run trains adapters alone."""
+    return bool((run.design.lora_rank > 0).any())
+
+
+def trained_share(run: RankRun | TransformerRun) -> FloatArray:
+    """Share of the model's parameters that is trained: 0 beside adapters, else 1; (points,). [-]"""
+    return np.where(run.design.lora_rank > 0, 0.0, 1.0)
+
+
+def is_packed(run: RankRun | TransformerRun) -> BoolArray:
+    """Where frozen weights of linear layers are kept in NF4; (points,)."""
+    return np.asarray((run.design.quantized_base > 0) & (run.design.lora_rank > 0))
 
 
 def assignment_numbers(assignments: Assignments, design: DesignPoints) -> FloatArray:

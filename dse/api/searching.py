@@ -159,6 +159,7 @@ def plan(
     precision: Sequence[str] = (), framework: str = "", imbalance: float | None = None,
     headroom: str | None = None, max_days: float | None = None, gpu_hour_price: float | None = None,
     optimistic: bool = False, set: Mapping[str, Any] | None = None, note: Callable[[str], None] = lambda text: None,
+    lora: int = 0, lora_targets: str = "", quantized_base: str = "",
 ) -> PlannedStudy:  # fmt: skip
     """Find the best parallel layouts of a model on some chips: evaluates every legal layout, stores the best as a
     study.
@@ -212,6 +213,12 @@ def plan(
         Values of the layout to fix, such as ``{"tp": 8}``.
     note : callable
         Called with each line on what was read and assumed, before layouts are evaluated.
+    lora : int
+        Rank of LoRA adapters beside frozen weights; 0 trains all weights. [-]
+    lora_targets : str
+        Linear layers with adapters: all_linear (default), attention, mlp or query_value.
+    quantized_base : str
+        Format of frozen weights, such as ``"nf4"``; 16 bits by default.
     """
     for name, value in (("max_days", max_days), ("gpu_hour_price", gpu_hour_price)):
         if value and not tokens:
@@ -221,6 +228,7 @@ def plan(
         batch_tokens=batch_tokens, precision=precision, framework=framework, imbalance=imbalance,
         headroom=headroom, max_days=max_days, pins=set or {}, optimistic=optimistic,
         tokens=counted_tokens(tokens) if tokens else None, gpu_hour_price=gpu_hour_price,
+        lora=lora, lora_targets=lora_targets, quantized_base=quantized_base,
     )  # fmt: skip
     return planned_study(
         question, objective=objective, budget=budget, study=study, save=save, storage=storage,

@@ -11,15 +11,18 @@ import math
 import re
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields
 from shlex import quote
 from typing import Any, Final
 
 import numpy as np
 from rich.text import Text
 
-from costmodel.formats.quantity import readable
-from costmodel.training.design import DesignPoints
+from costmodel.columns import FloatArray
+from costmodel.formats.quantity import readable, readable_count
+from costmodel.training.design import ADAPTERS, DesignPoints
 from costmodel.training.design_table import shown as shown_column
+from costmodel.training.model import ModelShape
 from costmodel.training.precision import FORMATS
 from dse.output import EXPECTED_TIME, STEP_TIME, Record, counted, percent, percent_more, ranked_rate, ranked_time
 from dse.predictions.intervals import EVIDENCE, EXTRAPOLATED, TIGHT
@@ -118,8 +121,32 @@ def question_text(space: Space, record: Record) -> str:
     precision = formats[int(known.get("precision", 0))] if "precision" not in space.by_name else ""
     tokens = f"{int(batch):,} x {int(length):,} tokens a step" if batch and length else ""
     return joined(
-        [f"{getattr(model, 'title', '') or model.name} on {machine_text}", space.framework, precision, tokens]
+        [f"{getattr(model, 'title', '') or model.name} on {machine_text}", space.framework, precision, tokens,
+         adapters_text(space, known)]
+    )  # fmt: skip
+
+
+def adapters_text(space: Space, known: Mapping[str, Any]) -> str:
+    """The rank of adapters and their parameters; "" where all weights train."""
+    if not known.get("lora_rank") or not isinstance(space.model, ModelShape):
+        return ""
+    columns = [member.name for member in fields(DesignPoints) if member.metadata.get("of") == ADAPTERS]
+    design = DesignPoints.of(**{name: known[name] for name in columns if name in known})
+    trained, whole = trained_parameters(space.model, design).item(), space.model.num_parameters
+    return (
+        f"LoRA of rank {int(known['lora_rank'])}: {readable_count(trained)} of {readable_count(whole)} parameters train"
     )
+
+
+def trained_parameters(model: ModelShape, design: DesignPoints) -> FloatArray:
+    """Parameters of a model that each design trains: of its adapters, or all; (points,). [-]"""
+    from costmodel.kernels.adapters import LoraAdapter, may_adapt
+
+    adapters = np.zeros(np.shape(design.lora_rank))
+    for layer, count in model.kinds.items():
+        for kernel in filter(may_adapt, layer.kernels):
+            adapters = adapters + count * LoraAdapter.of(model, design, kernel).parameters(model, kernel)
+    return np.where(design.lora_rank > 0, adapters, model.num_parameters + model.mtp_parameters)
 
 
 def known_values(space: Space, record: Record) -> dict[str, Any]:

@@ -121,11 +121,16 @@ def drawn_designs(space: Space, profile: str) -> tuple[Batch, Evaluation]:
     return designs, evaluate(space, designs, rules=rules_for(space, profile))
 
 
-def box_around(space: Space, profile: str, designs: Batch, evaluation: Evaluation) -> list[list[float]]:
-    """Ideal and reference point from designs that were drawn, the feasible ones if there are any.
+def sampled_box(space: Space, profile: str = NATIVE) -> list[list[float]]:
+    """Ideal and reference point from random legal designs, the feasible ones if there are any.
 
     It depends on space and profile alone, so hypervolumes of studies of one space can be compared.
     """
+    return box_around(space, profile, *drawn_designs(space, profile))
+
+
+def box_around(space: Space, profile: str, designs: Batch, evaluation: Evaluation) -> list[list[float]]:
+    """Ideal and reference point from designs that were drawn, the feasible ones if there are any."""
     costs = as_costs(evaluation.values, [objective.direction for objective in space.objectives])
     usable = np.isfinite(costs).all(axis=1)
     if (usable & evaluation.feasible).any():

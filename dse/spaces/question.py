@@ -31,6 +31,8 @@ from dse.spaces.space import Space
 
 #: Tokens of a step where nothing is said: of models below, and from, so many parameters.
 SMALL_BATCH_TOKENS, LARGE_BATCH_TOKENS, LARGE_MODEL = 2**22, 2**24, 1e11
+#: Tokens of a step of adapters: recipes of Megatron-Bridge have 128 sequences of 2,048.
+ADAPTER_BATCH_TOKENS: Final = 2**18
 #: Most ranks of tensor parallelism: those of a usual node, or of larger ones as far as it pays.
 USUAL_NODE, MOST_TP = 8, 16
 MOST_PP, MOST_VPP, MOST_EP = 64, 12, 64
@@ -68,6 +70,9 @@ class Question:
     gpu_hour_price: float | None = None  #: rent of a GPU for an hour, with `tokens`; None: owned [$]
     max_days: float | None = None  #: that the whole run may take
     pins: Mapping[str, Any] = field(default_factory=dict)  #: values of the layout that are fixed
+    lora: int = 0  #: rank of adapters beside frozen weights; 0: all weights train [-]
+    lora_targets: str = ""  #: a word of `LORA_TARGETS`; "": all linear layers
+    quantized_base: str = ""  #: a word of `QUANTIZED_BASES`; "": 16 bits
 
 
 @dataclass(frozen=True)
@@ -205,7 +210,8 @@ class _Layouts:
         if asked.sequences:
             return asked.sequences
         large = self.shape.num_parameters >= LARGE_MODEL
-        tokens = asked.batch_tokens or (LARGE_BATCH_TOKENS if large else SMALL_BATCH_TOKENS)
+        usual = ADAPTER_BATCH_TOKENS if asked.lora else LARGE_BATCH_TOKENS if large else SMALL_BATCH_TOKENS
+        tokens = asked.batch_tokens or usual
         wanted = max(1.0, tokens / self.seq_len)
         odd = chips // (chips & -chips)
         odd = odd if odd <= 2 * wanted else 1
@@ -334,6 +340,7 @@ class _Layouts:
             given |= {"count_embedding": True, "count_loss": True}
         if self.question.imbalance:
             given["imbalance"] = self.question.imbalance
+        given |= self.adapters
         groups = "tp * cp * pp" if "cp" in parameters else "tp * pp"
         derived = {
             "dp": f"world_size / ({groups})",
@@ -362,6 +369,19 @@ class _Layouts:
                 "minimize": ["step_time" if self.question.optimistic else "step_time_expected", "peak_memory"]
             },
         }
+
+    @property
+    def adapters(self) -> dict[str, Any]:
+        """Columns of adapters and frozen weights that the question fixes.
+
+        Raises `ParameterError` if it has targets or a format of frozen weights without adapters.
+        """
+        asked = self.question
+        for name, value in (("lora_targets", asked.lora_targets), ("quantized_base", asked.quantized_base)):
+            if value and not asked.lora:
+                raise ParameterError(f"{{{name}}} {value}: expected a rank of adapters too, such as {{lora}} 16")
+        columns = {"lora_rank": asked.lora, "lora_targets": asked.lora_targets, "quantized_base": asked.quantized_base}
+        return {name: value for name, value in columns.items() if value}
 
     @property
     def run(self) -> dict[str, Any]:

@@ -115,6 +115,7 @@ def check_bounds(found: Breakdown, run: TransformerRun, there: BoolArray) -> Non
     rates = np.max(np.broadcast_arrays(found.world_size**0, *map(chip.format_rate, UNITS)), axis=0)
     assert (found.mfu <= rates * (1 + ROUNDING))[whole].all()
     element = np.where(design.fp8_parameters > 0, 1.0, run.precision.element_bytes)
+    element = np.where((design.quantized_base > 0) & (design.lora_rank > 0), 0.5, element)
     held = found.peak_memory * found.world_size
     assert (held >= element * model.num_parameters * (1 - ROUNDING))[whole].all()
 

@@ -31,7 +31,7 @@ MOST: Final = {
     "tp": 64, "cp": 16, "pp": 32, "vpp": 6, "dp": 512, "ep": 64, "etp": 16, "micro_batch_size": 32,
     "gradient_accumulation_steps": 256, "group_size": 64, "first_stage_layers": 12, "last_stage_layers": 12,
     "cp_a2a": 16, "recompute_layers": 12, "shard_replicas": 16, "hidden_dim1": 16, "hidden_dim2": 16,
-    "softmax_dim1": 16, "softmax_dim2": 16, "tile_size": 64,
+    "softmax_dim1": 16, "softmax_dim2": 16, "tile_size": 64, "lora_rank": 256,
 }  # fmt: skip
 
 #: Columns of other schedules than 1F1B, and of stages that are not as even as can be.

@@ -42,7 +42,7 @@ from costmodel.kernels.collectives import (
     spans,
 )
 from costmodel.kernels.kernel_cost import Item, Items, KernelCost, added, labelled, quantities_of, traffic_energy
-from costmodel.kernels.kernel_tables import dispatched_bytes
+from costmodel.kernels.kernel_tables import Part, dispatched_bytes
 from costmodel.machine import LinkTier, System
 from costmodel.training.blocks import LAYOUTS, TRANSITIONS, Edge
 from costmodel.training.design import (
@@ -384,6 +384,28 @@ def tensor_parallel(
         for changes in ([of_edge[of_pass] for of_edge in of_edges] for of_pass in (0, 1))
     )
     return forward, backward
+
+
+def adapter_collectives(run: RankRun, part: Part) -> list[KernelCost]:
+    """Collectives for the adapters of a part of the model, which hide behind nothing: forward, backward. [s], [J]"""
+    from costmodel.kernels.adapters import adapter_exchanges, may_adapt
+
+    costs, several = {"forward": KernelCost(), "backward": KernelCost()}, np.where(run.design.tp > 1, 1.0, 0.0)
+    for kernel in part.kernels if several.any() else ():
+        for direction, name, message in adapter_exchanges(run, kernel) if may_adapt(kernel) else ():
+            happens, cost = np.where(message > 0, several, 0.0), exchange(name, message, run.design.tp, run.system)
+            items: Items = {}
+            if run.itemized:
+                label = Item("", "tp_communication_time", name=f"adapter of {kernel.name}", group="tp", collective=name)
+                sent = happens * input_bytes(name, message, run.design.tp)
+                items = quantities_of(label, {"time": happens * cost.time, "hidden": 0 * sent, "message": sent})
+            costs[direction] += KernelCost(
+                tp_time=happens * cost.time,
+                link_energy=happens * traffic_energy(cost.bytes_sent, run.system.network),
+                launches=happens * run.system.software.collective_launches,
+                items=items,
+            )
+    return [*costs.values()]
 
 
 def edge_cost(

@@ -47,6 +47,7 @@ from costmodel.kernels.products import GemmCost, fused_attention, products_cost
 from costmodel.machine import System
 from costmodel.steps.micro_batch.exchanges import (
     Exchanges,
+    adapter_collectives,
     context_parallel,
     expert_messages,
     state_passing,
@@ -55,7 +56,7 @@ from costmodel.steps.micro_batch.exchanges import (
 from costmodel.training.blocks import MODULES, Edge, RecomputeModule, recompute_groups
 from costmodel.training.design import RECOMPUTE_FULL
 from costmodel.training.kernel_kind import Kernel
-from costmodel.training.run import RankRun, RankShape
+from costmodel.training.run import RankRun, RankShape, some_adapters
 
 #: Direction -> passes over the kernel tables.
 DIRECTIONS: Final = {"forward": ("forward",), "backward": ("activation_gradient", "weight_gradient")}
@@ -399,6 +400,9 @@ def micro_batch(run: RankRun, kernels: TimedKernels) -> MicroBatch:
     for part in parts:
         times = partial(kernels.table.kernels_time, part)
         changes = tensor_parallel(kernels.run, part.edges, times, exchanges)
+        if some_adapters(run):
+            of_adapters = adapter_collectives(kernels.run, part)
+            changes = changes[0] + of_adapters[0], changes[1] + of_adapters[1]
         collectives = [costs_of_points(cost, unique) for cost in changes]
         both = [table.cost(part.name, d) + cost for d, cost in zip(DIRECTIONS, collectives, strict=True)]
         core: list[KernelCost] = []

@@ -7,6 +7,7 @@ pipeline multiply these amounts by their layers and micro-batches (`costmodel.st
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -18,15 +19,18 @@ from costmodel.training.blocks import HEAD, MODULES, Layer
 from costmodel.training.design import CP_A2A, CP_ALL_GATHER, RECOMPUTE_FULL, RECOMPUTE_NONE
 from costmodel.training.kernel_kind import Kernel
 from costmodel.training.precision import is_narrow
-from costmodel.training.run import RankRun, padded_vocabulary
+from costmodel.training.run import RankRun, is_packed, padded_vocabulary, some_adapters, trained_share
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class PartMemory(Columns):
     """Parameters and activations of one part of the model on one rank of any pipeline; (points,) each."""
 
-    parameters: FloatArray = column("-", 0)  #: that replicas have in common, those of experts aside
+    #: That replicas have in common, those of experts aside; a weight in NF4 counts as its share of 16 bits.
+    parameters: FloatArray = column("-", 0)
     expert_parameters: FloatArray = column("-", 0)
+    trained: FloatArray = column("-", 0)  #: of the parameters, those that have gradients and optimizer states
+    trained_experts: FloatArray = column("-", 0)
     quantised: FloatArray = column("-", 0)  #: of the parameters, those that products read in fewer bits
     quantised_experts: FloatArray = column("-", 0)
     kept: FloatArray = column("B", 0)  #: of a micro-batch, for its backward pass
@@ -49,8 +53,10 @@ def rank_memory(run: RankRun) -> list[PartMemory]:
     model, shape, mask = run.model, run.design, 1.0 if run.model.dropout else 0.0
     logits = run.tokens * run.vocabulary_share
     padding = (padded_vocabulary(model, shape.tp) - model.vocab_size) * model.hidden_size
+    table, trains = (model.embedding_parameters + padding) / shape.tp, trained_share(run)
     embedding = PartMemory(
-        parameters=(model.embedding_parameters + padding) / shape.tp,
+        parameters=table,
+        trained=table * trains,
         kept=run.tokens * model.hidden_size / shape.shards(shape.stream) * mask,
     )
     heads, inputs = 1.0 + model.mtp_layers, 2 * run.activation_bytes() / shape.shards(HEAD.kernels[0])
@@ -60,6 +66,8 @@ def rank_memory(run: RankRun) -> list[PartMemory]:
         mtp = PartMemory(
             parameters=count * (ahead.parameters + model.norm_parameters),
             expert_parameters=count * ahead.expert_parameters,
+            trained=count * (ahead.trained + model.norm_parameters * trains),
+            trained_experts=count * ahead.trained_experts,
             quantised=count * ahead.quantised,
             quantised_experts=count * ahead.quantised_experts,
             kept=count * ahead.kept,
@@ -119,7 +127,7 @@ def quantised_parameters(run: RankRun, layer: Layer) -> tuple[FloatArray, FloatA
     model, shape, narrow = run.model, run.design, [k for k in layer.kernels if is_quantised(k)]
     if not some_narrow(run):
         return np.zeros(()), np.zeros(())
-    share = np.where(is_narrow(shape.precision), 1.0, 0.0)
+    share = np.where(is_narrow(shape.precision) & ~is_packed(run), 1.0, 0.0)
     split = sum(model.weights(k) for k in narrow if k.splits_weight) / shape.tp
     whole = sum(model.weights(k) for k in narrow if k.is_whole)
     experts = sum(model.weights(k) for k in narrow if k.of_experts) / (shape.ep * shape.etp)
@@ -148,15 +156,44 @@ def layer_memory(run: RankRun, layer: Layer) -> PartMemory:
         sizes = run.model.features
         wide = np.maximum(wide, run.expert_tokens * (2 * sizes["expert_up"] / shape.etp + sizes["expert_in"]))
     quantised, quantised_experts = quantised_parameters(run, layer)
+    weights, trains = [layer_parameters(run, layer), expert_parameters(run, layer)], trained_share(run)
+    trained = [size * trains for size in weights]
+    if some_adapters(run):
+        weights, trained, beside = with_adapters(run, layer, weights, trained)
+        wide = wide + beside
     return PartMemory(
-        parameters=layer_parameters(run, layer),
-        expert_parameters=expert_parameters(run, layer),
+        parameters=weights[0],
+        expert_parameters=weights[1],
+        trained=trained[0],
+        trained_experts=trained[1],
         quantised=quantised,
         quantised_experts=quantised_experts,
         kept=np.where(full, run.activation_bytes() / shape.shards(layer.stream), selected),
         everything=everything,
         working=again + run.precision.element_bytes * (wide + sequence_buffers(run, layer)),
     )
+
+
+def with_adapters(
+    run: RankRun, layer: Layer, weights: Sequence[FloatArray], trained: Sequence[FloatArray]
+) -> tuple[list[FloatArray], list[FloatArray], FloatArray]:
+    """Weights and trained parameters of a layer with its adapters, those of experts second; its largest weight in NF4.
+
+    That weight is dequantized while its product runs; (points,) each. [-], [elements]
+    """
+    from costmodel.kernels.adapters import NF4_BYTES, adapter_parameters, may_adapt
+
+    adapters = [kernel for kernel in layer.kernels if may_adapt(kernel)]
+    added = sum((adapter_parameters(run, kernel) for kernel in adapters), start=np.zeros(()))
+    saved, packed = 1 - NF4_BYTES / run.precision.element_bytes, np.where(is_packed(run), 1.0, 0.0)
+    shares, sizes, largest = (run.tp, run.ep * run.etp), [np.zeros(()), np.zeros(())], np.zeros(())
+    for kernel in adapters:
+        size = run.model.weights(kernel) / (1.0 if kernel.is_whole else shares[kernel.of_experts])
+        sizes[kernel.of_experts] = sizes[kernel.of_experts] + size
+        largest = np.maximum(largest, size)
+    kept = [weight - packed * saved * size if np.any(size > 0) else weight
+            for weight, size in zip(weights, sizes, strict=True)]  # fmt: skip
+    return [kept[0] + added, kept[1]], [trained[0] + added, trained[1]], packed * largest
 
 
 def sequence_buffers(run: RankRun, layer: Layer) -> FloatArray:
@@ -197,25 +234,37 @@ def kept_activations(run: RankRun, layer: Layer, *, recomputing: bool) -> tuple[
     """
     shape = run.design
     whole, shared = np.zeros(np.shape(shape.tp)), np.zeros(np.shape(shape.tp))
-    kept_inputs: dict[Kernel, list[tuple[BoolArray, bool]]] = {}
-    formats = some_narrow(run)
+    kept_inputs: dict[Kernel, list[tuple[BoolArray, bool, BoolArray]]] = {}
+    formats, adapters = some_narrow(run), some_adapters(run)
+    if adapters:
+        from costmodel.kernels.adapters import LoraAdapter
     for kernel in layer.kernels:
         before = layer.input_of(kernel)
         is_shared = shape.shards(kernel) == shape.tp
         kept = kernel.kind.kept.input(run, kernel)
         if dropping := [module for module in MODULES if recomputing and module.frees(before, kernel)]:
             kept = np.where(shape.recomputes(dropping), 0.0, kept)
+        made, needs = np.zeros(()), np.ones((), dtype=bool)  # by adapters, and whether the input is needed
+        if adapters and kernel.kind.matrix:  # frozen products keep nothing, adapters their inputs as they are gathered
+            made = LoraAdapter.of(run.model, run.design, kernel).made
+            needs = (trained_share(run) > 0) | (made > 0)
+            kept = np.where(needs, kept, 0.0)
+        by_adapter = made > 0
         if kernel.kind.matrix and not kernel.of_experts:
             is_shared = shape.is_split(kernel, "row") | (shape.shards(before) == shape.tp)
+            is_shared = is_shared & ~(by_adapter & shape.is_split(kernel, "column") & (shape.tp > 1))
             narrow = is_quantised(kernel) and not before.is_core
-            for others, alike in kept_inputs.get(before, ()):  # what one product keeps, others need not
+            for others, alike, there in kept_inputs.get(before, ()):  # what one product keeps, others need not
                 twice = (narrow != alike) & is_narrow(shape.precision) if formats else False
-                kept = np.where((is_shared == others) & ~np.asarray(twice), 0.0, kept)
-            kept_inputs.setdefault(before, []).append((is_shared, narrow))
+                kept = np.where((is_shared == others) & there & ~np.asarray(twice), 0.0, kept)
+            kept_inputs.setdefault(before, []).append((is_shared, narrow, needs))
         if formats and is_quantised(kernel) and not layer.input_of(kernel).is_core:
-            kept = kept * (operand_bytes(run) / run.precision.element_bytes)
+            kept = kept * np.where(by_adapter, 1.0, operand_bytes(run) / run.precision.element_bytes)
         whole = whole + np.where(is_shared, 0.0, kept)
         shared = shared + np.where(is_shared, kept, 0.0)
+        if by_adapter.any():  # outputs of A: whole on each rank
+            rows = run.expert_tokens if kernel.of_experts else run.tokens
+            whole = whole + run.element_bytes * rows * made
     return whole, shared
 
 

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from costmodel.errors import DseError
 from costmodel.formats.system_file import load_system
+from costmodel.training.design import LORA_TARGETS, QUANTIZED_BASES
 from dse.api.searching import PlannedStudy, plan
 from dse.api.side_by_side import compare_plans, prices_of
 from dse.cli.options import (
@@ -57,6 +58,7 @@ EXAMPLES: Final = (
     "dse plan meta-llama/Llama-3.1-405B --gpus 16384 --system h100 --set tp=8",
     "dse plan Qwen3-30B-A3B/config.json --gpus 64 --system h200 --precision bf16,fp8",
     "dse plan llama3_70b --gpus 512 --system h100 --seq-len 128k --save long.yaml",
+    "dse plan llama3_70b --gpus 8 --system h100 --lora 16 --tokens 100M",
 )
 
 
@@ -146,7 +148,33 @@ def add_workload(parser: argparse._ActionsContainer) -> None:
     parser.add_argument(
         "--max-days", metavar="DAYS", type=days, help="show only layouts that finish within DAYS (needs --tokens)"
     )
+    add_adapters(parser)
     add_software(parser)
+
+
+def add_adapters(parser: argparse._ActionsContainer) -> None:
+    """Add the options of fine-tuning with adapters."""
+    parser.add_argument(
+        "--lora",
+        metavar="RANK",
+        type=positive,
+        default=0,
+        help="fine-tune LoRA adapters of this rank, such as 16, and freeze all weights (default: train all weights)",
+    )
+    parser.add_argument(
+        "--lora-targets",
+        metavar="LAYERS",
+        choices=LORA_TARGETS,
+        default="",
+        help=f"linear layers with adapters: {', '.join(LORA_TARGETS)} (default: {LORA_TARGETS[0]})",
+    )
+    parser.add_argument(
+        "--quantized-base",
+        metavar="FORMAT",
+        choices=QUANTIZED_BASES,
+        default="",
+        help="format of frozen weights: none (16 bits, default) or nf4 (QLoRA; needs --framework pytorch_fsdp)",
+    )
 
 
 def add_software(parser: argparse._ActionsContainer) -> None:
@@ -243,7 +271,7 @@ def run(args: argparse.Namespace) -> int:
     """Plan; 1 when nothing fits."""
     sequences, batch_tokens = args.global_batch_size or (None, None)
     single = ("seq_len", "tokens", "max_days", "framework", "imbalance", "headroom", "objective", "optimistic",
-              "budget", "study", "save", "storage")  # fmt: skip
+              "budget", "study", "save", "storage", "lora", "lora_targets", "quantized_base")  # fmt: skip
     workload = {
         **{name: getattr(args, name) for name in single},
         "global_batch_size": sequences,

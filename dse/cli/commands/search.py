@@ -15,6 +15,7 @@ from dse.cli.options import (
     DEFAULT_SPACE,
     add_format,
     add_profile,
+    add_robust,
     add_space,
     add_storage,
     add_workers,
@@ -85,12 +86,7 @@ def add_steering(parser: argparse._ActionsContainer) -> None:
         metavar="STUDY",
         help="evaluate the best designs of another study first, or the nearest legal ones",
     )
-    parser.add_argument(
-        "--robust",
-        action="store_true",
-        help="rank by the 95th percentile of the step time (the upper end of its 90 %% interval) instead of "
-        "the expected step time",
-    )
+    add_robust(parser)
     parser.add_argument(
         "--focus",
         metavar="CONDITION",

@@ -40,6 +40,7 @@ BASES: Mapping[str, Mapping[str, Any]] = {
     "full": {**SPLIT, "recompute": "full", "zero": 1, "sharding": "megatron_sp"},
     "flash": {**SPLIT, "attention": "flash_attention_2"},
     "in line": {**SPLIT, "schedule": "breadth_first", "overlap_p2p": 1},
+    "adapters": {**SPLIT, "lora_rank": 8, "sharding": "megatron_sp", "zero": 3, "overlap_grad_reduce": 1},
     "some layers": {**SPLIT, "recompute": "full", "recompute_layers": 2},
     "long": {**SPLIT, "cp": 4, "cp_communication": "a2a_p2p", "cp_a2a": 2, "zero": 3, "overlap_grad_reduce": 1},
     "offloaded": {

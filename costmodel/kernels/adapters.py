@@ -1,0 +1,129 @@
+"""Adapters of LoRA [Hu2022]_, and frozen weights in NF4 [Dettmers2023]_: their products, passes, sizes and collectives.
+
+LoRA freezes weights W of (k, n) and trains A of (k, r) and B of (r, n): Y = X W + (X A) B. A frozen product needs no
+gradient of its weight and keeps no input. An adapter keeps X, whole on each rank of a tensor-parallel group, and X A.
+
+Tensor parallelism follows NVIDIA Megatron-Bridge (`peft/utils.py`, `ParallelLinearAdapter`). Beside a product split by
+columns, A is split by its r columns and X A is gathered; beside one split by rows, X A is reduced and the output of B
+is gathered. Local experts of a rank share one adapter, which all ranks hold alike.
+
+For example, adapters of rank 16 on all linear layers of Llama 3 8B have 41.9 million parameters if queries, keys,
+values, gates and up projections have one each (PEFT), and 35.7 million beside fused products (Megatron-Bridge).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from costmodel.columns import FloatArray
+from costmodel.training.design import ALL_LINEAR, ATTENTION_TARGETS, MLP_TARGETS, QKV_TARGETS, QUERY_VALUE, DesignPoints
+from costmodel.training.dimensions import ModelDimensions
+from costmodel.training.kernel_kind import Dimensions, Kernel
+from costmodel.training.run import RankRun, RankShape, is_packed
+
+#: Bytes of a weight in NF4 with double quantization: 4 bits, and 8 + 32 / 256 bits of constants for 64 weights.
+NF4_BYTES: Final = (4 + 8 / 64 + 32 / (64 * 256)) / 8
+#: Features of MLPs and experts, as rows of blocks name them; other products are those of attention and mixers.
+_MLP_FEATURES: Final = {"up", "ffn", "expert_in", "expert_up", "expert_ffn", "shared_up", "shared_ffn"}
+
+
+def may_adapt(kernel: Kernel) -> bool:
+    """True if a row of a block may have an adapter: linear layers may, but no router and no gate of one feature."""
+    matrix = kernel.kind.matrix
+    return matrix is not None and matrix.model_flops and kernel.makes not in ("unit", "vocabulary")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LoraAdapter:
+    """The adapters of a product; (points,) columns."""
+
+    rank: FloatArray  #: 0 where it has none [-]
+    pieces: FloatArray | float  #: of the same input [-]
+    width: FloatArray | float  #: features that they make, all together [elements]
+
+    @classmethod
+    def of(cls, model: ModelDimensions, design: RankShape | DesignPoints, kernel: Kernel) -> LoraAdapter:
+        """Adapters of a row of a block."""
+        targets, of_mlp = design.lora_targets, _MLP_FEATURES & {kernel.reads, kernel.makes}
+        chosen = (targets == ALL_LINEAR) | (targets == (MLP_TARGETS if of_mlp else ATTENTION_TARGETS))
+        chosen = chosen | (((targets == QUERY_VALUE) | (targets == QKV_TARGETS)) & (kernel.makes == "qkv"))
+        rank = np.where(chosen & may_adapt(kernel), design.lora_rank, 0.0)
+        halves = 2.0 if model.gated_mlp and kernel.makes in ("up", "expert_up", "shared_up") else 1.0
+        pieces = np.where(design.lora_fused > 0, 1.0, 3.0 if kernel.makes == "qkv" else halves)
+        width: FloatArray | float = model.features[kernel.makes]
+        if kernel.makes == "qkv":
+            pieces = np.where(targets == QUERY_VALUE, 2.0, pieces)
+            width = np.where(targets == QUERY_VALUE, model.query_size + model.key_value_size, width)
+        return cls(rank, pieces, width)
+
+    @property
+    def made(self) -> FloatArray:
+        """Features that A makes of a token, and that are kept. [elements]"""
+        return self.rank * self.pieces
+
+    def parameters(self, model: ModelDimensions, kernel: Kernel) -> FloatArray:
+        """Entries of A and B; experts share theirs. [-]"""
+        return self.rank * (self.pieces * model.features[kernel.reads] + self.width)
+
+
+def adapter_products(run: RankRun, kernel: Kernel) -> Iterator[tuple[str, Dimensions, FloatArray]]:
+    """Name, (m, n, k) and launches of the forward products of a kernel's adapters, on one rank. [elements], [-]"""
+    adapter, by_rows = LoraAdapter.of(run.model, run.design, kernel), run.is_split(kernel, "row")
+    [product] = kernel.kind.products(run, kernel)
+    m, n, k = product.size
+    split = np.where(by_rows, 1.0, run.tp) if kernel.splits_weight else np.ones(())
+    made = adapter.width / run.model.features[kernel.makes] * n / adapter.pieces
+    launches = np.where(adapter.rank > 0, adapter.pieces, 0.0)
+    rank = np.maximum(adapter.rank, 1.0)
+    rows = m * product.batch
+    yield f"{kernel.name}_lora_a", (rows, rank / split, k), launches
+    yield f"{kernel.name}_lora_b", (rows, made / np.where(by_rows, run.tp, 1.0), rank), launches
+
+
+def adapter_passes(run: RankRun, kernel: Kernel) -> Iterator[tuple[str, str, FloatArray, float, FloatArray | float]]:
+    """Name, pass, elements, tensors moved and further bytes of the passes beside a frozen product on one rank.
+
+    Outputs of adapters are scaled (2 tensors) and added (3), their gradients scaled, and gradients of inputs added.
+    Weights in NF4 are dequantized before each product.
+    """
+    adapter = LoraAdapter.of(run.model, run.design, kernel)
+    [product] = kernel.kind.products(run, kernel)
+    m, n, k = (np.asarray(size, dtype=np.float64) for size in product.size)
+    has, rows = np.where(adapter.rank > 0, 1.0, 0.0), m * product.batch
+    outputs = rows * n / np.where(run.is_split(kernel, "row"), run.tp, 1.0)
+    yield f"{kernel.name}_lora_add", "forward", has * outputs, 5.0, 0.0
+    yield f"{kernel.name}_lora_scale", "activation_gradient", has * outputs, 2.0, 0.0
+    yield f"{kernel.name}_lora_sum", "activation_gradient", has * rows * k, 3.0, 0.0
+    for of_pass in ("forward", "activation_gradient"):
+        weights = np.where(is_packed(run), n * k * product.batch, 0.0)
+        yield f"{kernel.name}_dequantize", of_pass, weights, 1.0, NF4_BYTES
+
+
+def adapter_exchanges(run: RankRun, kernel: Kernel) -> Iterator[tuple[str, str, FloatArray]]:
+    """Direction, collective and message of each exchange of a tensor-parallel group for a kernel's adapters. [B]
+
+    Sequence parallelism scatters outputs beside products split by rows, and gathers their gradients.
+    """
+    if not kernel.splits_weight:
+        return
+    adapter, sizes = LoraAdapter.of(run.model, run.design, kernel), run.model.features
+    bytes_of_tokens = np.where(adapter.rank > 0, run.tokens * run.element_bytes, 0.0)
+    thin = bytes_of_tokens * adapter.made
+    by_rows = run.is_split(kernel, "row")
+    sequence = run.is_split(run.design.stream, "sequence")
+    yield "forward", "all_gather", np.where(by_rows, bytes_of_tokens * sizes[kernel.makes], thin)
+    yield "forward", "all_reduce", np.where(by_rows, thin, 0.0)
+    yield "backward", "all_reduce", thin
+    whole = bytes_of_tokens * np.where(by_rows, sizes[kernel.makes], sizes[kernel.reads])
+    yield "backward", "all_gather", np.where(by_rows & sequence, whole, 0.0)
+    yield "backward", "all_reduce", np.where(by_rows | sequence, 0.0, whole)
+
+
+def adapter_parameters(run: RankRun, kernel: Kernel) -> FloatArray:
+    """Parameters of a kernel's adapters on one rank. [-]"""
+    whole = LoraAdapter.of(run.model, run.design, kernel).parameters(run.model, kernel)
+    return whole / (run.tp if kernel.splits_weight else run.etp if kernel.of_experts else 1.0)

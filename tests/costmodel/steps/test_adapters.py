@@ -1,0 +1,167 @@
+"""LoRA and QLoRA: trained parameters against published counts, memory and time by laws, and ranks that compute."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from costmodel import DesignPoints, load_model, load_system, step
+from costmodel.kernels.adapters import NF4_BYTES, adapter_exchanges, adapter_products
+from costmodel.training.run import Run, rank_run
+from dse.reporting.answers import trained_parameters
+
+SYSTEM = load_system("h100_80g_dgx")
+ON_ONE = {"micro_batch_size": 1, "gradient_accumulation_steps": 8, "recompute": "full"}
+ON_EIGHT = {"dp": 8, "micro_batch_size": 1, "gradient_accumulation_steps": 4, "zero": 1, "overlap_grad_reduce": 1}
+
+# model, design, parameters that `print_trainable_parameters` of PEFT prints, or that papers state
+PUBLISHED = [
+    # alpaca-lora and PEFT examples of Llama 2 7B: r=8 on q_proj and v_proj
+    ("llama2_7b", {"lora_rank": 8, "lora_targets": "query_value", "lora_fused": 0}, 4_194_304),
+    # PEFT, Llama 3 8B: r=16 on q, k, v, o, gate, up and down projections
+    ("llama3_8b", {"lora_rank": 16, "lora_fused": 0}, 41_943_040),
+    # PEFT, Llama 2 70B: r=16 on the same seven
+    ("llama2_70b", {"lora_rank": 16, "lora_fused": 0}, 207_093_760),
+    # PEFT, Mistral 7B: r=8 on q_proj and v_proj
+    ("mistral_7b", {"lora_rank": 8, "lora_targets": "query_value", "lora_fused": 0}, 3_407_872),
+]
+
+
+@pytest.mark.parametrize(("model", "design", "printed"), PUBLISHED)
+def test_adapters_have_the_published_number_of_parameters(model, design, printed):
+    assert trained_parameters(load_model(model), DesignPoints.of(**design)).tolist() == [printed]
+
+
+@pytest.mark.parametrize("targets", ["all_linear", "attention", "mlp"])
+def test_adapters_of_fused_products_follow_the_formula(targets):
+    """Megatron-Bridge: r (in + out) of linear_qkv, linear_proj, linear_fc1 and linear_fc2 of each layer."""
+    model, rank = load_model("llama3_8b"), 12
+    hidden, queries, keys, ffn = 4096, 4096, 1024, 14336
+    attention = (hidden + queries + 2 * keys) + (queries + hidden)
+    mlp = (hidden + 2 * ffn) + (ffn + hidden)
+    entries = {"attention": attention, "mlp": mlp, "all_linear": attention + mlp}[targets]
+    assert trained_parameters(model, DesignPoints.of(lora_rank=rank, lora_targets=targets)).tolist() == [
+        32 * rank * entries
+    ]
+
+
+def test_local_experts_share_an_adapter():
+    """Megatron-Bridge: `share_expert_adapters`; routers have none."""
+    model, rank = load_model("mixtral_8x7b"), 8
+    hidden, queries, keys, ffn = 4096, 4096, 1024, 14336
+    entries = (hidden + queries + 2 * keys) + (queries + hidden) + (hidden + 2 * ffn) + (ffn + hidden)
+    assert trained_parameters(model, DesignPoints.of(blocks=model.blocks, lora_rank=rank)).tolist() == [
+        32 * rank * entries
+    ]
+
+
+def test_frozen_weights_have_no_gradients_states_or_reductions():
+    model = load_model("llama3_8b")
+    full, adapted = (step(model, SYSTEM, DesignPoints.of(**ON_EIGHT, lora_rank=rank)) for rank in (0, 16))
+    trained = trained_parameters(model, DesignPoints.of(lora_rank=16))
+    assert adapted.gradients_memory == pytest.approx(4 * trained)
+    assert adapted.optimizer_memory == pytest.approx(12 * trained / 8)
+    assert adapted.weights_memory == pytest.approx(full.weights_memory + 2 * trained)
+    assert adapted.dp_communication_time < 0.05 * full.dp_communication_time
+    assert adapted.backward_time < full.backward_time
+
+
+def test_full_training_is_never_smaller_and_more_rank_never_smaller_or_faster():
+    ranks = [0.0, 1, 2, 4, 8, 16, 32, 64, 128, 256]
+    for name in ("llama3_8b", "qwen3_30b_a3b"):
+        model = load_model(name)
+        for layout in (ON_ONE, ON_EIGHT, {**ON_ONE, "tp": 4, "sharding": "megatron_sp", "dp": 2, "zero": 3}):
+            found = step(model, SYSTEM, DesignPoints.of(blocks=model.blocks, **layout, lora_rank=ranks))
+            assert (found.peak_memory[0] > found.peak_memory[1:]).all()
+            assert (np.diff(found.peak_memory[1:]) > 0).all()
+            assert (np.diff(found.step_time[1:]) > -1e-12).all()
+
+
+def test_adapters_of_fewer_layers_take_less():
+    targets = ["query_value", "attention", "all_linear"]
+    design = DesignPoints.of(**ON_ONE, lora_rank=16, lora_fused=0, lora_targets=targets)
+    found = step(load_model("llama3_8b"), SYSTEM, design)
+    assert (np.diff(found.step_time) > 0).all()
+    assert (np.diff(found.peak_memory) > 0).all()
+
+
+def test_weights_in_nf4_have_4_127_bits_and_are_dequantized_in_each_pass():
+    """Dettmers et al. 2023, section 3: 4 bits, 8 bits over 64 weights and 32 bits over 64 x 256."""
+    assert pytest.approx(4.127, abs=5e-4) == 8 * NF4_BYTES
+    model = load_model("llama3_8b")
+    plain, packed = (
+        step(model, SYSTEM, DesignPoints.of(**ON_ONE, lora_rank=16, quantized_base=base)) for base in ("none", "nf4")
+    )
+    linear = 32 * (4096 * 6144 + 4096 * 4096 + 3 * 4096 * 14336)
+    saved = linear * (2 - 4.127 / 8)
+    assert plain.weights_memory - packed.weights_memory == pytest.approx(saved, rel=1e-4)
+    rate = SYSTEM.dram.bandwidth * SYSTEM.dram.efficiency
+    passes = 8 * 3 * linear * (2 + 4.127 / 8) / rate  # forward, again, and backward of eight micro-batches
+    launches = 8 * 3 * 32 * 4 * SYSTEM.chip.kernel_launch
+    assert packed.step_time - plain.step_time == pytest.approx(passes + launches, rel=0.01)
+
+
+def test_mfu_counts_two_thirds_of_frozen_products():
+    """NVIDIA-NeMo/Megatron-Bridge, flop_utils.py: two thirds of the weights, all of attention."""
+    model = load_model("llama3_70b")
+    full, adapted = (step(model, SYSTEM, DesignPoints.of(**ON_ONE, lora_rank=rank)) for rank in (0, 16))
+    cores = 3 * 8 * model.forward_core_flops_per_sequence
+    assert adapted.model_flops - cores == pytest.approx((full.model_flops - cores) * 2 / 3)
+    assert cores == pytest.approx(8 * 80 * 8192**2 * (12 * 8192 / 2), rel=1e-12)
+
+
+@pytest.mark.parametrize("by", ["column", "row"])
+def test_ranks_that_compute_add_up_to_one_rank(by):
+    """Each rank multiplies matrices of the sizes in the tables, and exchanges messages of the sizes there."""
+    tp, model, rng = 4, load_model("llama3_8b"), np.random.default_rng(7)
+    run = rank_run(Run(model, SYSTEM, DesignPoints.of(tp=tp, sharding="megatron_sp", lora_rank=8)))
+    [layer] = model.kinds
+    kernel = next(k for k in layer.kernels if k.name == ("qkv" if by == "column" else "projection"))
+    shapes = {name[-1]: [int(np.asarray(size).item()) for size in sizes]
+              for name, sizes, _ in adapter_products(run, kernel)}  # fmt: skip
+    (tokens, rank_a, k), (_, made, rank) = shapes["a"], shapes["b"]
+    few = 16  # tokens that are computed, of those in the tables
+    whole_k, whole_n = int(model.features[kernel.reads]), int(model.features[kernel.makes])
+    x, a, b = rng.normal(size=(few, whole_k)), rng.normal(size=(whole_k, rank)), rng.normal(size=(rank, whole_n))
+    messages = {(way, name): float(np.asarray(size).flat[0]) for way, name, size in adapter_exchanges(run, kernel)}
+    if by == "column":
+        parts = [x @ a[:, index * rank_a : (index + 1) * rank_a] for index in range(tp)]
+        thin = np.concatenate(parts, axis=1)
+        assert k == whole_k
+        assert messages["forward", "all_gather"] == 2 * tokens * thin.shape[1]
+    else:
+        parts = [x[:, index * k : (index + 1) * k] @ a[index * k : (index + 1) * k] for index in range(tp)]
+        thin = np.sum(parts, axis=0)
+        assert rank_a == rank
+        assert messages["forward", "all_reduce"] == 2 * tokens * thin.shape[1]
+        assert messages["forward", "all_gather"] == 2 * tokens * whole_n
+    outputs = [thin @ b[:, index * made : (index + 1) * made] for index in range(tp)]
+    np.testing.assert_allclose(np.concatenate(outputs, axis=1), x @ a @ b, rtol=1e-9, atol=1e-9)
+
+
+# NVIDIA-NeMo/Megatron-Bridge 067f987d, docs/performance-summary.md, LoRA of Llama 3 70B on 8 GPUs, 4,096 tokens packed;
+# perf_recipes/llama: rank 16 on linear_qkv. Tokens per second and GPU, model TFLOP/s per GPU.
+BRIDGE = [
+    ("gb300_288g_nvl72", "fp8_tensorwise", {"pp": 2, "dp": 4}, 7481, 2086),
+    ("gb300_288g_nvl72", "mxfp8", {"pp": 2, "dp": 4}, 7447, 2072),
+    ("gb200_186g_nvl72", "fp8_tensorwise", {"pp": 2, "dp": 4}, 6206, 1731),
+    ("gb200_186g_nvl72", "mxfp8", {"pp": 4, "dp": 2}, 5958, 1663),
+    ("h100_80g_dgx", "fp8_tensorwise", {"tp": 2, "pp": 4, "dp": 1}, 2643, 735),
+]
+
+
+@pytest.mark.parametrize(("name", "precision", "sizes", "tokens", "tflops"), BRIDGE)
+def test_published_adapters_of_llama_3_70b_run_as_fast_as_printed(name, precision, sizes, tokens, tflops):
+    """Within 10 %, and all fit. Their FLOP are of documents shorter than a pack, which attention shows."""
+    model, system = replace(load_model("llama3_70b"), seq_len=4096.0), load_system(name)
+    design = DesignPoints.of(
+        **sizes, vpp=20, micro_batch_size=1, gradient_accumulation_steps=32 / sizes["dp"], lora_rank=16,
+        lora_targets="qkv", precision=precision, sharding="megatron_sp", zero=1, overlap_grad_reduce=1,
+        cross_entropy="te", gradient_reduction="bf16",
+    )  # fmt: skip
+    found = step(model, system, design)
+    assert found.tokens_per_second_per_gpu == pytest.approx(tokens, rel=0.1)
+    assert found.peak_memory < system.dram.capacity
+    assert found.model_flops / (32 * 4096) == pytest.approx(1e12 * tflops / tokens, rel=0.06)
