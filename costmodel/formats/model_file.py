@@ -12,7 +12,8 @@ from typing import Any, Final, Literal, TypeAlias, get_args, get_origin, get_typ
 from costmodel.errors import DseError
 from costmodel.formats import shipped
 from costmodel.formats.input_files import Section
-from costmodel.training.dimensions import Numerics
+from costmodel.training.blocks import LINEAR_MIXERS
+from costmodel.training.dimensions import OF_LAYERS, Numerics, Sizes
 from costmodel.training.model import ModelShape
 
 #: The record that a model file describes, such as `ModelShape`: profiles have records of their own.
@@ -24,6 +25,15 @@ SCHEMAS: Final[Mapping[str, tuple[str, str]]] = {
     "lstm_model/v1": ("costmodel.lstm", "LstmShape"),
 }
 NUMERICS: Final = "numerics"
+#: Orders of layers, by letters.
+ORDERS: Final = ("layer_order", "mtp_order")
+#: Mixers beside each other behind one norm.
+PAIRS: Final = tuple(f"full+{mixer}" for mixer in LINEAR_MIXERS)
+#: Parts of a layer -> words for them in `layer_kinds`.
+BRANCHES: Final = {
+    "mixer": ("full", "window", "latent", "sparse", *LINEAR_MIXERS, *PAIRS, "none"),
+    "mlp": ("dense", "experts", "none"),
+}
 _TEXTS: Final = ("schema", "name", "title", "description", "source")
 
 
@@ -61,7 +71,8 @@ def read_model(section: Section, name: str) -> AnyModel:
     module, record = SCHEMAS[section.word("schema", SCHEMAS)]
     shape = getattr(import_module(module), record)
     others = _words_and_switches(shape)
-    section.only((*_TEXTS, *shape.dimensions, *shape.counts, *others, *[NUMERICS] * (shape is ModelShape)))
+    of_orders = (*ORDERS, "layer_kinds", NUMERICS) if shape is ModelShape else ()
+    section.only((*_TEXTS, *shape.dimensions, *shape.counts, *others, *of_orders))
     section.text("source")
     section.text("description", required=False)
     values: dict[str, Any] = {key: section.text(key, required=False) for key in ("name", "title")}
@@ -73,6 +84,11 @@ def read_model(section: Section, name: str) -> AnyModel:
             if values[key] > LARGEST:
                 section.mistake(key, f"expected at most {LARGEST:.0e}")
     values |= _chosen(section, others)
+    values |= {key: section.text(key) for key in ORDERS if key in section and key in of_orders}
+    if "layer_kinds" in section and shape is ModelShape:
+        kinds = section.section("layer_kinds").sections("kind of layer")
+        full = "latent" if values.get("attention") == "mla" else "full"
+        values["layer_kinds"] = tuple((letter, _read_layer_kind(letter, kind, full)) for letter, kind in kinds.items())
     if NUMERICS in section and shape is ModelShape:
         values[NUMERICS] = _read_numerics(section.section(NUMERICS))
     if not section.source.mistakes:
@@ -102,6 +118,20 @@ def _chosen(section: Section, choices: Mapping[str, tuple[str, ...]]) -> dict[st
         for key, words in choices.items()
         if key in section
     }
+
+
+def _read_layer_kind(letter: str, section: Section, full: str) -> tuple[str, str, Sizes]:
+    """Mixer, MLP and dimensions of a kind of layer; full attention and a dense MLP where it has no word for them."""
+    if len(letter) != 1:
+        section.mistake(None, "expected a name of one letter")
+    section.only((*BRANCHES, *OF_LAYERS))
+    switches = _words_and_switches(ModelShape)
+    usual, values = {"mixer": full, "mlp": "dense"}, dict[str, Any]()
+    branches = [section.word(key, words, default=usual[key]) for key, words in BRANCHES.items()]
+    for key in (key for key in OF_LAYERS if key in section):
+        values[key] = section.switch(key, default=False) if key in switches else section.number(key)
+    mixer, mlp = ("" if word == "none" else word for word in branches)
+    return mixer, mlp, tuple(values.items())
 
 
 def _read_numerics(section: Section) -> Numerics:

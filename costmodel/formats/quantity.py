@@ -41,22 +41,7 @@ WORDS: Final[dict[str, tuple[Fraction, Dimension]]] = {
     "days": (Fraction(86400), (1, 0, 0, 0, 0, 0, 0)),
     "t": (Fraction(1000), (0, 0, 0, 0, 0, 0, 1)),
 }
-_DECIMAL: Final = {
-    "f": -15,
-    "p": -12,
-    "n": -9,
-    "u": -6,
-    "µ": -6,
-    "μ": -6,
-    "m": -3,
-    "k": 3,
-    "K": 3,
-    "M": 6,
-    "G": 9,
-    "T": 12,
-    "P": 15,
-    "E": 18,
-}
+_DECIMAL: Final = dict(zip("fpnuµμmkKMGTPE", (-15, -12, -9, -6, -6, -6, -3, 3, 3, 6, 9, 12, 15, 18), strict=True))
 PREFIXES: Final[dict[str, Fraction]] = {
     **{letter: Fraction(10) ** power for letter, power in _DECIMAL.items()},
     **{letter + "i": Fraction(2) ** (10 * power) for power, letter in enumerate("KMGTP", start=1)},

@@ -263,7 +263,8 @@ def weight_matrices(model: ModelShape) -> list[WeightMatrix]:
     matrices = []
     for layer, part, repeats in kinds:
         for kernel in layer.kernels:
-            short, long = sorted((model.features[kernel.reads], model.features[kernel.makes]))
+            sizes = model.of_kernel(kernel).features
+            short, long = sorted((sizes[kernel.reads], sizes[kernel.makes]))
             if model.weights(kernel) and short > 1:
                 experts, whole = kernel.of_experts, kernel.is_whole
                 matrices.append(WeightMatrix(kernel.name, part, short, long, repeats, experts, whole))
@@ -331,7 +332,7 @@ def transformer_gemms(run: RankRun) -> Gemms:
     for part in every_part(run.model):
         for kernel in part.kernels:
             weight, of_part = (operand, part.core) if kernel.is_core else (accumulated, part.name)
-            for product in kernel.kind.products(run, kernel):
+            for product in kernel.kind.products(run.of_kernel(kernel), kernel):
                 m, n, k = product.size
                 sizes = ((m, n, k), operand), ((m, k, n), operand), ((k, n, m), weight)
                 for of_pass, (size, output_bytes) in zip(PASSES, sizes, strict=True):
@@ -362,7 +363,7 @@ def biases(run: RankRun, layer: Layer, product: Kernel) -> tuple[FloatArray, Flo
     The biases of a column-split product are split with it; those of a row-split one are added once its
     summands are, by the kernel that comes next, and are split if that one is by columns.
     """
-    shape, width, following = run.design, run.model.features[product.makes], layer.reader_of(product)
+    shape, width, following = run.design, run.width(product, product.makes), layer.reader_of(product)
     by_columns = shape.is_split(product, "column")
     split = by_columns | shape.is_split(following, "column")
     shared = np.where(by_columns, shape.tp, shape.shards(following))
@@ -406,7 +407,9 @@ def transformer_pointwise(run: RankRun) -> Pointwise:
     rows: list[PointwiseRow] = []
     for part in every_part(run.model):
         for kernel in sorted(part.kernels, key=lambda kernel: kernel.kind.name != "norm"):
-            rows += pointwise_rows(kernel.kind.pointwise(run, kernel), kernel.name, part.name, part.core)
+            rows += pointwise_rows(
+                kernel.kind.pointwise(run.of_kernel(kernel), kernel), kernel.name, part.name, part.core
+            )
         if part.layer is not None and biased(run, part.layer):
             rows.append(bias_gradient_row(run, part.layer, biased(run, part.layer), part.name))
         rows += accumulation_rows(run, part)
@@ -448,7 +451,7 @@ def accumulation_rows(run: RankRun, part: Part) -> Iterator[PointwiseRow]:
     for kernel in part.kernels:
         if kernel.is_core:
             continue
-        for product in kernel.kind.products(run, kernel):
+        for product in kernel.kind.products(run.of_kernel(kernel), kernel):
             label, (_, n, k) = Label(product.name, "weight_gradient", part.name, kernel.name), product.size
             weights = np.asarray(n * k * product.batch)
             yield label, weights, 1, 2 * run.gradient_bytes, 1, separate * product.launches
@@ -553,7 +556,7 @@ def _cast_rows(run: RankRun, part: Part, kernel: Kernel) -> Iterator[PointwiseRo
     narrow = np.where(is_narrow(codes), 1.0, 0.0)
     maxima = narrow * of_formats(codes, "maxima")
     copied = np.where(needs_transposed(codes, run.system), 1.0, 0.0)
-    [product] = kernel.kind.products(run, kernel)
+    [product] = kernel.kind.products(run.of_kernel(kernel), kernel)
     (m, n, k), batch = product.size, product.batch
     sent = run.routed_tokens * run.model.features["expert_in"]
     before = (of_formats(codes, "dispatched") > 0) & kernel.of_experts

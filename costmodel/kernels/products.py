@@ -422,6 +422,8 @@ def visited_share(seq_len: float, window: float = np.inf, context_len: float = 0
 
 def core_share(model: ModelShape, kernel: Kernel) -> float:
     """Share of all scores of a sequence that an attention core visits. [-]"""
+    if kernel.kind.core and kernel.kind.core.indexed:
+        return model.keys_among(model.index_topk) / model.key_len
     if not kernel.is_windowed or model.window >= model.key_len:
         return visited_share(model.seq_len, context_len=model.context_len)
     if model.window_kind == "chunked":
@@ -452,6 +454,7 @@ def fused_attention(run: RankRun, kernel: Kernel, of_pass: str) -> FusedAttentio
     share a sequence have equal parts of its causal half; each works on the keys of all of them. FlashAttention-2
     [Dao2022]_ has one head size, to which values are padded.
     """
+    run = run.of_core(kernel)
     work, model, shape = FUSED_PASSES[of_pass], run.model, run.design
     chip, memory = run.system.chip, run.system.memory
     fused, width = np.where(shape.attention > 0, 1.0, 0.0), model.query_size + model.attention_size

@@ -206,8 +206,8 @@ def even_options(ranks: RankRun) -> dict[str, BoolArray]:
         cut = {
             "replicated": 0.0,
             "sequence": model.seq_len,
-            "column": model.features[kernel.makes],
-            "row": model.features[kernel.reads],
+            "column": ranks.width(kernel, kernel.makes),
+            "row": ranks.width(kernel, kernel.reads),
         }
         options[kernel.name] = np.stack([is_whole(cut[option]) for option in kernel.kind.shardings])
     return options

@@ -18,14 +18,17 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from itertools import groupby
+from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple
 
 import numpy as np
+import yaml
 
 from costmodel.columns import FloatArray, IntArray
 from costmodel.errors import DseError, suggestion
+from costmodel.training.dimensions import Sizes
 from costmodel.training.kernel_kind import BIASES, Kernel, TensorLayout
-from costmodel.training.kinds import KINDS, LINEAR_MIXERS, kept_mask
+from costmodel.training.kinds import KINDS, kept_mask
 
 STREAM: Final = "stream"
 
@@ -55,11 +58,12 @@ class Block:
 
     name: str
     rows: str  #: a line a kernel, as this module's text says
+    sizes: Sizes = ()  #: dimensions of its layers that differ from the model's
 
     @cached_property
     def kernels(self) -> tuple[Kernel, ...]:
         """Kernels of the block, read from its text."""
-        return tuple(_kernel(line) for line in self.rows.strip().splitlines())
+        return tuple(replace(_kernel(line), sizes=self.sizes) for line in self.rows.strip().splitlines())
 
     def edges(self, stream: Kernel) -> Iterator[Edge]:
         """Activations that the kernels read, the residual stream first: the output of a kernel before."""
@@ -115,42 +119,6 @@ class Layer:
         return next(edge.end for edge in self.edges if edge.start == kernel)
 
 
-#: Before the first layer, and after the last.
-EMBEDDING: Final = Block("embedding", "embedding  lookup  hidden")
-HEAD: Final = Block(
-    "head",
-    """
-    final_norm  norm     hidden                       < stream
-    head        product  hidden > vocabulary  column  < final_norm
-    loss        loss     vocabulary                   < head
-    """,
-)
-
-#: Blocks of GPT and Llama, and the layer of both.
-ATTENTION: Final = Block(
-    "attention",
-    """
-    attention_norm      norm       hidden                               < stream
-    qkv                 product    hidden > qkv        column qkv_bias  < attention_norm
-    core                attention  qkv > attention                      < qkv
-    projection          product    attention > hidden  row    out_bias  < core
-    attention_residual  residual   hidden                               < projection stream
-    """,
-)
-MLP: Final = Block(
-    "mlp",
-    """
-    mlp_norm      norm        hidden                         < stream
-    mlp_up        product     hidden > up  column  mlp_bias  < mlp_norm
-    activation    activation  up > ffn                       < mlp_up
-    mlp_down      product     ffn > hidden  row    mlp_bias  < activation
-    mlp_residual  residual    hidden                         < mlp_down stream
-    """,
-)
-BLOCKS: Final = (ATTENTION, MLP)
-DECODER: Final = Layer(BLOCKS)
-
-
 def kinds_beyond(layers: Iterable[Layer]) -> list[str]:
     """Kinds of kernels that the layer of GPT and Llama has not, in the order in which they come."""
     known = {kernel.kind for kernel in DECODER.kernels}
@@ -164,19 +132,36 @@ def kinds_without_word(layers: Iterable[Layer], framework: str) -> list[str]:
     return [kind.name for kind in dict.fromkeys(every) if not kind.words[framework]]
 
 
+#: Rows of blocks and branches, by the parts of `blocks.yaml`.
+ROWS: Final[Mapping[str, Any]] = yaml.load(
+    Path(__file__).with_suffix(".yaml").read_text(), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+)
+#: Before the first layer, after the last, before layers of multi-token prediction, and behind an MLP.
+EMBEDDING, HEAD, MTP_JOIN, PER_LAYER = (
+    Block(name, ROWS["blocks"][name]) for name in ("embedding", "head", "mtp", "per_layer")
+)
+#: Words for mixers without attention.
+LINEAR_MIXERS: Final = tuple(name for name in ROWS["mixers"] if name not in ("attention", "latent"))
+
+
 class LayerKind(NamedTuple):
     """Kernels of a kind of layer: a mixer of tokens, then an MLP; either may be missing."""
 
-    mixer: str = "full"  #: "full", "window" or "latent" attention, one of `LINEAR_MIXERS`, or ""
-    mlp: Literal["dense", "experts", ""] = "dense"
+    mixer: str = "full"  #: "full", "window", "latent" or "sparse" attention, one of `LINEAR_MIXERS`, two by "+", or ""
+    mlp: str = "dense"  #: "dense", "experts" or ""
     post_norms: bool = False  #: a norm behind each branch, beside the one before it
     parallel: bool = False  #: both branches side by side behind one norm
     parallel_norms: bool = False  #: ... or each behind its own
+    latent_keys: bool = False  #: keys are latents in sparse attention too
     query_latent: bool = False
+    indexer: bool = False  #: of sparse attention; else earlier layers' picks are used
     output_gate: bool = False
     shared_expert: bool = False
     shared_expert_gate: bool = False
+    expert_norms: bool = False
+    per_layer: bool = False  #: a part of a second embedding is added behind the MLP
     expert_latent: bool = False  #: routed experts act on a narrower latent of each token
+    sizes: Sizes = ()  #: dimensions that differ from the model's
 
 
 class Branch(NamedTuple):
@@ -186,89 +171,51 @@ class Branch(NamedTuple):
     ends: list[str]
 
 
+def present(kind: LayerKind, lines: Iterable[str], **words: str) -> list[str]:
+    """Lines without flags, and those with flags that a kind of layer has; words put in."""
+    chosen = []
+    for line in lines:
+        flags, _, row = line[1:].partition("] ") if line.startswith("[") else ("", "", line)
+        if all(getattr(kind, flag.lstrip("!")) != flag.startswith("!") for flag in flags.split()):
+            chosen.append(row.format(**words))
+    return chosen
+
+
 def mixer_branch(kind: LayerKind, norm: str) -> Branch:
-    """Attention or a linear mixer behind a norm."""
-    if kind.mixer in LINEAR_MIXERS:
-        rows = [row.format(norm=norm) for row in LINEAR_MIXERS[kind.mixer]]
-        return Branch(rows, [rows[-1].split()[0]])
-    gate = ["output_gate  activation  attention  < core"] if kind.output_gate else []
-    gated = "output_gate" if kind.output_gate else "core"
-    if kind.mixer == "latent":
-        query = [
-            f"q_down  latent   hidden > query_rank            < {norm}",
-            "q_norm  norm     query_rank                      < q_down",
-            "q_up    product  query_rank > queries    column  < q_norm",
-        ]
-        rows = [
-            *(query if kind.query_latent else [f"q_up  product  hidden > queries  column  < {norm}"]),
-            f"kv_down     latent     hidden > key_latent              < {norm}",
-            "kv_norm     norm       key_rank > key_latent             < kv_down",
-            "kv_up       product    key_rank > keys_values    column  < kv_norm",
-            "core        attention  queries > attention               < q_up kv_up",
-            "projection  product    attention > hidden        row     < core",
-        ]
-    else:
-        core = "attention" if kind.mixer == "full" else "window"
-        rows = [
-            f"qkv         product  hidden > qkv        column qkv_bias  < {norm}",
-            f"core        {core}   qkv > attention                      < qkv",
-            *gate,
-            f"projection  product  attention > hidden  row    out_bias  < {gated}",
-        ]
-    return Branch(rows, ["projection"])
+    """Attention or a linear mixer behind a norm, or both beside each other."""
+    if "+" in kind.mixer:
+        first, second = kind.mixer.split("+")
+        one, other = (mixer_branch(kind._replace(mixer=mixer), norm) for mixer in (first, second))
+        rows = [row.replace("projection ", f"{second}_out ") for row in other.rows]
+        return Branch([*one.rows, *rows], [*one.ends, f"{second}_out"])
+    latent = kind.latent_keys or kind.mixer == "latent"
+    word = kind.mixer if kind.mixer in LINEAR_MIXERS else "latent" if latent else "attention"
+    core = "attention" if kind.mixer in ("full", "latent") else kind.mixer
+    return Branch(present(kind, ROWS["mixers"][word].splitlines(), norm=norm, core=core), ROWS["ends"]["mixers"])
 
 
 def mlp_branch(kind: LayerKind, norm: str) -> Branch:
     """An MLP behind a norm, or a mixture of experts."""
-    if kind.mlp == "dense":
-        rows = [
-            f"mlp_up      product     hidden > up  column  mlp_bias  < {norm}",
-            "activation  activation  up > ffn                       < mlp_up",
-            "mlp_down    product     ffn > hidden  row    mlp_bias  < activation",
-        ]
-        return Branch(rows, ["mlp_down"])
-    sent, ends = ("latent_down", ["latent_up"]) if kind.expert_latent else (norm, ["combine"])
-    rows = [
-        f"router             router             hidden > experts                   < {norm}",
-        *([f"latent_down  latent  hidden > expert_in  < {norm}"] if kind.expert_latent else []),
-        f"dispatch           dispatch           expert_in                          < {sent} router",
-        "expert_up          experts            expert_in > expert_up    mlp_bias  < dispatch",
-        "expert_activation  expert_activation  expert_up > expert_ffn             < expert_up",
-        "expert_down        experts            expert_ffn > expert_in   mlp_bias  < expert_activation",
-        "combine            combine            expert_in                          < expert_down",
-        *(["latent_up  latent  expert_in > hidden  < combine"] if kind.expert_latent else []),
-    ]
-    if kind.shared_expert:
-        ends = [*ends, "shared_down"]
-        rows += [
-            f"shared_up          product     hidden > shared_up   column  mlp_bias  < {norm}",
-            "shared_activation  activation  shared_up > shared_ffn                 < shared_up",
-            "shared_down        product     shared_ffn > hidden  row     mlp_bias  < shared_activation",
-        ]
-    if kind.shared_expert_gate:
-        ends = [*ends, "shared_gate"]
-        rows.append(f"shared_gate  latent  hidden > unit  < {norm}")
-    return Branch(rows, ends)
+    inner = "expert_norm" if kind.expert_norms else norm
+    rows = present(kind, ROWS["mlps"][kind.mlp].splitlines(), norm=norm, inner=inner)
+    return Branch(rows, present(kind, ROWS["ends"][kind.mlp]))
 
 
 @cache
 def layer_of(kind: LayerKind) -> Layer:
     """The blocks of a kind of layer."""
-    if kind == LayerKind():
-        return DECODER
     if kind.parallel:
         rows = ["mlp_norm  norm  hidden  < stream"] if kind.parallel_norms else []
         attention, mlp = mixer_branch(kind, "norm"), mlp_branch(kind, "mlp_norm" if rows else "norm")
         both = Branch([*attention.rows, *rows, *mlp.rows], [*attention.ends, *mlp.ends])
         return Layer((_block("parallel", "norm", both, "residual", kind),))
     branches = (("attention", mixer_branch, kind.mixer), ("mlp", mlp_branch, kind.mlp))
-    return Layer(
-        tuple(
-            _block(name, f"{name}_norm", branch(kind, f"{name}_norm"), f"{name}_residual", kind)
-            for name, branch, present in branches
-            if present
-        )
-    )
+    blocks = [
+        _block(name, f"{name}_norm", branch(kind, f"{name}_norm"), f"{name}_residual", kind)
+        for name, branch, present in branches
+        if present
+    ]
+    return Layer((*blocks, *([replace(PER_LAYER, sizes=kind.sizes)] if kind.per_layer else [])))
 
 
 def _block(name: str, norm: str, branch: Branch, residual: str, kind: LayerKind) -> Block:
@@ -276,23 +223,19 @@ def _block(name: str, norm: str, branch: Branch, residual: str, kind: LayerKind)
     post_norm = [f"{name}_post_norm  norm  hidden  < {' '.join(branch.ends)}"] if kind.post_norms else []
     ends = [f"{name}_post_norm"] if kind.post_norms else branch.ends
     last = f"{residual}  residual  hidden  < {' '.join(ends)} stream"
-    return Block(name, "\n".join([f"{norm}  norm  hidden  < stream", *branch.rows, *post_norm, last]))
+    return Block(name, "\n".join([f"{norm}  norm  hidden  < stream", *branch.rows, *post_norm, last]), kind.sizes)
 
 
-#: What joins a hidden state and the embedding of the next token, before a layer that looks one token further.
-MTP_JOIN: Final = Block(
-    "mtp",
-    """
-    mtp_norm  norm     joined                    < stream
-    mtp_join  latent   joined > hidden           < mtp_norm
-    """,
-)
+#: Layer of GPT and Llama, and its blocks.
+DECODER: Final = layer_of(LayerKind())
+BLOCKS: Final = DECODER.blocks
+ATTENTION, MLP = BLOCKS
 
 
 @cache
-def mtp_layer(last: Layer) -> Layer:
-    """The layer of a multi-token prediction module: a join, then a layer like the model's last."""
-    return Layer((MTP_JOIN, *last.blocks))
+def mtp_layer(*layers: Layer) -> Layer:
+    """The layer of a multi-token prediction module: a join, then the blocks of some layers."""
+    return Layer((MTP_JOIN, *(block for layer in layers for block in layer.blocks)))
 
 
 def sequence_of(kinds: Iterable[LayerKind]) -> tuple[tuple[Layer, float], ...]:

@@ -78,6 +78,34 @@ def plain(value: Any) -> Any:
 USUAL = Numerics()
 
 
+#: Fields of a model with values that layers of one kind have instead of the model's: dimensions and switches.
+Sizes = tuple[tuple[str, Any], ...]
+#: Letter of a layer in `layer_order`, as in Megatron-LM's hybrid models -> its mixer, its MLP, its dimensions.
+LAYER_LETTERS: Final[Mapping[str, tuple[str, str, Sizes]]] = {
+    "M": ("mamba2", "", ()),
+    "G": ("gated_delta_net", "", ()),
+    "*": ("full", "", ()),
+    "+": ("latent", "", ()),
+    "D": ("sparse", "", ()),
+    "-": ("", "dense", ()),
+    "E": ("", "experts", ()),
+}
+#: Mixer or MLP -> a field that a model needs for it.
+NEEDED: Final[Mapping[str, str]] = {
+    **dict.fromkeys(("gated_delta_net", "kda", "lightning"), "linear_value_heads"),
+    "window": "window",
+    "latent": "kv_lora_rank",
+    "sparse": "index_topk",
+    "experts": "num_experts",
+    "mamba2": "linear_state_size",
+    "convolution": "linear_conv_kernel",
+}
+#: Dimensions and switches that layers of one kind may have for themselves.
+OF_LAYERS: Final = (
+    *("num_attention_heads", "num_query_groups", "head_size", "v_head_dim", "window", "ffn_hidden_size"),
+    *("qk_norm", "sinks", "qkv_bias", "out_bias", "mlp_bias", "values_are_keys", "reuses_keys", "index_heads"),
+)
+
 #: Most layers of a model, which are gone through one by one. [-]
 MOST_LAYERS: Final = 10_000
 
@@ -125,9 +153,10 @@ class ModelDimensions:
     counts: ClassVar[tuple[str, ...]] = (
         "q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim", "window",
         "full_attention_every", "linear_key_heads", "linear_value_heads", "linear_head_dim",
-        "linear_conv_kernel", "linear_state_size", "num_experts", "moe_topk", "moe_ffn_hidden_size",
+        "linear_conv_kernel", "linear_state_size", "index_heads", "index_head_dim", "index_topk",
+        "num_experts", "moe_topk", "moe_ffn_hidden_size",
         "shared_ffn_hidden_size", "moe_latent_size", "routing_groups", "routing_group_topk",
-        "first_dense_layers", "mtp_layers", "learned_positions", "vocab_multiple", "context_len",
+        "first_dense_layers", "mtp_layers", "learned_positions", "per_layer_embedding", "vocab_multiple", "context_len",
     )  # fmt: skip
 
     name: str = "model"
@@ -146,7 +175,8 @@ class ModelDimensions:
     activation: Literal["gelu", "silu", "squared_relu"] = "gelu"
     normalization: Literal["layer_norm", "layer_norm_no_bias", "rms_norm"] = "layer_norm"
     norms_per_layer: float = 2.0  #: 4: behind attention and MLP too; 1 in a parallel block
-    position_embedding: Literal["learned", "rotary"] = "learned"
+    position_embedding: Literal["learned", "rotary", "none"] = "learned"
+    per_layer_embedding: float = 0.0  #: width of a second embedding of tokens, of which each layer has a part
     learned_positions: float = 0.0  #: rows of the table of learned positions; 0 means key_len
     biases: bool = True  #: of all products of layers, or of those that the next three say
     qkv_bias: bool | None = None
@@ -164,22 +194,31 @@ class ModelDimensions:
     v_head_dim: float = 0.0
     qk_norm: bool = False
     wide_qk_norm: bool = False  #: over all heads together, not over each
+    values_are_keys: bool = False  #: values are keys before their norm and rotation, without a weight for them
+    reuses_keys: bool = False  #: layers see the keys and values of an earlier layer, without weights for them
     sinks: bool = False
-    attention_output_gate: bool = False
+    attention_output_gate: bool = False  #: a gate for each feature that heads make
+    attention_head_gate: bool = False  #: a gate for each head
     window: float = 0.0  #: keys that a query sees in layers without full attention
     window_kind: Literal["sliding", "chunked"] = "sliding"
     full_attention_every: float = 1.0  #: 0: none has it
-    linear_attention: Literal["none", "gated_delta_net", "mamba2"] = "none"
+    linear_attention: Literal["none", "gated_delta_net", "mamba2", "kda", "lightning"] = "none"
     linear_key_heads: float = 0.0  #: of Mamba-2: groups of heads that share what they write and read
     linear_value_heads: float = 0.0
     linear_head_dim: float = 0.0
     linear_conv_kernel: float = 0.0
     linear_state_size: float = 0.0  #: of Mamba-2: width of the states of a head
+    linear_norm: bool = True  #: of Mamba-2: a norm of the output
+    index_heads: float = 0.0  #: of an indexer that picks the keys that queries see; 0 where layers reuse earlier picks
+    index_head_dim: float = 0.0
+    index_topk: float = 0.0  #: keys that a query sees; 0: all
+    index_weights: bool = False  #: scores of an indexer's heads are added up by weights that each token makes
     num_experts: float = 0.0
     moe_topk: float = 0.0
     moe_ffn_hidden_size: float = 0.0
     shared_ffn_hidden_size: float = 0.0  #: of all shared experts together
     shared_expert_gate: bool = False
+    expert_norms: bool = False  #: of routed and of shared experts, before and behind; with scales of routers
     router_bias: bool = False
     moe_latent_size: float = 0.0  #: 0: routed experts act on the hidden state
     routing_groups: float = 0.0
@@ -187,6 +226,10 @@ class ModelDimensions:
     first_dense_layers: float = 0.0
     moe_layer_freq: float = 1.0
     mtp_layers: float = 0.0
+    layer_order: str = ""  #: a letter for each layer, in order; "": the order that other fields give
+    mtp_order: str = ""  #: of the layers of a module of multi-token prediction; "": one like the last layer
+    #: Letter -> mixer, MLP and dimensions of its layers, beyond `LAYER_LETTERS`.
+    layer_kinds: tuple[tuple[str, tuple[str, str, Sizes]], ...] = ()
     #: What is computed beside; two models that differ in it alone cost the same, and are equal.
     numerics: Numerics = field(default=USUAL, compare=False)
     #: Features of a token in the activations that kernels read and make, by word. [elements]
@@ -212,8 +255,9 @@ class ModelDimensions:
             "num_experts": (self.num_experts > 0, ("moe_topk", "moe_ffn_hidden_size")),
             "linear_attention": (
                 self.linear_attention != "none",
-                ("linear_key_heads", "linear_value_heads", "linear_head_dim", "linear_conv_kernel"),
+                ("linear_key_heads", "linear_value_heads", "linear_head_dim"),
             ),
+            "index_heads": (self.index_heads > 0, ("index_head_dim", "index_topk")),
             "linear_attention: mamba2": (self.linear_attention == "mamba2", ("linear_state_size",)),
         }
         for name, (present, others) in needs.items():
@@ -227,14 +271,37 @@ class ModelDimensions:
             )
         if self.moe_topk > self.num_experts:
             raise DseError(f"model {self.name}: moe_topk: {self.moe_topk:g} of {self.num_experts:g} experts")
+        self._check_order()
+
+    def _check_order(self) -> None:
+        """Refuse an order of layers with unknown letters, or with layers that the model has no dimensions for."""
+        letters = len(self.layer_order)
+        if letters not in (0, self.num_layers):
+            raise DseError(f"model {self.name}: layer_order: {letters} letters; num_layers is {self.num_layers:g}")
+        for letter in dict.fromkeys(self.layer_order + self.mtp_order):
+            if letter not in self.letters:
+                known = f"{' '.join(self.letters)}, and those of layer_kinds"
+                raise DseError(f"model {self.name}: layer_order: {letter!r} is unknown; known are {known}")
+            mixer, mlp, sizes = self.letters[letter]
+            for word in (*mixer.split("+"), mlp):
+                if (field := NEEDED.get(word)) and not dict(sizes).get(field, getattr(self, field)):
+                    raise DseError(f"model {self.name}: {field}: expected one, since layers {letter!r} have {word}")
+
+    @property
+    def letters(self) -> Mapping[str, tuple[str, str, Sizes]]:
+        """Letter of an order of layers -> mixer and MLP of a layer, "" for none, and its dimensions."""
+        return {**LAYER_LETTERS, **dict(self.layer_kinds)}
 
     def _features(self) -> Mapping[str, float]:
         halves = 2 if self.gated_mlp else 1
         keys = self.linear_key_heads * self.linear_head_dim
         values = self.linear_value_heads * self.linear_head_dim
+        made = self.num_query_groups * self.score_size if self.values_are_keys else 2 * self.key_value_size
+        gates = self.num_attention_heads if self.attention_head_gate else 0.0
+        gates += self.query_size if self.attention_output_gate else 0.0
         return {
             "hidden": self.hidden_size,
-            "qkv": self.query_size * (2 if self.attention_output_gate else 1) + 2 * self.key_value_size,
+            "qkv": self.query_size + gates + (0.0 if self.reuses_keys else made),
             "attention": self.attention_size,
             "up": halves * self.ffn_hidden_size,
             "ffn": self.ffn_hidden_size,
@@ -245,14 +312,21 @@ class ModelDimensions:
             "keys_values": self.num_attention_heads * (self.qk_nope_head_dim + self.v_head_dim),
             "delta_in": 2 * (keys + values + self.linear_value_heads),
             "delta_out": values,
+            "kda_in": 3 * values + self.linear_value_heads,
+            "kda_rank": self.linear_head_dim,
+            "lightning_in": 3 * values,
+            "conv_in": 3 * self.hidden_size,
             "mamba_in": 2 * (values + self.linear_key_heads * self.linear_state_size) + self.linear_value_heads,
             "mamba_out": values,
+            "index_queries": self.index_heads * self.index_head_dim,
+            "index_keys": self.index_head_dim + (self.index_heads if self.index_weights else 0.0),
             "experts": self.num_experts,
             "expert_in": self.moe_latent_size or self.hidden_size,
             "expert_up": halves * self.moe_ffn_hidden_size,
             "expert_ffn": self.moe_ffn_hidden_size,
             "shared_up": halves * self.shared_ffn_hidden_size,
             "shared_ffn": self.shared_ffn_hidden_size,
+            "per_layer": self.per_layer_embedding,
             "unit": 1.0,
             "joined": 2 * self.hidden_size,
             "vocabulary": self.vocab_size,
@@ -271,7 +345,7 @@ class ModelDimensions:
     @property
     def value_size(self) -> float:
         """Width of a head's value. [elements]"""
-        return self.v_head_dim if self.attention == "mla" else self.head_size
+        return self.v_head_dim or self.head_size
 
     @property
     def query_size(self) -> float:
@@ -285,20 +359,23 @@ class ModelDimensions:
 
     @property
     def key_value_size(self) -> float:
-        """Width of all key heads together, or of all value heads; of latent attention the mean. [elements]"""
-        if self.attention == "mla":
-            return self.num_attention_heads * (self.score_size + self.value_size) / 2
-        return self.num_query_groups * self.head_size
+        """Width of all key heads together, or of all value heads; the mean of both where they differ. [elements]"""
+        heads = self.num_attention_heads if self.attention == "mla" else self.num_query_groups
+        return heads * (self.score_size + self.value_size) / 2
 
     def keys_seen(self, *, windowed: bool, causal: bool = True) -> float:
         """Keys that a query of an attention core meets on average. [-]"""
         if not windowed:
             return self.context_len + self.seq_len / 2 if causal else self.key_len
-        window = min(self.window, self.key_len)
+        if causal and self.window_kind == "chunked":
+            return (min(self.window, self.key_len) + 1) / 2
+        return self.keys_among(self.window, causal=causal)
+
+    def keys_among(self, most: float, *, causal: bool = True) -> float:
+        """Keys that a query meets on average where it sees at most so many of those before it. [-]"""
+        window = min(most, self.key_len)
         if not causal:
             return window
-        if self.window_kind == "chunked":
-            return (window + 1) / 2
         before = min(window, self.context_len)  # what the first queries do not see yet is made up for there
         missing = window * (window - 1) - before * (2 * window - before - 1)
         return window - missing / (2 * self.seq_len)

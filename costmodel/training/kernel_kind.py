@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Final, Literal, NamedTuple, Protocol
 
 from costmodel.columns import BoolArray, FloatArray
-from costmodel.training.dimensions import ModelDimensions
+from costmodel.training.dimensions import ModelDimensions, Sizes
 
 #: Passes over a layer. `activation_gradient` and `weight_gradient` make up the backward pass.
 PASSES: Final = ("forward", "activation_gradient", "weight_gradient")
@@ -94,6 +94,9 @@ class Core:
     """An attention core: each head for itself, its scores on chip where it is fused."""
 
     windowed: bool  #: whether queries see the keys of a window alone
+    indexed: bool = False  #: whether queries see only the keys that an indexer picks
+    #: Dimensions with which kernels run it, where these differ from the model's.
+    sizes: Callable[[ModelDimensions], Sizes] | None = None
 
 
 class MatrixProduct(NamedTuple):
@@ -136,6 +139,7 @@ class Exchanged(NamedTuple):
     state: Callable[[ModelDimensions, float], float] | None
     #: Whether tokens go to the ranks of their experts, and results come back.
     tokens: bool
+    whole: bool = False  #: whether each tensor-parallel rank needs keys and values of all heads
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -182,6 +186,7 @@ class Kernel:
     megatron: str  #: how Megatron-LM splits its weight, "column" or "row"; "" where it has none
     inputs: tuple[str, ...]  #: kernels whose outputs it reads
     bias: str = ""  #: one of `BIASES`: the field of a model that says whether it has one
+    sizes: Sizes = ()  #: dimensions of its layers that differ from the model's
 
     @property
     def products(self) -> tuple[str, ...]:

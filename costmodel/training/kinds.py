@@ -4,22 +4,23 @@ A record has the shardings of a kind, its products and passes over memory, its p
 for the backward pass, its exchanges between ranks that share a sequence, its recomputation, and its names in frameworks
 and reference models. For example, a norm moves 2 tensors forward and 5 backward, with 8 and 12 FLOP an element,
 keeps its input, and may be split by tokens. A record that lacks a field does not load, so that no formula
-skips a kind in silence. A new kind and the mixer that uses it are added only here; dimensions that only they read are
+skips a kind in silence. A new kind is added only here; its mixer is rows of `blocks.py`, its dimensions are
 fields of `ModelDimensions`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from typing import Any, Final, NamedTuple
+from pathlib import Path
+from typing import Any, Final, NamedTuple, cast
 
 import numpy as np
+import yaml
 
 from costmodel.columns import FloatArray
-from costmodel.training.dimensions import ModelDimensions
+from costmodel.training.dimensions import ModelDimensions, Sizes
 from costmodel.training.kernel_kind import (
-    FRAMEWORKS,
     Core,
     Exchanged,
     KeptBytes,
@@ -42,6 +43,7 @@ _EACH: Final[Shardings] = {
 _TOKENS: Final = {layout: _EACH[layout] for layout in ("replicated", "sequence")}
 _HEADS: Final = {"column": _EACH["column"]}
 _SEQUENCE: Final = {"sequence": _EACH["sequence"]}
+_WHOLE_ONLY: Final = {"replicated": _EACH["replicated"]}
 #: Shardings of a product's weight of (k, n): the gradients are products with its transpose [Shoeybi2019]_.
 _WEIGHT: Final = {
     "column": OperatorSharding("replicated", "column", "column", "partial"),
@@ -104,22 +106,6 @@ def both_passes(
     for of_pass, cost in zip(("forward", "activation_gradient"), costs, strict=True):
         tensors, masks = cost.tensors + gate * cost.gates, dropout * cost.masks
         yield PointwisePass(name, of_pass, elements, tensors, masks, cost.flops, count, in_core, sorts)
-
-
-def passes_over_output(
-    rank: RankSizes, kernel: Kernel, *, costs: tuple[ElementCost, ElementCost]
-) -> Iterator[PointwisePass]:
-    """Passes over a rank's share of a kernel's output."""
-    whole = rank.tokens * rank.model.features[kernel.makes]
-    yield from both_passes(rank, kernel.name, costs, whole / rank.shards(kernel))
-
-
-def passes_over_copies(
-    rank: RankSizes, kernel: Kernel, *, costs: tuple[ElementCost, ElementCost], sorts: bool = False
-) -> Iterator[PointwisePass]:
-    """Passes over the copies of tokens that the experts of a rank receive."""
-    copies = rank.expert_tokens * rank.model.features[kernel.makes] / rank.etp
-    yield from both_passes(rank, kernel.name, costs, copies, sorts=sorts)
 
 
 def split_product(rank: RankSizes, kernel: Kernel) -> Iterator[MatrixProduct]:
@@ -192,11 +178,6 @@ def loss_passes(logits: FloatArray) -> Iterator[PointwisePass]:
     yield PointwisePass("loss", "activation_gradient", logits, 1, 12, 3, 1.0)
 
 
-def vocabulary_passes(rank: RankSizes, _: Kernel) -> Iterator[PointwisePass]:
-    """Cross entropy over a rank's share of the vocabulary."""
-    return loss_passes(rank.tokens * rank.vocabulary_share)
-
-
 def norm_parameters(model: ModelDimensions, kernel: Kernel) -> float:
     """A gain for each feature, and in layer norm a bias. [-]"""
     return (2 if model.normalization == "layer_norm" else 1) * model.features[kernel.reads]
@@ -204,13 +185,15 @@ def norm_parameters(model: ModelDimensions, kernel: Kernel) -> float:
 
 def attention_parameters(model: ModelDimensions, _: Kernel) -> float:
     """Norms of queries and keys, and sinks. [-]"""
-    width = model.query_size + model.key_value_size if model.wide_qk_norm else 2 * model.head_size
+    width = model.query_size + model.key_value_size if model.wide_qk_norm else 2 * model.score_size
+    width -= model.score_size if model.reuses_keys else 0.0
     return (width if model.qk_norm else 0.0) + (model.num_attention_heads if model.sinks else 0.0)
 
 
 def router_parameters(model: ModelDimensions, _: Kernel) -> float:
-    """A bias for each expert. [-]"""
-    return model.num_experts if model.router_bias else 0.0
+    """A bias for each expert; a scale of each feature and expert. [-]"""
+    scales = model.hidden_size + model.num_experts if model.expert_norms else 0.0
+    return scales + (model.num_experts if model.router_bias else 0.0)
 
 
 def delta_net_channels(model: ModelDimensions) -> float:
@@ -230,19 +213,22 @@ def delta_net_multiply_adds(model: ModelDimensions, _: Kernel, causal: bool) -> 
     return convolved + 4 * model.linear_value_heads * model.linear_head_dim**2
 
 
-def delta_net_state(model: ModelDimensions, element_bytes: float) -> float:
-    """A matrix of keys by values in fp32 for each head, and the last tokens that the convolution sees. [B]"""
-    states = 4.0 * model.linear_value_heads * model.linear_head_dim**2
-    return states + element_bytes * (model.linear_conv_kernel - 1) * delta_net_channels(model)
+def linear_state(model: ModelDimensions, element_bytes: float, *, of_mamba: bool = False) -> float:
+    """State of a sequence: a matrix of each head in fp32, and the last tokens of a convolution. [B]"""
+    width = model.linear_state_size if of_mamba else model.linear_head_dim
+    channels = mamba_channels(model) if of_mamba else delta_net_channels(model)
+    states = 4.0 * model.linear_value_heads * model.linear_head_dim * width
+    return states + element_bytes * max(model.linear_conv_kernel - 1, 0) * channels
 
 
 def mamba_products(rank: RankSizes, _: Kernel) -> Iterator[MatrixProduct]:
-    """Chunks of a Mamba-2 scan: scores of a group, and of each head their outputs, its states, and theirs.
+    """Chunks of a scan: scores of a group, and of each head their outputs, its states, and theirs.
 
-    The masked half of a chunk's scores is computed too, as by the published kernels [Dao2024]_.
+    The masked half of a chunk's scores is computed too, as by the published kernels [Dao2024]_. States of lightning
+    attention are as wide as its heads [MiniMax2025]_.
     """
     model, chunk, chunks = rank.model, MAMBA_CHUNK, rank.tokens / MAMBA_CHUNK
-    size, width = model.linear_head_dim, model.linear_state_size
+    size, width = model.linear_head_dim, model.linear_state_size or model.linear_head_dim
     heads, groups = (
         chunks * size_of_product / rank.tp for size_of_product in (model.linear_value_heads, model.linear_key_heads)
     )
@@ -260,7 +246,7 @@ def mamba_channels(model: ModelDimensions) -> float:
 def mamba_parameters(model: ModelDimensions, kernel: Kernel) -> float:
     """The convolution with its biases; decay, step and skip of each head; the norm of the output. [-]"""
     convolved = (model.linear_conv_kernel + 1) * mamba_channels(model)
-    return convolved + 3 * model.linear_value_heads + model.features[kernel.makes]
+    return convolved + 3 * model.linear_value_heads + (model.features[kernel.makes] if model.linear_norm else 0.0)
 
 
 def mamba_multiply_adds(model: ModelDimensions, kernel: Kernel, causal: bool) -> float:
@@ -268,10 +254,25 @@ def mamba_multiply_adds(model: ModelDimensions, kernel: Kernel, causal: bool) ->
     return 3.5 * model.features[kernel.makes] * model.linear_state_size
 
 
-def mamba_state(model: ModelDimensions, element_bytes: float) -> float:
-    """State of a sequence: a matrix of each head in fp32, and the last tokens of the convolution. [B]"""
-    states = 4.0 * model.linear_value_heads * model.linear_head_dim * model.linear_state_size
-    return states + element_bytes * (model.linear_conv_kernel - 1) * mamba_channels(model)
+def kda_parameters(model: ModelDimensions, kernel: Kernel) -> float:
+    """The convolution, decay of each head, step of each feature, and the norm of a head's output [Kimi2025]_. [-]"""
+    convolved = model.linear_conv_kernel * delta_net_channels(model)
+    return convolved + model.linear_value_heads + model.features[kernel.makes] + model.linear_head_dim
+
+
+def convolution_taps(model: ModelDimensions, *_: Any) -> float:
+    """Weights of a short convolution, each of which multiplies each token once. [-]"""
+    return model.linear_conv_kernel * model.hidden_size
+
+
+def convolution_state(model: ModelDimensions, element_bytes: float) -> float:
+    """The last tokens that a short convolution sees. [B]"""
+    return element_bytes * (model.linear_conv_kernel - 1) * model.hidden_size
+
+
+def kept_with_gates(rank: RankSizes, kernel: Kernel, *, gates: int) -> FloatArray:
+    """The activation that a kernel reads, and gates and decays of each feature that it makes. [B]"""
+    return rank.activation_bytes(kernel.reads) + gates * rank.activation_bytes(kernel.makes)
 
 
 def kept_decays(rank: RankSizes, _: Kernel) -> FloatArray:
@@ -281,10 +282,65 @@ def kept_decays(rank: RankSizes, _: Kernel) -> FloatArray:
 
 def attention_multiply_adds(model: ModelDimensions, kernel: Kernel, causal: bool) -> float:
     """Scores and context of one token with the keys that it sees. [-]"""
+    keys = model.keys_seen(windowed=kernel.is_windowed, causal=causal)
+    if kernel.kind.core and kernel.kind.core.indexed:
+        keys = model.keys_among(model.index_topk, causal=causal)
+    return model.num_attention_heads * (model.score_size + model.value_size) * keys
+
+
+def absorbed(model: ModelDimensions) -> Sizes:
+    """Latent attention as kernels of sparse attention run it: latents are keys and values of all heads [DeepSeek2025]_.
+
+    Products with the weights that expand latents take as many FLOPs on queries and outputs as on keys and values.
+    """
+    if model.attention != "mla":
+        return ()
+    width = model.kv_lora_rank + model.qk_rope_head_dim
+    latent = (("attention", "gqa"), ("num_query_groups", 1.0), ("head_size", width))
+    return (*latent, ("v_head_dim", model.kv_lora_rank))
+
+
+def sparse_keys(model: ModelDimensions) -> float:
+    """Keys and values of one token: of latent attention the latent. [elements]"""
+    if model.attention == "mla":
+        return model.kv_lora_rank + model.qk_rope_head_dim
+    return attention_keys(model)
+
+
+def kept_sparse_input(rank: RankSizes, kernel: Kernel) -> FloatArray:
+    """Queries, keys and values; of latent attention queries and outputs in the width of latents, and latents. [B]"""
+    model = rank.model
+    if model.attention != "mla":
+        return kept_input(rank, kernel)
+    width = model.num_attention_heads * (2 * model.kv_lora_rank + model.qk_rope_head_dim) + sparse_keys(model)
+    return rank.element_bytes * rank.tokens * width
+
+
+def indexer_products(rank: RankSizes, kernel: Kernel) -> Iterator[MatrixProduct]:
+    """Scores of the indexer's heads with all keys before a query, added up over the heads on chip."""
+    model = rank.model
+    size = model.seq_len / rank.cp, model.keys_seen(windowed=False), model.features["index_queries"]
+    yield MatrixProduct(kernel.name, size, rank.sequences, 1.0)
+
+
+def indexer_passes(rank: RankSizes, kernel: Kernel) -> Iterator[PointwisePass]:
+    """Activation and sum of the heads' scores on chip, and the choice of keys from fp32 scores."""
+    scores = rank.tokens * rank.model.keys_seen(windowed=False)
+    cost = ElementCost(2, 3 * rank.model.index_heads)
+    yield from both_passes(rank, kernel.name, (cost, cost), scores)
+
+
+def indexer_multiply_adds(model: ModelDimensions, _: Kernel, causal: bool) -> float:
+    """Scores of one token with the keys that it sees. [-]"""
+    return model.features["index_queries"] * model.keys_seen(windowed=False, causal=causal)
+
+
+def kept_index(rank: RankSizes, _: Kernel) -> FloatArray:
+    """Queries and keys of an indexer with its weights, and the numbers of the keys picked in 32 bits. [B]"""
     return (
-        model.num_attention_heads
-        * (model.score_size + model.value_size)
-        * model.keys_seen(windowed=kernel.is_windowed, causal=causal)
+        rank.activation_bytes("index_queries")
+        + rank.activation_bytes("index_keys")
+        + (4.0 * rank.tokens * min(rank.model.index_topk, rank.model.key_len))
     )
 
 
@@ -323,167 +379,81 @@ def kept_scores_of_experts(rank: RankSizes, _: Kernel) -> FloatArray:
 
 def over_output(forward: ElementCost, backward: ElementCost) -> PointwiseWork:
     """Passes over a rank's share of a kernel's output, by the cost of each element."""
-    return partial(passes_over_output, costs=(forward, backward))
+    return lambda rank, kernel: both_passes(
+        rank, kernel.name, (forward, backward), rank.tokens * rank.model.features[kernel.makes] / rank.shards(kernel)
+    )
 
 
 def over_copies(forward: ElementCost, backward: ElementCost, *, sorts: bool = False) -> PointwiseWork:
-    """Passes over copies of tokens, by the cost of each element; `sorts` if they sort the copies."""
-    return partial(passes_over_copies, costs=(forward, backward), sorts=sorts)
+    """Passes over copies of tokens that experts receive, by the cost of each element; `sorts` if they sort them."""
+
+    def passes(rank: RankSizes, kernel: Kernel) -> Iterator[PointwisePass]:
+        copies = rank.expert_tokens * rank.model.features[kernel.makes] / rank.etp
+        return both_passes(rank, kernel.name, (forward, backward), copies, sorts=sorts)
+
+    return passes
 
 
-def words(megatron: str, torchtitan: str, maxtext: str, *, aicb: str = "", dfmodel: str = "") -> dict[str, str]:
-    """A kind's words in each of `FRAMEWORKS`; "" where it has none."""
-    return dict(zip(FRAMEWORKS, (megatron, torchtitan, maxtext, aicb, dfmodel), strict=True))
-
-
-#: What ranks exchange: nothing; keys and values of a shared sequence; tokens of experts.
-_NOTHING: Final = Exchanged(None, None, tokens=False)
-_KEYS_VALUES: Final = Exchanged(attention_keys, None, tokens=False)
-_TOKENS_SENT: Final = Exchanged(None, None, tokens=True)
-#: Weights of layers: split, whole in the format of a design or in fp32, one for each expert.
-_SPLIT: Final = Matrix(split=True, of_experts=False, biased=True, narrow=True, model_flops=True)
-_WHOLE: Final = Matrix(split=False, of_experts=False, biased=False, narrow=True, model_flops=True)
-_SCORES: Final = Matrix(split=False, of_experts=False, biased=False, narrow=False, model_flops=False)
-_EXPERTS: Final = Matrix(split=False, of_experts=True, biased=True, narrow=True, model_flops=True)
-
-#: Name -> kind, of all kernels that layers are made of.
-KINDS: Final[dict[str, KernelKind]] = {kind.name: kind for kind in (
-    KernelKind(
-        name="norm", about="layer norm or RMS norm, over all features of a token", layer_word="",
-        shardings=_TOKENS, usual_split="tokens", matrix=None, product_names=(), products=nothing,
-        pointwise=over_output(ElementCost(2, 8), ElementCost(5, 12)),
-        parameters=norm_parameters, multiply_adds=none, core=None, kept=KeptBytes(kept_input, None),
-        exchanged=_NOTHING, recompute_modules=("layernorm",),
-        words=words("TENorm", "RMSNorm", "RMSNorm", aicb="layernorm", dfmodel="LayerNorm"),
-    ),
-    KernelKind(
-        name="product", about="matrix product with a weight, and a bias in models with biases", layer_word="",
-        shardings=_WEIGHT, usual_split="weight", matrix=_SPLIT, product_names=("",), products=split_product,
-        pointwise=nothing, parameters=none, multiply_adds=none, core=None, kept=KeptBytes(kept_input, None),
-        exchanged=_NOTHING, recompute_modules=(),
-        words=words("TEColumnParallelLinear", "Linear", "DenseGeneral", aicb="linear", dfmodel="GEMM"),
-    ),
-    KernelKind(
-        name="latent", about="matrix product with a weight that every rank holds whole, since it is small",
-        layer_word="", shardings=_TOKENS, usual_split="tokens", matrix=_WHOLE, product_names=("",),
-        products=whole_product, pointwise=nothing, parameters=none, multiply_adds=none, core=None,
-        kept=KeptBytes(kept_input, None), exchanged=_NOTHING, recompute_modules=(),
-        words=words("TELinear", "Linear", "DenseGeneral", aicb="latent"),
-    ),
-    KernelKind(
-        name="attention", layer_word="",
-        about="the attention core: rotation, scores, softmax, context; each head for itself",
-        shardings=_HEADS, usual_split="", matrix=None, product_names=ATTENTION_PRODUCTS,
-        products=attention_products, pointwise=attention_passes, parameters=attention_parameters,
-        multiply_adds=attention_multiply_adds, core=Core(windowed=False),
-        kept=KeptBytes(kept_attention_input, None), exchanged=_KEYS_VALUES, recompute_modules=("core_attn",),
-        words=words("TEDotProductAttention", "ScaledDotProductAttention", "AttentionOp",
-                    aicb="attention", dfmodel="MHA"),
-    ),
-    KernelKind(
-        name="window", about="an attention core in which a query sees the keys of a window alone",
-        layer_word="window", shardings=_HEADS, usual_split="", matrix=None, product_names=ATTENTION_PRODUCTS,
-        products=attention_products, pointwise=attention_passes, parameters=attention_parameters,
-        multiply_adds=attention_multiply_adds, core=Core(windowed=True),
-        kept=KeptBytes(kept_attention_input, None), exchanged=_KEYS_VALUES, recompute_modules=("core_attn",),
-        words=words("window_size", "sliding_window", "sliding_window_size"),
-    ),
-    KernelKind(
-        name="delta_net", layer_word="delta-net",
-        about="the core of a gated delta net: convolution, recurrence over chunks, norm and gate of heads",
-        shardings=_HEADS, usual_split="", matrix=None, product_names=("",), products=delta_net_products,
-        pointwise=over_output(ElementCost(6, 32), ElementCost(10, 64)), parameters=delta_net_parameters,
-        multiply_adds=delta_net_multiply_adds, core=None, kept=KeptBytes(kept_input, None),
-        exchanged=Exchanged(None, delta_net_state, tokens=False), recompute_modules=(),
-        words=words("gated_delta_net", "", "Qwen3NextGatedDeltaNet"),
-    ),
-    KernelKind(
-        name="mamba2", about="the core of a Mamba-2 mixer: convolution, scan over chunks, gate and norm",
-        layer_word="Mamba-2", shardings=_HEADS, usual_split="", matrix=None, product_names=MAMBA_PRODUCTS,
-        products=mamba_products, pointwise=over_output(ElementCost(8, 40), ElementCost(13, 80)),
-        parameters=mamba_parameters, multiply_adds=mamba_multiply_adds, core=None,
-        kept=KeptBytes(kept_input, kept_decays), exchanged=Exchanged(None, mamba_state, tokens=False),
-        recompute_modules=(), words=words("", "", ""),
-    ),
-    KernelKind(
-        name="activation", about="activation function, element by element; of gated MLPs the gate too",
-        layer_word="", shardings=_EACH, usual_split="features", matrix=None, product_names=(),
-        products=nothing, pointwise=over_output(*_ACTIVATION), parameters=none, multiply_adds=none, core=None,
-        kept=KeptBytes(kept_input, None), exchanged=_NOTHING, recompute_modules=(),
-        words=words("activation_func", "silu", "mlp_activations", aicb="activation", dfmodel="activation"),
-    ),
-    KernelKind(
-        name="residual", about="dropout, and the addition to the residual stream", layer_word="",
-        shardings=_EACH, usual_split="tokens", matrix=None, product_names=(), products=nothing,
-        pointwise=over_output(ElementCost(3, 4, masks=1), ElementCost(5, 2, masks=1)),
-        parameters=none, multiply_adds=none, core=None, kept=KeptBytes(kept_mask, None),
-        exchanged=_NOTHING, recompute_modules=(),
-        words=words("bias_dropout_add", "add", "add", aicb="dropout", dfmodel="Add"),
-    ),
-    KernelKind(
-        name="router", about="scores of the experts for each token in fp32, and the choice among them",
-        layer_word="", shardings=_TOKENS, usual_split="tokens", matrix=_SCORES, product_names=("",),
-        products=whole_product, pointwise=over_output(ElementCost(4, 16), ElementCost(4, 16)),
-        parameters=router_parameters, multiply_adds=none, core=None,
-        kept=KeptBytes(kept_input, kept_scores_of_experts), exchanged=_NOTHING, recompute_modules=("moe",),
-        words=words("TopKRouter", "TokenChoiceTopKRouter", "GateLogit", aicb="router"),
-    ),
-    KernelKind(
-        name="dispatch", about="tokens sorted by expert, and sent to the ranks that hold theirs",
-        layer_word="", shardings=_SEQUENCE, usual_split="", matrix=None, product_names=(), products=nothing,
-        pointwise=over_copies(ElementCost(2, 0), ElementCost(2, 1), sorts=True), parameters=none,
-        multiply_adds=none, core=None, kept=KeptBytes(no_bytes, None), exchanged=_TOKENS_SENT,
-        recompute_modules=(), words=words("MoETokenDispatcher", "ExpertParallel", "permute", aicb="dispatch"),
-    ),
-    KernelKind(
-        name="experts", about="matrix products of each expert with the tokens that chose it, in one launch",
-        layer_word="expert", shardings=_SEQUENCE, usual_split="", matrix=_EXPERTS, product_names=("",),
-        products=expert_products, pointwise=nothing, parameters=none, multiply_adds=none, core=None,
-        kept=KeptBytes(kept_copies, None), exchanged=_NOTHING, recompute_modules=(),
-        words=words("TEGroupedMLP", "GroupedExperts", "RoutedMoE", aicb="experts"),
-    ),
-    KernelKind(
-        name="expert_activation", about="activation function of the experts", layer_word="",
-        shardings=_SEQUENCE, usual_split="", matrix=None, product_names=(), products=nothing,
-        pointwise=over_copies(*_ACTIVATION), parameters=none, multiply_adds=none, core=None,
-        kept=KeptBytes(kept_copies, None), exchanged=_NOTHING, recompute_modules=("moe_act", "moe"),
-        words=words("activation_func", "silu", "mlp_activations", aicb="activation"),
-    ),
-    KernelKind(
-        name="combine", about="results sent back, and added up for each token", layer_word="",
-        shardings=_SEQUENCE, usual_split="", matrix=None, product_names=(), products=nothing,
-        pointwise=over_copies(ElementCost(2, 1), ElementCost(2, 0), sorts=True), parameters=none,
-        multiply_adds=none, core=None, kept=KeptBytes(no_bytes, None), exchanged=_NOTHING,
-        recompute_modules=(),
-        words=words("MoETokenDispatcher", "ExpertParallel", "unpermute", aicb="combine"),
-    ),
-    KernelKind(
-        name="lookup", about="look-up of the word table, split by the vocabulary, and dropout", layer_word="",
-        shardings=_ROWS, usual_split="", matrix=None, product_names=(), products=nothing,
-        pointwise=lookup_passes, parameters=none, multiply_adds=none, core=None,
-        kept=KeptBytes(no_bytes, None), exchanged=_NOTHING, recompute_modules=(),
-        words=words("VocabParallelEmbedding", "Embedding", "Embed", aicb="embedding"),
-    ),
-    KernelKind(
-        name="loss", about="cross entropy over the vocabulary", layer_word="",
-        shardings=_HEADS, usual_split="", matrix=None, product_names=(), products=nothing,
-        pointwise=vocabulary_passes, parameters=none, multiply_adds=none, core=None,
-        kept=KeptBytes(no_bytes, None), exchanged=_NOTHING, recompute_modules=(),
-        words=words("vocab_parallel_cross_entropy", "cross_entropy_loss", "cross_entropy", aicb="loss"),
-    ),
-)}  # fmt: skip
-
-#: Word of a model's `linear_attention` -> rows of the mixer between a norm, here {norm}, and the residual
-#: addition; the last row is what that reads.
-LINEAR_MIXERS: Final[Mapping[str, tuple[str, ...]]] = {
-    "gated_delta_net": (
-        "delta_in    product    hidden > delta_in    column  < {norm}",
-        "delta       delta_net  delta_in > delta_out          < delta_in",
-        "projection  product    delta_out > hidden   row     < delta",
-    ),
-    "mamba2": (
-        "mamba_in    product    hidden > mamba_in     column  < {norm}",
-        "mamba       mamba2     mamba_in > mamba_out          < mamba_in",
-        "projection  product    mamba_out > hidden    row     < mamba",
-    ),
+#: Words of `kinds.yaml` -> the shardings of a kind, and its matrix.
+_SHARDINGS: Final[Mapping[str, Shardings]] = {
+    "each": _EACH,
+    "tokens": _TOKENS,
+    "heads": _HEADS,
+    "sequence": _SEQUENCE,
+    "whole": _WHOLE_ONLY,
+    "weight": _WEIGHT,
+    "rows": _ROWS,
 }
+#: Weights of layers: split, whole in the format of a design or in fp32, one for each expert.
+_MATRICES: Final[Mapping[str, Matrix | None]] = {
+    "none": None,
+    "split": Matrix(split=True, of_experts=False, biased=True, narrow=True, model_flops=True),
+    "whole": Matrix(split=False, of_experts=False, biased=False, narrow=True, model_flops=True),
+    "scores": Matrix(split=False, of_experts=False, biased=False, narrow=False, model_flops=False),
+    "experts": Matrix(split=False, of_experts=True, biased=True, narrow=True, model_flops=True),
+}
+#: Answers of single kinds that are one expression.
+_SHORT: Final[Mapping[str, Callable[..., Any]]] = {
+    "state_of_mamba": partial(linear_state, of_mamba=True),
+    "kept_with_gate": partial(kept_with_gates, gates=1),
+    "kept_with_gate_and_decay": partial(kept_with_gates, gates=2),
+    "index_norms": lambda model, _: 2 * model.index_head_dim,
+    "index_keys": lambda model: model.index_head_dim,
+    "output_norm": lambda model, kernel: model.features[kernel.makes],
+    "lightning_multiply_adds": lambda model, kernel, _: 2 * model.features[kernel.makes] * model.linear_head_dim,
+    "vocabulary_passes": lambda rank, _: loss_passes(rank.tokens * rank.vocabulary_share),
+}
+
+
+def _function(word: str | None) -> Any:
+    """The function that a word of `kinds.yaml` names."""
+    return None if word is None else _SHORT[word] if word in _SHORT else globals()[word]
+
+
+def _pointwise(answer: str | Mapping[str, Any]) -> PointwiseWork:
+    """Passes over elements, by a function or by the costs of an element."""
+    if isinstance(answer, str):
+        return cast(PointwiseWork, _function(answer))
+    costs = [ElementCost(*cost) for cost in answer.get("output", answer.get("copies"))]
+    return over_output(*costs) if "output" in answer else over_copies(*costs, sorts=answer.get("sorts", False))
+
+
+def _kind(name: str, row: dict[str, Any]) -> KernelKind:
+    """A kind from its row."""
+    answers = {**row, "name": name, "shardings": _SHARDINGS[row["shardings"]], "matrix": _MATRICES[row["matrix"]]}
+    answers |= {part: _function(row[part]) for part in ("products", "parameters", "multiply_adds")}
+    core, kept, sent = row["core"], row["kept"], row["exchanged"]
+    answers["core"] = core and Core(**{**core, "sizes": _function(core.get("sizes"))})
+    answers["kept"] = KeptBytes(*(_function(kept[part]) for part in KeptBytes._fields))
+    exchanges = {part: _function(sent[part]) for part in ("keys_values", "state")}
+    answers["exchanged"] = Exchanged(**{**sent, **exchanges})
+    answers |= {part: tuple(row[part]) for part in ("product_names", "recompute_modules")}
+    return KernelKind(**{**answers, "pointwise": _pointwise(row["pointwise"])})
+
+
+#: Rows of `kinds.yaml`.
+ROWS: Final[Mapping[str, dict[str, Any]]] = yaml.load(
+    Path(__file__).with_suffix(".yaml").read_text(), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+)
+#: Name -> kind, of all kernels that layers are made of.
+KINDS: Final = {name: _kind(name, row) for name, row in ROWS.items()}

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 
 from costmodel.columns import short_repr
 from costmodel.errors import DseError
-from costmodel.training.blocks import HEAD, Block, Layer, LayerKind, mtp_layer, sequence_of
-from costmodel.training.dimensions import ModelDimensions
+from costmodel.training.blocks import HEAD, Block, Layer, LayerKind, layer_of, mtp_layer, sequence_of
+from costmodel.training.dimensions import ModelDimensions, Sizes
 from costmodel.training.kernel_kind import Kernel
 
 
@@ -44,8 +44,9 @@ class ModelShape(ModelDimensions):
 
     @property
     def mtp_layer(self) -> Layer:
-        """The layer of a multi-token prediction module, where `mtp_layers` asks for one."""
-        return mtp_layer(self.last_layer)
+        """The layers of a multi-token prediction module, where `mtp_layers` asks for one."""
+        ordered = [layer_of(layer_kind(self, *self.letters[letter])) for letter in self.mtp_order]
+        return mtp_layer(*ordered or [self.last_layer])
 
     @property
     def kinds(self) -> dict[Layer, float]:
@@ -61,16 +62,20 @@ class ModelShape(ModelDimensions):
         layers = [*self.kinds, *([self.mtp_layer] if self.mtp_layers else [])]
         return tuple(dict.fromkeys(block for layer in layers for block in layer.blocks))
 
+    def of_kernel(self, kernel: Kernel) -> ModelShape:
+        """The model with the dimensions of the layers of a kernel."""
+        return resized(self, kernel.sizes) if kernel.sizes else self
+
     def has_bias(self, kernel: Kernel) -> bool:
         """True if a product of a layer has a bias."""
         if kernel.kind.matrix is None or not kernel.kind.matrix.biased:
             return False
-        switch = getattr(self, kernel.bias) if kernel.bias else None
+        switch = getattr(self.of_kernel(kernel), kernel.bias) if kernel.bias else None
         return self.biases if switch is None else bool(switch)
 
     def weights(self, kernel: Kernel) -> float:
         """Entries of the matrices of a kernel, those of all experts; 0 where it has none. [-]"""
-        sizes = self.features
+        sizes = self.of_kernel(kernel).features
         entries = sizes[kernel.reads] * sizes[kernel.makes] if kernel.kind.matrix else 0.0
         return entries * (self.num_experts if kernel.of_experts else 1.0)
 
@@ -81,13 +86,13 @@ class ModelShape(ModelDimensions):
     def bias_size(self, kernel: Kernel) -> float:
         """Biases of a product, of all experts. [-]"""
         copies = self.num_experts if kernel.of_experts else 1.0
-        return copies * self.features[kernel.makes] if self.has_bias(kernel) else 0.0
+        return copies * self.of_kernel(kernel).features[kernel.makes] if self.has_bias(kernel) else 0.0
 
     def kernel_parameters(self, kernel: Kernel, *, active: bool = False) -> float:
         """All parameters of a kernel, or those that a token meets. [-]"""
         share = self.active_share(kernel) if active else 1.0
         size = self.weights(kernel) * share + self.bias_size(kernel) * share
-        return size + kernel.kind.parameters(self, kernel)
+        return size + kernel.kind.parameters(self.of_kernel(kernel), kernel)
 
     def layer_parameters(self, layer: Layer, *, active: bool = False) -> float:
         """All parameters of a layer; 12 h^2 + 13 h for GPT [Narayanan2021]_. [-]"""
@@ -103,7 +108,10 @@ class ModelShape(ModelDimensions):
         """Word table, and position table where positions are learned. [-]"""
         learned = self.position_embedding == "learned"
         positions = (self.learned_positions or self.key_len) if learned else 0.0
-        return (self.vocab_size + positions) * self.hidden_size
+        table = (self.vocab_size + positions) * self.hidden_size
+        if not self.per_layer_embedding:
+            return table
+        return table + (self.vocab_size * self.num_layers + 1) * self.per_layer_embedding  # with a norm
 
     @property
     def head_parameters(self) -> float:
@@ -154,7 +162,7 @@ class ModelShape(ModelDimensions):
         """Multiply-adds of a kernel that count as the model's, of the forward pass of one token. [-]"""
         matrix = kernel.kind.matrix
         counted = self.weights(kernel) * self.active_share(kernel) if matrix and matrix.model_flops else 0.0
-        return counted + kernel.kind.multiply_adds(self, kernel, causal)
+        return counted + kernel.kind.multiply_adds(self.of_kernel(kernel), kernel, causal)
 
     @property
     def forward_flops_per_sequence(self) -> float:
@@ -168,32 +176,56 @@ class ModelShape(ModelDimensions):
 
 
 @cache
+def resized(model: ModelShape, sizes: Sizes) -> ModelShape:
+    """A model with other dimensions."""
+    return replace(model, **dict(sizes))
+
+
+@cache
 def layer_sequence(model: ModelShape) -> tuple[tuple[Layer, float], ...]:
-    """Kinds of layers and how many of each follow one another, by the fields of a model.
+    """Kinds of layers and how many of each follow one another, by the fields of a model."""
+    layers = [model.letters[letter] for letter in model.layer_order] or layers_by_fields(model)
+    return sequence_of(layer_kind(model, *layer) for layer in layers)
+
+
+def layers_by_fields(model: ModelShape) -> list[tuple[str, str, Sizes]]:
+    """Mixer and MLP of each layer of a model without an order of layers, and no dimensions.
 
     Every `full_attention_every`-th layer has full attention, the others a window or a delta net where the
     model has one; of the layers behind `first_dense_layers` every `moe_layer_freq`-th has experts.
     """
-    full = "latent" if model.attention == "mla" else "full"
+    full = "sparse" if model.index_topk else "latent" if model.attention == "mla" else "full"
     linear = model.linear_attention if model.linear_attention != "none" else full
-    other = "window" if model.window else linear
-    kinds = []
+    other, every = "window" if model.window else linear, model.full_attention_every
+    layers: list[tuple[str, str, Sizes]] = []
     for number in range(1, int(model.num_layers) + 1):
-        every = model.full_attention_every
         mixer = full if every and number % every == 0 else other
         behind = number - model.first_dense_layers
         experts = model.num_experts > 0 and behind > 0 and behind % model.moe_layer_freq == 0
-        kind = LayerKind(
-            mixer,
-            "experts" if experts else "dense",
-            post_norms=model.norms_per_layer == 4,
-            parallel=model.parallel_block,
-            parallel_norms=model.parallel_block and model.parallel_norms,
-            query_latent=mixer == "latent" and model.q_lora_rank > 0,
-            output_gate=model.attention_output_gate and mixer in ("full", "window"),
-            shared_expert=experts and model.shared_ffn_hidden_size > 0,
-            shared_expert_gate=experts and model.shared_expert_gate,
-            expert_latent=experts and model.moe_latent_size > 0,
-        )
-        kinds.append(kind)
-    return sequence_of(kinds)
+        layers.append((mixer, "experts" if experts else "dense", ()))
+    return layers
+
+
+def layer_kind(model: ModelShape, mixer: str, mlp: str, sizes: Sizes) -> LayerKind:
+    """A layer of a model by its mixer and MLP, with the norms, gates and shared experts of the model."""
+    parallel, experts = model.parallel_block and bool(mixer and mlp), mlp == "experts"
+    latent = mixer == "latent" or (mixer == "sparse" and model.attention == "mla")
+    return LayerKind(
+        mixer,
+        mlp,
+        post_norms=model.norms_per_layer == 4,
+        parallel=parallel,
+        parallel_norms=parallel and model.parallel_norms,
+        latent_keys=latent,
+        query_latent=latent and model.q_lora_rank > 0,
+        indexer=mixer == "sparse" and dict(sizes).get("index_heads", model.index_heads) > 0,
+        output_gate=(model.attention_output_gate or model.attention_head_gate)
+        and mixer in ("full", "window", "sparse")
+        and not latent,
+        shared_expert=experts and model.shared_ffn_hidden_size > 0,
+        shared_expert_gate=experts and model.shared_expert_gate,
+        expert_norms=experts and model.expert_norms,
+        per_layer=model.per_layer_embedding > 0,
+        expert_latent=experts and model.moe_latent_size > 0,
+        sizes=sizes,
+    )

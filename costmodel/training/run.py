@@ -44,7 +44,7 @@ from costmodel.training.design import (
     tiled_kernels,
 )
 from costmodel.training.kernel_kind import Kernel
-from costmodel.training.model import ModelShape
+from costmodel.training.model import ModelShape, resized
 from costmodel.training.precision import MIXED_PRECISION, Precision, of_formats, reduced_bytes
 
 #: Columns of a rank's shape that no kernel depends on: those of exchanges and of recomputation.
@@ -173,7 +173,7 @@ class RankShape(Columns):
         """Option of its kind by which a kernel is split, as a place among the options; (points,). [-]"""
         if kernel.name in self.assignments.options:
             return self.assignments.place(self.assignment, kernel.name)
-        if kernel.is_whole:
+        if kernel.is_whole and "sequence" in kernel.kind.shardings:
             return np.where(self.is_split(self.stream, "sequence"), 1, 0)
         return np.zeros(np.shape(self.tp), dtype=np.intp)
 
@@ -217,6 +217,20 @@ class RankRun(Run[ModelShape, RankShape]):
     def with_shape(self, shape: RankShape) -> RankRun:
         """The run with other shapes of ranks."""
         return replace(self, design=shape)
+
+    def of_kernel(self, kernel: Kernel) -> RankRun:
+        """The run with the dimensions of the layers of a kernel."""
+        return replace(self, model=self.model.of_kernel(kernel)) if kernel.sizes else self
+
+    def of_core(self, kernel: Kernel) -> RankRun:
+        """The run with the dimensions with which kernels run an attention core."""
+        run, core = self.of_kernel(kernel), kernel.kind.core
+        sizes = core.sizes(run.model) if core and core.sizes else ()
+        return replace(run, model=resized(run.model, sizes)) if sizes else run
+
+    def width(self, kernel: Kernel, features: str) -> float:
+        """Features of a token that a kernel reads or makes, by their word. [elements]"""
+        return self.model.of_kernel(kernel).features[features]
 
     @property
     def tp(self) -> FloatArray:
@@ -324,7 +338,11 @@ class RankRun(Run[ModelShape, RankShape]):
 
     def activation_bytes(self, features: str = "hidden") -> FloatArray:
         """Size of a whole activation that goes from kernel to kernel, or from stage to stage. [B]"""
-        return self.tokens * self.model.features[features] * self.precision.element_bytes
+        return self.bytes_of(self.model.features[features])
+
+    def bytes_of(self, width: float) -> FloatArray:
+        """Size of a whole activation of some features. [B]"""
+        return self.tokens * width * self.precision.element_bytes
 
     def shards(self, kernel: Kernel) -> FloatArray:
         """Ranks that share out the work of a kernel: tp unless it is replicated. [-]"""

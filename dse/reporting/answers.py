@@ -19,6 +19,7 @@ import numpy as np
 from rich.text import Text
 
 from costmodel.columns import FloatArray
+from costmodel.formats.input_files import data_beside
 from costmodel.formats.quantity import readable, readable_count
 from costmodel.training.design import ADAPTERS, DesignPoints
 from costmodel.training.design_table import shown as shown_column
@@ -47,33 +48,11 @@ LAYOUT: Final[Mapping[str, str]] = {
     "precision": "{}",
 }
 #: Last word of a quantity of the machine -> the words for a value, which may name the part.
-MACHINE: Final = {
-    "cores": "{} cores",
-    "height": "arrays {} high",
-    "width": "{} wide",
-    "clock": "{}",
-    "capacity": "{} {}",
-    "bandwidth": "{} {}",
-}
+MACHINE: Final[Mapping[str, str]] = data_beside(__file__, "tables.yaml")["machine"]
 #: Values that a full layout leaves out, since they switch something off.
 OFF: Final = {**dict.fromkeys(("vpp", "cp", "ep", "etp"), "1"), "zero": "0", "recompute": "none"}
 #: Objective -> the title of the design that is best by it.
-TITLES: Final[Mapping[str, str]] = {
-    "step_time": "fastest",
-    "step_time_expected": "fastest",
-    "step_time_high": "fastest at the 95th percentile",
-    "tokens_per_second": "fastest",
-    "tokens_per_second_per_gpu": "fastest per GPU",
-    "mfu": "highest MFU",
-    "peak_memory": "least memory",
-    "system_price": "cheapest",
-    "run_cost": "cheapest run",
-    "run_time": "shortest run",
-    "system_power": "lowest power",
-    "energy_per_step": "least energy",
-    "run_energy": "least energy",
-    "run_emissions": "least CO2",
-}
+TITLES: Final[Mapping[str, str]] = data_beside(__file__, "tables.yaml")["titles"]
 #: Objectives that the numbers of every design say already.
 SAID: Final = ("step_time", "step_time_expected", "step_time_high", "tokens_per_second", "tokens_per_second_per_gpu",
                "mfu", "peak_memory")  # fmt: skip

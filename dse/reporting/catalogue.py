@@ -10,7 +10,7 @@ import numpy as np
 
 from costmodel.formats import shipped
 from costmodel.formats.framework_file import Framework, framework_text, load_framework
-from costmodel.formats.input_files import read_text
+from costmodel.formats.input_files import data_beside, read_text
 from costmodel.formats.model_file import AnyModel, load_model
 from costmodel.formats.quantity import readable
 from costmodel.formats.system_file import load_system
@@ -20,16 +20,7 @@ from costmodel.training.precision import MIXED_PRECISION
 from dse.spaces.space import Space
 
 #: Fact -> its SI unit, for those that are physical.
-UNITS: Final[Mapping[str, str]] = {
-    "peak_flop_per_s": "FLOP/s",
-    "memory_bytes": "B",
-    "nominal_memory_bytes": "B",
-    "memory_bandwidth_bytes_per_s": "B/s",
-    "node_bandwidth_bytes_per_s": "B/s",
-    "fabric_bandwidth_bytes_per_s": "B/s",
-    "price_per_chip_usd": "$",
-    "power_per_chip_w": "W",
-}
+UNITS: Final[Mapping[str, str]] = data_beside(__file__, "tables.yaml")["units"]
 
 #: Facts that a table leaves out, or says below it in words.
 BELOW: Final = ("objectives", "description", "title", "flops_per_token_full", "active_parameters_without_input_table")

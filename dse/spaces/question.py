@@ -171,11 +171,11 @@ class _Layouts:
 
     def tp(self, chips: int) -> list[int]:
         """Sizes of tensor parallelism: powers of two that divide heads and chips, within a node."""
-        heads = int(self.shape.num_attention_heads)
-        if self.shape.attention != "mla":
-            heads = math.gcd(heads, int(self.shape.num_query_groups))
-        if self.shape.linear_attention != "none":
-            heads = math.gcd(heads, int(self.shape.linear_key_heads))
+        heads = int(self.shape.linear_key_heads)
+        for sized in (self.shape.of_kernel(layer.stream) for layer in self.shape.kinds):
+            heads = math.gcd(heads, int(sized.num_attention_heads))
+            if sized.attention != "mla":
+                heads = math.gcd(heads, int(sized.num_query_groups))
         node = int(self.system.network[0].size)
         most = min(max(node, USUAL_NODE), MOST_TP)
         return [size for size in powers_of_two(most) if heads % size == 0 and chips % size == 0]

@@ -8,6 +8,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import yaml
+
+from tests.support.paths import TEST_DATA
+
 LLAMA = {"model_type": "llama", "hidden_act": "silu", "tie_word_embeddings": False, "vocab_size": 128256,
          "num_key_value_heads": 8, "max_position_embeddings": 131072, "attention_bias": False,
          "rope_scaling": {"rope_type": "llama3", "original_max_position_embeddings": 8192}}  # fmt: skip
@@ -281,3 +285,10 @@ PUBLISHED: dict[str, tuple[dict[str, Any], int, str]] = {
         315_684_820_992, "grok_1"
     ),
 }  # fmt: skip
+
+#: Those with layers of several kinds.
+MIXED: dict[str, tuple[dict[str, Any], int, str]] = {
+    name: (row["config"], row["parameters"], row.get("ships", ""))
+    for name, row in yaml.safe_load((TEST_DATA / "hugging_face.yaml").read_text()).items()
+}
+PUBLISHED |= MIXED

@@ -79,6 +79,7 @@ class LayoutChange:
 
     name: str
     features: str  #: width of the tensor, a word of `ModelShape.features`
+    width: float  #: [elements]
     happens: BoolArray
     hidden_by: KernelsOfPass  #: kernels that run meanwhile
     in_pieces: KernelsOfPass  #: the product that may run in pieces meanwhile
@@ -96,11 +97,13 @@ def layout_changes(run: RankRun, edge: Edge) -> tuple[list[LayoutChange], list[L
         activation = np.where(activation == shared[0], 0, activation)
         gradient = np.where(gradient == shared[1], 0, gradient)
     start, end, features = (edge.start.name,), (edge.end.name,), edge.end.reads
+    width = run.width(edge.end, features)
 
     def present(codes: IntArray, hidden_by: KernelsOfPass, in_pieces: KernelsOfPass) -> Iterator[LayoutChange]:
         for code in np.flatnonzero(np.bincount(codes.ravel())).tolist():
             if (name := COLLECTIVES[code]) is not None:
-                yield LayoutChange(name, features, codes == code, hidden_by, in_pieces if name in PIECES else NOTHING)
+                pieces = in_pieces if name in PIECES else NOTHING
+                yield LayoutChange(name, features, width, codes == code, hidden_by, pieces)
 
     if edge.end.splits_weight:
         again = np.where(activation == COLLECTIVES.index("all_gather"), activation, 0)
@@ -130,7 +133,7 @@ def _layouts(kind: KernelKind, side: str) -> IntArray:
 
 def sent_bytes(run: RankRun, edge: Edge) -> tuple[FloatArray, FloatArray]:
     """Bytes that a rank sends because of an edge, in the forward and in the backward pass. [B]"""
-    tp, message = run.design.tp, run.activation_bytes(edge.end.reads)
+    tp, message = run.design.tp, run.of_kernel(edge.end).activation_bytes(edge.end.reads)
     shares = {name: sent_of(tp)[1] for name, sent_of in RING.items()}
     shares["all_to_all"] = (tp - 1) / tp**2  # each rank keeps its own share of its share
     forward, backward = (
@@ -345,11 +348,11 @@ class Exchanges:
         """Exchanges of one layer of experts in either direction, nothing hidden; (points,) columns."""
         return expert_parallel(self.run)
 
-    def cost(self, name: str, features: str) -> KernelCost:
-        """Time and energy of a collective, as if all designs had it; (points,) columns. [s], [J]"""
-        key = name, self.run.model.features[features]
+    def cost(self, name: str, width: float) -> KernelCost:
+        """Time and energy of a collective of some features, as if all designs had it; (points,) columns. [s], [J]"""
+        key = name, width
         if key not in self._costs:
-            cost = exchange(name, self.run.activation_bytes(features), self.run.design.tp, self.run.system)
+            cost = exchange(name, self.run.bytes_of(width), self.run.design.tp, self.run.system)
             energy = traffic_energy(cost.bytes_sent, self.run.system.network)
             self._costs[key] = KernelCost(tp_time=cost.time, link_energy=energy)
         return self._costs[key]
@@ -425,14 +428,14 @@ def exposed_collectives(
 
     `changes` are those of the `unique` rows among the points; other arguments are those of `tensor_parallel`.
     """
-    counts: dict[tuple[str, str, KernelsOfPass], dict[KernelsOfPass, FloatArray]] = {}
+    counts: dict[tuple[str, str, KernelsOfPass, float], dict[KernelsOfPass, FloatArray]] = {}
     for change in changes:
-        by_product = counts.setdefault((change.name, change.features, change.hidden_by), {})
+        by_product = counts.setdefault((change.name, change.features, change.hidden_by, change.width), {})
         by_product[change.in_pieces] = by_product.get(change.in_pieces, np.zeros(())) + change.happens
     chunked, total = np.asarray(run.design.tp_overlap == CHUNKED), KernelCost()
-    for (name, features, hidden_by), by_product in sorted(counts.items()):  # the order does not depend on designs
+    for (name, _, hidden_by, width), by_product in sorted(counts.items()):  # the order does not depend on designs
         numbers = {key: exchanges.several_ranks * unique.of_points(count) for key, count in by_product.items()}
-        number, single = sum(numbers.values(), start=np.zeros(())), exchanges.cost(name, features)
+        number, single = sum(numbers.values(), start=np.zeros(())), exchanges.cost(name, width)
         if chunked.any():
             for product in {NOTHING, *numbers}:
                 whole = number if product == NOTHING else 0.0
@@ -446,7 +449,7 @@ def exposed_collectives(
             time = time + count * exposed
             if run.itemized:
                 label = Item(column="tp_communication_time", group="tp", collective=name)
-                message, tp = run.activation_bytes(features), run.design.tp
+                message, tp = run.bytes_of(width), run.design.tp
                 sent = message / tp if name == "all_to_all" else input_bytes(name, message, tp)
                 quantities = {"time": exposed, "hidden": hidden, "message": sent}
                 of_product = quantities_of(label, {key: count * value for key, value in quantities.items()})
@@ -471,7 +474,9 @@ def hidden_time(
     return np.where(run.design.tp_overlap > NO_OVERLAP, np.minimum(time, time_of(*hidden_by)), 0.0)
 
 
-def context_parallel(run: RankRun, key_features: float, core_time: FloatArray, direction: str) -> KernelCost:
+def context_parallel(
+    run: RankRun, key_features: FloatArray | float, core_time: FloatArray, direction: str
+) -> KernelCost:
     """Exchanges of the keys and values of one attention core, "forward" or "backward"; 0 in groups of one. [s], [J]
 
     `key_features` are those of a token's keys and values together [elements]; `core_time` is the time of the core in

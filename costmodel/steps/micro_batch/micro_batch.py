@@ -480,14 +480,15 @@ def core_cost(
     if (run.design.cp > 1).any():
         for kernel in part.kernels:
             if keys_values := kernel.kind.exchanged.keys_values:
-                core = core + context_parallel(run, keys_values(run.model), core.time, direction)
+                sized, ranks = run.of_kernel(kernel), run.tp if kernel.kind.exchanged.whole else 1.0
+                core = core + context_parallel(sized, ranks * keys_values(sized.model), core.time, direction)
     return core
 
 
 def passed_states(run: RankRun, part: Part) -> KernelCost:
     """States of a layer's linear mixers, which ranks that share the sequence pass on; either direction."""
-    exchanged = [kernel.kind.exchanged.state for kernel in part.kernels]
-    states = [state_of(run.model, run.element_bytes) for state_of in exchanged if state_of]
+    exchanged = [(run.model.of_kernel(kernel), kernel.kind.exchanged.state) for kernel in part.kernels]
+    states = [state_of(model, run.element_bytes) for model, state_of in exchanged if state_of]
     return sum((state_passing(run, state) for state in states), start=KernelCost())
 
 

@@ -144,6 +144,7 @@ def layer_memory(run: RankRun, layer: Layer) -> PartMemory:
     again for a while: of one layer all that it would keep without recomputation; the widest output
     and its gradient live beside it, and the widest input that a product gathers.
     """
+    run = run.of_kernel(layer.stream)  # a layer's kernels have dimensions in common
     shape, recompute = run.design, run.design.recompute
     full, recomputed = recompute == RECOMPUTE_FULL, (recompute > RECOMPUTE_NONE) | (shape.recomputed_modules > 0)
     more = run.system.software.kept_activations
@@ -198,8 +199,8 @@ def with_adapters(
 
 def sequence_buffers(run: RankRun, layer: Layer) -> FloatArray:
     """Keys and values of other ranks of a sequence: of one, or of all where they are gathered. [elements]"""
-    exchanged = [kernel.kind.exchanged.keys_values for kernel in layer.kernels]
-    keys_values = sum(keys_of(run.model) for keys_of in exchanged if keys_of)
+    exchanged = [kernel.kind.exchanged for kernel in layer.kernels]
+    keys_values = sum(of.keys_values(run.model) * (run.tp if of.whole else 1.0) for of in exchanged if of.keys_values)
     shape = run.design
     gathered = np.where(shape.cp_communication == CP_ALL_GATHER, shape.cp - 1, np.minimum(shape.cp - 1, 1.0))
     held = np.where(shape.cp_communication == CP_A2A, 0.0, gathered)

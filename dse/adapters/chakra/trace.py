@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
+from costmodel.formats.input_files import data_beside
 from dse.adapters.chakra import schema_pb2
 
 #: Messages of `schema.proto`; generated, hence untyped.
@@ -16,22 +17,7 @@ Message = Any
 #: Version of the format that is named in a file.
 VERSION: Final = "1.0.0"
 #: Attribute -> the field that its value stands in, as Chakra's feeder reads it.
-FIELDS: Final = {
-    "is_cpu_op": "bool_val",
-    "num_ops": "int64_val",
-    "tensor_size": "uint64_val",
-    "comm_type": "int64_val",
-    "comm_size": "int64_val",
-    "comm_src": "int32_val",
-    "comm_dst": "int32_val",
-    "comm_tag": "int32_val",
-    "pg_name": "string_val",
-    "model": "string_val",
-    "system": "string_val",
-    "step_time_s": "double_val",
-    "stage": "int32_val",
-    "world_size": "int32_val",
-}
+FIELDS: Final[Mapping[str, str]] = data_beside(__file__, "tables.yaml")["fields"]
 #: Value of an attribute.
 Value = bool | int | float | str
 

@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from costmodel.columns import FloatArray, per_kernel
+from costmodel.formats.input_files import data_beside
 from costmodel.formats.quantity import readable
 from costmodel.kernels.kernel_tables import total
 from costmodel.lstm import Split
@@ -361,26 +362,10 @@ Figures = dict[str, float | int]
 _COMPUTE, _MEMORY = "compute", "memory"
 
 #: Time of a pass over a part -> its name in the report, in the order in which they run.
-_PASSES: Final = {
-    "sum.embedding_f": "embedding, forward",
-    "sum.Cf": "cell, forward",
-    "sum.projection_f": "projection, forward (not charged)",
-    "sum.softmax_f": "softmax, forward",
-    "sum.softmax_b": "softmax, backward",
-    "sum.projection_b": "projection, backward (not charged)",
-    "sum.Cb": "cell, backward",
-    "sum.embedding_b": "embedding, backward",
-    "sum.R": "reduction and optimizer of the cells",
-}
+_PASSES: Final[Mapping[str, str]] = data_beside(__file__, "tables.yaml")["passes"]
 #: Figure -> its name and unit in the report.
-_HARDWARE: Final = {
-    "hw.throughput": ("throughput", "TFLOP/s"),
-    "hw.mem_bw": ("DRAM bandwidth", "GiB/s"),
-    "hw.mem_size": ("DRAM capacity", "GiB"),
-    "hw.L2_bw": ("L2 bandwidth", "TiB/s"),
-    "hw.L2_size": ("L2 capacity", "MiB"),
-    "hw.sm_size": ("shared memory capacity", "MiB"),
-    "hw.link_bw": ("link bandwidth", "GiB/s"),
+_HARDWARE: Final[Mapping[str, tuple[str, str]]] = {
+    name: (words[0], words[1]) for name, words in data_beside(__file__, "tables.yaml")["hardware"].items()
 }
 
 

@@ -9,10 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
+from typing import Final
 
 import numpy as np
 
 from costmodel.columns import BoolArray, Columns, FloatArray, column, per_kernel
+from costmodel.formats.input_files import data_beside
 from costmodel.kernels.collectives import RING
 from costmodel.kernels.kernel_tables import Gemms, Label, optimizer_work
 from costmodel.kernels.products import Reload, reload_orders
@@ -23,16 +25,8 @@ from dse.adapters.deepflow.configuration import MEMORY_LATENCY, Configuration, H
 LSTM_LAUNCHES, SOFTMAX_LAUNCHES, SPLIT_LAUNCHES = 15, 4, 1
 
 #: Matrix product -> part of the model whose split it has, and its role.
-GEMMS: Mapping[str, tuple[str, str]] = {
-    "Cf": ("hidden", "forward"),
-    "Cb_act": ("hidden", "activation_gradient"),
-    "Cb_wt": ("hidden", "weight_gradient"),
-    "softmax_f": ("softmax", "forward"),
-    "softmax_b_wt": ("softmax", "weight_gradient"),
-    "softmax_b_act": ("softmax", "activation_gradient"),
-    "projection": ("projection", "forward"),
-    "projection_b_wt": ("projection", "weight_gradient"),
-    "projection_b_act": ("projection", "activation_gradient"),
+GEMMS: Final[Mapping[str, tuple[str, str]]] = {
+    name: (words[0], words[1]) for name, words in data_beside(__file__, "tables.yaml")["gemms"].items()
 }
 
 

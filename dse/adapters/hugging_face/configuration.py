@@ -6,10 +6,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import fields
 from difflib import get_close_matches
-from functools import cache
 from pathlib import Path
 from typing import Any, Final, get_type_hints
 
@@ -18,60 +18,8 @@ from costmodel.formats.input_files import Section, Source, data_beside, read_jso
 from costmodel.formats.model_file import ImportedModel, read_model
 from costmodel.training.dimensions import MOST_LAYERS, USUAL, plain
 from costmodel.training.model import ModelShape
-
-
-@dataclass(frozen=True, slots=True)
-class Family:
-    """Rules for reading the configurations of an architecture."""
-
-    title: str
-    keys: Mapping[str, str]  #: field of a model -> key; several, by "|": whichever there is
-    fixed: Mapping[str, Any]  #: fields that all models of the family share
-    defaults: Mapping[str, Any] = field(default_factory=dict)  #: key -> value where a file is silent
-    window: str = "sliding_window"  #: key of the keys that a query sees
-    window_switch: str = ""  #: key that must be true for the window to count
-    full_every: int | str = 0  #: every so many layers see all keys where others have a window; or its key
-    sparse_step: str = ""  #: key: every so many layers have experts
-    once: tuple[str, ...] = ()  #: keys that a model file can only say to be 1, or absent
-
-
-@cache
-def families() -> Mapping[str, Family]:
-    """`model_type` of a configuration -> its family, from `families.yaml`."""
-    data = data_beside(__file__, "families.yaml")
-    return {name: Family(**{**entry, "once": tuple(entry.get("once", ()))}) for name, entry in data.items()}
-
-
-#: Other words for the same -> the family's own; `_text` behind a word says the same.
-ALIASES: Final = {
-    "gemma3": "gemma3_text",
-    **dict.fromkeys(("kimi_k2", "kimi_k25", "glm4_moe_lite"), "deepseek_v3"),
-    **dict.fromkeys(("granite", "smollm3", "helium", "phi3"), "llama"),
-    **dict.fromkeys(("ministral", "ministral3"), "mistral"),
-    **dict.fromkeys(("qwen2_vl", "qwen2_5_vl"), "qwen2"),
-    "qwen3_vl": "qwen3",
-    "qwen3_vl_moe": "qwen3_moe",
-    "glm4v": "glm4",
-    "glm4v_moe": "glm4_moe",
-    "granitemoeshared": "granitemoe",
-}
-_INDEXED: Final = "attention over keys that an indexer picks"
-_MIXED: Final = "layers of Mamba, attention and MLPs in an order of their own"
-_UNLIKE: Final = "layers whose heads differ from one another"
-#: `model_type` -> what of it no kind of kernel here says.
-REFUSED: Final[Mapping[str, str]] = {
-    **dict.fromkeys(("deepseek_v32", "glm_moe_dsa"), _INDEXED),
-    **dict.fromkeys(("deepseek_v4", "deepseek_ref"), "compressed keys, and several residual streams"),
-    **dict.fromkeys(("minimax_m3", "minimax_m3_vl"), "attention over blocks of keys that an indexer picks"),
-    **dict.fromkeys(("nemotron_h", "jamba", "bamba", "zamba", "zamba2", "falcon_h1", "granitemoehybrid"), _MIXED),
-    **dict.fromkeys(("mamba", "mamba2", "rwkv", "lfm2"), "layers without attention"),
-    **dict.fromkeys(("gemma4", "gemma3n", "mimo_v2_flash", "step3p7", "step3p5", "nemotron-nas"), _UNLIKE),
-    **dict.fromkeys(("kimi_linear", "kimi_k3"), "Kimi delta attention"),
-    **dict.fromkeys(("minimax", "minimax_text_01"), "lightning attention"),
-    **dict.fromkeys(("bloom", "mpt"), "positions by ALiBi"),
-    **dict.fromkeys(("t5", "bart", "bert", "roberta", "whisper"), "an encoder"),
-}
-
+from dse.adapters.hugging_face.family import ALIASES, REFUSED, WORDS, Family, families
+from dse.adapters.hugging_face.layers import LayerReader
 
 CONSTANTS: Final[dict[str, Any]] = data_beside(__file__, "numerics.yaml")
 _FAMILIES: Final[Mapping[str, Mapping[str, Any]]] = CONSTANTS["families"]
@@ -87,7 +35,8 @@ def read_numerics(value: Callable[[str], Any], family: str, *, experts: bool) ->
     `value` returns the value of a key, or None; "|" separates several keys, and a point precedes those of sections.
     `family` is the title of the model's family.
     """
-    numerics: dict[str, Any] = {**_FAMILIES.get(family, {})}
+    shared = _FAMILIES.get(family, {}).items()
+    numerics: dict[str, Any] = {name: word for name, word in shared if experts or not name.startswith("router_")}
     for name, key in {**_KEYS, **(_OF_EXPERTS if experts else {})}.items():
         numerics |= _number(name, value(key))
     scaling = value("rope_scaling|rope_parameters")
@@ -114,30 +63,15 @@ def _number(name: str, value: Any) -> dict[str, float]:
     return {name: float(value)} if is_number and 0 <= value < 1e12 else {}
 
 
-#: Keys that change what a model says, or how it is stored or run, and not what a step of training costs.
-WITHOUT_COST: Final = frozenset(
-    {
-        *("architectures", "model_type", "auto_map", "transformers_version", "torch_dtype", "dtype"),
-        *("_name_or_path", "use_cache", "_commit_hash", "task_specific_params", "return_dict"),
-        *("pad_token_id", "bos_token_id", "eos_token_id", "n_ctx", "pretraining_tp"),
-        *("max_position_embeddings", "initializer_range", "initializer_factor"),
-        *("gradient_checkpointing", "output_router_logits", "quantization_config", "topk_method", "ep_size"),
-    }
-)  # fmt: skip
-
 #: Tokens of a sequence where a configuration allows more: pre-training seldom takes longer ones.
 USUAL_SEQ_LEN: Final = 8192
 #: Largest size that is taken for one.
 LARGEST: Final = 1e9
-#: Keys that a configuration must give, where its family has them.
-NEEDED: Final = ("num_hidden_layers", "n_layer", "hidden_size", "n_embd", "num_attention_heads", "n_head",
-                 "intermediate_size", "vocab_size", "num_experts", "n_routed_experts", "num_experts_per_tok",
-                 "moe_intermediate_size", "kv_lora_rank", "qk_nope_head_dim", "v_head_dim", "d_model",
-                 "n_heads", "n_layers", "num_local_experts", "intermediate_size_mlp",
-                 "attn_config.kv_n_heads", "ffn_config.ffn_hidden_size", "ffn_config.moe_num_experts",
-                 "ffn_config.moe_top_k")  # fmt: skip
-#: Words of `transformers` -> activations of models.
-ACTIVATIONS: Final = {"silu": "silu", "swish": "silu", "relu2": "squared_relu"}
+#: Fields that models without experts lack.
+OF_EXPERTS: Final = frozenset({"num_experts", "moe_topk", "moe_ffn_hidden_size", "shared_ffn_hidden_size"})
+ACTIVATIONS: Final[Mapping[str, str]] = WORDS["activations"]
+NEEDED: Final = frozenset(WORDS["needed"])
+WITHOUT_COST: Final = frozenset(WORDS["without_cost"])
 _KINDS: Final = get_type_hints(ModelShape)
 
 
@@ -203,13 +137,13 @@ class _ConfigurationReader:
         class_name = str(classes[0]) if isinstance(classes, list) and classes else ""
         flat = {word.replace("_", ""): word for word in known}
         short = class_name.removesuffix("ForCausalLM").removesuffix("LMHeadModel").lower()
-        for word in [*words, flat.get(short, "")]:
-            for name in (word, word.removesuffix("_text")):
-                if name in known:
-                    return families()[known[name]]
-                if name in REFUSED:
-                    raise DseError(f"{self.outer.source.name}: model_type: {word!r} is not supported: it has "
-                                   f"{REFUSED[name]}")  # fmt: skip
+        names = [name for word in [*words, flat.get(short, "")] for name in (word, word.removesuffix("_text"))]
+        if refused := next((name for name in names if name in REFUSED), None):
+            raise DseError(
+                f"{self.outer.source.name}: model_type: {refused!r} is not supported: it has {REFUSED[refused]}"
+            )
+        for name in (name for name in names if name in known):
+            return families()[known[name]]
         called = next(iter(words), class_name)
         near = ", ".join(nearest_types(called, self.section.data))
         raise DseError(
@@ -222,9 +156,8 @@ class _ConfigurationReader:
     def imported(self, file: str) -> ImportedModel:
         """The model and its fields."""
         fields_of_model = {**self.family.fixed, **self._fields()}
-        fields_of_model |= (
-            self._windows(fields_of_model) | self._linear(fields_of_model) | self._layers_of_experts(fields_of_model)
-        )
+        reader = LayerReader(self.family, self._value, self._whole, self.section.mistake)
+        fields_of_model |= reader.fields(fields_of_model)
         fields_of_model["seq_len"] = self.asked_seq_len or self._seq_len()
         numerics = read_numerics(self._value, self.family.title, experts=fields_of_model.get("num_experts", 0) > 0)
         self.section.source.finish()
@@ -259,6 +192,9 @@ class _ConfigurationReader:
 
     def _value(self, key: str) -> Any:
         """Value of a key in the configuration, or the default of `transformers`; None without either."""
+        if "*" in key:  # a product of several
+            values = [self._value(name) for name in key.split("*")]
+            return None if None in values else math.prod(values)
         names = key.split("|")
         self.read |= {name.partition(".")[0] for name in names}
         for section in (self.section, self.outer):
@@ -275,17 +211,29 @@ class _ConfigurationReader:
         for name, key in self.family.keys.items():
             value = self._value(key)
             if value is None:
-                if key.split("|")[0] in NEEDED:
+                ordered = name == "num_layers" and self._value(self.family.types) is not None
+                if key.split("|")[0] in NEEDED and not ordered and name not in self.family.optional:
                     self.section.mistake(None, f"{key.split('|')[0]}: missing")
                 continue
+            if value == "auto":  # of Mamba-2: heads share out twice the hidden size, or `mamba_expand` times
+                inner = experts["hidden_size"] * (self._value("mamba_expand") or 2)
+                value = inner / max(experts["linear_value_heads"], 1)
             experts[name] = self._read(name, key.split("|")[0], value)
         if experts.get("routing_groups") == 1:
             experts = {name: value_of for name, value_of in experts.items() if not name.startswith("routing_")}
         heads = max(experts.get("num_attention_heads", 1), 1)
         if experts.get("kv_lora_rank") and experts.get("hidden_size", 1) % heads:
             experts["head_size"] = experts.get("qk_nope_head_dim", 1)  # latent attention has sizes of its own
-        if "shared_ffn_hidden_size" in experts and "shared_experts" in self.family.keys["shared_ffn_hidden_size"]:
+        if "shared_ffn_hidden_size" in experts and self.family.keys["shared_ffn_hidden_size"].startswith(
+            ("n", "moe_n")
+        ):
             experts["shared_ffn_hidden_size"] *= experts.get("moe_ffn_hidden_size", 0)
+        if self._value("block_auto_adjust_ff_dim") is True:  # of LFM2
+            most = 2 * experts["ffn_hidden_size"] / 3 * (self._value("block_ffn_dim_multiplier") or 1.0)
+            multiple = self._whole("block_multiple_of", self._value("block_multiple_of") or 1)
+            experts["ffn_hidden_size"] = multiple * math.ceil(int(most) / multiple)
+        if not experts.get("num_experts"):
+            experts = {name: value for name, value in experts.items() if name not in OF_EXPERTS}
         return experts
 
     def _read(self, name: str, key: str, value: Any) -> Any:
@@ -299,7 +247,8 @@ class _ConfigurationReader:
         return self._whole(key, value, MOST_LAYERS if name == "num_layers" else LARGEST)
 
     def _whole(self, key: str, value: Any, most: float = LARGEST) -> int:
-        """A value that is a whole number."""
+        """A value that is a whole number, or a list of equal ones."""
+        value = value[0] if isinstance(value, list) and value and value == value[:1] * len(value) else value
         is_number = isinstance(value, int | float) and not isinstance(value, bool)
         if not is_number or not 0 <= value <= most or value != int(value):
             shown = repr(value) if len(repr(value)) < 40 else f"{repr(value)[:36]}..."
@@ -315,66 +264,6 @@ class _ConfigurationReader:
         if not word.startswith("gelu"):
             self.notes.append(f"{key}: {word[:40]} is counted as gelu")
         return "gelu"
-
-    def _windows(self, found: Mapping[str, Any]) -> dict[str, Any]:
-        """Windows of attention, and which layers have none."""
-        window, switch = self._value(self.family.window), self.family.window_switch
-        every = self.family.full_every
-        every = self._whole(every, self._value(every)) if isinstance(every, str) else every
-        if switch and self._value(switch) is not True:
-            self.read |= {"max_window_layers", "layer_types"}
-            return {}
-        layers = int(found.get("num_layers", 1))
-        types, rotated = self._value("layer_types"), self._value("no_rope_layers")
-        if window is None:
-            return {}
-        if rotated and not types and isinstance(rotated, list):
-            types = ["chunked_attention" if one else "full_attention" for one in rotated]
-        if switch and not isinstance(types, list):
-            first = self._whole("max_window_layers", self._value("max_window_layers") or 0)
-            types = ["full_attention"] * min(first, layers) + ["sliding_attention"] * (layers - first)
-        if isinstance(types, list):
-            full = [kind == "full_attention" for kind in types]
-            every = _period(full)
-            if len(full) != layers or every < 0:
-                self.notes.append("which layers have windows is no pattern that a model file can say: all "
-                                  "are counted with full attention")  # fmt: skip
-                return {}
-        size = self._whole(self.family.window, window)
-        return {} if every == 1 else {"window": size, "full_attention_every": every}
-
-    def _linear(self, found: Mapping[str, Any]) -> dict[str, Any]:
-        """Which layers have full attention, where the others have none."""
-        if found.get("linear_attention", "none") == "none":
-            return {}
-        every = self._whole("full_attention_interval", self._value("full_attention_interval"))
-        if isinstance(types := self._value("layer_types"), list):
-            every = _period([kind == "full_attention" for kind in types])
-            if every < 0 or len(types) != found.get("num_layers"):
-                self.section.mistake("layer_types", "a model file can only say every so many layers")
-        if self._value("linear_value_head_dim") != self._value("linear_key_head_dim"):
-            self.section.mistake("linear_value_head_dim", "a model file can only say that of keys")
-        return {"full_attention_every": every}
-
-    def _layers_of_experts(self, found: Mapping[str, Any]) -> dict[str, Any]:
-        """Which layers have experts, where not all have."""
-        for key in self.family.once:
-            if self._value(key) not in (None, 1):
-                self.section.mistake(key, f"{self._value(key)!r}: a model file can only say 1")
-        fields: dict[str, Any] = {}
-        if self.family.sparse_step:
-            fields["moe_layer_freq"] = self._whole(self.family.sparse_step, self._value(self.family.sparse_step))
-        step, layers = fields.get("moe_layer_freq", 1), found.get("num_layers", 1)
-        expected = list(range(max(step, 1) - 1, layers, max(step, 1)))
-        if self._value("moe_layers") not in (None, [], expected):
-            self.section.mistake("moe_layers", "a model file can only say every so many layers")
-        dense = self._value("mlp_only_layers") or []
-        if isinstance(kinds := self._value("mlp_layer_types"), list):
-            dense = [index for index, kind in enumerate(kinds) if kind == "dense"]
-        places = len(dense) if isinstance(dense, list) else 0
-        if dense and (dense != list(range(places)) or fields.get("moe_layer_freq", 1) != 1):
-            self.section.mistake("mlp_only_layers", f"{str(dense)[:60]}: a model file can only say the first ones")
-        return fields | ({"first_dense_layers": places} if places else {})
 
     def _seq_len(self) -> int:
         """Length of a sequence in pre-training, as far as the configuration tells."""
@@ -410,17 +299,6 @@ def _inner(data: Mapping[str, Any], names: Sequence[str]) -> Any:
         inner = data.get(name)
         data = inner if isinstance(inner, dict) else {}
     return data.get(names[-1])
-
-
-def _period(full: Sequence[bool]) -> int:
-    """Which every-th layer has full attention: 0 none, 1 all; -1 where there is no such number.
-
-    >>> _period([False, True, False, True]), _period([True, True]), _period([True, False])
-    (2, 1, -1)
-    """
-    every = full.index(True) + 1 if any(full) else 0
-    expected = [every > 0 and layer % every == 0 for layer in range(1, len(full) + 1)]
-    return every if expected == list(full) else -1
 
 
 def _shortened(found: Mapping[str, Any]) -> dict[str, Any]:

@@ -122,7 +122,7 @@ def block(model: ModelShape) -> str:
     for style, (same, _) in PATTERNS.items() if several else ():
         if all(getattr(model, field) == value for field, value in same.items()):
             return style
-    if model.layers or several or model.parallel_block:
+    if model.layers or model.layer_order or several or model.parallel_block:
         raise NotExpressible(f"model {model.name}: dse writes no decoder block of MaxText with its layers")
     if model.attention == "mla":
         return "deepseek"

@@ -14,6 +14,7 @@ import numpy as np
 
 from costmodel.errors import DseError
 from costmodel.formats.framework_file import launching
+from costmodel.formats.input_files import data_beside
 from costmodel.training.blocks import MODULES
 from costmodel.training.design import EVEN, MODERN
 from costmodel.training.run import padded_vocabulary
@@ -33,14 +34,7 @@ COUNTS: Final = {
     "decoder_last_pipeline_num_layers": "last_stage_layers",
     "microbatch_group_size_per_vp_stage": "group_size",
 }
-SWITCHES: Final = {
-    "account_for_embedding_in_pipeline_split": "count_embedding",
-    "account_for_loss_in_pipeline_split": "count_loss",
-    "overlap_moe_expert_parallel_comm": "overlap_ep",
-    "moe_shared_expert_overlap": "overlap_shared_expert",
-    "overlap_grad_reduce": "overlap_grad_reduce",
-    "fp8_param_gather": "fp8_parameters",
-}
+SWITCHES: Final[Mapping[str, str]] = data_beside(__file__, "keys.yaml")["switches"]
 ATTENTION: Final[Mapping[str, Mapping[str, Any]]] = {
     "fused": {},
     "unfused": {"attention_backend": "unfused"},

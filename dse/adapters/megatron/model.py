@@ -51,52 +51,23 @@ def _zeros_and_ones(node: ast.expr) -> list[int]:
 KEYS: Final[Mapping[str, Any]] = data_beside(__file__, "keys.yaml")
 NUMBERS: Final[Mapping[str, str]] = KEYS["numbers"]
 LATENT: Final[Mapping[str, str]] = KEYS["latent"]
-LINEAR: Final = {
-    "linear_conv_kernel_dim": "linear_conv_kernel",
-    "linear_key_head_dim": "linear_head_dim",
-    "linear_value_head_dim": "linear_head_dim",
-    "linear_num_key_heads": "linear_key_heads",
-    "linear_num_value_heads": "linear_value_heads",
-}
+LINEAR: Final[Mapping[str, str]] = KEYS["linear"]
 #: Switches that are off unless they are set.
-SWITCHES: Final = {
-    "qk_layernorm": "qk_norm",
-    "attention_output_gate": "attention_output_gate",
-    "moe_shared_expert_gate": "shared_expert_gate",
-    "moe_router_enable_expert_bias": "router_bias",
-}
+SWITCHES: Final[Mapping[str, str]] = KEYS["model_switches"]
 NUMERICS: Final[Mapping[str, str]] = KEYS["numerics"]
 #: Losses that balance experts, by the tokens that they count together.
 BALANCES: Final = ("aux_loss", "seq_aux_loss", "global_aux_loss")
 #: Of YaRN, where attention is not latent; of latent attention Megatron-LM has flags for the second half.
-YARN: Final = {
-    "yarn_original_max_position_embeddings": "original_positions",
-    "yarn_beta_fast": "yarn_beta_fast",
-    "yarn_beta_slow": "yarn_beta_slow",
-}
-LATENT_YARN: Final = {
-    "rotary_scaling_factor": "rotary_scaling_factor",
-    "mscale": "yarn_mscale",
-    "mscale_all_dim": "yarn_mscale_all_dim",
-}
+YARN: Final[dict[str, str]] = KEYS["yarn"]
+LATENT_YARN: Final[dict[str, str]] = KEYS["latent_yarn"]
 #: Positions that Megatron-LM's latent attention takes to be those before YaRN's scaling. [tokens]
 LATENT_POSITIONS: Final = 4096
 #: Fields of numerics that Megatron-LM has no flag for.
 UNSAID: Final = (*("local_rotary_base", "embedding_scale", "attention_scale", "attention_softcap", "logit_softcap"),)
 #: What Megatron-LM takes where nothing is said.
-DEFAULTS: Final[Mapping[str, float]] = {
-    "kv_lora_rank": 32,
-    "qk_head_dim": 128,
-    "qk_pos_emb_head_dim": 64,
-    "v_head_dim": 128,
-    "moe_router_topk": 2,
-    "linear_conv_kernel_dim": 4,
-    "linear_key_head_dim": 128,
-    "linear_num_key_heads": 16,
-    "linear_num_value_heads": 32,
-}
+DEFAULTS: Final[Mapping[str, float]] = KEYS["defaults"]
 NORMS: Final = {"layer_norm": "LayerNorm", "layer_norm_no_bias": "LayerNorm", "rms_norm": "RMSNorm"}
-POSITIONS: Final = {"learned": "learned_absolute", "rotary": "rope"}
+POSITIONS: Final = {"learned": "learned_absolute", "rotary": "rope", "none": "none"}
 
 
 def model_settings(model: ModelShape) -> dict[str, Any]:
@@ -196,7 +167,9 @@ def model_losses(model: ModelShape) -> list[str]:
         "layer norm without bias": model.normalization == "layer_norm_no_bias",
         "biases of single products": any(field is not None for field in (model.out_bias, model.mlp_bias)),
         "biases of all products but of queries, keys and values": model.biases and model.qkv_bias is False,
-        "layers": bool(model.layers),
+        "layers": bool(model.layers or model.layer_order),
+        "head sizes of values": model.attention != "mla" and model.v_head_dim not in (0, model.head_size),
+        "values that are keys": model.values_are_keys,
         "norms of queries and keys over all heads": model.qk_norm and model.wide_qk_norm,
         "norms of queries and keys of latent attention": model.qk_norm and model.attention == "mla",
         "the best expert of a group, not the sum of several, chooses the group": model.routing_groups > 0
@@ -248,7 +221,8 @@ def settings_model(settings: Mapping[str, Any], name: str) -> ModelShape:
     if mla:
         fields |= {"attention": "mla", "qk_norm": False}
         fields |= {f: float(given.get(s, 0)) for s, f in LATENT.items()}
-    learned = given.get("position_embedding_type", "learned_absolute") == "learned_absolute"
+    positions_word = given.get("position_embedding_type", "learned_absolute")
+    learned = positions_word == "learned_absolute"
     positions = float(given.get("max_position_embeddings", fields["seq_len"]))
     dropout = max(float(given.get(f"{of}_dropout", 0.1)) for of in ("hidden", "attention"))
     biases = bool(given.get("add_bias_linear", True))
@@ -258,7 +232,7 @@ def settings_model(settings: Mapping[str, Any], name: str) -> ModelShape:
         gated_mlp=gated,
         activation="silu" if gated else "squared_relu" if given.get("squared_relu") else "gelu",
         normalization="rms_norm" if given.get("normalization") == "RMSNorm" else "layer_norm",
-        position_embedding="learned" if learned else "rotary",
+        position_embedding="learned" if learned else "none" if positions_word == "none" else "rotary",
         learned_positions=positions if learned and positions != fields["seq_len"] else 0.0,
         biases=biases,
         qkv_bias=True if given.get("add_qkv_bias") and not biases else None,

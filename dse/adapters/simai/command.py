@@ -19,6 +19,7 @@ from rich.table import Table
 from rich.text import Text
 
 from costmodel.errors import DseError, ParameterError, suggestion
+from costmodel.formats.input_files import data_beside
 from costmodel.formats.quantity import plain_number, readable, si_value
 from costmodel.training.kernel_kind import PASSES
 from dse.adapters.simai.bandwidth import GPU_TYPES, NIC_TYPES, REVISIONS, Busbw, Links
@@ -33,15 +34,7 @@ from dse.registry import workload_kinds
 from dse.reporting.design_table import ruled_table
 
 #: Column of `Totals` -> what it is called in the report, in the order in which they add up.
-_PARTS: Final = {
-    "total_compute_time": "arithmetic",
-    "exposed_tp_time": "tensor-parallel communication",
-    "exposed_ep_time": "communication among experts",
-    "exposed_dp_time": "data-parallel communication",
-    "exposed_dp_ep_time": "communication among replicas of experts",
-    "exposed_pp_time": "messages between stages",
-    "bubble_time": "pipeline bubble",
-}
+_PARTS: Final[Mapping[str, str]] = data_beside(__file__, "tables.yaml")["parts"]
 
 #: What the reference prints for a number that is none.
 NOT_FINITE: Final = "NaN or Inf"

@@ -12,20 +12,14 @@ from textwrap import indent
 from typing import Any, Final
 
 from costmodel.errors import DseError, suggestion
+from costmodel.formats.input_files import data_beside
 from dse.adapters.torchtitan import design as torchtitan_design
 from dse.adapters.torchtitan.design import TORCHTITAN
 from dse.adapters.torchtitan.python_calls import Call, PythonFunctions
 from dse.launches.launch import PLACEHOLDERS, Launch, NotExpressible, launch_text, path_and_part, refuse, with_line
 
 #: Module of torchtitan -> names of it that a configuration needs.
-IMPORTS: Final = {
-    "components.checkpointer": "CheckpointManager",
-    "components.data": "ConcatThenSplitPackingConfig, GrainDataLoader",
-    "components.optimizer": "default_adamw",
-    "config": "CompileConfig, ParallelismConfig, TrainingConfig",
-    "hf_datasets.text_datasets": "DATASETS",
-    "trainer": "Trainer",
-}
+IMPORTS: Final[Mapping[str, str]] = data_beside(__file__, "tables.yaml")["imports"]
 #: Where the classes are that some designs need alone.
 CLASSES: Final = {
     "components.quantization": tuple(name for names in TORCHTITAN.runs["precision"].words.values() for name in names),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any, Final
 
@@ -10,6 +11,7 @@ import pandas as pd
 
 from costmodel.errors import DseError
 from costmodel.formats import shipped
+from costmodel.formats.input_files import data_beside
 from dse.api.designs import names_with
 from dse.cli.options import add_output, describe
 from dse.cli.output import form_of, write_content, write_json, write_report
@@ -30,16 +32,7 @@ KINDS: Final = {
     "frameworks": "megatron_core",
 }
 #: Heading of each group of columns.
-HEADINGS: Final = {
-    "parameters": "Parameters of designs; --set fixes one",
-    "given": "Fixed values of the space; --set changes one",
-    "derived": "Derived columns",
-    "margins": "Margins of constraints, in tables and JSON",
-    "results": "Results; --objective and constraints may use them",
-    "machine": "Quantities of the system; --set changes one, a parameter of a space opens one",
-    "model": "Dimensions of the model, for formulas",
-    "design": "Columns of designs that the space leaves at their defaults; --set changes one",
-}
+HEADINGS: Final[Mapping[str, str]] = data_beside(__file__)
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:

@@ -8,7 +8,7 @@ designs that no earlier line beats. The front of all lines of all files is the f
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -17,6 +17,7 @@ import numpy as np
 
 from costmodel.columns import FloatArray
 from costmodel.errors import DseError
+from costmodel.formats.input_files import data_beside
 from dse.fronts.pareto import non_dominated
 from dse.pricing.evaluated import rules_for
 from dse.pricing.identity import program_digest
@@ -28,17 +29,7 @@ SCHEMA: Final = "enumeration/v1"
 #: Units of each part, at least.
 UNITS: Final = 16
 #: Keys of the first line, and the words for a difference.
-DIFFERENCES: Final = {
-    "schema": "another format",
-    "program": "another dse or NumPy",
-    "results": "a cost model with other results, or another processor",
-    "space": "another space",
-    "profile": "another profile",
-    "method": "another method",
-    "best": "another study to certify",
-    "of": "another number of parts",
-    "part": "another part",
-}
+DIFFERENCES: Final[Mapping[str, str]] = data_beside(__file__, "tables.yaml")["differences"]
 
 
 @dataclass(frozen=True)

@@ -8,10 +8,13 @@ import pytest
 
 from costmodel import DseError, load_model
 from dse.adapters.hugging_face.configuration import import_model
+from dse.adapters.hugging_face.family import ALIASES, families
 from dse.cli import main
 from tests.support.hugging_face_configs import LLAMA, PUBLISHED, QWEN, sizes
 
 MIXTRAL = PUBLISHED["Mixtral 8x7B"][0]
+#: Words of `model_type` that are read. [-]
+KNOWN = len({*families(), *ALIASES})
 
 
 @pytest.fixture
@@ -79,6 +82,18 @@ def test_windows_and_tables_are_those_that_the_keys_say_together(changed, fields
     assert {name: getattr(model, name) for name in fields} == fields
 
 
+@pytest.mark.parametrize(("name", "changed", "order"), [
+    ("Qwen3 30B-A3B", {"mlp_only_layers": [7]}, "F" * 7 + "f" + "F" * 40),
+    ("Llama 4 Maverick", {"moe_layers": [3]}, "www" + "F" + "wwwf" * 11),
+    ("Gemma 2 9B", {"layer_types": ["full_attention", *["sliding_attention"] * 41]}, "f" + "w" * 41),
+])  # fmt: skip
+def test_layers_in_no_regular_order_are_an_order_of_letters(name, changed, order, imported):
+    """Letters are the mixers' first, capitals where layers have experts."""
+    model = imported(PUBLISHED[name][0] | changed).model
+    assert model.layer_order == order
+    assert sum(model.kinds.values()) == model.num_layers
+
+
 def test_sequences_are_those_of_pre_training(imported):
     assert imported(LLAMA | sizes(2, 64, 8, 256)).model.seq_len == 8192  # stretched to 131,072 afterwards
     assert imported(PUBLISHED["Llama 2 7B"][0]).model.seq_len == 4096
@@ -125,20 +140,21 @@ def test_numerics_are_those_of_the_shipped_file(name, imported):
     ("[" * 100_000, "not JSON: nested too deeply"),
     ('{"hidden_size": 64, "hidden_size": 128}', "config.json: hidden_size: given twice in one object"),
     ("[1]", "expected the object of a config.json, got a list"),
-    ('{"hidden_size": 64}', "model_type: missing; the nearest of 60 that are: llama, "),
-    ('{"model_type": "falcon"}', "'falcon' is not supported; the nearest of 60 that are: llama, gpt2, "),
+    ('{"hidden_size": 64}', f"model_type: missing; the nearest of {KNOWN} that are: llama, "),
+    ('{"model_type": "falcon"}', f"'falcon' is not supported; the nearest of {KNOWN} that are: "),
     ('{"model_type": "t5"}', "model_type: 't5' is not supported: it has an encoder"),
-    ('{"model_type": "nemotron_h"}', "'nemotron_h' is not supported: it has layers of Mamba, attention and"),
-    ('{"model_type": "x", "text_config": {"model_type": "gemma4_text"}}', "'gemma4_text' is not supported"),
+    ('{"model_type": "zamba2"}', "'zamba2' is not supported: it has layers that share their weights"),
+    (json.dumps(PUBLISHED["Nemotron-H 56B"][0] | {"hybrid_override_pattern": "M-x"}), "'x': unknown kind of layer"),
+    (json.dumps(PUBLISHED["Nemotron-H 56B"][0] | {"hybrid_override_pattern": "M-*"}), "3 layers, but the model has"),
+    (json.dumps(PUBLISHED["Nemotron-H 56B"][0] | {"use_conv_bias": False}), "a model file can only say true"),
+    ('{"model_type": "x", "text_config": {"model_type": "gemma3n_text"}}', "'gemma3n' is not supported: it has several"),
     (json.dumps(PUBLISHED["Qwen3-Next 80B-A3B"][0] | {"linear_value_head_dim": 64}), "only say that of keys"),
-    (json.dumps(PUBLISHED["Llama 4 Maverick"][0] | {"moe_layers": [3]}), "moe_layers: a model file can only"),
     ('{"model_type": "llama", "num_hidden_layers": 2}', "hidden_size: missing"),
     (json.dumps(MIXTRAL | {"hidden_size": "4096"}), "hidden_size: '4096': expected a whole number up to "),
     (json.dumps(MIXTRAL | {"hidden_size": 1e400}), "hidden_size: inf: expected a whole number up to "),
     (json.dumps(MIXTRAL | {"num_hidden_layers": 10**9}), "expected a whole number up to 10,000"),
     (json.dumps(MIXTRAL | {"num_attention_heads": 33}), "head_size: expected a whole number from 1"),
     (json.dumps(MIXTRAL | {"num_experts_per_tok": 9}), "moe_topk: 9 of 8 experts"),
-    (json.dumps(PUBLISHED["Qwen3 30B-A3B"][0] | {"mlp_only_layers": [7]}), "mlp_only_layers: [7]: a model"),
     (json.dumps(PUBLISHED["DeepSeek-V3"][0] | {"moe_layer_freq": 2}), "moe_layer_freq: 2: a model file can"),
 ])  # fmt: skip
 def test_a_mistake_is_one_line(text, message, imported):

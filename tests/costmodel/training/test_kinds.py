@@ -10,17 +10,22 @@ import pytest
 from costmodel import DesignPoints, DseError, ModelShape, load_model, load_system, step
 from costmodel.steps.micro_batch.exchanges import state_passing
 from costmodel.steps.micro_batch.rank_memory import layer_memory
-from costmodel.training.blocks import MODULES, Block, Layer, LayerKind, layer_of
+from costmodel.training.blocks import LINEAR_MIXERS, MODULES, Block, Layer, LayerKind, layer_of
 from costmodel.training.kernel_kind import FRAMEWORKS, Kernel, KernelKind
-from costmodel.training.kinds import KINDS, LINEAR_MIXERS
+from costmodel.training.kinds import KINDS
 from dse.cli import main
 from dse.registry import launch_forms
 from tests.support.runs import ranks_of
 from tests.support.wires import Wires
 
 #: A layer with each kind that stands in layers, experts and windows and linear mixers among them.
-MIXERS = ("full", "window", *LINEAR_MIXERS)
-LAYER_KINDS = [LayerKind(mixer, mlp) for mixer in (*MIXERS, "") for mlp in ("dense", "experts", "") if mixer or mlp]
+MIXERS = ("full", "window", "sparse", *LINEAR_MIXERS)
+LAYER_KINDS = [
+    LayerKind(mixer, mlp, indexer=mixer == "sparse")
+    for mixer in (*MIXERS, "")
+    for mlp in ("dense", "experts", "")
+    if mixer or mlp
+]
 
 #: A model that has the dimensions that any of them reads.
 EVERYTHING = ModelShape(
@@ -28,6 +33,7 @@ EVERYTHING = ModelShape(
     seq_len=4096, vocab_size=1000, window=256, num_experts=8, moe_topk=2, moe_ffn_hidden_size=256,
     linear_attention="gated_delta_net", linear_key_heads=4, linear_value_heads=8, linear_head_dim=64,
     linear_conv_kernel=4, linear_state_size=128, tied_embeddings=False,
+    index_heads=4, index_head_dim=32, index_topk=512,
 )  # fmt: skip
 
 

@@ -6,34 +6,19 @@ Times are in microseconds, bandwidths in the unit of the revision. Where a numbe
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
 import numpy as np
 
 from costmodel.columns import FloatArray
+from costmodel.formats.input_files import data_beside
 from dse.adapters.simai.bandwidth import REVISIONS, Revision
 from dse.adapters.simai.time import ALL_REDUCE, SimaiReport, raised, silent
 
 #: Columns of the summary, and of the first revision's, with the totals that they hold.
-SUMMARY: Final = {
-    "Expose DP comm": "exposed_dp_time",
-    "Expose DP_EP comm": "exposed_dp_ep_time",
-    "Expose TP comm": "exposed_tp_time",
-    "Expose_EP_comm": "exposed_ep_time",
-    "Expose_PP_comm": "exposed_pp_time",
-    "bubble time": "bubble_time",
-    "total comp": "total_compute_time",
-    "total exposed comm": "total_exposed_time",
-    "Total time": "total_time",
-}
-FIRST_SUMMARY: Final = {
-    "DP comm": "exposed_dp_time",
-    "Expose TP comm": "exposed_tp_time",
-    "total exposed comm": "total_exposed_time",
-    "total comp": "total_compute_time",
-    "bubble time": "bubble_time",
-    "Total time": "total_time",
-}
+SUMMARY: Final[Mapping[str, str]] = data_beside(__file__, "tables.yaml")["summary"]
+FIRST_SUMMARY: Final[Mapping[str, str]] = data_beside(__file__, "tables.yaml")["first_summary"]
 
 #: Places of forward, weight gradient and activation gradient: the order of the file's columns.
 ORDER: Final = (0, 2, 1)

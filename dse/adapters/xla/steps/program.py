@@ -15,7 +15,7 @@ import numpy as np
 
 from costmodel.columns import BoolArray, FloatArray, concatenated, distinct_rows
 from costmodel.errors import suggestion
-from costmodel.formats.input_files import Section
+from costmodel.formats.input_files import Section, data_beside
 from costmodel.kernels.collectives import CollectiveCost, all_to_all, collective, send_recv
 from costmodel.kernels.kernel_cost import pointwise_time, traffic_energy
 from costmodel.kernels.kernel_tables import Gemms, Label, Pointwise, total
@@ -237,17 +237,7 @@ def _numbers(written: Any, count: int, place: int) -> list[float]:
 
 #: Collective -> how it is evaluated. A broadcast passes its message along a ring once, as a gather does, a
 #: reduction to one device as a scatter.
-_MESSAGES: Final[Mapping[str, MessageKind]] = {
-    "all-reduce": "all_reduce",
-    "all-gather": "all_gather",
-    "reduce-scatter": "reduce_scatter",
-    "all-to-all": "all_to_all",
-    "ragged-all-to-all": "all_to_all",
-    "collective-broadcast": "all_gather",
-    "collective-reduce": "reduce_scatter",
-    "collective-permute": "send_recv",
-    "send": "send_recv",
-}
+_MESSAGES: Final[Mapping[str, MessageKind]] = data_beside(__file__, "tables.yaml")["messages"]
 
 
 def program(analysis: Analysis) -> Program:

@@ -1,0 +1,153 @@
+"""Layers of a Hugging Face configuration: the mixer and the MLP of each, as fields of a model file.
+
+Configurations write the kinds of layers as a list of words, as a text of letters, as numbers of layers, or as a period.
+All become a list of (mixer, MLP, dimensions). Where periods say the same, the model file has periods: "every 6th layer
+has full attention, the first 3 are dense". Otherwise it has an order of letters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from costmodel.formats.layer_order import in_letters, marks, periods
+from costmodel.training.dimensions import Sizes
+from dse.adapters.hugging_face.family import WORDS, Family
+
+MIXERS: Final[Mapping[Any, str]] = WORDS["mixers"]
+MLPS: Final[Mapping[str, str]] = WORDS["mlps"]
+
+
+@dataclass(frozen=True, slots=True)
+class LayerReader:
+    """Reads the layers of one configuration; mistakes go to `mistake`."""
+
+    family: Family
+    value: Callable[[str], Any]  #: value of a key, or None
+    whole: Callable[[str, Any], int]  #: a key's value as a whole number
+    mistake: Callable[[str | None, str], None]
+
+    def fields(self, model: Mapping[str, Any]) -> dict[str, Any]:
+        """Fields of a model file for its layers, from the other fields of the model."""
+        words = self._words()
+        if model.get("mtp_layers") and len(words) == model.get("num_layers", 0) + model["mtp_layers"]:
+            words = words[: model["num_layers"]]  # the last are of multi-token prediction
+        count = len(words) or int(model.get("num_layers", 1))
+        fields: dict[str, Any] = self._window()
+        window = "window" if fields else ""
+        full = plain = "latent" if model.get("attention") == "mla" else "full"
+        mixers = self._mixers(words, count, window)
+        if model.get("index_topk") and ("full" not in mixers or not words):
+            full = "sparse"
+        mixers = [full if mixer == "full" else mixer for mixer in mixers]
+        mlps = self._mlps(words, count, model)
+        if "num_layers" in model and count != model["num_layers"]:
+            self.mistake(self.family.types, f"{count} layers, but the model has {model['num_layers']}")
+            return {}
+        if "mamba2" in mixers and self.value("use_conv_bias|mamba_conv_bias") is False:
+            self.mistake("use_conv_bias", "a model file can only say true")
+        sizes = [self._sizes(mixer, model) for mixer in mixers]
+        for name, (key, word) in self.family.reused.items():
+            marked = self.value(key) or [None] * count
+            sizes = [((name, 0), *of) if mark == word else of for of, mark in zip(sizes, marked, strict=True)]
+        sizes = self._with_shared_keys(sizes, model)
+        layers = list(zip(mixers, mlps, sizes, strict=True))
+        if "window" not in mixers:
+            fields = {}
+        if "gated_delta_net" in mixers and self.value("linear_value_head_dim") != self.value("linear_key_head_dim"):
+            self.mistake("linear_value_head_dim", "a model file can only say that of keys")
+        ordered = periods(layers, model, full)
+        if ordered is None:
+            ordered = {"first_dense_layers": 0} | in_letters(layers, plain)
+        if order := self.value(self.family.mtp_order) if self.family.mtp_order and model.get("mtp_layers") else None:
+            kinds = [(MIXERS.get(word, ""), MLPS.get(word, ""), ()) for word in order]
+            ordered["mtp_order"] = in_letters(kinds, plain)["layer_order"]
+        return {"num_layers": count} | fields | ordered
+
+    def _words(self) -> Sequence[Any]:
+        """The list of words, or the text of letters, for the layers; () without one."""
+        for key in self.family.types.split("|"):
+            words = self.value(key)
+            if isinstance(words, list | str) and words:
+                known = {**MIXERS, **self.family.mixers}
+                if odd := [word for word in words if word not in known]:
+                    self.mistake(key, f"{str(odd[0])[:40]!r}: unknown kind of layer")
+                return words if not odd else ()
+        return ()
+
+    def _window(self) -> dict[str, Any]:
+        """Keys that a query sees in layers with a window; nothing where the model has none."""
+        window, switch = self.value(self.family.window), self.family.window_switch
+        if window is None or (switch and self.value(switch) is not True):
+            return {}
+        return {"window": self.whole(self.family.window, window)}
+
+    def _mixers(self, words: Sequence[Any], count: int, window: str) -> list[str]:
+        """Mixer of each layer; "full" stands for full or latent attention."""
+        family = self.family
+        mixers = [{**MIXERS, **family.mixers}[word] for word in words]
+        if words:
+            return ["full" if mixer == "window" and not window else mixer for mixer in mixers]
+        other = family.other or window or "full"
+        if isinstance(rotated := self.value("no_rope_layers"), list) and rotated and window:
+            return [window if one else "full" for one in rotated]
+        if family.full_at and isinstance(numbers := self.value(family.full_at), list):
+            return ["full" if number + family.first_layer in numbers else other for number in range(count)]
+        every: Any = family.full_every
+        if isinstance(every, str):
+            every = self.whole(every, self.value(every) or 0)
+        if family.window_switch and window:
+            first = self.whole("max_window_layers", self.value("max_window_layers") or 0)
+            return ["full"] * min(first, count) + [window] * (count - first)
+        self.value("max_window_layers")
+        full = marks(count, every, self._offset(family.full_offset, every))
+        return ["full" if mark else other for mark in full]
+
+    def _offset(self, key: str, every: int) -> int:
+        """Number of the first layer of a period."""
+        value = self.value(key) if key else None
+        return every - 1 if value is None else self.whole(key, value)
+
+    def _mlps(self, words: Sequence[Any], count: int, model: Mapping[str, Any]) -> list[str]:
+        """MLP of each layer."""
+        if any(word in MLPS for word in words):
+            return [MLPS.get(word, "") for word in words]
+        if not model.get("num_experts"):
+            return ["dense"] * count
+        family, first = self.family, int(model.get("first_dense_layers", 0))
+        for key in family.once:
+            if not isinstance(value := self.value(key), list) and value not in (None, 1):
+                self.mistake(key, f"{value!r}: a model file can only say 1")
+        step = self.whole(family.sparse_step, self.value(family.sparse_step) or 1) if family.sparse_step else 1
+        sparse = marks(count, step, self._offset(family.sparse_offset, step))
+        sparse = [mark and number >= first for number, mark in enumerate(sparse)]
+        if isinstance(frequencies := self.value("moe_layer_freq"), list):
+            sparse = [frequency == 1 for frequency in frequencies]
+        if isinstance(numbers := self.value("moe_layers|moe_layers_enum"), list | str) and numbers:
+            numbers = [int(word) for word in numbers.split(",")] if isinstance(numbers, str) else numbers
+            sparse = [number in numbers for number in range(count)]
+        if isinstance(kinds := self.value("mlp_layer_types"), list):
+            sparse = [kind != "dense" for kind in kinds]
+        dense = self.value("mlp_only_layers") or []
+        sparse = [mark and number not in dense for number, mark in enumerate(sparse)]
+        if len(sparse) != count:
+            self.mistake(None, f"mlp_layer_types, moe_layer_freq: {len(sparse)} layers; the model has {count}")
+        return ["experts" if mark else "dense" for mark in sparse[:count]]
+
+    def _with_shared_keys(self, sizes: Sequence[Sizes], model: Mapping[str, Any]) -> list[Sizes]:
+        """Dimensions of layers, the last of which may see keys and values of earlier layers, with a wider MLP."""
+        key = self.family.shared_keys
+        shared = self.whole(key, self.value(key) or 0) if key else 0
+        wide = {"ffn_hidden_size": 2 * model["ffn_hidden_size"]} if self.value("use_double_wide_mlp") is True else {}
+        more = (("reuses_keys", True), *wide.items())
+        return [(*of, *more) if number >= len(sizes) - shared else of for number, of in enumerate(sizes)]
+
+    def _sizes(self, mixer: str, model: Mapping[str, Any]) -> Sizes:
+        """Dimensions of layers with a mixer that differ from the model's."""
+        sizes = {}
+        for name, key in self.family.sizes.get(mixer, {}).items():
+            value = self.value(key)
+            if value is not None and value != model.get(name, False):
+                sizes[name] = value if isinstance(value, bool) else self.whole(key, value)
+        return tuple(sizes.items())
