@@ -72,6 +72,7 @@ class LoraAdapter:
 
 def adapter_products(run: RankRun, kernel: Kernel) -> Iterator[tuple[str, Dimensions, FloatArray]]:
     """Name, (m, n, k) and launches of the forward products of a kernel's adapters, on one rank. [elements], [-]"""
+    run = run.of_kernel(kernel)
     adapter, by_rows = LoraAdapter.of(run.model, run.design, kernel), run.is_split(kernel, "row")
     [product] = kernel.kind.products(run, kernel)
     m, n, k = product.size
@@ -90,6 +91,7 @@ def adapter_passes(run: RankRun, kernel: Kernel) -> Iterator[tuple[str, str, Flo
     Outputs of adapters are scaled (2 tensors) and added (3), their gradients scaled, and gradients of inputs added.
     Weights in NF4 are dequantized before each product.
     """
+    run = run.of_kernel(kernel)
     adapter = LoraAdapter.of(run.model, run.design, kernel)
     [product] = kernel.kind.products(run, kernel)
     m, n, k = (np.asarray(size, dtype=np.float64) for size in product.size)
@@ -110,6 +112,7 @@ def adapter_exchanges(run: RankRun, kernel: Kernel) -> Iterator[tuple[str, str, 
     """
     if not kernel.splits_weight:
         return
+    run = run.of_kernel(kernel)
     adapter, sizes = LoraAdapter.of(run.model, run.design, kernel), run.model.features
     bytes_of_tokens = np.where(adapter.rank > 0, run.tokens * run.element_bytes, 0.0)
     thin = bytes_of_tokens * adapter.made
@@ -125,5 +128,6 @@ def adapter_exchanges(run: RankRun, kernel: Kernel) -> Iterator[tuple[str, str, 
 
 def adapter_parameters(run: RankRun, kernel: Kernel) -> FloatArray:
     """Parameters of a kernel's adapters on one rank. [-]"""
+    run = run.of_kernel(kernel)
     whole = LoraAdapter.of(run.model, run.design, kernel).parameters(run.model, kernel)
     return whole / (run.tp if kernel.splits_weight else run.etp if kernel.of_experts else 1.0)

@@ -156,7 +156,7 @@ class ModelShape(ModelDimensions):
         """FLOP of `forward_flops_per_sequence` in cores and linear mixers, which multiply by no weight. [FLOP]"""
         layers = [*self.sequence, *([(self.mtp_layer, self.mtp_layers)] if self.mtp_layers else [])]
         pairs = [(kernel, count) for layer, count in layers for kernel in layer.kernels]
-        return 2 * self.seq_len * sum(count * kernel.kind.multiply_adds(self, kernel, True) for kernel, count in pairs)
+        return 2 * self.seq_len * sum(count * k.kind.multiply_adds(self.of_kernel(k), k, True) for k, count in pairs)
 
     def multiply_adds(self, kernel: Kernel, *, causal: bool) -> float:
         """Multiply-adds of a kernel that count as the model's, of the forward pass of one token. [-]"""

@@ -124,7 +124,8 @@ def trained_parameters(model: ModelShape, design: DesignPoints) -> FloatArray:
     adapters = np.zeros(np.shape(design.lora_rank))
     for layer, count in model.kinds.items():
         for kernel in filter(may_adapt, layer.kernels):
-            adapters = adapters + count * LoraAdapter.of(model, design, kernel).parameters(model, kernel)
+            sized = model.of_kernel(kernel)
+            adapters = adapters + count * LoraAdapter.of(sized, design, kernel).parameters(sized, kernel)
     return np.where(design.lora_rank > 0, adapters, model.num_parameters + model.mtp_parameters)
 
 

@@ -12,7 +12,8 @@ from costmodel.steps.micro_batch.rank_memory import layer_memory
 from tests.support.runs import ranks_of
 
 SYSTEM = load_system("h100_80g_dgx")
-DESIGN = DesignPoints.of(tp=[1, 2, 4, 4], dp=[4, 2, 1, 1], cp=[1, 1, 1, 2], sequence_parallel=[0, 1, 1, 1],
+DESIGN = DesignPoints.of(lora_rank=[0, 16, 0, 0], tp=[1, 2, 4, 4],
+                         dp=[4, 2, 1, 1], cp=[1, 1, 1, 2], sequence_parallel=[0, 1, 1, 1],
                          recompute=["none", "full", "selective", "none"], gradient_accumulation_steps=4)  # fmt: skip
 BASE = ModelShape(
     num_layers=8, hidden_size=1024, num_attention_heads=16, num_query_groups=8, head_size=64, ffn_hidden_size=4096,
