@@ -121,14 +121,22 @@ class Chip(MachinePart):
     flash_2_efficiency: FloatArray = column("-", 1, high=2)  #: rate of FlashAttention-2 over fused
     #: Softmax exponentials per core and cycle of fused attention that computes them beside products; 0: in turn.
     exponentials: FloatArray = column("-", 0)
+    softmax_overlap: FloatArray = column("-", 4.5, low=1)  #: power p of that time: 1 in turn, large beside [-]
+    attention_efficiency: FloatArray = column("-", 1, high=2)  #: of its products, over those of matrix products
+    product_streaming: FloatArray = column("-", 1, high=2)  #: rate of the farthest memory in products, over streams
+    burst: FloatArray = column("s", np.inf)  #: length of a kernel whose clock falls half of the way to `sustained`
+    cast_launch: FloatArray = column("s", 0)  #: floor of a cast to 8 or 4 bits, beyond that of a kernel
+    cast_efficiency: FloatArray = column("-", 1, high=2)  #: rate of casts over streaming
     fp8_speedup: FloatArray = column("-", 0)  #: rate of 8-bit products over that of 16 bits; 0: it has none
     mx_speedup: FloatArray = column("-", 0)  #: ... of 8 bits with a scale for each 32 elements (MX)
     fp4_speedup: FloatArray = column("-", 0)  #: ... of 4 bits with scales of blocks
     fp8_efficiency: FloatArray = column("-", 1, high=2)  #: of 8-bit products, MX or not, over 16 bits
     fp4_efficiency: FloatArray = column("-", 1, high=2)  #: of 4-bit products over that of 16 bits
+    block_efficiency: FloatArray = column("-", 1, high=2)  #: of 8 bits with scales of blocks, over one scale
     compute_capability: FloatArray = column("-", 0)  #: of CUDA: 9 on Hopper; 0: no chip of CUDA
     expert_latency: FloatArray = column("s", 0)  #: of each further expert whose product one call makes
     sorting_efficiency: FloatArray = column("-", 1, high=2)  #: of sorting tokens by expert, over streaming
+    grouped_efficiency: FloatArray = column("-", 1, high=2)  #: of products of experts in one call, over single ones
     vector_lanes: FloatArray = column("-")  #: fp32 multiply-adds per core and cycle, outside the matrix units
     kernel_launch: FloatArray = column("s")  #: floor of one kernel's time, and the gap before the next
     tile_latency: FloatArray = column("s")  #: time to fill and drain the pipeline of one output tile
@@ -174,10 +182,11 @@ class Chip(MachinePart):
         return self.peak_flop_rate * self.sustained * self.matrix_efficiency
 
     def format_rate(self, units: str) -> FloatArray:
-        """Rate of products of "fp8", "mx" or "fp4" operands over that of 16 bits, with efficiency; 0: no units. [-]"""
+        """Rate of products of "fp8", "block", "mx" or "fp4" operands over that of 16 bits; 0: no units. [-]"""
         rates = {
             "fp8": (self.fp8_speedup, self.fp8_efficiency),
-            "mx": (self.mx_speedup, self.fp8_efficiency),
+            "block": (self.fp8_speedup, self.fp8_efficiency * self.block_efficiency),
+            "mx": (self.mx_speedup, self.fp8_efficiency * self.block_efficiency),
             "fp4": (self.fp4_speedup, self.fp4_efficiency),
         }
         speedup, efficiency = rates[units]
@@ -310,6 +319,19 @@ class Software(MachinePart):
     collective_launches: FloatArray = column("-", 1)
 
 
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Modules(MachinePart):
+    """Work of modules of inference engines around their kernels, in tables of timings; no training step has it."""
+
+    attention_floor: FloatArray = column("s", 0)
+    attention_passes: FloatArray = column("-", 0)  #: over queries, keys, values and outputs: positions, key cache
+    experts_floor: FloatArray = column("s", 0)
+    cast_passes: FloatArray = column("-", 0)  #: over inputs of experts in narrow formats
+    block_passes: FloatArray = column("-", 0)  #: ... further ones where 8 bits have scales of blocks
+    maximum_floor: FloatArray = column("s", 0)  #: of finding the scale of a tensor
+    fp4_floor: FloatArray = column("s", 0)  #: of a cast to 4 bits
+
+
 #: Quantities of which more never slows a step, nor takes off price or power of a chip: `System.never_slower`.
 NEVER_SLOWER: Final[Mapping[type[Columns], tuple[str, ...]]] = {
     Chip: (
@@ -338,6 +360,7 @@ class System:
     network: tuple[LinkTier, ...]
     host: Host = field(default_factory=lambda: Host.of())
     software: Software = field(default_factory=lambda: Software.of())
+    modules: Modules = field(default_factory=lambda: Modules.of())
     framework: str = ""  #: the software that usually trains on it, a framework that ships; "": Megatron Core
 
     @property
@@ -353,6 +376,7 @@ class System:
             **{tier.name + "_": tier for tier in self.network},
             "host_": self.host,
             "software_": self.software,
+            "modules_": self.modules,
         }
 
     def quantities(self) -> dict[str, FloatArray]:
@@ -449,6 +473,7 @@ class System:
             network=tuple(change(tier.name + "_", tier) for tier in self.network),
             host=change("host_", self.host),
             software=change("software_", self.software),
+            modules=change("modules_", self.modules),
         )
 
 

@@ -16,7 +16,18 @@ from costmodel.errors import suggestion
 from costmodel.formats import shipped
 from costmodel.formats.input_files import Section, parse
 from costmodel.formats.quantity import readable
-from costmodel.machine import Chip, Host, LinkTier, MachinePart, MemoryLevel, Range, Software, System, part_ranges
+from costmodel.machine import (
+    Chip,
+    Host,
+    LinkTier,
+    MachinePart,
+    MemoryLevel,
+    Modules,
+    Range,
+    Software,
+    System,
+    part_ranges,
+)  # fmt: skip
 
 SCHEMA: Final = "system/v1"
 #: How a constant is known: printed by the maker, timed, adjusted to timings, a guess that is said to be one,
@@ -43,7 +54,7 @@ def load_system(name_or_path: str | Path) -> System:
 
 def read_system(section: Section, name: str) -> System:
     """The system that a mapping describes; mistakes are noted in its source, and stand-ins returned."""
-    keys = ("schema", "name", "description", "framework", "chip", "memory", "network", "host", "software")
+    keys = ("schema", "name", "description", "framework", "chip", "memory", "network", "host", "software", "modules")
     section.only(keys)
     section.word("schema", [SCHEMA])
     section.text("description", required=False)
@@ -57,6 +68,7 @@ def read_system(section: Section, name: str) -> System:
         network=tuple(_tier(tier, key) for key, tier in network.items()),
         host=_part(Host, section.section("host", required=False)),
         software=_part(Software, section.section("software", required=False)),
+        modules=_part(Modules, section.section("modules", required=False)),
         framework=section.text("framework", required=False),
     )
 
@@ -109,7 +121,7 @@ def _constant(section: Section, key: str, unit: str, allowed: Range) -> float:
 def _check_names(section: Section, names: list[str]) -> None:
     """Note level and tier names that cannot prefix the names of quantities."""
     for index, name in enumerate(names):
-        if not name.isidentifier() or name in ("host", "software") or name in names[:index]:
+        if not name.isidentifier() or name in ("host", "software", "modules") or name in names[:index]:
             known = suggestion(name, ("sram", "l2", "dram", "node", "fabric"))
             section.mistake(None, f"{name}: not a name of its own for a memory level or a tier of links{known}")
 

@@ -89,16 +89,20 @@ def pointwise_time(kernels: Pointwise, system: System) -> tuple[FloatArray, Bool
     Notes
     -----
     A framework that fuses less runs `Software.pointwise_kernels` in place of each. Rows that are sorted on
-    the way move at `Chip.sorting_efficiency` of the rate of others.
+    the way move at `Chip.sorting_efficiency` of the rate of others, casts at `Chip.cast_efficiency`; a cast has a
+    floor of its own too.
     """
-    launched = kernels.count * per_kernel(system.software.pointwise_kernels)
-    arithmetic = kernels.count * (kernels.flops / per_kernel(system.chip.vector_flop_rate))
-    moved, sorts = kernels.bytes_moved, [label.runs == "sorting" for label in kernels.labels]
-    if any(sorts):
-        moved = moved / np.where(sorts, per_kernel(system.chip.sorting_efficiency), 1.0)
+    chip, launched = system.chip, kernels.count * per_kernel(system.software.pointwise_kernels)
+    arithmetic = kernels.count * (kernels.flops / per_kernel(chip.vector_flop_rate))
+    moved, floor = kernels.bytes_moved, per_kernel(chip.kernel_launch)
+    for runs, efficiency in (("sorting", chip.sorting_efficiency), ("casting", chip.cast_efficiency)):
+        alike = [label.runs == runs for label in kernels.labels]
+        if any(alike):
+            moved = moved / np.where(alike, per_kernel(efficiency), 1.0)
+            floor = floor + np.where(alike, per_kernel(chip.cast_launch), 0.0) if runs == "casting" else floor
     transfer = slowest_level([moved], [system.dram], repeats=launched)
     busy = np.maximum(arithmetic, transfer)
-    return busy + launched * per_kernel(system.chip.kernel_launch), transfer >= arithmetic
+    return busy + launched * floor, transfer >= arithmetic
 
 
 #: Times of a `KernelCost` that come on top of its kernels'.

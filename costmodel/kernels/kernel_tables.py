@@ -30,8 +30,8 @@ from costmodel.training.model import ModelShape
 from costmodel.training.precision import FORMATS, is_narrow, of_formats
 from costmodel.training.run import RankRun, TransformerRun, some_adapters, trained_share
 
-#: Kernels that take longer than their work asks for: products of experts, passes that sort tokens.
-Runs = Literal["", "grouped", "sorting"]
+#: Kernels that take longer than their work asks for: products of experts, passes that sort tokens, casts.
+Runs = Literal["", "grouped", "sorting", "casting"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -572,4 +572,4 @@ def _cast_rows(run: RankRun, part: Part, kernel: Kernel) -> Iterator[PointwiseRo
 
 
 def _label(part: Part, kernel: Kernel, name: str, of_pass: str) -> Label:
-    return Label(f"{kernel.name}_{name}", of_pass, part.name, kernel.name)
+    return Label(f"{kernel.name}_{name}", of_pass, part.name, kernel.name, "casting")

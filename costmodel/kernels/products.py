@@ -36,7 +36,7 @@ from costmodel.kernels.kernel_tables import (
 from costmodel.kernels.output_tiles import ExplicitTiles, has_room, seconds_per_byte, tile_edge, useful_edges
 from costmodel.kernels.tiling import fastest_tiling
 from costmodel.machine import System
-from costmodel.training.design import CP_A2A, FLASH_ATTENTION_1, FLASH_ATTENTION_2, tile_columns, tiled_kernel
+from costmodel.training.design import CP_A2A, FLASH_ATTENTION_1, FLASH_ATTENTION_2, FUSED, tile_columns, tiled_kernel
 from costmodel.training.kernel_kind import PASSES, Kernel
 from costmodel.training.model import ModelShape
 from costmodel.training.run import RankRun
@@ -189,22 +189,25 @@ def gemm_cost(
     level's traffic follows from the tiles above it, and the time is that of the slowest of arithmetic and
     levels, plus the launch, and `Chip.expert_latency` for each expert of a call but the first.
     """
-    levels = system.memory
+    levels, grouped = system.memory, [label.runs == "grouped" for label in gemms.labels]
     element_bytes, rate = _for_kernels(element_bytes), _for_kernels(rate)
     unaligned = is_unaligned(gemms, element_bytes)
     reached = rate * np.where(unaligned, UNALIGNED_RATE, 1.0) if unaligned.any() else rate
+    if any(grouped):
+        reached = reached * np.where(grouped, per_kernel(system.chip.grouped_efficiency), 1.0)
     beyond = [
         reload_traffic(gemms, edge=tile_edge(per_kernel(level.capacity), element_bytes), element_bytes=element_bytes)
         for level in levels[1:-1]
     ]
     feed = operand_feed(gemms, system, element_bytes=element_bytes)
+    streaming = np.where(grouped, 1.0, per_kernel(system.chip.product_streaming))
     floor = np.maximum(
-        slowest_level(beyond, levels[2:], repeats=gemms.batch), slowest_level([feed], levels[:1], repeats=gemms.batch)
+        slowest_level([moved / streaming for moved in beyond], levels[2:], repeats=gemms.batch),
+        slowest_level([feed], levels[:1], repeats=gemms.batch),
     )
     best = fastest_tiling(gemms, system, floor, element_bytes=element_bytes, rate=reached, tiles=tiles)
     transfer = np.maximum(best.filling * seconds_per_byte(system), floor)
     flops = 2 * gemms.batch * gemms.m * gemms.n * gemms.k
-    grouped = [label.runs == "grouped" for label in gemms.labels]
     further = np.where(grouped, np.maximum(gemms.batch - 1, 0.0), 0.0)
     overhead = per_kernel(system.chip.kernel_launch) + further * per_kernel(system.chip.expert_latency)
     return GemmCost(
@@ -370,9 +373,6 @@ def joined_costs(costs: Sequence[GemmCost], join: Callable[[str, list[Any]], Any
 QUERY_TILE = 128.0
 #: Head sizes that FlashAttention has kernels for are multiples of so many; others are padded [Dao2022]_. [-]
 HEAD_MULTIPLE = 32.0
-#: Power p of the time of a forward pass whose softmax runs beside products, (products^p + softmax^p)^(1/p): fitted to
-#: kernels of B200 and GB200 (NVIDIA AI Configurator collector), where 4.4 to 4.7 fits best; the maximum has no end. [-]
-OVERLAP_POWER = 4.5
 #: Keys that take as long as filling and draining the pipeline of a tile of queries: TensorRT-LLM on B200 reaches 0.30,
 #: 0.38, 0.45 and 0.50 of the peak at 2,048 to 16,384 tokens (the same collector, causal, head size 128). [elements]
 FILL_KEYS = 960.0
@@ -431,6 +431,20 @@ def core_share(model: ModelShape, kernel: Kernel) -> float:
     return visited_share(model.seq_len, model.window, model.context_len)
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AttentionWork:
+    """Work of fused attention cores on one rank; (points,) arrays, or numbers for all points."""
+
+    fused: FloatArray | float  #: 1 where a fused kernel runs, else 0 [-]
+    scores: FloatArray  #: that are computed, of all heads [-]
+    tiles: FloatArray  #: of queries, of all heads [-]
+    keys: FloatArray | float  #: that a query sees, on average [-]
+    size: FloatArray  #: width of a head, averaged over the products [elements]
+    once: FloatArray  #: bytes of queries, keys, values and outputs [B]
+    element_bytes: float  #: [B]
+    kind: FloatArray | float = float(FUSED)  #: code of `attention`
+
+
 def fused_attention(run: RankRun, kernel: Kernel, of_pass: str) -> FusedAttentionCost:
     """Time, work and traffic of the fused attention core of one layer and micro-batch.
 
@@ -450,43 +464,57 @@ def fused_attention(run: RankRun, kernel: Kernel, of_pass: str) -> FusedAttentio
 
     Notes
     -----
-    Each tile of queries streams its keys and values from the second level; the third sees each tensor once. Ranks that
-    share a sequence have equal parts of its causal half; each works on the keys of all of them. FlashAttention-2
-    [Dao2022]_ has one head size, to which values are padded.
+    Ranks that share a sequence have equal parts of its causal half; each works on the keys of all of them.
+    FlashAttention-2 [Dao2022]_ has one head size, to which values are padded.
     """
     run = run.of_core(kernel)
     work, model, shape = FUSED_PASSES[of_pass], run.model, run.design
-    chip, memory = run.system.chip, run.system.memory
     fused, width = np.where(shape.attention > 0, 1.0, 0.0), model.query_size + model.attention_size
     products = work.score_products + work.value_products
     flash_2 = (shape.attention == FLASH_ATTENTION_2) | (shape.attention == FLASH_ATTENTION_1)
     padded = np.ceil(model.score_size / HEAD_MULTIPLE) * HEAD_MULTIPLE
     scored, values = (np.where(flash_2, padded, size) for size in (model.score_size, model.value_size))
-    size = (work.score_products * scored + work.value_products * values) / products
     heads = fused * shape.micro_batch_size * model.num_attention_heads / shape.tp / shape.cp
-    scores = heads * (model.seq_len * model.key_len) * core_share(model, kernel)
-    flops = scores * products * 2 * size
-    tiles = heads * np.ceil(model.seq_len / QUERY_TILE)
-    idle = np.ceil(tiles / chip.cores) * chip.cores / np.maximum(tiles, 1.0)
     queries, keys = work.reads
     seen = np.where(shape.cp_communication == CP_A2A, shape.cp, 1.0)  # ranks that share out the keys of a head
     tokens = fused * shape.micro_batch_size * model.seq_len
     w, keys_each = run.precision.element_bytes, model.key_len / model.seq_len
     key_width = keys_each * keys * model.key_value_size
-    once = w * tokens * (queries * width / 2 / shape.cp + key_width / seen) / shape.tp
-    streamed = once + w * scores / QUERY_TILE * keys * size
-    feed = w * scores * products * size / QUERY_TILE
-    traffic = (feed, streamed, *[once for _ in memory[2:]])[: len(memory)]
+    core = AttentionWork(
+        fused=fused,
+        scores=heads * (model.seq_len * model.key_len) * core_share(model, kernel),
+        tiles=heads * np.ceil(model.seq_len / QUERY_TILE),
+        keys=model.key_len * core_share(model, kernel),
+        size=(work.score_products * scored + work.value_products * values) / products,
+        once=w * tokens * (queries * width / 2 / shape.cp + key_width / seen) / shape.tp,
+        element_bytes=w,
+        kind=shape.attention,
+    )
+    return attention_cost(core, of_pass, run.system)
+
+
+def attention_cost(core: AttentionWork, of_pass: str, system: System) -> FusedAttentionCost:
+    """Time, work and traffic of one pass of fused attention cores on machines, (points,).
+
+    Each tile of queries streams its keys and values from the second level; the third sees each tensor once.
+    """
+    work, chip, memory = FUSED_PASSES[of_pass], system.chip, system.memory
+    products, w = work.score_products + work.value_products, core.element_bytes
+    flops = core.scores * products * 2 * core.size
+    idle = np.ceil(core.tiles / chip.cores) * chip.cores / np.maximum(core.tiles, 1.0)
+    streamed = core.once + w * core.scores / QUERY_TILE * work.reads[1] * core.size
+    feed = w * core.scores * products * core.size / QUERY_TILE
+    traffic = (feed, streamed, *[core.once for _ in memory[2:]])[: len(memory)]
     transfer = [
         moved / (level.bandwidth * level.efficiency) for moved, level in zip(traffic[1:], memory[1:], strict=True)
     ]
-    busy = arithmetic_time(run, kernel, of_pass, scores, flops) * idle
+    busy = arithmetic_time(core, of_pass, flops, system) * idle
     moving = np.maximum.reduce(np.broadcast_arrays(*transfer, busy)[:-1])
-    time = np.maximum(busy, moving) + fused * chip.kernel_launch
+    time = np.maximum(busy, moving) + core.fused * chip.kernel_launch
     return FusedAttentionCost(time, moving > busy, flops, traffic)
 
 
-def arithmetic_time(run: RankRun, kernel: Kernel, of_pass: str, scores: FloatArray, flops: FloatArray) -> FloatArray:
+def arithmetic_time(core: AttentionWork, of_pass: str, flops: FloatArray, system: System) -> FloatArray:
     """Time of the products and the softmax of one pass on busy cores, (points,). [s]
 
     Matrix units and vector lanes take turns on a tile, so their times add up. Where a chip has `exponentials`, softmax
@@ -494,15 +522,17 @@ def arithmetic_time(run: RankRun, kernel: Kernel, of_pass: str, scores: FloatArr
     memory [Zadouri2026]_, and its times still add up. FlashAttention-2 does not use all that later chips have; the one
     before runs at half its rate.
     """
-    chip, kind = run.system.chip, run.design.attention
-    matrix, vector = flops / chip.matrix_flop_rate, scores * FUSED_PASSES[of_pass].vector_flops / chip.vector_flop_rate
+    chip, kind = system.chip, core.kind
+    vector = core.scores * FUSED_PASSES[of_pass].vector_flops / chip.vector_flop_rate
+    matrix = flops / (chip.matrix_flop_rate * chip.attention_efficiency)
     busy = matrix + vector
     flash_1, flash_2 = kind == FLASH_ATTENTION_1, (kind == FLASH_ATTENTION_1) | (kind == FLASH_ATTENTION_2)
     if of_pass == "forward" and np.any(chip.exponentials):
         beside = (chip.exponentials > 0) & ~flash_2
-        softmax = scores / np.where(beside, chip.exponentials * chip.cores * chip.clock, 1.0)
-        filled = 1 + FILL_KEYS / (run.model.key_len * core_share(run.model, kernel))
-        overlapped = filled * (matrix**OVERLAP_POWER + softmax**OVERLAP_POWER) ** (1 / OVERLAP_POWER)
+        softmax = core.scores / np.where(beside, chip.exponentials * chip.cores * chip.clock, 1.0)
+        filled = 1 + FILL_KEYS / core.keys
+        power = chip.softmax_overlap
+        overlapped = filled * (matrix**power + softmax**power) ** (1 / power)
         busy = np.where(beside, overlapped, busy)
     return busy / np.where(flash_2, chip.flash_2_efficiency, 1.0) / np.where(flash_1, FLASH_1_RATE, 1.0)
 

@@ -351,7 +351,7 @@ def reasons(run: TransformerRun) -> list[str]:
     if has_units(run)[0]:
         return [f"tiling=sample: system {run.system.name} has no on-chip memory for a tile; take smaller ones"]
     word = [*FORMATS][int(run.design.precision[0])]
-    units = FORMATS[word].units
+    units = FORMATS[word].units.replace("block", "fp8")
     return [
         f"precision={word}: system {run.system.name} has no {units} units ({units}_speedup is 0); take precision=bf16"
     ]
