@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from costmodel.formats.model_file import load_model, model_names
     from costmodel.formats.system_file import load_system, system_names
     from costmodel.lstm import LstmDesign, LstmShape, lstm_step
-    from costmodel.machine import Chip, Host, LinkTier, MemoryLevel, Software, System
+    from costmodel.machine import Chip, Host, LinkTier, MemoryLevel, Modules, Software, System
     from costmodel.steps.breakdown import Breakdown
     from costmodel.steps.pipeline.timed_pipelines import PipelineTimes, pipeline_times
     from costmodel.steps.transformer import resolve_sharding, resolve_tiling, step
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Breakdown", "Chip", "DesignPoints", "DseError", "Host", "LinkTier", "LstmDesign", "LstmShape",
-    "MemoryLevel", "ModelShape", "PipelineTimes", "Software", "System", "load_model", "load_system",
+    "MemoryLevel", "ModelShape", "Modules", "PipelineTimes", "Software", "System", "load_model", "load_system",
     "lstm_step", "model_names", "pipeline_times", "resolve_sharding", "resolve_tiling", "step",
     "system_names",
 ]  # fmt: skip
@@ -41,7 +41,7 @@ _HOMES = {
         "costmodel.errors": "DseError",
         "costmodel.formats.model_file": "load_model model_names",
         "costmodel.formats.system_file": "load_system system_names",
-        "costmodel.machine": "Chip Host LinkTier MemoryLevel Software System",
+        "costmodel.machine": "Chip Host LinkTier MemoryLevel Modules Software System",
         "costmodel.lstm": "LstmDesign LstmShape lstm_step",
         "costmodel.steps.pipeline.timed_pipelines": "PipelineTimes pipeline_times",
         "costmodel.steps.breakdown": "Breakdown",

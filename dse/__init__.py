@@ -32,7 +32,7 @@ if TYPE_CHECKING:
         sensitivity,
         sweep,
     )
-    from dse.api.files import calibrate, catalogue, compare_systems, import_model, validate
+    from dse.api.files import calibrate, catalogue, compare_systems, import_model, validate, validate_kernels
     from dse.api.launch_files import compare_launches, launch_design
     from dse.api.searching import plan, search
     from dse.api.side_by_side import compare_plans
@@ -46,10 +46,10 @@ if TYPE_CHECKING:
     from dse.spaces.space import Space
 
 __all__ = [
-    "DseError", "Space", "Study", "calibrate", "catalogue", "columns", "compare_launches", "compare_plans",
-    "compare_systems", "cost", "evaluate", "evaluate_design", "evaluate_designs", "exact_front", "explain",
-    "fit", "formula_function", "import_model", "launch_design", "load_model", "load_system", "measured_gap",
-    "plan", "plot_breakdown", "search", "sensitivity", "studies", "sweep", "trace_gap", "validate",
+    "DseError", "Space", "Study", "calibrate", "catalogue", "columns", "compare_launches",
+    "compare_plans", "compare_systems", "cost", "evaluate", "evaluate_design", "evaluate_designs", "exact_front",
+    "explain", "fit", "formula_function", "import_model", "launch_design", "load_model", "load_system", "measured_gap",
+    "plan", "plot_breakdown", "search", "sensitivity", "studies", "sweep", "trace_gap", "validate", "validate_kernels",
 ]  # fmt: skip
 
 #: Where the names above live: imported when first used, so that the command line starts at once.
@@ -63,7 +63,7 @@ _HOMES = {
         "dse.explaining.measured_gap": "measured_gap",
         "dse.explaining.profiler_trace": "trace_gap",
         "dse.api.designs": "columns evaluate_design evaluate_designs exact_front explain fit sensitivity sweep",
-        "dse.api.files": "calibrate catalogue compare_systems import_model validate",
+        "dse.api.files": "calibrate catalogue compare_systems import_model validate validate_kernels",
         "dse.api.launch_files": "compare_launches launch_design",
         "dse.api.searching": "plan search",
         "dse.api.side_by_side": "compare_plans",

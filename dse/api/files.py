@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
@@ -11,11 +12,14 @@ from costmodel.formats.model_file import ImportedModel
 from costmodel.formats.system_file import load_system
 from dse.calibration.calibration import Calibration, calibrated
 from dse.calibration.nccl_tests import read_nccl_tests
+from dse.calibration.table_fit import calibrated_to_tables
 from dse.registry import adapters, load, model_importer
 from dse.reporting.catalogue import LISTS
 from dse.reporting.designs.side_by_side_report import differing
 from dse.validation.comparison import ComparedRow, compared
+from dse.validation.kernel_tables import samples
 from dse.validation.table import SHIPPED, read_table
+from dse.validation.table_prices import kernels_record
 
 
 def validate(file: str | Path | None = None, *, system: str | None = None) -> list[ComparedRow]:
@@ -34,9 +38,22 @@ def validate(file: str | Path | None = None, *, system: str | None = None) -> li
     return compared(rows, system)
 
 
+def validate_kernels(
+    folder: str | Path, *, system: str | None = None, library: str = "", rows: int = 2000
+) -> dict[str, Any]:
+    """Errors of predicted kernels against Parquet tables of aiconfigurator, by kind, size, chip and release.
+
+    `folder` is the folder `data` of aiconfigurator, or one within it; `rows` are drawn from the tables of each chip and
+    kind [-]. With a `system` or a `library`, only tables of its chip or of the library and NCCL are compared. Raises
+    `DseError` if the folder has no such tables.
+    """
+    return kernels_record(samples(Path(folder), system=system, library=library, rows=rows), rows, seed=0)
+
+
 def calibrate(
-    file: str | Path | None = None, *, system: str, framework: str | None = None, nccl_tests: Sequence[str | Path] = ()
-) -> Calibration:
+    file: str | Path | None = None, *, system: str, framework: str | None = None,
+    nccl_tests: Sequence[str | Path] = (), tables: str | Path | None = None, library: str = "trtllm",
+) -> Calibration:  # fmt: skip
     """Constants of a machine, fitted to measurements; ``.text`` of it is a system file.
 
     Raises `DseError` if a file cannot be read, or has no rows of this machine.
@@ -51,7 +68,13 @@ def calibrate(
         Software of steps whose rows name none.
     nccl_tests : sequence of str or Path
         Logs of nccl-tests.
+    tables : str or Path, optional
+        Instead, kernel tables of aiconfigurator: its folder `data`, or one within it.
+    library : str
+        Engine whose kernels are fitted to the tables: trtllm, vllm or sglang.
     """
+    if tables:
+        return calibrated_to_tables(Path(tables), system, library=library)
     rows = read_table(Path(file)) if file else []
     rows += [row for path in nccl_tests for row in read_nccl_tests(Path(path), system)]
     table = ", ".join(Path(path).name for path in (file, *nccl_tests) if path)

@@ -18,12 +18,14 @@ from costmodel.formats.input_files import dump, parse, read_text
 from costmodel.formats.quantity import si_value
 from costmodel.formats.system_file import quantity_place, with_constants, written
 from dse.calibration.constants import STEPS, STEPS_TOO, Constant, candidates
+from dse.calibration.fit import Fit
 from dse.calibration.measurements import STAGE_OF, Measurements, measurements
 from dse.calibration.selection import GIVEN_UP, Selection, are_closer, selected
 from dse.validation.comparison import ComparedRow, compared
 from dse.validation.expressed import NotExpressed, system_named
 from dse.validation.frameworks import defaults_of
 from dse.validation.hardware import machine_of
+from dse.validation.kernels import kind_of
 from dse.validation.table import MeasuredRow
 
 
@@ -44,12 +46,13 @@ class CalibratedStage:
     """Constants fitted to rows of one kind, and how far off these are; ratios are (rows,)."""
 
     name: str
-    rows: tuple[MeasuredRow, ...]
+    kinds: tuple[str, ...]  #: of each row
     constants: tuple[CalibratedConstant, ...]
     left_out: Mapping[str, str]  #: constant -> why rows did not tell it
     before: FloatArray  #: logarithm of predicted over measured time [-]
     after: FloatArray  #: ... with the constants that are written [-]
-    held_out: FloatArray  #: ... with constants that were fitted without the row [-]
+    held_out: FloatArray  #: ... with constants that were fitted without the row; nan where there are none [-]
+    source: str = ""  #: of its constants
 
     def given_up(self) -> CalibratedStage:
         """Stage without its constants, which whole steps contradict."""
@@ -102,8 +105,8 @@ def calibrated(
         reason = Counter(unused.values()).most_common(1)
         raise DseError(f"{table}: no row to fit" + (f"; most lack {reason[0][0]}" if reason else ""))
     known = {constant.name: base.quantities()[constant.name].item() for constant in chain(*candidates(base).values())}
-    stages = _stages(measurements(used, system, base), candidates(base), known, seed)
-    text = _text(system, base, stages, table, dict.fromkeys(quantities, framework or ""))
+    stages = _stages(measurements(used, system, base), candidates(base), known, table, seed)
+    text = system_text(system, base, stages, table, dict.fromkeys(quantities, framework or ""))
     return Calibration(base.with_quantities(_fitted(stages)), text, tuple(stages), unused)
 
 
@@ -136,6 +139,7 @@ def _stages(
     measured: Mapping[str, Measurements],
     constants: Mapping[str, Sequence[Constant]],
     known: Mapping[str, float],
+    table: str,
     seed: int,
 ) -> list[CalibratedStage]:
     """Fits of each kind of rows in turn; one is given up if steps are better predicted without it."""
@@ -153,7 +157,7 @@ def _stages(
             again = selected(rows, candidates_left, others, seed=seed)
             if are_closer(again.held_out, selection.held_out, errors=GIVEN_UP):
                 stages, values, selection = without, others, again
-        stages.append(_stage(name, rows, selection, known, values))
+        stages.append(_stage(name, rows, selection, known, values, table))
     return stages
 
 
@@ -163,34 +167,44 @@ def _fitted(stages: Sequence[CalibratedStage]) -> dict[str, float]:
 
 
 def _stage(
-    name: str, rows: Measurements, found: Selection, known: Mapping[str, float], values: Mapping[str, float]
+    name: str, rows: Measurements, found: Selection, known: Mapping[str, float], values: Mapping[str, float], table: str
 ) -> CalibratedStage:
     """Fit of rows of one kind, beside what was known and the constants of kinds before."""
-    units, fit = rows.system.units(), found.fit
-    fitted = []
-    for constant in fit.constants:
-        value = si_value(written(fit.values[constant.name], units[constant.name]), units[constant.name])
-        fitted.append(
-            CalibratedConstant(
-                name=constant.name,
-                unit=units[constant.name],
-                before=known[constant.name],
-                after=value,
-                standard_error=fit.standard_errors[constant.name],
-                at_bound=min(value - constant.low, constant.high - value) < 1e-3 * (constant.high - constant.low),
-            )
-        )
+    fitted = calibrated_constants(found.fit, rows.system.with_quantities(known))
     now = {**values, **{constant.name: constant.after for constant in fitted}}
     before, after = (rows.log_ratios({name: np.array([value]) for name, value in of.items()})[0] for of in (known, now))
+    errors = (mean_error(ratios) for ratios in (before, after, found.held_out))
+    off = "mean error {:.1f} % before, {:.1f} % after, {:.1f} % of rows held out".format(*errors)
     return CalibratedStage(
         name=name,
-        rows=tuple(rows.rows),
+        kinds=tuple(kind_of(row) if row.is_kernel else "step" for row in rows.rows),
         constants=tuple(fitted),
         left_out=found.left_out,
         before=before,
         after=after,
         held_out=found.held_out,
+        source=f"dse calibrate, {rows.count} rows of {name} in {table}: {off}",
     )
+
+
+def calibrated_constants(fit: Fit, system: System) -> list[CalibratedConstant]:
+    """Constants of a fit as a file states them, and those of the system before."""
+    units, known = system.units(), system.quantities()
+    fitted = []
+    for constant in fit.constants:
+        unit = units[constant.name]
+        value = si_value(written(fit.values[constant.name], unit), unit)
+        fitted.append(
+            CalibratedConstant(
+                name=constant.name,
+                unit=unit,
+                before=known[constant.name].item(),
+                after=value,
+                standard_error=fit.standard_errors[constant.name],
+                at_bound=constant.is_at_bound(value),
+            )
+        )
+    return fitted
 
 
 def mean_error(ratios: FloatArray) -> float:
@@ -198,7 +212,7 @@ def mean_error(ratios: FloatArray) -> float:
     return float(100 * np.abs(np.expm1(ratios)).mean())
 
 
-def _text(
+def system_text(
     name: str, base: System, stages: Sequence[CalibratedStage], table: str, of_framework: Mapping[str, str]
 ) -> str:
     """The file of a system with constants as they were fitted."""
@@ -211,14 +225,12 @@ def _text(
             "source": f"what the framework {framework} says",
         }
     for stage in stages:
-        errors = (mean_error(ratios) for ratios in (stage.before, stage.after, stage.held_out))
-        off = "mean error {:.1f} % before, {:.1f} % after, {:.1f} % of rows held out".format(*errors)
         for constant in stage.constants:
             constants[quantity_place(base, constant.name)] = {
                 "value": written(constant.after, constant.unit),
                 "kind": "fitted",
                 "standard_error": written(constant.standard_error, constant.unit),
-                "source": f"dse calibrate, {len(stage.rows)} rows of {stage.name} in {table}: {off}",
+                "source": stage.source,
             }
     _, path, section = shipped.opened(name, "systems")
     text = read_text(path)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
 
 from costmodel import System
 from costmodel.columns import FloatArray
+from costmodel.machine import Range
 
 #: Kinds of rows in the order in which they are fitted: what one tells is fixed for the next.
 KERNELS, COLLECTIVES, STEPS = STAGES = ("kernels", "collectives", "steps")
@@ -34,6 +35,11 @@ class Constant:
     def value(self, coordinate: FloatArray | float) -> FloatArray:
         """The value of a coordinate. [unit of the quantity]"""
         return np.asarray(self.scale * np.expm1(coordinate))
+
+    def is_at_bound(self, value: float) -> bool:
+        """True if a value is as low or as high as it may be. [unit of the quantity]"""
+        low, at, high = self.coordinate(np.array([self.low, value, self.high]))
+        return bool(min(at - low, high - at) < 1e-3 * min(high - low, 1.0))
 
     def slope(self, value: float) -> float:
         """Change of the value with its coordinate. [unit of the quantity]"""
@@ -74,6 +80,11 @@ STEPS_TOO: Final = {KERNELS: ("matrix_efficiency", "fp8_efficiency"), COLLECTIVE
 CORES_TAKEN: Final = (0.8, 0.05)
 
 
+def bounded(constant: Constant, allowed: Range) -> Constant:
+    """A constant within the values that the reader of system files accepts."""
+    return replace(constant, low=max(constant.low, allowed.low), high=min(constant.high, allowed.high))
+
+
 def candidates(system: System) -> dict[str, list[Constant]]:
     """Constants of a system that rows of each kind may tell, by kind; bounds include what the system has."""
     levels = {f"{level.name}_{name}": at for level in system.memory[1:] for name, at in OF_LEVELS.items()}
@@ -85,10 +96,10 @@ def candidates(system: System) -> dict[str, list[Constant]]:
         COLLECTIVES: tiers,
         STEPS: {**OF_STEPS, "dp_collective_cores": (0.0, most * cores, scale * cores)},
     }
-    now = system.quantities()
+    now, ranges = system.quantities(), system.ranges()
     return {
         stage: [
-            Constant(name, min(low, now[name].item()), max(high, now[name].item()), scale)
+            bounded(Constant(name, min(low, now[name].item()), max(high, now[name].item()), scale), ranges[name])
             for name, (low, high, scale) in constants_of_stage.items()
         ]
         for stage, constants_of_stage in stages.items()

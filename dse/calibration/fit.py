@@ -11,7 +11,7 @@ from scipy.optimize import least_squares
 
 from costmodel.columns import BoolArray, FloatArray
 from dse.calibration.constants import Constant
-from dse.calibration.measurements import Measurements
+from dse.calibration.measurements import EvaluatedRows
 
 #: Logarithmic ratio from which a row counts by its size instead of its square. [-]
 OUTLYING: Final = 0.05
@@ -74,7 +74,7 @@ class Task:
     start: FloatArray  #: coordinates, (constants,) [-]
 
 
-def fits(tasks: Sequence[Task], rows: Measurements, others: Mapping[str, float]) -> list[Fit]:
+def fits(tasks: Sequence[Task], rows: EvaluatedRows, others: Mapping[str, float]) -> list[Fit]:
     """Fits of several sets of constants, or of one set to several choices of rows.
 
     `others` are the values of constants that are not fitted. [SI units]
@@ -111,13 +111,13 @@ def fits(tasks: Sequence[Task], rows: Measurements, others: Mapping[str, float])
     return steps_tried
 
 
-def slopes_of(constants: Sequence[Constant], rows: Measurements, values: Mapping[str, float]) -> FloatArray:
+def slopes_of(constants: Sequence[Constant], rows: EvaluatedRows, values: Mapping[str, float]) -> FloatArray:
     """Jacobian of the logarithm of each row's time by the coordinate of each constant, (rows, constants). [-]
 
     It is taken at `values` of all constants. [SI units]
     """
     at = np.array([constant.coordinate(values[constant.name]) for constant in constants])
-    return _evaluated([(tuple(constants), np.ones(len(rows.rows), dtype=bool), at)], rows, values)[0].slopes
+    return _evaluated([(tuple(constants), np.ones(rows.count, dtype=bool), at)], rows, values)[0].slopes
 
 
 def _step(fit: Fit) -> FloatArray:
@@ -142,7 +142,7 @@ def _step(fit: Fit) -> FloatArray:
 
 def _evaluated(
     points: Sequence[tuple[tuple[Constant, ...], BoolArray, FloatArray]],
-    rows: Measurements,
+    rows: EvaluatedRows,
     others: Mapping[str, float],
 ) -> list[Fit]:
     """Ratios and their slopes at some points, all priced together."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol
 
 import numpy as np
 
@@ -13,7 +13,7 @@ from costmodel.columns import FloatArray, concatenated
 from dse.calibration.constants import COLLECTIVES, KERNELS, STEPS
 from dse.validation.comparison import ComparedRow
 from dse.validation.expressed import Expressed, system_named
-from dse.validation.kernels import KERNEL_TIMES, checked_kernel, kernel_machine
+from dse.validation.kernels import checked_kernel, kernel_machine, times_alone
 from dse.validation.rows import expressed_row
 from dse.validation.table import MeasuredRow
 
@@ -50,6 +50,17 @@ class MeasuredBatch:
         return ratios
 
 
+class EvaluatedRows(Protocol):
+    """Measured rows that can be evaluated for many sets of constants at once."""
+
+    @property
+    def count(self) -> int:
+        """Number of rows. [-]"""
+
+    def log_ratios(self, values: Mapping[str, FloatArray]) -> FloatArray:
+        """Logarithm of predicted over measured time, (sets, rows); `values` are sets of constants. [-], [SI units]"""
+
+
 @dataclass(frozen=True, slots=True)
 class Measurements:
     """Rows of one kind on one machine."""
@@ -61,6 +72,11 @@ class Measurements:
     def rows(self) -> list[MeasuredRow]:
         """In the order of all that is said of them."""
         return [one.row for batch in self.batches for one in batch.rows]
+
+    @property
+    def count(self) -> int:
+        """Number of rows. [-]"""
+        return len(self.rows)
 
     @property
     def groups(self) -> list[str]:
@@ -110,7 +126,7 @@ def _kernel_batch(row_type: str, how: str, members: Sequence[ComparedRow], name:
         tuple(members),
         tuple(f"{row_type} {how} {row.n:g} {row.k:g} {row.n_ranks:g} {row.hidden:g}" for row in rows),
         {name: np.array([quantities.get(name, usual[name].item()) for quantities in decided]) for name in names},
-        lambda system, copies: KERNEL_TIMES[row_type](rows * copies, how, system),
+        lambda system, copies: times_alone(row_type, rows * copies, how, system),
     )
 
 

@@ -60,7 +60,7 @@ def selected(
     by more than the standard error of that difference, and if each moves by more than twice its own.
     """
     held = folds(rows.groups, FOLDS, seed)
-    fit = fits([Task((), np.ones(len(rows.rows), dtype=bool), np.zeros(0))], rows, others)[0]
+    fit = fits([Task((), np.ones(rows.count, dtype=bool), np.zeros(0))], rows, others)[0]
     state, left = (fit, fit.ratios), list(constants)
     reasons: dict[str, str] = {}
     while left:

@@ -7,16 +7,23 @@ from typing import Final
 
 import numpy as np
 
-from costmodel import DesignPoints, DseError, ModelShape, System
-from costmodel.columns import FloatArray, concatenated
+from costmodel import DseError, ModelShape, System
+from costmodel.columns import FloatArray
 from costmodel.kernels.collectives import RING, CollectiveCost, all_to_all, collective, send_recv
 from costmodel.kernels.kernel_cost import pointwise_time
 from costmodel.kernels.kernel_tables import Gemms, Label, Pointwise
-from costmodel.kernels.products import FUSED_PASSES, fused_attention, gemm_cost
-from costmodel.training.design import ATTENTION
+from costmodel.kernels.products import (
+    FUSED_PASSES,
+    HEAD_MULTIPLE,
+    QUERY_TILE,
+    AttentionWork,
+    attention_cost,
+    gemm_cost,
+    visited_share,
+)
+from costmodel.training.design import ATTENTION, FUSED
 from costmodel.training.precision import FORMATS
 from costmodel.training.ranks import Group
-from costmodel.training.run import Run, rank_run
 from dse.validation.expressed import Machine, NotExpressed, systems
 from dse.validation.hardware import machine_of
 from dse.validation.rows import plain, precision_of
@@ -90,7 +97,7 @@ def kernel_machine(row: MeasuredRow, system: str | None) -> Machine:
     """The machine of a kernel that runs by itself."""
     machine = machine_of(row, system)
     quiet = PLAIN_SWITCHES if "NVLS off" in row.op else {}
-    return Machine(machine.name, {**machine.quantities, **BURST, **quiet})
+    return Machine(machine.name, {**machine.quantities, **quiet})
 
 
 def kernel_times(rows: Sequence[MeasuredRow], system: str | None) -> list[float | DseError]:
@@ -105,10 +112,17 @@ def kernel_times(rows: Sequence[MeasuredRow], system: str | None) -> list[float 
             found[place] = error
     for (_, row_type, how), members in groups.items():
         own = [rows[place] for place, _ in members]
-        times = KERNEL_TIMES[row_type](own, how, systems([machine for _, machine in members]))
+        times = times_alone(row_type, own, how, systems([machine for _, machine in members]))
         for (place, _), time in zip(members, times, strict=True):
             found[place] = float(time) if np.isfinite(time) else NotExpressed(f"a rate of its chip for {how}")
     return found
+
+
+def times_alone(row_type: str, rows: Sequence[MeasuredRow], how: str, system: System) -> FloatArray:
+    """Times of kernels that run by themselves, on a machine or on one for each; (rows,). [s]"""
+    if row_type in ("kernel_coll", "kernel_stream"):
+        return KERNEL_TIMES[row_type](rows, how, system)
+    return burst_time(lambda machine: KERNEL_TIMES[row_type](rows, how, machine), system)
 
 
 def checked_kernel(row: MeasuredRow) -> str:
@@ -128,42 +142,72 @@ def checked_kernel(row: MeasuredRow) -> str:
     if row.row_type == "kernel_attention":
         if row.op not in FUSED_PASSES:
             raise NotExpressed(f"a pass of attention {row.op}")
-        attention_run(row)  # which its numbers may contradict
+        ModelShape(num_layers=1, hidden_size=row.hidden, num_attention_heads=row.heads, num_query_groups=row.kv_heads,
+                   seq_len=row.seq)  # fmt: skip  # which its numbers may contradict
     return row.op
 
 
 def gemm_times(rows: Sequence[MeasuredRow], precision: str, system: System) -> FloatArray:
     """Times of single products in one format, on a machine or on one for each; (rows,). [s]
 
-    Operands come in the format, but those of `op` `CASTING`, which a kernel casts as in `casts`. A format
-    that the chip has no units for has no time, nan.
+    Operands come in the format, but those of `op` `CASTING`, which a kernel casts as in `casts`.
     """
-    own = FORMATS[precision]
     m, n, k = (np.array([getattr(row, name) for row in rows]) for name in ("m", "n", "k"))
-    gemms = Gemms.stack([(Label("product", "forward", "layer"), (m, n, k, 1.0, OUTPUT_BYTES, 1.0))])
-    rate = system.chip.format_rate(own.units) if own.units else np.ones(1)
-    size = own.element_bytes if own.units else OUTPUT_BYTES
-    known = np.where(rate > 0, rate, np.nan)
-    times = gemm_cost(gemms, system, element_bytes=size, rate=known).time[:, 0]
-    if not own.units:
-        return times
     casting = np.array([float(row.op == CASTING) for row in rows])
-    moved = m * k * ((1 + own.maxima) * OUTPUT_BYTES + own.element_bytes)
-    casts = Pointwise.stack([(Label("cast", "forward", "layer"), (moved, m * k, casting))])
-    return times + pointwise_time(casts, system)[0][:, 0]
+    return product_time(m, n, k, precision, system, casting=casting)
+
+
+def product_time(
+    m: FloatArray, n: FloatArray, k: FloatArray, precision: str, system: System,
+    *, casting: FloatArray, maxima: float | None = None,
+) -> FloatArray:  # fmt: skip
+    """Times of products in a key of `FORMATS`, (rows,) [s]; nan where the chip has no units for it.
+
+    Dimensions are (rows,) [elements]. `casting` is 1 where the time includes the cast of A from 16 bits, else 0 [-];
+    `maxima` are passes over A before, by default those of the format. [-]
+    """
+    number_format = FORMATS[precision]
+    gemms = Gemms.stack([(Label("product", "forward", "layer"), (m, n, k, 1.0, OUTPUT_BYTES, 1.0))])
+    if not number_format.units:
+        return gemm_cost(gemms, system, element_bytes=OUTPUT_BYTES, rate=np.ones(1)).time[:, 0]
+    rate, size, elements = system.chip.format_rate(number_format.units), number_format.element_bytes, m * k
+    times = gemm_cost(gemms, system, element_bytes=size, rate=np.where(rate > 0, rate, np.nan)).time[:, 0]
+    passes = casting * (number_format.maxima if maxima is None else maxima)
+    casts = Pointwise.stack([
+        (Label("maximum", "forward", "layer", runs="casting"), (elements * OUTPUT_BYTES, elements, passes)),
+        (Label("cast", "forward", "layer", runs="casting"), (elements * (OUTPUT_BYTES + size), elements, casting)),
+    ])  # fmt: skip
+    return np.asarray(times + pointwise_time(casts, system)[0].sum(axis=1))
+
+
+def burst_time(times: Callable[[System], FloatArray], system: System) -> FloatArray:
+    """Time of kernels that run by themselves, from one without a loss of clock, (rows,). [s]
+
+    Short kernels run at the full clock, long ones at `Chip.sustained`; half of the loss is reached at `Chip.burst`.
+    """
+    chip, full = system.chip, times(system.with_quantities(BURST))
+    if np.isinf(chip.burst).all():
+        return full
+    known = np.where(np.isfinite(full), full, 0.0)
+    return np.asarray(full * (1 + (1 / chip.sustained - 1) * known / (known + chip.burst)))
 
 
 def collective_times(rows: Sequence[MeasuredRow], name: str, system: System) -> FloatArray:
-    """Times of single collectives of one kind, over neighbours on a machine or on one for each; (rows,). [s]
+    """Times of single collectives of one kind, over neighbours on a machine or on one for each; (rows,). [s]"""
+    message, ranks = (np.array([getattr(row, column) for row in rows]) for column in SIZES["kernel_coll"])
+    return collective_time(name, message, ranks, system)
 
-    The message of a row is counted as ours is: the whole tensor; of an all-to-all, what one rank holds.
+
+def collective_time(name: str, message_bytes: FloatArray, ranks: FloatArray, system: System) -> FloatArray:
+    """Times of single collectives of one kind, over neighbours, (rows,). [s]
+
+    A message [B] is the whole tensor; of an all-to-all, the bytes of one rank. `ranks` are those of the group. [-]
     """
-    message = np.array([row.msg_bytes for row in rows])
-    group = Group.of_neighbours(np.array([row.n_ranks for row in rows]))
+    group = Group.of_neighbours(ranks)
     others: dict[str, Callable[..., CollectiveCost]] = {"all_to_all": all_to_all, "send_recv": send_recv}
     if name in others:
-        return others[name](message, group, system.network).time
-    return collective(name, message, group, system.network).time
+        return others[name](message_bytes, group, system.network).time
+    return collective(name, message_bytes, group, system.network).time
 
 
 def stream_times(rows: Sequence[MeasuredRow], name: str, system: System) -> FloatArray:
@@ -176,32 +220,40 @@ def stream_times(rows: Sequence[MeasuredRow], name: str, system: System) -> Floa
     return pointwise_time(kernels, system)[0][:, 0]
 
 
-def attention_run(row: MeasuredRow) -> tuple[ModelShape, DesignPoints]:
-    """The layer and the design of a row of attention; a `DseError` where they contradict themselves."""
-    model = ModelShape(
-        num_layers=1,
-        hidden_size=row.hidden,
-        num_attention_heads=row.heads,
-        num_query_groups=row.kv_heads,
-        seq_len=row.seq,
-    )
-    kernel = row.attn_kernel if row.attn_kernel in ATTENTION else "fused"
-    return model, DesignPoints.of(micro_batch_size=row.mbs, attention=kernel)
-
-
 def attention_times(rows: Sequence[MeasuredRow], of_pass: str, system: System) -> FloatArray:
     """Times of one pass of causal attention in 16 bits, on a machine or on one for each; (rows,). [s]"""
-    shapes: dict[ModelShape, list[int]] = {}
-    found = [attention_run(row) for row in rows]
-    for place, (model, _) in enumerate(found):
-        shapes.setdefault(model, []).append(place)
-    times = np.zeros(len(rows))
-    for model, places in shapes.items():
-        design = concatenated([found[place][1] for place in places])
-        run = rank_run(Run(model, system.take(np.array(places)), design))
-        [core] = [kernel for layer in model.kinds for kernel in layer.kernels if kernel.is_core]
-        times[places] = fused_attention(run, core, of_pass).time
-    return times
+    mbs, seq, heads, groups, hidden = (
+        np.array([getattr(row, name) for row in rows]) for name in ("mbs", "seq", "heads", "kv_heads", "hidden")
+    )
+    kv_heads = np.where(groups > 0, groups, heads)
+    kind = np.array([ATTENTION.index(row.attn_kernel if row.attn_kernel in ATTENTION else "fused") for row in rows])
+    work = attention_work(mbs, seq, heads, kv_heads, hidden / heads, kind.astype(float))
+    return attention_cost(work, of_pass, system).time
+
+
+def attention_work(
+    sequences: FloatArray, seq_len: FloatArray, heads: FloatArray, kv_heads: FloatArray, size: FloatArray,
+    kind: FloatArray | float = float(FUSED),
+) -> AttentionWork:  # fmt: skip
+    """Work of causal attention in 16 bits over whole sequences, (rows,).
+
+    Sequences [-] have `seq_len` tokens [-]; heads of queries and of keys [-] are `size` wide [elements]; `kind` is a
+    code of `ATTENTION`. [-]
+    """
+    lengths, row = np.unique(seq_len, return_inverse=True)
+    share = np.array([visited_share(length) for length in lengths])[row]
+    fused, padded = np.where(np.asarray(kind) > 0, 1.0, 0.0), np.ceil(size / HEAD_MULTIPLE) * HEAD_MULTIPLE
+    every_head = fused * sequences * heads
+    return AttentionWork(
+        fused=fused,
+        scores=every_head * seq_len**2 * share,
+        tiles=every_head * np.ceil(seq_len / QUERY_TILE),
+        keys=seq_len * share,
+        size=np.where(np.asarray(kind) > FUSED, padded, size),
+        once=OUTPUT_BYTES * fused * sequences * seq_len * size * 2 * (heads + kv_heads),
+        element_bytes=OUTPUT_BYTES,
+        kind=kind,
+    )
 
 
 #: Type of row -> times of such kernels on a machine, or on one for each: rows, what they are, the machine.

@@ -16,7 +16,6 @@ from costmodel.formats.quantity import readable
 from dse.calibration.calibration import CalibratedConstant, CalibratedStage, Calibration
 from dse.output import counted
 from dse.reporting.design_table import Column, drawn
-from dse.validation.kernels import kind_of
 from dse.validation.summary import error_record
 
 
@@ -51,10 +50,10 @@ def calibration_record(found: Calibration) -> dict[str, Any]:
 def error_rows(stages: Sequence[CalibratedStage]) -> Iterator[tuple[str, FloatArray, FloatArray, FloatArray]]:
     """Kinds of rows with the ratios of their rows: before, after, held out."""
     for stage in stages:
-        kinds = [kind_of(row) if row.is_kernel else "step" for row in stage.rows]
-        for kind in dict.fromkeys(kinds):
-            array = np.array([one == kind for one in kinds])
-            yield kind, stage.before[array], stage.after[array], stage.held_out[array]
+        for kind in dict.fromkeys(stage.kinds):
+            array = np.array([one == kind for one in stage.kinds])
+            held_out = stage.held_out[array]
+            yield kind, stage.before[array], stage.after[array], held_out[~np.isnan(held_out)]
 
 
 def calibration_report(found: Calibration, width: int) -> list[RenderableType]:
@@ -87,14 +86,14 @@ def calibration_report(found: Calibration, width: int) -> list[RenderableType]:
 
 def headline(found: Calibration) -> str:
     """Number of fitted constants and of rows."""
-    rows = sum(len(stage.rows) for stage in found.stages)
+    rows = sum(len(stage.kinds) for stage in found.stages)
     constants = sum(len(stage.constants) for stage in found.stages)
     return f"{counted(constants, 'constant')} fitted to {counted(rows, 'row')}"
 
 
 def constant_cells(own: CalibratedConstant, stage: CalibratedStage) -> tuple[str, ...]:
     """A constant as it is printed."""
-    rows = counted(len(stage.rows), "row") + f" of {stage.name}" + (", at its bound" if own.at_bound else "")
+    rows = counted(len(stage.kinds), "row") + f" of {stage.name}" + (", at its bound" if own.at_bound else "")
     return (own.name, *(readable(value, own.unit) for value in (own.before, own.after, own.standard_error)), rows)
 
 

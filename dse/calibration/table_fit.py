@@ -1,0 +1,145 @@
+"""Constants of a chip and a kernel library, fitted to the kernel tables of aiconfigurator.
+
+Each kind of kernels has at most 15 constants (`kernel_tables.yaml`). Constants of one kind are fixed when the next is
+fitted. Only shapes that are not kept apart are fitted (`is_kept_apart`); the file states errors of the others. The
+floors and passes of an engine's modules become constants `modules_...`, which no training step reads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+import pandas as pd
+
+from costmodel import System
+from costmodel.columns import BoolArray, FloatArray
+from costmodel.errors import DseError
+from dse.calibration.calibration import CalibratedStage, Calibration, calibrated_constants, system_text
+from dse.calibration.constants import Constant, bounded
+from dse.calibration.fit import Fit, Task, fits
+from dse.validation.expressed import system_named
+from dse.validation.kernel_tables import KINDS, KernelSample, samples
+from dse.validation.table_prices import sample_times
+
+#: Compute capability from which softmax may run beside products: asynchronous matrix instructions of Hopper. [-]
+ASYNCHRONOUS: Final = 9.0
+#: Fits that begin at other places than the constants of the system, and how far away, as coordinates. [-]
+OTHER_STARTS, START_SPREAD = 7, 0.5
+#: Change of the logarithm of a row's time with a coordinate, below which it does not depend on it. [-]
+NO_CHANGE: Final = 2e-3
+#: Rows of current releases that are drawn of each kind, and the fewest that are fitted for each constant. [-]
+DRAWN, FEWEST = 20_000, 3
+
+
+@dataclass(frozen=True, slots=True)
+class TableRows:
+    """Rows of a sample, evaluated for many sets of constants at once."""
+
+    system: System
+    sample: KernelSample
+
+    @property
+    def count(self) -> int:
+        """Number of rows. [-]"""
+        return len(self.sample.rows)
+
+    def log_ratios(self, values: Mapping[str, FloatArray]) -> FloatArray:
+        """Logarithm of predicted over measured time, (sets, rows); `values` are sets of constants. [-], [SI units]"""
+        sets = max((array.size for array in values.values()), default=1)
+        varied = {name: np.repeat(array, self.count) for name, array in values.items()}
+        tiled = replace(self.sample, rows=pd.concat([self.sample.rows] * sets, ignore_index=True))
+        times = sample_times(tiled, self.system.with_quantities(varied if sets > 1 else values))
+        ratios: FloatArray = np.log(times / tiled.rows["measured"].to_numpy())
+        return ratios.reshape(sets, self.count)
+
+
+def calibrated_to_tables(folder: Path, system: str, *, library: str = "trtllm", seed: int = 0) -> Calibration:
+    """Fit constants of a system to kernel tables of its chip and of one library, kind by kind.
+
+    `seed` chooses the rows and where fits begin. [-] Raises `DseError` if the folder has no tables of the chip and the
+    library.
+    """
+    machine, stages = system_named(system), list[CalibratedStage]()
+    for sample in samples(folder, system=system, library=library, rows=DRAWN, seed=seed):
+        rows = TableRows(machine, fitted_rows(sample))
+        if rows.count:
+            stages.append(table_stage(rows, seed))
+            machine = machine.with_quantities({one.name: one.after for one in stages[-1].constants})
+    if not stages:
+        raise DseError(f"{folder}: no rows of training's sizes on the chip of {system}; expected m, n, k from 512")
+    text = system_text(system, system_named(system), stages, "kernel tables of aiconfigurator", {})
+    return Calibration(machine, text, tuple(stages))
+
+
+def fitted_rows(sample: KernelSample) -> KernelSample:
+    """Rows of a sample that are fitted: of training's sizes, the current release, and a format's usual kernel."""
+    rows = sample.rows[sample.rows["current"]]
+    rows = rows[rows["size"].isin(KINDS[sample.kind]["fitted"])]
+    if sample.kind == "grouped" and len(rows):
+        usual = rows.groupby("format")["kernel"].agg(lambda kernels: kernels.value_counts().index[0])
+        rows = rows[rows["kernel"] == rows["format"].map(usual)]
+    return replace(sample, rows=rows.reset_index(drop=True))
+
+
+def table_stage(rows: TableRows, seed: int) -> CalibratedStage:
+    """Constants of one kind of kernels, with errors of shapes that are kept apart."""
+    kind, known = rows.sample.kind, rows.system.quantities()
+    given = ~rows.sample.rows["kept_apart"].to_numpy(dtype=bool)
+    constants, start, why = table_constants(rows, int(given.sum()))
+    fit = best_fit(rows, constants, start, given, seed)
+    slopes = np.abs(fit.slopes[given]).max(axis=0) if constants else np.zeros(0)
+    idle = {one.name for one, slope in zip(constants, slopes, strict=True) if slope < NO_CHANGE}
+    before = rows.log_ratios({name: known[name].reshape(1) for name in start})[0]
+    fitted = [one for one in calibrated_constants(fit, rows.system) if one.name not in idle]
+    after = rows.log_ratios({one.name: np.array([one.after]) for one in fitted})[0]
+    off = [
+        100 * np.median(np.abs(np.expm1(ratios[~given]))) if not given.all() else np.nan for ratios in (before, after)
+    ]
+    releases = " ".join(sorted({f"{one.library} {one.release}" for one in rows.sample.rows[["library", "release"]]
+                                .drop_duplicates().itertuples()}))  # fmt: skip
+    return CalibratedStage(
+        name=kind,
+        kinds=tuple(f"{kind} {name}" for name in rows.sample.rows["format"]),
+        constants=tuple(fitted),
+        left_out={**why, **dict.fromkeys(sorted(idle), "no row depends on it")},
+        before=before,
+        after=after,
+        held_out=np.where(given, np.nan, after),
+        source=f"dse calibrate --tables, {int(given.sum())} {kind} of aiconfigurator ({releases}): median error "
+        f"{off[0]:.1f} % before, {off[1]:.1f} % after, of {int((~given).sum())} shapes kept apart",
+    )
+
+
+def table_constants(rows: TableRows, given: int) -> tuple[list[Constant], dict[str, float], dict[str, str]]:
+    """Constants of a kind, the values they begin with, and why others are not fitted; `given` rows are fitted. [-]"""
+    known, why, ranges = rows.system.quantities(), dict[str, str](), rows.system.ranges()
+    constants, start = list[Constant](), dict[str, float]()
+    for name, (low, high, scale, usual) in KINDS[rows.sample.kind]["constants"].items():
+        if name not in known:
+            why[name] = "the system has no such quantity"
+        elif name == "exponentials" and rows.system.chip.compute_capability.item() < ASYNCHRONOUS:
+            why[name] = "softmax and products take turns on this chip"
+        elif (len(constants) + 1) * FEWEST > given:
+            why[name] = f"{given} rows are too few for another constant"
+        else:
+            now = known[name].item()
+            constants.append(bounded(Constant(name, low, high, scale), ranges[name]))
+            start[name] = float(np.clip(usual if usual and now in (0, np.inf) else now, low, high))
+    return constants, start, why
+
+
+def best_fit(
+    rows: TableRows, constants: Sequence[Constant], start: Mapping[str, float], given: BoolArray, seed: int
+) -> Fit:
+    """The best of several fits that begin at different places; (rows,) `given` are fitted."""
+    low, at, high = (
+        np.array([float(one.coordinate(value)) for one, value in zip(constants, values, strict=True)])
+        for values in ([one.low for one in constants], start.values(), [one.high for one in constants])
+    )
+    away = np.random.default_rng(seed).uniform(-START_SPREAD, START_SPREAD, (OTHER_STARTS, len(constants)))
+    tasks = [Task(tuple(constants), given, np.clip(at + move, low, high)) for move in (np.zeros_like(at), *away)]
+    return min(fits(tasks, rows, start), key=lambda fit: fit.loss)

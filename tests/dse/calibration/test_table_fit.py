@@ -1,0 +1,109 @@
+"""Fits to kernel tables: synthetic Parquet tables of a machine whose constants are known."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from costmodel import System, load_system
+from dse import calibrate, validate_kernels
+from dse.calibration.constants import candidates
+from dse.cli import main
+from dse.validation.kernel_tables import KINDS, KernelSample, is_kept_apart
+from dse.validation.table_prices import sample_times
+
+#: Constants of the machine that the tables below are of.
+KNOWN = {
+    "matrix_efficiency": 0.7, "tile_latency": 3e-6, "fp8_efficiency": 0.9, "cast_launch": 4e-6, "burst": 4e-3,
+    "node_launch": 1.2e-5, "node_efficiency": 0.6, "attention_efficiency": 0.8, "exponentials": 9.0,
+    "softmax_overlap": 3.0, "modules_attention_floor": 1e-5,
+}  # fmt: skip
+
+
+def shapes(kind: str, rng: np.random.Generator) -> pd.DataFrame:
+    """Shapes of training's sizes."""
+    count = 300
+    if kind == "products":
+        table = pd.DataFrame({name: rng.choice([512, 768, 1024, 2048, 4096, 8192], count) for name in "mnk"})
+        return table.assign(gemm_dtype=rng.choice(["bfloat16", "fp8"], count))
+    if kind == "attention":
+        table = pd.DataFrame({"batch_size": rng.choice([1, 2, 4], count), "isl": rng.choice([512, 2048, 8192], count)})
+        table = table.assign(num_heads=rng.choice([8, 16, 32], count), num_key_value_heads=8)
+        return table.assign(head_dim=rng.choice([64, 128, 256], count), attn_dtype="bfloat16")
+    table = pd.DataFrame({"num_gpus": rng.choice([2, 4, 8], count), "message_size": 2 ** rng.integers(8, 28, count)})
+    return table.assign(op_name=rng.choice(["all_gather", "all_reduce", "alltoall"], count), nccl_dtype="half")
+
+
+def machine() -> System:
+    return load_system("h100_80g_dgx").with_quantities(KNOWN)
+
+
+@pytest.fixture(scope="module")
+def tables(tmp_path_factory) -> Path:
+    """A folder with tables of products, attention and collectives whose times are those of the known machine."""
+    folder, rng = tmp_path_factory.mktemp("tables"), np.random.default_rng(0)
+    for kind in ("products", "attention", "collectives"):
+        place = folder / "h100_sxm" / kind / ("nccl" if kind == "collectives" else "trtllm") / "1.0.0"
+        place.mkdir(parents=True)
+        table = shapes(kind, rng).drop_duplicates(ignore_index=True)
+        formats = {word: names[0] for word, names in KINDS[kind]["formats"].items()}
+        rows = table.assign(format=table[KINDS[kind]["format"]].map(formats), kernel="x")
+        if kind == "collectives":
+            rows["message_bytes"] = 2 * rows["message_size"]
+        times = sample_times(KernelSample("h100_sxm", kind, "h100", rows, 0, {}), machine())
+        table.assign(kernel_source="x", latency=1e3 * times).to_parquet(place / f"{KINDS[kind]['file']}.parquet")
+    return folder
+
+
+def test_a_fit_finds_the_constants_of_the_machine_that_was_timed(tables, tmp_path):
+    calibration = calibrate(tables=tables, system="h100")
+    fitted = {constant.name: constant.after for stage in calibration.stages for constant in stage.constants}
+    assert all(len(stage.constants) <= 15 for stage in calibration.stages)
+    for name in ("matrix_efficiency", "fp8_efficiency", "node_efficiency", "node_launch", "exponentials"):
+        assert fitted[name] == pytest.approx(KNOWN[name], rel=0.1), name
+    path = tmp_path / "fitted.yaml"
+    path.write_text(calibration.text)
+    before, after = (validate_kernels(tables, system=system) for system in ("h100", str(path)))
+    for was, now in zip(before["sizes"], after["sizes"], strict=True):
+        assert now["kept_apart"]["median_abs_error_percent"] < 3
+        assert now["kept_apart"]["median_abs_error_percent"] < was["kept_apart"]["median_abs_error_percent"]
+
+
+def test_a_file_says_what_its_constants_rest_on(tables, tmp_path, capsys):
+    path = tmp_path / "fitted.yaml"
+    command = ["calibrate", "--tables", str(tables), "--system", "h100", "-o", str(path), "--format", "json"]
+    assert main(command) == 0
+    record = json.loads(capsys.readouterr().out)
+    assert "kind: fitted" in path.read_text()
+    assert "products of aiconfigurator (trtllm 1.0.0): median error" in path.read_text()
+    assert record["left_out"]["fp4_efficiency"] == "no row depends on it"
+    assert load_system(path).quantities()["matrix_efficiency"] < 0.8
+
+
+def test_shapes_that_are_kept_apart_do_not_change_a_fit(tables, tmp_path):
+    """Kept-apart rows that are ten times as slow."""
+    place = Path("h100_sxm", "collectives", "nccl", "1.0.0", "nccl_perf.parquet")
+    table = pd.read_parquet(tables / place)
+    apart = is_kept_apart(table[["num_gpus", "message_size"]])
+    (tmp_path / place).parent.mkdir(parents=True)
+    table.assign(latency=table["latency"] * np.where(apart, 10.0, 1.0)).to_parquet(tmp_path / place)
+    usual, other = (calibrate(tables=place, system="h100").stages for place in (tables, tmp_path))
+    fits = [{one.name: one.after for one in stage.constants} for stage in (usual[-1], other[-1])]
+    assert fits[0] == fits[1]
+
+
+@pytest.mark.parametrize("name", ["h100_80g_dgx", "b200_180g_dgx", "tpu_v5e_pod", "gb300_288g_nvl72"])
+def test_no_fit_leaves_the_values_that_the_reader_accepts(name):
+    system = load_system(name)
+    ranges = system.ranges()
+    for constants in candidates(system).values():
+        assert all(ranges[one.name].holds([one.low, one.high]).all() for one in constants)
+
+
+def test_tables_stand_alone(tables, capsys):
+    assert main(["calibrate", "mine.csv", "--tables", str(tables), "--system", "h100"]) == 1
+    assert "calibrate --tables: leave out MEASUREMENTS.csv" in capsys.readouterr().err
