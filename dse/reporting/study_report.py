@@ -46,7 +46,7 @@ from dse.spaces.space import Space
 
 if TYPE_CHECKING:
     from dse.searching.exact.bounded import StudyBound
-    from dse.searching.exact.certificate import Certificate
+    from dse.searching.exact.certificate import Certificate, Surroundings
     from dse.searching.exact.exact_front import ExactFront
     from dse.searching.study import BaseStudy
     from dse.searching.summaries import Summary
@@ -219,6 +219,16 @@ def certificate_text(space: Space, certificate: Certificate) -> Text:
         f"{certificate.found:,} of the {certificate.of:,} designs of the exact front, and for each of the "
         f"others one that is at most {percent(certificate.worst_gap)} worse in any objective. "
         f"Best values: {'; '.join(regrets(certificate))}.{missed}"
+    )
+
+
+def surroundings_text(around: Surroundings) -> Text:
+    """Search around the best design of a study whose distance to the exact front is unknown, in words."""
+    better = f"{around.better:,} are" if around.better else "none is"
+    return Text(
+        f"Study {around.study}, after {counted(around.trials, 'trial')}: distance to the best possible unknown. "
+        f"{around.evaluated:,} designs were evaluated. Of {around.designs:,} designs around the best by "
+        f"{around.objective}, {better} better. For a bound: `dse enumerate --bound {quote(around.study)}`"
     )
 
 

@@ -31,9 +31,9 @@ from dse.pricing.workers import Workers
 from dse.registry import export_forms
 from dse.reporting.answers import study_words
 from dse.reporting.studies.nothing_feasible import nothing_feasible
-from dse.reporting.study_report import certificate_text, study_report
+from dse.reporting.study_report import certificate_text, study_report, surroundings_text
 from dse.searching.batches.loop import Outcome
-from dse.searching.exact.certificate import quick_certificate
+from dse.searching.exact.certificate import quick_certificate, surroundings
 from dse.searching.trials.trial_table import Selection
 from dse.spaces.space import Space
 
@@ -196,10 +196,13 @@ def warn(study: Study, outcome: Outcome, args: argparse.Namespace) -> None:
 def report(study: Study, args: argparse.Namespace) -> None:
     """The results, to stdout."""
     certified = quick_certificate(study)
+    around = None if certified else surroundings(study)
     if args.format == "json":
-        certificate = {"certificate": asdict(certified)} if certified else {}
-        print(json_text(study_record(study) | certificate))
+        known = {"certificate": asdict(certified)} if certified else {"surroundings": around and asdict(around)}
+        print(json_text(study_record(study) | known))
         return
     show(sys.stdout, lambda width: study_report(study, width, storage=args.storage))
     if certified:
         show(sys.stdout, lambda width: ["", certificate_text(study.space, certified)])
+    elif around:
+        show(sys.stdout, lambda width: ["", surroundings_text(around)])

@@ -1,4 +1,4 @@
-"""Distance between the front of a study and the exact front of its space."""
+"""Distance between the front of a study and the exact front of its space, as far as it is known."""
 
 from __future__ import annotations
 
@@ -12,9 +12,11 @@ from costmodel.errors import DseError
 from dse.pricing.evaluated import nominal_rate, rules_for
 from dse.pricing.evaluation import evaluate
 from dse.pricing.workers import Workers
+from dse.searching.exact.enumeration import costs_of
 from dse.searching.exact.exact_front import ExactFront, exact_front
 from dse.searching.study import BaseStudy
 from dse.searching.trials.trial_table import TrialTable
+from dse.spaces.lattice import Lattice
 from dse.spaces.space import Space
 
 #: A space is quick where its designs take so long at their nominal rate. [s]
@@ -39,6 +41,38 @@ class Certificate:
     ranks: dict[str, int | None]
     worst_gap: float  #: every exact design is matched by one of the study's within this share, in all objectives
     worst_missed: dict[str, Any] | None  #: parameters of the exact design that is matched worst, if any is not
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """Search around the best design of a study whose distance to the exact front is unknown."""
+
+    study: str
+    trials: int
+    evaluated: int  #: designs that were evaluated for its trials
+    objective: str  #: by which the design is the best
+    designs: int  #: legal designs that differ from it in one option, by two steps, or in one component
+    better: int  #: feasible ones of them that are better
+
+
+def surroundings(study: BaseStudy) -> Surroundings | None:
+    """Evaluate the designs around the best one; None where each is a search of its own, or nothing is feasible."""
+    space, front = sought_space(study), sought_designs(study).front()
+    if space.workloads or space.inner or not len(front):
+        return None
+    lattice, [best] = Lattice(space), front.take(np.arange(1)).trials
+    here = lattice.places(space.encode([best.params]))
+    around = [lattice.moved(here, moves)[0] for moves in (lattice.lines, lattice.pairs)]
+    places = np.unique(np.concatenate([*around, lattice.blocks(here)]), axis=0)
+    costs = costs_of(space, evaluate(space, lattice.columns(places), rules=rules_for(space, study.profile)))
+    return Surroundings(
+        study=study.name,
+        trials=len(study.table),
+        evaluated=study.designs_priced or len(study.table),
+        objective=space.objectives[0].name,
+        designs=len(places),
+        better=int((costs[:, 0] < front.costs[0, 0]).sum()),
+    )
 
 
 def certificate(study: BaseStudy, exact: ExactFront) -> Certificate:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
+import re
+
 import numpy as np
 import pytest
 
 from dse.api.study import Study
 from dse.cli import main
 from dse.pricing.evaluation import evaluate
-from dse.searching.exact.certificate import certified, match_gaps, quick_certificate
+from dse.searching.exact.certificate import certified, match_gaps, quick_certificate, surroundings
 from dse.searching.exact.enumeration import costs_of
 from dse.searching.exact.exact_front import exact_front
 from dse.spaces.space import Space
@@ -65,6 +68,30 @@ def test_large_spaces_have_no_quick_certificate(tmp_path):
     study = Study.open(Space.load("gpt_1t_power_split"), storage=storage, sampler="random")
     study.run(20)
     assert quick_certificate(study) is None
+
+
+def test_designs_around_the_best_are_counted_one_by_one(study):
+    """All that differ in one parameter are among them; of the legal ones some are faster than the best of ten."""
+    around, space = surroundings(study), study.space
+    assert around is not None
+    [best] = study.table.front().take(np.arange(1)).trials
+    [designs] = space.legal.enumerate(1000)
+    differ = sum((designs[p.name] != p.code(best.params[p.name])).astype(int) for p in space.parameters)
+    costs = costs_of(space, evaluate(space, designs))[:, 0]
+    one_off = differ == 1
+    assert one_off.sum() <= around.designs <= (differ > 0).sum()
+    assert (costs[one_off] < best.values[0]).sum() <= around.better <= (costs < best.values[0]).sum()
+
+
+def test_a_search_of_a_large_space_ends_with_what_is_known_of_its_distance(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(["search", "gpt_1t_power_split", "--budget", "50"]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert re.search(r"distance to the best possible unknown\. [\d,]+ designs were evaluated\. Of [\d,]+ designs", said)
+    assert main(["search", "gpt_1t_power_split", "--budget", "50", "--format", "json"]) == 0
+    around = json.loads(capsys.readouterr().out)["surroundings"]
+    assert around["designs"] > 100
+    assert around["better"] == 0
 
 
 def test_the_certificate_of_a_focused_study_is_of_its_focus(tmp_path, small_space, capsys):
