@@ -19,6 +19,7 @@ from costmodel.training.blocks import MODULES
 from costmodel.training.design import EVEN, MODERN
 from costmodel.training.run import padded_vocabulary
 from dse.adapters.megatron.model import BALANCES, model_losses, model_settings, settings_model
+from dse.launches.adapters import lost_columns
 from dse.launches.launch import Launch, even_or_written, refuse, written_layout
 
 #: Setting -> column, of numbers that are left out where they are 1, or 0.
@@ -183,6 +184,7 @@ def losses(launch: Launch) -> list[str]:
         "imbalance": launch.imbalance_differs,
         "offload_activations": bool(launch["offload_activations"]),
         "gradient_copy": bool(launch["gradient_copy"]),
+        **lost_columns(launch),
         "store_param_remainders": (moments or launch["offload_optimizer"] > 0) and not launch["store_param_remainders"],
         "recompute_core_attn": bool(launch["recompute_core_attn"]),
         "reshard_after_forward": launch.zero_stage == 3 and not launch["reshard_after_forward"],

@@ -4,42 +4,27 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
 import yaml
 
 from costmodel.errors import DseError
-from costmodel.formats.input_files import dump, parse
+from costmodel.formats.input_files import data_beside, dump, parse
 from dse.adapters.megatron.design import MEGATRON, launch_of, settings_of
 from dse.adapters.megatron.flags import LISTS, NUMBERS, ON, SHARES, WORDS
 from dse.adapters.megatron.model import pattern
+from dse.launches.adapters import ADAPTER_PLACEHOLDERS, LORA_COLUMNS, peft_section, read_peft
 from dse.launches.launch import PLACEHOLDERS, Launch, NotExpressible, launch_text, with_line
 
 VERSION: Final = "Megatron-Bridge 0.7"
 #: The comment that starts a configuration: nodes, and chips of each.
 _TORCHRUN: Final = re.compile(r"^#.*\btorchrun --nnodes (\d{1,7}) --nproc-per-node (\d{1,7})\b", re.MULTILINE)
 
+NAMES: Final = data_beside(__file__)
 #: Setting -> section and key, where they are not `model` and its own name.
-PLACES: Final[Mapping[str, tuple[str, str]]] = {
-    "micro_batch_size": ("train", "micro_batch_size"),
-    "global_batch_size": ("train", "global_batch_size"),
-    **{name: ("ddp", name) for name in (
-        "use_distributed_optimizer", "overlap_grad_reduce", "overlap_param_gather", "use_megatron_fsdp",
-        "data_parallel_sharding_strategy", "num_distributed_optimizer_instances")},
-    **{name: ("optimizer", name) for name in (
-        "optimizer", "use_precision_aware_optimizer", "exp_avg_dtype", "exp_avg_sq_dtype",
-        "main_params_dtype", "optimizer_cpu_offload", "optimizer_offload_fraction")},
-    "norm_epsilon": ("model", "layernorm_epsilon"),
-    "apply_layernorm_1p": ("model", "layernorm_zero_centered_gamma"),
-    "use_rope_scaling": ("model", "rope_scaling"),
-    "rotary_seq_len_interpolation_factor": ("model", "seq_len_interpolation_factor"),
-    "use_tp_pp_dp_mapping": ("dist", "use_tp_pp_dp_mapping"),
-    "num_experts": ("model", "num_moe_experts"),
-    "num_virtual_stages_per_pipeline_rank": ("model", "virtual_pipeline_model_parallel_size"),
-    "decoder_first_pipeline_num_layers": ("model", "num_layers_in_first_pipeline_stage"),
-    "decoder_last_pipeline_num_layers": ("model", "num_layers_in_last_pipeline_stage"),
-}  # fmt: skip
+PLACES: Final[Mapping[str, tuple[str, str]]] = {name: tuple(place) for name, place in NAMES["places"].items()}
 _FORMATS: Final = MEGATRON.runs["precision"].words
 _GATHERED: Final = {"fp8_param_gather": True}  # as all recipes of 8 bits have it
 _DELAYED: Final = {"fp8_recipe": "delayed", **_GATHERED}
@@ -54,11 +39,7 @@ RECIPES: Final[Mapping[str, Mapping[str, Any]]] = {
     "bf16_with_nvfp4_mixed": _FORMATS["nvfp4"],
 }
 #: Setting -> key of the model where attention is not latent.
-PLAIN_YARN: Final = {
-    "rotary_scaling_factor": "yarn_rotary_scaling_factor",
-    "mscale": "yarn_mscale",
-    "mscale_all_dim": "yarn_mscale_all_dim",
-}
+PLAIN_YARN: Final = NAMES["plain_yarn"]
 _PRECISION: Final = "megatron.bridge.training.mixed_precision.MixedPrecisionConfig"
 #: Settings of `mixed_precision`, where it is an object.
 NUMBERS_OF: Final = ("bf16", "fp16", "fp8", "fp8_recipe", "fp4", "fp4_recipe", "fp8_param_gather")
@@ -81,23 +62,28 @@ def script(launch: Launch) -> tuple[str, list[str]]:
         raise NotExpressible("zero=2 or 3 with rank_order=tp_cp_pp_dp: Megatron-Bridge has them not together")
     if launch.model.learned_positions and launch.model.position_embedding == "learned":
         lost = [*lost, f"model: learned_positions={launch.model.learned_positions:g}"]
-    content = _sections(settings)
+    content, peft = _sections(settings), peft_section(launch, MEGATRON)
+    lost = [text for text in lost if not text.startswith(LORA_COLUMNS)]
     content["tokenizer"] = {"tokenizer_type": "HuggingFaceTokenizer", "tokenizer_model": "TOKENIZER_MODEL"}
     content["dataset"] = {"seq_length": int(launch.model.seq_len), "blend": [["DATA_PATH"], None]}
     content["checkpoint"] = {"save": "CHECKPOINT_DIR", "load": "CHECKPOINT_DIR"}
+    if peft:
+        content |= {"peft": peft}
+        content["checkpoint"]["pretrained_checkpoint"] = "PRETRAINED_CHECKPOINT"
     if settings.get("use_megatron_fsdp"):
         content["checkpoint"]["ckpt_format"] = "fsdp_dtensor"
     content["optimizer"]["lr"] = "LEARNING_RATE"
     content["train"]["train_iters"] = "TRAIN_STEPS"
     nodes, gpus = launch.nodes
     provider = ", with MLAModelProvider as its model" if settings.get("multi_latent_attention") else ""
+    program = "finetune.py" if peft else "pretrain.py"
     lines = [
         f"# {launch.heading} on {launch.world_size:,} chips, for {VERSION}:",
-        f"# torchrun --nnodes {nodes} --nproc-per-node {gpus} pretrain.py --config-file THIS_FILE",
+        f"# torchrun --nnodes {nodes} --nproc-per-node {gpus} {program} --config-file THIS_FILE",
         f"# (it overrides vanilla_gpt_pretrain_config of megatron.bridge.recipes.gpt{provider})",
         *(f"# Megatron-Bridge has no setting for: {text}" for text in lost),
         "# Fill in what the design does not decide:",
-        *(f"#   {name}: {text}" for name, text in PLACEHOLDERS.items()),
+        *(f"#   {name}: {text}" for name, text in (PLACEHOLDERS | (ADAPTER_PLACEHOLDERS if peft else {})).items()),
     ]
     return "\n".join(lines) + "\n" + dump(content), lost
 
@@ -178,6 +164,7 @@ def read_script(path: Path, chips: int | None = None) -> tuple[Launch, list[str]
     try:
         settings, unread = _settings(content)
         launch, notes = launch_of(settings, world_size=chips, node_size=8, name=path.stem)
+        launch = replace(launch, design={**launch.design, **read_peft(content, MEGATRON)})
     except (DseError, ValueError, TypeError) as error:
         raise DseError(f"{path}: {with_line(str(error), text)}") from None
     return launch, [*notes, *([f"not read: {' '.join(unread)}"] if unread else [])]
@@ -201,11 +188,7 @@ def _settings(content: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
 
 
 #: Keys of the model that are read under another name, or decide nothing of a step's cost.
-_OTHERWISE: Final = (
-    *("gated_linear_unit", "activation_func", "share_embeddings_and_output_weights", "batch_p2p_comm"),
-    *("overlap_p2p_comm", "should_pad_vocab", "rotary_base", "rotary_percent", "layernorm_epsilon"),
-    *("init_method_std", "apply_rope_fusion", "bias_dropout_fusion", "persist_layer_norm", "_target_"),
-)
+_OTHERWISE: Final = NAMES["otherwise"]
 
 
 def _read_value(name: str, value: Any) -> Any:

@@ -13,29 +13,20 @@ from typing import Any, Final
 
 from costmodel.errors import DseError, suggestion
 from costmodel.formats.framework_file import Framework, launching
+from costmodel.formats.input_files import data_beside
 from costmodel.formats.model_file import load_model
 from costmodel.training.model import ModelShape
 from dse.adapters.megatron.design import batch
 from dse.adapters.torchtitan.python_calls import Call
+from dse.launches.adapters import named_targets
 from dse.launches.launch import Launch, NotExpressible, even_or_written
 from dse.spaces.sections.frameworks import is_same
 
 #: Name and flavor there -> built-in model, and what differs: `model_args` of torchtitan's models.
 VARIANTS: Final[Mapping[tuple[str, str], tuple[str, Mapping[str, Any]]]] = {
-    **{
-        ("qwen3", flavor): (
-            "qwen3_8b",
-            {"num_layers": layers, "hidden_size": hidden, "num_attention_heads": heads,
-             "ffn_hidden_size": ffn, "tied_embeddings": tied},
-        )
-        for flavor, layers, hidden, heads, ffn, tied in (
-            ("0.6B", 28.0, 1024.0, 16.0, 3072.0, True),
-            ("1.7B", 28.0, 2048.0, 16.0, 6144.0, True),
-            ("4B", 36.0, 2560.0, 32.0, 9728.0, True),
-            ("14B", 40.0, 5120.0, 40.0, 17408.0, False),
-        )
-    },
-}  # fmt: skip
+    ("qwen3", flavor): ("qwen3_8b", changes)
+    for flavor, changes in data_beside(__file__, "tables.yaml")["qwen3"].items()
+}
 #: Endings of flavors that choose a kernel of attention, not another model.
 _KERNELS: Final = re.compile(r"_(flex|varlen|sdpa|flex_attn|varlen_attn)$")
 
@@ -195,7 +186,23 @@ def _read_design(config: Call, model: ModelShape) -> dict[str, Any]:
     mode = recomputing(config)
     design["recompute"] = mode if mode in TORCHTITAN.runs["recompute"].words else "full"
     precisions = [word for name, word in PRECISIONS.items() if name in converters(config)]
-    return design | ({"precision": precisions[-1]} if precisions else {})
+    return design | ({"precision": precisions[-1]} if precisions else {}) | read_adapters(config)
+
+
+def read_adapters(config: Call) -> dict[str, Any]:
+    """Columns of adapters."""
+    known, columns = TORCHTITAN.runs["lora_targets"].words, dict[str, Any]()
+    for converter in lora_converters(config):
+        modules = converter.literal("target_modules", None) or known["all_linear"]
+        targets = named_targets([*map(str, modules)], known, "LoRAConverter: target_modules")
+        columns = {"lora_rank": int(converter.literal("rank", 8)), "lora_targets": targets, "lora_fused": False}
+    return columns
+
+
+def lora_converters(config: Call) -> list[Call]:
+    """Converters that add adapters."""
+    listed = config.call("model_spec").arguments.get("converters") or ()
+    return [converter for converter in listed if converter.name.endswith("LoRAConverter.Config")]
 
 
 def _read_schedule(parallel: Call, design: Mapping[str, Any], model: ModelShape) -> dict[str, Any]:
@@ -236,12 +243,14 @@ def converters(config: Call) -> list[str]:
     """Classes that convert linear layers to other formats, such as `Float8LinearConverter`."""
     listed = config.call("model_spec").arguments.get("converters") or ()
     names = [converter.name.removesuffix(".Config").rpartition(".")[2] for converter in listed]
-    return [name for name in names if "Experts" not in name]
+    return [name for name in names if "Experts" not in name and name != "LoRAConverter"]
 
 
 def unread(config: Call) -> list[str]:
     """Settings that are read as something else."""
     notes, mode, names = [], recomputing(config), converters(config)
+    if any("target_modules" not in converter.arguments for converter in lora_converters(config)):
+        notes.append("LoRAConverter without target_modules: its adapter beside the output matrix is not read")
     if "Float8LinearConverter" in names:
         notes.append("float8 with a scale for each row is read as fp8_tensorwise")
     if mode == "selective":

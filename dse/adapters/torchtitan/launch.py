@@ -16,17 +16,16 @@ from costmodel.formats.input_files import data_beside
 from dse.adapters.torchtitan import design as torchtitan_design
 from dse.adapters.torchtitan.design import TORCHTITAN
 from dse.adapters.torchtitan.python_calls import Call, PythonFunctions
+from dse.launches.adapters import ADAPTER_PLACEHOLDERS
 from dse.launches.launch import PLACEHOLDERS, Launch, NotExpressible, launch_text, path_and_part, refuse, with_line
 
+_TABLES: Final[Mapping[str, Mapping[str, Any]]] = data_beside(__file__, "tables.yaml")
 #: Module of torchtitan -> names of it that a configuration needs.
-IMPORTS: Final[Mapping[str, str]] = data_beside(__file__, "tables.yaml")["imports"]
+IMPORTS: Final[Mapping[str, str]] = _TABLES["imports"]
 #: Where the classes are that some designs need alone.
 CLASSES: Final = {
     "components.quantization": tuple(name for names in TORCHTITAN.runs["precision"].words.values() for name in names),
-    "distributed.activation_checkpoint": ("SelectiveAC", "FullAC"),
-    "components.loss": ("ChunkedLossWrapper", "CrossEntropyLoss"),
-    "models.common.config_utils": ("decoder_vocab_size",),
-    "models.deepseek_v3.mtp": ("MTPLoss",),
+    **_TABLES["classes"],
 }
 #: Modules whose products are of another format; those of routers and the vocabulary stay.
 QUANTIZED: Final = ["attention", "feed_forward", "shared_experts"]
@@ -60,6 +59,7 @@ def script(launch: Launch) -> tuple[str, list[str]]:
         *(f"# torchtitan has no setting for: {text}" for text in lost),
         "# What the design does not decide, as variables of the environment:",
         *(f"#   {variable}: {text}" for variable, text in _ENVIRONMENT.items()),
+        *(f"#   {variable}: {text}" for variable, text in ADAPTER_PLACEHOLDERS.items() if launch["lora_rank"]),
         *_import_lines(package, spec + body),
         "",
         "",
@@ -102,13 +102,16 @@ def _registry(launch: Launch, flavor: str, *, predicts: bool) -> dict[str, Any]:
         for name in TORCHTITAN.word("precision", launch["precision"])
         if launch.model.num_experts or "Experts" not in name
     ]
-    if converters:
-        shared = {"model_compile_enabled": True}
-        arguments["converters"] = [
-            Code(_call(f"{name}.Config", shared if "Experts" in name else {**shared, "fqns": QUANTIZED}))
-            for name in converters
-        ]
-    return arguments
+    shared = {"model_compile_enabled": True}
+    calls = [
+        Code(_call(f"{name}.Config", shared if "Experts" in name else {**shared, "fqns": QUANTIZED}))
+        for name in converters
+    ]
+    if rank := int(launch["lora_rank"]):
+        modules = TORCHTITAN.word("lora_targets", launch["lora_targets"])
+        scale = Code('float(environ["LORA_ALPHA"])')
+        calls.append(Code(_call("LoRAConverter.Config", {"rank": rank, "alpha": scale, "target_modules": modules})))
+    return {**arguments, "converters": calls} if calls else arguments
 
 
 def _sections(launch: Launch, *, predicts: bool) -> dict[str, Any]:
@@ -118,6 +121,7 @@ def _sections(launch: Launch, *, predicts: bool) -> dict[str, Any]:
     loss = _call("ChunkedLossWrapper.Config", {"loss_fn": cross_entropy})
     recomputing = TORCHTITAN.word("recompute", launch["recompute"])
     overlapped = launch["tp"] > 1 and launch["tp_overlap"] == "chunked"
+    initial = {"initial_load_path": Code('environ["PRETRAINED_CHECKPOINT"]')} if launch["lora_rank"] else {}
     return {
         "loss": Code(_call("MTPLoss.Config", vocabulary) if predicts else loss),
         "hf_assets_path": Code('environ["TOKENIZER_MODEL"]'),
@@ -129,7 +133,7 @@ def _sections(launch: Launch, *, predicts: bool) -> dict[str, Any]:
             '    dataset=ConcatThenSplitPackingConfig(dataset=DATASETS[environ["DATA_PATH"]])\n)'
         ),
         "parallelism": Code(_call("ParallelismConfig", _parallelism(launch))),
-        "checkpoint": Code('CheckpointManager.Config(folder=environ["CHECKPOINT_DIR"])'),
+        "checkpoint": Code(_call("CheckpointManager.Config", {"folder": Code('environ["CHECKPOINT_DIR"]'), **initial})),
         "activation_checkpoint": Code(f"{recomputing}.Config()" if recomputing else "None"),
         "compile": Code(
             _call("CompileConfig", {"enable": True, **({"enable_async_tensor_parallel": True} if overlapped else {})})

@@ -341,7 +341,8 @@ def next_commands(args: argparse.Namespace, found: PlannedStudy) -> list[str]:
     usual, framework = found.planned.space.system.framework, found.planned.framework
     forms = framework.launch if found.planned.runnable and usual in ("", framework.name) else ()
     name = study_words(study.name, args.storage)
+    formats = forms[-1:] if args.lora else forms[:1]  # Megatron-Bridge has adapters, Megatron-LM has not
     exported = [
-        f"dse export {name} --trial {best} --format {form} -o train{launch_forms()[form].ending}" for form in forms[:1]
+        f"dse export {name} --trial {best} --format {form} -o train{launch_forms()[form].ending}" for form in formats
     ]
     return [*exported, f"dse explain {name}"]

@@ -157,7 +157,7 @@ def test_chunks_of_torchtitan_count_embedding_and_output_as_a_layer_each(tmp_pat
         f"converters=[LoRAConverter.Config()]), parallelism={parallel}, training=TrainingConfig())\n"
     )
     launch, notes = torchtitan.read_script(tmp_path / "job.py")
-    assert "model.converters LoRAConverter: not read" in notes
+    assert "LoRAConverter without target_modules: its adapter beside the output matrix is not read" in notes
     assert launch.chunks() == [12, 13, 12, 11]
 
 

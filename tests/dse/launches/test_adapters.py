@@ -1,0 +1,76 @@
+"""Adapters of LoRA in launch files: written in the words of frameworks that have them, and read back."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from costmodel import load_model
+from costmodel.errors import DseError
+from dse.adapters.megatron_bridge import launch as bridge
+from dse.adapters.torchtitan import launch as torchtitan
+from dse.launches.launch import Launch, NotExpressible
+
+LAYOUT = {"tp": 1, "pp": 1, "dp": 8, "gradient_accumulation_steps": 2, "zero": 1, "overlap_grad_reduce": True,
+          "cross_entropy": "te"}  # fmt: skip
+
+
+def launch_with(model="llama3_8b", **columns):
+    return Launch.of(load_model(model), {**LAYOUT, **columns}, 8)
+
+
+def read_back(form, launch, path):
+    text, lost = form.script(launch)
+    path.write_text(text)
+    return text, lost, form.read_script(path)[0]
+
+
+@pytest.mark.parametrize(("targets", "fused"), [
+    *((targets, fused) for targets in ("all_linear", "attention", "mlp", "qkv") for fused in (True, False)),
+    ("query_value", False),
+])  # fmt: skip
+def test_megatron_bridge_has_a_section_for_adapters(tmp_path, targets, fused):
+    launch = launch_with(lora_rank=16, lora_targets=targets, lora_fused=fused)
+    text, lost, found = read_back(bridge, launch, tmp_path / "run.yaml")
+    assert not [line for line in lost if "lora" in line]
+    assert "pretrained_checkpoint: PRETRAINED_CHECKPOINT" in text
+    assert f"_target_: megatron.bridge.peft.{'lora.LoRA' if fused else 'canonical_lora.CanonicalLoRA'}" in text
+    assert (found["lora_rank"], found["lora_targets"], found["lora_fused"]) == (16, targets, fused)
+
+
+def test_megatron_bridge_names_the_products_of_latent_attention():
+    text, _ = bridge.script(launch_with("deepseek_v2_lite", lora_rank=8, lora_targets="attention", ep=1))
+    assert "- linear_kv_down_proj\n  - linear_kv_up_proj\n  - linear_proj" in text
+
+
+def test_megatron_bridge_refuses_modules_that_no_target_has(tmp_path):
+    text, _ = bridge.script(launch_with(lora_rank=16))
+    path = tmp_path / "run.yaml"
+    path.write_text(text.replace("  - linear_fc2\n", ""))
+    with pytest.raises(DseError, match=r"peft\.target_modules: linear_fc1, linear_proj, linear_qkv: expected the"):
+        bridge.read_script(path)
+
+
+def test_a_configuration_without_adapters_trains_all_weights(tmp_path):
+    text, _, found = read_back(bridge, launch_with(), tmp_path / "run.yaml")
+    assert "peft" not in text
+    assert found["lora_rank"] == 0
+
+
+@pytest.mark.parametrize("targets", ["all_linear", "attention", "mlp", "qkv"])
+def test_torchtitan_has_a_converter_for_adapters(tmp_path, targets):
+    launch = launch_with(lora_rank=8, lora_targets=targets, lora_fused=False, zero=3, cross_entropy="chunked",
+                         store_param_remainders=True, attention="flash_attention_2")  # fmt: skip
+    text, lost, found = read_back(torchtitan, launch, tmp_path / "run.py")
+    assert not [line for line in lost if "lora" in line]
+    assert "from torchtitan.components.lora import LoRAConverter" in text
+    assert 'initial_load_path=environ["PRETRAINED_CHECKPOINT"]' in text
+    assert (found["lora_rank"], found["lora_targets"], found["lora_fused"]) == (8, targets, False)
+
+
+@pytest.mark.parametrize("columns", [{"lora_fused": True}, {"lora_fused": False, "quantized_base": "nf4"}])
+def test_torchtitan_refuses_other_adapters(columns):
+    launch = launch_with(lora_rank=8, zero=3, **columns)
+    with pytest.raises(NotExpressible, match=r"torchtitan"):
+        torchtitan.script(replace(launch))
