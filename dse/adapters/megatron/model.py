@@ -52,6 +52,7 @@ KEYS: Final[Mapping[str, Any]] = data_beside(__file__, "keys.yaml")
 NUMBERS: Final[Mapping[str, str]] = KEYS["numbers"]
 LATENT: Final[Mapping[str, str]] = KEYS["latent"]
 LINEAR: Final[Mapping[str, str]] = KEYS["linear"]
+INDEX: Final[Mapping[str, str]] = KEYS["index"]
 #: Switches that are off unless they are set.
 SWITCHES: Final[Mapping[str, str]] = KEYS["model_switches"]
 NUMERICS: Final[Mapping[str, str]] = KEYS["numerics"]
@@ -141,6 +142,9 @@ def _layer_settings(model: ModelShape) -> dict[str, Any]:
         settings["experimental_attention_variant"] = model.linear_attention
         settings["linear_attention_freq"] = every
         settings |= {setting: int(getattr(model, field)) for setting, field in LINEAR.items()}
+    if model.index_topk:
+        settings["experimental_attention_variant"] = "dsa"
+        settings |= {setting: int(getattr(model, field)) for setting, field in INDEX.items()}
     if model.attention == "mla":
         settings["multi_latent_attention"] = True
         settings |= {s: int(getattr(model, field)) for s, field in LATENT.items() if getattr(model, field)}
@@ -170,6 +174,10 @@ def model_losses(model: ModelShape) -> list[str]:
         "layers": bool(model.layers or model.layer_order),
         "head sizes of values": model.attention != "mla" and model.v_head_dim not in (0, model.head_size),
         "values that are keys": model.values_are_keys,
+        "a gate of each head": model.attention_head_gate,
+        "norms of experts": model.expert_norms and model.num_experts > 0,
+        "embeddings of each layer": model.per_layer_embedding > 0,
+        "sparse attention without latent keys": model.index_topk > 0 and model.attention != "mla",
         "norms of queries and keys over all heads": model.qk_norm and model.wide_qk_norm,
         "norms of queries and keys of latent attention": model.qk_norm and model.attention == "mla",
         "the best expert of a group, not the sum of several, chooses the group": model.routing_groups > 0
@@ -313,4 +321,6 @@ def _layers(given: Mapping[str, Any], fields: Mapping[str, float]) -> dict[str, 
         columns["linear_attention"] = "gated_delta_net"
         columns["full_attention_every"] = float(given.get("linear_attention_freq", 1))
         columns |= {field: float(given[s]) for s, field in LINEAR.items() if s in given}
+    if given.get("experimental_attention_variant") == "dsa":
+        columns |= {field: float(given.get(s, 0)) for s, field in INDEX.items()} | {"index_weights": True}
     return columns

@@ -152,19 +152,28 @@ def test_a_layer_keeps_keys_of_other_ranks_only_where_it_has_keys():
         assert (memory.working[1] > memory.working[0] / 8 * (1 + 1e-9)) == shared
 
 
+#: Kind of a linear mixer -> its decay of a token from random numbers of (tokens, heads, features of keys).
+DECAYS = {
+    "delta_net": lambda drawn: drawn[..., :1],
+    "kda": lambda drawn: drawn,
+    "lightning": lambda drawn: np.broadcast_to(drawn[:1, :, :1], drawn[..., :1].shape),
+}
+
+
+@pytest.mark.parametrize("kind", DECAYS)
 @pytest.mark.parametrize("cp", [2, 4])
-def test_ranks_that_pass_states_scan_as_one_does_and_send_what_the_model_says(cp):
+def test_ranks_that_pass_states_scan_as_one_does_and_send_what_the_model_says(cp, kind):
     """A gated recurrence over keys and values, by ranks with a part of the sequence each."""
     model = replace(EVERYTHING, linear_conv_kernel=1)
     heads, size, tokens = int(model.linear_value_heads), int(model.linear_head_dim), 4 * cp
     rng = np.random.default_rng(cp)
     queries, keys, values = rng.normal(size=(3, tokens, heads, size))
-    decay = rng.uniform(0.5, 1.0, size=(tokens, heads))
+    decay = DECAYS[kind](rng.uniform(0.5, 1.0, size=(tokens, heads, size)))
 
     def scanned(part: slice, state: np.ndarray) -> tuple[list[np.ndarray], np.ndarray]:
         outputs = []
         for q, k, v, a in zip(queries[part], keys[part], values[part], decay[part], strict=True):
-            state = a[:, np.newaxis, np.newaxis] * state + np.einsum("hk,hv->hkv", k, v)
+            state = a[..., np.newaxis] * state + np.einsum("hk,hv->hkv", k, v)
             outputs.append(np.einsum("hk,hkv->hv", q, state))
         return outputs, state
 
@@ -179,7 +188,7 @@ def test_ranks_that_pass_states_scan_as_one_does_and_send_what_the_model_says(cp
     np.testing.assert_allclose(found, alone, rtol=1e-12)
     zero = {f"{tier}_{name}": 0.0 for tier in ("node", "fabric") for name in ("latency", "launch")}
     counted = load_system("h100_80g_dgx").with_quantities({**zero, "node_energy": 1.0, "fabric_energy": 1.0})
-    state_of = KINDS["delta_net"].exchanged.state
+    state_of = KINDS[kind].exchanged.state
     cost = state_passing(ranks_of(model, DesignPoints.of(cp=cp), counted), state_of(model, 2.0))
     assert cost.link_energy.item() == pytest.approx(4.0 * wires.sent.sum() / cp)
 

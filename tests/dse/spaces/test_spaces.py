@@ -70,6 +70,7 @@ RULES = {
     "counted_layers_fill_chunks": lambda d: not counted(d) or whole(d.layers + counted(d), d.pp * d.vpp),
     "cp_cuts_sequences_in_halves": lambda d: d.cp == 1 or whole(d.seq_len, 2 * d.cp),
     "tp_cuts_shared_sequences": lambda d: not d.sequence_parallel or whole(d.seq_len / d.cp, d.tp),
+    "sparse_keys_are_gathered": lambda d: not d.topk or d.cp == 1 or d.cp_communication == "all_gather",
     "a2a_cuts_heads": lambda d: d.cp_communication != "a2a" or cut_by(d, d.cp),
     "inner_a2a_cuts_heads": lambda d: (
         d.cp_communication != "a2a_p2p" or (whole(d.cp, d.cp_a2a) and cut_by(d, d.cp_a2a))
@@ -104,6 +105,7 @@ SPACES = {
     "sequences": ("llama3_8b", "h100_80g_dgx", "sequence_parallel: true, seq_len: 1032, zero: 1",
         {"tp": [1, 2, 4], "cp": [1, 2, 4, 8], "cp_communication": ["p2p", "all_gather", "a2a", "a2a_p2p"],
          "cp_a2a": [1, 2, 4, 8]}),
+    "sparse attention": ("glm_5", "h100_80g_dgx", "", {"cp": [1, 2, 4], "cp_communication": ["p2p", "all_gather"]}),
     "experts": ("deepseek_v2_lite", "h100_80g_dgx", "zero: 1",
         {"tp": [1, 2], "sequence_parallel": [False, True], "ep": [1, 8, 32, 128], "etp": [1, 3, 4],
          "dispatcher": ["all_to_all", "two_hop"], "capacity_factor": [0, 1]}),
@@ -167,7 +169,7 @@ class One:
         self.hidden, self.ffn = float(model.hidden_size), float(model.ffn_hidden_size)
         self.experts, self.moe_ffn = float(model.num_experts), float(model.moe_ffn_hidden_size)
         self.layers, self.seq_len = float(model.num_layers), float(model.seq_len)
-        self.chip = space.system.chip
+        self.chip, self.topk = space.system.chip, float(model.index_topk)
 
 
 def frozen(design):

@@ -1,0 +1,162 @@
+"""Mixers of 2025 and 2026: parameters, FLOP, bytes and exchanges, by arithmetic from their publications."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from costmodel import DesignPoints, load_model, load_system, step
+from costmodel.kernels.products import fused_attention
+from costmodel.steps.micro_batch.rank_memory import layer_memory
+from dse.adapters.hugging_face.configuration import import_model
+from tests.support.hugging_face_configs import MIXED
+from tests.support.runs import ranks_of
+
+SYSTEM = load_system("h100_80g_dgx")
+
+
+def imported(name, tmp_path, **options):
+    """The model of a configuration."""
+    import json
+
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(MIXED[name][0]))
+    return import_model(path, **options).model
+
+
+def seen(tokens: int, most: int) -> float:
+    """Keys that a query sees on average if it sees at most so many of those before it, and its own."""
+    return sum(min(number, most) for number in range(1, tokens + 1)) / tokens
+
+
+# DeepSeek Sparse Attention, arXiv 2512.02556: 64 heads of 128 score all keys, 2,048 are seen by 128 heads.
+
+
+@pytest.mark.parametrize("tokens", [1024, 8192])
+def test_an_indexer_and_the_keys_that_it_picks_have_the_published_parameters_and_work(tokens):
+    sparse, dense = (
+        replace(model, seq_len=tokens, mtp_layers=0)
+        for model in (load_model("deepseek_v3_2"), load_model("deepseek_v3"))
+    )
+    indexer = 1536 * 64 * 128 + 7168 * (128 + 64) + 2 * 128
+    assert sparse.num_parameters - dense.num_parameters == 61 * indexer
+    core = 128 * (192 + 128)
+    more = 61 * (indexer - 2 * 128 + 64 * 128 * tokens / 2 + core * (seen(tokens, 2048) - tokens / 2))
+    assert sparse.forward_flops(causal=True) - dense.forward_flops(causal=True) == pytest.approx(2 * more, rel=1e-12)
+
+
+def test_sparse_latent_attention_runs_in_the_width_of_latents():
+    """Queries of 512 + 64, outputs of 512, one latent for all heads, as FlashMLA and Megatron-LM run it."""
+    model = replace(load_model("deepseek_v3_2"), seq_len=8192)
+    run = ranks_of(model, DesignPoints.of(tp=4))
+    [core] = {kernel for layer in model.kinds for kernel in layer.kernels if kernel.is_core}
+    work = fused_attention(run, core, "forward")
+    assert work.flops.item() == pytest.approx(2 * 128 / 4 * (576 + 512) * 8192 * seen(8192, 2048), rel=1e-12)
+
+
+def test_ranks_of_a_sequence_gather_latents_whole():
+    """576 + 128 features of a token, for any number of tensor-parallel ranks; dense latent attention shares heads."""
+    design = DesignPoints.of(tp=[1, 4], cp=2, cp_communication="all_gather")
+    times = {}
+    for name in ("deepseek_v3_2", "deepseek_v3"):
+        model = replace(load_model(name), seq_len=131072, num_layers=4, mtp_layers=0)
+        times[name] = step(model, SYSTEM, design).cp_communication_time
+        layer = next(iter(model.kinds))
+        if name == "deepseek_v3_2":
+            alone = layer_memory(ranks_of(model, DesignPoints.of(tp=[1, 4])), layer).working
+            buffers = layer_memory(ranks_of(model, design), layer).working - alone / 2
+            assert np.all(buffers > 0)
+    one, four = times["deepseek_v3_2"]
+    assert four == pytest.approx(one, rel=0.1)  # whole for each rank
+    assert times["deepseek_v3"][0] > 30 * one  # 128 heads of 192 + 128
+
+
+def test_layers_that_share_picks_have_no_indexer(tmp_path):
+    """GLM-5.2: an indexer in every fourth layer, and in the first three."""
+    five, later = load_model("glm_5"), imported("GLM-5.2", tmp_path)
+    indexer = 2048 * 32 * 128 + 6144 * (128 + 32) + 2 * 128
+    assert five.num_parameters - later.num_parameters == 57 * indexer
+
+
+# Kimi delta attention, arXiv 2510.26692: 32 heads of 128, decays and gates by products of rank 128.
+
+
+def test_kimi_linear_has_the_published_parameters_and_work():
+    model, h, d = load_model("kimi_linear_48b_a3b"), 2304, 32 * 128
+    kda = h * (3 * d + 32) + 2 * (h * 128 + 128 * d) + d * h
+    mla = h * 32 * 192 + h * 576 + 512 * 32 * 256 + 32 * 128 * h
+    expert = 3 * h * 1024
+    layers = 20 * kda + 7 * mla + 26 * (257 * expert + 256 * h) + 3 * h * 9216
+    small = 20 * (4 * 3 * d + 32 + d + 128) + 7 * 512 + 27 * 2 * h + h + 26 * 256
+    assert model.num_parameters == layers + small + 2 * 163840 * h
+    of_token = 20 * (kda + 4 * 3 * d + 4 * 32 * 128**2) + 7 * (mla + 32 * (192 + 128) * model.seq_len / 2)
+    of_token += 26 * 9 * expert + 3 * h * 9216 + 163840 * h
+    assert model.forward_flops(causal=True) == pytest.approx(2 * of_token, rel=1e-12)
+
+
+# Lightning attention, arXiv 2501.08313: 64 heads of 128 in seven layers of eight; 456 billion parameters, 45.9 active.
+
+
+def test_minimax_01_has_the_published_parameters(tmp_path):
+    model, h, d = imported("MiniMax-01", tmp_path), 6144, 64 * 128
+    lightning = 5 * h * d + d
+    attention = 2 * h * d + 2 * h * 8 * 128
+    experts = 32 * 3 * h * 9216 + 32 * h
+    assert model.num_parameters == 70 * lightning + 10 * attention + 80 * (experts + 2 * h) + h + 2 * 200064 * h
+    assert model.num_parameters / 1e9 == pytest.approx(456, abs=0.5)
+    assert (model.active_parameters - 2 * 200064 * h) / 1e9 == pytest.approx(45.9, abs=0.05)
+    [layer] = [layer for layer in model.kinds if any(kernel.kind.name == "lightning" for kernel in layer.kernels)]
+    core = next(kernel for kernel in layer.kernels if kernel.kind.name == "lightning")
+    run = ranks_of(model, DesignPoints.of(tp=4))
+    work = sum(m * n * k * product.batch for product in core.kind.products(run, core) for m, n, k in [product.size])
+    of_token = 64 / 4 * (2 * 128 * 128 + 2 * 128 * 128)  # in chunks of 128: scores, outputs; states, their outputs
+    assert work == pytest.approx(8192 * of_token)
+
+
+# Gemma 4: values are keys in full layers of wider heads, two norms for each MLP; small ones have layer embeddings.
+
+
+def test_gemma_4_has_the_parameters_of_its_layers(tmp_path):
+    model, h = load_model("gemma_4_26b_a4b"), 2816
+    window = h * 16 * 256 * 2 + 2 * h * 8 * 256 + 2 * 256
+    full = h * 16 * 512 * 2 + h * 2 * 512 + 2 * 512
+    mlp = 3 * h * 2112 + 128 * 3 * h * 704 + 128 * h + h + 128
+    assert model.num_parameters == 25 * window + 5 * full + 30 * (mlp + 7 * h) + 262144 * h + h
+    small, h, p = imported("Gemma 4 E2B", tmp_path), 1536, 256
+    per_layer = 35 * (3 * h * p + h) + 35 * 262144 * p + p
+    without = replace(small, per_layer_embedding=0)
+    assert small.num_parameters - without.num_parameters == per_layer
+    assert small.forward_flops(causal=True) - without.forward_flops(causal=True) == 2 * 35 * 3 * h * p
+
+
+def test_layers_that_see_the_keys_of_others_make_none(tmp_path):
+    """Gemma 4 E2B: the last 20 layers have queries alone, and MLPs of twice the width."""
+    model, h = imported("Gemma 4 E2B", tmp_path), 1536
+    shared = [layer for layer in model.kinds if dict(layer.stream.sizes).get("reuses_keys")]
+    sizes = {model.layer_parameters(layer) for layer in shared}
+    others = 4 * h + 3 * h * 256 + h + 3 * h * 2 * 6144
+    assert sizes == {others + 2 * h * 8 * size + size for size in (256, 512)}
+
+
+def test_attention_beside_mamba_has_the_parameters_and_work_of_both(tmp_path):
+    """Falcon-H1 34B, arXiv 2507.22448: 20 heads of attention and 32 of Mamba-2 behind one norm, no norm of outputs."""
+    model, h = imported("Falcon-H1 34B", tmp_path), 5120
+    channels = 4096 + 2 * 2 * 256
+    mamba = h * (4096 + channels + 32) + 5 * channels + 3 * 32 + 4096 * h
+    attention = h * (20 + 2 * 4) * 128 + 20 * 128 * h
+    assert model.num_parameters == 72 * (mamba + attention + 3 * h * 21504 + 2 * h) + h + 2 * 261120 * h
+    design = DesignPoints.of(tp=[1, 2], cp=[1, 2], sequence_parallel=1)
+    costs = step(replace(model, num_layers=2, layer_order=model.layer_order[:2]), SYSTEM, design)
+    assert costs.cp_communication_time[1] > 0
+    assert np.isfinite(costs.step_time).all()
+
+
+def test_a_short_convolution_has_its_taps_and_passes_the_last_tokens_on(tmp_path):
+    """LFM2: three products of the hidden size into the gates and the input, 3 taps, one product out."""
+    model, h = imported("LFM2 1.2B", tmp_path), 2048
+    [layer] = [layer for layer in model.kinds if any(kernel.kind.name == "convolution" for kernel in layer.kernels)]
+    assert model.layer_parameters(layer) == 4 * h * h + 3 * h + 3 * h * 8192 + 2 * h
+    core = next(kernel for kernel in layer.kernels if kernel.kind.name == "convolution")
+    assert core.kind.exchanged.state(model, 2.0) == 2 * 2 * h
