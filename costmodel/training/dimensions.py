@@ -97,6 +97,7 @@ NEEDED: Final[Mapping[str, str]] = {
     "latent": "kv_lora_rank",
     "sparse": "index_topk",
     "experts": "num_experts",
+    "mamba1": "linear_step_rank",
     "mamba2": "linear_state_size",
     "convolution": "linear_conv_kernel",
 }
@@ -153,7 +154,7 @@ class ModelDimensions:
     counts: ClassVar[tuple[str, ...]] = (
         "q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim", "window",
         "full_attention_every", "linear_key_heads", "linear_value_heads", "linear_head_dim",
-        "linear_conv_kernel", "linear_state_size", "index_heads", "index_head_dim", "index_topk",
+        "linear_conv_kernel", "linear_state_size", "linear_step_rank", "index_heads", "index_head_dim", "index_topk",
         "num_experts", "moe_topk", "moe_ffn_hidden_size",
         "shared_ffn_hidden_size", "moe_latent_size", "routing_groups", "routing_group_topk",
         "first_dense_layers", "mtp_layers", "learned_positions", "per_layer_embedding", "vocab_multiple", "context_len",
@@ -208,6 +209,7 @@ class ModelDimensions:
     linear_head_dim: float = 0.0
     linear_conv_kernel: float = 0.0
     linear_state_size: float = 0.0  #: of Mamba-2: width of the states of a head
+    linear_step_rank: float = 0.0  #: of Mamba-1: width from which steps of all features are made
     linear_norm: bool = True  #: of Mamba-2: a norm of the output
     index_heads: float = 0.0  #: of an indexer that picks the keys that queries see; 0 where layers reuse earlier picks
     index_head_dim: float = 0.0
@@ -294,8 +296,6 @@ class ModelDimensions:
 
     def _features(self) -> Mapping[str, float]:
         halves = 2 if self.gated_mlp else 1
-        keys = self.linear_key_heads * self.linear_head_dim
-        values = self.linear_value_heads * self.linear_head_dim
         made = self.num_query_groups * self.score_size if self.values_are_keys else 2 * self.key_value_size
         gates = self.num_attention_heads if self.attention_head_gate else 0.0
         gates += self.query_size if self.attention_output_gate else 0.0
@@ -310,14 +310,7 @@ class ModelDimensions:
             "key_rank": self.kv_lora_rank,
             "key_latent": self.kv_lora_rank + self.qk_rope_head_dim,
             "keys_values": self.num_attention_heads * (self.qk_nope_head_dim + self.v_head_dim),
-            "delta_in": 2 * (keys + values + self.linear_value_heads),
-            "delta_out": values,
-            "kda_in": 3 * values + self.linear_value_heads,
-            "kda_rank": self.linear_head_dim,
-            "lightning_in": 3 * values,
-            "conv_in": 3 * self.hidden_size,
-            "mamba_in": 2 * (values + self.linear_key_heads * self.linear_state_size) + self.linear_value_heads,
-            "mamba_out": values,
+            **self._linear_features(),
             "index_queries": self.index_heads * self.index_head_dim,
             "index_keys": self.index_head_dim + (self.index_heads if self.index_weights else 0.0),
             "experts": self.num_experts,
@@ -330,6 +323,24 @@ class ModelDimensions:
             "unit": 1.0,
             "joined": 2 * self.hidden_size,
             "vocabulary": self.vocab_size,
+        }
+
+    def _linear_features(self) -> Mapping[str, float]:
+        """Features of linear mixers, by word. [elements]"""
+        keys = self.linear_key_heads * self.linear_head_dim
+        values = self.linear_value_heads * self.linear_head_dim
+        return {
+            "delta_in": 2 * (keys + values + self.linear_value_heads),
+            "delta_out": values,
+            "kda_in": 3 * values + self.linear_value_heads,
+            "kda_rank": self.linear_head_dim,
+            "lightning_in": 3 * values,
+            "conv_in": 3 * self.hidden_size,
+            "scan_in": 2 * values,
+            "selection": self.linear_step_rank + 2 * self.linear_state_size,
+            "step_rank": self.linear_step_rank,
+            "mamba_in": 2 * (values + self.linear_key_heads * self.linear_state_size) + self.linear_value_heads,
+            "mamba_out": values,
         }
 
     @property

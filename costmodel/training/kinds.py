@@ -270,6 +270,29 @@ def convolution_state(model: ModelDimensions, element_bytes: float) -> float:
     return element_bytes * (model.linear_conv_kernel - 1) * model.hidden_size
 
 
+def scan_passes(rank: RankSizes, kernel: Kernel) -> Iterator[PointwisePass]:
+    """Convolution, selective scan and gate of Mamba-1: 9 FLOP for each entry of the states of a token [Gu2023]_."""
+    elements, scan = rank.tokens * rank.model.features[kernel.makes] / rank.tp, 9 * rank.model.linear_state_size
+    costs = ElementCost(7, 20 + scan), ElementCost(12, 40 + 2 * scan)
+    yield from both_passes(rank, kernel.name, costs, elements)
+
+
+def scan_parameters(model: ModelDimensions, kernel: Kernel) -> float:
+    """The convolution of each feature with its bias, decays of its states, a skip and the bias of its step. [-]"""
+    return (model.linear_conv_kernel + 1 + model.linear_state_size + 2) * model.features[kernel.makes]
+
+
+def scan_multiply_adds(model: ModelDimensions, kernel: Kernel, causal: bool) -> float:
+    """The convolution, and for each entry of the states of a token a decay, an input and an output. [-]"""
+    return (model.linear_conv_kernel + 3 * model.linear_state_size) * model.features[kernel.makes]
+
+
+def scan_state(model: ModelDimensions, element_bytes: float) -> float:
+    """States of each feature in fp32, and the last tokens of the convolution. [B]"""
+    of_feature = 4.0 * model.linear_state_size + element_bytes * (model.linear_conv_kernel - 1)
+    return of_feature * model.linear_value_heads * model.linear_head_dim
+
+
 def kept_with_gates(rank: RankSizes, kernel: Kernel, *, gates: int) -> FloatArray:
     """The activation that a kernel reads, and gates and decays of each feature that it makes. [B]"""
     return rank.activation_bytes(kernel.reads) + gates * rank.activation_bytes(kernel.makes)

@@ -67,6 +67,8 @@ def _number(name: str, value: Any) -> dict[str, float]:
 USUAL_SEQ_LEN: Final = 8192
 #: Largest size that is taken for one.
 LARGEST: Final = 1e9
+#: Keys of the language model within models that see or hear.
+TEXT_PARTS: Final = ("language_config", "llm_config", "text_config")
 #: Fields that models without experts lack.
 OF_EXPERTS: Final = frozenset({"num_experts", "moe_topk", "moe_ffn_hidden_size", "shared_ffn_hidden_size"})
 ACTIVATIONS: Final[Mapping[str, str]] = WORDS["activations"]
@@ -121,8 +123,9 @@ class _ConfigurationReader:
         self.asked_seq_len = seq_len
         self.outer = section
         self.section = section
-        if isinstance(section.data.get("text_config"), dict):
-            self.section = Section(section.source, ("text_config",), section.data["text_config"])
+        for key in TEXT_PARTS:
+            if isinstance(section.data.get(key), dict):
+                self.section = Section(section.source, (key,), section.data[key])
         if self.section is not section or "vision_config" in section.data:
             self.notes.append("only the language model is read: what sees or hears beside it is left out")
         self.family = self._family()

@@ -7,6 +7,7 @@ has full attention, the first 3 are dense". Otherwise it has an order of letters
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -30,6 +31,8 @@ class LayerReader:
 
     def fields(self, model: Mapping[str, Any]) -> dict[str, Any]:
         """Fields of a model file for its layers, from the other fields of the model."""
+        if isinstance(blocks := self.value("block_configs"), list):
+            return in_letters([self._block(block, model) for block in blocks], "full")
         words = self._words()
         if model.get("mtp_layers") and len(words) == model.get("num_layers", 0) + model["mtp_layers"]:
             words = words[: model["num_layers"]]  # the last are of multi-token prediction
@@ -64,6 +67,23 @@ class LayerReader:
             kinds = [(MIXERS.get(word, ""), MLPS.get(word, ""), ()) for word in order]
             ordered["mtp_order"] = in_letters(kinds, plain)["layer_order"]
         return {"num_layers": count} | fields | ordered
+
+    def _block(self, block: Any, model: Mapping[str, Any]) -> tuple[str, str, Sizes]:
+        """Layer of an architecture search: attention and an MLP of any size, either of which may be missing."""
+        parts = [block.get(name) if isinstance(block, dict) else None for name in ("attention", "ffn")]
+        attention, ffn = (part if isinstance(part, dict) else {"replace_with_linear": True} for part in parts)
+        has = [not part.get("no_op") for part in (attention, ffn)]
+        if not any(has) or attention.get("replace_with_linear") or ffn.get("replace_with_linear"):
+            self.mistake("block_configs", "expected attention or an MLP in each block, and no linear layers instead")
+            return "full", "dense", ()
+        sizes = {}
+        if has[0]:
+            heads = max(self.whole("n_heads_in_group", attention.get("n_heads_in_group")), 1)
+            sizes["num_query_groups"] = model.get("num_attention_heads", 1) // heads
+        if has[1]:
+            wide = ffn.get("intermediate_size") or 2 * (ffn.get("ffn_mult") or 0) * model.get("hidden_size", 0) / 3
+            sizes["ffn_hidden_size"] = math.ceil(int(wide) / 256) * 256
+        return "full" if has[0] else "", "dense" if has[1] else "", tuple(sizes.items())
 
     def _words(self) -> Sequence[Any]:
         """The list of words, or the text of letters, for the layers; () without one."""

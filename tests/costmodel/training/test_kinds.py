@@ -33,7 +33,7 @@ EVERYTHING = ModelShape(
     seq_len=4096, vocab_size=1000, window=256, num_experts=8, moe_topk=2, moe_ffn_hidden_size=256,
     linear_attention="gated_delta_net", linear_key_heads=4, linear_value_heads=8, linear_head_dim=64,
     linear_conv_kernel=4, linear_state_size=128, tied_embeddings=False,
-    index_heads=4, index_head_dim=32, index_topk=512,
+    index_heads=4, index_head_dim=32, index_topk=512, linear_step_rank=32,
 )  # fmt: skip
 
 

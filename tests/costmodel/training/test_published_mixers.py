@@ -160,3 +160,24 @@ def test_a_short_convolution_has_its_taps_and_passes_the_last_tokens_on(tmp_path
     assert model.layer_parameters(layer) == 4 * h * h + 3 * h + 3 * h * 8192 + 2 * h
     core = next(kernel for kernel in layer.kernels if kernel.kind.name == "convolution")
     assert core.kind.exchanged.state(model, 2.0) == 2 * 2 * h
+
+
+def test_a_selective_scan_has_the_parameters_and_states_of_each_feature(tmp_path):
+    """Jamba, arXiv 2403.19887: Mamba-1 but for every eighth layer, steps of 8,192 features from 256."""
+    model, h, d, n, rank = imported("Jamba v0.1", tmp_path), 4096, 8192, 16, 256
+    mixers = [next(k.kind.name for k in layer.kernels if k.is_core or k.kind.exchanged.state) for layer in model.kinds]
+    assert sorted(mixers) == ["attention", "mamba1", "mamba1"]
+    mamba = 2 * h * d + d * (rank + 2 * n) + rank * d + d * h + d * (4 + 1 + n + 2) + rank + 2 * n
+    attention, expert = 2 * h * h + 2 * h * 8 * 128, 3 * h * 14336
+    layers = 28 * mamba + 4 * attention + 16 * (16 * expert + 16 * h) + 16 * expert + 32 * 2 * h
+    assert model.num_parameters == layers + h + 2 * 65536 * h
+    core = next(k for layer in model.kinds for k in layer.kernels if k.kind.name == "mamba1")
+    assert core.kind.exchanged.state(model, 2.0) == 4 * d * n + 2 * 3 * d
+
+
+def test_layers_of_an_architecture_search_have_their_groups_and_widths(tmp_path):
+    """Llama 3.3 Nemotron Super 49B: 49 layers with attention, MLPs of 0.5 to 5.25 times 2/3 of the hidden size."""
+    model = imported("Llama 3.3 Nemotron Super 49B", tmp_path)
+    assert sum(count for layer, count in model.kinds.items() if any(k.is_core for k in layer.kernels)) == 49
+    widths = {dict(layer.stream.sizes)["ffn_hidden_size"] for layer in model.kinds}
+    assert widths == {2816, 5632, 7168, 14336, 17920, 28672}
