@@ -424,11 +424,13 @@ def core_share(model: ModelShape, kernel: Kernel) -> float:
     """Share of all scores of a sequence that an attention core visits. [-]"""
     if kernel.kind.core and kernel.kind.core.indexed:
         return model.keys_among(model.index_topk) / model.key_len
-    if not kernel.is_windowed or model.window >= model.key_len:
-        return visited_share(model.seq_len, context_len=model.context_len)
+    length = model.document_tokens
+    of_sequence = (model.context_len + length) / model.key_len
+    if not kernel.is_windowed or model.window >= model.context_len + length:
+        return visited_share(length, context_len=model.context_len) * of_sequence
     if model.window_kind == "chunked":
         return visited_share(model.window) * model.window / model.key_len
-    return visited_share(model.seq_len, model.window, model.context_len)
+    return visited_share(length, model.window, model.context_len) * of_sequence
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

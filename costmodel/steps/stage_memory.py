@@ -311,13 +311,14 @@ def fullest_stage(
     shards = [state_shards(design, state) for state in STATES]
     expert_shards = [state_shards(design, state, of_experts=True) for state in STATES if routed]
     narrow = quantised_bytes(run) if some_narrow(run) else {}
-    every_held = held_micro_batches(design, stages)
+    every_held, copies = held_micro_batches(design, stages), weight_sets(design)
     for stage, held in zip(stages, every_held, strict=True):
         parameters, trained_experts = trained_parameters(run, stage, parts)
         experts = trained_experts if routed else None
-        kept = held_states((stage_parameters(run, stage, parts), parameters, parameters), stage, sizes, shards)
+        numbers = copies * stage_parameters(run, stage, parts), parameters, parameters
+        kept = held_states(numbers, stage, sizes, shards)
         if experts is not None:
-            numbers = stage_expert_parameters(stage, parts), experts, experts
+            numbers = copies * stage_expert_parameters(stage, parts), experts, experts
             of_experts = held_states(numbers, stage, sizes, expert_shards)
             kept = [others + more for others, more in zip(kept, of_experts, strict=True)]
         if narrow:
@@ -339,6 +340,11 @@ def state_sizes(run: TransformerRun) -> list[FloatArray | float]:
     """Bytes of each of the `STATES` of one parameter, by Adam. [B]"""
     copied = run.precision.element_bytes * np.where(run.design.gradient_copy > 0, 1.0, 0.0)
     return [run.precision.element_bytes, gradient_bytes(run) + copied, state_bytes(run, ADAM)]
+
+
+def weight_sets(design: DesignPoints) -> FloatArray:
+    """Sets of weights that ranks hold: a reference model is a second one, except for adapters. [-]"""
+    return np.where(design.lora_rank == 0, 1 + design.reference_model, 1.0)
 
 
 def held_states(
@@ -468,13 +474,13 @@ def _states(
     shards = [state_shards(run.design, state) for state in STATES]
     of_experts = [state_shards(run.design, state, of_experts=True) for state in STATES]
     output = stage_parameters(run, stage, parts) - updated_parameters(stage, parts)
-    trained = trained_share(run) * output
-    owned = {("output", ""): held_states((output, trained, trained), stage, sizes, shards)}
+    trained, copies = trained_share(run) * output, weight_sets(run.design)
+    owned = {("output", ""): held_states((copies * output, trained, trained), stage, sizes, shards)}
     for part, of_part, count in zip(every_part(run.model), parts, stage.counts, strict=False):
-        numbers = [count * number for number in (of_part.parameters, of_part.trained, of_part.trained)]
+        numbers = [count * number for number in (copies * of_part.parameters, of_part.trained, of_part.trained)]
         owned[part.name, ""] = held_states(numbers, stage, sizes, shards)
         if of_part.expert_parameters.ndim:
-            numbers = [count * of_part.expert_parameters, *[count * of_part.trained_experts] * 2]
+            numbers = [count * copies * of_part.expert_parameters, *[count * of_part.trained_experts] * 2]
             owned[part.name, "experts"] = held_states(numbers, stage, sizes, of_experts)
     items: dict[Item, FloatArray] = {}
     for number, state in enumerate(STATES):

@@ -307,7 +307,7 @@ def model_flops(run: TransformerRun) -> FloatArray:
     """FLOP that MFU counts: three forward passes, of frozen weights two (Megatron-Bridge, flop_utils.py). [FLOP]"""
     forward, of_cores = run.model.forward_flops_per_sequence, run.model.forward_core_flops_per_sequence
     passes: FloatArray = np.where(trained_share(run) > 0, 3 * forward, 2 * forward + of_cores)
-    return passes * run.design.global_batch_size
+    return (passes + forward * run.design.reference_model) * run.design.global_batch_size
 
 
 def step_parts(run: TransformerRun, ranks: RankRun, costs: MicroBatch) -> tuple[dict[str, FloatArray], Items]:

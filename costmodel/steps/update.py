@@ -259,6 +259,8 @@ def _summed(
             cost = KernelCost()
             for parameters in unit.parameters:
                 cost += collectives.of(exchange, parameters) * np.where(parameters.exchanged(exchange) > 0, 1.0, 0.0)
+            if exchange.behind == "forward":
+                cost = cost * (1 + design.reference_model)
             of_units[index] = of_units[index] + hidden * cost.time
             sums.never_hidden = sums.never_hidden + exposed * unit.count * cost.time
             sums.energy = sums.energy + often * unit.count * cost.link_energy

@@ -285,6 +285,7 @@ class DesignPoints(Design):
     lora_targets: FloatArray = words(LORA_TARGETS, of=ADAPTERS)
     lora_fused: FloatArray = switch(1.0, of=ADAPTERS)  #: one adapter beside a fused product, not one for each part
     quantized_base: FloatArray = words(QUANTIZED_BASES, of=ADAPTERS)
+    reference_model: FloatArray = switch(of=ADAPTERS)  #: frozen weights run forward too, as in DPO
     attention: FloatArray = words(ATTENTION, FUSED)
     cross_entropy: FloatArray = words(CROSS_ENTROPY, of=PRECISION)  #: kernels of the loss, by the memory of logits
     overlap_grad_reduce: FloatArray = switch()

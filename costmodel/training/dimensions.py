@@ -155,7 +155,7 @@ class ModelDimensions:
         "q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim", "window",
         "full_attention_every", "linear_key_heads", "linear_value_heads", "linear_head_dim",
         "linear_conv_kernel", "linear_state_size", "linear_step_rank", "index_heads", "index_head_dim", "index_topk",
-        "num_experts", "moe_topk", "moe_ffn_hidden_size",
+        "num_experts", "moe_topk", "moe_ffn_hidden_size", "document_len",
         "shared_ffn_hidden_size", "moe_latent_size", "routing_groups", "routing_group_topk",
         "first_dense_layers", "mtp_layers", "learned_positions", "per_layer_embedding", "vocab_multiple", "context_len",
     )  # fmt: skip
@@ -170,6 +170,8 @@ class ModelDimensions:
     ffn_hidden_size: float = 0.0  #: 0 means 4 * hidden_size
     seq_len: float = 2048.0  #: tokens of a sequence that are worked on: its queries
     context_len: float = 0.0  #: tokens before them of which keys and values are there already
+    #: Of packs: length of the document of a token, the sum of squares of lengths over their sum; 0: no packs.
+    document_len: float = 0.0
     vocab_size: float = 51200.0
     vocab_multiple: float = 0.0  #: tensor-parallel ranks hold multiples of so many entries; 0: no padding
     gated_mlp: bool = False
@@ -374,19 +376,24 @@ class ModelDimensions:
         heads = self.num_attention_heads if self.attention == "mla" else self.num_query_groups
         return heads * (self.score_size + self.value_size) / 2
 
+    @property
+    def document_tokens(self) -> float:
+        """Tokens of a sequence that may see each other: all of them, or those of a document in a pack. [-]"""
+        return min(self.document_len, self.seq_len) or self.seq_len
+
     def keys_seen(self, *, windowed: bool, causal: bool = True) -> float:
         """Keys that a query of an attention core meets on average. [-]"""
         if not windowed:
-            return self.context_len + self.seq_len / 2 if causal else self.key_len
+            return self.context_len + self.document_tokens / (2 if causal else 1)
         if causal and self.window_kind == "chunked":
-            return (min(self.window, self.key_len) + 1) / 2
+            return (min(self.window, self.context_len + self.document_tokens) + 1) / 2
         return self.keys_among(self.window, causal=causal)
 
     def keys_among(self, most: float, *, causal: bool = True) -> float:
         """Keys that a query meets on average where it sees at most so many of those before it. [-]"""
-        window = min(most, self.key_len)
+        window = min(most, self.context_len + self.document_tokens)
         if not causal:
             return window
         before = min(window, self.context_len)  # what the first queries do not see yet is made up for there
         missing = window * (window - 1) - before * (2 * window - before - 1)
-        return window - missing / (2 * self.seq_len)
+        return window - missing / (2 * self.document_tokens)

@@ -51,6 +51,7 @@ from costmodel.training.precision import MIXED_PRECISION, Precision, of_formats,
 BESIDE_KERNELS: Final = (
     "recompute",
     "recomputed_modules",
+    "reference_model",
     "cp_a2a",
     "dispatcher",
     "expert_spread",
@@ -139,6 +140,7 @@ class RankShape(Columns):
     lora_targets: FloatArray = column("-", 0)
     lora_fused: FloatArray = column("-", 1)
     quantized_base: FloatArray = column("-", 0)
+    reference_model: FloatArray = column("-", 0)
     expert_spread: FloatArray = column("-", 1)
     assignment: FloatArray = column("-")  #: number of the assignment of shardings to kernels
     #: Edges of explicit output tiles; 0 where they are free. [elements]

@@ -159,7 +159,7 @@ def plan(
     precision: Sequence[str] = (), framework: str = "", imbalance: float | None = None,
     headroom: str | None = None, max_days: float | None = None, gpu_hour_price: float | None = None,
     optimistic: bool = False, set: Mapping[str, Any] | None = None, note: Callable[[str], None] = lambda text: None,
-    lora: int = 0, lora_targets: str = "", quantized_base: str = "",
+    lora: int = 0, lora_targets: str = "", quantized_base: str = "", document_len: int = 0, dpo: bool = False,
 ) -> PlannedStudy:  # fmt: skip
     """Find the best parallel layouts of a model on some chips: evaluates every legal layout, stores the best as a
     study.
@@ -219,6 +219,11 @@ def plan(
         Linear layers with adapters: all_linear (default), attention, mlp or query_value.
     quantized_base : str
         Format of frozen weights, such as ``"nf4"``; 16 bits by default.
+    document_len : int
+        Length of the document of a token where sequences are packs of documents: the sum of squares of their lengths
+        over their sum. [tokens]
+    dpo : bool
+        Train on pairs with a frozen reference model (direct preference optimization); a pair is two sequences.
     """
     for name, value in (("max_days", max_days), ("gpu_hour_price", gpu_hour_price)):
         if value and not tokens:
@@ -228,7 +233,7 @@ def plan(
         batch_tokens=batch_tokens, precision=precision, framework=framework, imbalance=imbalance,
         headroom=headroom, max_days=max_days, pins=set or {}, optimistic=optimistic,
         tokens=counted_tokens(tokens) if tokens else None, gpu_hour_price=gpu_hour_price,
-        lora=lora, lora_targets=lora_targets, quantized_base=quantized_base,
+        lora=lora, lora_targets=lora_targets, quantized_base=quantized_base, document_len=document_len, dpo=dpo,
     )  # fmt: skip
     return planned_study(
         question, objective=objective, budget=budget, study=study, save=save, storage=storage,

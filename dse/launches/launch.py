@@ -324,6 +324,10 @@ def launch_files(run: TransformerRun, form: str, framework: str = "", *,
             continue
         if launch["pp"] == 1 and launch.differs("schedule"):  # all micro-batches at once, without stages
             lost = [*lost, f"schedule={launch['schedule']}"]
+        if launch.model.document_len:
+            lost = [*lost, f"document_len={launch.model.document_len:g}"]
+        if launch["reference_model"]:
+            lost = [*lost, "reference_model=true"]
         notes = (f"{form} has no setting for {'; '.join(lost)}",) if lost else ()
         yield Artefact(with_framework(text, framework).encode(), notes)
 

@@ -73,6 +73,8 @@ class Question:
     lora: int = 0  #: rank of adapters beside frozen weights; 0: all weights train [-]
     lora_targets: str = ""  #: a word of `LORA_TARGETS`; "": all linear layers
     quantized_base: str = ""  #: a word of `QUANTIZED_BASES`; "": 16 bits
+    dpo: bool = False  #: whether a frozen reference model runs forward too
+    document_len: int = 0  #: of the document of a token in packed sequences; 0: each sequence is one [tokens]
 
 
 @dataclass(frozen=True)
@@ -210,7 +212,7 @@ class _Layouts:
         if asked.sequences:
             return asked.sequences
         large = self.shape.num_parameters >= LARGE_MODEL
-        usual = ADAPTER_BATCH_TOKENS if asked.lora else LARGE_BATCH_TOKENS if large else SMALL_BATCH_TOKENS
+        usual = ADAPTER_BATCH_TOKENS if asked.lora or asked.dpo else LARGE_BATCH_TOKENS if large else SMALL_BATCH_TOKENS
         tokens = asked.batch_tokens or usual
         wanted = max(1.0, tokens / self.seq_len)
         odd = chips // (chips & -chips)
@@ -340,7 +342,9 @@ class _Layouts:
             given |= {"count_embedding": True, "count_loss": True}
         if self.question.imbalance:
             given["imbalance"] = self.question.imbalance
-        given |= self.adapters
+        given |= self.adapters | ({"reference_model": True} if self.question.dpo else {})
+        if self.question.document_len:
+            given["document_len"] = self.question.document_len
         groups = "tp * cp * pp" if "cp" in parameters else "tp * pp"
         derived = {
             "dp": f"world_size / ({groups})",

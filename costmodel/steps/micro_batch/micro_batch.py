@@ -418,6 +418,8 @@ def micro_batch(run: RankRun, kernels: TimedKernels) -> MicroBatch:
         costs.append((forward, backward))
         again += [recomputed(run, part, table, forward, inside, beside) for inside in core[:1]]
     forwards, backwards = ([cost[direction] for cost in costs] for direction in (0, 1))
+    if (run.design.reference_model > 0).any():
+        forwards = [cost * (1 + run.design.reference_model) for cost in forwards]
     if count := run.model.mtp_layers:  # its layers, and heads that are the model's once more
         backwards[-1] = backwards[-1] + again.pop()
         for passes in (forwards, backwards, weights):

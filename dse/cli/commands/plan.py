@@ -134,6 +134,14 @@ def add_workload(parser: argparse._ActionsContainer) -> None:
         help="sequence length, such as 8192 or 128k (default: that of the model)",
     )
     parser.add_argument(
+        "--packed",
+        metavar="MEAN[,RMS]",
+        dest="document_len",
+        type=packed,
+        default=0,
+        help="mean length of the documents that a sequence packs, and its root mean square, such as 500,800",
+    )
+    parser.add_argument(
         "--global-batch-size",
         metavar="N",
         type=batch,
@@ -174,6 +182,11 @@ def add_adapters(parser: argparse._ActionsContainer) -> None:
         choices=QUANTIZED_BASES,
         default="",
         help="format of frozen weights: none (16 bits, default) or nf4 (QLoRA; needs --framework pytorch_fsdp)",
+    )
+    parser.add_argument(
+        "--dpo",
+        action="store_true",
+        help="train on pairs of sequences with a frozen reference model (direct preference optimization)",
     )
 
 
@@ -248,6 +261,19 @@ def batch(text: str) -> tuple[int | None, float | None]:
     return int(value), None
 
 
+def packed(text: str) -> int:
+    """Length of the document of a token, from the mean of all lengths, and their root mean square if they differ.
+
+    >>> packed("500"), packed("500,800")
+    (500, 1280)
+    """
+    mean, *others = [number(word) for word in text.split(",")]
+    rms = others[0] if others else mean
+    if len(others) > 1 or mean <= 0 or rms < mean:
+        raise argparse.ArgumentTypeError(f"{text!r}: expected a mean length, and a root mean square that is no less")
+    return max(1, round(rms**2 / mean))
+
+
 def sequence(text: str) -> int:
     """Length of a sequence; ``k`` is 1,024.
 
@@ -271,7 +297,8 @@ def run(args: argparse.Namespace) -> int:
     """Plan; 1 when nothing fits."""
     sequences, batch_tokens = args.global_batch_size or (None, None)
     single = ("seq_len", "tokens", "max_days", "framework", "imbalance", "headroom", "objective", "optimistic",
-              "budget", "study", "save", "storage", "lora", "lora_targets", "quantized_base")  # fmt: skip
+              "budget", "study", "save", "storage", "lora", "lora_targets", "quantized_base",
+              "document_len", "dpo")  # fmt: skip
     workload = {
         **{name: getattr(args, name) for name in single},
         "global_batch_size": sequences,

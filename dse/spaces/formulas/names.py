@@ -21,7 +21,7 @@ from dse.predictions.intervals import INTERVAL_KEYS, INTERVAL_UNITS
 from dse.spaces.formulas.expressions import Compiled, Expression, Name
 
 #: Dimensions of the model that a space may set without making another model of it.
-MODEL_SETTINGS: Final = ("seq_len", "vocab_size")
+MODEL_SETTINGS: Final = ("seq_len", "vocab_size", "document_len")
 #: Names beside columns of designs that count things.
 OTHER_COUNTS: Final = (
     *("world_size", "global_batch_size", "nodes", "node_size", *MODEL_SETTINGS),

@@ -234,7 +234,7 @@ def named_model(framework: Framework, model: ModelShape) -> Any:
 
 def is_same(one: Any, other: ModelShape) -> bool:
     """True if two models differ in name and settings alone."""
-    free = ("name", "title", "seq_len", "vocab_multiple", "mtp_layers")
+    free = ("name", "title", "seq_len", "document_len", "vocab_multiple", "mtp_layers")
     return isinstance(one, ModelShape) and other == replace(one, **{f: getattr(other, f) for f in free})
 
 

@@ -154,14 +154,15 @@ BRIDGE = [
 
 @pytest.mark.parametrize(("name", "precision", "sizes", "tokens", "tflops"), BRIDGE)
 def test_published_adapters_of_llama_3_70b_run_as_fast_as_printed(name, precision, sizes, tokens, tflops):
-    """Within 10 %, and all fit. Their FLOP are of documents shorter than a pack, which attention shows."""
-    model, system = replace(load_model("llama3_70b"), seq_len=4096.0), load_system(name)
+    """Never slower and at most 22 % faster, and all fit. FLOP are those of packs of short documents, within 1 %."""
+    model = replace(load_model("llama3_70b"), seq_len=4096.0, document_len=256.0)
+    system = load_system(name)
     design = DesignPoints.of(
         **sizes, vpp=20, micro_batch_size=1, gradient_accumulation_steps=32 / sizes["dp"], lora_rank=16,
         lora_targets="qkv", precision=precision, sharding="megatron_sp", zero=1, overlap_grad_reduce=1,
         cross_entropy="te", gradient_reduction="bf16",
     )  # fmt: skip
     found = step(model, system, design)
-    assert found.tokens_per_second_per_gpu == pytest.approx(tokens, rel=0.1)
+    assert 0.98 < found.tokens_per_second_per_gpu / tokens < 1.22
     assert found.peak_memory < system.dram.capacity
-    assert found.model_flops / (32 * 4096) == pytest.approx(1e12 * tflops / tokens, rel=0.06)
+    assert found.model_flops / (32 * 4096) == pytest.approx(1e12 * tflops / tokens, rel=0.01)
