@@ -139,12 +139,14 @@ def weight_copies(run: TransformerRun) -> WeightCopies:
 
     Beside 16 bits stand a copy in the format, and its transpose where one is needed. With `fp8_parameters`
     there are no 16 bits: the copy is what the optimizer writes from its fp32 weights, and MX formats have
-    both copies of it, since their scales run along one axis. Four bits keep 16 beside them [NVIDIA2026]_.
+    both copies of it, since their scales run along one axis. Four bits keep 16 beside them [NVIDIA2026]_, unless they
+    are frozen.
     """
     codes = run.design.precision
     size, narrow = of_formats(codes, "weight_bytes"), is_narrow(codes)
     copies = size * (np.where(narrow, 1.0, 0.0) + np.where(needs_transposed(codes, run.system), 1.0, 0.0))
-    primary = np.where(run.design.fp8_parameters > 0, of_formats(codes, "primary_bytes"), 0.0)
+    kept = np.where(run.design.lora_rank > 0, np.where(narrow, size, 0.0), 0.0)
+    primary = np.where(run.design.fp8_parameters > 0, np.maximum(of_formats(codes, "primary_bytes"), kept), 0.0)
     alone = primary > 0
     return WeightCopies(
         primary=np.where(alone, primary - run.precision.element_bytes, 0.0),

@@ -166,3 +166,18 @@ def test_published_adapters_of_llama_3_70b_run_as_fast_as_printed(name, precisio
     assert 0.98 < found.tokens_per_second_per_gpu / tokens < 1.22
     assert found.peak_memory < system.dram.capacity
     assert found.model_flops / (32 * 4096) == pytest.approx(1e12 * tflops / tokens, rel=0.01)
+
+
+def test_frozen_weights_of_four_bits_need_no_sixteen():
+    """MLPerf Training v6.0: Llama 2 70B with rank 16 on attention ran in NVFP4 on 8 GB300, one GPU a replica."""
+    model, system = replace(load_model("llama2_70b"), seq_len=8192.0), load_system("gb300_288g_nvl72")
+    design = {
+        **ON_EIGHT,
+        "gradient_accumulation_steps": 1,
+        "precision": "nvfp4",
+        "fp8_parameters": 1,
+        "cross_entropy": "te",
+    }
+    found = step(model, system, DesignPoints.of(**design, lora_rank=16, lora_targets="attention"))
+    assert found.peak_memory < system.dram.capacity
+    assert found.weights_memory < 0.7 * 2 * model.num_parameters
