@@ -80,9 +80,8 @@ def adapter_products(run: RankRun, kernel: Kernel) -> Iterator[tuple[str, Dimens
     made = adapter.width / run.model.features[kernel.makes] * n / adapter.pieces
     launches = np.where(adapter.rank > 0, adapter.pieces, 0.0)
     rank = np.maximum(adapter.rank, 1.0)
-    rows = m * product.batch
-    yield f"{kernel.name}_lora_a", (rows, rank / split, k), launches
-    yield f"{kernel.name}_lora_b", (rows, made / np.where(by_rows, run.tp, 1.0), rank), launches
+    yield f"{kernel.name}_lora_a", (m * product.batch, rank / split, k), launches
+    yield f"{kernel.name}_lora_b", (m * product.batch, made / np.where(by_rows, run.tp, 1.0), rank), launches
 
 
 def adapter_passes(run: RankRun, kernel: Kernel) -> Iterator[tuple[str, str, FloatArray, float, FloatArray | float]]:

@@ -39,6 +39,7 @@ from costmodel.training.design import (
     RECOMPUTE_SELECTIVE,
     SAMPLE,
     DesignPoints,
+    kernel_of_tile,
     sharding_column,
     tile_columns,
     tiled_kernels,
@@ -431,9 +432,10 @@ def explicit_tiles(model: ModelShape, design: DesignPoints) -> dict[str, FloatAr
     explicit = design.tiling == EXPLICIT_TILES
     if not explicit.any():
         return {}
+    adapters = (kernel_of_tile(name) for name in design.tile_edges if name.endswith("_tile_m"))
     return {
         name: np.where(explicit, edge, 0.0)
-        for kernel in tiled_kernels(model.blocks)
+        for kernel in dict.fromkeys([*tiled_kernels(model.blocks), *adapters])
         for name, edge in zip(tile_columns(kernel), design.tile_edge(kernel), strict=True)
     }
 

@@ -14,6 +14,7 @@ from costmodel.errors import DseError, ParameterError, suggestion
 from costmodel.formats.framework_file import is_built_in, load_framework
 from costmodel.rules.rules import TRAINING
 from costmodel.training.design import DesignPoints
+from costmodel.training.run import TransformerRun
 from dse.explaining.explanation import WORK_TABLES, csv_text, work_tables
 from dse.explaining.timeline import traces
 from dse.launches.launch import launch_files
@@ -49,7 +50,10 @@ def artefacts(space: Space, designs: Sequence[Mapping[str, Any]], form: str, *, 
     table = load(adapter.design) if adapter and adapter.design else DesignPoints
     for start in range(0, len(designs), CHUNK):
         run = transformer_run(space, space.encode(designs[start : start + CHUNK]), table)
-        if adapter:
+        if adapter and (lost := fine_tuning_columns(run)):
+            reason = f"{form} has no words for {', '.join(lost)}"
+            yield from [Artefact(None, (reason,))] * run.num_points
+        elif adapter:
             yield from load(adapter.write)(run, form, profile)
         elif form == "trace":
             yield from traces(run)
@@ -57,6 +61,13 @@ def artefacts(space: Space, designs: Sequence[Mapping[str, Any]], form: str, *, 
             notes = own_machine(space)
             for file in launch_files(run, form, space.framework, anyway=anyway):
                 yield replace(file, notes=(*file.notes, *notes)) if file.content else file
+
+
+def fine_tuning_columns(run: TransformerRun) -> list[str]:
+    """Columns of fine-tuning that some designs have, and other simulators have not."""
+    columns = run.design.columns()
+    asked = [name for name in ("lora_rank", "reference_model") if (columns.get(name, np.zeros(1)) > 0).any()]
+    return [*asked, *(["document_len"] if run.model.document_len else [])]
 
 
 def design_launches(

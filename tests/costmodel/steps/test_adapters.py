@@ -7,8 +7,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from costmodel import DesignPoints, load_model, load_system, step
+from costmodel import DesignPoints, load_model, load_system, resolve_tiling, step
 from costmodel.kernels.adapters import NF4_BYTES, adapter_exchanges, adapter_products
+from costmodel.kernels.products import gemm_reloads
 from costmodel.training.run import Run, rank_run
 from dse.reporting.answers import trained_parameters
 
@@ -181,3 +182,13 @@ def test_frozen_weights_of_four_bits_need_no_sixteen():
     found = step(model, system, DesignPoints.of(**design, lora_rank=16, lora_targets="attention"))
     assert found.peak_memory < system.dram.capacity
     assert found.weights_memory < 0.7 * 2 * model.num_parameters
+
+
+def test_explicit_tiles_of_adapters_take_the_same_time():
+    model = load_model("llama3_8b")
+    free = DesignPoints.of(**ON_EIGHT, tp=2, lora_rank=16)
+    tiled = resolve_tiling(model, SYSTEM, free)
+    assert {"qkv_lora_a_tile_m", "mlp_up_lora_b_weight_gradient_tile_n"} <= {*tiled.tile_edges}
+    assert step(model, SYSTEM, tiled).step_time == step(model, SYSTEM, free).step_time
+    tables = gemm_reloads(rank_run(Run(model, SYSTEM.sliced(tiled.world_size), tiled)))
+    assert "qkv_lora_a" in {label.name for label in tables.gemms.labels}

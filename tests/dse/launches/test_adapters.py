@@ -10,7 +10,9 @@ from costmodel import load_model
 from costmodel.errors import DseError
 from dse.adapters.megatron_bridge import launch as bridge
 from dse.adapters.torchtitan import launch as torchtitan
+from dse.api.exports import artefacts
 from dse.launches.launch import Launch, NotExpressible
+from dse.spaces.question import Question, planned_space
 
 LAYOUT = {"tp": 1, "pp": 1, "dp": 8, "gradient_accumulation_steps": 2, "zero": 1, "overlap_grad_reduce": True,
           "cross_entropy": "te"}  # fmt: skip
@@ -74,3 +76,12 @@ def test_torchtitan_refuses_other_adapters(columns):
     launch = launch_with(lora_rank=8, zero=3, **columns)
     with pytest.raises(NotExpressible, match=r"torchtitan"):
         torchtitan.script(replace(launch))
+
+
+@pytest.mark.parametrize("form", ["aicb", "chakra", "astra-sim", "dfmodel"])
+def test_other_simulators_have_no_adapters(form):
+    planned = planned_space(Question(model="llama3_8b", system="h100", chips=8, lora=16))
+    first = {parameter.name: parameter.choices[0] for parameter in planned.space.parameters}
+    [file] = artefacts(planned.space, [first], form)
+    assert file.content is None
+    assert file.notes == (f"{form} has no words for lora_rank",)
