@@ -197,7 +197,7 @@ class _ConfigurationReader:
         """Value of a key in the configuration, or the default of `transformers`; None without either."""
         if "*" in key:  # a product of several
             values = [self._value(name) for name in key.split("*")]
-            return None if None in values else math.prod(values)
+            return None if None in values else math.prod(map(self._whole, key.split("*"), values))
         names = key.split("|")
         self.read |= {name.partition(".")[0] for name in names}
         for section in (self.section, self.outer):
@@ -214,13 +214,13 @@ class _ConfigurationReader:
         for name, key in self.family.keys.items():
             value = self._value(key)
             if value is None:
-                ordered = name == "num_layers" and self._value(self.family.types) is not None
+                ordered = name == "num_layers" and isinstance(self._value(self.family.types), list | str)
                 if key.split("|")[0] in NEEDED and not ordered and name not in self.family.optional:
                     self.section.mistake(None, f"{key.split('|')[0]}: missing")
                 continue
             if value == "auto":  # of Mamba-2: heads share out twice the hidden size, or `mamba_expand` times
-                inner = experts["hidden_size"] * (self._value("mamba_expand") or 2)
-                value = inner / max(experts["linear_value_heads"], 1)
+                inner = experts.get("hidden_size", 0) * self._whole("mamba_expand", self._value("mamba_expand") or 2)
+                value = inner / max(experts.get("linear_value_heads", 1), 1)
             experts[name] = self._read(name, key.split("|")[0], value)
         if experts.get("routing_groups") == 1:
             experts = {name: value_of for name, value_of in experts.items() if not name.startswith("routing_")}
@@ -232,9 +232,10 @@ class _ConfigurationReader:
         ):
             experts["shared_ffn_hidden_size"] *= experts.get("moe_ffn_hidden_size", 0)
         if self._value("block_auto_adjust_ff_dim") is True:  # of LFM2
-            most = 2 * experts["ffn_hidden_size"] / 3 * (self._value("block_ffn_dim_multiplier") or 1.0)
-            multiple = self._whole("block_multiple_of", self._value("block_multiple_of") or 1)
-            experts["ffn_hidden_size"] = multiple * math.ceil(int(most) / multiple)
+            factor = _number("factor", self._value("block_ffn_dim_multiplier")).get("factor", 1.0)
+            multiple = max(self._whole("block_multiple_of", self._value("block_multiple_of") or 1), 1)
+            most = int(2 * experts.get("ffn_hidden_size", 0) / 3 * factor)
+            experts["ffn_hidden_size"] = multiple * math.ceil(most / multiple)
         if not experts.get("num_experts"):
             experts = {name: value for name, value in experts.items() if name not in OF_EXPERTS}
         return experts

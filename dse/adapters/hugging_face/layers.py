@@ -45,28 +45,35 @@ class LayerReader:
             full = "sparse"
         mixers = [full if mixer == "full" else mixer for mixer in mixers]
         mlps = self._mlps(words, count, model)
-        if "num_layers" in model and count != model["num_layers"]:
-            self.mistake(self.family.types, f"{count} layers, but the model has {model['num_layers']}")
+        if len(mixers) != count or count != model.get("num_layers", count):
+            self.mistake(
+                self.family.types or None, f"{len(mixers)} layers, but the model has {model.get('num_layers')}"
+            )
             return {}
         if "mamba2" in mixers and self.value("use_conv_bias|mamba_conv_bias") is False:
             self.mistake("use_conv_bias", "a model file can only say true")
-        sizes = [self._sizes(mixer, model) for mixer in mixers]
-        for name, (key, word) in self.family.reused.items():
-            marked = self.value(key) or [None] * count
-            sizes = [((name, 0), *of) if mark == word else of for of, mark in zip(sizes, marked, strict=True)]
-        sizes = self._with_shared_keys(sizes, model)
+        sizes = self._dimensions(mixers, model)
         layers = list(zip(mixers, mlps, sizes, strict=True))
-        if "window" not in mixers:
-            fields = {}
+        fields = fields if "window" in mixers else {}
         if "gated_delta_net" in mixers and self.value("linear_value_head_dim") != self.value("linear_key_head_dim"):
             self.mistake("linear_value_head_dim", "a model file can only say that of keys")
         ordered = periods(layers, model, full)
         if ordered is None:
             ordered = {"first_dense_layers": 0} | in_letters(layers, plain)
-        if order := self.value(self.family.mtp_order) if self.family.mtp_order and model.get("mtp_layers") else None:
-            kinds = [(MIXERS.get(word, ""), MLPS.get(word, ""), ()) for word in order]
-            ordered["mtp_order"] = in_letters(kinds, plain)["layer_order"]
+        if self.family.mtp_order and model.get("mtp_layers"):
+            ordered |= self._mtp_order()
         return {"num_layers": count} | fields | ordered
+
+    def _mtp_order(self) -> dict[str, Any]:
+        """Order of the layers of multi-token prediction, where the configuration has one."""
+        order = self.value(self.family.mtp_order)
+        if not isinstance(order, list | str) or not order:
+            return {}
+        if any(not isinstance(word, str) or word not in MIXERS for word in order):
+            self.mistake(self.family.mtp_order, f"{str(order)[:40]!r}: unknown kind of layer")
+            return {}
+        kinds = [(MIXERS[word], MLPS.get(word, ""), ()) for word in order]
+        return {"mtp_order": in_letters(kinds, "full")["layer_order"]}
 
     def _block(self, block: Any, model: Mapping[str, Any]) -> tuple[str, str, Sizes]:
         """Layer of an architecture search: attention and an MLP of any size, either of which may be missing."""
@@ -91,7 +98,7 @@ class LayerReader:
             words = self.value(key)
             if isinstance(words, list | str) and words:
                 known = {**MIXERS, **self.family.mixers}
-                if odd := [word for word in words if word not in known]:
+                if odd := [word for word in words if not isinstance(word, str | int) or word not in known]:
                     self.mistake(key, f"{str(odd[0])[:40]!r}: unknown kind of layer")
                 return words if not odd else ()
         return ()
@@ -145,21 +152,37 @@ class LayerReader:
         if isinstance(frequencies := self.value("moe_layer_freq"), list):
             sparse = [frequency == 1 for frequency in frequencies]
         if isinstance(numbers := self.value("moe_layers|moe_layers_enum"), list | str) and numbers:
-            numbers = [int(word) for word in numbers.split(",")] if isinstance(numbers, str) else numbers
-            sparse = [number in numbers for number in range(count)]
+            listed = numbers.split(",") if isinstance(numbers, str) else map(str, numbers)
+            marked = {word.strip() for word in listed}
+            sparse = [str(number) in marked for number in range(count)]
         if isinstance(kinds := self.value("mlp_layer_types"), list):
             sparse = [kind != "dense" for kind in kinds]
-        dense = self.value("mlp_only_layers") or []
+        dense = self.value("mlp_only_layers")
+        dense = dense if isinstance(dense, list) else []
         sparse = [mark and number not in dense for number, mark in enumerate(sparse)]
-        if len(sparse) != count:
+        if len(sparse) < count:
             self.mistake(None, f"mlp_layer_types, moe_layer_freq: {len(sparse)} layers; the model has {count}")
-        return ["experts" if mark else "dense" for mark in sparse[:count]]
+        return ["experts" if mark else "dense" for mark in [*sparse, *[False] * count][:count]]
+
+    def _dimensions(self, mixers: Sequence[str], model: Mapping[str, Any]) -> list[Sizes]:
+        """Dimensions of each layer that differ from the model's."""
+        sizes = [self._sizes(mixer, model) for mixer in mixers]
+        for name, (key, word) in self.family.reused.items():
+            marked = self.value(key)
+            if isinstance(marked, list):
+                marked = [*marked, *[None] * len(mixers)][: len(mixers)]
+                sizes = [((name, 0), *of) if mark == word else of for of, mark in zip(sizes, marked, strict=True)]
+        return self._with_shared_keys(sizes, model)
 
     def _with_shared_keys(self, sizes: Sequence[Sizes], model: Mapping[str, Any]) -> list[Sizes]:
         """Dimensions of layers, the last of which may see keys and values of earlier layers, with a wider MLP."""
         key = self.family.shared_keys
         shared = self.whole(key, self.value(key) or 0) if key else 0
-        wide = {"ffn_hidden_size": 2 * model["ffn_hidden_size"]} if self.value("use_double_wide_mlp") is True else {}
+        wide = (
+            {"ffn_hidden_size": 2 * model.get("ffn_hidden_size", 0)}
+            if self.value("use_double_wide_mlp") is True
+            else {}
+        )
         more = (("reuses_keys", True), *wide.items())
         return [(*of, *more) if number >= len(sizes) - shared else of for number, of in enumerate(sizes)]
 

@@ -36,11 +36,7 @@ COUNTS: Final = {
     "microbatch_group_size_per_vp_stage": "group_size",
 }
 SWITCHES: Final[Mapping[str, str]] = data_beside(__file__, "keys.yaml")["switches"]
-ATTENTION: Final[Mapping[str, Mapping[str, Any]]] = {
-    "fused": {},
-    "unfused": {"attention_backend": "unfused"},
-    "flash_attention_2": {"attention_backend": "flash", "flash_attention_version": 2},
-}
+ATTENTION: Final[Mapping[str, Mapping[str, Any]]] = data_beside(__file__, "keys.yaml")["attention"]
 CROSS_ENTROPY: Final[Mapping[str, Mapping[str, Any]]] = {
     word: {"cross_entropy_loss_fusion": True, "cross_entropy_fusion_impl": word} for word in ("native", "te")
 }

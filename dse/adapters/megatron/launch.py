@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from costmodel.errors import DseError, printable
+from costmodel.formats.input_files import data_beside
 from dse.adapters.megatron.command import NoTraining, OtherTraining, TrainingCommand, not_there, training_command
 from dse.adapters.megatron.design import MEGATRON, launch_of, settings_of
 from dse.adapters.megatron.flags import Flags, flag, flag_text
@@ -23,16 +24,10 @@ _LOG: Final = "; `bash -x` prints a script that dse reads, and the log of a run 
 
 #: Setting and value -> package that Megatron-LM's own requirements leave out (moe/README.md, fp8_utils.py,
 #: fp4_utils.py, extensions/transformer_engine.py, ssm/gated_delta_net.py, pyproject.toml).
-PACKAGES: Final[Mapping[tuple[str, str], str]] = {
-    ("moe_flex_dispatcher_backend", "deepep"): "DeepEP (github.com/deepseek-ai/DeepEP)",
-    ("moe_flex_dispatcher_backend", "hybridep"): "DeepEP, branch hybrid-ep (github.com/deepseek-ai/DeepEP)",
-    ("optimizer", "muon"): "emerging_optimizers (github.com/NVIDIA-NeMo/Emerging-Optimizers)",
-    ("experimental_attention_variant", "gated_delta_net"): "flash-linear-attention",
-    ("softmax_type", "learnable"): "Transformer Engine 2.8 or newer",
-    ("fp8_recipe", "tensorwise"): "Transformer Engine 2.2 or newer",
-    ("fp8_recipe", "blockwise"): "Transformer Engine 2.3 or newer",
-    ("fp8_recipe", "mxfp8"): "Transformer Engine 2.1 or newer",
-    ("fp4_recipe", "nvfp4"): "Transformer Engine 2.7 or newer",
+PACKAGES: Final = {
+    (setting, word): package
+    for setting, words in data_beside(__file__, "keys.yaml")["packages"].items()
+    for word, package in words.items()
 }
 #: The script, with words between "@" where a design fills in lines.
 TEMPLATE: Final = Path(__file__).with_name("script.sh")
