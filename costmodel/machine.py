@@ -232,6 +232,7 @@ class LinkTier(MachinePart):
     efficiency: FloatArray = column("-", high=1)  #: share of the bandwidth that large collectives reach
     latency: FloatArray = column("s")  #: of one step of an algorithm
     launch: FloatArray = column("s")  #: floor of one collective
+    call: FloatArray = column("s", 0)  #: further floor where the host waits for each collective, as no step does
     ramp: FloatArray = column("B", 0)  #: sent while the pipelines of a collective are filled: `climbed`
     own_share: FloatArray = column("-", 0)  #: cost of copying a byte of its own over that of sending one
     in_switch: FloatArray = column("-", 0, high=1)  #: 1 where switches reduce and multicast

@@ -532,8 +532,7 @@ def arithmetic_time(core: AttentionWork, of_pass: str, flops: FloatArray, system
     if of_pass == "forward" and np.any(chip.exponentials):
         beside = (chip.exponentials > 0) & ~flash_2
         softmax = core.scores / np.where(beside, chip.exponentials * chip.cores * chip.clock, 1.0)
-        filled = 1 + FILL_KEYS / core.keys
-        power = chip.softmax_overlap
+        filled, power = 1 + FILL_KEYS / core.keys, chip.softmax_overlap
         overlapped = filled * (matrix**power + softmax**power) ** (1 / power)
         busy = np.where(beside, overlapped, busy)
     return busy / np.where(flash_2, chip.flash_2_efficiency, 1.0) / np.where(flash_1, FLASH_1_RATE, 1.0)

@@ -79,7 +79,7 @@ def fitted_rows(sample: KernelSample) -> KernelSample:
     """Rows of a sample that are fitted: of training's sizes, the current release, and a format's usual kernel."""
     rows = sample.rows[sample.rows["current"]]
     rows = rows[rows["size"].isin(KINDS[sample.kind]["fitted"])]
-    if sample.kind == "grouped" and len(rows):
+    if len(rows):
         usual = rows.groupby("format")["kernel"].agg(lambda kernels: kernels.value_counts().index[0])
         rows = rows[rows["kernel"] == rows["format"].map(usual)]
     return replace(sample, rows=rows.reset_index(drop=True))
@@ -109,8 +109,8 @@ def table_stage(rows: TableRows, seed: int) -> CalibratedStage:
         before=before,
         after=after,
         held_out=np.where(given, np.nan, after),
-        source=f"dse calibrate --tables, {int(given.sum())} {kind} of aiconfigurator ({releases}): median error "
-        f"{off[0]:.1f} % before, {off[1]:.1f} % after, of {int((~given).sum())} shapes kept apart",
+        source=f"dse calibrate --tables, {given.sum():,} shapes of {kind} of aiconfigurator ({releases}): median error "
+        f"of {(~given).sum():,} shapes kept apart {off[0]:.1f} % before, {off[1]:.1f} % after",
     )
 
 

@@ -42,7 +42,7 @@ CHIP: Final = ("cores", "array_height", "dram_capacity", "dram_bandwidth")
 EAGER: Final = 40e-6
 #: Peak rates over those of the data sheet that chips reach at their highest clock. [-]
 HIGHEST_CLOCK: Final = 1.1
-#: Share of the rows of a library's largest release that its current one has at least. [-]
+#: Share of the shapes of a library's largest release that its current one has at least. [-]
 COMPLETE: Final = 0.5
 #: Rows of a release that is not current, over those of current ones. [-]
 OLDER: Final = 0.1
@@ -121,7 +121,8 @@ def drawn_sample(kind: str, folder: str, system: str, paths: Sequence[Path], row
         read += len(table)
         tables.append(usable_rows(table, kind, system_named(system), left_out))
     table = pd.concat(tables, ignore_index=True)
-    table["current"] = table["release"] == table["library"].map(current_releases(table))
+    shapes = table.drop_duplicates(["library", "release", "format", *KINDS[kind]["shape"]])
+    table["current"] = table["release"] == table["library"].map(current_releases(shapes))
     table = table.iloc[np.random.default_rng(seed).permutation(len(table))]
     strata = ["current", "format", "size", "library"]
     number = table.groupby([*strata, "release"], observed=True).cumcount()
@@ -206,7 +207,7 @@ def least_times(table: pd.DataFrame, kind: str, system: System) -> FloatArray:
 
 
 def current_releases(table: pd.DataFrame) -> dict[str, str]:
-    """Library -> its newest release among those that have half as many rows as its largest."""
+    """Library -> its newest release among those that have half as many shapes as its largest, a row each."""
     current: dict[str, str] = {}
     for library, counts in table.groupby("library")["release"].value_counts().groupby("library"):
         complete = counts[counts >= COMPLETE * counts.max()].index.get_level_values("release")

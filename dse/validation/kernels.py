@@ -27,7 +27,7 @@ from costmodel.training.ranks import Group
 from dse.validation.expressed import Machine, NotExpressed, systems
 from dse.validation.hardware import machine_of
 from dse.validation.rows import plain, precision_of
-from dse.validation.table import MeasuredRow
+from dse.validation.table import WORDS, MeasuredRow
 
 #: A kernel timed for itself is over before the clock falls to what a chip holds for hours.
 BURST: Final = {"sustained": 1.0}
@@ -97,7 +97,9 @@ def kernel_machine(row: MeasuredRow, system: str | None) -> Machine:
     """The machine of a kernel that runs by itself."""
     machine = machine_of(row, system)
     quiet = PLAIN_SWITCHES if "NVLS off" in row.op else {}
-    return Machine(machine.name, {**machine.quantities, **quiet})
+    alone = row.row_type == "kernel_coll" and row.source in WORDS["one_at_a_time"]
+    floors = {f"{tier.name}_launch": (tier.launch + tier.call).item() for tier in machine.system.network if alone}
+    return Machine(machine.name, {**machine.quantities, **floors, **quiet})
 
 
 def kernel_times(rows: Sequence[MeasuredRow], system: str | None) -> list[float | DseError]:

@@ -79,7 +79,7 @@ def test_a_file_says_what_its_constants_rest_on(tables, tmp_path, capsys):
     assert main(command) == 0
     record = json.loads(capsys.readouterr().out)
     assert "kind: fitted" in path.read_text()
-    assert "products of aiconfigurator (trtllm 1.0.0): median error" in path.read_text()
+    assert "shapes of products of aiconfigurator (trtllm 1.0.0): median error of" in path.read_text()
     assert record["left_out"]["fp4_efficiency"] == "no row depends on it"
     assert load_system(path).quantities()["matrix_efficiency"] < 0.8
 
