@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from costmodel.errors import DseError
 from costmodel.formats.framework_file import Framework
-from dse.launches.launch import Launch
+from dse.launches.launch import Launch, NotExpressible
 
 #: Columns of adapters that launch files state.
 LORA_COLUMNS: Final = ("lora_rank", "lora_targets", "lora_fused")
@@ -42,12 +42,19 @@ def named_targets(modules: Collection[str], known: Mapping[str, Collection[str]]
 
 
 def peft_section(launch: Launch, framework: Framework) -> dict[str, Any]:
-    """The section `peft` of Megatron-Bridge; empty where all weights train."""
+    """The section `peft` of Megatron-Bridge; empty where all weights train.
+
+    Raises `NotExpressible` if no class puts adapters beside the targets.
+    """
     if not launch["lora_rank"]:
         return {}
     latent = launch.model.attention == "mla"
     kind = "fused" if launch["lora_fused"] or latent else "apart"
     modules = framework.word("lora_targets", launch["lora_targets"])[kind]
+    if not modules:
+        raise NotExpressible(
+            f"lora_targets={launch['lora_targets']} with one adapter for each fused product: take lora_fused=0"
+        )
     if latent:
         modules = [word for name in modules for word in (LATENT if name == "linear_qkv" else (name,))]
     target = next(name for name, key in PEFT.items() if key == kind)

@@ -385,7 +385,8 @@ class _Layouts:
             if value and not asked.lora:
                 raise ParameterError(f"{{{name}}} {value}: expected a rank of adapters too, such as {{lora}} 16")
         columns = {"lora_rank": asked.lora, "lora_targets": asked.lora_targets, "quantized_base": asked.quantized_base}
-        return {name: value for name, value in columns.items() if value}
+        apart = {"lora_fused": False} if asked.lora_targets == "query_value" else {}  # parts of a fused product
+        return {name: value for name, value in columns.items() if value} | apart
 
     @property
     def run(self) -> dict[str, Any]:

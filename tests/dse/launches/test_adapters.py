@@ -78,6 +78,13 @@ def test_torchtitan_refuses_other_adapters(columns):
         torchtitan.script(replace(launch))
 
 
+def test_queries_and_values_have_adapters_apart():
+    with pytest.raises(NotExpressible, match=r"lora_targets=query_value .* lora_fused=0"):
+        bridge.script(launch_with(lora_rank=8, lora_targets="query_value", lora_fused=True))
+    planned = planned_space(Question(model="llama3_8b", system="h100", chips=8, lora=8, lora_targets="query_value"))
+    assert planned.space.given["lora_fused"] == 0
+
+
 @pytest.mark.parametrize("form", ["aicb", "chakra", "astra-sim", "dfmodel"])
 def test_other_simulators_have_no_adapters(form):
     planned = planned_space(Question(model="llama3_8b", system="h100", chips=8, lora=16))
