@@ -141,7 +141,7 @@ def read_kernel_table(path: Path, kind: str) -> pd.DataFrame:
     try:
         from pyarrow import ArrowException, parquet
     except ImportError:
-        raise DseError("kernel tables are Parquet files: install pyarrow, or dse-training[tables]") from None
+        raise DseError("kernel tables are Parquet files: install pyarrow") from None
     about = KINDS[kind]
     needed = [*about["shape"], about["format"], "latency"]
     wanted = {*needed, *about["only"], "kernel_source", "nccl_dtype", "power"}
