@@ -92,6 +92,13 @@ class Run(Generic[AnyShape, AnyTable]):
         tables: list[Columns] = [self.design, *self.system.parts().values()]
         return [values for table in tables for values in table.columns().values()]
 
+    def key(self) -> tuple[Any, ...]:
+        """All that the run is, as a key: equal keys cost the same to the bit."""
+        parts, columns = self.system.parts(), self.columns()
+        values = b"".join(values.tobytes() for values in columns)
+        shapes = tuple(values.shape for values in columns)
+        return self.model, self.precision, self.itemized, (*parts,), (*self.design.columns(),), shapes, values
+
     @property
     def num_points(self) -> int:
         """Length of the longest column. [-]"""
@@ -380,10 +387,23 @@ def rank_run(run: TransformerRun) -> RankRun:
 def once_each(run: Run[AnyShape, AnyTable], stage: Callable[[Any], Sequence[AnyRows]]) -> Sequence[AnyRows]:
     """Tables of a stage, evaluated once for points that agree in all columns of a run.
 
-    The stage reads the run and nothing else: its columns are the key.
+    The stage reads the run and nothing else: its columns are the key. Tables of a single point are remembered.
     """
     unique = UniqueRows.of(*run.columns())
-    return [unique.spread(table) for table in stage(unique.take(run))]
+    rows = unique.take(run)
+    if unique.rows.size > 1 or run.itemized:
+        return [unique.spread(table) for table in stage(rows)]
+    key = (stage, *rows.key())
+    if (known := _REMEMBERED.get(key)) is None:
+        known = _REMEMBERED[key] = tuple(stage(rows))
+        for oldest in list(_REMEMBERED)[:-MOST_REMEMBERED]:  # dicts keep the order of insertion
+            _REMEMBERED.pop(oldest, None)
+    return [unique.spread(table) for table in known]
+
+
+#: Most single points whose tables of a stage are remembered, 13 to 17 KB each. [-]
+MOST_REMEMBERED: Final = 1024
+_REMEMBERED: Final[dict[tuple[Any, ...], tuple[Any, ...]]] = {}
 
 
 def gradient_bytes(run: TransformerRun | RankRun) -> FloatArray | float:
