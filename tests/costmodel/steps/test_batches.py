@@ -15,7 +15,8 @@ import numpy as np
 import pytest
 
 from costmodel import DesignPoints, LstmDesign, LstmShape, ModelShape, System, load_model, load_system, lstm_step, step
-from costmodel.columns import UniqueRows, concatenated
+from costmodel.columns import UniqueRows, column_units, concatenated
+from costmodel.machine import Modules
 from costmodel.steps.breakdown import Breakdown
 from costmodel.training.blocks import BLOCKS, SHARDINGS, Block
 from costmodel.training.design import MODERN, SCHEDULE_WORDS, TILE_EDGE, splits_kernels
@@ -282,14 +283,16 @@ def torus(system: System) -> System:
 def opened(system: System) -> System:
     """Dies of which some are spoilt, at a clock so slow that voltage follows it no further."""
     clock = {"nominal_clock": 4 * float(system.chip.clock), "least_voltage": 0.7}
-    return system.with_quantities({"defect_density": 1000.0, "area_price": 1e6, **clock})
+    return system.with_quantities({"defect_density": 1000.0, "area_price": 1e6, "exponentials": 0.1, **clock})
 
 
 #: What no step of a dense model reads: all ranks stand in the outermost tier, whose switches do not reduce,
-#: there are no experts, and rules of software alone read what a chip is called.
+#: there are no experts, rules of software alone read what a chip is called, and tables of kernels alone have
+#: modules and kernels that end before the clock falls.
 UNREAD = {
     *("fabric_size", "fabric_used", "fabric_in_switch_rate", "ep_collective_cores"),
-    *("expert_latency", "sorting_efficiency"),
+    *("expert_latency", "grouped_efficiency", "sorting_efficiency", "burst"),
+    *(f"modules_{name}" for name in column_units(Modules)),
     *("sram_nominal", "l2_nominal", "dram_nominal", "compute_capability"),
 }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ import pytest
 from costmodel import DesignPoints, load_model, load_system, step
 from costmodel.training import run as runs
 
-DESIGN = {"tp": 4, "pp": 4, "dp": 8, "gradient_accumulation_steps": 16}
+DESIGN: dict[str, Any] = {"tp": 4, "pp": 4, "dp": 8, "gradient_accumulation_steps": 16}
 
 
 @pytest.fixture(autouse=True)
@@ -18,7 +19,7 @@ def forgotten():
     runs._REMEMBERED.clear()
 
 
-def price(model: str = "gpt3_175b", system: str = "a100_80g_dgx", **changes: object) -> dict[str, np.ndarray]:
+def price(model: str = "gpt3_175b", system: str = "a100_80g_dgx", **changes: Any) -> dict[str, np.ndarray]:
     return step(load_model(model), load_system(system), DesignPoints.of(**DESIGN, **changes)).columns()
 
 
