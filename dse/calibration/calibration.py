@@ -17,9 +17,8 @@ from costmodel.formats.framework_file import load_framework
 from costmodel.formats.input_files import dump, parse, read_text
 from costmodel.formats.quantity import si_value
 from costmodel.formats.system_file import quantity_place, with_constants, written
-from dse.calibration.constants import STEPS, STEPS_TOO, Constant, candidates
 from dse.calibration.fit import Fit
-from dse.calibration.measurements import STAGE_OF, Measurements, measurements
+from dse.calibration.measurements import STAGE_OF, STEPS, STEPS_TOO, Constant, Measurements, candidates, measurements
 from dse.calibration.selection import GIVEN_UP, Selection, are_closer, selected
 from dse.validation.comparison import ComparedRow, compared
 from dse.validation.expressed import NotExpressed, system_named

@@ -10,8 +10,7 @@ import numpy as np
 from scipy.optimize import least_squares
 
 from costmodel.columns import BoolArray, FloatArray
-from dse.calibration.constants import Constant
-from dse.calibration.measurements import EvaluatedRows
+from dse.calibration.measurements import Constant, EvaluatedRows
 
 #: Logarithmic ratio from which a row counts by its size instead of its square. [-]
 OUTLYING: Final = 0.05

@@ -10,9 +10,8 @@ from typing import Final
 import numpy as np
 
 from costmodel.columns import BoolArray, FloatArray
-from dse.calibration.constants import Constant
 from dse.calibration.fit import Fit, Task, fits, slopes_of
-from dse.calibration.measurements import Measurements
+from dse.calibration.measurements import Constant, Measurements
 
 #: Parts that rows are held out in.
 FOLDS: Final = 5

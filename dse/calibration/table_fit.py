@@ -19,8 +19,8 @@ from costmodel import System
 from costmodel.columns import BoolArray, FloatArray
 from costmodel.errors import DseError
 from dse.calibration.calibration import CalibratedStage, Calibration, calibrated_constants, system_text
-from dse.calibration.constants import Constant, bounded
 from dse.calibration.fit import Fit, Task, fits
+from dse.calibration.measurements import Constant, bounded
 from dse.validation.expressed import system_named
 from dse.validation.kernel_tables import KINDS, KernelSample, samples
 from dse.validation.table_prices import sample_times

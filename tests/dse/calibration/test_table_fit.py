@@ -11,7 +11,7 @@ import pytest
 
 from costmodel import System, load_system
 from dse import calibrate, validate_kernels
-from dse.calibration.constants import candidates
+from dse.calibration.measurements import candidates
 from dse.cli import main
 from dse.validation.kernel_tables import KINDS, KernelSample, is_kept_apart
 from dse.validation.table_prices import sample_times
