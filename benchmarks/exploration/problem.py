@@ -12,8 +12,9 @@ import numpy as np
 import yaml
 
 from costmodel.columns import FloatArray, IntArray
+from costmodel.rules.registry import NATIVE
 from dse.fronts.pareto import as_costs
-from dse.pricing.evaluated import NATIVE, rules_for
+from dse.pricing.evaluated import rules_for
 from dse.pricing.evaluation import evaluate
 from dse.spaces.lattice import Lattice
 from dse.spaces.question import Question, planned_space

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any
 from costmodel.columns import short_repr
 from costmodel.errors import DseError, ParameterError, suggestion
 from costmodel.formats.quantity import count_value, readable
+from costmodel.rules.registry import NATIVE
 from dse.output import EVALUATION_KEYS, Record, design_text
-from dse.pricing.evaluated import NATIVE, rules_for
+from dse.pricing.evaluated import rules_for
 from dse.pricing.evaluation import priced_design, reasons
 from dse.pricing.workers import Jobs, workers_of
 from dse.spaces.sections.parameters import written_value

@@ -12,6 +12,7 @@ from optuna.trial import FrozenTrial
 
 from costmodel.errors import DseError, ParameterError, suggestion
 from costmodel.formats.framework_file import is_built_in, load_framework
+from costmodel.rules.registry import NATIVE
 from costmodel.rules.rules import TRAINING
 from costmodel.training.design import DesignPoints
 from costmodel.training.run import TransformerRun
@@ -19,7 +20,6 @@ from dse.explaining.explanation import WORK_TABLES, csv_text, work_tables
 from dse.explaining.timeline import traces
 from dse.launches.launch import launch_files
 from dse.output import Artefact, writable_directory, write_file
-from dse.pricing.evaluated import NATIVE
 from dse.pricing.evaluation import transformer_run
 from dse.registry import export_forms, exporters, launch_forms, load
 from dse.searching.study import BaseStudy

@@ -12,12 +12,13 @@ from typing import Any, Final
 from costmodel.columns import short_repr
 from costmodel.errors import ArgumentText, ParameterError
 from costmodel.formats.quantity import readable
+from costmodel.rules.registry import NATIVE
 from costmodel.training.design import DesignPoints
 from dse.api.designs import AnySpace, Pins, chosen_space, counted_tokens
 from dse.api.study import Study
 from dse.launches.launch import Launch, refusals
 from dse.output import EXPECTED_TIME, STEP_TIME, design_text, percent_more, write_file
-from dse.pricing.evaluated import NATIVE, rules_for
+from dse.pricing.evaluated import rules_for
 from dse.pricing.evaluation import transformer_run
 from dse.pricing.workers import Jobs, Workers, workers_of
 from dse.reporting.answers import PLAN

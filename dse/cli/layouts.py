@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 from rich.text import Text
 
 from costmodel.errors import DseError
+from costmodel.rules.registry import NATIVE
 from dse.api.design_files import SPACE
 from dse.api.designs import evaluate_design, fit, loaded_space, sweep
 from dse.cli.options import changed_space, changes_of, launched_space, say_what_was_open, set_words
@@ -30,7 +31,6 @@ from dse.cli.output import (
 )
 from dse.cli.terminal import say
 from dse.output import EVALUATION_KEYS, Record, counted, csv_pieces, design_text, json_text, only_finite, parquet_pieces
-from dse.pricing.evaluated import NATIVE
 from dse.pricing.evaluation import reasons
 from dse.pricing.workers import Workers
 from dse.reporting.study_report import evaluation_report

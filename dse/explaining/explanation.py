@@ -18,12 +18,13 @@ from costmodel.columns import FloatArray, per_kernel, short_repr
 from costmodel.errors import DseError
 from costmodel.kernels.kernel_cost import Item, Items
 from costmodel.machine import System
+from costmodel.rules.registry import NATIVE
 from costmodel.rules.rules import TRAINING
 from costmodel.training.blocks import Layer
 from costmodel.training.design import DesignPoints
 from costmodel.training.kinds import KINDS
 from costmodel.training.run import TransformerRun, rank_run
-from dse.pricing.evaluated import NATIVE, machine, rules_for
+from dse.pricing.evaluated import machine, rules_for
 from dse.pricing.evaluation import priced_design, transformer_run
 from dse.spaces.space import Params, Space
 

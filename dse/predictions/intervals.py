@@ -57,6 +57,9 @@ ANY_CHIP: Final = "any chip"
 FEWEST_RUNS: Final = 3
 #: Columns of designs that make kinds where they are on, or more than one rank.
 CONTEXT, HIDDEN_EXPERTS, TWO_HOPS = "context parallelism", "overlapped experts", "two hops"
+ADAPTERS, REFERENCE = "adapters", "a reference model"
+#: Word of a kind of packed documents.
+PACKED: Final = "packed documents"
 #: Word of a kind of long sequences, and the fewest tokens of one.
 LONG, LONG_TOKENS = "long sequences", 32768
 
@@ -161,9 +164,10 @@ def layer_word(precision: int, *, experts: bool) -> str:
 
 def kind_words(model: ModelShape, codes: Sequence[int]) -> tuple[str, ...]:
     """Words of the kind of a design, by its `kind_codes`: kernels, format, schedule, rare exchanges."""
-    precision, schedule, context, experts, hops = codes
+    precision, schedule, *others = codes
     kernels = {kernel.kind.name for layer in model.kinds for kernel in layer.kernels}
-    words = {CONTEXT: context, HIDDEN_EXPERTS: experts, TWO_HOPS: hops, LONG: model.seq_len >= LONG_TOKENS}
+    words = dict(zip((CONTEXT, HIDDEN_EXPERTS, TWO_HOPS, ADAPTERS, REFERENCE), others, strict=False))
+    words |= {LONG: model.seq_len >= LONG_TOKENS, PACKED: 0 < model.document_len < model.seq_len}
     rare = [word for word, is_on in words.items() if is_on]
     format_word = "16 bits" if layer_word(precision, experts=False) == DENSE else [*FORMATS][precision]
     return (" ".join(sorted(kernels)), format_word, SCHEDULE_WORDS[schedule], *rare)
@@ -171,12 +175,13 @@ def kind_words(model: ModelShape, codes: Sequence[int]) -> tuple[str, ...]:
 
 def kind_codes(
     precision: ArrayLike, schedule: ArrayLike, pp: ArrayLike, cp: ArrayLike, overlap_ep: ArrayLike,
-    dispatcher: ArrayLike,
+    dispatcher: ArrayLike, lora_rank: ArrayLike = 0, reference_model: ArrayLike = 0,
 ) -> tuple[IntArray, ...]:  # fmt: skip
     """Format, schedule (1F1B without stages), rare exchanges that are on; (points,) each. [-]"""
     staged = np.where(np.asarray(pp) > 1, schedule, ONE_FORWARD_ONE_BACKWARD)
     hops = np.asarray(dispatcher) == DISPATCH_TWO_HOP
-    columns = precision, staged, np.asarray(cp) > 1, np.asarray(overlap_ep) > 0, hops
+    switches = (np.asarray(column) > 0 for column in (lora_rank, reference_model))
+    columns = precision, staged, np.asarray(cp) > 1, np.asarray(overlap_ep) > 0, hops, *switches
     return tuple(np.asarray(column, dtype=np.intp) for column in columns)
 
 
@@ -200,6 +205,8 @@ def interval(
     schedule: ArrayLike = ONE_FORWARD_ONE_BACKWARD,
     overlap_ep: ArrayLike = 0.0,
     dispatcher: ArrayLike = 0.0,
+    lora_rank: ArrayLike = 0.0,
+    reference_model: ArrayLike = 0.0,
 ) -> Interval:
     """Intervals of a batch of transformers' designs, (points,), and the measurements that they rest on.
 
@@ -209,15 +216,9 @@ def interval(
     known = residuals()
     chip, largest = measured_chips(system)
     staged = np.asarray(np.asarray(pp) > 1, dtype=np.intp)
-    kind = kind_codes(precision, schedule, pp, cp, overlap_ep, dispatcher)
+    kind = kind_codes(precision, schedule, pp, cp, overlap_ep, dispatcher, lora_rank, reference_model)
     columns = np.broadcast_arrays(np.atleast_1d(chip), scale_codes(system, tp, world_size), staged, *kind)
-    sizes = (len(known.chips) + 1, len(SCALES), 2, len(FORMATS), len(SCHEDULE_WORDS), 2, 2, 2)
-    codes, back = np.unique(np.ravel_multi_index(columns, sizes), return_inverse=True)
-    found = [
-        _of_class(known, framework or USUAL, model, [int(place) for place in np.unravel_index(code, sizes)])
-        for code in codes
-    ]
-    classes, evidence = (np.array(column)[back.ravel()] for column in zip(*found, strict=True))
+    classes, evidence = _of_classes(known, framework or USUAL, model, columns)
     evidence = np.where(np.asarray(world_size) > BEYOND * largest, EXTRAPOLATED, evidence)
     classes = np.where((evidence == EXTRAPOLATED)[:, None, None], classes * known.unseen, classes)
     (low, high), node = classes[:, 0].T, system.network[0].size
@@ -264,6 +265,20 @@ def mean_ratio(ends: FloatArray) -> FloatArray:
     logs = np.log(ends)
     deviation = (logs[..., 1] - logs[..., 0]) / (2 * NINETY)
     return np.asarray(np.exp(logs.mean(axis=-1) + deviation**2 / 2))
+
+
+def _of_classes(
+    known: Residuals, framework: str, model: ModelShape, columns: Sequence[IntArray]
+) -> tuple[FloatArray, IntArray]:
+    """Both classes of each design, (points, 2, 2), and its evidence, (points,): `_of_class`. [-]
+
+    `columns` are codes of its chip, scale, stages and kind.
+    """
+    sizes = (len(known.chips) + 1, len(SCALES), 2, len(FORMATS), len(SCHEDULE_WORDS), *[2] * (len(columns) - 5))
+    codes, back = np.unique(np.ravel_multi_index(tuple(columns), sizes), return_inverse=True)
+    found = [_of_class(known, framework, model, [int(c) for c in np.unravel_index(code, sizes)]) for code in codes]
+    classes, evidence = (np.array(column)[back.ravel()] for column in zip(*found, strict=True))
+    return classes, evidence
 
 
 def _of_class(

@@ -121,8 +121,8 @@ def space_interval(space: Space, known: Mapping[str, Any], points: int) -> Inter
 def _measured_columns(space: Space, known: Mapping[str, Any]) -> tuple[System, FloatArray, dict[str, FloatArray]]:
     """The system, the ranks [-], and the columns that decide how like measured runs designs are."""
     usual = DesignPoints().columns()
-    names = ("tp", "pp", "cp", "ep", "etp", "precision", "schedule", "overlap_ep", "dispatcher")
-    columns = {name: np.asarray(known.get(name, usual[name])) for name in names}
+    names = ("tp", "pp", "cp", "ep", "etp", "precision", "schedule", "overlap_ep", "dispatcher", "lora_rank")
+    columns = {name: np.asarray(known.get(name, usual[name])) for name in (*names, "reference_model")}
     ranks = known.get("world_size", columns["tp"] * columns["cp"] * columns["pp"] * known.get("dp", 1.0))
     quantities = {name: known[name] for name in space.system.units() if name in known}
     return space.system.with_quantities(quantities), np.asarray(ranks), columns
@@ -175,8 +175,6 @@ def with_runs(space: Space, records: Sequence[dict[str, Any]]) -> list[dict[str,
 def _columns(derived: dict[str, float]) -> dict[str, float]:
     return {keyed(name, unit): derived[name] for name, unit in UNITS.items() if name in derived}
 
-
-__all__ = ["NATIVE", "machine", "nominal_rate", "rules_for"]
 
 #: Designs evaluated in a second on one core where shardings are solved on open machines. [1/s]
 SOLVED_RATE: Final = 5e3

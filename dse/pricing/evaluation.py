@@ -14,6 +14,7 @@ import numpy as np
 
 from costmodel.columns import FloatArray, concatenated
 from costmodel.errors import DseError
+from costmodel.rules.registry import NATIVE
 from costmodel.rules.rules import TRAINING, WorkloadRules
 from costmodel.steps.breakdown import ResultTable
 from costmodel.training.design import DesignPoints, kernel_of_tile, tile_columns
@@ -21,7 +22,6 @@ from costmodel.training.model import ModelShape
 from costmodel.training.run import Run, rank_run
 from dse.pricing.evaluated import (
     NAN_VIOLATION,
-    NATIVE,
     BestLayouts,
     Evaluation,
     interval_columns,

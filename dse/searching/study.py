@@ -16,8 +16,9 @@ from optuna.trial import FrozenTrial, TrialState
 
 from costmodel.columns import IntArray
 from costmodel.errors import DseError, ParameterError
+from costmodel.rules.registry import NATIVE
 from dse.fronts.hypervolume import Box
-from dse.pricing.evaluated import NATIVE, rules_for
+from dse.pricing.evaluated import rules_for
 from dse.pricing.workers import Jobs
 from dse.searching.batches.history import BOX, Plan
 from dse.searching.batches.loop import Outcome, Progress, search

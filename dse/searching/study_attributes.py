@@ -14,9 +14,10 @@ import yaml
 
 from costmodel.errors import DseError
 from costmodel.installation import __version__
+from costmodel.rules.registry import NATIVE
 from dse.fronts.hypervolume import Box
 from dse.fronts.pareto import as_costs
-from dse.pricing.evaluated import NATIVE, Evaluation, rules_for
+from dse.pricing.evaluated import Evaluation, rules_for
 from dse.pricing.evaluation import evaluate, remedies
 from dse.searching.batches.history import BOX
 from dse.searching.samplers.samplers import concurrency_of, sampler_choice

@@ -33,6 +33,8 @@ from dse.spaces.space import Space
 SMALL_BATCH_TOKENS, LARGE_BATCH_TOKENS, LARGE_MODEL = 2**22, 2**24, 1e11
 #: Tokens of a step of adapters: recipes of Megatron-Bridge have 128 sequences of 2,048.
 ADAPTER_BATCH_TOKENS: Final = 2**18
+#: The framework of quantized frozen weights: bitsandbytes keeps them with FSDP, Megatron-Bridge and torchtitan do not.
+QUANTIZED_FRAMEWORK: Final = "pytorch_fsdp"
 #: Most ranks of tensor parallelism: those of a usual node, or of larger ones as far as it pays.
 USUAL_NODE, MOST_TP = 8, 16
 MOST_PP, MOST_VPP, MOST_EP = 64, 12, 64
@@ -164,7 +166,8 @@ class _Layouts:
         self.question, self.model, self.system = question, model, system
         self.shape = model.shape
         self.seq_len = int(question.seq_len or model.shape.seq_len)
-        self.framework = load_framework(question.framework or system.framework or USUAL_FRAMEWORK)
+        usual = QUANTIZED_FRAMEWORK if question.quantized_base else system.framework or USUAL_FRAMEWORK
+        self.framework = load_framework(question.framework or usual)
         self.runs = {} if question.any_software else self.framework.runs
         layers = int(self.shape.num_layers)
         self.counted = layers % 4 != 0 and (layers + 2) % 8 == 0 and "count_embedding" not in self.runs

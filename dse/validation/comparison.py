@@ -178,13 +178,13 @@ def _run(row: MeasuredRow, run: Expressed, costs: Sequence[Mapping[str, float]],
 def run_interval(run: Expressed) -> Interval:
     """The interval of a run's step, by its software and its place among measured ones."""
     design = run.design()
-    names = ("tp", "pp", "cp", "ep", "etp", "precision", "schedule", "overlap_ep", "dispatcher")
+    names = ("tp", "pp", "cp", "ep", "etp", "precision", "schedule", "overlap_ep", "dispatcher", "lora_rank")
     return interval(
         run.framework.name,
         run.machine.system,
         run.model,
         world_size=run.ranks,
-        **{name: getattr(design, name) for name in names},
+        **{name: getattr(design, name) for name in (*names, "reference_model")},
     )
 
 

@@ -13,6 +13,7 @@ from typing import Final, NoReturn, TextIO
 
 from costmodel.errors import DseError
 from costmodel.formats.quantity import readable
+from costmodel.rules.registry import NATIVE
 from dse.api.study import Study
 from dse.cli.options import (
     add_changes,
@@ -28,7 +29,7 @@ from dse.cli.options import (
 from dse.cli.output import ENDINGS, checked_place, form_of, write_content, write_report, write_result
 from dse.cli.terminal import say
 from dse.output import Report, encoded_front, exact_record, json_text, show
-from dse.pricing.evaluated import NATIVE, rules_for
+from dse.pricing.evaluated import rules_for
 from dse.pricing.workers import Workers
 from dse.reporting.study_report import bound_text, certificate_text, exact_report
 from dse.searching.exact.bounded import EVALUATIONS, study_bound

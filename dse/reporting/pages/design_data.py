@@ -14,12 +14,12 @@ import numpy as np
 
 from costmodel.errors import DseError
 from costmodel.formats.quantity import readable, readable_count
+from costmodel.rules.registry import NATIVE
 from costmodel.steps.breakdown import with_unit_suffix
 from dse.explaining.explanation import Explanation, explanations
 from dse.explaining.neighbours import Binding, Neighbour, neighbourhoods
 from dse.explaining.timeline import EXPOSED, folded, timeline
 from dse.output import Record, percent, ranked_rate
-from dse.pricing.evaluated import NATIVE
 from dse.pricing.evaluation import with_kernels
 from dse.reporting.answers import (
     layout_text,

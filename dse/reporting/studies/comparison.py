@@ -15,10 +15,11 @@ from rich.text import Text
 from costmodel.columns import BoolArray, FloatArray, short_repr
 from costmodel.errors import DseError, ParameterError
 from costmodel.formats.quantity import readable
+from costmodel.rules.registry import NATIVE
 from dse.fronts.hypervolume import Box
 from dse.fronts.pareto import as_costs, non_dominated
 from dse.output import EXPECTED_TIME, STEP_TIME, Report, counted, parameter_text
-from dse.pricing.evaluated import NATIVE, rules_for
+from dse.pricing.evaluated import rules_for
 from dse.pricing.evaluation import evaluate
 from dse.reporting.answers import wrapped
 from dse.reporting.design_table import Column, drawn, fitted, lines_of, parameter_columns, varying_parameters

@@ -17,11 +17,12 @@ import numpy as np
 
 from costmodel.columns import BoolArray, FloatArray, IntArray, distinct_rows
 from costmodel.machine import chip_power, chip_price
+from costmodel.rules.registry import NATIVE
 from costmodel.rules.rules import TRAINING
 from costmodel.steps.breakdown import PARTS, ResultTable
 from costmodel.training.design import SOLVE, SOLVE_BYTES, DesignPoints
 from dse.fronts.pareto import as_costs
-from dse.pricing.evaluated import NATIVE, rules_for
+from dse.pricing.evaluated import rules_for
 from dse.pricing.evaluation import transformer_run
 from dse.pricing.workers import Pricer
 from dse.searching.exact.machines import Forest, columns_of, forest, rows_at, sides

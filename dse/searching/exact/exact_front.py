@@ -13,8 +13,9 @@ import numpy as np
 
 from costmodel.columns import FloatArray, short_repr
 from costmodel.errors import DseError, ParameterError
+from costmodel.rules.registry import NATIVE
 from costmodel.rules.rules import WorkloadRules
-from dse.pricing.evaluated import NATIVE, Evaluation, with_intervals
+from dse.pricing.evaluated import Evaluation, with_intervals
 from dse.pricing.evaluation import design_records, evaluate
 from dse.pricing.workers import Pricer, Workers, scattered
 from dse.searching.exact.bounds import Problem, problem_of

@@ -12,7 +12,8 @@ from costmodel.formats import shipped
 from costmodel.formats.input_files import dump
 from costmodel.formats.system_file import KINDS
 from costmodel.machine import chip_price, die_area
-from dse.pricing.evaluated import NATIVE, rules_for
+from costmodel.rules.registry import NATIVE
+from dse.pricing.evaluated import rules_for
 from dse.pricing.evaluation import evaluate
 from dse.spaces.space import Space
 

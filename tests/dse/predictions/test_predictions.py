@@ -259,6 +259,7 @@ FEATURES = [
     ("llama3_405b", "h100_80g_dgx", {"schedule": SCHEDULE_WORDS.index("zb_v"), "pp": 8.0}, ["zb_v"]),
     ("qwen3_next_80b_a3b", "h100_80g_dgx", {}, ["its layers"]),
     ("llama3_405b", "h100_80g_dgx", {"world_size": 1e6}, ["1,000,000 ranks"]),
+    ("llama3_70b", "h100_80g_dgx", {"lora_rank": 16.0, "reference_model": 1.0}, ["adapters", "a reference model"]),
     ("mixtral_8x22b", "mi300x_192g", {"overlap_ep": 1.0}, ["its layers", "overlapped experts"]),
 ]
 
@@ -266,6 +267,7 @@ FEATURES = [
 @pytest.mark.parametrize(("model", "system", "design", "features"), FEATURES)
 def test_features_without_measured_runs_have_names(model, system, design, features):
     names = {"precision": 0.0, "schedule": 0.0, "pp": 1.0, "cp": 1.0, "overlap_ep": 0.0, "dispatcher": 0.0}
+    names |= {"lora_rank": 0.0, "reference_model": 0.0}
     codes = [int(code) for code in kind_codes(**{name: design.get(name, usual) for name, usual in names.items()})]
     ranks = design.get("world_size", 512.0)
     assert unmeasured_features(load_system(system), load_model(model), ranks, codes) == features

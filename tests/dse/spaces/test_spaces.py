@@ -7,7 +7,8 @@ import itertools
 import pytest
 
 from costmodel.formats import shipped
-from dse.pricing.evaluated import NATIVE, rules_for
+from costmodel.rules.registry import NATIVE
+from dse.pricing.evaluated import rules_for
 from dse.pricing.evaluation import evaluate
 from dse.spaces.space import Space
 
