@@ -288,9 +288,9 @@ def opened(system: System) -> System:
 
 #: What no step of a dense model reads: all ranks stand in the outermost tier, whose switches do not reduce,
 #: there are no experts, rules of software alone read what a chip is called, and tables of kernels alone have
-#: modules and kernels that end before the clock falls.
+#: modules, kernels that end before the clock falls, and collectives that a host waits for.
 UNREAD = {
-    *("fabric_size", "fabric_used", "fabric_in_switch_rate", "ep_collective_cores"),
+    *("fabric_size", "fabric_used", "fabric_in_switch_rate", "ep_collective_cores", "node_call", "fabric_call"),
     *("expert_latency", "grouped_efficiency", "sorting_efficiency", "burst"),
     *(f"modules_{name}" for name in column_units(Modules)),
     *("sram_nominal", "l2_nominal", "dram_nominal", "compute_capability"),
