@@ -13,7 +13,7 @@ from tests.support.paths import ROOT
 
 #: What a process makes, a command a line; {f} is a folder of its own.
 COMMANDS = """\
-search gpt3_175b_1024_a100 --budget 30 --sampler nsga2 --seed 3 --study one --emit aicb --out {f}/out
+search gpt3_175b_1024_a100 --budget 60 --sampler nsga2 --seed 3 --study one --emit aicb --out {f}/out
 search llama3_70b_512_h100 --budget 20 --seed 4 --study two
 search llama3_70b_64_h100_fsdp --budget 9 --set zero=3 --set recompute=full --set precision=bf16 --study three
 search llama3_70b_512_h100 --budget 20 --set schedule=gpipe --set vpp=1 --set pp=4 --study four
