@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,10 +24,6 @@ from dse.predictions.intervals import EVIDENCE, Interval, ends, interval, kind_c
 from dse.spaces.sections.parameters import keyed
 from dse.spaces.sections.training_run import UNITS, has_run
 from dse.spaces.space import Space
-
-if TYPE_CHECKING:
-    from costmodel.machine import System
-    from dse.spaces.space import Space
 
 #: Relative violation of a limit where the profile has no number.
 NAN_VIOLATION: Final = 1e9

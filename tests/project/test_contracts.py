@@ -33,7 +33,7 @@ MOST_MODULES = 20
 
 #: The most lines of packages and rooms, less others; what would grow beyond says what it deletes. [lines]
 BUDGETS = [
-    ("costmodel dse", "", 69_370),
+    ("costmodel dse", "", 69_339),
     ("costmodel", "costmodel.formats costmodel.lstm costmodel.rules", 13_944),
     ("dse.searching dse.storage", "", 7_451),
     ("dse.adapters", "", 20_100),

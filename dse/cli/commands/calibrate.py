@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from pathlib import Path
 
 from costmodel.errors import DseError
 from dse.api.files import calibrate
 from dse.cli.options import describe, refuse_same
-from dse.cli.output import checked_ending, checked_place, write_content, write_result
-from dse.output import json_text, show
+from dse.cli.output import checked_ending, checked_place, write_answer, write_content, write_result
 from dse.reporting.measurements.calibration_report import calibration_record, calibration_report
 
 
@@ -69,8 +67,6 @@ def run(args: argparse.Namespace) -> int:
     if args.out:
         text = calibration.text.encode()
         write_result(lambda where: write_content([text], "yaml", where), args.out, ".yaml")
-    if args.format == "json":
-        print(json_text(calibration_record(calibration)))
-    else:
-        show(sys.stdout, lambda width: calibration_report(calibration, width))
+    record = calibration_record(calibration)
+    write_answer(args.format, record, lambda width: calibration_report(calibration, width))
     return 0

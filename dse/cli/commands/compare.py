@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
 
 from costmodel import load_system
 from costmodel.errors import DseError
@@ -13,8 +12,8 @@ from dse.api.design_files import is_launch
 from dse.api.launch_files import compare_launches
 from dse.api.study import Study
 from dse.cli.options import add_format, add_launch, add_storage, describe, physical, require_system
+from dse.cli.output import write_answer
 from dse.cli.terminal import say
-from dse.output import json_text, show
 from dse.reporting.designs.side_by_side_report import differing, pair_report, system_report
 from dse.reporting.studies.comparison import comparison, comparison_report, study_pair, study_pair_report, usual_profile
 
@@ -74,10 +73,7 @@ def run(args: argparse.Namespace) -> int:
     if args.other:
         return side_by_side(study, Study.load(args.other, storage=args.storage), args.format)
     found = comparison(study, args.profile or (None if args.system else usual_profile(study)), args.system)
-    if args.format == "json":
-        print(json_text(found.record()))
-        return 0
-    show(sys.stdout, lambda width: comparison_report(found, width))
+    write_answer(args.format, found.record(), lambda width: comparison_report(found, width))
     return 0
 
 
@@ -88,10 +84,8 @@ def launches(args: argparse.Namespace) -> int:
         args.study, args.other, system=args.system, gpus=args.gpus, framework=args.framework, note=say
     )
     exceeded = pair.exceeded(args.max_memory, args.max_step_time)
-    if args.format == "json":
-        print(json_text({**pair.to_json(), "exceeded": exceeded}))
-    else:
-        show(sys.stdout, lambda width: pair_report(pair, exceeded, width))
+    record = {**pair.to_json(), "exceeded": exceeded}
+    write_answer(args.format, record, lambda width: pair_report(pair, exceeded, width))
     return 1 if exceeded else 0
 
 
@@ -103,18 +97,13 @@ def is_system(word: str) -> bool:
 def machines(one: str, other: str, form: str) -> int:
     """Two systems."""
     both = load_system(one), load_system(other)
-    if form == "json":
-        print(json_text({"systems": [one, other], "quantities": differing(*both)}))
-        return 0
-    show(sys.stdout, lambda width: system_report(*both, width))
+    record = {"systems": [one, other], "quantities": differing(*both)}
+    write_answer(form, record, lambda width: system_report(*both, width))
     return 0
 
 
 def side_by_side(one: Study, other: Study, form: str) -> int:
     """Two studies."""
     pair = study_pair(one, other)
-    if form == "json":
-        print(json_text(pair.to_json()))
-        return 0
-    show(sys.stdout, lambda width: study_pair_report(pair, width))
+    write_answer(form, pair.to_json(), lambda width: study_pair_report(pair, width))
     return 0

@@ -14,7 +14,8 @@ from costmodel.errors import DseError, printable
 from costmodel.formats.quantity import readable
 from dse.api.study import SAMPLE, Study
 from dse.cli.options import add_format, add_storage, add_workers, describe, port
-from dse.output import json_text, show
+from dse.cli.output import write_answer
+from dse.output import show
 from dse.pricing.workers import Workers
 from dse.reporting.studies.check_report import CheckedStudy, check_json, check_report
 from dse.reporting.study_report import studies_table
@@ -103,10 +104,8 @@ def listing(args: argparse.Namespace) -> int:
     if args.study:
         Study.load(args.study, storage=args.storage)
     found = [own for own in studies(args.storage) if args.study in (None, own.name)]
-    if args.format == "json":
-        print(json_text({"studies": [asdict(summary) for summary in found]}))
-    else:
-        show(sys.stdout, lambda width: studies_table(found))
+    record = {"studies": [asdict(summary) for summary in found]}
+    write_answer(args.format, record, lambda width: studies_table(found))
     return 0
 
 

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import argparse
-import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-
-from rich.console import RenderableType
 
 from costmodel.errors import DseError
 from dse.api.files import validate, validate_kernels
 from dse.cli.options import describe, positive, refuse_same
-from dse.cli.output import checked_ending
-from dse.output import json_text, show, write_file
+from dse.cli.output import checked_ending, write_answer
+from dse.output import write_file
 from dse.reporting.measurements.kernel_tables_report import kernel_tables_report
 from dse.reporting.measurements.validation_report import pairs_report, validation_report
 from dse.reporting.pages.validation_page import validation_page
@@ -83,14 +80,15 @@ def run(args: argparse.Namespace) -> int:
     if args.kernels:
         refuse_with("--kernels", {"MEASUREMENTS.csv": args.file, "-o": args.out, "--strict": args.strict})
         record = validate_kernels(args.kernels, system=args.system, library=args.library, rows=args.rows)
-        return shown(args, record, lambda width: kernel_tables_report(record, width))
+        write_answer(args.format, record, lambda width: kernel_tables_report(record, width))
+        return 0
     refuse_same(args.file, args.out)
     checked_ending(args.out, (".html", ".htm"))
     compared_rows = validate(args.file, system=args.system)
     if args.out:
         title = args.file.name if args.file else "published figures"
         write_file(args.out, validation_page(compared_rows, title).encode())
-    shown(args, validation_record(compared_rows), lambda width: validation_report(compared_rows, width))
+    write_answer(args.format, validation_record(compared_rows), lambda width: validation_report(compared_rows, width))
     return int(args.strict and not all(one.expressed for one in compared_rows))
 
 
@@ -99,17 +97,8 @@ def show_pairs(args: argparse.Namespace) -> int:
     given = {"MEASUREMENTS.csv": args.file, "--system": args.system, "-o": args.out, "--kernels": args.kernels}
     refuse_with("--pairs", given)
     pairs = compared_pairs(args.pairs)
-    shown(args, pairs_record(pairs), lambda width: pairs_report(pairs, width))
+    write_answer(args.format, pairs_record(pairs), lambda width: pairs_report(pairs, width))
     return int(args.strict and any(pair.why_not for pair in pairs))
-
-
-def shown(args: argparse.Namespace, record: Mapping[str, object], report: Callable[[int], list[RenderableType]]) -> int:
-    """Print a comparison as JSON or as tables; 0."""
-    if args.format == "json":
-        print(json_text(record))
-    else:
-        show(sys.stdout, report)
-    return 0
 
 
 def refuse_with(option: str, others: Mapping[str, object]) -> None:
