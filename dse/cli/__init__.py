@@ -279,8 +279,8 @@ EARLIER: Final[Mapping[str, Sequence[str]]] = {
 #: Option without a value -> a value of ``--format``.
 FORMATS: Final = {"--json": "json", "--csv": "csv", "--parquet": "parquet", "--table": "table"}
 
-#: Options of work that dse does not evaluate.
-NOT_COVERED: Final = ("--lora", "--qlora", "--peft", "--adapter", "--adapters")
+#: Options of adapters, as other programs spell them; `dse plan` alone has --lora.
+ADAPTER_OPTIONS: Final = ("--lora", "--qlora", "--peft", "--adapter", "--adapters")
 
 #: What spaces hold fixed and ``--set`` changes.
 GIVEN: Final = ("global_batch_size", "seq_len", "world_size")
@@ -347,8 +347,8 @@ def option_hint(option: str, known: Collection[str]) -> str:
     """The way on from an option that `current_options` does not understand."""
     if option == "--system":
         return ": a space names its system. `dse plan MODEL --gpus N --system S` plans on another one"
-    if option in NOT_COVERED:
-        return ": dse evaluates training of all weights, without adapters such as LoRA"
+    if option in ADAPTER_OPTIONS:
+        return ". `dse plan MODEL --gpus N --system S --lora 16` plans adapters; --quantized-base nf4 adds QLoRA"
     near_names = sorted(spelling.strip("-") for spelling in known)
     near = difflib.get_close_matches(option.partition("=")[0].strip("-"), near_names, n=1)
     return f"; did you mean {'--' if len(near[0]) > 1 else '-'}{near[0]}?" if near else ""

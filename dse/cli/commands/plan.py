@@ -181,7 +181,7 @@ def add_adapters(parser: argparse._ActionsContainer) -> None:
         metavar="FORMAT",
         choices=QUANTIZED_BASES,
         default="",
-        help="format of frozen weights: none (16 bits, default) or nf4 (QLoRA; needs --framework pytorch_fsdp)",
+        help="format of frozen weights: none (16 bits, default) or nf4 (QLoRA, by default with pytorch_fsdp)",
     )
     parser.add_argument(
         "--dpo",

@@ -118,7 +118,10 @@ def test_a_plan_keeps_the_values_that_are_set(capsys):
         ("plan llama3_8b --gpus 8 --system h100 --objective run_cost", "add --tokens, such as 15T"),
         ("finetune llama3_8b", "dse plan MODEL --gpus N --system S"),
         ("search --system h100", "dse plan MODEL --gpus N --system S"),
-        ("search --lora", "without adapters such as LoRA"),
+        (
+            "search --lora",
+            "`dse plan MODEL --gpus N --system S --lora 16` plans adapters; --quantized-base nf4 adds QLoRA",
+        ),
         (f"evaluate {SPACE} --tp 8 --busbw x", "is a space, which does not take --busbw"),
         ("evaluate config.json", "dse plan config.json --gpus N --system S"),
         ("evaluate notes.txt", "an HLO module"),
