@@ -85,15 +85,11 @@ _RANGES: dict[type[Any], dict[str, Range]] = {}
 
 def _range(own: Field[Any]) -> Range:
     """The range of a column."""
-    high = np.inf if _is_infinite(own.default_factory) else LARGEST
+    default = own.default_factory
+    high = np.inf if default is not MISSING and np.isinf(default()).any() else LARGEST
     low = own.metadata.get("low", 0.0)
     needed = own.name.endswith(POSITIVE) and not own.name.endswith(NONE_OF)
     return Range(low, own.metadata.get("high", high), above=needed and low == 0)
-
-
-def _is_infinite(default: Any) -> bool:
-    """True if a column has no end unless it declares one."""
-    return default is not MISSING and bool(np.isinf(default()).any())
 
 
 def refuse_outside(name: str, values: ArrayLike, allowed: Range) -> None:

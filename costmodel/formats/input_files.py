@@ -159,6 +159,7 @@ _CONSTANTS: Final[dict[str, bool | None]] = {
     **dict.fromkeys(("null", "~", ""), None),
 }
 _PARSER: Final[Any] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_WRITER: Final[Any] = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
 #: Levels of nesting that a file may have: more than any file of ours has.
 DEEPEST: Final = 30
 
@@ -176,7 +177,7 @@ def scalar(text: str) -> str | int | float | bool | None:
     return float(text) if len(text) <= LONGEST_NUMBER and _FLOAT.fullmatch(text) else text
 
 
-class _Dumper(yaml.SafeDumper):
+class _Dumper(_WRITER):  # type: ignore[misc]  # a class of PyYAML, with libyaml or without
     """Writes what `scalar` reads back: quotes a text exactly where it would be taken for something else."""
 
     yaml_implicit_resolvers: dict[str, list[Any]] = {}  # noqa: RUF012  (PyYAML's own attribute)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import cache
+from functools import cache, lru_cache
 from typing import Final
 
 from costmodel.errors import suggestion
@@ -111,6 +111,7 @@ def plain_number(text: str) -> float:
     return float(text)
 
 
+@lru_cache(4096)
 def quantity(text: str) -> Quantity:
     """Read a number with a unit; a number alone is a pure number.
 

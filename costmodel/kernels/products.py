@@ -344,11 +344,7 @@ def _each_cost(run: RankRun, gemms: Gemms, tiles: ExplicitTiles | None) -> GemmC
         own_tiles = None if tiles is None else (tiles[0][:, places], tiles[1][:, places])
         of_format = gemms.take_kernels(places)
         costs.append(gemm_cost(of_format, system, element_bytes=size, rate=own_rate, tiles=own_tiles))
-    return _side_by_side(costs, np.argsort(np.concatenate([others, narrow])))
-
-
-def _side_by_side(costs: Sequence[GemmCost], order: IntArray) -> GemmCost:
-    """Costs of several tables of products as those of one, its columns in the given order."""
+    order = np.argsort(np.concatenate([others, narrow]))
     return joined_costs(costs, lambda _, values: np.concatenate(values, axis=1)[:, order])
 
 

@@ -99,7 +99,8 @@ def calibrated(
     base = system_named(system).with_quantities(quantities)
     priced = compared(rows, system)
     used = [one for one in priced if _is_used(one)]
-    unused = {one.row.id: _why_unused(one) for one in priced if not _is_used(one)}
+    other_type = "a type of row that constants are fitted to (this is {})"
+    unused = {one.row.id: one.why_not or other_type.format(one.row.row_type) for one in priced if not _is_used(one)}
     if not used:
         reason = Counter(unused.values()).most_common(1)
         raise DseError(f"{table}: no row to fit" + (f"; most lack {reason[0][0]}" if reason else ""))
@@ -128,10 +129,6 @@ def _machine(row: MeasuredRow) -> str:
 def _is_used(one: ComparedRow) -> bool:
     """True if a row has a measured and a predicted time, and is of a type that is fitted."""
     return one.row.row_type in STAGE_OF and one.measured_s > 0 and 0 < one.predicted_s < np.inf
-
-
-def _why_unused(one: ComparedRow) -> str:
-    return one.why_not or f"a type of row that constants are fitted to (this is {one.row.row_type})"
 
 
 def _stages(

@@ -1,4 +1,8 @@
-"""A search space: what may be chosen, what follows from it, what it must hold, and what is sought."""
+"""A search space: what may be chosen, what follows from it, what it must hold, and what is sought.
+
+A `Space` is immutable: pinning a value, adding a condition or changing the machine returns another one. Designs are
+mappings for people and columns of numbers for the cost model; `encode` and `decode` convert.
+"""
 
 from __future__ import annotations
 
@@ -373,8 +377,10 @@ class Space(Definition):
         for name, values in layouts.items():
             if unknown := next((parameter for parameter in values if parameter not in self.by_name), None):
                 raise DseError(f"{unknown}: no parameter of this space{suggestion(unknown, self.by_name)}")
-            self.pinned(values)
             accepted = {key: self.by_name[key].accepted(self.in_file(key, value)) for key, value in values.items()}
+            is_whole = accepted.keys() == self.by_name.keys()
+            if not (is_whole and self.legal.kept(self.encode([accepted]))[0]):
+                self.pinned(values)
             written[name] = {key: self.in_file(key, value) for key, value in accepted.items()}
         return self._changed({**self.data, "layouts": written})
 

@@ -33,11 +33,11 @@ MOST_MODULES = 20
 
 #: The most lines of packages and rooms, less others; what would grow beyond says what it deletes. [lines]
 BUDGETS = [
-    ("costmodel dse", "", 69_339),
-    ("costmodel", "costmodel.formats costmodel.lstm costmodel.rules", 13_944),
-    ("dse.searching dse.storage", "", 7_451),
-    ("dse.adapters", "", 20_100),
-    ("dse.adapters.xla", "", 7_227),
+    ("costmodel dse", "", 69_326),
+    ("costmodel", "costmodel.formats costmodel.lstm costmodel.rules", 13_936),
+    ("dse.searching dse.storage", "", 7_447),
+    ("dse.adapters", "", 20_090),
+    ("dse.adapters.xla", "", 7_223),
     ("dse.adapters.dfmodel", "", 3_440),
 ]
 

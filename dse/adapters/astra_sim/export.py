@@ -10,7 +10,6 @@ from typing import Final
 
 import numpy as np
 
-from costmodel.columns import FloatArray
 from costmodel.errors import DseError
 from costmodel.machine import LinkTier
 from costmodel.rules.registry import NATIVE
@@ -94,7 +93,7 @@ def dimensions(
     )
 
 
-def _one(value: np.ndarray) -> float:
+def _one(value: np.ndarray | float) -> float:
     return float(np.asarray(value).item())
 
 
@@ -211,7 +210,7 @@ def readme(
     ranks, all_ranks = here.grid.world_size, whole.grid.world_size
     jobs = f"all {ranks} ranks of the job, by their number" if ranks == all_ranks else FEWER
     rows = [
-        (tier.tier.name, tier.size, *_giga(tier.tier.bandwidth, rate, tier.bandwidth))
+        (tier.tier.name, tier.size, *(f"{_one(of) / 1e9:.1f}" for of in (tier.tier.bandwidth, rate, tier.bandwidth)))
         for tier, rate in zip(network, here.rates, strict=True)
     ]
     return README.format(
@@ -223,8 +222,3 @@ def readme(
         name=NAME,
         tiers="\n".join(f"| {' | '.join(map(str, row))} |" for row in rows),
     )
-
-
-def _giga(*rates: FloatArray | float) -> list[str]:
-    """Rates in GB/s, to one decimal."""
-    return [f"{np.asarray(rate).item() / 1e9:.1f}" for rate in rates]

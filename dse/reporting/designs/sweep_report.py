@@ -134,10 +134,6 @@ def alike_lines(found: NamedDesigns, records: Sequence[Record], alike: Sequence[
 
 def rule_lines(records: Sequence[Record]) -> list[RenderableType]:
     """Rules that rows break."""
-    broken = dict.fromkeys(record["reason"] for record in records if " (" in short_or(record["reason"]))
+    reasons = dict.fromkeys(record["reason"] for record in records)
+    broken = [reason for reason in reasons if reason.startswith("not legal: ") and " (" in reason]
     return [Text(f"{reason.removeprefix('not legal: ')[:-1].replace(' (', ': ', 1)}") for reason in broken]
-
-
-def short_or(reason: str) -> str:
-    """The reason where it names a rule, else nothing."""
-    return reason if reason.startswith("not legal: ") else ""

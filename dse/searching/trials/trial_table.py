@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from datetime import UTC, datetime
+from datetime import UTC
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -190,8 +190,9 @@ class TrialTable:
         import pandas as pd
 
         rows = [
-            flat(record) | {"feasible": feasible, "completed": in_utc(trial.datetime_complete)}
+            flat(record) | {"feasible": feasible, "completed": local.astimezone(UTC) if local else None}
             for record, feasible, trial in zip(self.records(), self.feasible.tolist(), self.trials, strict=True)
+            for local in [trial.datetime_complete]
         ]
         return pd.DataFrame(rows)
 
@@ -214,8 +215,3 @@ def flat(record: Mapping[str, Any]) -> dict[str, Any]:
     for group in (record["derived"], record["values"], margins, record["breakdown"]):
         row |= {name: value for name, value in group.items() if name not in row}
     return row | {name: record[name] for name in (*RECORD_KEYS, DESIGNS_PRICED) if name in record}
-
-
-def in_utc(local: datetime | None) -> datetime | None:
-    """A time of a trial, which is naive and local, as one that knows its zone."""
-    return local.astimezone(UTC) if local else None

@@ -15,7 +15,7 @@ import threading
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any, Final, Literal
 
 import numpy as np
@@ -298,6 +298,7 @@ class Expression:
     quantities: Mapping[str, str]  #: name that stands in for a quantity in the tree -> its text
 
     @classmethod
+    @lru_cache(4096)
     def parse(cls, text: str) -> Expression:
         """Read a formula by the grammar. Raises `DseError` if the text is no formula."""
         if len(text) > LONGEST or _LONG_NUMBER.search(text):

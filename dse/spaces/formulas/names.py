@@ -1,4 +1,8 @@
-"""Names that the formulas of a space may use: what each is, and which parameters decide it."""
+"""Names that the formulas of a space may use: what each is, and which parameters decide it.
+
+From the parameters behind a formula follows when it can be checked: as soon as these are chosen. Enumeration cuts
+branches by that, and samplers draw legal designs directly.
+"""
 
 from __future__ import annotations
 
@@ -27,6 +31,8 @@ OTHER_COUNTS: Final = (
     *("world_size", "global_batch_size", "nodes", "node_size", *MODEL_SETTINGS),
     *("cores", "arrays_per_core", "array_height", "array_width"),
 )
+#: Values of a count.
+COUNT: Final = Domain()
 #: Largest count: up to here a float tells every whole number from its neighbours.
 MOST: Final = 2.0**53
 #: Column of a breakdown with its unit, as tables show it -> the column.
@@ -48,7 +54,7 @@ class Derived:
 
 def is_count(name: str) -> bool:
     """True if a name counts things: designs where it is not whole, or below 1, are not legal."""
-    return name in OTHER_COUNTS or all_columns().get(name) == Domain()
+    return name in OTHER_COUNTS or all_columns().get(name) == COUNT
 
 
 def impossible(name: str, value: float, ranges: Mapping[str, Range]) -> str:
@@ -57,9 +63,10 @@ def impossible(name: str, value: float, ranges: Mapping[str, Range]) -> str:
     >>> impossible("tp", 2.5, {}), impossible("tp", 2, {})
     ('2.5: expected a whole number of at least 1', '')
     """
-    if is_count(name) and not (1 <= value <= MOST and float(value).is_integer()):
+    domain = all_columns().get(name)
+    if (name in OTHER_COUNTS or domain == COUNT) and not (1 <= value <= MOST and float(value).is_integer()):
         return f"{value:g}: expected a whole number of at least 1"
-    domain = all_columns().get(name, Domain())
+    domain = domain or COUNT
     ranged = not domain.words and not domain.switch and domain.high < np.inf
     uneven = domain.whole and not float(value).is_integer()
     if ranged and (uneven or not domain.low <= value <= domain.high):

@@ -396,10 +396,6 @@ def _single(value: float) -> float:
     return float(np.float32(value))
 
 
-def _exact(value: float) -> float:
-    return value
-
-
 class CostTotals(NamedTuple):
     """Sums over the instructions of a program."""
 
@@ -414,7 +410,7 @@ class CostAnalysis:
 
     def __init__(self, *, single_precision: bool = False, starts: Starts = "once") -> None:
         self._starts: Starts = starts
-        self._rounded: Callable[[float], float] = _single if single_precision else _exact
+        self._rounded: Callable[[float], float] = _single if single_precision else lambda value: value
         self._totals: dict[Computation, CostTotals] = {}
 
     def of(self, computation: Computation) -> CostTotals:
