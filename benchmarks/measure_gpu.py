@@ -128,7 +128,7 @@ def passes() -> Iterator[Timed]:
         yield stream(op="copy", msg_bytes=size)
     for op in POINTWISE:
         for m, k in PASSES:
-            moved = {"cast": 3, "maximum": 2, "gather": 4 * CHOSEN, "combine": 2 * (CHOSEN + 1), "rms_norm": 4}[op]
+            moved = {"cast": 3, "maximum": 2, "gather": 4 * CHOSEN, "combine": 2 * (3 * CHOSEN + 1), "rms_norm": 4}[op]
             yield stream(op=op, m=m, k=k, msg_bytes=moved * m * k)
     for count in PARAMETERS:  # reads weight, gradient and moments in fp32, writes all but the gradient
         yield stream(op="adamw", m=count, msg_bytes=28 * count)
@@ -256,7 +256,10 @@ def grouped_product(torch: Any, row: Timed) -> Callable[[], object]:
 
 
 def stream(torch: Any, row: Timed) -> Callable[[], object]:
-    """A pass over memory; casts, maxima and the loss are compiled, as training software runs them."""
+    """A pass over memory; casts, maxima and the loss are compiled, as training software runs them.
+
+    Tokens are gathered by expert, and their results gathered back and added up by weight, as in torchtitan.
+    """
     tokens = partial(torch.randn, device="cuda", dtype=torch.bfloat16)
     functional, compiled = torch.nn.functional, partial(torch.compile, dynamic=False)
     if row.op == "copy":
@@ -269,9 +272,10 @@ def stream(torch: Any, row: Timed) -> Callable[[], object]:
         return loss_passes(torch, x)
     if row.op in ("gather", "combine"):
         order = torch.randperm(row.m * CHOSEN, device="cuda")
-        gathered, weights = tokens(row.m * CHOSEN, row.k), torch.rand(row.m, CHOSEN, 1, device="cuda")
-        combine = compiled(lambda y: (y[order].view(row.m, CHOSEN, row.k) * weights).sum(1).to(y.dtype))
-        return partial(x.index_select, 0, order // CHOSEN) if row.op == "gather" else partial(combine, gathered)
+        gathered, weights = tokens(row.m * CHOSEN, row.k), tokens(row.m, 1, CHOSEN)
+        if row.op == "gather":
+            return partial(x.index_select, 0, order // CHOSEN)
+        return lambda: torch.bmm(weights, gathered.index_select(0, order).view(row.m, CHOSEN, row.k))
     if row.op == "rms_norm":
         weight = torch.ones(row.k, device="cuda", dtype=torch.bfloat16)
         return partial(functional.rms_norm, x, (row.k,), weight, 1e-5)

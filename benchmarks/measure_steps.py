@@ -14,10 +14,11 @@ from __future__ import annotations
 
 import argparse
 import csv
+import gc
 import importlib
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
@@ -185,8 +186,8 @@ def loss_of(logits: Any, labels: Any) -> Any:
     return torch.nn.functional.cross_entropy(logits.flatten(0, 1).float(), labels.flatten(0, 1))
 
 
-def train(run: Run) -> tuple[float, float, float, float]:
-    """Median step time [s]; peaks of memory that tensors took, that the allocator reserved, of the device. [B]"""
+def steps_of(run: Run) -> Callable[[], None]:
+    """A function that trains for one step."""
     shape = SHAPES[run.model]
     torch.manual_seed(0)
     model, loss_function = Model(shape, run), loss_of
@@ -197,10 +198,8 @@ def train(run: Run) -> tuple[float, float, float, float]:
     trained = [weight for weight in model.parameters() if weight.requires_grad]
     optimizer = torch.optim.AdamW(trained, lr=1e-5, fused=True)
     batch = partial(torch.randint, shape.vocab, (run.mbs, run.seq), device="cuda")
-    events = [torch.cuda.Event(enable_timing=True) for _ in range(STEPS + 1)]
-    for step in range(WARM_UP + STEPS):
-        if step >= WARM_UP:
-            events[step - WARM_UP].record()
+
+    def step() -> None:
         for _ in range(run.ga):
             with torch.autocast("cuda", torch.bfloat16):
                 loss = loss_function(model(batch()), batch()) / run.ga
@@ -209,11 +208,37 @@ def train(run: Run) -> tuple[float, float, float, float]:
         torch.nn.utils.clip_grad_norm_(trained, 1.0, foreach=True)
         optimizer.step()
         optimizer.zero_grad()
-    events[-1].record()
+
+    return step
+
+
+def train(run: Run, profile: bool) -> tuple[float, float, float, float]:
+    """Median step time [s]; peaks of memory that tensors took, that the allocator reserved, of the device. [B]"""
+    step = steps_of(run)
+    events = [torch.cuda.Event(enable_timing=True) for _ in range(STEPS + 1)]
+    for _ in range(WARM_UP):
+        step()
+    events[0].record()
+    for event in events[1:]:
+        step()
+        event.record()
     torch.cuda.synchronize()
     times = [one.elapsed_time(other) * 1e-3 for one, other in pairwise(events)]
     free, total = torch.cuda.mem_get_info()
+    if profile:
+        print_kernels(run, step)
     return median(times), torch.cuda.max_memory_allocated(), torch.cuda.max_memory_reserved(), float(total - free)
+
+
+def print_kernels(run: Run, step: Callable[[], None]) -> None:
+    """Print the time of each kernel of one step, and how often it runs."""
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profiler:
+        step()
+        torch.cuda.synchronize()
+    print(f"kernels of {run}")
+    for kernel in sorted(profiler.key_averages(), key=lambda kernel: -kernel.self_device_time_total):
+        if kernel.self_device_time_total:
+            print(f"{kernel.self_device_time_total / 1e3:9.3f} ms {kernel.count:5} x {kernel.key[:150]}")
 
 
 def row_of(run: Run) -> dict[str, object]:
@@ -232,18 +257,19 @@ def row_of(run: Run) -> dict[str, object]:
     }  # fmt: skip
 
 
-def rows(runs: Sequence[Run], seconds: float) -> Iterator[dict[str, object]]:
+def rows(runs: Sequence[Run], seconds: float, profile: bool) -> Iterator[dict[str, object]]:
     """Rows with times and peaks; a run without enough memory states the memory that did not suffice."""
     began, gib = time.monotonic(), 2.0**30
     for run in runs:
         if time.monotonic() - began > seconds:
             print(f"left out: {run}: no time left", file=sys.stderr)
             continue
+        torch.compiler.reset()
+        gc.collect()  # models before it have cycles
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
-        torch.compiler.reset()
         try:
-            step, allocated, reserved, device = train(run)
+            step, allocated, reserved, device = train(run, profile)
         except torch.cuda.OutOfMemoryError:
             _, total = torch.cuda.mem_get_info()
             yield {"row_type": "memory", **row_of(run), "mem_gb": f">{total / gib:.1f}", "mem_kind": "GiB reserved"}
@@ -275,6 +301,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("-o", dest="out", metavar="FILE", type=Path, default=Path("steps.csv"))
     parser.add_argument("--hardware", metavar="NAME", help="value of the column hw (default: the GPU's name)")
     parser.add_argument("--seconds", type=float, default=3600.0, help="begin no run after so many (default: 3600)")
+    parser.add_argument("--profile", action="store_true", help="print the kernels of a step of each run")
     parser.add_argument("--dry-run", action="store_true", help="print the runs; needs no GPU")
     args = parser.parse_args(argv)
     if args.dry_run:
@@ -285,7 +312,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
     for switch in ("enable_cudnn_sdp", "enable_mem_efficient_sdp", "enable_math_sdp"):
         getattr(torch.backends.cuda, switch)(False)
-    write(args.out, rows(RUNS, args.seconds), args.hardware or torch.cuda.get_device_name())
+    write(args.out, rows(RUNS, args.seconds, args.profile), args.hardware or torch.cuda.get_device_name())
     return 0
 
 

@@ -22,6 +22,7 @@ KERNELS, COLLECTIVES, STEPS = STAGES = ("kernels", "collectives", "steps")
 #: Type of rows -> what they are fitted with.
 STAGE_OF: Final = {
     "kernel_gemm": KERNELS,
+    "kernel_grouped": KERNELS,
     "kernel_stream": KERNELS,
     "kernel_attention": KERNELS,
     "kernel_coll": COLLECTIVES,
@@ -110,7 +111,7 @@ def measurements(rows: Sequence[ComparedRow], name: str, system: System) -> dict
 
 
 def _kernels(rows: Sequence[ComparedRow], name: str, stage: str) -> list[MeasuredBatch]:
-    """Single products in one format each, streams, passes of attention, or single collectives of one kind."""
+    """Single or grouped products in one format, streams and attention of one kind, or collectives of one kind."""
     rows_of_group: dict[tuple[str, str], list[ComparedRow]] = {}
     for one in rows:
         if STAGE_OF.get(one.row.row_type) == stage:
@@ -195,6 +196,10 @@ OF_CHIPS: Final = {
     "flash_2_efficiency": (0.2, 1.2, 0.1),
     "fp8_efficiency": (0.4, 1.4, 0.1),
     "fp4_efficiency": (0.3, 1.4, 0.1),
+    "grouped_efficiency": (0.2, 2.0, 0.1),
+    "expert_latency": (0.0, 2e-5, 1e-7),
+    "sorting_efficiency": (0.2, 2.0, 0.1),
+    "cast_efficiency": (0.2, 2.0, 0.1),
 }
 #: Of a memory level behind the nearest.
 OF_LEVELS: Final = {"efficiency": (0.2, 1.0, 0.1)}

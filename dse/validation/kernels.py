@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final
+from typing import Final, Literal
 
 import numpy as np
 
 from costmodel import DseError, ModelShape, System
-from costmodel.columns import FloatArray
+from costmodel.columns import BoolArray, FloatArray
 from costmodel.kernels.collectives import RING, CollectiveCost, all_to_all, collective, send_recv
 from costmodel.kernels.kernel_cost import pointwise_time
 from costmodel.kernels.kernel_tables import Gemms, Label, Pointwise
@@ -47,6 +47,20 @@ COLLECTIVES: Final = {
 #: `op` of products whose time includes the cast of the input to 8 or 4 bits.
 CASTING: Final = "cast"
 
+#: `op` of products of experts that are launched one by one; others are one call.
+SEQUENTIAL: Final = "sequential"
+
+#: `op` of kernels that read and write memory once -> how they run, as `Label.runs`.
+PASSES: Final[Mapping[str, Literal["casting", "sorting"]]] = {
+    "cast": "casting",
+    "maximum": "casting",
+    "gather": "sorting",
+    "combine": "sorting",
+}
+
+#: Words of `mask`, and whether it is causal.
+MASKS: Final = {"": True, "causal": True, "full": False}
+
 #: Bytes of what a product writes: 16 bits, whatever its operands. [B]
 OUTPUT_BYTES: Final = 2.0
 
@@ -54,6 +68,7 @@ OUTPUT_BYTES: Final = 2.0
 #: Type of row -> columns that the time of such a kernel depends on.
 SIZES: Final[Mapping[str, tuple[str, ...]]] = {
     "kernel_gemm": ("m", "n", "k"),
+    "kernel_grouped": ("m", "n", "k", "moe_experts"),
     "kernel_coll": ("msg_bytes", "n_ranks"),
     "kernel_stream": ("msg_bytes",),
     "kernel_attention": ("mbs", "seq", "heads", "hidden"),
@@ -61,7 +76,7 @@ SIZES: Final[Mapping[str, tuple[str, ...]]] = {
 
 
 def kind_of(row: MeasuredRow) -> str:
-    """The kind of a kernel: "gemm", "stream", "attention forward", or the name of its collective."""
+    """The kind of a kernel: "gemm", "grouped", "stream", "attention forward", or the name of its collective."""
     if row.row_type == "kernel_coll":
         return COLLECTIVES.get(plain(row.op), row.op)
     kind = row.row_type.removeprefix("kernel_")
@@ -70,7 +85,7 @@ def kind_of(row: MeasuredRow) -> str:
 
 def size_of(row: MeasuredRow) -> tuple[float, str]:
     """Size by which kernels of a kind are set apart, and its unit. [FLOP, B]"""
-    if row.row_type == "kernel_gemm":
+    if row.row_type in ("kernel_gemm", "kernel_grouped"):
         return 2 * row.m * row.n * row.k, "FLOP"
     if row.row_type == "kernel_attention":  # both products of a forward pass
         return 4 * row.mbs * row.seq**2 * row.hidden, "FLOP"
@@ -135,7 +150,7 @@ def checked_kernel(row: MeasuredRow) -> str:
     lacking = [name for name in SIZES[row.row_type] if not getattr(row, name)]
     if lacking or 0 < row.n_ranks < 2:
         raise NotExpressed(f"its size ({', '.join(lacking or ['n_ranks'])})")
-    if row.row_type == "kernel_gemm":
+    if row.row_type in ("kernel_gemm", "kernel_grouped"):
         return precision_of(row.dtype, "dtype")
     if row.row_type == "kernel_coll":
         if plain(row.op) not in COLLECTIVES:
@@ -144,6 +159,8 @@ def checked_kernel(row: MeasuredRow) -> str:
     if row.row_type == "kernel_attention":
         if row.op not in FUSED_PASSES:
             raise NotExpressed(f"a pass of attention {row.op}")
+        if row.mask not in MASKS:
+            raise NotExpressed(f"a mask of attention {row.mask}; expected causal or full")
         ModelShape(num_layers=1, hidden_size=row.hidden, num_attention_heads=row.heads, num_query_groups=row.kv_heads,
                    seq_len=row.seq)  # fmt: skip  # which its numbers may contradict
     return row.op
@@ -212,47 +229,72 @@ def collective_time(name: str, message_bytes: FloatArray, ranks: FloatArray, sys
     return collective(name, message_bytes, group, system.network).time
 
 
+def grouped_times(rows: Sequence[MeasuredRow], precision: str, system: System) -> FloatArray:
+    """Times of products of experts in one format, with as many rows each, on a machine or on one for each; (rows,). [s]
+
+    They are one call, or one call each where the row's `op` is `SEQUENTIAL`.
+    """
+    m, n, k, experts = (np.array([getattr(row, name) for row in rows]) for name in SIZES["kernel_grouped"])
+    number_format, one_by_one = FORMATS[precision], np.array([row.op == SEQUENTIAL for row in rows])
+    gemms = Gemms.stack([
+        (Label("experts", "forward", "layer", runs="grouped"), (m / experts, n, k, experts, OUTPUT_BYTES, 1.0))
+    ])  # fmt: skip
+    rate = system.chip.format_rate(number_format.units) if number_format.units else np.ones(1)
+    size = number_format.element_bytes if number_format.units else OUTPUT_BYTES
+    together = gemm_cost(gemms, system, element_bytes=size, rate=np.where(rate > 0, rate, np.nan)).time[:, 0]
+    alone = experts * product_time(m / experts, n, k, precision, system, casting=np.zeros(1))
+    return np.where(one_by_one, alone, together)
+
+
 def stream_times(rows: Sequence[MeasuredRow], name: str, system: System) -> FloatArray:
     """Times of kernels that read and write memory once, on a machine or on one for each; (rows,). [s]
 
-    The message of a row is all that one reads and writes; its name says what it does, and does not matter.
+    The message of a row is all that one reads and writes; its name says whether it casts or sorts.
     """
     moved = np.array([row.msg_bytes for row in rows])
-    kernels = Pointwise.stack([(Label(name, "forward", "layer"), (moved, np.zeros(1), 1.0))])
-    return pointwise_time(kernels, system)[0][:, 0]
+    label = Label(name, "forward", "layer", runs=PASSES.get(name, ""))
+    return pointwise_time(Pointwise.stack([(label, (moved, np.zeros(1), 1.0))]), system)[0][:, 0]
 
 
 def attention_times(rows: Sequence[MeasuredRow], of_pass: str, system: System) -> FloatArray:
-    """Times of one pass of causal attention in 16 bits, on a machine or on one for each; (rows,). [s]"""
-    mbs, seq, heads, groups, hidden = (
-        np.array([getattr(row, name) for row in rows]) for name in ("mbs", "seq", "heads", "kv_heads", "hidden")
+    """Times of one pass of attention in 16 bits, on a machine or on one for each; (rows,). [s]"""
+    mbs, seq, heads, groups, hidden, values = (
+        np.array([getattr(row, name) for row in rows])
+        for name in ("mbs", "seq", "heads", "kv_heads", "hidden", "value_size")
     )
-    kv_heads = np.where(groups > 0, groups, heads)
+    kv_heads, size = np.where(groups > 0, groups, heads), hidden / heads
     kind = np.array([ATTENTION.index(row.attn_kernel if row.attn_kernel in ATTENTION else "fused") for row in rows])
-    work = attention_work(mbs, seq, heads, kv_heads, hidden / heads, kind.astype(float))
+    work = attention_work(
+        mbs, seq, heads, kv_heads, size, kind.astype(float), value_size=np.where(values > 0, values, size),
+        causal=np.array([MASKS[row.mask] for row in rows]), of_pass=of_pass,
+    )  # fmt: skip
     return attention_cost(work, of_pass, system).time
 
 
 def attention_work(
     sequences: FloatArray, seq_len: FloatArray, heads: FloatArray, kv_heads: FloatArray, size: FloatArray,
-    kind: FloatArray | float = float(FUSED),
+    kind: FloatArray | float = float(FUSED), *, value_size: FloatArray | None = None,
+    causal: BoolArray | bool = True, of_pass: str = "forward",
 ) -> AttentionWork:  # fmt: skip
-    """Work of causal attention in 16 bits over whole sequences, (rows,).
+    """Work of one pass of attention in 16 bits over whole sequences, (rows,).
 
-    Sequences [-] have `seq_len` tokens [-]; heads of queries and of keys [-] are `size` wide [elements]; `kind` is a
-    code of `ATTENTION`. [-]
+    Sequences [-] have `seq_len` tokens [-]; heads of queries and of keys [-] are `size` wide, those of values
+    `value_size`, by default the same [elements]; `kind` is a code of `ATTENTION`. [-]
     """
     lengths, row = np.unique(seq_len, return_inverse=True)
-    share = np.array([visited_share(length) for length in lengths])[row]
-    fused, padded = np.where(np.asarray(kind) > 0, 1.0, 0.0), np.ceil(size / HEAD_MULTIPLE) * HEAD_MULTIPLE
+    share = np.where(causal, np.array([visited_share(length) for length in lengths])[row], 1.0)
+    work, values = FUSED_PASSES[of_pass], size if value_size is None else value_size
+    is_flash_2, products = np.asarray(kind) > FUSED, work.score_products + work.value_products
+    padded = np.ceil(size / HEAD_MULTIPLE) * HEAD_MULTIPLE
+    fused = np.where(np.asarray(kind) > 0, 1.0, 0.0)
     every_head = fused * sequences * heads
     return AttentionWork(
         fused=fused,
         scores=every_head * seq_len**2 * share,
         tiles=every_head * np.ceil(seq_len / QUERY_TILE),
         keys=seq_len * share,
-        size=np.where(np.asarray(kind) > FUSED, padded, size),
-        once=OUTPUT_BYTES * fused * sequences * seq_len * size * 2 * (heads + kv_heads),
+        size=np.where(is_flash_2, padded, (work.score_products * size + work.value_products * values) / products),
+        once=OUTPUT_BYTES * fused * sequences * seq_len * (size + values) * (heads + kv_heads),
         element_bytes=OUTPUT_BYTES,
         kind=kind,
     )
@@ -261,6 +303,7 @@ def attention_work(
 #: Type of row -> times of such kernels on a machine, or on one for each: rows, what they are, the machine.
 KERNEL_TIMES: Final[Mapping[str, Callable[[Sequence[MeasuredRow], str, System], FloatArray]]] = {
     "kernel_gemm": gemm_times,
+    "kernel_grouped": grouped_times,
     "kernel_coll": collective_times,
     "kernel_stream": stream_times,
     "kernel_attention": attention_times,

@@ -39,6 +39,9 @@ SHARDED: Final = re.compile(
 #: Words of a remark that say that weights stay after the forward pass.
 KEPT: Final = {"SHARD_GRAD_OP": {"zero": 3, "reshard_after_forward": 0}, "params kept after forward": {"zero": 2}}
 
+#: Fields of a model that are switches.
+SWITCHED: Final = {name for name, field in ModelShape.__dataclass_fields__.items() if field.type == "bool"}
+
 #: Share of a layer's forward pass that selective recomputation of operators repeats: PyTorch's policy keeps
 #: every other product [torchtitan, `_apply_op_sac`], which leaves w_k, w_o and w_3 of seven to be repeated:
 #: 0.37 of the weights of Llama 8B, 0.39 of those of 70B.
@@ -51,7 +54,8 @@ def expressed_row(row: MeasuredRow, system: str | None = None) -> Expressed:
     Raises `NotExpressed`, naming what it lacks; `DseError` if its model or its machine contradicts itself.
     """
     given = pairs_of(row.given)
-    fields = {name: value for name, value in given.items() if name in ModelShape.__dataclass_fields__}
+    fields = {name: bool(value) if name in SWITCHED else value
+              for name, value in given.items() if name in ModelShape.__dataclass_fields__}  # fmt: skip
     machine = machine_of(row, system)
     framework = framework_of(row, machine.system)
     model, assumed = model_of(row, fields, framework)

@@ -22,7 +22,7 @@ SHIPPED: Final = tuple(Path(__file__).parent / "data" / name for name in ("steps
 #: What a row is of.
 ROW_TYPES: Final = (
     *("train_step", "layer_time", "memory"),
-    *("kernel_gemm", "kernel_stream", "kernel_attention", "kernel_coll"),
+    *("kernel_gemm", "kernel_grouped", "kernel_stream", "kernel_attention", "kernel_coll"),
 )
 
 #: Columns without which a table says nothing.
@@ -107,6 +107,8 @@ class MeasuredRow:
     m: float = 0.0
     n: float = 0.0
     k: float = 0.0
+    value_size: float = 0.0  #: width of a head of values, where queries have another
+    mask: str = ""  #: "full" for attention that is not causal
     msg_bytes: float = 0.0
     n_ranks: float = 0.0
     latency_us: float = 0.0

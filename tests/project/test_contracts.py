@@ -33,7 +33,7 @@ MOST_MODULES = 20
 
 #: The most lines of packages and rooms, less others; what would grow beyond says what it deletes. [lines]
 BUDGETS = [
-    ("costmodel dse", "", 69_326),
+    ("costmodel dse", "", 69_380),
     ("costmodel", "costmodel.formats costmodel.lstm costmodel.rules", 13_936),
     ("dse.searching dse.storage", "", 7_447),
     ("dse.adapters", "", 20_090),

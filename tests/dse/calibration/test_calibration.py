@@ -193,7 +193,7 @@ def test_what_a_gpu_is_measured_by_is_priced(tmp_path, capsys):
     """Every row that `benchmarks/measure_gpu.py` times on eight GPUs; without one it says what it needs."""
     table = tmp_path / "own.csv"
     planned = [replace(row, latency_us=1.0) for row in measure_gpu.plan(8)]
-    measure_gpu.write(table, planned, "H100-SXM5-80GB")
+    measure_gpu.write(table, planned, "H100-SXM5-80GB", "a script")
     rows = compared(read_table(table), SYSTEM)
     assert len(rows) == len(planned) > 300
     assert [one.why_not for one in rows if not one.predicted_s > 0] == []

@@ -225,6 +225,49 @@ def test_kernels_are_those_of_the_cost_model():
     assert rows[4].why_not == "a collective scan"
 
 
+def test_products_of_experts_are_one_call_or_one_each():
+    """One call saves the launches of all experts but the first; their products are the same."""
+    grouped = MeasuredRow(row_type="kernel_grouped", dataset="x", op="grouped", dtype="bf16", hw="H100", m=8 * 4096,
+                          n=4096, k=7168, moe_experts=8, latency_us=1)  # fmt: skip
+    one = replace(grouped, row_type="kernel_gemm", op="gemm", m=4096)
+    together, alone, single, eight_bits, lacking = compared(
+        [grouped, replace(grouped, op="sequential"), one, replace(grouped, dtype="fp8"), replace(grouped, n=0)]
+    )
+    assert alone.predicted_s == pytest.approx(8 * single.predicted_s)
+    assert 6 < together.predicted_s / single.predicted_s < 9
+    assert 1.4 < together.predicted_s / eight_bits.predicted_s < 2.2
+    assert lacking.why_not == "its size (n)"
+
+
+def test_passes_that_sort_or_cast_run_at_rates_of_their_kind():
+    row = MeasuredRow(row_type="kernel_stream", dataset="x", hw="H100", msg_bytes=8e9, latency_us=1)
+    chip = load_system("h100_80g_dgx").chip
+    copy, gather, cast = compared([replace(row, op=op) for op in ("copy", "gather", "cast")])
+    assert gather.predicted_s / copy.predicted_s == pytest.approx(1 / chip.sorting_efficiency.item(), rel=0.01)
+    assert cast.predicted_s / copy.predicted_s == pytest.approx(1 / chip.cast_efficiency.item(), rel=0.01)
+
+
+def test_attention_may_be_full_and_have_narrow_values():
+    """A full mask visits all tiles; narrower values save their share of the products."""
+    row = MeasuredRow(row_type="kernel_attention", dataset="x", op="forward", hw="H100", mbs=1, seq=16384, heads=16,
+                      kv_heads=16, hidden=16 * 192, attn_kernel="cudnn", latency_us=1)  # fmt: skip
+    changes = ({}, {"mask": "full"}, {"value_size": 128}, {"value_size": 192}, {"mask": "half"})
+    causal, full, narrow, alike, unknown = compared([replace(row, **change) for change in changes])
+    assert full.predicted_s / causal.predicted_s == pytest.approx(2, rel=0.02)
+    assert (192 + 128) / (2 * 192) < narrow.predicted_s / causal.predicted_s < 1
+    assert alike.predicted_s == causal.predicted_s
+    assert unknown.why_not == "a mask of attention half; expected causal or full"
+
+
+def test_switches_of_a_model_are_given_as_words():
+    row = MeasuredRow(row_type="train_step", dataset="x", framework="torchtitan", model="mine", layers=2, hidden=256,
+                      heads=4, ffn=512, gated=1, seq=512, vocab=1024, gpus=1, hw="H100", iter_time_s=1,
+                      design="micro_batch_size=1 gradient_accumulation_steps=1")  # fmt: skip
+    tied, untied = (replace(row, given=f"tied_embeddings={word}") for word in ("true", "false"))
+    assert expressed_row(untied).model.num_parameters - expressed_row(tied).model.num_parameters == 256 * 1024
+    assert compared([tied])[0].predicted_s > 0
+
+
 @pytest.mark.parametrize(
     ("cells", "split"),
     [
