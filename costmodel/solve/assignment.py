@@ -88,16 +88,14 @@ def optimum(costs: Sequence[FloatArray], links: Sequence[Link]) -> Optimum:
     return Optimum(float(cost[0]), int(counts[0]), tuple(best.tolist()))
 
 
-def optima(costs: Sequence[FloatArray], links: Sequence[Link]) -> tuple[FloatArray, IntArray]:
+def optima(costs: Sequence[FloatArray], links: Sequence[Link], *, in_order: bool = True) -> tuple[FloatArray, IntArray]:
     """Least total costs of many graphs of one structure, (points,) [cost], and their assignments, (nodes, points). [-]
 
-    `costs` and `links` are those of `optimum`, with a last axis of points. Among equally good assignments the first is
-    taken, as there.
-
-    Nodes are eliminated from the last to the first, so that each is chosen, from the first on, given
-    those before it. That order suits graphs whose edges join nodes that are near each other.
+    `costs` and `links` are those of `optimum`, with a last axis of points. With `in_order`, nodes are eliminated from
+    the last to the first: the first of equally good assignments is taken, as there. That order suits graphs whose edges
+    join nodes that are near each other. Otherwise any is taken, by the order that suits the graph.
     """
-    cost, _, choices = _eliminated(costs, links, in_order=True)
+    cost, _, choices = _eliminated(costs, links, in_order=in_order)
     return cost, choices
 
 

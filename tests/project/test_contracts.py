@@ -33,12 +33,12 @@ MOST_MODULES = 20
 
 #: The most lines of packages and rooms, less others; what would grow beyond says what it deletes. [lines]
 BUDGETS = [
-    ("costmodel dse", "", 69_380),
-    ("costmodel", "costmodel.formats costmodel.lstm costmodel.rules", 13_936),
+    ("costmodel dse", "", 69_823),
+    ("costmodel", "costmodel.formats costmodel.lstm costmodel.rules", 13_934),
     ("dse.searching dse.storage", "", 7_447),
-    ("dse.adapters", "", 20_090),
+    ("dse.adapters", "", 20_535),
     ("dse.adapters.xla", "", 7_223),
-    ("dse.adapters.dfmodel", "", 3_440),
+    ("dse.adapters.dfmodel", "", 3_885),
 ]
 
 #: The most assignments to values without a meaning in their name; they only become fewer. [-]

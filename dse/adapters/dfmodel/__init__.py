@@ -6,6 +6,7 @@ Rooms in the order in which they are read; those on one line do not know each ot
 
     graph, setup
     layer, network, cores
+    workloads
     design, evaluation
     mapping, files
     rules

@@ -8,7 +8,7 @@ from typing import Final
 
 import numpy as np
 
-from costmodel.columns import BoolArray, FloatArray, IntArray, distinct_table_rows
+from costmodel.columns import BoolArray, FloatArray, IntArray, distinct_table_rows, per_kernel
 from dse.adapters.dfmodel.graph import DfmodelGraph
 from dse.adapters.dfmodel.setup import Setup
 
@@ -79,16 +79,21 @@ def fewest_cycles(
     points = np.broadcast_shapes(m.shape, streams.shape, (setup.num_points, 1))[0]
     # A vector kernel has one stage and passes n columns in turn: a product whose k is n, and n is 1.
     steps = np.where(graph.systolic, k, n) * streams
-    shards = (m, np.where(graph.systolic, n, 1), steps)
+    # One of its own mapping has stages that share k, and n columns in turn.
+    steps = np.where(graph.own_stages, n * streams, steps)
+    height = np.where(graph.own_stages, per_kernel(setup.effective_stages), per_kernel(setup.array_height))
+    shards = (m, np.where(graph.own_stages, k, np.where(graph.systolic, n, 1)), steps, height)
     table = np.stack([np.broadcast_to(values, (points, len(graph))) for values in shards])
-    machine = (setup.array_width, setup.array_height, np.floor(setup.cores))
+    machine = (setup.array_width, np.floor(setup.cores))
     chips = np.stack([np.broadcast_to(values, (points,)) for values in machine])
     first, back = distinct_table_rows(np.vstack([np.moveaxis(table, 2, 1).reshape(-1, points), chips]).T)
     table, chips = table[:, first], chips[:, first]
     kinds, kind = distinct_table_rows(np.moveaxis(table, 2, 0).reshape(len(graph), -1))
     counts = np.equal.outer(np.arange(kinds.size), kind) @ within
     alike, group = distinct_table_rows(counts.T)
-    kernels = _Kernels(*table[:, :, kinds].reshape(3, -1), *np.repeat(chips, kinds.size, axis=1))
+    m_shard, n_shard, of_steps, heights = table[:, :, kinds].reshape(4, -1)
+    widths, cores = np.repeat(chips, kinds.size, axis=1)
+    kernels = _Kernels(m_shard, n_shard, of_steps, widths, heights, cores)
     cycles = _by_groups(kernels, counts[:, alike])[:, group][back]
     if not np.any(whole):
         return cycles

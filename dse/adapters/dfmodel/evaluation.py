@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Final
 
 import numpy as np
@@ -11,9 +11,10 @@ import numpy as np
 from costmodel.columns import BoolArray, FloatArray, IntArray, per_kernel
 from dse.adapters.dfmodel import graph as codes
 from dse.adapters.dfmodel.cores import fewest_cycles
-from dse.adapters.dfmodel.graph import DfmodelGraph, edge_collectives, kernel_collectives
-from dse.adapters.dfmodel.network import latency, rate, system_power, system_price, transfer_rate
-from dse.adapters.dfmodel.setup import Setup
+from dse.adapters.dfmodel.graph import DfmodelGraph
+from dse.adapters.dfmodel.network import system_power, system_price, transfer_rate
+from dse.adapters.dfmodel.setup import GENERATIONS, Generation, Setup
+from dse.adapters.dfmodel.workloads import WORKLOADS, network_time
 
 #: Share by which rounding may exceed a capacity. [-]
 ROUNDING: Final = 1e-12
@@ -39,7 +40,7 @@ def weight_passes(buffers: FloatArray, weights: FloatArray, capacity: FloatArray
 
 
 def dram_need(
-    setup: Setup, edge_bytes: FloatArray, weight_bytes: FloatArray, start: IntArray, end: IntArray
+    setup: Setup, edge_bytes: FloatArray, weight_bytes: FloatArray, start: IntArray, end: IntArray, rules: Generation
 ) -> FloatArray:
     """Weights of a stage, and the most that is alive in any group of the tensors between groups, (points,). [B]
 
@@ -51,9 +52,14 @@ def dram_need(
     """
     group = np.unique(np.concatenate([start, end]))[:, np.newaxis]
     passed = (np.minimum(start, end) <= group) & (group <= np.maximum(start, end)) & (start != end)
-    alive = tensor_bytes(setup, edge_bytes) @ passed.T.astype(np.float64)
-    weights = stage_weight_bytes(setup, weight_bytes)
-    needed: FloatArray = weights + alive.max(axis=-1, initial=0.0)
+    sizes, weights = tensor_bytes(setup, edge_bytes), stage_weight_bytes(setup, weight_bytes)
+    if not WORKLOADS[setup.workload].holds_tensors:
+        return np.broadcast_to(setup.stored_bytes, weights.shape)
+    if rules.loads_weights:  # every tensor of every layer, where it is written and where it is read
+        crossing: FloatArray = 2 * np.sum(sizes * (start != end), axis=-1)
+        return weights + crossing * setup.num_layers / setup.degree("PP")
+    alive = sizes @ passed.T.astype(np.float64)
+    needed: FloatArray = weights + alive.max(axis=-1, initial=0.0) + setup.stored_bytes
     return needed
 
 
@@ -118,7 +124,8 @@ class Loads:
     graph: DfmodelGraph
     setup: Setup
     part: Shards
-    streams: FloatArray  #: tiles, times repetitions; (points, kernels) [-]
+    rules: Generation
+    streams: FloatArray  #: tiles, times repetitions where these are a kernel's; (points, kernels) [-]
     work_time: FloatArray  #: at the given utilization; (points, kernels) [s]
     network_time: FloatArray  #: (points, kernels) [s]
     edge_bytes: FloatArray  #: of one tile; (points, edges) [B]
@@ -142,55 +149,56 @@ class GroupCosts:
     compute_time: FloatArray  #: [s]
     memory_time: FloatArray  #: [s]
     network_time: FloatArray  #: [s]
-    time: FloatArray  #: [s]
+    loading_time: FloatArray  #: before all other, of the oldest generation [s]
+    group_time: FloatArray  #: [s]
     sram_bytes: FloatArray  #: needed [B]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class DfmodelEvaluation:
-    """Where the time of an iteration goes, and what the system costs; (points,) and (points, groups)."""
+class DfmodelEvaluation(GroupCosts):
+    """Where the time of an iteration goes, and what the system costs; (points,), and costs of groups."""
 
     iteration_time: FloatArray  #: [s]
     utilization: FloatArray  #: of the peak rate of all chips [-]
-    compute_time: FloatArray  #: of one layer and micro-batch, by group; (points, groups) [s]
-    memory_time: FloatArray  #: [s]
-    network_time: FloatArray  #: [s]
-    group_time: FloatArray  #: [s]
     pipeline_factor: FloatArray  #: iteration over its part without bubble [-]
     transfer_time: FloatArray  #: between pipeline stages [s]
     price: FloatArray  #: [$]
     power: FloatArray  #: [W]
-    sram_bytes: FloatArray  #: needed, by group; (points, groups) [B]
     dram_bytes: FloatArray  #: needed [B]
     fits: BoolArray  #: SRAM of every group, and DRAM, hold what is needed
 
 
 def shards(graph: DfmodelGraph, setup: Setup, sharding: IntArray) -> Shards:
     """Dimensions of kernels on one chip, by tiles."""
-    tp, tiles = per_kernel(setup.degree("TP")), per_kernel(setup.tiles)
-    by_rows = np.isin(sharding, (codes.OUTER, codes.M))
-    m = np.ceil(graph.outer * graph.m / np.where(by_rows, tp, 1))
-    k = np.ceil(graph.k / np.where(sharding == codes.K, tp, 1))
-    n = np.ceil(graph.n / np.where(sharding == codes.N, tp, 1))
-    k = np.ceil(k / np.where(graph.tiling == codes.K, tiles, 1))
-    n = np.ceil(n / np.where(graph.tiling == codes.N, tiles, 1))
+    tiles = per_kernel(setup.tiles)
+    whole = (graph.outer * graph.m, graph.k, graph.n)
+    tiled = ((codes.OUTER, codes.M), (codes.K,), (codes.N,))
+    m, k, n = (
+        np.ceil(np.ceil(size / part) / np.where(np.isin(graph.tiling, of), tiles, 1))
+        for size, part, of in zip(whole, WORKLOADS[setup.workload].parts(setup, sharding), tiled, strict=True)
+    )
     return Shards(m=m, k=k, n=n, output_bytes=m * n * per_kernel(setup.element_bytes))
 
 
 def loads(graph: DfmodelGraph, setup: Setup, sharding: IntArray, generation: str) -> Loads:
     """Demands of the kernels and edges of a graph on a chip."""
-    part = shards(graph, setup, sharding)
-    streams = per_kernel(setup.tiles) * graph.repeats
+    part, rules = shards(graph, setup, sharding), GENERATIONS[generation]
+    tiles = per_kernel(setup.tiles)
+    if rules.repeats_groups:
+        streams = tiles = np.where(graph.repeats > 0, 1.0, tiles)
+    else:
+        streams = tiles * np.maximum(graph.repeats, 1)
     flops = np.where(graph.systolic, 2.0, 1.0) * part.m * part.k * part.n * streams
     peak = np.where(setup.utilization > 0, setup.utilization, 1) * setup.peak_rate
     levels = graph.levels()
     return Loads(
         graph=graph,
         setup=setup,
+        rules=rules,
         part=part,
         streams=streams,
         work_time=flops / per_kernel(peak),
-        network_time=_network_time(graph, setup, part, sharding, generation),
+        network_time=network_time(graph, setup, part.output_bytes, tiles, sharding, generation),
         edge_bytes=part.output_bytes[..., graph.start] * ~graph.zero_out,
         buffers=np.asarray(levels[graph.end] - levels[graph.start] + 1, dtype=np.float64),
         weight_bytes=graph.weighted * part.m * part.k * per_kernel(setup.element_bytes),
@@ -208,24 +216,46 @@ def group_costs(load: Loads, groups: Groups, bandwidth: FloatArray) -> GroupCost
     """Time and SRAM of groups of kernels (`kernel_groups`); `bandwidth` is that of the DRAM, (points,). [B/s]
 
     Tensors that leave a group are written once an edge, and read once. An edge inside a group holds as
-    many tiles in SRAM as it spans levels, and one more; an edge that crosses holds two at either end.
+    many tiles in SRAM as it spans levels, and one more; an edge that crosses holds two at either end. Single kernels of
+    the oldest generation hold one.
+
+    In the latest one, repetitions multiply the time of the whole group, which has one tile then. Kernels without do not
+    share it.
     """
     graph, setup, within = load.graph, load.setup, groups.within
     crossing = load.edge_bytes @ groups.crossing
-    held = (load.edge_bytes * load.buffers) @ groups.inside + 2 * crossing
+    buffers = 1 if load.rules.loads_weights and setup.kernel_by_kernel else 2
+    held = (load.edge_bytes * load.buffers) @ groups.inside + buffers * crossing
+    held = held + np.broadcast_to(graph.sram_bytes, (len(graph),)) @ within
     weights = (load.weight_bytes * ~graph.streamed) @ within
     passes = weight_passes(held, weights, per_kernel(setup.sram_bytes), within.sum(axis=0) == 1)
     stated = np.broadcast_to(graph.memory_bytes, (len(graph),)) @ within
+    tiles, repeats, mixed = _group_streams(load, within)
     compute = _compute_time(load, within, passes > 1)
-    memory = (crossing * per_kernel(setup.tiles) + stated) / per_kernel(bandwidth)
+    memory, loading = crossing * tiles / per_kernel(bandwidth), stated / per_kernel(bandwidth)
+    if load.rules.loads_weights:
+        loading = loading + load.weight_bytes @ within / per_kernel(bandwidth * setup.micro_batch_size)
+    else:
+        memory, loading = memory + loading, np.zeros_like(memory)
     network = load.network_time @ within
+    times = [repeats * time for time in (compute, memory, network)]
     return GroupCosts(
-        compute_time=compute,
-        memory_time=memory,
-        network_time=network,
-        time=OVERLAPPED[setup.overlap](compute, memory, network),
+        compute_time=times[0],
+        memory_time=times[1],
+        network_time=times[2],
+        loading_time=loading,
+        group_time=np.where(mixed, np.inf, OVERLAPPED[setup.overlap](*times) + loading),
         sram_bytes=held + weights / passes,
     )
+
+
+def _group_streams(load: Loads, within: FloatArray) -> tuple[FloatArray, FloatArray, BoolArray]:
+    """Tiles that pass a group, inputs that it takes in turn, and whether only part of its kernels state these."""
+    graph, tiles = load.graph, per_kernel(load.setup.tiles)
+    stated = np.broadcast_to(graph.repeats, (len(graph),)) * load.rules.repeats_groups
+    num_stated, size = (stated > 0) @ within, within.sum(axis=0)
+    repeats = np.maximum(np.max(within * stated[:, np.newaxis], axis=0, initial=0), 1)
+    return np.where(num_stated > 0, 1, tiles), repeats, (num_stated > 0) & (num_stated < size)
 
 
 def evaluate(
@@ -242,44 +272,59 @@ def evaluate(
     member = np.arange(len(graph)) if groups is None else np.asarray(groups)
     within = np.equal.outer(member, np.arange(int(member.max()) + 1)).astype(np.float64)
     load = loads(graph, setup, sharding, generation)
-    dram = dram_need(setup, load.edge_bytes, load.weight_bytes, member[graph.start], member[graph.end])
+    dram = dram_need(setup, load.edge_bytes, load.weight_bytes, member[graph.start], member[graph.end], load.rules)
+    dram = dram + np.sum(graph.dram_bytes) * setup.stage_layers
     costs = group_costs(load, kernel_groups(graph, within), dram_bandwidth(setup, dram))
-    time = iteration_time(graph, setup, costs.time.sum(axis=-1))
-    work = np.sum(np.where(graph.systolic, 2.0, 1.0) * graph.outer * graph.m * graph.k * graph.n, axis=-1)
+    time = iteration_time(graph, setup, costs.group_time.sum(axis=-1), load.rules)
+    flops = np.where(graph.systolic, 2.0, 1.0) * graph.outer * graph.m * graph.k * graph.n
+    work = np.sum(flops * np.maximum(graph.repeats, 1), axis=-1)
     done = setup.num_layers * setup.global_batch_size * work
     in_sram = within_capacity(costs.sram_bytes, per_kernel(setup.sram_bytes)).all(axis=-1)
     return DfmodelEvaluation(
         iteration_time=time,
         utilization=done / (time * setup.num_chips * setup.peak_rate),
-        compute_time=costs.compute_time,
-        memory_time=costs.memory_time,
-        network_time=costs.network_time,
-        group_time=costs.time,
-        pipeline_factor=pipeline_factor(setup),
-        transfer_time=transfer_time(graph, setup),
-        price=system_price(setup),
-        power=system_power(setup),
-        sram_bytes=costs.sram_bytes,
+        **{field.name: getattr(costs, field.name) for field in fields(GroupCosts)},
+        pipeline_factor=pipeline_factor(setup, load.rules),
+        transfer_time=transfer_time(graph, setup, load.rules),
+        price=system_price(setup, generation),
+        power=system_power(setup, generation),
         dram_bytes=dram,
         fits=in_sram & within_capacity(dram, dram_capacity(setup)),
     )
 
 
-def iteration_time(graph: DfmodelGraph, setup: Setup, layer_time: FloatArray) -> FloatArray:
-    """Time of an iteration from that of one layer and micro-batch; (points,). [s]"""
-    sequences = setup.global_batch_size / setup.degree("DP")
-    time: FloatArray = layer_time * pipeline_factor(setup) * setup.stage_layers * sequences
-    return time + transfer_time(graph, setup)
+def iteration_time(graph: DfmodelGraph, setup: Setup, layer_time: FloatArray, rules: Generation) -> FloatArray:
+    """Time of an iteration from that of one layer and micro-batch; (points,). [s]
+
+    Copies of a workload share the iterations. In the oldest generation the message between stages and a layer overlap.
+    """
+    if rules.loads_weights:
+        layer_time = np.maximum(layer_time, stage_message_time(setup))
+    return layer_time * pipeline_factor(setup, rules) * layer_runs(setup, rules) + transfer_time(graph, setup, rules)
 
 
-def pipeline_factor(setup: Setup) -> FloatArray:
+def layer_runs(setup: Setup, rules: Generation) -> FloatArray:
+    """Layers and micro-batches that a stage runs in turn. [-]"""
+    layers = setup.num_layers / setup.degree("PP") if rules.loads_weights else setup.stage_layers
+    return layers * setup.global_batch_size / setup.degree("DP") / setup.copies
+
+
+def stage_message_time(setup: Setup) -> FloatArray:
+    """Time of the message of one micro-batch between pipeline stages. [s]"""
+    moved = setup.hidden_size * setup.seq_len * setup.element_bytes * transfer_rate(setup)
+    return np.where(setup.degree("PP") > 1, moved, 0.0)
+
+
+def pipeline_factor(setup: Setup, rules: Generation) -> FloatArray:
     """Iteration over its part without bubble. [-]"""
-    chunks = np.maximum(setup.stage_layers - 1, 1)
+    chunks = 1 if rules.loads_weights else np.maximum(setup.stage_layers - 1, 1)
     return 1 + (setup.degree("PP") - 1) / (setup.micro_batches * chunks)
 
 
-def transfer_time(graph: DfmodelGraph, setup: Setup) -> FloatArray:
-    """Time of messages between pipeline stages. [s]"""
+def transfer_time(graph: DfmodelGraph, setup: Setup, rules: Generation) -> FloatArray:
+    """Time of messages between pipeline stages, beyond that of layers. [s]"""
+    if rules.loads_weights:
+        return np.zeros_like(setup.num_chips)
     moved = 2 * setup.hidden_size * setup.seq_len * setup.element_bytes * setup.num_layers
     return moved * transfer_rate(setup) * bool(graph.backward.any())
 
@@ -293,20 +338,3 @@ def _compute_time(load: Loads, within: FloatArray, whole: BoolArray) -> FloatArr
         return summed
     cycles = fewest_cycles(load.graph, setup, part.m, part.k, part.n, load.streams, within, whole)
     return np.where(given[:, np.newaxis], summed, cycles / per_kernel(setup.frequency))
-
-
-def _network_time(graph: DfmodelGraph, setup: Setup, part: Shards, sharding: IntArray, generation: str) -> FloatArray:
-    """Collectives of each kernel and of the edges that leave it; (points, kernels). [s]"""
-    tiles = per_kernel(setup.tiles)
-    of_kernels, of_edges = kernel_collectives(graph, sharding), edge_collectives(graph, sharding)
-    reduce = per_kernel(rate(setup, generation, "TP", codes.ALL_REDUCE))
-    wait = per_kernel(latency(setup, generation))
-    gradient = per_kernel(rate(setup, generation, "DP", codes.ALL_REDUCE) / setup.micro_batches)
-    time: FloatArray = (of_kernels == codes.ALL_REDUCE) * (part.output_bytes * tiles * reduce + wait)
-    time = time + (of_kernels == codes.PERIODIC) * part.output_bytes * gradient
-    for collective in (codes.ALL_GATHER, codes.ALL_TO_ALL):
-        changing = (of_edges == collective) & ~graph.zero_out
-        edges = np.bincount(graph.start, weights=changing, minlength=len(graph))
-        moved = edges * part.output_bytes * tiles
-        time = time + moved * per_kernel(rate(setup, generation, "TP", collective))
-    return time

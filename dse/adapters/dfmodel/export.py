@@ -158,11 +158,11 @@ class FileVersions:
         newest = OVERLAPS[int(design.overlap[0])] == "compute_memory"
         priced_by = profile_named(profile)
         generation = priced_by.version if priced_by.file == "dfmodel" else "gen3" if newest else "gen1"
-        return cls(generation, "gen3" if newest else generation)
+        return cls(generation, "gen3" if newest else "gen1" if generation == "gen0" else generation)
 
     def note(self, form: str) -> Iterator[str]:
         """Note that a file looks like one of another generation, where it does."""
-        looks = "gen3" if self.blocks in ("gen2b", "gen3") else self.blocks if form == "dfmodel" else "gen1"
+        looks = "gen3" if self.blocks in ("gen2b", "gen3", "gen4") else self.blocks if form == "dfmodel" else "gen1"
         if looks != self.generation:
             yield f"looks like a file of {looks}; price it with --profile dfmodel-{self.generation}"
 

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import product
 from typing import Final, Self
 
 import numpy as np
 
 from costmodel.columns import BoolArray, FloatArray, IntArray
 from costmodel.errors import DseError
-from costmodel.solve.assignment import Link, optimum
+from costmodel.solve.assignment import Link, optima, optimum
 
 #: Dimensions by which a kernel may be sharded or tiled, by the codes of the format; the last is none.
 OUTER, M, K, N, NONE = range(1, 6)
@@ -18,6 +19,8 @@ SHARDINGS: Final = {OUTER: "outer", M: "m", K: "k", N: "n", NONE: "none"}
 
 #: What moves along an edge or out of a kernel, by the codes of the format.
 NOTHING, ALL_REDUCE, ALL_TO_ALL, ALL_GATHER, PERIODIC, POINT_TO_POINT, BROADCAST = range(7)
+#: Collectives that a sharded kernel may state on top of those that follow from its sharding.
+STATED: Final = (ALL_TO_ALL, ALL_GATHER)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -41,8 +44,13 @@ class DfmodelGraph:
     output_bytes: FloatArray
     start: IntArray  #: producers of the edges, places among kernels; (edges,)
     end: IntArray  #: consumers
-    repeats: FloatArray = field(default_factory=lambda: np.ones(1))
+    repeats: FloatArray = field(default_factory=lambda: np.zeros(1))  #: inputs in turn; 0 = not stated, one
     memory_bytes: FloatArray = field(default_factory=lambda: np.zeros(1))  #: DRAM traffic that a file states
+    sram_bytes: FloatArray = field(default_factory=lambda: np.zeros(1))  #: on top of tensors and weights
+    dram_bytes: FloatArray = field(default_factory=lambda: np.zeros(1))  #: likewise
+    own_stages: BoolArray = field(default_factory=lambda: np.zeros(1, dtype=bool))  #: stages share k, n passes in turn
+    collectives: IntArray = field(default_factory=lambda: np.zeros((2, 1), dtype=np.int64))  #: stated, first and second
+    message_bytes: FloatArray = field(default_factory=lambda: np.zeros(1))  #: of the stated collectives
     streamed: BoolArray = field(default_factory=lambda: np.zeros(1, dtype=bool))  #: the weight is not held in SRAM
     zero_out: BoolArray = field(default_factory=lambda: np.zeros(1, dtype=bool))  #: edges that carry nothing
 
@@ -119,7 +127,10 @@ WANTED: Final[Mapping[str, Mapping[int, int]]] = {
 #: Order of choice among equally good shardings: one that splits the work before one that repeats it.
 SPLIT_FIRST: Final = (OUTER, M, K, N, NONE)
 
-#: Choices of published runs among equally good shardings, where they differ from `SPLIT_FIRST`.
+#: Order of choice of the reference: work repeated on all chips before work split by rows.
+WHOLE_FIRST: Final = (NONE, OUTER, K, M, N)
+
+#: Choices of published runs among equally good shardings.
 PUBLISHED: Final[Mapping[str, Mapping[str, int]]] = {
     "gpt_1t": {"LayerNorm_1": NONE, "DropOut_3": NONE, "V_bwd": K, "Add_2": M},
     "megatron": {"LayerNorm_1": M, "DropOut_3": M, "V_bwd": K, "Add_2": M},
@@ -190,13 +201,15 @@ def moved_bytes(graph: DfmodelGraph, choices: Sequence[int] | IntArray) -> float
     return float(reduced + changed)
 
 
-def least_moving(graph: DfmodelGraph, *, prefer: Mapping[str, int] | None = None) -> Sharding:
+def least_moving(
+    graph: DfmodelGraph, *, prefer: Mapping[str, int] | None = None, order: Sequence[int] = SPLIT_FIRST
+) -> Sharding:
     """The sharding of one design that moves the fewest bytes, whatever the links and the size of the group.
 
     `prefer` maps kernels to shardings to take first among equally good ones, such as a row of `PUBLISHED`.
 
     Among equally good shardings the first is taken by the order of kernels, and for each kernel by
-    `prefer`, then `SPLIT_FIRST`. The preference never costs bytes.
+    `prefer`, then `order` [codes]. The preference never costs bytes.
     """
     prefer = prefer or {}
     ranked = []
@@ -204,14 +217,70 @@ def least_moving(graph: DfmodelGraph, *, prefer: Mapping[str, int] | None = None
         legal = options(graph, kernel)
         if not legal:
             raise DseError(f"kernel {name!r}: no legal sharding; give a dimension above 1 that is not tiled")
-        ranked.append(sorted(legal, key=lambda code: (code != prefer.get(name), SPLIT_FIRST.index(code))))
+        ranked.append(sorted(legal, key=lambda code: (code != prefer.get(name), order.index(code))))
+    best = optimum(*_tables(graph, ranked))
+    choices = np.array([codes[choice] for codes, choice in zip(ranked, best.choices, strict=True)])
+    return Sharding(choices=choices, moved_bytes=best.cost, count=best.count)
+
+
+def published_sharding(graph: DfmodelGraph, like: str | None = None) -> Sharding:
+    """The sharding that moves the fewest bytes; among equally good ones that of a published run, a key of `PUBLISHED`.
+
+    The reference's solver gives no reason for its choice. By default that of most published runs of the same kind.
+    """
+    like = like or ("gpt_1t" if graph.backward.any() else "inference")
+    return least_moving(graph, prefer=PUBLISHED[like], order=WHOLE_FIRST)
+
+
+def _tables(graph: DfmodelGraph, ranked: Sequence[Sequence[int]]) -> tuple[list[FloatArray], list[Link]]:
+    """Bytes that some options of each kernel move, and that pairs of options move on each edge. [B]"""
     costs = [
         np.array([float(graph.output_bytes[index]) if code == K else 0.0 for code in codes])
         for index, codes in enumerate(ranked)
     ]
-    best = optimum(costs, [_link(graph, edge, ranked) for edge in range(graph.start.size)])
-    choices = np.array([codes[choice] for codes, choice in zip(ranked, best.choices, strict=True)])
-    return Sharding(choices=choices, moved_bytes=best.cost, count=best.count)
+    return costs, [_link(graph, edge, ranked) for edge in range(graph.start.size)]
+
+
+def equal_choices(graph: DfmodelGraph, best: Sharding) -> list[list[dict[int, int]]]:
+    """Equally good choices, kernel -> code, of each part of a graph that no other part depends on.
+
+    Kernels of one choice in all best shardings separate the parts: the products of their choices are all of these.
+    """
+    legal = [options(graph, kernel) for kernel in range(len(graph))]
+    tried = [(kernel, code) for kernel, codes in enumerate(legal) for code in codes if best.count > 1]
+    kernels, codes = np.array(tried, dtype=np.int64).reshape(-1, 2).T
+    costs, links = _tables(graph, legal)
+    forced = [
+        np.where((kernels == kernel) & (codes != np.array(legal[kernel])[:, np.newaxis]), np.inf, cost[:, np.newaxis])
+        for kernel, cost in enumerate(costs)
+    ]
+    least, _ = optima(forced, [(start, end, cost[..., np.newaxis]) for start, end, cost in links], in_order=False)
+    free: dict[int, list[int]] = {}
+    for kernel, code in [pair for pair, cost in zip(tried, least, strict=True) if cost == best.moved_bytes]:
+        free.setdefault(kernel, []).append(code)
+    free = {kernel: equal for kernel, equal in free.items() if len(equal) > 1}
+    return [_equal_products(graph, best, {kernel: free[kernel] for kernel in part}) for part in _joined(graph, free)]
+
+
+def _joined(graph: DfmodelGraph, kernels: Iterable[int]) -> list[list[int]]:
+    """Some kernels in parts that no edge joins."""
+    part = {kernel: kernel for kernel in kernels}
+    for start, end in zip(graph.start.tolist(), graph.end.tolist(), strict=True):
+        if start in part and end in part and part[start] != part[end]:
+            old, new = part[end], part[start]
+            part = {kernel: new if label == old else label for kernel, label in part.items()}
+    return [[kernel for kernel in part if part[kernel] == label] for label in dict.fromkeys(part.values())]
+
+
+def _equal_products(graph: DfmodelGraph, best: Sharding, free: Mapping[int, Sequence[int]]) -> list[dict[int, int]]:
+    """Choices of some kernels that move as little as the best; all others as there."""
+    equal = []
+    for codes in product(*free.values()):
+        choices = best.choices.copy()
+        choices[list(free)] = codes
+        if moved_bytes(graph, choices) == best.moved_bytes:
+            equal.append(dict(zip(free, codes, strict=True)))
+    return equal
 
 
 def _link(graph: DfmodelGraph, edge: int, ranked: Sequence[Sequence[int]]) -> Link:

@@ -33,7 +33,7 @@ from dse.adapters.dfmodel.evaluation import (
     tensor_bytes,
     within_capacity,
 )
-from dse.adapters.dfmodel.graph import DfmodelGraph, least_moving
+from dse.adapters.dfmodel.graph import DfmodelGraph, published_sharding
 from dse.adapters.dfmodel.layer import model_graph
 from dse.adapters.dfmodel.setup import BATCH, GENERATIONS, IDLE, NETWORK, Setup
 
@@ -102,7 +102,7 @@ def fastest_mapping(
     load = loads(graph, setup, sharding, generation)
     work, network = (np.sum(time, axis=-1) for time in (load.work_time, load.network_time))
     shortest = OVERLAPPED[setup.overlap](work, np.zeros_like(work), network)
-    bound = np.broadcast_to(iteration_time(graph, setup, shortest), (setup.num_points,))
+    bound = np.broadcast_to(iteration_time(graph, setup, shortest, load.rules), (setup.num_points,))
     sets = kernel_groups(graph, ways.sets.T.astype(np.float64))
     same, hidden = _same_groups(setup), setup.overlap == "perfect"
     added = np.broadcast_to(network, bound.shape)
@@ -119,7 +119,7 @@ def fastest_mapping(
             known[same[point]] = _fastest_groups(loads_of_row, ways, sets)
         layer_time, member = known[same[point]]
         layer_time += 0.0 if hidden else added[point]
-        time = float(iteration_time(graph, row, np.array([layer_time])).flat[0])
+        time = float(iteration_time(graph, row, np.array([layer_time]), load.rules).flat[0])
         faster, equal = time < best * (1 - TIE), time <= best * (1 + TIE) and point < chosen
         if faster or equal:
             best, chosen, groups = min(time, best), int(point), member
@@ -160,23 +160,25 @@ def _fastest_groups(load: Loads, ways: Groupings, sets: Groups) -> tuple[float, 
         fits = within_capacity(costs.sram_bytes[0], setup.sram_bytes)
         room = float(capacity.flat[0]) * (1 + ROUNDING) - weights if np.any(capacity) else np.inf
         sizes = tensor_bytes(setup, load.edge_bytes)[0]
-        groups_of_least = cheapest(ways, np.where(fits, costs.time[0], np.inf), sizes=sizes, room=room)
+        groups_of_least = cheapest(ways, np.where(fits, costs.group_time[0], np.inf), sizes=sizes, room=room)
         if groups_of_least is not None and groups_of_least[0] < best[0]:
             best = groups_of_least[0], np.unique(groups_of_least[1], return_inverse=True)[1]
     return best
 
 
-def with_tiles(setup: Setup, generation: str) -> Setup:
+def with_tiles(setup: Setup, generation: str, largest: float = np.inf) -> Setup:
     """Each row once for each size of a tile: those that divide the sequence, the smallest first.
 
     Where the last tile may be smaller, sizes that make the same number of tiles cost the same: the
-    smallest of them stands for all.
+    smallest of them stands for all. With a `largest` size [tokens], only sizes up to it, itself first.
     """
     seq_len = int(setup.seq_len.flat[0])
     sizes = divisors(seq_len)
     if GENERATIONS[generation].ragged_tiles:
         sizes = np.arange(1.0, seq_len + 1)
         sizes = np.sort(sizes[np.unique(np.ceil(seq_len / sizes), return_index=True)[1]])
+    if np.isfinite(largest):
+        sizes = np.append(largest, sizes[sizes < largest])
     rows = setup.take(np.repeat(np.arange(setup.num_points), sizes.size))
     return replace(rows, tile_size=np.tile(sizes, setup.num_points))
 
@@ -233,7 +235,7 @@ def _least_sram(load: Loads, sets: BoolArray) -> tuple[FloatArray, BoolArray]:
     passing = replace(endless, graph=replace(load.graph, streamed=np.ones(1, dtype=bool)))
     tensors = group_costs(passing, groups, bandwidth).sram_bytes
     sram = np.where(sets.sum(axis=1) == 1, tensors, whole.sram_bytes)
-    return sram, ~np.isfinite(whole.time)
+    return sram, ~np.isfinite(whole.group_time)
 
 
 def _least(values: FloatArray, suffices: Callable[[float], bool]) -> float:
@@ -263,7 +265,7 @@ _RATES: Final = ("cores", "array_width", "array_height", "frequency", "utilizati
 def sharded_graph(model: ModelShape, element_bytes: float) -> tuple[DfmodelGraph, IntArray]:
     """The graph of a layer, and the sharding that moves least, whatever the layout."""
     graph = model_graph(model, element_bytes=element_bytes)
-    return graph, least_moving(graph).choices
+    return graph, published_sharding(graph).choices
 
 
 @lru_cache(maxsize=16)

@@ -10,8 +10,9 @@ import numpy as np
 
 from costmodel.columns import FloatArray, divisors
 from costmodel.errors import DseError
+from costmodel.formats.input_files import data_beside
 from dse.adapters.dfmodel.graph import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL
-from dse.adapters.dfmodel.setup import AXES, GENERATIONS, Dimension, Setup
+from dse.adapters.dfmodel.setup import AXES, GENERATIONS, Dimension, Setup, product
 
 Shares = Mapping[int, Callable[[FloatArray], FloatArray]]
 
@@ -22,39 +23,8 @@ _SHARES: Final[Mapping[str, Shares]] = {
     "fc": {ALL_REDUCE: lambda g: 1 / g, ALL_GATHER: lambda g: 1 / g, ALL_TO_ALL: lambda g: g**0},
 }
 
-#: Chips above which a system has links, and switches.
-_LINKS_FROM, _SWITCHES_FROM = 2, 5
-
-Ports = Callable[[FloatArray, FloatArray, FloatArray, FloatArray], tuple[FloatArray | float, ...]]
-
-#: Topology -> ports of links, one entry a dimension, from sizes x, y, z and chips n. A port has the
-#: bandwidth of its dimension.
-_LINKS: Final[Mapping[str, Ports]] = {
-    "sw": lambda x, y, z, n: (x,),
-    "r": lambda x, y, z, n: (x,),
-    "fc": lambda x, y, z, n: (x * (x - 1),),
-    "r_r": lambda x, y, z, n: (n, n),
-    "fc_fc": lambda x, y, z, n: (x * (x - 1) * y, y * (y - 1)),
-    "r_fc": lambda x, y, z, n: (n, y * (y - 1)),
-    "r_sw": lambda x, y, z, n: (n, y),
-    "sw_sw": lambda x, y, z, n: (n, y),
-    "r_r_r": lambda x, y, z, n: (n, n, n),
-    "r_sw_sw": lambda x, y, z, n: (n, y * z, z),
-    "sw_sw_sw": lambda x, y, z, n: (n, y * z, z),
-}
-_SWITCHES: Final[Mapping[str, Ports]] = {
-    "sw": lambda x, y, z, n: (x,),
-    "r": lambda x, y, z, n: (2.0,),
-    "fc": lambda x, y, z, n: (0.0,),
-    "r_r": lambda x, y, z, n: (2 * y, 2 * x),
-    "fc_fc": lambda x, y, z, n: (0.0, y * y),
-    "r_fc": lambda x, y, z, n: (2 * y, y * y),
-    "r_sw": lambda x, y, z, n: (2 * y, y),
-    "sw_sw": lambda x, y, z, n: (n, y),
-    "r_r_r": lambda x, y, z, n: (2 * y * z, 2 * x * z, 2 * x * y),
-    "r_sw_sw": lambda x, y, z, n: (2 * y * z, y * z, z),
-    "sw_sw_sw": lambda x, y, z, n: (n, y * z, z),
-}
+#: Ports of links and of switches, and rings of a torus: topology -> a product for each dimension.
+_PORTS: Final[dict[str, dict[str, list[str]]]] = data_beside(__file__, "ports.yaml")
 
 
 def rate(setup: Setup, generation: str, role: str, collective: int) -> FloatArray:
@@ -75,11 +45,10 @@ def rate(setup: Setup, generation: str, role: str, collective: int) -> FloatArra
 def _halves(setup: Setup, generation: str, role: str, kind: str) -> float:
     """Number of times that an all-reduce sends the tensor over the links: 1, or 2 for its two halves."""
     rules = GENERATIONS[generation]
-    if kind == "fc":
-        return rules.fully_connected
-    if rules.halves is not None:
-        return rules.halves
-    return 2.0 if setup.doubled and (role != "DP" or rules.gradients) else 1.0
+    stated = rules.fully_connected if kind == "fc" else rules.halves
+    if stated is not None:
+        return stated
+    return 2.0 if setup.doubled and (role != "DP" or (rules.gradients and kind != "fc")) else 1.0
 
 
 def _domain_rate(setup: Setup, role: str, own: Dimension) -> FloatArray:
@@ -121,9 +90,33 @@ def sized(setup: Setup) -> Setup:
 
 def latency(setup: Setup, generation: str) -> FloatArray:
     """Time that each all-reduce of the tensor-parallel group adds. [s]"""
-    if not GENERATIONS[generation].latency:
+    rules, dimension = GENERATIONS[generation], setup.dimension("TP")
+    if dimension is None:
         return np.zeros_like(setup.num_chips)
-    return np.where(setup.domain_size > 0, 0.0, 2 * setup.link_latency * (setup.degree("TP") - 1))
+    one_step, stated = rules.latencies is None and dimension.kind == "fc", 2.0 if setup.doubled else 1.0
+    passes, steps = stated if rules.latencies is None else rules.latencies, 1.0 if one_step else dimension.size - 1
+    return np.where(setup.domain_size > 0, 0.0, passes * setup.link_latency * steps)
+
+
+def exchange_rate(setup: Setup, generation: str) -> FloatArray:
+    """Time of an all-to-all of all chips of a copy for each byte of a message between two chips, (points,). [s/B]
+
+    The dimension whose links carry most decides. A torus has all messages pass each dimension; in other networks pass
+    those between the chips that the dimensions so far join.
+    """
+    rules, sizes = GENERATIONS[generation], [dimension.size for dimension in setup.dimensions]
+    chips = setup.num_chips / setup.copies
+    torus = len(sizes) > 1 and {dimension.kind for dimension in setup.dimensions} == {"r"}
+    joined = [
+        chips if torus or last == len(sizes) else np.prod(sizes[:last], axis=0) for last in range(1, len(sizes) + 1)
+    ]
+    rings = _PORTS["rings"].get(setup.topology, ["1"] * len(sizes))
+    times = [
+        product(rules.exchanged_pairs, n=n)
+        / (product(rules.exchange_links[d.kind], x=d.size) * product(parallel, **_axes(setup)) * d.bandwidth)
+        for n, d, parallel in zip(joined, setup.dimensions, rings, strict=True)
+    ]
+    return np.where(chips > 1, np.maximum.reduce(times), 0.0)
 
 
 def transfer_rate(setup: Setup) -> FloatArray:
@@ -132,17 +125,17 @@ def transfer_rate(setup: Setup) -> FloatArray:
     return np.zeros_like(setup.num_chips) if pipeline is None else 1 / pipeline.bandwidth
 
 
-def system_price(setup: Setup) -> FloatArray:
+def system_price(setup: Setup, generation: str = "") -> FloatArray:
     """Chips, DRAM, links and switches. [$]"""
     chip = setup.dram_bandwidth * setup.dram_price + setup.accelerator_price
-    links, switches = port_bandwidths(setup)
+    links, switches = port_bandwidths(setup, generation)
     return setup.num_chips * chip + sum(links) * setup.link_price + sum(switches) * setup.switch_price
 
 
-def system_power(setup: Setup) -> FloatArray:
+def system_power(setup: Setup, generation: str = "") -> FloatArray:
     """Chips, DRAM, links and switches. [W]"""
     chip = setup.dram_bandwidth * setup.dram_power + setup.accelerator_power
-    links, switches = port_bandwidths(setup)
+    links, switches = port_bandwidths(setup, generation)
     drawn: FloatArray | int = sum(
         port * getattr(setup, f"{axis}_link_power") for port, axis in zip(links, AXES, strict=False)
     )
@@ -150,16 +143,22 @@ def system_power(setup: Setup) -> FloatArray:
     return total
 
 
-def port_bandwidths(setup: Setup) -> tuple[list[FloatArray], list[FloatArray]]:
-    """Bandwidth of all ports of links and of switches, for each dimension. [B/s]"""
-    n = setup.num_chips
-    bandwidths = [dimension.bandwidth for dimension in setup.dimensions]
-    tables = ((_LINKS, _LINKS_FROM), (_SWITCHES, _SWITCHES_FROM))
+def port_bandwidths(setup: Setup, generation: str = "") -> tuple[list[FloatArray], list[FloatArray]]:
+    """Bandwidth of all ports of links and of switches, for each dimension, of a generation's networks. [B/s]"""
+    others = _PORTS["from_chips"]
+    tables = [_PORTS[part] | _PORTS.get(f"{part}_{generation}", {}) for part in ("links", "switches")]
+    n = setup.num_chips / setup.copies
+    bandwidths = [dimension.bandwidth * setup.copies for dimension in setup.dimensions]
     links, switches = (
         [
-            np.where(n >= least, ports * b, 0.0)
-            for ports, b in zip(table[setup.topology](setup.x, setup.y, setup.z, n), bandwidths, strict=True)
+            np.where(n >= float(least), product(ports, n=n, **_axes(setup)) * b, 0.0)
+            for ports, b in zip(table[setup.topology], bandwidths, strict=True)
         ]
-        for table, least in tables
+        for table, least in zip(tables, others.get(generation, others["others"]), strict=True)
     )
     return links, switches
+
+
+def _axes(setup: Setup) -> dict[str, FloatArray]:
+    """Sizes of the dimensions by the names of the axes. [-]"""
+    return {axis: getattr(setup, axis) for axis in AXES}

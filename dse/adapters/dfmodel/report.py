@@ -17,10 +17,17 @@ from costmodel.formats.quantity import readable
 from costmodel.solve.fusion import groupings
 from dse.adapters.dfmodel.evaluation import DfmodelEvaluation, dram_capacity, evaluate, within_capacity
 from dse.adapters.dfmodel.files import SetupFile, load_setup, setup_file
-from dse.adapters.dfmodel.graph import PUBLISHED, DfmodelGraph, least_moving, moved_bytes, sharding_words
+from dse.adapters.dfmodel.graph import (
+    DfmodelGraph,
+    Sharding,
+    equal_choices,
+    moved_bytes,
+    published_sharding,
+    sharding_words,
+)
 from dse.adapters.dfmodel.mapping import Mapping, fastest_design, fastest_mapping, fused_ways, shortage, with_tiles
 from dse.adapters.dfmodel.network import sized
-from dse.adapters.dfmodel.setup import Setup
+from dse.adapters.dfmodel.setup import GENERATIONS, Setup
 from dse.output import percent
 from dse.reporting.design_table import facts, ruled_table
 
@@ -38,6 +45,15 @@ class Wanted:
 
 
 @dataclass(frozen=True, slots=True)
+class Ties:
+    """Shardings that move as little as the one that is reported."""
+
+    count: int
+    fastest: float  #: [s]
+    slowest: float  #: [s]
+
+
+@dataclass(frozen=True, slots=True)
 class DfmodelReport:
     """A set-up, what was decided about it, and what came out."""
 
@@ -47,6 +63,7 @@ class DfmodelReport:
     groups: IntArray
     evaluation: DfmodelEvaluation
     tile_chosen: bool  #: the size of a tile was found, not given
+    ties: Ties | None  #: where the sharding was found and others move as little
 
 
 def priced_file(path: Path, *, generation: str, wanted: Wanted = Wanted()) -> DfmodelReport:
@@ -65,8 +82,10 @@ def priced_file(path: Path, *, generation: str, wanted: Wanted = Wanted()) -> Df
 def _decided(file: SetupFile, generation: str, wanted: Wanted) -> DfmodelReport:
     """The report, once what is open is found."""
     graph, sharding = file.graph, file.sharding
+    best, ties = None, None
     if sharding is None or wanted.resolve or wanted.prefer:
-        sharding = least_moving(graph, prefer=PUBLISHED[wanted.prefer] if wanted.prefer else None).choices
+        best = published_sharding(graph, wanted.prefer)
+        sharding = best.choices
     most = file.most_groups if wanted.most_groups is None else wanted.most_groups
     pins = file.pins if wanted.most_groups is None and not wanted.resolve else np.full(len(graph), -1)
     designs = _designs(file, generation, wanted)
@@ -79,14 +98,54 @@ def _decided(file: SetupFile, generation: str, wanted: Wanted) -> DfmodelReport:
     else:
         groups = np.unique(pins, return_inverse=True)[1] if most else np.arange(len(graph))
         mapping = _of_fixed_groups(graph, designs, sharding, groups, generation, lenient=wanted.tile_size is None)
+    if file.batches_open:
+        mapping = _with_batches(graph, mapping, sharding, generation)
     evaluation = evaluate(graph, mapping.setup, sharding, generation=generation, groups=mapping.groups)
+    if best is not None and best.count > 1:
+        ties = Ties(best.count, *_tied_times(graph, best, mapping, generation))
     if not np.isfinite(evaluation.iteration_time[0]):
         crowded = int(np.argmax(~np.isfinite(evaluation.group_time[0])))
         raise DseError(
             f"group {crowded} has {np.sum(mapping.groups == crowded)} kernels on "
-            f"{mapping.setup.cores.flat[0]:.0f} cores; each kernel takes at least one: fuse fewer"
+            f"{mapping.setup.cores.flat[0]:.0f} cores; each kernel takes at least one, "
+            "and kernels with num_input share no group with others: fuse fewer"
         )
-    return DfmodelReport(file, mapping.setup, sharding, mapping.groups, evaluation, _tile_is_open(file, wanted))
+    stated = not _tile_is_open(file, wanted) and mapping.setup.tile_size[0] == designs.tile_size[0]
+    return DfmodelReport(file, mapping.setup, sharding, mapping.groups, evaluation, not stated, ties)
+
+
+def _with_batches(graph: DfmodelGraph, mapping: Mapping, sharding: IntArray, generation: str) -> Mapping:
+    """The mapping with the fastest size of a micro-batch that fits, else with one sequence.
+
+    Groups and tiles that are the fastest for one sequence are so for all: weights are read once a micro-batch.
+    """
+    row = mapping.setup
+    sizes = np.arange(1.0, row.micro_batches.flat[0] + 1)
+    rows = replace(row.take(np.zeros(sizes.size, dtype=np.intp)), micro_batch_size=sizes)
+    return fastest_design(graph, rows, sharding, mapping.groups, generation=generation) or mapping
+
+
+def _tied_times(graph: DfmodelGraph, best: Sharding, mapping: Mapping, generation: str) -> tuple[float, float]:
+    """Shortest and longest time of equally good shardings with the same groups and tile. [s]
+
+    The parts of the graph that have a choice are tried one after another, given those before.
+    """
+
+    def time(choices: IntArray) -> float:
+        found = evaluate(graph, mapping.setup, choices, generation=generation, groups=mapping.groups)
+        return float(found.iteration_time[0])
+
+    bounds = []
+    for better in (min, max):
+        choices = best.choices
+        for part in equal_choices(graph, best):
+            tried = []
+            for change in part:
+                tried.append(choices.copy())
+                tried[-1][list(change)] = list(change.values())
+            choices = better(tried, key=time)
+        bounds.append(time(choices))
+    return bounds[0], bounds[1]
 
 
 def _of_fixed_groups(
@@ -130,7 +189,11 @@ def _designs(file: SetupFile, generation: str, wanted: Wanted) -> Setup:
     refused = setup.refusals(generation)
     if refused:
         raise DseError("\n".join(refused))
-    return with_tiles(sized(setup), generation) if _tile_is_open(file, wanted) else sized(setup)
+    limited = GENERATIONS[generation].tile_limits and wanted.tile_size is None
+    if _tile_is_open(file, wanted) or (limited and setup.workload == "llm"):
+        largest = np.inf if _tile_is_open(file, wanted) else float(setup.tile_size[0])
+        return with_tiles(sized(setup), generation, largest)
+    return sized(setup)
 
 
 def figures(report: DfmodelReport) -> dict[str, Any]:
@@ -151,6 +214,8 @@ def figures(report: DfmodelReport) -> dict[str, Any]:
         "sram_bytes": evaluation.sram_bytes[0].tolist(),
         "dram_bytes": float(evaluation.dram_bytes[0]),
         "fits": bool(evaluation.fits[0]),
+        "equal_shardings": None if report.ties is None else report.ties.count,
+        "equal_shardings_s": None if report.ties is None else [report.ties.fastest, report.ties.slowest],
         "communication_bytes": moved_bytes(report.file.graph, report.sharding),
         "sharding": dict(zip(names, sharding_words(report.sharding), strict=True)),
         "groups": _members(report.file.graph, report.groups),
@@ -167,6 +232,7 @@ def dfmodel_report(report: DfmodelReport) -> list[RenderableType]:
         ("pipeline factor", f"{evaluation.pipeline_factor[0]:.6g}"),
         ("between pipeline stages", readable(float(evaluation.transfer_time[0]), "s", digits=6)),
         ("moved by the sharding", readable(moved_bytes(report.file.graph, report.sharding), "B")),
+        *_tie_rows(report.ties),
         ("network", f"{setup.topology}: {setup.shape()}"),
         ("tile", _tile(report)),
         ("DRAM needed", _of(evaluation.dram_bytes[0], dram_capacity(setup))),
@@ -177,6 +243,14 @@ def dfmodel_report(report: DfmodelReport) -> list[RenderableType]:
         Text("Groups of kernels", style="bold"), Text(), _group_table(report), Text(),
         Text("Iteration", style="bold"), Text(), facts(rows),
     ]  # fmt: skip
+
+
+def _tie_rows(ties: Ties | None) -> list[tuple[str, str]]:
+    """A row on equally good shardings, if there are any."""
+    if ties is None:
+        return []
+    fastest, slowest = (readable(time, "s", digits=6) for time in (ties.fastest, ties.slowest))
+    return [("equal shardings", f"{ties.count:,} move as little: {fastest} to {slowest}")]
 
 
 def _tile(report: DfmodelReport) -> str:

@@ -16,10 +16,10 @@ from costmodel.steps.breakdown import PARTS, Breakdown, assemble_breakdown, in_c
 from costmodel.steps.transformer import transformer_step
 from costmodel.training.design import MODERN, splits_kernels
 from dse.adapters.dfmodel.design import UNSUPPORTED, DataflowDesign, DataflowRun, design_setup, setup_rows
-from dse.adapters.dfmodel.evaluation import evaluate, loads, within_capacity
+from dse.adapters.dfmodel.evaluation import evaluate, layer_runs, loads, within_capacity
 from dse.adapters.dfmodel.graph import PERIODIC, DfmodelGraph, kernel_collectives
 from dse.adapters.dfmodel.mapping import fastest_groups, sharded_graph, sram_shortage
-from dse.adapters.dfmodel.setup import Setup
+from dse.adapters.dfmodel.setup import GENERATIONS, Setup
 
 #: Designs evaluated at once: their (points, kernels) tables fit into a core's cache.
 KERNEL_CHUNK: Final = 2048
@@ -132,11 +132,11 @@ def iteration(
     serial, hidden = setup.overlap == "none", setup.overlap == "perfect"
     busy = compute + memory if serial else np.maximum(compute, memory)
     exposed = np.maximum(network - busy, 0) if hidden else network
-    waiting = memory if serial else np.where(memory > compute, memory, 0)
+    waiting = (memory if serial else np.where(memory > compute, memory, 0)) + evaluation.loading_time
     gradient = _gradient_share(graph, setup, sharding, generation, groups)
     backward = np.zeros(busy.shape[1], dtype=bool)
     backward[np.arange(len(graph)) if groups is None else groups] = graph.backward
-    runs = setup.stage_layers * setup.global_batch_size / setup.degree("DP")
+    runs, busy = layer_runs(setup, GENERATIONS[generation]), busy + evaluation.loading_time
     held = within_capacity(evaluation.sram_bytes, per_kernel(setup.sram_bytes)).all(axis=-1)
     parts = {
         "forward_time": runs * total(busy[:, ~backward]),

@@ -3,34 +3,44 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
 
 from costmodel.columns import Columns, FloatArray, column, column_units
+from costmodel.formats.input_files import data_beside
 
 
 @dataclass(frozen=True, slots=True)
 class Generation:
     """Differences of the rules of one generation of the reference from the others."""
 
-    halves: float | None  #: passes of an all-reduce over rings and switches; None where the file says
-    fully_connected: float  #: passes over fully connected links
-    gradients: bool  #: the file's word on passes holds for gradients too
-    latency: bool  #: links have latency
+    halves: float | None = None  #: passes of an all-reduce over rings and switches; None: the file states them
+    fully_connected: float | None = None  #: passes over fully connected links; None: as stated, for the TP group alone
+    gradients: bool = True  #: the passes that the file states hold for gradients, too
+    latencies: float | None = 0.0  #: link latencies of an all-reduce for each step; None: one for each pass
     second_tier: bool = False  #: DRAM may have a second tier
-    ragged_tiles: bool = False  #: the last tile may be smaller than the others
+    ragged_tiles: bool = True  #: the last tile may be smaller than the others
+    tile_limits: bool = False  #: `tile_size` of a file is the largest tile, not the only one
+    loads_weights: bool = False  #: weights are read from DRAM once a micro-batch, on top of all else
+    repeats_groups: bool = False  #: repetitions multiply the time of a group, which has one tile then
+    exchanged_pairs: str = "n n-1 0.5"  #: messages of an all-to-all through a dimension: a product
+    exchange_links: Mapping[str, str] = field(default_factory=lambda: {"r": "2", "fc": "x x 0.25", "sw": "x"})
+    whole_exchanges: bool = False  #: DLRM's all-to-all is stated for one chip, not for all
 
 
 GENERATIONS: Final[Mapping[str, Generation]] = {
-    "gen1": Generation(halves=2, fully_connected=2, gradients=True, latency=False),
-    "gen2a": Generation(
-        halves=1, fully_connected=1, gradients=True, latency=False, second_tier=True, ragged_tiles=True
-    ),
-    "gen2b": Generation(halves=None, fully_connected=1, gradients=False, latency=False),
-    "gen3": Generation(halves=None, fully_connected=1, gradients=True, latency=True),
+    name: Generation(**fields) for name, fields in data_beside(__file__, "generations.yaml").items()
 }
+
+
+def product(factors: str, **sizes: FloatArray) -> FloatArray:
+    """A product whose factors are numbers, sizes by their names, or sizes less one: ``2 y z-1``. [-]"""
+    names = [(factor, factor.removesuffix("-1")) for factor in factors.split()]
+    values = [sizes[name] - float(name != factor) if name in sizes else float(factor) for factor, name in names]
+    return np.asarray(np.prod(np.broadcast_arrays(*values), axis=0))
+
 
 #: Topology -> the kind of each dimension, from the inside out: switches, rings, or all chips linked with all.
 TOPOLOGIES: Final = {
@@ -64,6 +74,7 @@ class Setup(Columns):
     kernel_by_kernel: bool = True  #: else groups of kernels, as the graph's file numbers them
     overlap: str = "none"  #: "none", "perfect", or "compute_memory"
     doubled: bool = False  #: all-reduces as a reduce-scatter and an all-gather
+    workload: str = "llm"  #: a key of `workloads.WORKLOADS`
 
     num_chips: FloatArray = column("-")
     cores: FloatArray = column("-")
@@ -105,6 +116,10 @@ class Setup(Columns):
     tile_size: FloatArray = column("-", 1)  #: tokens of a tile
     element_bytes: FloatArray = column("B", 2)
     utilization: FloatArray = column("-", 0)  #: of the peak rate; 0 = from the shapes of the kernels
+    effective_stages: FloatArray = column("-", 0)  #: of k that an array takes, for kernels of their own mapping
+    copies: FloatArray = column("-", 1)  #: of the workload, on equal parts of the chips
+    replicas: FloatArray = column("-", 1)  #: of weights, where no dimension serves DP
+    stored_bytes: FloatArray = column("B", 0)  #: data in the DRAM of a chip besides weights and tensors
 
     @property
     def peak_rate(self) -> FloatArray:
@@ -136,17 +151,20 @@ class Setup(Columns):
 
     def dimension(self, role: str) -> Dimension | None:
         """The dimension that serves a group, if one does."""
-        return next((d for d, r in zip(self.dimensions, self.roles, strict=True) if r == role), None)
+        return next((d for d, r in zip(self.dimensions, self.roles, strict=False) if r == role), None)
 
     def degree(self, role: str) -> FloatArray:
         """Chips of a group. [-]"""
         dimension = self.dimension(role)
-        return self.num_chips**0 if dimension is None else dimension.size
+        if dimension is not None:
+            return dimension.size
+        return self.num_chips**0 * (self.replicas if role == "DP" else 1)
 
     def shape(self) -> str:
         """Sizes of the dimensions of one row, in words: ``PP 128 x DP 32``."""
-        named = zip(self.roles, self.dimensions, strict=True)
-        return " x ".join(f"{role} {dimension.size.flat[0]:.0f}" for role, dimension in named)
+        names = self.roles or AXES
+        named = zip(names, self.dimensions, strict=False)
+        return " x ".join(f"{name} {dimension.size.flat[0]:.0f}" for name, dimension in named)
 
     def refusals(self, generation: str) -> list[str]:
         """Parts of this set-up that a generation of the reference does not support, one line each."""

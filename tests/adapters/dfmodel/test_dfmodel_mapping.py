@@ -425,12 +425,12 @@ def test_the_fastest_tile_is_the_best_of_all(forward):
     """Each size with its own fastest groups; without limits, small tiles cost nothing and come first."""
     sharding, ways = least_moving(forward).choices, layer_ways(forward, 12)
     for utilization in (0, 0.9):
-        rows = with_tiles(layer_setup(utilization=utilization), "gen1")
+        rows = with_tiles(layer_setup(utilization=utilization), "gen3")
         assert rows.tile_size.tolist() == [1, 2, 4, 8, 16, 32]
         times = [layer_time(forward, 12, utilization=utilization, tile_size=size) for size in rows.tile_size]
         found = fastest_mapping(forward, rows, sharding, ways, generation="gen1")
         assert found.setup.tile_size.item() == rows.tile_size[np.argmin(times)]
-    free = with_tiles(layer_setup(utilization=0.9, sram_bytes=0), "gen1")
+    free = with_tiles(layer_setup(utilization=0.9, sram_bytes=0), "gen3")
     assert fastest_mapping(forward, free, sharding, ways, generation="gen1").setup.tile_size.item() == 1
 
 
@@ -580,7 +580,7 @@ def cost(capsys, *words: object) -> dict:
 
 
 def test_groups_that_a_file_leaves_open_are_found(layer, file, capsys):
-    found = cost(capsys, file())
+    found = cost(capsys, file(), "--tile-size", 4)
     best = layer_time(layer, 6, utilization=0.5)
     assert found["final_s"] == pytest.approx(best)
     assert found["fits"]
@@ -620,8 +620,9 @@ def test_each_kernel_runs_alone_by_style_by_number_or_by_wish(file, capsys):
 
 
 def test_tiles_are_kept_unless_they_are_open(layer, file, capsys):
-    path = file(tile_size=8, sram_bytes=6e4)
+    path = file(tile_size=8, sram_bytes=6e4, generation="gen2a")
     assert cost(capsys, path)["tile_size"] == 8
+    path = file(tile_size=8, sram_bytes=6e4)
     assert cost(capsys, path, "--tile-size", 16)["tile_size"] == 16
     best = cost(capsys, path, "--tile-size", "best")
     times = {
@@ -804,12 +805,12 @@ def test_what_is_short_is_told(file, capsys):
     """SRAM of the tightest groups there are, DRAM of weights and tensors: so much is enough, and no less."""
     for what, column in (("SRAM", "sram_bytes"), ("DRAM", "dram_bytes")):
         limits = {"sram_bytes": 0, column: 1e3}
-        found = cost(capsys, file(**limits))
+        found = cost(capsys, file(**limits), "--tile-size", 4)
         assert f"no mapping into at most 6 groups fits: {what}: at least " in found["error"]
         least = int(found["error"].split("at least ")[1].split(" ")[0].replace(",", ""))
         assert f"{least - 1000:,} more than there are (tile_size 4, TP 4)" in found["error"]
-        assert cost(capsys, file(**limits | {column: least}))["fits"]
-        assert cost(capsys, file(**limits | {column: least - 1}))["code"] == 1
+        assert cost(capsys, file(**limits | {column: least}), "--tile-size", 4)["fits"]
+        assert cost(capsys, file(**limits | {column: least - 1}), "--tile-size", 4)["code"] == 1
 
 
 def test_more_groups_are_not_advised_where_kernels_are_too_large_alone(file, capsys):

@@ -20,7 +20,7 @@ from costmodel.training.design import MODERN, splits_kernels
 from costmodel.training.run import Run
 from dse.adapters.dfmodel.design import EXECUTIONS, DataflowDesign, design_setup, group_links, network_roles, setup_rows
 from dse.adapters.dfmodel.evaluation import evaluate
-from dse.adapters.dfmodel.graph import K, least_moving
+from dse.adapters.dfmodel.graph import K, published_sharding
 from dse.adapters.dfmodel.layer import layer_graph
 from dse.adapters.dfmodel.mapping import fastest_mapping, layer_ways, sharded_graph
 from dse.adapters.dfmodel.network import system_power, system_price
@@ -219,7 +219,7 @@ def test_parts_add_up_to_the_iteration_of_each_design(generation, gpt, toy_syste
     run = Run(gpt, toy_system, designs)
     found = dataflow_step(run, generation=generation)
     graph = layer_graph(1536, 24, 1152)
-    sharding = least_moving(graph).choices
+    sharding = published_sharding(graph).choices
     parts = np.sum([getattr(found, name) for name in PARTS["step_time"]], axis=0)
     for row in np.flatnonzero(network_roles(designs) >= 0):
         setup = design_setup(alone(run, row))
@@ -438,7 +438,10 @@ def test_columns_that_a_profile_does_not_know_are_refused(command, profile, smal
     assert main([command, small, *profile]) == 1
     error = capsys.readouterr().err
     name = profile[-1] if profile else "native"
-    assert f"dse: space small: topology: profile {name} does not know it; dfmodel-gen1, dfmodel-gen2a" in error
+    assert (
+        f"dse: space small: topology: profile {name} does not know it; dfmodel-gen0, dfmodel-gen1, dfmodel-gen2a"
+        in error
+    )
 
 
 def test_splits_of_kernels_are_refused_since_dfmodel_has_its_own(small, capsys):
@@ -493,8 +496,8 @@ def test_an_exported_design_is_priced_as_it_was(profile, overlap, execution, sma
         for option in [["--profile", profile], *([[]] if form == "dfmodel" and not named else [])]:
             assert main(["cost", form, *anew, *option]) == 0
             same_price(json.loads(capsys.readouterr().out), best.user_attrs["breakdown"])
-    newest = profile in ("dfmodel-gen2b", "dfmodel-gen3")
-    tells = profile == "dfmodel-gen3" or not (newest or overlap == "compute_memory")
+    newest = profile in ("dfmodel-gen2b", "dfmodel-gen3", "dfmodel-gen4")
+    tells = profile == "dfmodel-gen3" or not (newest or profile == "dfmodel-gen0" or overlap == "compute_memory")
     assert (profile_of("dfmodel") == profile) == tells
 
 

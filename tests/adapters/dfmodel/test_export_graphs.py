@@ -202,16 +202,15 @@ def test_kernels_of_a_dataflow_are_in_their_fastest_groups(small_space, tmp_path
     (_, alone), (_, fused) = (
         designed(small_space, tmp_path, f"execution: {style}", tp=8) for style in ("kernel_by_kernel", "dataflow")
     )
-    assert alone.groups is None
+    assert alone.most_groups == 0
     forward = ~fused.graph.backward
-    assert set(fused.groups[forward]).isdisjoint(fused.groups[~forward])
+    assert set(fused.pins[forward]).isdisjoint(fused.pins[~forward])
     times = [
-        evaluate(file.graph, file.setup, file.sharding, generation="gen1", groups=file.groups)
-        for file in (alone, fused)
+        evaluate(file.graph, file.setup, file.sharding, generation="gen1", groups=file.pins) for file in (alone, fused)
     ]
     assert times[1].fits.all()
     assert times[1].iteration_time < times[0].iteration_time
-    apart = np.where(forward, fused.groups, fused.groups.max() + np.arange(len(forward)))
+    apart = np.where(forward, fused.pins, fused.pins.max() + np.arange(len(forward)))
     slower = evaluate(fused.graph, fused.setup, fused.sharding, generation="gen1",
                       groups=np.unique(apart, return_inverse=True)[1])  # fmt: skip
     assert slower.iteration_time > times[1].iteration_time
@@ -224,9 +223,9 @@ def test_groups_of_a_file_are_those_of_the_search_whatever_the_dram(small_space,
         for capacity in ("1 TB", "1 GB")
     )
     assert same.setup.dram_bytes == 1e9
-    assert same.groups.tolist() == there.groups.tolist()
+    assert same.pins.tolist() == there.pins.tolist()
     assert not any("does not fit" in note for note in roomy.notes)
-    needed = evaluate(same.graph, same.setup, same.sharding, generation="gen1", groups=same.groups).dram_bytes
+    needed = evaluate(same.graph, same.setup, same.sharding, generation="gen1", groups=same.pins).dram_bytes
     assert tight.notes[-1] == (
         f"does not fit: DRAM: {needed[0]:,.0f} bytes are needed, {needed[0] - 1e9:,.0f} more than there are"
     )

@@ -13,16 +13,18 @@ import numpy as np
 from costmodel.columns import LARGEST, FloatArray, IntArray
 from costmodel.errors import DseError, suggestion
 from costmodel.formats.input_files import data_beside
-from dse.adapters.dfmodel.files.setup_files import Message
-from dse.adapters.dfmodel.graph import SHARDINGS, DfmodelGraph, K
+from dse.adapters.dfmodel.files.setup_files import Message, first_generation, unsupported_fields
+from dse.adapters.dfmodel.graph import ALL_REDUCE, NONE, NOTHING, PERIODIC, SHARDINGS, STATED, DfmodelGraph, K
 from dse.adapters.dfmodel.setup import AXES, ROLES, TOPOLOGIES, Setup
+from dse.adapters.dfmodel.workloads import WORKLOADS
 
 #: Sizes of tensors are float32. [-]
 _ROUNDING: Final = 1e-6
 #: Execution style whose kernels run in groups. [code]
 DATAFLOW: Final = 1
-#: Fields of the workload, and of the machine, without which there is nothing to price.
-_WORKLOAD: Final = ("hidden_dim", "seq_len", "num_layer", "global_batch_size")
+#: Workload -> its fields that a file states at least, and those whose product is its data.
+WORKLOAD_FIELDS: Final[dict[str, dict[str, list[str]]]] = data_beside(__file__, "workloads.yaml")
+#: Fields of the machine without which nothing can be evaluated.
 _MACHINE: Final = ("core", "systolic_width", "systolic_height", "freq")
 
 
@@ -34,26 +36,27 @@ def mistakes(message: Message) -> list[str]:
         return [f"a graph alone, without system and {run}; whole set-ups are priced"]
     return [
         *_workload_mistakes(block, run),
-        *_system_mistakes(message.system, block.llm),
-        *_kernel_mistakes(message, block.word),
+        *_system_mistakes(message.system, block),
+        *_kernel_mistakes(message, block),
         *_connection_mistakes(message),
         *_group_mistakes(message, block),
     ]
 
 
 def _workload_mistakes(block: Message, run: str) -> Iterator[str]:
-    if not block.HasField("llm"):
-        yield f"{run}: no llm block; language models are the workloads that are priced"
+    name = block.WhichOneof("workload_variant")
+    if name not in WORKLOAD_FIELDS:
+        yield f"{run}: no workload that can be evaluated; expected a block {' or '.join(WORKLOAD_FIELDS)}"
         return
-    yield from (
-        f"{run}.llm.{name}: {getattr(block.llm, name)}; expected 1 or more"
-        for name in _WORKLOAD
-        if getattr(block.llm, name) < 1
-    )
-    if block.llm.num_layer_in_graph > 1:
-        yield f"{run}.llm.num_layer_in_graph: {block.llm.num_layer_in_graph}; graphs of one layer are priced"
-    if block.llm.tile_size < 0:
-        yield f"{run}.llm.tile_size: {block.llm.tile_size}; expected tokens, or 0 where it is open"
+    content = getattr(block, name)
+    for field in WORKLOAD_FIELDS[name]["stated"]:
+        if getattr(content, field) < 1:
+            yield f"{run}.{name}.{field}: {getattr(content, field)}; expected 1 or more"
+    if getattr(content, "num_layer_in_graph", 0) > 1:
+        yield f"{run}.llm.num_layer_in_graph: {content.num_layer_in_graph}; graphs of one layer are evaluated"
+    for field, meaning in (("tile_size", "tokens, or 0 where it is open"), ("num_copy", "1 or more, or 0 for one")):
+        if getattr(content, field, 0) < 0:
+            yield f"{run}.{name}.{field}: {getattr(content, field)}; expected {meaning}"
     if block.num_config < 0:
         yield f"{run}.num_config: {block.num_config}; expected the most groups of kernels, 0 or more"
     if block.word < 1:
@@ -62,7 +65,7 @@ def _workload_mistakes(block: Message, run: str) -> Iterator[str]:
         yield f"{run}.compute_util: {block.compute_util:g}; expected 0 to 1"
 
 
-def _system_mistakes(system: Message, llm: Message) -> Iterator[str]:
+def _system_mistakes(system: Message, block: Message) -> Iterator[str]:
     for name in _MACHINE:
         if not 0 < getattr(system.accelerator, name) < inf:
             yield f"system.accelerator.{name}: {getattr(system.accelerator, name):g}; expected more than 0"
@@ -71,10 +74,10 @@ def _system_mistakes(system: Message, llm: Message) -> Iterator[str]:
     if system.accelerator.pmu:
         yield f"system.accelerator.pmu: {system.accelerator.pmu}; not priced yet, leave it out"
     yield from _capacity_mistakes(system)
-    yield from _network_mistakes(system, llm)
+    yield from _network_mistakes(system, block)
 
 
-def _network_mistakes(system: Message, llm: Message) -> Iterator[str]:
+def _network_mistakes(system: Message, block: Message) -> Iterator[str]:
     topology = system.WhichOneof("topology_variant")
     if topology is None:
         yield f"system: no topology; expected one of {', '.join(TOPOLOGIES)}"
@@ -86,14 +89,19 @@ def _network_mistakes(system: Message, llm: Message) -> Iterator[str]:
     if not 1 <= system.num_chip <= LARGEST:
         yield f"system.num_chip: {system.num_chip}; expected 1 to {LARGEST:g}"
     sizes = [getattr(network, axis) for axis in axes]
-    given = [size for size in sizes if size]
-    if min(sizes) < 0 or (system.num_chip % prod(given) if 0 in sizes else prod(sizes) != system.num_chip):
-        shape = " x ".join(map(str, sizes))
+    given, chips = [size for size in sizes if size], system.num_chip // workload_copies(block)
+    shape = " x ".join(map(str, sizes))
+    if min(sizes) < 0 or (chips % prod(given) if 0 in sizes else prod(sizes) != chips):
         yield f"system.{topology}: {shape} is not num_chip, {system.num_chip}; give other sizes, 0 where open"
     for axis in axes:
         if not 0 < getattr(network, f"link_bw_{axis}") < inf:
             yield f"system.{topology}.link_bw_{axis}: expected more than 0"
-    roles = tuple(getattr(network, f"par_{axis}") for axis in axes)
+    if block.WhichOneof("workload_variant") != "llm":
+        copies = workload_copies(block)
+        if 0 in sizes or system.num_chip % copies:
+            yield f"system.{topology}: {shape} chips in {copies} copies; expected sizes above 0, and as many in each"
+        return
+    llm, roles = block.llm, network_roles(network, axes)
     if roles not in ROLES[len(axes)]:
         known = " or ".join(", ".join(legal) for legal in ROLES[len(axes)])
         yield f"system.{topology}: par {', '.join(map(repr, roles))}; expected {known}"
@@ -124,8 +132,10 @@ def _capacity_mistakes(system: Message) -> Iterator[str]:
         yield f"{second}bw: {memory.second_dram_bw:g} is above dram_bw; the first tier is the faster one"
 
 
-def _kernel_mistakes(message: Message, word: int) -> Iterator[str]:
-    kernels = message.dataflow_graph.kernels
+def _kernel_mistakes(message: Message, block: Message) -> Iterator[str]:
+    kernels, word = message.dataflow_graph.kernels, block.word
+    rules = WORKLOADS[block.WhichOneof("workload_variant") or "llm"]
+    sharded, collectives = rules.sharded, {ALL_REDUCE, PERIODIC, *STATED} if rules.sharded else set(rules.rates)
     if not kernels:
         yield "dataflow_graph: no kernels; a graph has at least one"
     for name, count in Counter(kernel.id for kernel in kernels).items():
@@ -134,24 +144,27 @@ def _kernel_mistakes(message: Message, word: int) -> Iterator[str]:
     for kernel in kernels:
         where = f"kernel {kernel.name!r} (id {kernel.id})"
         kind = kernel.WhichOneof("variant")
-        if kind is None or not (kernel.type and kernel.fwd_bwd):
+        if kind is None or not kernel.type or (not kernel.fwd_bwd and sharded):
             yield f"{where}: no dimensions, type or direction; each kernel has a block with them"
             continue
         part = getattr(kernel, kind)
-        if (kernel.type == 1) != kind.startswith("gemm"):
-            yield f"{where}: type and {kind} contradict each other; a gemm is SYSTOLIC, the others SIMD"
+        if kernel.type != 1 and kind.startswith("gemm"):
+            yield f"{where}: type and {kind} contradict each other; a gemm is SYSTOLIC"
         if part.sharding not in _shardings(kind):
             yield f"{where}: sharding {part.sharding}; the kernel has no such dimension"
-        if part.communication_type_2 or part.communication_size_2:
-            yield f"{where}: a second collective of a kernel is not priced yet; leave out communication_..._2"
+        stated = {part.communication_type, part.communication_type_2} - {NOTHING}
+        if not stated <= collectives:
+            names = part.DESCRIPTOR.fields_by_name["communication_type"].enum_type.values_by_number
+            wrong = ", ".join(names[code].name for code in sorted(stated - collectives))
+            yield f"{where}: {wrong} is no collective of this workload; leave it out"
         dims = [part.outer, part.M, part.N, *([part.K] if kind.startswith("gemm") else [])]
         if min(dims) < 1 or part.tiling not in SHARDINGS:
             yield f"{where}: dimensions {' x '.join(map(str, dims))} and a tiling; expected 1 or more"
             continue
-        stated = [("output_tensor_size", part.outer * part.M * part.N * word)]
-        if kind == "gemm_input1_weight":
-            stated.append(("weight_tensor_size", part.outer * part.M * part.K * word))
-        for field, expected in stated:
+        sizes = [("output_tensor_size", part.outer * part.M * part.N * word)]
+        if kind == "gemm_input1_weight" and part.weight_tensor_size:
+            sizes.append(("weight_tensor_size", part.outer * part.M * part.K * word))
+        for field, expected in sizes:
             if not abs(getattr(part, field) - expected) <= _ROUNDING * expected:
                 content = getattr(part, field)
                 yield f"{where}: {field} {content:,.0f} contradicts its dimensions; expected {expected:,.0f}"
@@ -226,13 +239,7 @@ class SetupFile:
     pins: IntArray  #: group that the file gives each kernel, -1 where it is open; (kernels,)
     most_groups: int  #: that kernels may be put into; 0 where each kernel runs alone
     tiles_open: bool  #: the file states no size of a tile; `setup` has one token then
-
-    @property
-    def groups(self) -> IntArray | None:
-        """Group of each kernel, without gaps; None where each runs alone, or some are open. (kernels,)"""
-        if self.most_groups == 0 or self.pins.min() < 0:
-            return None
-        return np.unique(self.pins, return_inverse=True)[1]
+    batches_open: bool = False  #: the file states no size of a micro-batch; `setup` has one sequence then
 
 
 def run_block(message: Message) -> Message:
@@ -265,7 +272,10 @@ def setup_file(message: Message, where: str) -> SetupFile:
 
     Raises `DseError` with one line for each thing that does not hold together.
     """
-    all_mistakes = mistakes(message)
+    oldest = "training" in message.DESCRIPTOR.fields_by_name
+    all_mistakes = unsupported_fields(message) if oldest else []
+    message = first_generation(message) if oldest else message
+    all_mistakes += mistakes(message)
     if all_mistakes:
         raise DseError("\n".join(f"{where}: {mistake}" for mistake in all_mistakes))
     graph = _graph(message.dataflow_graph)
@@ -275,16 +285,19 @@ def setup_file(message: Message, where: str) -> SetupFile:
         raise DseError(f"{where}: {error}") from error
     kernels = message.dataflow_graph.kernels
     sharding = np.array([variant(kernel).sharding for kernel in kernels])
-    run = run_block(message)
+    run, setup = run_block(message), _setup(message)
+    if setup.workload != "llm" or getattr(run, "skip_inter_chip_optimization", False):
+        sharding = np.where(sharding, sharding, NONE)
     fused = run.execution_style == DATAFLOW
-    alone = run.num_config in (0, len(kernels))  # then the reference runs each kernel alone
+    alone = run.num_config in (0, len(kernels)) and not oldest  # then the reference runs each kernel alone
     return SetupFile(
         graph=graph,
-        setup=_setup(message),
+        setup=setup,
         sharding=sharding if sharding.all() else None,
         pins=np.array([kernel.config for kernel in kernels]),
-        most_groups=run.num_config if fused and not alone else 0,
-        tiles_open=run.llm.tile_size == 0,
+        most_groups=(run.num_config or len(kernels)) if fused and not alone else 0,
+        tiles_open=setup.workload == "llm" and run.llm.tile_size == 0,
+        batches_open=oldest and run.llm.micro_batch_size == 0,
     )
 
 
@@ -309,8 +322,13 @@ def _graph(message: Message) -> DfmodelGraph:
         output_bytes=_numbers(parts, "output_tensor_size"),
         start=np.array([numbers[edge.startIdx] for edge in edges], dtype=np.int64),
         end=np.array([numbers[edge.endIdx] for edge in edges], dtype=np.int64),
-        repeats=np.maximum(_numbers(parts, "num_input"), 1),
+        repeats=_numbers(parts, "num_input"),
         memory_bytes=_numbers(parts, "memory_size"),
+        sram_bytes=_numbers(parts, "sram_extra"),
+        dram_bytes=_numbers(parts, "dram_extra"),
+        own_stages=np.array([part.use_effective_stage for part in parts], dtype=bool),
+        collectives=np.array([(part.communication_type, part.communication_type_2) for part in parts]).T,
+        message_bytes=_numbers(parts, "communication_size"),
         streamed=np.array([part.skip_weight for part in parts], dtype=bool),
         zero_out=np.array([edge.zero_out for edge in edges], dtype=bool),
     )
@@ -321,6 +339,35 @@ def _numbers(parts: Sequence[Any], *names: str, otherwise: float = 0) -> FloatAr
     return np.array(
         [next((float(getattr(p, n)) for n in names if hasattr(p, n)), otherwise) for p in parts], dtype=np.float64
     )
+
+
+def network_roles(network: Message, axes: Sequence[str]) -> tuple[str, ...]:
+    """Group that each dimension serves; where a file states none, those of the oldest files."""
+    roles = tuple(getattr(network, f"par_{axis}") for axis in axes)
+    return roles if any(roles) else ROLES[len(axes)][0]
+
+
+def workload_copies(block: Message) -> int:
+    """Copies of the workload that the chips share."""
+    return getattr(getattr(block, block.WhichOneof("workload_variant") or "llm"), "num_copy", 0) or 1
+
+
+def _workload_columns(run: Message, chips: float) -> dict[str, float]:
+    """Columns of a workload; those of the batch and layers of a language model are 1 for others."""
+    name = run.WhichOneof("workload_variant")
+    content, copies = getattr(run, name), workload_copies(run)
+    if name == "llm":
+        stages = getattr(run, "effective_stage", 0)
+        return {"effective_stages": stages} if stages else {}
+    one = ("hidden_size", "head_size", "num_attention_heads", "seq_len", "num_layers")
+    return {
+        **dict.fromkeys(one, 1),
+        "copies": copies,
+        "sram_bytes": 0,
+        "stored_bytes": prod(getattr(content, f) for f in WORKLOAD_FIELDS[name]["data"]) * run.word * copies / chips,
+        "global_batch_size": getattr(content, "global_batch_size", 1),
+        "replicas": chips / copies if name == "dlrm" else 1,
+    }
 
 
 def _setup(message: Message) -> Setup:
@@ -335,10 +382,12 @@ def _setup(message: Message) -> Setup:
         columns[axis] = float(getattr(network, axis))
         columns[f"{axis}_bandwidth"] = getattr(network, f"link_bw_{axis}") * GIGA
     run = run_block(message)
-    newest = hasattr(run, "overlap")
+    newest, workload = hasattr(run, "overlap"), run.WhichOneof("workload_variant")
+    columns |= _workload_columns(run, columns["num_chips"])
     return Setup.of(
         topology=topology,
-        roles=tuple(getattr(network, f"par_{axis}") for axis in axes),
+        roles=network_roles(network, axes) if workload == "llm" else (),
+        workload=workload,
         kernel_by_kernel=run.execution_style != DATAFLOW,
         overlap=OVERLAPS[run.overlap if newest else run.perfect_overlap],
         doubled=newest and run.separate_rs_ag_for_ar,

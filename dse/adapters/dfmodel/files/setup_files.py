@@ -23,12 +23,20 @@ Message = Any
 _MESSAGES: Final = descriptor_pool.Default().AddSerializedFile(_FILE.SerializeToString()).message_types_by_name
 
 #: Generation of the cost model -> the root message of its files.
-ROOTS: Final = {"gen1": "SetupGen1", "gen2a": "SetupGen2", "gen2b": "SetupGen3", "gen3": "SetupGen3"}
+ROOTS: Final = {
+    "gen0": "SetupGen0", "gen1": "SetupGen1", "gen2a": "SetupGen2", "gen2b": "SetupGen3", "gen3": "SetupGen3",
+    "gen4": "SetupGen3",
+}  # fmt: skip
 
 #: Marks of a text file.
-_BLOCK = re.compile(r"^[^\S\n]*(dataflow_graph|system|cost|miscellany|execution|gurobi)\s*(?::\s*)?\{", re.MULTILINE)
+_BLOCK = re.compile(
+    r"^[^\S\n]*(dataflow_graph|system|cost|miscellany|execution|training|gurobi)\s*(?::\s*)?\{", re.MULTILINE
+)
 _SCHEMA = re.compile(r"^[^\S\n]*schema\s*:", re.MULTILINE)  # of a YAML file, whose lists may open with a brace
-_GEN3 = re.compile(r"^[^\S\n]*(overlap|separate_rs_ag_for_ar)\s*:", re.MULTILINE)
+#: Strings and comments, where no mark counts.
+_QUOTED = re.compile(r"\"(?:[^\"\\\n]|\\.)*\"|'(?:[^'\\\n]|\\.)*'|#[^\n]*")
+_RUN = re.compile(r"\b(execution|training)\s*(?::\s*)?\{")
+_GEN3 = re.compile(r"\b(overlap|separate_rs_ag_for_ar|skip_inter_chip_optimization)\s*:")
 
 _AT = re.compile(r"^(\d+):(\d+) : (.*)$", re.DOTALL)
 _UNKNOWN = re.compile(r'Message type "costmodel\.dfmodel\.(\w+)" has no field named "(\w+)"')
@@ -43,9 +51,20 @@ def is_setup(data: bytes) -> bool:
 
 
 def profile_of(path: Path) -> str:
-    """The profile of the generation that the content of a file asks for, the later of two."""
-    generations = {root: generation for generation, root in ROOTS.items()}
-    return f"dfmodel-{generations[type(load_setup(path)).__name__]}"
+    """The profile of the generation that the content of a file asks for; without marks of the fourth, the third."""
+    message = load_setup(path)
+    generations = {root: generation for generation, root in ROOTS.items() if generation != "gen4"}
+    return f"dfmodel-{'gen4' if _is_latest(message) else generations[type(message).__name__]}"
+
+
+def _is_latest(message: Message) -> bool:
+    """True if a set-up has fields of the latest generation alone."""
+    if type(message).__name__ != ROOTS["gen4"]:
+        return False
+    run, kernels = message.execution, message.dataflow_graph.kernels
+    parts = [getattr(kernel, kernel.WhichOneof("variant")) for kernel in kernels if kernel.WhichOneof("variant")]
+    extra = any(part.sram_extra or part.dram_extra for part in parts)
+    return bool(extra or run.effective_stage or run.skip_inter_chip_optimization)
 
 
 def load_setup(path: Path) -> Message:
@@ -76,6 +95,46 @@ def setup_bytes(message: Message) -> bytes:
     return bytes(message.SerializeToString(deterministic=True))
 
 
+def unsupported_fields(message: Message) -> list[str]:
+    """One line for each field of one of the oldest set-ups that is not evaluated."""
+    run, system = message.training, message.system
+    ignored = ("util_threshold", "skip_intermediate_buffer", "skip_initiation_buffer")
+    lines = [f"training.{name}: not evaluated; leave it out" for name in ignored if getattr(run, name)]
+    searched = [name for name in ("dram_bw_dse", "net_bw_dse") if getattr(system, name)]
+    lines += [f"system.{name}: not evaluated; give the bandwidth" for name in searched]
+    return lines + ["training.objective: COST is not evaluated; use PERFORMANCE"] * (run.objective > 1)
+
+
+def first_generation(message: Message) -> Message:
+    """One of the oldest set-ups with the blocks of the first generation; everything overlaps by default.
+
+    A single chip is a ring of one.
+    """
+    old, new = message.training, empty_setup(ROOTS["gen1"])
+    new.dataflow_graph.CopyFrom(message.dataflow_graph)
+    new.cost.CopyFrom(message.cost)
+    topology = message.system.WhichOneof("topology_variant")
+    if topology == "single_chip":
+        new.system.r.x, new.system.r.link_bw_x = 1, 1.0
+    elif topology:
+        getattr(new.system, topology).CopyFrom(getattr(message.system, topology))
+    run, accelerator = new.miscellany, message.system.accelerator
+    for source, target in (
+        (message.system, new.system),
+        (accelerator, new.system.accelerator),
+        (accelerator, new.system.memory),
+        (old, run),
+        (old, run.llm),
+        (old.llm, run.llm),
+    ):
+        for field, value in source.ListFields():
+            if field.message_type is None and field.name in target.DESCRIPTOR.fields_by_name:
+                setattr(target, field.name, value)
+    run.llm.tile_size, run.execution_style = old.llm.seq_tile_size, old.optimization
+    run.perfect_overlap = old.perfect_overlap or not old.HasField("perfect_overlap")
+    return new
+
+
 def _as_text(data: bytes) -> str | None:
     """The content as text; None where it is binary."""
     try:
@@ -86,9 +145,10 @@ def _as_text(data: bytes) -> str | None:
 
 
 def _from_text(text: str, where: str) -> Message:
-    root = "SetupGen1"
-    if re.search(r"^[^\S\n]*execution\s*(?::\s*)?\{", text, re.MULTILINE):
-        root = "SetupGen3" if _GEN3.search(text) else "SetupGen2"
+    plain, root = _QUOTED.sub("", text), ROOTS["gen1"]
+    run = _RUN.search(plain)
+    if run is not None:
+        root = ROOTS["gen0" if run[1] == "training" else "gen3" if _GEN3.search(plain, run.end()) else "gen2a"]
     try:
         return text_format.Parse(text, empty_setup(root))
     except text_format.ParseError as error:
@@ -114,8 +174,9 @@ def _explained(error: str) -> str:
 def _from_bytes(data: bytes, where: str) -> Message:
     try:
         message = empty_setup("SetupGen3").FromString(data)
-        newer = message.execution.overlap > 1 or message.execution.separate_rs_ag_for_ar
-        message = message if newer else empty_setup("SetupGen1").FromString(data)
+        run = message.execution
+        newer = run.overlap > 1 or run.separate_rs_ag_for_ar or _is_latest(message)
+        message = message if newer else empty_setup(ROOTS["gen1"]).FromString(data)
     except DecodeError as error:
         raise DseError(f"{where}: neither text nor a whole binary set-up of DFModel") from error
     unknown = list(_unknown_fields(message, ""))

@@ -1,0 +1,139 @@
+"""Workloads of DFModel: how chips share the kernels of each, and what its collectives cost.
+
+A language model is sharded over a tensor-parallel group, and its collectives follow from the sharding. The others
+(High-Performance Linpack, FFT, recommendation models) run on all chips of a copy, and files state their collectives.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from costmodel.columns import FloatArray, IntArray, per_kernel
+from dse.adapters.dfmodel import graph as codes
+from dse.adapters.dfmodel.graph import DfmodelGraph, edge_collectives, kernel_collectives
+from dse.adapters.dfmodel.network import exchange_rate, latency, rate
+from dse.adapters.dfmodel.setup import GENERATIONS, Setup
+
+#: Chips that share m, k and n of each kernel; columns that broadcast to (points, kernels). [-]
+Parts = tuple[FloatArray, FloatArray, FloatArray]
+#: Rate of a stated collective, (points,). [s/B]
+Rate = Callable[[Setup, str], FloatArray]
+
+
+@dataclass(frozen=True, slots=True)
+class DfmodelWorkload:
+    """Rules of one workload."""
+
+    parts: Callable[[Setup, IntArray], Parts]
+    rates: Mapping[int, Rate]  #: of the collectives that files state, for each byte stated
+    sharded: bool = False  #: collectives follow from the sharding, too
+    holds_tensors: bool = True  #: weights and tensors between groups count as required DRAM
+
+
+def _by_sharding(setup: Setup, sharding: IntArray) -> Parts:
+    """Parts of a tensor-parallel group, by the dimension that splits each kernel."""
+    tp = per_kernel(setup.degree("TP"))
+    split = ((codes.OUTER, codes.M), (codes.K,), (codes.N,))
+    m, k, n = (np.where(np.isin(sharding, of), tp, 1.0) for of in split)
+    return m, k, n
+
+
+def _matrix_parts(setup: Setup, sharding: IntArray) -> Parts:
+    """Parts of a matrix on a grid of chips: rows over the first dimensions, columns over the last."""
+    rows, columns = _grid(setup)
+    return per_kernel(rows), per_kernel(columns), np.ones((1, 1))
+
+
+def _grid(setup: Setup) -> tuple[FloatArray, FloatArray]:
+    """Rows and columns of the grid of chips; one dimension makes one row. [-]"""
+    *first, last = (dimension.size for dimension in setup.dimensions)
+    return np.prod([last**0, *first], axis=0), last
+
+
+def _panel_rate(axis: int, dimension: int) -> Rate:
+    """Rate at which a panel, shared by one side of the grid, passes a dimension's links; 0 where the side is 1."""
+
+    def panel(setup: Setup, generation: str) -> FloatArray:
+        side = _grid(setup)[axis]
+        links = setup.dimensions[min(dimension, len(setup.dimensions) - 1)]
+        return np.where(side > 1, 1 / (side * links.bandwidth), 0.0)
+
+    return panel
+
+
+def _shared_exchange(setup: Setup, generation: str) -> FloatArray:
+    """Rate of a transposition: each pair of chips exchanges its part of the stated bytes."""
+    return exchange_rate(setup, generation) / (setup.num_chips / setup.copies) ** 2
+
+
+def _table_exchange(setup: Setup, generation: str) -> FloatArray:
+    """Rate of an exchange of embeddings."""
+    chips = 1.0 if GENERATIONS[generation].whole_exchanges else setup.num_chips / setup.copies
+    return exchange_rate(setup, generation) / chips
+
+
+def _gradient_share(setup: Setup, generation: str) -> FloatArray:
+    """Rate of summing gradients, once a step: a byte takes a nanosecond for each pass, the rule of the reference."""
+    passes = 2.0 if GENERATIONS[generation].whole_exchanges else 1.0
+    return passes * 1e-9 / setup.micro_batches
+
+
+WORKLOADS: Final[Mapping[str, DfmodelWorkload]] = {
+    "llm": DfmodelWorkload(parts=_by_sharding, rates={}, sharded=True),
+    "dlrm": DfmodelWorkload(
+        parts=_by_sharding, rates={codes.ALL_TO_ALL: _table_exchange, codes.PERIODIC: _gradient_share}
+    ),
+    "fft": DfmodelWorkload(
+        parts=lambda setup, sharding: (*np.ones((2, 1, 1)), per_kernel(setup.num_chips / setup.copies)),
+        rates={codes.ALL_TO_ALL: _shared_exchange},
+        holds_tensors=False,
+    ),
+    "hpl": DfmodelWorkload(
+        parts=_matrix_parts,
+        rates={codes.BROADCAST: _panel_rate(0, 1), codes.POINT_TO_POINT: _panel_rate(1, 0)},
+        holds_tensors=False,
+    ),
+}  # fmt: skip
+
+
+def network_time(
+    graph: DfmodelGraph, setup: Setup, output_bytes: FloatArray, tiles: FloatArray, sharding: IntArray, generation: str
+) -> FloatArray:
+    """Collectives of each kernel and of the edges that leave it; (points, kernels). [s]
+
+    `output_bytes` are those of a shard for one tile, (points, kernels) [B]; `tiles` those that pass a kernel,
+    (points, kernels). [-] Of two stated collectives of a kernel the longer counts.
+    """
+    rules = WORKLOADS[setup.workload]
+    if rules.sharded:
+        return _sharded_time(graph, setup, output_bytes, tiles, sharding, generation)
+    stated = np.zeros((setup.num_points, len(graph)))
+    for collectives in graph.collectives:
+        for collective, of in rules.rates.items():
+            time = graph.message_bytes * per_kernel(of(setup, generation))
+            stated = np.maximum(stated, (collectives == collective) * time)
+    return stated
+
+
+def _sharded_time(
+    graph: DfmodelGraph, setup: Setup, output_bytes: FloatArray, tiles: FloatArray, sharding: IntArray, generation: str
+) -> FloatArray:
+    """Collectives that follow from the sharding."""
+    of_kernels, of_edges = kernel_collectives(graph, sharding), edge_collectives(graph, sharding)
+    reduce = per_kernel(rate(setup, generation, "TP", codes.ALL_REDUCE))
+    wait = per_kernel(latency(setup, generation))
+    gradient = per_kernel(rate(setup, generation, "DP", codes.ALL_REDUCE) / setup.micro_batches)
+    time: FloatArray = (of_kernels == codes.ALL_REDUCE) * (output_bytes * tiles * reduce + wait)
+    time = time + (of_kernels == codes.PERIODIC) * output_bytes * gradient
+    if GENERATIONS[generation].loads_weights:  # of the oldest generation, which moves nothing along edges
+        return time
+    for collective in codes.STATED:
+        changing = (of_edges == collective) & ~graph.zero_out
+        edges = np.bincount(graph.start, weights=changing, minlength=len(graph))
+        moved = (edges + np.sum(graph.collectives == collective, axis=0)) * output_bytes * tiles
+        time = time + moved * per_kernel(rate(setup, generation, "TP", collective))
+    return time
