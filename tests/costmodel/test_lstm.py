@@ -11,7 +11,7 @@ from costmodel import DseError, System, load_model, load_system
 from costmodel.columns import column_units
 from costmodel.lstm import LstmDesign, LstmShape, lstm_gemms, lstm_step
 from costmodel.training.run import Run
-from dse.adapters.deepflow.report import price
+from dse.adapters.deepflow.step import price
 from dse.cli import main
 from dse.fronts.pareto import as_costs, non_dominated
 from dse.pricing.evaluation import evaluate
@@ -142,7 +142,7 @@ def test_a_batch_gives_the_bits_of_one_by_one_pricing(toy_system: System):
 
 def test_what_the_reference_leaves_out_is_charged(toy_system: System):
     """DeepFlow's step is blind to the projection, and to optimizer work of all layers but one."""
-    assert price(probe(projection_size=4096)).step_time == price(probe()).step_time
+    assert price(probe(projection_size=4096))["Time"] == price(probe())["Time"]
     wider = LstmShape(**{**dimensions(MODEL), "projection_size": 480})
     narrow, wide = (lstm_step(model, toy_system, layout("whole")) for model in (MODEL, wider))
     assert wide.forward_time > narrow.forward_time

@@ -33,10 +33,10 @@ MOST_MODULES = 20
 
 #: The most lines of packages and rooms, less others; what would grow beyond says what it deletes. [lines]
 BUDGETS = [
-    ("costmodel dse", "", 69_823),
+    ("costmodel dse", "", 70_566),
     ("costmodel", "costmodel.formats costmodel.lstm costmodel.rules", 13_934),
     ("dse.searching dse.storage", "", 7_447),
-    ("dse.adapters", "", 20_535),
+    ("dse.adapters", "", 21_277),
     ("dse.adapters.xla", "", 7_223),
     ("dse.adapters.dfmodel", "", 3_885),
 ]

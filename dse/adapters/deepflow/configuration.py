@@ -10,21 +10,21 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Self
+from typing import Any, Final, Self
 
 import numpy as np
 
 from costmodel.columns import BoolArray, Columns, FloatArray, broadcast_columns, column, column_units
-from costmodel.formats.input_files import Section, parse, read_text
+from costmodel.formats.input_files import Section, data_beside, parse, read_text
 from costmodel.kernels.output_tiles import tile_edge
 from costmodel.lstm import KINDS, Split
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class Configuration(Columns):
-    """An LSTM language model, a power budget, and a split of the model over devices; (points,) columns.
+class Workload(Columns):
+    """An LSTM language model and its split over devices, which all generations share; (points,) columns.
 
-    Kinds of split hold the codes of `KINDS`; `mesh` is 1 where the links form a mesh.
+    Kinds of split hold the codes of `KINDS`.
     """
 
     batch_size: FloatArray = column("-")  #: sequences of one step, all data shards together
@@ -37,27 +37,9 @@ class Configuration(Columns):
     element_bytes: FloatArray = column("B", 4)
     launch_overhead: FloatArray = column("s", 0)
 
-    tdp: FloatArray = column("W")
-    core_fraction: FloatArray = column("-")
-    dram_fraction: FloatArray = column("-")
-    l2_fraction: FloatArray = column("-")
-    shared_memory_fraction: FloatArray = column("-")
-    link_fraction: FloatArray = column("-", 0)
-    flop_energy: FloatArray = column("J")
-    dram_energy: FloatArray = column("J/B")
-    l2_energy: FloatArray = column("J/B")
-    shared_memory_energy: FloatArray = column("J/B")
-    link_energy: FloatArray = column("J/B")
-    stack_capacity: FloatArray = column("B")
-    stack_bandwidth: FloatArray = column("B/s")
-    bank_capacity: FloatArray = column("B")
-    bank_bandwidth: FloatArray = column("B/s")
-    core_derate: FloatArray = column("-", 1)
-    dram_derate: FloatArray = column("-", 1)
-
     dp: FloatArray = column("-", 1)
     lp: FloatArray = column("-", 1)  #: pipeline stages, those of embedding and softmax included
-    hlp: FloatArray = column("-", 1)  #: pipeline stages of the hidden layers
+    hlp: FloatArray = column("-", 1)  #: pipeline stages of the hidden layers; of the first generation
     hidden_kind: FloatArray = column("-", 0)
     hidden_dim1: FloatArray = column("-", 1)
     hidden_dim2: FloatArray = column("-", 1)
@@ -70,8 +52,6 @@ class Configuration(Columns):
     embedding_kind: FloatArray = column("-", 0)
     embedding_dim1: FloatArray = column("-", 1)
     embedding_dim2: FloatArray = column("-", 1)
-    mesh: FloatArray = column("-", 0)
-    link_latency: FloatArray = column("s", 0)
 
     @classmethod
     def of(cls, **values: object) -> Self:
@@ -102,6 +82,41 @@ class Configuration(Columns):
         """Outputs of a cell's product, all gates together. [elements]"""
         return self.gates * self.hidden_size
 
+    @property
+    def num_parameters(self) -> FloatArray:
+        """Weights and biases; rule NP1. [-]"""
+        cells = (2 * self.hidden_size + 1) * self.gate_size * self.num_layers
+        outputs = self.hidden_size * self.projection_size + (self.hidden_size + 1) * self.vocab_size
+        return self.vocab_size * self.hidden_size + cells + outputs
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Configuration(Workload):
+    """A workload and the power budget of its devices, first generation; (points,) columns.
+
+    `mesh` is 1 where the links form a mesh.
+    """
+
+    tdp: FloatArray = column("W")
+    core_fraction: FloatArray = column("-")
+    dram_fraction: FloatArray = column("-")
+    l2_fraction: FloatArray = column("-")
+    shared_memory_fraction: FloatArray = column("-")
+    link_fraction: FloatArray = column("-", 0)
+    flop_energy: FloatArray = column("J")
+    dram_energy: FloatArray = column("J/B")
+    l2_energy: FloatArray = column("J/B")
+    shared_memory_energy: FloatArray = column("J/B")
+    link_energy: FloatArray = column("J/B")
+    stack_capacity: FloatArray = column("B")
+    stack_bandwidth: FloatArray = column("B/s")
+    bank_capacity: FloatArray = column("B")
+    bank_bandwidth: FloatArray = column("B/s")
+    core_derate: FloatArray = column("-", 1)
+    dram_derate: FloatArray = column("-", 1)
+    mesh: FloatArray = column("-", 0)
+    link_latency: FloatArray = column("s", 0)
+
 
 #: Parts of the model whose products can be split.
 PARTS = ("hidden", "softmax", "projection", "embedding")
@@ -115,7 +130,7 @@ def kind_codes(words: object) -> FloatArray:
     return array.astype(np.float64)
 
 
-def broken_guards(config: Configuration) -> dict[str, BoolArray]:
+def broken_guards(config: Workload) -> dict[str, BoolArray]:
     """Guards of the reference model -> where they are broken: shards that do not divide.
 
     Keys are the column, with a dot between part and dimension, and what is wrong with its value.
@@ -123,6 +138,7 @@ def broken_guards(config: Configuration) -> dict[str, BoolArray]:
     hidden, softmax, projection = (config.split(part) for part in ("hidden", "softmax", "projection"))
     inputs, outputs, size = 2 * config.hidden_size, config.gate_size, config.hidden_size
     a, b, cr, rc = hidden.dim1, hidden.dim2, hidden.is_cr, hidden.is_rc
+    split, rows, columns = projection.is_rc, projection.dim1, projection.dim2
     return {
         "hidden.dim1: is neither 2 nor a multiple of 4": cr & (a != 2) & (a % 4 != 0),
         "hidden.dim1: does not divide 2 * hidden_size": cr & (inputs % a != 0),
@@ -132,89 +148,53 @@ def broken_guards(config: Configuration) -> dict[str, BoolArray]:
         "softmax.dim1: does not divide hidden_size": softmax.is_cr & (size % softmax.dim1 != 0),
         "softmax.dim2: does not divide hidden_size": softmax.is_rc & (size % softmax.dim2 != 0),
         "projection.dim1: does not divide hidden_size": projection.is_cr & (size % projection.dim1 != 0),
-        "projection.dim1: does not divide the tokens of a data shard": projection.is_rc
-        & (config.tokens % projection.dim1 != 0),
-        "projection.dim2: does not divide projection_size": projection.is_rc
-        & (config.projection_size % projection.dim2 != 0),
+        "projection.dim1: does not divide the tokens of a data shard": split & (config.tokens % rows != 0),
+        "projection.dim2: does not divide projection_size": split & (config.projection_size % columns != 0),
         "hlp: does not divide num_layers": config.num_layers % config.hlp != 0,
     }
 
 
+#: Rates and sizes of a device, or of a kernel's share of it, by name.
+Machine = Mapping[str, FloatArray]
 #: Latency of the memory, charged once per memory-bound kernel. [s]
 MEMORY_LATENCY = 50e-9
 
 
-@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class Hardware(Columns):
-    """One device; (points,) columns. Rates are those that the model uses, after derating."""
+@np.errstate(divide="ignore", invalid="ignore")
+def hardware(config: Configuration) -> Machine:
+    """Rules HW1 to HW7, TL1 and RF1: each block's rate is its share of the power over the energy of one unit.
 
-    flop_rate: FloatArray = column("FLOP/s")
-    dram_bandwidth: FloatArray = column("B/s")
-    dram_capacity: FloatArray = column("B")
-    l2_bandwidth: FloatArray = column("B/s")
-    l2_capacity: FloatArray = column("B")
-    shared_memory_capacity: FloatArray = column("B")
-    link_bandwidth: FloatArray = column("B/s")
-    l2_tile: FloatArray = column("-")
-    shared_memory_tile: FloatArray = column("-")
-
-    @property
-    def inflection(self) -> FloatArray:
-        """Intensity from which a kernel is bound by arithmetic; rule RF1. [FLOP/B]"""
-        return self.flop_rate / self.dram_bandwidth
-
-
-def hardware(config: Configuration) -> Hardware:
-    """Rules HW1 to HW7 and TL1: each block's rate is its share of the power over the energy of one unit.
-
-    (points,) columns. [FLOP/s], [B/s], [B], [elements] Capacities come from the bandwidth before derating, in fractions
-    of a bank.
+    (points,) columns. [FLOP/s], [B/s], [B], [elements], [FLOP/B] Rates are those after derating. Capacities come from
+    the bandwidth before derating, in fractions of a bank.
     """
-
-    def share(part: str) -> FloatArray:
-        fraction: FloatArray = getattr(config, f"{part}_fraction")
-        return fraction * config.tdp
-
-    dram_bandwidth = share("dram") / config.dram_energy
-    l2_bandwidth = share("l2") / config.l2_energy
-    l2_capacity = banked(l2_bandwidth, config.bank_capacity, config.bank_bandwidth)
-    shared_bandwidth = share("shared_memory") / config.shared_memory_energy
-    shared_capacity = banked(shared_bandwidth, config.bank_capacity, config.bank_bandwidth)
-    links = number_of_links(config)
-    per_link = share("link") / np.maximum(links, 1.0)
-    return Hardware(
-        flop_rate=share("core") / config.flop_energy * config.core_derate,
-        dram_bandwidth=dram_bandwidth * config.dram_derate,
-        dram_capacity=banked(dram_bandwidth, config.stack_capacity, config.stack_bandwidth),
-        l2_bandwidth=l2_bandwidth,
-        l2_capacity=l2_capacity,
-        shared_memory_capacity=shared_capacity,
-        link_bandwidth=np.where(links > 0, per_link / config.link_energy, 0.0),
-        l2_tile=tile_edge(l2_capacity, config.element_bytes),
-        shared_memory_tile=tile_edge(shared_capacity, config.element_bytes),
+    dram, l2, shared = (
+        getattr(config, f"{level}_fraction") * config.tdp / getattr(config, f"{level}_energy")
+        for level in ("dram", "l2", "shared_memory")
     )
-
-
-def banked(bandwidth: FloatArray, bank_capacity: FloatArray, bank_bandwidth: FloatArray) -> FloatArray:
-    """Capacity of the banks, in fractions of one, that give a bandwidth. [B]"""
-    return bandwidth / bank_bandwidth * bank_capacity
+    l2_capacity, shared_capacity = (rate / config.bank_bandwidth * config.bank_capacity for rate in (l2, shared))
+    links = number_of_links(config)
+    per_link = config.link_fraction * config.tdp / np.maximum(links, 1.0)
+    bandwidth = dram * config.dram_derate
+    rate = config.core_fraction * config.tdp / config.flop_energy * config.core_derate
+    return {
+        "flop_rate": rate, "dram_bandwidth": bandwidth, "inflection": rate / bandwidth, "l2_bandwidth": l2,
+        "dram_capacity": dram / config.stack_bandwidth * config.stack_capacity, "l2_capacity": l2_capacity,
+        "shared_memory_capacity": shared_capacity,
+        "link_bandwidth": np.where(links > 0, per_link / config.link_energy, 0.0),
+        "l2_tile": tile_edge(l2_capacity, config.element_bytes),
+        "shared_memory_tile": tile_edge(shared_capacity, config.element_bytes),
+    }  # fmt: skip
 
 
 def number_of_links(config: Configuration) -> FloatArray:
     """Links of a mesh that share the power for links; 0 elsewhere, and where nothing is split. [-]"""
-    by_kernel = np.zeros(1, dtype=bool)
-    for part in ("hidden", "softmax", "projection", "embedding"):
-        split = config.split(part)
-        by_kernel = by_kernel | (split.dim1 > 1) | (split.dim2 > 1)
-    groups = (config.dp > 1) + 1.0 * (config.lp > 1) + by_kernel
-    h1 = config.hidden_dim1
-    links = np.where(groups < 3, groups * config.dp * h1, 3 * config.dp * h1 * config.lp)
+    by_kernel = np.max([np.maximum(config.split(part).dim1, config.split(part).dim2) > 1 for part in PARTS], axis=0)
+    groups, shards = (config.dp > 1) + 1.0 * (config.lp > 1) + by_kernel, config.dp * config.hidden_dim1
+    links = np.where(groups < 3, groups * shards, 3 * shards * config.lp)
     return np.where(config.mesh > 0, links, 0.0)
 
 
-def roofline(
-    flops: FloatArray, dram_bytes: FloatArray, machine: Hardware, *, l2_bytes: FloatArray | float = 0.0
-) -> FloatArray:
+def roofline(flops: FloatArray, dram_bytes: FloatArray, machine: Machine, *, l2_bytes: Any = 0.0) -> FloatArray:
     """Time of one kernel by rule RF3; arrays that broadcast against the machine's columns. [s]
 
     `flops` is work [FLOP], `dram_bytes` and `l2_bytes` are traffic [B].
@@ -222,69 +202,29 @@ def roofline(
     Differs from the native roofline, the slowest level: below the inflection the levels add up with one
     latency, and from there on arithmetic counts alone, even where the second level takes longer.
     """
-    from_l2 = np.where(machine.l2_bandwidth > 0, l2_bytes / machine.l2_bandwidth, 0.0)
-    moving = dram_bytes / machine.dram_bandwidth + MEMORY_LATENCY + from_l2
-    return np.where(flops / dram_bytes < machine.inflection, moving, flops / machine.flop_rate)
+    from_l2 = np.where(machine["l2_bandwidth"] > 0, l2_bytes / machine["l2_bandwidth"], 0.0)
+    moving = dram_bytes / machine["dram_bandwidth"] + MEMORY_LATENCY + from_l2
+    return np.where(flops / dram_bytes < machine["inflection"], moving, flops / machine["flop_rate"])
 
 
 SCHEMA: Final = "deepflow/v1"
-LEVELS: Final = ("dram", "l2", "shared_memory")
-BLOCKS: Final = ("core", *LEVELS, "link")
+BLOCKS: Final = ("core", "dram", "l2", "shared_memory", "link")
 TOPOLOGIES: Final = ("mesh", "ring")
 
-_TEXTS: Final = ("schema", "name", "description")
+_TEXTS: Final = ("name", "description")
 _REQUIRED: Final = ("workload", "power", "energy", "banks")
 _OPTIONAL: Final = ("derate", "parallelism", "network")
+#: Section -> key -> column, unit, condition, and default of an optional number.
+_NUMBERS: Final[Mapping[str, Mapping[str, Any]]] = data_beside(__file__)
+#: Condition of a number -> its test, and its name in messages.
+_CONDITIONS: Final[Mapping[str, tuple[Callable[[float], bool], str]]] = {
+    "count": (lambda v: v >= 1 and v.is_integer(), "a whole number from 1"),
+    "above_zero": (lambda v: v > 0, "more than 0"),
+    "at_least_zero": (lambda v: v >= 0, "no negative number"),
+    "share": (lambda v: 0 < v <= 1, "a share of the peak, more than 0 and at most 1"),
+}
 #: Roundings that a sum of fractions is allowed.
 _SUM_TOLERANCE: Final = 1e-9
-
-
-@dataclass(frozen=True, slots=True)
-class _Number:
-    """A number of the file: the column that it fills, its unit, and what must hold of it."""
-
-    column: str
-    unit: str
-    holds: Callable[[float], bool]
-    expected: str
-    default: float | None = None  #: None where the file has to give it
-
-
-def _count(column: str, default: float | None = None) -> _Number:
-    return _Number(column, "-", lambda v: v >= 1 and v.is_integer(), "a whole number from 1", default)
-
-
-def _above_zero(column: str, unit: str, default: float | None = None) -> _Number:
-    return _Number(column, unit, lambda v: v > 0, "more than 0", default)
-
-
-def _at_least_zero(column: str, unit: str, default: float | None = None) -> _Number:
-    return _Number(column, unit, lambda v: v >= 0, "no negative number", default)
-
-
-def _share(column: str) -> _Number:
-    return _Number(column, "-", lambda v: 0 < v <= 1, "a share of the peak, more than 0 and at most 1", 1.0)
-
-
-#: Numbers of each section, by their keys.
-_WORKLOAD: Final = {
-    **{key: _count(key) for key in ("batch_size", "seq_len", "hidden_size")},
-    "gates": _count("gates", 4.0),
-    **{key: _count(key) for key in ("num_layers", "projection_size", "vocab_size")},
-    "element_bytes": _above_zero("element_bytes", "-", 4.0),
-    "launch_overhead": _at_least_zero("launch_overhead", "s", 0.0),
-}
-_FRACTIONS: Final = {block: _at_least_zero(f"{block}_fraction", "-") for block in BLOCKS}
-_ENERGIES: Final = {
-    "flop": _above_zero("flop_energy", "J"),
-    **{part: _above_zero(f"{part}_energy", "J/B") for part in (*LEVELS, "link")},
-}
-_BANKS: Final = {
-    kind: {"capacity": _above_zero(f"{kind}_capacity", "B"), "bandwidth": _above_zero(f"{kind}_bandwidth", "B/s")}
-    for kind in ("stack", "bank")
-}
-_DERATES: Final = {part: _share(f"{part}_derate") for part in ("core", "dram")}
-_DEGREES: Final = {key: _count(key, 1.0) for key in ("dp", "lp", "hlp")}
 
 
 def load_configuration(path: Path) -> Configuration:
@@ -302,78 +242,56 @@ def read_configuration(section: Section) -> Configuration:
     """
     section.word("schema", [SCHEMA])
     section.source.finish()  # of another kind of file every other key would be wrong
-    section.only((*_TEXTS, *_REQUIRED, *_OPTIONAL))
-    for key in ("name", "description"):
+    section.only(("schema", *_TEXTS, *_REQUIRED, *_OPTIONAL))
+    for key in _TEXTS:
         section.text(key, required=False)
     for key in (key for key in _REQUIRED if key not in section):
         section.mistake(None, f"{key}: missing")
     section.source.finish()
-    columns = {
-        **_numbers(section.section("workload"), _WORKLOAD),
-        **_power(section.section("power")),
-        **_numbers(section.section("energy"), _ENERGIES),
-        **_banks(section.section("banks")),
-        **_numbers(section.section("derate", required=False), _DERATES),
-        **_parallelism(section.section("parallelism", required=False)),
-        **_network(section.section("network", required=False)),
-    }
+    sections = {"": section}
+    columns: dict[str, float] = {}
+    for path, table in _NUMBERS.items():
+        outer, _, key = path.rpartition(".")
+        sections[path] = sections[outer].section(key, required=path.partition(".")[0] in _REQUIRED)
+        columns |= _numbers(sections[path], table, path)
+    for part in PARTS:
+        dim1, dim2 = columns[f"{part}_dim1"], columns[f"{part}_dim2"]
+        columns[f"{part}_kind"] = _kind(sections[f"parallelism.{part}"], dim1, dim2)
+    columns["mesh"] = float(sections["network"].word("topology", TOPOLOGIES, default="mesh") == "mesh")
     section.source.finish()
     config = Configuration.of(**columns)
     machine = hardware(config)
-    _check_levels(section.section("power").section("fractions"), config, machine)
-    _check_split(section.section("parallelism", required=False), config, machine)
+    _check_levels(sections["power.fractions"], config, machine)
+    _check_split(sections["parallelism"], config, machine)
     section.source.finish()
     return config
 
 
-def _numbers(section: Section, table: Mapping[str, _Number], *others: str) -> dict[str, float]:
-    """Columns from the numbers of a section, which has other keys besides."""
-    section.only((*table, *others))
+def _numbers(section: Section, table: Mapping[str, Any], path: str) -> dict[str, float]:
+    """Columns from the numbers of a section, which has sections besides, and words where its table has nothing."""
+    section.only((*table, *(name.rpartition(".")[2] for name in _NUMBERS if name.rpartition(".")[0] == path)))
     columns = {}
-    for key, number in table.items():
-        value = section.number(key, number.unit, default=number.default)
-        if not (np.isnan(value) or number.holds(value)):
-            section.mistake(key, f"{section.data[key]!r}: expected {number.expected}")
-        columns[number.column] = value
+    for key, (name, unit, condition, *default) in ((key, entry) for key, entry in table.items() if entry):
+        value = section.number(key, unit, default=default[0] if default else None)
+        holds, expected = _CONDITIONS[condition]
+        if not (np.isnan(value) or holds(value)):
+            section.mistake(key, f"{section.data[key]!r}: expected {expected}")
+        columns[name] = value
     return columns
 
 
-def _power(section: Section) -> dict[str, float]:
-    tdp = _numbers(section, {"tdp": _above_zero("tdp", "W")}, "fractions")
-    return tdp | _numbers(section.section("fractions"), _FRACTIONS)
-
-
-def _banks(section: Section) -> dict[str, float]:
-    section.only(_BANKS)
-    columns = {kind: _numbers(section.section(kind), table) for kind, table in _BANKS.items()}
-    return columns["stack"] | columns["bank"]
-
-
-def _parallelism(section: Section) -> dict[str, float]:
-    columns = _numbers(section, _DEGREES, *PARTS)
-    for part in PARTS:
-        part_section = section.section(part, required=False)
-        dims = _numbers(part_section, {key: _count(f"{part}_{key}", 1.0) for key in ("dim1", "dim2")}, "kind")
-        kind = part_section.word("kind", KINDS, default="none")
-        if kind == "none" and max(dims.values()) > 1:
-            part_section.mistake("kind", "none: dim1 and dim2 are 1 where nothing is split; or name a kind, cr or rc")
-        if kind == "cr" and dims[f"{part}_dim2"] > 1:
-            part_section.mistake("dim2", "a column-row split (cr) has one dimension, dim1; rc splits by both")
-        columns |= {f"{part}_kind": float(KINDS.index(kind)), **dims}
-    return columns
-
-
-def _network(section: Section) -> dict[str, float]:
-    latency = _numbers(section, {"latency": _at_least_zero("link_latency", "s", 0.0)}, "topology")
-    return {"mesh": float(section.word("topology", TOPOLOGIES, default="mesh") == "mesh"), **latency}
+def _kind(section: Section, dim1: float, dim2: float) -> float:
+    """Code of the kind of a split, which its dimensions must suit. [-]"""
+    kind = section.word("kind", KINDS, default="none")
+    if kind == "none" and max(dim1, dim2) > 1:
+        section.mistake("kind", "none: dim1 and dim2 are 1 where nothing is split; or name a kind, cr or rc")
+    if kind == "cr" and dim2 > 1:
+        section.mistake("dim2", "a column-row split (cr) has one dimension, dim1; rc splits by both")
+    return float(KINDS.index(kind))
 
 
 def power_notes(config: Configuration) -> Iterator[str]:
-    """Note that the shares of the first configuration give out more power than there is, where they do.
-
-    Like the reference, the profile gives each part its share whatever they sum to. Links draw theirs only
-    where they exist, so that a split of the power can be tried on one device first.
-    """
+    """Note if shares of the first configuration exceed its power; links draw theirs only where they exist."""
     drawing = [block for block in BLOCKS if block != "link" or number_of_links(config)[0] > 0]
     given = sum(float(getattr(config, f"{block}_fraction")[0]) for block in drawing)
     if given > 1 + _SUM_TOLERANCE:
@@ -384,19 +302,19 @@ def power_notes(config: Configuration) -> Iterator[str]:
         )
 
 
-def _check_levels(section: Section, config: Configuration, machine: Hardware) -> None:
+def _check_levels(section: Section, config: Configuration, machine: Machine) -> None:
     """Note blocks that their share of the power leaves without throughput, or without room for a tile."""
-    if machine.flop_rate[0] == 0:
+    if machine["flop_rate"][0] == 0:
         section.mistake("core", "0: no arithmetic without power; expected more than 0")
-    if machine.dram_capacity[0] == 0:
+    if machine["dram_capacity"][0] == 0:
         section.mistake("dram", "0: the level has no capacity without power; expected more than 0")
-    for level, tile in (("l2", machine.l2_tile), ("shared_memory", machine.shared_memory_tile)):
+    for level, tile in (("l2", machine["l2_tile"]), ("shared_memory", machine["shared_memory_tile"])):
         if tile[0] == 0:
             share = float(getattr(config, f"{level}_fraction")[0])
             section.mistake(level, f"{share:g}: the level has no capacity for three elements; give it more power")
 
 
-def _check_split(section: Section, config: Configuration, machine: Hardware) -> None:
+def _check_split(section: Section, config: Configuration, machine: Machine) -> None:
     """Note shards that do not divide, and splits without links."""
     for guard, broken in broken_guards(config).items():
         if broken[0]:
@@ -406,7 +324,7 @@ def _check_split(section: Section, config: Configuration, machine: Hardware) -> 
             value = float(getattr(config, where.replace(".", "_"))[0])
             owner.mistake(dimension or part, f"{value:g} {what}")
     split = any(config.split(part).sharded[0] for part in ("hidden", "softmax", "projection"))
-    if (split or config.dp[0] > 1 or config.lp[0] > 1) and machine.link_bandwidth[0] == 0:
+    if (split or config.dp[0] > 1 or config.lp[0] > 1) and machine["link_bandwidth"][0] == 0:
         section.mistake(None, "a split model needs links: power.fractions.link above 0, and network.topology: mesh")
 
 

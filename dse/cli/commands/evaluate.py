@@ -31,7 +31,7 @@ ABOUT: Final = (
     "  a space         built-in or YAML; --set names the design, --best completes it, --sweep a table\n"
     "  a launch file   Megatron-LM script or log, Megatron-Bridge, torchtitan, MaxText; needs --system\n"
     "  a program       HLO text of XLA\n"
-    "  a workload      AICB (SimAI), DFModel set-up, DeepFlow configuration\n"
+    "  a workload      AICB (SimAI), DFModel set-up, DeepFlow configuration or hardware file\n"
     "Exits with 1 if the design does not fit."
 )
 EXAMPLES: Final = (
@@ -44,6 +44,7 @@ EXAMPLES: Final = (
     "dse evaluate gpt_1t_codesign --designs designs.csv -o evaluated.parquet --jobs 4",
     "dse evaluate step.hlo --system h100 -o step.html",
     "dse evaluate workload.txt --gpus 1024 --gpu-type H100 --nic-type cx7",
+    "dse evaluate a100_80GB.yaml --model-config LLM.yaml --set num_devices_per_node=1",
     "dse evaluate setup.txt --profile dfmodel-gen1 --format json | jq .final_s",
 )
 

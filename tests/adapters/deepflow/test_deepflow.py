@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from costmodel.errors import DseError
-from dse.adapters.deepflow.configuration import Configuration, broken_guards, load_configuration
-from dse.adapters.deepflow.report import figures, price
+from dse.adapters.deepflow.configuration import Configuration, broken_guards, hardware, load_configuration
+from dse.adapters.deepflow.step import GIB, plain, price
 from dse.cli import main
 from tests.support.paths import ROOT, TEST_DATA
 from tests.support.scalar_deepflow import CR, NONE, RC, Scalar
@@ -38,7 +38,7 @@ def probe(**changes: object) -> Configuration:
 
 def test_all_293_figures_are_those_that_the_reference_printed():
     """As many decimals as it prints; of times all their digits, such as 0.03375421076190477 s."""
-    found = figures(price(probe()))
+    found = plain(price(probe()))
     lines = [line for line in PRINTED.read_text().splitlines() if not line.startswith("#")]
     printed = {row["figure"]: row["printed"] for row in csv.DictReader(lines)}
     assert len(printed) == 293
@@ -72,10 +72,10 @@ def test_parallel_configurations_agree_with_the_rules_one_by_one(split):
     values = {name: float(column[0]) for name, column in config.columns().items()}
     scalar = Scalar(SimpleNamespace(**{n: int(v) if v.is_integer() else v for n, v in values.items()}))
     report = price(config)
-    assert report.step_time[0] == pytest.approx(scalar.time(), rel=1e-13)
-    projection = report.passes.projection_forward[0], report.passes.projection_backward[0]
+    assert report["Time"][0] == pytest.approx(scalar.time(), rel=1e-13)
+    projection = report["sum.projection_f"][0], report["sum.projection_b"][0]
     assert projection == pytest.approx(scalar.products("projection"), rel=1e-13)
-    assert report.shard.total[0] == pytest.approx(scalar.shard_bytes(), rel=1e-14)
+    assert report["mem2.total"][0] * GIB == pytest.approx(scalar.shard_bytes(), rel=1e-14)
 
 
 # DeepFlow, commit e6a5da0 (2019), run for the configuration of PROBE with links in a mesh. Not the backward
@@ -96,11 +96,11 @@ SPLIT_PROJECTION = [
 @pytest.mark.parametrize(("kind", "dim1", "dim2", "forward", "backward"), SPLIT_PROJECTION)
 def test_a_split_projection_takes_what_the_reference_printed(kind, dim1, dim2, forward, backward):
     """To the last place but one: gathers are added in one go. The projection is never charged."""
-    found = figures(price(probe(projection_kind=kind, projection_dim1=dim1, projection_dim2=dim2)))
+    found = plain(price(probe(projection_kind=kind, projection_dim1=dim1, projection_dim2=dim2)))
     assert found["sum.projection_f"] == pytest.approx(forward, rel=1e-15, abs=0)
     if backward:
         assert found["sum.projection_b"] == pytest.approx(backward, rel=3e-16, abs=0)
-    assert found["Time"] == figures(price(probe()))["Time"]
+    assert found["Time"] == plain(price(probe()))["Time"]
 
 
 def test_a_row_column_projection_gathers_what_its_gradients_need_by_hand():
@@ -114,22 +114,22 @@ def test_a_row_column_projection_gathers_what_its_gradients_need_by_hand():
                    tdp=1.0, dram_fraction=1e9, l2_fraction=1e9, shared_memory_fraction=1e9, link_fraction=1.0,
                    link_energy=1.0, projection_kind=RC, projection_dim1=2, projection_dim2=2)  # fmt: skip
     report = price(config)
-    assert report.machine.link_bandwidth == 1.0
+    assert hardware(config)["link_bandwidth"] == 1.0
     products = (2 * 3 * 10 * 2 + 3 * 2 * 20) + (2 * 5 * 4 * 3 + 5 * 3 * 20)
     matrices = (6 * 10) + 2 * (10 * 2) + (5 * 4) + (6 * 4) + (5 * 6)
-    assert report.passes.projection_backward[0] == pytest.approx(products + 16 * matrices / 2)
+    assert report["sum.projection_b"][0] == pytest.approx(products + 16 * matrices / 2)
 
 
 def test_the_regimes_of_the_schedule_are_all_visited():
     """The cases above stand for something: transfers, cells and reductions each come out slowest."""
     seen = set()
     for changes in KINDS.values():
-        report = price(probe(**changes))
-        config, times = report.config, report.passes
+        config = probe(**changes)
+        figures = price(config)
         own = float((config.num_layers / config.hlp)[0])
         message = config.element_bytes * config.shard_batch * config.hidden_size
-        hop = float(message[0] / report.machine.link_bandwidth[0]) if config.lp[0] > 1 else 0.0
-        cf, cb, reduction = (float(v[0]) for v in (times.cell_forward, times.cell_backward, times.reduction))
+        hop = float(message[0] / hardware(config)["link_bandwidth"][0]) if config.lp[0] > 1 else 0.0
+        cf, cb, reduction = (float(figures[f"sum.{name}"][0]) for name in ("Cf", "Cb", "R"))
         seen.add((int(hop > own * cf) + int(hop >= own * cb), cb < reduction))
     assert {regime for regime, _ in seen} == {0, 1, 2}
     assert {(0, True), (0, False), (2, True), (2, False)} <= seen
@@ -139,22 +139,28 @@ def test_the_second_level_counts_only_below_the_inflection():
     """A slow second level lengthens products that the memory binds, and no others: rule RF3."""
     slow_l2 = {"l2_energy": 1e-3}
     bound_by_compute, bound_by_memory = price(probe(**slow_l2)), price(probe(**slow_l2, dram_fraction=1e-4))
-    assert bound_by_compute.gemms.time[0, 0] == pytest.approx(price(probe()).gemms.time[0, 0])
+    assert bound_by_compute["Cf.GEMM_time"][0] == pytest.approx(price(probe())["Cf.GEMM_time"][0])
     fast = price(probe(dram_fraction=1e-4))
-    assert bound_by_memory.gemms.time[0, 0] > fast.gemms.time[0, 0]
+    assert bound_by_memory["Cf.GEMM_time"][0] > fast["Cf.GEMM_time"][0]
 
 
 def test_the_swapped_order_is_run_where_it_is_faster():
     """k within a tile, a memory-bound product, and n > m: the transpose moves less."""
     config = probe(batch_size=16, seq_len=1, dram_fraction=1e-3)
-    report = price(config)
-    place = 2  # Cb_wt: m = 2 D, k = 16, n = 4 D
-    direct, swapped = (order.traffic[0, place] for order in report.gemms.dram)
-    assert swapped > direct
-    assert not report.gemms.swapped[0, place]
-    turned = price(probe(batch_size=16, seq_len=1, dram_fraction=1e-3, gates=1))  # n = D < m
-    assert turned.gemms.swapped[0, place]
-    assert figures(turned)["Cb_wt.GEMM_gmem"] == turned.gemms.dram[1].traffic[0, place]
+    name = "Cb_wt"  # m = 2 D, k = 16, n = 4 D
+    direct, swapped, chosen = traffic_by_order(config, name)
+    assert swapped > direct == chosen
+    turned = probe(batch_size=16, seq_len=1, dram_fraction=1e-3, gates=1)  # n = D < m
+    direct, swapped, chosen = traffic_by_order(turned, name)
+    assert direct > swapped == chosen
+
+
+def traffic_by_order(config: Configuration, name: str) -> tuple[float, float, float]:
+    """DRAM traffic of a product in the direct and in the swapped order, and of the order that is run. [B]"""
+    figures = plain(price(config))
+    orders = (figures[f"{name}.GEMM_flop"] / figures[f"{name}.{order}.comp_int"] for order in ("direct", "swapped"))
+    direct, swapped = (float(round(moved)) for moved in orders)
+    return direct, swapped, figures[f"{name}.GEMM_gmem"]
 
 
 def mixed_batch(points: int, seed: int = 1) -> Configuration:
@@ -183,23 +189,23 @@ def mixed_batch(points: int, seed: int = 1) -> Configuration:
 def test_a_batch_gives_the_bits_of_one_by_one_pricing():
     """Fractional shards among them: nothing that stands beside a row changes it."""
     config = mixed_batch(60)
-    together = price(config).figures()
+    together = price(config)
     for row in range(config.num_points):
-        alone = price(config.take(np.array([row]))).figures()
+        alone = price(config.take(np.array([row])))
         assert all(np.array_equal(together[name][row], alone[name][0], equal_nan=True) for name in together)
 
 
 def test_energy_is_power_times_time_and_grows_with_each_energy():
     base = price(probe())
-    assert figures(base)["power"] * figures(base)["Time"] == pytest.approx(figures(base)["energy"])
+    assert base["power"][0] * base["Time"][0] == pytest.approx(base["energy"][0])
     for name in ("flop_energy", "dram_energy", "l2_energy"):
         # Twice the energy of a unit with twice the power leaves the machine as it is.
         block = {"flop_energy": "core", "dram_energy": "dram", "l2_energy": "l2"}[name]
-        more = {name: 2 * getattr(base.config, name),
-                f"{block}_fraction": 2 * getattr(base.config, f"{block}_fraction")}  # fmt: skip
+        more = {name: 2 * getattr(probe(), name),
+                f"{block}_fraction": 2 * getattr(probe(), f"{block}_fraction")}  # fmt: skip
         dearer = price(probe(**more))
-        assert dearer.step_time[0] == base.step_time[0]
-        assert dearer.energy[0] > base.energy[0]
+        assert dearer["Time"][0] == base["Time"][0]
+        assert dearer["energy"][0] > base["energy"][0]
 
 
 def test_energy_by_hand():
@@ -215,11 +221,11 @@ def test_energy_by_hand():
     pointwise_bytes = 4 * 12 * 8.5 + (4 * 6 * 8.5 + 3 * 36) + 4 * 2 * 35 + 4 * 2 * 55
     embedding = 2 * 2 * 4 * 2 * 3
     energy = flops + pointwise_flops + 10 * (moved + pointwise_bytes + embedding) + 100 * moved
-    assert price(config).energy[0] == pytest.approx(energy)
+    assert price(config)["energy"][0] == pytest.approx(energy)
     weights = 2 * 3 * 6  # three replicas of that work, and two rings
     three = price(replace(config, dp=np.array([3.0]), batch_size=np.array([6.0])))
     ring = 2 * 4 * weights * config.link_energy[0] + weights + 3 * 4 * weights * 10
-    assert three.energy[0] == pytest.approx(3 * energy + 2 * ring)
+    assert three["energy"][0] == pytest.approx(3 * energy + 2 * ring)
 
 
 MISTAKES = [
@@ -311,8 +317,8 @@ def test_shares_are_of_the_power_whatever_they_sum_to():
     """Half of the shares of twice the power are the same chip, beyond the power or within it."""
     names = ("core", "dram", "l2", "shared_memory", "link")
     shares = {f"{name}_fraction": share for name, share in zip(names, (0.9, 0.3, 0.2, 0.25, 0.1), strict=True)}
-    over = price(probe(**shares, dp=2)).figures()
-    within = price(probe(**{name: share / 2 for name, share in shares.items()}, tdp=600, dp=2)).figures()
+    over = price(probe(**shares, dp=2))
+    within = price(probe(**{name: share / 2 for name, share in shares.items()}, tdp=600, dp=2))
     assert {name: values.tolist() for name, values in over.items()} == {
         name: values.tolist() for name, values in within.items()
     }
@@ -355,17 +361,17 @@ def test_a_split_needs_links(whole, split, tmp_path):
 
 def test_without_links_a_split_takes_forever():
     """In a batch nothing is refused: what the reference crashes on is no number, or infinite."""
-    assert not np.isfinite(price(probe(dp=2, mesh=0)).step_time[0])
-    assert np.isfinite(price(probe(l2_fraction=-0.1)).step_time[0])  # no second level: one tile of everything
+    assert not np.isfinite(price(probe(dp=2, mesh=0))["Time"][0])
+    assert np.isfinite(price(probe(l2_fraction=-0.1))["Time"][0])  # no second level: one tile of everything
 
 
 def test_machines_without_a_part_are_priced_beside_the_others():
     """As power splits give them that a search tries: no warning, and the others' bits unchanged."""
     report = price(probe(core_fraction=[0.3, 0, 0.3, 0.3], dram_fraction=[0.3, 0.3, 0, 0.3],
                          shared_memory_fraction=[0.1, 0.1, 0.1, 0]))  # fmt: skip
-    assert np.isfinite(report.step_time).tolist() == [True, False, False, False]
-    alone = price(probe(core_fraction=0.3, dram_fraction=0.3, shared_memory_fraction=0.1)).figures()
-    assert all(values[0] == alone[name][0] for name, values in report.figures().items())
+    assert np.isfinite(report["Time"]).tolist() == [True, False, False, False]
+    alone = price(probe(core_fraction=0.3, dram_fraction=0.3, shared_memory_fraction=0.1))
+    assert all(values[0] == alone[name][0] for name, values in report.items())
 
 
 def test_guards_say_which_shards_do_not_divide():

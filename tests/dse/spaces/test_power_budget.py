@@ -14,8 +14,7 @@ from costmodel.columns import FloatArray
 from costmodel.errors import DseError
 from costmodel.formats.shipped import ROOT
 from costmodel.machine import chip_power
-from dse.adapters.deepflow.configuration import load_configuration
-from dse.adapters.deepflow.report import price
+from dse.adapters.deepflow.configuration import hardware, load_configuration
 from dse.pricing.evaluated import machine
 from dse.pricing.evaluation import evaluate
 from dse.spaces.space import Space
@@ -105,7 +104,7 @@ def test_capacity_comes_in_banks_of_the_base(tmp_path):
 def test_the_rules_are_those_of_the_reference(tmp_path):
     """The same energies, shares and power buy what DeepFlow's first generation says before derating."""
     probe = load_configuration(PROBE)
-    reference = price(replace(probe, dp=np.array([2.0]))).machine
+    reference = hardware(replace(probe, dp=np.array([2.0])))
     found = space(
         tmp_path,
         ("tdp: [500 W, 700 W]", "tdp: 360 W"),  # of which 60 W are drawn by an idle chip
@@ -117,9 +116,9 @@ def test_the_rules_are_those_of_the_reference(tmp_path):
     system = machine(found, found.known_values(found.legal.random(1, np.random.default_rng(0))))
     _, l2, dram = system.memory
     links = 2  # of which each of the two data shards has one
-    assert float(dram.bandwidth) == pytest.approx(float(reference.dram_bandwidth[0] / probe.dram_derate[0]))
-    assert float(l2.bandwidth) == pytest.approx(float(reference.l2_bandwidth[0]))
-    assert float(system.network[0].bandwidth) == pytest.approx(float(links * reference.link_bandwidth[0]))
+    assert float(dram.bandwidth) == pytest.approx(float(reference["dram_bandwidth"][0] / probe.dram_derate[0]))
+    assert float(l2.bandwidth) == pytest.approx(float(reference["l2_bandwidth"][0]))
+    assert float(system.network[0].bandwidth) == pytest.approx(float(links * reference["link_bandwidth"][0]))
 
 
 def test_the_documented_budget_loads(tmp_path):

@@ -1,0 +1,286 @@
+"""Steps of an LSTM language model by the rules of DeepFlow's second and present generation.
+
+Kernels without reuse, reductions and copies count one level of memory, the registers. Gradients are reduced after the
+last step of a layer. The schedule runs each task when its inputs and its device are free, first come, first served.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from heapq import heappop, heappush
+from itertools import pairwise
+from typing import Final
+
+import numpy as np
+
+from costmodel.columns import FloatArray
+from costmodel.kernels.collectives import RING
+from costmodel.kernels.kernel_tables import optimizer_work
+from costmodel.lstm import Split
+from dse.adapters.deepflow.chips import Values, links
+from dse.adapters.deepflow.configuration import Workload
+from dse.adapters.deepflow.setups import Setup
+from dse.adapters.deepflow.step import Figures, between_products
+from dse.adapters.deepflow.tiled_products import Products, level_time, products
+
+#: Bandwidth from host to device, which inputs of an embedding in one piece take. [B/s]
+HOST_BANDWIDTH: Final = 12.4 * 2.0**30
+#: Accesses of each gate of a cell: three operations of two inputs, two of one. [-]
+CELL_ACCESSES: Final = 3 * 3 + 2 * 2
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """A chip with its links and the rules of a generation, as kernels and products read them."""
+
+    setup: Setup
+    unit: Values  #: (points,) columns of `products`, and links
+
+    @classmethod
+    def of(cls, setup: Setup, blocks: dict[str, Values]) -> Device:
+        """The device of a set-up, from the blocks of its chip."""
+        sheet = setup.sheet
+        columns = {"element_bytes": "sw_param.precision", "launch": "sw_param.kernel_launch_overhead",
+                   "fma_outputs": "tech_param.core.FMA_d1", "fma_depth": "tech_param.core.FMA_d2",
+                   "dataflow": "tech_param.core.dataflow"}  # fmt: skip
+        unit = {name: sheet[path] for name, path in columns.items()}
+        unit["rate"] = blocks["core"]["throughput"] * sheet["tech_param.core.util"]
+        unit["bundles"] = blocks["core"]["num_bundle"]
+        for place, level in enumerate(list(blocks.values())[1:5]):
+            unit |= {f"bandwidth{place}": level["used_bandwidth"], f"latency{place}": level["latency"]}
+            unit[f"share{place}"] = level["share"]
+        names = {"kp1": "kp_hidden_dim1", "kp2": "kp_hidden_dim2", "dp": "dp", "lp": "lp"}
+        return cls(setup, unit | links(sheet, blocks, {name: setup.split(key) for name, key in names.items()}))
+
+    def products(self, sizes: Sequence[Sequence[FloatArray]]) -> Products:
+        """Products (m, k, n) on one device."""
+        stated, rules = self.setup.sheet["search.tile_candidates"][0], self.setup.rules
+        return products(sizes, self.unit, candidates=int(stated or rules["candidates"]), nested=rules["nested"])
+
+    def kernel(self, flops: FloatArray | float, moved: FloatArray) -> FloatArray:
+        """Time of a kernel whose traffic, in whole bytes, counts for the registers alone. [s]"""
+        return level_time(np.asarray(flops), np.trunc(moved), self.unit, 0)
+
+    def exchange(self, amount: FloatArray, dimension: str) -> FloatArray:
+        """Time to read an amount, pass it on and write it, without latency. [s]"""
+        return self.kernel(0.0, 2 * amount) + amount / self.unit[f"bandwidth.{dimension}"]
+
+    def ring(self, collective: str, rows: FloatArray, columns: FloatArray, members: FloatArray,
+             dimension: str) -> FloatArray:  # fmt: skip
+        """Time of a ring collective (a key of `RING`) on a matrix, (points,). [s]
+
+        `rows` and `columns` are those of the whole matrix [elements]; one of `members` alone sends nothing. [-] A
+        gather copies the whole matrix in the end.
+        """
+        w, launch = self.unit["element_bytes"], self.unit["launch"]
+        steps, _ = RING[collective](members)
+        piece = w * rows * columns / members
+        bandwidth, latency = self.unit[f"bandwidth.{dimension}"], self.unit[f"latency.{dimension}"]
+        hop = piece / bandwidth + self.kernel(0.0, 2 * piece) + latency
+        copied = self.kernel(0.0, 3 * rows * columns * w) + launch
+        added = (self.kernel(rows * columns / members, 3 * w * rows * columns / members) + launch) * (members - 1)
+        return np.where(members > 1, hop * steps + (copied if collective == "all_gather" else added), 0.0)
+
+    def between_products(self, split: Split, *sizes: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Collectives of a split product (m, k, n), forward and backward. [s]"""
+        return between_products(self.ring, split, *sizes, counted=(1.0, 0.5, 0.0), divided=np.floor_divide)
+
+    def optimizer(self, weights: FloatArray) -> FloatArray:
+        """Time of the update and clipping of so many weights, without launches. [s]"""
+        w = self.unit["element_bytes"]
+        clipping = self.kernel(*optimizer_work("gradclip", weights, element_bytes=w))
+        return self.kernel(3 * weights, 4 * weights * w) + clipping
+
+
+def split_products(split: Split, m: FloatArray, k: FloatArray, n: FloatArray) -> list[Sequence[FloatArray]]:
+    """(m, k, n) of a product on one device, of the gradient of weights, and of that of activations. [elements]"""
+    rows, inner, columns = split.rows, split.inner, split.columns
+    gradients = (k / rows, m // inner, n / columns), (m / rows, n // inner, k / columns)
+    return [(m // rows, k // inner, n // columns), *gradients]
+
+
+def lstm_times(work: Workload, device: Device) -> Values:
+    """Times of a cell, softmax and embedding in one step, of reductions, and of both passes, (points,). [s]"""
+    hidden, softmax, unit = work.split("hidden"), work.split("softmax"), device.unit
+    batch, size, gates, vocab = work.shard_batch, work.hidden_size, work.gate_size, work.vocab_size
+    parts = {"C": (hidden, (batch, 2 * size, gates)), "softmax_": (softmax, (batch, size, vocab))}
+    triples = [triple for split, sizes in parts.values() for triple in split_products(split, *sizes)]
+    time, times = device.products(triples).time.T, Figures()
+    for place, (name, (split, sizes)) in enumerate(parts.items()):
+        forward, weights, activations = time[3 * place : 3 * place + 3]
+        there, back = (cell_kernels, softmax_kernels)[place](work, device)
+        to, back_from = device.between_products(split, *sizes)
+        times |= {f"{name}f": forward + to + there, f"{name}b": weights + activations + back_from + back}
+    times["embedding_f"], times["embedding_b"] = embedding_times(work, device)
+    for name, part, rows, columns in (
+        ("R", "hidden", 2 * size, gates), ("Rs", "softmax", size, vocab), ("Re", "embedding", vocab, size)
+    ):  # fmt: skip
+        times[name] = reduction_time(work, device, part, rows, columns)
+    message = work.element_bytes * (batch / hidden.rows) * (size / np.where(hidden.is_rc, hidden.dim2, hidden.inner))
+    hop = message / unit["bandwidth.lp"] + unit["latency.lp"] + device.kernel(0.0, 2 * message)
+    times["hop"] = np.where(work.lp > 1, hop, 0.0)
+    forward_pass = [times[name] for name in ("embedding_f", "Cf", "softmax_f", "hop")]
+    backward_pass = [times[name] for name in ("softmax_b", "Cb", "embedding_b", "hop", "Rs", "R", "Re")]
+    times["forward"], times["backward"] = (scheduled(work, entries) for entries in (forward_pass, backward_pass))
+    return times
+
+
+def cell_kernels(work: Workload, device: Device) -> tuple[FloatArray, FloatArray]:
+    """Pointwise kernels of a cell and their exchange between devices, forward and backward. [s]
+
+    Odd, and kept: the second dimension of the softmax decides whether row-column cells exchange anything; backward, a
+    cell in one piece counts no gates, and weights are accumulated in every step.
+    """
+    split, w, batch = work.split("hidden"), work.element_bytes, work.shard_batch
+    columns, rows = work.gate_size / (split.inner * split.columns), batch / split.rows
+    weights, launches = 2 * work.hidden_size * columns, 5 * device.unit["launch"]
+    back_columns = np.where(split.sharded, columns, work.hidden_size)
+    forward = device.kernel(rows * columns * 5, w * rows * columns * CELL_ACCESSES)
+    moved = w * rows * back_columns * CELL_ACCESSES + w * weights * 3
+    backward = device.kernel(rows * back_columns * 5 + weights, moved)
+    exchanges = split.is_cr | (split.is_rc & (work.softmax_dim2 > 1))
+    sent = [4 * rows * columns * w, 4 * np.where(split.is_rc, batch, rows) * columns * w]
+    passed = [np.where(split.is_cr, device.exchange(s, "kp1"), device.exchange(s, "kp2")) for s in sent]
+    forward_sent, backward_sent = (np.where(exchanges, time, 0.0) for time in passed)
+    return forward + launches + forward_sent, backward + launches + backward_sent
+
+
+def softmax_kernels(work: Workload, device: Device) -> tuple[FloatArray, FloatArray]:
+    """Pointwise kernels of the softmax and partial sums between devices, forward and backward. [s]"""
+    split, w, batch = work.split("softmax"), work.element_bytes, work.shard_batch
+    share = batch / split.rows * (work.vocab_size / split.columns) / split.inner
+    launches = np.where(split.sharded, 1.0, 4.0) * device.unit["launch"]
+    flops = np.where(split.sharded, 3 * share, batch * (3 * work.vocab_size - 1))
+    sums = device.exchange(w * (batch / split.dim1) * split.dim2, "kp2")
+    gathered = device.ring("all_gather", batch, np.ones(1), split.dim1, "kp1")
+    exchanged = np.where(split.is_cr, gathered, np.where(split.is_rc & (split.dim2 > 1), sums, 0.0))
+    forward, backward = device.kernel(flops, w * share * 7), device.kernel(share * 5, w * share * 11)
+    return forward + launches + exchanged, backward + launches
+
+
+def embedding_times(work: Workload, device: Device) -> tuple[FloatArray, FloatArray]:
+    """Passes over the embedding: reads and writes of one row per sequence. [s]"""
+    split, batch = work.split("embedding"), work.shard_batch
+    columns = work.hidden_size / split.columns
+    moved = 2 * (batch / split.rows) * columns * work.element_bytes
+    kernel = device.kernel(0.0, moved) + device.unit["launch"]
+    gathered = device.ring("all_gather", batch, columns, split.dim1, "kp1")
+    from_host = np.where(split.sharded, 0.0, moved / HOST_BANDWIDTH)
+    return kernel + np.where(split.is_cr, gathered, 0.0) + from_host, kernel + np.where(split.sharded, gathered, 0.0)
+
+
+def reduction_time(work: Workload, device: Device, part: str, rows: FloatArray, columns: FloatArray) -> FloatArray:
+    """Reduction of gradients of a weight matrix over data shards, and its optimizer. [s]
+
+    The kind of split is that of the hidden layers for every part, as in the reference.
+    """
+    kind, split = work.split("hidden"), work.split(part)
+    held = np.where(kind.sharded, rows / split.dim1, rows)
+    width = np.where(kind.is_rc, columns / split.dim2, columns)
+    gathered = np.where(kind.is_rc, device.ring("all_gather", rows, width, split.dim1, "kp1"), 0.0)
+    reduced = device.ring("all_reduce", held, width, work.dp, "dp")
+    return gathered + reduced + device.optimizer(np.where(kind.is_rc, rows, held) * width)
+
+
+def scheduled(work: Workload, times: Sequence[FloatArray]) -> FloatArray:
+    """End of a pass whose entries take `times`, in the order of `Simulation`, (points,). [s]
+
+    With one stage the order of tasks does not depend on their times: designs of as many steps and layers are scheduled
+    together. With several stages the schedule of each design is simulated.
+    """
+    points = work.num_points
+    keys = [np.broadcast_to(values, points) for values in (work.seq_len, work.num_layers, work.lp)]
+    groups, group = np.unique([*keys, np.where(keys[2] > 1, np.arange(points), -1)], axis=1, return_inverse=True)
+    ends = np.empty(points)
+    for place, (steps, layers, stages, _) in enumerate(groups.T.astype(int).tolist()):
+        rows = np.flatnonzero(group.ravel() == place)
+        entries = (np.broadcast_to(values, points)[rows] for values in times)
+        ends[rows] = Simulation(steps, layers, stages, *entries).end()
+    return ends
+
+
+class Simulation:
+    """The schedule of a pass of as many steps and layers over pipeline stages, for designs that share its order.
+
+    Tasks run on devices, transfers on links, both one at a time; entries of the schedule are tried in the order
+    in which they became ready. Transfers within a device (place -1) take no link.
+    """
+
+    def __init__(self, steps: int, layers: int, stages: int, first: FloatArray, cell: FloatArray, last: FloatArray,
+                 hop: FloatArray, *reductions: FloatArray) -> None:  # fmt: skip
+        """Entries of the first, each cell's and the last task of every step; the backward pass reduces after each."""
+        way = -1 if reductions else 1
+        self.children: list[list[int]] = []
+        self.waiting: list[int] = []  #: entries that each entry waits for
+        self.entries: list[tuple[bool, int, FloatArray]] = []  #: is a transfer, its place, its time [s]
+        self.devices, self.links = [True] * stages, [True] * (2 * stages - 1)
+        per_stage = -(-layers // (stages - 2 if stages > 2 else stages))
+        stage = [0 if stages == 1 else layer // per_stage + 1 for layer in range(layers)][::way]
+        begin, finish = (0, stages - 1)[::way]
+        rows = [[self.entry(False, place, time) for _ in range(steps)] for place, time in
+                [(begin, first), *((place, cell) for place in stage), (finish, last)]]  # fmt: skip
+        none, within = np.zeros_like(hop), [stage[place] == stage[place - 1] for place in range(1, layers)]
+        links = [max(pair) - 1 for pair in pairwise(stage)]
+        inlet, outlet = (0, stages - 2)[::way] if stages > 1 else (-1, -1)
+        for row in rows[1:-1]:
+            self.join(row[:-1], row[1:], -1, none)
+        self.join(rows[0], rows[1], inlet, hop)
+        self.join(rows[-2], rows[-1], outlet, hop)
+        for place, (local, link) in enumerate(zip(within, links, strict=True), 1):
+            self.join(rows[place], rows[place + 1], -1 if local else link, none if local else hop)
+        for place, local in enumerate(within, 1):  # steps of the next layer on a device come first
+            if local:
+                self.join(rows[place + 1][:-1], rows[place][1:], -1, none)
+        self.join(rows[0][:-1], rows[0][1:], -1, none)
+        if reductions:
+            places = [2 * stages - 2, *(0 if stages == 1 else at - 1 + stages for at in stage), stages - 1]
+            times = [reductions[0], *[reductions[1]] * layers, reductions[2]]
+            for row, place, time in zip(rows, places, times, strict=True):
+                self.children[row[-1]].append(self.entry(True, place, time, waits=1))
+
+    def entry(self, transfer: bool, place: int, time: FloatArray, waits: int = 0) -> int:
+        """A new entry of the schedule."""
+        self.entries.append((transfer, place, time))
+        self.children.append([])
+        self.waiting.append(waits)
+        return len(self.entries) - 1
+
+    def join(self, sources: Sequence[int], targets: Sequence[int], link: int, time: FloatArray) -> None:
+        """Let each target wait for a transfer from its source."""
+        for source, target in zip(sources, targets, strict=True):
+            transfer = self.entry(True, link, time, waits=1)
+            self.children[source].append(transfer)
+            self.children[transfer].append(target)
+            self.waiting[target] += 1
+
+    def end(self) -> FloatArray:
+        """End of the last entry of each design. [s]
+
+        Odd, and kept: a transfer within a device frees the last link when it ends, so that reductions on that link
+        overlap; with one stage it is the link of all reductions.
+        """
+        _, place, now = self.entries[0]
+        self.devices[place] = False
+        events, ready, latest, count = [(float(now[0]), 0, 0, now)], list[int](), np.zeros_like(now), 1
+        while events:
+            _, _, done, now = heappop(events)
+            latest = np.maximum(latest, now)
+            transfer, place, _ = self.entries[done]
+            (self.links if transfer else self.devices)[place] = True
+            for child in self.children[done]:
+                self.waiting[child] -= 1
+                if not self.waiting[child]:
+                    ready.append(child)
+            for child in ready[:]:
+                transfer, place, time = self.entries[child]
+                units = self.links if transfer else self.devices
+                if place != -1 and not units[place]:
+                    continue
+                if place != -1:
+                    units[place] = False
+                ready.remove(child)
+                end = now + time
+                heappush(events, (float(end[0]), count, child, end))
+                count += 1
+        return latest

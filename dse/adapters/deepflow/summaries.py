@@ -1,0 +1,106 @@
+"""Figures of set-ups of the second and present generation: everything that DeepFlow writes into its summaries."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+import numpy as np
+
+from costmodel.columns import FloatArray
+from costmodel.errors import DseError
+from costmodel.lstm import Split
+from dse.adapters.deepflow.chips import DEGREES, Values, chip
+from dse.adapters.deepflow.configuration import PARTS
+from dse.adapters.deepflow.lstm_steps import Device, lstm_times, split_products
+from dse.adapters.deepflow.setups import UNITS, Setup
+from dse.adapters.deepflow.step import GIB, MIB, WHOLE, footprint, memory_figures, plain, total_bytes
+from dse.adapters.deepflow.tiled_products import INNERMOST
+from dse.adapters.deepflow.transformer_steps import step_times, token_times
+
+Figures = Iterator[tuple[str, FloatArray]]
+
+
+def lstm_figures(setup: Setup, device: Device, capacity: FloatArray) -> Figures:
+    """Memory, split and times of an LSTM language model."""
+    work, times = setup.workload, lstm_times(setup.workload, device)
+    whole = footprint(work, dict.fromkeys(PARTS, WHOLE), np.ones(1), later=True)
+    stages = np.where(work.lp > 2, work.lp - 2, work.lp)
+    shard = footprint(work, dict.fromkeys(PARTS, work.split("hidden")), stages, later=True)
+    largest = np.maximum(*(sum(shard[part], np.zeros(1)) for part in ("hidden", "embedding")))
+    total = np.where(work.lp == 1, total_bytes(shard), np.where(work.lp >= 4, largest, 0.0))
+    yield from memory_figures("mem1", whole, total_bytes(whole), capacity, whole).items()
+    yield from memory_figures("mem2", shard, total, capacity, shard).items()
+    for name in ("dp", "lp", *(f"kp_{part}_{end}" for part in PARTS for end in ("dim1", "dim2"))):
+        yield f"par.{name}", setup.split(name)
+    yield from ((f"sum.{name}", values) for name, values in times.items())
+    yield "Time", times["forward"] + times["backward"]
+    yield "parameters", work.num_parameters / 1e9
+
+
+def product_split(setup: Setup) -> Split:
+    """The split of products of no LSTM."""
+    kp1, kp2 = setup.split("kp1"), setup.split("kp2")
+    return Split(np.where((kp1 == 1) & (kp2 == 1), 0.0, setup.split("t")), kp1, kp2)
+
+
+def gemm_figures(setup: Setup, device: Device, capacity: FloatArray) -> Figures:
+    """Time of one product with the collective of its split, traffic, and the fastest loop order and tiles."""
+    split, (m, k, n) = product_split(setup), (setup.model(key) for key in "MKN")
+    local = split_products(split, m, k, n)[0]
+    chosen = device.products([local])
+    yield "Time", chosen.time[:, 0] + device.between_products(split, m, k, n)[0]
+    yield from ((f"L{level}", chosen.traffic[:, 0, level]) for level in range(4))
+    yield "order", chosen.order[:, 0]
+    for level, tile in enumerate((*np.moveaxis(chosen.tiles[:, 0], 0, -1), local)):
+        yield from ((f"tile{level}.{name}", edge) for name, edge in zip("mkn", tile, strict=True))
+
+
+def llm_figures(setup: Setup, device: Device, capacity: FloatArray) -> Figures:
+    """Times of all tokens and, with one pipeline stage, of a training step."""
+    yield from token_times(setup, device, product_split(setup)).items()
+    if np.all(setup.split("lp") == 1):
+        yield from step_times(setup, device).items()
+
+
+#: Mode -> figures of a set-up.
+_MODES: Final = {"LSTM": lstm_figures, "GEMM": gemm_figures, "LLM": llm_figures}
+
+
+def hardware_figures(blocks: Mapping[str, Values]) -> Figures:
+    """Rates and sizes before utilization, then the blocks of the chip with the used shares of what each has. [%]"""
+    yield "hw.throughput", blocks["core"]["throughput"] / 1e12
+    for place, level in enumerate(list(blocks.values())[1:5]):
+        yield from ((f"hw.L{place}_bw", level["bandwidth"] / GIB), (f"hw.L{place}_size", level["size"] / MIB))
+    yield from ((f"hw.{name}_bw", blocks[name]["bandwidth"] / GIB) for name in DEGREES)
+    for name, block in blocks.items():
+        yield from ((f"{name}.{key}", values / UNITS.get(key, 1.0)) for key, values in block.items())
+        for key in [key[4:] for key in block if key.startswith("eff_")]:
+            yield f"{name}.{key}_util", block[f"eff_{key}"] / block[f"tot_{key}"] * 100
+
+
+def setup_figures(setup: Setup) -> Values:
+    """Every figure of a set-up by its name, (points,): times in seconds, others in the units of DeepFlow's summary.
+
+    Bandwidths are in GiB/s, sizes of levels in MiB, other sizes in GiB, throughput in TFLOP/s, clocks in GHz.
+    """
+    blocks = chip(setup.sheet, states=setup.rules["states"])
+    with np.errstate(divide="ignore", invalid="ignore"):
+        figures = _MODES[setup.mode](setup, Device.of(setup, blocks), list(blocks.values())[4]["size"])
+        return dict(hardware_figures(blocks)) | dict(figures)
+
+
+def printed_figures(setup: Setup) -> dict[str, Any]:
+    """The figures of one set-up; whole numbers as such, and words for a loop order and its tiles.
+
+    Raises `DseError` where DeepFlow stops: a time that no link allows, or a voltage that it cannot set.
+    """
+    figures = plain(setup_figures(setup))
+    if setup.rules["states"] and figures["DRAM.operating_voltage"] >= figures["DRAM.voltage_upperbound"]:
+        raise DseError("power_breakdown.DRAM: its voltage exceeds max_voltage, where DeepFlow stops; lower the power")
+    if not np.isfinite(figures["Time"]):
+        raise DseError("a split or a level has no bandwidth, so that the step never ends; give links or memories power")
+    if "order" in figures:
+        figures["order"] = INNERMOST[figures["order"]]
+        figures["tile"] = [[figures.pop(f"tile{level}.{name}") for name in "mkn"] for level in range(4)]
+    return figures

@@ -1,0 +1,231 @@
+"""Files of DeepFlow's second and present generation: printed figures, choices, batches, and files that are wrong."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from costmodel.formats.input_files import data_beside, dump
+from dse.adapters.deepflow.lstm_steps import Simulation
+from dse.adapters.deepflow.setups import PRESENT, SECOND, read_setup
+from dse.adapters.deepflow.summaries import setup_figures
+from dse.adapters.deepflow.tiled_products import tile_candidates
+from dse.cli import main
+from tests.support.paths import TEST_DATA
+
+#: Runs of the reference; a comment there has their source.
+RUNS = data_beside(str(TEST_DATA / "deepflow_setups.yaml"))
+SECOND_RUNS = {run["folder"]: run for run in RUNS["second"]["runs"]}
+PRESENT_RUNS = {f"{run['mode']}-{place}": run for place, run in enumerate(RUNS["present"]["runs"])}
+
+
+def nested(flat: dict[str, Any]) -> dict[str, Any]:
+    """Values by path as nested mappings."""
+    tree: dict[str, Any] = {}
+    for path, value in flat.items():
+        *blocks, key = path.split(".")
+        inner = tree
+        for block in blocks:
+            inner = inner.setdefault(block, {})
+        inner[key] = value
+    return tree
+
+
+def stored_run(folder: Path, name: str) -> Path:
+    """The file of a run of the second generation, in folders that are named as the reference names them."""
+    path = folder / name / "exp_config.yaml"
+    path.parent.mkdir(parents=True)
+    path.write_text(dump(nested(RUNS["second"]["base"] | SECOND_RUNS[name]["changes"])))
+    return path
+
+
+def present_files(
+    folder: Path, changes: dict[str, Any], model: dict[str, Any], removed: tuple[str, ...] = ()
+) -> list[str]:
+    """Arguments with a hardware file of an A100 with other values, and a model file."""
+    flat = {path: value for path, value in (RUNS["present"]["base"] | changes).items() if path not in removed}
+    (folder / "hardware.yaml").write_text(dump(nested(flat)))
+    (folder / "model.yaml").write_text(dump({"model_param": model}))
+    return [str(folder / "hardware.yaml"), "--model-config", str(folder / "model.yaml")]
+
+
+def evaluated(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
+    """Figures of the JSON that `dse evaluate` prints."""
+    assert main(["evaluate", *arguments, "--format", "json"]) == 0
+    figures: dict[str, Any] = json.loads(capsys.readouterr().out)["figures"]
+    return figures
+
+
+def wrong(figures: dict[str, Any], printed: str) -> dict[str, tuple[str, str]]:
+    """Printed figures that differ: as this model prints them, and as the reference did."""
+    differing = {}
+    for entry in printed.split():
+        name, _, text = entry.partition("=")
+        number, unit = text.rstrip("KMi"), text[-2:]
+        value, decimals = figures[name] / {"Ki": 2**10, "Mi": 2**20}.get(unit, 1), len(number.partition(".")[2])
+        own = repr(float(value)) if decimals > 10 else f"{value:.{decimals}f}"
+        if own != number:
+            differing[name] = own, number
+    return differing
+
+
+@pytest.mark.parametrize("name", SECOND_RUNS)
+def test_stored_runs_of_the_second_generation_have_every_printed_figure(name, tmp_path, capsys):
+    """113 figures each; the split and the number of tile candidates are those of the folder."""
+    printed = SECOND_RUNS[name]["printed"]
+    assert len(printed.split()) == 113
+    assert wrong(evaluated([str(stored_run(tmp_path, name))], capsys), printed) == {}
+
+
+@pytest.mark.parametrize("name", PRESENT_RUNS)
+def test_runs_of_the_present_generation_have_every_printed_figure(name, tmp_path, capsys):
+    run = PRESENT_RUNS[name]
+    figures = evaluated(present_files(tmp_path, run["changes"], run["model"], tuple(run["removed"])), capsys)
+    if run["mode"] != "GEMM":
+        assert wrong(figures, run["printed"]) == {}
+        return
+    lines = [
+        f"Best Order: {figures['order']}",
+        f"Best Tile: {tuple(map(tuple, figures['tile']))}",
+        f"Time: {figures['Time']}",
+    ]
+    lines += [f"L{level}: {binary(figures[f'L{level}'])}" for level in range(4)]
+    assert "\n".join(lines) == run["printed"].strip()
+
+
+def binary(value: float) -> str:
+    """Bytes as the reference prints them, in powers of 1024."""
+    power = min(int(np.log2(max(value, 1)) // 10), 4)
+    return f"{value / 1024**power:.2f} {('B', 'KB', 'MB', 'GB', 'TB')[power]}"
+
+
+GEMM = {"mode": "GEMM", "M": 8192, "K": 1024, "N": 2048}
+SMALL = {"mode": "LSTM", "batch_size": 64, "vocab_size": 4096, "num_layers": 2, "layer_size": 512, "projection": 128,
+         "seq_len": 4, "num_gates": 4, "num_non_linear": 5, "num_add": 8, "data_scale": 1}  # fmt: skip
+
+
+def test_a_product_by_hand(tmp_path, capsys):
+    """Two multiply-adds per cycle and unit bind: flop over the used rate, and one launch."""
+    figures = evaluated(present_files(tmp_path, {}, GEMM), capsys)
+    rate = 512 * 1.41e9 * 432 * 0.75
+    assert figures["Time"] == pytest.approx(8192 * 2048 * (2 * 1024 - 1) / rate + 9e-6, rel=1e-12)
+    assert figures["L3"] == 2 * (8192 * 1024 + 1024 * 2048)  # outputs stay in the DRAM
+
+
+def test_options_state_the_command_line(tmp_path, capsys):
+    """Without them the sizes are the defaults of the reference's command line, whatever the file has."""
+    name = next(iter(SECOND_RUNS))
+    path = tmp_path / "exp_config.yaml"
+    stored_run(tmp_path, name).rename(path)
+    [(kind, kp1, kp2, dp)] = re.findall(r"/(CR|RC)_N64_k(\d+)_k(\d+)_d(\d+)_l1/", name)
+    options = [f"--set={text}" for text in (f"t={kind}", f"kp1={kp1}", f"kp2={kp2}", f"dp={dp}", "lp=1")]
+    assert wrong(evaluated([str(path), *options], capsys), SECOND_RUNS[name]["printed"]) == {}
+    assert main(["evaluate", str(path), *options, "--set", "batch_size=512", "--format", "json"]) == 0
+    told = capsys.readouterr()
+    assert "batch_size=4096" not in told.err
+    assert json.loads(told.out)["figures"]["mem1.embedding"] < 31.0
+
+
+MISTAKES = [
+    # options, text of the only line
+    (["num_nodes=4"], "Product of dp, lp, kp1 and kp2 must be equal to number of workers, which is 4"),
+    (["num_nodes=2", "dp=2"], "scheduling_param: Data parallelism requires dp_inter to be True"),
+    (["kp1=2", "num_nodes=2", "t=none"], "Incorrect parallelism type, CR: Column-Row, RC: Row-Column"),
+    (["kp1=2", "num_nodes=2", "t=CR"], "a split or a level has no bandwidth"),
+    (["DRAM.size=1.5 GB"], "tech_param.DRAM.size: '1.5 GB': expected a number; sizes may be a whole number and a"),
+    (["inter_node.latency=5 us"], "tech_param.network.inter_node.latency: '5 us': expected a number"),
+    (["M=0"], "model_param.M: 0: expected a whole number from 1"),
+    (["dataflow=worst"], "tech_param.core.dataflow: 'worst' is not a value; did you mean 'wst'?"),
+    (["latency=1"], "--set latency: in tech_param.DRAM.latency, tech_param.SRAM-L1.latency"),
+    (["layers=1"], "--set layers: unknown key"),
+    (["SRAM-L1.size=1 KB"], "memory_hierarchy.l1: fewer than 20 tiles fit in"),
+    (["power_breakdown.DRAM=4000"], "power_breakdown.DRAM: its voltage exceeds max_voltage"),
+]
+
+
+@pytest.mark.parametrize(("options", "said"), MISTAKES)
+def test_a_wrong_setup_is_one_line(options, said, tmp_path, capsys):
+    assert main(["evaluate", *present_files(tmp_path, {}, GEMM), *(f"--set={text}" for text in options)]) == 1
+    told = capsys.readouterr()
+    assert (told.out, len(told.err.splitlines())) == ("", 1)
+    assert said in told.err
+
+
+def test_missing_keys_are_told_as_the_reference_does(tmp_path, capsys):
+    keys = tuple(f"scheduling_param.{key}" for key in ("t", "kp1", "kp2"))
+    assert main(["evaluate", *present_files(tmp_path, {}, GEMM, keys)]) == 1
+    assert "scheduling_param: missing 3 required positional arguments: 't', 'kp1', and 'kp2'" in capsys.readouterr().err
+    assert main(["evaluate", *present_files(tmp_path, {}, GEMM, ("tech_param.core.FMA_d2",))]) == 1
+    assert "tech_param.core: missing 1 required positional argument: 'FMA_d2'" in capsys.readouterr().err
+
+
+def test_files_need_each_other(tmp_path, capsys):
+    hardware, _, model = present_files(tmp_path, {}, GEMM)
+    for arguments, said in (
+        ([hardware], "describes hardware: name its model file"),
+        ([model], "describes a model: evaluate a hardware file with --model-config"),
+        ([str(stored_run(tmp_path, next(iter(SECOND_RUNS)))), "--model-config", model], "holds its model"),
+        ([hardware, "--model-config", model, "--profile", "deepflow-gen2"], "is no file of deepflow-gen2"),
+    ):
+        assert main(["evaluate", *arguments]) == 1
+        assert said in capsys.readouterr().err
+
+
+def test_splits_that_do_not_divide_are_refused(tmp_path, capsys):
+    files = present_files(tmp_path, {"system_hierarchy.kp1_inter": True}, SMALL)
+    assert main(["evaluate", *files, "--set=num_nodes=3", "--set=kp1=3", "--set=t=CR"]) == 1
+    assert "kp_hidden_dim1: is neither 2 nor a multiple of 4" in capsys.readouterr().err
+    assert main(["evaluate", *files, "--set=num_nodes=2", "--set=lp=2"]) == 1
+    assert "lp: DeepFlow stops with an IndexError at lp 2" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("generation", [SECOND, PRESENT])
+def test_a_batch_gives_the_bits_of_one_by_one_evaluation(generation, tmp_path):
+    """Designs of other powers, splits and stages, which are scheduled together where they have one stage."""
+    if generation == SECOND:
+        setup = read_setup(stored_run(tmp_path, next(iter(SECOND_RUNS))), SECOND, None, {"seq_len": "3", "lp": "1"})
+    else:
+        files = present_files(tmp_path, {}, SMALL)
+        setup = read_setup(Path(files[0]), PRESENT, Path(files[2]), {})
+    points = {
+        "scheduling_param.dp": [1, 4, 2], "scheduling_param.lp": [1, 1, 3], "power_breakdown.core": [50.0, 100.0, 70.0],
+        "system_hierarchy.num_nodes": [64, 64, 64], "system_hierarchy.num_workers": [64, 64, 64],
+        "system_hierarchy.dp_inter": [1, 1, 1], "system_hierarchy.lp_inter": [1, 1, 1],
+    }  # fmt: skip
+    columns = {path: np.array(values, dtype=np.float64) for path, values in points.items()}
+    together = setup_figures(replace(setup, sheet=setup.sheet | columns))
+    assert len(set(together["Time"])) == 3
+    for row in range(3):
+        alone = setup_figures(replace(setup, sheet=setup.sheet | {k: v[row : row + 1] for k, v in columns.items()}))
+        for name, values in alone.items():
+            assert np.array_equal(np.broadcast_to(together[name], 3)[row], values[0], equal_nan=True), name
+
+
+def test_reductions_of_one_stage_overlap():
+    """Odd, and kept: each reduction starts when it is released, so that the last one ends the pass."""
+    times = [np.array([value]) for value in (2.0, 3.0, 5.0, 0.0, 1.0, 7.0, 11.0)]
+    assert Simulation(4, 3, 1, *times).end() == 4 * (2 + 3 * 3 + 5) + 11
+    times[4] = np.array([1000.0])  # of the first task's weights, released when the last step's first task has run
+    assert Simulation(4, 3, 1, *times).end() < 1000 + 4 * (2 + 3 * 3 + 5)
+
+
+def test_stages_run_at_once():
+    """Four tasks of one second on three stages: the pipeline fills, then each step takes a second."""
+    times = [np.array([value]) for value in (1.0, 1.0, 1.0, 0.0)]
+    assert Simulation(4, 1, 3, *times).end() == 3 + (4 - 1)
+
+
+def test_candidates_fit_and_are_distinct():
+    for level in (0, 1, 2):
+        tiles = tile_candidates(20480.0, level, 20)
+        assert len(set(tiles)) == 20
+        for a, b, c in tiles[2:] if level == 2 else tiles:
+            held = a * b + (c * b if level == 2 else c * (a + b))
+            assert min(a, b, c) >= 1
+            assert held <= 20480 or (a, b, c) in ((64, 64, 64), (32, 64, 128))
