@@ -21,7 +21,7 @@ from costmodel.lstm import KINDS, Split
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class Workload(Columns):
+class LstmWorkload(Columns):
     """An LSTM language model and its split over devices, which all generations share; (points,) columns.
 
     Kinds of split hold the codes of `KINDS`.
@@ -91,7 +91,7 @@ class Workload(Columns):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class Configuration(Workload):
+class Configuration(LstmWorkload):
     """A workload and the power budget of its devices, first generation; (points,) columns.
 
     `mesh` is 1 where the links form a mesh.
@@ -130,7 +130,7 @@ def kind_codes(words: object) -> FloatArray:
     return array.astype(np.float64)
 
 
-def broken_guards(config: Workload) -> dict[str, BoolArray]:
+def broken_guards(config: LstmWorkload) -> dict[str, BoolArray]:
     """Guards of the reference model -> where they are broken: shards that do not divide.
 
     Keys are the column, with a dot between part and dimension, and what is wrong with its value.

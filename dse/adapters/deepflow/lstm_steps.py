@@ -19,10 +19,10 @@ from costmodel.kernels.collectives import RING
 from costmodel.kernels.kernel_tables import optimizer_work
 from costmodel.lstm import Split
 from dse.adapters.deepflow.chips import Values, links
-from dse.adapters.deepflow.configuration import Workload
-from dse.adapters.deepflow.setups import Setup
+from dse.adapters.deepflow.configuration import LstmWorkload
+from dse.adapters.deepflow.setups import ChipSetup
 from dse.adapters.deepflow.step import Figures, between_products
-from dse.adapters.deepflow.tiled_products import Products, level_time, products
+from dse.adapters.deepflow.tiled_products import ProductTimes, level_time, products
 
 #: Bandwidth from host to device, which inputs of an embedding in one piece take. [B/s]
 HOST_BANDWIDTH: Final = 12.4 * 2.0**30
@@ -34,11 +34,11 @@ CELL_ACCESSES: Final = 3 * 3 + 2 * 2
 class Device:
     """A chip with its links and the rules of a generation, as kernels and products read them."""
 
-    setup: Setup
+    setup: ChipSetup
     unit: Values  #: (points,) columns of `products`, and links
 
     @classmethod
-    def of(cls, setup: Setup, blocks: dict[str, Values]) -> Device:
+    def of(cls, setup: ChipSetup, blocks: dict[str, Values]) -> Device:
         """The device of a set-up, from the blocks of its chip."""
         sheet = setup.sheet
         columns = {"element_bytes": "sw_param.precision", "launch": "sw_param.kernel_launch_overhead",
@@ -47,14 +47,14 @@ class Device:
         unit = {name: sheet[path] for name, path in columns.items()}
         unit["rate"] = blocks["core"]["throughput"] * sheet["tech_param.core.util"]
         unit["bundles"] = blocks["core"]["num_bundle"]
-        for place, level in enumerate(list(blocks.values())[1:5]):
-            unit |= {f"bandwidth{place}": level["used_bandwidth"], f"latency{place}": level["latency"]}
-            unit[f"share{place}"] = level["share"]
+        for index, level in enumerate(list(blocks.values())[1:5]):
+            unit |= {f"bandwidth{index}": level["used_bandwidth"], f"latency{index}": level["latency"]}
+            unit[f"share{index}"] = level["share"]
         names = {"kp1": "kp_hidden_dim1", "kp2": "kp_hidden_dim2", "dp": "dp", "lp": "lp"}
         return cls(setup, unit | links(sheet, blocks, {name: setup.split(key) for name, key in names.items()}))
 
-    def products(self, sizes: Sequence[Sequence[FloatArray]]) -> Products:
-        """Products (m, k, n) on one device."""
+    def products(self, sizes: Sequence[Sequence[FloatArray]]) -> ProductTimes:
+        """ProductTimes (m, k, n) on one device."""
         stated, rules = self.setup.sheet["search.tile_candidates"][0], self.setup.rules
         return products(sizes, self.unit, candidates=int(stated or rules["candidates"]), nested=rules["nested"])
 
@@ -100,18 +100,18 @@ def split_products(split: Split, m: FloatArray, k: FloatArray, n: FloatArray) ->
     return [(m // rows, k // inner, n // columns), *gradients]
 
 
-def lstm_times(work: Workload, device: Device) -> Values:
+def lstm_times(work: LstmWorkload, device: Device) -> Values:
     """Times of a cell, softmax and embedding in one step, of reductions, and of both passes, (points,). [s]"""
     hidden, softmax, unit = work.split("hidden"), work.split("softmax"), device.unit
     batch, size, gates, vocab = work.shard_batch, work.hidden_size, work.gate_size, work.vocab_size
     parts = {"C": (hidden, (batch, 2 * size, gates)), "softmax_": (softmax, (batch, size, vocab))}
     triples = [triple for split, sizes in parts.values() for triple in split_products(split, *sizes)]
     time, times = device.products(triples).time.T, Figures()
-    for place, (name, (split, sizes)) in enumerate(parts.items()):
-        forward, weights, activations = time[3 * place : 3 * place + 3]
-        there, back = (cell_kernels, softmax_kernels)[place](work, device)
-        to, back_from = device.between_products(split, *sizes)
-        times |= {f"{name}f": forward + to + there, f"{name}b": weights + activations + back_from + back}
+    for index, (name, (split, sizes)) in enumerate(parts.items()):
+        forward, weights, activations = time[3 * index : 3 * index + 3]
+        kernel_f, kernel_b = (cell_kernels, softmax_kernels)[index](work, device)
+        sent_f, sent_b = device.between_products(split, *sizes)
+        times |= {f"{name}f": forward + sent_f + kernel_f, f"{name}b": weights + activations + sent_b + kernel_b}
     times["embedding_f"], times["embedding_b"] = embedding_times(work, device)
     for name, part, rows, columns in (
         ("R", "hidden", 2 * size, gates), ("Rs", "softmax", size, vocab), ("Re", "embedding", vocab, size)
@@ -126,7 +126,7 @@ def lstm_times(work: Workload, device: Device) -> Values:
     return times
 
 
-def cell_kernels(work: Workload, device: Device) -> tuple[FloatArray, FloatArray]:
+def cell_kernels(work: LstmWorkload, device: Device) -> tuple[FloatArray, FloatArray]:
     """Pointwise kernels of a cell and their exchange between devices, forward and backward. [s]
 
     Odd, and kept: the second dimension of the softmax decides whether row-column cells exchange anything; backward, a
@@ -146,7 +146,7 @@ def cell_kernels(work: Workload, device: Device) -> tuple[FloatArray, FloatArray
     return forward + launches + forward_sent, backward + launches + backward_sent
 
 
-def softmax_kernels(work: Workload, device: Device) -> tuple[FloatArray, FloatArray]:
+def softmax_kernels(work: LstmWorkload, device: Device) -> tuple[FloatArray, FloatArray]:
     """Pointwise kernels of the softmax and partial sums between devices, forward and backward. [s]"""
     split, w, batch = work.split("softmax"), work.element_bytes, work.shard_batch
     share = batch / split.rows * (work.vocab_size / split.columns) / split.inner
@@ -159,7 +159,7 @@ def softmax_kernels(work: Workload, device: Device) -> tuple[FloatArray, FloatAr
     return forward + launches + exchanged, backward + launches
 
 
-def embedding_times(work: Workload, device: Device) -> tuple[FloatArray, FloatArray]:
+def embedding_times(work: LstmWorkload, device: Device) -> tuple[FloatArray, FloatArray]:
     """Passes over the embedding: reads and writes of one row per sequence. [s]"""
     split, batch = work.split("embedding"), work.shard_batch
     columns = work.hidden_size / split.columns
@@ -170,7 +170,7 @@ def embedding_times(work: Workload, device: Device) -> tuple[FloatArray, FloatAr
     return kernel + np.where(split.is_cr, gathered, 0.0) + from_host, kernel + np.where(split.sharded, gathered, 0.0)
 
 
-def reduction_time(work: Workload, device: Device, part: str, rows: FloatArray, columns: FloatArray) -> FloatArray:
+def reduction_time(work: LstmWorkload, device: Device, part: str, rows: FloatArray, columns: FloatArray) -> FloatArray:
     """Reduction of gradients of a weight matrix over data shards, and its optimizer. [s]
 
     The kind of split is that of the hidden layers for every part, as in the reference.
@@ -183,7 +183,7 @@ def reduction_time(work: Workload, device: Device, part: str, rows: FloatArray, 
     return gathered + reduced + device.optimizer(np.where(kind.is_rc, rows, held) * width)
 
 
-def scheduled(work: Workload, times: Sequence[FloatArray]) -> FloatArray:
+def scheduled(work: LstmWorkload, times: Sequence[FloatArray]) -> FloatArray:
     """End of a pass whose entries take `times`, in the order of `Simulation`, (points,). [s]
 
     With one stage the order of tasks does not depend on their times: designs of as many steps and layers are scheduled
@@ -193,8 +193,8 @@ def scheduled(work: Workload, times: Sequence[FloatArray]) -> FloatArray:
     keys = [np.broadcast_to(values, points) for values in (work.seq_len, work.num_layers, work.lp)]
     groups, group = np.unique([*keys, np.where(keys[2] > 1, np.arange(points), -1)], axis=1, return_inverse=True)
     ends = np.empty(points)
-    for place, (steps, layers, stages, _) in enumerate(groups.T.astype(int).tolist()):
-        rows = np.flatnonzero(group.ravel() == place)
+    for index, (steps, layers, stages, _) in enumerate(groups.T.astype(int).tolist()):
+        rows = np.flatnonzero(group.ravel() == index)
         entries = (np.broadcast_to(values, points)[rows] for values in times)
         ends[rows] = Simulation(steps, layers, stages, *entries).end()
     return ends
@@ -204,7 +204,7 @@ class Simulation:
     """The schedule of a pass of as many steps and layers over pipeline stages, for designs that share its order.
 
     Tasks run on devices, transfers on links, both one at a time; entries of the schedule are tried in the order
-    in which they became ready. Transfers within a device (place -1) take no link.
+    in which they became ready. Transfers within a device (index -1) take no link.
     """
 
     def __init__(self, steps: int, layers: int, stages: int, first: FloatArray, cell: FloatArray, last: FloatArray,
@@ -213,35 +213,35 @@ class Simulation:
         way = -1 if reductions else 1
         self.children: list[list[int]] = []
         self.waiting: list[int] = []  #: entries that each entry waits for
-        self.entries: list[tuple[bool, int, FloatArray]] = []  #: is a transfer, its place, its time [s]
+        self.entries: list[tuple[bool, int, FloatArray]] = []  #: is a transfer, its index, its time [s]
         self.devices, self.links = [True] * stages, [True] * (2 * stages - 1)
         per_stage = -(-layers // (stages - 2 if stages > 2 else stages))
         stage = [0 if stages == 1 else layer // per_stage + 1 for layer in range(layers)][::way]
         begin, finish = (0, stages - 1)[::way]
-        rows = [[self.entry(False, place, time) for _ in range(steps)] for place, time in
-                [(begin, first), *((place, cell) for place in stage), (finish, last)]]  # fmt: skip
-        none, within = np.zeros_like(hop), [stage[place] == stage[place - 1] for place in range(1, layers)]
+        rows = [[self.entry(False, index, time) for _ in range(steps)] for index, time in
+                [(begin, first), *((index, cell) for index in stage), (finish, last)]]  # fmt: skip
+        none, within = np.zeros_like(hop), [stage[index] == stage[index - 1] for index in range(1, layers)]
         links = [max(pair) - 1 for pair in pairwise(stage)]
         inlet, outlet = (0, stages - 2)[::way] if stages > 1 else (-1, -1)
         for row in rows[1:-1]:
             self.join(row[:-1], row[1:], -1, none)
         self.join(rows[0], rows[1], inlet, hop)
         self.join(rows[-2], rows[-1], outlet, hop)
-        for place, (local, link) in enumerate(zip(within, links, strict=True), 1):
-            self.join(rows[place], rows[place + 1], -1 if local else link, none if local else hop)
-        for place, local in enumerate(within, 1):  # steps of the next layer on a device come first
+        for index, (local, link) in enumerate(zip(within, links, strict=True), 1):
+            self.join(rows[index], rows[index + 1], -1 if local else link, none if local else hop)
+        for index, local in enumerate(within, 1):  # steps of the next layer on a device come first
             if local:
-                self.join(rows[place + 1][:-1], rows[place][1:], -1, none)
+                self.join(rows[index + 1][:-1], rows[index][1:], -1, none)
         self.join(rows[0][:-1], rows[0][1:], -1, none)
         if reductions:
             places = [2 * stages - 2, *(0 if stages == 1 else at - 1 + stages for at in stage), stages - 1]
             times = [reductions[0], *[reductions[1]] * layers, reductions[2]]
-            for row, place, time in zip(rows, places, times, strict=True):
-                self.children[row[-1]].append(self.entry(True, place, time, waits=1))
+            for row, index, time in zip(rows, places, times, strict=True):
+                self.children[row[-1]].append(self.entry(True, index, time, waits=1))
 
-    def entry(self, transfer: bool, place: int, time: FloatArray, waits: int = 0) -> int:
+    def entry(self, transfer: bool, index: int, time: FloatArray, waits: int = 0) -> int:
         """A new entry of the schedule."""
-        self.entries.append((transfer, place, time))
+        self.entries.append((transfer, index, time))
         self.children.append([])
         self.waiting.append(waits)
         return len(self.entries) - 1
@@ -260,25 +260,25 @@ class Simulation:
         Odd, and kept: a transfer within a device frees the last link when it ends, so that reductions on that link
         overlap; with one stage it is the link of all reductions.
         """
-        _, place, now = self.entries[0]
-        self.devices[place] = False
+        _, index, now = self.entries[0]
+        self.devices[index] = False
         events, ready, latest, count = [(float(now[0]), 0, 0, now)], list[int](), np.zeros_like(now), 1
         while events:
             _, _, done, now = heappop(events)
             latest = np.maximum(latest, now)
-            transfer, place, _ = self.entries[done]
-            (self.links if transfer else self.devices)[place] = True
+            transfer, index, _ = self.entries[done]
+            (self.links if transfer else self.devices)[index] = True
             for child in self.children[done]:
                 self.waiting[child] -= 1
                 if not self.waiting[child]:
                     ready.append(child)
             for child in ready[:]:
-                transfer, place, time = self.entries[child]
+                transfer, index, time = self.entries[child]
                 units = self.links if transfer else self.devices
-                if place != -1 and not units[place]:
+                if index != -1 and not units[index]:
                     continue
-                if place != -1:
-                    units[place] = False
+                if index != -1:
+                    units[index] = False
                 ready.remove(child)
                 end = now + time
                 heappush(events, (float(end[0]), count, child, end))

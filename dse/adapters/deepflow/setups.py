@@ -18,7 +18,7 @@ from costmodel.columns import FloatArray
 from costmodel.errors import DseError, suggestion
 from costmodel.formats.input_files import Section, data_beside, parse, read_text, scalar
 from dse.adapters.deepflow.chips import MEMORIES, SCOPES, SRAMS, Values
-from dse.adapters.deepflow.configuration import PARTS, Workload, broken_guards
+from dse.adapters.deepflow.configuration import PARTS, LstmWorkload, broken_guards
 from dse.adapters.deepflow.tiled_products import DATAFLOWS
 
 _DATA: Final = data_beside(__file__)
@@ -48,7 +48,7 @@ _COLUMNS: Final[Mapping[str, str]] = _DATA["workload"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Setup:
+class ChipSetup:
     """A hardware file and its model, as numbers by their path."""
 
     generation: str
@@ -58,7 +58,7 @@ class Setup:
 
     @property
     def rules(self) -> Mapping[str, Any]:
-        """What differs between generations."""
+        """Values that differ between generations."""
         return GENERATIONS[self.generation]
 
     def model(self, key: str) -> FloatArray:
@@ -70,14 +70,14 @@ class Setup:
         return self.sheet[f"scheduling_param.{key}"]
 
     @property
-    def workload(self) -> Workload:
+    def workload(self) -> LstmWorkload:
         """The LSTM language model of the set-up and its split. Products in one piece have no kind of split."""
         columns = {name: self.sheet[path] for name, path in _COLUMNS.items()}
         for part in PARTS:
             dim1, dim2, kind = (self.split(f"kp_{part}_{end}") for end in ("dim1", "dim2", "type"))
             whole = (dim1 == 1) & (dim2 == 1) | (part == "projection")  # which no step has
             columns |= {f"{part}_dim1": dim1, f"{part}_dim2": dim2, f"{part}_kind": np.where(whole, 0.0, kind)}
-        return Workload.of(**columns)
+        return LstmWorkload.of(**columns)
 
 
 def is_setup(head: bytes) -> bool:
@@ -90,7 +90,7 @@ def profile_of(path: Path) -> str:
     return SECOND if "model_param" in parse(read_text(path), str(path)) else PRESENT
 
 
-def read_setup(path: Path, generation: str, model_path: Path | None, values: Mapping[str, str]) -> Setup:
+def read_setup(path: Path, generation: str, model_path: Path | None, values: Mapping[str, str]) -> ChipSetup:
     """The set-up that files describe, with `values` set by key or path.
 
     Raises `DseError` with one line for each mistake.
@@ -106,7 +106,7 @@ def read_setup(path: Path, generation: str, model_path: Path | None, values: Map
         raise DseError(f"{path}: {has}")
     model = parse(read_text(model_path), str(model_path)) if model_path else hardware
     stored = _STORED.search(path.absolute().as_posix()) if generation == SECOND else None
-    return _Reader(hardware, model, generation).setup(dict(values), stored)
+    return SetupReader(hardware, model, generation).setup(dict(values), stored)
 
 
 def number(path: str, value: Any) -> float:
@@ -132,7 +132,7 @@ def flattened(data: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, An
         yield from flattened(value, f"{path}{key}.") if isinstance(value, dict) else [(f"{path}{key}", value)]
 
 
-class _Reader:
+class SetupReader:
     """Reads the files of a set-up, which are one in the second generation."""
 
     def __init__(self, hardware: Section, model: Section, generation: str) -> None:
@@ -142,7 +142,7 @@ class _Reader:
         self.flat |= {path: value for path, value in flattened(model.data) if path.startswith("model_param.")}
         self.notes: list[str] = []
 
-    def setup(self, values: dict[str, str], stored: re.Match[str] | None) -> Setup:
+    def setup(self, values: dict[str, str], stored: re.Match[str] | None) -> ChipSetup:
         """The set-up; `stored` are the folders of a stored run."""
         if stored:
             options = dict(zip(("t", "kp1", "kp2", "dp", "lp"), stored.groups()[1:], strict=True))
@@ -169,7 +169,7 @@ class _Reader:
             section.source.finish()
         self.complete(sheet)
         columns = {path: np.array([value]) for path, value in sheet.items()}
-        setup = Setup(generation=self.generation, sheet=columns, mode=mode, notes=tuple(self.notes))
+        setup = ChipSetup(generation=self.generation, sheet=columns, mode=mode, notes=tuple(self.notes))
         for problem in problems(setup):
             self.mistake("scheduling_param", problem)
         self.hardware.source.finish()
@@ -246,8 +246,8 @@ class _Reader:
             sheet[path] = sheet[path] if np.isnan(given) else given
 
 
-def problems(setup: Setup) -> Iterator[str]:
-    """What DeepFlow refuses of a set-up, in its words where it has some, and what would end it without any."""
+def problems(setup: ChipSetup) -> Iterator[str]:
+    """Reasons why DeepFlow refuses a set-up, in its words if it has any, and mistakes that end it without a message."""
     sheet, dp, lp = setup.sheet, setup.split("dp"), setup.split("lp")
     kp1, kp2, workers = setup.split("kp1"), setup.split("kp2"), sheet["system_hierarchy.num_workers"]
     if setup.rules["states"]:

@@ -22,8 +22,8 @@ from dse.adapters.deepflow.configuration import (
     MEMORY_LATENCY,
     PARTS,
     Configuration,
+    LstmWorkload,
     Machine,
-    Workload,
     hardware,
     roofline,
 )  # fmt: skip
@@ -116,7 +116,7 @@ def gemm_figures(config: Configuration, machine: Machine) -> Figures:
             factors = levels[level][order == "swapped"]
             tables |= {f"{order}.{level}.reload_{ends}": getattr(factors, f"of_{matrix}")
                        for ends, matrix in (("AB", "a"), ("AC", "c"), ("BC", "b"))}  # fmt: skip
-    return {f"{name}.{end}": table[:, place] for place, name in enumerate(GEMMS) for end, table in tables.items()}
+    return {f"{name}.{end}": table[:, index] for index, name in enumerate(GEMMS) for end, table in tables.items()}
 
 
 def pointwise_figures(config: Configuration, machine: Machine) -> Figures:
@@ -233,11 +233,11 @@ def pass_figures(config: Configuration, machine: Machine, figures: Figures) -> F
     links, bandwidth = partial(ring, config, machine), machine["link_bandwidth"]
     gemm = {name: figures[f"{name}.GEMM_time"] for name in GEMMS}
     point = {name: figures[f"{name}.point_time"] for name in ("Hidden_f", "Hidden_b", "Softmax_f", "Softmax_b")}
-    there: Figures = {}
+    onward: Figures = {}
     back: Figures = {}
     for part in ("hidden", "softmax", "projection"):
         collectives = partial(between_products, links, config.split(part), counted=(2.0, 1.0, 1.0))
-        for passed, role in ((there, "forward"), (back, "weight_gradient")):
+        for passed, role in ((onward, "forward"), (back, "weight_gradient")):
             m, n, k = part_sizes(config, part, role)
             passed[part] = collectives(m, k, n)[role != "forward"]
     size = config.hidden_size
@@ -254,14 +254,14 @@ def pass_figures(config: Configuration, machine: Machine, figures: Figures) -> F
     partial_sums = np.where(softmax.sharded, sums / bandwidth, 0.0)
     update = figures["Hidden.gradclip_time"] + figures["Hidden.applyGrad_time"]
     return {
-        "sum.Cf": gemm["Cf"] + point["Hidden_f"] + there["hidden"] + cell_forward,
+        "sum.Cf": gemm["Cf"] + point["Hidden_f"] + onward["hidden"] + cell_forward,
         "sum.Cb": gemm["Cb_act"] + gemm["Cb_wt"] + point["Hidden_b"] + back["hidden"] + cell_backward,
         "sum.R": links("all_reduce", 2 * size, config.gate_size, config.dp) + update,
-        "sum.softmax_f": gemm["softmax_f"] + point["Softmax_f"] + there["softmax"] + partial_sums,
+        "sum.softmax_f": gemm["softmax_f"] + point["Softmax_f"] + onward["softmax"] + partial_sums,
         "sum.softmax_b": gemm["softmax_b_wt"] + gemm["softmax_b_act"] + point["Softmax_b"] + back["softmax"],
         "sum.embedding_f": embedding,
         "sum.embedding_b": embedding + scattered,
-        "sum.projection_f": gemm["projection"] + there["projection"],
+        "sum.projection_f": gemm["projection"] + onward["projection"],
         "sum.projection_b": gemm["projection_b_wt"] + gemm["projection_b_act"] + back["projection"],
     }
 
@@ -291,7 +291,7 @@ def step_time(config: Configuration, machine: Machine, figures: Figures) -> Floa
     return outside + forward + backward
 
 
-def footprint(work: Workload, splits: Mapping[str, Split], stages: FloatArray, *, later: bool) -> Footprint:
+def footprint(work: LstmWorkload, splits: Mapping[str, Split], stages: FloatArray, *, later: bool) -> Footprint:
     """Bytes of one model shard of a data shard, by part and purpose, (points,). [B]
 
     In the first generation shares are true fractions, weights of the embedding are never shared out, activations of
@@ -335,8 +335,8 @@ def memory_figures(table: str, levels: Footprint, total: FloatArray, room: Float
     figures = {f"{table}.total": total / GIB, f"{table}.overflow": total / room}
     figures |= {f"{table}.{part}": sum(levels[part], np.zeros(1)) / GIB for part in PARTS}
     figures[f"{table}.kind_total"] = (total if levels is purposes else total_bytes(purposes)) / GIB
-    for place, purpose in enumerate(PURPOSES):
-        figures[f"{table}.kind_{purpose}"] = sum((purposes[part][place] for part in PARTS), np.zeros(1)) / GIB
+    for index, purpose in enumerate(PURPOSES):
+        figures[f"{table}.kind_{purpose}"] = sum((purposes[part][index] for part in PARTS), np.zeros(1)) / GIB
     return figures
 
 

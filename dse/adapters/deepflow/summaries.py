@@ -13,7 +13,7 @@ from costmodel.lstm import Split
 from dse.adapters.deepflow.chips import DEGREES, Values, chip
 from dse.adapters.deepflow.configuration import PARTS
 from dse.adapters.deepflow.lstm_steps import Device, lstm_times, split_products
-from dse.adapters.deepflow.setups import UNITS, Setup
+from dse.adapters.deepflow.setups import UNITS, ChipSetup
 from dse.adapters.deepflow.step import GIB, MIB, WHOLE, footprint, memory_figures, plain, total_bytes
 from dse.adapters.deepflow.tiled_products import INNERMOST
 from dse.adapters.deepflow.transformer_steps import step_times, token_times
@@ -21,7 +21,7 @@ from dse.adapters.deepflow.transformer_steps import step_times, token_times
 Figures = Iterator[tuple[str, FloatArray]]
 
 
-def lstm_figures(setup: Setup, device: Device, capacity: FloatArray) -> Figures:
+def lstm_figures(setup: ChipSetup, device: Device, capacity: FloatArray) -> Figures:
     """Memory, split and times of an LSTM language model."""
     work, times = setup.workload, lstm_times(setup.workload, device)
     whole = footprint(work, dict.fromkeys(PARTS, WHOLE), np.ones(1), later=True)
@@ -38,13 +38,13 @@ def lstm_figures(setup: Setup, device: Device, capacity: FloatArray) -> Figures:
     yield "parameters", work.num_parameters / 1e9
 
 
-def product_split(setup: Setup) -> Split:
+def product_split(setup: ChipSetup) -> Split:
     """The split of products of no LSTM."""
     kp1, kp2 = setup.split("kp1"), setup.split("kp2")
     return Split(np.where((kp1 == 1) & (kp2 == 1), 0.0, setup.split("t")), kp1, kp2)
 
 
-def gemm_figures(setup: Setup, device: Device, capacity: FloatArray) -> Figures:
+def gemm_figures(setup: ChipSetup, device: Device, capacity: FloatArray) -> Figures:
     """Time of one product with the collective of its split, traffic, and the fastest loop order and tiles."""
     split, (m, k, n) = product_split(setup), (setup.model(key) for key in "MKN")
     local = split_products(split, m, k, n)[0]
@@ -56,7 +56,7 @@ def gemm_figures(setup: Setup, device: Device, capacity: FloatArray) -> Figures:
         yield from ((f"tile{level}.{name}", edge) for name, edge in zip("mkn", tile, strict=True))
 
 
-def llm_figures(setup: Setup, device: Device, capacity: FloatArray) -> Figures:
+def llm_figures(setup: ChipSetup, device: Device, capacity: FloatArray) -> Figures:
     """Times of all tokens and, with one pipeline stage, of a training step."""
     yield from token_times(setup, device, product_split(setup)).items()
     if np.all(setup.split("lp") == 1):
@@ -70,8 +70,8 @@ _MODES: Final = {"LSTM": lstm_figures, "GEMM": gemm_figures, "LLM": llm_figures}
 def hardware_figures(blocks: Mapping[str, Values]) -> Figures:
     """Rates and sizes before utilization, then the blocks of the chip with the used shares of what each has. [%]"""
     yield "hw.throughput", blocks["core"]["throughput"] / 1e12
-    for place, level in enumerate(list(blocks.values())[1:5]):
-        yield from ((f"hw.L{place}_bw", level["bandwidth"] / GIB), (f"hw.L{place}_size", level["size"] / MIB))
+    for index, level in enumerate(list(blocks.values())[1:5]):
+        yield from ((f"hw.L{index}_bw", level["bandwidth"] / GIB), (f"hw.L{index}_size", level["size"] / MIB))
     yield from ((f"hw.{name}_bw", blocks[name]["bandwidth"] / GIB) for name in DEGREES)
     for name, block in blocks.items():
         yield from ((f"{name}.{key}", values / UNITS.get(key, 1.0)) for key, values in block.items())
@@ -79,7 +79,7 @@ def hardware_figures(blocks: Mapping[str, Values]) -> Figures:
             yield f"{name}.{key}_util", block[f"eff_{key}"] / block[f"tot_{key}"] * 100
 
 
-def setup_figures(setup: Setup) -> Values:
+def setup_figures(setup: ChipSetup) -> Values:
     """Every figure of a set-up by its name, (points,): times in seconds, others in the units of DeepFlow's summary.
 
     Bandwidths are in GiB/s, sizes of levels in MiB, other sizes in GiB, throughput in TFLOP/s, clocks in GHz.
@@ -90,7 +90,7 @@ def setup_figures(setup: Setup) -> Values:
         return dict(hardware_figures(blocks)) | dict(figures)
 
 
-def printed_figures(setup: Setup) -> dict[str, Any]:
+def printed_figures(setup: ChipSetup) -> dict[str, Any]:
     """The figures of one set-up; whole numbers as such, and words for a loop order and its tiles.
 
     Raises `DseError` where DeepFlow stops: a time that no link allows, or a voltage that it cannot set.

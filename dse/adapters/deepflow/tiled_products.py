@@ -75,11 +75,11 @@ def level_time(flops: FloatArray, traffic: FloatArray, rows: Values, level: int)
 
 
 @dataclass(frozen=True, slots=True)
-class Products:
+class ProductTimes:
     """Times of products, and the choice that gives each; arrays have shape (points, kernels, ...)."""
 
     time: FloatArray  #: with one launch [s]
-    order: FloatArray  #: place among the loop orders that were tried [-]
+    order: FloatArray  #: index among the loop orders that were tried [-]
     tiles: FloatArray  #: (m, k, n) of levels 0, 1 and 2 [elements]
     traffic: FloatArray  #: bytes of the four levels [B]
 
@@ -88,7 +88,7 @@ class Products:
 Sizes = Sequence[FloatArray]
 
 
-def products(sizes: Sequence[Sizes], unit: Values, *, candidates: int, nested: bool) -> Products:
+def products(sizes: Sequence[Sizes], unit: Values, *, candidates: int, nested: bool) -> ProductTimes:
     """Times of products (m, k, n), one entry of `sizes` per kernel, on the columns of a `unit`. [s]
 
     `nested` selects the rules of the second generation. There the first product resolves the dataflow "best" for all
@@ -113,7 +113,7 @@ def products(sizes: Sequence[Sizes], unit: Values, *, candidates: int, nested: b
             work = (nested_work if nested else flat_work)(flat[part], tables, values, code)
             for result, array in zip(results, _fastest(*work, values, tables), strict=True):
                 result[part] = array
-    return Products(*(array.reshape(points, len(sizes), *array.shape[1:]) for array in results))
+    return ProductTimes(*(array.reshape(points, len(sizes), *array.shape[1:]) for array in results))
 
 
 def _tiles(rows: Values, level: int, count: int) -> FloatArray:
@@ -140,13 +140,13 @@ def _fastest(
     by_choice = time.reshape(len(time), -1)
     least = by_choice.min(axis=1)
     equal = by_choice == least[:, None]
-    place = np.argmin(np.where(equal, np.broadcast_to(tie, time.shape).reshape(equal.shape), np.inf), axis=1)
-    order, *choices = np.unravel_index(place, time.shape[1:])
+    index = np.argmin(np.where(equal, np.broadcast_to(tie, time.shape).reshape(equal.shape), np.inf), axis=1)
+    order, *choices = np.unravel_index(index, time.shape[1:])
     number = np.arange(len(time))
     choices = [np.zeros_like(number)] * (3 - len(choices)) + choices
     tables = [tables[2], *tables[1:]] if len(time.shape) == 4 else tables
     tiles = np.stack([table[number, choice] for table, choice in zip(tables, choices, strict=True)], axis=1)
-    moved = [np.broadcast_to(values, time.shape).reshape(equal.shape)[number, place] for values in traffic]
+    moved = [np.broadcast_to(values, time.shape).reshape(equal.shape)[number, index] for values in traffic]
     return least + rows["launch"], order.astype(np.float64), tiles, np.stack(moved, axis=-1)
 
 
@@ -162,7 +162,7 @@ def nested_work(sizes: FloatArray, tables: Sizes, rows: Values, flow: float) -> 
     wide = _wide(rows, 4)
     w, width = wide["element_bytes"], wide["fma_outputs"]
     edges = sizes[:, np.array(ORDERS[flow])][..., None, None, None]
-    inner = [edges[:, :, place] for place in range(3)]
+    inner = [edges[:, :, index] for index in range(3)]
     x, y, z = inner
     flops = x * z * (y + y - 1)
     reuse = np.ceil(inner[STREAMED[flow]] / width) if flow in STREAMED else np.ones_like(x)
@@ -171,7 +171,7 @@ def nested_work(sizes: FloatArray, tables: Sizes, rows: Values, flow: float) -> 
     for level in (3, 2, 1):
         shape = tuple(-1 if axis == level - 1 else 1 for axis in range(3))
         table = tables[level - 1].reshape(len(sizes), 1, *shape, 3)
-        tile = [np.minimum(table[..., place], inner[place]) for place in range(3)]
+        tile = [np.minimum(table[..., index], inner[index]) for index in range(3)]
         counts = [np.ceil(whole / part) for whole, part in zip(inner, tile, strict=True)]
         outputs = counts[1] if level == 1 else 1.0
         x, y, z = inner
@@ -189,9 +189,9 @@ def flat_work(sizes: FloatArray, tables: Sizes, rows: Values, flow: float) -> Wo
     """
     wide = _wide(rows, 3)
     w, d1, d2 = wide["element_bytes"], wide["fma_outputs"], wide["fma_depth"]
-    edges = [sizes[:, place, None, None, None] for place in range(3)]
-    second = [np.minimum(tables[2][:, None, None, :, place], edge) for place, edge in enumerate(edges)]
-    first = [np.minimum(tables[1][:, None, :, None, place], edge) for place, edge in enumerate(second)]
+    edges = [sizes[:, index, None, None, None] for index in range(3)]
+    second = [np.minimum(tables[2][:, None, None, :, index], edge) for index, edge in enumerate(edges)]
+    first = [np.minimum(tables[1][:, None, :, None, index], edge) for index, edge in enumerate(second)]
     (m, k, n), (m2, k2, n2), (m1, k1, n1) = edges, second, first
     nm, nk, nn = (np.ceil(whole / part) for whole, part in zip(edges, second, strict=True))
     rm, rk, rn = (np.ceil(whole / part) for whole, part in zip(second, first, strict=True))

@@ -17,12 +17,12 @@ from costmodel.formats.input_files import data_beside
 from costmodel.lstm import Split
 from dse.adapters.deepflow.chips import Values
 from dse.adapters.deepflow.lstm_steps import HOST_BANDWIDTH, Device, split_products
-from dse.adapters.deepflow.setups import Setup
+from dse.adapters.deepflow.setups import ChipSetup
 
 _POINTWISE: Final[Mapping[str, tuple[str, Any, Any]]] = data_beside(__file__)
 
 
-def layer_products(setup: Setup, batch: FloatArray) -> dict[str, tuple[FloatArray, FloatArray, FloatArray]]:
+def layer_products(setup: ChipSetup, batch: FloatArray) -> dict[str, tuple[FloatArray, FloatArray, FloatArray]]:
     """(m, k, n) of the products of a layer. [elements]"""
     steps, size, heads = (setup.model(key) for key in ("seq_len", "hidden_dim", "num_heads"))
     multiple, rows = setup.model("ffn_mult"), batch * steps
@@ -37,7 +37,7 @@ def layer_products(setup: Setup, batch: FloatArray) -> dict[str, tuple[FloatArra
     }
 
 
-def token_times(setup: Setup, device: Device, split: Split) -> Values:
+def token_times(setup: ChipSetup, device: Device, split: Split) -> Values:
     """Times of the products of a layer, whose split all have, and of all tokens. [s]"""
     batch = setup.model("batch_size")
     sizes = layer_products(setup, batch)
@@ -52,7 +52,7 @@ def token_times(setup: Setup, device: Device, split: Split) -> Values:
     return times | {"compute": compute, "Time": whole + setup.model("communication_time")}
 
 
-def step_times(setup: Setup, device: Device) -> Values:
+def step_times(setup: ChipSetup, device: Device) -> Values:
     """Kernels, reductions and passes of a training step of data shards; products are in one piece. [s]"""
     launch, w, zero = device.unit["launch"], device.unit["element_bytes"], np.zeros(1)
     batch = np.ceil(setup.model("batch_size") / setup.split("dp"))
@@ -89,7 +89,7 @@ def step_times(setup: Setup, device: Device) -> Values:
     }  # fmt: skip
 
 
-def reduction_times(setup: Setup, device: Device, ffn: FloatArray) -> Values:
+def reduction_times(setup: ChipSetup, device: Device, ffn: FloatArray) -> Values:
     """Reductions of gradients over data shards: of the head, a layer with its optimizer, and the embedding. [s]"""
     steps, size, vocab = (setup.model(key) for key in ("seq_len", "hidden_dim", "vocab_size"))
 

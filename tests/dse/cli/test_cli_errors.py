@@ -197,7 +197,7 @@ def test_options_of_other_files_are_refused(file, options, message, tmp_path, ca
         (
             "of no kind that has a mark\n",
             "unrecognized content; give a DeepFlow configuration, an AICB workload, an HLO module, "
-            "a DFModel set-up, or name its kind with --profile",
+            "a DFModel set-up, a hardware file of DeepFlow, or name its kind with --profile",
         ),
         (
             "inflection_point: 12.5\ncomp_int: 3\n",
