@@ -70,7 +70,7 @@ def printable(text: str) -> str:
     >>> printable("a\\x1b[31mred")
     'a\\\\x1b[31mred'
     """
-    return _STEERING.sub(lambda found: ascii(found[0])[1:-1], text)
+    return _STEERING.sub(lambda match: ascii(match[0])[1:-1], text)
 
 
 def masked(text: str) -> str:
@@ -79,7 +79,7 @@ def masked(text: str) -> str:
     >>> masked("postgresql://me:se/cret@host/dse?password=x")
     'postgresql://me:***@host/dse?password=***'
     """
-    return _PASSWORDS.sub(lambda found: f"{found[2]}***" if found[2] else f"{found[1]}:***@", text)
+    return _PASSWORDS.sub(lambda match: f"{match[2]}***" if match[2] else f"{match[1]}:***@", text)
 
 
 def suggestion(word: str, known: Iterable[str]) -> str:

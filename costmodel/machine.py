@@ -37,8 +37,8 @@ class Range:
 
     def holds(self, values: ArrayLike) -> Any:
         """Which values are in it; NaN, which stands for what is not known, is. [as the values]"""
-        found: FloatArray = np.asarray(values, dtype=np.float64)
-        return ~((found < self.low) | (found > self.high) | (self.above & (found == self.low)))
+        numbers: FloatArray = np.asarray(values, dtype=np.float64)
+        return ~((numbers < self.low) | (numbers > self.high) | (self.above & (numbers == self.low)))
 
     def refusal(self, value: float) -> str:
         """Message for a value outside of a range: what was expected.
@@ -67,8 +67,8 @@ class MachinePart(Columns):
         """
         part = super().of(**values)
         ranges = part_ranges(cls)
-        for name, own in part.columns().items():
-            refuse_outside(f"{cls.__name__}: {name}", own, ranges[name])
+        for name, numbers in part.columns().items():
+            refuse_outside(f"{cls.__name__}: {name}", numbers, ranges[name])
         return part
 
 
@@ -83,13 +83,13 @@ def part_ranges(record: type[Columns]) -> dict[str, Range]:
 _RANGES: dict[type[Any], dict[str, Range]] = {}
 
 
-def _range(own: Field[Any]) -> Range:
+def _range(item: Field[Any]) -> Range:
     """The range of a column."""
-    default = own.default_factory
+    default = item.default_factory
     high = np.inf if default is not MISSING and np.isinf(default()).any() else LARGEST
-    low = own.metadata.get("low", 0.0)
-    needed = own.name.endswith(POSITIVE) and not own.name.endswith(NONE_OF)
-    return Range(low, own.metadata.get("high", high), above=needed and low == 0)
+    low = item.metadata.get("low", 0.0)
+    needed = item.name.endswith(POSITIVE) and not item.name.endswith(NONE_OF)
+    return Range(low, item.metadata.get("high", high), above=needed and low == 0)
 
 
 def refuse_outside(name: str, values: ArrayLike, allowed: Range) -> None:
@@ -435,8 +435,8 @@ class System:
         new = {name: np.asarray(value, dtype=np.float64) for name, value in values.items()}
 
         def changed(prefix: str, part: Any) -> Any:
-            own = {n: new[prefix + n] for n in column_units(type(part)) if prefix + n in new}
-            return replace(part, **own) if own else part
+            replaced = {n: new[prefix + n] for n in column_units(type(part)) if prefix + n in new}
+            return replace(part, **replaced) if replaced else part
 
         return self._changed(changed)
 

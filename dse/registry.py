@@ -28,15 +28,15 @@ HEAD: Final = 1 << 18
 TABLES: Final = {"gemms": ".csv", "optimizer": ".csv", "trace": ".json"}
 
 
-def load(place: str) -> Any:
+def load(reference: str) -> Any:
     """An attribute of a module, such as ``"os.path:join"``."""
-    module, _, name = place.partition(":")
+    module, _, name = reference.partition(":")
     return getattr(import_module(module), name)
 
 
-def call(place: str, *arguments: Any) -> Any:
+def call(reference: str, *arguments: Any) -> Any:
     """Result of a function, which is imported now; `partial(call, place)` is imported when it is called."""
-    return load(place)(*arguments)
+    return load(reference)(*arguments)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -98,7 +98,7 @@ class Framework:
 
     def value(self, column: str, word: Any, default: Any = None) -> Any:
         """The value of a column that the software calls so."""
-        return next((own for own, name in self.runs[column].words.items() if name == word), default)
+        return next((option for option, name in self.runs[column].words.items() if name == word), default)
 
 
 def _said(values: Mapping[str, Any], model: Any, quantity: Lookup) -> dict[str, Any]:

@@ -237,7 +237,7 @@ def readable_count(value: float) -> str:
     >>> [readable_count(value) for value in (15e12, 15.63e9, 512.0)]
     ['15T', '15.6B', '512']
     """
-    scales = sorted(COUNT_SCALES.items(), key=lambda own: -own[1])
+    scales = sorted(COUNT_SCALES.items(), key=lambda entry: -entry[1])
     letter, scale = next((pair for pair in scales if value >= pair[1]), ("", 1))
     return _plain(value / scale, 3) + letter
 

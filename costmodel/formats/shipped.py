@@ -94,17 +94,17 @@ def changed_base(section: Section, kind: str, path: Path) -> Section:
     return Section(section.source, section.at, {"description": source, **data, **_words(changes)})
 
 
-def _words(own: dict[str, Any]) -> dict[str, Any]:
+def _words(data: dict[str, Any]) -> dict[str, Any]:
     """Words of a file about itself, which no base replaces."""
-    return {key: own[key] for key in ("schema", "name", "description") if key in own}
+    return {key: data[key] for key in ("schema", "name", "description") if key in data}
 
 
 def _changed(
-    section: Section, base: dict[str, Any], own: dict[str, Any], source: str, at: tuple[str, ...] = ()
+    section: Section, base: dict[str, Any], changes: dict[str, Any], source: str, at: tuple[str, ...] = ()
 ) -> dict[str, Any]:
     """Parts of a file with changed constants, each with its kind and source; notes what is no such part."""
     changed = dict(base)
-    for key, value in own.items():
+    for key, value in changes.items():
         before, is_part = base.get(key), isinstance(value, dict) and "value" not in value
         if isinstance(before, dict) and "value" not in before and not is_part:
             section.source.mistake((*at, key), "expected quantities, such as {clock: 1.6 GHz}")

@@ -1,4 +1,7 @@
-"""System files: a chip, its memory and its network in YAML -> `System`; files with constants replaced."""
+"""System files: a chip, its memory and its network in YAML -> `System`; files with constants replaced.
+
+Each constant is a value with its unit, kind (data sheet, fitted, assumed) and source. All mistakes of a file are
+reported at once. `with_constants` edits the text in place, so that comments of a calibrated file stay."""
 
 from __future__ import annotations
 
@@ -176,13 +179,13 @@ def _scalar(key: str, value: str) -> str:
     return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
-def _placed(text: str, place: tuple[str, ...], value: str) -> str:
+def _placed(text: str, keys: tuple[str, ...], value: str) -> str:
     """The text with a value at a place, which is made if there is none."""
     node: Any = yaml.compose(text, Loader=yaml.SafeLoader)
-    for depth, key in enumerate(place):
+    for depth, key in enumerate(keys):
         node_value = next((node_value for name, node_value in node.value if name.value == key), None)
         if node_value is None:
-            return _added(text, node, place[depth:], value)
+            return _added(text, node, keys[depth:], value)
         node = node_value
     return text[: node.start_mark.index] + value + text[_end(node) :]
 

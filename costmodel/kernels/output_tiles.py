@@ -1,4 +1,7 @@
-"""Machines and matrix products as tilings read them: blocks of output tiles, and the room for them."""
+"""Machines and matrix products as tilings read them: blocks of output tiles, and the room for them.
+
+A tiling cuts the output of a product into tiles, and a core holds one block of tiles at a time. This module says
+which edges may be fastest, and bounds the time of each block from below, so that `tiling` tries few of them."""
 
 from __future__ import annotations
 
@@ -305,20 +308,20 @@ class CoreBlock:
         """
         return np.where((self.scale == 1) | ((tile.resident >= 4) == (self.scale < 1)), 1.0, 0.0)
 
-    def tile(self, place: int) -> Tile:
+    def tile(self, number: int) -> Tile:
         """One of its tiles, by its place in `TILE_SHARES`."""
-        if place not in self.tiles:
-            shares, edge = TILE_SHARES[place], self.scale * self.cores.edge
+        if number not in self.tiles:
+            shares, edge = TILE_SHARES[number], self.scale * self.cores.edge
             rows, columns = (np.maximum(share * edge, 1.0) for share in shares)
             cycles = self.cores.cycles(rows, columns)
-            self.tiles[place] = Tile(
+            self.tiles[number] = Tile(
                 shares=shares,
                 per_row=1 / rows,
                 per_column=1 / columns,
                 cycles=cycles,
                 streaming=cycles / self.cores.rate,
             )
-        return self.tiles[place]
+        return self.tiles[number]
 
     @cached_property
     def _whole(self) -> FloatArray:

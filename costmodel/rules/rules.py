@@ -59,7 +59,7 @@ class Workload:
 
         Raises `DseError` if there is no such kind of work, or it is done with other models.
         """
-        known: Mapping[str, KindOfWork] = {name: own for name, own in WORKS.items() if isinstance(model, own.model)}
+        known: Mapping[str, KindOfWork] = {name: work for name, work in WORKS.items() if isinstance(model, work.model)}
         if work and work not in known:
             others = f"; {model.name} is no model for it" if work in WORKS else suggestion(work, known)
             raise DseError(f"work {work!r}: no kind of work here{others}")

@@ -46,7 +46,7 @@ class _Table:
 
     def over(self, values: FloatArray, scope: Sequence[int]) -> FloatArray:
         """Costs or counts of a table, with one axis for each node of a larger scope."""
-        places = sorted(range(len(self.scope)), key=lambda place: scope.index(self.scope[place]))
+        places = sorted(range(len(self.scope)), key=lambda position: scope.index(self.scope[position]))
         size = dict(zip(self.scope, values.shape, strict=False))
         shape = [*(size.get(node, 1) for node in scope), -1]
         return values.transpose([*places, len(places)]).reshape(shape)

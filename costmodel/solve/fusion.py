@@ -126,14 +126,14 @@ def _refuse_above(size: int, most: int) -> None:
         raise DseError(f"kernels are too loosely connected: more than {most:,} possible orders; fix the groups of some")
 
 
-def carried(found: Groupings, step: Step, sizes: FloatArray) -> FloatArray:
+def carried(candidates: Groupings, step: Step, sizes: FloatArray) -> FloatArray:
     """Sizes that edges carry into, out of and past the group of each way of a step; (ways,). [size]
 
     `sizes`, (edges,), are carried from the group of an edge's start to that of its end. [size]
     """
-    made = step.later[:, found.start] @ sizes
-    used = step.earlier[:, found.end] @ sizes
-    kept: FloatArray = sizes @ found.inside
+    made = step.later[:, candidates.start] @ sizes
+    used = step.earlier[:, candidates.end] @ sizes
+    kept: FloatArray = sizes @ candidates.inside
     return made[step.after] - used[step.before] - kept[step.nodes]
 
 
@@ -144,26 +144,26 @@ class _Best:
     cost: FloatArray
     groups: FloatArray  #: fewest that are not empty, of equally cheap ways [-]
 
-    def after(self, step: Step, own: FloatArray) -> _Best:
+    def after(self, step: Step, costs: FloatArray) -> _Best:
         """The cheapest ways once another group is filled, which costs `own`."""
         bounds = step.bounds
-        total, groups = self.cost[step.before] + own, self.groups[step.before] + (step.nodes > 0)
+        total, groups = self.cost[step.before] + costs, self.groups[step.before] + (step.nodes > 0)
         cost = np.minimum.reduceat(total, bounds[:-1])
         equal = total <= np.repeat(cost * (1 + TIE), np.diff(bounds))
         return _Best(cost, np.minimum.reduceat(np.where(equal, groups, np.inf), bounds[:-1]))
 
-    def way(self, before: _Best, step: Step, own: FloatArray, place: int) -> int:
+    def way(self, before: _Best, step: Step, costs: FloatArray, state: int) -> int:
         """The last group on the cheapest way to a place: of equally good ones that of the fewest nodes."""
-        first = int(step.bounds[place])
-        among = slice(first, int(step.bounds[place + 1]))
-        total = before.cost[step.before[among]] + own[among]
+        first = int(step.bounds[state])
+        among = slice(first, int(step.bounds[state + 1]))
+        total = before.cost[step.before[among]] + costs[among]
         groups = before.groups[step.before[among]] + (step.nodes[among] > 0)
-        equal = (total <= self.cost[place] * (1 + TIE)) & (groups == self.groups[place])
+        equal = (total <= self.cost[state] * (1 + TIE)) & (groups == self.groups[state])
         return first + int(np.argmax(equal))
 
 
 def cheapest(
-    found: Groupings, costs: FloatArray, *, sizes: FloatArray | None = None, room: float = np.inf
+    candidates: Groupings, costs: FloatArray, *, sizes: FloatArray | None = None, room: float = np.inf
 ) -> tuple[float, IntArray] | None:
     """The least sum of what groups cost, and the group of each node; None where no way is left.
 
@@ -186,17 +186,17 @@ def cheapest(
     these the one whose last group holds the fewest nodes, then the group before it, and so on.
     """
     costs = np.concatenate([np.zeros(1), costs[1:]])  # an empty group costs nothing
-    owns = {step: costs[step.nodes] for step in dict.fromkeys(found.steps)}
+    owns = {step: costs[step.nodes] for step in dict.fromkeys(candidates.steps)}
     if sizes is not None and np.isfinite(room):
-        owns = {s: np.where(carried(found, s, sizes) <= room, costs, np.inf) for s, costs in owns.items()}
+        owns = {s: np.where(carried(candidates, s, sizes) <= room, costs, np.inf) for s, costs in owns.items()}
     best = [_Best(np.zeros(1), np.zeros(1))]
-    for step in found.steps:
+    for step in candidates.steps:
         best.append(best[-1].after(step, owns[step]))
     if not np.isfinite(best[-1].cost[0]):
         return None
-    member, position = np.empty(found.sets.shape[1], dtype=np.intp), 0
-    for group, step in reversed(list(enumerate(found.steps))):
+    member, position = np.empty(candidates.sets.shape[1], dtype=np.intp), 0
+    for group, step in reversed(list(enumerate(candidates.steps))):
         way = best[group + 1].way(best[group], step, owns[step], position)
-        member[found.sets[step.nodes[way]]] = group
+        member[candidates.sets[step.nodes[way]]] = group
         position = int(step.before[way])
     return float(best[-1].cost[0]), member

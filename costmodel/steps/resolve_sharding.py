@@ -443,7 +443,7 @@ def _different_first(numbers: FloatArray) -> tuple[FloatArray, IntArray]:
 def _least_memory(run: TransformerRun) -> FloatArray:
     """Bytes below which no assignment of a design gets: each part at its own least; (points,)."""
     named = rank_run(run).design.assignments.named["megatron_sp"]
-    return _memory(run, np.full(run.num_points, named), _least_of_all)
+    return _memory(run, np.full(run.num_points, named), lambda needs: needs.min(axis=0) if needs.ndim > 1 else needs)
 
 
 def _memory_of_all(run: TransformerRun) -> FloatArray:
@@ -466,8 +466,3 @@ def _memory(run: TransformerRun, numbers: FloatArray, of_all: Callable[[FloatArr
     ranks, stages = rank_run(named), pipeline_stages(run.model, run.design).foremost
     allocated = fullest_stage(named, ranks, parts, stages).memory.total
     return allocated + reserved_memory(named, ranks, allocated)
-
-
-def _least_of_all(values: FloatArray) -> FloatArray:
-    """The least along the axes before that of points, which need not be there."""
-    return values.min(axis=0) if values.ndim > 1 else values

@@ -47,9 +47,9 @@ def with_options(run: RankRun, places: Mapping[str, int]) -> RankRun:
     return run.with_shape(replace(run.design, assignment=number[np.newaxis]))
 
 
-def at_place(assignments: Assignments, place: int) -> dict[str, int]:
+def at_place(assignments: Assignments, option: int) -> dict[str, int]:
     """Each kernel's option at a place, or its last."""
-    return {name: min(place, len(options) - 1) for name, options in assignments.options.items()}
+    return {name: min(option, len(options) - 1) for name, options in assignments.options.items()}
 
 
 def followed(run: RankRun, kernel: Kernel) -> Kernel | None:

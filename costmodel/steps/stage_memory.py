@@ -119,13 +119,9 @@ def message_peers(run: TransformerRun) -> FloatArray:
     if not run.model.num_experts:
         return peers
     direct = (design.dispatcher == DISPATCH_ALL_TO_ALL) & (design.ep > 1)
-    experts = np.minimum(_peers(run, expert_group(design)), MOST_PEERS)
+    expert_group = Group.of_stage(design.ep, design.etp, design.tp * design.cp, design.expert_spread)
+    experts = np.minimum(_peers(run, expert_group), MOST_PEERS)
     return peers + np.where(direct, experts, 0.0)
-
-
-def expert_group(design: DesignPoints) -> Group:
-    """Ranks that hold different experts, (points,)."""
-    return Group.of_stage(design.ep, design.etp, design.tp * design.cp, design.expert_spread)
 
 
 def _peers(run: TransformerRun, group: Group) -> FloatArray:
@@ -275,23 +271,23 @@ class FullestStage:
     stages: list[Stage]
     held: list[FloatArray]  #: micro-batches whose activations each holds at once; (points,) each [-]
     memories: list[StageMemory]
-    place: IntArray  #: of the fullest among them; (points,) [-]
+    index: IntArray  #: of the fullest among them; (points,) [-]
 
     @property
     def memory(self) -> StageMemory:
         """Memory of the fullest stage, without what the system reserves; (points,) columns. [B]"""
         columns = [memory.columns() for memory in self.memories]
-        return StageMemory(**{name: chosen([table[name] for table in columns], self.place) for name in columns[0]})
+        return StageMemory(**{name: chosen([table[name] for table in columns], self.index) for name in columns[0]})
 
     @property
     def stage(self) -> Stage:
         """The fullest stage of each design."""
-        return chosen_stage(self.stages, self.place)
+        return chosen_stage(self.stages, self.index)
 
     @property
     def micro_batches(self) -> FloatArray:
         """Micro-batches whose activations the fullest stage holds at once; (points,). [-]"""
-        return chosen(self.held, self.place)
+        return chosen(self.held, self.index)
 
 
 def fullest_stage(

@@ -1,4 +1,7 @@
-"""One optimizer step as events: which pass each rank of the pipeline runs when, and what ends the step."""
+"""One optimizer step as events: which pass each rank of the pipeline runs when, and what ends the step.
+
+Times are those of `pipeline_step`, so that the last event ends at the step time. Each pass of a micro-batch through
+a chunk is an event, with the communication that it exposes; late exchanges and the update follow the passes."""
 
 from __future__ import annotations
 

@@ -388,26 +388,22 @@ def _by_features(*features: str) -> Callable[[Kernel], bool]:
     return lambda kernel: kernel.reads in features or kernel.makes in features
 
 
-def _is_layer_norm(kernel: Kernel) -> bool:
-    return _by_kind("layernorm")(kernel) and kernel.inputs == (STREAM,) and kernel.reads == "hidden"
-
-
-def _is_of_experts(kernel: Kernel) -> bool:
-    return _by_kind("moe")(kernel) or _by_features("expert_in")(kernel)
-
-
 #: In the order of a design's columns. What collectives run again follows from the rows: products gather what
 #: they read and reduce what they make, cores exchange keys and values, dispatch and combine exchange tokens.
 MODULES: Final = (
     RecomputeModule("core_attn", _by_kind("core_attn"), "checkpoint", selective=True),
-    RecomputeModule("layernorm", _is_layer_norm, "output discarded"),
+    RecomputeModule(
+        "layernorm",
+        lambda k: _by_kind("layernorm")(k) and k.inputs == (STREAM,) and k.reads == "hidden",
+        "output discarded",
+    ),
     RecomputeModule(
         "mla_up_proj", lambda kernel: kernel.makes in ("queries", "keys_values"), "output discarded", pieces=("rotary",)
     ),
     RecomputeModule("moe_act", _by_kind("moe_act"), "output discarded"),
     RecomputeModule("mlp", _by_features("up", "ffn"), "checkpoint"),
     RecomputeModule("shared_experts", _by_features("shared_up", "shared_ffn", "unit"), "checkpoint"),
-    RecomputeModule("moe", _is_of_experts, "checkpoint"),
+    RecomputeModule("moe", lambda kernel: _by_kind("moe")(kernel) or _by_features("expert_in")(kernel), "checkpoint"),
 )
 
 

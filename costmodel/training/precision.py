@@ -162,7 +162,7 @@ REDUCTIONS: Final[Mapping[str, float]] = {"fp32": 0.0, "bf16": 2.0}
 #: pytorch: three fp32 copies; chunked: of an eighth of the tokens; xla: logits and gradients in 16 bits. [B]
 CROSS_ENTROPY: Final = {"megatron": 6.0, "native": 10.0, "te": 2.0, "pytorch": 14.0, "chunked": 14 / 8, "xla": 4.0}
 
-_IS_NARROW: Final = np.array([bool(own.units) for own in FORMATS.values()])
+_IS_NARROW: Final = np.array([bool(row.units) for row in FORMATS.values()])
 
 
 def is_narrow(codes: FloatArray) -> BoolArray:

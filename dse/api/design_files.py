@@ -1,4 +1,7 @@
-"""Recognizes what a word names: a space, a launch file, or a workload file, which `cost` evaluates."""
+"""Recognizes what a word names: a space, a launch file, or a workload file, which `cost` evaluates.
+
+Files are recognized by their content, never by their names. A file of another kind, such as a model or a system, gets
+a line that names the command for it."""
 
 from __future__ import annotations
 
@@ -107,11 +110,6 @@ def _absent(text: str) -> str:
                    "(`dse list spaces` shows all; `dse explain` reads studies)")  # fmt: skip
 
 
-def checked_kind(path: Path, profile: str | None) -> WorkloadKind:
-    """The kind of a file that a profile evaluates; a `DseError` if it is none, or not the one of `profile`."""
-    return _evaluated_by(recognized(path), path, profile)
-
-
 def _evaluated_by(kind: FileKind | None, path: Path, profile: str | None) -> WorkloadKind:
     kinds, asked = workload_kinds(), profile_named(profile).file if profile else None
     if not isinstance(kind, WorkloadKind):
@@ -172,7 +170,7 @@ def cost(
         },
     }  # fmt: skip
     path = Path(file)
-    kind = checked_kind(path, profile)
+    kind = _evaluated_by(recognized(path), path, profile)
     given = {
         name: {key: value for key, value in option.items() if value is not None} for name, option in options.items()
     }

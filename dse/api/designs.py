@@ -253,28 +253,28 @@ class NearestFit:
 
     space: Space
     named: Params
-    found: FittedDesign
+    fitted: FittedDesign
     record: Record  #: what it costs, as `evaluate_design` says it
 
     @property
     def params(self) -> Params:
         """Values of the design."""
-        return self.found.params
+        return self.fitted.params
 
     @property
     def changed(self) -> dict[str, tuple[Any, Any]]:
         """Name -> what was asked, and what it is now."""
-        return dict(self.found.changed)
+        return dict(self.fitted.changed)
 
     def to_json(self) -> dict[str, Any]:
         """The design, and what was changed, as one JSON object."""
         figures = {key: self.record[key] for key in EVALUATION_KEYS if key in self.record}
-        changed = {name: {"asked": before, "is": now} for name, (before, now) in self.found.changed.items()}
-        return figures | {"changed": changed, "broken": self.found.broken, "exhaustive": self.found.exhaustive}
+        changed = {name: {"asked": before, "is": now} for name, (before, now) in self.fitted.changed.items()}
+        return figures | {"changed": changed, "broken": self.fitted.broken, "exhaustive": self.fitted.exhaustive}
 
     def __str__(self) -> str:
         """The changed values and the reason."""
-        space, named, fitted = self.space, self.named, self.found
+        space, named, fitted = self.space, self.named, self.fitted
         wish = " ".join(f"{name}={space.by_name[name].shown(value)}" for name, value in named.items())
         seen = "" if fitted.exhaustive else " Of many designs looked at: the space is too large to list."
         if not fitted.changed:

@@ -1,4 +1,6 @@
-"""Files that a design becomes in the hands of other programs."""
+"""Files that a design becomes in the hands of other programs.
+
+The registry of adapters knows the formats. Each file comes with notes on settings that it cannot express."""
 
 from __future__ import annotations
 

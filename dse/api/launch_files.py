@@ -1,4 +1,7 @@
-"""Launch scripts and configurations as designs: read, compared, and held against a measured step."""
+"""Launch scripts and configurations as designs: read, compared, and held against a measured step.
+
+`launch_design` gives the design of one file. `compare_launches` attributes the difference between two files to flags:
+one group of settings after the other goes from the first file's values to the second's."""
 
 from __future__ import annotations
 
@@ -181,7 +184,7 @@ def _attributed(
             }:
                 break
         tried = tried or {frozenset(changes) - done: last}
-        names = max(tried, key=lambda own: abs(_totals_of(tried[own])[0] - _totals_of(here)[0]))
+        names = max(tried, key=lambda group: abs(_totals_of(tried[group])[0] - _totals_of(here)[0]))
         parts = {name: pair for name, pair in changes.items() if name in names}
         (time, memory), (later_time, later_memory) = _totals_of(here), _totals_of(tried[names])
         yield ChangedSetting(parts, later_time - time, later_memory - memory)

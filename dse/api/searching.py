@@ -1,4 +1,7 @@
-"""Searches: of a space, and from a model and a number of chips straight to the best layouts."""
+"""Searches: of a space, and from a model and a number of chips straight to the best layouts.
+
+`search` runs the study of a space file. `plan` makes the space itself, from a model, a system and a number of GPUs,
+and enumerates it exactly where it is small enough."""
 
 from __future__ import annotations
 
@@ -300,8 +303,8 @@ def faster_elsewhere(
     other = listed_front(space, workers) if space.fingerprint != planned.space.fingerprint else None
     if other is None or not len(other.costs) or key is None:
         return None
-    here, there = float(exact.costs[:, keys.index(key)].min()), float(other.costs[:, 0].min())
-    if there >= here:
+    here, elsewhere = float(exact.costs[:, keys.index(key)].min()), float(other.costs[:, 0].min())
+    if elsewhere >= here:
         return None
     row = int(other.costs[:, 0].argmin())
     [params] = space.decode({name: values[[row]] for name, values in other.designs.items()})
@@ -310,7 +313,7 @@ def faster_elsewhere(
     if not reasons:
         return None
     design = design_text(space, params)
-    return FasterElsewhere(there, there / here, design, reasons[0], planned.framework.title)
+    return FasterElsewhere(elsewhere, elsewhere / here, design, reasons[0], planned.framework.title)
 
 
 def what_would_do(question: Question, planned: Planned) -> str:

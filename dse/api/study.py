@@ -1,4 +1,7 @@
-"""A study as Python has it: what was searched and found, why it is so, and figures of it."""
+"""A study as Python has it: what was searched and found, why it is so, and figures of it.
+
+`Study` adds reports, figures and comparisons to the stored study of `dse.searching.study`. Each method that draws
+imports what it needs, so that a search never loads a plotting library."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Constants of one's own machine from measurements of it: kernels, then collectives, then whole steps."""
+"""Constants of one's own machine from measurements of it: kernels, then collectives, then whole steps.
+
+Kernels fix constants of the chip, collectives those of the links, and whole steps the rest. A stage is given up where
+steps are predicted better without it. Only constants that held-out rows support are written."""
 
 from __future__ import annotations
 
@@ -163,22 +166,27 @@ def _fitted(stages: Sequence[CalibratedStage]) -> dict[str, float]:
 
 
 def _stage(
-    name: str, rows: Measurements, found: Selection, known: Mapping[str, float], values: Mapping[str, float], table: str
+    name: str,
+    rows: Measurements,
+    selection: Selection,
+    known: Mapping[str, float],
+    values: Mapping[str, float],
+    table: str,
 ) -> CalibratedStage:
     """Fit of rows of one kind, beside what was known and the constants of kinds before."""
-    fitted = calibrated_constants(found.fit, rows.system.with_quantities(known))
+    fitted = calibrated_constants(selection.fit, rows.system.with_quantities(known))
     now = {**values, **{constant.name: constant.after for constant in fitted}}
     before, after = (rows.log_ratios({name: np.array([value]) for name, value in of.items()})[0] for of in (known, now))
-    errors = (mean_error(ratios) for ratios in (before, after, found.held_out))
+    errors = (100 * np.abs(np.expm1(ratios)).mean() for ratios in (before, after, selection.held_out))
     off = "mean error {:.1f} % before, {:.1f} % after, {:.1f} % of rows held out".format(*errors)
     return CalibratedStage(
         name=name,
         kinds=tuple(kind_of(row) if row.is_kernel else "step" for row in rows.rows),
         constants=tuple(fitted),
-        left_out=found.left_out,
+        left_out=selection.left_out,
         before=before,
         after=after,
-        held_out=found.held_out,
+        held_out=selection.held_out,
         source=f"dse calibrate, {rows.count} rows of {name} in {table}: {off}",
     )
 
@@ -201,11 +209,6 @@ def calibrated_constants(fit: Fit, system: System) -> list[CalibratedConstant]:
             )
         )
     return fitted
-
-
-def mean_error(ratios: FloatArray) -> float:
-    """Mean size of relative errors, from logarithms of predicted over measured time. [%]"""
-    return float(100 * np.abs(np.expm1(ratios)).mean())
 
 
 def system_text(

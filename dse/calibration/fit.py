@@ -1,4 +1,7 @@
-"""Robust least squares of many sets of constants at once: all are priced together, each steps by itself."""
+"""Robust least squares of many sets of constants at once: all are priced together, each steps by itself.
+
+Gauss-Newton steps on logarithms of predicted over measured time, with a soft L1 loss for outliers. One call of the
+cost model prices all sets, so that a Jacobian costs little more than one evaluation."""
 
 from __future__ import annotations
 
@@ -151,8 +154,8 @@ def _evaluated(
         move = np.where(at + DIFFERENCE <= top, DIFFERENCE, -DIFFERENCE)
         near = np.vstack([at, at + np.diag(move)])
         block = np.tile(np.array([others[name] for name in names]), (len(near), 1))
-        for place, own in enumerate(constants):
-            block[:, names.index(own.name)] = own.value(near[:, place])
+        for column, constant in enumerate(constants):
+            block[:, names.index(constant.name)] = constant.value(near[:, column])
         table.append(block)
         moves.append(move)
     every = np.concatenate(table)

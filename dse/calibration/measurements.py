@@ -1,4 +1,7 @@
-"""Measured rows of one machine, priced for many sets of its constants at once; and the constants that they tell."""
+"""Measured rows of one machine, priced for many sets of its constants at once; and the constants that they tell.
+
+Rows of equal model or kernel are one batch. `log_ratios` prices a batch for all sets of constants in one call.
+`candidates` lists the constants that a kind of rows can determine, with bounds of the file's reader."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Which constants rows tell: one more as long as rows that are held out are predicted better."""
+"""Which constants rows tell: one more as long as rows that are held out are predicted better.
+
+Forward selection by cross-validation: a constant stays if rows of left-out groups are predicted better by more than
+the standard error. A constant whose effect is parallel to that of another is reported, and not fitted."""
 
 from __future__ import annotations
 
@@ -128,7 +131,7 @@ def _round(
     why |= {extra[0].name: _no_better(state[1], one[1]) for extra, one in added.items()}
     better = {extra: one for extra, one in added.items() if _is_better(state, one, others)}
     if not better:
-        singles = sorted(added, key=lambda own: np.abs(added[own][1]).mean())[:MOST_PAIRED]
+        singles = sorted(added, key=lambda constant: np.abs(added[constant][1]).mean())[:MOST_PAIRED]
         pairs = [first + second for first, second in combinations(singles, 2)]
         added = _trials(state[0], pairs, held, rows, others)
         better = {extra: one for extra, one in added.items() if _is_better(state, one, others)}

@@ -1,4 +1,7 @@
-"""Layouts of a space or of a launch script: one design, the nearest that fits, or a sweep of designs."""
+"""Layouts of a space or of a launch script: one design, the nearest that fits, or a sweep of designs.
+
+A space file leaves values open, which options such as ``--set tp=8`` give; a launch file gives all of them. For a
+design that does not fit in memory, the nearest one that fits is named."""
 
 from __future__ import annotations
 
@@ -111,8 +114,8 @@ def nearest_text(args: argparse.Namespace, record: Record) -> str:
     except DseError as error:
         return str(error)
     changed = design_text(named_space, {name: value for name, (_, value) in fitted.changed.items()})
-    here, there = (one["breakdown"]["step_time_s"] for one in (record, fitted.record))
-    return f"{changed} would fit, {100 * (there / here - 1):+.1f} % step time"
+    here, of_fitted = (one["breakdown"]["step_time_s"] for one in (record, fitted.record))
+    return f"{changed} would fit, {100 * (of_fitted / here - 1):+.1f} % step time"
 
 
 #: Most legal designs among which the nearest is looked for unasked.
@@ -157,37 +160,37 @@ def refuse_together(args: argparse.Namespace, form: str, names: list[str]) -> No
         raise DseError(f"{both}: --set holds it fixed, so there is nothing to --sweep")
 
 
-def write_sweep(found: NamedDesigns, form: str, output: Path | None) -> None:
+def write_sweep(designs: NamedDesigns, form: str, output: Path | None) -> None:
     """The designs in one of the forms."""
     if form == "table":
         from dse.reporting.designs.sweep_report import sweep_report
 
         most = None if output else MOST_ROWS
-        write_report(lambda width: sweep_report(found, width, most=most), output)
+        write_report(lambda width: sweep_report(designs, width, most=most), output)
     elif form in PICTURES.values():
         from dse.reporting.pictures.design_figures import sweep_plot
         from dse.reporting.pictures.style import picture
 
-        write_content([picture(sweep_plot(found), form)], form, output)
+        write_content([picture(sweep_plot(designs), form)], form, output)
     elif form == "json":
-        write_content(json_pieces(found), form, output)
+        write_content(json_pieces(designs), form, output)
     else:
         pieces = csv_pieces if form == "csv" else parquet_pieces
-        write_content(pieces([found.to_frame()]), form, output)
+        write_content(pieces([designs.to_frame()]), form, output)
 
 
-def json_pieces(found: NamedDesigns) -> Iterator[bytes]:
+def json_pieces(designs: NamedDesigns) -> Iterator[bytes]:
     """One JSON object, a design to a line."""
     head = {
-        "space": found.space.name,
-        "directions": {objective.key: objective.direction for objective in found.space.objectives},
-        "named": list(found.names),
-        "n_legal": found.legal,
-        "n_feasible": found.feasible,
+        "space": designs.space.name,
+        "directions": {objective.key: objective.direction for objective in designs.space.objectives},
+        "named": list(designs.names),
+        "n_legal": designs.legal,
+        "n_feasible": designs.feasible,
     }
     yield json_text({**head, "designs": []}).removesuffix("]\n}").encode()
     separator = ""
-    for record in found.records:
+    for record in designs.records:
         figures = {key: record[key] for key in ("reason", *EVALUATION_KEYS) if key in record}
         yield f"{separator}\n    {json.dumps(only_finite(figures), allow_nan=False)}".encode()
         separator = ","

@@ -107,16 +107,6 @@ def add_changes(parser: argparse._ActionsContainer) -> None:
     )
 
 
-def add_robust(parser: argparse._ActionsContainer) -> None:
-    """``--robust``."""
-    parser.add_argument(
-        "--robust",
-        action="store_true",
-        help="rank by the 95th percentile of the step time (the upper end of its 90 %% interval) instead of "
-        "the expected step time",
-    )
-
-
 def add_profile(parser: argparse._ActionsContainer, note: str = "") -> None:
     """``--profile NAME``."""
     parser.add_argument(

@@ -70,8 +70,8 @@ def importance(space: Space, table: TrialTable, profile: str) -> Importance:
     evaluation = evaluate(space, columns, rules=rules_for(space, profile))
     groups = [grouped(columns[name]) for name in names]
     directions = [objective.direction for objective in space.objectives]
-    costs, found = as_costs(feasible.values, directions), feasible.trials
-    trials = [best_share(found, values, names) for values in costs.T]
+    costs, trials_read = as_costs(feasible.values, directions), feasible.trials
+    trials = [best_share(trials_read, values, names) for values in costs.T]
     designs = [[explained_share(values, group) for group in groups] for values in evaluation.values.T]
     return Importance(space, tuple(names), np.array(trials), np.array(designs), len(feasible))
 

@@ -86,7 +86,7 @@ def measured_gap(
         raise ParameterError(f"{{measured_step_time}} {measured_step_time:g}: expected seconds above 0")
     predicted = explanation.step_time
     causes = [cause for cause in _causes(explanation, measured_step_time - predicted) if cause.share > 0]
-    causes.sort(key=lambda own: -min(own.share, 1 / own.share))  # those that come closest to the gap
+    causes.sort(key=lambda cause: -min(cause.share, 1 / cause.share))  # those that come closest to the gap
     return MeasuredGap(explanation, measured_step_time, tuple(causes))
 
 

@@ -73,9 +73,9 @@ def _pairs(lattice: Lattice, here: FloatArray, products: Sequence[Collection[str
         options = lattice.parameters[one].options
         assert values is not None
         assert options is not None
-        for place, away in _outward(lattice, here, one):
-            for match in np.flatnonzero(values * options[int(place)] == product):
-                changed = _changed(here, {one: place, other: float(match)})
+        for code, away in _outward(lattice, here, one):
+            for match in np.flatnonzero(values * options[int(code)] == product):
+                changed = _changed(here, {one: code, other: float(match)})
                 yield (one, other, "up" if away > 0 else "down"), changed
 
 
@@ -170,7 +170,7 @@ def neighbourhoods(explanations: Sequence[Explanation]) -> list[tuple[tuple[Neig
             for row in range(first + 1, last)
             if np.isfinite(evaluation.breakdown.time[row])
         ]
-        near = tuple(sorted(table, key=lambda own: (not own.feasible, sign * own.values[key])))
+        near = tuple(sorted(table, key=lambda neighbour: (not neighbour.feasible, sign * neighbour.values[key])))
         neighbours_found.append((near, binding(explained, near, -evaluation.violations[first])))
         first = last
     return neighbours_found
@@ -319,7 +319,7 @@ def sensitivity(explanation: Explanation) -> Sensitivity:
         name = next(iter(step.changes))
         largest[name] = max(largest.get(name, 0.0), abs(step.step_time_change))
     order = {name: index for index, name in enumerate(sorted(largest, key=lambda name: -largest[name]))}
-    steps.sort(key=lambda each: (order[next(iter(each.changes))], each.step_time_change))
+    steps.sort(key=lambda step: (order[next(iter(step.changes))], step.step_time_change))
     counts, steps_of_quantities = quantity_steps(explanation)
     matter = sorted((e for e in steps_of_quantities if abs(e.elasticity) > LEAST), key=lambda e: -abs(e.elasticity))
     moving = sorted((e for e in counts if abs(e.change) > LEAST), key=lambda e: -abs(e.change))
@@ -346,10 +346,10 @@ def quantity_steps(explanation: Explanation) -> tuple[list[CountStep], list[Elas
     time) / d log(quantity), of a hundredth more and less. A count takes its next larger value, unless it is a parameter
     of the space, which `neighbours` step. Quantities without a number and those of the topology are left out.
     """
-    space, own = explanation.space, explanation.system
+    space, nominal = explanation.space, explanation.system
     values = {
         name: float(value)
-        for name, value in own.quantities().items()
+        for name, value in nominal.quantities().items()
         if np.isfinite(value) and value > 0 and not name.endswith(TOPOLOGY)
     }
     counted = [name for name in values if name.endswith(COUNTED)]
@@ -357,7 +357,7 @@ def quantity_steps(explanation: Explanation) -> tuple[list[CountStep], list[Elas
     counted = [name for name in counted if name not in space.by_name and values[name] >= 1]
     ratios = [(name, next_count(name, values[name]) / values[name]) for name in counted]
     ratios += [(name, factor) for name in smooth for factor in (1 + STEP, 1 - STEP)]
-    points, units = 1 + len(ratios), own.units()
+    points, units = 1 + len(ratios), nominal.units()
     swept = {name: np.full(points, values[name]) for name, _ in ratios}
     for index, (name, ratio) in enumerate(ratios, start=1):
         swept[name][index] *= ratio

@@ -120,10 +120,10 @@ def read_trace(path: Path) -> GpuTrace:
     Raises `DseError` if the file cannot be read, is no trace of the PyTorch profiler, or has no kernels of a GPU or no
     steps.
     """
-    found = trace_events(path)
-    events = [event for event in found["traceEvents"] if isinstance(event, dict) and event.get("ph") == "X"]
+    trace = trace_events(path)
+    events = [event for event in trace["traceEvents"] if isinstance(event, dict) and event.get("ph") == "X"]
     try:
-        return gpu_trace(path, events, (found.get("distributedInfo") or {}).get("rank"))
+        return gpu_trace(path, events, (trace.get("distributedInfo") or {}).get("rank"))
     except (KeyError, TypeError, ValueError) as error:
         raise DseError(f"{path}: no trace of the PyTorch profiler: an event without {error}") from None
 
@@ -165,12 +165,12 @@ def gpu_trace(path: Path, events: Sequence[Event], rank: int | None) -> GpuTrace
 def trace_events(path: Path) -> dict[str, Any]:
     """The object that a file of a trace holds. Raises `DseError` if it holds none."""
     try:
-        found = json.loads(content(path))
+        trace = json.loads(content(path))
     except (ValueError, RecursionError) as error:
         raise DseError(f"{path}: no trace of the PyTorch profiler: {error}") from None
-    if not isinstance(found, dict) or not isinstance(found.get("traceEvents"), list):
+    if not isinstance(trace, dict) or not isinstance(trace.get("traceEvents"), list):
         raise DseError(f"{path}: no trace of the PyTorch profiler: it has no traceEvents")
-    return found
+    return trace
 
 
 def kind_of(name: str) -> str:
@@ -231,12 +231,12 @@ def shapes(
     """
     operators = [event for event in events if event["cat"] == "cpu_op"]
     dimensions = {argument(event, "External id"): argument(event, "Input Dims") or [] for event in operators}
-    found: dict[tuple[int, ...], tuple[float, float]] = {}
+    by_shape: dict[tuple[int, ...], tuple[float, float]] = {}
     for kernel, duration in zip(kernels, time.tolist(), strict=True):
         if shape := product_shape(dimensions.get(argument(kernel, "External id"), [])):
-            count, seconds = found.get(shape, (0.0, 0.0))
-            found[shape] = count + 1 / steps, seconds + duration / steps
-    return found
+            count, seconds = by_shape.get(shape, (0.0, 0.0))
+            by_shape[shape] = count + 1 / steps, seconds + duration / steps
+    return by_shape
 
 
 def product_shape(dims: Sequence[Any]) -> tuple[int, ...]:

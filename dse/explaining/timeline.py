@@ -1,4 +1,7 @@
-"""A design's step event by event: as a table, and as Chrome's trace viewer and Perfetto read it."""
+"""A design's step event by event: as a table, and as Chrome's trace viewer and Perfetto read it.
+
+Each stage is a lane of the viewer. For pictures, `folded` cuts the repeated middle of a step: warm-up,
+one period times its count, cool-down."""
 
 from __future__ import annotations
 

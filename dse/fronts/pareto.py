@@ -1,4 +1,7 @@
-"""Non-dominated points of a table of objective values, and how far others are behind them."""
+"""Non-dominated points of a table of objective values, and how far others are behind them.
+
+Rows are sorted once, then an algorithm for their number of objectives removes dominated ones: a sweep for two, divide
+and conquer for three [Kung1975], culling for more. A cheap grid sieve goes first."""
 
 from __future__ import annotations
 
@@ -81,12 +84,12 @@ def uncovered(costs: FloatArray) -> NDArray[np.bool_]:
     cells = int(min(len(costs), SAMPLE, MOST_CELLS ** (1 / sides)))
     sample = np.sort(costs[:: max(1, len(costs) // SAMPLE), :-1], axis=0)
     edges = sample[np.linspace(0, len(sample) - 1, cells + 1).astype(int)[1:-1]]
-    place = [np.searchsorted(edges[:, side], costs[:, side], side="right") for side in range(sides)]
+    places = [np.searchsorted(edges[:, side], costs[:, side], side="right") for side in range(sides)]
     least = np.full((cells + 1,) * sides, np.inf)  # the first cell of a side has nothing below it
-    np.minimum.at(least, tuple(cell + 1 for cell in place), costs[:, -1])
+    np.minimum.at(least, tuple(cell + 1 for cell in places), costs[:, -1])
     for side in range(sides):
         np.minimum.accumulate(least, axis=side, out=least)
-    below = least[tuple(place)]
+    below = least[tuple(places)]
     return np.asarray((costs[:, -1] < below) | (below == np.inf))
 
 
@@ -154,12 +157,12 @@ def shortfalls(costs: FloatArray, front: FloatArray) -> FloatArray:
     [1.0, 0.0]
     """
     columns = np.ascontiguousarray(front.T)
-    found = np.empty(len(costs))
+    least = np.empty(len(costs))
     rows = max(1, PAIRS // len(front))
     for first in range(0, len(costs), rows):
         block = costs[first : first + rows]
         lead = np.subtract.outer(block[:, 0], columns[0])
         for cost, column in zip(block.T[1:], columns[1:], strict=True):
             np.minimum(lead, np.subtract.outer(cost, column), out=lead)
-        lead.max(axis=1, out=found[first : first + rows])
-    return found
+        lead.max(axis=1, out=least[first : first + rows])
+    return least

@@ -1,4 +1,7 @@
-"""A few points of a front that stand for all of it, by the objective space that they leave undominated."""
+"""A few points of a front that stand for all of it, by the objective space that they leave undominated.
+
+Points are taken greedily by the hypervolume that each adds. `Undominated` keeps the space that is left as boxes, which
+every new point cuts; of three objectives the boxes come from a staircase at once."""
 
 from __future__ import annotations
 

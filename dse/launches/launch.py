@@ -329,12 +329,8 @@ def launch_files(run: TransformerRun, form: str, framework: str = "", *,
         if launch["reference_model"]:
             lost = [*lost, "reference_model=true"]
         notes = (f"{form} has no setting for {'; '.join(lost)}",) if lost else ()
-        yield Artefact(with_framework(text, framework).encode(), notes)
-
-
-def with_framework(text: str, framework: str) -> str:
-    """A launch file with the framework that evaluated it, below the first line of its comment."""
-    return re.sub(r"^# .*$", rf"\g<0>\n# dse framework: {framework or 'none'}", text, count=1, flags=re.M)
+        evaluated_by = rf"\g<0>\n# dse framework: {framework or 'none'}"  # below the first line of its comment
+        yield Artefact(re.sub(r"^# .*$", evaluated_by, text, count=1, flags=re.M).encode(), notes)
 
 
 def read_launch(path: Path, form: str, chips: int | None = None,

@@ -107,8 +107,8 @@ class MeasuredChip:
         """True where the residuals include the chip of a system; (points,), or one value."""
         values = system.chip.peak_flop_rate, system.dram.bandwidth, system.network[0].bandwidth
         same = np.asarray(np.abs(system.chip.compute_capability - self.capability) < SAME_CHIP)
-        for value, own in zip(values, (self.peak, self.bandwidth, self.links), strict=True):
-            same = same & (np.abs(value / own - 1) < SAME_CHIP)
+        for value, rate in zip(values, (self.peak, self.bandwidth, self.links), strict=True):
+            same = same & (np.abs(value / rate - 1) < SAME_CHIP)
         return same
 
 
@@ -145,7 +145,7 @@ def wider_classes(framework: str, chip: str, scale: str, *, staged: bool, layers
     names = (listed_release(framework), framework.partition("@")[0], USUAL)
     software = dict.fromkeys(names if framework.startswith(USUAL) else names[:2])
     return [
-        *((name, own, *regime[:depth]) for depth in (3, 2, 1, 0) for own in (chip, ANY_CHIP) for name in software),
+        *((name, of, *regime[:depth]) for depth in (3, 2, 1, 0) for of in (chip, ANY_CHIP) for name in software),
         (),
     ]
 
@@ -238,8 +238,8 @@ def unmeasured_features(system: System, model: ModelShape, world_size: ArrayLike
     `codes` are those of `kind_codes`. [-]
     """
     known = residuals()
-    place, largest = (float(np.max(values)) for values in measured_chips(system))
-    chip = known.chips[int(place)].name if place < len(known.chips) else ""
+    number, largest = (float(np.max(values)) for values in measured_chips(system))
+    chip = known.chips[int(number)].name if number < len(known.chips) else ""
     kinds = [words for (_, name, *words), runs in known.kinds.items() if name == chip and runs >= FEWEST_RUNS]
     (kernels, *usual), rare = (words := kind_words(model, codes))[:3], words[3:]
     features = [] if any(kernels == of_kind[0] for of_kind in kinds) else ["its layers"]
@@ -276,8 +276,8 @@ def _of_classes(
     """
     sizes = (len(known.chips) + 1, len(SCALES), 2, len(FORMATS), len(SCHEDULE_WORDS), *[2] * (len(columns) - 5))
     codes, back = np.unique(np.ravel_multi_index(tuple(columns), sizes), return_inverse=True)
-    found = [_of_class(known, framework, model, [int(c) for c in np.unravel_index(code, sizes)]) for code in codes]
-    classes, evidence = (np.array(column)[back.ravel()] for column in zip(*found, strict=True))
+    of_codes = [_of_class(known, framework, model, [int(c) for c in np.unravel_index(code, sizes)]) for code in codes]
+    classes, evidence = (np.array(column)[back.ravel()] for column in zip(*of_codes, strict=True))
     return classes, evidence
 
 
@@ -296,8 +296,8 @@ def _of_class(
     coarse = next(words for words in usable if len(words) < len(wider[0]))
     of_kind = (name, *kind_words(model, kind))
     runs = {software: count for (software, *rest), count in known.kinds.items() if (*rest,) == of_kind}
-    own, every = runs.get(software_of(framework), 0), sum(runs.values())
-    evidence = MEASURED if own >= FEWEST_RUNS else CALIBRATED if every >= FEWEST_RUNS else EXTRAPOLATED
+    own_runs, every = runs.get(software_of(framework), 0), sum(runs.values())
+    evidence = MEASURED if own_runs >= FEWEST_RUNS else CALIBRATED if every >= FEWEST_RUNS else EXTRAPOLATED
     return [known.classes[usable[0]], known.classes[coarse]], evidence
 
 
@@ -307,12 +307,12 @@ def measured_chips(system: System) -> tuple[IntArray, FloatArray]:
     A chip of which no step was measured has the place behind the last.
     """
     known = residuals().chips
-    place: IntArray = np.asarray(len(known))
+    numbers: IntArray = np.asarray(len(known))
     largest: FloatArray = np.zeros(())
     for number, chip in enumerate(known):
         same = chip.found_in(system)
-        place, largest = np.where(same, number, place), np.where(same, chip.largest, largest)
-    return place, largest
+        numbers, largest = np.where(same, number, numbers), np.where(same, chip.largest, largest)
+    return numbers, largest
 
 
 #: Columns beside those of a breakdown, and their units: ends of the 90 % interval, and expected values.
@@ -346,16 +346,16 @@ WORSE_END: Final[Mapping[str, str]] = {
 }
 
 
-def ends(breakdown: Breakdown, own: Interval) -> dict[str, FloatArray]:
+def ends(breakdown: Breakdown, of_step: Interval) -> dict[str, FloatArray]:
     """The columns of `INTERVAL_UNITS`, under both of their names; (points,) each. [s], [1/s], [-]"""
     rates = {name: getattr(breakdown, name) for name in RATES}
-    expected = own.expected(breakdown.columns())
+    expected = of_step.expected(breakdown.columns())
     columns = {
         "step_time_expected": expected,
-        "step_time_low": breakdown.step_time * own.low,
-        "step_time_high": breakdown.step_time * own.high,
+        "step_time_low": breakdown.step_time * of_step.low,
+        "step_time_high": breakdown.step_time * of_step.high,
         **{f"{name}_expected": rate * breakdown.step_time / expected for name, rate in rates.items()},
-        **{f"{name}_low": rate / own.high for name, rate in rates.items()},
+        **{f"{name}_low": rate / of_step.high for name, rate in rates.items()},
     }
     return {**columns, **{key: columns[name] for key, name in INTERVAL_KEYS.items()}}
 
@@ -388,7 +388,7 @@ def with_names(text: Any, names: Mapping[str, str]) -> Any:
     """
     if not isinstance(text, str) or not names:
         return text
-    return re.sub(rf"\b({'|'.join(names)})\b", lambda found: names[found[1]], text)
+    return re.sub(rf"\b({'|'.join(names)})\b", lambda match: names[match[1]], text)
 
 
 #: What can be said of a design's memory.

@@ -104,13 +104,13 @@ def space_interval(space: Space, known: Mapping[str, Any], points: int) -> Inter
     if space.workload.work != TRAINING:
         return widest(points)
     system, ranks, columns = _measured_columns(space, known)
-    found = interval(space.framework, system, space.model, world_size=ranks, **columns)
+    result = interval(space.framework, system, space.model, world_size=ranks, **columns)
     return Interval(
-        np.broadcast_to(found.low, (points,)),
-        np.broadcast_to(found.high, (points,)),
-        np.broadcast_to(found.evidence, (points,)),
-        np.broadcast_to(found.mean, (points,)),
-        found.between_nodes,
+        np.broadcast_to(result.low, (points,)),
+        np.broadcast_to(result.high, (points,)),
+        np.broadcast_to(result.evidence, (points,)),
+        np.broadcast_to(result.mean, (points,)),
+        result.between_nodes,
     )
 
 
@@ -151,9 +151,9 @@ def with_intervals(space: Space, records: Sequence[Record], profile: str) -> lis
     if not records or profile != NATIVE or space.workloads:
         return [*records]
     known = space.known_values(space.encode([record["params"] for record in records]))
-    found = space_interval(space, known, len(records))
+    intervals = space_interval(space, known, len(records))
     times = np.array([record["breakdown"].get("step_time_s", np.nan) for record in records])
-    columns = (times * found.low).tolist(), (times * found.high).tolist(), found.evidence.tolist()
+    columns = (times * intervals.low).tolist(), (times * intervals.high).tolist(), intervals.evidence.tolist()
     return [
         {**record, "step_time_low_s": low, "step_time_high_s": high, "evidence": EVIDENCE[evidence]}
         for record, low, high, evidence in zip(records, *columns, strict=True)

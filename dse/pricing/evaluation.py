@@ -318,7 +318,7 @@ def kernel_choices(space: Space, columns: Mapping[str, FloatArray]) -> list[dict
     tiled = any(name.endswith("_tile_m") for name in names)
     design = (resolve_tiling if tiled else resolve_sharding)(run.model, run.system, run.design)
     shape = rank_run(run.of(design)).design
-    found: list[dict[str, Value]] = [{} for _ in range(points)]
+    choices_of: list[dict[str, Value]] = [{} for _ in range(points)]
     for parameter in space.solved:
         if parameter.words:
             places = shape.assignments.place(shape.assignment, parameter.name.removesuffix("_sharding"))
@@ -326,9 +326,9 @@ def kernel_choices(space: Space, columns: Mapping[str, FloatArray]) -> list[dict
         else:
             edges = design.tile_edges.get(parameter.name, np.zeros(1))
             values = [int(edge) for edge in np.broadcast_to(edges, (points,))]
-        for choices, value in zip(found, values, strict=True):
+        for choices, value in zip(choices_of, values, strict=True):
             choices[parameter.name] = value
-    return found
+    return choices_of
 
 
 def with_kernels(space: Space, records: Sequence[Record]) -> list[Record]:

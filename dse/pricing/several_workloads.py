@@ -95,10 +95,10 @@ def layouts_of(space: Space, evaluation: Evaluation) -> list[dict[str, dict[str,
     """For each machine, the layout of each workload that has one."""
     layouts: list[dict[str, dict[str, Any]]] = [{} for _ in range(evaluation.num_points)]
     for workload in space.workloads:
-        own = evaluation.workloads[workload.name]
+        part = evaluation.workloads[workload.name]
         names = [parameter.name for parameter in workload.space.inner]
-        has_layout = np.isfinite(own.evaluation.values[:, 0]).tolist()
-        for layout, params, is_there in zip(layouts, workload.space.decode(own.designs), has_layout, strict=True):
+        has_layout = np.isfinite(part.evaluation.values[:, 0]).tolist()
+        for layout, params, is_there in zip(layouts, workload.space.decode(part.designs), has_layout, strict=True):
             if is_there:
                 layout[workload.name] = {name: params[name] for name in names}
     return layouts

@@ -128,9 +128,9 @@ class PartOfDesigns:
     def records(self) -> list[dict[str, Any]]:
         """One nested record per row, as in JSON; of illegal designs what was named, and the reason."""
         designs = {name: values[self.legal] for name, values in self.columns.items()}
-        found = design_records(self.space, designs, self.evaluation)
-        found = with_intervals(self.space, with_kernels(self.space, found), self.profile)
-        decoded = iter(found)
+        records = design_records(self.space, designs, self.evaluation)
+        records = with_intervals(self.space, with_kernels(self.space, records), self.profile)
+        decoded = iter(records)
         nothing: dict[str, Any] = {key: {} for key in ("derived", "values", "margins", "breakdown")}
         records = []
         for row, (legal, reason) in enumerate(zip(self.legal.tolist(), self.reasons, strict=True)):

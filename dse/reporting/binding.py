@@ -1,4 +1,7 @@
-"""Parts of the step time and of the peak memory of a design, and its bottleneck."""
+"""Parts of the step time and of the peak memory of a design, and its bottleneck.
+
+The bottleneck is the largest share of the step by the resource that it waits for. Limits such as memory, power and
+price are given as distances."""
 
 from __future__ import annotations
 

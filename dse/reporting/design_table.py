@@ -1,4 +1,7 @@
-"""A table of designs that fits a given width: what they share goes below it, what does not fit is named."""
+"""A table of designs that fits a given width: what they share goes below it, what does not fit is named.
+
+`design_columns` makes all columns, `fitted` takes those for which the terminal has room, and notes below the table
+name the others."""
 
 from __future__ import annotations
 
@@ -393,7 +396,7 @@ def fitted(columns: Sequence[Column], width: int) -> tuple[list[Column], list[st
     """The columns that fit, at least the first, and the names of the others."""
     kept, left_out = list(columns), []
     while sum(column.width for column in kept) > width + GAP and len(kept) > 1:
-        last = max(range(1, len(kept)), key=lambda place: (kept[place].leave_out, place))
+        last = max(range(1, len(kept)), key=lambda number: (kept[number].leave_out, number))
         left_out.append(kept.pop(last).name)
     return kept, left_out[::-1]
 

@@ -1,4 +1,7 @@
-"""Reports at the end of a command."""
+"""Reports at the end of a command.
+
+The answer comes first: the best design with its numbers, then the front, then the bottleneck. A front in one objective
+is a list of the best; in several, rows that are much slower than the fastest are counted only."""
 
 from __future__ import annotations
 
@@ -127,12 +130,8 @@ def kernel_lines(space: Space, record: Record) -> list[str]:
     if not text:
         return []
     how = "solved for each design" if space.solved else "sampled"
-    return [f"Kernels of {design_name(record)} ({how}): {text}."]
-
-
-def design_name(record: Record) -> str:
-    """Name of a design in a sentence: ``trial 12``."""
-    return f"trial {record['trial']}" if "trial" in record else "this design"
+    design = f"trial {record['trial']}" if "trial" in record else "this design"
+    return [f"Kernels of {design} ({how}): {text}."]
 
 
 def more_text(designs: int, worth: int, rows: int) -> str:

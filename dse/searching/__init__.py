@@ -8,7 +8,7 @@ Rooms in the order in which they are read; those on one line do not know each ot
     study_attributes, progress_bar
     price_check
     study, summaries
-    exact, robust, starting_designs
+    exact, starting_designs
     planned_study
     nearest_design
 """

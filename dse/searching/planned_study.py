@@ -87,19 +87,19 @@ def opened(space: Space, name: str, storage: str | None, *, again: bool) -> Base
 
 def closest(space: Space) -> Closest:
     """The legal design that comes closest to the first limit that none keeps, by what needs no times."""
-    rules, found = rules_for(space), None
+    rules, nearest = rules_for(space), None
     for designs in _blocks(space):
         margins = untimed_margins(space, designs, rules)
         if margins is None:
             break
         best = int(margins[:, 0].argmax())
-        if found is None or margins[best, 0] > found.margin:
+        if nearest is None or margins[best, 0] > nearest.margin:
             limit = space.limits[0]
-            [params] = space.decode({key: own[[best]] for key, own in designs.items()})
-            found = Closest(params, limit.name, float(margins[best, 0]), limit.unit)
-    if found is None:
+            [params] = space.decode({key: values[[best]] for key, values in designs.items()})
+            nearest = Closest(params, limit.name, float(margins[best, 0]), limit.unit)
+    if nearest is None:
         raise DseError(f"space {space.name}: no legal design fits")
-    return found
+    return nearest
 
 
 def fits(space: Space) -> bool:

@@ -1,4 +1,7 @@
-"""Stored trials of a study evaluated again: which of their figures are not what comes out now."""
+"""Stored trials of a study evaluated again: which of their figures are not what comes out now.
+
+A new version of the cost model changes prices. Before a study goes on, some of its trials are evaluated again; a
+difference beyond the last bits is refused, since old and new prices must not be mixed."""
 
 from __future__ import annotations
 
@@ -67,41 +70,41 @@ def mismatches(
 ) -> Iterator[tuple[int, list[Mismatch]]]:
     """Trials evaluated again, some thousands at a time: how many, and their figures that differ."""
     for first in range(0, len(columns.ids), BLOCK):
-        some = columns.take(np.arange(first, min(first + BLOCK, len(columns.ids))))
-        designs = stored_designs(store, stored, some, space)
-        evaluation = evaluate(space, space.encode([own.params for own in designs]), rules=rules, jobs=jobs)
-        known = {name for own in designs for name in own.figures}  # others are younger than all of these
+        block = columns.take(np.arange(first, min(first + BLOCK, len(columns.ids))))
+        designs = stored_designs(store, stored, block, space)
+        evaluation = evaluate(space, space.encode([design.params for design in designs]), rules=rules, jobs=jobs)
+        known = {name for design in designs for name in design.figures}  # others are younger than all of these
         units = units_of(space, evaluation)
-        found = [
-            Mismatch(own.trial, own.prefix + name, own.figures.get(name), now.get(name), units.get(name, "-"))
-            for own, now in zip(designs, figures_now(space, evaluation), strict=True)
-            for name in dict.fromkeys((*own.figures, *([] if own.prefix else now)))
-            if name in known and own.figures.get(name) != now.get(name)
+        differing = [
+            Mismatch(design.trial, design.prefix + name, design.figures.get(name), now.get(name), units.get(name, "-"))
+            for design, now in zip(designs, figures_now(space, evaluation), strict=True)
+            for name in dict.fromkeys((*design.figures, *([] if design.prefix else now)))
+            if name in known and design.figures.get(name) != now.get(name)
         ]
-        yield len(some.ids), sorted(found, key=lambda mismatch: mismatch.trial)
+        yield len(block.ids), sorted(differing, key=lambda mismatch: mismatch.trial)
 
 
 def stored_designs(store: Store, stored: StoredStudy, columns: TrialColumns, space: Space) -> list[StoredDesign]:
     """Designs of some trials as a database holds them: each trial's own, then its winners."""
     details = store.details(stored.study_id, columns.ids, (*FOLLOWING, WINNERS))
     keys = [objective.key for objective in space.objectives]
-    found = []
+    held = []
     with store.reading(stored.study_id, "trial_params"):
         designs = {parameter.name: details.params[parameter.name] for parameter in space.parameters}
     with store.reading(stored.study_id, "trial_user_attributes"):
         for row, number in enumerate(columns.numbers.tolist()):
             params = {name: values[row] for name, values in designs.items()}
             texts = {name: details.attributes[name][row] for name in (*FOLLOWING, WINNERS)}
-            own = {name: json.loads(text) for name, text in texts.items() if text}
-            winners = own.pop(WINNERS, ())
+            tables = {name: json.loads(text) for name, text in texts.items() if text}
+            winners = tables.pop(WINNERS, ())
             values = dict(zip(keys, columns.objectives[row].tolist(), strict=True))
-            figures = {"values": values, "feasible": bool(columns.feasible[row]), **own}
-            found.append(StoredDesign(number, "", params, dict(leaves(figures))))
-            for place, winner in enumerate(winners if space.inner else ()):
+            figures = {"values": values, "feasible": bool(columns.feasible[row]), **tables}
+            held.append(StoredDesign(number, "", params, dict(leaves(figures))))
+            for number_of_winner, winner in enumerate(winners if space.inner else ()):
                 figures = dict(leaves({"values": winner["values"], "feasible": True}))
                 design = params | winner["params"]
-                found.append(StoredDesign(number, f"{WINNERS}[{place}].", design, figures))
-    return found
+                held.append(StoredDesign(number, f"{WINNERS}[{number_of_winner}].", design, figures))
+    return held
 
 
 def figures_now(space: Space, evaluation: Evaluation) -> Iterator[dict[str, Any]]:
@@ -109,10 +112,10 @@ def figures_now(space: Space, evaluation: Evaluation) -> Iterator[dict[str, Any]
     minimize = np.array([objective.direction == "minimize" for objective in space.objectives])
     keys = [objective.key for objective in space.objectives]
     values = finite(evaluation, minimize)[0].tolist()
-    for own, feasible, attributes in zip(
+    for row, feasible, attributes in zip(
         values, evaluation.feasible.tolist(), trial_attributes(space, evaluation), strict=True
     ):
-        record = {"values": dict(zip(keys, own, strict=True)), "feasible": feasible, **attributes}
+        record = {"values": dict(zip(keys, row, strict=True)), "feasible": feasible, **attributes}
         yield dict(leaves(record))
 
 
@@ -138,25 +141,26 @@ def price_change(store: Store, stored: StoredStudy, columns: TrialColumns, space
 
     Arguments are those of `mismatches`. Of many trials it looks at some.
     """
-    some = spread(columns, int(np.clip(LOOK_SECONDS * nominal_rate(space), FEWEST, MOST)))
-    differing = [own for _, found in mismatches(store, stored, some, space, rules) for own in found if own.is_of_prices]
+    sample = spread(columns, int(np.clip(LOOK_SECONDS * nominal_rate(space), FEWEST, MOST)))
+    blocks = mismatches(store, stored, sample, space, rules)
+    differing = [mismatch for _, block in blocks for mismatch in block if mismatch.is_of_prices]
     if not differing:
         return ""
-    first, trials = differing[0], len({own.trial for own in differing})
+    first, trials = differing[0], len({mismatch.trial for mismatch in differing})
     return (
         f"trial {first.trial}: {first.column.removeprefix('values.')}: {figure_text(first, first.stored)} "
         f"stored, the cost model gives {figure_text(first, first.model)} "
-        f"({trials} of {len(some.ids)} looked at differ)"
+        f"({trials} of {len(sample.ids)} looked at differ)"
     )
 
 
-def figure_text(own: Mismatch, value: Any) -> str:
+def figure_text(mismatch: Mismatch, value: Any) -> str:
     """A figure of a difference for people, to so many digits that both sides differ."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return "none" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
-    numbers = [v for v in (own.stored, own.model) if isinstance(v, int | float)]
+    numbers = [v for v in (mismatch.stored, mismatch.model) if isinstance(v, int | float)]
     for digits in (4, 12):
-        texts = {readable(float(number), own.unit, digits=digits) for number in numbers}
+        texts = {readable(float(number), mismatch.unit, digits=digits) for number in numbers}
         if len(texts) == len(numbers):
-            return readable(float(value), own.unit, digits=digits)
+            return readable(float(value), mismatch.unit, digits=digits)
     return repr(value)

@@ -59,8 +59,8 @@ def expert_design(space: Space, rules: WorkloadRules) -> Params:
     for again in ("none", "selective", "full") if "recompute" in space.by_name else ("none",):
         for pp in _options(space, "pp") or [1]:
             for tp in reversed(_options(space, "tp") or [1]):
-                own = {**THRIFTY, "tp": tp, "pp": pp, "recompute": again}
-                values = {name: value for name, value in own.items() if name in space.by_name}
+                design = {**THRIFTY, "tp": tp, "pp": pp, "recompute": again}
+                values = {name: value for name, value in design.items() if name in space.by_name}
                 params = space.completed(values)
                 if values.items() <= params.items():
                     wanted.append(params)
@@ -90,11 +90,11 @@ def front_designs(study: BaseStudy, space: Space, rules: WorkloadRules) -> dict[
     rows = most_dominating(front.costs, MOST_TAKEN, corner + 0.1 * np.abs(corner))
     starts = {}
     taken = front.take(rows)
-    for trial, place in zip(taken.trials, taken.winners.tolist(), strict=True):
+    for trial, winner in zip(taken.trials, taken.winners.tolist(), strict=True):
         shared = {name: value for name, value in trial.params.items() if name in space.by_name}
         if not shared:
             raise DseError(f"study {study.name!r}: shares no parameter with space {space.name}")
-        name = f"{study.name}_{trial.number}" + (f"_{place}" if place else "")
+        name = f"{study.name}_{trial.number}" + (f"_{winner}" if winner else "")
         starts[name] = best_completion(space, shared, rules)
     return starts
 

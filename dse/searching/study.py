@@ -1,4 +1,7 @@
-"""A study: a space, how it is searched, and what was found, all in one database."""
+"""A study: a space, how it is searched, and what was found, all in one database.
+
+The space is stored as text with the study, and so are seed, sampler and profile. A study therefore continues on any
+machine, and refuses a space or a cost model with other results."""
 
 from __future__ import annotations
 
@@ -250,9 +253,9 @@ class BaseStudy:
     @property
     def plan(self) -> Plan:
         """Settings by which the study proposes designs."""
-        own = self.attributes
-        focus, concurrency = own.get(FOCUS, ""), own.get(CONCURRENCY, 1)
-        return Plan(own[SAMPLER], own[SEED], own[BATCH_SIZE], focus, concurrency)
+        stored = self.attributes
+        focus, concurrency = stored.get(FOCUS, ""), stored.get(CONCURRENCY, 1)
+        return Plan(stored[SAMPLER], stored[SEED], stored[BATCH_SIZE], focus, concurrency)
 
     @property
     def profile(self) -> str:
@@ -311,7 +314,7 @@ class BaseStudy:
                 store,
                 self._stored,
                 self.space,
-                replace(self.plan, own=sampler),
+                replace(self.plan, custom=sampler),
                 budget,
                 rules=rules_for(self.space, self.profile),
                 jobs=jobs,
@@ -326,12 +329,12 @@ class BaseStudy:
         with Store(self.storage, "read") as store, store.snapshot():
             counts = store.counts(study_id)
             if self._table is None or counts != self._counts:
-                columns, found = store.columns(self._stored, attribute=BREAKDOWN), None
+                columns, winners = store.columns(self._stored, attribute=BREAKDOWN), None
                 if self.space.inner:
                     keys = [objective.key for objective in self.space.objectives]
-                    found = winner_columns(keys, columns, stored_winners(store, self._stored, keys))
+                    winners = winner_columns(keys, columns, stored_winners(store, self._stored, keys))
                 self._table = TrialTable(
-                    self.space, columns, self._trials, self.profile, found, Details(self.storage, self._stored)
+                    self.space, columns, self._trials, self.profile, winners, Details(self.storage, self._stored)
                 )
                 self._counts = counts
             return self._table
@@ -374,8 +377,8 @@ class BaseStudy:
             rows = np.flatnonzero(table.numbers == trial)
         if not rows.size:
             raise DseError(f"study {self.name!r}: has no finished trial {trial}")
-        [found] = table.take(rows[:1]).trials
-        return found.number, dict(found.params)
+        [finished] = table.take(rows[:1]).trials
+        return finished.number, dict(finished.params)
 
     @property
     def designs_priced(self) -> int:
@@ -400,11 +403,11 @@ class BaseStudy:
         """Hypervolume after each finished trial: ``trial`` and ``hypervolume``; of `most` trials, evenly spread. [-]"""
         import pandas as pd
 
-        table, found = self.table, self.table.found()
-        last = np.searchsorted(found.numbers, table.numbers, side="right") - 1
-        costs = np.full_like(found.costs, np.nan)
-        rows = np.linspace(0, len(found) - 1, min(most or len(found), len(found))).round().astype(np.intp)
-        costs[rows] = found.costs[rows]
+        table, designs = self.table, self.table.found()
+        last = np.searchsorted(designs.numbers, table.numbers, side="right") - 1
+        costs = np.full_like(designs.costs, np.nan)
+        rows = np.linspace(0, len(designs) - 1, min(most or len(designs), len(designs))).round().astype(np.intp)
+        costs[rows] = designs.costs[rows]
         return pd.DataFrame({"trial": table.numbers, "hypervolume": self.box.history(costs)[last]})
 
     @cached_property

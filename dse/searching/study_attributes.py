@@ -1,4 +1,7 @@
-"""Attributes of a study in its database, which are enough to continue it."""
+"""Attributes of a study in its database, which are enough to continue it.
+
+The box of hypervolumes is among them: ideal and reference point from random designs, fixed when the study is created.
+"""
 
 from __future__ import annotations
 
@@ -78,16 +81,18 @@ def check_attributes(store: Store, stored: StoredStudy) -> None:
 
     Raises `DseError` if it cannot be read.
     """
-    own = stored.user_attrs
+    attributes = stored.user_attrs
     with store.reading(stored.study_id, "study_user_attributes"):
-        texts = (own[SPACE], own[FINGERPRINT], own[SAMPLER])
-        "".join((*texts, *(own.get(name, "") for name in (SPACE_NAME, PROFILE, FOCUS))))
-        "".join((*own.get(INNER, ()), *own.get(VERSIONS, {}).values()))
-        counts = own[SEED], *(own.get(name, 0) for name in (BUDGET, ACCEPTED, DESIGNS_PRICED))
-        if min(counts) < 0 or not all(0 < own.get(name, 1) <= MOST_AT_ONCE for name in (BATCH_SIZE, CONCURRENCY)):
+        texts = (attributes[SPACE], attributes[FINGERPRINT], attributes[SAMPLER])
+        "".join((*texts, *(attributes.get(name, "") for name in (SPACE_NAME, PROFILE, FOCUS))))
+        "".join((*attributes.get(INNER, ()), *attributes.get(VERSIONS, {}).values()))
+        counts = attributes[SEED], *(attributes.get(name, 0) for name in (BUDGET, ACCEPTED, DESIGNS_PRICED))
+        if min(counts) < 0 or not all(
+            0 < attributes.get(name, 1) <= MOST_AT_ONCE for name in (BATCH_SIZE, CONCURRENCY)
+        ):
             raise ValueError("a count out of its range")
-        list(map(index, (*counts, own[BATCH_SIZE], own.get(CONCURRENCY, 1))))
-        ideal, reference = np.array(own[BOX], dtype=np.float64)
+        list(map(index, (*counts, attributes[BATCH_SIZE], attributes.get(CONCURRENCY, 1))))
+        ideal, reference = np.array(attributes[BOX], dtype=np.float64)
         if len(ideal) != len(stored.directions) or not np.isfinite([ideal, reference]).all():
             raise ValueError(f"{BOX} of other objectives")
         if not (ideal < reference).all():
@@ -106,9 +111,9 @@ def stored_space(store: Store, stored: StoredStudy) -> Space:
         return Space.from_text(stored.user_attrs[SPACE])
     except DseError as error:
         if functions := re.findall(r"(\w+): unknown function", str(error)):
-            own = ", ".join(dict.fromkeys(functions))
+            names = ", ".join(dict.fromkeys(functions))
             raise DseError(
-                f"study {stored.name!r}: its formulas call {own}, which this process does not know; in "
+                f"study {stored.name!r}: its formulas call {names}, which this process does not know; in "
                 "Python, import the module that defines it with @dse.formula_function, then "
                 f"dse.Study.load({stored.name!r})"
             ) from None
@@ -122,16 +127,11 @@ def drawn_designs(space: Space, profile: str) -> tuple[Batch, Evaluation]:
     return designs, evaluate(space, designs, rules=rules_for(space, profile))
 
 
-def sampled_box(space: Space, profile: str = NATIVE) -> list[list[float]]:
-    """Ideal and reference point from random legal designs, the feasible ones if there are any.
+def box_around(space: Space, profile: str, designs: Batch, evaluation: Evaluation) -> list[list[float]]:
+    """Ideal and reference point from designs that were drawn, the feasible ones if there are any.
 
     It depends on space and profile alone, so hypervolumes of studies of one space can be compared.
     """
-    return box_around(space, profile, *drawn_designs(space, profile))
-
-
-def box_around(space: Space, profile: str, designs: Batch, evaluation: Evaluation) -> list[list[float]]:
-    """Ideal and reference point from designs that were drawn, the feasible ones if there are any."""
     costs = as_costs(evaluation.values, [objective.direction for objective in space.objectives])
     usable = np.isfinite(costs).all(axis=1)
     if (usable & evaluation.feasible).any():
@@ -176,8 +176,8 @@ def changed_values(stored: Space, now: Space) -> list[str]:
 
 def leaves(data: Any, path: str = "") -> Iterator[tuple[str, Any]]:
     """The values within nested mappings, each under its keys; of a list of mappings by their names."""
-    if isinstance(data, list) and data and all(isinstance(own, dict) for own in data):
-        data = {str(own.get("name", place)): own for place, own in enumerate(data)}
+    if isinstance(data, list) and data and all(isinstance(entry, dict) for entry in data):
+        data = {str(entry.get("name", number)): entry for number, entry in enumerate(data)}
     if isinstance(data, dict):
         for key, value in data.items():
             yield from leaves(value, f"{path}.{key}" if path else str(key))

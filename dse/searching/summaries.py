@@ -47,17 +47,17 @@ def summary(store: Store, stored: StoredStudy) -> Summary:
     if ours:
         check_attributes(store, stored)
     with store.reading(stored.study_id, "study_system_attributes"):
-        usual = [f"value_{place}" for place in range(len(stored.directions))]
+        usual = [f"value_{number}" for number in range(len(stored.directions))]
         names = ["".join(name) for name in stored.system_attrs.get(METRIC_NAMES) or usual]  # no text, no name
     with store.reading(stored.study_id, f"study_user_attributes: {COUNTED}"):
         before = stored.user_attrs.get(COUNTED, {"rows": 0, "complete": 0, "infeasible": 0, "best": {}})
         rows, complete, infeasible = (index(before[name]) for name in ("rows", "complete", "infeasible"))
         known = np.array([[float(before["best"][name]) for name in names]] if before["best"] else [])
     columns = store.columns(stored, attribute=BREAKDOWN if ours else None, first=rows)
-    found = columns
+    designs = columns
     if INNER in stored.user_attrs:
-        found = winner_columns(names, columns, stored_winners(store, stored, names, first=rows))
-    feasible = np.vstack([known.reshape(-1, len(stored.directions)), found.objectives[found.feasible]])
+        designs = winner_columns(names, columns, stored_winners(store, stored, names, first=rows))
+    feasible = np.vstack([known.reshape(-1, len(stored.directions)), designs.objectives[designs.feasible]])
     best = {
         name: float(values.min() if direction == "minimize" else values.max())
         for name, direction, values in zip(names, stored.directions, feasible.T, strict=False)

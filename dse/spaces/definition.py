@@ -1,4 +1,7 @@
-"""Reads a search space: YAML -> `Definition`, with every mistake reported at once."""
+"""Reads a search space: YAML -> `Definition`, with every mistake reported at once.
+
+Sections are read in the order of their dependencies: constants, parameters, derived columns, constraints, objectives.
+A name is defined once; a misspelt one gets a suggestion."""
 
 from __future__ import annotations
 

@@ -147,9 +147,9 @@ class Lattice:
         for row, move in zip(changes, moves, strict=True):
             for at, step in move:
                 row[at] += step
-        found = places[:, None] + changes
-        found[..., self._cyclic] %= self.sizes[self._cyclic]
-        flat = self._settled(found.reshape(-1, len(self.parameters)))
+        neighbours = places[:, None] + changes
+        neighbours[..., self._cyclic] %= self.sizes[self._cyclic]
+        flat = self._settled(neighbours.reshape(-1, len(self.parameters)))
         rows = np.flatnonzero(self.legal(flat))
         return flat[rows], rows // len(moves)
 

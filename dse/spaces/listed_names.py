@@ -63,10 +63,10 @@ class ListedName:
 
 def listed_names(space: Space) -> list[ListedName]:
     """All names of a space, by group; what the space sets comes first."""
-    found: dict[str, ListedName] = {}
+    by_name: dict[str, ListedName] = {}
     for listed in _every(space):
-        found.setdefault(listed.name, listed)
-    return list(found.values())
+        by_name.setdefault(listed.name, listed)
+    return list(by_name.values())
 
 
 def _every(space: Space) -> Iterator[ListedName]:
@@ -115,7 +115,7 @@ def _with_short_numbers(formula: str) -> str:
     'sram_bandwidth * 2.48 us'
     """
     long = r"(\d+\.\d{4,}(?:e[+-]?\d+)?) ([A-Za-z$/]+)"
-    return re.sub(long, lambda found: readable(float(found[1]), found[2]), formula)
+    return re.sub(long, lambda match: readable(float(match[1]), match[2]), formula)
 
 
 def _shown(space: Space, name: str, value: float) -> str:

@@ -1,8 +1,7 @@
 """A search space: what may be chosen, what follows from it, what it must hold, and what is sought.
 
 A `Space` is immutable: pinning a value, adding a condition or changing the machine returns another one. Designs are
-mappings for people and columns of numbers for the cost model; `encode` and `decode` convert.
-"""
+mappings for people and columns of numbers for the cost model; `encode` and `decode` convert."""
 
 from __future__ import annotations
 
@@ -93,7 +92,9 @@ class Space(Definition):
         if "workloads" in section:
             from dse.spaces import workloads
 
-            return cls(**workloads.machine_fields(section, name, lambda own, of: cls._read(own, of, base)))
+            return cls(
+                **workloads.machine_fields(section, name, lambda section_of, of: cls._read(section_of, of, base))
+            )
         definition = read_definition(section, name, base)
         return cls(**{field.name: getattr(definition, field.name) for field in fields(Definition)})
 

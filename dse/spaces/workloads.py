@@ -59,11 +59,11 @@ def read(section: Section, name: str, read_space: Reader[AnySpace]) -> Several[A
     section.value("combine", _combination, COMBINATIONS[0], required=False)
     best_by = section.text("best_by", required=False) or "step_time"
     weights = {}
-    for key, own in parts.items():
-        own.only(("model", "weight", "given"))
+    for key, described in parts.items():
+        described.only(("model", "weight", "given"))
         if not key.isidentifier():
-            own.mistake(None, "not a name; expected letters, digits and _")
-        weights[key] = own.value("weight", _weight, 1.0, required=False)
+            described.mistake(None, "not a name; expected letters, digits and _")
+        weights[key] = described.value("weight", _weight, 1.0, required=False)
     section.source.finish()
     common = _with_exact_layouts(section)
     frame = _read(section, common, next(iter(parts.values())), name, read_space)
@@ -114,15 +114,15 @@ def _with_exact_layouts(section: Section) -> dict[str, Any]:
 
 
 def _read(
-    section: Section, common: Mapping[str, Any], own: Section, name: str, read_space: Reader[AnySpace]
+    section: Section, common: Mapping[str, Any], part: Section, name: str, read_space: Reader[AnySpace]
 ) -> AnySpace:
     """The space of one workload."""
-    given = {**(common.get("given") or {}), **own.mapping("given")}
-    data = {**common, "model": own.data.get("model"), "given": given}
+    given = {**(common.get("given") or {}), **part.mapping("given")}
+    data = {**common, "model": part.data.get("model"), "given": given}
     return read_space(Section(section.source, section.at, data), name)
 
 
-def _check(section: Section, frame: AnySpace, found: Mapping[str, AnySpace]) -> None:
+def _check(section: Section, frame: AnySpace, spaces: Mapping[str, AnySpace]) -> None:
     """Note what several workloads cannot have; a `DseError` if there is something."""
     layouts = {parameter.name for parameter in frame.parameters if parameter.exact}
     of_layouts = layouts | {derived.name for derived in frame.derived if derived.parameters & layouts}
@@ -136,7 +136,7 @@ def _check(section: Section, frame: AnySpace, found: Mapping[str, AnySpace]) -> 
     for layout, values in frame.layouts.items():
         if layouts & {*values}:
             section.mistake("layouts", f"{layout}: layouts of workloads are found for each machine")
-    for key, space in found.items():
+    for key, space in spaces.items():
         if space.workload.work != TRAINING:
             section.mistake(KEY, f"{key}: its model is no transformer")
     if frame.reads_intervals:

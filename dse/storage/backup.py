@@ -64,9 +64,9 @@ def restore(url: str, file: Path) -> Path | None:
     moved = False
     try:
         for ending in ENDINGS:  # the old log stays beside the old file
-            own = target.with_name(target.name + ending)
-            if own.exists():
-                own.rename(old.with_name(old.name + ending))
+            log = target.with_name(target.name + ending)
+            if log.exists():
+                log.rename(old.with_name(old.name + ending))
                 moved = True
         with file.open("rb") as copy:
             write_beside(target, iter(lambda: copy.read(PIECE), b""), durable=True)

@@ -51,15 +51,15 @@ class DashboardStorage(_CachedStorage):
 
     def shown_studies(self) -> list[FrozenStudy]:
         """The studies with units in the names of their objectives, and without long attributes."""
-        found = []
+        studies = []
         for study in super().get_all_studies():
             names = [shown_name(name)[0] for name in study.system_attrs.get(NAMES, ())]
             shown = copy(study)
             shown.system_attrs = {**study.system_attrs, **({NAMES: names} if names else {})}
-            own = study.user_attrs.items()
-            shown.user_attrs = {key: text for key, text in own if len(str(text)) <= LONGEST_ATTRIBUTE}
-            found.append(shown)
-        return found
+            attributes = study.user_attrs.items()
+            shown.user_attrs = {key: text for key, text in attributes if len(str(text)) <= LONGEST_ATTRIBUTE}
+            studies.append(shown)
+        return studies
 
     get_all_studies = shown_studies  # what Optuna calls it
 
@@ -87,8 +87,8 @@ def shown_name(name: str) -> tuple[str, float]:
     >>> shown_name("peak_memory_bytes"), shown_name("step_time_s")
     (('peak_memory [GB]', 1000000000.0), ('step_time_s', 1.0))
     """
-    own = ((name.removesuffix(end), unit) for end, unit in SHOWN_UNITS.items() if name.endswith(end))
-    return next(((f"{start} [{word}]", size) for start, (word, size) in own), (name, 1.0))
+    matching = ((name.removesuffix(end), unit) for end, unit in SHOWN_UNITS.items() if name.endswith(end))
+    return next(((f"{start} [{word}]", size) for start, (word, size) in matching), (name, 1.0))
 
 
 def laid_out(trial: FrozenTrial, names: Sequence[str]) -> FrozenTrial:

@@ -1,4 +1,7 @@
-"""A connection to SQLite or PostgreSQL, plain SQL on it, and its failures in one line each."""
+"""A connection to SQLite or PostgreSQL, plain SQL on it, and its failures in one line each.
+
+Both databases look alike to callers: named parameters, transactions, waiting for locks, one line for each failure.
+SQLAlchemy is not imported, so that commands start faster."""
 
 from __future__ import annotations
 
@@ -216,7 +219,8 @@ class Database:
                 return
             except sqlite3.OperationalError as error:
                 waited = time.monotonic() - start
-                if not is_busy(error) or waited >= self._patience:
+                is_busy = getattr(error, "sqlite_errorcode", 0) & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+                if not is_busy or waited >= self._patience:
                     raise
                 if waited > IN_SILENCE and not said:
                     said = True
@@ -314,22 +318,17 @@ def patience(seconds: float | None) -> Iterator[None]:
 
 def table_of(query: str) -> str:
     """The first table that a query names; nothing where it names none."""
-    found = re.search(r"FROM (\w+)", query)
-    return found[1] if found else ""
+    match = re.search(r"FROM (\w+)", query)
+    return match[1] if match else ""
 
 
 def identity(path: Path) -> tuple[int, int] | None:
     """Identity of a file, which another file of the same name does not have; None where it does not exist. [-]"""
     try:
-        found = path.stat()
+        status = path.stat()
     except OSError:
         return None
-    return found.st_dev, found.st_ino
-
-
-def is_busy(error: sqlite3.Error) -> bool:
-    """True if an error of SQLite says that another connection holds a lock."""
-    return getattr(error, "sqlite_errorcode", 0) & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+    return status.st_dev, status.st_ino
 
 
 def waiting_time(text: str, url: str) -> float:

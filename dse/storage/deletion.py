@@ -19,15 +19,16 @@ def delete_study(store: Store, study_id: int) -> int:
 
     A `DseError` if the database cannot be written; then nothing is deleted.
     """
-    own = {"study_id": study_id}
+    named = {"study_id": study_id}
     with store.database.transaction(writes=True):
         trials = count_trials(store, study_id)
         for table in OF_TRIALS:
             store.database.change(
-                f"DELETE FROM {table} WHERE trial_id IN (SELECT trial_id FROM trials WHERE study_id = :study_id)", **own
+                f"DELETE FROM {table} WHERE trial_id IN (SELECT trial_id FROM trials WHERE study_id = :study_id)",
+                **named,
             )
         for table in OF_STUDIES:
-            store.database.change(f"DELETE FROM {table} WHERE study_id = :study_id", **own)
+            store.database.change(f"DELETE FROM {table} WHERE study_id = :study_id", **named)
     return trials
 
 

@@ -1,4 +1,7 @@
-"""Studies and their trials in Optuna's own tables, a batch of trials to a transaction."""
+"""Studies and their trials in Optuna's own tables, a batch of trials to a transaction.
+
+The tables are Optuna's, so that its dashboard and its samplers read them. Optuna commits several times for each trial;
+here a batch has one commit, so that a kill leaves whole batches."""
 
 from __future__ import annotations
 
@@ -97,10 +100,10 @@ DIRECTIONS: Final[Mapping[str, Direction]] = {"MINIMIZE": "minimize", "MAXIMIZE"
 def read_directions(database: Database, study_id: int) -> tuple[Direction, ...]:
     """Direction of each objective of a study."""
     query = "SELECT direction FROM study_directions WHERE study_id = :study_id ORDER BY objective"
-    found = database.rows(query, study_id=study_id)
-    if not found:
+    rows = database.rows(query, study_id=study_id)
+    if not rows:
         raise LookupError("no objectives")
-    return tuple(DIRECTIONS[direction] for (direction,) in found)
+    return tuple(DIRECTIONS[direction] for (direction,) in rows)
 
 
 def read_study_attributes(database: Database, kind: str, study_id: int, name: str | None = None) -> dict[str, Any]:
@@ -114,8 +117,8 @@ def read_study_attributes(database: Database, kind: str, study_id: int, name: st
 def read_last(database: Database, study_id: int) -> tuple[int, int]:
     """Identity of the last trial of a study, and how many there are: numbers go on without a gap. [-]"""
     query = "SELECT trial_id, number FROM trials WHERE study_id = :id ORDER BY trial_id DESC LIMIT 1"
-    found = database.rows(query, id=study_id)
-    return (found[0][0], found[0][1] + 1) if found else (0, 0)
+    rows = database.rows(query, id=study_id)
+    return (rows[0][0], rows[0][1] + 1) if rows else (0, 0)
 
 
 #: A trial of another program is given up once its heart has not beaten for so long, or, without a heartbeat,
@@ -180,8 +183,8 @@ class Store:
             return False
         revision = None
         if self.database.has_table("alembic_version"):
-            found = self.database.rows("SELECT version_num FROM alembic_version")
-            revision = found[0][0] if len(found) == 1 else None
+            rows = self.database.rows("SELECT version_num FROM alembic_version")
+            revision = rows[0][0] if len(rows) == 1 else None
         if revision != REVISION:
             raise DseError(
                 f"storage {self.where}: tables of another Optuna (revision {revision}, not {REVISION}); "
@@ -226,8 +229,8 @@ class Store:
         if not self._has_tables:
             return []
         with self.database.transaction():
-            found = self.database.rows("SELECT study_name FROM studies ORDER BY study_id")
-        return [str(name) for (name,) in found]
+            rows = self.database.rows("SELECT study_name FROM studies ORDER BY study_id")
+        return [str(name) for (name,) in rows]
 
     def find(self, name: str) -> StoredStudy | None:
         """The study of that name, if there is one."""
@@ -248,23 +251,23 @@ class Store:
         shown = "".join(printable(name).splitlines())
         if shown.encode(errors="replace") != name.encode(errors="backslashreplace"):
             raise DseError(f"study {name!r}: a name is text without control characters and line breaks")
-        found = self.database.rows("SELECT study_id FROM studies WHERE study_name = :name", name=name)
-        return found[0][0] if found else None
+        rows = self.database.rows("SELECT study_id FROM studies WHERE study_name = :name", name=name)
+        return rows[0][0] if rows else None
 
     def study(self, name: str) -> StoredStudy:
         """The study of that name; without it, a `DseError` that suggests another."""
-        found = self.find(name)
-        if found is None:
+        stored = self.find(name)
+        if stored is None:
             raise self._no_study(name)
-        return found
+        return stored
 
     def study_id(self, name: str) -> int:
         """Identity of the study of that name, whatever else it holds; a `DseError` as of `study`."""
         with self.database.transaction():
-            found = self._study_id(name) if self._has_tables else None
-        if found is None:
+            identity = self._study_id(name) if self._has_tables else None
+        if identity is None:
             raise self._no_study(name)
-        return found
+        return identity
 
     def _no_study(self, name: str) -> DseError:
         names = self.names()
@@ -317,8 +320,8 @@ class Store:
             'SELECT "key" FROM study_user_attributes WHERE study_id = :study_id AND substr("key", 1, :size) = :prefix'
         )
         with self.database.transaction():
-            found = self.database.rows(query, study_id=study_id, size=len(prefix), prefix=prefix)
-        return [key for (key,) in found]
+            rows = self.database.rows(query, study_id=study_id, size=len(prefix), prefix=prefix)
+        return [key for (key,) in rows]
 
     def user_attr(self, study_id: int, name: str) -> Any:
         """One attribute of a study; None where it has none of that name."""
@@ -341,8 +344,8 @@ class Store:
         """Number of trials of a study in each state."""
         query = "SELECT state, COUNT(*) FROM trials WHERE study_id = :study_id GROUP BY state"
         with self.reading(study_id):
-            found = self.database.rows(query, study_id=study_id)
-            return Counter({TrialState[state]: count for state, count in found})
+            rows = self.database.rows(query, study_id=study_id)
+            return Counter({TrialState[state]: count for state, count in rows})
 
     def trials(self, study_id: int) -> list[FrozenTrial]:
         """Every trial of a study, by number, in five queries."""
@@ -361,14 +364,14 @@ class Store:
     def some_trials(self, study_id: int, ids: IntArray, *, user_attrs: bool = True) -> list[FrozenTrial]:
         """Trials of a study with these identities, (trials,), by number; user attributes if wanted."""
         with self.reading(study_id):
-            found = [
+            trials = [
                 trial
                 for first in range(0, len(ids), IDS_AT_ONCE)
                 for trial in read_trials(
                     self.database, ", ".join(map(str, ids[first : first + IDS_AT_ONCE].tolist())), user_attrs=user_attrs
                 )
             ]
-        return sorted(found, key=lambda trial: trial.number)
+        return sorted(trials, key=lambda trial: trial.number)
 
     def details(self, study_id: int, ids: IntArray, names: Sequence[str]) -> TrialDetails:
         """Attributes of trials of a study with these identities, (trials,), besides values: `read_details`."""

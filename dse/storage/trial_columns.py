@@ -1,4 +1,7 @@
-"""Finished trials as columns, read in bulk: what counts, fronts and samplers need of a study of any size."""
+"""Finished trials as columns, read in bulk: what counts, fronts and samplers need of a study of any size.
+
+Queries return one column for all trials. NumPy arrays are made from them directly; texts of distributions are decoded
+once, since a study repeats few of them."""
 
 from __future__ import annotations
 
@@ -68,8 +71,8 @@ def read_columns(
             'trials.trial_id AND "key" = :attribute)'
         )
     named = meant if attribute is None else meant | {"attribute": attribute}
-    found = list(database.each(f"{heads} ORDER BY number", **named))
-    trials = np.array(found, dtype=np.intp).reshape(-1, 2)
+    rows = list(database.each(f"{heads} ORDER BY number", **named))
+    trials = np.array(rows, dtype=np.intp).reshape(-1, 2)
     row_of = {trial_id: row for row, trial_id in enumerate(trials[:, 0].tolist())}
     values = _values(database, meant, row_of, objectives)
     feasible = np.ones(len(trials), dtype=bool)
@@ -122,8 +125,8 @@ def distribution_of(text: str) -> BaseDistribution:
 def read_attribute(database: Database, study_id: int, name: str, *, first: int = 0) -> dict[int, Any]:
     """Identity of each finished trial that has a user attribute of some name -> what it is."""
     query = f'SELECT trial_id, value_json FROM trial_user_attributes WHERE trial_id IN ({FINISHED}) AND "key" = :name'
-    found = database.each(query, study_id=study_id, first=first, name=name)
-    return {trial_id: json.loads(text) for trial_id, text in found}
+    rows = database.each(query, study_id=study_id, first=first, name=name)
+    return {trial_id: json.loads(text) for trial_id, text in rows}
 
 
 def read_details(database: Database, ids: IntArray, names: Sequence[str]) -> TrialDetails:
@@ -138,7 +141,7 @@ def read_details(database: Database, ids: IntArray, names: Sequence[str]) -> Tri
     for trial_id, moment in database.each(query):
         completed[row_of[trial_id]] = moment_of(moment)
     attributes = {name: [""] * len(ids) for name in names}
-    wanted = {f"name_{place}": name for place, name in enumerate(names)}
+    wanted = {f"name_{number}": name for number, name in enumerate(names)}
     query = (
         f'SELECT trial_id, "key", value_json FROM trial_user_attributes WHERE trial_id IN ({meant}) '
         f'AND "key" IN ({", ".join(f":{key}" for key in wanted)})'
@@ -153,18 +156,18 @@ def _params_in_order(database: Database, ids: IntArray, meant: str) -> dict[str,
     query = (
         f"SELECT param_name, param_value FROM trial_params WHERE trial_id IN ({meant}) ORDER BY trial_id, param_name"
     )
-    found = list(database.each(query))
+    rows = list(database.each(query))
     if not len(ids):
         return defaultdict(list)  # every parameter has no values
-    width = len(found) // len(ids)
-    names = [name for name, _ in found[:width]]
-    if [name for name, _ in found] != names * len(ids):
+    width = len(rows) // len(ids)
+    names = [name for name, _ in rows[:width]]
+    if [name for name, _ in rows] != names * len(ids):
         raise LookupError("trials of unlike parameters")
     decode = _distributions(database, int(ids[0]))
     back = np.argsort(np.argsort(ids)).tolist()
     params = {}
-    for place, name in enumerate(names):
-        numbers = [number for _, number in found[place::width]]
+    for column, name in enumerate(names):
+        numbers = [number for _, number in rows[column::width]]
         known = {number: value_of(decode[name], number) for number in set(numbers)}
         params[name] = [known[numbers[row]] for row in back]
     return params
@@ -185,10 +188,10 @@ def moment_of(stored: str | datetime | None) -> datetime | None:
 def read_keys(database: Database, study_id: int, name: str) -> list[str]:
     """Every key that a user attribute has in finished trials: a mapping whose keys have no quotes."""
     query = f'SELECT value_json FROM trial_user_attributes WHERE trial_id IN ({FINISHED}) AND "key" = :name'
-    found = {
+    key_lists = {
         tuple(str(t).split('"')[1::2]): None for (t,) in database.each(query, study_id=study_id, first=0, name=name)
     }
-    return list(dict.fromkeys(key for keys in found for key in keys))
+    return list(dict.fromkeys(key for keys in key_lists for key in keys))
 
 
 def violating(database: Database, meant: dict[str, Any]) -> set[int]:
@@ -197,8 +200,8 @@ def violating(database: Database, meant: dict[str, Any]) -> set[int]:
         f'SELECT trial_id, "key", value_json FROM trial_system_attributes WHERE trial_id IN ({FINISHED}) '
         f'AND (substr("key", 1, {len(CONSTRAINT)}) = :prefix OR "key" = :name)'
     )
-    found = database.each(query, prefix=CONSTRAINT, name=CONSTRAINTS, **meant)
-    return {trial_id for trial_id, key, text in found if is_violated(key, json.loads(text))}
+    rows = database.each(query, prefix=CONSTRAINT, name=CONSTRAINTS, **meant)
+    return {trial_id for trial_id, key, text in rows if is_violated(key, json.loads(text))}
 
 
 def is_violated(key: str, violation: Any) -> bool:

@@ -1,4 +1,7 @@
-"""The designs of a study of which one is run next: its trials, and the fastest legal designs that are no trials yet."""
+"""The designs of a study of which one is run next: its trials, and the fastest legal designs that are no trials yet.
+
+A plan stores its front, but the fastest layout of the real machine may lie off it. So legal designs of the space join
+the candidates, and get a trial number once one is proposed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Every row of a table of measurements beside what the cost model predicts of it."""
+"""Every row of a table of measurements beside what the cost model predicts of it.
+
+All rows of one model and machine are priced in one call. A row that cannot be expressed keeps its reason, and no
+number is printed for it."""
 
 from __future__ import annotations
 
@@ -103,21 +106,21 @@ def compared(rows: Sequence[MeasuredRow], system: str | None = None) -> list[Com
     """
     if system is not None:
         system_named(system)
-    found = {id(row): ComparedRow(row=row, why_not=row.mistake) for row in rows}
+    by_row = {id(row): ComparedRow(row=row, why_not=row.mistake) for row in rows}
     kernels = [row for row in rows if row.is_kernel and not row.mistake]
     for row, time in zip(kernels, kernel_times(kernels, system), strict=True):
-        found[id(row)] = _kernel(row, time)
+        by_row[id(row)] = _kernel(row, time)
     runs: dict[int, Expressed] = {}
     for row in rows:
         if not row.is_kernel and not row.mistake:
             try:
                 runs[id(row)] = expressed_row(row, system)
             except DseError as error:
-                found[id(row)] = ComparedRow(row=row, why_not=str(error))
-    own = [row for row in rows if id(row) in runs]
-    for one in _runs(own, [runs[id(row)] for row in own], own_hardware=system is None):
-        found[id(one.row)] = one
-    return [found[id(row)] for row in rows]
+                by_row[id(row)] = ComparedRow(row=row, why_not=str(error))
+    expressed = [row for row in rows if id(row) in runs]
+    for one in _runs(expressed, [runs[id(row)] for row in expressed], own_hardware=system is None):
+        by_row[id(one.row)] = one
+    return [by_row[id(row)] for row in rows]
 
 
 def _kernel(row: MeasuredRow, time: float | DseError) -> ComparedRow:
@@ -133,22 +136,22 @@ def _kernel(row: MeasuredRow, time: float | DseError) -> ComparedRow:
 
 def _runs(rows: Sequence[MeasuredRow], runs: Sequence[Expressed], *, own_hardware: bool) -> list[ComparedRow]:
     """Runs priced together: steps, memory, and of one layer what a second one adds."""
-    single = [place for place, row in enumerate(rows) if row.row_type == "layer_time"]
-    layers = [runs[place].with_layers(count) for place in single for count in (1.0, 2.0)]
+    single = [number for number, row in enumerate(rows) if row.row_type == "layer_time"]
+    layers = [runs[number].with_layers(count) for number in single for count in (1.0, 2.0)]
     priced = breakdowns([*runs, *layers])
-    found = []
-    for place, (row, run) in enumerate(zip(rows, runs, strict=True)):
-        costs = [priced[place]]
-        if place in single:
-            start = len(runs) + 2 * single.index(place)
+    compared_rows = []
+    for number, (row, run) in enumerate(zip(rows, runs, strict=True)):
+        costs = [priced[number]]
+        if number in single:
+            start = len(runs) + 2 * single.index(number)
             costs = priced[start : start + 2]
         wrong = [cost for cost in costs if isinstance(cost, DseError)]
         if wrong:
-            found.append(ComparedRow(row=row, why_not=str(wrong[0])))
+            compared_rows.append(ComparedRow(row=row, why_not=str(wrong[0])))
         else:
             known = [cost for cost in costs if not isinstance(cost, DseError)]
-            found.append(_run(row, run, known, own_hardware=own_hardware))
-    return found
+            compared_rows.append(_run(row, run, known, own_hardware=own_hardware))
+    return compared_rows
 
 
 def _run(row: MeasuredRow, run: Expressed, costs: Sequence[Mapping[str, float]], *, own_hardware: bool) -> ComparedRow:
@@ -162,9 +165,9 @@ def _run(row: MeasuredRow, run: Expressed, costs: Sequence[Mapping[str, float]],
         return replace(one, why_not=str(error))
     ends: dict[str, Any] = {}
     if row.row_type == "train_step":
-        own, time = run_interval(run), costs[0]["step_time"]
-        ends = {"low_s": time * float(own.low[0]), "high_s": time * float(own.high[0])}
-        ends["evidence"] = EVIDENCE[own.evidence[0]]
+        interval, time = run_interval(run), costs[0]["step_time"]
+        ends = {"low_s": time * float(interval.low[0]), "high_s": time * float(interval.high[0])}
+        ends["evidence"] = EVIDENCE[interval.evidence[0]]
     return replace(
         one,
         measured_s=measured,

@@ -1,4 +1,7 @@
-"""A training run that somebody wrote down, in the words of the tool, and what the tool has no word for."""
+"""A training run that somebody wrote down, in the words of the tool, and what the tool has no word for.
+
+A row names a model, a system, a framework and settings. Settings that it does not give are the framework's defaults. A
+setting without a counterpart makes the row not expressed, with a reason."""
 
 from __future__ import annotations
 
@@ -149,14 +152,14 @@ def breakdowns(runs: Sequence[Expressed]) -> list[dict[str, float] | DseError]:
 
     Runs of one model and one system are priced together.
     """
-    found: list[dict[str, float] | DseError] = [{}] * len(runs)
+    of_runs: list[dict[str, float] | DseError] = [{}] * len(runs)
     groups: dict[tuple[ModelShape, str], list[int]] = {}
-    for place, run in enumerate(runs):
-        groups.setdefault((run.model, run.machine.name), []).append(place)
+    for number, run in enumerate(runs):
+        groups.setdefault((run.model, run.machine.name), []).append(number)
     for places in groups.values():
-        for place, priced in zip(places, _together([runs[place] for place in places]), strict=True):
-            found[place] = priced
-    return found
+        for number, priced in zip(places, _together([runs[number] for number in places]), strict=True):
+            of_runs[number] = priced
+    return of_runs
 
 
 def _together(runs: Sequence[Expressed]) -> list[dict[str, float] | DseError]:

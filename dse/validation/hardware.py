@@ -62,9 +62,9 @@ def fabric_rate(text: str, per_node: float, system: System) -> float | None:
         tier = system.network[-1]
         share = float(measured[1]) * 1e9 / per_node / tier.efficiency.item()
         return min(share, tier.bandwidth.item())
-    each = re.search(STATED_RATE, text)
-    if not each:
+    match = re.search(STATED_RATE, text)
+    if not match:
         return None
-    bits = float(each[1] or 1) * float(each[2]) * 1e9
-    shared = each[3] == "node" or (each[3] is None and each[1])
+    bits = float(match[1] or 1) * float(match[2]) * 1e9
+    shared = match[3] == "node" or (match[3] is None and match[1])
     return bits / 8 / (per_node if shared else 1.0)

@@ -1,4 +1,7 @@
-"""Measured kernels as the cost model takes them: single products, streams, attention cores, collectives."""
+"""Measured kernels as the cost model takes them: single products, streams, attention cores, collectives.
+
+The formulas are those of kernels within a step (`costmodel.kernels`), for one kernel that runs by itself: at the full
+clock while it is short (`burst_time`)."""
 
 from __future__ import annotations
 
@@ -119,20 +122,20 @@ def kernel_machine(row: MeasuredRow, system: str | None) -> Machine:
 
 def kernel_times(rows: Sequence[MeasuredRow], system: str | None) -> list[float | DseError]:
     """Predicted time of each kernel, or what keeps it from being priced; those of a machine together. [s]"""
-    found: list[float | DseError] = [0.0] * len(rows)
+    of_rows: list[float | DseError] = [0.0] * len(rows)
     groups: dict[tuple[str, str, str], list[tuple[int, Machine]]] = {}
-    for place, row in enumerate(rows):
+    for number, row in enumerate(rows):
         try:
             machine, how = kernel_machine(row, system), checked_kernel(row)
-            groups.setdefault((machine.name, row.row_type, how), []).append((place, machine))
+            groups.setdefault((machine.name, row.row_type, how), []).append((number, machine))
         except DseError as error:
-            found[place] = error
+            of_rows[number] = error
     for (_, row_type, how), members in groups.items():
-        own = [rows[place] for place, _ in members]
-        times = times_alone(row_type, own, how, systems([machine for _, machine in members]))
-        for (place, _), time in zip(members, times, strict=True):
-            found[place] = float(time) if np.isfinite(time) else NotExpressed(f"a rate of its chip for {how}")
-    return found
+        group = [rows[number] for number, _ in members]
+        times = times_alone(row_type, group, how, systems([machine for _, machine in members]))
+        for (number, _), time in zip(members, times, strict=True):
+            of_rows[number] = float(time) if np.isfinite(time) else NotExpressed(f"a rate of its chip for {how}")
+    return of_rows
 
 
 def times_alone(row_type: str, rows: Sequence[MeasuredRow], how: str, system: System) -> FloatArray:

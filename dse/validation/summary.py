@@ -1,4 +1,7 @@
-"""Summaries of comparisons with measurements: errors of each data set, order of layouts, memory, kernels."""
+"""Summaries of comparisons with measurements: errors of each data set, order of layouts, memory, kernels.
+
+Errors are relative; medians, means and 90th percentiles stand next to each other. Order within a sweep is Kendall's
+tau; memory has precision and recall of out-of-memory predictions."""
 
 from __future__ import annotations
 
@@ -28,8 +31,8 @@ def validation_record(rows: Sequence[ComparedRow]) -> dict[str, Any]:
 
 def family_of(one: ComparedRow) -> str:
     """Family of a row's model, such as llama or gpt_oss, from the first word of its name."""
-    found = re.match(r"gpt.?oss|[a-z]+", one.row.model.lower())
-    return re.sub(r"\W", "_", found[0]) if found else one.row.model
+    match = re.match(r"gpt.?oss|[a-z]+", one.row.model.lower())
+    return re.sub(r"\W", "_", match[0]) if match else one.row.model
 
 
 #: What rows are grouped by -> the group of a row.
@@ -62,8 +65,8 @@ def accuracy_records(rows: Sequence[ComparedRow], grouping: str) -> list[dict[st
 
 def _share(hits: Iterable[bool]) -> float:
     """Share of true values; nan without any. [%]"""
-    found = [*hits]
-    return 100 * sum(found) / len(found) if found else math.nan
+    values = [*hits]
+    return 100 * sum(values) / len(values) if values else math.nan
 
 
 def row_record(one: ComparedRow) -> dict[str, Any]:
@@ -88,20 +91,20 @@ def dataset_record(name: str, rows: Sequence[ComparedRow]) -> dict[str, Any]:
         "expressed": sum(one.expressed for one in rows),
         "step_time": {**error_record(one.error for one in rows if one.is_step), "kendall_tau": kendall_tau(rows)},
         "memory": memory_record(rows),
-        "kernels": {kind: kernel_record(own) for kind, own in kernels_by_kind(rows).items()},
+        "kernels": {kind: kernel_record(of_kind) for kind, of_kind in kernels_by_kind(rows).items()},
     }
 
 
 def error_record(errors: Iterable[float]) -> dict[str, float]:
     """Mean, median, 90th percentile and maximum of the sizes of relative errors, and their mean. [%]"""
-    found = 100 * np.array([*errors])
-    size = np.abs(found) if found.size else np.array([np.nan])
+    percent = 100 * np.array([*errors])
+    size = np.abs(percent) if percent.size else np.array([np.nan])
     return {
         "mean_abs_error_percent": float(size.mean()),
         "median_abs_error_percent": float(np.median(size)),
         "p90_abs_error_percent": float(np.quantile(size, 0.9)),
         "max_abs_error_percent": float(size.max()),
-        "bias_percent": float(found.mean()) if found.size else math.nan,
+        "bias_percent": float(percent.mean()) if percent.size else math.nan,
     }
 
 
@@ -118,8 +121,8 @@ def kendall_tau(rows: Sequence[ComparedRow]) -> float:
     signs = [
         float(np.sign(a.predicted_s - b.predicted_s) * np.sign(a.measured_s - b.measured_s))
         for runs in sweeps.values()
-        for place, a in enumerate(runs)
-        for b in runs[:place]
+        for number, a in enumerate(runs)
+        for b in runs[:number]
         if a.layout != b.layout
     ]
     return math.fsum(signs) / len(signs) if signs else math.nan
@@ -160,23 +163,23 @@ def kernels_by_kind(rows: Iterable[ComparedRow]) -> dict[str, list[ComparedRow]]
 
 def kernel_record(rows: Sequence[ComparedRow]) -> dict[str, Any]:
     """Errors of kernels of one kind, of all and of each decade of sizes."""
-    found = [one for one in rows if one.expressed]
-    decades = sorted({decade(one) for one in found})
+    expressed = [one for one in rows if one.expressed]
+    decades = sorted({decade(one) for one in expressed})
     unit = size_of(rows[0].row)[1]
     return {
         "rows": len(rows),
-        "expressed": len(found),
-        **error_record(one.error for one in found),
+        "expressed": len(expressed),
+        **error_record(one.error for one in expressed),
         "by_size": [
             {
-                "from": 10.0**place,
-                "to": 10.0 ** (place + 1),
+                "from": 10.0**power,
+                "to": 10.0 ** (power + 1),
                 "unit": unit,
-                "rows": len(own),
-                **error_record(one.error for one in own),
+                "rows": len(of_decade),
+                **error_record(one.error for one in of_decade),
             }
-            for place in decades
-            for own in [[one for one in found if decade(one) == place]]
+            for power in decades
+            for of_decade in [[one for one in expressed if decade(one) == power]]
         ],
     }
 
@@ -188,9 +191,9 @@ def decade(one: ComparedRow) -> int:
 
 def reasons(rows: Iterable[ComparedRow]) -> dict[str, dict[str, int]]:
     """Reason why rows are not expressed -> number of such rows of each data set; the most frequent first."""
-    found: dict[str, dict[str, int]] = {}
+    counts_of: dict[str, dict[str, int]] = {}
     for one in rows:
         if one.why_not:
-            counts = found.setdefault(one.why_not, {})
+            counts = counts_of.setdefault(one.why_not, {})
             counts[one.row.dataset] = counts.get(one.row.dataset, 0) + 1
-    return dict(sorted(found.items(), key=lambda item: -sum(item[1].values())))
+    return dict(sorted(counts_of.items(), key=lambda item: -sum(item[1].values())))

@@ -33,16 +33,16 @@ MOST_MODULES = 20
 
 #: The most lines of packages and rooms, less others; what would grow beyond says what it deletes. [lines]
 BUDGETS = [
-    ("costmodel dse", "", 70_566),
-    ("costmodel", "costmodel.formats costmodel.lstm costmodel.rules", 13_934),
-    ("dse.searching dse.storage", "", 7_447),
-    ("dse.adapters", "", 21_277),
+    ("costmodel dse", "", 70_565),
+    ("costmodel", "costmodel.formats costmodel.lstm costmodel.rules", 13_926),
+    ("dse.searching dse.storage", "", 7_402),
+    ("dse.adapters", "", 21_276),
     ("dse.adapters.xla", "", 7_223),
     ("dse.adapters.dfmodel", "", 3_885),
 ]
 
-#: The most assignments to values without a meaning in their name; they only become fewer. [-]
-MOST_VAGUE = 310
+#: The most values without a meaning in their name; they only become fewer. [-]
+MOST_VAGUE = 17
 VAGUE = {"own", "found", "each", "there", "place", "some"}
 
 
@@ -143,8 +143,14 @@ def test_docstrings_begin_with_the_result():
 
 
 def test_names_of_values_have_a_meaning():
-    assigned = (node for name in MODULES for node in ast.walk(tree(name)) if isinstance(node, ast.Name))
-    assert sum(node.id in VAGUE and isinstance(node.ctx, ast.Store) for node in assigned) <= MOST_VAGUE
+    """Of variables and parameters; fields of records that are keys of the JSON keep theirs."""
+    nodes = [node for name in MODULES for node in ast.walk(tree(name))]
+    keys = {node.target for node in nodes if isinstance(node, ast.AnnAssign)}
+    names = (
+        node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) and node not in keys
+    )
+    parameters = (node.arg for node in nodes if isinstance(node, ast.arg))
+    assert sum(name in VAGUE for name in (*names, *parameters)) <= MOST_VAGUE
 
 
 def test_first_lines_of_docstrings_stand_alone():

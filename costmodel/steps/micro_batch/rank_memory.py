@@ -255,9 +255,9 @@ def kept_activations(run: RankRun, layer: Layer, *, recomputing: bool) -> tuple[
             is_shared = shape.is_split(kernel, "row") | (shape.shards(before) == shape.tp)
             is_shared = is_shared & ~(by_adapter & shape.is_split(kernel, "column") & (shape.tp > 1))
             narrow = is_quantised(kernel) and not before.is_core
-            for others, alike, there in kept_inputs.get(before, ()):  # what one product keeps, others need not
+            for others, alike, is_kept in kept_inputs.get(before, ()):  # what one product keeps, others need not
                 twice = (narrow != alike) & is_narrow(shape.precision) if formats else False
-                kept = np.where((is_shared == others) & there & ~np.asarray(twice), 0.0, kept)
+                kept = np.where((is_shared == others) & is_kept & ~np.asarray(twice), 0.0, kept)
             kept_inputs.setdefault(before, []).append((is_shared, narrow, needs))
         if formats and is_quantised(kernel) and not layer.input_of(kernel).is_core:
             kept = kept * np.where(by_adapter, 1.0, operand_bytes(run) / run.precision.element_bytes)

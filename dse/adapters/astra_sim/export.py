@@ -78,18 +78,18 @@ def dimensions(
     hops = placement.farthest("pp")
     for node in (node for stage in stages for node in stage):
         if isinstance(node.about, Ring) and node.about.time:
-            place, phase_here, time = node.about.phase.tier, node.about.phase, node.about.time
+            number, phase_here, time = node.about.phase.tier, node.about.phase, node.about.time
             size, steps, weight = phase_here.sent, phase_here.steps, BESIDE if node.about.beside else 1.0
         elif node.type == "COMM_SEND_NODE" and hop_time:
-            place, time, size, steps, weight = hops, hop_time, float(node.attributes["comm_size"]), 1, 1.0
+            number, time, size, steps, weight = hops, hop_time, float(node.attributes["comm_size"]), 1, 1.0
         else:
             continue
-        sent[place] += weight * size
-        alone = max(time - steps * _one(placement.tiers[place].latency), LEAST * time)
-        times[place] += weight * alone
+        sent[number] += weight * size
+        alone = max(time - steps * _one(placement.tiers[number].latency), LEAST * time)
+        times[number] += weight * alone
     return tuple(
-        NetworkDimension(tier, size, own / time if time else _one(tier.rate))
-        for tier, size, own, time in zip(placement.tiers, placement.sizes, sent, times, strict=True)
+        NetworkDimension(tier, size, seconds / time if time else _one(tier.rate))
+        for tier, size, seconds, time in zip(placement.tiers, placement.sizes, sent, times, strict=True)
     )
 
 
@@ -97,40 +97,35 @@ def _one(value: np.ndarray | float) -> float:
     return float(np.asarray(value).item())
 
 
-def network_file(found: Sequence[NetworkDimension], bandwidths: Sequence[float]) -> str:
+def network_file(tiers: Sequence[NetworkDimension], bandwidths: Sequence[float]) -> str:
     """A network with a dimension for each tier, of some bandwidths. [B/s]"""
-    names = ", ".join(tier.tier.name for tier in found)
+    names = ", ".join(tier.tier.name for tier in tiers)
     return "\n".join(
         [
             f"# {names}: from the inside out",
-            f"topology: [ {', '.join(tier.topology for tier in found)} ]",
-            f"npus_count: [ {', '.join(str(tier.size) for tier in found)} ]",
+            f"topology: [ {', '.join(tier.topology for tier in tiers)} ]",
+            f"npus_count: [ {', '.join(str(tier.size) for tier in tiers)} ]",
             f"bandwidth: [ {', '.join(f'{bandwidth / GIBI:.6g}' for bandwidth in bandwidths)} ]  # GiB/s",
-            f"latency: [ {', '.join(f'{tier.latency * 1e9:.6g}' for tier in found)} ]  # ns, of one link",
+            f"latency: [ {', '.join(f'{tier.latency * 1e9:.6g}' for tier in tiers)} ]  # ns, of one link",
             "",
         ]
     )
 
 
-def system_file(found: Sequence[NetworkDimension]) -> str:
+def system_file(tiers: Sequence[NetworkDimension]) -> str:
     """`system.json`: rings in every dimension, in one piece; compute nodes take the time that they have."""
     settings = {
         "scheduling-policy": "FIFO",
         "endpoint-delay": 1,
         "active-chunks-per-dimension": 1,
         "preferred-dataset-splits": 1,
-        **{f"{name}-implementation": ["ring"] * len(found) for name in IMPLEMENTATIONS},
+        **{f"{name}-implementation": ["ring"] * len(tiers) for name in IMPLEMENTATIONS},
         "collective-optimization": "localBWAware",
         "local-mem-bw": ENDLESS,
         "roofline-enabled": 0,
         "boost-mode": 0,
     }
     return json.dumps(settings, indent=2) + "\n"
-
-
-def memory_file() -> str:
-    """`memory.json`: no memory beyond the chip's own."""
-    return json.dumps({"memory-type": "NO_MEMORY_EXPANSION"}, indent=2) + "\n"
 
 
 #: Most ranks with traces, and most nodes of all of them, unless a job with so few replicas is another one:
@@ -182,7 +177,7 @@ def _folder(run: TransformerRun) -> dict[str, bytes]:
         "network.yml": network_file(network, [tier.bandwidth for tier in network]),
         "links.yml": network_file(network, here.rates),
         "system.json": system_file(network),
-        "memory.json": memory_file(),
+        "memory.json": json.dumps({"memory-type": "NO_MEMORY_EXPANSION"}, indent=2) + "\n",
         "README.md": readme(traces[0].metadata, whole, here, network),
     }
     return {**files, **{name: text.encode() for name, text in texts.items()}}

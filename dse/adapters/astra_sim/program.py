@@ -317,7 +317,7 @@ class Replicas:
         if self.often:
             return [node for _, node in fitting]
         of_chunks = {of[1:3]: node for of, node in (reversed(fitting) if gathers else fitting)}
-        return sorted(of_chunks.values(), key=lambda own: own.id)
+        return sorted(of_chunks.values(), key=lambda node: node.id)
 
 
 def of_replicas(node: Node) -> bool:

@@ -189,22 +189,22 @@ def _timed(
     groups, network = _groups(run, rank_run(run)), run.system.network
     alone = [_alone(exchange, groups[exchange.group], network) for exchange in exchanges]
     whole = dict.fromkeys(times, 0.0)
-    for own, time in zip(exchanges, alone, strict=True):
-        whole[own.kind] += time
+    for exchange, time in zip(exchanges, alone, strict=True):
+        whole[exchange.kind] += time
     return tuple(
-        replace(own, time=times[own.kind] * time / whole[own.kind] if time else 0.0)
-        for own, time in zip(exchanges, alone, strict=True)
+        replace(exchange, time=times[exchange.kind] * time / whole[exchange.kind] if time else 0.0)
+        for exchange, time in zip(exchanges, alone, strict=True)
     )
 
 
-def _alone(own: PassExchange, group: Group, network: Sequence[LinkTier]) -> float:
+def _alone(exchange: PassExchange, group: Group, network: Sequence[LinkTier]) -> float:
     """Time of an exchange as one collective. [s]"""
     others = {"all_to_all": all_to_all, "send_recv": send_recv}
-    message = np.full(1, own.message_bytes)
-    if own.collective in others:
-        return float(others[own.collective](message, group, network).time.item())
-    whole = message * group.size if own.collective == "all_gather" else message
-    return float(collective(own.collective, whole, group, network).time.item())
+    message = np.full(1, exchange.message_bytes)
+    if exchange.collective in others:
+        return float(others[exchange.collective](message, group, network).time.item())
+    whole = message * group.size if exchange.collective == "all_gather" else message
+    return float(collective(exchange.collective, whole, group, network).time.item())
 
 
 def _groups(run: TransformerRun, ranks: RankRun) -> dict[str, Group]:

@@ -365,7 +365,7 @@ def _traced(events: Sequence[Event], graph: StageGraph) -> RankTrace:
     """The events of one rank in turn; passes that overlap follow the same ones."""
     pairs = graph.pipeline.pairs
     for _, overlapping in groupby(
-        enumerate(events), lambda own: (own[1].start, own[1].end) if pairs and own[1].of else own[0]
+        enumerate(events), lambda pair: (pair[1].start, pair[1].end) if pairs and pair[1].of else pair[0]
     ):
         graph.add([event for _, event in overlapping])
     return graph.finished()

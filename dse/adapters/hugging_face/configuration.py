@@ -171,18 +171,18 @@ class _ConfigurationReader:
         written = self._written(shortened, source, f"{self.family.title}, {_billions(shape.num_parameters)}")
         return ImportedModel(shape, written, tuple(self.notes))
 
-    def _shape(self, found: Mapping[str, Any], source: str) -> ModelShape:
+    def _shape(self, settings: Mapping[str, Any], source: str) -> ModelShape:
         """The model of some fields."""
-        section = Section(Source(self.section.source.name), (), {"schema": "model/v1", "source": source, **found})
+        section = Section(Source(self.section.source.name), (), {"schema": "model/v1", "source": source, **settings})
         model = read_model(section, self.name)
         section.source.finish()
         assert isinstance(model, ModelShape)
         return model
 
-    def _written(self, found: Mapping[str, Any], source: str, description: str) -> dict[str, Any]:
+    def _written(self, settings: Mapping[str, Any], source: str, description: str) -> dict[str, Any]:
         """The data of a model file for an imported model."""
         texts = {"schema": "model/v1", "title": self._title(), "description": description, "source": source}
-        return {**texts, **found}
+        return {**texts, **settings}
 
     def _title(self) -> str:
         """Title of the model, where the configuration has one."""
@@ -305,12 +305,12 @@ def _inner(data: Mapping[str, Any], names: Sequence[str]) -> Any:
     return data.get(names[-1])
 
 
-def _shortened(found: Mapping[str, Any]) -> dict[str, Any]:
+def _shortened(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Fields in the order of models, without those that say what is so anyway."""
     defaults = {field.name: field.default for field in fields(ModelShape) if field.init}
     always = ("gated_mlp", "activation", "normalization", "position_embedding", "biases", "dropout",
               "tied_embeddings", "seq_len", "vocab_size")  # fmt: skip
-    defaults_said = {name: found[name] for name in defaults if name in found}
+    defaults_said = {name: settings[name] for name in defaults if name in settings}
     biases = {
         name for name in ("qkv_bias", "out_bias", "mlp_bias") if defaults_said.get(name) == defaults_said.get("biases")
     }

@@ -1,4 +1,7 @@
-"""The command of a launch script that trains: its flags and chips, and programs that no model here is of."""
+"""The command of a launch script that trains: its flags and chips, and programs that no model here is of.
+
+A script may start several programs, and its words name models and data. Flags decide, then names: a script that
+trains another kind of model, or with another engine, is refused by name."""
 
 from __future__ import annotations
 

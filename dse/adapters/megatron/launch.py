@@ -1,4 +1,7 @@
-"""Scripts that start Megatron-LM: written from designs, and read."""
+"""Scripts that start Megatron-LM: written from designs, and read.
+
+Writing turns a design into settings of Megatron Core and these into flags, grouped for readers. Reading runs the
+script's variables and conditions (`shell`), takes its flags, and notes every flag that no setting reads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Models as settings of Megatron Core, by the names of its configuration and of Megatron-LM's arguments."""
+"""Models as settings of Megatron Core, by the names of its configuration and of Megatron-LM's arguments.
+
+One table of names serves flags of Megatron-LM and configurations of Megatron-Bridge. A property of a model without
+a setting is a loss, which exports print."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ _TORCHRUN: Final = re.compile(r"^#.*\btorchrun --nnodes (\d{1,7}) --nproc-per-no
 
 NAMES: Final = data_beside(__file__)
 #: Setting -> section and key, where they are not `model` and its own name.
-PLACES: Final[Mapping[str, tuple[str, str]]] = {name: tuple(place) for name, place in NAMES["places"].items()}
+PLACES: Final[Mapping[str, tuple[str, str]]] = {name: tuple(address) for name, address in NAMES["places"].items()}
 _FORMATS: Final = MEGATRON.runs["precision"].words
 _GATHERED: Final = {"fp8_param_gather": True}  # as all recipes of 8 bits have it
 _DELAYED: Final = {"fp8_recipe": "delayed", **_GATHERED}

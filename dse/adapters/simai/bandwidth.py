@@ -86,11 +86,6 @@ WHOLE, NIC, NVLINK, ALL_TO_ALL = range(4)
 TABLES: Final[FloatArray] = np.array([[_FLAT] * len(NODES), _NIC, _NVLINK, _ALL_TO_ALL])
 
 
-def node_column(nodes: FloatArray) -> IntArray:
-    """Column of the tables for a number of nodes. [-]"""
-    return np.select([nodes == count for count in NODES], range(len(NODES)), OTHER_NODES).astype(np.intp)
-
-
 def efficiency(table: IntArray, column: IntArray, message_bytes: FloatArray) -> FloatArray:
     """Share of the bandwidth that a message [B] of a table and a column reaches, relative to the largest message. [-]
 
@@ -181,8 +176,8 @@ def file_bandwidths(
         if name in ("none", "broadcast"):
             continue
         reduces = name == "all_reduce"
-        own = {"all_reduce": "tp", "all_to_all": "ep"}.get(name)
-        experts = busbw.of(own, name) if own else FREE
+        degree = {"all_reduce": "tp", "all_to_all": "ep"}.get(name)
+        experts = busbw.of(degree, name) if degree else FREE
         near = busbw.of("tp", "all_reduce") if reduces else FREE
         per_group = {
             "tp": across if name in ("all_gather", "reduce_scatter") else busbw.of("tp", name),
@@ -229,7 +224,8 @@ def derived_bandwidths(
             if name in ("tp", "ep"):
                 table[:, side, group, swap] = ALL_TO_ALL
                 nodes = nodes_of_table(name, size, layout, links)
-                columns[:, side, group] = node_column(nodes)[:, None]
+                column = np.select([nodes == count for count in NODES], range(len(NODES)), OTHER_NODES)
+                columns[:, side, group] = column[:, None]
     return Bandwidths(group_size=sizes, bandwidth=bandwidth, table=table, column=columns)
 
 
@@ -267,34 +263,34 @@ def placement(group: str, size: FloatArray, layout: Parallelism, links: Links) -
 
 
 def ring_bandwidth(
-    place: Placement, *, nvlink_bandwidth: FloatArray, nic_bandwidth: FloatArray
+    placed: Placement, *, nvlink_bandwidth: FloatArray, nic_bandwidth: FloatArray
 ) -> tuple[FloatArray, BoolArray]:
     """Bandwidth of a ring [GiB/s], and whether NVLink bounds it [-], (points,).
 
     0 for a group of one, `UNDEFINED` without a NIC.
     """
-    out = single(nic_bandwidth * place.nics)
-    per_node = np.maximum(place.per_node, 2.0)
+    out = single(nic_bandwidth * placed.nics)
+    per_node = np.maximum(placed.per_node, 2.0)
     crossing = single(nvlink_bandwidth * per_node / (per_node - 1))
-    spread = (place.nodes > 1) & (place.per_node > 1)
+    spread = (placed.nodes > 1) & (placed.per_node > 1)
     inner = np.where(out > nvlink_bandwidth, crossing, nvlink_bandwidth)
     by_nvlink = spread & (inner < out)
-    bandwidth = np.where(place.nodes == 1, nvlink_bandwidth, np.where(spread, np.minimum(inner, out), out))
-    return judged(bandwidth, place), by_nvlink
+    bandwidth = np.where(placed.nodes == 1, nvlink_bandwidth, np.where(spread, np.minimum(inner, out), out))
+    return judged(bandwidth, placed), by_nvlink
 
 
-def all_to_all_bandwidth(place: Placement, *, nvlink_bandwidth: FloatArray, nic_bandwidth: FloatArray) -> FloatArray:
+def all_to_all_bandwidth(placed: Placement, *, nvlink_bandwidth: FloatArray, nic_bandwidth: FloatArray) -> FloatArray:
     """Bandwidth of an all-to-all: what leaves the node goes over the NICs. [GiB/s]"""
-    nodes = np.maximum(place.nodes, 2.0)
-    ranks = nodes * place.per_node
-    leaving = nic_bandwidth * place.nics / place.per_node * (ranks - 1) / (ranks - place.per_node)
-    return judged(np.where(place.nodes == 1, nvlink_bandwidth, leaving), place)
+    nodes = np.maximum(placed.nodes, 2.0)
+    ranks = nodes * placed.per_node
+    leaving = nic_bandwidth * placed.nics / placed.per_node * (ranks - 1) / (ranks - placed.per_node)
+    return judged(np.where(placed.nodes == 1, nvlink_bandwidth, leaving), placed)
 
 
-def judged(bandwidth: FloatArray, place: Placement) -> FloatArray:
+def judged(bandwidth: FloatArray, placed: Placement) -> FloatArray:
     """A bandwidth, 0 where there is nobody to talk to, `UNDEFINED` where there is nothing to talk over."""
-    lacking = (place.nics < 1) | (place.nodes < 1) | (place.per_node < 1) | (bandwidth <= 0)
-    alone = place.nodes * place.per_node == 1
+    lacking = (placed.nics < 1) | (placed.nodes < 1) | (placed.per_node < 1) | (bandwidth <= 0)
+    alone = placed.nodes * placed.per_node == 1
     return single(np.where(alone, 0.0, np.where(lacking, UNDEFINED, bandwidth)))
 
 

@@ -216,11 +216,11 @@ def cores(part: Part, names: list[str] | tuple[str, ...]) -> Iterator[Kernel]:
 
 def share_out(times: RowTimes, places: tuple[int, ...], whole: FloatArray) -> None:
     """Scale passes of all rows so that they add up to a whole; nothing is shared out among nothing. [s]"""
-    own = sum((passes[position] for passes in times.values() for position in places), start=np.zeros(()))
-    scale = np.divide(whole, own, out=np.zeros(np.broadcast_shapes(own.shape, whole.shape)), where=own > 0)
+    total = sum((passes[position] for passes in times.values() for position in places), start=np.zeros(()))
+    scale = np.divide(whole, total, out=np.zeros(np.broadcast_shapes(total.shape, whole.shape)), where=total > 0)
     for passes in times.values():
-        for place in places:
-            passes[place] = passes[place] * scale
+        for position in places:
+            passes[position] = passes[position] * scale
 
 
 def times_beside_layers(table: CostTable, part: str, forward: KernelCost, backward: KernelCost) -> list[FloatArray]:

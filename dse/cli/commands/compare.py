@@ -64,7 +64,9 @@ def run(args: argparse.Namespace) -> int:
         raise DseError("--max-memory, --max-step-time, --gpus, --framework: only with two launch files")
     if sum(map(bool, (args.other, args.profile, args.system))) > 1:
         raise DseError("compare: another study, --profile and --system: name one of them")
-    systems = [word for word in (args.study, args.other) if word and is_system(word)]
+    built_in = shipped.names("systems")
+    words = [word for word in (args.study, args.other) if word]
+    systems = [w for w in words if shipped.current_name(w, "systems") in built_in or w.endswith((".yaml", ".yml"))]
     if len(systems) == 2:
         return machines(args.study, args.other, args.format)
     if systems and args.other:
@@ -72,8 +74,8 @@ def run(args: argparse.Namespace) -> int:
     study = Study.load(args.study, storage=args.storage)
     if args.other:
         return side_by_side(study, Study.load(args.other, storage=args.storage), args.format)
-    found = comparison(study, args.profile or (None if args.system else usual_profile(study)), args.system)
-    write_answer(args.format, found.record(), lambda width: comparison_report(found, width))
+    result = comparison(study, args.profile or (None if args.system else usual_profile(study)), args.system)
+    write_answer(args.format, result.record(), lambda width: comparison_report(result, width))
     return 0
 
 
@@ -87,11 +89,6 @@ def launches(args: argparse.Namespace) -> int:
     record = {**pair.to_json(), "exceeded": exceeded}
     write_answer(args.format, record, lambda width: pair_report(pair, exceeded, width))
     return 1 if exceeded else 0
-
-
-def is_system(word: str) -> bool:
-    """True for the name of a built-in system, or a file."""
-    return shipped.current_name(word, "systems") in shipped.names("systems") or word.endswith((".yaml", ".yml"))
 
 
 def machines(one: str, other: str, form: str) -> int:

@@ -1,4 +1,7 @@
-"""`dse enumerate`: the exact Pareto front of a space, and the distance of a study from it."""
+"""`dse enumerate`: the exact Pareto front of a space, and the distance of a study from it.
+
+Small spaces are listed, larger ones are searched with bounds that rule out most designs (`exact_front`). Parts of an
+enumeration run on many machines and are merged (`--part`, `--merge`); `--certify` compares a study with the front."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""`dse evaluate`: one design of a space, a launch script, a workload file; or a sweep of designs."""
+"""`dse evaluate`: one design of a space, a launch script, a workload file; or a sweep of designs.
+
+The input decides the rules: a space or a launch script is priced by the native model, an HLO module, DFModel set-up or
+DeepFlow log by its adapter. A list of values (``tp=1,2,4``) makes a sweep."""
 
 from __future__ import annotations
 
@@ -98,14 +101,8 @@ def add_launch_files(parser: argparse._ActionsContainer) -> None:
     text = "system of a launch file or an HLO module, such as h100 (`dse list systems`), or a file"
     add_launch(parser, text)
     for form in launch_forms():  # earlier spellings: ``--from-megatron FILE``
-        parser.add_argument(
-            f"--from-{form}", dest="launch", action="append", type=partial(_launch_file, form), help=argparse.SUPPRESS
-        )
-
-
-def _launch_file(form: str, text: str) -> tuple[str, Path]:
-    """A launch file of a form."""
-    return form, Path(text)
+        launch_file = partial(lambda form, text: (form, Path(text)), form)
+        parser.add_argument(f"--from-{form}", dest="launch", action="append", type=launch_file, help=argparse.SUPPRESS)
 
 
 def suppressed(parser: argparse.ArgumentParser) -> dict[str, Any]:

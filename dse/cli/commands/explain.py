@@ -1,4 +1,7 @@
-"""`dse explain`: where time and memory of a design go, what would change them, and how much."""
+"""`dse explain`: where time and memory of a design go, what would change them, and how much.
+
+Parts of time and memory form a tree that adds up to the totals. Sensitivities evaluate the design again with one value
+changed. A profiler trace adds measured kernels to the predicted ones."""
 
 from __future__ import annotations
 
@@ -221,8 +224,8 @@ def gap(args: argparse.Namespace, form: str) -> int:
     from dse.explaining.measured_gap import measured_gap
     from dse.reporting.designs.side_by_side_report import gap_report
 
-    found = measured_gap(named_design(args), measured_step_time=args.measured_step_time, measured_mfu=args.measured_mfu)
-    write_answer(form, found.to_json(), lambda width: gap_report(found, width), args.output)
+    why = measured_gap(named_design(args), measured_step_time=args.measured_step_time, measured_mfu=args.measured_mfu)
+    write_answer(form, why.to_json(), lambda width: gap_report(why, width), args.output)
     return 0
 
 
@@ -231,8 +234,8 @@ def traced(args: argparse.Namespace, form: str) -> int:
     from dse.explaining.profiler_trace import trace_gap
     from dse.reporting.designs.trace_report import trace_report
 
-    found = trace_gap(named_design(args), args.trace)
-    write_answer(form, found.to_json(), lambda width: trace_report(found, width), args.output)
+    result = trace_gap(named_design(args), args.trace)
+    write_answer(form, result.to_json(), lambda width: trace_report(result, width), args.output)
     return 0
 
 

@@ -113,23 +113,23 @@ def columns(args: argparse.Namespace) -> int:
     return 1
 
 
-def written(space: str, found: list[ListedName], form: str) -> str:
+def written(space: str, entries: list[ListedName], form: str) -> str:
     """The names as a table, CSV or JSON."""
     if form == "json":
-        return json_text({"space": space, "columns": [asdict(entry) for entry in found]}) + "\n"
+        return json_text({"space": space, "columns": [asdict(entry) for entry in entries]}) + "\n"
     if form == "csv":
         columns = ["group", "name", "unit", "value", "meaning"]
-        return str(pd.DataFrame([asdict(entry) for entry in found], columns=columns).to_csv(index=False))
-    return table(found)
+        return str(pd.DataFrame([asdict(entry) for entry in entries], columns=columns).to_csv(index=False))
+    return table(entries)
 
 
-def table(found: list[ListedName]) -> str:
+def table(entries: list[ListedName]) -> str:
     """A table for each group, columns aligned through all."""
-    names = max((len(entry.name) for entry in found), default=0)
-    units = max((len(entry.unit) for entry in found), default=0)
+    names = max((len(entry.name) for entry in entries), default=0)
+    units = max((len(entry.unit) for entry in entries), default=0)
     lines: list[str] = []
     for group, heading in HEADINGS.items():
-        rows = [entry for entry in found if entry.group == group]
+        rows = [entry for entry in entries if entry.group == group]
         if rows:
             lines += ["", heading, ""] if lines else [heading, ""]
         for row in rows:

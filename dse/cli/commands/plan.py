@@ -1,4 +1,7 @@
-"""`dse plan`: the best parallel layouts of a model on N GPUs."""
+"""`dse plan`: the best parallel layouts of a model on N GPUs.
+
+A plan is an exact search over layouts that need no space file. The answer names the layout, the time and price of the
+run, the evidence behind the numbers, and the commands that come next."""
 
 from __future__ import annotations
 
@@ -345,28 +348,28 @@ def side_by_side(args: argparse.Namespace, workload: dict[str, Any]) -> int:
     return 0 if table.fastest else 1
 
 
-def write(args: argparse.Namespace, found: PlannedStudy) -> None:
+def write(args: argparse.Namespace, answer: PlannedStudy) -> None:
     """The results, to stdout."""
-    study, legal = found.study, found.legal
+    study, legal = answer.study, answer.legal
     if args.format == "json":
         counted = {} if legal is None else {"n_legal": legal[0], "n_legal_infeasible": legal[1]}
-        faster = asdict(found.faster) if found.faster else None
+        faster = asdict(answer.faster) if answer.faster else None
         more = {"exact": legal is not None, **counted, "any_software": faster,
-                "assumed": [text.flags for text in found.assumed]}  # fmt: skip
+                "assumed": [text.flags for text in answer.assumed]}  # fmt: skip
         print(json_text(study_record(study) | more | {"space_file": str(args.save) if args.save else None}))
         return
-    notes = [str(found.faster)] if found.faster else []
-    [row] = compare_plans({(args.system[0], args.gpus[0]): found}, gpu_hour_price=args.gpu_hour_price).rows
+    notes = [str(answer.faster)] if answer.faster else []
+    [row] = compare_plans({(args.system[0], args.gpus[0]): answer}, gpu_hour_price=args.gpu_hour_price).rows
     rent = [("Rent", rent_text(row))] if args.gpu_hour_price and not args.tokens else []
-    show(sys.stdout, lambda width: plan_report(study, str(found), notes, next_commands(args, found), width, rent))
+    show(sys.stdout, lambda width: plan_report(study, str(answer), notes, next_commands(args, answer), width, rent))
 
 
-def next_commands(args: argparse.Namespace, found: PlannedStudy) -> list[str]:
+def next_commands(args: argparse.Namespace, answer: PlannedStudy) -> list[str]:
     """Commands that launch the best layout and explain it."""
-    study = found.study
+    study = answer.study
     best = study.table.front().numbers[0]
-    usual, framework = found.planned.space.system.framework, found.planned.framework
-    forms = framework.launch if found.planned.runnable and usual in ("", framework.name) else ()
+    usual, framework = answer.planned.space.system.framework, answer.planned.framework
+    forms = framework.launch if answer.planned.runnable and usual in ("", framework.name) else ()
     name = study_words(study.name, args.storage)
     formats = forms[-1:] if args.lora else forms[:1]  # Megatron-Bridge has adapters, Megatron-LM has not
     exported = [

@@ -1,4 +1,7 @@
-"""`dse search`: run the study of a space up to a budget, then print its Pareto front."""
+"""`dse search`: run the study of a space up to a budget, then print its Pareto front.
+
+A study is stored batch by batch and can be resumed with the same command. The end of a search says how far the result
+may be from the best."""
 
 from __future__ import annotations
 
@@ -15,7 +18,6 @@ from dse.cli.options import (
     DEFAULT_SPACE,
     add_format,
     add_profile,
-    add_robust,
     add_space,
     add_storage,
     add_workers,
@@ -86,7 +88,12 @@ def add_steering(parser: argparse._ActionsContainer) -> None:
         metavar="STUDY",
         help="evaluate the best designs of another study first, or the nearest legal ones",
     )
-    add_robust(parser)
+    parser.add_argument(
+        "--robust",
+        action="store_true",
+        help="rank by the 95th percentile of the step time (the upper end of its 90 %% interval) instead of "
+        "the expected step time",
+    )
     parser.add_argument(
         "--focus",
         metavar="CONDITION",
@@ -152,7 +159,7 @@ def run_study(study: Study, args: argparse.Namespace) -> int:
             outcome = study.run(args.budget, jobs=workers, progress=progress)
     except KeyboardInterrupt:
         raise KeyboardInterrupt(
-            f"interrupted; every stored trial is kept. Continue with: {resumption(study, args)}"
+            f"interrupted; every stored trial is kept. Continue: dse resume {study_words(study.name, args.storage)}"
         ) from None
     warn(study, outcome, args)
     table = study.table
@@ -168,11 +175,6 @@ def run_study(study: Study, args: argparse.Namespace) -> int:
         return 0
     say(nothing_feasible(study.space, table.each_record(), study.profile))
     return 1
-
-
-def resumption(study: Study, args: argparse.Namespace) -> str:
-    """The command that continues an interrupted study."""
-    return f"dse resume {study_words(study.name, args.storage)}"
 
 
 def warn(study: Study, outcome: Outcome, args: argparse.Namespace) -> None:

@@ -6,13 +6,12 @@ import argparse
 
 from costmodel.errors import DseError
 from dse.api.study import Study
-from dse.cli.options import add_output, add_robust, add_storage, add_study, describe, name_list, positive
+from dse.cli.options import add_output, add_storage, add_study, describe, name_list, positive
 from dse.cli.output import MOST_ROWS, form_of, write_content, write_report
 from dse.cli.terminal import say
 from dse.output import csv_pieces, encoded, parquet_pieces, selected
 from dse.reporting.studies.designs_report import chosen_frame, chosen_report, designs_report
 from dse.reporting.studies.nothing_feasible import nothing_feasible
-from dse.searching.robust import RobustStudy
 from dse.searching.study import BaseStudy
 from dse.searching.trials.trial_table import Selection, TrialTable
 
@@ -42,7 +41,6 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--sort", metavar="NAME", help="sort by a column, smallest first, such as mfu")
     parser.add_argument("--descending", action="store_true", help="sort from the largest value")
     parser.add_argument("--top", metavar="N", type=positive, help="at most N rows (default: 20 of a printed table)")
-    add_robust(parser)
     parser.add_argument(
         "--format", choices=("table", "csv", "json", "parquet"), help="default: by the ending of FILE, else table"
     )
@@ -52,11 +50,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print the front or the trials; 1 where the front is empty."""
-    study: BaseStudy = Study.load(args.study, storage=args.storage)
-    if args.robust and args.trials:
-        raise DseError("--robust ranks the front; leave out --trials")
-    if args.robust and study.space.robust().fingerprint != study.space.fingerprint:
-        study = RobustStudy(study)
+    study = Study.load(args.study, storage=args.storage)
     part: Selection = "trials" if args.trials else "front"
     chosen = {name: getattr(args, name) for name in ("where", "sort", "descending", "top")}
     write(args, study, selected(study, part, **chosen), part)

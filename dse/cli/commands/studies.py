@@ -103,9 +103,9 @@ def listing(args: argparse.Namespace) -> int:
     """List the studies, or one."""
     if args.study:
         Study.load(args.study, storage=args.storage)
-    found = [own for own in studies(args.storage) if args.study in (None, own.name)]
-    record = {"studies": [asdict(summary) for summary in found]}
-    write_answer(args.format, record, lambda width: studies_table(found))
+    summaries = [summary for summary in studies(args.storage) if args.study in (None, summary.name)]
+    record = {"studies": [asdict(summary) for summary in summaries]}
+    write_answer(args.format, record, lambda width: studies_table(summaries))
     return 0
 
 
@@ -124,12 +124,12 @@ def check(args: argparse.Namespace) -> int:
     """Evaluate trials again; 1 where a stored value differs."""
     study = Study.load(args.study, storage=args.storage)
     workers = Workers(args.jobs, args.backend, args.scheduler)
-    found = CheckedStudy(study, study.differing(workers, most=None if args.all else SAMPLE))
+    checked = CheckedStudy(study, study.differing(workers, most=None if args.all else SAMPLE))
     if args.format == "json":
-        sys.stdout.writelines(check_json(found))
+        sys.stdout.writelines(check_json(checked))
     else:
-        show(sys.stdout, lambda _: check_report(found))
-    return 1 if found.differing else 0
+        show(sys.stdout, lambda _: check_report(checked))
+    return 1 if checked.differing else 0
 
 
 def delete(args: argparse.Namespace) -> int:

@@ -74,7 +74,7 @@ def faster_text(explanation: Explanation, near: Sequence[Neighbour], bound: Bind
     space = explanation.space
     fitting = [neighbour for neighbour in near if neighbour.feasible and neighbour.step_time_change < 0]
     if fitting:
-        best = min(fitting, key=lambda each: each.step_time)
+        best = min(fitting, key=lambda neighbour: neighbour.step_time)
         change = relative(best.step_time_change, explanation.step_time)
         return f"{changes_text(space, best.changes)}: {change} time."
     if bound.limit is None or not bound.faster:
@@ -177,11 +177,11 @@ BRANCHES, DEPTH = 3, 4
 HALF = 14
 
 
-def difference_report(found: Difference, width: int, *, everything: bool = False) -> Report:
+def difference_report(difference: Difference, width: int, *, everything: bool = False) -> Report:
     """The changes of the other design, then the differences of time and memory part by part."""
-    one, other = found.one, found.other
-    alike = {*found.changes} <= {*one.space.by_name}
-    changes = changes_text(one.space, found.changes) if alike else design_text(other.space, other.params)
+    one, other = difference.one, difference.other
+    alike = {*difference.changes} <= {*one.space.by_name}
+    changes = changes_text(one.space, difference.changes) if alike else design_text(other.space, other.params)
     slower = other.step_time - one.step_time
     verdict = "as fast" if not slower else "slower" if slower > 0 else "faster"
     text = f"{changes or 'the same parameters'}. "
@@ -194,9 +194,9 @@ def difference_report(found: Difference, width: int, *, everything: bool = False
     return [
         *wrapped([*heading(one), (name_of(other).capitalize(), text)], width),
         Text(),
-        waterfall(found, "step_time", everything=everything),
+        waterfall(difference, "step_time", everything=everything),
         Text(),
-        waterfall(found, "peak_memory", everything=everything),
+        waterfall(difference, "peak_memory", everything=everything),
     ]
 
 
@@ -205,11 +205,11 @@ def name_of(explanation: Explanation) -> str:
     return f"trial {explanation.trial}" if explanation.trial is not None else "the other design"
 
 
-def waterfall(found: Difference, total: str, *, everything: bool) -> Table:
+def waterfall(difference: Difference, total: str, *, everything: bool) -> Table:
     """From the total of one design to that of the other, part by part; each row adds to the one above."""
     is_time = total == "step_time"
-    tree, column, unit = (found.time, "seconds", "s") if is_time else (found.memory, "bytes", "B")
-    start, end = (getattr(explained, total) for explained in (found.one, found.other))
+    tree, column, unit = (difference.time, "seconds", "s") if is_time else (difference.memory, "bytes", "B")
+    start, end = (getattr(explained, total) for explained in (difference.one, difference.other))
     table = ruled_table()
     table.add_column("why the step differs" if is_time else "why the memory differs", no_wrap=True, min_width=34)
     for name in ("change", "leads to"):
@@ -222,24 +222,24 @@ def waterfall(found: Difference, total: str, *, everything: bool) -> Table:
         reached += value
         cells = [change_text(value, unit), readable(reached, unit), signed_bar(value / longest)]
         table.add_row(path[0], *cells)
-        for below, amount in branches(found, tree, column, path, everything=everything):
+        for below, amount in branches(difference, tree, column, path, everything=everything):
             table.add_row(f"  {' > '.join(below)}", change_text(amount, unit), "", "", style="dim")
-    other = name_of(found.other)
+    other = name_of(difference.other)
     table.add_row(other, change_text(end - start, unit), readable(end, unit), "", style="bold")
     return table
 
 
 def branches(
-    found: Difference, tree: pd.DataFrame, column: str, path: Path, *, everything: bool
+    difference: Difference, tree: pd.DataFrame, column: str, path: Path, *, everything: bool
 ) -> list[tuple[Path, float]]:
     """Components of the difference of a part, the largest first; none if it has one. [of the tree]"""
     rows_of_path = tree[tree["path"].str[0] == path[0]]
     if everything:
         return [(key[1:], value) for key, value in gathered(rows_of_path, column, len).items() if len(key) > 1]
-    blocks = {*block_names(found.one.space).values()}
+    blocks = {*block_names(difference.one.space).values()}
     names = summed(
-        (kernel_of(each, blocks) if path[0] in PASSES else each[1:DEPTH], value)
-        for each, value in zip(rows_of_path["path"], rows_of_path[column], strict=True)
+        (kernel_of(below, blocks) if path[0] in PASSES else below[1:DEPTH], value)
+        for below, value in zip(rows_of_path["path"], rows_of_path[column], strict=True)
     )
     most = BRANCHES if len(names) > 1 else 0
     whole = sum(map(abs, names.values()))
@@ -263,15 +263,15 @@ def signed_bar(share: float) -> str:
 BAR = 8
 
 
-def importance_report(name: str, found: Importance, width: int) -> Report:
+def importance_report(name: str, importance: Importance, width: int) -> Report:
     """Importance of each parameter for each objective: among the best trials, and over all designs."""
     from dse.explaining.importance import DRAWN  # loads Optuna
 
-    order = np.argsort(-(found.trials[0] + found.designs[0]), kind="stable").tolist()
-    columns = [Column("parameter", ("parameter",), [found.parameters[at] for at in order], left=True)]
-    for row, objective in enumerate(found.space.objectives):
+    order = np.argsort(-(importance.trials[0] + importance.designs[0]), kind="stable").tolist()
+    columns = [Column("parameter", ("parameter",), [importance.parameters[at] for at in order], left=True)]
+    for row, objective in enumerate(importance.space.objectives):
         heading = lines_of(objective.name)
-        for what, shares in (("trials", found.trials[row]), ("space", found.designs[row])):
+        for what, shares in (("trials", importance.trials[row]), ("space", importance.designs[row])):
             bars = [bar(share, BAR) if share >= 0.005 else "" for share in shares[order]]
             cells = [percent(share) for share in shares[order]]
             columns += [
@@ -280,7 +280,7 @@ def importance_report(name: str, found: Importance, width: int) -> Report:
             ]
     kept, left_out = fitted(columns, width)
     lines: Report = [
-        Text(f"Study {name}: importance of parameters, over {found.n_trials:,} feasible trials."),
+        Text(f"Study {name}: importance of parameters, over {importance.n_trials:,} feasible trials."),
         Text(),
         *drawn(kept),
         Text(),
@@ -302,13 +302,13 @@ class TornadoRow:
     faint: bool = False  #: of a design that breaks a limit
 
 
-def sensitivity_report(found: Sensitivity, width: int, *, everything: bool = False) -> Report:
+def sensitivity_report(sensitivity: Sensitivity, width: int, *, everything: bool = False) -> Report:
     """Tornados: steps of parameters, steps of counts, and elasticities of the hardware."""
-    report: Report = [*wrapped(heading(found.explanation), width), Text()]
+    report: Report = [*wrapped(heading(sensitivity.explanation), width), Text()]
     parts = {
-        "one step of a parameter": parameter_rows(found),
-        "more parts of a chip": count_rows(found),
-        "1 % more of a quantity": quantity_rows(found),
+        "one step of a parameter": parameter_rows(sensitivity),
+        "more parts of a chip": count_rows(sensitivity),
+        "1 % more of a quantity": quantity_rows(sensitivity),
     }
     for title, rows in parts.items():
         shown = rows if everything else rows[:ROWS_SHOWN]
@@ -331,22 +331,22 @@ def sensitivity_report(found: Sensitivity, width: int, *, everything: bool = Fal
         if len(rows) > len(shown):
             report.append(Text(f"{len(rows) - len(shown)} more: --all shows them"))
         report.append(Text())
-    return [*report, Text(f"{found.without} other quantities do not change the step time.")]
+    return [*report, Text(f"{sensitivity.without} other quantities do not change the step time.")]
 
 
-def parameter_rows(found: Sensitivity) -> list[TornadoRow]:
+def parameter_rows(sensitivity: Sensitivity) -> list[TornadoRow]:
     """A bar for each step of a parameter."""
-    space, rows = found.explanation.space, []
-    for neighbour in found.parameters:
+    space, rows = sensitivity.explanation.space, []
+    for neighbour in sensitivity.parameters:
         [(name, (old, new))] = neighbour.changes.items()
         before, after = (parameter_text(space.by_name[name], value) for value in (old, new))
-        share = found.change(neighbour)
+        share = sensitivity.change(neighbour)
         text = relative(share, 1.0)
         rows.append(TornadoRow(f"{name} {before} to {after}", share, text, not neighbour.feasible))
     return rows
 
 
-def count_rows(found: Sensitivity) -> list[TornadoRow]:
+def count_rows(sensitivity: Sensitivity) -> list[TornadoRow]:
     """A bar for the next larger number of each part of a chip."""
     return [
         TornadoRow(
@@ -354,21 +354,21 @@ def count_rows(found: Sensitivity) -> list[TornadoRow]:
             e.change,
             relative(e.change, 1.0),
         )
-        for e in found.counts
+        for e in sensitivity.counts
     ]
 
 
-def quantity_rows(found: Sensitivity) -> list[TornadoRow]:
+def quantity_rows(sensitivity: Sensitivity) -> list[TornadoRow]:
     """A bar for each quantity."""
     return [
         TornadoRow(f"{e.quantity} of {readable(e.value, e.unit)}", e.elasticity, f"{e.elasticity:+.3f} %")
-        for e in found.elasticities
+        for e in sensitivity.elasticities
     ]
 
 
-def table_text(found: Sensitivity) -> str:
+def table_text(sensitivity: Sensitivity) -> str:
     """Rows of both parts as CSV."""
     import pandas as pd
 
-    rows: list[dict[str, Any]] = found.records()
+    rows: list[dict[str, Any]] = sensitivity.records()
     return pd.DataFrame(rows).to_csv(index=False)

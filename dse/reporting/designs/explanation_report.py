@@ -1,4 +1,7 @@
-"""Tables of an explanation: kernels by pass, the other parts of a step, and memory."""
+"""Tables of an explanation: kernels by pass, the other parts of a step, and memory.
+
+Rows follow the model: blocks of a layer, their kernels, then the parts of the step outside of kernels. Each kernel
+shows its bottleneck and the share of the roofline that it reaches."""
 
 from __future__ import annotations
 

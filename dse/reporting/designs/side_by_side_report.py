@@ -1,8 +1,10 @@
-"""Designs, launch files, systems and plans side by side: which is faster, and why."""
+"""Designs, launch files, systems and plans side by side: which is faster, and why.
+
+Differences are attributed to parts of the step, so that they add up to the difference of the totals."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -49,11 +51,6 @@ def pair_report(pair: Any, exceeded: Sequence[str], width: int) -> Report:
     return [*wrapped(lines, width), Text(), *wrapped([("", said)], width), Text(), *drawn(columns)]
 
 
-def settings_text(changes: Mapping[str, tuple[Any, Any]]) -> str:
-    """Changed settings: ``tp 8 to 4, pp 2 to 4``."""
-    return ", ".join(f"{name} {_shown(old)} to {_shown(new)}" for name, (old, new) in changes.items())
-
-
 def flags_text(part: Any) -> str:
     """Flags of a `ChangedSetting`, a line each, and the settings where no flag decides them."""
     lines = []
@@ -64,7 +61,9 @@ def flags_text(part: Any) -> str:
             lines.append(f"{'without' if new is None or new is False else 'with'} {name}{value}")
         else:
             lines.append(f"{name} {_shown(old)} to {_shown(new)}")
-    return "\n".join(lines) or settings_text(part.changes)
+    return "\n".join(lines) or ", ".join(
+        f"{n} {_shown(old)} to {_shown(new)}" for n, (old, new) in part.changes.items()
+    )
 
 
 def _shown(value: Any) -> str:

@@ -20,23 +20,23 @@ from dse.spaces.sections.parameters import Parameter
 NOTHING: Final = "-"
 
 
-def sweep_report(found: NamedDesigns, width: int, *, most: int | None = None) -> list[RenderableType]:
+def sweep_report(designs: NamedDesigns, width: int, *, most: int | None = None) -> list[RenderableType]:
     """The designs with the values that differ, at most the first `most` of them."""
-    records = found.records
-    parameters = parameters_of(found)
-    varying = [p for p in parameters if p.name in found.names or differs(records, "params", p.name)]
+    records = designs.records
+    parameters = parameters_of(designs)
+    varying = [p for p in parameters if p.name in designs.names or differs(records, "params", p.name)]
     shown = [p for p in varying if differs(records, "params", p.name) or len(records) == 1]
     columns = [
         *(parameter_column(p, records, index) for index, p in enumerate(shown, start=1)),
-        *number_columns(found, records),
+        *number_columns(designs, records),
         Column("", ("",), [short_reason(record["reason"]) for record in records], left=True),
     ]
     if not any(record["reason"] for record in records):
         columns.pop()
     kept, left_out = fitted(columns, width)
-    infeasible = found.legal - found.feasible
-    illegal = len(found) - found.legal
-    heading = f"{found.space.name}: {counted(len(found), 'design')}, {found.feasible:,} feasible"
+    infeasible = designs.legal - designs.feasible
+    illegal = len(designs) - designs.legal
+    heading = f"{designs.space.name}: {counted(len(designs), 'design')}, {designs.feasible:,} feasible"
     heading += f", {infeasible:,} over a limit" if infeasible else ""
     heading += f", {illegal:,} not legal" if illegal else ""
     return [
@@ -44,20 +44,20 @@ def sweep_report(found: NamedDesigns, width: int, *, most: int | None = None) ->
         Text(),
         *drawn([replace(column, cells=column.cells[:most]) for column in kept]),
         *([Text(rest_text(len(records), most, "-o sweep.csv writes all"))] if most and len(records) > most else []),
-        *alike_lines(found, records, [p for p in parameters if p not in shown]),
+        *alike_lines(designs, records, [p for p in parameters if p not in shown]),
         *([Text(f"Columns that do not fit: {', '.join(left_out)}")] if left_out else []),
         *rule_lines(records[:most]),
     ]
 
 
-def parameters_of(found: NamedDesigns) -> list[Parameter]:
+def parameters_of(designs: NamedDesigns) -> list[Parameter]:
     """The named parameters in their order, then the other parameters."""
-    space = found.space
-    known = {p.name: p for part in found.parts for p in part.space.parameters}
-    for part in found.parts:
+    space = designs.space
+    known = {p.name: p for part in designs.parts for p in part.space.parameters}
+    for part in designs.parts:
         for name, value in part.settings.items():
             known.setdefault(name, Parameter(name, space.unit_of(name), (value,)))
-    return [*(known[name] for name in found.names), *(p for n, p in known.items() if n not in found.names)]
+    return [*(known[name] for name in designs.names), *(p for n, p in known.items() if n not in designs.names)]
 
 
 def differs(records: Sequence[Record], group: str, name: str) -> bool:
@@ -65,22 +65,22 @@ def differs(records: Sequence[Record], group: str, name: str) -> bool:
     return varies([record for record in records if name in record[group]], group, name)
 
 
-def parameter_column(parameter: Parameter, records: Sequence[Record], place: int) -> Column:
+def parameter_column(parameter: Parameter, records: Sequence[Record], order: int) -> Column:
     """A parameter; those that were named stay longest."""
     cells = [
         parameter.shown(record["params"][parameter.name]) if parameter.name in record["params"] else NOTHING
         for record in records
     ]
-    return Column(parameter.name, lines_of(parameter.name), cells, place, left=bool(parameter.words))
+    return Column(parameter.name, lines_of(parameter.name), cells, order, left=bool(parameter.words))
 
 
-def number_columns(found: NamedDesigns, records: Sequence[Record]) -> list[Column]:
+def number_columns(designs: NamedDesigns, records: Sequence[Record]) -> list[Column]:
     """Derived columns, objectives, intervals and utilization, as far as they differ."""
-    space = found.space
+    space = designs.space
     columns = [
         Column(d.name, lines_of(d.name), cells(records, "derived", d.name, d.unit), 1000 + index)
         for index, d in enumerate(space.derived)
-        if d.name not in found.names and differs(records, "derived", d.name)
+        if d.name not in designs.names and differs(records, "derived", d.name)
     ]
     columns += [
         Column(o.name, lines_of(o.name), cells(records, "values", o.key, o.unit))
@@ -115,7 +115,7 @@ def short_reason(reason: str) -> str:
     return reason.partition(" (")[0] if reason.startswith("not legal: ") else reason
 
 
-def alike_lines(found: NamedDesigns, records: Sequence[Record], alike: Sequence[Parameter]) -> list[RenderableType]:
+def alike_lines(designs: NamedDesigns, records: Sequence[Record], alike: Sequence[Parameter]) -> list[RenderableType]:
     """Values that all evaluated designs share."""
     priced = [record for record in records if record["values"]]
     if len(records) < 2 or not priced:
@@ -125,7 +125,7 @@ def alike_lines(found: NamedDesigns, records: Sequence[Record], alike: Sequence[
     design = " ".join(f"{p.name}={parameter_text(p, params[p.name])}" for p in alike if p.name in params)
     values = [
         f"{o.name.replace('_', ' ')} {readable(value, o.unit)}"
-        for o in found.space.objectives
+        for o in designs.space.objectives
         if not differs(records, "values", o.key) and (value := number(first, "values", o.key)) is not None
     ]
     shared = [text for text in (design, ", ".join(values)) if text]

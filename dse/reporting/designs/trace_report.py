@@ -36,7 +36,7 @@ def trace_report(gap: TraceGap, width: int) -> Report:
     if not gap.kernels:
         text = "No product has the shape of one of the model (record_shapes=True records shapes). Longest kernels:"
     names = [f"{readable(seconds, 's')} {name[:LONGEST]}" for name, seconds in first.longest.items()]
-    last = drawn(columns(gap.kernels, "product")) if gap.kernels else wrapped([("", own) for own in names], width)
+    last = drawn(columns(gap.kernels, "product")) if gap.kernels else wrapped([("", name) for name in names], width)
     table = drawn(columns([*gap.parts, gap.hidden], "part"))
     return [*wrapped(lines, width), Text(), *table, Text(), *wrapped([("", text)], width), Text(), *last]
 

@@ -19,7 +19,7 @@ from dse.reporting.design_table import Column, drawn
 from dse.validation.summary import error_record
 
 
-def calibration_record(found: Calibration) -> dict[str, Any]:
+def calibration_record(calibration: Calibration) -> dict[str, Any]:
     """A calibration as one JSON object. Errors in percent, constants in SI units."""
     return {
         "constants": [
@@ -32,7 +32,7 @@ def calibration_record(found: Calibration) -> dict[str, Any]:
                 "at_bound": constant.at_bound,
                 "rows": stage.name,
             }
-            for stage in found.stages
+            for stage in calibration.stages
             for constant in stage.constants
         ],
         "errors": [
@@ -40,10 +40,10 @@ def calibration_record(found: Calibration) -> dict[str, Any]:
                 name: error_record(np.expm1(ratios))
                 for name, ratios in (("before", before), ("after", after), ("held_out", held_out))
             }}
-            for kind, before, after, held_out in error_rows(found.stages)
+            for kind, before, after, held_out in error_rows(calibration.stages)
         ],
-        "left_out": {name: why for stage in found.stages for name, why in stage.left_out.items()},
-        "unused": dict(found.unused),
+        "left_out": {name: why for stage in calibration.stages for name, why in stage.left_out.items()},
+        "unused": dict(calibration.unused),
     }  # fmt: skip
 
 
@@ -56,17 +56,18 @@ def error_rows(stages: Sequence[CalibratedStage]) -> Iterator[tuple[str, FloatAr
             yield kind, stage.before[array], stage.after[array], held_out[~np.isnan(held_out)]
 
 
-def calibration_report(found: Calibration, width: int) -> list[RenderableType]:
+def calibration_report(calibration: Calibration, width: int) -> list[RenderableType]:
     """Tables of constants and of errors, and what was not fitted."""
-    shown: list[RenderableType] = [Text(headline(found))]
-    constants = [constant_cells(constant, stage) for stage in found.stages for constant in stage.constants]
+    shown: list[RenderableType] = [Text(headline(calibration))]
+    unused = Counter(calibration.unused.values())
+    constants = [constant_cells(constant, stage) for stage in calibration.stages for constant in stage.constants]
     if constants:
         shown += [Text(), *_table(("constant", "before", "after", "standard\nerror", "rows"), constants, 1, 4)]
     else:
         shown += [Text(), Text("No constant fitted: none lowers the cross-validated error.")]
     errors = [
         (kind, str(len(before)), *(cell for ratios in (before, after, held_out) for cell in error_cells(ratios)))
-        for kind, before, after, held_out in error_rows(found.stages)
+        for kind, before, after, held_out in error_rows(calibration.stages)
     ]
     headings = (
         "rows of",
@@ -75,8 +76,8 @@ def calibration_report(found: Calibration, width: int) -> list[RenderableType]:
     )
     shown += [Text(), Text("|predicted / measured - 1|"), Text(), *_table(headings, errors, 1)]
     for title, reasons in (
-        ("Not fitted", [(name, why) for stage in found.stages for name, why in stage.left_out.items()]),
-        ("Rows not used, by missing input", [(str(n), why) for why, n in Counter(found.unused.values()).most_common()]),
+        ("Not fitted", [(name, why) for stage in calibration.stages for name, why in stage.left_out.items()]),
+        ("Rows not used, by missing input", [(str(n), why) for why, n in unused.most_common()]),
     ):
         if reasons:
             wide = max(len(name) for name, _ in reasons)
@@ -84,17 +85,18 @@ def calibration_report(found: Calibration, width: int) -> list[RenderableType]:
     return shown
 
 
-def headline(found: Calibration) -> str:
+def headline(calibration: Calibration) -> str:
     """Number of fitted constants and of rows."""
-    rows = sum(len(stage.kinds) for stage in found.stages)
-    constants = sum(len(stage.constants) for stage in found.stages)
+    rows = sum(len(stage.kinds) for stage in calibration.stages)
+    constants = sum(len(stage.constants) for stage in calibration.stages)
     return f"{counted(constants, 'constant')} fitted to {counted(rows, 'row')}"
 
 
-def constant_cells(own: CalibratedConstant, stage: CalibratedStage) -> tuple[str, ...]:
+def constant_cells(constant: CalibratedConstant, stage: CalibratedStage) -> tuple[str, ...]:
     """A constant as it is printed."""
-    rows = counted(len(stage.kinds), "row") + f" of {stage.name}" + (", at its bound" if own.at_bound else "")
-    return (own.name, *(readable(value, own.unit) for value in (own.before, own.after, own.standard_error)), rows)
+    rows = counted(len(stage.kinds), "row") + f" of {stage.name}" + (", at its bound" if constant.at_bound else "")
+    values = constant.before, constant.after, constant.standard_error
+    return (constant.name, *(readable(value, constant.unit) for value in values), rows)
 
 
 def error_cells(ratios: FloatArray) -> list[str]:

@@ -1,4 +1,7 @@
-"""Comparisons with measurements as text."""
+"""Comparisons with measurements as text.
+
+Errors stand by data set, machine, release and model family. Reasons why rows are not expressed follow, the most
+frequent first."""
 
 from __future__ import annotations
 
@@ -109,8 +112,8 @@ def tables(rows: Sequence[ComparedRow]) -> list[Table]:
     """Steps, memory and kernels, those that there are."""
     names = dict.fromkeys(one.row.dataset for one in rows)
     sets = {name: [one for one in rows if one.row.dataset == name] for name in names}
-    found = [step_table(sets), memory_table(sets), kernel_table(rows)]
-    return [table for table in found if table[2]]
+    every = [step_table(sets), memory_table(sets), kernel_table(rows)]
+    return [table for table in every if table[2]]
 
 
 def accuracy_tables(rows: Sequence[ComparedRow]) -> list[Table]:

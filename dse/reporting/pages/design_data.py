@@ -74,11 +74,11 @@ class Pool:
     def runs(self, values: Iterable[Any]) -> list[int]:
         """Values as runs of neighbouring places: first place, length, first place, length."""
         runs: list[int] = []
-        for place in map(self.place, values):
-            if runs and place == runs[-2] + runs[-1]:
+        for index in map(self.place, values):
+            if runs and index == runs[-2] + runs[-1]:
                 runs[-1] += 1
             else:
-                runs += [place, 1]
+                runs += [index, 1]
         return runs
 
 
@@ -103,9 +103,9 @@ class DesignPages:
             return [self.summary(record) | why for record in records]
         return [
             self.summary(record)
-            | self.reasons(own, *beside)
+            | self.reasons(explanation, *beside)
             | (self.details(record, files[row]) if row in files else {})
-            for row, (record, own, beside) in enumerate(zip(records, explained, near, strict=True))
+            for row, (record, explanation, beside) in enumerate(zip(records, explained, near, strict=True))
         ]
 
     def summary(self, record: Record) -> dict[str, Any]:
@@ -177,26 +177,28 @@ def large_numbers(space: Space, record: Record) -> list[list[str]]:
     step, *predicted = step_texts(record)
     time, _, name = step.partition(" a ")
     remarks = [*predicted, f"90 %: {interval_text(record)}"] if "evidence" in record else predicted
-    found = [[time, f"a {name}", "; ".join(remarks)]]
+    numbers = [[time, f"a {name}", "; ".join(remarks)]]
     if rate := ranked_rate(record, "tokens_per_second"):
-        each = breakdown.get(PER_GPU)
+        rate_per_gpu = breakdown.get(PER_GPU)
         unit = next((part for part in numbers_text(space, record).split(", ") if "tokens/s" in part), "")
-        found.append([readable_count(float(f"{rate:.3g}")), "tokens/s", unit.replace("\xa0", " ") if each else ""])
+        numbers.append(
+            [readable_count(float(f"{rate:.3g}")), "tokens/s", unit.replace("\xa0", " ") if rate_per_gpu else ""]
+        )
     if mfu := ranked_rate(record, "mfu"):
-        found.append([percent(mfu), "MFU", ""])
+        numbers.append([percent(mfu), "MFU", ""])
     if memory_text(space, record):
         value = of_text(breakdown[PEAK_MEMORY], memory_capacity(space, record))
-        found.append([value, "memory", room_text(space, record)])
+        numbers.append([value, "memory", room_text(space, record)])
     if "run_time_s" in run:
         hours = f"{readable_count(run['gpu_hours'])} GPU-hours"
-        found.append([readable(run["run_time_s"], "s"), f"for {readable_count(run['tokens'])} tokens", hours])
+        numbers.append([readable(run["run_time_s"], "s"), f"for {readable_count(run['tokens'])} tokens", hours])
         if cost := run.get("run_cost_usd"):
-            found.append([readable(cost, "$"), "cost", f"${cost / run['gpu_hours']:.2f} per GPU-hour"])
+            numbers.append([readable(cost, "$"), "cost", f"${cost / run['gpu_hours']:.2f} per GPU-hour"])
     for objective in space.objectives:
         if objective.name in ("system_price", "system_power", "energy_per_step"):
             text = objective_text(objective, record).removeprefix(objective.name.replace("_", " ")).strip()
-            found.append([text, objective.name.replace("_", " "), ""])
-    return found
+            numbers.append([text, objective.name.replace("_", " "), ""])
+    return numbers
 
 
 def pipeline_data(events: pd.DataFrame) -> dict[str, Any]:
@@ -210,10 +212,10 @@ def pipeline_data(events: pd.DataFrame) -> dict[str, Any]:
     unit, works, rows = step / RESOLUTION, Pool(), {}
     stages = sorted(kept["stage"].unique().tolist())
     most = max(2, min(len(stages), EVENTS * len(stages) // len(kept)))
-    for stage in [stages[place] for place in np.linspace(0, len(stages) - 1, most).round().astype(int)]:
-        own = kept[kept["stage"] == stage].sort_values(["start_s", "end_s"], kind="stable")
+    for stage in [stages[number] for number in np.linspace(0, len(stages) - 1, most).round().astype(int)]:
+        of_stage = kept[kept["stage"] == stage].sort_values(["start_s", "end_s"], kind="stable")
         end, row = 0, []
-        for event in own.to_dict("records"):
+        for event in of_stage.to_dict("records"):
             start, stop = (round(event[name] / unit) for name in ("start_s", "end_s"))
             exposed = tuple(round(event[name] / unit) for name in EXPOSED)
             work = works.place((event["kind"], event["chunk"], stop - start, *exposed))

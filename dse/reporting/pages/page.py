@@ -41,7 +41,7 @@ def table_data(columns: Sequence[Column]) -> dict[str, Any]:
     return {
         "head": [" ".join(column.heading).strip() for column in columns],
         "rows": [[cell.strip() for cell in row] for row in zip(*(column.cells for column in columns), strict=True)],
-        "left": [place for place, column in enumerate(columns) if column.left],
+        "left": [number for number, column in enumerate(columns) if column.left],
     }
 
 

@@ -1,4 +1,7 @@
-"""A study as one page: the answer, every design of its front, and the search."""
+"""A study as one page: the answer, every design of its front, and the search.
+
+The page is one HTML file with its data as JSON. This module chooses what the page shows: the designs that open, the
+axes, the proposals. `page.js` draws it and handles clicks and keys."""
 
 from __future__ import annotations
 
@@ -158,18 +161,18 @@ def exact_texts(study: BaseStudy, plan: Mapping[str, Any]) -> list[str]:
     """A word for how the result was found, and a sentence about it."""
     if plan:
         return ["exact" if plan.get("exact") else "searched", plan["counts"]]
-    found = quick_certificate(study)
-    text = certificate_text(study.space, found).plain if found else ""
+    certificate = quick_certificate(study)
+    text = certificate_text(study.space, certificate).plain if certificate else ""
     priced = study.designs_priced or len(study.table)
     return [
-        "exact" if found and found.found == found.of else "searched",
+        "exact" if certificate and certificate.found == certificate.of else "searched",
         f"{counted(priced, 'design')} evaluated. {text}",
     ]
 
 
 def axes_data(space: Space, records: Sequence[Record]) -> list[dict[str, Any]]:
     """Quantities that axes may show: the objectives, then numbers of the breakdown and of the run."""
-    found: list[dict[str, Any]] = [
+    axes: list[dict[str, Any]] = [
         {"name": o.name, "unit": o.unit, "values": [rounded(r["values"][o.key]) for r in records]}
         for o in space.objectives
     ]
@@ -177,11 +180,11 @@ def axes_data(space: Space, records: Sequence[Record]) -> list[dict[str, Any]]:
     for key, unit in NUMBERS.items():
         if key not in known and all(key in record["breakdown"] for record in records):
             name = key.removesuffix("_s").removesuffix("_bytes")
-            found.append({"name": name, "unit": unit, "values": [rounded(r["breakdown"][key]) for r in records]})
+            axes.append({"name": name, "unit": unit, "values": [rounded(r["breakdown"][key]) for r in records]})
     for key, unit in {"run_time_s": "s", "run_cost_usd": "$"}.items():
         if key not in known and all(key in record.get("run", {}) for record in records):
-            found.append({"name": key.rpartition("_")[0], "unit": unit, "values": [r["run"][key] for r in records]})
-    return [{**axis, "name": axis["name"].replace("_", " ")} for axis in found]
+            axes.append({"name": key.rpartition("_")[0], "unit": unit, "values": [r["run"][key] for r in records]})
+    return [{**axis, "name": axis["name"].replace("_", " ")} for axis in axes]
 
 
 def cloud_data(table: TrialTable) -> dict[str, list[list[float]]]:
@@ -202,7 +205,7 @@ def lines_data(table: TrialTable, varying: Sequence[str], records: Sequence[Reco
     numbers = [record["trial"] for record in records]
     others = thinned(np.flatnonzero(table.feasible & ~np.isin(table.numbers, numbers)), LINES)
     every = [*records, *table.take(others).records()]
-    found: list[dict[str, Any]] = []
+    lines: list[dict[str, Any]] = []
     for name in varying:
         parameter = space.recorded_by_name[name]
         if name in space.kernel_columns or not all(name in record["params"] for record in every):
@@ -213,11 +216,11 @@ def lines_data(table: TrialTable, varying: Sequence[str], records: Sequence[Reco
         if len(used) <= 16:
             coordinate["texts"] = [parameter.shown(value) for value in used]
             values = [used.index(value) for value in values]
-        found.append({**coordinate, "values": values})
+        lines.append({**coordinate, "values": values})
     for objective in space.objectives:
         values = [rounded(record["values"][objective.key], 4) for record in every]
-        found.append({"name": objective.name.replace("_", " "), "unit": objective.unit, "values": values})
-    return found
+        lines.append({"name": objective.name.replace("_", " "), "unit": objective.unit, "values": values})
+    return lines
 
 
 def search_data(study: BaseStudy) -> dict[str, Any]:
@@ -246,10 +249,10 @@ def importance_data(study: BaseStudy) -> dict[str, Any]:
     table = study.table
     try:
         kept = table.take(thinned(np.flatnonzero(table.feasible), RANKED))
-        found = importance(study.space, kept, study.profile)
+        result = importance(study.space, kept, study.profile)
     except DseError as error:
         return {"no_importance": str(error)}
-    shares = zip(found.parameters, found.trials.T.tolist(), found.designs.T.tolist(), strict=True)
+    shares = zip(result.parameters, result.trials.T.tolist(), result.designs.T.tolist(), strict=True)
     return {
         "importance": [
             [name.replace("_", " "), [rounded(v, 3) for v in trials], [rounded(v, 3) for v in designs]]
@@ -268,6 +271,6 @@ def infeasible_text(study: BaseStudy) -> str:
     for record in study.table.take(seen).each_record():
         broken.add(record)
     counts = ", ".join(f"{name.replace('_', ' ')} {count:,}" for name, count in broken.counts.items() if count)
-    some = f"of {seen.size:,} of them, " if seen.size < rows.size else ""
-    text = f"{counted(int(rows.size), 'trial')} of {len(study.table):,} cannot be used ({some}{counts})"
+    sample = f"of {seen.size:,} of them, " if seen.size < rows.size else ""
+    text = f"{counted(int(rows.size), 'trial')} of {len(study.table):,} cannot be used ({sample}{counts})"
     return f"{text}: {broken.text()}."

@@ -41,9 +41,11 @@ def validation_page(rows: Sequence[ComparedRow], title: str) -> str:
 
 def pictures(rows: Sequence[ComparedRow]) -> list[tuple[str, dict[str, list[Point]]]]:
     """Quantities with the points of each data set, or kind of kernel; those that have points."""
-    times = by_name((one.row.dataset, time_point(one)) for one in rows if one.is_step)
+    times = by_name((one.row.dataset, point(one, run_text(one))) for one in rows if one.is_step)
     memory = by_name((one.row.dataset, memory_point(one)) for one in rows if math.isfinite(one.memory_error))
-    kernels = by_name((kind_of(one.row), kernel_point(one)) for one in rows if one.row.is_kernel and one.expressed)
+    kernels = by_name(
+        (kind_of(one.row), point(one, kernel_text(one))) for one in rows if one.row.is_kernel and one.expressed
+    )
     return [pair for pair in (("step time", times), ("memory", memory), ("kernel time", kernels)) if pair[1]]
 
 
@@ -55,9 +57,9 @@ def by_name(points: Iterable[tuple[str, Point]]) -> dict[str, list[Point]]:
     return series
 
 
-def time_point(one: ComparedRow) -> Point:
-    """Point of the step of a row."""
-    return rounded(one.measured_s), rounded(1 + one.error), f"{run_text(one)}\n{times_text(one)}"
+def point(one: ComparedRow, text: str) -> Point:
+    """Point of the time of a row, a step or a kernel that a text describes."""
+    return rounded(one.measured_s), rounded(1 + one.error), f"{text}\n{times_text(one)}"
 
 
 def memory_point(one: ComparedRow) -> Point:
@@ -65,11 +67,6 @@ def memory_point(one: ComparedRow) -> Point:
     both = f"{readable(one.predicted_bytes, 'B')} for {readable(one.measured_bytes, 'B')}"
     about = f"{run_text(one)}\n{both} ({one.memory_error:+.1%})"
     return rounded(one.measured_bytes), rounded(1 + one.memory_error), about
-
-
-def kernel_point(one: ComparedRow) -> Point:
-    """Point of the kernel of a row."""
-    return rounded(one.measured_s), rounded(1 + one.error), f"{kernel_text(one)}\n{times_text(one)}"
 
 
 def run_text(one: ComparedRow) -> str:

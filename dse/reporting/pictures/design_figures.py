@@ -57,12 +57,7 @@ TICKS: Final = 8
 HUE_STEP: Final = 137.508
 
 
-def hue(place: int) -> str:
-    """Colour of a series, readable on light and on dark paper."""
-    return f"hsl({place * HUE_STEP % 360:.0f}, 62%, 50%)"
-
-
-def sweep_plot(found: NamedDesigns) -> alt.LayerChart:
+def sweep_plot(designs: NamedDesigns) -> alt.LayerChart:
     """The picture of a sweep.
 
     Of more than two names, the best design beside each value of the first two is drawn. Designs that break a
@@ -70,22 +65,23 @@ def sweep_plot(found: NamedDesigns) -> alt.LayerChart:
 
     Raises `DseError` if nothing was swept, or no design has a number.
     """
-    if not found.names:
+    if not designs.names:
         raise ParameterError("a picture needs a name to draw over: {sweep} NAME=VALUES")
-    objective = found.space.objectives[0]
-    lines = best_of(found)
+    objective = designs.space.objectives[0]
+    lines = best_of(designs)
     if not lines:
         raise DseError("no design of these has a number to draw")
-    by_name = {p.name: p for p in parameters_of(found)}
-    first, second = by_name[found.names[0]], by_name[found.names[1]] if len(found.names) > 1 else None
+    by_name = {p.name: p for p in parameters_of(designs)}
+    first, second = by_name[designs.names[0]], by_name[designs.names[1]] if len(designs.names) > 1 else None
     keys = {value: f"{second.name} {second.shown(value)}" if second else words(objective.name) for value in lines}
     data = pd.DataFrame([
         (place(first, at), record["values"][objective.key], keys[value], record["feasible"])
         for value, line in lines.items() for at, record in line.items()
     ], columns=["x", "y", "line", "feasible"])  # fmt: skip
-    across = [record["params"][first.name] for record in found.records]
+    across = [record["params"][first.name] for record in designs.records]
     up = quantity("y", objective.name, objective.unit, data["y"], zero=True)
-    colour = alt.Color("line:N", scale=alt.Scale(domain=[*keys.values()], range=[hue(n) for n in range(len(keys))]))
+    hues = [f"hsl({number * HUE_STEP % 360:.0f}, 62%, 50%)" for number in range(len(keys))]
+    colour = alt.Color("line:N", scale=alt.Scale(domain=[*keys.values()], range=hues))
     shape = alt.Scale(domain=[*keys.values()], range=[*islice(cycle(SHAPES), len(keys))])
     legend = alt.Legend(orient="right", columns=1) if second else None
     base = alt.Chart(rows(data)).encode(horizontal(first, across), alt.Y(**up), colour.legend(legend))
@@ -95,8 +91,8 @@ def sweep_plot(found: NamedDesigns) -> alt.LayerChart:
         base.mark_point(filled=True, size=60).encode(marks).transform_filter("datum.feasible"),
         base.mark_point(filled=False, size=60).encode(marks).transform_filter("!datum.feasible"),
     ]
-    title = f"{found.space.name}: {words(objective.name)} over {words(first.name)}"
-    title += f", the best of {', '.join(found.names[2:])}" if len(found.names) > 2 else ""
+    title = f"{designs.space.name}: {words(objective.name)} over {words(first.name)}"
+    title += f", the best of {', '.join(designs.names[2:])}" if len(designs.names) > 2 else ""
     hollow = "" if data["feasible"].all() else "hollow: over a limit"
     heading = alt.TitleParams(title, subtitle=hollow)
     return styled(alt.layer(*layers).properties(title=heading, width=WIDTH, height=HEIGHT), title)
@@ -120,18 +116,18 @@ def horizontal(first: Parameter, values: list[Any]) -> alt.X:
     return alt.X(**drawn)
 
 
-def best_of(found: NamedDesigns) -> dict[Any, dict[Any, Mapping[str, Any]]]:
+def best_of(designs: NamedDesigns) -> dict[Any, dict[Any, Mapping[str, Any]]]:
     """Value of the second name -> value of the first -> the best design beside both, feasible ones before."""
-    objective = found.space.objectives[0]
+    objective = designs.space.objectives[0]
     sign = 1.0 if objective.direction == "minimize" else -1.0
     lines: dict[Any, dict[Any, Mapping[str, Any]]] = {}
     ranks: dict[tuple[Any, Any], tuple[bool, float]] = {}
-    for record in found.records:
+    for record in designs.records:
         value = number(record, "values", objective.key)
         if value is None:
             continue
         params = record["params"]
-        point = (params[found.names[1]] if len(found.names) > 1 else None, params[found.names[0]])
+        point = (params[designs.names[1]] if len(designs.names) > 1 else None, params[designs.names[0]])
         rank = (not record["feasible"], sign * value)
         if point not in ranks or rank < ranks[point]:
             ranks[point] = rank
@@ -146,15 +142,15 @@ FASTER, SLOWER, ROW = "#2a9d78", "#d9643a", 20
 ROOM: Final = 1.3
 
 
-def tornado(found: Sensitivity) -> alt.VConcatChart:
+def tornado(sensitivity: Sensitivity) -> alt.VConcatChart:
     """Tornados of parameters, counts and quantities, one above the other."""
-    rows = [rows_of(found)[:ROWS_SHOWN] for rows_of in (parameter_rows, count_rows, quantity_rows)]
+    rows = [rows_of(sensitivity)[:ROWS_SHOWN] for rows_of in (parameter_rows, count_rows, quantity_rows)]
     parts = [
         panel("Step time after one step of a parameter", rows[0], "change of step time", ".0%"),
         panel("Step time with more parts of a chip", rows[1], "change of step time", ".0%"),
         panel("Step time after 1 % more of a quantity", rows[2], "change of step time [%]", "~g"),
     ]
-    return styled(alt.vconcat(*parts), f"Sensitivity of the step time of {found.explanation.space.name}")
+    return styled(alt.vconcat(*parts), f"Sensitivity of the step time of {sensitivity.explanation.space.name}")
 
 
 def panel(title: str, bars: Sequence[TornadoRow], what: str, form: str) -> alt.LayerChart:

@@ -81,7 +81,7 @@ def front_figure(picture: FrontPicture, title: str = "") -> alt.ChartType:
     """A panel for each pair of axes; `title` is the text for screen readers."""
     panels = [panel(picture, pair) for pair in picture.pairs]
     if len(panels) > 1:  # side by side, as wide as one panel and a half
-        panels = [own.properties(width=WIDTH * SEVERAL, height=HEIGHT * SEVERAL) for own in panels]
+        panels = [panel.properties(width=WIDTH * SEVERAL, height=HEIGHT * SEVERAL) for panel in panels]
     about = title or f"{picture.name} by {', '.join(words(shown.name) for shown in picture.axes)}"
     return styled(panels[0] if len(panels) == 1 else alt.hconcat(*panels), about)
 
@@ -277,12 +277,15 @@ def history_figure(history: pd.DataFrame) -> alt.Chart:
     return styled(drawn.properties(width=WIDTH, height=CURVE_HEIGHT), "Hypervolume of the front after each trial")
 
 
-def importance_figure(found: Importance) -> alt.Chart:
+def importance_figure(importance: Importance) -> alt.Chart:
     """Share of the variance of each objective that each parameter explains alone. [-]"""
-    order = found.designs.max(axis=0).argsort()[::-1].tolist()
-    names, ends = ([words(found.parameters[at]) for at in order], [words(o.name) for o in found.space.objectives])
+    order = importance.designs.max(axis=0).argsort()[::-1].tolist()
+    names, ends = (
+        [words(importance.parameters[at]) for at in order],
+        [words(o.name) for o in importance.space.objectives],
+    )
     frame = pd.DataFrame(
-        [(name, end, found.designs[row, at])
+        [(name, end, importance.designs[row, at])
          for row, end in enumerate(ends) for name, at in zip(names, order, strict=True)],
         columns=["parameter", "objective", "share"],
     )  # fmt: skip

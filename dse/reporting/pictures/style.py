@@ -1,4 +1,7 @@
-"""Pictures drawn by Altair: their colours, sizes and axes; a picture as SVG; bars of parts."""
+"""Pictures drawn by Altair: their colours, sizes and axes; a picture as SVG; bars of parts.
+
+A part of the step has one colour in all pictures (`PART_COLOURS`). Colours are classes, so that a page can switch
+between its light and dark scheme without drawing again."""
 
 from __future__ import annotations
 

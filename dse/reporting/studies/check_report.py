@@ -45,29 +45,29 @@ class CheckedStudy:
             yield from figures_of_trials
 
 
-def check_report(found: CheckedStudy) -> list[RenderableType]:
+def check_report(checked: CheckedStudy) -> list[RenderableType]:
     """The first figures that differ, how many there are, and whether another version made the study."""
     shown: list[Mismatch] = []
     of_trial: Counter[int] = Counter()
-    for figure in found:
+    for figure in checked:
         of_trial[figure.trial] += 1
         if of_trial[figure.trial] <= SHOWN_OF_ONE and len(shown) < SHOWN:
             shown.append(figure)
-    foreign, versions = found.study.foreign, found.study.other_version()
-    trials = counted(found.trials, "trial")
-    if found.differing:
-        verdict = f"{found.differing:,} of {trials} differ from the cost model."
+    foreign, versions = checked.study.foreign, checked.study.other_version()
+    trials = counted(checked.trials, "trial")
+    if checked.differing:
+        verdict = f"{checked.differing:,} of {trials} differ from the cost model."
     else:
         verdict = f"{trials} evaluated again, all as stored."
     others = f" {counted(foreign, 'trial')} of other programs cannot be checked." if foreign else ""
-    report: list[RenderableType] = [Text(f"Study {found.study.name}: {verdict}{others}")]
+    report: list[RenderableType] = [Text(f"Study {checked.study.name}: {verdict}{others}")]
     report += [Text(line) for line in versions]
-    if not found.differing:
+    if not checked.differing:
         return report
     report += [Text(), figures_table(shown)]
-    if more := found.figures - len(shown):
+    if more := checked.figures - len(shown):
         report += [Text(f"{counted(more, 'more figure')} {'differs' if more == 1 else 'differ'}: --format json")]
-    anew = f"dse search ... --study NEW --warm-start {quote(found.study.name)}"
+    anew = f"dse search ... --study NEW --warm-start {quote(checked.study.name)}"
     return [*report, Text(), Text(f"{anew}   starts a new study from its best designs")]
 
 
@@ -86,18 +86,18 @@ def figures_table(shown: Sequence[Mismatch]) -> Table:
     return table
 
 
-def check_json(found: CheckedStudy) -> Iterator[str]:
+def check_json(checked: CheckedStudy) -> Iterator[str]:
     """All figures that differ, as the text of one JSON object, piece by piece."""
-    study = found.study
+    study = checked.study
     head: dict[str, Any] = {"study": study.name, "space": study.space.name, "changes": study.other_version()}
     members = _INDENT.replace("    ", "  ").join(_member(key, value) for key, value in head.items())
     yield f'{{\n  {members},\n  "differences": ['
     separator = "\n    "
-    for figure in found:
+    for figure in checked:
         yield separator + json.dumps(only_finite(asdict(figure)), allow_nan=False)
         separator = _INDENT
-    end = {"n_checked": found.trials, "n_differing": found.differing, "n_foreign": study.foreign}
-    closing = "\n  ]" if found.figures else "]"
+    end = {"n_checked": checked.trials, "n_differing": checked.differing, "n_foreign": study.foreign}
+    closing = "\n  ]" if checked.figures else "]"
     yield closing + "".join(f",\n  {_member(key, value)}" for key, value in end.items()) + "\n}\n"
 
 

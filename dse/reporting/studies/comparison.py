@@ -170,45 +170,45 @@ def middle_ranks(costs: FloatArray) -> FloatArray:
     return pd.DataFrame(costs).rank().to_numpy()
 
 
-def comparison_report(found: Comparison, width: int) -> Report:
+def comparison_report(result: Comparison, width: int) -> Report:
     """Speed of the other and agreement of the rankings; then designs with their values and ranks."""
-    objective, space = found.study.space.objectives[0], found.study.space
-    records: list[Record] = [{"params": params} for params in found.designs]
-    rows = spread(len(found.trials), ROWS_SHOWN, [0, int(found.ranks[:, 1].argmin())])
-    columns = [Column("trial", ("trial",), [str(found.trials[row]) for row in rows])]
+    objective, space = result.study.space.objectives[0], result.study.space
+    records: list[Record] = [{"params": params} for params in result.designs]
+    rows = spread(len(result.trials), ROWS_SHOWN, [0, int(result.ranks[:, 1].argmin())])
+    columns = [Column("trial", ("trial",), [str(result.trials[row]) for row in rows])]
     columns += parameter_columns(space, [records[row] for row in rows], varying_parameters(space, records))
-    for index, name in enumerate(found.names):
-        shown = [readable(float(found.objective[row, index]), objective.unit) for row in rows]
-        ranks = [f"{found.ranks[row, index]:g}" for row in rows]
+    for index, name in enumerate(result.names):
+        shown = [readable(float(result.objective[row, index]), objective.unit) for row in rows]
+        ranks = [f"{result.ranks[row, index]:g}" for row in rows]
         columns += [
             Column(name, (name, *lines_of(objective.name)), shown),
             Column(f"{name} rank", (name, "rank"), ranks, 1),
         ]
-    if found.kind == "systems":
-        ratios = (found.objective[rows, 1] / found.objective[rows, 0]).tolist()
+    if result.kind == "systems":
+        ratios = (result.objective[rows, 1] / result.objective[rows, 0]).tolist()
         columns.append(Column("ratio", ("ratio",), [f"{ratio:.3f}" for ratio in ratios]))
-    if not found.feasible[rows].all():
-        verdicts = ["fits" if fits else "does not fit" for fits in found.feasible[rows].tolist()]
+    if not result.feasible[rows].all():
+        verdicts = ["fits" if fits else "does not fit" for fits in result.feasible[rows].tolist()]
         columns.append(Column("limits", ("limits",), verdicts, 1, left=True))
-    return [*wrapped([("", text) for text in verdict_texts(found)], width), Text(), *drawn(fitted(columns, width)[0])]
+    return [*wrapped([("", text) for text in verdict_texts(result)], width), Text(), *drawn(fitted(columns, width)[0])]
 
 
-def verdict_texts(found: Comparison) -> list[str]:
+def verdict_texts(result: Comparison) -> list[str]:
     """Sentences of a comparison: the change of the objective, the best designs, the agreement of ranks."""
-    objective, (own, other) = found.study.space.objectives[0], found.names
-    on, name = "on" if found.kind == "systems" else "under", objective.name.replace("_", " ")
-    change = relative(found.median_ratio - 1, 1.0)
-    best, second = (found.trials[int(found.ranks[:, at].argmin())] for at in (0, 1))
+    objective, (first, other) = result.study.space.objectives[0], result.names
+    on, name = "on" if result.kind == "systems" else "under", objective.name.replace("_", " ")
+    change = relative(result.median_ratio - 1, 1.0)
+    best, second = (result.trials[int(result.ranks[:, at].argmin())] for at in (0, 1))
     same = (
         f"trial {best} is the best design {on} both"
         if best == second
-        else (f"the best design is trial {best} {on} {own} and trial {second} {on} {other}")
+        else (f"the best design is trial {best} {on} {first} and trial {second} {on} {other}")
     )
     return [
-        f"{on.capitalize()} {other}, the {name} of the same design changes by {change} from {own} (median).",
-        f"Of {counted(len(found.trials), 'feasible design')} of study {found.study.name}, {same}.",
-        f"Rank correlation {found.rank_correlation:.3f}; median ratio {found.median_ratio:.3f}; "
-        f"{found.feasible.sum():,} fit {on} {other}.",
+        f"{on.capitalize()} {other}, the {name} of the same design changes by {change} from {first} (median).",
+        f"Of {counted(len(result.trials), 'feasible design')} of study {result.study.name}, {same}.",
+        f"Rank correlation {result.rank_correlation:.3f}; median ratio {result.median_ratio:.3f}; "
+        f"{result.feasible.sum():,} fit {on} {other}.",
     ]
 
 

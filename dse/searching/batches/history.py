@@ -1,4 +1,7 @@
-"""State of a search: designs seen, counts, and the trials that its sampler learns from."""
+"""State of a search: designs seen, counts, and the trials that its sampler learns from.
+
+A batch depends only on the batches before it in its share. So any number of processes, started and killed at any time,
+store the same trials as one process: whoever is next proposes, prices and stores."""
 
 from __future__ import annotations
 
@@ -49,7 +52,7 @@ class Plan:
     batch_size: int
     focus: str = ""  #: a condition beside which no design is sought; it may change while a study runs
     concurrency: int = 1  #: batches that may be under way at a time
-    own: BaseSampler | None = None  #: proposes in the place of `sampler`, in this process
+    custom: BaseSampler | None = None  #: proposes in the place of `sampler`, in this process
 
 
 @dataclass
@@ -89,7 +92,7 @@ class History:
         self._batches: dict[Key, int] = {}  # design -> its batch, of the full ones
         self._tail: list[Key] = []  # designs of the batch in progress
         self._short = -1  # a batch that needs more designs than those of its share
-        sampler = legal_sampler(plan.sampler, space, SeedSequence(0), (), rules, own=plan.own)
+        sampler = legal_sampler(plan.sampler, space, SeedSequence(0), (), rules, custom=plan.custom)
         lessons = lessons_of(sampler.base)
         self._learning = LearningStudy(stored.directions, lessons, plan.batch_size, plan.concurrency)
         self._memories: dict[int, Mapping[str, Any]] = {}  # of the last batches
@@ -169,16 +172,16 @@ class History:
         first = self.complete - len(self._tail)
         self.complete += len(keys)
         self.infeasible += int((~trials.feasible).sum())
-        found = [trials.objectives[trials.feasible]]
+        fronts = [trials.objectives[trials.feasible]]
         if self._inner:
-            found = winner_values([o.key for o in self.space.objectives], trials, winners)
-            self._inner.learn(found)
-        values = np.vstack([self._best, *found])
+            fronts = winner_values([o.key for o in self.space.objectives], trials, winners)
+            self._inner.learn(fronts)
+        values = np.vstack([self._best, *fronts])
         self._best = np.where(self._minimize, values.min(axis=0), values.max(axis=0))
         self._tail += keys
         full = len(self._tail) // self.plan.batch_size * self.plan.batch_size
-        for place, key in enumerate(self._tail[:full], start=first):
-            self._batches.setdefault(key, place // self.plan.batch_size)
+        for number, key in enumerate(self._tail[:full], start=first):
+            self._batches.setdefault(key, number // self.plan.batch_size)
         self._tail = self._tail[full:]
 
     def best(self) -> dict[str, float]:
@@ -274,7 +277,7 @@ class History:
             SeedSequence([self.plan.seed, number]),
             Known(self._batches, base),
             self.rules,
-            own=self.plan.own,
+            custom=self.plan.custom,
             share=None if alone else DesignShare(number % concurrency, concurrency, outer),
             focus=self.plan.focus,
             jobs=self.jobs,
@@ -349,7 +352,7 @@ class History:
         self._count(keys, TrialColumns(numbers, numbers, values, feasible), winners)
         self.rows += len(finished)
         needed = self._needed(places)
-        self._learning.learn({place: lesson(finished[place - places.start]) for place in needed})
+        self._learning.learn({number: lesson(finished[number - places.start]) for number in needed})
 
 
 def inner_search(space: Space, rules: WorkloadRules | None, stored: StoredStudy, plan: Plan) -> InnerSearch:

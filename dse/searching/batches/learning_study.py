@@ -54,8 +54,8 @@ class LearningStudy:
         with one of some memories."""
         if self._lessons != "generation":
             return list(places) if self._lessons == "all" else []
-        parents = {place for memory in memories for key, named in memory.items() if PARENTS in key for place in named}
-        return [place for place in places if place >= first or place in parents]
+        parents = {parent for memory in memories for key, named in memory.items() if PARENTS in key for parent in named}
+        return [number for number in places if number >= first or number in parents]
 
     def learn(self, trials: Mapping[int, FrozenTrial]) -> None:
         """Take over finished trials that are needed."""
@@ -64,7 +64,7 @@ class LearningStudy:
     def keep(self, first: int, memories: Sequence[Mapping[str, Any]]) -> None:
         """Let go of trials that no batch to come needs."""
         if self._lessons == "generation":
-            self._trials = {place: self._trials[place] for place in self.needed(self._trials, first, memories)}
+            self._trials = {number: self._trials[number] for number in self.needed(self._trials, first, memories)}
 
     def grow(self, places: range) -> None:
         """Go on with the last study: all that it asked for became trials at these places."""
@@ -77,15 +77,15 @@ class LearningStudy:
         """A study that knows what the sampler reads of the first `full` trials, which fill their batches."""
         self._study, self._places = self._grown.pop(full, (None, []))
         if self._study is None or (self._lessons != "all" and len(self._places) >= MOST_TRIALS):
-            known = [place for place in sorted(self._trials) if place < full]
+            known = [number for number in sorted(self._trials) if number < full]
             self._places = self.needed(known, full - self._batch_size, [memory])
             with quiet():
                 self._study = optuna.create_study(storage=InMemoryStorage(), directions=self._directions)
-            for place in self._places:
-                self._study._storage.create_new_trial(self._study._study_id, self._trials[place])
-        numbers = {place: number for number, place in enumerate(self._places)}
+            for number in self._places:
+                self._study._storage.create_new_trial(self._study._study_id, self._trials[number])
+        numbers = {old: number for number, old in enumerate(self._places)}
         for key, value in memory.items():
-            listed = [numbers[place] for place in value] if PARENTS in key else value
+            listed = [numbers[parent] for parent in value] if PARENTS in key else value
             self._study._storage.set_study_system_attr(self._study._study_id, key, listed)
         return self._study
 

@@ -67,6 +67,6 @@ def study_bound(
         trials=len(study.table),
         designs_priced=search.priced,
         boxes_left=sum(map(len, search.waiting)),
-        limits=dict(zip((own.key for own in space.objectives), (least * signs).tolist(), strict=True)),
+        limits=dict(zip((objective.key for objective in space.objectives), (least * signs).tolist(), strict=True)),
         gaps=dict(zip(names, regrets(lowest, least[np.newaxis]).tolist(), strict=True)),
     )

@@ -25,7 +25,7 @@ from dse.fronts.pareto import as_costs
 from dse.pricing.evaluated import rules_for
 from dse.pricing.evaluation import transformer_run
 from dse.pricing.workers import Pricer
-from dse.searching.exact.machines import Forest, columns_of, forest, rows_at, sides
+from dse.searching.exact.machines import Forest, columns_of, forest_of, rows_at, sides
 from dse.spaces.formulas.expressions import Expression
 from dse.spaces.formulas.interval_arithmetic import Interval, interval_of, point
 from dse.spaces.formulas.names import WITH_UNIT
@@ -82,27 +82,27 @@ class Problem:
         """Parameters of some layouts, and what is derived from them."""
         rows = rows_at(self.layouts, layouts)
         columns: dict[str, FloatArray] = {}
-        for component, own in zip(self.layouts, rows, strict=True):
-            columns |= component.columns(own)
+        for component, component_rows in zip(self.layouts, rows, strict=True):
+            columns |= component.columns(component_rows)
         return columns_of(self.pricer.space, self.layouts, columns)
 
     def machine_columns(self, nodes: IntArray, *, most: bool) -> dict[str, FloatArray]:
         """One of the ends of everything that machines decide, over some boxes."""
         columns: dict[str, FloatArray] = {}
-        for place, own in enumerate(self.forests):
-            columns |= own.of(own.high if most else own.low, nodes[:, place])
+        for column, forest in enumerate(self.forests):
+            columns |= forest.of(forest.high if most else forest.low, nodes[:, column])
         return columns
 
     def single(self, boxes: Boxes) -> BoolArray:
         """Which boxes hold one machine."""
-        below = [own.below[boxes.nodes[:, place]] for place, own in enumerate(self.forests)]
+        below = [forest.below[boxes.nodes[:, column]] for column, forest in enumerate(self.forests)]
         return np.asarray(np.max(below, axis=0) < 0)
 
     def designs(self, boxes: Boxes) -> dict[str, FloatArray]:
         """Encoded designs, one of each box: the layout on a machine near the middle."""
         columns = self.layout_columns(boxes.layout)
-        for place, own in enumerate(self.forests):
-            columns |= own.component.columns(own.sample[boxes.nodes[:, place]])
+        for column, forest in enumerate(self.forests):
+            columns |= forest.component.columns(forest.sample[boxes.nodes[:, column]])
         return {parameter.name: columns[parameter.name] for parameter in self.pricer.space.parameters}
 
     def unbounded(self, layout: IntArray, nodes: IntArray) -> Boxes:
@@ -137,8 +137,8 @@ class Problem:
         layout = self.layout_columns(boxes.layout)
         known = {name: point(values) for name, values in {**space.constants, **layout}.items()}
         known |= {name: (low[name], high[name]) for name in low}
-        for place, name in enumerate(self.timed):
-            ends = boxes.timed[:, place], np.array(np.inf)
+        for column, name in enumerate(self.timed):
+            ends = boxes.timed[:, column], np.array(np.inf)
             known[name] = ends if name in FASTEST_LOW else (np.array(0.0), ends[0])
         known |= {name: point(values[boxes.layout]) for name, values in self.of_layouts.items()}
         known |= self.price_and_power(boxes, low, layout)
@@ -158,7 +158,7 @@ class Problem:
             least = self.cheapest({**low, **layout})
         chips = self.of_layouts["world_size"][boxes.layout]
         names = "system_price", "system_power"
-        return {name: (chips * own, np.array(np.inf)) for name, own in zip(names, least, strict=True)}
+        return {name: (chips * value, np.array(np.inf)) for name, value in zip(names, least, strict=True)}
 
     @cached_property
     def separate(self) -> bool:
@@ -168,8 +168,8 @@ class Problem:
     def least_price_and_power(self, nodes: IntArray) -> FloatArray:
         """(2, boxes) Least price and power of a chip: with the least of all, or by one component."""
         least = self.cheapest(self.machine_columns(nodes, most=False))
-        for place, own in enumerate(self.least_of_nodes):
-            least = np.maximum(least, own[:, nodes[:, place]])
+        for column, of_nodes in enumerate(self.least_of_nodes):
+            least = np.maximum(least, of_nodes[:, nodes[:, column]])
         return least
 
     def cheapest(self, columns: Mapping[str, FloatArray]) -> FloatArray:
@@ -185,21 +185,21 @@ class Problem:
 
         Nothing, that is 0, where trees of other components differ in a quantity of which more may cost less.
         """
-        found = []
-        for own in self.forests:
-            others = [other for other in self.forests if other is not own]
-            least = np.zeros((2, own.below.size))
+        of_forests = []
+        for forest in self.forests:
+            others = [other for other in self.forests if other is not forest]
+            least = np.zeros((2, forest.below.size))
             if all(other.agrees for other in others):
-                leaves = np.flatnonzero(own.below < 0)
+                leaves = np.flatnonzero(forest.below < 0)
                 lowest = {name: ends for other in others for name, ends in other.of(other.low, other.roots).items()}
                 beside = {name: np.full(leaves.size, ends.min()) for name, ends in lowest.items()}
-                least = np.full((2, own.below.size), np.inf)
-                least[:, leaves] = self.cheapest(beside | own.of(own.low, leaves))
-                for node in np.flatnonzero(own.below >= 0)[::-1]:  # children stand behind their parents
-                    child = own.below[node]
+                least = np.full((2, forest.below.size), np.inf)
+                least[:, leaves] = self.cheapest(beside | forest.of(forest.low, leaves))
+                for node in np.flatnonzero(forest.below >= 0)[::-1]:  # children stand behind their parents
+                    child = forest.below[node]
                     least[:, node] = np.minimum(least[:, child], least[:, child + 1])
-            found.append(least)
-        return found
+            of_forests.append(least)
+        return of_forests
 
     @cached_property
     def formulas(self) -> dict[str, Expression]:
@@ -236,9 +236,9 @@ def problem_of(pricer: Pricer) -> Problem | None:
     layouts, machines = sides(pricer)
     chosen = {*space.by_name, *(derived.name for derived in space.derived)}
     weights = importance(pricer, [name for name in space.system.never_slower() if name in chosen])
-    if not machines or not weights or math.prod(own.rows for own in layouts) > MOST_LAYOUTS:
+    if not machines or not weights or math.prod(component.rows for component in layouts) > MOST_LAYOUTS:
         return None
-    forests = tuple(forest(space, component, weights) for component in machines)
+    forests = tuple(forest_of(space, component, weights) for component in machines)
     used = {WITH_UNIT.get(name, name) for formula in formulas_of(pricer).values() for name in formula.names}
     timed = tuple(name for name in (*FASTEST_LOW, *FASTEST_HIGH) if name in used)
     fixed = tuple(name for name in OF_LAYOUTS if name in used | {"world_size"})
@@ -260,14 +260,14 @@ def _problem(text: str, profile: str) -> Problem | None:
 def bounded(problem: Problem) -> Problem | None:
     """The problem with what layouts decide; nothing where more may be slower, or nothing is bounded."""
     pricer, every = problem.pricer, np.arange(problem.num_layouts)
-    boxes = problem.unbounded(every, np.tile([own.roots[0] for own in problem.forests], (every.size, 1)))
+    boxes = problem.unbounded(every, np.tile([forest.roots[0] for forest in problem.forests], (every.size, 1)))
     columns = problem.fastest(boxes)
     design = transformer_run(pricer.space, columns, DesignPoints).design
     if not lawful(design).all():
         return None
-    found = breakdown_of(pricer, columns)
-    problem = replace(problem, of_layouts={name: getattr(found, name) for name in problem.fixed})
-    timed = [np.broadcast_to(getattr(found, name), every.size) for name in problem.timed]
+    breakdown = breakdown_of(pricer, columns)
+    problem = replace(problem, of_layouts={name: getattr(breakdown, name) for name in problem.fixed})
+    timed = [np.broadcast_to(getattr(breakdown, name), every.size) for name in problem.timed]
     best = replace(boxes, timed=np.stack(timed, axis=1)) if timed else boxes
     return problem if np.isfinite(problem.bounds(best)[0]).all() else None
 

@@ -38,23 +38,23 @@ def smallest_capacities(problem: Problem) -> tuple[int, IntArray] | None:
     with which the layout may keep all limits; -1 if none is enough. [-]
     """
     capacity = f"{problem.pricer.space.system.dram.name}_capacity"
-    forests = [place for place, own in enumerate(problem.forests) if own.names == (capacity,)]
+    forests = [number for number, forest in enumerate(problem.forests) if forest.names == (capacity,)]
     if not forests or not only_has_to_be_enough(problem, capacity):
         return None
-    ((place, own),) = ((place, problem.forests[place]) for place in forests)
+    ((column, forest),) = ((number, problem.forests[number]) for number in forests)
     layouts = np.arange(problem.num_layouts)
     smallest = np.full(layouts.size, -1)
-    for leaf in by_capacity(own)[::-1]:
+    for leaf in by_capacity(forest)[::-1]:
         nodes = np.tile([other.roots[0] for other in problem.forests], (layouts.size, 1))
-        nodes[:, place] = leaf
+        nodes[:, column] = leaf
         smallest[problem.bounds(problem.unbounded(layouts, nodes))[1]] = leaf
-    return place, smallest
+    return column, smallest
 
 
-def by_capacity(own: Forest) -> list[int]:
+def by_capacity(forest: Forest) -> list[int]:
     """Nodes of single machines, the smallest first."""
-    leaves = np.flatnonzero(own.below < 0)
-    return [int(leaf) for leaf in leaves[np.argsort(own.low[leaves, 0])]]
+    leaves = np.flatnonzero(forest.below < 0)
+    return [int(leaf) for leaf in leaves[np.argsort(forest.low[leaves, 0])]]
 
 
 def only_has_to_be_enough(problem: Problem, capacity: str) -> bool:
@@ -140,10 +140,10 @@ class Search:
         while waiting and self.priced < enough:
             taken = self.shares([waiting.pop() for _ in range(min(self.workers.jobs, len(waiting)))])
             tasks = [(self.problem, self.front, boxes) for boxes in taken]
-            for found in self.workers.map(explored, tasks):
-                self.add(found)
-                left = range(0, len(found.boxes), MOST_BOXES)
-                waiting += [found.boxes.take(slice(at, at + MOST_BOXES)) for at in left]
+            for result in self.workers.map(explored, tasks):
+                self.add(result)
+                left = range(0, len(result.boxes), MOST_BOXES)
+                waiting += [result.boxes.take(slice(at, at + MOST_BOXES)) for at in left]
             if progress:
                 progress(self.priced, sum(map(len, waiting)))
             if self.priced > MOST_PRICED:
@@ -169,16 +169,16 @@ class Search:
         every = joined(taken)
         return [every.take(slice(worker, None, count)) for worker in range(count)]
 
-    def add(self, found: Explored) -> None:
+    def add(self, result: Explored) -> None:
         """Take what a round found: designs, and costs that prune."""
-        self.priced += found.priced
-        costs = np.unique(np.concatenate([self.front, found.costs, found.probes]), axis=0)
+        self.priced += result.priced
+        costs = np.unique(np.concatenate([self.front, result.costs, result.probes]), axis=0)
         self.front = costs[non_dominated(costs)]
-        costs = np.concatenate([self.costs, found.costs])
+        costs = np.concatenate([self.costs, result.costs])
         rows = np.flatnonzero(non_dominated(costs))
         self.costs = costs[rows]
         self.designs = {
-            name: np.concatenate([values, found.designs[name]])[rows] for name, values in self.designs.items()
+            name: np.concatenate([values, result.designs[name]])[rows] for name, values in self.designs.items()
         }
 
 
@@ -192,7 +192,7 @@ def explored(task: tuple[Problem, FloatArray, Boxes]) -> Explored:
     rows, costs = still_open(problem, index, boxes)
     boxes = boxes.take(rows)
     single = problem.single(boxes)
-    designs, found = evaluated(problem, boxes.take(single), costs[single])
+    designs, values = evaluated(problem, boxes.take(single), costs[single])
     rest, costs = boxes.take(~single), costs[~single]
     promising = np.flatnonzero(non_dominated(costs))
     promising = promising[:: -(-promising.size // MOST_PROBES) or 1]
@@ -200,7 +200,7 @@ def explored(task: tuple[Problem, FloatArray, Boxes]) -> Explored:
     return Explored(
         boxes=halves(problem, rest),
         designs=designs,
-        costs=found,
+        costs=values,
         probes=evaluated(problem, tried, costs[promising])[1],
         priced=corners + int(single.sum()) + len(tried),
     )
@@ -223,8 +223,8 @@ def timed(problem: Problem, boxes: Boxes) -> Boxes:
     if new.size:
         new = new[np.lexsort([boxes.layout[new], *boxes.nodes[new].T[::-1]])]
         breakdown = breakdown_of(problem.pricer, problem.fastest(boxes.take(new)))
-        for place, name in enumerate(problem.timed):
-            times[new, place] = getattr(breakdown, name)
+        for column, name in enumerate(problem.timed):
+            times[new, column] = getattr(breakdown, name)
     return Boxes(boxes.layout, boxes.nodes, times, np.zeros(len(boxes), dtype=bool))
 
 
@@ -245,12 +245,12 @@ def evaluated(problem: Problem, boxes: Boxes, bounds: FloatArray) -> tuple[dict[
 def start(problem: Problem) -> Boxes:
     """All designs as boxes: of each layout, the whole trees; of capacities that hold it, the smallest."""
     layouts, enough = np.arange(problem.num_layouts), smallest_capacities(problem)
-    trees = np.array(list(itertools.product(*(own.roots for own in problem.forests))))
+    trees = np.array(list(itertools.product(*(forest.roots for forest in problem.forests))))
     boxes = problem.unbounded(np.repeat(layouts, len(trees)), np.tile(trees, (layouts.size, 1)))
     if enough is not None:
-        place, nodes = enough
-        boxes.nodes[:, place] = nodes[boxes.layout]
-        boxes = boxes.take(boxes.nodes[:, place] >= 0)
+        column, nodes = enough
+        boxes.nodes[:, column] = nodes[boxes.layout]
+        boxes = boxes.take(boxes.nodes[:, column] >= 0)
     return boxes
 
 
@@ -258,16 +258,16 @@ def halves(problem: Problem, boxes: Boxes) -> Boxes:
     """Both halves of boxes, along the forest whose node leaves most open."""
     if not len(boxes):
         return boxes
-    spread = np.stack([own.spread[boxes.nodes[:, at]] for at, own in enumerate(problem.forests)])
-    whole = np.stack([own.below[boxes.nodes[:, at]] < 0 for at, own in enumerate(problem.forests)])
+    spread = np.stack([forest.spread[boxes.nodes[:, at]] for at, forest in enumerate(problem.forests)])
+    whole = np.stack([forest.below[boxes.nodes[:, at]] < 0 for at, forest in enumerate(problem.forests)])
     along = np.argmax(np.where(whole, -1.0, spread), axis=0)
     parts = []
     for child in (0, 1):
         nodes, new = boxes.nodes.copy(), np.zeros(len(boxes), dtype=bool)
-        for at, own in enumerate(problem.forests):
+        for at, forest in enumerate(problem.forests):
             rows = np.flatnonzero(along == at)
-            nodes[rows, at] = own.below[nodes[rows, at]] + child
-            new[rows] = ~own.inherits[nodes[rows, at]]
+            nodes[rows, at] = forest.below[nodes[rows, at]] + child
+            new[rows] = ~forest.inherits[nodes[rows, at]]
         parts.append(Boxes(boxes.layout, nodes, boxes.timed, new))
     return joined(parts)
 

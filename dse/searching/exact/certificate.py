@@ -1,4 +1,7 @@
-"""Distance between the front of a study and the exact front of its space, as far as it is known."""
+"""Distance between the front of a study and the exact front of its space, as far as it is known.
+
+Three answers: exact (the front was enumerated), bounded, or unknown. For an unknown distance the designs around the
+best one are evaluated, and the study says how many of them were better."""
 
 from __future__ import annotations
 
@@ -83,19 +86,19 @@ def certificate(study: BaseStudy, exact: ExactFront) -> Certificate:
     if sought_space(study).fingerprint != exact.space.fingerprint:
         raise DseError(f"study {study.name!r}: searches another space; leave SPACE out to enumerate its own")
     table = sought_designs(study)
-    found, best = table.front().costs, exact.costs
+    costs, best = table.front().costs, exact.costs
     lowest = best_costs(study)
     key = study.space.legal.key
     seen = {key(trial.params) for trial in table.trials}
     names = [objective.name for objective in study.space.objectives]
-    short = match_gaps(found, best)
+    short = match_gaps(costs, best)
     worst = int(np.argmax(short))
     gaps = regrets(lowest, best)
     return Certificate(
         study=study.name,
         focus=study.plan.focus,
         trials=len(study.table.trials),
-        hypervolume_ratio=study.box.hypervolume(found) / study.box.hypervolume(best),
+        hypervolume_ratio=study.box.hypervolume(costs) / study.box.hypervolume(best),
         found=sum(key(params) in seen for params in exact.space.decode(exact.designs)),
         of=len(best),
         gaps=dict(zip(names, gaps.tolist(), strict=True)),
@@ -137,15 +140,15 @@ def regrets(lowest: FloatArray, best: FloatArray) -> FloatArray:
     return np.asarray((lowest - least) / np.maximum(np.abs(least), np.finfo(float).tiny), dtype=np.float64)
 
 
-def match_gaps(found: FloatArray, best: FloatArray) -> FloatArray:
+def match_gaps(costs: FloatArray, best: FloatArray) -> FloatArray:
     """Shortfall of the nearest of some designs from each exact one, in its worst objective.
 
     Relative to the costs of the exact design; 0 where it is matched. [-]
     """
-    worst = np.full((len(best), len(found)), -np.inf)
-    for own, exact in zip(found.T, best.T, strict=True):
+    worst = np.full((len(best), len(costs)), -np.inf)
+    for values, exact in zip(costs.T, best.T, strict=True):
         scale = np.where(exact == 0, 1.0, np.abs(exact))
-        np.maximum(worst, (own - exact[:, np.newaxis]) / scale[:, np.newaxis], out=worst)
+        np.maximum(worst, (values - exact[:, np.newaxis]) / scale[:, np.newaxis], out=worst)
     return np.asarray(worst.min(axis=1), dtype=np.float64)
 
 

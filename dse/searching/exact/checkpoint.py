@@ -47,7 +47,7 @@ class Finished:
 
     def __add__(self, other: Finished) -> Finished:
         """Units of both together; a unit that both have counts once."""
-        rows, costs = (np.concatenate([getattr(own, name) for own in (self, other)]) for name in ("rows", "costs"))
+        rows, costs = (np.concatenate([getattr(tally, name) for tally in (self, other)]) for name in ("rows", "costs"))
         _, first = np.unique(rows, axis=0, return_index=True)
         kept = first[non_dominated(costs[first])]
         return Finished(other.units | self.units, rows[kept], costs[kept])

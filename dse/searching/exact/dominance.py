@@ -58,24 +58,24 @@ class FrontIndex:
         reached = np.minimum(before // BLOCK, len(self._blocks) - 1)
         order = np.argsort(reached, kind="stable")
         ends = np.searchsorted(reached[order], np.arange(len(self._blocks) + 1))
-        for place in np.unique(reached):
-            rows = order[ends[place] : ends[place + 1]]
-            beaten[rows] = self._beaten_from(int(place), costs[rows])
+        for stair in np.unique(reached):
+            rows = order[ends[stair] : ends[stair + 1]]
+            beaten[rows] = self._beaten_from(int(stair), costs[rows])
 
-    def _beaten_from(self, place: int, costs: FloatArray) -> BoolArray:
+    def _beaten_from(self, stair: int, costs: FloatArray) -> BoolArray:
         """True where a point of a block, or of an earlier one, is nowhere worse than each of the costs."""
         if self._stairs:
-            beaten = _under(self._stairs[place], costs[:, :2])
-            blocks = [self._blocks[place]]
+            beaten = _under(self._stairs[stair], costs[:, :2])
+            blocks = [self._blocks[stair]]
         else:
-            beaten, blocks = np.zeros(len(costs), dtype=bool), self._blocks[place::-1]
+            beaten, blocks = np.zeros(len(costs), dtype=bool), self._blocks[stair::-1]
         for block in blocks:
             left = np.flatnonzero(~beaten)
             for start in range(0, left.size, MOST_PAIRS // BLOCK):
                 rows = left[start : start + MOST_PAIRS // BLOCK]
                 worse = np.ones((rows.size, len(block)), dtype=bool)
-                for own, others in zip(costs[rows].T, block.T, strict=True):
-                    worse &= others <= own[:, np.newaxis]
+                for values, others in zip(costs[rows].T, block.T, strict=True):
+                    worse &= others <= values[:, np.newaxis]
                 beaten[rows] = worse.any(axis=1)
         return beaten
 

@@ -91,7 +91,7 @@ def _added(total: Tally, pricer: Pricer, best: Sequence[float], numbers: IntArra
     columns = space.legal.at(numbers)
     margins = untimed_margins(space, columns, pricer.rules)
     timed = np.arange(numbers.size) if margins is None else np.flatnonzero((margins >= 0).all(axis=1))
-    evaluation = evaluate_unique(space, {name: own[timed] for name, own in columns.items()}, pricer.rules)
+    evaluation = evaluate_unique(space, {name: values[timed] for name, values in columns.items()}, pricer.rules)
     costs, kept = costs_of(space, evaluation), evaluation.margins >= 0
     rows = np.flatnonzero(evaluation.feasible)
     rows = rows[~FrontIndex(total.costs).beats(costs[rows])]

@@ -1,4 +1,7 @@
-"""The exact front of a space: of every legal design, evaluated or ruled out."""
+"""The exact front of a space: of every legal design, evaluated or ruled out.
+
+A space of few designs is listed whole. A larger one is divided into subtrees, whose lower bounds rule out those that
+cannot reach the front. Both ways give the same designs, and both can be resumed."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ class Forest:
 
     def of(self, ends: FloatArray, nodes: IntArray) -> dict[str, FloatArray]:
         """Columns of one of the ends of the boxes of some nodes."""
-        return {name: ends[nodes, place] for place, name in enumerate(self.names)}
+        return {name: ends[nodes, column] for column, name in enumerate(self.names)}
 
     @property
     def agrees(self) -> bool:
@@ -65,12 +65,12 @@ class _Grower:
 
     def add(self, rows: IntArray, parent: int = -1) -> int:
         """A node of some rows."""
-        own = self.values[rows]
-        low, high = own.min(axis=0), own.max(axis=0)
+        values = self.values[rows]
+        low, high = values.min(axis=0), values.max(axis=0)
         side = np.where(high > low, high - low, 1.0)
         self.low.append(low)
         self.high.append(high)
-        self.sample.append(int(rows[np.argmin((((own - low) / side - 0.5) ** 2).sum(axis=1))]))
+        self.sample.append(int(rows[np.argmin((((values - low) / side - 0.5) ** 2).sum(axis=1))]))
         self.spread.append(float(self.spreads(low, high).sum()))
         self.inherits.append(parent >= 0 and bool((high == self.high[parent])[self.rising].all()))
         self.below.append(-1)
@@ -105,7 +105,7 @@ class _Grower:
         return rows[~upper], rows[upper]
 
 
-def forest(space: Space, component: Component, weights: Mapping[str, float]) -> Forest:
+def forest_of(space: Space, component: Component, weights: Mapping[str, float]) -> Forest:
     """The trees of a component of machines.
 
     `weights` has the quantities of which more is never slower, with their effects; a large effect is halved early. [-]
@@ -117,7 +117,7 @@ def forest(space: Space, component: Component, weights: Mapping[str, float]) -> 
     lawful = [name in weights and bool((values[:, at] > 0).all()) for at, name in enumerate(names)]
     rising = np.flatnonzero(lawful)
     others = [at for at, name in enumerate(names) if name in quantities and not lawful[at]]
-    grower = _Grower(values, rising, np.array([weights[names[place]] for place in rising]))
+    grower = _Grower(values, rising, np.array([weights[names[column]] for column in rising]))
     kinds = np.unique(values[:, others], axis=0, return_inverse=True)[1].ravel()
     roots = [grower.grow(np.flatnonzero(kinds == kind)) for kind in range(kinds.max() + 1)]
     return Forest(
@@ -137,11 +137,11 @@ def columns_of(
     space: Space, components: Collection[Component], columns: Mapping[str, FloatArray]
 ) -> dict[str, FloatArray]:
     """Parameters of some components, and all that is derived from them alone and needs no evaluation."""
-    own = {parameter.name for component in components for parameter in component.parameters}
+    decided = {parameter.name for component in components for parameter in component.parameters}
     values = {**space.constants, **columns}
     derived = {}
     for column in space.derived:
-        if not column.evaluated and column.parameters <= own:
+        if not column.evaluated and column.parameters <= decided:
             values[column.name] = derived[column.name] = column.formula(values)
     return {**columns, **derived}
 
@@ -166,6 +166,6 @@ def rows_at(components: Sequence[Component], numbers: IntArray) -> list[IntArray
     """Rows of some components whose product is numbered, the last fastest. [-]"""
     rows: list[IntArray] = []
     for component in reversed(components):
-        numbers, own = np.divmod(numbers, component.rows)
-        rows.append(own)
+        numbers, component_rows = np.divmod(numbers, component.rows)
+        rows.append(component_rows)
     return rows[::-1]

@@ -64,9 +64,9 @@ class Climbers:
     ) -> Self:
         """New climbers, each at the best of a few designs by a goal at random."""
         weights = drawn_weights(count, costs.shape[1], rng)
-        some = rng.integers(len(places), size=(count, STARTS_EACH))
-        best = scores(costs[some], violations[some], weights[:, None], front).argmin(axis=1)
-        rows = some[np.arange(count), best]
+        candidates = rng.integers(len(places), size=(count, STARTS_EACH))
+        best = scores(costs[candidates], violations[candidates], weights[:, None], front).argmin(axis=1)
+        rows = candidates[np.arange(count), best]
         return cls(places[rows], costs[rows], violations[rows], weights)
 
     def aimed(self, rng: Generator) -> Climbers:
@@ -86,13 +86,13 @@ class Climbers:
         nearby = scores(near[1], near[2], self.weights[parents], front)
         order = np.lexsort((nearby, parents))
         first = order[np.unique(parents[order], return_index=True)[1]]
-        own = parents[first]
-        better = nearby[first] < scores(self.costs, self.violations, self.weights, front)[own]
+        climbers = parents[first]
+        better = nearby[first] < scores(self.costs, self.violations, self.weights, front)[climbers]
         again = Climbers.starting(count, *fresh, front, rng)
         places, costs, violations, weights = again.places, again.costs, again.violations, again.weights
-        rows, own = first[better], own[better]
-        places[own], costs[own], violations[own] = near[0][rows], near[1][rows], near[2][rows]
-        weights[own] = self.weights[own]
+        rows, climbers = first[better], climbers[better]
+        places[climbers], costs[climbers], violations[climbers] = near[0][rows], near[1][rows], near[2][rows]
+        weights[climbers] = self.weights[climbers]
         return Climbers(places, costs, violations, weights)
 
 
@@ -175,8 +175,8 @@ class Archive:
         both["explored"] = explored[owners.ravel()]
         first.sort()
         kept = first[non_dominated(both["costs"][first])]
-        found = Archive(**both, reserve=self.reserve, climbers=self.climbers, complete=self.complete)
-        return found.take(kept)
+        archive = Archive(**both, reserve=self.reserve, climbers=self.climbers, complete=self.complete)
+        return archive.take(kept)
 
     def thinned(self) -> Archive:
         """At most about `MOST_KEPT` designs: one of each cell of a grid that is as fine as that allows."""

@@ -50,7 +50,7 @@ class Candidates:
     def joined(self, other: Candidates) -> Candidates:
         """Designs of both together."""
         return Candidates(
-            {name: np.concatenate([own, other.designs[name]]) for name, own in self.designs.items()},
+            {name: np.concatenate([values, other.designs[name]]) for name, values in self.designs.items()},
             np.concatenate([self.costs, other.costs]),
             np.concatenate([self.violations, other.violations]),
         )
@@ -63,7 +63,7 @@ class Candidates:
 
     def take(self, rows: IntArray | slice) -> Candidates:
         """Some of the designs."""
-        designs = {name: own[rows] for name, own in self.designs.items()}
+        designs = {name: values[rows] for name, values in self.designs.items()}
         return Candidates(designs, self.costs[rows], self.violations[rows])
 
 
@@ -81,9 +81,9 @@ class InnerSearch:
         self._fronts = {-1: np.empty((0, len(space.objectives)))}
         self._tail: list[FloatArray] = []  # costs that each trial of the batch in progress has found
 
-    def learn(self, found: Sequence[FloatArray]) -> None:
+    def learn(self, fronts: Sequence[FloatArray]) -> None:
         """Take note of what some trials have found: values of their winners, (winners, objectives) each."""
-        self._tail += [as_costs(values, self.directions) for values in found]
+        self._tail += [as_costs(values, self.directions) for values in fronts]
         while len(self._tail) >= self.batch_size:
             last, front = max(self._fronts.items())
             costs = np.unique(np.concatenate([front, *self._tail[: self.batch_size]]), axis=0)
@@ -97,15 +97,16 @@ class InnerSearch:
         left = Undominated(self.box.reference, front)
         for cost in np.concatenate([front[:0], *(self._tail if begun else ())]):
             left.add(cost)
-        found, priced = self._candidates(proposals, jobs)
-        return [self._represented(own, left, n) for own, n in zip(found, priced.tolist(), strict=True)]
+        candidates, priced = self._candidates(proposals, jobs)
+        pairs = zip(candidates, priced.tolist(), strict=True)
+        return [self._represented(of_proposal, left, n) for of_proposal, n in pairs]
 
     def _candidates(self, proposals: Sequence[Params], jobs: Jobs) -> tuple[list[Candidates], IntArray]:
         """The best inner designs of each outer one, and how many were priced."""
         outer = self.space.outer
         assert isinstance(outer, OuterDesigns)
         sampled = outer.space.parameters
-        columns = {p.name: np.array([p.code(own[p.name]) for own in proposals]) for p in sampled}
+        columns = {p.name: np.array([p.code(design[p.name]) for design in proposals]) for p in sampled}
         best: dict[int, Candidates] = {}
         priced = np.zeros(len(proposals), dtype=np.intp)
         for owner, designs in outer.inner(columns, len(proposals)):
@@ -118,31 +119,31 @@ class InnerSearch:
             owners, starts, counts = np.unique(owner, return_index=True, return_counts=True)
             priced[owners] += counts
             for one, start, count in zip(owners.tolist(), starts.tolist(), counts.tolist(), strict=True):
-                own = block.take(slice(start, start + count)).best()
-                best[one] = best[one].joined(own).best() if one in best else own
+                best_of_block = block.take(slice(start, start + count)).best()
+                best[one] = best[one].joined(best_of_block).best() if one in best else best_of_block
         return [best[one] for one in range(len(proposals))], priced
 
-    def _represented(self, found: Candidates, left: Undominated, priced: int) -> WholeDesign:
+    def _represented(self, candidates: Candidates, left: Undominated, priced: int) -> WholeDesign:
         """The design that adds most to the study's hypervolume, and the others of its front."""
-        if np.isnan(found.costs).any():
-            [params] = self.space.decode(found.designs)
+        if np.isnan(candidates.costs).any():
+            [params] = self.space.decode(candidates.designs)
             return WholeDesign(params, [], priced)
-        gains = left.gains(found.costs)
-        nearest = self.box.scaled(found.costs).sum(axis=1).argmin()  # where none adds anything
+        gains = left.gains(candidates.costs)
+        nearest = self.box.scaled(candidates.costs).sum(axis=1).argmin()  # where none adds anything
         first = int(gains.argmax() if gains.max() > 0 else nearest)
         others = np.delete(np.arange(len(gains)), first)
         if others.size > MOST_WINNERS:
-            end, there = corner(found.costs), found.costs[[first]]
-            others = np.sort(others[most_dominating(found.costs[others], MOST_WINNERS, end, there)])
-        kept = found.take(np.append(first, others))
+            end, taken = corner(candidates.costs), candidates.costs[[first]]
+            others = np.sort(others[most_dominating(candidates.costs[others], MOST_WINNERS, end, taken)])
+        kept = candidates.take(np.append(first, others))
         for cost in kept.costs:
             left.add(cost)
         params, *rest = self.space.decode(kept.designs)
         values = as_costs(kept.costs[1:], self.directions).tolist()  # turned twice is as it was
         keys, names = [o.key for o in self.space.objectives], [p.name for p in self.space.inner]
         winners = [
-            {"params": {name: own[name] for name in names}, "values": dict(zip(keys, costs, strict=True))}
-            for own, costs in zip(rest, values, strict=True)
+            {"params": {name: design[name] for name in names}, "values": dict(zip(keys, costs, strict=True))}
+            for design, costs in zip(rest, values, strict=True)
         ]
         return WholeDesign(params, winners, priced)
 
@@ -151,6 +152,6 @@ def winner_values(
     keys: Sequence[str], columns: TrialColumns, winners: Mapping[int, Sequence[Mapping[str, Any]]]
 ) -> list[FloatArray]:
     """Values of all that finished trials have found, (winners, objectives) each, the representative first."""
-    others = [[[own["values"][key] for key in keys] for own in winners.get(i, ())] for i in columns.ids.tolist()]
-    found = zip(columns.objectives, columns.feasible.tolist(), others, strict=True)
-    return [np.array([own, *rest] if feasible else []).reshape(-1, len(keys)) for own, feasible, rest in found]
+    others = [[[winner["values"][key] for key in keys] for winner in winners.get(i, ())] for i in columns.ids.tolist()]
+    rows = zip(columns.objectives, columns.feasible.tolist(), others, strict=True)
+    return [np.array([values, *rest] if feasible else []).reshape(-1, len(keys)) for values, feasible, rest in rows]

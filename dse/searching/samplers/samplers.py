@@ -1,4 +1,7 @@
-"""Samplers by name, and the wrapper that makes whatever they propose legal and new."""
+"""Samplers by name, and the wrapper that makes whatever they propose legal and new.
+
+Any Optuna sampler works. Its proposals need not be legal: the wrapper moves each to the nearest legal design that no
+trial has yet, and draws one at random where there is none near."""
 
 from __future__ import annotations
 
@@ -221,18 +224,18 @@ def legal_sampler(
     seen: Collection[Key] | Known,
     rules: WorkloadRules | None = None,
     *,
-    own: BaseSampler | None = None,
+    custom: BaseSampler | None = None,
     share: DesignShare | None = None,
     **options: Any,
 ) -> LegalSampler:
     """A fresh sampler of that name for one batch.
 
-    `name` is one of `SAMPLERS`; `own` is a sampler of Optuna or the user that replaces it. The sampler draws from
+    `name` is one of `SAMPLERS`; `custom` is a sampler of Optuna or the user that replaces it. The sampler draws from
     `seeds`, proposes designs of `share` (default: all), and none of `seen`. Samplers that evaluate designs use `rules`
     (default: the native cost model); `options` are those of `ScreeningSampler`.
     """
-    if own is not None:
-        return LegalSampler(own, space, np.random.default_rng(seeds), seen=seen, share=share, joint=False)
+    if custom is not None:
+        return LegalSampler(custom, space, np.random.default_rng(seeds), seen=seen, share=share, joint=False)
     choice = sampler_choice(name)
     more = {} if choice.learns else {**options, "taken": seen if space.inner else (), "share": share}
     with warnings.catch_warnings():

@@ -1,9 +1,9 @@
 """Finds the designs of a batch of trials by bulk pricing: hundreds are priced for each that becomes a trial.
 
 Each round prices a few thousand designs in one call: neighbours of the front's designs, crossings of them, steps of
-climbers, each of which seeks a goal of its own, and designs at random, from which climbers start again where no step is
-better. In the end the best design of each objective is polished until no neighbour beats it. A space of few designs is
-priced whole. What was found is an `Archive`, from which the next batch goes on.
+climbers, each of which seeks a goal of its own, and designs at random, from which climbers start again where no step
+is better. In the end the best design of each objective is polished until no neighbour beats it. A space of few designs
+is priced whole. What was found is an `Archive`, from which the next batch goes on.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Screening:
         archive: Archive,
         budget: int,
         rng: Generator,
-        own: Chosen | None = None,
+        preferred: Chosen | None = None,
         polished: Iterable[int] | None = None,
         rounds: int = 2,
     ) -> None:
@@ -62,7 +62,7 @@ class Screening:
         self.archive = archive
         self.budget = budget
         self.rng = rng
-        self.own = own
+        self.preferred = preferred
         self.polished = range(archive.costs.shape[1]) if polished is None else polished
         self.priced = 0  #: designs so far
         self._size = min(ROUND, max(budget // rounds, 1))  # of a round
@@ -127,16 +127,16 @@ class Screening:
         places = np.concatenate([steps, others, self.lattice.random(free, self.rng)])
         costs, violations = self._noted(places)
         ends = np.cumsum([len(steps), len(others)])
-        found = list(zip(*(np.split(column, ends) for column in (places, costs, violations)), strict=True))
-        climbers = climbers.stepped(parents, found[0], found[2], self.archive.costs, self.rng)
+        parts = list(zip(*(np.split(column, ends) for column in (places, costs, violations)), strict=True))
+        climbers = climbers.stepped(parents, parts[0], parts[2], self.archive.costs, self.rng)
         self.archive = replace(self.archive, climbers=climbers)
 
     def _near(self) -> FloatArray:
         """Neighbours of some designs of the front whose neighbours are not priced yet."""
         unexplored = self.rng.permutation(np.flatnonzero(self.archive.explored == 0))
         most = int(self._size * (1 - CLIMBING - CROSSED - FRESH)) // max(len(self._moves), 1)
-        if self.own:
-            unexplored = unexplored[np.argsort(~self.own(self.archive.places[unexplored]), kind="stable")]
+        if self.preferred:
+            unexplored = unexplored[np.argsort(~self.preferred(self.archive.places[unexplored]), kind="stable")]
         parents = unexplored[: max(most, 1)]
         self.archive.explored[parents] = 1
         return self.lattice.moved(self.archive.places[parents], self._moves)[0]
@@ -167,11 +167,11 @@ class Screening:
                 costs, tightest = self._noted(options)
                 equal = np.flatnonzero(costs[:, objective] == cost)
                 roomy = equal[np.argsort(tightest[equal], kind="stable")][:MOST_EQUAL]
-                some = np.concatenate([here, options[roomy]])
-                self._noted(self._some(self.lattice.moved(some, self.lattice.pairs)[0], most))
-                for place in some[:2]:
+                starts = np.concatenate([here, options[roomy]])
+                self._noted(self._some(self.lattice.moved(starts, self.lattice.pairs)[0], most))
+                for start in starts[:2]:
                     if self.archive.costs[:, objective].min() == cost:
-                        self._noted(self._some(self.lattice.blocks(place[np.newaxis]), most))
+                        self._noted(self._some(self.lattice.blocks(start[np.newaxis]), most))
 
     def _some(self, places: FloatArray, most: int) -> FloatArray:
         """New designs among some; by chance where there are more than may be priced, `most` in all."""

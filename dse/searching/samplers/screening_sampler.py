@@ -1,4 +1,7 @@
-"""An Optuna sampler whose proposals were found by bulk pricing."""
+"""An Optuna sampler whose proposals were found by bulk pricing.
+
+The cost model prices thousands of designs in the time that Optuna takes for one trial. So each batch searches the
+space by itself (`screening`) and proposes the designs that add most to the front."""
 
 from __future__ import annotations
 
@@ -130,11 +133,11 @@ class ScreeningSampler(BaseSampler):
 
     def next_batch(self, study: Study) -> list[tuple[dict[str, Any], int]]:
         """Designs of the next batch, each with the number of designs that were priced for it."""
-        found = study._storage.get_study_system_attrs(study._study_id).get(FOUND, NOTHING)
-        number, archive = found["batches"], self._archive(found)
+        memory = study._storage.get_study_system_attrs(study._study_id).get(FOUND, NOTHING)
+        number, archive = memory["batches"], self._archive(memory)
         rng = np.random.default_rng(SeedSequence([self.seed, number]))
         search = self._search(archive, number, rng)
-        starts = self._starts[len(self._starts) if self.share else found["starts"] :][: self.batch_size]
+        starts = self._starts[len(self._starts) if self.share else memory["starts"] :][: self.batch_size]
         archive = search.run(RESERVE, starts)
         chosen, archive = self._chosen(archive, starts)
         missing = self.batch_size - len(chosen)
@@ -142,9 +145,9 @@ class ScreeningSampler(BaseSampler):
             chosen = np.concatenate([chosen, self.lattice.random(missing, rng)])
         attribute = {
             "batches": number + 1,
-            "starts": len(self._starts) if self.share else found["starts"] + len(starts),
+            "starts": len(self._starts) if self.share else memory["starts"] + len(starts),
             "focus": self.focus,
-            DESIGNS_PRICED: found[DESIGNS_PRICED] + search.priced,
+            DESIGNS_PRICED: memory[DESIGNS_PRICED] + search.priced,
             "archive": archive.packed(),
         }
         study._storage.set_study_system_attr(study._study_id, FOUND, attribute)
@@ -179,14 +182,14 @@ class ScreeningSampler(BaseSampler):
             return list(objectives)
         return [objective for objective in objectives if objective % self.share.concurrency == self.share.number]
 
-    def _archive(self, found: Mapping[str, Any]) -> Archive:
+    def _archive(self, memory: Mapping[str, Any]) -> Archive:
         """Designs found by earlier batches; evaluated again where they had another focus."""
         shape = len(self.space.parameters), len(self.space.objectives)
         empty = Archive.empty(*shape)
-        if not found["batches"]:
+        if not memory["batches"]:
             return empty
-        archive = Archive.unpacked(found["archive"], *shape)
-        if found["focus"] == self.focus:
+        archive = Archive.unpacked(memory["archive"], *shape)
+        if memory["focus"] == self.focus:
             for other in self.beside:
                 if other["focus"] == self.focus:
                     archive = archive.merged(Archive.unpacked(other["archive"], *shape))
@@ -234,12 +237,12 @@ class ScreeningSampler(BaseSampler):
         """The designs of a batch: starts, the best of each objective, what adds most, then the reserve."""
         owners, taken = self._owners(np.concatenate([starts, archive.places, archive.reserve]))
         ends = [len(starts), len(starts) + len(archive.places)]
-        (_, own, others), (_, known, beaten) = np.split(owners, ends), np.split(taken, ends)
+        (_, of_front, others), (_, known, beaten) = np.split(owners, ends), np.split(taken, ends)
         sent = archive.sent | (archive.places[:, None] == starts).all(axis=2).any(axis=1) | known
         archive = replace(archive, sent=sent)
-        rows = self._rows(archive, own, self.batch_size - len(starts))
+        rows = self._rows(archive, of_front, self.batch_size - len(starts))
         sent[rows] = True
-        free = np.flatnonzero(self._open(archive.reserve) & ~beaten & ~np.isin(others, own[rows]))
+        free = np.flatnonzero(self._open(archive.reserve) & ~beaten & ~np.isin(others, of_front[rows]))
         free = free[np.sort(np.unique(others[free], return_index=True)[1])]
         spare = archive.reserve[free[: self.batch_size - len(starts) - rows.size]]
         left = replace(archive, reserve=archive.reserve[free[len(spare) :]])
@@ -253,14 +256,14 @@ class ScreeningSampler(BaseSampler):
             return fresh
         best = np.unique(archive.costs.argmin(axis=0))
         rows = distinct(best[unsent[best]], owners)[:size]
-        there = np.concatenate([archive.costs[archive.sent], archive.costs[rows]])
+        taken = np.concatenate([archive.costs[archive.sent], archive.costs[rows]])
         more = wanted = size
         while rows.size < size and more == wanted:  # else nothing adds anything
             rest = fresh[~np.isin(owners[fresh], owners[rows])]
             wanted = size - rows.size
-            found = rest[most_dominating(archive.costs[rest], wanted, corner(archive.costs), there)]
-            there, more = np.concatenate([there, archive.costs[found]]), found.size
-            rows = np.concatenate([rows, distinct(found, owners)])
+            chosen = rest[most_dominating(archive.costs[rest], wanted, corner(archive.costs), taken)]
+            taken, more = np.concatenate([taken, archive.costs[chosen]]), chosen.size
+            rows = np.concatenate([rows, distinct(chosen, owners)])
         equal = fresh[~np.isin(owners[fresh], owners[rows])]  # adds nothing, but is no worse
         return np.concatenate([rows, distinct(equal, owners)[: size - rows.size]])
 

@@ -29,24 +29,24 @@ def stored_winners(
     Raises `DseError` if they are something else.
     """
     with store.reading(stored.study_id):
-        found = store.attribute(stored, WINNERS, first=first)
-        for own in chain(*found.values()):
-            own["params"].keys()
-            math.fsum(own["values"][key] for key in keys)
-    return found
+        winners = store.attribute(stored, WINNERS, first=first)
+        for winner in chain(*winners.values()):
+            winner["params"].keys()
+            math.fsum(winner["values"][key] for key in keys)
+    return winners
 
 
 def winner_columns(
     keys: Sequence[str], columns: TrialColumns, winners: Mapping[int, Sequence[Mapping[str, Any]]]
 ) -> TrialColumns:
     """Finished trials with a row for each of their winners; arguments are those of `winner_values`."""
-    found = winner_values(keys, columns, winners)
-    counts = np.array([max(1, len(values)) for values in found], dtype=np.intp)
+    of_trials = winner_values(keys, columns, winners)
+    counts = np.array([max(1, len(values)) for values in of_trials], dtype=np.intp)
     rows = np.repeat(np.arange(len(counts)), counts)
     places = np.arange(rows.size) - np.repeat(np.cumsum(counts) - counts, counts)
     every = columns.take(rows)
     values = every.objectives.copy()
-    values[every.feasible] = np.concatenate([values[:0], *found])
+    values[every.feasible] = np.concatenate([values[:0], *of_trials])
     return TrialColumns(every.ids, every.numbers, values, every.feasible, places)
 
 
@@ -54,19 +54,19 @@ def winner_trials(
     space: Space, profile: str, trials: Sequence[FrozenTrial], places: Sequence[int]
 ) -> list[FrozenTrial]:
     """Trials as if one of their winners were the trial, with all that pricing says of it."""
-    found = list(trials)
-    rows = [row for row, place in enumerate(places) if place]
+    chosen = list(trials)
+    rows = [row for row, number in enumerate(places) if number]
     if not rows:
-        return found
+        return chosen
     winners = [trials[row].user_attrs[WINNERS][places[row] - 1] for row in rows]
-    designs = [{**trials[row].params, **own["params"]} for row, own in zip(rows, winners, strict=True)]
+    designs = [{**trials[row].params, **winner["params"]} for row, winner in zip(rows, winners, strict=True)]
     evaluation = evaluate(space, space.encode(designs), rules=rules_for(space, profile))
     attributes = trial_attributes(space, evaluation)
     choices = kernel_choices(space, space.encode(designs))
     designs = [{**design, **kernels} for design, kernels in zip(designs, choices, strict=True)]
     for row, winner, params, own_attributes in zip(rows, winners, designs, attributes, strict=True):
-        own = copy(trials[row])
-        own.params, own.values = params, list(winner["values"].values())
-        own.user_attrs = {**own_attributes, DESIGNS_PRICED: trials[row].user_attrs[DESIGNS_PRICED]}
-        found[row] = own
-    return found
+        trial = copy(trials[row])
+        trial.params, trial.values = params, list(winner["values"].values())
+        trial.user_attrs = {**own_attributes, DESIGNS_PRICED: trials[row].user_attrs[DESIGNS_PRICED]}
+        chosen[row] = trial
+    return chosen

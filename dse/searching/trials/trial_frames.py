@@ -1,4 +1,6 @@
-"""Finished trials as tables and as JSON, made from what the database holds without a record of each."""
+"""Finished trials as tables and as JSON, made from what the database holds without a record of each.
+
+Studies have up to 10^6 trials. Stored JSON is decoded column by column, without an object for each trial."""
 
 from __future__ import annotations
 
@@ -70,14 +72,14 @@ class Details:
         Trials of earlier versions have no parameters for what was solved (`Space.solved`).
         """
         with Store(self.storage, "read") as store, store.snapshot():
-            found = store.details(self.stored.study_id, ids, SHOWN)
+            stored = store.details(self.stored.study_id, ids, SHOWN)
             with store.reading(self.stored.study_id, "trial_params"):
-                params = {parameter.name: found.params[parameter.name] for parameter in space.parameters}
-                params |= {p.name: found.params[p.name] for p in space.solved if p.name in found.params}
+                params = {parameter.name: stored.params[parameter.name] for parameter in space.parameters}
+                params |= {p.name: stored.params[p.name] for p in space.solved if p.name in stored.params}
             with store.reading(self.stored.study_id, "trial_user_attributes"):
-                tables = {name: decoded_tables(found.attributes[name]) for name in (DERIVED, MARGINS, BREAKDOWN)}
-                counts = [int(text) if text else None for text in found.attributes[DESIGNS_PRICED]]
-        return DecodedDetails(params, tables, counts, found.attributes, found.completed)
+                tables = {name: decoded_tables(stored.attributes[name]) for name in (DERIVED, MARGINS, BREAKDOWN)}
+                counts = [int(text) if text else None for text in stored.attributes[DESIGNS_PRICED]]
+        return DecodedDetails(params, tables, counts, stored.attributes, stored.completed)
 
 
 @dataclass(frozen=True)
@@ -102,7 +104,7 @@ class StoredTrials:
         space, details = self.space, self.details
         data: dict[str, Any] = {"trial": self.columns.numbers}
         data |= details.params
-        objectives = {o.key: self.values[:, place] for place, o in enumerate(space.objectives)}
+        objectives = {o.key: self.values[:, column] for column, o in enumerate(space.objectives)}
         margins = self._numbers(MARGINS, [limit.key for limit in space.limits])
         breakdown = self._numbers(BREAKDOWN, self.source.keys)
         for group in (
@@ -131,12 +133,12 @@ class StoredTrials:
             return ()
         codes = {}
         for parameter in self.space.parameters:
-            own = self.details.params[parameter.name]
-            known = {value: parameter.code(value) for value in set(own)}
-            codes[parameter.name] = np.array([known[value] for value in own])
-        found = space_interval(self.space, self.space.known_values(codes), len(times))
-        evidence = [EVIDENCE[code] for code in found.evidence.tolist()]
-        return (times * found.low).tolist(), (times * found.high).tolist(), evidence
+            options = self.details.params[parameter.name]
+            known = {value: parameter.code(value) for value in set(options)}
+            codes[parameter.name] = np.array([known[value] for value in options])
+        interval = space_interval(self.space, self.space.known_values(codes), len(times))
+        evidence = [EVIDENCE[code] for code in interval.evidence.tolist()]
+        return (times * interval.low).tolist(), (times * interval.high).tolist(), evidence
 
     def json_texts(self) -> Iterator[str]:
         """Each trial as JSON, indented as in an object of the study."""
@@ -209,5 +211,5 @@ def _stored(text: str) -> str:
     plain = text.count('"') == 2 * text.count('": ') and "NaN" not in text and "Infinity" not in text
     if plain:
         return _group(text.replace(", ", _MEMBER) or "{}")
-    found = {key: value if math.isfinite(value) else None for key, value in json.loads(text).items()}
-    return _group(_ENCODER.encode(found))
+    values = {key: value if math.isfinite(value) else None for key, value in json.loads(text).items()}
+    return _group(_ENCODER.encode(values))

@@ -1,4 +1,7 @@
-"""Finished trials as records, as arrays of costs, and as pandas tables."""
+"""Finished trials as records, as arrays of costs, and as pandas tables.
+
+A trial may hold several designs: itself, or the winners of an inner search over exact parameters. Tables are made in
+blocks, so that memory does not grow with the study."""
 
 from __future__ import annotations
 
@@ -36,7 +39,7 @@ Selection = Literal["front", "trials"]
 class TrialTable:
     """The finished trials of a study, by number. What they are besides their values is read when wanted.
 
-    `columns` are the finished trials of a study of `space`, evaluated by `profile`; `found` are their winners, if the
+    `columns` are the finished trials of a study of `space`, evaluated by `profile`; `winners` are theirs, if the
     space has exact parameters. `load` returns the trials of some identities; `details` are values read before.
     """
 
@@ -46,7 +49,7 @@ class TrialTable:
         columns: TrialColumns,
         load: Callable[[IntArray], list[FrozenTrial]],
         profile: str,
-        found: TrialColumns | None = None,
+        winners: TrialColumns | None = None,
         details: Details | None = None,
     ) -> None:
         self.space = space
@@ -54,7 +57,7 @@ class TrialTable:
         self.columns = columns
         self._load = load
         self._profile = profile
-        self._found = found
+        self._found = winners
         self._details = details
 
     def __len__(self) -> int:
@@ -73,8 +76,8 @@ class TrialTable:
     @property
     def values(self) -> FloatArray:
         """(trials, objectives) Objective values; NaN where they were not finite. [the unit of each]"""
-        found = self.columns.objectives
-        return np.where(np.abs(found) < WORST, found, np.nan)
+        objectives = self.columns.objectives
+        return np.where(np.abs(objectives) < WORST, objectives, np.nan)
 
     @property
     def costs(self) -> FloatArray:
@@ -120,10 +123,10 @@ class TrialTable:
 
     def front(self) -> TrialTable:
         """The feasible designs found that no other beats, the best of the first objective first."""
-        found = self.found()
-        costs = found.costs
+        designs = self.found()
+        costs = designs.costs
         rows = np.flatnonzero(non_dominated(costs))
-        return found.take(rows[np.lexsort(costs[rows].T[::-1])])
+        return designs.take(rows[np.lexsort(costs[rows].T[::-1])])
 
     def records(self) -> list[dict[str, Any]]:
         """One nested record per trial, as in JSON output; names end in their units."""
@@ -136,7 +139,7 @@ class TrialTable:
         return [
             {
                 "trial": trial.number,
-                **place,
+                **position,
                 "params": trial.params,
                 "derived": trial.user_attrs.get(DERIVED, {}),
                 "values": dict(zip(keys, values, strict=True)),
@@ -144,7 +147,7 @@ class TrialTable:
                 "breakdown": trial.user_attrs.get(BREAKDOWN, {}),
                 **{key: trial.user_attrs[key] for key in (LAYOUTS, DESIGNS_PRICED) if key in trial.user_attrs},
             }
-            for trial, place, values in zip(self.trials, places, self.values.tolist(), strict=True)
+            for trial, position, values in zip(self.trials, places, self.values.tolist(), strict=True)
         ]
 
     def each_record(self) -> Iterator[dict[str, Any]]:
@@ -201,8 +204,8 @@ class TrialTable:
         parameters = [parameter.name for parameter in self.space.recorded]
         objectives = [objective.key for objective in self.space.objectives]
         margins = [f"margin_{limit.key}" for limit in self.space.limits]
-        place = [] if self.columns.winners is None else [WINNER]
-        return ["trial", *place, *parameters, *objectives, *margins, "feasible", "completed"]
+        winner = [] if self.columns.winners is None else [WINNER]
+        return ["trial", *winner, *parameters, *objectives, *margins, "feasible", "completed"]
 
 
 def flat(record: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,8 +1,7 @@
 """Names that the formulas of a space may use: what each is, and which parameters decide it.
 
 From the parameters behind a formula follows when it can be checked: as soon as these are chosen. Enumeration cuts
-branches by that, and samplers draw legal designs directly.
-"""
+branches by that, and samplers draw legal designs directly."""
 
 from __future__ import annotations
 

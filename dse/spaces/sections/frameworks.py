@@ -44,14 +44,14 @@ class UsualRule:
         """
         defaults, words = _defaults(), _words()
 
-        def compared(found: re.Match[str]) -> str:
-            column, sign, word = found.groups()
+        def compared(match: re.Match[str]) -> str:
+            column, sign, word = match.groups()
             if column in known or word not in words.get(column, ()):
-                return found[0]
+                return match[0]
             return f"{defaults[column]:g} {sign} {words[column].index(word)}"
 
-        def default(found: re.Match[str]) -> str:
-            name = found[0]
+        def default(match: re.Match[str]) -> str:
+            name = match[0]
             return f"{defaults[name]:g}" if name in defaults and name not in known else name
 
         return re.sub(r"\b[A-Za-z_]\w*", default, re.sub(r"\b(\w+) (==|!=) (\w+)", compared, self.formula))
@@ -128,7 +128,7 @@ def _opened(data: Mapping[str, Any], word: str, first: Any, other: Any, refusing
     usual = " and ".join(
         re.sub(
             rf"\b{word} (==|!=) (\w+)",
-            lambda found: f"1 == {int((found[2] == str(first)) == (found[1] == '=='))}",
+            lambda match: f"1 == {int((match[2] == str(first)) == (match[1] == '=='))}",
             f"({text})",
         )
         for text in refusing
@@ -151,14 +151,14 @@ def framework_rules(framework: Framework, model: ModelShape) -> Iterator[UsualRu
         yield UsualRule(f"runs_{column}", f"not ({runs.where}) or {known}" if runs.where else known)
     values = _settings(model)
 
-    def compared(found: re.Match[str]) -> str:
-        name, sign, word = found.groups()
+    def compared(match: re.Match[str]) -> str:
+        name, sign, word = match.groups()
         stated = values.get(name)
-        return f"{int((stated == word) == (sign == '=='))} == 1" if isinstance(stated, str) else found[0]
+        return f"{int((stated == word) == (sign == '=='))} == 1" if isinstance(stated, str) else match[0]
 
-    def shown_value(found: re.Match[str]) -> str:
-        own = values.get(found[0])
-        return found[0] if own is None or isinstance(own, str) else f"{float(own):g}"
+    def shown_value(match: re.Match[str]) -> str:
+        value = values.get(match[0])
+        return match[0] if value is None or isinstance(value, str) else f"{float(value):g}"
 
     for name, formula in framework.limits.items():
         yield UsualRule(name, re.sub(r"\w+", shown_value, re.sub(r"(\w+) (==|!=) (\w+)", compared, formula)))
@@ -218,18 +218,13 @@ def refused_model(framework: Framework, model: ModelShape) -> str:
     """Why a framework cannot train a model; "" if it can, or nothing is known."""
     if framework.launch and (unknown := kinds_without_word(model.kinds, framework.launch[0])):
         return f"model {model.name}: {framework.title} has no words for {', '.join(unknown)}"
-    if framework.models and not named_model(framework, model):
+    if framework.models and not any(is_same(load_model(name), model) for name in framework.models):
         return f"model {model.name}: {framework.title} has it not; it has {', '.join(framework.models)}"
     others = without_limits_of_models(framework).limits
     limits = {name: text for name, text in framework.limits.items() if name not in others}
     usual_rules = framework_rules(replace(framework, limits=limits, runs={}), model)
     broken = [*_broken_ones(framework, model, {}, usual_rules, {})]
     return f"model {model.name}: {broken[0]}" if broken else ""
-
-
-def named_model(framework: Framework, model: ModelShape) -> Any:
-    """The name of a model in a framework that trains models by name; None if it has none."""
-    return next((word for name, word in framework.models.items() if is_same(load_model(name), model)), None)
 
 
 def is_same(one: Any, other: ModelShape) -> bool:

@@ -146,6 +146,6 @@ def merged(section: Section, base_data: Mapping[str, Any], added: Entries) -> Se
             for other in ("given", "parameters", "derived"):
                 if key != "constraints" and name in (section.data.get(other) or {}):
                     source.mistake((other, name), "follows from the power budget of the system")
-        own = section.data.get(key) or {}
-        data[key] = {**own, **entries} if isinstance(own, dict) else own  # which is reported when it is read
+        stated = section.data.get(key) or {}
+        data[key] = {**stated, **entries} if isinstance(stated, dict) else stated  # which is reported when it is read
     return Section(source, section.at, data)

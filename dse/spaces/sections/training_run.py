@@ -37,7 +37,8 @@ class Default:
 DATA: Final[dict[str, Any]] = data_beside(__file__)
 #: Entry of the section -> what it is where it is left out.
 DEFAULTS: Final[Mapping[str, Default]] = {
-    name: Default(own["unit"], own["value"], own["kind"], own["source"]) for name, own in DATA["defaults"].items()
+    name: Default(entry["unit"], entry["value"], entry["kind"], entry["source"])
+    for name, entry in DATA["defaults"].items()
 }
 #: Entry of a run whose steps take their expected times in place of the predicted ones.
 BY_EXPECTED: Final = "expected"
@@ -69,21 +70,21 @@ def written_out(section: Section, dimensions: Collection[str]) -> Section:
     run.only(("tokens", BY_EXPECTED, RENTAL, *DEFAULTS), "entry")
     tokens = run.value("tokens", count_value, 1.0)
     units = {RENTAL: RENTAL_UNIT, **{name: default.unit for name, default in DEFAULTS.items()}}
-    own = {name: run.value(name, partial(_positive, unit), 1.0) for name, unit in units.items() if name in run}
+    stated = {name: run.value(name, partial(_positive, unit), 1.0) for name, unit in units.items() if name in run}
     taken = {name for key in ("given", "parameters", "derived") for name in section.mapping(key)}
-    formulas = {**FORMULAS, "run_cost": RENTED if RENTAL in own else OWNED}
+    formulas = {**FORMULAS, "run_cost": RENTED if RENTAL in stated else OWNED}
     if "global_batch_size" in taken and "seq_len" in dimensions:
         formulas["run_steps"] = BY_BATCH
-    given: dict[str, Any] = {name: exact(value, units[name]) for name, value in own.items()}
-    defaults = {name: own for name, own in DEFAULTS.items() if name not in {*given, *taken}}
-    formulas |= {name: own.written for name, own in defaults.items() if own.kind == "derived"}
-    given |= {name: own.written for name, own in defaults.items() if own.kind != "derived"}
+    given: dict[str, Any] = {name: exact(value, units[name]) for name, value in stated.items()}
+    defaults = {name: default for name, default in DEFAULTS.items() if name not in {*given, *taken}}
+    formulas |= {name: default.written for name, default in defaults.items() if default.kind == "derived"}
+    given |= {name: default.written for name, default in defaults.items() if default.kind != "derived"}
     names = EXPECTED if run.switch(BY_EXPECTED, default=False) else {}
     formulas = _needed({name: with_names(text, names) for name, text in formulas.items() if name not in taken})
     read = {name for text in formulas.values() for name in Expression.parse(text).names}
-    for name in ({*own} & taken) | ({"tokens"} & taken):
+    for name in ({*stated} & taken) | ({"tokens"} & taken):
         run.mistake(name, "the space says this itself, by the same name")
-    for name in {*own} - read - taken:
+    for name in {*stated} - read - taken:
         run.mistake(name, "counts for nothing beside the other entries")
     given = {name: value for name, value in given.items() if name in read}
     return _merged(section, {"given": {"tokens": int(tokens), **given}, "derived": formulas})
@@ -112,8 +113,8 @@ def _merged(section: Section, added: Mapping[str, Mapping[str, Any]]) -> Section
     for key, entries in added.items():
         for name in entries:
             source.lines[key, name] = source.lines.get((KEY,), 1)
-        own = section.data.get(key) or {}
-        data[key] = {**entries, **own} if isinstance(own, dict) else own  # which is reported when it is read
+        stated = section.data.get(key) or {}
+        data[key] = {**entries, **stated} if isinstance(stated, dict) else stated  # which is reported when it is read
     return Section(source, section.at, data)
 
 

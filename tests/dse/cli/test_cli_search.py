@@ -179,7 +179,7 @@ def test_an_interrupted_search_exits_with_130_and_says_how_to_go_on(number, fold
     _, err = search.communicate(timeout=30)
     assert search.returncode == 130
     assert err.splitlines()[-1] == (
-        "dse: interrupted; every stored trial is kept. Continue with: dse resume gpt3_175b_codesign"
+        "dse: interrupted; every stored trial is kept. Continue: dse resume gpt3_175b_codesign"
     )
 
 

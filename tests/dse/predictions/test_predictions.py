@@ -31,7 +31,6 @@ from dse.predictions.intervals import (
     wider_classes,
 )
 from dse.pricing.evaluation import evaluate
-from dse.searching.robust import RobustStudy
 from dse.spaces.space import Space
 from dse.validation.table import SHIPPED
 
@@ -167,11 +166,10 @@ def test_a_robust_space_reads_worse_ends_wherever_times_are_read():
     assert at_worse_ends(robust) == robust
 
 
-@pytest.mark.parametrize("command", ["search", "pareto"])
-def test_help_states_the_percentile_of_the_upper_end(command, capsys):
+def test_help_states_the_percentile_of_the_upper_end(capsys):
     """The interval leaves out as much on either side."""
     with pytest.raises(SystemExit):
-        main([command, "--help"])
+        main(["search", "--help"])
     assert f"rank by the {100 * (1 - made.OUTSIDE):.0f}th percentile" in capsys.readouterr().out
 
 
@@ -183,15 +181,6 @@ def test_a_robust_space_ranks_by_the_upper_end():
     assert (robust.values[:, 0] > usual.values[:, 0]).all()
     assert (robust.values[:, 1] == usual.values[:, 1]).all()
     assert (robust.breakdown.step_time == usual.breakdown.step_time).all()
-
-
-def test_a_finished_study_is_ranked_by_upper_ends(study, capsys):
-    robust = RobustStudy(study)
-    for record in robust.table.front().records():
-        assert record["values"]["step_time_high_s"] == pytest.approx(record["step_time_high_s"])
-        assert record["breakdown"]["step_time_s"] < record["values"]["step_time_high_s"]
-    assert main(["pareto", "usual", "--storage", study.storage, "--robust", "--format", "json"]) == 0
-    assert json.loads(capsys.readouterr().out)["directions"]["step_time_high_s"] == "minimize"
 
 
 def test_other_profiles_have_no_intervals(capsys):

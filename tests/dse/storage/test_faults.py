@@ -330,7 +330,7 @@ def test_whoever_is_interrupted_while_he_waits_for_a_lock_ends_at_once():
     process.send_signal(signal.SIGINT)
     [last] = process.communicate(timeout=30)[1].splitlines()
     other.close()
-    assert last.startswith("dse: interrupted; every stored trial is kept. Continue with: dse resume")
+    assert last.startswith("dse: interrupted; every stored trial is kept. Continue: dse resume")
     study = Study.load("gpt3_175b_1024_a100")
     study.run(len(study.trials()) + 1)
 

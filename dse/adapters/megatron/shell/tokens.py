@@ -1,4 +1,7 @@
-"""Tokens of shell scripts: words as they are written, signs, and the brackets and keywords that belong together."""
+"""Tokens of shell scripts: words as they are written, signs, and the brackets and keywords that belong together.
+
+A script is read once, from left to right. The position of each token is kept, so that messages can name the line.
+Grammar is that of POSIX sh with Bash's arrays, here-documents and ``[[``."""
 
 from __future__ import annotations
 

@@ -145,27 +145,27 @@ class AicbReader:
             self.time(number, 11, fields[11]),
         )
 
-    def collective(self, number: int, place: int, word: str) -> tuple[int, int]:
+    def collective(self, number: int, field: int, word: str) -> tuple[int, int]:
         """Codes of a collective and of its group, -1 for the usual one of the pass."""
         if word not in KNOWN:
-            self.mistake(number, f"field {place + 1}: {word!r}: unknown collective{suggestion(word, KNOWN)}")
+            self.mistake(number, f"field {field + 1}: {word!r}: unknown collective{suggestion(word, KNOWN)}")
             return 0, -1
         suffix = next((suffix for suffix in SUFFIXES if word.endswith(suffix)), "")
         code = COLLECTIVES.index(SPELLED[word.removesuffix(suffix)])
         return code, GROUPS.index(SUFFIXES[suffix]) if suffix else -1
 
-    def time(self, number: int, place: int, word: str) -> float:
+    def time(self, number: int, field: int, word: str) -> float:
         """A time in whole nanoseconds. [s]"""
         if not _WHOLE.fullmatch(word) or float(word) >= TOO_LARGE:
-            self.mistake(number, f"field {place + 1}: {word!r}: expected a whole number of ns from 0 to 2^50")
+            self.mistake(number, f"field {field + 1}: {word!r}: expected a whole number of ns from 0 to 2^50")
             return 0.0
         return float(word) * 1e-9
 
-    def size(self, number: int, place: int, word: str) -> float:
+    def size(self, number: int, field: int, word: str) -> float:
         """A size; what AICB divided in floating point has a fraction, which does not count. [B]"""
         if not _DECIMAL.fullmatch(word) or float(word) >= TOO_LARGE:
             what = "expected a whole number of bytes from 0 to 2^50"
-            self.mistake(number, f"field {place + 1}: {word!r}: {what}")
+            self.mistake(number, f"field {field + 1}: {word!r}: {what}")
             return 0.0
         return float(np.floor(float(word)))
 
@@ -295,16 +295,12 @@ def read_workload(text: str, name: str) -> WorkloadFile:
 def workload_file(workload: StepRows, *, point: int = 0) -> WorkloadFile:
     """The workload of one design, number `point` [-]."""
     workload_of_point = workload.take(np.array([point]))
-    words = {f"{token}:": header_value(workload_of_point, token) for token in HEADER}
+    values = {token: getattr(workload_of_point.layout, name)[0] for token, name in TOKENS.items()}
+    words = {f"{token}:": str(int(values.get(token, 0))) for token in HEADER}
     rows = row_lines(workload_of_point)
     first = " ".join((TRAINING, *(f"{word} {value}" for word, value in words.items())))
     text = "\n".join([first, str(len(rows)), *rows, ""])
     return WorkloadFile(loop=TRAINING, words=words, workload=workload_of_point, text=text)
-
-
-def header_value(workload: StepRows, token: str) -> str:
-    """A token's value of the first design."""
-    return str(int(getattr(workload.layout, TOKENS[token])[0])) if token in TOKENS else "0"
 
 
 def row_lines(workload: StepRows) -> list[str]:

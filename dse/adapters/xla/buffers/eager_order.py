@@ -49,15 +49,15 @@ class _Schedule:
         self.waiting = {listed: set(before) for listed, before in kernels.before.items()}
         self.after: dict[Instruction, list[Instruction]] = {}
         self.readers: dict[_Made, set[Instruction]] = {}
-        for each in kernels.listed:
-            for producer in self.waiting[each]:
-                self.after.setdefault(producer, []).append(each)
-            for made in kernels.touches[each]:
-                self.readers.setdefault(made, set()).add(each)
+        for instruction in kernels.listed:
+            for producer in self.waiting[instruction]:
+                self.after.setdefault(producer, []).append(instruction)
+            for made in kernels.touches[instruction]:
+                self.readers.setdefault(made, set()).add(instruction)
         #: What each would free beyond what it takes. [B]
         self.gain = {
-            each: -sum(kernels.bytes_of[made] for made in kernels.touches[each] if made[0] is each)
-            for each in kernels.listed
+            instruction: -sum(kernels.bytes_of[made] for made in kernels.touches[instruction] if made[0] is instruction)
+            for instruction in kernels.listed
         }
         for made in self.readers:
             self._last_reader(made)
@@ -68,28 +68,28 @@ class _Schedule:
     def order(self) -> list[Instruction]:
         """Instructions in the order in which they run."""
         order: list[Instruction] = []
-        for each in self.kernels.listed:
-            self._offer(each)
+        for instruction in self.kernels.listed:
+            self._offer(instruction)
         ran: set[int] = set()
         while self.ready:
             chosen = heapq.heappop(self.freeing or self.ready)
             if chosen in ran:
                 continue
             ran.add(chosen)
-            each = self.kernels.listed[chosen]
-            order.append(each)
-            self._leave(each)
+            instruction = self.kernels.listed[chosen]
+            order.append(instruction)
+            self._leave(instruction)
         return order
 
-    def _leave(self, each: Instruction) -> None:
+    def _leave(self, instruction: Instruction) -> None:
         """End an instruction: its reads of arrays, and the waits for it."""
-        for made in self.kernels.touches[each]:
-            self.readers[made].discard(each)
+        for made in self.kernels.touches[instruction]:
+            self.readers[made].discard(instruction)
             last = self._last_reader(made)
             if last is not None and self.gain[last] >= 0 and not self.waiting[last]:
                 heapq.heappush(self.freeing, self.places[last])
-        for follower in self.after.get(each, ()):
-            self.waiting[follower].discard(each)
+        for follower in self.after.get(instruction, ()):
+            self.waiting[follower].discard(instruction)
             self._offer(follower)
 
     def _last_reader(self, made: _Made) -> Instruction | None:
@@ -100,12 +100,12 @@ class _Schedule:
         self.gain[last] += self.kernels.bytes_of[made]
         return last
 
-    def _offer(self, each: Instruction) -> None:
+    def _offer(self, instruction: Instruction) -> None:
         """Let an instruction run that waits for no other."""
-        if not self.waiting[each]:
-            heapq.heappush(self.ready, self.places[each])
-            if self.gain[each] >= 0:
-                heapq.heappush(self.freeing, self.places[each])
+        if not self.waiting[instruction]:
+            heapq.heappush(self.ready, self.places[instruction])
+            if self.gain[instruction] >= 0:
+                heapq.heappush(self.freeing, self.places[instruction])
 
 
 def _kernels(computation: Computation, given: frozenset[int]) -> _Dataflow:
@@ -114,18 +114,18 @@ def _kernels(computation: Computation, given: frozenset[int]) -> _Dataflow:
     values: dict[Instruction, list[_Made | None]] = {}
     waits: dict[Instruction, set[Instruction]] = {}  # kernels behind each value
     named = {instruction.name: instruction for instruction in computation.instructions}
-    for each in computation.instructions:
-        reads = [made for operand in each.operands for made in values[operand]]
-        behind = set[Instruction]().union(*(waits[operand] for operand in each.operands))
-        if parts(each.opcode)[0] in SOURCES | VIEWS:
-            values[each], waits[each] = _viewed(each, values, reads), behind
+    for instruction in computation.instructions:
+        reads = [made for operand in instruction.operands for made in values[operand]]
+        behind = set[Instruction]().union(*(waits[operand] for operand in instruction.operands))
+        if parts(instruction.opcode)[0] in SOURCES | VIEWS:
+            values[instruction], waits[instruction] = _viewed(instruction, values, reads), behind
             continue
-        for name in control_predecessors(each):
-            behind = behind | waits.get(named.get(name, each), set())
-        kernels.listed.append(each)
-        kernels.before[each], waits[each] = behind, {each}
-        values[each] = _made(kernels, each, reads)
-        kernels.touches[each] = {made for made in (*reads, *values[each]) if made is not None}
+        for name in control_predecessors(instruction):
+            behind = behind | waits.get(named.get(name, instruction), set())
+        kernels.listed.append(instruction)
+        kernels.before[instruction], waits[instruction] = behind, {instruction}
+        values[instruction] = _made(kernels, instruction, reads)
+        kernels.touches[instruction] = {made for made in (*reads, *values[instruction]) if made is not None}
     for index, root in enumerate(values[computation.root]):
         if root is not None and index in given:
             kernels.bytes_of[root] = 0
@@ -135,30 +135,30 @@ def _kernels(computation: Computation, given: frozenset[int]) -> _Dataflow:
 
 
 def _viewed(
-    each: Instruction, values: Mapping[Instruction, list[_Made | None]], reads: list[_Made | None]
+    instruction: Instruction, values: Mapping[Instruction, list[_Made | None]], reads: list[_Made | None]
 ) -> list[_Made | None]:
     """The arrays that a view names; none of a parameter or a constant."""
-    if each.opcode in SOURCES:
-        return [None for _ in each.shape.leaves()]
-    if each.opcode == "get-tuple-element":
-        whole = each.operands[0]
-        first = sum(1 for e in whole.shape.elements[: int(each.attributes["index"])] for _ in e.leaves())
-        return values[whole][first : first + sum(1 for _ in each.shape.leaves())]
+    if instruction.opcode in SOURCES:
+        return [None for _ in instruction.shape.leaves()]
+    if instruction.opcode == "get-tuple-element":
+        whole = instruction.operands[0]
+        first = sum(1 for e in whole.shape.elements[: int(instruction.attributes["index"])] for _ in e.leaves())
+        return values[whole][first : first + sum(1 for _ in instruction.shape.leaves())]
     return reads
 
 
-def _made(found: _Dataflow, each: Instruction, reads: list[_Made | None]) -> list[_Made | None]:
+def _made(dataflow: _Dataflow, instruction: Instruction, reads: list[_Made | None]) -> list[_Made | None]:
     """The arrays of an instruction: new, or those that it overwrites, as a loop does all that it carries."""
-    shapes = list(each.shape.leaves())
-    whole = each.opcode == "while" or parts(each.opcode)[1] in ("update", "done")
-    places = {position: position for position in range(len(reads))} if whole else overwritten(each)
+    shapes = list(instruction.shape.leaves())
+    whole = instruction.opcode == "while" or parts(instruction.opcode)[1] in ("update", "done")
+    places = {position: position for position in range(len(reads))} if whole else overwritten(instruction)
     made: list[_Made | None] = []
     for output, shape in enumerate(shapes):
         if output in places and places[output] < len(reads):
             made.append(reads[places[output]])
             continue
-        made.append((each, output))
-        found.bytes_of[each, output] = shape.bytes
+        made.append((instruction, output))
+        dataflow.bytes_of[instruction, output] = shape.bytes
     return made
 
 
@@ -173,8 +173,8 @@ def _with_names(computation: Computation, order: list[Instruction]) -> list[Inst
         for operand in set(instruction.operands):
             after.setdefault(operand, []).append(instruction)
 
-    def place(each: Instruction) -> None:
-        stack = [each]
+    def place(add: Instruction) -> None:
+        stack = [add]
         while stack:
             placed = stack.pop()
             full.append(placed)
@@ -183,9 +183,9 @@ def _with_names(computation: Computation, order: list[Instruction]) -> list[Inst
                 if not missing[follower] and follower not in running:
                     stack.append(follower)
 
-    for each in computation.instructions:
-        if each not in running and not each.operands:
-            place(each)
-    for each in order:
-        place(each)
+    for instruction in computation.instructions:
+        if instruction not in running and not instruction.operands:
+            place(instruction)
+    for instruction in order:
+        place(instruction)
     return full

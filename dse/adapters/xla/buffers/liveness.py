@@ -122,7 +122,7 @@ def may_share(operand: Instruction, user: Instruction, output: int) -> bool:
         return False
     if target != operand.shape or target.layout != operand.shape.layout:
         return False
-    places = [index for index, each in enumerate(user.operands) if each is operand]
+    places = [index for index, read in enumerate(user.operands) if read is operand]
     if user.opcode == "fusion":
         return _fusion_may_share(user, places[0])
     if user.opcode in ("scatter", "triangular-solve"):
@@ -132,18 +132,18 @@ def may_share(operand: Instruction, user: Instruction, output: int) -> bool:
     return user.opcode in ELEMENTWISE
 
 
-def _fusion_may_share(fusion: Instruction, place: int) -> bool:
+def _fusion_may_share(fusion: Instruction, number: int) -> bool:
     """True if every use of a fusion's parameter passes it element by element to the root."""
     body, kind = fusion.called[0], fusion.attributes.get("kind", "")
     users = _users(body)
-    parameter = body.parameters[place]
+    parameter = body.parameters[number]
     if kind == "kOutput" and body.root.opcode == "add":
         return users.get(parameter) == [body.root] and any(
             operand.opcode in ("dot", "convolution") for operand in body.root.operands
         )
     if kind not in ("kLoop", "kInput"):
         return False
-    every = reached([parameter], lambda each: users.get(each, ()))
+    every = reached([parameter], lambda source: users.get(source, ()))
     return all(
         instruction is parameter or instruction.opcode == "tuple" or instruction.opcode in ELEMENTWISE
         for instruction in every
@@ -355,7 +355,7 @@ def _buffers(run: _Run, results: set[int], aliased: set[int]) -> Iterator[Buffer
         groups.setdefault(run.home(number), []).append(number)
     for group in groups.values():
         arrays = [run.arrays[number] for number in group if number not in run.passed]
-        arrays.sort(key=lambda each: (each.start, each.end))
+        arrays.sort(key=lambda array: (array.start, array.end))
         for one, after in pairwise(arrays):
             after.end = max(one.end, after.end)
             one.end = min(one.end, after.start)
@@ -418,65 +418,65 @@ class _Run:
             return self.made(computation.root.shape, computation.root)
         self.seen.add(computation)
         values: dict[Instruction, Tree] = {}
-        for each in self.order(computation):
-            operands = [values[operand] for operand in each.operands]
-            if each.opcode == "parameter":
-                values[each] = arguments[int(each.argument)]
+        for instruction in self.order(computation):
+            operands = [values[operand] for operand in instruction.operands]
+            if instruction.opcode == "parameter":
+                values[instruction] = arguments[int(instruction.argument)]
             else:
-                values[each] = self.value(each, operands, path)
-            if each.opcode not in _PASSING:
+                values[instruction] = self.value(instruction, operands, path)
+            if instruction.opcode not in _PASSING:
                 self.used(tuple(operands))
-                laid = written_aliases(each)
-                made = [leaf for output, leaf in enumerate(arrays_of(values[each])) if output not in laid]
+                laid = written_aliases(instruction)
+                made = [leaf for output, leaf in enumerate(arrays_of(values[instruction])) if output not in laid]
                 self.touched.append([*arrays_of(tuple(operands)), *made])
-            self.ran.append(path + each.name if each.opcode not in _PASSING | SOURCES else "")
+            self.ran.append(path + instruction.name if instruction.opcode not in _PASSING | SOURCES else "")
         self.used(values[computation.root])
         return values[computation.root]
 
-    def viewed(self, each: Instruction, operands: Sequence[Tree]) -> Tree:
+    def viewed(self, instruction: Instruction, operands: Sequence[Tree]) -> Tree:
         """The value of a view, which from now on holds the array that it gives."""
-        if each.opcode == "tuple":
+        if instruction.opcode == "tuple":
             return tuple(operands)
         value = operands[0]
-        if each.opcode == "get-tuple-element":
+        if instruction.opcode == "get-tuple-element":
             assert not isinstance(value, int)  # the reader has checked
-            value = value[int(each.attributes["index"])]
+            value = value[int(instruction.attributes["index"])]
         if isinstance(value, int):
-            self.arrays[value].holder = each
+            self.arrays[value].holder = instruction
         return value
 
-    def value(self, each: Instruction, operands: Sequence[Tree], path: str) -> Tree:
+    def value(self, instruction: Instruction, operands: Sequence[Tree], path: str) -> Tree:
         """Arrays that an instruction gives, new ones or those of what it reads."""
-        opcode, part = parts(each.opcode)
-        inner = path + each.name + "/"
+        opcode, part = parts(instruction.opcode)
+        inner = path + instruction.name + "/"
         if opcode in VIEWS:
-            return self.viewed(each, operands)
-        if each.opcode == "while":
-            return self.loop(each, operands[0], inner)
-        if each.opcode == "call":
-            return self.run(each.called[0], operands, inner)
-        if each.opcode == "conditional":
-            return self.choice(each, operands, inner)
-        if part == "start" and each.shape.is_tuple and opcode != "all-reduce":
-            return self.started(each, opcode, operands, inner)
+            return self.viewed(instruction, operands)
+        if instruction.opcode == "while":
+            return self.loop(instruction, operands[0], inner)
+        if instruction.opcode == "call":
+            return self.run(instruction.called[0], operands, inner)
+        if instruction.opcode == "conditional":
+            return self.choice(instruction, operands, inner)
+        if part == "start" and instruction.shape.is_tuple and opcode != "all-reduce":
+            return self.started(instruction, opcode, operands, inner)
         if part in ("update", "done"):
-            return self.finished(each, opcode, part, operands[0])
-        made = self.made(each.shape, each, given=opcode in SOURCES)
+            return self.finished(instruction, opcode, part, operands[0])
+        made = self.made(instruction.shape, instruction, given=opcode in SOURCES)
         reads = list(arrays_of(tuple(operands)))
-        for output, operand_number in overwritten(each).items():
+        for output, operand_number in overwritten(instruction).items():
             targets = list(arrays_of(made))
             if output < len(targets) and operand_number < len(reads):
                 self.join(targets[output], reads[operand_number])
         return made
 
-    def loop(self, each: Instruction, first: Tree, path: str) -> Tree:
+    def loop(self, instruction: Instruction, first: Tree, path: str) -> Tree:
         """Buffers of a loop: carried values share memory with its operand; values that it only reads pass through."""
-        condition, body = each.called
+        condition, body = instruction.called
         self.used(first)
-        carried = self.made(each.shape, each)
+        carried = self.made(instruction.shape, instruction)
         self.run(condition, [carried], path)
         root = self.run(body, [carried], path)
-        result = self.made(each.shape, each)
+        result = self.made(instruction.shape, instruction)
         given: dict[int, int] = {}
         for begun, inside, last, ended in zip(*map(arrays_of, (first, carried, root, result)), strict=True):
             self.join(inside, begun)
@@ -490,31 +490,33 @@ class _Run:
         kept: Tree = replaced(result, lambda array: given.get(array, array))
         return kept
 
-    def choice(self, each: Instruction, operands: Sequence[Tree], path: str) -> Tree:
+    def choice(self, instruction: Instruction, operands: Sequence[Tree], path: str) -> Tree:
         """Result of a conditional, which all branches give in the same memory."""
-        roots = [self.run(branch, [operand], path) for branch, operand in zip(each.called, operands[1:], strict=True)]
+        roots = [
+            self.run(branch, [operand], path) for branch, operand in zip(instruction.called, operands[1:], strict=True)
+        ]
         self.used(tuple(operands))
-        made = self.made(each.shape, each)
+        made = self.made(instruction.shape, instruction)
         for root in roots:
             self.join_all(root, made)
         return made
 
-    def started(self, each: Instruction, opcode: str, operands: Sequence[Tree], path: str) -> Tree:
+    def started(self, instruction: Instruction, opcode: str, operands: Sequence[Tree], path: str) -> Tree:
         """The first half of an asynchronous pair: what it reads, then what it gives, then its own state."""
-        elements = each.shape.elements
+        elements = instruction.shape.elements
         if opcode == "recv" or len(elements) < 2 or not operands:
-            return self.made(each.shape, each)
+            return self.made(instruction.shape, instruction)
         read: Tree = tuple(operands) if elements[0].is_tuple else operands[0]
         if opcode == "copy":
-            read, source = self.made(elements[0], each), operands[0]
-            return (read, source, *(self.made(element, each) for element in elements[2:]))
-        if opcode == "async" and each.called:
-            given = self.run(each.called[0], operands, path)
+            read, source = self.made(elements[0], instruction), operands[0]
+            return (read, source, *(self.made(element, instruction) for element in elements[2:]))
+        if opcode == "async" and instruction.called:
+            given = self.run(instruction.called[0], operands, path)
         else:
-            given = self.made(elements[1], each)
-        return (read, given, *(self.made(element, each) for element in elements[2:]))
+            given = self.made(elements[1], instruction)
+        return (read, given, *(self.made(element, instruction) for element in elements[2:]))
 
-    def finished(self, each: Instruction, opcode: str, part: str, state: Tree) -> Tree:
+    def finished(self, instruction: Instruction, opcode: str, part: str, state: Tree) -> Tree:
         """The last half of an asynchronous pair."""
         if part == "update" or isinstance(state, int) or opcode == "all-reduce":
             return state
@@ -522,5 +524,5 @@ class _Run:
         picked: Tree = whole[0] if opcode == "copy" else whole[min(1, len(whole) - 1)]
         if opcode in ("recv", "send"):
             picked = (whole[0], whole[-1]) if opcode == "recv" else whole[-1]
-        counts = sum(1 for _ in arrays_of(picked)), sum(1 for _ in each.shape.leaves())
-        return picked if counts[0] == counts[1] else self.made(each.shape, each)
+        counts = sum(1 for _ in arrays_of(picked)), sum(1 for _ in instruction.shape.leaves())
+        return picked if counts[0] == counts[1] else self.made(instruction.shape, instruction)

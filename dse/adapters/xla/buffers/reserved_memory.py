@@ -32,11 +32,11 @@ class Reserved:
     most: int = 0  #: [B]
 
 
-def needed(found: Liveness) -> Reserved:
+def needed(liveness: Liveness) -> Reserved:
     """Memory that a program takes in an order, where nothing is overwritten but what must be."""
-    arguments = sum(buffer.bytes for buffer in found.buffers if buffer.is_parameter)
-    results = sum(b.bytes for b in found.buffers if b.is_output and not (b.is_parameter or b.is_constant))
-    peak = found.peak()
+    arguments = sum(buffer.bytes for buffer in liveness.buffers if buffer.is_parameter)
+    results = sum(b.bytes for b in liveness.buffers if b.is_output and not (b.is_parameter or b.is_constant))
+    peak = liveness.peak()
     return Reserved(arguments, results, max(peak.bytes - results, 0), peak.kernel)
 
 
@@ -68,7 +68,7 @@ CODE_BYTES, MOST_CODE = 8192, 24576
 TPU_HEAP: Final = (0.87, 1.01)
 
 
-def reserved(found: Liveness, *, tpu_kernels: int = 0) -> Reserved:
+def reserved(liveness: Liveness, *, tpu_kernels: int = 0) -> Reserved:
     """Memory that XLA would reserve for a program whose buffers are found in the order in which it runs.
 
     As XLA's buffer assignment does it: from the largest on, a buffer goes into the memory of a result, or of
@@ -82,7 +82,7 @@ def reserved(found: Liveness, *, tpu_kernels: int = 0) -> Reserved:
     places: list[_Place] = []
     heap: list[Buffer] = []
     arguments = 0
-    for buffer in sorted(found.buffers, key=lambda b: (-b.bytes, not b.is_output, b.arrays[0].start)):
+    for buffer in sorted(liveness.buffers, key=lambda b: (-b.bytes, not b.is_output, b.arrays[0].start)):
         if buffer.is_parameter:
             arguments += buffer.bytes
             if buffer.overwritten:
@@ -96,7 +96,7 @@ def reserved(found: Liveness, *, tpu_kernels: int = 0) -> Reserved:
     chunks = [chunk for chunk in _chunks(heap) if chunk.bytes]
     by_size = sorted(chunks, key=lambda chunk: (-chunk.bytes, -chunk.span, chunk.taken[0]))
     by_life = sorted(chunks, key=lambda chunk: (-chunk.span, -chunk.bytes, chunk.taken[0]))
-    temporaries, peak = _height(by_life), found.peak()
+    temporaries, peak = _height(by_life), liveness.peak()
     if not tpu_kernels:
         return Reserved(arguments, results, min(temporaries, _height(by_size)), peak.kernel)
     kernels = tpu_kernels if temporaries else 0
@@ -107,20 +107,20 @@ def reserved(found: Liveness, *, tpu_kernels: int = 0) -> Reserved:
 
 def _placed(buffer: Buffer, places: Sequence[_Place]) -> bool:
     """True if a buffer fits into the memory of a result, from the smallest on; it is put there."""
-    for place in reversed(places):
-        fits = place.bytes == buffer.bytes if buffer.is_output else place.bytes >= buffer.bytes
-        if fits and all(_free(place, array) for array in buffer.arrays):
+    for result in reversed(places):
+        fits = result.bytes == buffer.bytes if buffer.is_output else result.bytes >= buffer.bytes
+        if fits and all(_free(result, array) for array in buffer.arrays):
             for array in buffer.arrays:
-                insort(place.arrays, array, key=attrgetter("start"))
+                insort(result.arrays, array, key=attrgetter("start"))
             return True
     return False
 
 
-def _free(place: _Place, array: Array) -> bool:
+def _free(result: _Place, array: Array) -> bool:
     """True if no other array occupies a range of memory during the lifetime of an array, except one made of it at its
     end."""
-    after = bisect(place.arrays, array.start, key=attrgetter("start"))
-    beside = [*place.arrays[max(after - 1, 0) : after], array, *place.arrays[after : after + 1]]
+    after = bisect(result.arrays, array.start, key=attrgetter("start"))
+    beside = [*result.arrays[max(after - 1, 0) : after], array, *result.arrays[after : after + 1]]
     return all(
         one.end < other.start or (one.end == other.start and _takes_over(one.holder, other))
         for one, other in pairwise(beside)

@@ -83,7 +83,7 @@ def unknown_text(times: Record) -> str:
 
 def parts_of_step(times: Record) -> list[tuple[str, float]]:
     """Parts of a step, indented, with their times; exposed messages follow below their sum. [s]"""
-    exposed = sorted(times["exposed_s"].items(), key=lambda each: -each[1])
+    exposed = sorted(times["exposed_s"].items(), key=lambda purpose: -purpose[1])
     rows = [("  kernels", times["kernels_s"]), ("  exposed messages", sum(times["exposed_s"].values()))]
     rows += [(f"    {name}", seconds) for name, seconds in exposed]
     rows += [("  cores that messages take", times["slowed_s"]), ("  host", times["host_s"])]
@@ -252,31 +252,31 @@ class ModuleCost:
         order = np.argsort(-self.times, kind="stable")[:HEAVIEST]
         return [self._kernel(int(number)) for number in order]
 
-    def _kernel(self, place: int) -> dict[str, Any]:
-        kernel = self.program.kernels[place]
+    def _kernel(self, number: int) -> dict[str, Any]:
+        kernel = self.program.kernels[number]
         return {
             "name": kernel.name,
             "kind": kernel.kind,
             "phase": kernel.phase,
             "count": kernel.count,
-            "at_least": bool(self.analysis.graph.kernels[place].uncounted),
+            "at_least": bool(self.analysis.graph.kernels[number].uncounted),
             "flops": kernel.flops + sum(p.flops for p in kernel.products),
             "bytes": kernel.bytes_moved,
-            "time_s": float(self.times[place]),
-            "op_name": self.analysis.graph.kernels[place].instruction.op_name,
+            "time_s": float(self.times[number]),
+            "op_name": self.analysis.graph.kernels[number].instruction.op_name,
         }
 
     def communication(self) -> list[dict[str, Any]]:
         """Messages by what they are for, the largest first; the time of one is of what most of it is for."""
         rows: dict[str, dict[str, Any]] = {}
-        for place, collective in self.analysis.collectives.items():
-            count = self.analysis.graph.kernels[place].count
+        for number, collective in self.analysis.collectives.items():
+            count = self.analysis.graph.kernels[number].count
             for purpose, moved in collective.payloads:
                 row = rows.setdefault(purpose, {"name": purpose, "kinds": set(), "payload_bytes": 0})
                 row["kinds"].add(collective.name)
                 row["payload_bytes"] += count * moved
                 if self.system:
-                    seconds = float(self.times[place]) if purpose == collective.purpose else 0.0
+                    seconds = float(self.times[number]) if purpose == collective.purpose else 0.0
                     row["time_s"] = row.get("time_s", 0.0) + seconds
         record_rows = [{**row, "kinds": sorted(row["kinds"])} for row in rows.values()]
         return sorted(record_rows, key=lambda row: -row["payload_bytes"])
@@ -521,7 +521,11 @@ def program_page(cost: ModuleCost) -> str:
             [name, plain_text([shown], HEAVIEST_WIDTH)] for name, shown in hlo_sections(record, HEAVIEST_WIDTH)
         ],
         "kernels": table_data(heaviest_columns(record["heaviest"], HEAVIEST_WIDTH)),
-        "tree": kernel_tree(cost),
+        "tree": [
+            [kernel.phase, kernel.kind, kernel.name, rounded(float(time))]
+            for kernel, time in zip(cost.program.kernels, cost.times, strict=True)
+            if time > 0
+        ],
         "messages": [
             [row["name"], ", ".join(row["kinds"]), row["payload_bytes"], row["time_s"]]
             for row in record["communication"]
@@ -530,15 +534,6 @@ def program_page(cost: ModuleCost) -> str:
         "notes": record["notes"],
     }
     return page(str(data["question"]), data, "program.js")
-
-
-def kernel_tree(cost: ModuleCost) -> list[list[Any]]:
-    """Kernels one after the other: phase, kind, name and time. [s]"""
-    return [
-        [kernel.phase, kernel.kind, kernel.name, rounded(float(time))]
-        for kernel, time in zip(cost.program.kernels, cost.times, strict=True)
-        if time > 0
-    ]
 
 
 def held_memory(cost: ModuleCost) -> list[list[Any]]:

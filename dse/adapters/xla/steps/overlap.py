@@ -1,4 +1,7 @@
-"""A step in which messages run beside kernels: two streams, and what of the messages is exposed."""
+"""A step in which messages run beside kernels: two streams, and what of the messages is exposed.
+
+Kernels run one after the other on one stream, messages on a second one. A message waits for its inputs, and kernels
+wait for its result. A loop with messages has both streams inside one trip."""
 
 from __future__ import annotations
 
@@ -168,24 +171,24 @@ class _Clock:
         kernels = messages = np.zeros(len(self.times))  # until when each stream is taken
         done: dict[int, FloatArray] = {}
         running: list[tuple[FloatArray, int]] = []
-        for place in body.order:
-            node = body.nodes[place]
+        for number in body.order:
+            node = body.nodes[number]
             ready = np.zeros(len(self.times))
-            for before in body.before[place]:
+            for before in body.before[number]:
                 ready = np.maximum(ready, done[before])
             if isinstance(node, LoopBody):
                 kernels = self._wait(kernels, np.maximum(ready, messages) if node.sends else ready, running)
-                kernels = done[place] = kernels + self.run(node)
+                kernels = done[number] = kernels + self.run(node)
                 messages = kernels if node.sends else messages
             elif node in self.streams.messages:
                 start = np.maximum(ready, messages)
                 start = np.maximum(start, kernels) if self.streams.as_written else start
-                done[place] = messages = start + self.times[:, node]
+                done[number] = messages = start + self.times[:, node]
                 running.append((start, node))
                 if node in self.streams.waiting:
                     kernels = self._wait(kernels, messages, running)
             else:
-                kernels = done[place] = self._wait(kernels, ready, running) + self.times[:, node]
+                kernels = done[number] = self._wait(kernels, ready, running) + self.times[:, node]
         return self._wait(kernels, messages, running)
 
     def _wait(self, kernels: FloatArray, until: FloatArray, running: list[tuple[FloatArray, int]]) -> FloatArray:

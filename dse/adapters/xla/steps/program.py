@@ -118,13 +118,13 @@ class Program:
     @property
     def model_flops(self) -> float:
         """Matrix products of all devices, those of recomputation and of bubbles left out. [FLOP]"""
-        own = [
+        flops = [
             k.runs[k.phase] * product.flops
             for k in self.kernels
             if k.phase not in ("recompute", "bubble")
             for product in k.products
         ]
-        return self.devices * sum(own)
+        return self.devices * sum(flops)
 
     def pointwise(self, points: int) -> Pointwise:
         """Traffic and work of every kernel besides matrix products, one run of each, (points, kernels)."""
@@ -196,26 +196,26 @@ def _kernels(rows: Any) -> tuple[ProgramKernel, ...]:
     return tuple(_kernel(row, index) for index, row in enumerate(rows))
 
 
-def _kernel(row: Any, place: int) -> ProgramKernel:
+def _kernel(row: Any, number: int) -> ProgramKernel:
     if not isinstance(row, list) or len(row) != 7 or not all(isinstance(part, list) for part in row[5:]):
-        raise ValueError(f"row {place}: expected {_ROW}")
+        raise ValueError(f"row {number}: expected {_ROW}")
     kind, phase, *numbers, products, message = row
     if phase not in PHASES:
-        raise ValueError(f"row {place}: {phase!r} is no phase{suggestion(str(phase), PHASES)}")
-    count, moved, flops = _numbers(numbers, 3, place)
-    dense = tuple(Dense(*_numbers(product, 6, place)) for product in products)
-    return ProgramKernel(f"{kind}.{place}", str(kind), phase, count, moved, flops, dense, _message(message, place))
+        raise ValueError(f"row {number}: {phase!r} is no phase{suggestion(str(phase), PHASES)}")
+    count, moved, flops = _numbers(numbers, 3, number)
+    dense = tuple(Dense(*_numbers(product, 6, number)) for product in products)
+    return ProgramKernel(f"{kind}.{number}", str(kind), phase, count, moved, flops, dense, _message(message, number))
 
 
-def _message(written: list[Any], place: int) -> Message | None:
+def _message(written: list[Any], number: int) -> Message | None:
     if not written:
         return None
     if written[0] not in MESSAGE_KINDS:
-        raise ValueError(f"row {place}: {written[0]!r} is no message{suggestion(str(written[0]), MESSAGE_KINDS)}")
+        raise ValueError(f"row {number}: {written[0]!r} is no message{suggestion(str(written[0]), MESSAGE_KINDS)}")
     purpose = written[4] if len(written) == 5 else _purpose(written)
     if purpose not in PURPOSES:
-        raise ValueError(f"row {place}: {purpose!r} is no purpose{suggestion(str(purpose), PURPOSES)}")
-    size, devices, stride = _numbers(written[1:4], 3, place)
+        raise ValueError(f"row {number}: {purpose!r} is no purpose{suggestion(str(purpose), PURPOSES)}")
+    size, devices, stride = _numbers(written[1:4], 3, number)
     return Message(written[0], size, devices, stride, purpose)
 
 
@@ -226,12 +226,12 @@ def _purpose(written: list[Any]) -> Purpose:
     return "tensor parallel" if written[3:] == [1.0] else "data parallel"
 
 
-def _numbers(written: Any, count: int, place: int) -> list[float]:
+def _numbers(written: Any, count: int, row: int) -> list[float]:
     """So many numbers, none of them negative."""
     if not isinstance(written, list) or len(written) != count:
-        raise ValueError(f"row {place}: {written!r}: expected {count} numbers")
+        raise ValueError(f"row {row}: {written!r}: expected {count} numbers")
     if not all(type(number) in (int, float) and number >= 0 for number in written):
-        raise ValueError(f"row {place}: {written!r}: expected numbers, none of them negative")
+        raise ValueError(f"row {row}: {written!r}: expected numbers, none of them negative")
     return [float(number) for number in written]
 
 
@@ -273,15 +273,15 @@ def memory(analysis: Analysis) -> tuple[str, Reserved]:
     return "what frees memory first; the text is not scheduled", needed(analysis.freed_early)
 
 
-def _program_kernel(analysis: Analysis, place: int, kernel: HloKernel) -> ProgramKernel:
-    collective = analysis.collectives.get(place)
+def _program_kernel(analysis: Analysis, number: int, kernel: HloKernel) -> ProgramKernel:
+    collective = analysis.collectives.get(number)
     return ProgramKernel(
         name=kernel.name,
         kind=kernel.kind,
-        phase=analysis.phases[place],
+        phase=analysis.phases[number],
         count=kernel.count,
-        bytes_moved=analysis.access[place].total,
-        flops=analysis.work[place].total,
+        bytes_moved=analysis.access[number].total,
+        flops=analysis.work[number].total,
         products=tuple(_dense(product) for product in kernel.products),
         message=None if collective is None else _sent(collective),
         idle=0.0 if collective else kernel.count * analysis.idle_share(kernel),
@@ -340,11 +340,11 @@ def program_cost(program: Program, system: System) -> ProgramCost:
         far_bytes[:, sorted(set(places))] = 0.0
         cost = gemm_cost(gemms, _at_width(system, element_bytes), element_bytes=element_bytes)
         energies = np.zeros(time.shape)
-        for column, place in enumerate(places):
-            products[:, place] += cost.time[:, column]
-            waiting[:, place] += np.where(cost.memory_bound[:, column], cost.time[:, column], 0.0)
-            flops[:, place] += cost.flops[:, column]
-            energies[:, place] += traffic_energy([moved[:, column] for moved in cost.traffic], system.memory)
+        for column, number in enumerate(places):
+            products[:, number] += cost.time[:, column]
+            waiting[:, number] += np.where(cost.memory_bound[:, column], cost.time[:, column], 0.0)
+            flops[:, number] += cost.flops[:, column]
+            energies[:, number] += traffic_energy([moved[:, column] for moved in cost.traffic], system.memory)
         near_energy += energies
     memory_bound = np.where(products > time, waiting > products / 2, memory_bound)
     time = np.maximum(time, products)

@@ -186,9 +186,9 @@ def collectives_by_group(analysis: Analysis) -> dict[str, list[tuple[int, Collec
     Other groups of the same number and size are distinguished by a further number: ``all-reduce.2x8.2``.
     """
     by_group: dict[tuple[str, object], list[tuple[int, Collective]]] = {}
-    for place, collective in analysis.collectives.items():
+    for number, collective in analysis.collectives.items():
         key = (collective.name, collective.groups)
-        by_group.setdefault(key, []).append((analysis.graph.kernels[place].count, collective))
+        by_group.setdefault(key, []).append((analysis.graph.kernels[number].count, collective))
     named: dict[str, list[tuple[int, Collective]]] = {}
     for members in by_group.values():
         first = members[0][1]
@@ -261,7 +261,9 @@ def rule_figures(analysis: Analysis) -> Figures:
     tables = POINTER_BYTES * sum(
         len(instruction.operands) for instruction in entry.instructions if instruction.opcode == "tuple"
     )
-    added = sum(kernel.products[0].operands[2].bytes for kernel, *_ in calls if _adds(kernel))
+    added = sum(
+        kernel.products[0].operands[2].bytes for kernel, *_ in calls if kernel.products and kernel.products[0].beta
+    )
     multiplied = sum(access.total for kernel, _, access in calls if kernel.products) - added
     return {
         "xla_rule.flops_exact": exact.flops,
@@ -277,11 +279,6 @@ def rule_figures(analysis: Analysis) -> Figures:
         "xla_per_op.transcendentals_sum": exact.transcendentals,
         "xla_per_op.bytes_sum": exact.bytes - tables,
     }
-
-
-def _adds(kernel: HloKernel) -> bool:
-    """True if the matrix product of a library adds to its output."""
-    return bool(kernel.products) and kernel.products[0].beta
 
 
 def kernel_figures(analysis: Analysis) -> Figures:

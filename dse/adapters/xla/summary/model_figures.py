@@ -1,4 +1,7 @@
-"""The model that a program trains, as far as names, inputs, weights, loops and device groups tell."""
+"""The model that a program trains, as far as names, inputs, weights, loops and device groups tell.
+
+Weights of layers show hidden size and MLP width, products with square outputs show attention, a table shows the
+vocabulary, and trips of loops show the number of layers. A figure that the text does not determine is left out."""
 
 from __future__ import annotations
 
@@ -145,8 +148,8 @@ def _words(analysis: Analysis) -> list[Instruction]:
 def _commonest(analysis: Analysis, dims: Mapping[Instruction, tuple[int, ...]]) -> tuple[int, int] | None:
     """Sequences and tokens that most inputs have, by their dimensions on one device or on all."""
     counted = Counter[tuple[int, int]]()
-    for each, (*rows, columns) in dims.items():
-        counted[prod(rows), columns * _positions(analysis, each) // each.shape.dims[-1]] += 1
+    for source, (*rows, columns) in dims.items():
+        counted[prod(rows), columns * _positions(analysis, source) // source.shape.dims[-1]] += 1
     return counted.most_common(1)[0][0] if counted else None
 
 
@@ -159,11 +162,11 @@ def _positions(analysis: Analysis, words: Instruction) -> int:
     lengths, readers = set[int](), analysis.provenance.readers
 
     def after(source: Source) -> Iterator[Source]:
-        for each in readers.get(source, ()):
-            whole = each.instruction.operands[0].shape.dims if each.opcode == "slice" else ()
-            cut = [dim for dim, before in zip(each.shape.dims, whole, strict=False) if dim < before == length]
-            if not cut and each.shape.dtype in _TOKENS and (hands_on(each) or elementwise(each)):
-                yield each
+        for reader in readers.get(source, ()):
+            whole = reader.instruction.operands[0].shape.dims if reader.opcode == "slice" else ()
+            cut = [dim for dim, before in zip(reader.shape.dims, whole, strict=False) if dim < before == length]
+            if not cut and reader.shape.dtype in _TOKENS and (hands_on(reader) or elementwise(reader)):
+                yield reader
             else:
                 lengths.add(cut[0] if cut else length)
 
@@ -200,16 +203,16 @@ def mesh_figures(analysis: Analysis) -> Figures:
 
 def inputs_text(inputs: Sequence[Instruction]) -> str:
     """Parameter numbers of the inputs, with their shapes."""
-    runs = [(shape, list(run)) for shape, run in groupby(inputs, key=lambda each: str(each.shape))]
+    runs = [(shape, list(run)) for shape, run in groupby(inputs, key=lambda entry: str(entry.shape))]
     return ", ".join(f"{numbers(run)} {shape}" for shape, run in runs)
 
 
 def gradient_figures(analysis: Analysis) -> Figures:
     """Elements that replicas sum to gradients, by type."""
     elements = Counter[str]()
-    for place, collective in analysis.collectives.items():
+    for number, collective in analysis.collectives.items():
         if collective.name != "all-gather" and collective.purpose in ("data parallel", "fully sharded"):
-            kernel = analysis.graph.kernels[place]
+            kernel = analysis.graph.kernels[number]
             for operand in kernel.instruction.operands:
                 elements[operand.shape.dtype] += kernel.count * operand.shape.size
     return {f"grad_sync.{dtype}_elements": count for dtype, count in elements.items()}

@@ -95,10 +95,10 @@ class OptimizerRules:
             return ("AdamW" if self._decays(weight, steps_to_weight) else "Adam") if len(kept) == 2 else None
         return None if any(map(self._grows, kept)) else "RMSprop"
 
-    def _looks_ahead(self, kept: Instruction, own: set[FlowStep]) -> bool:
+    def _looks_ahead(self, kept: Instruction, steps: set[FlowStep]) -> bool:
         """True if the sign is taken of something else than the new value of a state."""
         after = self.provenance.flow.after({behind(self.state.updates[int(kept.argument)]): 1}, again=False)
-        return not any(after.get(step, 0) for step in own if step.opcode == _SIGN)
+        return not any(after.get(step, 0) for step in steps if step.opcode == _SIGN)
 
     @cached_property
     def _after_roots(self) -> Mapping[Source, int]:
@@ -109,10 +109,10 @@ class OptimizerRules:
         }
         return self.provenance.flow.after(roots, again=False)
 
-    def _divided(self, own: set[FlowStep]) -> list[Source]:
+    def _divided(self, steps: set[FlowStep]) -> list[Source]:
         """Arrays made of gradients that roots of what is kept divide."""
         rooted, after = self._after_roots, self.provenance.after_gradients
-        factors = (step.reads[:2] for step in own if step.opcode in ("multiply", "divide"))
+        factors = (step.reads[:2] for step in steps if step.opcode in ("multiply", "divide"))
         return [
             source for pair in factors if any(rooted.get(factor, 0) for factor in pair)
             for source in pair if after.get(source, 0) and not rooted.get(source, 0) and not collected(source)
@@ -167,7 +167,7 @@ class OptimizerRules:
         def is_open(source: Source) -> TypeGuard[FlowStep]:
             return isinstance(source, FlowStep) and source not in gradients and not collected(source)
 
-        terms = reached([self.state.updates[number]], lambda each: summed(each) if is_open(each) else ())
+        terms = reached([self.state.updates[number]], lambda source: summed(source) if is_open(source) else ())
         return all(self._scales(term) if is_open(term) else term in ends or collected(term) for term in terms)
 
     @staticmethod
@@ -180,28 +180,28 @@ class OptimizerRules:
             return not arrays[1]
         return step.opcode != "multiply" or sum(arrays) < 2
 
-    def _decays(self, weight: Instruction, own: set[FlowStep]) -> bool:
+    def _decays(self, weight: Instruction, steps: set[FlowStep]) -> bool:
         """True if a weight times a number is added to a value that depends on moments."""
         number = int(weight.argument)
         scaled = [
-            step for step in own
+            step for step in steps
             if step.opcode == "multiply" and any(_piece(source) == number for source in step.reads)
             and self._scales(step) and not self._is_zero(step)
         ]  # fmt: skip
-        return any(self._added_to_moments(step, own) for step in scaled)
+        return any(self._added_to_moments(step, steps) for step in scaled)
 
     def _is_zero(self, step: FlowStep) -> bool:
         """True if an operation multiplies by zero, as a weight decay that is switched off does."""
         given = self.provenance.flow.given
         return any(number_of(operand, given) in ("0", "-0") for operand in step.instruction.operands)
 
-    def _added_to_moments(self, step: FlowStep, own: set[FlowStep]) -> bool:
+    def _added_to_moments(self, step: FlowStep, steps: set[FlowStep]) -> bool:
         """True if the first value that a decayed weight is added to depends on moments."""
         seen, waiting = {step}, [step]
         while waiting:
             here = waiting.pop()
             for reader in self.provenance.readers.get(here, ()):
-                if reader not in own or reader in seen or reader.opcode not in LINEAR:
+                if reader not in steps or reader in seen or reader.opcode not in LINEAR:
                     continue
                 others = [source for source in reader.reads if source is not here]
                 if reader.opcode in ("add", "subtract"):
@@ -220,7 +220,7 @@ def _piece(source: Source) -> Source:
     while isinstance(source, FlowStep) and source.opcode in ("slice", "dynamic-slice"):
         source = behind(source.reads[0])
     if isinstance(source, FlowStep) and passes_on(source):
-        pieces = {_piece(each) for each in source.reads}
+        pieces = {_piece(read) for read in source.reads}
         return next(iter(pieces)) if len(pieces) == 1 else source
     return source
 
@@ -358,10 +358,11 @@ class _Sums:
         below = self.flow.after({step: 1 << bit for bit, step in enumerate(products)}, again=False)
         terms: dict[int, list[int]] = {}
         for step, weights in self.provenance.gradients.items():
-            for place in self.provenance.weights.values():
-                if weights >> place & 1 and below.get(step, 0):
-                    terms.setdefault(place, []).append(below[step])
-        return bool(terms) and all(_apart(term) for term in terms.values())
+            for weight in self.provenance.weights.values():
+                if weights >> weight & 1 and below.get(step, 0):
+                    terms.setdefault(weight, []).append(below[step])
+        apart = (reduce(int.__or__, sets).bit_count() == sum(map(int.bit_count, sets)) for sets in terms.values())
+        return bool(terms) and all(len(sets) > 1 for sets in terms.values()) and all(apart)
 
     def kept(self) -> bool:
         """True if an updated array is only added to, and has no other use."""
@@ -409,8 +410,3 @@ class _Sums:
             return provenance.handed_on(step) if elementwise(step) or hands_on(step) else ()
 
         return reduce(int.__or__, map(own, reached([source], before)), 0)
-
-
-def _apart(sets: list[int]) -> bool:
-    """True if there are several sets of bits without common bits."""
-    return len(sets) > 1 and reduce(int.__or__, sets).bit_count() == sum(map(int.bit_count, sets))

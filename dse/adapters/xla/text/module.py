@@ -189,8 +189,8 @@ class Computation:
     @property
     def parameters(self) -> list[Instruction]:
         """Parameters in the order of their numbers."""
-        own = [instruction for instruction in self.instructions if instruction.opcode == "parameter"]
-        return sorted(own, key=lambda parameter: int(parameter.argument))
+        parameters = [instruction for instruction in self.instructions if instruction.opcode == "parameter"]
+        return sorted(parameters, key=lambda parameter: int(parameter.argument))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -314,10 +314,10 @@ def reached(starts: Iterable[Node], following: Callable[[Node], Iterable[Node]])
     while waiting:
         here = waiting.pop()
         yield here
-        for each in following(here):
-            if each not in seen:
-                seen.add(each)
-                waiting.append(each)
+        for follower in following(here):
+            if follower not in seen:
+                seen.add(follower)
+                waiting.append(follower)
 
 
 def shaped(shape: Shape, arrays: Iterator[Any]) -> Any:

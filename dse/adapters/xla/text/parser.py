@@ -1,4 +1,7 @@
-"""HLO text -> `Module`: old and new printers, refused where XLA refuses it; what other compilers print."""
+"""HLO text -> `Module`: old and new printers, refused where XLA refuses it; what other compilers print.
+
+A cursor goes through the text once: computations, instructions, shapes, attributes. Errors name line and token. Text
+of another compiler (StableHLO, a jaxpr, TorchInductor) is recognized, and the message names the right command."""
 
 from __future__ import annotations
 
@@ -116,8 +119,8 @@ def without_comments(text: str) -> str:
     return _STRING_OR_COMMENT.sub(_blanked, text)
 
 
-def _blanked(found: re.Match[str]) -> str:
-    words = found[0]
+def _blanked(match: re.Match[str]) -> str:
+    words = match[0]
     return words if words[0] == '"' else re.sub(r"[^\n]", " ", words)
 
 
@@ -150,10 +153,10 @@ class Cursor:
 
     def match(self, pattern: re.Pattern[str]) -> re.Match[str] | None:
         """Go past what a pattern finds here, if it does."""
-        found = pattern.match(self.text, self.at)
-        if found:
-            self.at = found.end()
-        return found
+        result = pattern.match(self.text, self.at)
+        if result:
+            self.at = result.end()
+        return result
 
     def expect(self, pattern: re.Pattern[str], wanted: str) -> re.Match[str]:
         """Go past what must stand here."""
@@ -219,17 +222,17 @@ class Cursor:
             elements.append(self.shape(within=True))
         return Shape("tuple", (), tuple(elements))
 
-    def _array(self, found: re.Match[str]) -> Shape:
-        dtype, dims = found[1], found[2].strip()
+    def _array(self, match: re.Match[str]) -> Shape:
+        dtype, dims = match[1], match[2].strip()
         if dtype not in BITS:
-            self.fail(f"unknown type of element; known: {', '.join(BITS)}", found.start())
+            self.fail(f"unknown type of element; known: {', '.join(BITS)}", match.start())
         try:
             sizes = tuple(int(dim.replace("<=", "")) for dim in dims.split(",")) if dims else ()
         except ValueError:
-            self.fail("expected whole numbers for dimensions", found.start())
+            self.fail("expected whole numbers for dimensions", match.start())
         if any(size < 0 for size in sizes) or prod(sizes) > LARGEST:
-            self.fail(f"expected dimensions of at most {LARGEST:.0e} elements together", found.start())
-        return Shape(dtype, sizes, layout=found[3] or "")
+            self.fail(f"expected dimensions of at most {LARGEST:.0e} elements together", match.start())
+        return Shape(dtype, sizes, layout=match[3] or "")
 
 
 #: Instruction -> how many operands it has, where everything that evaluates it relies on them.
@@ -267,7 +270,7 @@ def problem(instruction: Instruction) -> str | None:
         )
     if opcode in ("fusion", "call", "async-start", "while"):
         problems = [_passing_problem(computation.name, computation.parameters, operands) for computation in called]
-        return next((each for each in problems if each), None)
+        return next((problem for problem in problems if problem), None)
     return None
 
 

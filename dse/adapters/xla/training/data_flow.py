@@ -161,56 +161,56 @@ class _Walk:
             self.shared[computation] = values[computation.root]
         return values[computation.root]
 
-    def _value(self, each: Instruction, operands: Sequence[_Value], around: _Around) -> _Value:
+    def _value(self, instruction: Instruction, operands: Sequence[_Value], around: _Around) -> _Value:
         """Value that an instruction gives, with steps for the arrays that it makes."""
-        opcode, part = parts(each.opcode)
+        opcode, part = parts(instruction.opcode)
         if opcode in _NOTHING:
-            return cast(_Value, shaped(each.shape, repeat(None)))
+            return cast(_Value, shaped(instruction.shape, repeat(None)))
         if opcode == "tuple":
             return tuple(operands)
         if opcode == "get-tuple-element":
             whole = operands[0]
-            return whole[int(each.attributes["index"])] if isinstance(whole, tuple) else whole
+            return whole[int(instruction.attributes["index"])] if isinstance(whole, tuple) else whole
         if part in ("update", "done"):
             whole = operands[0]
             return (whole[0], whole[-1]) if opcode == "recv" and isinstance(whole, tuple) else whole
-        if opcode in _WHOLE and each.shape.is_tuple:
+        if opcode in _WHOLE and instruction.shape.is_tuple:
             return operands[0]
-        place = self.places.get(around.path + each.name) if around.kernel is None else around.kernel
-        inside = replace(around, path=f"{around.path}{each.name}/")
+        kernel = self.places.get(around.path + instruction.name) if around.kernel is None else around.kernel
+        inside = replace(around, path=f"{around.path}{instruction.name}/")
         if opcode == "fusion":
-            return self.run(each.called[0], operands, replace(inside, kernel=place))
+            return self.run(instruction.called[0], operands, replace(inside, kernel=kernel))
         if opcode in ("call", "async"):
-            return self.run(each.called[0], operands, inside)
+            return self.run(instruction.called[0], operands, inside)
         if opcode == "while":
-            return self._loop(each, operands[0], inside)
+            return self._loop(instruction, operands[0], inside)
         if opcode == "conditional":
-            return self._choice(each, operands, inside)
-        return self._made(each, opcode, operands, place, around.loops)
+            return self._choice(instruction, operands, inside)
+        return self._made(instruction, opcode, operands, kernel, around.loops)
 
     def _made(
-        self, each: Instruction, opcode: str, operands: Sequence[_Value], place: int | None, loops: tuple[str, ...]
+        self, made_by: Instruction, opcode: str, operands: Sequence[_Value], kernel: int | None, loops: tuple[str, ...]
     ) -> _Value:
         """A step for each array that an instruction gives."""
-        reads, shape = list(arrays_of(tuple(operands))), output_shape(each)
+        reads, shape = list(arrays_of(tuple(operands))), output_shape(made_by)
         outputs = list(shape.leaves())
         apart = opcode in _ONE_BY_ONE and len(outputs) == len(reads)
         made = [
-            FlowStep(place, opcode, leaf, each, output, (reads[output],) if apart else tuple(reads), loops)
+            FlowStep(kernel, opcode, leaf, made_by, output, (reads[output],) if apart else tuple(reads), loops)
             for output, leaf in enumerate(outputs)
         ]
         self.steps += made
         return cast(_Value, shaped(shape, iter(made)))
 
-    def _loop(self, each: Instruction, first: _Value, inside: _Around) -> _Value:
+    def _loop(self, instruction: Instruction, first: _Value, inside: _Around) -> _Value:
         """A loop: each array that it carries is what it was at first, or what the body makes of it."""
-        condition, body = each.called
+        condition, body = instruction.called
         carried = [
-            FlowStep(None, CARRIED, shape, each, output, (source,), inside.loops)
-            for output, (shape, source) in enumerate(zip(each.shape.leaves(), arrays_of(first), strict=True))
+            FlowStep(None, CARRIED, shape, instruction, output, (source,), inside.loops)
+            for output, (shape, source) in enumerate(zip(instruction.shape.leaves(), arrays_of(first), strict=True))
         ]
         self.steps += carried
-        state = shaped(each.shape, iter(carried))
+        state = shaped(instruction.shape, iter(carried))
         inside = replace(inside, loops=(*inside.loops, inside.path))
         self.run(condition, [state], inside)
         last = self.run(body, [state], inside)
@@ -225,19 +225,19 @@ class _Walk:
             step.reads = step.reads[:1] if len(same) == 1 and None not in same else step.reads
         return last
 
-    def _choice(self, each: Instruction, operands: Sequence[_Value], inside: _Around) -> _Value:
+    def _choice(self, instruction: Instruction, operands: Sequence[_Value], inside: _Around) -> _Value:
         """A choice: each array is what one of the branches gives."""
         by = tuple(arrays_of(operands[0]))
         given = [
             list(arrays_of(self.run(branch, [operand], inside)))
-            for branch, operand in zip(each.called, operands[1:], strict=True)
+            for branch, operand in zip(instruction.called, operands[1:], strict=True)
         ]
         chosen = [
-            FlowStep(None, CHOSEN, shape, each, output, (*by, *sources), inside.loops)
-            for output, (shape, *sources) in enumerate(zip(each.shape.leaves(), *given, strict=True))
+            FlowStep(None, CHOSEN, shape, instruction, output, (*by, *sources), inside.loops)
+            for output, (shape, *sources) in enumerate(zip(instruction.shape.leaves(), *given, strict=True))
         ]
         self.steps += chosen
-        return cast(_Value, shaped(each.shape, iter(chosen)))
+        return cast(_Value, shaped(instruction.shape, iter(chosen)))
 
 
 #: Instructions that lay out anew, cut, join or pass on what they read.

@@ -1,4 +1,7 @@
-"""Messages between devices: what each kernel sends, in which groups, and what for."""
+"""Messages between devices: what each kernel sends, in which groups, and what for.
+
+The purpose of a message follows from the data that it carries (weights, gradients, activations) and from the axis of
+the mesh that its device groups span. Messages over one axis vote, by bytes, on the meaning of the axis."""
 
 from __future__ import annotations
 
@@ -76,9 +79,11 @@ class Purposes:
         votes: dict[Axis, Counter[Purpose]] = {}
         for message, purpose in purposes.items():
             votes.setdefault(axes[message], Counter())[purpose] += self.counts[message] * message.shape.bytes
-        own = {axis: self._kind(axis, votes[axis]) for axis in votes}
+        elected = {axis: self._kind(axis, votes[axis]) for axis in votes}
         for message, purpose in purposes.items():
-            kinds = [own[axis] for axis in own if _is_finer(axis, axes[message])] or [own[axes[message]]]
+            kinds = [kind for axis, kind in elected.items() if _is_finer(axis, axes[message])] or [
+                elected[axes[message]]
+            ]
             if purpose not in ("input", "scalars") and not any(purpose in _KINDS[kind] for kind in kinds):
                 is_sum = purpose == "data parallel" and kinds[0] == "tensor"
                 purposes[message] = "sequence parallel" if is_sum else _KINDS[kinds[0]][0]
@@ -275,9 +280,9 @@ class Purposes:
         return written.strip("{}") != str(len(message.shape.dims) - 1)
 
 
-def _is_words(each: Instruction) -> bool:
+def _is_words(instruction: Instruction) -> bool:
     """True if an input consists of rows of whole numbers."""
-    return each.shape.dtype[0] in "su" and len(each.shape.dims) > 1
+    return instruction.shape.dtype[0] in "su" and len(instruction.shape.dims) > 1
 
 
 def _is_finer(axis: Axis, other: Axis) -> bool:
@@ -313,7 +318,7 @@ class Collective:
     @property
     def purpose(self) -> Purpose:
         """The purpose of most of its bytes."""
-        return max(self.payloads, key=lambda each: each[1])[0]
+        return max(self.payloads, key=lambda payload: payload[1])[0]
 
     @property
     def placement(self) -> GroupPlacement:
@@ -353,11 +358,11 @@ def collectives(graph: HloGraph, flow: Flow, provenance: Provenance, devices: in
     groups = {step: groups_of(step.instruction, devices) for step in flow.steps if step.opcode in COLLECTIVES}
     counts = {step: 1 if step.kernel is None else graph.kernels[step.kernel].count for step in groups}
     purposes = Purposes(provenance, groups, counts).found
-    found = {}
+    messages = {}
     for kernel, instructions in sent.items():
-        each = max(instructions, key=lambda each: each.operand_bytes)
-        found[kernel] = _collective(each, instructions[each], groups, purposes, provenance)
-    return found
+        kernel_message = max(instructions, key=lambda instruction: instruction.operand_bytes)
+        messages[kernel] = _collective(kernel_message, instructions[kernel_message], groups, purposes, provenance)
+    return messages
 
 
 def _collective(

@@ -114,21 +114,21 @@ def _updates(module: Module, flow: Flow) -> dict[int, Source]:
     """
     memory = aliased_outputs(module)
     made_of = [_terms(module, source) for source in flow.root]
-    found = {
+    updates = {
         number: flow.root[output]
         for output, number in memory.items()
         if number in made_of[output] or not made_of[output]
     }
-    given = {output for output, number in memory.items() if number in found}
+    given = {output for output, number in memory.items() if number in updates}
     named = names_gradients(module)
     waiting = [index for index, _ in enumerate(made_of) if index not in given and (named or index in memory)]
     while waiting:  # those that are made of one parameter first
-        place = min(waiting, key=lambda each: len(made_of[each] - found.keys()) or len(found) + 1)
-        waiting.remove(place)
-        free = made_of[place] - found.keys() or {memory.get(place, -1)} - found.keys() - {-1}
+        fewest = min(waiting, key=lambda candidate: len(made_of[candidate] - updates.keys()) or len(updates) + 1)
+        waiting.remove(fewest)
+        free = made_of[fewest] - updates.keys() or {memory.get(fewest, -1)} - updates.keys() - {-1}
         if free:
-            found[min(free)] = flow.root[place]
-    return dict(sorted(found.items()))
+            updates[min(free)] = flow.root[fewest]
+    return dict(sorted(updates.items()))
 
 
 def _terms(module: Module, new: Source) -> set[int]:
@@ -137,9 +137,9 @@ def _terms(module: Module, new: Source) -> set[int]:
         return set() if new is None else {new}
     parameters = module.entry.parameters
     whole: Source = new
-    terms = reached([whole], lambda each: summed(each) if isinstance(each, FlowStep) else ())
-    found = (term for term in terms if isinstance(term, int))
-    return {number for number in found if str(parameters[number].shape) == str(new.shape)}
+    terms = reached([whole], lambda source: summed(source) if isinstance(source, FlowStep) else ())
+    arguments = (term for term in terms if isinstance(term, int))
+    return {number for number in arguments if str(parameters[number].shape) == str(new.shape)}
 
 
 def _is_filled(number: int, updates: Mapping[int, Source]) -> bool:
@@ -288,7 +288,7 @@ class Provenance:
         numbers = [int(weight.argument) for weight in self.state.weights]
         kept = [[int(array.argument) for array in self.state.companions[number]] for number in numbers]
         return [
-            self._back([self.state.updates[each] for each in (number, *states)])
+            self._back([self.state.updates[state] for state in (number, *states)])
             for number, states in zip(numbers, kept, strict=True)
         ]
 
@@ -321,8 +321,8 @@ class Provenance:
     def later_readers(self, step: Source, passes: Callable[[FlowStep], bool] = hands_on) -> Iterator[FlowStep]:
         """Readers of a step, and of what those give that pass on what they read."""
 
-        def before(each: Source) -> Iterator[Source]:
-            return filter(passes, self.readers.get(each, ()))
+        def before(source: Source) -> Iterator[Source]:
+            return filter(passes, self.readers.get(source, ()))
 
         passing = reached([step], before)
         return (reader for step in passing for reader in self.readers.get(step, ()))
@@ -381,8 +381,8 @@ class Provenance:
         start = step, not softened
         seen, waiting = {start}, [start]
         while waiting:
-            own, met = waiting.pop()
-            for other in self.readers.get(own, ()) if later else own.operands:
+            current, met = waiting.pop()
+            for other in self.readers.get(current, ()) if later else current.operands:
                 if multiplies(other) or self.looks_up(other):
                     if met:
                         yield other
@@ -398,9 +398,9 @@ class Provenance:
 
     def weights_of(self, product: FlowStep) -> int | None:
         """Bits of the weights that a step reads, or sums the gradients of; None where it does neither."""
-        own = self.gradients.get(product, 0) if multiplies(product) or self.looks_up(product) else 0
+        by_gradient = self.gradients.get(product, 0) if multiplies(product) or self.looks_up(product) else 0
         sides = [self.weights_in(source) for source in product.reads[:2]]
-        return own or max(sides) or None
+        return by_gradient or max(sides) or None
 
 
 class StepPasses:

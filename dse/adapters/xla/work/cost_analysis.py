@@ -287,7 +287,8 @@ def _fusion_access(fusion: Instruction, starts: Starts) -> Access:
     roots = body.root.operands if body.root.opcode == "tuple" else (body.root,)
     constants = [instruction.shape for instruction in body.instructions if instruction.opcode == "constant"]
     read = sum(_Users(body, starts).parameter_bytes()) + sum(shape.bytes for shape in constants if shape.size > 1)
-    return Access(read, sum(_root_bytes(root) for root in roots))
+    written = (root.operands[1] if root.opcode == "dynamic-update-slice" else root for root in roots)
+    return Access(read, sum(array.shape.bytes for array in written))
 
 
 def gather_or_scatter(instruction: Instruction) -> Instruction | None:
@@ -296,11 +297,6 @@ def gather_or_scatter(instruction: Instruction) -> Instruction | None:
         return None
     inner = instruction.called[0].instructions
     return next((instruction for instruction in inner if instruction.opcode in ("gather", "scatter")), None)
-
-
-def _root_bytes(root: Instruction) -> int:
-    """Bytes that a root writes: an update in place writes the update alone. [B]"""
-    return root.operands[1].shape.bytes if root.opcode == "dynamic-update-slice" else root.shape.bytes
 
 
 class _Users:
@@ -350,22 +346,22 @@ class _Users:
             elif user.opcode in ("broadcast", "reshape"):
                 read += array.shape.bytes
             else:
-                own = self._own_bytes(user, array, places)
-                read, shared = read + (own or 0), shared or own is None
+                by_user = self._own_bytes(user, array, places)
+                read, shared = read + (by_user or 0), shared or by_user is None
         return read + (array.shape.bytes if shared else 0)
 
-    def _nested_bytes(self, fusion: Instruction, place: int) -> int:
+    def _nested_bytes(self, fusion: Instruction, operand: int) -> int:
         """Bytes that a fusion within the fusion reads of an operand, for each user of the result. [B]
 
         One that passes its operand on to its root reads what is sliced of the result.
         """
         inner = fusion.called[0]
-        parameter = inner.parameters[place]
+        parameter = inner.parameters[operand]
         passes_on = inner.root.operands[:1] == (parameter,)
         read, shared = 0, False
         for user, places in self.of[fusion].items():
-            own = self._own_bytes(user, fusion, places) if passes_on else None
-            read, shared = read + (own or 0), shared or own is None
+            by_user = self._own_bytes(user, fusion, places) if passes_on else None
+            read, shared = read + (by_user or 0), shared or by_user is None
         return read + (_Users(inner, self.starts).bytes_read(parameter) if shared else 0)
 
     def _own_bytes(self, user: Instruction, array: Instruction, places: Sequence[int]) -> int | None:

@@ -165,9 +165,9 @@ class _Counter:
     def __init__(self, module: Module) -> None:
         self._callers: dict[Computation, list[tuple[Computation, Instruction]]] = {}
         self._homes = {instruction: home for home in module.computations for instruction in home.instructions}
-        for each, home in self._homes.items():
-            for called in each.called:
-                self._callers.setdefault(called, []).append((home, each))
+        for caller, home in self._homes.items():
+            for called in caller.called:
+                self._callers.setdefault(called, []).append((home, caller))
         self._steps = MOST_STEPS
         self._outside: dict[Computation, _Values] = {}
         self._inside: dict[Computation, _Values] = {}
@@ -487,7 +487,7 @@ class _HloGraphBuilder:
             return self._loop(instruction, operands, count, path)
         if instruction.opcode == "conditional":
             branches = instruction.called
-            taken = max(range(len(branches)), key=lambda place: _weight(branches[place]))
+            taken = max(range(len(branches)), key=lambda number: _weight(branches[number]))
             self.notes.append(f"{path[:-1]}: the costliest of {len(branches)} branches is taken")
             return self.run(branches[taken], [operands[taken + 1]], count=count, path=path)
         return self.run(instruction.called[0], operands, count=count, path=path)

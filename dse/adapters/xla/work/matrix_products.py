@@ -112,15 +112,15 @@ def window_of(instruction: Instruction) -> list[WindowDimension]:
         paddings = [pair.split("_") for pair in fields.get("pad", "x".join("0_0" for _ in sizes)).split("x")]
         steps = [_numbers(fields.get(key, "x".join("1" for _ in sizes))) for key in _STEPS]
         rows = zip(sizes, paddings, *steps, strict=True)
-        found = [
+        window = [
             WindowDimension(size, stride, int(low), int(high), base, rest)
             for size, (low, high), stride, base, rest in rows
         ]
     except ValueError:
-        found = []
-    if not found or min(sizes) < 0 or min(min(step) for step in steps) < 1:
+        window = []
+    if not window or min(sizes) < 0 or min(min(step) for step in steps) < 1:
         raise DseError(f"{instruction.name}: window={fields}: expected as many numbers for each dimension")
-    return found
+    return window
 
 
 def _numbers(written: str) -> list[int]:
