@@ -33,12 +33,12 @@ MOST_MODULES = 20
 
 #: The most lines of packages and rooms, less others; what would grow beyond says what it deletes. [lines]
 BUDGETS = [
-    ("costmodel dse", "", 70_565),
+    ("costmodel dse", "", 70_569),
     ("costmodel", "costmodel.formats costmodel.lstm costmodel.rules", 13_926),
     ("dse.searching dse.storage", "", 7_402),
-    ("dse.adapters", "", 21_276),
+    ("dse.adapters", "", 21_280),
     ("dse.adapters.xla", "", 7_223),
-    ("dse.adapters.dfmodel", "", 3_885),
+    ("dse.adapters.dfmodel", "", 3_889),
 ]
 
 #: The most values without a meaning in their name; they only become fewer. [-]

@@ -83,7 +83,10 @@ def _gradient_share(setup: Setup, generation: str) -> FloatArray:
 
 
 WORKLOADS: Final[Mapping[str, DfmodelWorkload]] = {
-    "llm": DfmodelWorkload(parts=_by_sharding, rates={}, sharded=True),
+    **dict.fromkeys(
+        ("llm", "gemm_fft_llm", "vector_fft_llm", "regular_fft_llm", "mamba"),
+        DfmodelWorkload(parts=_by_sharding, rates={}, sharded=True),
+    ),
     "dlrm": DfmodelWorkload(
         parts=_by_sharding, rates={codes.ALL_TO_ALL: _table_exchange, codes.PERIODIC: _gradient_share}
     ),

@@ -256,28 +256,65 @@ def test_ties_of_inference_are_broken_as_published(evaluated):
     assert found["equal_shardings"] == 6
 
 
-# SSM/Mamba/serialscan/512K at b9a3e2f: solved to 0.1 %.
+# SSM/Mamba/serialscan/512K (solved to 0.1 %) and hsscan_w_hw/256K (solved), both at b9a3e2f.
+
+
+def mamba(tokens: int, scan: list[str]) -> str:
+    """A block of 32 channels around kernels of a scan, which are numbered from 4."""
+    channels, last = 32, 3 + len(scan)
+    t: dict[str, Any] = {"tiling": "N_TILING"}
+    conv: dict[str, Any] = {"tiling": "M_TILING", "skip_weight": "true"}
+    kernels = [
+        weighted("Proj1", 1, channels, channels, tokens, **t), weighted("Proj2", 2, channels, channels, tokens, **t),
+        kernel("Conv", 3, "gemm_input1_weight", (1, tokens, channels, 1), **conv), *scan,
+        kernel("Multiply", last + 1, BLOCKS[2], (1, tokens, channels), tiling="M_TILING"),
+        weighted("Proj3", last + 2, channels, channels, tokens, **t),
+    ]  # fmt: skip
+    return "".join(kernels) + edges([(1, 3), *((i, i + 1) for i in range(3, last + 2)), (2, last + 1)])
+
+
+def scanned(tokens: int, **more: object) -> dict[str, dict[str, Any]]:
+    model = {"hidden_dim": 32, "seq_len": tokens, "num_layer": 1, "global_batch_size": 1}
+    run = {"execution_style": "DATAFLOW", "num_config": 3, "overlap": "PERFECT_OVERLAP", "word": 2}
+    return {"execution": {"llm": model, **run, "skip_inter_chip_optimization": "true", **more}}
 
 
 def test_a_scan_takes_its_inputs_in_turn(evaluated):
-    tokens, channels = 524288, 32
-    t: dict[str, Any] = {"tiling": "N_TILING"}
-    conv: dict[str, Any] = {"tiling": "M_TILING", "skip_weight": "true"}
-    graph = "".join([
-        weighted("Proj1", 1, channels, channels, tokens, **t), weighted("Proj2", 2, channels, channels, tokens, **t),
-        kernel("Conv", 3, "gemm_input1_weight", (1, tokens, channels, 1), **conv),
-        kernel("Scan", 4, BLOCKS[1], (1, 1, tokens), num_input=32),
-        kernel("Multiply", 5, BLOCKS[2], (1, tokens, channels), tiling="M_TILING"),
-        weighted("Proj3", 6, channels, channels, tokens, **t),
-    ]) + edges([(1, 3), (3, 4), (4, 5), (2, 5), (5, 6)])  # fmt: skip
     machine = system(1, (520, 32, 12, 545259520, 1.6), "r", (1,), (10,), (8192, 68719476736), ("TP",))
-    model = {"hidden_dim": channels, "seq_len": tokens, "num_layer": 1, "global_batch_size": 1}
-    run = {"execution_style": "DATAFLOW", "num_config": 3, "overlap": "PERFECT_OVERLAP"}
-    block = {"llm": model, **run, "skip_inter_chip_optimization": "true", "word": 2}
-    found = evaluated(graph, machine, {"execution": block})
+    graph = mamba(524288, [kernel("Scan", 4, BLOCKS[1], (1, 1, 524288), num_input=32)])
+    found = evaluated(graph, machine, scanned(524288))
     printed = 0.010497059843581612
     assert printed * (1 - 1e-3) <= found["final_s"] <= printed
     assert [group for group in found["groups"] if "Scan" in group] == [["Scan"]]
+
+
+STAGE = {"skip_weight": "true", "use_effective_stage": "true"}
+
+
+def test_stages_of_a_scan_share_k(evaluated):
+    machine = system(1, (520, 32, 12, 0, 1.6), "r", (1,), (10,), (8192, 68719476736), ("TP",))
+    scan = [
+        kernel(f"Scan_stage_{i}", 4 + i, "gemm_input1_weight", (1, 262144, 5, 1), **STAGE, num_input=32)
+        for i in range(4)
+    ]
+    found = evaluated(mamba(262144, scan), machine, scanned(262144, effective_stage=5))
+    assert found["final_s"] == pytest.approx(5.3504062023162845e-06, rel=1e-13)
+    assert found["utilization"] == pytest.approx(0.5766156890705993, rel=1e-12)
+
+
+def test_ffts_of_a_hyena_block_are_one_group(evaluated):
+    """SSM/Hyena/vector_fft/1M at 04f93d5, solved: six transforms of five stages, from kernel 0."""
+    stages = [kernel(f"stage{i}", i, "gemm_input1_weight", (1, 2097152, 8, 1), **STAGE, num_input=1) for i in range(30)]
+    joins = [kernel(f"join{i}", i, BLOCKS[2], (1, 2097152, 1), num_input=1) for i in range(30, 33)]
+    chains = [(i, i + 1) for i in range(30) if i % 5 < 4]
+    between = [(4, 30), (9, 30), (30, 10), (14, 31), (31, 15), (19, 32), (24, 32), (32, 25)]
+    machine = system(1, (520, 32, 12, 545259520, 1.6), "r_r_r", (1, 1, 1), (50, 50, 50), (3072, 103079215104),
+                     ("TP", "PP", "DP"))  # fmt: skip
+    block = {"vector_fft_llm": {"hidden": 1, "seq_len": 1048576, "effective_stage": 8}, "num_config": 1, "word": 2}
+    run = {"execution_style": "DATAFLOW", "perfect_overlap": "true"}
+    found = evaluated("".join(stages + joins) + edges(chains + between), machine, {"execution": {**block, **run}})
+    assert found["profile"] == "dfmodel-gen2a"
+    assert found["final_s"] == pytest.approx(2.7312499593012035e-06, rel=1e-13)
 
 
 # kosho2013/DFModel, LLM/Compare_w_existing/GPU/arxiv/GPT3_1.5B_seq1024_A100_4x1_FC_fwdbwd (solved) and
@@ -356,6 +393,7 @@ def test_a_file_on_one_line_is_the_same(tmp_path, capsys):
         (("BROADCAST", "ALL_REDUCE"), "ALL_REDUCE is no collective of this workload; leave it out"),
         (("x: 24", "x: 0"), "system.sw_sw: 0 x 24 chips in 1 copies; expected sizes above 0, and as many in each"),
         (("hpl {", "mamba {"), "Mamba has no field 'n'"),
+        (("SYSTOLIC", "SIMD"), "type and gemm_input1_input2 contradict each other; a gemm is SYSTOLIC"),
     ],
 )
 def test_wrong_workloads_are_refused(change, said, tmp_path, capsys):

@@ -356,15 +356,16 @@ def _workload_columns(run: Message, chips: float) -> dict[str, float]:
     """Columns of a workload; those of the batch and layers of a language model are 1 for others."""
     name = run.WhichOneof("workload_variant")
     content, copies = getattr(run, name), workload_copies(run)
+    stated = getattr(run, "effective_stage", 0) or getattr(content, "effective_stage", 0)
+    stages = {"effective_stages": stated} if stated else {}
     if name == "llm":
-        stages = getattr(run, "effective_stage", 0)
-        return {"effective_stages": stages} if stages else {}
+        return stages
     one = ("hidden_size", "head_size", "num_attention_heads", "seq_len", "num_layers")
     return {
-        **dict.fromkeys(one, 1),
+        **dict.fromkeys(one, 1) | stages,
         "copies": copies,
         "sram_bytes": 0,
-        "stored_bytes": prod(getattr(content, f) for f in WORKLOAD_FIELDS[name]["data"]) * run.word * copies / chips,
+        "stored_bytes": prod(getattr(content, f, 0) for f in WORKLOAD_FIELDS[name]["data"]) * run.word * copies / chips,
         "global_batch_size": getattr(content, "global_batch_size", 1),
         "replicas": chips / copies if name == "dlrm" else 1,
     }
@@ -386,7 +387,7 @@ def _setup(message: Message) -> Setup:
     columns |= _workload_columns(run, columns["num_chips"])
     return Setup.of(
         topology=topology,
-        roles=network_roles(network, axes) if workload == "llm" else (),
+        roles=network_roles(network, axes) if WORKLOADS[workload].sharded else (),
         workload=workload,
         kernel_by_kernel=run.execution_style != DATAFLOW,
         overlap=OVERLAPS[run.overlap if newest else run.perfect_overlap],
