@@ -9,12 +9,13 @@ from collections.abc import Iterable, Iterator
 from functools import cache
 from io import BytesIO
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import pandas as pd
 
 import search_spaces
 from costmodel.formats import shipped as shipped_files
+from costmodel.formats.input_files import data_beside, dump
 from dse.api.exports import artefacts
 from dse.spaces.space import Space
 from tests.support.aicb_files import SMALL
@@ -146,6 +147,18 @@ def dfmodel() -> Iterator[bytes]:
 def deepflow() -> Iterator[bytes]:
     """Configurations."""
     yield (DATA.parent / "lstm_power_probe.yaml").read_bytes()
+
+
+def deepflow_setups() -> Iterator[bytes]:
+    """A hardware file of the second generation, which holds its model."""
+    tree: dict[str, Any] = {}
+    for path, value in data_beside(str(DATA.parent / "deepflow_setups.yaml"))["second"]["base"].items():
+        *blocks, key = path.split(".")
+        inner = tree
+        for block in blocks:
+            inner = inner.setdefault(block, {})
+        inner[key] = value
+    yield dump(tree).encode()
 
 
 def megatron() -> Iterator[bytes]:

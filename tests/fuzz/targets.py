@@ -120,6 +120,7 @@ TARGETS: Final[Mapping[str, Target]] = {
     "priced-dfmodel": Target(command("cost", *PRICED), seeds.dfmodel),
     "deepflow": Target(load_configuration, seeds.deepflow, ".yaml"),
     "priced-deepflow": Target(command("cost", *PRICED), seeds.deepflow, ".yaml"),
+    "priced-deepflow-setup": Target(command("evaluate", *PRICED), seeds.deepflow_setups, ".yaml"),
     "megatron": Target(launch("megatron"), seeds.megatron, ".sh"),
     "torchtitan": Target(launch("torchtitan"), seeds.torchtitan, ".py"),
     "nemo": Target(launch("nemo"), seeds.nemo, ".py"),

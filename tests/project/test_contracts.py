@@ -33,10 +33,10 @@ MOST_MODULES = 20
 
 #: The most lines of packages and rooms, less others; what would grow beyond says what it deletes. [lines]
 BUDGETS = [
-    ("costmodel dse", "", 70_569),
+    ("costmodel dse", "", 70_573),
     ("costmodel", "costmodel.formats costmodel.lstm costmodel.rules", 13_926),
     ("dse.searching dse.storage", "", 7_402),
-    ("dse.adapters", "", 21_280),
+    ("dse.adapters", "", 21_284),
     ("dse.adapters.xla", "", 7_223),
     ("dse.adapters.dfmodel", "", 3_889),
 ]

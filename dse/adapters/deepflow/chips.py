@@ -1,6 +1,6 @@
 """Chips of DeepFlow's second and present generation: rates, sizes and links from areas, powers and the perimeter.
 
-A `Sheet` holds the numbers of a hardware file by their path. Area limits how many compute units, banks, stacks and
+A sheet holds the numbers of a hardware file by their path. Area limits how many compute units, banks, stacks and
 links a chip has; power limits their voltage, and the voltage their clock. A size, bandwidth or clock that the file
 states replaces the one that would follow; the second generation states none.
 """
@@ -14,8 +14,7 @@ import numpy as np
 
 from costmodel.columns import BoolArray, FloatArray
 
-#: Path of a number in a hardware file -> its (points,) column. [SI units], [mm2]
-Sheet = Mapping[str, FloatArray]
+#: Numbers of a hardware file by their path, or of a block by name; (points,) columns. [SI units], [mm2]
 Values = dict[str, FloatArray]
 
 #: Memories of a chip; `area_breakdown` and `power_breakdown` name an SRAM by the second word.
@@ -29,7 +28,7 @@ DEGREES: Final = {"intra_node": 4, "inter_node": 1}
 DIMENSIONS: Final = ("kp1", "kp2", "dp", "lp")
 
 
-def within(sheet: Sheet, path: str) -> Values:
+def within(sheet: Values, path: str) -> Values:
     """Columns of a block of a sheet by their last word."""
     return {key.rpartition(".")[2]: values for key, values in sheet.items() if key.rpartition(".")[0] == path}
 
@@ -42,8 +41,9 @@ def real_root(threshold: FloatArray, constant: FloatArray) -> FloatArray:
     """
     shape = np.broadcast_shapes(threshold.shape, constant.shape)
     threshold, constant = np.broadcast_to(threshold, shape), np.broadcast_to(constant, shape)
-    first = np.zeros(shape)
-    for order, rows in ((3, constant != 0), (2, constant == 0)):
+    first = np.full(shape, np.nan)
+    finite = np.isfinite(threshold) & np.isfinite(constant)
+    for order, rows in ((3, finite & (constant != 0)), (2, finite & (constant == 0))):
         companion = np.zeros((int(rows.sum()), order, order))
         companion[:, range(1, order), range(order - 1)] = 1.0
         terms = 2 * threshold, -(threshold**2), constant
@@ -82,28 +82,27 @@ def voltage_limits(block: Values) -> tuple[FloatArray, FloatArray]:
     return block["threshold_voltage"] + block["margin_voltage"], block.get("max_voltage", np.full(1, np.inf))
 
 
-def chip(sheet: Sheet, *, states: bool) -> dict[str, Values]:
+def chip(sheet: Values, *, states: bool) -> dict[str, Values]:
     """Blocks of the chip that a sheet describes: core, the memories of all levels from registers on, and links.
 
     (points,) columns. [FLOP/s], [B/s], [B], [s] `states` is True for the generation whose files state sizes; in the
     other a memory without bandwidth has no size.
     """
-    with np.errstate(divide="ignore", invalid="ignore"):
-        core = core_figures(sheet)
-        units = dict(zip(SCOPES, (np.ones(1), core["num_bundle"], core["num_mcu"]), strict=True))
-        blocks = {"core": core}
-        for level in range(4):
-            memory, scope = (int(sheet[f"memory_hierarchy.l{level}.{key}"][0]) for key in ("type", "scope"))
-            name, unit = MEMORIES[memory], units[SCOPES[scope]]
-            block = within(sheet, f"tech_param.{name}")
-            figures = sram(sheet, name, core["num_bundle"]) if name in SRAMS else dram(sheet, states=states)
-            figures["size"] = np.where((figures["bandwidth"] <= 0) & (not states), 0.0, figures["size"])
-            figures |= {"used_bandwidth": figures["bandwidth"] * block["util"], "latency": block["latency"]}
-            blocks[name] = figures | {"share": np.where(unit > 0, figures["size"] / unit, 0.0)}
-        return blocks | {name: network(sheet, name) for name in DEGREES}
+    core = core_figures(sheet)
+    units = dict(zip(SCOPES, (np.ones(1), core["num_bundle"], core["num_mcu"]), strict=True))
+    blocks = {"core": core}
+    for level in range(4):
+        memory, scope = (int(sheet[f"memory_hierarchy.l{level}.{key}"][0]) for key in ("type", "scope"))
+        name, unit = MEMORIES[memory], units[SCOPES[scope]]
+        block = within(sheet, f"tech_param.{name}")
+        figures = sram(sheet, name, core["num_bundle"]) if name in SRAMS else dram(sheet, states=states)
+        figures["size"] = np.where((figures["bandwidth"] <= 0) & (not states), 0.0, figures["size"])
+        figures |= {"used_bandwidth": figures["bandwidth"] * block["util"], "latency": block["latency"]}
+        blocks[name] = figures | {"share": np.where(unit > 0, figures["size"] / unit, 0.0)}
+    return blocks | {name: network(sheet, name) for name in DEGREES}
 
 
-def core_figures(sheet: Sheet) -> Values:
+def core_figures(sheet: Values) -> Values:
     """Compute units (mcu), their bundles, voltage and clock. [-], [V], [Hz], [mm2], [W]"""
     block = within(sheet, "tech_param.core")
     area, power = sheet["area_breakdown.core"], sheet["power_breakdown.core"]
@@ -127,7 +126,7 @@ def core_figures(sheet: Sheet) -> Values:
     }  # fmt: skip
 
 
-def sram(sheet: Sheet, memory: str, bundles: FloatArray) -> Values:
+def sram(sheet: Values, memory: str, bundles: FloatArray) -> Values:
     """Banks and controllers of an SRAM, and its bandwidth: power without leakage over energy. [B/s], [B], [mm2], [W]"""
     block = within(sheet, f"tech_param.{memory}")
     area, power = (sheet[f"{kind}_breakdown.{SRAMS[memory]}"] for kind in ("area", "power"))
@@ -150,7 +149,7 @@ def sram(sheet: Sheet, memory: str, bundles: FloatArray) -> Values:
     }  # fmt: skip
 
 
-def dram(sheet: Sheet, *, states: bool) -> Values:
+def dram(sheet: Values, *, states: bool) -> Values:
     """Stacks of DRAM that area and controllers allow, and the clock of links. [V], [Hz], [B/s], [B], [mm2], [W]"""
     block, area = within(sheet, "tech_param.DRAM"), within(sheet, "area_breakdown")
     power, stacks_area = sheet["power_breakdown.DRAM"], area["device_area_budget"] - area["proc_chip_area_budget"]
@@ -188,7 +187,7 @@ def dram(sheet: Sheet, *, states: bool) -> Values:
     }  # fmt: skip
 
 
-def network(sheet: Sheet, name: str) -> Values:
+def network(sheet: Values, name: str) -> Values:
     """Links that area and perimeter allow, and bandwidth of one direction after utilization. [-], [V], [Hz], [B/s]"""
     block = within(sheet, f"tech_param.network.{name}")
     area, power = (sheet[f"{kind}_breakdown.network.{name}"] for kind in ("area", "power"))
@@ -206,7 +205,7 @@ def network(sheet: Sheet, name: str) -> Values:
     }  # fmt: skip
 
 
-def links(sheet: Sheet, blocks: Mapping[str, Values], sizes: Mapping[str, FloatArray]) -> Values:
+def links(sheet: Values, blocks: Mapping[str, Values], sizes: Mapping[str, FloatArray]) -> Values:
     """Bandwidth and latency of the links that groups of `DIMENSIONS` take, by "bandwidth.kp1" and so on. [B/s], [s]
 
     Messages between nodes pass the links within both nodes. Groups of up to 4, 8 and more members lose 1/2, 4/5 and 3/4
@@ -214,10 +213,9 @@ def links(sheet: Sheet, blocks: Mapping[str, Values], sizes: Mapping[str, FloatA
     """
     system, inter, intra = within(sheet, "system_hierarchy"), blocks["inter_node"], blocks["intra_node"]
     workers, nodes, derated = system["num_workers"], system["num_nodes"], system["intra_derate"] != 0
-    with np.errstate(divide="ignore", invalid="ignore"):
-        local, far = intra["bandwidth"] / system["intra_derate"], inter["bandwidth"] / system["inter_derate"]
-        far = np.where((nodes > 1) & (workers > 1), np.where(derated, np.minimum(local, far), far), 0.0)
-        local = np.where((workers > 1) & derated, local, 0.0)
+    local, far = intra["bandwidth"] / system["intra_derate"], inter["bandwidth"] / system["inter_derate"]
+    far = np.where((nodes > 1) & (workers > 1), np.where(derated, np.minimum(local, far), far), 0.0)
+    local = np.where((workers > 1) & derated, local, 0.0)
     columns = Values()
     for name in DIMENSIONS:
         crosses, size = system[f"{name}_inter"] != 0, sizes[name]

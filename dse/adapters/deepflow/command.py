@@ -13,9 +13,9 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from costmodel.errors import DseError
-from costmodel.formats.input_files import data_beside
+from costmodel.formats.input_files import data_beside, read_text
 from costmodel.formats.quantity import readable
-from dse.adapters.deepflow.configuration import load_configuration, power_notes
+from dse.adapters.deepflow.configuration import is_log, load_configuration, load_log, power_notes
 from dse.adapters.deepflow.setups import read_setup
 from dse.adapters.deepflow.step import plain, price
 from dse.adapters.deepflow.summaries import printed_figures
@@ -23,7 +23,6 @@ from dse.cli.terminal import say
 from dse.output import json_text, show
 from dse.reporting.design_table import facts, ruled_table
 
-Note = Callable[[str], None]
 #: Name of a report -> heading -> pairs, or columns, rows and cells of a table.
 _REPORTS: Final[Mapping[str, Mapping[str, Any]]] = data_beside(__file__)
 #: ``<figure>``, or ``<figure:format>`` with a unit, "kind", "bound" or a format of Python.
@@ -42,12 +41,15 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def record(path: Path, profile: str, asked: bool, options: Mapping[str, Any], note: Note) -> dict[str, Any]:
+def record(
+    path: Path, profile: str, asked: bool, options: Mapping[str, Any], note: Callable[[str], None]
+) -> dict[str, Any]:
     """The JSON of a configuration of the first generation, or of a hardware file of a later one."""
     head = {"file": str(path), "profile": profile}
     if profile == "deepflow":
-        config = load_configuration(path)
-        for line in power_notes(config):
+        is_printed = is_log(read_text(path).encode())
+        config, printed = load_log(path) if is_printed else (load_configuration(path), "")
+        for line in filter(None, (printed, *power_notes(config))):
             note(line)
         return head | {"figures": plain(price(config))}
     setup = read_setup(path, profile, options.get("model_config"), dict(options.get("set", ())))

@@ -15,6 +15,7 @@ from typing import Any, Final, Self
 import numpy as np
 
 from costmodel.columns import BoolArray, Columns, FloatArray, broadcast_columns, column, column_units
+from costmodel.errors import DseError
 from costmodel.formats.input_files import Section, data_beside, parse, read_text
 from costmodel.kernels.output_tiles import tile_edge
 from costmodel.lstm import KINDS, Split
@@ -55,13 +56,11 @@ class LstmWorkload(Columns):
 
     @classmethod
     def of(cls, **values: object) -> Self:
-        """Build from scalars, lists and arrays, broadcast to one length; kinds may be words."""
+        """Build from scalars, lists and arrays, broadcast to one length."""
         known = {name: array for name, array in values.items() if name in column_units(cls)}
         if len(known) < len(values):
             raise TypeError(f"no such column: {', '.join(sorted(set(values) - set(known)))}")
-        coded = {name: kind_codes(v) if name.endswith("_kind") else v for name, v in known.items()}
-        columns = broadcast_columns(**{name: np.asarray(v, dtype=np.float64) for name, v in coded.items()})
-        return cls(**columns)
+        return cls(**broadcast_columns(**{name: np.asarray(v, dtype=np.float64) for name, v in known.items()}))
 
     def split(self, part: str) -> Split:
         """The split of the products of a part: "hidden", "softmax", "projection" or "embedding"."""
@@ -120,14 +119,6 @@ class Configuration(LstmWorkload):
 
 #: Parts of the model whose products can be split.
 PARTS = ("hidden", "softmax", "projection", "embedding")
-
-
-def kind_codes(words: object) -> FloatArray:
-    """Codes of kinds of split, from words or codes. [-]"""
-    array = np.asarray(words)
-    if array.dtype.kind == "U":
-        return np.reshape([float(KINDS.index(word)) for word in array.ravel().tolist()], array.shape)
-    return array.astype(np.float64)
 
 
 def broken_guards(config: LstmWorkload) -> dict[str, BoolArray]:
@@ -209,13 +200,11 @@ def roofline(flops: FloatArray, dram_bytes: FloatArray, machine: Machine, *, l2_
 
 SCHEMA: Final = "deepflow/v1"
 BLOCKS: Final = ("core", "dram", "l2", "shared_memory", "link")
-TOPOLOGIES: Final = ("mesh", "ring")
-
-_TEXTS: Final = ("name", "description")
 _REQUIRED: Final = ("workload", "power", "energy", "banks")
-_OPTIONAL: Final = ("derate", "parallelism", "network")
+_OPTIONAL: Final = ("derate", "parallelism", "network", "name", "description")
 #: Section -> key -> column, unit, condition, and default of an optional number.
-_NUMBERS: Final[Mapping[str, Mapping[str, Any]]] = data_beside(__file__)
+_DATA: Final = data_beside(__file__)
+_NUMBERS: Final[Mapping[str, Mapping[str, Any]]] = _DATA["numbers"]
 #: Condition of a number -> its test, and its name in messages.
 _CONDITIONS: Final[Mapping[str, tuple[Callable[[float], bool], str]]] = {
     "count": (lambda v: v >= 1 and v.is_integer(), "a whole number from 1"),
@@ -223,15 +212,10 @@ _CONDITIONS: Final[Mapping[str, tuple[Callable[[float], bool], str]]] = {
     "at_least_zero": (lambda v: v >= 0, "no negative number"),
     "share": (lambda v: 0 < v <= 1, "a share of the peak, more than 0 and at most 1"),
 }
-#: Roundings that a sum of fractions is allowed.
-_SUM_TOLERANCE: Final = 1e-9
 
 
 def load_configuration(path: Path) -> Configuration:
-    """The one configuration that a file describes.
-
-    Raises `DseError` with one line for each mistake in the file.
-    """
+    """The one configuration that a file describes, as `read_configuration` reads it."""
     return read_configuration(parse(read_text(path), str(path)))
 
 
@@ -242,8 +226,8 @@ def read_configuration(section: Section) -> Configuration:
     """
     section.word("schema", [SCHEMA])
     section.source.finish()  # of another kind of file every other key would be wrong
-    section.only(("schema", *_TEXTS, *_REQUIRED, *_OPTIONAL))
-    for key in _TEXTS:
+    section.only(("schema", *_REQUIRED, *_OPTIONAL))
+    for key in ("name", "description"):
         section.text(key, required=False)
     for key in (key for key in _REQUIRED if key not in section):
         section.mistake(None, f"{key}: missing")
@@ -257,7 +241,7 @@ def read_configuration(section: Section) -> Configuration:
     for part in PARTS:
         dim1, dim2 = columns[f"{part}_dim1"], columns[f"{part}_dim2"]
         columns[f"{part}_kind"] = _kind(sections[f"parallelism.{part}"], dim1, dim2)
-    columns["mesh"] = float(sections["network"].word("topology", TOPOLOGIES, default="mesh") == "mesh")
+    columns["mesh"] = float(sections["network"].word("topology", ("mesh", "ring"), default="mesh") == "mesh")
     section.source.finish()
     config = Configuration.of(**columns)
     machine = hardware(config)
@@ -294,7 +278,7 @@ def power_notes(config: Configuration) -> Iterator[str]:
     """Note if shares of the first configuration exceed its power; links draw theirs only where they exist."""
     drawing = [block for block in BLOCKS if block != "link" or number_of_links(config)[0] > 0]
     given = sum(float(getattr(config, f"{block}_fraction")[0]) for block in drawing)
-    if given > 1 + _SUM_TOLERANCE:
+    if given > 1 + 1e-9:  # and roundings
         tdp = float(config.tdp[0])
         yield (
             f"power.fractions: {', '.join(drawing)} sum to {given:.6g}, {given * tdp:.6g} W of {tdp:.6g} W; "
@@ -308,8 +292,8 @@ def _check_levels(section: Section, config: Configuration, machine: Machine) -> 
         section.mistake("core", "0: no arithmetic without power; expected more than 0")
     if machine["dram_capacity"][0] == 0:
         section.mistake("dram", "0: the level has no capacity without power; expected more than 0")
-    for level, tile in (("l2", machine["l2_tile"]), ("shared_memory", machine["shared_memory_tile"])):
-        if tile[0] == 0:
+    for level in ("l2", "shared_memory"):
+        if machine[f"{level}_tile"][0] == 0:
             share = float(getattr(config, f"{level}_fraction")[0])
             section.mistake(level, f"{share:g}: the level has no capacity for three elements; give it more power")
 
@@ -328,11 +312,42 @@ def _check_split(section: Section, config: Configuration, machine: Machine) -> N
         section.mistake(None, "a split model needs links: power.fractions.link above 0, and network.topology: mesh")
 
 
-def other_output(head: bytes) -> str:
-    """Description of a log that DeepFlow printed; "" if a file begins otherwise."""
-    if not re.search(rb"^(inflection_point|comp_int): ", head, re.MULTILINE):
-        return ""
-    return (
-        "is a log that DeepFlow printed; give its run's configuration, a YAML file of schema deepflow/v1 "
-        "(docs/deepflow.md)"
-    )
+def is_log(head: bytes) -> bool:
+    """True for the first bytes of a log that DeepFlow printed."""
+    return bool(re.search(rb"^(inflection_point|comp_int): ", head, re.MULTILINE))
+
+
+def load_log(path: Path) -> tuple[Configuration, str]:
+    """The configuration that a log of DeepFlow echoes, and a note on it.
+
+    Sizes follow from counts of kernels, rates from their times, capacities from the printed ones. Energies are not in
+    the log: those of links are unknown, others 1 J for each FLOP and byte of a boundless power.
+    """
+    text, log, power = read_text(path), dict[str, float](), 2.0**100
+    for name, pattern in _DATA["log"].items():
+        if not (match := re.search(pattern, text, re.MULTILINE)):
+            raise DseError(f"{path}: a log of DeepFlow without {name}, such as that of a split model; "
+                           "give the configuration of its run, of schema deepflow/v1")  # fmt: skip
+        log[name] = float(match[1].replace(",", ""))
+    w, softmax = 4 / 3 * log["clip_bytes"] / log["clip_flop"], log["softmax_clip_flop"] / 4
+    embedded = log["embedding_bytes"] / (2 * w)
+    size = np.sqrt(embedded * softmax / (log["logits_flop"] / 5))
+    gates, projection = log["clip_flop"] / 8 / size**2, log["projection_flop"] / 4 / size
+    batch, cells = log["cell_flop"] / (3.25 * gates * size), (2 * size + 1) * gates * size
+    layers = (log["parameters"] * 1e9 - 2 * softmax - size * projection) / cells
+    bandwidth = log["update_bytes"] / (log["update_time"] - MEMORY_LATENCY)
+    launch = (log["cell_time"] - log["cell_bytes"] / bandwidth - MEMORY_LATENCY) / 15
+    rate, l2 = log["product_flop"] / (log["product_time"] - launch), log["l2_bandwidth"] * 2.0**40
+    core, dram = round(rate / log["throughput"] / 1e12, 2), round(bandwidth / log["bandwidth"] / 2.0**30, 2)
+    counts = {"hidden_size": size, "gates": gates, "vocab_size": softmax / size, "projection_size": projection,
+              "batch_size": batch * log["dp"], "seq_len": embedded / size / batch, "num_layers": layers}  # fmt: skip
+    config = Configuration.of(
+        **{name: np.rint(value) for name, value in counts.items()}, dp=log["dp"], lp=log["lp"], hlp=log["hlp"],
+        element_bytes=w, launch_overhead=launch, tdp=power, flop_energy=1, dram_energy=1, l2_energy=1,
+        shared_memory_energy=1, link_energy=1, core_derate=core, dram_derate=dram, bank_bandwidth=l2,
+        core_fraction=rate / core / power, dram_fraction=bandwidth / dram / power, l2_fraction=l2 / power,
+        stack_bandwidth=bandwidth / dram, stack_capacity=log["capacity"] * 2.0**30,
+        bank_capacity=log["l2_capacity"] * 2.0**20,
+        shared_memory_fraction=l2 * log["shared_capacity"] / log["l2_capacity"] / power,
+    ).with_columns({"link_energy": np.full(1, np.nan)})  # fmt: skip
+    return config, f"evaluates the configuration that the log echoes; it printed Time: {log['time']:.8f}"

@@ -26,8 +26,6 @@ from dse.adapters.deepflow.tiled_products import ProductTimes, level_time, produ
 
 #: Bandwidth from host to device, which inputs of an embedding in one piece take. [B/s]
 HOST_BANDWIDTH: Final = 12.4 * 2.0**30
-#: Accesses of each gate of a cell: three operations of two inputs, two of one. [-]
-CELL_ACCESSES: Final = 3 * 3 + 2 * 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,11 +131,12 @@ def cell_kernels(work: LstmWorkload, device: Device) -> tuple[FloatArray, FloatA
     cell in one piece counts no gates, and weights are accumulated in every step.
     """
     split, w, batch = work.split("hidden"), work.element_bytes, work.shard_batch
+    accesses = 3 * 3 + 2 * 2  # of each gate: three operations of two inputs, two of one
     columns, rows = work.gate_size / (split.inner * split.columns), batch / split.rows
     weights, launches = 2 * work.hidden_size * columns, 5 * device.unit["launch"]
     back_columns = np.where(split.sharded, columns, work.hidden_size)
-    forward = device.kernel(rows * columns * 5, w * rows * columns * CELL_ACCESSES)
-    moved = w * rows * back_columns * CELL_ACCESSES + w * weights * 3
+    forward = device.kernel(rows * columns * 5, w * rows * columns * accesses)
+    moved = w * rows * back_columns * accesses + w * weights * 3
     backward = device.kernel(rows * back_columns * 5 + weights, moved)
     exchanges = split.is_cr | (split.is_rc & (work.softmax_dim2 > 1))
     sent = [4 * rows * columns * w, 4 * np.where(split.is_rc, batch, rows) * columns * w]
@@ -186,8 +185,8 @@ def reduction_time(work: LstmWorkload, device: Device, part: str, rows: FloatArr
 def scheduled(work: LstmWorkload, times: Sequence[FloatArray]) -> FloatArray:
     """End of a pass whose entries take `times`, in the order of `Simulation`, (points,). [s]
 
-    With one stage the order of tasks does not depend on their times: designs of as many steps and layers are scheduled
-    together. With several stages the schedule of each design is simulated.
+    With one stage the order of tasks does not depend on their times, and designs of as many steps and layers are
+    scheduled together; otherwise each design is.
     """
     points = work.num_points
     keys = [np.broadcast_to(values, points) for values in (work.seq_len, work.num_layers, work.lp)]
@@ -257,8 +256,7 @@ class Simulation:
     def end(self) -> FloatArray:
         """End of the last entry of each design. [s]
 
-        Odd, and kept: a transfer within a device frees the last link when it ends, so that reductions on that link
-        overlap; with one stage it is the link of all reductions.
+        Odd, and kept: transfers within a device free the last link as they end, so that reductions overlap on it.
         """
         _, index, now = self.entries[0]
         self.devices[index] = False

@@ -91,10 +91,7 @@ def profile_of(path: Path) -> str:
 
 
 def read_setup(path: Path, generation: str, model_path: Path | None, values: Mapping[str, str]) -> ChipSetup:
-    """The set-up that files describe, with `values` set by key or path.
-
-    Raises `DseError` with one line for each mistake.
-    """
+    """The set-up of files, with `values` set by key or path; a `DseError` has one line for each mistake."""
     hardware = parse(read_text(path), str(path))
     if "tech_param" not in hardware:
         raise DseError(f"{path}: describes a model: evaluate a hardware file with --model-config {path}")
@@ -114,7 +111,7 @@ def number(path: str, value: Any) -> float:
     words = _WORDS.get(path.rpartition(".")[2])
     if words:
         if value not in words and not path.endswith(".t"):
-            raise ValueError(f"{value!r} is not a value{suggestion(str(value), words)}")
+            raise ValueError(f"{value!r} is not a value{suggestion(str(value), map(str, words))}")
         return float(words.index(value)) if value in words else np.nan
     if isinstance(value, int | float):
         return float(value)
@@ -204,12 +201,11 @@ class SetupReader:
                 continue
             try:
                 sheet[path] = number(path, value)
-                if (
-                    path.startswith(_COUNTS)
-                    and path not in _FREE
-                    and not (sheet[path] >= 1 and sheet[path].is_integer())
-                ):
+                is_count = path.startswith(_COUNTS) and path not in _FREE
+                if is_count and not (sheet[path] >= 1 and sheet[path].is_integer()):
                     raise ValueError(f"{value!r}: expected a whole number from 1")
+                if not (0 <= sheet[path] < 1e30 or path.endswith(".t")):
+                    raise ValueError(f"{value!r}: expected a number from 0 to 1e30")
             except ValueError as error:
                 self.mistake(path, str(error))
         return sheet
@@ -217,7 +213,7 @@ class SetupReader:
     def note_unknown(self, known: set[str]) -> None:
         """Note keys that are not read; DeepFlow refuses those of some blocks."""
         for path in sorted(self.flat.keys() - known):
-            if path.startswith(("sw_param.", "scheduling_param.", "model_param.")):
+            if path.startswith(("sw_param.", "scheduling_param.", "model_param.", "memory_hierarchy.")):
                 self.mistake(path, f"unknown key{suggestion(path, known)}")
             elif not path.startswith("network_topology.") and not path.endswith("controller_power_per_link"):
                 self.notes.append(f"{path} is not read, as in DeepFlow{suggestion(path, known)}")
@@ -250,6 +246,8 @@ def problems(setup: ChipSetup) -> Iterator[str]:
     """Reasons why DeepFlow refuses a set-up, in its words if it has any, and mistakes that end it without a message."""
     sheet, dp, lp = setup.sheet, setup.split("dp"), setup.split("lp")
     kp1, kp2, workers = setup.split("kp1"), setup.split("kp2"), sheet["system_hierarchy.num_workers"]
+    if len({float(sheet[f"memory_hierarchy.l{level}.type"][0]) for level in range(4)}) < 4:
+        yield "memory_hierarchy: expected each of SRAM-R, SRAM-L1, SRAM-L2 and DRAM on one level"
     if setup.rules["states"]:
         both = ~np.isnan(kp1 + kp2)
         if np.any(dp * lp * np.where(both, kp1 * kp2, 1.0) != workers):
@@ -265,8 +263,8 @@ def problems(setup: ChipSetup) -> Iterator[str]:
         name = "softmax.dim1: does not divide the batch of a data shard"
         guards[name] = softmax.is_rc & (work.shard_batch % softmax.dim1 != 0)
         yield from (f"kp_{name.replace('.', '_')}" for name, rows in guards.items() if np.any(rows))
-        if np.any(work.seq_len * work.num_layers > MOST_CELLS):
-            yield f"seq_len * num_layers: at most {MOST_CELLS:,} cells are scheduled"
+        if np.any(np.maximum(work.seq_len * work.num_layers, lp) > MOST_CELLS):
+            yield f"seq_len * num_layers and lp: at most {MOST_CELLS:,} cells are scheduled"
         if np.any((lp == 2) & (work.num_layers > 1)):
             yield "lp: DeepFlow stops with an IndexError at lp 2; take 1, or 3 and more"
     elif np.any(np.isnan(setup.split("t") + kp1 * kp2) & (kp1 * kp2 != 1)):

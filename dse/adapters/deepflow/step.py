@@ -36,8 +36,6 @@ LSTM_LAUNCHES, SOFTMAX_LAUNCHES, SPLIT_LAUNCHES = 15, 4, 1
 
 #: Matrix product -> part of the model whose split it has, and its role.
 GEMMS: Final[Mapping[str, tuple[str, str]]] = data_beside(__file__)
-#: Weights of each part that the optimizer updates. There is none for the embedding.
-OPTIMIZED: Final = ("Hidden", "Projection", "Softmax")
 
 
 def kernel_figures(name: str, stem: str, work: Sequence[FloatArray], launched: Any, machine: Machine) -> Figures:
@@ -151,10 +149,10 @@ def pointwise_figures(config: Configuration, machine: Machine) -> Figures:
 
 
 def optimizer_figures(config: Configuration, machine: Machine) -> Figures:
-    """Clipping and update of each part's weights, whole even where products are split, without launches."""
+    """Clipping and update of weights, whole even where products are split, without launches; not of the embedding."""
     size, figures = config.hidden_size, Figures()
-    outputs = (2 * config.gate_size, config.projection_size, config.vocab_size)
-    for part, columns in zip(OPTIMIZED, outputs, strict=True):
+    outputs = {"Hidden": 2 * config.gate_size, "Projection": config.projection_size, "Softmax": config.vocab_size}
+    for part, columns in outputs.items():
         for name, kernel in (("gradclip", "gradclip"), ("applyGrad", "apply_grad")):
             work = optimizer_work(kernel, size * columns, element_bytes=config.element_bytes)
             figures |= kernel_figures(f"{part}.{name}", f"{part}.{name}_", work, 0.0, machine)

@@ -84,21 +84,18 @@ def setup_figures(setup: ChipSetup) -> Values:
 
     Bandwidths are in GiB/s, sizes of levels in MiB, other sizes in GiB, throughput in TFLOP/s, clocks in GHz.
     """
-    blocks = chip(setup.sheet, states=setup.rules["states"])
-    with np.errstate(divide="ignore", invalid="ignore"):
+    with np.errstate(all="ignore"):
+        blocks = chip(setup.sheet, states=setup.rules["states"])
         figures = _MODES[setup.mode](setup, Device.of(setup, blocks), list(blocks.values())[4]["size"])
         return dict(hardware_figures(blocks)) | dict(figures)
 
 
 def printed_figures(setup: ChipSetup) -> dict[str, Any]:
-    """The figures of one set-up; whole numbers as such, and words for a loop order and its tiles.
-
-    Raises `DseError` where DeepFlow stops: a time that no link allows, or a voltage that it cannot set.
-    """
+    """The figures of one set-up, with words for a loop order; a `DseError` if DeepFlow stops, or ends with no time."""
     figures = plain(setup_figures(setup))
     if setup.rules["states"] and figures["DRAM.operating_voltage"] >= figures["DRAM.voltage_upperbound"]:
         raise DseError("power_breakdown.DRAM: its voltage exceeds max_voltage, where DeepFlow stops; lower the power")
-    if not np.isfinite(figures["Time"]):
+    if not figures["Time"] < np.inf:
         raise DseError("a split or a level has no bandwidth, so that the step never ends; give links or memories power")
     if "order" in figures:
         figures["order"] = INNERMOST[figures["order"]]

@@ -45,13 +45,15 @@ def tile_candidates(room: float, level: int, count: int) -> tuple[tuple[int, int
     Outputs stay in registers and shared memory (levels 0 and 1); farther levels only pass them. Raises `DseError` where
     fewer than `count` tiles fit: the reference would never stop drawing.
     """
-    largest = math.floor(math.log2(room)) if room >= 8 else 0
-    edge = 2 ** math.floor(math.log(math.sqrt(room / 2), 2)) if room >= 8 else 0
+    usable = room if 8 <= room < 2**53 else 8.0
+    largest, edge = math.floor(math.log2(usable)), 2 ** math.floor(math.log(math.sqrt(usable / 2), 2))
     tiles = {(edge, edge, edge), (edge // 2, edge, edge * 2)}
     powers = [1 << power for power in range(largest)]
-    fitting = {(a, b, depth) for a in powers for b in powers if (depth := _depth(room, a, b, level))}
-    if len(fitting | tiles) < count:
-        raise DseError(f"memory_hierarchy.l{level}: fewer than {count} tiles fit in {room:g} elements; enlarge it")
+    fitting = {(a, b, depth) for a in powers for b in powers if (depth := _depth(usable, a, b, level))}
+    if usable != room or len(fitting | tiles) < count:
+        raise DseError(
+            f"memory_hierarchy.l{level}: {room:g} elements; expected 2^53 at most, and room for {count} tiles"
+        )
     generator = np.random.RandomState(1)
     while len(tiles) < count:
         a, b = (1 << int(power) for power in generator.randint(0, largest, 2))
@@ -69,9 +71,8 @@ def _depth(room: float, a: int, b: int, level: int) -> int:
 def level_time(flops: FloatArray, traffic: FloatArray, rows: Values, level: int) -> FloatArray:
     """Time of work on one memory: traffic and latency below the inflection, arithmetic from there on. [s]"""
     bandwidth, latency, rate = rows[f"bandwidth{level}"], rows[f"latency{level}"], rows["rate"]
-    with np.errstate(divide="ignore", invalid="ignore"):
-        intensity = np.where(traffic == 0, 0.0, flops / traffic)
-        return np.where(intensity < rate / bandwidth, traffic / bandwidth + latency, flops / rate)
+    intensity = np.where(traffic == 0, 0.0, flops / traffic)
+    return np.where(intensity < rate / bandwidth, traffic / bandwidth + latency, flops / rate)
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,10 +151,7 @@ def _fastest(
     return least + rows["launch"], order.astype(np.float64), tiles, np.stack(moved, axis=-1)
 
 
-Work = tuple[FloatArray, list[FloatArray], FloatArray]
-
-
-def nested_work(sizes: FloatArray, tables: Sizes, rows: Values, flow: float) -> Work:
+def nested_work(sizes: FloatArray, tables: Sizes, rows: Values, flow: float) -> tuple[FloatArray, Sizes, FloatArray]:
     """FLOP, traffic of the four levels and no tie, second generation; (rows, orders, tiles of 0, 1, 2). [FLOP], [B]
 
     Tiles are those of the loop order. A tile is loaded again for each tile of the dimension that it lacks; outputs are
@@ -180,7 +178,7 @@ def nested_work(sizes: FloatArray, tables: Sizes, rows: Values, flow: float) -> 
     return flops, traffic, np.zeros(1)
 
 
-def flat_work(sizes: FloatArray, tables: Sizes, rows: Values, flow: float) -> Work:
+def flat_work(sizes: FloatArray, tables: Sizes, rows: Values, flow: float) -> tuple[FloatArray, Sizes, FloatArray]:
     """FLOP, traffic and tie, present generation; (rows, innermost loops, tiles of levels 1 and 2). [FLOP], [B]
 
     The operands of the innermost loop stay in L2 for its length. Shared memories work at once, and their traffic is

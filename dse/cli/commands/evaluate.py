@@ -34,7 +34,7 @@ ABOUT: Final = (
     "  a space         built-in or YAML; --set names the design, --best completes it, --sweep a table\n"
     "  a launch file   Megatron-LM script or log, Megatron-Bridge, torchtitan, MaxText; needs --system\n"
     "  a program       HLO text of XLA\n"
-    "  a workload      AICB (SimAI), DFModel set-up, DeepFlow configuration or hardware file\n"
+    "  a workload      AICB (SimAI), DFModel set-up, DeepFlow configuration, hardware file or log\n"
     "Exits with 1 if the design does not fit."
 )
 EXAMPLES: Final = (

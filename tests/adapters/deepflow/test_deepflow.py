@@ -396,3 +396,52 @@ def test_cost_prints_a_report_with_every_section(capsys):
     assert [line for line in lines if line in sections] == list(sections)
     assert any(line.split() == ["total", "198.8", "GiB", "198.8", "GiB"] for line in lines)
     assert max(map(len, lines)) <= 100
+
+
+#: A log of the configuration of `PROBE` in the words of the reference, from the figures that it printed.
+LOG = """\
+inflection_point: 4.03
+(Hidden) gradclip_flop: {Hidden.gradclip_flop}, gradclip_mem: {Hidden.gradclip_mem}
+(Projection) gradclip_flop: {Projection.gradclip_flop}, gradclip_mem: {Projection.gradclip_mem}
+(Softmax) gradclip_flop: {Softmax.gradclip_flop}, gradclip_mem: {Softmax.gradclip_mem}
+(Softmax) applyGrad_flop: {Softmax.applyGrad_flop}, applyGrad_mem: {Softmax.applyGrad_mem}
+(Softmax) applyGrad_time: {Softmax.applyGrad_time}
+Cf GEMM_flop: {Cf.GEMM_flop}, GEMM_gmem: {Cf.GEMM_gmem}, GEMM_l2mem: {Cf.GEMM_l2mem}
+Cf GEMM_time: {Cf.GEMM_time}
+Hidden point_flop: {Hidden_f.point_flop}, point_mem: {Hidden_f.point_mem}
+Hidden point_time: {Hidden_f.point_time}
+(gr) Softmax point_flop: {Softmax_b.point_flop}, point_mem: {Softmax_b.point_mem}
+Embedding_mem: {Embedding_f.mem}
+dp: 1, lp: 1, hlp: 1, kp_hidden_dim1: 1,  kp_hidden_type: -1, kp_softmax_type: -1, kp_embedding_type: -1
+#Parameters: {parameters} Billion
+Throughput: {hw.throughput} Tflops
+Memory Bandwidth: {hw.mem_bw} GB/s
+Memory Size: {hw.mem_size} GB
+L2 Bandwidth: {hw.L2_bw} TB/s
+L2 Size: {hw.L2_size} MB
+Shared Memory Size: {hw.sm_size} MB
+Time: {Time}
+"""
+
+
+def test_a_log_evaluates_the_configuration_that_it_echoes(tmp_path, capsys):
+    """All figures but those of energy; capacities have the digits of the log."""
+    lines = [line for line in PRINTED.read_text().splitlines() if not line.startswith("#")]
+    printed = {row["figure"]: row["printed"] for row in csv.DictReader(lines)}
+    log = tmp_path / "summary.txt"
+    log.write_text(re.sub(r"\{([\w.]+)\}", lambda match: printed[match[1]], LOG))
+    assert main(["evaluate", str(log), "--format", "json"]) == 0
+    told = capsys.readouterr()
+    assert told.err == f"dse: {log}: evaluates the configuration that the log echoes; it printed Time: 302.88817584\n"
+    found = json.loads(told.out)["figures"]
+    for name, text in printed.items():
+        digits = len(text.partition(".")[2])
+        assert found[name] == pytest.approx(float(text.replace(",", "")), rel=1e-14, abs=0.5001 * 10**-digits), name
+    assert (found["energy"], found["power"]) == (None, None)
+
+
+def test_a_log_of_a_split_model_needs_its_configuration(tmp_path, capsys):
+    log = tmp_path / "summary.txt"
+    log.write_text("inflection_point: 4.03\n(Hidden) gradclip_flop: 12, gradclip_mem: 36\n")
+    assert main(["evaluate", str(log)]) == 1
+    assert "a log of DeepFlow without projection_flop" in capsys.readouterr().err

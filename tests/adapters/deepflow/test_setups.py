@@ -144,7 +144,7 @@ MISTAKES = [
     (["dataflow=worst"], "tech_param.core.dataflow: 'worst' is not a value; did you mean 'wst'?"),
     (["latency=1"], "--set latency: in tech_param.DRAM.latency, tech_param.SRAM-L1.latency"),
     (["layers=1"], "--set layers: unknown key"),
-    (["SRAM-L1.size=1 KB"], "memory_hierarchy.l1: fewer than 20 tiles fit in"),
+    (["SRAM-L1.size=1 KB"], "memory_hierarchy.l1: 4.74074 elements; expected 2^53 at most, and room for 20 tiles"),
     (["power_breakdown.DRAM=4000"], "power_breakdown.DRAM: its voltage exceeds max_voltage"),
 ]
 

@@ -196,12 +196,12 @@ def test_options_of_other_files_are_refused(file, options, message, tmp_path, ca
     [
         (
             "of no kind that has a mark\n",
-            "unrecognized content; give a DeepFlow configuration, an AICB workload, an HLO module, "
+            "unrecognized content; give a DeepFlow configuration, a log of DeepFlow, an AICB workload, an HLO module, "
             "a DFModel set-up, a hardware file of DeepFlow, or name its kind with --profile",
         ),
         (
             "inflection_point: 12.5\ncomp_int: 3\n",
-            "is a log that DeepFlow printed; give its run's configuration, a YAML file of schema deepflow/v1",
+            "a log of DeepFlow without clip_flop, such as that of a split model; give the configuration of its run",
         ),
     ],
     ids=["unknown", "log"],
