@@ -110,6 +110,12 @@ class Columns:
             table.update(getattr(self, family))
         return table
 
+    def arrays(self) -> list[FloatArray]:
+        """Values of every column, in the order of `columns`."""
+        layout = layout_of(type(self))
+        families = (values for family in layout.families for values in getattr(self, family).values())
+        return [*layout.column_values(self)[: len(layout.units)], *families]
+
     def with_columns(self, values: Mapping[str, FloatArray]) -> Self:
         """A copy of the record with other values in some of its columns."""
         layout = layout_of(type(self))

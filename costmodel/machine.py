@@ -6,8 +6,9 @@ Dollars and watts follow from the unit costs of parts.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, field, fields, replace
+from functools import lru_cache
 from typing import Any, Final, Self
 
 import numpy as np
@@ -440,15 +441,12 @@ class System:
 
         return self._changed(changed)
 
-    def only(self, names: Collection[str]) -> Self:
-        """The system with some of its quantities alone: others are no numbers, of one value for all points.
-
-        What is worked out of such a system cannot depend on others: it would be no number.
-        """
-        nothing = np.asarray(np.nan)
+    @lru_cache(maxsize=8)  # noqa: B019  (systems are few, or short-lived)
+    def only(self, names: frozenset[str] | tuple[str, ...]) -> Self:
+        """The system with some of its quantities alone: others are NaN, so that no result can depend on them."""
 
         def kept(prefix: str, part: Any) -> Any:
-            other = {name: nothing for name in column_units(type(part)) if prefix + name not in names}
+            other = {name: np.asarray(np.nan) for name in column_units(type(part)) if prefix + name not in names}
             return replace(part, **other) if other else part
 
         return self._changed(kept)

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
+from operator import add, mul
 from typing import Final, TypeVar
 
 import numpy as np
@@ -196,9 +198,7 @@ Summand = TypeVar("Summand", FloatArray, KernelCost)
 
 def weighted_sum(values: Sequence[Summand], counts: Sequence[FloatArray | float]) -> Summand:
     """So many of each value, added up from the first to the last; counts beyond the values do not matter."""
-    total = values[0] * counts[0]
-    for value, count in zip(values[1:], counts[1:], strict=False):
-        total = total + value * count
+    total: Summand = reduce(add, map(mul, values, counts))
     return total
 
 

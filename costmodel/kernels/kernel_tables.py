@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from functools import reduce
 from typing import Final, Literal, Self
 
 import numpy as np
@@ -193,14 +194,11 @@ def total(*factors: FloatArray, places: Iterable[int] | None = None, where: Bool
     batch of n designs gives the same bits as n batches of one. A kernel's points stand together in memory,
     so that sums run along them.
     """
-    *points, kernels = factors[0].shape
-    sums = np.zeros(points)
-    for kernel in range(kernels) if places is None else places:
-        first, *others = (factor[..., kernel] for factor in factors)
-        for line in others:
-            first = first * line
-        sums += first if where is None else np.where(where[..., kernel], first, 0.0)
-    return sums
+    counted = slice(None) if places is None else [*places]
+    products = reduce(np.multiply, (factor[..., counted] for factor in factors))
+    if where is not None:
+        products = np.where(where[..., counted], products, 0.0)
+    return np.add.accumulate(products, axis=-1)[..., -1] if products.size else np.zeros(products.shape[:-1])
 
 
 #: Operands and results of orthogonal updates: 16 bits. [B]

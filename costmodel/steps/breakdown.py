@@ -188,7 +188,7 @@ def in_chunks(
     chunk, where stages evaluate once what they have in common.
     """
     points = run.num_points
-    run = run.of(run.design.map(lambda values: np.broadcast_to(values, (points,))))
+    run = run.of(run.design.map(lambda v: v if v.shape == (points,) else np.broadcast_to(v, (points,))))
     axes = run.axes
     size = max(CELLS // math.prod(axes), 1) if axes else CHUNK
     if points <= size:

@@ -35,7 +35,7 @@ from costmodel.steps.micro_batch.micro_batch import (
     of_chips,
     pointwise_kernels,
 )
-from costmodel.training.blocks import EMBEDDING, Assignments
+from costmodel.training.blocks import EMBEDDING
 from costmodel.training.kernel_kind import Kernel
 from costmodel.training.run import RankRun
 
@@ -45,11 +45,6 @@ def with_options(run: RankRun, places: Mapping[str, int]) -> RankRun:
     assignments = run.design.assignments
     number = assignments.numbers({name: at for name, at in places.items() if name in assignments.options})
     return run.with_shape(replace(run.design, assignment=number[np.newaxis]))
-
-
-def at_place(assignments: Assignments, option: int) -> dict[str, int]:
-    """Each kernel's option at a place, or its last."""
-    return {name: min(option, len(options) - 1) for name, options in assignments.options.items()}
 
 
 def followed(run: RankRun, kernel: Kernel) -> Kernel | None:
@@ -106,7 +101,8 @@ def _tables(chips: RankRun, unique: UniqueRows) -> list[CostTable]:
     """Costs with all kernels at their first option, then their second ...; equal products are timed once."""
     assignments = chips.design.assignments
     most = max((len(products_of_run) for products_of_run in assignments.options.values()), default=1)
-    runs = [with_options(chips, at_place(assignments, number)) for number in range(most)]
+    every = assignments.options.items()
+    runs = [with_options(chips, {name: min(i, len(options) - 1) for name, options in every}) for i in range(most)]
     products = [transformer_gemms(run).present() for run in runs]
     labels, wide = products[0].labels, products[0]
     columns, placed = np.arange(len(labels)), []

@@ -10,7 +10,7 @@ a formula cannot depend on a column that is missing from the key. For example, t
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final, Generic, Self, TypeVar
@@ -83,14 +83,14 @@ class Run(Generic[AnyShape, AnyTable]):
         """The run with another table of designs, or with the part of it that some stage reads."""
         return Run(self.model, self.system, design, self.precision, self.itemized)
 
-    def reading(self, names: Collection[str]) -> Self:
+    def reading(self, names: frozenset[str] | tuple[str, ...]) -> Self:
         """The run for a stage that reads some quantities of a system alone: they are part of its key."""
         return replace(self, system=self.system.only(names))
 
     def columns(self) -> list[FloatArray]:
         """All that tells its points apart: rows that agree in these columns cost the same."""
         tables: list[Columns] = [self.design, *self.system.parts().values()]
-        return [values for table in tables for values in table.columns().values()]
+        return [values for table in tables for values in table.arrays()]
 
     def key(self) -> tuple[Any, ...]:
         """All that the run is, as a key: equal keys cost the same to the bit."""
@@ -107,7 +107,8 @@ class Run(Generic[AnyShape, AnyTable]):
     @property
     def axes(self) -> tuple[int, ...]:
         """Axes that some columns have before that of points; mostly none. [-]"""
-        return np.broadcast_shapes(*{values.shape[:-1] for values in self.columns()})
+        shapes = {values.shape[:-1] for values in self.columns()}
+        return np.broadcast_shapes(*shapes) if len(shapes) > 1 else shapes.pop()
 
     def on_one_axis(self) -> tuple[Self, IntArray]:
         """A point for each combination along all axes, and the place of each; (*axes, points)."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import lru_cache, partial
 from typing import Final, Self
 
 import numpy as np
@@ -299,18 +299,20 @@ NOT_READ: Final = (
 TABLES_READ: Final = ("mx_speedup",)
 
 
-def quantities_read(system: System) -> set[str]:
+@lru_cache(maxsize=8)
+def quantities_read(system: System) -> frozenset[str]:
     """Quantities of a system that `micro_batches` reads."""
     names = {*system.units()}
     farthest = {f"{system.dram.name}_capacity"} if len(system.memory) > 1 else set()
-    return names - farthest - {name for name in names if name.endswith("_price")} - {*NOT_READ}
+    return frozenset(names - farthest - {name for name in names if name.endswith("_price")} - {*NOT_READ})
 
 
-def quantities_of_kernels(system: System) -> set[str]:
+@lru_cache(maxsize=8)
+def quantities_of_kernels(system: System) -> frozenset[str]:
     """Quantities of machines that kernels read: of chips and their memories, not of links or hosts."""
     others = ("host_", *(f"{tier.name}_" for tier in system.network))
     cores = ("tp_collective", "cp_collective", "ep_collective", "dp_collective", "collective")
-    return {name for name in quantities_read(system) if not name.startswith((*others, *cores))}
+    return frozenset(name for name in quantities_read(system) if not name.startswith((*others, *cores)))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
