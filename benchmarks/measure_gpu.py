@@ -62,9 +62,10 @@ BACKENDS: Final = {"flash_attention_2": "FLASH_ATTENTION", "cudnn": "CUDNN_ATTEN
 #: Bytes of messages, and collectives.
 MESSAGES: Final = tuple(2**power for power in range(13, 32, 2))
 COLLECTIVES: Final = ("all_gather", "reduce_scatter", "all_reduce", "all_to_all")
-#: Calls before any is timed, batches of calls whose median counts, and how long one should last. [s]
-WARM_UP, BATCHES, BATCH_TIME = 3, 5, 0.03
-#: Calls in a graph, and bytes that weights rotate through: more than twice what caches hold. [-], [B]
+#: Calls before any is timed, batches of calls whose median counts, and how long one should last. Pauses between them
+#: keep the power of a batch from lowering the clock of the next. [-], [-], [s], [s]
+WARM_UP, BATCHES, BATCH_TIME, PAUSE = 3, 5, 0.01, 0.03
+#: The most calls in a graph, and bytes that weights rotate through: more than twice what caches hold. [-], [B]
 CALLS, ROTATED = 20, 2.5e8
 #: Products that run for seconds: (m, n, k) and format; moments at which they are timed. [s]
 LONG: Final = ((8192, 8192, 8192, "bf16"), (4096, 4096, 4096, "bf16"), (8192, 8192, 8192, "fp8"))
@@ -165,26 +166,33 @@ def timed(torch: Any, row: Timed, call: Callable[[], object]) -> Timed:
     """The row with the time of one call among many: median of batches."""
     for _ in range(WARM_UP):
         call()
-    captured = None if row.row_type == "kernel_coll" else graph(torch, call)
-    run, calls = (captured.replay, CALLS) if captured else (call, 1)
-    once = batch_seconds(torch, run, 3)[0]
-    repeats = max(2, min(1000, int(BATCH_TIME / max(once, 1e-6))))
-    batches = [batch_seconds(torch, run, repeats) for _ in range(BATCHES)]
+    once, calls, alone = batch_seconds(torch, call, 2)[0], 1, row.row_type != "kernel_coll"
+    captured = graph(torch, call, within(once, CALLS)) if alone else None
+    if captured:
+        call, calls = captured.replay, within(once, CALLS)
+        once = batch_seconds(torch, call, 1)[0]
+    pause = PAUSE if alone else 0.0  # ranks do not wake together
+    batches = [batch_seconds(torch, call, within(once, 1000), pause) for _ in range(BATCHES)]
     return replace(
         row,
         latency_us=round(median(seconds for seconds, *_ in batches) / calls * 1e6, 3),
         clock_mhz=batches[-1][1],
         power_w=batches[-1][2],
-        notes="" if captured or row.row_type == "kernel_coll" else "launched one by one",
+        notes="" if captured or not alone else "launched one by one",
     )
 
 
-def graph(torch: Any, call: Callable[[], object]) -> Any:
+def within(seconds: float, most: int) -> int:
+    """Number of calls of so many seconds that a batch has time for, up to the most. [-]"""
+    return max(1, min(most, int(BATCH_TIME / max(seconds, 1e-6))))
+
+
+def graph(torch: Any, call: Callable[[], object], calls: int) -> Any:
     """A CUDA graph of several calls, or None if they cannot be captured."""
     captured = torch.cuda.CUDAGraph()
     try:
         with torch.cuda.graph(captured, stream=torch.cuda.current_stream()):
-            for _ in range(CALLS):
+            for _ in range(calls):
                 call()
     except RuntimeError:
         torch.cuda.synchronize()
@@ -192,10 +200,11 @@ def graph(torch: Any, call: Callable[[], object]) -> Any:
     return captured
 
 
-def batch_seconds(torch: Any, call: Callable[[], object], calls: int) -> tuple[float, float, float]:
-    """Time of one of some calls by events of the GPU [s], and the clock [MHz] and power [W] while they ran."""
+def batch_seconds(torch: Any, call: Callable[[], object], calls: int, pause: float = 0.0) -> tuple[float, float, float]:
+    """Time of one of some calls after a pause, by events of the GPU [s]; clock [MHz] and power [W] while they ran."""
     start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     torch.cuda.synchronize()
+    time.sleep(pause)
     start.record()
     for _ in range(calls):
         call()

@@ -246,12 +246,13 @@ def row_of(run: Run) -> dict[str, object]:
     shape = SHAPES[run.model]
     software = {"framework": "pytorch_fsdp@2024" if run.compiled else "pytorch_fsdp@2022"}
     settings = {"micro_batch_size": run.mbs, "gradient_accumulation_steps": run.ga, "recompute": run.recompute,
-                "attention": "flash_attention_2", "precision": "bf16"}  # fmt: skip
+                "attention": "flash_attention_2", "precision": "bf16",
+                "cross_entropy": "compiled" if run.compiled else "pytorch"}  # fmt: skip
     if run.lora_rank:
         settings |= {"lora_rank": run.lora_rank}
     names = "layers", "hidden", "heads", "kv_heads", "ffn", "vocab"
     return {
-        "dataset": "one_gpu_pytorch", **software, "model": run.model, **{name: getattr(shape, name) for name in names},
+        "dataset": "pytorch_one_gpu", **software, "model": run.model, **{name: getattr(shape, name) for name in names},
         "gated": 1, "seq": run.seq, "gpus": 1, "given": f"tied_embeddings={str(shape.tied).lower()}",
         "design": " ".join(f"{name}={value}" for name, value in settings.items()),
     }  # fmt: skip

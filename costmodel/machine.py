@@ -120,6 +120,9 @@ class Chip(MachinePart):
     exponentials: FloatArray = column("-", 0)
     softmax_overlap: FloatArray = column("-", 4.5, low=1)  #: power p of that time: 1 in turn, large beside [-]
     attention_efficiency: FloatArray = column("-", 1, high=2)  #: of its products, over those of matrix products
+    #: Keys that take as long as filling the pipeline of a tile of queries, forward but for FlashAttention-2, and back.
+    attention_fill: FloatArray = column("-", 0)
+    attention_fill_backward: FloatArray = column("-", 0)
     product_streaming: FloatArray = column("-", 1, high=2)  #: rate of the farthest memory in products, over streams
     burst: FloatArray = column("s", np.inf)  #: length of a kernel whose clock falls half of the way to `sustained`
     cast_launch: FloatArray = column("s", 0)  #: floor of a cast to 8 or 4 bits, beyond that of a kernel
@@ -305,6 +308,8 @@ class Software(MachinePart):
 
     #: Kernels without reuse in place of each fused one, which all move what that one moves.
     pointwise_kernels: FloatArray = column("-", 1, low=1)
+    #: Passes beside products that add up and scale outputs of adapters, which compilers fuse with others.
+    adapter_passes: FloatArray = column("-", 1)
     #: Bytes that layers keep for their backward pass, over those with fused kernels.
     kept_activations: FloatArray = column("-", 1)
     #: Layers whose sharded weights and gradients are whole at once.

@@ -88,13 +88,14 @@ def adapter_passes(run: RankRun, kernel: Kernel) -> Iterator[tuple[str, str, Flo
     """Name, pass, elements, tensors moved and further bytes of the passes beside a frozen product on one rank.
 
     Outputs of adapters are scaled (2 tensors) and added (3), their gradients scaled, and gradients of inputs added.
-    Weights in NF4 are dequantized before each product.
+    Compilers fuse these passes with others (`Software.adapter_passes`). Weights in NF4 are dequantized before each
+    product.
     """
     run = run.of_kernel(kernel)
     adapter = LoraAdapter.of(run.model, run.design, kernel)
     [product] = kernel.kind.products(run, kernel)
     m, n, k = (np.asarray(size, dtype=np.float64) for size in product.size)
-    has, rows = np.where(adapter.rank > 0, 1.0, 0.0), m * product.batch
+    has, rows = np.where(adapter.rank > 0, run.system.software.adapter_passes, 0.0), m * product.batch
     outputs = rows * n / np.where(run.is_split(kernel, "row"), run.tp, 1.0)
     yield f"{kernel.name}_lora_add", "forward", has * outputs, 5.0, 0.0
     yield f"{kernel.name}_lora_scale", "activation_gradient", has * outputs, 2.0, 0.0

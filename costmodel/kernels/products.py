@@ -369,9 +369,6 @@ def joined_costs(costs: Sequence[GemmCost], join: Callable[[str, list[Any]], Any
 QUERY_TILE = 128.0
 #: Head sizes that FlashAttention has kernels for are multiples of so many; others are padded [Dao2022]_. [-]
 HEAD_MULTIPLE = 32.0
-#: Keys that take as long as filling and draining the pipeline of a tile of queries: TensorRT-LLM on B200 reaches 0.30,
-#: 0.38, 0.45 and 0.50 of the peak at 2,048 to 16,384 tokens (the same collector, causal, head size 128). [elements]
-FILL_KEYS = 960.0
 #: Rate of the first FlashAttention over that of the second: half, forward and backward [Dao2022]_. [-]
 FLASH_1_RATE = 0.5
 
@@ -518,7 +515,7 @@ def arithmetic_time(core: AttentionWork, of_pass: str, flops: FloatArray, system
     Matrix units and vector lanes take turns on a tile, so their times add up. Where a chip has `exponentials`, softmax
     runs beside the products of the forward pass, whose bound it is on Blackwell; the backward pass is bound by shared
     memory [Zadouri2026]_, and its times still add up. FlashAttention-2 does not use all that later chips have; the one
-    before runs at half its rate.
+    before runs at half its rate. A tile of queries fills and drains its pipeline once, as long as some keys take.
     """
     chip, kind = system.chip, core.kind
     vector = core.scores * FUSED_PASSES[of_pass].vector_flops / chip.vector_flop_rate
@@ -528,9 +525,10 @@ def arithmetic_time(core: AttentionWork, of_pass: str, flops: FloatArray, system
     if of_pass == "forward" and np.any(chip.exponentials):
         beside = (chip.exponentials > 0) & ~flash_2
         softmax = core.scores / np.where(beside, chip.exponentials * chip.cores * chip.clock, 1.0)
-        filled, power = 1 + FILL_KEYS / core.keys, chip.softmax_overlap
-        overlapped = filled * (matrix**power + softmax**power) ** (1 / power)
-        busy = np.where(beside, overlapped, busy)
+        power = chip.softmax_overlap
+        busy = np.where(beside, (matrix**power + softmax**power) ** (1 / power), busy)
+    fill = chip.attention_fill_backward if of_pass == "backward" else np.where(flash_2, 0.0, chip.attention_fill)
+    busy = busy * (1 + fill / core.keys)
     return busy / np.where(flash_2, chip.flash_2_efficiency, 1.0) / np.where(flash_1, FLASH_1_RATE, 1.0)
 
 

@@ -18,7 +18,7 @@ from typing import Any, Final, NamedTuple, cast
 import numpy as np
 import yaml
 
-from costmodel.columns import FloatArray
+from costmodel.columns import BoolArray, FloatArray
 from costmodel.training.dimensions import ModelDimensions, Sizes
 from costmodel.training.kernel_kind import (
     Core,
@@ -171,11 +171,13 @@ def lookup_passes(rank: RankSizes, kernel: Kernel) -> Iterator[PointwisePass]:
     yield PointwisePass(kernel.name, "weight_gradient", gathered, 1, mask + 2 * rank.gradient_bytes, 2, 1.0)
 
 
-def loss_passes(logits: FloatArray) -> Iterator[PointwisePass]:
+def loss_passes(logits: FloatArray, fused: BoolArray | bool = False) -> Iterator[PointwisePass]:
     """Cross entropy of a number of fp32 logits: cast, maximum, exponential, sum and division each read them, and
-    all but the reductions write them. [elements]"""
-    yield PointwisePass("loss", "forward", logits, 1, 32, 6, 1.0)
-    yield PointwisePass("loss", "activation_gradient", logits, 1, 12, 3, 1.0)
+    all but the reductions write them. Fused, logits in 16 bits are read forward, and read and replaced by their
+    gradients backward: 1.37 and 1.54 ms for 8,192 tokens and 128,256 words on H100. [elements]"""
+    more, more_back = np.where(fused, 0.0, 32.0), np.where(fused, 2.0, 12.0)
+    yield PointwisePass("loss", "forward", logits, 1, more, 6, 1.0)
+    yield PointwisePass("loss", "activation_gradient", logits, 1, more_back, 3, 1.0)
 
 
 def norm_parameters(model: ModelDimensions, kernel: Kernel) -> float:
@@ -444,7 +446,7 @@ _SHORT: Final[Mapping[str, Callable[..., Any]]] = {
     "index_keys": lambda model: model.index_head_dim,
     "output_norm": lambda model, kernel: model.features[kernel.makes],
     "lightning_multiply_adds": lambda model, kernel, _: 2 * model.features[kernel.makes] * model.linear_head_dim,
-    "vocabulary_passes": lambda rank, _: loss_passes(rank.tokens * rank.vocabulary_share),
+    "vocabulary_passes": lambda rank, _: loss_passes(rank.tokens * rank.vocabulary_share, rank.fuses_loss),
 }
 
 

@@ -46,7 +46,7 @@ from costmodel.training.design import (
 )
 from costmodel.training.kernel_kind import Kernel
 from costmodel.training.model import ModelShape, resized
-from costmodel.training.precision import MIXED_PRECISION, Precision, of_formats, reduced_bytes
+from costmodel.training.precision import COMPILED_LOSS, MIXED_PRECISION, Precision, of_formats, reduced_bytes
 
 #: Columns of a rank's shape that no kernel depends on: those of exchanges and of recomputation.
 BESIDE_KERNELS: Final = (
@@ -141,6 +141,7 @@ class RankShape(Columns):
     precision: FloatArray = column("-", 0)
     gradient_reduction: FloatArray = column("-", 0)
     gradient_accumulation_fusion: FloatArray = column("-", 1)
+    cross_entropy: FloatArray = column("-", 0)
     dispatcher: FloatArray = column("-", 0)
     imbalance: FloatArray = column("-", 1)
     capacity_factor: FloatArray = column("-", 0)
@@ -321,6 +322,11 @@ class RankRun(Run[ModelShape, RankShape]):
         if not self.has_capacity:
             return received
         return np.where(shape.capacity_factor > 0, self.expert_rows * model.num_experts / shape.ep, received)
+
+    @property
+    def fuses_loss(self) -> BoolArray:
+        """Where the loss is one compiled kernel in each direction; (points,)."""
+        return np.asarray(self.design.cross_entropy == COMPILED_LOSS)
 
     @property
     def vocabulary_share(self) -> FloatArray:

@@ -203,6 +203,9 @@ OF_CHIPS: Final = {
     "expert_latency": (0.0, 2e-5, 1e-7),
     "sorting_efficiency": (0.2, 2.0, 0.1),
     "cast_efficiency": (0.2, 2.0, 0.1),
+    "attention_efficiency": (0.2, 2.0, 0.1),
+    "attention_fill": (0.0, 4000.0, 100.0),
+    "attention_fill_backward": (0.0, 4000.0, 100.0),
 }
 #: Of a memory level behind the nearest.
 OF_LEVELS: Final = {"efficiency": (0.2, 1.0, 0.1)}

@@ -16,8 +16,10 @@ from costmodel.formats.quantity import plain_number
 #: Meanings of the words of rows, by column.
 WORDS: Final[Mapping[str, Any]] = data_beside(__file__, "words.yaml")
 
-#: Tables that ship, in the order in which they are shown: figures of others, each with its source.
-SHIPPED: Final = tuple(Path(__file__).parent / "data" / name for name in ("steps.csv", "runs.csv", "memory.csv"))
+#: Tables that ship, in the order in which they are shown: figures of others, and of `benchmarks/measure_steps.py`.
+SHIPPED: Final = tuple(
+    Path(__file__).parent / "data" / name for name in ("steps.csv", "runs.csv", "memory.csv", "one_gpu.csv")
+)
 
 #: What a row is of.
 ROW_TYPES: Final = (

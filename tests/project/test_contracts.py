@@ -33,8 +33,8 @@ MOST_MODULES = 20
 
 #: The most lines of packages and rooms, less others; what would grow beyond says what it deletes. [lines]
 BUDGETS = [
-    ("costmodel dse", "", 70_572),
-    ("costmodel", "costmodel.formats costmodel.lstm costmodel.rules", 13_925),
+    ("costmodel dse", "", 70_597),
+    ("costmodel", "costmodel.formats costmodel.lstm costmodel.rules", 13_944),
     ("dse.searching dse.storage", "", 7_402),
     ("dse.adapters", "", 21_284),
     ("dse.adapters.xla", "", 7_223),

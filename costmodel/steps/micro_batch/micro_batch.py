@@ -295,8 +295,8 @@ NOT_READ: Final = (
 )
 
 
-#: Quantities of a system that kernel tables read: whether formats need transposed copies.
-TABLES_READ: Final = ("mx_speedup",)
+#: Quantities of a system that kernel tables read: whether formats need transposed copies, and passes of adapters.
+TABLES_READ: Final = ("mx_speedup", "software_adapter_passes")
 
 
 @lru_cache(maxsize=8)

@@ -54,7 +54,7 @@ def test_flash_attention_2_is_as_slow_on_hopper_as_published():
 def test_rates_lie_between_the_kernels_of_two_generations(rates):
     """FlashAttention-2 has none of Hopper's asynchronous instructions: a runtime that uses it is slower."""
     long = rates[(rates.seq_len >= 2048) & (rates.head_size == 128)]
-    assert (long.flash_attention_2 < 0.62 * long.predicted).all()
+    assert (long.flash_attention_2 < 0.65 * long.predicted).all()
     assert (long.predicted <= 1.04 * long.flash_attention_3).all()
 
 
@@ -97,3 +97,20 @@ def test_other_passes_and_kernels_take_turns(of_pass, attention):
     row = core(8192, of_pass=of_pass)
     with_units, without = (predicted_rate(row, attention, "b200_180g_dgx", exponentials=value) for value in (11.2, 0.0))
     assert with_units == without
+
+
+@pytest.mark.parametrize("attention", ["fused", "flash_attention_2"])
+def test_backward_passes_fill_the_pipeline_of_each_tile(attention):
+    """As many keys as the chip states are the length of a pass without products."""
+    filled, without = (
+        predicted_rate(core(4096, of_pass="backward"), attention, attention_fill_backward=keys) for keys in (400.0, 0.0)
+    )
+    assert without / filled == pytest.approx(1 + 400 / (4096 * 33 / 64), rel=0.01)
+
+
+def test_backward_passes_are_as_long_as_on_one_h100():
+    """cuDNN in PyTorch 2.11, batches of 2 and 1, 32 heads of 128 (benchmarks/measure_gpu.py): within 15 %."""
+    for tokens, sequences, microseconds in ((4096, 2, 1500.1), (8192, 1, 2645.5)):
+        work = tokens**2 / 2 * sequences * 32 * 128 * 2 * 5
+        predicted = predicted_rate(core(tokens, of_pass="backward"), sustained=1.0)
+        assert predicted == pytest.approx(work / microseconds / 1e6, rel=0.15)

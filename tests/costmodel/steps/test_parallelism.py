@@ -13,6 +13,7 @@ from costmodel import DesignPoints, DseError, ModelShape, load_model, load_syste
 from costmodel.machine import System
 from costmodel.steps.micro_batch.exchanges import context_parallel, expert_parallel, places_reached
 from costmodel.steps.stage_memory import WORKSPACE_BYTES
+from costmodel.training.kinds import loss_passes
 from costmodel.training.precision import CROSS_ENTROPY
 from costmodel.training.ranks import Group
 from tests.support.runs import ranks_of
@@ -334,6 +335,13 @@ def test_logits_take_the_bytes_of_the_kernels_of_the_loss(word, size, gqa):
     ]
     more = np.diff([one.buffers_memory.item() for one in found])
     assert more == pytest.approx(size * gqa.seq_len * 1e6)
+
+
+def test_the_compiled_loss_reads_logits_once_in_each_direction():
+    """Logits are read, and read and replaced by gradients: 6 bytes each, where separate kernels move 48."""
+    one, other = ([*loss_passes(np.array([1e9]), fused)] for fused in (True, False))  # passes of 16-bit operands
+    moved = [sum(2 * work.tensors + float(work.more) for work in works) for works in (one, other)]
+    assert moved == [6, 48]
 
 
 def test_memory_of_a_published_run_is_met():

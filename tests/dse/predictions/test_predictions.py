@@ -248,7 +248,8 @@ FEATURES = [
     ("llama3_405b", "h100_80g_dgx", {"schedule": SCHEDULE_WORDS.index("zb_v"), "pp": 8.0}, ["zb_v"]),
     ("qwen3_next_80b_a3b", "h100_80g_dgx", {}, ["its layers"]),
     ("llama3_405b", "h100_80g_dgx", {"world_size": 1e6}, ["1,000,000 ranks"]),
-    ("llama3_70b", "h100_80g_dgx", {"lora_rank": 16.0, "reference_model": 1.0}, ["adapters", "a reference model"]),
+    ("llama3_70b", "h100_80g_dgx", {"lora_rank": 16.0, "reference_model": 1.0}, ["a reference model"]),
+    ("llama3_70b", "b200_180g_dgx", {"lora_rank": 16.0}, ["its layers", "adapters"]),
     ("mixtral_8x22b", "mi300x_192g", {"overlap_ep": 1.0}, ["its layers", "overlapped experts"]),
 ]
 

@@ -18,7 +18,7 @@ from dse.validation.memory import usable_memory
 from dse.validation.rows import expressed_row, measured_time, recompute_of
 from dse.validation.table import SHIPPED, WORDS, MeasuredRow, read_table
 
-STEPS, RUNS, MEMORY = (read_table(path) for path in SHIPPED)
+STEPS, RUNS, MEMORY, ONE_GPU = (read_table(path) for path in SHIPPED)
 
 
 @pytest.mark.parametrize(
