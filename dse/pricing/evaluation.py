@@ -195,7 +195,7 @@ def _evaluation(
 
 def evaluated_columns(space: Space, known: Mapping[str, Any], breakdown: ResultTable, profile: str) -> dict[str, Any]:
     """Every column of a batch of designs by name, derived ones included."""
-    values: dict[str, Any] = {**_by_both_names(breakdown), **known}
+    values: dict[str, Any] = {**breakdown.by_key(), **breakdown.columns(), **known}
     if space.reads_intervals:
         values = {**interval_columns(space, known, breakdown, profile), **values}
     for derived in space.derived:
@@ -279,12 +279,6 @@ def _limits(limits: tuple[Constraint, ...], values: Mapping[str, Any],
     undefined = np.isnan(margins)
     violations = np.where(undefined, NAN_VIOLATION, -margins / scales)
     return np.where(undefined, -np.inf, margins), np.clip(violations, -NAN_VIOLATION, NAN_VIOLATION)
-
-
-def _by_both_names(breakdown: ResultTable) -> dict[str, Any]:
-    """Columns of a breakdown by name, and by name with unit."""
-    columns = breakdown.columns()
-    return {**breakdown.by_key(), **columns}
 
 
 def stacked(columns: list[Any], points: int) -> FloatArray:

@@ -159,7 +159,7 @@ def design_columns(
         *workload_columns(space, records),
         *interval_columns(records),
         *rate_columns(space, records),
-        *note_columns(len(records), notes or {}),
+        *([Column("", ("",), [notes.get(row, "") for row in range(len(records))], 1, left=True)] if notes else []),
     ]
 
 
@@ -375,12 +375,6 @@ def rate_columns(space: Space, records: Sequence[Record]) -> list[Column]:
         columns.append(Column(PER_GPU, ("tokens/s", "per GPU"), cells, 600))
     objectives = {objective.name for objective in space.objectives}
     return [column for column in columns if column.name not in objectives]
-
-
-def note_columns(rows: int, notes: Mapping[int, str]) -> list[Column]:
-    """Column of notes on rows, where some have one."""
-    cells = [notes.get(row, "") for row in range(rows)]
-    return [Column("", ("",), cells, leave_out=1, left=True)] if notes else []
 
 
 def lines_of(name: str) -> tuple[str, ...]:

@@ -312,10 +312,13 @@ def plan_report(
 def bound_text(bound: StudyBound, space: Space) -> Text:
     """The largest possible distance of the best values of a study from the optimum, in words."""
     units = {objective.key: objective.unit for objective in space.objectives}
+    numbers = {
+        key: f"{v:,.4g}" if units[key] in ("-", "1/s") else readable(v, units[key]) for key, v in bound.limits.items()
+    }
     columns_of_rows = [
-        f"{name}: no design is better than {_limit_text(limit, units[key])}, the best found "
+        f"{name}: no design is better than {numbers[key]}, the best found "
         + (f"is within {percent(gap)}" if gap else "reaches it")
-        for (key, limit), (name, gap) in zip(bound.limits.items(), bound.gaps.items(), strict=True)
+        for key, (name, gap) in zip(numbers, bound.gaps.items(), strict=True)
     ]
     left = f"{bound.boxes_left:,} box{'es' * (bound.boxes_left != 1)} left" if bound.boxes_left else "nothing left"
     return Text(
@@ -323,8 +326,3 @@ def bound_text(bound: StudyBound, space: Space) -> Text:
         f"{bound.designs_priced:,} evaluated and {left}: {'; '.join(columns_of_rows)}. This is "
         "no certificate: the best possible value lies between."
     )
-
-
-def _limit_text(value: float, unit: str) -> str:
-    """A value of an objective with its unit."""
-    return f"{value:,.4g}" if unit in ("-", "1/s") else readable(value, unit)

@@ -76,7 +76,7 @@ def clear_away(folder: Path) -> None:
     """Remove what killed writers left in a folder; once a process, as it may be a large one."""
     with suppress(OSError), os.scandir(folder) as entries:  # what cannot be removed stays
         for entry in entries:
-            if entry.name.startswith(PART_BEGINNING) and entry.name.endswith(PART_ENDING):
+            if entry.name.startswith(PART_BEGINNING) and re.search(rf"{PART_ENDING}(-wal|-shm)?$", entry.name):
                 _remove_if_left(Path(entry.path))
 
 

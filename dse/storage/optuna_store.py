@@ -24,7 +24,7 @@ from optuna.trial import FrozenTrial, TrialState
 from costmodel.columns import IntArray
 from costmodel.errors import DseError, printable, suggestion
 from dse.spaces.sections.parameters import Direction
-from dse.storage.atomic_files import PART_BEGINNING, PART_ENDING, sync_folder
+from dse.storage.atomic_files import PART_BEGINNING, PART_ENDING, clear_away, sync_folder
 from dse.storage.damage import DAMAGED, unreadable
 from dse.storage.database import Database, Mode, optuna_url, sqlite_path
 from dse.storage.trial_columns import (
@@ -81,6 +81,7 @@ def create_file(url: str) -> None:
     path = sqlite_path(url)
     if path is None or path.name in ("", ":memory:") or path.exists() or not path.parent.is_dir():
         return
+    clear_away(path.parent.absolute())
     part = path.with_name(f"{PART_BEGINNING}{secrets.token_hex(8)}{PART_ENDING}")
     with suppress(DseError, OSError):
         try:

@@ -295,14 +295,10 @@ def write(exact: ExactFront, certified: Certificate | None, form: str, output: P
     if form == "table":
         write_report(lambda width: report(exact, certified, width), output)
         return
-    content = [as_json(exact, certified)] if form == "json" else encoded_front(exact, form)
-    write_content(content, form, output)
-
-
-def as_json(exact: ExactFront, certified: Certificate | None) -> bytes:
-    """One JSON object."""
     more = {"certificate": asdict(certified)} if certified else {}
-    return (json_text(exact_record(exact) | more) + "\n").encode()
+    text = json_text(exact_record(exact) | more) + "\n" if form == "json" else ""
+    content = [text.encode()] if text else encoded_front(exact, form)
+    write_content(content, form, output)
 
 
 def report(exact: ExactFront, certified: Certificate | None, width: int) -> Report:

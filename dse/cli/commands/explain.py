@@ -6,13 +6,17 @@ changed. A profiler trace adds measured kernels to the predicted ones."""
 from __future__ import annotations
 
 import argparse
+import math
 import re
 from collections.abc import Sequence
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Final
 
+import numpy as np
+
 from costmodel.errors import DseError
+from costmodel.formats.quantity import readable
 from dse.api.designs import explain, with_number
 from dse.cli.options import (
     add_changes,
@@ -181,10 +185,11 @@ def explanation(args: argparse.Namespace, form: str) -> int:
         write_report(lambda width: difference_report(difference, width, everything=args.all), args.output)
         return 0
     runs, commands = run_lines(args, explained), next_commands(args, explained, near)
+    before = stored_lines(args, explained)
     write_report(
         lambda width: [
             *explained_report(explained, near, bound, width, everything=args.all, commands=commands),
-            *wrapped([("Ran", line) for line in runs], width),
+            *wrapped([*(("Ran", line) for line in runs), *(("Stored", line) for line in before)], width),
         ],
         args.output,
     )
@@ -196,6 +201,22 @@ def measured_runs(args: argparse.Namespace, explained: Explanation) -> list[Meas
     if explained.trial is None:
         return []
     return [run for run in stored_study(args).told_runs() if run.trial == explained.trial]
+
+
+def stored_lines(args: argparse.Namespace, explained: Explanation) -> list[str]:
+    """The step time that the study has of the trial, where another version of the cost model predicted it."""
+    if explained.trial is None:
+        return []
+    from dse.searching.trials.trial_attributes import BREAKDOWN
+
+    table = stored_study(args).table
+    [trial] = table.take(np.flatnonzero(table.numbers == explained.trial)).trials
+    stored = trial.user_attrs[BREAKDOWN]["step_time_s"]
+    if trial.params != explained.params or math.isclose(stored, explained.step_time, rel_tol=1e-9):
+        return []
+    return [
+        f"as {readable(stored, 's')} a step, by another version of the cost model; all figures here are of this one"
+    ]
 
 
 def run_lines(args: argparse.Namespace, explained: Explanation) -> list[str]:

@@ -134,7 +134,8 @@ class BatchClaims:
         history, store, study_id, number = self._history, self._store, self._study_id, batch.number
         done, added = [f"{CLAIM}{number}"], 0
         if number > history.current:
-            store.set_user_attrs(study_id, {f"{PARKED}{number}": packed_batch(batch)})
+            packed = {"base": batch.base, "trials": [*map(packed_trial, batch.finished)], "memory": batch.memory}
+            store.set_user_attrs(study_id, {f"{PARKED}{number}": packed})
         elif due := history.due(batch, self._budget):
             finished, batch.finished, added = batch.finished, due, len(due)
             attributes = history.attributes(batch)
@@ -150,12 +151,6 @@ class BatchClaims:
         if self._taken is not None:
             self._store.drop_user_attrs(self._study_id, [f"{CLAIM}{self._taken}"])
             self._taken = None
-
-
-def packed_batch(batch: Batch) -> dict[str, Any]:
-    """A finished batch as text and numbers that JSON knows."""
-    trials = [packed_trial(trial) for trial in batch.finished]
-    return {"base": batch.base, "trials": trials, "memory": batch.memory}
 
 
 def machine_name() -> str:

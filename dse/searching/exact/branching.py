@@ -27,7 +27,6 @@ from dse.pricing.workers import Workers
 from dse.searching.exact.bounds import OF_LAYOUTS, Boxes, Problem, breakdown_of
 from dse.searching.exact.dominance import FrontIndex
 from dse.searching.exact.enumeration import costs_of
-from dse.searching.exact.machines import Forest
 from dse.spaces.formulas.names import WITH_UNIT
 
 
@@ -44,17 +43,12 @@ def smallest_capacities(problem: Problem) -> tuple[int, IntArray] | None:
     ((column, forest),) = ((number, problem.forests[number]) for number in forests)
     layouts = np.arange(problem.num_layouts)
     smallest = np.full(layouts.size, -1)
-    for leaf in by_capacity(forest)[::-1]:
+    leaves = np.flatnonzero(forest.below < 0)
+    for leaf in leaves[np.argsort(forest.low[leaves, 0])][::-1].tolist():
         nodes = np.tile([other.roots[0] for other in problem.forests], (layouts.size, 1))
         nodes[:, column] = leaf
         smallest[problem.bounds(problem.unbounded(layouts, nodes))[1]] = leaf
     return column, smallest
-
-
-def by_capacity(forest: Forest) -> list[int]:
-    """Nodes of single machines, the smallest first."""
-    leaves = np.flatnonzero(forest.below < 0)
-    return [int(leaf) for leaf in leaves[np.argsort(forest.low[leaves, 0])]]
 
 
 def only_has_to_be_enough(problem: Problem, capacity: str) -> bool:

@@ -23,7 +23,7 @@ from dse.searching.batches.claims import CLAIM, PARKED, alive
 from dse.spaces.space import Space
 from dse.storage import atomic_files as files
 from dse.storage.database import patience
-from dse.storage.optuna_store import Store
+from dse.storage.optuna_store import Store, create_file
 from tests.support.paths import TEST_DATA
 from tests.support.processes import HEEDING, python_after
 from tests.support.servers import Wire, temporary_server
@@ -428,6 +428,16 @@ def test_a_file_whose_writers_are_killed_is_whole_and_nothing_else_is_left(folde
         files.clear_away.cache_clear()
         files.write_beside(path, [b"new"])
         assert sorted(own.name for own in folder.iterdir()) == [living.name.rpartition("/")[2], "front.csv"]
+
+
+def test_parts_of_a_database_whose_creator_was_killed_are_removed(folder):
+    for ending in (".part", ".part-wal", ".part-shm"):
+        part = folder / f".dse-{'0' * 16}{ending}"
+        part.write_bytes(b"left")
+        os.utime(part, (0, 0))
+    files.clear_away.cache_clear()
+    create_file(f"sqlite:///{folder}/dse.db")
+    assert [path.name for path in folder.iterdir()] == ["dse.db"]
 
 
 MASTER = """

@@ -83,6 +83,12 @@ def test_every_old_study_is_shown_or_refused_in_one_line(commit, folder, capsys)
             assert "trial" in out
 
 
+def test_the_explanation_of_an_old_trial_names_its_stored_step_time(folder, capsys):
+    restored("5877065")
+    assert main(["explain", "layouts"]) == 0
+    assert "Stored as 18.4 s a step, by another version of the cost model" in capsys.readouterr().out
+
+
 def test_the_page_of_an_old_study_says_that_its_numbers_are_of_another_cost_model(folder, capsys):
     restored("5877065")
     assert main(["report", "layouts", "-o", "page.html"]) == 0
