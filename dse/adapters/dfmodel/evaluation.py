@@ -226,10 +226,10 @@ def group_costs(load: Loads, groups: Groups, bandwidth: FloatArray) -> GroupCost
     crossing = load.edge_bytes @ groups.crossing
     buffers = 1 if load.rules.loads_weights and setup.kernel_by_kernel else 2
     held = (load.edge_bytes * load.buffers) @ groups.inside + buffers * crossing
-    held = held + np.broadcast_to(graph.sram_bytes, (len(graph),)) @ within
+    held = held + _summed(graph.sram_bytes, within)
     weights = (load.weight_bytes * ~graph.streamed) @ within
     passes = weight_passes(held, weights, per_kernel(setup.sram_bytes), within.sum(axis=0) == 1)
-    stated = np.broadcast_to(graph.memory_bytes, (len(graph),)) @ within
+    stated = _summed(graph.memory_bytes, within)
     tiles, repeats, mixed = _group_streams(load, within)
     compute = _compute_time(load, within, passes > 1)
     memory, loading = crossing * tiles / per_kernel(bandwidth), stated / per_kernel(bandwidth)
@@ -249,10 +249,17 @@ def group_costs(load: Loads, groups: Groups, bandwidth: FloatArray) -> GroupCost
     )
 
 
+def _summed(values: FloatArray, within: FloatArray) -> FloatArray:
+    """Values of kernels, (kernels,) or one for all, summed over groups; (groups,), or 0 where all are. [as values]"""
+    return np.broadcast_to(values, within.shape[:1]) @ within if np.any(values) else np.zeros(1)
+
+
 def _group_streams(load: Loads, within: FloatArray) -> tuple[FloatArray, FloatArray, BoolArray]:
     """Tiles that pass a group, inputs that it takes in turn, and whether only part of its kernels state these."""
     graph, tiles = load.graph, per_kernel(load.setup.tiles)
     stated = np.broadcast_to(graph.repeats, (len(graph),)) * load.rules.repeats_groups
+    if not stated.any():
+        return tiles, np.ones((1, 1)), np.zeros(1, dtype=bool)
     num_stated, size = (stated > 0) @ within, within.sum(axis=0)
     repeats = np.maximum(np.max(within * stated[:, np.newaxis], axis=0, initial=0), 1)
     return np.where(num_stated > 0, 1, tiles), repeats, (num_stated > 0) & (num_stated < size)

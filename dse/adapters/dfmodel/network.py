@@ -107,9 +107,7 @@ def exchange_rate(setup: Setup, generation: str) -> FloatArray:
     rules, sizes = GENERATIONS[generation], [dimension.size for dimension in setup.dimensions]
     chips = setup.num_chips / setup.copies
     torus = len(sizes) > 1 and {dimension.kind for dimension in setup.dimensions} == {"r"}
-    joined = [
-        chips if torus or last == len(sizes) else np.prod(sizes[:last], axis=0) for last in range(1, len(sizes) + 1)
-    ]
+    joined = [chips if torus else np.prod(sizes[:last], axis=0) for last in range(1, len(sizes) + 1)]
     rings = _PORTS["rings"].get(setup.topology, ["1"] * len(sizes))
     times = [
         product(rules.exchanged_pairs, n=n)

@@ -232,25 +232,19 @@ def dfmodel_report(report: DfmodelReport) -> list[RenderableType]:
         ("pipeline factor", f"{evaluation.pipeline_factor[0]:.6g}"),
         ("between pipeline stages", readable(float(evaluation.transfer_time[0]), "s", digits=6)),
         ("moved by the sharding", readable(moved_bytes(report.file.graph, report.sharding), "B")),
-        *_tie_rows(report.ties),
         ("network", f"{setup.topology}: {setup.shape()}"),
         ("tile", _tile(report)),
         ("DRAM needed", _of(evaluation.dram_bytes[0], dram_capacity(setup))),
         ("price", f"$ {evaluation.price[0]:,.0f}"),
         ("power", readable(float(evaluation.power[0]), "W", digits=5)),
     ]
+    if report.ties is not None:
+        fastest, slowest = (readable(time, "s", digits=6) for time in (report.ties.fastest, report.ties.slowest))
+        rows.append(("equal shardings", f"{report.ties.count:,} move as little: {fastest} to {slowest}"))
     return [
         Text("Groups of kernels", style="bold"), Text(), _group_table(report), Text(),
         Text("Iteration", style="bold"), Text(), facts(rows),
     ]  # fmt: skip
-
-
-def _tie_rows(ties: Ties | None) -> list[tuple[str, str]]:
-    """A row on equally good shardings, if there are any."""
-    if ties is None:
-        return []
-    fastest, slowest = (readable(time, "s", digits=6) for time in (ties.fastest, ties.slowest))
-    return [("equal shardings", f"{ties.count:,} move as little: {fastest} to {slowest}")]
 
 
 def _tile(report: DfmodelReport) -> str:

@@ -623,6 +623,10 @@ def test_tiles_are_kept_unless_they_are_open(layer, file, capsys):
     path = file(tile_size=8, sram_bytes=6e4, generation="gen2a")
     assert cost(capsys, path)["tile_size"] == 8
     path = file(tile_size=8, sram_bytes=6e4)
+    limited, fixed = cost(capsys, path), cost(capsys, path, "--tile-size", 8)
+    assert limited["tile_size"] <= 8  # of the first generation: the largest tile
+    assert limited["final_s"] <= fixed["final_s"]
+    assert (limited["tile_size_chosen"], fixed["tile_size_chosen"]) == (limited["tile_size"] < 8, False)
     assert cost(capsys, path, "--tile-size", 16)["tile_size"] == 16
     best = cost(capsys, path, "--tile-size", "best")
     times = {

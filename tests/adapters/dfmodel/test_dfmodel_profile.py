@@ -470,7 +470,7 @@ EXPORTED = [
     (profile, overlap, EXECUTIONS[(place + other) % 2])
     for place, profile in enumerate(DFMODEL)
     for other, overlap in enumerate(OVERLAPS)
-    if (place + other) % 3 < 2
+    if (place + other) % 3 < 2 and ((place + other) % 2 == EXECUTIONS.index("kernel_by_kernel") or 0 < place < 5)
 ]
 
 
