@@ -33,12 +33,12 @@ MOST_MODULES = 20
 
 #: The most lines of packages and rooms, less others; what would grow beyond says what it deletes. [lines]
 BUDGETS = [
-    ("costmodel dse", "", 70_589),
+    ("costmodel dse", "", 70_588),
     ("costmodel", "costmodel.formats costmodel.lstm costmodel.rules", 13_944),
     ("dse.searching dse.storage", "", 7_392),
-    ("dse.adapters", "", 21_283),
+    ("dse.adapters", "", 21_282),
     ("dse.adapters.xla", "", 7_223),
-    ("dse.adapters.dfmodel", "", 3_888),
+    ("dse.adapters.dfmodel", "", 3_887),
 ]
 
 #: The most values without a meaning in their name; they only become fewer. [-]

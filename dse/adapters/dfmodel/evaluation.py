@@ -39,34 +39,33 @@ def weight_passes(buffers: FloatArray, weights: FloatArray, capacity: FloatArray
     return np.where(alone, np.maximum(passes, 1), 1.0)
 
 
-def dram_need(
-    setup: Setup, edge_bytes: FloatArray, weight_bytes: FloatArray, start: IntArray, end: IntArray, rules: Generation
-) -> FloatArray:
-    """Weights of a stage, and the most that is alive in any group of the tensors between groups, (points,). [B]
+def dram_need(load: Loads, start: IntArray, end: IntArray) -> FloatArray:
+    """Data, weights of a stage, and the most that is alive in any group of the tensors between groups, (points,). [B]
 
-    `edge_bytes`, (points, edges), are carried for one tile; `weight_bytes`, (points, kernels), are those of one layer
-    [B]; `start` and `end` are the groups of the kernels of each edge. [-]
+    `start` and `end` are the groups of the kernels of each edge. [-]
 
     Weights of the backward kernels count beside those of the forward ones; gradients, optimizer state and
     tensors of other layers and micro-batches do not count: the rule of the reference.
     """
+    setup = load.setup
+    sizes, resident = tensor_bytes(setup, load.edge_bytes), resident_bytes(load)
+    if not WORKLOADS[setup.workload].holds_tensors:
+        return resident
+    if load.rules.loads_weights:  # every tensor of every layer, where it is written and where it is read
+        crossing: FloatArray = 2 * np.sum(sizes * (start != end), axis=-1)
+        return resident + crossing * setup.num_layers / setup.degree("PP")
     group = np.unique(np.concatenate([start, end]))[:, np.newaxis]
     passed = (np.minimum(start, end) <= group) & (group <= np.maximum(start, end)) & (start != end)
-    sizes, weights = tensor_bytes(setup, edge_bytes), stage_weight_bytes(setup, weight_bytes)
-    if not WORKLOADS[setup.workload].holds_tensors:
-        return np.broadcast_to(setup.stored_bytes, weights.shape)
-    if rules.loads_weights:  # every tensor of every layer, where it is written and where it is read
-        crossing: FloatArray = 2 * np.sum(sizes * (start != end), axis=-1)
-        return weights + crossing * setup.num_layers / setup.degree("PP")
     alive = sizes @ passed.T.astype(np.float64)
-    needed: FloatArray = weights + alive.max(axis=-1, initial=0.0) + setup.stored_bytes
+    needed: FloatArray = resident + alive.max(axis=-1, initial=0.0)
     return needed
 
 
-def stage_weight_bytes(setup: Setup, weight_bytes: FloatArray) -> FloatArray:
-    """Weights of the layers of a pipeline stage; (points,). [B]"""
-    weights: FloatArray = weight_bytes.sum(axis=-1) * setup.stage_layers
-    return weights
+def resident_bytes(load: Loads) -> FloatArray:
+    """Data of the workload, and weights and stated bytes of the layers of a pipeline stage; (points,). [B]"""
+    weights = load.weight_bytes.sum(axis=-1) * WORKLOADS[load.setup.workload].holds_tensors
+    resident: FloatArray = load.setup.stored_bytes + (weights + np.sum(load.graph.dram_bytes)) * load.setup.stage_layers
+    return resident
 
 
 def tensor_bytes(setup: Setup, edge_bytes: FloatArray) -> FloatArray:
@@ -279,8 +278,7 @@ def evaluate(
     member = np.arange(len(graph)) if groups is None else np.asarray(groups)
     within = np.equal.outer(member, np.arange(int(member.max()) + 1)).astype(np.float64)
     load = loads(graph, setup, sharding, generation)
-    dram = dram_need(setup, load.edge_bytes, load.weight_bytes, member[graph.start], member[graph.end], load.rules)
-    dram = dram + np.sum(graph.dram_bytes) * setup.stage_layers
+    dram = dram_need(load, member[graph.start], member[graph.end])
     costs = group_costs(load, kernel_groups(graph, within), dram_bandwidth(setup, dram))
     time = iteration_time(graph, setup, costs.group_time.sum(axis=-1), load.rules)
     flops = np.where(graph.systolic, 2.0, 1.0) * graph.outer * graph.m * graph.k * graph.n

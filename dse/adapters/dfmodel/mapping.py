@@ -29,7 +29,7 @@ from dse.adapters.dfmodel.evaluation import (
     iteration_time,
     kernel_groups,
     loads,
-    stage_weight_bytes,
+    resident_bytes,
     tensor_bytes,
     within_capacity,
 )
@@ -154,13 +154,14 @@ def _fastest_groups(load: Loads, ways: Groupings, sets: Groups) -> tuple[float, 
     """Time of one layer and micro-batch of one design, infinite where no groups fit, and the groups."""
     setup = load.setup
     best = np.inf, np.full(len(load.graph), -1)
-    weights = float(stage_weight_bytes(setup, load.weight_bytes).flat[0])
+    weights = float(resident_bytes(load).flat[0])
     for bandwidth, capacity in dram_tiers(setup):
         costs = group_costs(load, sets, np.atleast_1d(bandwidth))
         fits = within_capacity(costs.sram_bytes[0], setup.sram_bytes)
         room = float(capacity.flat[0]) * (1 + ROUNDING) - weights if np.any(capacity) else np.inf
         sizes = tensor_bytes(setup, load.edge_bytes)[0]
-        groups_of_least = cheapest(ways, np.where(fits, costs.group_time[0], np.inf), sizes=sizes, room=room)
+        limited = sizes if sizes.sum() > room else None
+        groups_of_least = cheapest(ways, np.where(fits, costs.group_time[0], np.inf), sizes=limited, room=room)
         if groups_of_least is not None and groups_of_least[0] < best[0]:
             best = groups_of_least[0], np.unique(groups_of_least[1], return_inverse=True)[1]
     return best
@@ -200,7 +201,7 @@ def shortage(graph: DfmodelGraph, setup: Setup, sharding: IntArray, ways: Groupi
     sizes = tensor_bytes(row, load.edge_bytes)[0]
     peaks = np.concatenate([carried(ways, step, sizes) for step in dict.fromkeys(ways.steps)])
     alive = _least(peaks, lambda room: cheapest(ways, held, sizes=sizes, room=room) is not None)
-    needed = float(stage_weight_bytes(row, load.weight_bytes).flat[0]) + alive
+    needed = float(resident_bytes(load).flat[0]) + alive
     return f"DRAM: {_short(row, needed, float(dram_capacity(row).flat[0]))}; split the layers over more chips"
 
 
@@ -217,7 +218,7 @@ def _closest(graph: DfmodelGraph, setup: Setup, sharding: IntArray, generation: 
     """The design whose kernels alone, and weights, exceed SRAM and DRAM least."""
     load = loads(graph, setup, sharding, generation)
     sram = _least_sram(load, np.eye(len(graph), dtype=bool))[0].max(axis=-1)
-    weights = stage_weight_bytes(setup, load.weight_bytes)
+    weights = resident_bytes(load)
     parts = [(sram, setup.sram_bytes), (weights, dram_capacity(setup))]
     used = [needed / np.where(room_of > 0, room_of, np.inf) for needed, room_of in parts]
     return int(np.argmin(np.maximum(*used)))

@@ -85,8 +85,9 @@ def evaluated(tmp_path, capsys):
     def run(graph: str, machine: str, block: dict[str, Any], *options: str, cost: dict[str, float] = COST) -> dict:
         path = tmp_path / "setup.txt"
         path.write_text(fields(dataflow_graph={}).replace("}", graph + "}") + machine + fields(cost=cost, **block))
-        assert main(["evaluate", str(path), "--format", "json", *options]) == 0
-        return json.loads(capsys.readouterr().out)
+        code = main(["evaluate", str(path), "--format", "json", *options])
+        said = capsys.readouterr()
+        return {"error": said.err} if code else json.loads(said.out)
 
     return run
 
@@ -242,6 +243,10 @@ def test_a_token_is_decoded_with_caches_in_memory(evaluated):
     printed = 33554432 + 1183936 + 184549376  # one edge less deep: the reference takes another edge's level for it
     assert found["sram_bytes"] == [printed + 8192]
     assert found["dram_bytes"] == 872415232
+    less = evaluated(
+        layer(4096, 32, 14336, 1, 4096, 2), machine.replace("68719476736", "872414976"), {"execution": block}
+    )
+    assert "DRAM: at least 872,415,232 bytes are needed, 256 more than there are" in less["error"]
 
 
 def test_ties_of_inference_are_broken_as_published(evaluated):
