@@ -17,7 +17,7 @@ import numpy as np
 from costmodel.columns import FloatArray
 from costmodel.errors import DseError, suggestion
 from costmodel.formats.input_files import Section, data_beside, parse, read_text, scalar
-from dse.adapters.deepflow.chips import MEMORIES, SCOPES, SRAMS, Values
+from dse.adapters.deepflow.chips import DEGREES, MEMORIES, SCOPES, SRAMS, Values
 from dse.adapters.deepflow.configuration import PARTS, LstmWorkload, broken_guards
 from dse.adapters.deepflow.tiled_products import DATAFLOWS
 
@@ -165,6 +165,9 @@ class SetupReader:
         for section in (self.model, self.hardware):
             section.source.finish()
         self.complete(sheet)
+        net = "breakdown.network."
+        idle = [name for name in DEGREES if sheet[f"power_{net}{name}"] == 0 < sheet[f"area_{net}{name}"]]
+        self.notes += [f"power_{net}{name} is 0: as in DeepFlow, links keep a rounding error" for name in idle]
         columns = {path: np.array([value]) for path, value in sheet.items()}
         setup = ChipSetup(generation=self.generation, sheet=columns, mode=mode, notes=tuple(self.notes))
         for problem in problems(setup):

@@ -17,8 +17,9 @@ from dse.adapters.deepflow.setups import PRESENT, SECOND, read_setup
 from dse.adapters.deepflow.summaries import setup_figures
 from dse.adapters.deepflow.tiled_products import tile_candidates
 from dse.cli import main
-from tests.support.paths import TEST_DATA
+from tests.support.paths import ROOT, TEST_DATA
 
+DOCS = (ROOT / "docs" / "deepflow.md").read_text()
 #: Runs of the reference; a comment there has their source.
 RUNS = data_beside(str(TEST_DATA / "deepflow_setups.yaml"))
 SECOND_RUNS = {run["folder"]: run for run in RUNS["second"]["runs"]}
@@ -229,3 +230,30 @@ def test_candidates_fit_and_are_distinct():
             held = a * b + (c * b if level == 2 else c * (a + b))
             assert min(a, b, c) >= 1
             assert held <= 20480 or (a, b, c) in ((64, 64, 64), (32, 64, 128))
+
+
+def test_the_documented_search_finds_the_front_of_a_hardware_file(tmp_path, monkeypatch, capsys):
+    """More bundles shorten the step, down to the least time of all 36 designs."""
+    present_files(tmp_path, {}, SMALL)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("DSE_STORAGE", raising=False)
+    [code] = [
+        block for block in re.findall(r"```python\n(.*?)```", DOCS, flags=re.DOTALL) if "formula_function" in block
+    ]
+    names: dict[str, Any] = {}
+    exec(code, names)
+    front = names["study"].pareto_front().sort_values("bundles")
+    assert front["bundles"].is_unique
+    assert front["deepflow_step_s"].is_monotonic_decreasing
+    bundles, sizes = (axis.ravel() for axis in np.meshgrid(np.arange(36.0, 133, 12), [2.0, 4.0, 8.0, 16.0]))
+    assert front["deepflow_step_s"].min() == names["deepflow_time"](bundles, sizes).min()
+    assert "kp1" in capsys.readouterr().out
+
+
+def test_links_without_power_are_noted(tmp_path, capsys):
+    """DeepFlow solves for a voltage that is the threshold but for rounding, so that some bits per second are left."""
+    files = present_files(tmp_path, {"power_breakdown.network.inter_node": 0}, GEMM)
+    assert main(["evaluate", *files, "--format", "json"]) == 0
+    told = capsys.readouterr()
+    assert "power_breakdown.network.inter_node is 0: as in DeepFlow, links keep a rounding error" in told.err
+    assert 0 <= json.loads(told.out)["figures"]["hw.inter_node_bw"] < 1e-6
