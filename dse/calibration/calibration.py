@@ -56,6 +56,16 @@ class CalibratedStage:
     held_out: FloatArray  #: ... with constants that were fitted without the row; nan where there are none [-]
     source: str = ""  #: of its constants
 
+    @property
+    def scale(self) -> tuple[float, float]:
+        """Geometric mean of measured over predicted times, with the constants, and its standard error, nan of one row.
+
+        It is the answer where rows determine no constant. [-]
+        """
+        ratios = -self.after
+        mean = float(np.exp(ratios.mean()))
+        return mean, mean * float(ratios.std(ddof=1)) / np.sqrt(ratios.size) if ratios.size > 1 else np.nan
+
     def given_up(self) -> CalibratedStage:
         """Stage without its constants, which whole steps contradict."""
         why = {

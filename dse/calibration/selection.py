@@ -126,7 +126,8 @@ def _round(
     others: Mapping[str, float],
 ) -> tuple[dict[tuple[Constant, ...], State], dict[str, str]]:
     """Additions that help: single constants, or two where none does alone; and why single ones do not."""
-    why = {one.name: f"{len(held[0])} rows are too few to hold some out" for one in constants}
+    too_few = "1 row is" if len(held[0]) == 1 else f"{len(held[0])} rows are"
+    why = {one.name: f"{too_few} too few to hold some out" for one in constants}
     added = _trials(state[0], [(one,) for one in constants], held, rows, others)
     why |= {extra[0].name: _no_better(state[1], one[1]) for extra, one in added.items()}
     better = {extra: one for extra, one in added.items() if _is_better(state, one, others)}

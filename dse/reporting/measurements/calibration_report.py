@@ -42,6 +42,11 @@ def calibration_record(calibration: Calibration) -> dict[str, Any]:
             }}
             for kind, before, after, held_out in error_rows(calibration.stages)
         ],
+        "scales": [
+            {"rows_of": stage.name, "rows": len(stage.kinds), "measured_over_predicted": scale, "standard_error": None
+             if math.isnan(error) else error}
+            for stage in calibration.stages for scale, error in [stage.scale]
+        ],
         "left_out": {name: why for stage in calibration.stages for name, why in stage.left_out.items()},
         "unused": dict(calibration.unused),
     }  # fmt: skip
@@ -65,6 +70,8 @@ def calibration_report(calibration: Calibration, width: int) -> list[RenderableT
         shown += [Text(), *_table(("constant", "before", "after", "standard\nerror", "rows"), constants, 1, 4)]
     else:
         shown += [Text(), Text("No constant fitted: none lowers the cross-validated error.")]
+    scales = [scale_text(stage) for stage in calibration.stages if not stage.constants]
+    shown += [Text(), *map(Text, scales)] if scales else []
     errors = [
         (kind, str(len(before)), *(cell for ratios in (before, after, held_out) for cell in error_cells(ratios)))
         for kind, before, after, held_out in error_rows(calibration.stages)
@@ -83,6 +90,14 @@ def calibration_report(calibration: Calibration, width: int) -> list[RenderableT
             wide = max(len(name) for name, _ in reasons)
             shown += [Text(), Text(title), Text(), *(Text(f"  {name:{wide}}  {why}") for name, why in reasons)]
     return shown
+
+
+def scale_text(stage: CalibratedStage) -> str:
+    """The time of rows without fitted constants over the predicted one, as a sentence."""
+    scale, error = stage.scale
+    rows, known = counted(len(stage.kinds), "row"), not math.isnan(error)
+    uncertain = f" (standard error {error:.2g}, {rows})" if known else f" ({rows}: the error is unknown)"
+    return f"Rows of {stage.name} take {scale:.3g} times as long as predicted{uncertain}."
 
 
 def headline(calibration: Calibration) -> str:

@@ -280,6 +280,22 @@ def test_a_slice_has_room_and_is_as_near_to_a_cube_as_doublings_come(chips):
     assert max(cut) <= 2 * min(cut)
 
 
+@pytest.mark.parametrize("name", ["tpu_v4_pod", "tpu_v5e_pod", "tpu_v5p_pod", "tpu_v6e_pod"])
+def test_a_small_exchange_on_a_torus_waits_for_its_longest_way_once(name):
+    """As a gathering of as many bytes does, about a microsecond a hop [Austin2025]_; not once for each peer."""
+    network = load_system(name).network
+    for ranks in (4, 16, 64, 256):
+        exchange, gathering = (
+            cost.time.item()
+            for cost in (
+                all_to_all(1e3 * ONE, group(ranks), network),
+                collective("all_gather", 1e3 * ONE, group(ranks), network),
+            )
+        )
+        assert exchange == pytest.approx(gathering, rel=0.02)
+        assert exchange < (4 + 2 * ranks**0.5) * 1e-6
+
+
 @pytest.mark.parametrize(
     ("old", "new"), [("torus_x: {value: 16", "torus_x: {value: 8"), ("torus_x: {value: 16", "torus_z: {value: 16")]
 )

@@ -229,6 +229,26 @@ def test_the_command_prints_errors_of_rows_held_out(tmp_path, capsys, monkeypatc
     assert record["errors"][0]["held_out"]["mean_abs_error_percent"] < 200 * NOISE
 
 
+@pytest.mark.parametrize("count", [1, 2])
+def test_rows_that_determine_no_constant_give_one_scale(count, tmp_path, capsys, monkeypatch):
+    """Twice the predicted time is a scale of 2; its error is known from two rows on, and the reason is stated."""
+    monkeypatch.chdir(tmp_path)
+    rows = compared(timed(PRODUCTS), SYSTEM)[:count]
+    factors = (2.0,) if count == 1 else (1.0, 4.0)
+    doubled = [replace(one.row, latency_us=1e6 * factor * one.predicted_s, kernel_tflops=0.0)
+               for one, factor in zip(rows, factors, strict=True)]  # fmt: skip
+    write(tmp_path / "mine.csv", doubled)
+    assert main(["calibrate", "mine.csv", "--system", SYSTEM, "-o", "mine.yaml"]) == 0
+    text = " ".join(capsys.readouterr().out.split())
+    assert "Rows of kernels take 2 times as long as predicted" in text
+    assert ("1 row: the error is unknown" if count == 1 else "standard error") in text
+    assert ("1 row is too few to hold some out" in text) == (count == 1)
+    assert main(["calibrate", "mine.csv", "--system", SYSTEM, "-o", "mine.yaml", "--format", "json"]) == 0
+    [scale] = json.loads(capsys.readouterr().out)["scales"]
+    assert scale["measured_over_predicted"] == pytest.approx(2, rel=1e-3)
+    assert scale["standard_error"] == (None if count == 1 else pytest.approx(2 * np.log(4) / 2, rel=1e-3))
+
+
 @pytest.mark.parametrize(
     ("rows", "options", "message"),
     [
