@@ -33,10 +33,10 @@ MOST_MODULES = 20
 
 #: The most lines of packages and rooms, less others; what would grow beyond says what it deletes. [lines]
 BUDGETS = [
-    ("costmodel dse", "", 70_617),
+    ("costmodel dse", "", 70_618),
     ("costmodel", "costmodel.formats costmodel.lstm costmodel.rules", 13_944),
     ("dse.searching dse.storage", "", 7_392),
-    ("dse.adapters", "", 21_285),
+    ("dse.adapters", "", 21_286),
     ("dse.adapters.xla", "", 7_223),
     ("dse.adapters.dfmodel", "", 3_887),
 ]

@@ -146,7 +146,10 @@ class SetupReader:
             options |= {"tile_candidates": str(self.rules["studies"].get(stored[1], self.rules["candidates"]))}
             self.notes.append(f"the folder of a stored run states {', '.join(map('='.join, options.items()))}")
             values = options | values
-        modes, mode = _DATA["models"], str(self.flat.pop("model_param.mode", "LSTM"))
+        modes, stated = _DATA["models"], self.flat.pop("model_param.mode", "LSTM")
+        mode = str(values.pop("mode", stated))
+        if self.generation == SECOND and mode == "GEMM":  # which the command line states, not the file
+            self.flat = {path: value for path, value in self.flat.items() if not path.startswith("model_param.")}
         if mode not in modes:
             self.mistake("model_param.mode", f"{mode!r} is not a value{suggestion(mode, modes)}")
         needed = {block: [key for keys in lists for key in keys] for block, lists in self.rules["blocks"].items()}
@@ -184,6 +187,8 @@ class SetupReader:
         """Set values by key or path; the command line of the second generation replaces the model of the file."""
         for option, (key, default) in self.rules["command_line"].items():
             path, text = f"model_param.{key}", values.pop(option, None)
+            if path not in known:
+                continue
             if text is None and self.flat.get(path) != default:
                 self.notes.append(f"{option}={default}, the default of DeepFlow's command line, replaces {path}")
             self.flat[path] = default if text is None else scalar(text)

@@ -31,9 +31,6 @@ from dse.adapters.deepflow.configuration import (
 #: Figure, by its name in the log -> its (points,) column.
 Figures = dict[str, FloatArray]
 
-#: Kernel launches of a pointwise kernel that runs whole; one that is split is launched once.
-LSTM_LAUNCHES, SOFTMAX_LAUNCHES, SPLIT_LAUNCHES = 15, 4, 1
-
 #: Matrix product -> part of the model whose split it has, and its role.
 GEMMS: Final[Mapping[str, tuple[str, str]]] = data_beside(__file__)
 
@@ -131,19 +128,19 @@ def pointwise_figures(config: Configuration, machine: Machine) -> Figures:
     gates_here, logits_here = cell / hidden.shards, logits / softmax.shards
     forward_softmax = np.where(softmax.sharded, 3 * logits_here, config.tokens * (3 * vocab - 1))
     rows = {  # split, launches, FLOP and bytes whole, FLOP and bytes split
-        "Hidden_f": (hidden, LSTM_LAUNCHES, cell * (1 + 5 / 4 + 1), w * cell * (6 + 2 * 5 / 4),
+        "Hidden_f": (hidden, 15, cell * (1 + 5 / 4 + 1), w * cell * (6 + 2 * 5 / 4),
                      4 * gates_here, 11 * w * gates_here),
-        "Hidden_b": (hidden, LSTM_LAUNCHES, batch * size * 3.25 + weights,
+        "Hidden_b": (hidden, 15, batch * size * 3.25 + weights,
                      w * batch * size * 8.5 + 3 * weights, 4 * gates_here, 11 * w * gates_here),
-        "Softmax_f": (softmax, SOFTMAX_LAUNCHES, forward_softmax, w * logits * 7,
+        "Softmax_f": (softmax, 4, forward_softmax, w * logits * 7,
                       forward_softmax, 7 * w * logits_here),
-        "Softmax_b": (softmax, SOFTMAX_LAUNCHES, 5 * logits, w * logits * 11,
+        "Softmax_b": (softmax, 4, 5 * logits, w * logits * 11,
                       5 * logits_here, 11 * w * logits_here),
     }  # fmt: skip
     figures = dict.fromkeys(("Embedding_f.mem", "Embedding_b.mem"), 2 * config.tokens * size * w)
     for name, (split, launches, flops, moved, split_flops, split_moved) in rows.items():
         work = np.where(split.sharded, split_flops, flops), np.where(split.sharded, split_moved, moved)
-        launched = np.where(split.sharded, SPLIT_LAUNCHES, launches) * config.launch_overhead
+        launched = np.where(split.sharded, 1, launches) * config.launch_overhead
         figures |= kernel_figures(name, f"{name}.point_", work, launched, machine)
     return figures
 
@@ -166,15 +163,10 @@ PURPOSES = ("weight", "activation", "pointwise")
 WHOLE = Split(np.zeros(1), np.ones(1), np.ones(1))
 #: Elements, or bytes, of a part by `PURPOSES`.
 Footprint = Mapping[str, tuple[FloatArray, ...]]
-#: The reference's code of each kind of split.
-PRINTED_KINDS = np.array([-1.0, 1.0, 2.0])
 
 #: The budget of time per step (rule TT5): one day over the steps that an epoch takes. The data set is
 #: `DATA_SCALE` times so many tokens, and a step is taken to have 32 sequences, whatever the batch.
 DATA_SCALE, DATA_TOKENS, BUDGET_BATCH, DAY = 100, 768_648_884, 32, 86400.0
-
-#: Messages below this size are not cut into pieces. [B]
-SMALLEST_MESSAGE = 128.0
 
 
 def ring(
@@ -191,7 +183,7 @@ def ring(
     message = config.element_bytes * elements
     share = 1.0 if collective == "all_reduce" else 1 / members
     steps, sent = RING[collective](members)
-    small, hops = message < SMALLEST_MESSAGE, steps * config.link_latency
+    small, hops = message < 128.0, steps * config.link_latency
     transfer = np.where(small, message * share, hops + sent * message / machine["link_bandwidth"])
     piece, whole = elements / members, (members - 1) * elements
     pieces = roofline(piece, 3 * config.element_bytes * piece, machine) + config.launch_overhead
@@ -375,7 +367,7 @@ def split_figures(config: Configuration) -> Figures:
             split = config.split(part)
             figures |= {f"{table}.kp_{part}_dim1": split.dim1, f"{table}.kp_{part}_dim2": split.dim2}
             if table == "par1":
-                figures[f"par1.kp_{part}_type"] = PRINTED_KINDS[split.kind.astype(np.intp)]
+                figures[f"par1.kp_{part}_type"] = np.array([-1.0, 1.0, 2.0])[split.kind.astype(np.intp)]  # as printed
     return figures | {"par2.kp_embedding": config.embedding_dim1 * config.embedding_dim2}
 
 

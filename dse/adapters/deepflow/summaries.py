@@ -15,7 +15,7 @@ from dse.adapters.deepflow.configuration import PARTS
 from dse.adapters.deepflow.lstm_steps import Device, lstm_times, split_products
 from dse.adapters.deepflow.setups import UNITS, ChipSetup
 from dse.adapters.deepflow.step import GIB, MIB, WHOLE, footprint, memory_figures, plain, total_bytes
-from dse.adapters.deepflow.tiled_products import INNERMOST
+from dse.adapters.deepflow.tiled_products import INNERMOST, NONE, ORDERS
 from dse.adapters.deepflow.transformer_steps import step_times, token_times
 
 Figures = Iterator[tuple[str, FloatArray]]
@@ -98,6 +98,7 @@ def printed_figures(setup: ChipSetup) -> dict[str, Any]:
     if not figures["Time"] < np.inf:
         raise DseError("a split or a level has no bandwidth, so that the step never ends; give links or memories power")
     if "order" in figures:
-        figures["order"] = INNERMOST[figures["order"]]
+        orders = ["".join("mkn"[axis] for axis in order) for order in ORDERS[NONE]]
+        figures["order"] = (orders if setup.rules["nested"] else INNERMOST)[figures["order"]]
         figures["tile"] = [[figures.pop(f"tile{level}.{name}") for name in "mkn"] for level in range(4)]
     return figures

@@ -80,7 +80,7 @@ class ProductTimes:
     """Times of products, and the choice that gives each; arrays have shape (points, kernels, ...)."""
 
     time: FloatArray  #: with one launch [s]
-    order: FloatArray  #: index among the loop orders that were tried [-]
+    order: FloatArray  #: index in `INNERMOST`; of nested products, among the orders of "none" [-]
     tiles: FloatArray  #: (m, k, n) of levels 0, 1 and 2 [elements]
     traffic: FloatArray  #: bytes of the four levels [B]
 
@@ -112,7 +112,10 @@ def products(sizes: Sequence[Sizes], unit: Values, *, candidates: int, nested: b
             values = {name: column[rows[part]] for name, column in columns.items()}
             tables = [_tiles(values, level, candidates) for level in range(3)]
             work = (nested_work if nested else flat_work)(flat[part], tables, values, code)
-            for result, array in zip(results, _fastest(*work, values, tables), strict=True):
+            time, order, *choice = _fastest(*work, values, tables)
+            if nested:
+                order = np.array([ORDERS[NONE].index(loops) for loops in ORDERS[code]], dtype=np.float64)[order]
+            for result, array in zip(results, (time, order, *choice), strict=True):
                 result[part] = array
     return ProductTimes(*(array.reshape(points, len(sizes), *array.shape[1:]) for array in results))
 
@@ -130,7 +133,7 @@ def _wide(rows: Values, axes: int) -> Values:
 
 def _fastest(
     flops: FloatArray, traffic: Sizes, tie: FloatArray, rows: Values, tables: Sizes
-) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
+) -> tuple[FloatArray, Any, FloatArray, FloatArray]:
     """Time, order, tiles and traffic of the fastest choice of each row; among equals the first of the least `tie`.
 
     Axes of choices: order, then tiles of levels 0, 1 and 2; the present generation has none of level 0.
@@ -148,7 +151,7 @@ def _fastest(
     tables = [tables[2], *tables[1:]] if len(time.shape) == 4 else tables
     tiles = np.stack([table[number, choice] for table, choice in zip(tables, choices, strict=True)], axis=1)
     moved = [np.broadcast_to(values, time.shape).reshape(equal.shape)[number, index] for values in traffic]
-    return least + rows["launch"], order.astype(np.float64), tiles, np.stack(moved, axis=-1)
+    return least + rows["launch"], order, tiles, np.stack(moved, axis=-1)
 
 
 def nested_work(sizes: FloatArray, tables: Sizes, rows: Values, flow: float) -> tuple[FloatArray, Sizes, FloatArray]:

@@ -257,3 +257,26 @@ def test_links_without_power_are_noted(tmp_path, capsys):
     told = capsys.readouterr()
     assert "power_breakdown.network.inter_node is 0: as in DeepFlow, links keep a rounding error" in told.err
     assert 0 <= json.loads(told.out)["figures"]["hw.inter_node_bw"] < 1e-6
+
+
+# Executed by the reference (d3db86a, `--gemm True`) for the configuration of energy_per_xbit/CR_N64_k8_k1_d8_l1/10.
+SECOND_PRODUCTS = [
+    # m, k, n, t, kp1, kp2, loop order, tiles of L0, L1 and L2 in that order, time [s]
+    (8192, 1024, 2048, "RC", 1, 1, "knm", [[8, 1024, 4], [128, 128, 128], [128, 8192, 256]], 0.0005416329728707315),
+    (1000, 4096, 3000, "CR", 4, 1, "kmn", [[8, 1024, 4], [128, 128, 128], [2048, 1024, 1024]], 0.00015346495173360983),
+    (4096, 777, 8192, "RC", 2, 4, "nkm", [[8, 1024, 4], [128, 128, 128], [2048, 1024, 1024]], 0.00014957996593986255),
+    (64, 65536, 64, "RC", 4, 1, "mnk", [[256, 1, 32], [32, 2, 1024], [8192, 64, 32768]], 1.966532826505271e-05),
+]
+
+
+@pytest.mark.parametrize(("m", "k", "n", "t", "kp1", "kp2", "order", "tiles", "time"), SECOND_PRODUCTS)
+def test_products_of_the_second_generation_take_what_the_reference_printed(m, k, n, t, kp1, kp2, order, tiles, time,
+                                                                           tmp_path, capsys):  # fmt: skip
+    """The base of the stored runs is that configuration but for the links."""
+    path = tmp_path / "exp_config.yaml"
+    links = {"nominal_area_per_link": 0.0033788108825683594, "nominal_energy_per_link": 2.5390625e-14}
+    changes = {f"tech_param.network.inter_node.{key}": value for key, value in links.items()}
+    path.write_text(dump(nested(RUNS["second"]["base"] | changes)))
+    options = {"mode": "GEMM", "M": m, "K": k, "N": n, "t": t, "kp1": kp1, "kp2": kp2}
+    figures = evaluated([str(path), *(f"--set={name}={value}" for name, value in options.items())], capsys)
+    assert (figures["order"], figures["tile"][:3], figures["Time"]) == (order, tiles, time)
