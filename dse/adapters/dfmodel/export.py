@@ -110,9 +110,9 @@ def _asked(graph: DfmodelGraph, layer: Layer, shardings: Mapping[str, str]) -> d
     return asked
 
 
-def _legal(graph: DfmodelGraph, place: int, asked: int | None) -> int:
+def _legal(graph: DfmodelGraph, kernel: int, asked: int | None) -> int:
     """The requested option where it is legal; otherwise unsharded, or the option that splits the work."""
-    legal = options(graph, place)
+    legal = options(graph, kernel)
     if asked in legal:
         return int(asked)
     whole = asked is not None and codes.NONE in legal

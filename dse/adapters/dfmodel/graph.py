@@ -147,15 +147,15 @@ class Sharding:
     count: int
 
 
-def options(graph: DfmodelGraph, place: int) -> list[int]:
+def options(graph: DfmodelGraph, kernel: int) -> list[int]:
     """Shardings that are legal for a kernel; an outer dimension above 1 is always split."""
-    size = {dim: float(np.max(getattr(graph, dim)[..., place])) for dim in ("outer", "m", "k", "n")}
-    tiled = int(graph.tiling[place])
+    size = {dim: float(np.max(getattr(graph, dim)[..., kernel])) for dim in ("outer", "m", "k", "n")}
+    tiled = int(graph.tiling[kernel])
     if size["outer"] > 1:
         return [OUTER] if tiled != OUTER else []
-    dims = [(M, "m"), (K, "k"), (N, "n")] if graph.systolic[place] else [(M, "m"), (N, "n")]
+    dims = [(M, "m"), (K, "k"), (N, "n")] if graph.systolic[kernel] else [(M, "m"), (N, "n")]
     split = [code for code, dim in dims if size[dim] > 1 and code != tiled]
-    return split if graph.weighted[place] else [*split, NONE]
+    return split if graph.weighted[kernel] else [*split, NONE]
 
 
 def consumer_kind(graph: DfmodelGraph, edge: int) -> str:

@@ -193,10 +193,10 @@ def shortage(graph: DfmodelGraph, setup: Setup, sharding: IntArray, ways: Groupi
     if cheapest(ways, on_cores) is None:
         return f"a group would have more kernels than the {row.cores.flat[0]:.0f} cores; allow more groups"
     least = _least(sram, lambda room: cheapest(ways, np.where(sram <= room, on_cores, np.inf)) is not None)
-    there = float(row.sram_bytes.flat[0])
-    if 0 < there < least:
+    capacity = float(row.sram_bytes.flat[0])
+    if 0 < capacity < least:
         remedy = _less_sram(row) if sram_shortage(load) else "allow more groups"
-        return f"SRAM: {_short(row, least, there)}; {remedy}"
+        return f"SRAM: {_short(row, least, capacity)}; {remedy}"
     held = np.where(within_capacity(sram, row.sram_bytes), on_cores, np.inf)
     sizes = tensor_bytes(row, load.edge_bytes)[0]
     peaks = np.concatenate([carried(ways, step, sizes) for step in dict.fromkeys(ways.steps)])
@@ -251,9 +251,9 @@ def _less_sram(row: Setup) -> str:
     return "take a smaller tile_size" if row.tile_size.flat[0] > 1 else "take more SRAM, or a larger tp"
 
 
-def _short(row: Setup, needed: float, there: float) -> str:
+def _short(row: Setup, needed: float, capacity: float) -> str:
     return (
-        f"at least {needed:,.0f} bytes are needed, {needed - there:,.0f} more than there are "
+        f"at least {needed:,.0f} bytes are needed, {needed - capacity:,.0f} more than there are "
         f"(tile_size {row.tile_size.flat[0]:.0f}, {row.shape()})"
     )
 

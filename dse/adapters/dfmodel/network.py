@@ -51,14 +51,14 @@ def _halves(setup: Setup, generation: str, role: str, kind: str) -> float:
     return 2.0 if setup.doubled and (role != "DP" or (rules.gradients and kind != "fc")) else 1.0
 
 
-def _domain_rate(setup: Setup, role: str, own: Dimension) -> FloatArray:
+def _domain_rate(setup: Setup, role: str, dimension: Dimension) -> FloatArray:
     """Rate of an all-reduce inside domains of high bandwidth, then between them, over the role's own links.
 
     Between domains passes the share that is left of the tensor: a ring's over a domain's chips. A
     tensor-parallel group goes on over y, the pipeline's links: the rule of the reference.
     """
-    beyond = (setup.dimension("PP") or own) if role == "TP" else own
-    group, domain = own.size, np.maximum(setup.domain_size, 1)
+    beyond = (setup.dimension("PP") or dimension) if role == "TP" else dimension
+    group, domain = dimension.size, np.maximum(setup.domain_size, 1)
     inside = np.minimum(group, domain)
     between = np.where(domain >= group, 1, group / domain)
     fast = (inside - 1) / (inside * setup.x_bandwidth)

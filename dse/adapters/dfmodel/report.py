@@ -132,8 +132,8 @@ def _tied_times(graph: DfmodelGraph, best: Sharding, mapping: Mapping, generatio
     """
 
     def time(choices: IntArray) -> float:
-        found = evaluate(graph, mapping.setup, choices, generation=generation, groups=mapping.groups)
-        return float(found.iteration_time[0])
+        evaluation = evaluate(graph, mapping.setup, choices, generation=generation, groups=mapping.groups)
+        return float(evaluation.iteration_time[0])
 
     bounds = []
     for better in (min, max):
@@ -256,13 +256,13 @@ def _tile(report: DfmodelReport) -> str:
     return f"{tokens}, chosen: {'the fastest that fits' if report.evaluation.fits[0] else 'the smallest'}"
 
 
-def shortages(graph: DfmodelGraph, setup: Setup, groups: IntArray, found: DfmodelEvaluation) -> list[str]:
+def shortages(graph: DfmodelGraph, setup: Setup, groups: IntArray, evaluation: DfmodelEvaluation) -> list[str]:
     """Demands of the groups of one design that exceed the capacity, one line each."""
     parts = [
-        (f"SRAM of group {group} ({', '.join(names)})", found.sram_bytes[0, group], setup.sram_bytes)
+        (f"SRAM of group {group} ({', '.join(names)})", evaluation.sram_bytes[0, group], setup.sram_bytes)
         for group, names in enumerate(_members(graph, groups))
     ]
-    parts.append(("DRAM", found.dram_bytes[0], dram_capacity(setup)))
+    parts.append(("DRAM", evaluation.dram_bytes[0], dram_capacity(setup)))
     return [
         f"{what}: {needed:,.0f} bytes are needed, {needed - room_there.flat[0]:,.0f} more than there are"
         for what, needed, room_there in parts
@@ -270,9 +270,9 @@ def shortages(graph: DfmodelGraph, setup: Setup, groups: IntArray, found: Dfmode
     ]
 
 
-def _of(needed: float, there: FloatArray) -> str:
+def _of(needed: float, capacity: FloatArray) -> str:
     """Text of what is needed of what there is, where that has a limit."""
-    limit = f" of {readable(float(there.flat[0]), 'B')}" if there.flat[0] else ""
+    limit = f" of {readable(float(capacity.flat[0]), 'B')}" if capacity.flat[0] else ""
     return readable(float(needed), "B") + limit
 
 

@@ -55,10 +55,10 @@ def _dataflow_chunk(run: DataflowRun, *, generation: str) -> Breakdown:
     columns = {name: np.full(run.num_points, np.nan) for name in _PARTS}
     for rows in _pieces(run):
         setup = design_setup(run.take(rows))
-        for own, groups in _grouped(run, setup, generation):
-            part = iteration(graph, setup.take(own), sharding, generation=generation, groups=groups)
+        for designs, groups in _grouped(run, setup, generation):
+            part = iteration(graph, setup.take(designs), sharding, generation=generation, groups=groups)
             for name, values in part.items():
-                columns[name][rows[own]] = values
+                columns[name][rows[designs]] = values
     prices = {name: columns.pop(name) for name in ("system_price", "system_power")}
     breakdown = assemble_breakdown(
         columns | {name: values for name, values in native.columns().items() if name in _NATIVE},

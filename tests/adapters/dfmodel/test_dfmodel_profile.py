@@ -480,7 +480,7 @@ def test_an_exported_design_is_priced_as_it_was(profile, overlap, execution, sma
 
     In the profile's generation, text and binary; without its name where a text tells it.
     """
-    search = ["search", small, "--profile", profile, "--study", "rings", "--budget", "20"]
+    search = ["search", small, "--profile", profile, "--study", "rings", "--budget", "6"]
     pins = {"execution": execution, "overlap": overlap} | ({"tp": 8} if execution == "dataflow" else {})
     assert main([*search, *(f"--set={name}={value}" for name, value in pins.items())]) == 0
     [best, *_] = Study.load("rings").table.front().trials

@@ -90,17 +90,17 @@ def _fill_graph(
     """Kernels and connections, with what their sharding says."""
     member = np.arange(len(graph)) if groups is None else groups
     levels = graph.levels()
-    for place in range(len(graph)):
+    for number in range(len(graph)):
         kernel = block.kernels.add()
-        _fill_kernel(kernel, graph, place)
-        kernel.topological_number, kernel.config = int(levels[place]), int(member[place])
+        _fill_kernel(kernel, graph, number)
+        kernel.topological_number, kernel.config = int(levels[number]), int(member[number])
         variant = getattr(kernel, kernel.WhichOneof("variant"))
-        variant.sharding = int(sharding[place])
-        variant.shard_outer_M, variant.shard_N = int(part.m[0, place]), int(part.n[0, place])
-        if graph.systolic[place]:
-            variant.shard_K = int(part.k[0, place])
-        moved, size = int(traffic.of_kernels[place]), float(traffic.kernel_bytes[place])
-        _state_traffic(variant, moved, size, place + 1 in marks.kernels)
+        variant.sharding = int(sharding[number])
+        variant.shard_outer_M, variant.shard_N = int(part.m[0, number]), int(part.n[0, number])
+        if graph.systolic[number]:
+            variant.shard_K = int(part.k[0, number])
+        moved, size = int(traffic.of_kernels[number]), float(traffic.kernel_bytes[number])
+        _state_traffic(variant, moved, size, number + 1 in marks.kernels)
     _fill_connections(block.connections, graph, levels, traffic, part, marks)
 
 
@@ -111,29 +111,29 @@ def _state_traffic(block: Message, moved: int, size: float, marked: bool) -> Non
         block.communication_size = size if moved != NOTHING else -0.0
 
 
-def _fill_kernel(kernel: Message, graph: DfmodelGraph, place: int) -> None:
+def _fill_kernel(kernel: Message, graph: DfmodelGraph, number: int) -> None:
     """Write the fields of a kernel that do not depend on the sharding."""
-    kernel.name, kernel.id = graph.names[place], place + 1
-    kernel.fwd_bwd = 2 if graph.backward[place] else 1
-    kernel.type = 1 if graph.systolic[place] else 2
-    has_second = bool(graph.systolic[place] or graph.second_bytes[place])
-    second = "weight" if graph.weighted[place] else "input2" if has_second else ""
-    kind = f"{'gemm' if graph.systolic[place] else 'elementwise'}_input1{'_' * bool(second)}{second}"
+    kernel.name, kernel.id = graph.names[number], number + 1
+    kernel.fwd_bwd = 2 if graph.backward[number] else 1
+    kernel.type = 1 if graph.systolic[number] else 2
+    has_second = bool(graph.systolic[number] or graph.second_bytes[number])
+    second = "weight" if graph.weighted[number] else "input2" if has_second else ""
+    kind = f"{'gemm' if graph.systolic[number] else 'elementwise'}_input1{'_' * bool(second)}{second}"
     kind_message = getattr(kernel, kind)
     kind_message.outer, kind_message.M, kind_message.N = (
-        int(getattr(graph, dim)[place]) for dim in ("outer", "m", "n")
+        int(getattr(graph, dim)[number]) for dim in ("outer", "m", "n")
     )
-    if graph.systolic[place]:
-        kind_message.K = int(graph.k[place])
+    if graph.systolic[number]:
+        kind_message.K = int(graph.k[number])
     first = "input_tensor_1_size" if second == "input2" else "input_tensor_size"
-    setattr(kind_message, first, graph.first_bytes[place])
+    setattr(kind_message, first, graph.first_bytes[number])
     if second:
         name = "weight_tensor_size" if second == "weight" else "input_tensor_2_size"
-        setattr(kind_message, name, graph.second_bytes[place])
-    kind_message.output_tensor_size = graph.output_bytes[place]
-    kind_message.tiling = int(graph.tiling[place])
+        setattr(kind_message, name, graph.second_bytes[number])
+    kind_message.output_tensor_size = graph.output_bytes[number]
+    kind_message.tiling = int(graph.tiling[number])
     every = (graph.repeats, graph.memory_bytes, graph.streamed)
-    repeats, stated, streamed = (np.broadcast_to(a, (len(graph),))[place] for a in every)
+    repeats, stated, streamed = (np.broadcast_to(a, (len(graph),))[number] for a in every)
     kind_message.num_input = int(repeats) if repeats > 1 else 0
     kind_message.memory_size, kind_message.skip_weight = stated, bool(streamed)
 
