@@ -33,12 +33,12 @@ BLOCK = 1000
 #: What reads the study, as arguments of ``dse``; DSE_STORAGE says where it is.
 COMMANDS: tuple[tuple[str, ...], ...] = (
     ("studies",),
-    ("pareto", "large"),
-    ("pareto", "large", "--format", "json"),
-    ("trials", "large", "--format", "csv"),
-    ("trials", "large", "--format", "parquet", "-o", "trials.parquet"),
-    ("trials", "large", "--format", "json"),
-    ("trials", "large"),
+    ("show", "large"),
+    ("show", "large", "--format", "json"),
+    ("show", "large", "--trials", "--format", "csv"),
+    ("show", "large", "--trials", "--format", "parquet", "-o", "trials.parquet"),
+    ("show", "large", "--trials", "--format", "json"),
+    ("show", "large", "--trials"),
     ("resume", "large", "--budget"),
 )
 
