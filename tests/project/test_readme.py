@@ -42,6 +42,7 @@ NARROWED = {
     "dse enumerate gpt_1t_codesign": "--set nodes=128 --set cores=64 --set 'clock=1.4 GHz' --set tp=8",
     "dse search --budget 500": "--budget 60",
     "dse search gpt_1t_codesign": "--budget 60",
+    "dse search gpt3_175b_1024_a100": "--budget 60",
     "dse search gpt_1t_power_split": "--budget 60 --set nodes=128",
     "dse resume gpt3_175b_codesign": "--budget 70",
 }
