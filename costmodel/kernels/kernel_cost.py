@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 from operator import add, mul
-from typing import Final, TypeVar
+from typing import Final, TypeVar, cast
 
 import numpy as np
 
@@ -198,8 +198,7 @@ Summand = TypeVar("Summand", FloatArray, KernelCost)
 
 def weighted_sum(values: Sequence[Summand], counts: Sequence[FloatArray | float]) -> Summand:
     """So many of each value, added up from the first to the last; counts beyond the values do not matter."""
-    total: Summand = reduce(add, map(mul, values, counts))
-    return total
+    return cast(Summand, reduce(add, map(mul, values, counts)))
 
 
 def traffic_energy(moved: Sequence[FloatArray], through: Sequence[MemoryLevel | LinkTier]) -> FloatArray:

@@ -190,14 +190,12 @@ def total(*factors: FloatArray, places: Iterable[int] | None = None, where: Bool
 
     Notes
     -----
-    `np.sum` adds in an order that depends on the layout in memory; a running sum does not, so that a
-    batch of n designs gives the same bits as n batches of one. A kernel's points stand together in memory,
-    so that sums run along them.
+    `np.sum` adds in an order that depends on the layout in memory; an accumulation does not, so that a batch of n
+    designs gives the same bits as n batches of one.
     """
     counted = slice(None) if places is None else [*places]
     products = reduce(np.multiply, (factor[..., counted] for factor in factors))
-    if where is not None:
-        products = np.where(where[..., counted], products, 0.0)
+    products = products if where is None else np.where(where[..., counted], products, 0.0)
     return np.add.accumulate(products, axis=-1)[..., -1] if products.size else np.zeros(products.shape[:-1])
 
 

@@ -282,8 +282,12 @@ def transformer_chunk(run: TransformerRun) -> Breakdown:
 def pass_costs(run: TransformerRun, ranks: RankRun) -> MicroBatch:
     """Costs of one micro-batch on a rank, evaluated once for ranks that are alike. [s], [J]"""
     passes = ranks.reading(quantities_read(run.system))
-    [costs] = once_each(passes, lambda run: [micro_batches(run)])
+    [costs] = once_each(passes, _micro_batches)
     return costs
+
+
+def _micro_batches(run: RankRun) -> list[MicroBatch]:
+    return [micro_batches(run)]
 
 
 def cost_of_passes(run: TransformerRun, ranks: RankRun, costs: MicroBatch) -> Breakdown:

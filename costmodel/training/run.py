@@ -107,8 +107,7 @@ class Run(Generic[AnyShape, AnyTable]):
     @property
     def axes(self) -> tuple[int, ...]:
         """Axes that some columns have before that of points; mostly none. [-]"""
-        shapes = {values.shape[:-1] for values in self.columns()}
-        return np.broadcast_shapes(*shapes) if len(shapes) > 1 else shapes.pop()
+        return np.broadcast_shapes(*{values.shape[:-1] for values in self.columns()})
 
     def on_one_axis(self) -> tuple[Self, IntArray]:
         """A point for each combination along all axes, and the place of each; (*axes, points)."""
@@ -394,7 +393,7 @@ def rank_run(run: TransformerRun) -> RankRun:
 def once_each(run: Run[AnyShape, AnyTable], stage: Callable[[Any], Sequence[AnyRows]]) -> Sequence[AnyRows]:
     """Tables of a stage, evaluated once for points that agree in all columns of a run.
 
-    The stage reads the run and nothing else: its columns are the key. Tables of a single point are remembered.
+    The stage reads the run and nothing else: its columns are the key. Tables of a single point are remembered by stage.
     """
     unique = UniqueRows.of(*run.columns())
     rows = unique.take(run)
