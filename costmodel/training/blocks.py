@@ -388,15 +388,15 @@ def _by_features(*features: str) -> Callable[[Kernel], bool]:
     return lambda kernel: kernel.reads in features or kernel.makes in features
 
 
+def _is_layer_norm(kernel: Kernel) -> bool:
+    return _by_kind("layernorm")(kernel) and kernel.inputs == (STREAM,) and kernel.reads == "hidden"
+
+
 #: In the order of a design's columns. What collectives run again follows from the rows: products gather what
 #: they read and reduce what they make, cores exchange keys and values, dispatch and combine exchange tokens.
 MODULES: Final = (
     RecomputeModule("core_attn", _by_kind("core_attn"), "checkpoint", selective=True),
-    RecomputeModule(
-        "layernorm",
-        lambda k: _by_kind("layernorm")(k) and k.inputs == (STREAM,) and k.reads == "hidden",
-        "output discarded",
-    ),
+    RecomputeModule("layernorm", _is_layer_norm, "output discarded"),
     RecomputeModule(
         "mla_up_proj", lambda kernel: kernel.makes in ("queries", "keys_values"), "output discarded", pieces=("rotary",)
     ),

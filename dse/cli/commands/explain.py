@@ -170,13 +170,15 @@ def explanation(args: argparse.Namespace, form: str) -> int:
     explained = named_design(args)
     difference = Difference(explained, other_design(args, explained)) if args.against else None
     [(near, bound)] = neighbourhoods([explained])
+    study = None if explained.trial is None else stored_study(args)
+    runs = [] if study is None else [run for run in study.told_runs() if run.trial == explained.trial]
     if form == "json":
         record = {
             **explained.to_json(),
             "binding": bound.to_json(),
             "levers": [lever.to_json() for lever in bound.levers],
             "neighbours": [design.to_json() for design in near],
-            "runs": [one.to_json() for one in measured_runs(args, explained)],
+            "runs": [run.to_json() for run in runs],
             **(difference.to_json() if difference else {}),
         }
         write_json(record, args.output)
@@ -184,32 +186,23 @@ def explanation(args: argparse.Namespace, form: str) -> int:
     if difference:
         write_report(lambda width: difference_report(difference, width, everything=args.all), args.output)
         return 0
-    runs, commands = run_lines(args, explained), next_commands(args, explained, near)
-    before = stored_lines(args, explained)
+    ran, commands = run_lines(runs, explained), next_commands(args, explained, near)
+    before = [] if study is None else stored_lines(study, explained)
     write_report(
         lambda width: [
             *explained_report(explained, near, bound, width, everything=args.all, commands=commands),
-            *wrapped([*(("Ran", line) for line in runs), *(("Stored", line) for line in before)], width),
+            *wrapped([*(("Ran", line) for line in ran), *(("Stored", line) for line in before)], width),
         ],
         args.output,
     )
     return 0
 
 
-def measured_runs(args: argparse.Namespace, explained: Explanation) -> list[MeasuredRun]:
-    """Real runs of the trial that is explained."""
-    if explained.trial is None:
-        return []
-    return [run for run in stored_study(args).told_runs() if run.trial == explained.trial]
-
-
-def stored_lines(args: argparse.Namespace, explained: Explanation) -> list[str]:
+def stored_lines(study: Study, explained: Explanation) -> list[str]:
     """The step time that the study has of the trial, where another version of the cost model predicted it."""
-    if explained.trial is None:
-        return []
     from dse.searching.trials.trial_attributes import BREAKDOWN
 
-    table = stored_study(args).table
+    table = study.table
     [trial] = table.take(np.flatnonzero(table.numbers == explained.trial)).trials
     stored = trial.user_attrs[BREAKDOWN]["step_time_s"]
     if trial.params != explained.params or math.isclose(stored, explained.step_time, rel_tol=1e-9):
@@ -219,9 +212,8 @@ def stored_lines(args: argparse.Namespace, explained: Explanation) -> list[str]:
     ]
 
 
-def run_lines(args: argparse.Namespace, explained: Explanation) -> list[str]:
+def run_lines(runs: Sequence[MeasuredRun], explained: Explanation) -> list[str]:
     """Real runs of the trial, with the prediction."""
-    runs = measured_runs(args, explained)
     if not runs:
         return []
     from dse.reporting.tuning_report import run_line
