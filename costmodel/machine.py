@@ -456,9 +456,14 @@ class System:
 
         return self._changed(kept)
 
+    @lru_cache(maxsize=8)  # noqa: B019  (systems are few, or short-lived)
+    def is_one(self) -> bool:
+        """True if every quantity is one number: all points have the same machine."""
+        return not any(values.ndim for part in self.parts().values() for values in part.arrays())
+
     def take(self, rows: Any) -> Self:
         """The system of some of the points; quantities of one value stay as they are."""
-        return self._changed(lambda _, part: part.take(rows))
+        return self if self.is_one() else self._changed(lambda _, part: part.take(rows))
 
     def map(self, function: Callable[[FloatArray], FloatArray]) -> Self:
         """The system with `function` applied to every quantity."""

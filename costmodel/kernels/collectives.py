@@ -161,6 +161,9 @@ RING: dict[str, Algorithm] = {
     "all_reduce": lambda n: (2 * (n - 1), 2 * (n - 1) / n),  # [Patarasuk2009]
 }
 
+#: Collectives that cost as much as others: the same rings the other way round.
+COSTS_AS: Final = {"reduce_scatter": "all_gather"}
+
 #: Switches that reduce and multicast: every rank sends its message up once and its share of the sum once.
 #: Short messages do not take them, so that the steps are those of rings.
 IN_SWITCH: dict[str, Algorithm] = {

@@ -14,7 +14,7 @@ from typing import Final, TypeVar, cast
 
 import numpy as np
 
-from costmodel.columns import BoolArray, Columns, FloatArray, column, column_family, per_kernel
+from costmodel.columns import BoolArray, Columns, FloatArray, column, column_family, layout_of, per_kernel
 from costmodel.kernels.kernel_tables import Pointwise
 from costmodel.machine import LinkTier, MemoryLevel, System
 
@@ -154,12 +154,8 @@ class KernelCost(Columns):
 
     def present(self) -> dict[str, FloatArray]:
         """The columns that are not 0 for all designs because nothing of their kind is there."""
-        columns: dict[str, FloatArray] = {}
-        for name, nothing in _NOTHING.items():
-            values = getattr(self, name)
-            if values is not nothing and (values.ndim or values):
-                columns[name] = values
-        return columns
+        columns = zip(_NOTHING, layout_of(KernelCost).column_values(self), _NOTHING.values(), strict=False)
+        return {name: values for name, values, nothing in columns if values is not nothing and (values.ndim or values)}
 
     @property
     def total_time(self) -> FloatArray:

@@ -176,7 +176,7 @@ def stacked(rows: Sequence[Sequence[FloatArray | float]]) -> list[FloatArray]:
     return columns
 
 
-def total(*factors: FloatArray, places: Iterable[int] | None = None, where: BoolArray | None = None) -> FloatArray:
+def total(*factors: FloatArray, places: Iterable[int] | None = None) -> FloatArray:
     """Sum over kernels of a product of tables, strictly from left to right; (points,).
 
     Parameters
@@ -185,8 +185,6 @@ def total(*factors: FloatArray, places: Iterable[int] | None = None, where: Bool
         Tables of one shape. [any]
     places : iterable of int, optional
         Kernels that count; all by default.
-    where : (points, kernels) bool array, optional
-        Where a kernel counts; everywhere by default.
 
     Notes
     -----
@@ -195,8 +193,40 @@ def total(*factors: FloatArray, places: Iterable[int] | None = None, where: Bool
     """
     counted = slice(None) if places is None else [*places]
     products = reduce(np.multiply, (factor[..., counted] for factor in factors))
-    products = products if where is None else np.where(where[..., counted], products, 0.0)
     return np.add.accumulate(products, axis=-1)[..., -1] if products.size else np.zeros(products.shape[:-1])
+
+
+class KernelSums:
+    """Sums over some kernels of several quantities, all at once; each adds up as `total` does.
+
+    Parameters
+    ----------
+    quantities : mapping of str to sequence of (..., points, kernels) array
+        Name -> factors of a quantity, multiplied from left to right. [any]
+    """
+
+    def __init__(self, quantities: Mapping[str, Sequence[FloatArray]]) -> None:
+        of_shape: dict[tuple[int, ...], list[str]] = {}
+        for name, factors in quantities.items():
+            of_shape.setdefault(np.broadcast_shapes(*(factor.shape for factor in factors)), []).append(name)
+        self._tables: list[tuple[list[str], FloatArray]] = []
+        for (*points, kernels), names in of_shape.items():
+            table = np.empty((len(names), kernels, *points))
+            for values, name in zip(table, names, strict=True):
+                first, *others = (factor.T if factor.ndim == 2 else np.moveaxis(factor, -1, 0) for factor in quantities[name])
+                values[...] = first
+                for factor in others:
+                    np.multiply(values, factor, out=values)
+            self._tables.append((names, table))
+
+    def over(self, places: IntArray) -> dict[str, FloatArray]:
+        """Name -> sum over the kernels at `places`; (..., points)."""
+        sums: dict[str, FloatArray] = {}
+        for names, table in self._tables:
+            of_kernels = table[:, places]
+            added = np.add.accumulate(of_kernels, axis=1)[:, -1] if places.size else np.zeros(table[:, 0].shape)
+            sums.update(zip(names, added, strict=True))
+        return sums
 
 
 #: Operands and results of orthogonal updates: 16 bits. [B]

@@ -36,7 +36,7 @@ from itertools import product
 import numpy as np
 
 from costmodel.columns import BoolArray, FloatArray, UniqueRows, chosen, largest, stacked_columns
-from costmodel.kernels.collectives import collective, input_bytes
+from costmodel.kernels.collectives import COSTS_AS, collective, input_bytes
 from costmodel.kernels.kernel_cost import Item, Items, KernelCost, added, quantities_of, traffic_energy, weighted_sum
 from costmodel.kernels.kernel_tables import some_narrow
 from costmodel.steps.micro_batch.micro_batch import MicroBatch
@@ -119,7 +119,8 @@ class ReplicaCollectives:
         axes = max(1, *(values.ndim for values in network)) - 1  # of machines, before that of points
         of_group: dict[tuple[str, str, int], list[_Key]] = {}
         for key, (exchange, parameters) in exchanges.items():
-            of_group.setdefault((exchange.collective, exchange.over, id(parameters.sharing)), []).append(key)
+            name = COSTS_AS.get(exchange.collective, exchange.collective)
+            of_group.setdefault((name, exchange.over, id(parameters.sharing)), []).append(key)
         self._costs: dict[_Key, KernelCost] = {}
         for (name, *_), keys in of_group.items():
             exchange, parameters = exchanges[keys[0]]

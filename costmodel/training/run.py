@@ -89,12 +89,16 @@ class Run(Generic[AnyShape, AnyTable]):
 
     def columns(self) -> list[FloatArray]:
         """All that tells its points apart: rows that agree in these columns cost the same."""
+        return self._columns() if not self.system.is_one() else self.design.arrays()
+
+    def _columns(self) -> list[FloatArray]:
+        """Columns of designs and machines."""
         tables: list[Columns] = [self.design, *self.system.parts().values()]
         return [values for table in tables for values in table.arrays()]
 
     def key(self) -> tuple[Any, ...]:
         """All that the run is, as a key: equal keys cost the same to the bit."""
-        parts, columns = self.system.parts(), self.columns()
+        parts, columns = self.system.parts(), self._columns()
         values = b"".join(values.tobytes() for values in columns)
         shapes = tuple(values.shape for values in columns)
         return self.model, self.precision, self.itemized, (*parts,), (*self.design.columns(),), shapes, values

@@ -31,6 +31,7 @@ import numpy as np
 
 from costmodel.columns import EACH_ITS_OWN, BoolArray, FloatArray, IntArray, UniqueRows
 from costmodel.kernels.collectives import (
+    COSTS_AS,
     RING,
     CollectiveCost,
     all_to_all,
@@ -348,9 +349,17 @@ class Exchanges:
         """Exchanges of one layer of experts in either direction, nothing hidden; (points,) columns."""
         return expert_parallel(self.run)
 
+    @cached_property
+    def split(self) -> tuple[UniqueRows, RankRun]:
+        """Rows that differ in how kernels are split, on which alone layouts depend, and the run of these."""
+        if self.run.design.assignment.ndim != 1:
+            return EACH_ITS_OWN, self.run
+        unique = UniqueRows.of(self.run.design.assignment)
+        return unique, self.run.with_shape(unique.take(self.run.design))
+
     def cost(self, name: str, width: float) -> KernelCost:
         """Time and energy of a collective of some features, as if all designs had it; (points,) columns. [s], [J]"""
-        key = name, width
+        key = COSTS_AS.get(name, name), width
         if key not in self._costs:
             cost = exchange(name, self.run.bytes_of(width), self.run.design.tp, self.run.system)
             energy = traffic_energy(cost.bytes_sent, self.run.system.network)
@@ -377,10 +386,7 @@ def tensor_parallel(
         costs = [edge_cost(run, edge, kernels_time, exchanges) for edge in edges]
         forward, backward = (sum((cost[of_pass] for cost in costs), start=KernelCost()) for of_pass in (0, 1))
         return forward, backward
-    unique, split = EACH_ITS_OWN, run
-    if run.design.assignment.ndim == 1:  # layouts depend on nothing else
-        unique = UniqueRows.of(run.design.assignment)
-        split = run.with_shape(unique.take(run.design))
+    unique, split = exchanges.split
     of_edges = [layout_changes(split, edge) for edge in edges]
     forward, backward = (
         exposed_collectives(run, chain(*changes), unique, kernels_time, exchanges)

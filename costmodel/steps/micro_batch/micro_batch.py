@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache, partial
+from functools import cached_property, lru_cache, partial
 from typing import Final, Self
 
 import numpy as np
@@ -33,6 +33,7 @@ from costmodel.kernels.kernel_cost import (
 )
 from costmodel.kernels.kernel_tables import (
     Gemms,
+    KernelSums,
     Label,
     Part,
     Pointwise,
@@ -120,7 +121,7 @@ def costs_of_points(cost: KernelCost, unique: UniqueRows) -> KernelCost:
     return cost.map(lambda values: unique.of_points(values) if values.ndim else values)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class CostTable:
     """Both kernel tables with their costs, to be summed by part and pass; equal rows are in them once."""
 
@@ -140,25 +141,50 @@ class CostTable:
             np.concatenate([table.select(of_pass, part, among) for of_pass in DIRECTIONS[direction]])
             for table in (self.gemms, self.pointwise)
         )
-        chip, kernels, count, costs = self.system.chip, self.pointwise, self.gemms.count, self.gemm_costs
-        of_each = np.broadcast_to(per_kernel(self.system.software.pointwise_kernels), kernels.count.shape)
-        launched = kernels.count, of_each
-        time, launches = self._time(dense, thin), total(count, places=dense) + total(*launched, places=thin)
         if self.times_alone:
-            return costs_of_points(KernelCost(time=time, launches=launches), self.unique)
-        work = total(count, costs.work, places=dense) + total(kernels.count, kernels.flops, places=thin)
-        moved = [total(count, traffic, places=dense) for traffic in costs.traffic]
-        moved[-1] = moved[-1] + total(*launched, kernels.bytes_moved, places=thin)
-        waiting = total(count, costs.time, places=dense, where=costs.memory_bound)
+            launches = total(self.gemms.count, places=dense) + total(*self._launched, places=thin)
+            return costs_of_points(KernelCost(time=self._time(dense, thin), launches=launches), self.unique)
+        products, others = self._sums_of_gemms.over(dense), self._sums_of_pointwise.over(thin)
+        moved = [products[level.name] for level in self.system.memory]
+        moved[-1] = moved[-1] + others["moved"]
         cost = KernelCost(
-            time=time,
-            memory_bound_time=waiting + total(self.pointwise_times, places=thin, where=self.pointwise_memory_bound),
-            compute_energy=work * chip.flop_energy,
+            time=products["time"] + others["time"],
+            memory_bound_time=products["waiting"] + others["waiting"],
+            compute_energy=(products["work"] + others["work"]) * self.system.chip.flop_energy,
             memory_energy=traffic_energy(moved, self.system.memory),
-            launches=launches,
+            launches=products["launches"] + others["launches"],
             items=self._items(dense, thin) if self.itemized else {},
         )
         return costs_of_points(cost, self.unique)
+
+    @property
+    def _launched(self) -> tuple[FloatArray, FloatArray]:
+        """Pointwise kernels of each row, and launches of each. [-]"""
+        count = self.pointwise.count
+        return count, np.broadcast_to(per_kernel(self.system.software.pointwise_kernels), count.shape)
+
+    @cached_property
+    def _sums_of_gemms(self) -> KernelSums:
+        """Times, work and traffic of the products."""
+        count, costs = self.gemms.count, self.gemm_costs
+        waiting = np.where(costs.memory_bound, costs.time, 0.0)
+        values = {"time": costs.time, "work": costs.work, "waiting": waiting}
+        values |= {level.name: moved for level, moved in zip(self.system.memory, costs.traffic, strict=True)}
+        return KernelSums({"launches": [count], **{name: [count, value] for name, value in values.items()}})
+
+    @cached_property
+    def _sums_of_pointwise(self) -> KernelSums:
+        """Times, work and traffic of the other kernels."""
+        kernels, times, launched = self.pointwise, self.pointwise_times, self._launched
+        return KernelSums(
+            {
+                "time": [times],
+                "waiting": [np.where(self.pointwise_memory_bound, times, 0.0)],
+                "work": [kernels.count, kernels.flops],
+                "launches": launched,
+                "moved": [*launched, kernels.bytes_moved],
+            }
+        )
 
     def _items(self, dense: IntArray, thin: IntArray) -> Items:
         """Time, work and traffic of each kernel."""
