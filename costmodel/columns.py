@@ -261,10 +261,6 @@ class UniqueRows:
         """The rows of an array of points, which are its first axis."""
         return values if self.places is None else values[self.rows]
 
-    def values(self, column: FloatArray) -> FloatArray:
-        """A column of points, which are its last axis, at the rows; one value for all stays as it is."""
-        return column if self.places is None else long_at(column, self.rows)
-
     def each(self, values: AnyArray) -> AnyArray:
         """An array of rows, its first axis, with the row of each point."""
         return values if self.places is None else values[self.places]
@@ -313,11 +309,6 @@ def is_long(values: FloatArray) -> bool:
 def of_points(values: AnyArray, rows: IntArray | slice) -> AnyArray:
     """Values of a column at some of its points, which are its last axis."""
     return values[rows] if values.ndim == 1 else values[..., rows]
-
-
-def long_at(values: FloatArray, rows: IntArray | slice) -> FloatArray:
-    """A column at some points; one value for all points stays as it is."""
-    return of_points(values, rows) if is_long(values) else values
 
 
 def _mixed(columns: Sequence[NDArray[np.uint64]], multiplier: int) -> NDArray[np.uint64]:

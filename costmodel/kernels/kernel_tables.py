@@ -213,10 +213,9 @@ class KernelSums:
         for (*points, kernels), names in of_shape.items():
             table = np.empty((len(names), kernels, *points))
             for values, name in zip(table, names, strict=True):
-                first, *others = (factor.T if factor.ndim == 2 else np.moveaxis(factor, -1, 0) for factor in quantities[name])
-                values[...] = first
-                for factor in others:
-                    np.multiply(values, factor, out=values)
+                values[...] = 1.0
+                for factor in quantities[name]:
+                    values *= factor.T if factor.ndim == 2 else np.moveaxis(factor, -1, 0)
             self._tables.append((names, table))
 
     def over(self, places: IntArray) -> dict[str, FloatArray]:

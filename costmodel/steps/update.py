@@ -35,7 +35,7 @@ from itertools import product
 
 import numpy as np
 
-from costmodel.columns import BoolArray, FloatArray, UniqueRows, chosen, largest, stacked_columns
+from costmodel.columns import BoolArray, FloatArray, chosen, largest, stacked_columns
 from costmodel.kernels.collectives import COSTS_AS, collective, input_bytes
 from costmodel.kernels.kernel_cost import Item, Items, KernelCost, added, quantities_of, traffic_energy, weighted_sum
 from costmodel.kernels.kernel_tables import some_narrow
@@ -111,12 +111,8 @@ class ReplicaCollectives:
         self.run = run
         exchanges = {_key(*pair): pair for pair in wanted}
         messages = {key: message_bytes(run, *pair) for key, pair in exchanges.items()}
-        groups = {id(parameters.sharing): parameters.sharing.groups for _, parameters in exchanges.values()}
-        network = [values for tier in run.system.network for values in tier.columns().values()]
-        sizes = [values for several in groups.values() for group in several for values in group.columns()]
-        unique = UniqueRows.of(*messages.values(), *sizes, *network)
-        tiers = [unique.take(tier) for tier in run.system.network]
-        axes = max(1, *(values.ndim for values in network)) - 1  # of machines, before that of points
+        tiers = run.system.network
+        axes = max(1, *(values.ndim for tier in tiers for values in tier.arrays())) - 1  # of machines, before points
         of_group: dict[tuple[str, str, int], list[_Key]] = {}
         for key, (exchange, parameters) in exchanges.items():
             name = COSTS_AS.get(exchange.collective, exchange.collective)
@@ -124,11 +120,11 @@ class ReplicaCollectives:
         self._costs: dict[_Key, KernelCost] = {}
         for (name, *_), keys in of_group.items():
             exchange, parameters = exchanges[keys[0]]
-            stacked = stacked_columns([unique.values(messages[key]) for key in keys], axes)
-            cost = collective(name, stacked, unique.take(parameters.group(exchange)), tiers)
+            stacked = stacked_columns([messages[key] for key in keys], axes)
+            cost = collective(name, stacked, parameters.group(exchange), tiers)
             energy = traffic_energy(cost.bytes_sent, tiers)
             for key, time, joules in zip(keys, cost.time, energy, strict=True):
-                self._costs[key] = unique.spread(KernelCost(time=time, link_energy=joules))
+                self._costs[key] = KernelCost(time=time, link_energy=joules)
                 if run.itemized:
                     self._costs[key] = replace(self._costs[key], items=_items(*exchanges[key], messages[key]))
 

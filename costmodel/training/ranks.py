@@ -13,7 +13,7 @@ from typing import Final
 
 import numpy as np
 
-from costmodel.columns import FloatArray, IntArray, long_at
+from costmodel.columns import FloatArray
 
 #: Axes of a transformer's grid, neighbours first, as Megatron-LM numbers its ranks by default.
 ORDER: Final = ("tp", "cp", "dp", "pp")
@@ -57,14 +57,6 @@ class Group:
         single = (row == 1) & (rows > 1)  # rows of one rank each are one row, of ranks farther apart
         return cls(size, np.where(single, behind, stride), np.where(single, 1.0, rows), np.where(single, 1.0, behind))
 
-    def columns(self) -> list[FloatArray]:
-        """Sizes and strides: all that tells groups apart. [-]"""
-        return [np.asarray(column) for column in (self.size, self.stride, self.rows, self.row_stride)]
-
-    def take(self, rows: IntArray) -> Group:
-        """The groups at some rows."""
-        return Group(*(long_at(column, rows) for column in self.columns()))
-
     @property
     def is_one_row(self) -> bool:
         """True if the ranks of each group are one row at all points."""
@@ -99,11 +91,6 @@ class Sharing:
     whole: Group  #: all ranks with the same weights
     shards: Group  #: ranks that hold one copy of the states together
     copies: Group  #: ranks that hold the same share
-
-    @property
-    def groups(self) -> tuple[Group, ...]:
-        """Ranks of the whole, of a copy of the states and with one share of them."""
-        return self.whole, self.shards, self.copies
 
     @classmethod
     def of(cls, whole: Group, copies: FloatArray) -> Sharing:
