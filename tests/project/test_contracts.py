@@ -33,8 +33,8 @@ MOST_MODULES = 20
 
 #: The most lines of packages and rooms, less others; what would grow beyond says what it deletes. [lines]
 BUDGETS = [
-    ("costmodel dse", "", 70_611),
-    ("costmodel", "costmodel.formats costmodel.lstm costmodel.rules", 13_944),
+    ("costmodel dse", "", 70_655),
+    ("costmodel", "costmodel.formats costmodel.lstm costmodel.rules", 13_988),
     ("dse.searching dse.storage", "", 7_392),
     ("dse.adapters", "", 21_286),
     ("dse.adapters.xla", "", 7_223),
