@@ -88,7 +88,8 @@ def exact_report(exact: ExactFront, width: int) -> Report:
     if exact.infeasible is None:
         heading += f"{exact.priced:,} evaluated and the rest ruled out by bounds"
     else:
-        heading += f"{exact.infeasible:,} infeasible" + broken_text(exact.broken)
+        counts = [f"{name} {count:,}" for name, count in exact.broken.items() if count]
+        heading += f"{exact.infeasible:,} infeasible" + (f" ({', '.join(counts)})" if counts else "")
     front = exact.records()
     if not front:
         return [Text(heading + ".")]
@@ -99,12 +100,6 @@ def exact_report(exact: ExactFront, width: int) -> Report:
         Text(),
         *front_report(exact.space, front, width, more="--format json"),
     ]
-
-
-def broken_text(broken: Mapping[str, int]) -> str:
-    """Number of designs that break each limit: `` (fits_in_memory 640)``."""
-    counts = [f"{name} {count:,}" for name, count in broken.items() if count]
-    return f" ({', '.join(counts)})" if counts else ""
 
 
 def front_report(space: Space, front: Sequence[Record], width: int, *, more: str) -> Report:

@@ -8,10 +8,9 @@ from typing import Any, Final
 
 import numpy as np
 
-from costmodel.columns import FloatArray, IntArray
+from costmodel.columns import FloatArray
 from costmodel.rules.rules import WorkloadRules
 from dse.fronts.pareto import as_costs
-from dse.pricing.evaluated import Evaluation
 from dse.pricing.evaluation import evaluate_unique
 from dse.spaces.legal import LISTED
 from dse.spaces.space import Batch, Params, Space
@@ -53,7 +52,8 @@ def nearest_feasible(space: Space, named: Mapping[str, Any], rules: WorkloadRule
         changes, steps = distances(space, named, designs)
         as_asked = np.flatnonzero(changes == 0)
         if as_asked.size and space.limits:
-            worst = _least_broken(evaluation, as_asked)
+            violations = np.maximum(evaluation.violations[as_asked], 0).sum(axis=1)
+            worst = int(as_asked[violations.argmin()])
             margins = np.maximum(margins, evaluation.margins[worst])
         rows = np.flatnonzero(evaluation.feasible)
         if not rows.size:
@@ -71,12 +71,6 @@ def nearest_feasible(space: Space, named: Mapping[str, Any], rules: WorkloadRule
     asked = np.isfinite(margins).any()
     broken = {limit.name: float(m) for limit, m in zip(space.limits, margins, strict=True) if asked and m < 0}
     return FittedDesign(best.params, changed, broken if changed else {}, space.legal.count <= LISTED)
-
-
-def _least_broken(evaluation: Evaluation, rows: IntArray) -> int:
-    """Design that breaks its limits least, relative to them."""
-    violations = np.maximum(evaluation.violations[rows], 0).sum(axis=1)
-    return int(rows[violations.argmin()])
 
 
 def distances(space: Space, named: Mapping[str, Any], designs: Batch) -> tuple[FloatArray, FloatArray]:

@@ -182,7 +182,9 @@ class LegalDesigns:
             again = self._drawn(bad.size, rng)
             for name, values in columns.items():
                 values[bad] = again[name]
-        raise DseError(self._hopeless())
+        names = ", ".join(check.name for check in self._late)
+        text = f"{MOST_DRAWS} draws found no design that keeps {names}"
+        raise DseError(f"space {self.space.name}: {text}; narrow the ranges")
 
     def nearest(self, params: Mapping[str, Value], rng: np.random.Generator) -> dict[str, Value]:
         """A legal design near `params`, which keeps all of it where that is legal.
@@ -299,11 +301,6 @@ class LegalDesigns:
         if self.count == 0:
             reasons = "; ".join(f"{name} ({text})" for name, text in self.blocking())
             raise DseError(f"space {self.space.name}: no design is legal: {reasons}")
-
-    def _hopeless(self) -> str:
-        names = ", ".join(check.name for check in self._late)
-        text = f"{MOST_DRAWS} draws found no design that keeps {names}"
-        return f"space {self.space.name}: {text}; narrow the ranges"
 
     def _kept(self, columns: Batch, checks: Sequence[Check], n: int) -> NDArray[np.bool_]:
         """Rows that pass every check."""

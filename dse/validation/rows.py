@@ -254,13 +254,6 @@ def counts_of(row: MeasuredRow, defaults: Defaults, assumed: dict[str, Any]) -> 
     return {**{name: getattr(row, name) for name in ("tp", "cp", "pp", "dp")}, **counts}
 
 
-def last_stage_of(row: MeasuredRow, model: ModelShape) -> dict[str, Value]:
-    """Layers of the last stage, where the head counts as many as it has their parameters."""
-    of_layers = sum(model.layer_parameters(layer) * count for layer, count in model.kinds.items())
-    head = model.vocab_size * model.hidden_size / (of_layers / model.num_layers)
-    return {"last_stage_layers": max(1, round((model.num_layers + head) / row.pp - head))}
-
-
 def sharding_of(row: MeasuredRow) -> dict[str, Value]:
     """Sharding of states among the replicas of a row, and overlap of their exchanges, as far as it states them."""
     values: dict[str, Value] = {}
@@ -316,7 +309,9 @@ def values_of(row: MeasuredRow, model: ModelShape, defaults: Defaults, assumed: 
         **({"precision": precision_of(row.dtype, "dtype")} if row.dtype else {}),
     }
     if row.pp > 1 and defaults.rules.get("last_stage") == "balanced":
-        values |= last_stage_of(row, model)
+        of_layers = sum(model.layer_parameters(layer) * count for layer, count in model.kinds.items())
+        head = model.vocab_size * model.hidden_size / (of_layers / model.num_layers)
+        values |= {"last_stage_layers": max(1, round((model.num_layers + head) / row.pp - head))}
         assumed["last_stage_layers"] = values["last_stage_layers"]
     return {**values, "ep": row.ep, "etp": 1} if model.num_experts else values
 

@@ -304,7 +304,8 @@ def iteration_time(graph: DfmodelGraph, setup: Setup, layer_time: FloatArray, ru
     Copies of a workload share the iterations. In the oldest generation the message between stages and a layer overlap.
     """
     if rules.loads_weights:
-        layer_time = np.maximum(layer_time, stage_message_time(setup))
+        moved = setup.hidden_size * setup.seq_len * setup.element_bytes * transfer_rate(setup)
+        layer_time = np.maximum(layer_time, np.where(setup.degree("PP") > 1, moved, 0.0))
     return layer_time * pipeline_factor(setup, rules) * layer_runs(setup, rules) + transfer_time(graph, setup, rules)
 
 
@@ -312,12 +313,6 @@ def layer_runs(setup: Setup, rules: Generation) -> FloatArray:
     """Layers and micro-batches that a stage runs in turn. [-]"""
     layers = setup.num_layers / setup.degree("PP") if rules.loads_weights else setup.stage_layers
     return layers * setup.global_batch_size / setup.degree("DP") / setup.copies
-
-
-def stage_message_time(setup: Setup) -> FloatArray:
-    """Time of the message of one micro-batch between pipeline stages. [s]"""
-    moved = setup.hidden_size * setup.seq_len * setup.element_bytes * transfer_rate(setup)
-    return np.where(setup.degree("PP") > 1, moved, 0.0)
 
 
 def pipeline_factor(setup: Setup, rules: Generation) -> FloatArray:

@@ -225,6 +225,8 @@ def figures(report: DfmodelReport) -> dict[str, Any]:
 def dfmodel_report(report: DfmodelReport) -> list[RenderableType]:
     """The set-up in tables, section by section."""
     evaluation, setup = report.evaluation, report.setup
+    capacity = dram_capacity(setup)
+    limit = f" of {readable(float(capacity.flat[0]), 'B')}" if capacity.flat[0] else ""
     rows = [
         ("iteration", readable(float(evaluation.iteration_time[0]), "s", digits=6)),
         ("utilization", percent(float(evaluation.utilization[0]))),
@@ -234,7 +236,7 @@ def dfmodel_report(report: DfmodelReport) -> list[RenderableType]:
         ("moved by the sharding", readable(moved_bytes(report.file.graph, report.sharding), "B")),
         ("network", f"{setup.topology}: {setup.shape()}"),
         ("tile", _tile(report)),
-        ("DRAM needed", _of(evaluation.dram_bytes[0], dram_capacity(setup))),
+        ("DRAM needed", (readable(float(evaluation.dram_bytes[0]), "B") + limit)),
         ("price", f"$ {evaluation.price[0]:,.0f}"),
         ("power", readable(float(evaluation.power[0]), "W", digits=5)),
     ]
@@ -268,12 +270,6 @@ def shortages(graph: DfmodelGraph, setup: Setup, groups: IntArray, evaluation: D
         for what, needed, room_there in parts
         if not within_capacity(needed, room_there)
     ]
-
-
-def _of(needed: float, capacity: FloatArray) -> str:
-    """Text of what is needed of what there is, where that has a limit."""
-    limit = f" of {readable(float(capacity.flat[0]), 'B')}" if capacity.flat[0] else ""
-    return readable(float(needed), "B") + limit
 
 
 def _members(graph: DfmodelGraph, groups: IntArray) -> list[list[str]]:

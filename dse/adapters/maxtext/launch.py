@@ -377,7 +377,14 @@ def read_script(path: Path, chips: int | None = None) -> tuple[Launch, list[str]
         design |= _read_training(keys, design, model)
         design["etp"] = design["tp"]
         known = {name: v for name, v in design.items() if name not in ("ep", "etp") or model.num_experts}
-        return Launch.of(model, known, 8), _unread(keys)
+        notes = []
+        policy = str(keys.get("remat_policy", "full"))
+        if policy not in MAXTEXT.runs["recompute"].words.values():
+            notes.append(f"remat_policy {policy} is read as full")
+        quantized = str(keys.get("quantization") or "")
+        if quantized not in MAXTEXT.runs["precision"].words.values():
+            notes.append(f"quantization {quantized} is read as fp8")
+        return Launch.of(model, known, 8), notes
     except (DseError, ValueError, TypeError, ArithmeticError, LookupError) as error:
         raise DseError(f"{path}: {with_line(str(error), text)}") from None
 
@@ -450,15 +457,3 @@ def _read_training(keys: Mapping[str, Any], design: Mapping[str, Any], model: Mo
     if keys.get("optimizer_memory_host_offload"):
         columns["offload_optimizer"] = 1
     return columns
-
-
-def _unread(keys: Mapping[str, Any]) -> list[str]:
-    """Settings that are read as something else."""
-    notes = []
-    policy = str(keys.get("remat_policy", "full"))
-    if policy not in MAXTEXT.runs["recompute"].words.values():
-        notes.append(f"remat_policy {policy} is read as full")
-    quantized = str(keys.get("quantization") or "")
-    if quantized not in MAXTEXT.runs["precision"].words.values():
-        notes.append(f"quantization {quantized} is read as fp8")
-    return notes

@@ -17,7 +17,7 @@ from costmodel.rules.registry import design_profiles, profiles
 from dse.api.design_files import SPACE, kind_of_design, title_of
 from dse.cli.options import add_changes, add_launch, add_output, add_workers, describe
 from dse.cli.output import TABLE_ENDINGS, form_of
-from dse.registry import WorkloadKind, call, launch_forms, load, workload_kinds
+from dse.registry import call, launch_forms, load, workload_kinds
 
 #: Options of layouts, be they of a space or of a launch script.
 OF_LAYOUTS: Final = (
@@ -159,7 +159,13 @@ def run(args: argparse.Namespace) -> int:
     known = {**args.defaults, **workload.defaults} if workload else args.defaults
     args = argparse.Namespace(**{**known, **vars(args), "design": Path(design) if kind != SPACE else design})
     if workload:
-        return run_file(args, workload, asked)
+        endings = {**TABLE_ENDINGS, ".html": "html"} if "html" in workload.formats else TABLE_ENDINGS
+        args.format = form_of(args.format, args.output if "output" in workload.defaults else None, endings)
+        if args.format not in workload.formats:
+            raise DseError(f"{args.design}: {workload.title} has no {args.format}; use {', '.join(workload.formats)}")
+        args.profile_is_asked_for = asked
+        args.profile = args.profile or workload.profile_of(args.design)
+        return int(load(workload.run)(args))
     return int(import_module("dse.cli.layouts").run(args, kind))
 
 
@@ -173,14 +179,3 @@ def refuse_foreign(args: argparse.Namespace, kind: str, design: str) -> None:
         words = ", ".join("--" + name.replace("_", "-") for name in given)
         more = "; the space names its own system" if given == ["system"] and kind == SPACE else ""
         raise DseError(f"{design}: is {title_of(kind)}, which does not take {words}{more}")
-
-
-def run_file(args: argparse.Namespace, kind: WorkloadKind, asked: bool) -> int:
-    """Evaluate a file of another program, by the adapter of its kind."""
-    endings = {**TABLE_ENDINGS, ".html": "html"} if "html" in kind.formats else TABLE_ENDINGS
-    args.format = form_of(args.format, args.output if "output" in kind.defaults else None, endings)
-    if args.format not in kind.formats:
-        raise DseError(f"{args.design}: {kind.title} has no {args.format}; use {', '.join(kind.formats)}")
-    args.profile_is_asked_for = asked
-    args.profile = args.profile or kind.profile_of(args.design)
-    return int(load(kind.run)(args))

@@ -43,7 +43,9 @@ def written_out(section: Section, base: System, base_data: Mapping[str, Any]) ->
     parts = [*block_energies(base)]
     fractions = source.section("fractions")
     fractions.only(parts, "part")
-    check_energies(source, base)
+    for part, quantity in block_energies(base).items():
+        if float(base.quantities()[quantity]) <= 0:
+            source.mistake("base", f"{quantity} of {base.name} is 0, so that power does not bound {part}")
     check_shares(fractions)
     source.value("tdp", partial(numbers_of, "W"), list[float](), required=False)
 
@@ -94,13 +96,6 @@ def formulas(base: System) -> dict[str, str]:
         seconds = float(quantities[f"{level.name}_capacity"] / quantities[f"{level.name}_bandwidth"])
         texts[f"{level.name}_capacity"] = f"{level.name}_bandwidth * {seconds!r} s"
     return texts
-
-
-def check_energies(source: Section, base: System) -> None:
-    """Note parts whose work is free, so that power does not bound it."""
-    for part, quantity in block_energies(base).items():
-        if float(base.quantities()[quantity]) <= 0:
-            source.mistake("base", f"{quantity} of {base.name} is 0, so that power does not bound {part}")
 
 
 def check_shares(fractions: Section) -> None:

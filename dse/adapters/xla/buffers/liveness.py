@@ -402,11 +402,6 @@ class _Run:
         """Put two arrays into one buffer."""
         self.parents[self.home(one)] = self.home(other)
 
-    def join_all(self, one: Tree, other: Tree) -> None:
-        """Put the arrays of two values into the same buffers."""
-        for first, second in zip(arrays_of(one), arrays_of(other), strict=False):
-            self.join(first, second)
-
     def used(self, tree: Tree) -> None:
         """Note that an instruction reads arrays now."""
         for leaf in arrays_of(tree):
@@ -498,7 +493,8 @@ class _Run:
         self.used(tuple(operands))
         made = self.made(instruction.shape, instruction)
         for root in roots:
-            self.join_all(root, made)
+            for first, second in zip(arrays_of(root), arrays_of(made), strict=False):
+                self.join(first, second)
         return made
 
     def started(self, instruction: Instruction, opcode: str, operands: Sequence[Tree], path: str) -> Tree:

@@ -6,7 +6,7 @@ wait for its result. A loop with messages has both streams inside one trip."""
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -17,7 +17,7 @@ from costmodel.kernels.kernel_tables import total
 from costmodel.machine import System
 from costmodel.steps.breakdown import Breakdown
 from dse.adapters.xla.analysis import Analysis
-from dse.adapters.xla.steps.program import AXES, Message, Program, ProgramCost, program_cost, program_step
+from dse.adapters.xla.steps.program import AXES, Program, ProgramCost, program_cost, program_step
 from dse.adapters.xla.text.module import Instruction, parts
 from dse.adapters.xla.work.kernel_graph import HloGraph, HloKernel
 
@@ -30,6 +30,11 @@ class LoopBody:
     before: list[set[int]] = field(default_factory=list)  #: nodes that each waits for
     order: list[int] = field(default_factory=list)
     sends: bool = False  #: whether a message is among them
+
+    def add(self, node: int | LoopBody) -> None:
+        """Append a node that waits for none yet."""
+        self.nodes.append(node)
+        self.before.append(set())
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -94,10 +99,10 @@ def _loop_bodies(graph: HloGraph, messages: frozenset[int]) -> LoopBody:
         del open_loops[shared:]
         for loop in loops[shared:]:
             inner = LoopBody()
-            _add(open_loops[-1][1] if open_loops else whole, inner)
+            (open_loops[-1][1] if open_loops else whole).add(inner)
             open_loops.append((loop, inner))
         around = [whole, *(body for _, body in open_loops)]
-        _add(around[-1], index)
+        around[-1].add(index)
         ways.append([(body, len(body.nodes) - 1) for body in around])
         for body in around:
             body.sends |= index in messages
@@ -115,11 +120,6 @@ def _loops(kernel: HloKernel) -> list[tuple[Instruction, ...]]:
     """The loops around a kernel, the outermost first, each with what stands around it."""
     around = kernel.around
     return [around[: depth + 1] for depth, instruction in enumerate(around) if instruction.opcode == "while"]
-
-
-def _add(body: LoopBody, node: int | LoopBody) -> None:
-    body.nodes.append(node)
-    body.before.append(set())
 
 
 def _early_messages(body: LoopBody, messages: frozenset[int]) -> list[int]:
@@ -238,12 +238,14 @@ def program_times(analysis: Analysis, program: Program, graph: HloGraph, system:
     order, cost = streams(analysis, graph), program_cost(program, system)
     breakdown = program_step(program, system)
     exposed = order.exposed(cost.time)
-    messages = [kernel.message for kernel in program.kernels]
-    kernels = total(cost.time[:, [index for index, message in enumerate(messages) if message is None]])
+    kernels = total(cost.time[:, [index for index, kernel in enumerate(program.kernels) if kernel.message is None]])
     zero = np.zeros(len(cost.time))
     by_name, slowed = dict[str, FloatArray](), zero
-    names = {number: collective.name for number, collective in analysis.collectives.items()}
-    for name, purpose, places in _kinds(messages, names):
+    places_of_kind: dict[tuple[str, str], list[int]] = {}
+    for index, kernel in enumerate(program.kernels):
+        if kernel.message is not None:
+            places_of_kind.setdefault((analysis.collectives[index].name, kernel.message.purpose), []).append(index)
+    for (name, purpose), places in places_of_kind.items():
         whole, alone = total(cost.time[:, places]), total(exposed[:, places])
         by_name[f"{name}, {purpose}"] = alone
         axis = AXES[purpose]
@@ -259,16 +261,6 @@ def program_times(analysis: Analysis, program: Program, graph: HloGraph, system:
         longest_path=zero + graph.longest_path(list(cost.time.T), np.maximum),
         as_written=order.as_written,
     )
-
-
-def _kinds(messages: Sequence[Message | None], names: Mapping[int, str]) -> Iterator[tuple[str, str, list[int]]]:
-    """Messages by their collective and what they are for."""
-    places_of_kind: dict[tuple[str, str], list[int]] = {}
-    for index, message in enumerate(messages):
-        if message is not None:
-            places_of_kind.setdefault((names[index], message.purpose), []).append(index)
-    for (name, purpose), places in places_of_kind.items():
-        yield name, purpose, places
 
 
 def unknown_loops(graph: HloGraph) -> list[str]:

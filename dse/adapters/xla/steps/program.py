@@ -27,7 +27,7 @@ from costmodel.training.ranks import Group
 from dse.adapters.xla.analysis import Analysis
 from dse.adapters.xla.buffers.reserved_memory import Reserved, needed, reserved
 from dse.adapters.xla.summary.model_figures import step_tokens
-from dse.adapters.xla.training.messages import PURPOSES, Collective, Purpose
+from dse.adapters.xla.training.messages import PURPOSES, Collective
 from dse.adapters.xla.training.provenance import PHASES, global_dims
 from dse.adapters.xla.work.kernel_graph import HloKernel
 from dse.adapters.xla.work.matrix_products import Product
@@ -212,18 +212,11 @@ def _message(written: list[Any], number: int) -> Message | None:
         return None
     if written[0] not in MESSAGE_KINDS:
         raise ValueError(f"row {number}: {written[0]!r} is no message{suggestion(str(written[0]), MESSAGE_KINDS)}")
-    purpose = written[4] if len(written) == 5 else _purpose(written)
+    purpose = written[4] if len(written) == 5 else None
     if purpose not in PURPOSES:
         raise ValueError(f"row {number}: {purpose!r} is no purpose{suggestion(str(purpose), PURPOSES)}")
     size, devices, stride = _numbers(written[1:4], 3, number)
     return Message(written[0], size, devices, stride, purpose)
-
-
-def _purpose(written: list[Any]) -> Purpose:
-    """Purpose of a message in a table that gives none: neighbours, or groups of stride one, share a model."""
-    if written[0] == "send_recv":
-        return "pipeline parallel"
-    return "tensor parallel" if written[3:] == [1.0] else "data parallel"
 
 
 def _numbers(written: Any, count: int, row: int) -> list[float]:

@@ -226,7 +226,7 @@ def state_figures(analysis: Analysis) -> Figures:
         "params.replicated_tensors": len(shapes) - split,
         "params.tp_sharded_tensors": split,
     }
-    if not state.is_adam:
+    if len(state.moments) != 2:  # not of Adam
         return figures_of_state
     moments = [array for moment in state.moments for array in moment]
     updates = [row for row, phase in zip(_rows(analysis), analysis.phases, strict=True) if phase == "optimizer"]

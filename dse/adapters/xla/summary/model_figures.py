@@ -7,97 +7,15 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
-from functools import reduce
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from math import prod
 from typing import Final
 
 from dse.adapters.xla.analysis import Analysis
 from dse.adapters.xla.text.module import Instruction, reached
-from dse.adapters.xla.training.data_flow import CARRIED, FlowStep, Source, elementwise, hands_on, multiplies
+from dse.adapters.xla.training.data_flow import Source, elementwise, hands_on
 from dse.adapters.xla.training.provenance import global_dims, numbers
-from dse.adapters.xla.work.kernel_graph import trip_counts
-
-
-def scanned_layers(analysis: Analysis) -> int | None:
-    """Layers of the model, where all lie in loops; None where the text does not tell. [-]
-
-    A loop over layers slices weights that have as many rows as it has trips, at places that only its counter
-    decides, and products with these slices make what the next trip multiplies: loops over experts or parts of
-    a vocabulary hand nothing on. Loops with weights in common, as those of both passes, go through the same
-    layers. Stages of a pipeline have as many each. Where as many matrices lie outside as one layer has, there
-    may be further layers, and no number is given.
-    """
-    slices, trips = _slices(analysis), _trips_of_bodies(analysis)
-    bodies = [
-        (trips[body], bits)
-        for body, slices_of_body in slices.items()
-        if _hands_on(analysis, body, set(slices_of_body)) and (bits := _union(slices_of_body.values()))
-    ]
-    groups = list[tuple[int, int]]()
-    for count, bits in bodies:
-        shared = [group for group in groups if group[1] & bits]
-        if any(group[0] != count for group in shared):
-            return None
-        groups = [group for group in groups if group not in shared]
-        groups.append((count, bits | _union(group_bits for _, group_bits in shared)))
-    matrices = _union(analysis.provenance.multiplied_by)
-    fewest = min(((matrices & group_bits).bit_count() for _, group_bits in groups), default=0)
-    if (matrices & ~_union(group_bits for _, group_bits in groups)).bit_count() >= fewest:
-        return None
-    return sum(count for count, _ in groups) * analysis.axes.get("pp", 1)
-
-
-def _union(sets: Iterable[int]) -> int:
-    return reduce(int.__or__, sets, 0)
-
-
-def _trips_of_bodies(analysis: Analysis) -> dict[tuple[str, ...], int]:
-    """Bodies of loops, by the loops around them -> trips; those of unknown number are left out. [-]"""
-    trips = trip_counts(analysis.module)
-    carried = (step for step in analysis.flow.steps if step.opcode == CARRIED)
-    return {step.body: count for step in carried if (count := trips[step.instruction])}
-
-
-def _slices(analysis: Analysis) -> dict[tuple[str, ...], dict[FlowStep, int]]:
-    """Bodies of loops -> what takes the trip's own part of one weight, with the weight's bit."""
-    trips, provenance = _trips_of_bodies(analysis), analysis.provenance
-    rows = {1 << provenance.weights[int(weight.argument)]: _rows(weight) for weight in analysis.state.weights}
-    slices: dict[tuple[str, ...], dict[FlowStep, int]] = {}
-    for step in analysis.flow.steps:
-        if step.opcode != "dynamic-slice" or not step.shape.dims or step.loops not in trips:
-            continue
-        (stack, first), bits = step.reads[:2], provenance.weights_in(step.reads[0])
-        whole = step.instruction.operands[0].shape.dims
-        is_row = whole == (trips[step.loops], *step.shape.dims[1:]) and step.shape.dims[0] == 1
-        counted = isinstance(first, FlowStep) and not provenance.made_of.get(first, 0)
-        if stack is not None and is_row and counted and rows.get(bits) == whole[0]:
-            slices.setdefault(step.loops, {})[step] = bits
-    return slices
-
-
-def _rows(weight: Instruction) -> int:
-    """Rows of a stack of weights, on a stage of a pipeline perhaps, of which each device holds one. [-]"""
-    return next((dim for dim in weight.shape.dims if dim > 1), 0)
-
-
-def _hands_on(analysis: Analysis, body: tuple[str, ...], slices: Set[FlowStep]) -> bool:
-    """True if the next trip multiplies the result of this trip's products with slices of weights."""
-    flow = analysis.flow
-    carried = [step for step in flow.steps if step.opcode == CARRIED and step.body == body and len(step.reads) > 1]
-    state: dict[Source, int] = {step: 1 for step in carried if step.shape.size > 1}
-    sliced: dict[Source, int] = dict.fromkeys(slices, 2)
-    marks = flow.after(state | sliced, again=False)
-    made: dict[Source, int] = {}
-    for step in flow.steps:
-        if step.loops[: len(body)] == body and multiplies(step):
-            sides = [marks.get(source, 0) for source in step.reads[:2]]
-            if 2 in sides and any(side & 1 for side in sides):
-                made[step] = 1
-    after = flow.after(made, again=False)
-    return any(after.get(step.reads[1], 0) for step in state if isinstance(step, FlowStep))
-
 
 Figures = dict[str, int | float | str]
 
@@ -125,8 +43,6 @@ def model_figures(analysis: Analysis) -> Figures:
         figures |= {"model.sequence": tokens[1], "model.global_batch": tokens[0]}
     if given and "tp" in analysis.axes:
         figures.update(transformer_figures(analysis, given[0], analysis.axes["tp"]))
-    if "model.layers" not in figures and (layers := scanned_layers(analysis)):
-        figures["model.layers"] = layers
     return figures
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property, reduce
-from math import prod
 from typing import Final, TypeGuard
 
 from dse.adapters.xla.analysis import Analysis
@@ -30,13 +29,10 @@ from dse.adapters.xla.training.data_flow import (
     square_factor,
     summed,
 )
-from dse.adapters.xla.training.provenance import Provenance, global_dims, kept_per_element
+from dse.adapters.xla.training.provenance import Provenance, kept_per_element
 
-#: Instructions that tell methods apart: those with a root divide by it, those with a sign follow it.
+#: Roots, by which methods such as Adam divide.
 _ROOTS: Final = frozenset(("sqrt", "rsqrt"))
-_SIGN: Final = "sign"
-#: Methods of which one is another with more, for some of the weights alone.
-_WITH_MORE: Final = {frozenset(("Adam", "AdamW")): "AdamW", frozenset(("Adafactor", "RMSprop")): "Adafactor"}
 
 
 class OptimizerRules:
@@ -59,19 +55,19 @@ class OptimizerRules:
 
         SGD keeps nothing, its updates being sums of weights and gradients that are scaled by numbers;
         momentum is the same with one array, and Muon multiplies matrices made of that array, for some of the
-        weights. Lion follows the sign of a sum that it does not keep. What divides by a root of what it keeps
-        is RMSprop if it divides gradients, and Adam if it divides another array that it keeps. Adafactor has
-        a row and a column under the root, where a weight has two dimensions. In AdamW the update multiplies
-        weights by a number and adds that to what depends on the moments, and not to a gradient. Methods that
-        keep the same, such as NAdam, pass for Adam; those that take norms of weights, such as LAMB, and all
-        others are left out; so is one whose updates are held back for some steps.
+        weights. Adam keeps two arrays, and divides one of them by a root of what it keeps. In AdamW the update
+        multiplies weights by a number and adds that to what depends on the moments, and not to a gradient.
+        Methods that keep the same, such as NAdam, pass for Adam; those that take norms of weights, such as LAMB,
+        and all others are left out; so is one whose updates are held back for some steps.
         """
         if not self.changed or self.held_back:
             return None
         names = {self._of(weight) for weight in self.changed}
         if "muon" in names:
             return "muon"
-        return next(iter(names)) if len(names) == 1 else _WITH_MORE.get(frozenset(map(str, names)))
+        if names == {"Adam", "AdamW"}:  # which lets some weights not decay
+            return "AdamW"
+        return names.pop() if len(names) == 1 else None
 
     def _of(self, weight: Instruction) -> str | None:
         """The method by which one weight is updated."""
@@ -83,22 +79,12 @@ class OptimizerRules:
         if self._takes_norm(weight):
             return None
         used = {step.opcode for step in steps_to_weight if self.provenance.after_kept.get(step, 0)}
-        if _SIGN in used:
-            return (
-                "Lion" if len(kept) == 1 and not used & _ROOTS and self._looks_ahead(kept[0], steps_to_weight) else None
-            )
         if not used & _ROOTS:
             return ("SGD", "momentum")[len(kept)] if len(kept) < 2 and self._is_linear(weight) else None
-        if not alike:
-            return "Adafactor" if _factored(weight, kept) else None
-        if any(self.provenance.after_kept.get(source, 0) for source in self._divided(steps_to_weight)):
-            return ("AdamW" if self._decays(weight, steps_to_weight) else "Adam") if len(kept) == 2 else None
-        return None if any(map(self._grows, kept)) else "RMSprop"
-
-    def _looks_ahead(self, kept: Instruction, steps: set[FlowStep]) -> bool:
-        """True if the sign is taken of something else than the new value of a state."""
-        after = self.provenance.flow.after({behind(self.state.updates[int(kept.argument)]): 1}, again=False)
-        return not any(after.get(step, 0) for step in steps if step.opcode == _SIGN)
+        divided = any(self.provenance.after_kept.get(source, 0) for source in self._divided(steps_to_weight))
+        if not divided or not alike or len(kept) != 2:
+            return None
+        return "AdamW" if self._decays(weight, steps_to_weight) else "Adam"
 
     @cached_property
     def _after_roots(self) -> Mapping[Source, int]:
@@ -117,16 +103,6 @@ class OptimizerRules:
             source for pair in factors if any(rooted.get(factor, 0) for factor in pair)
             for source in pair if after.get(source, 0) and not rooted.get(source, 0) and not collected(source)
         ]  # fmt: skip
-
-    def _grows(self, kept: Instruction) -> bool:
-        """True if a state is a sum since the first step, as Adagrad's: nothing scales it."""
-        number = int(kept.argument)
-        new, after = behind(self.state.updates[number]), self.provenance.after_kept
-        if not isinstance(new, FlowStep) or new.opcode != "add":
-            return False
-        return any(behind(source) == number for source in new.reads) and not all(
-            after.get(source, 0) for source in new.reads
-        )
 
     def _leading(self, weight: Instruction) -> set[FlowStep]:
         """Steps between the gradient of a weight and its new value."""
@@ -223,15 +199,6 @@ def _piece(source: Source) -> Source:
         pieces = {_piece(read) for read in source.reads}
         return next(iter(pieces)) if len(pieces) == 1 else source
     return source
-
-
-def _factored(weight: Instruction, kept: tuple[Instruction, ...]) -> bool:
-    """True if the state of a weight is factored: one vector for each of two dimensions."""
-    whole = prod(global_dims(weight))
-    sizes = sorted(prod(global_dims(state)) for state in kept if not kept_per_element(state, weight))
-    dims = sorted(size for size in global_dims(weight) if size > 1)
-    pairs = ((a, b) for index, a in enumerate(dims) for b in dims[index + 1 :])
-    return len(sizes) >= 2 and any(sizes[-2:] == sorted((whole // a, whole // b)) for a, b in pairs)
 
 
 #: Sums over devices.

@@ -17,44 +17,19 @@ from typing import Any, Final, TypeVar
 import numpy as np
 
 from costmodel.errors import DseError
+from costmodel.formats.input_files import data_beside
+
+TABLES: Final[Mapping[str, Any]] = data_beside(__file__, "tables.yaml")
 
 
-def _words(text: str) -> frozenset[str]:
-    return frozenset(text.split())
+def _words(kind: str) -> frozenset[str]:
+    return frozenset(TABLES["instructions"][kind].split())
 
 
-#: One flop per element of the output.
-ARITHMETIC: Final = _words(
-    """abs add and bitcast-convert ceil clamp compare complex convert count-leading-zeros divide floor
-    imag is-finite maximum minimum mulhi multiply negate not or popcnt real reduce-precision remainder
-    round-nearest-afz round-nearest-even select shift-left shift-right-arithmetic shift-right-logical sign
-    stochastic-convert subtract xor"""
-)
-#: One transcendental, and no flop, per element of the output.
-TRANSCENDENTAL: Final = _words(
-    """acos acosh asin asinh atan atan2 atanh cbrt cosine cosh erf exponential exponential-minus-one log
-    log-plus-one logistic power rng rng-bit-generator rsqrt sine sinh sqrt tan tanh"""
-)
-#: Messages between devices.
-COLLECTIVES: Final = _words(
-    """all-gather all-reduce all-to-all collective-broadcast collective-permute collective-reduce
-    ragged-all-to-all reduce-scatter send"""
-)
-#: Values under another name: no kernel, and each element is seen through.
-VIEWS: Final = _words("add-dependency bitcast domain get-tuple-element opt-barrier tuple")
-#: No kernel, and nothing that a kernel waits for.
-SOURCES: Final = _words("after-all constant parameter partition-id replica-id")
-#: Run other computations, whose kernels take their place.
-CALLS: Final = _words("async-start call conditional while")
-#: Kernels of their own: what moves data, reduces, multiplies matrices, or is opaque.
-OTHERS: Final = _words(
-    """async-done async-update batch-norm-grad batch-norm-inference batch-norm-training broadcast cholesky
-    concatenate convolution copy custom-call dot dynamic-reshape dynamic-slice dynamic-update-slice fft fusion
-    gather get-dimension-size infeed iota map outfeed pad ragged-dot recv recv-done
-    reduce reduce-window reshape reverse rng-get-and-update-state scaled-dot scan scatter select-and-scatter
-    send-done set-dimension-size shuffle slice sort topk transpose triangular-solve"""
-)
-KNOWN: Final = ARITHMETIC | TRANSCENDENTAL | COLLECTIVES | VIEWS | SOURCES | CALLS | OTHERS
+#: Kinds of instructions; `tables.yaml` explains them.
+ARITHMETIC, TRANSCENDENTAL, COLLECTIVES = map(_words, ("arithmetic", "transcendental", "collectives"))
+VIEWS, SOURCES = map(_words, ("views", "sources"))
+KNOWN: Final = frozenset[str]().union(*map(_words, TABLES["instructions"]))
 #: Any instruction may be split in two, or three, around what runs beside it.
 _ASYNC_PARTS: Final = ("-start", "-update", "-done")
 
@@ -80,21 +55,8 @@ def parts(opcode: str) -> tuple[str, str]:
     return opcode, ""
 
 
-#: Bits of one element. A token or an opaque value takes no memory.
-BITS: Final[Mapping[str, int]] = {
-    **dict.fromkeys(("pred", "s8", "u8"), 8),
-    **dict.fromkeys(("s1", "u1"), 1),
-    **dict.fromkeys(("s2", "u2"), 2),
-    **dict.fromkeys(("s4", "u4", "f4e2m1fn"), 4),
-    **dict.fromkeys(
-        ("f8e5m2", "f8e4m3", "f8e4m3fn", "f8e4m3b11fnuz", "f8e3m4", "f8e5m2fnuz", "f8e4m3fnuz", "f8e8m0fnu"), 8
-    ),
-    **dict.fromkeys(("s16", "u16", "f16", "bf16"), 16),
-    **dict.fromkeys(("s32", "u32", "f32"), 32),
-    **dict.fromkeys(("s64", "u64", "f64", "c64"), 64),
-    **dict.fromkeys(("c128",), 128),
-    **dict.fromkeys(("token", "opaque"), 0),
-}
+#: Number format -> bits of one element.
+BITS: Final[Mapping[str, int]] = {name: bits for bits, names in TABLES["bits"].items() for name in names.split()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,6 +177,15 @@ class Module:
         return self.attributes.get("is_scheduled") == "true"
 
 
+def output_shape(instruction: Instruction) -> Shape:
+    """Shape of an instruction's output; of an asynchronous pair the result without the rest of its state."""
+    opcode, part = parts(instruction.opcode)
+    elements = instruction.shape.elements
+    if part != "start" or len(elements) < 2 or opcode == "all-reduce":
+        return instruction.shape
+    return elements[0 if opcode == "copy" else 1]
+
+
 def control_predecessors(instruction: Instruction) -> list[str]:
     """Names of those that an instruction waits for without reading them."""
     return re.findall(r"[\w.\-]+", instruction.attributes.get("control-predecessors", ""))
@@ -231,14 +202,6 @@ def op_name(metadata: str) -> str:
     while separator and end < len(rest) and rest[end] != '"':
         end += 2 if rest[end] == "\\" else 1
     return rest[:end]
-
-
-_BACKWARD: Final = re.compile(r"transpose\(")
-
-
-def names_gradients(module: Module) -> bool:
-    """True if the name of some instruction says that differentiation made it."""
-    return any(_BACKWARD.search(instruction.attributes.get("metadata", "")) for instruction in module.instructions)
 
 
 def custom_call_target(instruction: Instruction) -> str:

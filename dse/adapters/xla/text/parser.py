@@ -16,6 +16,7 @@ from dse.adapters.xla.text.module import (
     BITS,
     COLLECTIVES,
     KNOWN,
+    TABLES,
     Computation,
     Instruction,
     Module,
@@ -29,33 +30,12 @@ from dse.adapters.xla.text.module import (
 #: As much of a file as tells what it is. [B]
 HEAD: Final = 1 << 16
 #: How a program that one device runs is printed.
-_PRINT: Final = "print compiled.as_text(), where compiled = jax.jit(f).lower(...).compile()"
-_BEFORE: Final = f"what XLA is given, not what it makes of it; {_PRINT}"
-
-#: How an MLIR text begins, down to where its operations say of which dialect it is.
-_MLIR: Final = rb'\s*(?:#\w+ = .*\n\s*)*(?:"?builtin\.)?module\b[^{]*\{(?s:.*?)'
-_KERNELS: Final = f"the code of kernels and not the program that runs them; {_PRINT}"
-
-#: How files begin that are not compiled modules -> what they are.
-_KINDS: Final = (
-    (_MLIR + rb"\bstablehlo\.", f"is StableHLO: {_BEFORE}"),
-    (_MLIR + rb'= "?m?hlo\.', f"is MHLO: {_BEFORE}"),
-    (rb"(?s:.{0,64})ML\xefR", f"is MLIR bytecode, such as jax.export writes: {_BEFORE}"),
-    (_MLIR, f"is MLIR; {_PRINT}"),
-    (rb"\s*\{ ?lambda\b", f"is a jaxpr: what JAX traced, not what XLA makes of it; {_PRINT}"),
-    (
-        rb"(?:;.*\n|\s)*(?:; ModuleID|source_filename\b|target (?:datalayout|triple)|define |declare )",
-        f"is LLVM IR, {_KERNELS}",
-    ),
-    (rb"\s*//[^\n]*\n(?s:.{0,400}?)\n\.version ", f"is PTX, {_KERNELS}"),
-    (
-        rb"\s*BufferAssignment:",
-        "is XLA's assignment of buffers; give the module of the same name, in ...after_optimizations.txt",
-    ),
-    (rb"\s*digraph\b", f"is a picture of a graph; {_PRINT}"),
-    (rb"\n(?s:.)*?\x12\tparameter", f"is a module in binary, a protocol buffer; {_PRINT}"),
+_PRINT: Final = TABLES["print"]
+#: Beginnings of files that are not compiled modules, and what these are.
+_PATTERNS: Final = tuple(
+    (re.compile(pattern.replace("{MLIR}", TABLES["mlir"]).encode("latin-1")), what.format(print=_PRINT))
+    for pattern, what in TABLES["other_texts"]
 )
-_PATTERNS: Final = tuple((re.compile(pattern), what) for pattern, what in _KINDS)
 
 #: A sharding that splits an array: among more than the copies that its last dimension may stand for.
 _SPLIT: Final = re.compile(r"\bdevices=\[([\d,]+)\]")
@@ -235,19 +215,7 @@ class Cursor:
         return Shape(dtype, sizes, layout=match[3] or "")
 
 
-#: Instruction -> how many operands it has, where everything that evaluates it relies on them.
-_OPERANDS = {"broadcast": 1, "convolution": 2, "copy": 1, "dot": 2, "get-tuple-element": 1, "while": 1}
-#: Instruction -> fewest operands.
-_FEWEST = {
-    **dict.fromkeys(("conditional", "dynamic-slice", "slice", "sort"), 1),
-    **dict.fromkeys(("dynamic-update-slice", "gather", "reduce", "reduce-window", "triangular-solve"), 2),
-    **dict.fromkeys(("scatter", "select-and-scatter"), 3),
-}
-#: Instruction -> how many computations it runs.
-_CALLED = {
-    **dict.fromkeys(("async-start", "call", "fusion", "reduce", "reduce-window", "scatter"), 1),
-    **dict.fromkeys(("select-and-scatter", "while"), 2),
-}
+_OPERANDS, _FEWEST, _CALLED = (TABLES[key] for key in ("operands", "fewest_operands", "called"))
 
 
 def problem(instruction: Instruction) -> str | None:
@@ -260,7 +228,11 @@ def problem(instruction: Instruction) -> str | None:
     if opcode in _CALLED and len(called) != _CALLED[opcode]:
         return f"expected {_CALLED[opcode]} computations to run, got {len(called)}"
     if opcode == "get-tuple-element":
-        return _element_problem(instruction)
+        whole, index = instruction.operands[0].shape, instruction.attributes.get("index", "")
+        if not index.isdecimal() or int(index) >= len(whole.elements):
+            return f"{whole} has no element {index or 'without an index'}"
+        element = whole.elements[int(index)]
+        return None if element == instruction.shape else f"element {index} is {element}, not {instruction.shape}"
     if opcode == "conditional":
         if len(called) != len(operands) - 1:
             return f"{len(called)} branches for {len(operands) - 1} operands"
@@ -274,15 +246,6 @@ def problem(instruction: Instruction) -> str | None:
     return None
 
 
-def _element_problem(instruction: Instruction) -> str | None:
-    """A tuple's element must be there, and have the shape that is written."""
-    whole, index = instruction.operands[0].shape, instruction.attributes.get("index", "")
-    if not index.isdecimal() or int(index) >= len(whole.elements):
-        return f"{whole} has no element {index or 'without an index'}"
-    element = whole.elements[int(index)]
-    return None if element == instruction.shape else f"element {index} is {element}, not {instruction.shape}"
-
-
 def _passing_problem(name: str, parameters: Sequence[Instruction], operands: Sequence[Instruction]) -> str | None:
     """The mismatch of the arguments of a call and the parameters of its computation; None where they match."""
     if len(parameters) != len(operands):
@@ -291,17 +254,6 @@ def _passing_problem(name: str, parameters: Sequence[Instruction], operands: Seq
         if parameter.shape != operand.shape:
             return f"{name} takes {parameter.shape} for {parameter.name}, got {operand.shape}"
     return None
-
-
-def parameters_problem(numbers: Sequence[int]) -> str | None:
-    """The mistake in the numbers of a computation's parameters; None where there is none.
-
-    >>> parameters_problem([1, 0]), parameters_problem([0, 2])
-    (None, 'expected parameters numbered from 0 on, got 0, 2')
-    """
-    if sorted(numbers) == list(range(len(numbers))):
-        return None
-    return f"expected parameters numbered from 0 on, got {', '.join(map(str, sorted(numbers)))}"
 
 
 _NAME: Final = r"%?([A-Za-z_][\w.\-]*)"
@@ -319,11 +271,6 @@ _MESH: Final = re.compile(r"@?mesh[\w.]*\s*\[[^\]]*\]\s*(?:,\s*device_ids\s*=\s*
 _LONG_NUMBER: Final = re.compile(r"\d{1000}")
 _PLAIN: Final = re.compile(r"[^\s,{}\[\]()\"]+")
 
-#: Attributes that name computations.
-CALLEES: Final = (
-    *("calls", "to_apply", "condition", "body", "branch_computations", "true_computation"),
-    *("false_computation", "called_computations", "select", "scatter", "comparator"),
-)
 _CALLEE: Final = re.compile(_NAME)
 
 
@@ -415,10 +362,10 @@ class _Parser(Cursor):
         if not defined:
             self.fail(f"{name} has no instructions", self.at - 1)
         instructions = tuple(defined.values())
-        numbers = [int(instruction.argument) for instruction in instructions if instruction.opcode == "parameter"]
-        wrong = parameters_problem(numbers)
-        if wrong:
-            self.fail(f"{name}: {wrong}", self.at - 1)
+        numbers = sorted(int(instruction.argument) for instruction in instructions if instruction.opcode == "parameter")
+        if numbers != list(range(len(numbers))):
+            listed = ", ".join(map(str, numbers))
+            self.fail(f"{name}: expected parameters numbered from 0 on, got {listed}", self.at - 1)
         return Computation(name, instructions, root or instructions[-1])
 
     def instruction(self, name: str, defined: dict[str, Instruction]) -> Instruction:
@@ -496,7 +443,7 @@ class _Parser(Cursor):
     def called(self, attributes: dict[str, str], at: int) -> tuple[Computation, ...]:
         """The computations that attributes name."""
         called: list[Computation] = []
-        for key in CALLEES:
+        for key in TABLES["callees"].split():
             for name in _CALLEE.findall(attributes[key]) if key in attributes else ():
                 if name not in self.computations:
                     end = self.text.find(name, at)

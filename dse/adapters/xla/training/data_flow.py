@@ -22,13 +22,15 @@ from dse.adapters.xla.text.module import (
     Module,
     Shape,
     arrays_of,
+    custom_call_target,
+    output_shape,
     parts,
     runs_of,
     shaped,
     unfolded_limit,
 )
 from dse.adapters.xla.work.cost_analysis import is_product
-from dse.adapters.xla.work.kernel_graph import HloGraph, output_shape
+from dse.adapters.xla.work.kernel_graph import HloGraph
 
 #: Opcode of a step that stands for an array that a loop carries, and for what a choice gives.
 CARRIED, CHOSEN = "carried", "chosen"
@@ -258,14 +260,9 @@ _MULTIPLYING: Final = re.compile(r"gemm|matmul|conv|attention|fmha|triton", re.I
 _SORTING: Final = re.compile(r"top_?k|sort|partialreduce", re.IGNORECASE)
 
 
-def target(step: FlowStep) -> str:
-    """The target of a call; "" for other operations."""
-    return step.instruction.attributes.get("custom_call_target", "") if step.opcode == "custom-call" else ""
-
-
 def passes_on(step: FlowStep) -> bool:
     """True if an operation is a call of the compiler that computes nothing."""
-    return bool(_PASSING.search(target(step)))
+    return bool(_PASSING.search(custom_call_target(step.instruction)))
 
 
 def multiplies(step: FlowStep) -> bool:
@@ -275,13 +272,13 @@ def multiplies(step: FlowStep) -> bool:
     """
     if is_product(step.instruction):
         return step.output == 0
-    return bool(_MULTIPLYING.search(target(step))) and not passes_on(step)
+    return bool(_MULTIPLYING.search(custom_call_target(step.instruction))) and not passes_on(step)
 
 
 def picks(step: FlowStep) -> bool:
     """True if an operation sorts, or finds the largest elements with their positions."""
     finds = step.opcode == "reduce" and len(step.instruction.operands) > 2
-    return finds or step.opcode in ("sort", "topk") or bool(_SORTING.search(target(step)))
+    return finds or step.opcode in ("sort", "topk") or bool(_SORTING.search(custom_call_target(step.instruction)))
 
 
 def hands_on(step: FlowStep) -> bool:

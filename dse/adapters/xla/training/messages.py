@@ -18,6 +18,7 @@ from dse.adapters.xla.text.module import (
     Instruction,
     connected,
     groups_of,
+    output_shape,
     parts,
     pieces,
     placement,
@@ -33,7 +34,7 @@ from dse.adapters.xla.training.data_flow import (
     picks,
 )
 from dse.adapters.xla.training.provenance import DEVICE, INPUT, Provenance
-from dse.adapters.xla.work.kernel_graph import HloGraph, output_shape
+from dse.adapters.xla.work.kernel_graph import HloGraph
 
 Purpose = Literal[
     "data parallel", "fully sharded", "tensor parallel", "sequence parallel", "context parallel",

@@ -20,7 +20,7 @@ from math import prod
 from typing import Final, Literal, get_args
 
 from dse.adapters.xla.buffers.liveness import aliased_outputs
-from dse.adapters.xla.text.module import Instruction, Module, names_gradients, reached
+from dse.adapters.xla.text.module import Instruction, Module, reached
 from dse.adapters.xla.training.data_flow import (
     CARRIED,
     LINEAR,
@@ -69,11 +69,6 @@ class TrainingState:
         kept = [array for row in self.companions.values() for array in row]
         return [*self.counters, *kept, *self.others]
 
-    @property
-    def is_adam(self) -> bool:
-        """True if each weight has two moments."""
-        return len(self.moments) == 2
-
 
 def training_state(module: Module, flow: Flow) -> TrainingState:
     """The roles of the parameters of a module's entry computation."""
@@ -120,7 +115,7 @@ def _updates(module: Module, flow: Flow) -> dict[int, Source]:
         if number in made_of[output] or not made_of[output]
     }
     given = {output for output, number in memory.items() if number in updates}
-    named = names_gradients(module)
+    named = any("transpose(" in instruction.attributes.get("metadata", "") for instruction in module.instructions)
     waiting = [index for index, _ in enumerate(made_of) if index not in given and (named or index in memory)]
     while waiting:  # those that are made of one parameter first
         fewest = min(waiting, key=lambda candidate: len(made_of[candidate] - updates.keys()) or len(updates) + 1)

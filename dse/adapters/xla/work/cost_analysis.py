@@ -22,6 +22,7 @@ from dse.adapters.xla.text.module import (
     Instruction,
     Shape,
     control_predecessors,
+    output_shape,
     parts,
 )
 from dse.adapters.xla.work.matrix_products import (
@@ -58,11 +59,6 @@ def product_instructions(instruction: Instruction) -> list[Instruction]:
 def products_in(instruction: Instruction) -> list[Product]:
     """Dimensions of the matrix products that a kernel does."""
     return [product for multiplier in product_instructions(instruction) for product in products_of(multiplier)]
-
-
-def products_of_body(body: Computation) -> list[Product]:
-    """The matrix products of a computation, nested ones included."""
-    return [product for instruction in body.instructions for product in products_in(instruction)]
 
 
 def products_of(instruction: Instruction) -> list[Product]:
@@ -267,13 +263,8 @@ def is_same_memory(instruction: Instruction) -> bool:
 
 def output_bytes(instruction: Instruction) -> int:
     """Bytes of an instruction's output, without scratch memory and the state of an asynchronous pair. [B]"""
-    opcode, part = parts(instruction.opcode)
     elements = instruction.shape.elements
-    if part == "start" and len(elements) > 1 and opcode != "all-reduce":
-        return elements[0 if opcode == "copy" else 1].bytes
-    if elements and is_product(instruction):
-        return elements[0].bytes
-    return instruction.shape.bytes
+    return elements[0].bytes if elements and is_product(instruction) else output_shape(instruction).bytes
 
 
 def _fusion_access(fusion: Instruction, starts: Starts) -> Access:

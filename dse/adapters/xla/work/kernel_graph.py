@@ -27,13 +27,14 @@ from dse.adapters.xla.text.module import (
     Shape,
     arrays_of,
     control_predecessors,
+    output_shape,
     parts,
     replaced,
     runs_of,
     shaped,
     unfolded_limit,
 )
-from dse.adapters.xla.work.cost_analysis import access, products_in, products_of_body
+from dse.adapters.xla.work.cost_analysis import access, products_in
 from dse.adapters.xla.work.matrix_products import Product, backend_config
 
 #: Where an array stands in a tuple of tuples.
@@ -121,7 +122,8 @@ class _Values:
         if opcode == "parameter":
             return self.parameters(int(instruction.argument), path)
         if opcode == "constant":
-            return _constant(instruction)
+            match = re.fullmatch(r"[{\s]*(-?\d{1,20})[}\s]*", instruction.argument)
+            return _Term(int(match[1]), -(2**64), 2**64) if match else None
         if opcode == "tuple":
             return self.of(operands[path[0]], path[1:])
         if opcode == "get-tuple-element":
@@ -277,12 +279,6 @@ def _held(instruction: Instruction, path: Path, term: _Term | None) -> _Term | N
     offset = (term.offset - lowest) % 2**bits + lowest  # as it wraps around; what is added may be negative
     low, high = (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1) if shape.dtype[0] == "s" else (0, 2**bits - 1)
     return replace(term, offset=offset, low=max(term.low, low), high=min(term.high, high))
-
-
-def _constant(instruction: Instruction) -> _Term | None:
-    """A constant of one whole number."""
-    match = re.fullmatch(r"[{\s]*(-?\d{1,20})[}\s]*", instruction.argument)
-    return _Term(int(match[1]), -(2**64), 2**64) if match else None
 
 
 def _first_failure(direction: str, start: int, step: int) -> int | None:
@@ -443,7 +439,11 @@ class _HloGraphBuilder:
             else:
                 values[instruction] = self._value(instruction, operands, count, path)
             made[instruction.name] = range(first, len(self.kernels))
-            self._control(instruction, made)
+            for name in control_predecessors(instruction):
+                if name not in made:
+                    raise DseError(f"{instruction.name}: control-predecessors: {name} is not defined before")
+                for before, after in zip(made[name][-1:], made[instruction.name][:1], strict=False):
+                    self.edges.append(HloEdge(before, after, None, 0))
         if self.runs:
             self.shared[computation] = values[computation.root]
         return values[computation.root]
@@ -520,23 +520,6 @@ class _HloGraphBuilder:
         made: Value = shaped(shape, (Leaf((number, n), leaf.bytes) for n, leaf in enumerate(shape.leaves())))
         return made
 
-    def _control(self, instruction: Instruction, made: Mapping[str, range]) -> None:
-        """Edges from the kernels that an instruction must wait for without reading them."""
-        for name in control_predecessors(instruction):
-            if name not in made:
-                raise DseError(f"{instruction.name}: control-predecessors: {name} is not defined before")
-            for before, after in zip(made[name][-1:], made[instruction.name][:1], strict=False):
-                self.edges.append(HloEdge(before, after, None, 0))
-
-
-def output_shape(instruction: Instruction) -> Shape:
-    """Shape of an instruction's output; of an asynchronous pair the result without the rest of its state."""
-    opcode, part = parts(instruction.opcode)
-    elements = instruction.shape.elements
-    if part != "start" or len(elements) < 2 or opcode == "all-reduce":
-        return instruction.shape
-    return elements[0 if opcode == "copy" else 1]
-
 
 def _received(value: Value) -> Value:
     """The data and the token of a `recv`, whose state holds a number between them."""
@@ -545,5 +528,5 @@ def _received(value: Value) -> Value:
 
 def _weight(computation: Computation) -> tuple[int, int]:
     """The cost of a branch that decides which one is larger: matrix products, then traffic. [FLOP], [B]"""
-    flops = sum(product.flops for product in products_of_body(computation))
+    flops = sum(product.flops for instruction in computation.instructions for product in products_in(instruction))
     return flops, sum(access(instruction).total for instruction in computation.instructions)

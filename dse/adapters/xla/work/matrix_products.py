@@ -1,6 +1,6 @@
 """Batches of matrix products: of `dot`, of convolutions as unrolled windows, and of libraries' calls.
 
-XLA counts nothing for calls of cuBLAS, cuDNN, oneDNN, LAPACK and others: shapes and the call's settings say
+XLA counts nothing for calls of cuBLAS, cuDNN, oneDNN and others: shapes and the call's settings say
 what they do. A call that is not known here counts by its arrays alone.
 """
 
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
@@ -402,42 +402,12 @@ _PRODUCTS: Final[tuple[tuple[re.Pattern[str], Callable[[Instruction], list[Produ
 
 
 def call_flops(instruction: Instruction) -> int | None:
-    """Work of a call besides matrix products; None where it is not known. [FLOP]
+    """Work of a call besides matrix products, by the estimate that it carries; None where it has none. [FLOP]
 
-    An estimate that the program carries is taken, which JAX's own kernels (Pallas) have where their author
-    gave one; else the operation counts of LAPACK's factorizations [Blackford1999]_. Eigenvalues and singular
-    values take iterations that the shapes do not tell. Calls of JAX 0.4 begin with sizes as operands.
+    JAX's kernels (Pallas) have an estimate where their author gave one.
     """
-    name = custom_call_target(instruction)
-    if not name or not instruction.operands:
-        return None
-    estimate = _estimated_flops(instruction)
-    if estimate is not None:
-        return estimate
-    routine = _ROUTINE.search(name.lower())
-    arrays = [operand.shape for operand in instruction.operands if len(operand.shape.dims) > 1]
-    if routine is None or not arrays:
-        return None
-    if routine[1] == "trsm":
-        return arrays[1].size * arrays[0].dims[-1] if len(arrays) > 1 else None
-    *batch, m, n = arrays[0].dims
-    return round(prod(batch) * _FACTORIZATIONS[routine[1]](m, n))
-
-
-def _estimated_flops(instruction: Instruction) -> int | None:
     try:
         config = backend_config(instruction)
         return max(0, int(config.get("custom_call_config", config)["cost_estimate"]["flops"]))
     except (DseError, KeyError, TypeError, ValueError, AttributeError):
-        return None  # settings are the call's own, in a form of its own
-
-
-#: Operation counts of an (m, n) matrix, m >= n but for the first. [FLOP]
-_FACTORIZATIONS: Final[Mapping[str, Callable[[int, int], float]]] = {
-    "potrf": lambda m, n: n**3 / 3,
-    "getrf": lambda m, n: max(m, n) * min(m, n) ** 2 - min(m, n) ** 3 / 3,
-    "geqrf": lambda m, n: 2 * max(m, n) * min(m, n) ** 2 - 2 * min(m, n) ** 3 / 3,
-    "orgqr": lambda m, n: 2 * max(m, n) * min(m, n) ** 2 - 2 * min(m, n) ** 3 / 3,
-    "ungqr": lambda m, n: 2 * max(m, n) * min(m, n) ** 2 - 2 * min(m, n) ** 3 / 3,
-}
-_ROUTINE: Final = re.compile(rf"(?:lapack|solver|blas|magma)\w*?({'|'.join(_FACTORIZATIONS)}|trsm)")
+        return None  # the settings are in a form that only the library knows
