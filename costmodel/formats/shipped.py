@@ -14,11 +14,10 @@ from costmodel.formats.input_files import Section, parse, read_text
 ROOT: Final = Path(search_spaces.__file__).parent
 #: Key of a system file: the system whose constants it changes.
 BASE: Final = "base"
-
-
-#: Endings of names on the Hugging Face Hub that leave the architecture as it is.
+#: Beginnings and endings of names on the Hugging Face Hub that leave the architecture as it is.
+_BEGINNING: Final = re.compile(r"^(nvidia|meta)[-_]", re.I)
 _ENDINGS: Final = re.compile(
-    r"[-_](instruct|chat|base|hf|it|pt|thinking|original|v0\.[1-3]|250[0-9]|\d{4}|fp8|bf16)$", re.I
+    r"[-_](instruct|chat|base|hf|it|pt|thinking|original|v0\.[1-3]|250[0-9]|\d{4}|fp8|bf16|nvfp4|mxfp4)$", re.I
 )
 
 
@@ -51,8 +50,8 @@ def spellings(section: str) -> dict[str, str]:
 
 
 def _plain(text: str) -> str:
-    """A name without its owner, its endings, its case and its separators."""
-    name = text.strip("/").rpartition("/")[2]
+    """A name without its owner, its usual beginning and endings, its case and its separators."""
+    name = _BEGINNING.sub("", text.strip("/").rpartition("/")[2])
     while match := _ENDINGS.search(name):
         name = name[: match.start()]
     return re.sub(r"[-_. ]", "", name).lower()

@@ -17,7 +17,7 @@ from typing import Any, Final
 from costmodel import DesignPoints, ModelShape, model_names
 from costmodel.formats.framework_file import Framework
 from costmodel.formats.quantity import plain_number
-from costmodel.formats.shipped import spellings
+from costmodel.formats.shipped import current_name
 from costmodel.training.design_table import Domain
 from costmodel.training.precision import FORMATS
 from dse.validation.expressed import Expressed, Machine, NotExpressed, Value, number_of, shipped_model
@@ -165,10 +165,14 @@ def plain(name: str) -> str:
 
 
 @cache
-def _shipped_models() -> dict[str, str]:
-    """Plain name, or name that people type -> name of every model that ships."""
-    usual = {plain(text.rpartition("/")[2]): name for text, name in spellings("models").items()}
-    return usual | {plain(name): name for name in model_names()}
+def _built_in_model(cell: str) -> str:
+    """The built-in model that a cell names, in any spelling that `dse plan` takes; "" if there is none.
+
+    >>> _built_in_model("qwen3.6-35b-a3b"), _built_in_model("glm5-2 (text)"), _built_in_model("unheard-of")
+    ('qwen3_5_35b_a3b', 'glm_5_2', '')
+    """
+    name = current_name(re.sub(r"\s*\(.*\)", "", cell), "models")
+    return name if name in model_names() else ""
 
 
 def model_of(row: MeasuredRow, differing: Mapping[str, Any], framework: Framework) -> tuple[ModelShape, dict[str, Any]]:
@@ -178,7 +182,7 @@ def model_of(row: MeasuredRow, differing: Mapping[str, Any], framework: Framewor
     counts; with fewer layers than this file it keeps the share of dense layers, and has no multi-token prediction.
     """
     seq: dict[str, Any] = {"seq_len": row.seq} if row.seq else {}
-    shipped = _shipped_models().get(plain(row.model), "")
+    shipped = _built_in_model(row.model)
     if row.model == shipped or (shipped and (not row.hidden or row.moe_experts)):
         model, cut = shipped_model(shipped, {}), {}
         if row.layers and row.layers < model.num_layers and row.model != shipped:
