@@ -196,11 +196,9 @@ def test_every_column_of_a_transformer_counts_for_its_row_alone(model):
     bases = {**BASES, "narrow": FORMATS["fp8_blockwise"]} if first else {name: BASES[name] for name in KERNELS}
     read = set()
     for name, base in bases.items():
-        known, idle = read if first else columns, of_kernels - {"sharding", "tiling"}
-        at_once = name != "explicit" and (name != "named" or not first)
-        read |= check_columns(
-            DesignPoints, base, price, known=known, idle=() if name == "explicit" else idle, at_once=at_once
-        )
+        known, idle = read | of_kernels if first else columns, of_kernels - {"sharding", "tiling"}
+        unused, at_once = () if name == "explicit" else idle, name != "explicit" and not (first and name == "named")
+        read |= check_columns(DesignPoints, base, price, known=known, idle=unused, at_once=at_once)
     assert not first or read == columns - {"pipeline_layout", *DesignPoints.aliases}
 
 
@@ -210,9 +208,9 @@ def test_every_column_of_experts_counts_for_its_row_alone():
     price = partial(step, model, load_system("a100_80g_dgx"))
     own = {*DesignPoints.domains(model.blocks)}
     idle = {name for name in own if splits_kernels(name)} - {"sharding", "tiling"}
-    for name, base in EXPERT_BASES.items():
-        known, at_once = {*DesignPoints.domains()} | read - {*base}, name != "all to all"
-        read |= check_columns(DesignPoints, base, price, model.blocks, known, idle, at_once=at_once)
+    for base in EXPERT_BASES.values():
+        known = {*DesignPoints.domains()} | read - {*base}
+        read |= check_columns(DesignPoints, base, price, model.blocks, known, idle, at_once=True)
     assert read >= own - {*DesignPoints.domains()} - idle
 
 
@@ -223,31 +221,28 @@ def test_words_of_one_column_count_for_their_row_alone():
     assert_same(price(designs), Alone(price).rows(designs))
 
 
-@pytest.mark.parametrize("base", ["named", "unfused", "full"])
-def test_every_column_counts_for_its_row_alone_by_simais_rules(base):
+def check_rules(price: Callable[[Any], Breakdown], table: type[Design], base: Mapping[str, Any], every: int) -> None:
+    """Columns of other rules than ours, all in one batch, of which each n-th row is priced alone."""
+    told = [one for name, one in batches(table, base) if not splits_kernels(name) and name not in MODERN]
+    designs = concatenated(told)
+    rows = np.arange(0, designs.num_points, every)
+    assert_same(price(designs).take(rows), Alone(price).rows(designs, rows))
+
+
+@pytest.mark.parametrize(("base", "every"), [("named", 1), ("unfused", 2), ("full", 2)])
+def test_every_column_counts_for_its_row_alone_by_simais_rules(base, every):
     """Which know the named assignments only, one schedule, and one way to share a sequence: none."""
-
-    def price(designs: DesignPoints) -> Breakdown:
-        return simai_step(Run(load_model("gpt2_xl"), load_system("a100_80g_dgx"), designs))
-
-    alone = Alone(price)
-    for column, designs in batches(DesignPoints, BASES[base]):
-        if "sample" in str(BASES[base].get("sharding")) or splits_kernels(column) or column in MODERN:
-            continue
-        assert_same(price(designs), alone.rows(designs))
+    model, system = load_model("gpt2_xl"), load_system("a100_80g_dgx")
+    check_rules(lambda designs: simai_step(Run(model, system, designs)), DesignPoints, BASES[base], every)
 
 
-@pytest.mark.parametrize("generation", ["gen1", "gen2a", "gen2b", "gen3"])
-def test_every_column_counts_for_its_row_alone_by_dfmodels_rules(generation):
+@pytest.mark.parametrize(("generation", "every"), [("gen1", 1), ("gen2a", 3), ("gen2b", 3), ("gen3", 3)])
+def test_every_column_counts_for_its_row_alone_by_dfmodels_rules(generation, every):
     def price(designs: DataflowDesign) -> Breakdown:
         run = Run(load_model("gpt2_xl"), load_system("a100_80g_dgx"), designs)
         return dataflow_step(run, generation=generation)
 
-    alone, base = Alone(price), {**SPLIT, "vpp": 1, "topology": "r_sw_sw", "tile_size": 2}
-    for column, designs in batches(DataflowDesign, base):
-        if splits_kernels(column) or column in MODERN:
-            continue
-        assert_same(price(designs), alone.rows(designs))
+    check_rules(price, DataflowDesign, {**SPLIT, "vpp": 1, "topology": "r_sw_sw", "tile_size": 2}, every)
 
 
 LSTM = LstmShape(num_layers=2, hidden_size=4800, projection_size=512, vocab_size=9600)
@@ -298,38 +293,32 @@ UNREAD = {
 
 
 def check_quantities(
-    system: System, price: Callable[[System], Breakdown], known: Collection[str] = (), *, at_once: bool = False
+    system: System, price: Callable[[System], Breakdown], known: Collection[str] = (), *, apart: bool = False
 ) -> set[str]:
-    """Quantities that change a price, after checks of every quantity, in a batch with the system or all in one.
+    """Quantities that change a price, after checks of every quantity, in one batch with the system.
 
-    One batch costs what it does where its rows share nothing. Quantities that change its prices and are not
-    known yet cost the same alone; those that change none change none together.
+    The batch costs what it does where its rows share nothing. Quantities that change its prices and are not
+    known yet cost the same alone; those that change none change none together, unless they are kept apart.
     """
     values = system.quantities()
     changed = {name: np.asarray(another(name, value)) for name, value in values.items()}
-    own = price(system)
+    every = {name: np.full(1 + len(values), value) for name, value in values.items()}
+    for row, (name, value) in enumerate(changed.items(), 1):
+        every[name][row] = value
 
     def alone(*names: str) -> Breakdown:
         return price(system.with_quantities({name: changed[name] for name in names}))
 
-    telling = []
-    if not at_once:
-        for name, value in changed.items():
-            one, both = alone(name), system.with_quantities({name: [values[name], value]})
-            assert_same(price(both), [own, one])
-            telling += [name] if differs(own, one) else []
-        return {*telling}
-    every = {name: np.full(1 + len(values), value) for name, value in values.items()}
-    for row, (name, value) in enumerate(changed.items(), 1):
-        every[name][row] = value
     together = price(system.with_quantities(every))
     assert_same(together, [unshared(price, system.with_quantities(every))])
     rows = {name: together.take(np.array([row])) for row, name in enumerate(changed, 1)}
-    telling = [name for name, one in rows.items() if differs(own, one)]
-    for name in {*telling} - {*known}:
+    usual = price(system)
+    telling = {name for name, one in rows.items() if differs(usual, one)}
+    for name in telling - {*known}:
         assert_same(rows[name], [alone(name)])
-    assert_same(alone(*(rows.keys() - {*telling})), [own])
-    return {*telling}
+    if not apart:
+        assert_same(alone(*(rows.keys() - telling)), [usual])
+    return telling
 
 
 def differs(one: Breakdown, other: Breakdown) -> bool:
@@ -353,23 +342,23 @@ def test_every_quantity_of_a_system_counts_for_its_row_alone(toy_system):
             continue
         design = DesignPoints.of(**base)
         for machine in (toy_system, *machines.get(name, ())):
-            single = name == "named" and machine is toy_system
-            read |= check_quantities(machine, partial(stepped, model, design), read, at_once=not single)
+            read |= check_quantities(machine, partial(stepped, model, design), read)
     for base in FORMATS.values():
         design = DesignPoints.of(**base)
         machine = toy_system.with_quantities(UNITS)
-        read |= check_quantities(machine, partial(stepped, model, design), read, at_once=True)
+        read |= check_quantities(machine, partial(stepped, model, design), read)
     assert read == {*toy_system.quantities()} - UNREAD
 
 
 def test_every_quantity_counts_for_its_row_alone_where_the_sharding_is_solved(toy_system):
     design = DesignPoints.of(**SPLIT, sharding="solve")
-    check_quantities(toy_system, partial(stepped, load_model("gpt2_xl"), design), at_once=True)
+    known = {*toy_system.quantities()} - {*[*toy_system.quantities()][::4]}  # one of four is priced alone too
+    check_quantities(toy_system, partial(stepped, load_model("gpt2_xl"), design), known)
 
 
 def test_every_quantity_counts_for_its_row_alone_with_lstm_cells(toy_system):
     design = LstmDesign.of(dp=2, micro_batch_size=16, hidden_kind="cr", hidden_dim1=4)
-    check_quantities(toy_system, lambda system: lstm_step(LSTM, system, design))
+    check_quantities(toy_system, lambda system: lstm_step(LSTM, system, design), apart=True)
 
 
 def test_every_quantity_counts_for_its_row_alone_with_a_compiled_program(toy_system):

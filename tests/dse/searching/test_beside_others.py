@@ -17,7 +17,7 @@ from dse.storage.database import optuna_url
 from tests.support.paths import TEST_DATA
 
 SMALL = TEST_DATA / "small_space.yaml"
-BUDGET = 200
+BUDGET = 100
 
 #: A search of its own, to its budget.
 WORKER = """

@@ -6,6 +6,7 @@ import csv
 import json
 import math
 import re
+import shutil
 import threading
 from pathlib import Path
 
@@ -21,11 +22,20 @@ NAME = "plan_llama3_8b_16"
 SWEEPS = ROOT.parent / "shared" / "measured" / "layout_sweeps.csv"
 
 
+@pytest.fixture(scope="module")
+def planned(tmp_path_factory):
+    """A database with a plan of 16 GPUs."""
+    path = tmp_path_factory.mktemp("planned") / "dse.db"
+    dse.plan("llama3_8b", gpus=16, system="h100_80g_dgx", storage=f"sqlite:///{path}")
+    return path
+
+
 @pytest.fixture
-def study(tmp_path, monkeypatch):
+def study(planned, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("DSE_STORAGE", raising=False)
-    return dse.plan("llama3_8b", gpus=16, system="h100_80g_dgx").study
+    shutil.copy(planned, tmp_path)
+    return Study.load(NAME)
 
 
 def tuned(capsys, *words):
