@@ -190,7 +190,7 @@ def parser(command: str | None = None) -> Parser:
         one = commands.add_parser(name, formatter_class=HelpFormatter, allow_abbrev=False)
         if command in (None, name):
             module = import_module(f"dse.cli.commands.{'import_model' if name == 'import' else name}")
-            module.arguments(one)
+            import_module("dse.cli.options").add_arguments(one, module)
             one.set_defaults(run=module.run)
             one.usage = short_usage(one)
     return top

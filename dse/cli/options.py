@@ -1,155 +1,100 @@
-"""Arguments that several commands share: their help, the types of their values, and the space that they name.
+"""Arguments of commands: their tables, the types of their values, and the space that they name.
 
-`add_...` functions add arguments to a parser. `changed_space` and `launched_space` turn them into a space, and import
-what they need then, so that a command's help starts at once.
+A YAML table beside each command lists its arguments; `options.yaml` has those that several commands share.
+`changed_space` and `launched_space` turn them into a space, and import what they need then, so that a command's help
+starts at once.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Callable, Mapping
+from functools import cache, partial
 from pathlib import Path
 from shlex import quote
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from costmodel.errors import DseError
+from costmodel.formats.input_files import data_beside
 from costmodel.formats.quantity import count_value, plain_number, quantity
 from dse.cli.terminal import say
-from dse.registry import design_profiles
+from dse.registry import call, load
 
 if TYPE_CHECKING:
     from dse.spaces.space import Params, Space
 
-#: What `dse search` searches when no space is named.
-DEFAULT_SPACE = "gpt3_175b_codesign"
 
-#: Trials of a search when nothing else is said.
-DEFAULT_BUDGET = 500
+def add_arguments(parser: argparse.ArgumentParser, module: ModuleType) -> None:
+    """Add the arguments in the YAML table beside the module of a command, its description and its examples.
 
-
-def describe(parser: argparse.ArgumentParser, *, about: str, examples: Sequence[str]) -> None:
-    """Set the description and the examples of a command's help."""
-    parser.description = about
-    parser.epilog = "\n".join(["examples:", *(f"  {example}" for example in examples)])
-
-
-def add_study(parser: argparse._ActionsContainer) -> None:
-    """``STUDY``: the name of a study."""
-    parser.add_argument("study", metavar="STUDY", help="name of a study; `dse studies` lists them")
-
-
-def add_trial(parser: argparse._ActionsContainer) -> None:
-    """``--trial``: one design of a study."""
-    parser.add_argument(
-        "--trial",
-        metavar="N",
-        type=natural,
-        help="number of the trial (default: the best trial of the first objective)",
-    )
+    A group ``+NAME`` stands for a function of the module, which adds what the table cannot say.
+    """
+    table = data_beside(str(module.__file__))
+    parser.description = table["about"]
+    parser.epilog = "\n".join(["examples:", *(f"  {example}" for example in table["examples"])])
+    add_table(parser, table["arguments"], module)
+    for title, arguments in table.get("groups", {}).items():
+        if title.startswith("+"):
+            getattr(module, title[1:])(parser)
+        else:
+            add_table(parser.add_argument_group(title), arguments, module)
+    parser.set_defaults(**table.get("defaults", {}))
 
 
-def add_storage(parser: argparse._ActionsContainer) -> None:
-    """``--storage URL``."""
-    parser.add_argument(
-        "--storage",
-        metavar="URL",
-        help="database of the studies: sqlite:///FILE or postgresql://USER@HOST/NAME "
-        "(default: $DSE_STORAGE, else sqlite:///dse.db)",
-    )
-    parser.add_argument(
-        "--wait",
-        metavar="SECONDS",
-        type=partial(bounded, 0, 1e9, "a number of seconds, such as 60"),
-        help="time to wait for a database that another program has locked (default: 60)",
-    )
+def add_table(parser: argparse._ActionsContainer, arguments: Mapping[str, Any], module: ModuleType) -> None:
+    """Add a table of arguments: flags -> settings, as `options.yaml` explains them."""
+    for flags, settings in arguments.items():
+        if flags == "+one_of":
+            add_table(parser.add_mutually_exclusive_group(), settings, module)
+        elif flags.startswith("+"):
+            shared = shared_arguments()[flags[1:]].items()
+            add_table(parser, {flag: words and with_note(words, settings or "") for flag, words in shared}, module)
+        else:
+            parser.add_argument(*flags.split(), **{key: setting(key, value, module) for key, value in settings.items()})
 
 
-def add_space(parser: argparse._ActionsContainer, *, default: str | None = None) -> None:
-    """``SPACE``, with the options of `add_changes`."""
-    usual = f" (default: {default})" if default else ""
-    parser.add_argument(
-        "space",
-        metavar="SPACE",
-        nargs="?" if default else None,
-        default=default,
-        help=f"built-in space (`dse list spaces`) or YAML file{usual}",
-    )
-    add_changes(parser)
+@cache
+def shared_arguments() -> Mapping[str, Any]:
+    """The arguments that commands share: a name -> a table of arguments."""
+    tables: Mapping[str, Any] = data_beside(__file__)
+    return tables
 
 
-def add_changes(parser: argparse._ActionsContainer) -> None:
-    """``--set``, ``--layout``, ``--objective`` and ``--tokens``: changes of a space."""
-    parser.add_argument(
-        "--set",
-        metavar="NAME=VALUE",
-        action="append",
-        default=[],
-        type=pin,
-        help="set a parameter or a fixed value of the space, such as tp=8; repeatable",
-    )
-    parser.add_argument(
-        "--layout", metavar="NAME", help="start from a named layout of the space; --set overrides its values"
-    )
-    parser.add_argument(
-        "--objective",
-        metavar="NAME",
-        action="append",
-        default=[],
-        help="optimize this column instead of the objectives of the space, such as step_time or "
-        "maximize:tokens_per_second; repeatable",
-    )
-    parser.add_argument(
-        "--tokens",
-        metavar="N",
-        type=tokens,
-        help="training tokens, such as 15T; adds days, GPU-hours and cost of the whole run",
-    )
+def with_note(settings: Mapping[str, Any], note: str) -> dict[str, Any]:
+    """Settings of an argument whose help has a note in the place of ``{note}``."""
+    return {**settings, "help": settings["help"].replace("{note}", note)}
 
 
-def add_profile(parser: argparse._ActionsContainer, note: str = "") -> None:
-    """``--profile NAME``."""
-    parser.add_argument(
-        "--profile",
-        choices=design_profiles(),
-        help=f"cost model{note}: native (default); simai: SimAI's communication and overlap formulas; or a "
-        "generation of DFModel",
-    )
+def setting(key: str, value: Any, module: ModuleType) -> Any:
+    """A setting of an argument, from its form in a table."""
+
+    def named(name: str) -> Any:
+        return load(name) if ":" in name else getattr(module, name, None) or globals()[name]
+
+    if isinstance(value, dict):
+        return named(value["of"])(*value["with"]) if "with" in value else named(value["of"])
+    if key != "type":
+        return value
+    return partial(call, value) if ":" in value else named(value)  # an adapter is imported when a value is converted
 
 
-def add_format(parser: argparse._ActionsContainer) -> None:
-    """``--format table|json``."""
-    text = "table (default) or one JSON object"
-    parser.add_argument("--format", choices=["table", "json"], default="table", help=text)
+def bounded(low: float, high: float, expected: str) -> Callable[[str], float]:
+    """A type of arguments: a number from `low` to `high`."""
+
+    def parsed(text: str) -> float:
+        try:
+            value = plain_number(text)
+        except ValueError:
+            value = float("nan")
+        if not low <= value <= high:
+            raise argparse.ArgumentTypeError(f"{text!r}: expected {expected}")
+        return value
+
+    return parsed
 
 
-def add_workers(parser: argparse._ActionsContainer) -> None:
-    """``--jobs``, ``--backend`` and ``--scheduler``: where designs are evaluated."""
-    text = "number of processes that evaluate designs (default: 1)"
-    parser.add_argument("--jobs", metavar="N", type=positive, default=1, help=text)
-    parser.add_argument(
-        "--backend",
-        choices=("processes", "dask"),
-        default="processes",
-        help="where to evaluate: local processes (default) or a Dask cluster",
-    )
-    parser.add_argument("--scheduler", metavar="URL", help="Dask scheduler, such as tcp://10.0.0.1:8786")
-
-
-def bounded(low: float, high: float, expected: str, text: str) -> float:
-    """A number from `low` to `high`."""
-    try:
-        value = plain_number(text)
-    except ValueError:
-        value = float("nan")
-    if not low <= value <= high:
-        raise argparse.ArgumentTypeError(f"{text!r}: expected {expected}")
-    return value
-
-
-def share(text: str) -> float:
-    """A share from 0 to 1."""
-    return bounded(0, 1, "a share from 0 to 1", text)
+share = bounded(0, 1, "a share from 0 to 1")
 
 
 def positive(text: str) -> int:
@@ -215,11 +160,6 @@ def name_list(text: str) -> list[str]:
     return names
 
 
-def add_output(parser: argparse._ActionsContainer, note: str = "") -> None:
-    """``-o FILE``."""
-    parser.add_argument("-o", "--output", metavar="FILE", type=Path, help=f"write to FILE instead of stdout{note}")
-
-
 def physical(unit: str, example: str) -> Callable[[str], float]:
     """A type of arguments: a quantity above 0 of a unit, such as ``80GB``; seconds may go without."""
 
@@ -234,15 +174,6 @@ def physical(unit: str, example: str) -> Callable[[str], float]:
         return waited.value
 
     return parsed
-
-
-def add_launch(parser: argparse._ActionsContainer, system: str) -> None:
-    """Add the options of launch files."""
-    parser.add_argument("--system", metavar="NAME", help=system)
-    parser.add_argument("--gpus", metavar="N", type=positive, help="number of GPUs (default: that of the file)")
-    parser.add_argument(
-        "--framework", metavar="NAME", default="", help="framework of a launch file (default: that of the file)"
-    )
 
 
 def changed_space(args: argparse.Namespace) -> Space:

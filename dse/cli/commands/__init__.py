@@ -1,1 +1,1 @@
-"""One module for each command: its arguments, and its action."""
+"""One module for each command, its action, and one YAML table, its arguments."""

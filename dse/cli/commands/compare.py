@@ -7,53 +7,14 @@ import argparse
 from costmodel import load_system
 from costmodel.errors import DseError
 from costmodel.formats import shipped
-from costmodel.rules.registry import design_profiles
 from dse.api.design_files import is_launch
 from dse.api.launch_files import compare_launches
 from dse.api.study import Study
-from dse.cli.options import add_format, add_launch, add_storage, describe, physical, require_system
+from dse.cli.options import require_system
 from dse.cli.output import write_answer
 from dse.cli.terminal import say
 from dse.reporting.designs.side_by_side_report import differing, pair_report, system_report
 from dse.reporting.studies.comparison import comparison, comparison_report, study_pair, study_pair_report, usual_profile
-
-
-def arguments(parser: argparse.ArgumentParser) -> None:
-    """Arguments of `dse compare`."""
-    describe(
-        parser,
-        about="Compare two launch files (faster or slower, and which settings make the difference), two\n"
-        "studies (fronts, dominance, best designs) or two systems (quantities that differ). With one\n"
-        "study and --system or --profile, evaluate its feasible designs there too and compare the\n"
-        "ranking by the first objective.",
-        examples=[
-            "dse compare old.sh new.sh --system h100",
-            "dse compare old.sh new.sh --system h100 --max-memory 80GB --max-step-time 15",
-            "dse compare gpt3_175b_1024_a100 gpt3_without_sp",
-            "dse compare gpt3_175b_1024_a100 --system h100",
-            "dse compare a100_80g_dgx h100_80g_dgx      also files: ./mychip.yaml",
-            "dse compare gpt3_175b_1024_a100 --profile simai --format json | jq .rank_correlation",
-        ],
-    )
-    parser.add_argument("study", metavar="A", help="launch file, study (`dse studies`), system or system file")
-    parser.add_argument("other", metavar="B", nargs="?", help="second launch file, study or system")
-    add_launch(parser, "system of the launch files; or second system for study A")
-    parser.add_argument(
-        "--max-memory", metavar="SIZE", type=physical("B", "80GB"),
-        help="exit with 1 if the second launch file needs more memory on a GPU, such as 80GB",
-    )  # fmt: skip
-    parser.add_argument(
-        "--max-step-time", metavar="SECONDS", type=physical("s", "15"),
-        help="exit with 1 if a step of the second launch file takes longer, such as 15",
-    )  # fmt: skip
-    add_format(parser)
-    advanced = parser.add_argument_group("advanced")
-    advanced.add_argument(
-        "--profile",
-        choices=design_profiles(),
-        help="second cost model for study A (default: native, or simai for a native study)",
-    )
-    add_storage(advanced)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -9,7 +9,6 @@ import argparse
 import sys
 from collections.abc import Callable
 from dataclasses import asdict
-from functools import partial
 from pathlib import Path
 from time import monotonic
 from typing import Final, NoReturn, TextIO
@@ -18,17 +17,7 @@ from costmodel.errors import DseError
 from costmodel.formats.quantity import readable
 from costmodel.rules.registry import NATIVE
 from dse.api.study import Study
-from dse.cli.options import (
-    add_changes,
-    add_output,
-    add_profile,
-    add_storage,
-    add_workers,
-    bounded,
-    changed_space,
-    describe,
-    positive,
-)
+from dse.cli.options import changed_space, positive
 from dse.cli.output import ENDINGS, checked_place, form_of, write_content, write_report, write_result
 from dse.cli.terminal import say
 from dse.output import Report, encoded_front, exact_record, json_text, show
@@ -44,81 +33,6 @@ from dse.spaces.space import Space
 LINE_INTERVAL: Final = 1.0
 #: Most parts of an enumeration.
 MOST_PARTS: Final = 100_000
-
-
-def arguments(parser: argparse.ArgumentParser) -> None:
-    """Arguments of `dse enumerate`."""
-    describe(
-        parser,
-        about="Compute the exact Pareto front of a space: evaluate every legal design, or rule it out by\n"
-        "bounds. --certify prints the distance of a study from the exact front.",
-        examples=[
-            "dse enumerate gpt3_175b_1024_a100",
-            "dse enumerate gpt_1t_codesign --jobs 2 -o front.parquet",
-            "dse enumerate --certify gpt3_175b_1024_a100      the space is that of the study",
-            "dse enumerate --bound my_codesign --evaluations 1e5",
-            "dse enumerate big.yaml --jobs 8 --checkpoint big.ckpt    repeat it after a crash",
-            "dse enumerate big.yaml --part 3/64 -o part3              one of 64 jobs",
-            "dse enumerate --merge part* -o front.csv",
-        ],
-    )
-    parser.add_argument(
-        "space",
-        metavar="SPACE",
-        nargs="?",
-        help="built-in space (`dse list spaces`) or YAML file (default: that of --certify)",
-    )
-    add_changes(parser)
-    add_comparisons(parser)
-    add_parts(parser)
-    parser.add_argument(
-        "--method",
-        choices=("auto", "list", "bounds"),
-        default="auto",
-        help="list: evaluate every design; bounds: rule most designs out by bounds; auto (default): bounds "
-        "for large spaces. All methods give the same front",
-    )
-    parser.add_argument(
-        "--format", choices=("table", "json", "csv", "parquet"), help="default: by the ending of FILE, else table"
-    )
-    add_output(parser)
-    advanced = parser.add_argument_group("advanced")
-    add_profile(advanced, ", that of the study with --certify")
-    add_workers(advanced)
-    add_storage(advanced)
-
-
-def add_comparisons(parser: argparse._ActionsContainer) -> None:
-    """Add the options that name a study."""
-    parser.add_argument("--certify", metavar="STUDY", help="print the distance of this study from the exact front")
-    parser.add_argument(
-        "--bound", metavar="STUDY", help="print a proven lower bound and the largest possible gap of this study to it"
-    )
-    parser.add_argument(
-        "--evaluations",
-        metavar="N",
-        type=partial(bounded, 1, 1e18, "a number above 0"),
-        help="number of designs that --bound evaluates; more give a tighter bound (default: 1e6)",
-    )
-
-
-def add_parts(parser: argparse._ActionsContainer) -> None:
-    """Add the options of checkpoints."""
-    parser.add_argument(
-        "--checkpoint",
-        metavar="FILE",
-        type=Path,
-        help="store finished parts in this file; after a crash, the same command continues from it",
-    )
-    parser.add_argument(
-        "--part",
-        metavar="I/N",
-        type=part_of,
-        help="enumerate part I of N, such as 3/64, on any machine; -o names its checkpoint",
-    )
-    parser.add_argument(
-        "--merge", metavar="FILE", type=Path, nargs="+", help="put the checkpoints of all parts together"
-    )
 
 
 def part_of(text: str) -> tuple[int, int]:

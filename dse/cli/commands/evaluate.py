@@ -6,18 +6,18 @@ DeepFlow log by its adapter. A list of values (``tp=1,2,4``) makes a sweep."""
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from costmodel.errors import DseError
 from costmodel.rules.registry import design_profiles, profiles
 from dse.api.design_files import SPACE, kind_of_design, title_of
-from dse.cli.options import add_changes, add_launch, add_output, add_workers, describe
+from dse.cli import options
 from dse.cli.output import TABLE_ENDINGS, form_of
-from dse.registry import call, launch_forms, load, workload_kinds
+from dse.registry import launch_forms, load, workload_kinds
 
 #: Options of layouts, be they of a space or of a launch script.
 OF_LAYOUTS: Final = (
@@ -29,109 +29,29 @@ OF_SPACES: Final = (*OF_LAYOUTS, "layout", "fit")
 OF_LAUNCHES: Final = (*OF_LAYOUTS, "launch", "system", "gpus", "framework")
 
 
-ABOUT: Final = (
-    "Evaluate one design: step time, memory and where they go. DESIGN is recognized by content:\n"
-    "  a space         built-in or YAML; --set names the design, --best completes it, --sweep a table\n"
-    "  a launch file   Megatron-LM script or log, Megatron-Bridge, torchtitan, MaxText; needs --system\n"
-    "  a program       HLO text of XLA\n"
-    "  a workload      AICB (SimAI), DFModel set-up, DeepFlow configuration, hardware file or log\n"
-    "Exits with 1 if the design does not fit."
-)
-EXAMPLES: Final = (
-    "dse evaluate train.sh --system h100",
-    "dse evaluate train.sh --system h100 --set tp=4",
-    "dse evaluate gpt3_175b_1024_a100 --set tp=8 --set pp=16 --best",
-    "dse evaluate gpt3_175b_1024_a100 --fit --set tp=8 --set pp=4 --set recompute=none",
-    "dse evaluate gpt3_175b_1024_a100 --set tp=8 --sweep pp=8,16,32 --sweep micro_batch_size=1,2,4",
-    "dse evaluate gpt3_175b_1024_a100 --set tp=8 --set recompute=full --sweep pp -o sweep.svg",
-    "dse evaluate gpt_1t_codesign --designs designs.csv -o evaluated.parquet --jobs 4",
-    "dse evaluate step.hlo --system h100 -o step.html",
-    "dse evaluate workload.txt --gpus 1024 --gpu-type H100 --nic-type cx7",
-    "dse evaluate a100_80GB.yaml --model-config LLM.yaml --set num_devices_per_node=1",
-    "dse evaluate setup.txt --profile dfmodel-gen1 --format json | jq .final_s",
-)
+def cost_models() -> list[str]:
+    """Names of the profiles that evaluate layouts or files."""
+    return list(dict.fromkeys([*design_profiles(), *(profile.name for profile in profiles().values() if profile.file)]))
 
 
-def arguments(parser: argparse.ArgumentParser) -> None:
-    """Arguments of `dse evaluate`; those that are not given are left out of the result."""
-    describe(parser, about=ABOUT, examples=EXAMPLES)
-    parser.add_argument("design", metavar="DESIGN", nargs="?", help="space, launch file or workload file")
-    add_launch_files(parser)
-    add_changes(parser)
-    parser.add_argument("--best", action="store_true", help="fill unset parameters with the best feasible values")
-    parser.add_argument(
-        "--fit",
-        action="store_true",
-        help="change as few of the --set values as possible until the design fits; prints the changes",
-    )
-    add_sweeps(parser)
-    parser.add_argument(
-        "--format",
-        choices=["table", "json", "csv", "parquet", "trace", "dfmodel"],
-        help="table or json; csv and parquet of several designs; trace and dfmodel of programs "
-        "(default: by the ending of FILE, else table)",
-    )
-    add_output(parser, "; FILE.svg, .png or .pdf is a picture of a --sweep, FILE.html a page of a program")
+def add_files(parser: argparse.ArgumentParser) -> None:
+    """Add a group of options for each kind of file, and earlier spellings such as ``--from-megatron FILE``."""
     for kind in workload_kinds().values():
-        add_file_options(parser, kind.options)
-    advanced = parser.add_argument_group("advanced")
-    advanced.add_argument(
-        "--profile",
-        choices=[
-            *dict.fromkeys([*design_profiles(), *(profile.name for profile in profiles().values() if profile.file)])
-        ],
-        help="cost model: native (default for layouts and HLO), simai, or a generation of DFModel",
-    )
-    add_workers(advanced)
-    parser.set_defaults(defaults=suppressed(parser))
-
-
-def add_file_options(parser: argparse.ArgumentParser, options: Mapping[str, Any]) -> None:
-    """Add the options of a kind of file as a group; what converts a value is imported when there is one."""
-    if not options:
-        return
-    group = parser.add_argument_group(options["title"], options.get("about"))
-    for flag, words in options["arguments"].items():
-        convert = {"type": partial(call, words["type"])} if "type" in words else {}
-        group.add_argument(flag, **words | convert)
-
-
-def add_launch_files(parser: argparse._ActionsContainer) -> None:
-    """Add the system and the framework of a launch script."""
-    text = "system of a launch file or an HLO module, such as h100 (`dse list systems`), or a file"
-    add_launch(parser, text)
-    for form in launch_forms():  # earlier spellings: ``--from-megatron FILE``
+        if kind.options:
+            group = parser.add_argument_group(kind.options["title"], kind.options.get("about"))
+            options.add_table(group, kind.options["arguments"], options)
+    for form in launch_forms():
         launch_file = partial(lambda form, text: (form, Path(text)), form)
         parser.add_argument(f"--from-{form}", dest="launch", action="append", type=launch_file, help=argparse.SUPPRESS)
 
 
-def suppressed(parser: argparse.ArgumentParser) -> dict[str, Any]:
-    """The defaults of a parser, which it leaves out of its results from now on."""
+def suppress_defaults(parser: argparse.ArgumentParser) -> None:
+    """Leave options that are not given out of the result; `run` adds the defaults of the kind of file."""
     defaults = {}
     for action in parser._actions:
         if action.dest != "help":
             defaults[action.dest], action.default = action.default, argparse.SUPPRESS
-    return defaults
-
-
-def add_sweeps(parser: argparse._ActionsContainer) -> None:
-    """``--sweep`` and ``--designs``."""
-    parser.add_argument(
-        "--sweep",
-        metavar="NAME=VALUES",
-        nargs="?",
-        const="",
-        action="append",
-        default=[],
-        type=sweep_text,
-        help="evaluate every value: 1,2,4 or 64:512:64 or 64:1024:x2, with units; NAME alone: all options; repeatable",
-    )
-    parser.add_argument(
-        "--designs",
-        metavar="FILE",
-        type=Path,
-        help="evaluate the designs of a CSV or Parquet file: one row each, columns named as parameters",
-    )
+    parser.set_defaults(defaults=defaults)
 
 
 def sweep_text(text: str) -> str:

@@ -18,23 +18,7 @@ import numpy as np
 from costmodel.errors import DseError
 from costmodel.formats.quantity import readable
 from dse.api.designs import explain, with_number
-from dse.cli.options import (
-    add_changes,
-    add_launch,
-    add_output,
-    add_profile,
-    add_storage,
-    add_trial,
-    changed_space,
-    changes_of,
-    describe,
-    launched_space,
-    number,
-    physical,
-    pin,
-    say_what_was_open,
-    set_words,
-)
+from dse.cli.options import changed_space, changes_of, launched_space, pin, say_what_was_open, set_words
 from dse.cli.output import PICTURES, form_of, write_answer, write_content, write_json, write_report
 from dse.cli.terminal import say
 from dse.explaining import explanation as explaining
@@ -56,65 +40,6 @@ if TYPE_CHECKING:
 
 #: Ending of a file -> what is written there.
 ENDINGS: Final = {".txt": "table", ".csv": "csv", ".json": "json", **PICTURES}
-
-
-def arguments(parser: argparse.ArgumentParser) -> None:
-    """Arguments of `dse explain`."""
-    describe(
-        parser,
-        about="Show where time and memory of one design go, kernel by kernel, the bottleneck, the changes\n"
-        "that would free memory or time, and the neighbours of the design. --against compares it with\n"
-        "another design. The design is a trial of a study, or of a space with --set.\n"
-        "--sensitivity shows how the step time changes with each parameter and hardware constant: counts\n"
-        "move by one step, the others by 1 %. --importance shows which parameters matter in a study.",
-        examples=[
-            "dse explain gpt3_175b_1024_a100",
-            "dse explain gpt3_175b_1024_a100 --trial 12 --against 40",
-            'dse explain gpt3_175b_1024_a100 --against "tp=8 pp=16"',
-            "dse explain llama3_70b_512_h100 --set tp=4 --set pp=4 --format json | jq .time",
-            "dse explain train.sh --system h100 --measured-mfu 0.30",
-            "dse explain train.sh --system h100 --trace rank0.json.gz",
-            "dse explain gpt3_175b_1024_a100 --sensitivity -o tornado.svg",
-            "dse explain gpt3_175b_1024_a100 --importance",
-        ],
-    )
-    parser.add_argument(
-        "design",
-        metavar="DESIGN",
-        help="study (`dse studies`); launch file with --system; space with --set or --layout",
-    )
-    add_trial(parser)
-    parser.add_argument(
-        "--against",
-        metavar="DESIGN",
-        help='second design: the number of a trial, or changed values, such as "tp=8 pp=16"',
-    )
-    add_measured(parser)
-    parser.add_argument("--all", action="store_true", help="every kernel, collective, neighbour and quantity")
-    parser.add_argument("--format", choices=["table", "json", "csv"], help="default: by the ending of FILE, else table")
-    add_output(parser, "; FILE.svg, .png or .pdf is a picture of --sensitivity")
-    add_changes(parser)
-    advanced = parser.add_argument_group("advanced")
-    add_profile(advanced, ", by default that of the study")
-    add_storage(advanced)
-
-
-def add_measured(parser: argparse.ArgumentParser) -> None:
-    """Add the options of launch files, of a measured step, and of other answers."""
-    parser.add_argument("--sensitivity", action="store_true", help="sensitivity of the step time instead")
-    parser.add_argument("--importance", action="store_true", help="importance of parameters in the study instead")
-    add_launch(parser, "system of a launch file, such as h100")
-    parser.add_argument(
-        "--measured-step-time", metavar="SECONDS", type=physical("s", "20"),
-        help="measured time of a step, such as 20: prints causes that could explain the gap",
-    )  # fmt: skip
-    parser.add_argument(
-        "--measured-mfu", metavar="SHARE", type=number, help="measured MFU in place of the time, such as 0.30"
-    )
-    parser.add_argument(
-        "--trace", metavar="FILE", nargs="+",
-        help="traces of the PyTorch profiler, one a rank: prints where the first loses time, and ranks that are slow",
-    )  # fmt: skip
 
 
 def run(args: argparse.Namespace) -> int:

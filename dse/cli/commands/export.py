@@ -5,56 +5,13 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
-from typing import Final
 
 from costmodel.errors import DseError
 from dse.api.exports import write_artefact
 from dse.api.study import Study
-from dse.cli.options import add_storage, add_study, add_trial, describe, natural
 from dse.cli.output import PICTURES
 from dse.cli.terminal import say
 from dse.registry import export_forms
-
-ABOUT: Final = (
-    "Write a design of a study as a file for another program:\n"
-    "  megatron, nemo, torchtitan, maxtext        launch scripts and configurations\n"
-    "  aicb, astra-sim, dfmodel, dfmodel-binary   workloads and graphs for simulators\n"
-    "  trace, chakra                              one step, for Perfetto or Chakra\n"
-    "  gemms, optimizer                           reloads of each matrix product; clipping and update\n"
-    "Paths and learning rates are variables of a launch script; it asks for them before it starts."
-)
-EXAMPLES: Final = (
-    "dse export plan_llama3_70b_256 --format megatron -o train.sh",
-    "dse export gpt3_175b_1024_a100 --trial 12 --format aicb -o workload.txt",
-    "dse export gpt3_175b_1024_a100 --trial 12 --format trace -o step.json",
-    "dse export gpt3_175b_codesign --trial 12 --format gemms -o gemms.csv",
-    "dse export chips --trial 12 --winner 3       a space with parameters `by: exact`",
-)
-
-
-def arguments(parser: argparse.ArgumentParser) -> None:
-    """Arguments of `dse export`."""
-    describe(parser, about=ABOUT, examples=EXAMPLES)
-    add_study(parser)
-    add_trial(parser)
-    forms = export_forms()
-    parser.add_argument(
-        "--format", choices=[*forms], default=next(iter(forms)), help=f"kind of file (default: {next(iter(forms))})"
-    )
-    parser.add_argument("-o", "--output", metavar="PATH", type=Path, help="file to write (chakra, astra-sim: a folder)")
-    parser.add_argument(
-        "--anyway",
-        action="store_true",
-        help="write a launch script of a model that the framework cannot train, and list the losses",
-    )
-    parser.add_argument(
-        "--winner",
-        metavar="K",
-        type=natural,
-        help="which inner design of the trial, as `dse show` numbers them (default: 0)",
-    )
-    parser.add_argument("--workload", metavar="NAME", help="which workload, in a space that has several (docs/runs.md)")
-    add_storage(parser.add_argument_group("advanced"))
 
 
 def run(args: argparse.Namespace) -> int:

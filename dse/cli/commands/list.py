@@ -13,7 +13,6 @@ from costmodel.errors import DseError
 from costmodel.formats import shipped
 from costmodel.formats.input_files import data_beside
 from dse.api.designs import names_with
-from dse.cli.options import add_output, describe
 from dse.cli.output import form_of, write_content, write_json, write_report
 from dse.cli.terminal import say
 from dse.output import json_text
@@ -24,47 +23,10 @@ from dse.spaces.space import Space
 
 #: Ending of a file -> what is written there.
 ENDINGS: Final = {".txt": "table", ".csv": "csv", ".json": "json"}
-#: Kinds of built-in files, with a name of each.
-KINDS: Final = {
-    "models": "gpt3_175b",
-    "systems": "a100_80g_dgx",
-    "spaces": "gpt3_175b_1024_a100",
-    "frameworks": "megatron_core",
-}
+#: Kinds of built-in files.
+KINDS: Final = ("models", "systems", "spaces", "frameworks")
 #: Heading of each group of columns.
-HEADINGS: Final[Mapping[str, str]] = data_beside(__file__)
-
-
-def arguments(parser: argparse.ArgumentParser) -> None:
-    """Arguments of `dse list`."""
-    describe(
-        parser,
-        about="List the built-in models, systems, spaces or training frameworks, or print the file of one,\n"
-        "to edit a copy. `columns` lists every name that formulas, --set, --objective and --columns of a\n"
-        "space may use.",
-        examples=[
-            "dse list models",
-            "dse list models llama",
-            "dse list systems h100_80g_dgx > mychip.yaml",
-            "dse list frameworks megatron_core@25.05",
-            "dse list columns gpt_1t_codesign memory",
-            "dse list columns my_space.yaml --format csv -o columns.csv",
-        ],
-    )
-    parser.add_argument(
-        "kind",
-        metavar="KIND",
-        nargs="?",
-        type=plural,
-        choices=[*KINDS, "columns"],
-        help=f"{', '.join(KINDS)} or columns",
-    )
-    parser.add_argument(
-        "name", metavar="NAME", nargs="?", help="name to print, or text to look for; a SPACE for columns"
-    )
-    parser.add_argument("text", metavar="TEXT", nargs="?", default="", help="columns with this text in name or meaning")
-    parser.add_argument("--format", choices=["table", "json", "csv"], help="default: by the ending of FILE, else table")
-    add_output(parser)
+HEADINGS: Final[Mapping[str, str]] = data_beside(__file__)["headings"]
 
 
 def plural(kind: str) -> str:

@@ -10,26 +10,13 @@ import re
 import sys
 from dataclasses import asdict
 from itertools import product
-from pathlib import Path
 from typing import Any, Final
 
 from costmodel.errors import DseError
 from costmodel.formats.system_file import load_system
-from costmodel.training.design import LORA_TARGETS, QUANTIZED_BASES
 from dse.api.searching import PlannedStudy, plan
 from dse.api.side_by_side import compare_plans, prices_of
-from dse.cli.options import (
-    DEFAULT_BUDGET,
-    add_format,
-    add_storage,
-    add_workers,
-    describe,
-    name_list,
-    number,
-    pin,
-    positive,
-    tokens,
-)
+from dse.cli.options import name_list, number, pin, positive
 from dse.cli.progress import progress_of
 from dse.cli.terminal import say
 from dse.output import json_text, show, study_record
@@ -48,179 +35,6 @@ _AMOUNT: Final = re.compile(
 )
 #: Powers of two, as lengths of sequences are counted: 8k is 8,192.
 _BINARY: Final = {"k": 1024, "m": 1024**2}
-
-
-ABOUT: Final = (
-    "Find the best parallel layout of a model on N GPUs. Every legal layout is evaluated and the\n"
-    "Pareto front is kept as a study, which `dse explain`, `dse export` and `dse report` read. Options\n"
-    "that you omit get defaults; the command prints them."
-)
-EXAMPLES: Final = (
-    "dse plan llama3_70b --gpus 256 --system h100 --tokens 15T",
-    "dse plan llama3_70b --gpus 128,256 --system h100,b200 --tokens 15T --gpu-hour-price h100=2.5,b200=4.2",
-    "dse plan meta-llama/Llama-3.1-405B --gpus 16384 --system h100 --set tp=8",
-    "dse plan Qwen3-30B-A3B/config.json --gpus 64 --system h200 --precision bf16,fp8",
-    "dse plan llama3_70b --gpus 512 --system h100 --seq-len 128k --save long.yaml",
-    "dse plan llama3_70b --gpus 8 --system h100 --lora 16 --tokens 100M",
-)
-
-
-def arguments(parser: argparse.ArgumentParser) -> None:
-    """Arguments of `dse plan`."""
-    describe(parser, about=ABOUT, examples=EXAMPLES)
-    parser.add_argument(
-        "model",
-        metavar="MODEL",
-        help="built-in model (`dse list models`), name on the Hugging Face Hub, model file, or config.json",
-    )
-    parser.add_argument(
-        "--gpus", metavar="N,...", type=counts, required=True, help="number of GPUs; or several: 128,256"
-    )
-    parser.add_argument(
-        "--system",
-        metavar="S,...",
-        type=name_list,
-        required=True,
-        help="GPU or system (`dse list systems`), such as h100, or a file; several side by side: h100,b200",
-    )
-    add_workload(parser)
-    parser.add_argument(
-        "--set",
-        metavar="NAME=VALUE",
-        action="append",
-        default=[],
-        type=pin,
-        help="fix a value of the layout, such as tp=8; repeatable",
-    )
-    parser.add_argument(
-        "--objective",
-        metavar="NAME",
-        action="append",
-        default=[],
-        help="optimize this instead of step_time_expected and peak_memory, such as energy_per_step; repeatable",
-    )
-    parser.add_argument(
-        "--optimistic",
-        action="store_true",
-        help="rank by predicted step times, without the correction for errors of predictions",
-    )
-    add_results(parser)
-
-
-def add_results(parser: argparse.ArgumentParser) -> None:
-    """Add where results go, and the advanced options."""
-    parser.add_argument(
-        "--gpu-hour-price", metavar="PRICE", type=prices,
-        help="rent of a GPU for an hour in $, such as 2.50, or of each system: h100=2.5,b200=4.2",
-    )  # fmt: skip
-    parser.add_argument("--save", metavar="FILE", type=Path, help="also write the search space to FILE")
-    parser.add_argument("--study", metavar="NAME", help="name of the study (default: plan_MODEL_N)")
-    add_format(parser)
-    advanced = parser.add_argument_group("advanced")
-    advanced.add_argument(
-        "--budget",
-        metavar="N",
-        type=positive,
-        default=DEFAULT_BUDGET,
-        help=f"number of trials where the layouts are too many to list (default: {DEFAULT_BUDGET})",
-    )
-    add_workers(advanced)
-    add_storage(advanced)
-
-
-def add_workload(parser: argparse._ActionsContainer) -> None:
-    """Add the options of the training job."""
-    parser.add_argument(
-        "--seq-len",
-        metavar="TOKENS",
-        type=sequence,
-        help="sequence length, such as 8192 or 128k (default: that of the model)",
-    )
-    parser.add_argument(
-        "--packed",
-        metavar="MEAN[,RMS]",
-        dest="document_len",
-        type=packed,
-        default=0,
-        help="mean length of the documents that a sequence packs, and its root mean square, such as 500,800",
-    )
-    parser.add_argument(
-        "--global-batch-size",
-        metavar="N",
-        type=batch,
-        help="sequences of a step, such as 2048, or tokens, such as 16M (default: by the size of the model)",
-    )
-    parser.add_argument(
-        "--tokens",
-        metavar="N",
-        type=tokens,
-        help="training tokens, such as 15T; adds days, GPU-hours, cost and energy of the run",
-    )
-    parser.add_argument(
-        "--max-days", metavar="DAYS", type=days, help="show only layouts that finish within DAYS (needs --tokens)"
-    )
-    add_adapters(parser)
-    add_software(parser)
-
-
-def add_adapters(parser: argparse._ActionsContainer) -> None:
-    """Add the options of fine-tuning with adapters."""
-    parser.add_argument(
-        "--lora",
-        metavar="RANK",
-        type=positive,
-        default=0,
-        help="fine-tune LoRA adapters of this rank, such as 16, and freeze all weights (default: train all weights)",
-    )
-    parser.add_argument(
-        "--lora-targets",
-        metavar="LAYERS",
-        choices=LORA_TARGETS,
-        default="",
-        help=f"linear layers with adapters: {', '.join(LORA_TARGETS)} (default: {LORA_TARGETS[0]})",
-    )
-    parser.add_argument(
-        "--quantized-base",
-        metavar="FORMAT",
-        choices=QUANTIZED_BASES,
-        default="",
-        help="format of frozen weights: none (16 bits, default) or nf4 (QLoRA, by default with pytorch_fsdp)",
-    )
-    parser.add_argument(
-        "--dpo",
-        action="store_true",
-        help="train on pairs of sequences with a frozen reference model (direct preference optimization)",
-    )
-
-
-def add_software(parser: argparse._ActionsContainer) -> None:
-    """Add the options of numerics, framework and memory."""
-    parser.add_argument(
-        "--precision",
-        metavar="FORMAT,...",
-        type=str.lower,
-        default="",
-        help="formats of matrix products to try: bf16 (default), fp16, fp8, fp8_blockwise, mxfp8, nvfp4",
-    )
-    parser.add_argument(
-        "--framework",
-        metavar="NAME",
-        default="",
-        help="training framework (`dse list frameworks`; default: megatron_core, maxtext on TPUs)",
-    )
-    parser.add_argument(
-        "--imbalance",
-        metavar="RATIO",
-        type=number,
-        help="tokens of the fullest expert rank over the mean; 1: forced balance (default: by the balancing "
-        "method of the model)",
-    )
-    parser.add_argument(
-        "--headroom",
-        metavar="SIZE",
-        help="memory of a GPU that stays free, such as 4GB or 5%%; 0: none (default: the error of predicted "
-        "peaks of the framework)",
-    )
 
 
 def counts(text: str) -> list[int]:
@@ -262,6 +76,11 @@ def batch(text: str) -> tuple[int | None, float | None]:
     if not value.is_integer():
         raise argparse.ArgumentTypeError(f"{text!r}: expected whole sequences")
     return int(value), None
+
+
+def formats(text: str) -> str:
+    """Number formats between commas, in small letters."""
+    return text.lower()
 
 
 def packed(text: str) -> int:

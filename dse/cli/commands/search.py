@@ -8,29 +8,15 @@ from __future__ import annotations
 import argparse
 import sys
 from dataclasses import asdict
-from pathlib import Path
 
 from costmodel.errors import DseError
 from dse.api.searching import opened_study
 from dse.api.study import Study
-from dse.cli.options import (
-    DEFAULT_BUDGET,
-    DEFAULT_SPACE,
-    add_format,
-    add_profile,
-    add_space,
-    add_storage,
-    add_workers,
-    changed_space,
-    describe,
-    natural,
-    positive,
-)
+from dse.cli.options import changed_space
 from dse.cli.progress import progress_of
 from dse.cli.terminal import say
 from dse.output import json_text, show, study_record, writable_directory, write_study
 from dse.pricing.workers import Workers
-from dse.registry import export_forms
 from dse.reporting.answers import study_words
 from dse.reporting.studies.nothing_feasible import nothing_feasible
 from dse.reporting.study_report import certificate_text, study_report, surroundings_text
@@ -38,97 +24,6 @@ from dse.searching.batches.loop import Outcome
 from dse.searching.exact.certificate import quick_certificate, surroundings
 from dse.searching.trials.trial_table import Selection
 from dse.spaces.space import Space
-
-
-def arguments(parser: argparse.ArgumentParser) -> None:
-    """Arguments of `dse search`."""
-    describe(
-        parser,
-        about="Sample a space with Optuna until its study holds `budget` finished trials in all, then print\n"
-        "the Pareto front and the bottleneck of the fastest design. An existing study is continued.",
-        examples=[
-            "dse search --budget 500",
-            "dse search llama3_70b_512_h100 --set recompute=none --study no_recompute",
-            "dse search my_space.yaml --objective step_time --objective energy_per_step --out results",
-            "dse search gpt_1t_codesign --focus 'system_power < 5 MW' --study frugal",
-            "dse search --format json | jq '.front[0].params'",
-            "dse search --profile simai --study simai --out results --emit aicb",
-        ],
-    )
-    add_space(parser, default=DEFAULT_SPACE)
-    parser.add_argument("--study", metavar="NAME", help="name of the study (default: that of the space)")
-    add_steering(parser)
-    add_run(parser, str(DEFAULT_BUDGET))
-    advanced = parser.add_argument_group("advanced")
-    advanced.add_argument(
-        "--sampler",
-        metavar="NAME",
-        help="sampler: screening (default), nsga2, nsga3, tpe, gp or random; fixed when a study starts",
-    )
-    advanced.add_argument(
-        "--seed", metavar="N", type=natural, help="random seed; the same seed gives the same trials (default: 0)"
-    )
-    add_profile(advanced, ", fixed when a study starts")
-    add_machine(advanced)
-    parser.set_defaults(budget=DEFAULT_BUDGET)
-
-
-def add_steering(parser: argparse._ActionsContainer) -> None:
-    """Add the options that steer a search."""
-    parser.add_argument(
-        "--start",
-        metavar="NAME=VALUE,...",
-        action="append",
-        default=[],
-        help="evaluate this design first; unset values get the simplest legal choice; expert: the design "
-        "of rules of thumb; repeatable",
-    )
-    parser.add_argument(
-        "--warm-start",
-        metavar="STUDY",
-        help="evaluate the best designs of another study first, or the nearest legal ones",
-    )
-    parser.add_argument(
-        "--robust",
-        action="store_true",
-        help="rank by the 95th percentile of the step time (the upper end of its 90 %% interval) instead of "
-        "the expected step time",
-    )
-    parser.add_argument(
-        "--focus",
-        metavar="CONDITION",
-        help="only search designs that satisfy this condition, such as 'step_time < 15 s'; '': all designs",
-    )
-
-
-def add_run(parser: argparse._ActionsContainer, default_budget: str) -> None:
-    """Add the options that `dse search` and `dse resume` share."""
-    parser.add_argument(
-        "--budget",
-        metavar="N",
-        type=positive,
-        help=f"finished trials in all, earlier runs included (default: {default_budget})",
-    )
-    parser.add_argument(
-        "--out",
-        metavar="DIR",
-        type=Path,
-        help="also write trials, front and hypervolume history to DIR, as CSV and Parquet",
-    )
-    parser.add_argument(
-        "--emit",
-        metavar="FORMAT",
-        choices=[*export_forms()],
-        help=f"also write each design of the front to DIR/FORMAT: {', '.join(export_forms())}",
-    )
-    parser.add_argument("--emit-all", action="store_true", help="--emit every finished trial instead of the front")
-    add_format(parser)
-
-
-def add_machine(parser: argparse._ActionsContainer) -> None:
-    """Add where to evaluate, and where to store."""
-    add_workers(parser)
-    add_storage(parser)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -6,7 +6,6 @@ import argparse
 
 from costmodel.errors import DseError
 from dse.api.study import Study
-from dse.cli.options import add_output, add_storage, add_study, describe, name_list, positive
 from dse.cli.output import MOST_ROWS, form_of, write_content, write_report
 from dse.cli.terminal import say
 from dse.output import csv_pieces, encoded, parquet_pieces, selected
@@ -14,38 +13,6 @@ from dse.reporting.studies.designs_report import chosen_frame, chosen_report, de
 from dse.reporting.studies.nothing_feasible import nothing_feasible
 from dse.searching.study import BaseStudy
 from dse.searching.trials.trial_table import Selection, TrialTable
-
-
-def arguments(parser: argparse.ArgumentParser) -> None:
-    """Arguments of `dse show`."""
-    describe(
-        parser,
-        about="Print the Pareto front of a study, or all its finished trials. Every format but the table\n"
-        "holds the whole breakdown of each design.",
-        examples=[
-            "dse show gpt3_175b_1024_a100",
-            "dse show gpt3_175b_1024_a100 --trials -o trials.parquet",
-            "dse show gpt3_175b_1024_a100 --columns tp,pp,mfu,step_time --sort mfu --descending --top 5",
-            "dse show gpt3_175b_1024_a100 --where 'peak_memory < 40 GB'",
-        ],
-    )
-    add_study(parser)
-    parser.add_argument("--trials", action="store_true", help="every finished trial instead of the front")
-    parser.add_argument(
-        "--columns",
-        metavar="NAME,...",
-        type=name_list,
-        help="only these columns, such as tp,clock,mfu (`dse list columns SPACE` shows all names)",
-    )
-    parser.add_argument("--where", metavar="CONDITION", help="only designs that satisfy it, such as 'step_time < 15 s'")
-    parser.add_argument("--sort", metavar="NAME", help="sort by a column, smallest first, such as mfu")
-    parser.add_argument("--descending", action="store_true", help="sort from the largest value")
-    parser.add_argument("--top", metavar="N", type=positive, help="at most N rows (default: 20 of a printed table)")
-    parser.add_argument(
-        "--format", choices=("table", "csv", "json", "parquet"), help="default: by the ending of FILE, else table"
-    )
-    add_output(parser)
-    add_storage(parser.add_argument_group("advanced"))
 
 
 def run(args: argparse.Namespace) -> int:

@@ -6,14 +6,12 @@ import argparse
 import secrets
 import sys
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 from wsgiref.simple_server import WSGIRequestHandler, make_server
 
 from costmodel.errors import DseError, printable
 from costmodel.formats.quantity import readable
 from dse.api.study import SAMPLE, Study
-from dse.cli.options import add_format, add_storage, add_workers, describe, port
 from dse.cli.output import write_answer
 from dse.output import show
 from dse.pricing.workers import Workers
@@ -26,60 +24,6 @@ from dse.storage.dashboard import TOKEN, dashboard, private
 from dse.storage.database import shown, storage_url
 from dse.storage.deletion import count_trials, delete_study
 from dse.storage.optuna_store import Store
-
-
-def arguments(parser: argparse.ArgumentParser) -> None:
-    """Arguments of `dse studies`."""
-    describe(
-        parser,
-        about="List the studies of a database with their trials and their best feasible values. With a\n"
-        "STUDY, check or delete it. --dashboard shows all of them in Optuna's dashboard.",
-        examples=[
-            "dse studies",
-            "dse studies --storage postgresql://me@host/dse --format json",
-            "dse studies gpt3_175b_1024_a100 --check",
-            "dse studies no_recompute --delete --yes",
-            "dse studies --dashboard --port 8000",
-            "dse studies --backup studies.db            later: --restore studies.db",
-        ],
-    )
-    parser.add_argument("study", metavar="STUDY", nargs="?", help="study to check or to delete")
-    add_actions(parser.add_mutually_exclusive_group())
-    parser.add_argument("--all", action="store_true", help="--check every trial")
-    parser.add_argument("--yes", action="store_true", help="--delete without asking")
-    parser.add_argument(
-        "--port", metavar="N", type=port, default=8080, help="port of --dashboard (default: 8080; 0: any)"
-    )
-    parser.add_argument(
-        "--allow-changes", action="store_true", help="let the pages of --dashboard write notes and delete studies"
-    )
-    add_format(parser)
-    advanced = parser.add_argument_group("advanced")
-    add_workers(advanced)
-    add_storage(advanced)
-
-
-def add_actions(actions: argparse._ActionsContainer) -> None:
-    """Add the actions, of which a command does one."""
-    actions.add_argument(
-        "--check",
-        action="store_true",
-        help="evaluate 100 stored trials again and report every value that no longer matches; exits with 1 "
-        "if any differs",
-    )
-    actions.add_argument("--delete", action="store_true", help="delete the study and all its trials; asks first")
-    actions.add_argument(
-        "--dashboard",
-        action="store_true",
-        help="serve optuna-dashboard on this machine until Ctrl-C (pip install 'dse-training[dashboard]')",
-    )
-    actions.add_argument(
-        "--backup", metavar="FILE", type=Path, help="copy the SQLite database to FILE, whole while others write"
-    )
-    actions.add_argument(
-        "--restore", metavar="FILE", type=Path,
-        help="put a backup in the place of the database, which gets another name",
-    )  # fmt: skip
 
 
 def run(args: argparse.Namespace) -> int:

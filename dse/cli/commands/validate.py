@@ -4,73 +4,17 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping
-from pathlib import Path
 
 from costmodel.errors import DseError
 from dse.api.files import validate, validate_kernels
-from dse.cli.options import describe, positive, refuse_same
+from dse.cli.options import refuse_same
 from dse.cli.output import checked_ending, write_answer
 from dse.output import write_file
 from dse.reporting.measurements.kernel_tables_report import kernel_tables_report
 from dse.reporting.measurements.validation_report import pairs_report, validation_report
 from dse.reporting.pages.validation_page import validation_page
-from dse.validation.pairs import PUBLISHED, compared_pairs, pairs_record
+from dse.validation.pairs import compared_pairs, pairs_record
 from dse.validation.summary import validation_record
-
-
-def arguments(parser: argparse.ArgumentParser) -> None:
-    """Arguments of `dse validate`."""
-    describe(
-        parser,
-        about="Compare predictions with measured runs, layers, memory and kernels: errors of each data set,\n"
-        "the order of layouts, and the rows that cannot be evaluated, with the reason. Without a file, the\n"
-        "published measurements that come with dse. docs/validation.md lists the columns.",
-        examples=[
-            "dse validate",
-            "dse validate measured.csv -o report.html",
-            "dse validate --page accuracy.html",
-            "dse validate --pairs",
-            "dse validate --kernels aiconfigurator/data --system h100",
-            "dse validate mine.csv --system my_cluster.yaml --format json | jq .datasets",
-        ],
-    )
-    parser.add_argument(
-        "file", metavar="MEASUREMENTS.csv", nargs="?", type=Path,
-        help="one row for each run, layer or kernel (default: the built-in measurements with their sources)",
-    )  # fmt: skip
-    parser.add_argument(
-        "--pairs", metavar="PAIRS.csv", nargs="?", const=PUBLISHED, type=Path,
-        help="instead, compare effects: one row for two runs that differ in a setting (default: built-in pairs)",
-    )  # fmt: skip
-    add_tables(parser)
-    parser.add_argument(
-        "--system", metavar="SYSTEM",
-        help="system of all rows: built-in (`dse list systems`) or a file (default: the column hw)",
-    )  # fmt: skip
-    parser.add_argument(
-        "--format", choices=["text", "json"], default="text", help="tables (default), or one JSON object"
-    )
-    parser.add_argument(
-        "-o", "--page", dest="out", metavar="FILE", type=Path,
-        help="also write an HTML page, such as accuracy.html, with errors by machine, release and model",
-    )  # fmt: skip
-    parser.add_argument("--strict", action="store_true", help="exit with 1 if a row cannot be evaluated (default: 0)")
-
-
-def add_tables(parser: argparse.ArgumentParser) -> None:
-    """Arguments of comparisons with kernel tables."""
-    parser.add_argument(
-        "--kernels", metavar="DIR", type=Path,
-        help="instead, compare kernels of aiconfigurator's Parquet tables below a folder (docs/validation.md)",
-    )  # fmt: skip
-    parser.add_argument(
-        "--library", metavar="NAME", default="",
-        help="with --kernels, tables of one library, such as trtllm, and of NCCL (default: of all libraries)",
-    )  # fmt: skip
-    parser.add_argument(
-        "--rows", metavar="N", type=positive, default=2000,
-        help="with --kernels, rows of each system and kind, drawn from strata (default: 2000)",
-    )  # fmt: skip
 
 
 def run(args: argparse.Namespace) -> int:
