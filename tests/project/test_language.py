@@ -5,34 +5,10 @@ from __future__ import annotations
 import pytest
 
 from tests.language import FORBIDDEN, PAGES, ROOT, allowed, counts, faults, found_in, helps, messages
+from tests.support.cases import cases
 
 #: A sentence with each construction, and a plain one that is not counted.
-EXAMPLES = {
-    "what-clause": ("What is not said is assumed.", "What does a step cost?"),
-    "whoever": ("Whoever reads sees it.", "A reader sees it."),
-    "who-clause": ("For who plans a run.", "For engineers who plan a run."),
-    "of which": ("Files of which two are large.", "Two of the files are large."),
-    "so many": ("Over so many chips.", "Over N GPUs, so that it fits."),
-    "as many as": ("As many as there are.", "One for each core."),
-    "such": ("Steps of such designs.", "Units such as GB; no such file; such a design."),
-    "of its own": ("A file of its own.", "A separate file; its own file."),
-    "it alone": ("Price it alone.", "Only this design."),
-    "beside": ("Time beside which it runs.", "Besides, it runs."),
-    "the rest of it": ("Choose the rest of it.", "Choose the other parameters."),
-    "ships": ("A model that ships.", "A built-in model; relationships."),
-    "binds": ("What-if: memory binds.", "The bottleneck is memory; a binding."),
-    "seek": ("Seek designs.", "Search designs."),
-    "nine of ten": ("9 of 10 steps.", "90 % of steps; 9 of 12."),
-    "keeps limits": ("It keeps all limits.", "It fits and keeps the order."),
-    "priced": ("A design is priced.", "The price of a GPU is in dollars; prices in dollars."),
-    "anew": ("It begins anew.", "It begins again."),
-    "stands": ("It stands in the table.", "It stands for a number."),
-    "told": ("The user is told.", "The command prints it."),
-    "knows": ("It knows nothing.", "It does not use it."),
-    "but for": ("All but for one.", "All except one."),
-    "to be had": ("They are to be had together.", "They exist together."),
-    "exponent": ("A checkpoint each 1.1e+02 min.", "2.5e10 designs, 112 min."),
-}
+EXAMPLES = cases(__file__, "EXAMPLES")
 
 
 @pytest.mark.parametrize("name", FORBIDDEN)

@@ -20,22 +20,12 @@ from dse.adapters.simai.command import network_of, simai_cost
 from dse.cli import COMMANDS
 from dse.registry import workload_kinds
 from tests.house import ROOMS
+from tests.support.cases import cases
 from tests.support.paths import ROOT
 
 #: Takes the names of a package forwards and backwards, each time in a package imported afresh, and prints
 #: those that turn into something else on the way.
-IN_EVERY_ORDER = """
-import importlib, sys
-package = sys.argv[1]
-names = importlib.import_module(package).__all__
-for order in (names, names[::-1]):
-    for module in [name for name in sys.modules if name.split(".")[0] == package]:
-        del sys.modules[module]
-    first = {name: getattr(importlib.import_module(package), name) for name in order}
-    for name in order:
-        if not callable(first[name]) or getattr(sys.modules[package], name) is not first[name]:
-            print(name, "after", order[0])
-"""
+IN_EVERY_ORDER = cases(__file__, "IN_EVERY_ORDER")
 
 
 @pytest.mark.parametrize("package", [dse, costmodel], ids=lambda package: package.__name__)

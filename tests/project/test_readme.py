@@ -16,6 +16,7 @@ import pytest
 
 import dse
 from dse.cli import main, parsed
+from tests.support.cases import cases
 from tests.support.paths import ROOT
 
 README = (ROOT / "README.md").read_text()
@@ -38,14 +39,7 @@ COMMANDS = commands_of(README)
 
 #: Beginning of a command that takes long -> options that narrow it here. The continuous integration runs the
 #: search of the README whole, and tests/stress the enumeration.
-NARROWED = {
-    "dse enumerate gpt_1t_codesign": "--set nodes=128 --set cores=64 --set 'clock=1.4 GHz' --set tp=8",
-    "dse search --budget 500": "--budget 60",
-    "dse search gpt_1t_codesign": "--budget 60",
-    "dse search gpt3_175b_1024_a100": "--budget 60",
-    "dse search gpt_1t_power_split": "--budget 60 --set nodes=128",
-    "dse resume gpt3_175b_codesign": "--budget 70",
-}
+NARROWED = cases(__file__, "NARROWED")
 
 
 def run_all(commands: list[str], folder: Path) -> None:

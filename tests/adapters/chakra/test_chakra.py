@@ -14,6 +14,7 @@ from dse.adapters.chakra.step import step_traces
 from dse.cli import main
 from dse.pricing.evaluation import transformer_run
 from dse.spaces.space import Space
+from tests.support.cases import cases
 from tests.support.chakra_files import (
     ALL_GATHER,
     ALL_TO_ALL,
@@ -30,16 +31,7 @@ from tests.support.chakra_files import (
 from tests.support.runs import run_of
 
 #: Layouts of GPT-3 on 64 chips, of every kind of schedule.
-SCHEDULES = {
-    "1f1b": {},
-    "interleaved": {"vpp": 3},
-    "messages overlap": {"vpp": 3, "overlap_p2p": True},
-    "breadth_first": {"vpp": 3, "schedule": "breadth_first"},
-    "zb_h1": {"schedule": "zb_h1", "recompute": 1},
-    "zb_v": {"schedule": "zb_v", "vpp": 2},
-    "dualpipe": {"schedule": "dualpipe"},
-    "dualpipe_v": {"schedule": "dualpipe_v", "vpp": 2},
-}
+SCHEDULES = cases(__file__, "SCHEDULES")
 #: Spaces of sharded weights, of experts, and of long sequences.
 OTHERS = (
     *("llama3_70b_64_h100_fsdp", "mixtral_8x22b_128_h100"),

@@ -16,6 +16,7 @@ from costmodel.errors import DseError
 from dse.adapters.deepflow.configuration import Configuration, broken_guards, hardware, load_configuration
 from dse.adapters.deepflow.step import GIB, plain, price
 from dse.cli import main
+from tests.support.cases import cases
 from tests.support.paths import ROOT, TEST_DATA
 from tests.support.scalar_deepflow import CR, NONE, RC, Scalar
 
@@ -399,29 +400,7 @@ def test_cost_prints_a_report_with_every_section(capsys):
 
 
 #: A log of the configuration of `PROBE` in the words of the reference, from the figures that it printed.
-LOG = """\
-inflection_point: 4.03
-(Hidden) gradclip_flop: {Hidden.gradclip_flop}, gradclip_mem: {Hidden.gradclip_mem}
-(Projection) gradclip_flop: {Projection.gradclip_flop}, gradclip_mem: {Projection.gradclip_mem}
-(Softmax) gradclip_flop: {Softmax.gradclip_flop}, gradclip_mem: {Softmax.gradclip_mem}
-(Softmax) applyGrad_flop: {Softmax.applyGrad_flop}, applyGrad_mem: {Softmax.applyGrad_mem}
-(Softmax) applyGrad_time: {Softmax.applyGrad_time}
-Cf GEMM_flop: {Cf.GEMM_flop}, GEMM_gmem: {Cf.GEMM_gmem}, GEMM_l2mem: {Cf.GEMM_l2mem}
-Cf GEMM_time: {Cf.GEMM_time}
-Hidden point_flop: {Hidden_f.point_flop}, point_mem: {Hidden_f.point_mem}
-Hidden point_time: {Hidden_f.point_time}
-(gr) Softmax point_flop: {Softmax_b.point_flop}, point_mem: {Softmax_b.point_mem}
-Embedding_mem: {Embedding_f.mem}
-dp: 1, lp: 1, hlp: 1, kp_hidden_dim1: 1,  kp_hidden_type: -1, kp_softmax_type: -1, kp_embedding_type: -1
-#Parameters: {parameters} Billion
-Throughput: {hw.throughput} Tflops
-Memory Bandwidth: {hw.mem_bw} GB/s
-Memory Size: {hw.mem_size} GB
-L2 Bandwidth: {hw.L2_bw} TB/s
-L2 Size: {hw.L2_size} MB
-Shared Memory Size: {hw.sm_size} MB
-Time: {Time}
-"""
+LOG = cases(__file__, "LOG")
 
 
 def test_a_log_evaluates_the_configuration_that_it_echoes(tmp_path, capsys):

@@ -35,6 +35,7 @@ from dse.adapters.dfmodel.layer import layer_graph
 from dse.adapters.dfmodel.network import rate, system_power, system_price
 from dse.adapters.dfmodel.setup import Setup
 from dse.cli import main
+from tests.support.cases import cases
 
 # DFModel at commit 04f93d5, LLM/Compare_w_existing/Calculon/fix_DP/1_128_32/dse_final.txt: GPT with a
 # trillion parameters on 4,096 chips. The file and what its run printed.
@@ -415,45 +416,7 @@ def test_the_table_names_kernels_and_totals(file, capsys):
         assert words in shown
 
 
-WRONG = {
-    "an unknown field": (
-        "num_chip: 4096",
-        "num_chips: 4096",
-        "line 1416, column 3: System has no field 'num_chips'; did you mean 'num_chip'?",
-    ),
-    "an unknown topology": ("  r_r {", "  r_x {", "System has no field 'r_x'; did you mean 'r_r'?"),
-    "a word for a number": ("num_layer: 128", "num_layer: many", "Couldn't parse integer: many"),
-    "a missing brace": ("  time: 1200\n}", "  time: 1200", 'Expected "}"'),
-    "a dangling connection": (
-        "startIdx: 33\n    endIdx: 40",
-        "startIdx: 77\n    endIdx: 40",
-        "connection 50: startIdx 77: no such kernel",
-    ),
-    "a wrong size": (
-        "output_tensor_size: 419430400.0",
-        "output_tensor_size: 4194304.0",
-        "output_tensor_size 4,194,304 contradicts its dimensions; expected 419,430,400",
-    ),
-    "no such sharding": ("sharding: K_SHARDING", "sharding: 9", "sharding 9; the kernel has no such dimension"),
-    "half a second tier of memory": (
-        "dram_bw: 2039.0",
-        "dram_bw: 2039.0 second_dram_bw: 100",
-        "system.memory.second_dram_bw, system.memory.second_dram_cap: one without the other",
-    ),
-    "a second tier of memory before its time": (
-        "dram_bw: 2039.0",
-        "dram_bw: 2039.0 second_dram_bw: 100 second_dram_cap: 1e12",
-        "system.memory.second_dram_cap: gen1 has no second tier",
-    ),
-    "a number out of range": ("fwd_bwd: FWD", "fwd_bwd: 9223372036854775807", "Value out of range"),
-    "a wrong network": ("x: 128", "x: 64", "system.r_r: 64 x 32 is not num_chip, 4096"),
-    "unknown roles": ('par_x: "PP"', 'par_x: "EP"', "system.r_r: par 'EP', 'DP'; expected TP, PP or TP, DP or PP, DP"),
-    "a batch that does not divide": (
-        "global_batch_size: 3072",
-        "global_batch_size: 3000",
-        "3000 is not a whole number of micro-batches on 32 replicas",
-    ),
-}
+WRONG = cases(__file__, "WRONG")
 
 
 @pytest.mark.parametrize(("right", "wrong", "said"), WRONG.values(), ids=WRONG)

@@ -25,6 +25,7 @@ from dse.adapters.dfmodel.network import sized
 from dse.adapters.dfmodel.report import priced_file
 from dse.adapters.dfmodel.setup import Setup
 from dse.cli import main
+from tests.support.cases import cases
 
 KERNELS = 6
 OVERLAPS = ("none", "perfect", "compute_memory")
@@ -882,29 +883,7 @@ def test_sizes_that_a_file_leaves_open_are_the_fastest(layer, tmp_path, capsys):
         assert f"system.num_chip: {chips}; expected 1 to 1e+13" in cost(capsys, path)["error"]
 
 
-WRONG = {
-    "a group beyond the last": ("config: -1", "config: 6", "config 6; expected a group below num_config, 6"),
-    "no group at all": ("config: -1", "config: -2", "config -2; expected a group below num_config, 6"),
-    "a pin on the wrong side": (
-        "config: -1",
-        "config: 5",
-        "kernel 'Add_Prev_Layer': none of 6 groups is left for it: forward kernels come before backward ones",
-    ),
-    "fewer groups than none": ("num_config: 6", "num_config: -6", "num_config: -6; expected the most groups"),
-    "a tile of less than no tokens": ("tile_size: 4", "tile_size: -4", "tile_size: -4; expected tokens, or 0"),
-    "a tile longer than the sequence": ("tile_size: 4", "tile_size: 64", "64 is above seq_len, 32"),
-    "a second tier that is faster": (
-        "  memory {",
-        "  memory { dram_cap: 1 second_dram_cap: 1 second_dram_bw: 9",
-        "system.memory.second_dram_bw: 9 is above dram_bw; the first tier is the faster one",
-    ),
-    "a second tier beside an endless one": (
-        "  memory {",
-        "  memory { second_dram_cap: 1 second_dram_bw: 1e-6",
-        "second_dram_cap: 1 beside a dram_cap without limit",
-    ),
-    "less than no SRAM": ("sram_cap: 20000", "sram_cap: -1", "system.accelerator.sram_cap: -1; expected 0 or more"),
-}
+WRONG = cases(__file__, "WRONG")
 
 
 @pytest.mark.parametrize(("right", "wrong", "said"), WRONG.values(), ids=WRONG)

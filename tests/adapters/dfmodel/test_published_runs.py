@@ -19,6 +19,7 @@ from dse.adapters.dfmodel.graph import published_sharding
 from dse.adapters.dfmodel.layer import layer_graph
 from dse.adapters.dfmodel.setup import Setup
 from dse.cli import main
+from tests.support.cases import cases
 
 BLOCKS = {1: "elementwise_input1", 2: "elementwise_input1_input2"}
 
@@ -345,15 +346,8 @@ def oldest(hidden: int, heads: int, tokens: int) -> str:
 
 @pytest.mark.parametrize(
     ("shape", "tokens", "sizes", "dram", "training", "options", "layer_ns", "samples", "price"),
-    [
-        ((2048, 16, 1024), 2048, (4, 1, 1), (1555, 42949672960),
-         {"num_layer": 24, "seq_tile_size": 64, "batch": 8192, "optimization": "FLASHATTENTION", "num_config": 2},
-         [], 280171.307118163, 148.71853615293176, 49820),
-        ((10240, 80, 2048), 2048, (8, 4, 32), (2039, 85899345920),
-         {"num_layer": 60, "seq_tile_size": 32, "batch": 1792, "optimization": "KERNEL_BY_KERNEL"},
-         ["--prefer", "megatron"], 10215001.130342133, 198.22403651504325, 7451136),
-    ],
-)  # fmt: skip
+    cases(__file__, "the_oldest_files_name_an_optimization_and_no_groups_of_the_network"),
+)
 def test_the_oldest_files_name_an_optimization_and_no_groups_of_the_network(
     shape, tokens, sizes, dram, training, options, layer_ns, samples, price, evaluated
 ):

@@ -10,6 +10,7 @@ from costmodel import DseError, load_model
 from dse.adapters.hugging_face.configuration import import_model
 from dse.adapters.hugging_face.family import ALIASES, families
 from dse.cli import main
+from tests.support.cases import cases
 from tests.support.hugging_face_configs import LLAMA, PUBLISHED, QWEN, sizes
 
 MIXTRAL = PUBLISHED["Mixtral 8x7B"][0]
@@ -115,16 +116,7 @@ def test_what_a_model_file_has_no_use_for_is_named_in_one_line(imported):
 
 
 #: Model -> what its published configuration says of its functions.
-FUNCTIONS = {
-    "Llama 3.1 405B": {"rope_theta": 500000.0, "rms_norm_eps": 1e-05, "rope_scaling": {
-        "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
-        "original_max_position_embeddings": 8192}},
-    "Qwen3 235B-A22B": {"rope_theta": 1000000.0, "rms_norm_eps": 1e-06, "norm_topk_prob": True,
-                        "router_aux_loss_coef": 0.001},
-    "Llama 4 Maverick": {"rope_theta": 500000.0, "rms_norm_eps": 1e-05, "use_qk_norm": False,
-                         "router_aux_loss_coef": 0.001, "rope_scaling": None},
-    "Mixtral 8x7B": {"rope_theta": 1e6, "rms_norm_eps": 1e-05, "router_aux_loss_coef": 0.02},
-}  # fmt: skip
+FUNCTIONS = cases(__file__, "FUNCTIONS")
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)

@@ -16,6 +16,7 @@ from dse.adapters.megatron import launch as megatron
 from dse.adapters.megatron.command import training_command
 from dse.adapters.megatron.flags import DATA
 from dse.cli import main
+from tests.support.cases import cases
 
 MODEL = "--num-layers 32 --hidden-size 4096 --num-attention-heads 32 --seq-length 4096"
 SIZES = "--micro-batch-size 1 --global-batch-size 256 --bf16"
@@ -153,30 +154,7 @@ def test_a_launcher_that_does_not_decide_the_gpus_asks_for_them(launcher, tmp_pa
     assert megatron.read_script(tmp_path / "train.sh", 64)[0].world_size == 64
 
 
-@pytest.mark.parametrize(
-    ("text", "note"),
-    [
-        (
-            "if nvidia-smi | grep -q H100; then TP=2; F='--fp8-format hybrid'; else TP=8; fi",
-            "line 1: `nvidia-smi | grep -q H100` depends on the machine: its first branch is read; another has "
-            "--tensor-model-parallel-size 8, no --fp8-format",
-        ),
-        (
-            "TP=2\nif [ -f /etc/dgx-release ]; then TP=4; fi",
-            "line 2: `[ -f /etc/dgx-release ]` depends on the machine: its first branch is read; another has "
-            "--tensor-model-parallel-size 2",
-        ),
-        (
-            "TP=1; N=1\nping -c 1 other && N=2",
-            "line 2: `ping -c 1 other` depends on the machine: its first branch is read; another has 8 GPUs",
-        ),
-        (
-            "TP=1\n[[ $(hostname) == gpu* ]] && F='--transformer-impl local'",
-            "line 2: `[[ $(hostname) == gpu* ]]` depends on the machine: its first branch is read; another has "
-            "no --transformer-impl",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("text", "note"), cases(__file__, "a_condition_on_the_machine_is_named_with_both_values"))
 def test_a_condition_on_the_machine_is_named_with_both_values(text, note, tmp_path):
     (tmp_path / "train.sh").write_text(
         f"{text}\ntorchrun --nproc_per_node 8 --nnodes ${{N:-1}} pretrain_gpt.py "
@@ -196,31 +174,7 @@ def test_a_condition_that_decides_nothing_of_cost_is_not_named(tmp_path):
     assert not [note for note in notes if "depends" in note]
 
 
-@pytest.mark.parametrize(
-    ("text", "why"),
-    [
-        ("for tp in 1 2; do torchrun pretrain_gpt.py --x $tp; done", "line 1: `for` may start the training"),
-        ("go() { torchrun pretrain_gpt.py --x 1; }\ngo", "line 1: `function` may start the training"),
-        ("sbatch <<EOF\npython pretrain_gpt.py --x 1\nEOF", "line 1: `here-document` may start"),
-        ("C='torchrun pretrain_gpt.py'\nfor h in a b; do ssh $h \"$C\"; done", "line 2: `for` may start the training"),
-        ("go() { \"$@\"; }\ngo torchrun pretrain_gpt.py --x 1", "line 1: `function` may start the training"),
-        ("source <(python conf.py)", "line 1: `source` of a process substitution is not followed"),
-        ("TP=$'8'", r"line 1: \$'...' is not read; write '...'"),
-        ("# first\nA=(\n 'x\nTP=1", "line 3: a ' is never closed"),
-        ("TP=1\nif true; then\n TP=2\ndone", "line 4: expected a command, not done"),
-        ("TP=1; while [ $TP -lt 8 ]; do TP=$((TP * 2)); done", "line 1: `while` decides --tensor-model-parallel-size"),
-        ("TP=$(nvidia-smi -L | wc -l)", r"--tensor-model-parallel-size \$\(nvidia-smi\): the script does not"),
-        ("TP=1\nfor i in 1 2; do TP=$((TP * 2)); done", "line 2: `for` decides --tensor-model-parallel-size"),
-        ("case $1 in 7b) TP=1;; *) TP=2;; esac", "line 1: `case` decides --tensor-model-parallel-size"),
-        ("size() { TP=$1; }\nsize 4", "line 1: `function` decides --tensor-model-parallel-size"),
-        ("declare -A T=([7b]=1)\nTP=${T[7b]}", "line 1: `declare` decides --tensor-model-parallel-size"),
-        ("F=$(flags_of 7b)", r"\$\(flags_of\): the script does not decide it"),
-        ("IFS=,; TP=1", "line 1: words that IFS separates are not followed"),
-        ("TP=1; F='--deepspeed --zero-stage 3'", "--deepspeed: DeepSpeed runs the training"),
-        ("TP=1; F='--deepspeed_config ds.json'", "--deepspeed_config: DeepSpeed runs the training"),
-        ("TP=1; F=--zero-stage=3", "--zero-stage: DeepSpeed runs the training"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("text", "why"), cases(__file__, "what_is_not_followed_is_refused_in_one_line"))
 def test_what_is_not_followed_is_refused_in_one_line(text, why, tmp_path):
     (tmp_path / "train.sh").write_text(
         f"{text}\ntorchrun --nproc_per_node 8 pretrain_gpt.py --tensor-model-parallel-size $TP $F {MODEL} {SIZES}\n"
@@ -300,41 +254,9 @@ def test_every_argument_of_megatron_is_sorted():
 
 
 #: The form in which Megatron-LM prints the arguments of a run.
-LOG = """\
-[rank0] starting
-{rank}------------------------ arguments ------------------------
-{lines}
-{rank}-------------------- end of arguments ---------------------
- > padded vocab (size: 128256) with 768 dummy tokens (new size: 129024)
- iteration        1/     100 | elapsed time per iteration (ms): 4000.0 |
-"""
-ARGUMENTS = {
-    "world_size": 32, "num_layers": 32, "hidden_size": 4096, "num_attention_heads": 32, "seq_length": 4096,
-    "ffn_hidden_size": 14336, "num_query_groups": 8, "group_query_attention": True, "swiglu": True,
-    "add_bias_linear": False, "hidden_dropout": 0.0, "attention_dropout": 0.0, "normalization": "RMSNorm",
-    "position_embedding_type": "rope", "max_position_embeddings": 4096, "padded_vocab_size": None,
-    "tensor_model_parallel_size": 4, "pipeline_model_parallel_size": 2, "micro_batch_size": 2,
-    "virtual_pipeline_model_parallel_size": 4, "global_batch_size": 256, "bf16": True, "fp16": False,
-    "use_distributed_optimizer": True, "sequence_parallel": True, "recompute_granularity": "selective",
-    "recompute_modules": ["core_attn", "mlp"], "attention_backend": "AttnBackend.flash",
-    "cp_comm_type": ["p2p"],
-    "exp_avg_dtype": "torch.bfloat16", "use_precision_aware_optimizer": True, "rotary_base": 500000,
-    "main_params_dtype": "torch.float32", "untie_embeddings_and_output_weights": True, "lr": 0.0001,
-    "layernorm_epsilon": 1e-06, "overlap_p2p_comm": True, "window_size": None, "num_experts": None,
-    "cuda_graph_impl": "local", "moe_token_drop_policy": "probs", "of_another_release": 7, "nothing": None,
-}  # fmt: skip
-SAME = (
-    "torchrun --nproc_per_node 8 --nnodes 4 pretrain_gpt.py --num-layers 32 --hidden-size 4096 --bf16 "
-    "--num-attention-heads 32 --seq-length 4096 --ffn-hidden-size 14336 --group-query-attention --swiglu "
-    "--num-query-groups 8 --disable-bias-linear --hidden-dropout 0 --attention-dropout 0 "
-    "--normalization RMSNorm --position-embedding-type rope --max-position-embeddings 4096 "
-    "--padded-vocab-size 129024 "
-    "--tensor-model-parallel-size 4 --pipeline-model-parallel-size 2 --micro-batch-size 2 "
-    "--num-virtual-stages-per-pipeline-rank 4 --global-batch-size 256 --use-distributed-optimizer "
-    "--sequence-parallel --recompute-granularity selective --recompute-modules core_attn mlp "
-    "--attention-backend flash --exp-avg-dtype bf16 --use-precision-aware-optimizer --rotary-base 500000 "
-    "--untie-embeddings-and-output-weights --norm-epsilon 1e-6\n"
-)
+LOG = cases(__file__, "LOG")
+ARGUMENTS = cases(__file__, "ARGUMENTS")
+SAME = cases(__file__, "SAME")
 
 
 @pytest.mark.parametrize("rank", ["", "0: ", "[default0]:"])

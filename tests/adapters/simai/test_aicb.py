@@ -11,6 +11,7 @@ from costmodel.errors import DseError
 from dse.adapters.simai.files.aicb import load_workload, read_workload, row_lines
 from dse.adapters.simai.workload_rows import COLLECTIVES, GROUPS
 from tests.support.aicb_files import SMALL, published
+from tests.support.cases import cases
 
 
 def sha256(text):
@@ -116,20 +117,7 @@ def test_checkpoints_repeat_the_forward_pass_of_rows():
 
 
 # Published file -> its SHA-256, its number of rows, and one of them.
-PUBLISHED = {
-    "simai_2024_10": (
-        "d4d801b96c62f65434987924514950bc3f856138ef616c2aa3fcdfac8c4cec34", 557,
-        "attention_column\t-1\t5729721\tALLGATHER\t134217728\t2864860\tREDUCESCATTER\t0\t2864860\tNONE\t0\t100",
-    ),
-    "gpt_13b_scaled": (
-        "b9a478d9e5296bd19de8be77933a8083e031789f9847bf7f815b9b091a5fef97", 172,
-        "attention_column_layer\t-1\t750000\tALLGATHER\t83886080\t750000\tREDUCESCATTER\t41943040\t1500000\tNONE\t0\t100",
-    ),
-    "simai_moe_2024_11": (
-        "ec0c9d526921ed89c2d6c4365925862b7e4ca5a999432fb40d54048e5c0bdde9", 1789,
-        "mlp_moelayer\t-1\t1\tALLTOALL_EP\t100663296\t1\tALLTOALL_EP\t100663296\t1\tNONE\t0\t100",
-    ),
-}  # fmt: skip
+PUBLISHED = cases(__file__, "PUBLISHED")
 
 
 @pytest.mark.parametrize("name", PUBLISHED)

@@ -12,16 +12,10 @@ from dse.adapters.simai.design_rows import design_workload, rows_of
 from dse.adapters.simai.files.aicb import read_workload, workload_file
 from dse.adapters.simai.time import missing, price
 from tests.support.aicb_files import links, published
+from tests.support.cases import cases
 
 #: Layouts of unlike numbers, with every way to recompute, of DeepSeek's models and of others with experts.
-LATENT = {
-    "tp": [1, 2, 4, 2, 1], "pp": [16, 8, 2, 4, 8], "ep": [16, 8, 4, 2, 8], "dp": [16, 8, 12, 16, 8],
-    "sequence_parallel": [0, 1, 1, 0, 0], "zero": [1, 0, 1, 1, 1],
-    "gradient_accumulation_steps": [6, 3, 5, 2, 4],
-    "recompute": ["none", "none", "full", "selective", "none"], "recompute_mla_up_proj": [0, 1, 0, 0, 1],
-    "recompute_moe_act": [0, 1, 0, 0, 0], "micro_batch_size": [1, 2, 1, 1, 2],
-    "precision": ["bf16", "fp8_blockwise", "bf16", "fp8_blockwise", "bf16"],
-}  # fmt: skip
+LATENT = cases(__file__, "LATENT")
 GROUPED = {
     "tp": [2, 4, 2], "pp": [8, 1, 4], "ep": [8, 4, 2], "etp": [1, 4, 2], "dp": 8, "sequence_parallel": 1,
     "gradient_accumulation_steps": [8, 5, 6], "recompute": ["none", "selective", "full"],

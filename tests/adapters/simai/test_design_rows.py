@@ -28,6 +28,7 @@ from dse.cli import main, parsed
 from dse.pricing.evaluated import rules_for
 from dse.reporting.studies.comparison import comparison, middle_ranks
 from tests.support.aicb_files import SMALL, published
+from tests.support.cases import cases
 from tests.support.paths import ROOT
 from tests.support.runs import ranks_of
 
@@ -300,15 +301,7 @@ def test_cost_says_what_is_missing_and_shows_what_simai_shows(priced, capsys):
     assert json.loads(capsys.readouterr().out)["total_us"] == "NaN or Inf"
 
 
-WRONG = {
-    "small.txt --profile simai-2024-12": "name one with --busbw",
-    "small.txt --profile simai-2025-07 --busbw busbw.yaml": "takes no --busbw any more",
-    "small.txt --profile simai-2024-10 --busbw nosuch.yaml": "nosuch.yaml: no such file",
-    "small.txt --profile simai --gpu-type H100 --gpus 8": "less than tp * pp of the header",
-    "busbw.yaml --profile simai --gpu-type H100": "expected a training loop",
-    "small.txt --profile deepflow": "is an AICB workload; leave out --profile deepflow",
-    "small.txt --format trace": "an AICB workload has no trace; use table, json, csv",
-}
+WRONG = cases(__file__, "WRONG")
 
 
 @pytest.mark.parametrize("arguments", WRONG)

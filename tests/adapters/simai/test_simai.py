@@ -16,6 +16,7 @@ from dse.adapters.simai.files.endtoend import endtoend_csv
 from dse.adapters.simai.time import Overlap, missing, price
 from dse.adapters.simai.workload_rows import Parallelism, Pass, Row, StepRows
 from tests.support.aicb_files import DECEMBER, OCTOBER, SMALL, links, moe_rows, scaled_rows, sp_rows, with_header
+from tests.support.cases import cases
 from tests.support.scalar_simai import collective_time
 
 NAN = float("nan")
@@ -244,22 +245,7 @@ def test_a_revision_takes_its_own_bandwidths():
         price(sp_rows(), H100, revision=LINKS, world_size=64)
 
 
-UPSTREAM_FILE = """\
-test
-TP:
-  allreduce,: 300
-  allgather,: 280
-  reducescatter,: 280
-  alltoall,: 230
-DP:
-  allreduce,: null
-  allgather,: 380
-EP:
-  allgather,: 45
-  alltoall,: 80
-PP:
-  busbw: 47.5
-"""
+UPSTREAM_FILE = cases(__file__, "UPSTREAM_FILE")
 
 
 @pytest.mark.parametrize("text", [
@@ -276,21 +262,7 @@ def test_bus_bandwidths_are_read_as_upstream_writes_them(text):
 
 
 #: The file of October 2024, which names the size of a message with each collective.
-FIRST_FILE = """\
-test
-TP:
-allreduce,16384: 200
-allgather,134217728: 200
-reducescatter,134217728: 200
-alltoall,0: null
-DP:
-allreduce,0: null
-allgather,6401032192: 45
-reducescatter,12802064384: 45
-alltoall,0: null
-EP:
-allreduce,0: null
-alltoall,0: null"""
+FIRST_FILE = cases(__file__, "FIRST_FILE")
 
 
 def test_the_bandwidths_of_october_2024_are_those_of_its_printed_totals():

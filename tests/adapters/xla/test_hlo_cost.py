@@ -31,6 +31,7 @@ from dse.adapters.xla.steps.program import (
 from dse.api.study import Study
 from dse.cli import main
 from dse.spaces.space import Space
+from tests.support.cases import cases
 from tests.support.hlo_texts import (
     DATA,
     GPT,
@@ -237,18 +238,7 @@ def test_a_mistake_is_one_line_and_exit_code_1(arguments, capsys, tmp_path):
     assert MISTAKES[arguments] in told
 
 
-SPACE = """
-schema: search_space/v1
-workload: {hlo: transformer.hlo}
-system: a100_80g_dgx
-parameters:
-  dram_bandwidth: [1 TB/s, 2 TB/s, 4 TB/s]
-  node_bandwidth: [150 GB/s, 300 GB/s, 600 GB/s]
-  cores: [64, 108]
-constraints:
-  fits_in_memory: peak_memory <= dram_capacity
-objectives: {minimize: [step_time, system_price]}
-"""
+SPACE = cases(__file__, "SPACE")
 
 
 def test_the_space_in_the_documentation_loads(folder):

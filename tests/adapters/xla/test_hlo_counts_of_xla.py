@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from dse.adapters.xla import hlo
 from dse.adapters.xla.text.module import known
 from tests.adapters.xla.test_hlo_judge import jax, jaxlib, judged
+from tests.support.cases import cases
 from tests.support.hlo_texts import figures, program
 
 SUM = "sum { a = f32[] parameter(0)\n b = f32[] parameter(1)\n ROOT c = f32[] add(a, b) }\n"
@@ -106,43 +107,8 @@ def test_window_reductions(data, spans, rank):
 
 
 # Instruction -> its result; x and y are f32[6,10], i an s32[], c a c64[6,10], t a pair of arrays.
-INSTRUCTIONS = {
-    "mulhi(j, j)": "u32[6,10]", "atan2(x, y)": "f32[6,10]", "tan(x)": "f32[6,10]", "erf(x)": "f32[6,10]",
-    "acosh(x)": "f32[6,10]", "logistic(x)": "f32[6,10]", "popcnt(j)": "u32[6,10]", "cbrt(x)": "f32[6,10]",
-    "is-finite(x)": "pred[6,10]", "clamp(z, x, z)": "f32[6,10]", "complex(x, y)": "c64[6,10]",
-    "fft(c), fft_type=FFT, fft_length={10}": "c64[6,10]",
-    "fft(x), fft_type=RFFT, fft_length={6,10}": "c64[6,6]",
-    "transpose(x), dimensions={1,0}": "f32[10,6]{0,1}", "transpose(y), dimensions={1,0}": "f32[10,6]{1,0}",
-    "cholesky(q), lower=true": "f32[3,5,5]",
-    "triangular-solve(q, q), left_side=true, lower=true, transpose_a=NO_TRANSPOSE": "f32[3,5,5]",
-    "dynamic-slice(x, i, i), dynamic_slice_sizes={2,10}": "f32[2,10]",
-    "dynamic-update-slice(x, row, i, i)": "f32[6,10]",
-    "sort(x, y), dimensions={1}, to_apply=less": "(f32[6,10], f32[6,10])",
-    "topk(x), k=3, largest=true": "(f32[6,3], s32[6,3])",
-    "opt-barrier(t)": "(f32[6,10], (s32[], f32[6,10]))",
-    "select-and-scatter(x, row, z), window={size=6x1}, select=at_least, scatter=sum": "f32[6,10]",
-    "all-to-all(x, y), replica_groups={{0,1}}": "(f32[6,10], f32[6,10])",
-    "rng-bit-generator(s), algorithm=rng_three_fry": "(u64[2], u32[100])",
-    "custom-call(x), custom_call_target=\"mine\"": "f32[6]",
-    "partition-id()": "u32[]", "iota(), iota_dimension=0": "f32[6,10]",
-    "scaled-dot(e, f, g, h), lhs_contracting_dims={1}, rhs_contracting_dims={0}": "f32[8,16]",
-}  # fmt: skip
-GIVEN = """  x = f32[6,10] parameter(0)
-  y = f32[6,10] parameter(1)
-  z = f32[] parameter(2)
-  i = s32[] parameter(3)
-  j = u32[6,10] parameter(4)
-  c = c64[6,10] parameter(5)
-  q = f32[3,5,5] parameter(6)
-  row = f32[1,10] parameter(7)
-  s = u64[2] parameter(8)
-  e = f8e4m3fn[8,64] parameter(9)
-  f = f8e4m3fn[64,16] parameter(10)
-  g = f8e8m0fnu[8,2] parameter(11)
-  h = f8e8m0fnu[2,16] parameter(12)
-  u = (s32[], f32[6,10]) tuple(i, x)
-  t = (f32[6,10], (s32[], f32[6,10])) tuple(y, u)
-"""
+INSTRUCTIONS = cases(__file__, "INSTRUCTIONS")
+GIVEN = cases(__file__, "GIVEN")
 BODIES = SUM + "".join(
     f"{name} {{ a = f32[] parameter(0)\n b = f32[] parameter(1)\n {more} ROOT r = pred[] compare(a, b), "
     f"direction={way} }}\n"
@@ -170,14 +136,7 @@ def test_instructions_of_the_present_xla_are_known():
 
 
 # Instruction of a fusion on p = f32[50,8], u = f32[1,8], i = s32[], w = f32[8] -> shape.
-FUSED = {
-    "dynamic-update-slice(@p, @u, i, i)": "p", "dynamic-slice(@p, i, zero), dynamic_slice_sizes={1,8}": "u",
-    "slice(@p), slice={[3:4], [0:8]}": "u", "broadcast(w), dimensions={1}": "p",
-    "broadcast(many), dimensions={1}": "p",
-    "reshape(@u)": "u", "add(@p, @p)": "p", "add(@u, @u)": "u", "exponential(@u)": "u", "negate(@p)": "p",
-    "gather(@p, rows), offset_dims={1}, collapsed_slice_dims={0}, start_index_map={0}, index_vector_dim=1, "
-    "slice_sizes={1,8}": "u",
-}  # fmt: skip
+FUSED = cases(__file__, "FUSED")
 SHAPES = {"p": "f32[50,8]", "u": "f32[1,8]", "i": "s32[]", "w": "f32[8]", "rows": "s32[1]"}
 
 

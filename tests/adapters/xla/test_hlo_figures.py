@@ -13,6 +13,7 @@ from costmodel import DseError
 from dse.adapters.xla import hlo
 from dse.adapters.xla.buffers.eager_order import eager_order
 from dse.adapters.xla.work.cost_analysis import Access, Work, WorkOfInstructions, access
+from tests.support.cases import cases
 from tests.support.hlo_texts import (
     GOLDEN,
     GPT,
@@ -33,19 +34,7 @@ TEXTS = {"old": OLD_PRINTER, "transformer": TRANSFORMER, "loop": LOOP, "gpt": GP
 SUM = "sum { a = f32[] parameter(0)\n b = f32[] parameter(1)\n ROOT c = f32[] add(a, b) }"
 
 # Instruction on x = f32[6,10] -> flops, transcendentals, bytes read, bytes written.
-RULES = {
-    "f32[6,10] multiply(x, x)": (60, 0, 480, 240),
-    "f32[6,10] tanh(x)": (0, 60, 240, 240),
-    "pred[6,10] compare(x, x), direction=LT": (60, 0, 480, 60),
-    "f32[10,6] transpose(x), dimensions={1,0}": (0, 0, 240, 240),
-    "f32[6] reduce(x, zero), dimensions={1}, to_apply=sum": (54, 0, 244, 24),
-    "f32[2,10] slice(x), slice={[0:2], [0:10]}": (0, 0, 80, 80),
-    "f32[2,10] dynamic-slice(x, i, i), dynamic_slice_sizes={2,10}": (0, 0, 88, 80),
-    "f32[6,10] dynamic-update-slice(x, row, i, i)": (0, 0, 48, 40),
-    "f32[6,10] iota(), iota_dimension=0": (0, 0, 0, 240),
-    "f32[6,10] all-reduce(x), replica_groups={}, to_apply=sum": (60, 0, 240, 240),
-    "f32[5,9] reduce-window(x, zero), window={size=2x2}, to_apply=sum": (135, 0, 244, 180),
-}
+RULES = cases(__file__, "RULES")
 
 
 @pytest.mark.parametrize("written", RULES)
@@ -77,17 +66,7 @@ def test_a_fusion_reads_what_its_users_read():
 
 
 # Custom calls and dots of the same product: 4 x C[6, 10] = A[6, 7] B[7, 10].
-PRODUCTS = {
-    "dot": "f32[4,6,10] dot(a, b), lhs_batch_dims={0}, rhs_batch_dims={0}, lhs_contracting_dims={2}, "
-    "rhs_contracting_dims={1}",
-    "cublas": 'f32[4,6,10] custom-call(a, b), custom_call_target="__cublas$gemm", backend_config='
-    '{"dot_dimension_numbers":{"lhs_contracting_dimensions":["2"],"rhs_contracting_dimensions":["1"],'
-    '"lhs_batch_dimensions":["0"],"rhs_batch_dimensions":["0"]},"beta":0}',
-    "cublasLt": '(f32[4,6,10], s8[999]) custom-call(a, b), custom_call_target="__cublas$lt$matmul", '
-    "backend_config="
-    '{"gemm_backend_config":{"dot_dimension_numbers":{"lhs_contracting_dimensions":["2"],'
-    '"rhs_contracting_dimensions":["1"],"lhs_batch_dimensions":["0"],"rhs_batch_dimensions":["0"]},"beta":0}}',
-}  # fmt: skip
+PRODUCTS = cases(__file__, "PRODUCTS")
 
 
 @pytest.mark.parametrize("written", PRODUCTS)

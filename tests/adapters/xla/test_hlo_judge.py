@@ -7,6 +7,7 @@ import pytest
 from costmodel import DseError
 from dse.adapters.xla import hlo
 from tests.adapters.xla.test_hlo_reader import REFUSED
+from tests.support.cases import cases
 from tests.support.hlo_texts import GPT, OLD_PRINTER, PRINTERS, SEED, TRANSFORMER, figures, program
 
 jax = pytest.importorskip("jax", reason="jax is not installed")
@@ -49,15 +50,7 @@ def test_printings_that_say_the_same_are_ones_that_xla_reads(printer):
 
 
 #: Where XLA says so; other mistakes end its process.
-JUDGED = (
-    "an undefined operand",
-    "use before definition",
-    "a name defined twice",
-    "a shape that contradicts",
-    "an unknown instruction",
-    "an unknown type",
-    "a computation that is not defined",
-)
+JUDGED = cases(__file__, "JUDGED")
 
 
 @pytest.mark.parametrize("wrong", JUDGED)

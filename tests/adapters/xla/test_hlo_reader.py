@@ -13,6 +13,7 @@ from costmodel import DseError
 from dse.adapters.xla import hlo
 from dse.adapters.xla.text.module import Shape, normalised, placement
 from dse.registry import recognized
+from tests.support.cases import cases
 from tests.support.hlo_texts import GPT, LOOP, OLD_PRINTER, PRINTERS, TRANSFORMER, figures, program
 
 
@@ -69,21 +70,12 @@ def test_layouts_bounds_and_tuples_in_shapes():
 
 
 # Spelling -> the same groups; the mesh is of 4 x 2 devices.
-SPELLINGS = {
-    "{{0,2,4,6},{1,3,5,7}}": ((0, 2, 4, 6), (1, 3, 5, 7)),
-    "[2,4]<=[4,2]T(1,0)": ((0, 2, 4, 6), (1, 3, 5, 7)),
-    "mesh['data'=4,'model'=2] {'data'}": ((0, 2, 4, 6), (1, 3, 5, 7)),
-    "[4,2]<=[8]": ((0, 1), (2, 3), (4, 5), (6, 7)),
-    "mesh['data'=4,'model'=2] {'model'}": ((0, 1), (2, 3), (4, 5), (6, 7)),
-    "mesh['a'=2,'b'=2], device_ids=([2,2]T(1,0)) {'b'}": ((0, 2), (1, 3)),
-    "mesh['a'=4] {'a':(2)2}": ((0, 1), (2, 3)),
-    "{}": (),
-}
+SPELLINGS = cases(__file__, "SPELLINGS")
 
 
 @pytest.mark.parametrize("written", SPELLINGS)
 def test_replica_groups_of_every_spelling(written):
-    assert normalised(written) == SPELLINGS[written]
+    assert [[*group] for group in normalised(written)] == SPELLINGS[written]
 
 
 @given(groups=st.integers(1, 6), size=st.integers(1, 6))
@@ -99,38 +91,7 @@ def test_iota_groups_are_a_partition_with_the_stride_that_they_say(groups, size)
 
 
 # What is wrong -> the text, and what the message says.
-REFUSED = {
-    "an undefined operand": ("  ROOT b = f32[2] add(a, a)", "line 4: 'a': used, but not defined before"),
-    "use before definition": (
-        "  b = f32[2] negate(a)\n  a = f32[2] parameter(0)",
-        "line 4: 'a': used, but not defined before",
-    ),
-    "a name defined twice": (
-        "  a = f32[2] parameter(0)\n  a = f32[2] negate(a)",
-        "line 5: 'a': defined twice",
-    ),
-    "a shape that contradicts": (
-        "  a = f32[2] parameter(0)\n  ROOT b = f32[2] negate(f32[3] a)",
-        "line 5: 'f32': a is f32[2], not f32[3]",
-    ),
-    "an unknown instruction": (
-        "  a = f32[2] parameter(0)\n  ROOT b = f32[2] subtrct(a, a)",
-        "line 5: 'subtrct': unknown instruction; did you mean 'subtract'?",
-    ),
-    "an unknown type": ("  a = f33[2] parameter(0)", "line 4: 'f33': unknown type of element"),
-    "a computation that is not defined": (
-        "  a = f32[2] parameter(0)\n  ROOT b = f32[] reduce(a, a), dimensions={0}, to_apply=sum",
-        "line 5: 'sum': to_apply names a computation that is not defined before",
-    ),
-    "an element that is not there": (
-        "  a = (f32[2]) parameter(0)\n  ROOT b = f32[2] get-tuple-element(a), index=1",
-        "line 5: 'get-tuple-element': (f32[2]) has no element 1",
-    ),
-    "two roots": ("  ROOT a = f32[2] parameter(0)\n  ROOT b = f32[2] negate(a)", "'b': a second ROOT"),
-    "parameters with a gap": ("  a = f32[2] parameter(1)", "main: expected parameters numbered from 0 on"),
-    "a string without end": ('  a = f32[2] parameter(0), metadata={op_name="x}', "a string that never ends"),
-    "a bracket too many": ("  a = f32[2] parameter(0), sharding={(})", "line 4: '}': closes nothing"),
-}  # fmt: skip
+REFUSED = cases(__file__, "REFUSED")
 
 
 @pytest.mark.parametrize("wrong", REFUSED)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.support.cases import cases
 from tests.support.hlo_texts import DATA, LOOP, TRANSFORMER, analysed, figures, program, without_metadata
 
 ASKED = ("rematerialisation", "gradient_accumulation", "gradient_clipping", "optimizer")
@@ -205,22 +206,7 @@ def test_an_array_that_is_added_to_and_serves_nothing_else_accumulates():
     assert "gradient_accumulation" not in told(accumulating(rest=read))
 
 
-LOOPED = """
-cond {{ state = (s32[], f32[4,6], f32[6,2], f32[3,4], f32[4,6], f32[6,2]) parameter(0)
-  i = s32[] get-tuple-element(state), index=0
-  last = s32[] constant(4)
-  ROOT less = pred[] compare(i, last), direction=LT }}
-body {{ state = (s32[], f32[4,6], f32[6,2], f32[3,4], f32[4,6], f32[6,2]) parameter(0)
-  i = s32[] get-tuple-element(state), index=0
-  a = f32[4,6] get-tuple-element(state), index=1
-  b = f32[6,2] get-tuple-element(state), index=2
-  x = f32[3,4] get-tuple-element(state), index=3
-  ta = f32[4,6] get-tuple-element(state), index=4
-  tb = f32[6,2] get-tuple-element(state), index=5
-  {net}
-  na = f32[4,6] add(ta, grad_a), {update}
-  nb = f32[6,2] add(tb, grad_b), {update}
-  ROOT all = (s32[], f32[4,6], f32[6,2], f32[3,4], f32[4,6], f32[6,2]) tuple({carried}) }}"""
+LOOPED = cases(__file__, "LOOPED")
 
 
 def looped(carried: str, given: tuple[str, str]) -> str:

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from dse.adapters.xla import hlo
 from dse.adapters.xla.work.kernel_graph import trip_counts
+from tests.support.cases import cases
 
 
 def trips(text: str) -> dict[str, int | None]:
@@ -88,49 +89,7 @@ def test_counters_of_every_integer(dtype):
     assert trips(loop(dtype=dtype, start=3, step=4, limit=100)) == {"w": 25}
 
 
-LONG = """HloModule m
-  less { a = s32[] parameter(0)
-    b = s32[] parameter(1)
-    ROOT c = pred[] compare(a, b), direction=GE }
-  next { a = s64[] parameter(0)
-    one = s64[] constant(2)
-    sum = s64[] subtract(a, one)
-    ROOT both = (s64[], s64[]) tuple(sum, a) }
-  called { a = s64[] parameter(0)
-    ROOT f = (s64[], s64[]) fusion(a), kind=kLoop, calls=next }
-  body { p = (f32[], s64[], s32[]) parameter(0)
-    x = f32[] get-tuple-element(p), index=0
-    i = s64[] get-tuple-element(p), index=1
-    j = (s64[], s64[]) call(i), to_apply=called
-    k = s64[] get-tuple-element(j), index=0
-    l = s64[] copy(k)
-    n = s32[] get-tuple-element(p), index=2
-    ROOT t = (f32[], s64[], s32[]) tuple(x, l, n) }
-  cond { p = (f32[], s64[], s32[]) parameter(0)
-    i = s64[] get-tuple-element(p), index=1
-    j = s32[] convert(i)
-    n = s32[] get-tuple-element(p), index=2
-    ROOT c = pred[] fusion(j, n), kind=kLoop, calls=less }
-  run { s = s64[] parameter(0)
-    x = f32[] constant(0)
-    n = s32[] constant(4)
-    t = (f32[], s64[], s32[]) tuple(x, s, n)
-    ROOT w = (f32[], s64[], s32[]) while(t), condition=cond, body=body }
-  outer { p = (s32[], s64[]) parameter(0)
-    i = s32[] get-tuple-element(p), index=0
-    s = s64[] get-tuple-element(p), index=1
-    r = (f32[], s64[], s32[]) call(s), to_apply=run
-    one = s32[] constant(1)
-    j = s32[] add(one, i)
-    ROOT t = (s32[], s64[]) tuple(j, s) }
-  until { p = (s32[], s64[]) parameter(0)
-    i = s32[] get-tuple-element(p), index=0
-    seven = s32[] constant(7)
-    ROOT c = pred[] compare(seven, i), direction=NE }
-  ENTRY main { a = s32[] constant(0)
-    b = s64[] constant(20)
-    t = (s32[], s64[]) tuple(a, b)
-    ROOT v = (s32[], s64[]) while(t), condition=until, body=outer }"""
+LONG = cases(__file__, "LONG")
 
 
 def test_counters_are_followed_through_fusions_calls_conversions_and_loops_around():

@@ -16,6 +16,7 @@ from costmodel.rules.registry import NATIVE
 from dse.pricing.evaluated import rules_for
 from dse.pricing.evaluation import evaluate
 from dse.spaces.space import Space
+from tests.support.cases import cases
 
 # Parameters as the makers print them. [1e9]
 PRINTED = {
@@ -32,15 +33,7 @@ def test_a_model_has_as_many_parameters_as_its_name_says(name):
 
 
 # Peak 16-bit dense rate [TFLOP/s], die [mm2], price of a chip [$], as datasheets and the market have them.
-MACHINES = {
-    "a100_80g_dgx": (312, 826, 15000),
-    "h100_80g_dgx": (989, 814, 30000),
-    "h200_141g_dgx": (989, 814, 35000),
-    "v100_32g_dgx2": (125, 815, 10000),
-    "l40s_48g": (362.05, 609, 8500),
-    "rtx_5090_32g": (209.5, 750, 2800),
-    "a6000_48g": (154.8, 628, 4500),
-}
+MACHINES = cases(__file__, "MACHINES")
 
 
 @pytest.mark.parametrize("name", MACHINES)
@@ -64,18 +57,7 @@ def test_every_constant_says_where_it_comes_from(name):
     assert section.data["description"]
 
 
-WRONG_SYSTEM = [
-    (("chip", "cores"), 108, "chip.cores: expected {value, kind, source}"),
-    (("chip", "cores"), {"value": 108, "kind": "datasheet"}, "chip.cores: source: missing"),
-    (("chip", "cores"), {"value": 108, "kind": "guess", "source": "x"}, "'guess' is not a value"),
-    (("chip", "cores"), {"value": -1, "kind": "assumed", "source": "x"}, "expected no negative number"),
-    (("chip", "matrix_efficiency"), {"value": 5, "kind": "assumed", "source": "x"}, "a share, at most 1"),
-    (("chip", "coers"), {"value": 1, "kind": "assumed", "source": "x"}, "did you mean 'cores'?"),
-    (("memory", "dram", "bandwidth"), {"value": 3.35, "kind": "assumed", "source": "x"}, "such as '3.35 TB/s'"),
-    (("memory", "dram"), None, "memory.dram: expected keys and values"),
-    (("memory", "d ram"), {}, "d ram: not a name of its own"),
-    (("network", "dram"), {}, "dram: not a name of its own"),
-]
+WRONG_SYSTEM = cases(__file__, "WRONG_SYSTEM")
 
 
 @pytest.mark.parametrize(("at", "value", "message"), WRONG_SYSTEM)
@@ -91,16 +73,7 @@ def test_a_wrong_system_says_what_is_wrong(tmp_path, at, value, message):
     assert message in str(caught.value)
 
 
-WRONG_MODEL = [
-    ({"num_layers": 0}, "num_layers: expected a whole number"),
-    ({"num_layers": "many"}, "num_layers: 'many': expected a number"),
-    ({"num_query_groups": 7}, "num_query_groups: 7 does not divide"),
-    ({"normalization": "rmsnorm"}, "did you mean 'rms_norm'?"),
-    ({"gated_mlp": "on"}, "gated_mlp: 'on': expected true or false"),
-    ({"num_layer": 96}, "num_layer: unknown key; did you mean 'num_layers'?"),
-    ({"layers": [1]}, "layers: unknown key; did you mean 'num_layers'?"),
-    ({"source": ""}, "source: '': expected a text"),
-]
+WRONG_MODEL = cases(__file__, "WRONG_MODEL")
 
 
 @pytest.mark.parametrize(("keys", "message"), WRONG_MODEL)

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from costmodel import DseError
 from costmodel.formats.input_files import Section, dump, parse, read_text
+from tests.support.cases import cases
 
 
 def test_numbers_are_numbers_and_words_are_words():
@@ -16,21 +17,7 @@ def test_numbers_are_numbers_and_words_are_words():
     assert isinstance(data["a"], float)
 
 
-UNREADABLE = [
-    ("", "f: empty"),
-    ("# only a comment\n", "f: empty"),
-    ("- 1\n- 2\n", "f: expected keys and values"),
-    ("just words", "f: expected keys and values"),
-    ("a: [1", "f:2:1: not YAML"),
-    ("a: b: c", "f:1:5: not YAML"),
-    ("a: 1\n\tb: 2", "f:2:1: not YAML"),
-    ("a: \x00", "not YAML"),
-    ("a: 1\nb: 2\na: 3\n", "f:3: a: already given on line 1"),
-    ("a: &x {b: 1}\nc: *x\n", "f:2: c: aliases"),
-    ("a: !!python/object:os.system x", "f:1: a: tags"),
-    ("a: !mine x", "f:1: a: tags"),
-    ("? [1, 2]\n: 3\n", "expected a word before each ':'"),
-]
+UNREADABLE = cases(__file__, "UNREADABLE")
 
 
 @pytest.mark.parametrize(("text", "message"), UNREADABLE)

@@ -12,6 +12,7 @@ from costmodel.errors import DseError
 from dse.api.files import compare_systems
 from dse.cli import main
 from dse.spaces.space import Space
+from tests.support.cases import cases
 
 CHIP = """
 base: h100_80g_dgx
@@ -55,17 +56,7 @@ def own_copy(space):
     return dict(space.data["system"])
 
 
-@pytest.mark.parametrize(
-    ("before", "after", "message"),
-    [
-        ("clock", "clokc", "chip.clokc: unknown quantity; did you mean 'clock'?"),
-        ("1.6 GHz", "fast", "chip.clock.value: 'fast': expected a number and a unit"),
-        ("h100_80g_dgx", "h1000_dgx", "h1000_dgx"),
-        ("h100_80g_dgx", "./mychip.yaml", "base: names the file itself"),
-        ("  dram:", "  dramm:", "memory.dramm: the base has no such part; did you mean 'dram'?"),
-        ("chip:\n  clock: 1.6 GHz", "chip: 5", "chip: expected quantities"),
-    ],
-)
+@pytest.mark.parametrize(("before", "after", "message"), cases(__file__, "a_mistake_gives_one_line"))
 def test_a_mistake_gives_one_line(before, after, message, chip, tmp_path, capsys):
     (tmp_path / "mychip.yaml").write_text(CHIP.replace(before, after, 1))
     with pytest.raises(DseError, match=re.escape(message)):

@@ -18,6 +18,7 @@ from costmodel.kernels.collectives import RING, all_to_all, collective, held_ran
 from costmodel.machine import System, slice_axes
 from costmodel.steps.micro_batch.exchanges import places_reached, two_hops
 from costmodel.training.ranks import RANK_ORDERS, Group
+from tests.support.cases import cases
 
 ONE = np.ones(1)
 WIRE = {"efficiency": 1, "latency": 0, "launch": 0, "energy": 1}
@@ -207,17 +208,7 @@ def torus_tier(axes, closed, **quantities):
 
 
 #: Axes, group size, stride, axes in use, links between members.
-BOXES = [
-    ((8,), 8, 1, [0], 1),
-    ((4, 4), 4, 1, [0], 1),
-    ((4, 4), 4, 4, [1], 1),
-    ((4, 4), 16, 1, [0, 1], 1),
-    ((4, 4, 4), 16, 1, [0, 1], 1),
-    ((4, 4, 4), 16, 4, [1, 2], 1),
-    ((4, 4, 4), 64, 1, [0, 1, 2], 1),
-    ((8, 4), 4, 2, [0], 2),
-    ((16, 4), 4, 4, [0], 4),
-]
+BOXES = cases(__file__, "BOXES")
 
 
 @pytest.mark.parametrize("closed", [True, False], ids=["rings", "lines"])

@@ -9,18 +9,10 @@ from costmodel.errors import DseError
 from costmodel.formats.system_file import system_names
 from dse.cli import main
 from dse.spaces.space import Space
+from tests.support.cases import cases
 
 #: What a space says, and the message.
-WRONG = [
-    ({"given": {"matrix_efficiency": 5}}, "given.matrix_efficiency: 5: expected a share, at most 1"),
-    ({"parameters": {"tp": [1], "matrix_efficiency": [0.5, 5]}}, "matrix_efficiency: 5: expected a share"),
-    ({"parameters": {"tp": [1], "dram_efficiency": {"from": 0.5, "to": 1.5}}}, "1.5: expected a share"),
-    ({"given": {"node_in_switch": 7}}, "node_in_switch: 7: expected a share, at most 1"),
-    ({"given": {"host_power_overhead": 0.5}}, "host_power_overhead: 0.5: expected at least 1"),
-    ({"given": {"clock": "-1 GHz"}}, "clock: -1e+09: expected no negative number"),
-    ({"given": {"dram_bandwidth": "0 TB/s"}}, "dram_bandwidth: 0: expected more than nothing"),
-    ({"derived": {"sustained": "tp * 1.5"}}, "sustained (tp * 1.5, expected a number in its range)"),
-]
+WRONG = cases(__file__, "WRONG")
 
 
 @pytest.mark.parametrize(("said", "message"), WRONG)

@@ -28,25 +28,10 @@ from dse.pricing.sweep import priced
 from dse.pricing.workers import Workers
 from dse.searching.exact.exact_front import exact_front
 from dse.spaces.space import Space
+from tests.support.cases import cases
 from tests.support.runs import run_of
 
-SPACE = """
-schema: search_space/v1
-model: gpt2_xl
-system: a100_80g_dgx
-workload:
-  kind: prefill
-parameters:
-  tp: [1, 2, 4, 8]
-  cp: [1, 2]
-  micro_batch_size: [1, 4]
-derived:
-  wait_share: exposed_time / prompt_time
-constraints:
-  one_node: tp * cp <= 8
-objectives:
-  minimize: [prompt_time, peak_memory]
-"""
+SPACE = cases(__file__, "SPACE")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)

@@ -15,6 +15,7 @@ from costmodel.training.design import SCHEDULE_WORDS
 from costmodel.training.run import Run, rank_run
 from dse.api.study import Study
 from dse.spaces.space import Space
+from tests.support.cases import cases
 
 #: A pipeline that every schedule can run, with the chunks that it wants.
 CHUNKS = dict(zip(SCHEDULE_WORDS, (1, 1, 2, 1, 1, 2, 1, 2), strict=True))
@@ -156,29 +157,7 @@ def test_what_a_schedule_cannot_run_is_said(gpt, a100, columns, wanted):
         step(gpt, a100, DesignPoints.of(**{**PIPELINE, **columns}))
 
 
-SPACE = """
-schema: search_space/v1
-model: gpt_22b
-system: a100_80g_dgx
-given: {world_size: 64, global_batch_size: 64, attention: fused, tp: 2}
-parameters:
-  pp: [1, 2, 4, 8]
-  vpp: [1, 2, 3]
-  schedule: [gpipe, 1f1b, breadth_first, zb_h1, zb_h2, zb_v, dualpipe, dualpipe_v]
-  group_size: [0, 2, 4, 8]
-  recompute: [none, full]
-derived:
-  dp: world_size / (tp * pp)
-  gradient_accumulation_steps: global_batch_size / dp
-constraints:
-  interleaving_needs_a_pipeline: vpp == 1 or (pp > 1 and gradient_accumulation_steps % pp == 0)
-  groups_are_of_interleaving: group_size == 0 or (schedule == 1f1b and vpp > 1)
-layouts:
-  folded: {pp: 4, vpp: 2, schedule: zb_v, group_size: 0, recompute: none}
-  interleaved: {pp: 4, vpp: 3, schedule: 1f1b, group_size: 8}
-objectives:
-  minimize: [step_time, peak_memory]
-"""
+SPACE = cases(__file__, "SPACE")
 
 
 def test_every_legal_design_of_a_space_is_one_that_its_schedule_can_run():

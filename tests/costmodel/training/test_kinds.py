@@ -15,6 +15,7 @@ from costmodel.training.kernel_kind import FRAMEWORKS, Kernel, KernelKind
 from costmodel.training.kinds import KINDS
 from dse.cli import main
 from dse.registry import launch_forms
+from tests.support.cases import cases
 from tests.support.runs import ranks_of
 from tests.support.wires import Wires
 
@@ -231,31 +232,7 @@ def test_a_scan_by_chunks_does_what_the_recurrence_does():
     np.testing.assert_allclose(found, expected, rtol=1e-12)
 
 
-HYBRID = """\
-schema: model/v1
-num_layers: 48
-hidden_size: 4096
-num_attention_heads: 32
-num_query_groups: 8
-ffn_hidden_size: 14336
-seq_len: 8192
-vocab_size: 128256
-gated_mlp: true
-activation: silu
-normalization: rms_norm
-position_embedding: rotary
-biases: false
-dropout: false
-tied_embeddings: false
-full_attention_every: 8
-linear_attention: mamba2
-linear_key_heads: 8
-linear_value_heads: 128
-linear_head_dim: 64
-linear_state_size: 128
-linear_conv_kernel: 4
-source: a hybrid of attention and Mamba-2 for this test
-"""
+HYBRID = cases(__file__, "HYBRID")
 
 
 def test_a_hybrid_of_mamba_2_is_planned_and_what_cannot_say_it_refuses_it(tmp_path, monkeypatch, capsys):

@@ -9,6 +9,7 @@ import pytest
 
 from costmodel import DesignPoints, DseError, ModelShape, load_model, load_system, step
 from costmodel.steps.micro_batch.rank_memory import layer_memory
+from tests.support.cases import cases
 from tests.support.runs import ranks_of
 
 SYSTEM = load_system("h100_80g_dgx")
@@ -118,17 +119,7 @@ def test_orders_that_a_model_cannot_have_are_refused(fields, message):
         replace(BASE, **fields)
 
 
-MODEL_FILE = """\
-schema: model/v1
-source: none
-num_layers: 4
-hidden_size: 64
-num_attention_heads: 4
-layer_order: fwwf
-layer_kinds:
-  f: {}
-  w: {mixer: window, window: 128, num_query_groups: 2, sinks: true}
-"""
+MODEL_FILE = cases(__file__, "MODEL_FILE")
 
 
 def test_a_model_file_has_letters_with_dimensions(tmp_path):

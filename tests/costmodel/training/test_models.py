@@ -18,6 +18,7 @@ from costmodel.training.run import Run
 from dse.adapters.dfmodel.layer import model_graph
 from dse.adapters.simai.rules import simai_step
 from dse.cli import main
+from tests.support.cases import cases
 from tests.support.paths import TEST_DATA
 
 #: Published figures, each with its source.
@@ -120,15 +121,7 @@ def test_multi_token_prediction_of_deepseek_v3_has_parameters_of_its_own():
     assert load_model("deepseek_v3").mtp_parameters / 1e9 == pytest.approx(11.5, abs=0.15)
 
 
-SHAPE = {
-    "num_layers": 6,
-    "hidden_size": 64,
-    "num_attention_heads": 4,
-    "ffn_hidden_size": 160,
-    "gated_mlp": True,
-    "normalization": "rms_norm",
-    "biases": False,
-}
+SHAPE = cases(__file__, "SHAPE")
 EXPERTS = {"num_experts": 8, "moe_topk": 2, "moe_ffn_hidden_size": 48}
 
 

@@ -17,6 +17,7 @@ from costmodel.steps.micro_batch.rank_memory import layer_memory
 from costmodel.training.precision import FORMATS
 from dse.cli import main
 from tests.costmodel.kernels.test_devices import DEVICES
+from tests.support.cases import cases
 from tests.support.runs import ranks_of
 
 NARROW = [word for word, own in FORMATS.items() if own.units]
@@ -340,21 +341,7 @@ def test_formats_that_a_chip_has_no_units_for_have_no_number(system, known, dens
     np.testing.assert_array_equal(has, np.broadcast_to(expected, has.shape))
 
 
-SPACE = """\
-schema: search_space/v1
-name: formats
-description: Formats of GPT 22B on 64 chips
-model: gpt_22b
-system: a100_80g_dgx
-given: {world_size: 64, global_batch_size: 128}
-parameters:
-  tp: [8, 2, 3]
-  precision: [bf16, fp8_blockwise]
-derived: {dp: world_size / tp, gradient_accumulation_steps: global_batch_size / dp}
-constraints:
-  widths_fill_blocks: precision == bf16 or hidden_size / tp % 16 == 0
-objectives: {minimize: [step_time]}
-"""
+SPACE = cases(__file__, "SPACE")
 
 
 def test_a_design_in_a_format_without_units_is_refused_by_name(tmp_path, capsys):

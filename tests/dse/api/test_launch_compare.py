@@ -10,16 +10,9 @@ import pytest
 import dse
 from costmodel.errors import DseError
 from dse.cli import main
+from tests.support.cases import cases
 
-SCRIPT = """#!/bin/bash
-torchrun --nnodes 8 --nproc_per_node 8 pretrain_gpt.py --num-layers 80 --hidden-size 8192 \\
-  --ffn-hidden-size 28672 --num-attention-heads 64 --group-query-attention --num-query-groups 8 \\
-  --seq-length 8192 --max-position-embeddings 8192 --vocab-size 128256 --swiglu --normalization RMSNorm \\
-  --position-embedding-type rope --untie-embeddings-and-output-weights --disable-bias-linear \\
-  --micro-batch-size 1 --global-batch-size 512 --bf16 --tensor-model-parallel-size 8 \\
-  --pipeline-model-parallel-size 4 --sequence-parallel --use-distributed-optimizer --use-flash-attn \\
-  --recompute-activations
-"""
+SCRIPT = cases(__file__, "SCRIPT")
 
 
 def changed(*pairs):
@@ -109,14 +102,7 @@ def test_compare_answers_first_and_limits_decide_the_exit_code(scripts, capsys):
     assert main([*compare, "--max-memory", "85GB", "--max-step-time", "80 s"]) == 0
 
 
-@pytest.mark.parametrize(("words", "message"), [
-    (["compare", "old.sh", "new.sh"], "old.sh: add --system, such as --system h100"),
-    (["explain", "old.sh"], "old.sh: add --system, such as --system h100"),
-    (["compare", "h100", "b200", "--max-memory", "80GB"], "only with two launch files"),
-    (["explain", "old.sh", "--system", "h100", "--measured-mfu", "30"], "MFU is a share: 0.30"),
-    (["explain", "old.sh", "--system", "h100", "--measured-mfu", "0.3", "--measured-step-time", "9"],
-     "give one of --measured-step-time and --measured-mfu"),
-])  # fmt: skip
+@pytest.mark.parametrize(("words", "message"), cases(__file__, "mistakes_are_one_line"))
 def test_mistakes_are_one_line(words, message, scripts, capsys):
     assert main(words) == 1
     err = capsys.readouterr().err

@@ -10,44 +10,13 @@ import pytest
 
 from costmodel.installation import __version__
 from dse.cli import main
+from tests.support.cases import cases
 
 #: Arguments -> what the one line on stderr says; exit code 1.
-MISTAKES = {
-    "search nosuch": "unknown space 'nosuch'",
-    "search ./nosuch.yaml": "nosuch.yaml: ",
-    "search --set tp=7": "tp=7: not an option; tp can be 1, 2, 4, 8",
-    "search --set foo=1": "foo: not a name of space gpt3_175b_codesign",
-    "search --set recompute=ful": "'ful' is not a value; did you mean 'full'?",
-    "search --sampler nsga": "sampler 'nsga': unknown; did you mean 'nsga",
-    "search --storage foo": "storage 'foo': not a database URL, such as sqlite:///dse.db",
-    "search --storage mysql://host/name": "expected sqlite:///FILE or postgresql://USER@HOST/NAME",
-    "search --storage sqlite:///nosuch/dse.db": "no folder 'nosuch'; create it first",
-    "resume nosuch": "storage sqlite:///dse.db: no database there; `dse search` starts one",
-    "pareto nosuch": "no database there",
-    "trials nosuch": "no database there",
-    "studies": "no database there",
-    "evaluate gpt3_175b_1024_a100 --set pp=5": "pp=5: not an option; pp can be 1, 2, 3, 4, 6, 8",
-    "enumerate": "enumerate: name a SPACE",
-    "enumerate gpt_1t_codesign --method list": "legal designs are too many to evaluate",
-    "list spaces gpt9": "unknown space 'gpt9'",
-    "models llama3_71b": "did you mean 'llama3_70b'?",
-    "systems a1000": "unknown system 'a1000'; `dse list systems` shows all",
-}
+MISTAKES = cases(__file__, "MISTAKES")
 
 #: Arguments -> what stderr ends with; exit code 2.
-WRONG_USAGE = {
-    "serch": "unknown command 'serch'; did you mean 'search'? (`dse help` lists all commands)",
-    "search --budget 0": "--budget: '0': expected a whole number of at least 1",
-    "search --budget -3": "--budget: '-3': expected a whole number of at least 1",
-    "search --budget many": "--budget: 'many': expected a whole number of at least 1",
-    "search --jobs 0": "--jobs: '0': expected a whole number of at least 1",
-    "search --seed -1": "--seed: '-1': expected a whole number of at least 0",
-    "search --set tp": "--set: 'tp': expected NAME=VALUE, such as tp=8",
-    "search --format jsn": "--format: unknown value 'jsn'; did you mean 'json'?",
-    "search --bud 5": "unknown option --bud; did you mean --budget?",
-    "pareto": "missing STUDY; for example: dse show gpt3_175b_1024_a100",
-    "dashboard --port 99999": "--port: '99999': expected a port from 0 to 65535",
-}
+WRONG_USAGE = cases(__file__, "WRONG_USAGE")
 
 
 @pytest.fixture(autouse=True)
@@ -192,19 +161,7 @@ def test_options_of_other_files_are_refused(file, options, message, tmp_path, ca
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        (
-            "of no kind that has a mark\n",
-            "unrecognized content; give a DeepFlow configuration, a log of DeepFlow, an AICB workload, an HLO module, "
-            "a DFModel set-up, a hardware file of DeepFlow, or name its kind with --profile",
-        ),
-        (
-            "inflection_point: 12.5\ncomp_int: 3\n",
-            "a log of DeepFlow without clip_flop, such as that of a split model; give the configuration of its run",
-        ),
-    ],
-    ids=["unknown", "log"],
+    ("text", "message"), cases(__file__, "a_file_that_is_not_priced_is_told_with_what_would_do"), ids=["unknown", "log"]
 )
 def test_a_file_that_is_not_priced_is_told_with_what_would_do(text, message, empty_folder, capsys):
     (empty_folder / "file.txt").write_text(text)

@@ -29,20 +29,10 @@ from dse.output import plain_console
 from tests.fuzz import database
 from tests.fuzz.seeds import CORPUS, words
 from tests.fuzz.targets import TARGETS
+from tests.support.cases import cases
 from tests.support.processes import python_after
 
-SPACE = """\
-schema: search_space/v1
-model: {model}
-system: a100_80g_dgx
-given: {{world_size: {size}, global_batch_size: 64}}
-parameters: {{tp: [1, 2], pp: [1, 2], micro_batch_size: [1, 2]}}
-derived:
-  dp: world_size / (tp * pp)
-  gradient_accumulation_steps: global_batch_size / (dp * micro_batch_size)
-constraints: {{fits: {rule}}}
-objectives: {{minimize: [step_time, peak_memory]}}
-"""
+SPACE = cases(__file__, "SPACE")
 
 
 def space(model: str = "gpt_22b", size: str = "64", rule: str = "peak_memory <= 80 GB") -> str:
@@ -302,16 +292,7 @@ def test_a_mistake_of_the_program_itself_is_one_line_and_a_report(monkeypatch, t
 
 
 #: Content of a database that is none -> the table that the line of every command that reads it names.
-DAMAGE = {
-    "UPDATE study_user_attributes SET value_json = '7'": "study_user_attributes",
-    "UPDATE study_directions SET direction = 'SIDEWAYS'": "study_directions: KeyError('SIDEWAYS')",
-    "UPDATE trial_user_attributes SET value_json = '[1]'": "trial_user_attributes",
-    "UPDATE trial_params SET param_value = 1e9": "trial_params",
-    "DELETE FROM trial_params WHERE param_name = 'tp'": "trial_params",
-    "UPDATE trial_values SET value = 'abc'": "trial_values",
-    "UPDATE trials SET state = 'ASLEEP'": "trials: KeyError('ASLEEP')",
-    "DELETE FROM study_directions": "study_directions",
-}
+DAMAGE = cases(__file__, "DAMAGE")
 
 
 @pytest.fixture(scope="module")

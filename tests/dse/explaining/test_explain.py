@@ -16,6 +16,7 @@ from dse.cli import main
 from dse.explaining.explanation import Difference, explain, label
 from dse.explaining.neighbours import neighbourhoods, neighbours
 from dse.pricing.evaluation import priced_design
+from tests.support.cases import cases
 from tests.support.paths import ROOT
 
 #: Designs of each space that are drawn.
@@ -192,17 +193,7 @@ def test_a_design_against_another_is_told_by_what_differs(capsys, storage):
     assert "tp 8 to 4" in printed(capsys, storage, *argv, "--against", "tp=4").out
 
 
-@pytest.mark.parametrize(
-    ("argv", "says"),
-    [
-        (["small", "--trial", "999"], "no finished trial 999"),
-        (["small", "--against", "999"], "no finished trial 999"),
-        (["small", "--against", "tp=3"], "tp can be 1, 2, 4, 8"),
-        (["small", "--against", "tp"], "expected NAME=VALUE"),
-        (["none"], "no study 'none'"),
-        (["gpt3_175b_1024_a100", "--set", "tp=8", "--trial", "1"], "names a design"),
-    ],
-)
+@pytest.mark.parametrize(("argv", "says"), cases(__file__, "what_cannot_be_explained_is_refused_in_a_line"))
 def test_what_cannot_be_explained_is_refused_in_a_line(argv, says, capsys, storage):
     error = printed(capsys, storage, "explain", *argv, code=1).err
     assert says in error

@@ -14,6 +14,7 @@ from dse.cli import main
 from dse.explaining.importance import explained_share, importance
 from dse.pricing.evaluation import priced_design
 from dse.reporting.studies.comparison import dominated, study_pair
+from tests.support.cases import cases
 
 
 @pytest.fixture(scope="module")
@@ -132,16 +133,6 @@ def test_a_study_of_an_open_machine_is_not_compared_on_another(capsys, tmp_path)
     assert f"`dse compare {study.space.system.name} h200_141g_dgx`" in told.err
 
 
-@pytest.mark.parametrize(
-    ("argv", "says"),
-    [
-        (["all", "h100_80g_dgx"], "h100_80g_dgx is a system, the other a study; use STUDY --system"),
-        (["h100_80g_dgx", "./none.yaml"], "none.yaml: no such file"),
-        (["all", "some", "--system", "h100_80g_dgx"], "name one of them"),
-        (["all", "--system", "a100_80g_dgx"], "is evaluated on a100_80g_dgx already"),
-        (["all", "--system", "nonsense"], "nonsense"),
-        (["all", "nonsense"], "no study 'nonsense'"),
-    ],
-)
+@pytest.mark.parametrize(("argv", "says"), cases(__file__, "what_cannot_be_compared_is_refused_in_a_line"))
 def test_what_cannot_be_compared_is_refused_in_a_line(argv, says, capsys, storage):
     assert says in printed(capsys, storage, "compare", *argv, code=1).err

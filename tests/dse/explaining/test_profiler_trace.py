@@ -11,19 +11,13 @@ import dse
 from dse import DseError
 from dse.cli import main
 from dse.explaining.profiler_trace import kind_of, read_trace
+from tests.support.cases import cases
 
 SPACE = "llama3_70b_512_h100"
 DESIGN = {"tp": 4, "pp": 4}
 
 #: Kernels of a step: name, stream, begin and duration. [us]
-KERNELS = [
-    ("nvjet_tst_192x192_64x4_2x1_v_bz_coopA_NNN", 7, 10, 30),
-    ("ncclDevKernel_AllGather_RING_LL(ncclDevKernelArgsStorage<4096ul>)", 20, 25, 30),
-    ("void flash_fwd_kernel<Flash_fwd_kernel_traits<128, 128, 128, 4>>", 7, 60, 15),
-    ("ncclDevKernel_ReduceScatter_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)", 20, 70, 10),
-    ("void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>>", 7, 72, 4),
-    ("Memcpy DtoD (Device -> Device)", 7, 85, 5),
-]
+KERNELS = cases(__file__, "KERNELS")
 STEP = 100
 
 

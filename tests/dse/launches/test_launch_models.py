@@ -18,22 +18,10 @@ from dse.adapters.megatron import launch as megatron
 from dse.adapters.megatron.model import pattern
 from dse.adapters.megatron_bridge import launch as nemo
 from dse.launches.launch import Launch, launch_space
+from tests.support.cases import cases
 
 #: A configuration in `examples/post_training/modelopt/conf` -> the built-in model.
-CONFIGURATIONS = {
-    "Qwen/Qwen2.5-7B-Instruct": "qwen2_5_7b",
-    "Qwen/Qwen3-235B-A22B": "qwen3_235b_a22b",
-    "Qwen/Qwen3-30B-A3B": "qwen3_30b_a3b",
-    "Qwen/Qwen3-8B": "qwen3_8b",
-    "deepseek-ai/DeepSeek-R1": "deepseek_v3",
-    "deepseek-ai/DeepSeek-V2-Lite": "deepseek_v2_lite",
-    "meta-llama/Llama-3.1-8B-Instruct": "llama3_8b",
-    "meta-llama/Llama-4-Maverick-17B-128E-Instruct": "llama_4_maverick",
-    "meta-llama/Llama-4-Scout-17B-16E-Instruct": "llama_4_scout",
-    "moonshotai/Kimi-K2-Instruct": "kimi_k2",
-    "openai/gpt-oss-120b": "gpt_oss_120b",
-    "openai/gpt-oss-20b": "gpt_oss_20b",
-}
+CONFIGURATIONS = cases(__file__, "CONFIGURATIONS")
 #: Flags that say how a model is run, exported or tokenized, not which model it is.
 OF_THE_RUN = re.compile(
     r"--(save-interval|micro-batch-size|bf16|sequence-parallel|seq-length|max-position-embeddings|recompute-.*"
@@ -229,17 +217,7 @@ def test_a_script_without_slurm_says_which_node_it_is(tmp_path):
     assert (done.stderr, words["--nnodes"], words["--node_rank"]) == ("", "1", "0")
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        (
-            {"SLURM_STEP_NUM_NODES": "2", "SLURM_STEP_NUM_TASKS": "2"},
-            "Slurm started 2 tasks on 2 nodes; the design needs 4",
-        ),
-        ({"SLURM_STEP_NUM_TASKS": "32"}, "Slurm started 32 tasks on 4 nodes; the design needs 4 on 4"),
-        ({"SLURM_STEP_ID": ""}, "this runs on the first node of the job alone; start it with srun"),
-    ],
-)
+@pytest.mark.parametrize(("changes", "message"), cases(__file__, "a_slurm_step_of_another_size_is_refused"))
 def test_a_slurm_step_of_another_size_is_refused(changes, message, tmp_path):
     """As Slurm 22.05.8 sets these variables: fewer nodes, a task for each GPU, `sbatch train.sh` without srun."""
     done, words = started(tmp_path, 32, **{**SLURM, **changes})
@@ -249,15 +227,7 @@ def test_a_slurm_step_of_another_size_is_refused(changes, message, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("model", "design", "system", "package"),
-    [
-        ("qwen3_30b_a3b", {"dp": 8, "ep": 8, "dispatcher": "two_hop"}, 8, "DeepEP (github.com"),
-        ("qwen3_30b_a3b", {"dp": 8, "ep": 8, "dispatcher": "two_hop"}, 72, "DeepEP, branch hybrid-ep"),
-        ("llama3_8b", {"dp": 8, "optimizer": "muon"}, 8, "emerging_optimizers"),
-        ("llama3_8b", {"dp": 8, "precision": "nvfp4"}, 72, "Transformer Engine 2.7"),
-        ("gpt_oss_20b", {"dp": 8}, 8, "Transformer Engine 2.8"),
-        ("llama3_8b", {"dp": 8}, 8, ""),
-    ],
+    ("model", "design", "system", "package"), cases(__file__, "a_script_names_the_packages_that_it_needs")
 )
 def test_a_script_names_the_packages_that_it_needs(model, design, system, package):
     text, _ = megatron.script(Launch.of(load_model(model), design, system))

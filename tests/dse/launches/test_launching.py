@@ -35,29 +35,11 @@ from dse.pricing.evaluation import evaluate, transformer_run
 from dse.registry import launch_forms
 from dse.spaces.question import Question, planned_space
 from dse.spaces.space import Space
+from tests.support.cases import cases
 from tests.support.paths import ROOT
 
 #: A script as people have it: variables, arrays, comments, continued lines, flags of no cost, an unknown one.
-SCRIPT = """\
-#!/bin/bash
-export CUDA_DEVICE_MAX_CONNECTIONS=1
-GPUS_PER_NODE=8
-NNODES=${SLURM_NNODES:-128}
-TP=8; PP=16
-DISTRIBUTED_ARGS="--nproc_per_node $GPUS_PER_NODE --nnodes $NNODES"
-GPT_MODEL_ARGS=(
-    --num-layers 96   # GPT-3
-    --hidden-size 12288 --num-attention-heads 96
-    --seq-length 2048 --max-position-embeddings 2048 --vocab-size 51200
-    --make-vocab-size-divisible-by 1
-)
-TRAINING_ARGS=(--micro-batch-size 1 --global-batch-size $((1024 + 512)) --bf16 --lr 6.0e-5)
-TRAINING_ARGS+=(--use-distributed-optimizer --fancy-new-flag 3)
-torchrun $DISTRIBUTED_ARGS pretrain_gpt.py \\
-    ${GPT_MODEL_ARGS[@]} "${TRAINING_ARGS[@]}" \\
-    --tensor-model-parallel-size $TP --pipeline-model-parallel-size ${PP} \\
-    --num-layers-per-virtual-pipeline-stage 2 --sequence-parallel --data-path $1
-"""
+SCRIPT = cases(__file__, "SCRIPT")
 
 
 def designs(space):
@@ -369,21 +351,7 @@ def test_numerics_come_back_or_are_said_to_be_lost(name):
 
 
 #: Form, framework whose rules price the design, model, and the design.
-PRICED = [
-    ("megatron", "megatron_core", "mixtral_8x7b", {"tp": 2, "pp": 2, "ep": 4, "recompute": "none"}),
-    ("megatron", "pytorch_fsdp", "llama3_8b", {"tp": 2, "pp": 1, "zero": 3, "attention": "fused",
-     "cross_entropy": "native", "store_param_remainders": False}),
-    ("nemo", "megatron_core", "deepseek_v2_lite", {"tp": 1, "pp": 1, "ep": 8, "recompute": "full"}),
-    ("nemo", "megatron_core@25.05", "llama3_8b", {"tp": 4, "pp": 2, "micro_batch_size": 2}),
-    ("torchtitan", "torchtitan", "llama3_70b", {"tp": 8, "pp": 4, "vpp": 2, "recompute": "full"}),
-    ("torchtitan", "megatron_core", "qwen3_32b",
-     {"tp": 8, "pp": 1, "zero": 3, "attention": "flash_attention_2", "tp_overlap": "gradients",
-      "cross_entropy": "chunked", "store_param_remainders": True}),
-    ("torchtitan", "torchtitan@2026", "deepseek_v3", {"tp": 1, "ep": 64, "recompute": "full"}),
-    ("torchtitan", "torchtitan", "llama3_405b", {"tp": 8, "pp": 8, "vpp": 2, "recompute": "none"}),
-    ("maxtext", "maxtext", "qwen3_30b_a3b", {"tp": 1, "pp": 1, "ep": 8, "recompute": "full"}),
-    ("maxtext", "maxtext", "llama3_70b", {"tp": 4, "pp": 4, "vpp": 2, "schedule": "breadth_first"}),
-]  # fmt: skip
+PRICED = cases(__file__, "PRICED")
 
 
 @pytest.mark.parametrize(("form", "framework", "model", "pins"), PRICED)
@@ -434,26 +402,7 @@ def test_a_file_says_that_no_framework_priced_it(form, tmp_path):
 
 
 #: As people write them: one configuration made of another.
-CONFIGURATIONS = """
-from torchtitan.models.llama3 import model_registry
-
-BATCH = 2
-
-def base() -> Trainer.Config:
-    model_spec = model_registry("8B", attn_backend="flex")
-    return Trainer.Config(
-        model_spec=model_spec,
-        training=TrainingConfig(num_tokens_per_microbatch_per_dp_rank=BATCH * 8192, max_context_length=8192),
-        parallelism=ParallelismConfig(tensor_parallel_degree=2),
-        activation_checkpoint=FullAC.Config(),
-    )
-
-def on_64() -> Trainer.Config:
-    config = base()
-    config.parallelism.data_parallel_shard_degree = 32
-    config.training.num_tokens_per_train_step = 128 * 8192
-    return config
-"""
+CONFIGURATIONS = cases(__file__, "CONFIGURATIONS")
 
 
 @pytest.mark.parametrize(
@@ -529,8 +478,8 @@ def test_real_programs_accept_what_is_written_for_them(program, variable, form, 
     """`VARIABLE=checkout`, and a Python that has what the program needs: `VARIABLE_PYTHON`."""
     if not os.environ.get(variable):
         pytest.skip(f"{variable} names no checkout")
-    cases = [own[1:] for own in PRICED if own[0] == form]
-    for place, (framework, model, pins) in enumerate(cases):
+    launches = [own[1:] for own in PRICED if own[0] == form]
+    for place, (framework, model, pins) in enumerate(launches):
         space = framework_space(model, framework, pins)
         [file] = artefacts(space, [space.completed({})], form)
         (tmp_path / f"launch_{place}{launch_forms()[form].ending}").write_bytes(file.content)
@@ -538,7 +487,7 @@ def test_real_programs_accept_what_is_written_for_them(program, variable, form, 
     python = os.environ.get(f"{variable}_PYTHON", sys.executable)
     command = [python, judge, program, os.environ[variable], *tmp_path.iterdir()]
     said = subprocess.run(command, capture_output=True, text=True, check=False).stdout
-    assert f"{len(cases)} of {len(cases)} accepted" in said
+    assert f"{len(launches)} of {len(launches)} accepted" in said
 
 
 # Scripts that people have
@@ -608,21 +557,7 @@ def test_changes_of_a_launch_file_that_make_no_sense_are_refused(tmp_path, monke
     assert why in err.splitlines()[-1]
 
 
-@pytest.mark.parametrize(
-    ("change", "why"),
-    [
-        (("--num-layers 96", "--num-layers many"), r"line 8: --num-layers many: expected a number"),
-        (("--num-layers 96", "--num-layers $LAYERS"), r"--num-layers \$LAYERS: .*no line of the script sets it"),
-        (("--num-layers 96", ""), "does not say num_layers"),
-        (("TP=8", "TP=7"), "line 17: 1,024 chips: expected a multiple of tp \\* cp \\* pp = 112"),
-        (("1024 + 512", "1001"), "line 13: global batch of 1,001: expected a multiple of dp \\* micro-batch = 8 \\* 1"),
-        (("nnodes $NNODES", "nnodes $N"), "does not decide the number of GPUs; name it with --gpus N"),
-        (("pipeline-stage 2", "pipeline-stage 4"), "96 layers do not divide into chunks of 4 on 16 stages"),
-        (("hidden-size 12288", "hidden-size 1e400"), "line 9: --hidden-size 1e400: expected a whole number"),
-        (('"${TRAINING_ARGS[@]}"', '"${TRAINING_ARGS[@]}'), "is never closed"),
-        (("GPT_MODEL_ARGS=(", "A=(\n(("), r"line 7: a \( is never closed"),
-    ],
-)
+@pytest.mark.parametrize(("change", "why"), cases(__file__, "a_script_that_says_no_run_gives_one_line"))
 def test_a_script_that_says_no_run_gives_one_line(tmp_path, change, why):
     (tmp_path / "train.sh").write_text(SCRIPT.replace(*change))
     with pytest.raises(DseError, match=why) as caught:
@@ -668,17 +603,7 @@ def test_layers_are_lists_as_python_has_them():
         pattern("__import__('os')")
 
 
-@pytest.mark.parametrize(
-    ("arguments", "why"),
-    [
-        (["--from-megatron", "train.sh"], "train.sh: add --system, such as --system h100"),
-        (["--from-megatron", "none.sh", "--system", "h100_80g_dgx"], "none.sh: no such file or directory"),
-        (["gpt3_175b_1024_a100", "--from-megatron", "train.sh"], "name one DESIGN"),
-        (["--from-nemo", "train.sh", "--system", "h100_80g_dgx"], "name them with --gpus N"),
-        (["--from-torchtitan", "train.sh", "--system", "h100_80g_dgx"], "train.sh: "),
-        ([], "name one DESIGN"),
-    ],
-)
+@pytest.mark.parametrize(("arguments", "why"), cases(__file__, "what_a_launch_file_wants_is_said"))
 def test_what_a_launch_file_wants_is_said(tmp_path, monkeypatch, capsys, arguments, why):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "train.sh").write_text(SCRIPT)

@@ -33,6 +33,7 @@ from dse.predictions.intervals import (
 from dse.pricing.evaluation import evaluate
 from dse.spaces.space import Space
 from dse.validation.table import SHIPPED
+from tests.support.cases import cases
 
 CHIPS = {"tp": 8.0, "world_size": 512.0}
 
@@ -207,14 +208,7 @@ def test_a_fabric_is_slower_by_the_mean_of_draws_below_its_nominal_rate():
 #: Exposed communication in seconds; no two sums of these are equal.
 EXPOSED = {f"{name}_communication_time": 2.0**at for at, name in enumerate(("tp", "cp", "ep", "pp", "dp"))}
 #: Columns of a design -> groups that span nodes of eight.
-GROUPS = [
-    ({"tp": 8.0, "world_size": 8.0}, ""),
-    ({"tp": 8.0, "world_size": 16.0}, "pp dp"),
-    ({"tp": 16.0, "world_size": 16.0}, "tp cp pp dp"),
-    ({"tp": 8.0, "cp": 2.0, "world_size": 64.0}, "cp pp dp"),
-    ({"tp": 1.0, "ep": 16.0, "world_size": 64.0}, "ep pp dp"),
-    ({"tp": 1.0, "ep": 8.0, "etp": 2.0, "world_size": 64.0}, "ep pp dp"),
-]
+GROUPS = cases(__file__, "GROUPS")
 
 
 @pytest.mark.parametrize(("design", "spanning"), GROUPS)

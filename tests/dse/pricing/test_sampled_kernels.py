@@ -23,27 +23,13 @@ from dse.pricing.evaluation import evaluate, priced_design
 from dse.searching.exact.exact_front import exact_front
 from dse.searching.samplers import screening_sampler
 from dse.spaces.space import Space
+from tests.support.cases import cases
 from tests.support.random_designs import random_system
 
 #: Kernel -> ways to split it.
 OPTIONS = assignments_of((DECODER,)).options
 
-SPACE = """
-schema: search_space/v1
-model: gpt_22b
-system: a100_80g_dgx
-given: {{world_size: 64, global_batch_size: 128, {given}}}
-parameters:
-  tp: [2, 8]
-  pp: [1, 4]
-  {parameters}
-derived:
-  dp: world_size / (tp * pp)
-  gradient_accumulation_steps: global_batch_size / dp
-constraints:
-  fits_in_memory: peak_memory <= dram_capacity
-objectives: {{minimize: [step_time, peak_memory]}}
-"""
+SPACE = cases(__file__, "SPACE")
 
 
 def space(given="attention: fused", parameters="recompute: [none, full]") -> Space:
@@ -109,17 +95,7 @@ def test_a_sampled_space_is_read_back_from_its_text():
     assert Space.from_text(sampled.text).fingerprint == sampled.fingerprint
 
 
-@pytest.mark.parametrize(
-    ("given", "parameters", "message"),
-    [
-        ("attention: fused", "sharding: [solve, sample]", "sample is no option beside others; write it under"),
-        ("qkv_sharding: row", "vpp: [1]", "qkv_sharding: counts with sharding: sample alone"),
-        ("tiling: solve", "head_tile_n: [64, 128]", "head_tile_n: counts with tiling: sample alone"),
-        ("sharding: solve", "sequence_parallel: [false, true]", "sequence_parallel: is sharding: megatron_sp by"),
-        ("sharding: megatron_xp", "vpp: [1]", "'megatron_xp' is not a value; did you mean 'megatron_sp'"),
-        ("tiling: sample", "qkv_tile_m: [64, 131072]", "qkv_tile_m: 131072: expected a whole number from 0 to 65536"),
-    ],
-)
+@pytest.mark.parametrize(("given", "parameters", "message"), cases(__file__, "contradictions_are_told"))
 def test_contradictions_are_told(given, parameters, message):
     with pytest.raises(DseError, match=message):
         space(given, parameters)

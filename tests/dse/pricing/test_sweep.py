@@ -17,6 +17,7 @@ from dse.pricing.evaluation import design_records, priced_design
 from dse.pricing.sweep import combinations, priced, swept_values
 from dse.pricing.workers import Workers
 from dse.spaces.space import Space
+from tests.support.cases import cases
 
 
 @pytest.fixture(autouse=True)
@@ -24,37 +25,12 @@ def elsewhere(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
 
-@pytest.mark.parametrize(("text", "unit", "values"), [
-    ("1,2,4", "-", [1, 2, 4]),
-    ("none, full", "-", ["none", "full"]),
-    ("true,false", "-", [True, False]),
-    ("3:6", "-", [3, 4, 5, 6]),
-    ("64:1000:x2", "-", [64, 128, 256, 512]),
-    ("0.5:2:0.5", "-", [0.5, 1.0, 1.5, 2.0]),
-    ("200:800:x2 GB/s", "B/s", [2e11, 4e11, 8e11]),
-    ("200 GB/s:800 GB/s:x2", "B/s", [2e11, 4e11, 8e11]),
-    ("1:1.4:0.1 GHz", "Hz", [1e9, 1.1e9, 1.2e9, 1.3e9, 1.4e9]),
-    ("800 Mb/s, 1, 2 Gb/s", "B/s", [1e8, 1.25e8, 2.5e8]),
-    ("$10:$30:$10", "$", [10.0, 20.0, 30.0]),
-])  # fmt: skip
+@pytest.mark.parametrize(("text", "unit", "values"), cases(__file__, "what_a_sweep_stands_for"))
 def test_what_a_sweep_stands_for(text, unit, values):
     assert swept_values("name", text, unit) == values
 
 
-@pytest.mark.parametrize(("text", "unit", "message"), [
-    ("1:", "-", "a range has two ends"),
-    ("1:2:3:4", "-", "a range has two ends"),
-    ("1,,2", "-", "a value is missing"),
-    ("8:1", "-", "a range goes up"),
-    ("1:8:x1", "-", "a range goes up"),
-    ("0:8:x2", "-", "a range goes up"),
-    ("1:8:0", "-", "a range goes up"),
-    ("1:100000", "-", "more than 4,096 values"),
-    ("2,2", "-", "2: given twice"),
-    ("100:200 GB/s", "B/s", "needs a step"),
-    ("100,200", "B/s", "expected a number and a unit, such as '3.35 TB/s'"),
-    ("100,200 GB", "B/s", "this is in B"),
-])  # fmt: skip
+@pytest.mark.parametrize(("text", "unit", "message"), cases(__file__, "what_a_sweep_cannot_be"))
 def test_what_a_sweep_cannot_be(text, unit, message):
     with pytest.raises(DseError, match=message):
         swept_values("name", text, unit)
@@ -181,27 +157,7 @@ def test_a_picture_has_a_line_for_each_value_of_the_second_name(tmp_path):
     assert heights == sorted(heights)  # more nodes, less time: further down
 
 
-@pytest.mark.parametrize(("arguments", "message"), [
-    ("--sweep foo=1,2", "foo: not a name of space gpt_1t_codesign"),
-    ("--sweep dp=1,2", "dp: follows from other names here"),
-    ("--sweep tp=a,b", "tp: 'a': expected a number"),
-    ("--sweep recompute=ful,none", "did you mean 'full'?"),
-    ("--sweep tp=1,2 --sweep tp=4", "--sweep: tp: given twice"),
-    ("--set tp=4 --sweep tp=1,2", "tp: --set holds it fixed"),
-    ("--sweep seq_len", "sweep of seq_len: it has no list of options here"),
-    ("--sweep tp=1:4000 --sweep pp=1:4000", "16,000,000 combinations"),
-    ("--sweep tp --designs designs.csv", "not both"),
-    ("--sweep tp --best", "--best: completes one design, as text or JSON; leave out --sweep"),
-    ("--best --format csv", "--best: completes one design, as text or JSON; leave out --sweep"),
-    ("--designs designs.csv -o designs.svg", "is a picture of a --sweep"),
-    ("--designs nosuch.csv", "nosuch.csv: no such file or directory"),
-    ("--designs designs.xlsx", "expected a .csv or a .parquet file"),
-    ("--designs designs.csv", "designs.csv: row 2: tp: 'x': expected a number"),
-    ("--designs other.csv", "other.csv: column 'pq': not a name of space"),
-    ("--designs empty.csv", "empty.csv: holds no designs"),
-    ("--sweep tp -o table.xlsx", "end the name in .txt, .csv, .json, .parquet, .svg, .png or .pdf"),
-    ("-o one.svg", "a picture needs a name to draw over"),
-])  # fmt: skip
+@pytest.mark.parametrize(("arguments", "message"), cases(__file__, "mistakes_are_one_line"))
 def test_mistakes_are_one_line(arguments, message, capsys, tmp_path):
     (tmp_path / "designs.csv").write_text("tp\n8\nx\n")
     (tmp_path / "other.csv").write_text("tp,pq\n8,1\n")

@@ -15,32 +15,9 @@ from dse.pricing.evaluation import evaluate
 from dse.pricing.several_workloads import combined
 from dse.searching.exact.exact_front import exact_front
 from dse.spaces.space import Space
+from tests.support.cases import cases
 
-SPACE = """
-schema: search_space/v1
-name: chips
-system: open_chip_pod
-given: {global_batch_size: 256, micro_batch_size: 1, attention: fused, distributed_optimizer: true}
-%s
-parameters:
-  nodes: [2, 4, 8]
-  tp: [1, 2, 4, 8]
-  pp: [1, 2, 4, 8]
-  recompute: [none, full]
-  cores: [64, 128, 160]
-derived:
-  world_size: nodes * node_size
-  dp: world_size / (tp * pp)
-  gradient_accumulation_steps: global_batch_size / (dp * micro_batch_size)
-  sram_bandwidth: 128 B * cores * clock
-  chip_seconds: world_size * step_time
-constraints:
-  tp_divides_heads: num_attention_heads %% tp == 0 and num_query_groups %% tp == 0
-  whole_layers: num_layers %% pp == 0
-  fits_in_memory: peak_memory <= dram_capacity
-objectives:
-  minimize: [step_time, system_price]
-"""
+SPACE = cases(__file__, "SPACE")
 DENSE, EXPERTS = "{model: llama3_8b, weight: %g}", "{model: mixtral_8x7b, weight: %g}"
 
 

@@ -25,6 +25,7 @@ from dse.reporting.pictures.style import COLOURS, DOMINATED, PART_COLOURS, SCHEM
 from dse.reporting.pictures.style import FRONT as FRONT_COLOUR
 from dse.searching.trials import trial_table
 from tests.support.browser import browser, complaints, opened, until
+from tests.support.cases import cases
 
 #: Points of the front that a filter leaves, and rows of the table that are shown.
 KEPT = "return document.querySelectorAll('.front:not(.out)').length"
@@ -34,36 +35,9 @@ OPENED = "return document.querySelector('#design h2').textContent"
 #: Press a button by its text.
 PRESS = "[...document.querySelectorAll('button')].find(button => button.textContent === arguments[0]).click()"
 #: Texts that end outside of the page or of an SVG, and tables and boxes that scroll sideways.
-OUTSIDE = """const wrong = [], wide = document.documentElement.clientWidth;
-    const walk = document.createTreeWalker(document.querySelector('main'), NodeFilter.SHOW_TEXT);
-    while (walk.nextNode()) {
-        const node = walk.currentNode, own = node.parentElement;
-        if (!node.textContent.trim() || own.closest('.skip, option, noscript') || !own.checkVisibility()) continue;
-        const range = document.createRange(); range.selectNodeContents(node);
-        const svg = own.closest('svg')?.getBoundingClientRect();
-        const [left, right] = svg ? [svg.left, svg.right] : [0, wide];
-        for (const box of range.getClientRects())
-            if (box.left < left - 1 || box.right > right + 1) wrong.push(node.textContent.slice(0, 60));
-    }
-    for (const own of document.querySelectorAll('main *'))
-        if (own.scrollWidth > own.clientWidth + 1 && getComputedStyle(own).overflowX === 'auto')
-            wrong.push(own.tagName);
-    return wrong"""
+OUTSIDE = cases(__file__, "OUTSIDE")
 #: Contrast of the page's texts and marks with the paper: pairs of a name and a ratio.
-CONTRASTS = """const drawn = document.createElement('canvas').getContext('2d', { willReadFrequently: true });
-    const light = (colour) => {
-        drawn.clearRect(0, 0, 1, 1); drawn.fillStyle = colour; drawn.fillRect(0, 0, 1, 1);
-        const part = [...drawn.getImageData(0, 0, 1, 1).data].slice(0, 3).map(v => v / 255)
-            .map(v => v <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4);
-        return 0.2126 * part[0] + 0.7152 * part[1] + 0.0722 * part[2];
-    };
-    const probe = document.body.appendChild(document.createElement('i'));
-    const of = (name) => { probe.style.color = `var(--${name})`; return getComputedStyle(probe).color; };
-    const paper = light(of('paper'));
-    return arguments[0].map(name => {
-        const own = light(of(name)), ratio = (Math.max(own, paper) + 0.05) / (Math.min(own, paper) + 0.05);
-        return [name, ratio, of(name)];
-    })"""
+CONTRASTS = cases(__file__, "CONTRASTS")
 #: Parts of a step or of memory that have a colour.
 PARTS = (
     *("forward", "backward", "recompute", "weight-gradient", "tp", "cp", "ep", "pp", "dp", "offload", "optimizer"),

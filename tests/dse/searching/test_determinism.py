@@ -9,38 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.cases import cases
 from tests.support.paths import ROOT
 
 #: What a process makes, a command a line; {f} is a folder of its own.
-COMMANDS = """\
-search gpt3_175b_1024_a100 --budget 60 --sampler nsga2 --seed 3 --study one --emit aicb --out {f}/out
-search llama3_70b_512_h100 --budget 20 --seed 4 --study two
-search llama3_70b_64_h100_fsdp --budget 9 --set zero=3 --set recompute=full --set precision=bf16 --study three
-search llama3_70b_512_h100 --budget 20 --set schedule=gpipe --set vpp=1 --set pp=4 --study four
-pareto one --format table
-pareto one --format json
-pareto one --format parquet -o {f}/front.parquet
-trials one --format csv -o {f}/trials.csv
-trials one --format parquet -o {f}/trials.parquet
-studies
-explain one
-report one -o {f}/report.html
-export one --format aicb -o {f}/aicb.txt
-export one --format chakra -o {f}/chakra
-export one --format dfmodel -o {f}/dfmodel.txt
-export one --format dfmodel-binary -o {f}/dfmodel.pb
-export one --format trace -o {f}/trace.json
-export two --format megatron -o {f}/megatron.sh
-export two --format nemo -o {f}/nemo.yaml
-export three --format astra-sim -o {f}/astra-sim
-export three --format torchtitan -o {f}/torchtitan.py
-export four --format maxtext -o {f}/maxtext.yml
-evaluate gpt3_175b_1024_a100 --set tp=8 --set pp=16 --format json
-enumerate gpt3_175b_1024_a100 --set tp=8 --format csv
-plan llama3_8b --gpus 16 --system h100_80g_dgx --save {f}/space.yaml
-importance one
-columns gpt3_175b_1024_a100
-"""
+COMMANDS = cases(__file__, "COMMANDS")
 PROGRAM = """
 import contextlib, io, sys
 from dse.cli import main

@@ -17,6 +17,7 @@ from dse.searching.exact import exact_front as exact
 from dse.searching.exact.dominance import FrontIndex
 from dse.searching.exact.exact_front import Headway, exact_front
 from dse.spaces.space import Space
+from tests.support.cases import cases
 
 
 @pytest.fixture(scope="module")
@@ -26,23 +27,7 @@ def layouts() -> Space:
 
 
 #: Options that random spaces draw from.
-OPEN: dict[str, list[Any]] = {
-    "nodes": [128, 256, 384],
-    "tp": [4, 8],
-    "pp": [8, 16, 32],
-    "vpp": [1, 2, 4],
-    "recompute": ["none", "selective", "full"],
-    "distributed_optimizer": [False, True],
-    "cores": [64, 96, 128, 160],
-    "array_width": [16, 32, 64],
-    "sram_capacity": ["32 MiB", "64 MiB", "96 MiB", "128 MiB"],
-    "l2_capacity": ["32 MB", "64 MB", "128 MB"],
-    "clock": ["1.2 GHz", "1.4 GHz", "1.6 GHz", "2 GHz"],
-    "dram_bandwidth": ["1 TB/s", "2 TB/s", "3 TB/s", "4 TB/s"],
-    "dram_capacity": ["80 GB", "96 GB", "128 GB", "192 GB"],
-    "node_bandwidth": ["200 GB/s", "300 GB/s", "450 GB/s"],
-    "fabric_bandwidth": ["200 Gb/s", "400 Gb/s", "800 Gb/s"],
-}
+OPEN: dict[str, list[Any]] = cases(__file__, "OPEN")
 ELSE = {"micro_batch_size": [1], "sequence_parallel": [True], "array_height": [16]}
 #: Options that some design needs to fit.
 FITS = {"nodes": 128, "pp": 32, "recompute": "full", "array_width": 16, "cores": 128, "dram_capacity": "192 GB"}
@@ -211,21 +196,7 @@ def test_results_come_in_order_where_asked():
     assert sorted(Workers(2).map(abs, [-3, -1, -2], ordered=False)) == [1, 2, 3]
 
 
-OPEN_LINKS = """
-schema: search_space/v1
-model: mixtral_8x7b
-system: h100_80g_dgx
-given: {ep: 8, tp: 1, pp: 8, dp: 8, zero: 0}
-parameters:
-  gradient_accumulation_steps: [16, 32]
-  micro_batch_size: [1, 2]
-  node_bandwidth: [25 GB/s, 100 GB/s, 450 GB/s]
-derived:
-  world_size: tp * pp * dp
-  global_batch_size: dp * micro_batch_size * gradient_accumulation_steps
-objectives:
-  minimize: [step_time, system_price]
-"""
+OPEN_LINKS = cases(__file__, "OPEN_LINKS")
 
 
 def test_a_design_that_breaks_its_bound_ends_the_trust_in_bounds(monkeypatch):

@@ -13,6 +13,7 @@ from costmodel.formats.input_files import dump
 from costmodel.rules.registry import all_columns
 from dse.spaces.sections.frameworks import broken_rules, refused_model
 from dse.spaces.space import Space
+from tests.support.cases import cases
 
 SPLIT = {"tp": 8, "pp": 8, "dp": 2, "gradient_accumulation_steps": 16, "recompute": "selective"}
 
@@ -259,18 +260,7 @@ def test_models_that_megatron_core_cannot_train_are_refused_by_name(model, why):
 
 
 @pytest.mark.parametrize(
-    ("shape", "numerics", "rule"),
-    [
-        ({}, {"attention_softcap": 50.0}, "scores and logits have no cap"),
-        ({}, {"logit_softcap": 30.0}, "scores and logits have no cap"),
-        ({}, {"embedding_scale": True}, "embeddings are not scaled"),
-        ({}, {"gate": "geglu"}, "gates are silu or quick gelu"),
-        ({"qk_norm": True, "wide_qk_norm": True}, {}, "norms of queries and keys are of a head"),
-        ({"window": 512.0, "window_kind": "chunked", "full_attention_every": 4.0}, {}, "windows slide"),
-        ({}, {}, ""),
-        ({"window": 512.0, "full_attention_every": 4.0}, {"gate": "quick_geglu"}, ""),
-        ({"window": 8192.0, "window_kind": "chunked", "full_attention_every": 4.0}, {}, ""),
-    ],
+    ("shape", "numerics", "rule"), cases(__file__, "limits_read_words_switches_and_numerics_of_a_model")
 )
 def test_limits_read_words_switches_and_numerics_of_a_model(shape, numerics, rule):
     """Each alone decides whether Llama 3 8B with it is still a model of Megatron Core."""

@@ -18,33 +18,11 @@ from dse.adapters.deepflow.configuration import hardware, load_configuration
 from dse.pricing.evaluated import machine
 from dse.pricing.evaluation import evaluate
 from dse.spaces.space import Space
+from tests.support.cases import cases
 from tests.support.paths import TEST_DATA
 
 PROBE = TEST_DATA / "lstm_power_probe.yaml"
-SPACE = """\
-schema: search_space/v1
-model: gpt_22b
-system:
-  derive: power_budget
-  base: open_chip_pod
-  tdp: [500 W, 700 W]
-  fractions:
-    core: {from: 0.3, to: 0.7, step: 0.05}
-    sram: [0.02, 0.04]
-    l2: 0.08
-    dram: {from: 0.05, to: 0.35, step: 0.05}
-    node: [0.02, 0.05]
-    fabric: rest
-given: {world_size: 64, global_batch_size: 256}
-parameters:
-  tp: [1, 2, 4, 8]
-derived:
-  dp: world_size / tp
-  gradient_accumulation_steps: global_batch_size / dp
-constraints:
-  fits_in_memory: peak_memory <= dram_capacity
-objectives: {minimize: [step_time, system_price]}
-"""
+SPACE = cases(__file__, "SPACE")
 SHARES = ("core", "sram", "l2", "dram", "node", "fabric")
 
 
@@ -157,21 +135,7 @@ def test_without_a_rest_shares_stay_within_the_power(tmp_path):
     assert np.min(drawn) < 0.9
 
 
-WRONG = [
-    ("l2: 0.08", "l2: 0", "system.fractions.l2: 0: expected more than 0, and at most 1"),
-    ("l2: 0.08", "l2: -0.1", "system.fractions.l2: -0.1: expected more than 0, and at most 1"),
-    ("l2: 0.08", "l2: [0.1, 1.2]", "system.fractions.l2: [0.1, 1.2]: expected more than 0"),
-    ("l2: 0.08", "l2: a lot", "system.fractions.l2: 'a lot': expected a number"),
-    ("fabric: rest", "fabric: 0.95", "system.fractions: sum to 1.03; expected at most 1"),
-    ("l2: 0.08", "l2: rest", "system.fractions: rest: given twice"),
-    ("    l2: 0.08\n", "", "system.fractions: l2: missing; expected a share, options, or rest"),
-    ("l2: 0.08", "l2: 0.08\n    l3: 0.01", "system.fractions.l3: unknown part"),
-    ("tdp: [500 W, 700 W]", "tdp: 700", "system.tdp: 700: expected a number and a unit, such as '400 W'"),
-    ("  tdp: [500 W, 700 W]\n", "", "system: tdp: missing; expected a power"),
-    ("open_chip_pod", "open_chip", "system.base: unknown system 'open_chip'"),
-    ("power_budget", "power_bugdet", "derive: 'power_bugdet' is not a value; did you mean 'power_budget'?"),
-    ("  tp: [1", "  cores: [8]\n  tp: [1", "parameters.cores: follows from the power budget of the system"),
-]  # fmt: skip
+WRONG = cases(__file__, "WRONG")
 
 
 @pytest.mark.parametrize(("old", "new", "said"), WRONG)

@@ -17,34 +17,10 @@ from costmodel.rules.rules import TRAINING, Rules
 from dse.pricing.evaluated import rules_for
 from dse.pricing.evaluation import evaluate, transformer_run
 from dse.spaces.space import Space
+from tests.support.cases import cases
 from tests.support.paths import ROOT
 
-TOY = """
-schema: search_space/v1
-name: toy
-description: A space to read
-model: gpt_22b
-system: a100_80g_dgx
-given: {world_size: 64, global_batch_size: 128, budget: 60 GB, attention: unfused}
-parameters:
-  tp: [1, 2, 4, 8]
-  pp: divisors(num_layers)
-  micro_batch_size: powers_of_two(1, 4)
-  recompute: [none, selective, full]
-  distributed_optimizer: [false, true]
-  clock: {from: 1 GHz, to: 1.41 GHz}
-derived:
-  gradient_accumulation_steps: global_batch_size / (dp * micro_batch_size)  # in any order
-  dp: world_size / (tp * pp)
-  cost: system_price * step_time
-constraints:
-  divides_heads: num_attention_heads % tp == 0
-  whole_stages: num_layers % pp == 0
-  in_budget: peak_memory <= budget
-objectives:
-  minimize: [step_time, cost]
-  maximize: [mfu]
-"""
+TOY = cases(__file__, "TOY")
 
 
 @pytest.fixture(scope="module")
@@ -145,63 +121,7 @@ def test_given_values_reach_the_design_and_the_system():
     assert space.model.seq_len == 4096
 
 
-MISTAKES = [
-    ({"schema": "search_space/v2"}, "schema: 'search_space/v2' is not a value; did you mean"),
-    ({"schema": None}, "schema: missing"),
-    ({"parametres": {}}, "parametres: unknown key; did you mean 'parameters'?"),
-    ({"model": "gpt3_175"}, "model: unknown model 'gpt3_175'; did you mean 'gpt3_175b'?"),
-    ({"model": None}, "model: expected a name, a path, or the model itself"),
-    ({"model": 3}, "model: expected a name, a path, or the model itself"),
-    ({"model": {"schema": "model/v1", "source": "x", "num_layers": 4}}, "hidden_size: missing"),
-    ({"system": "./none.yaml"}, "none.yaml: no such file"),
-    ({"given": {"world_size": 64, "globl_batch_size": 1}}, "did you mean 'global_batch_size'?"),
-    ({"given": {"world_size": 6.5}}, "given.world_size: 6.5: expected a whole number"),
-    ({"given": {"world_size": "64 GB"}}, "given.world_size: '64 GB': expected a number"),
-    ({"given": {"dram_capacity": 80}}, "expected a number and a unit, such as '80 GB'"),
-    (
-        {"given": {"attention": "flash"}},
-        "given.attention: 'flash' is not a value; did you mean 'flash_attention_1' or 'flash_attention_2'?",
-    ),
-    ({"given": {"num_layers": 5}}, "given.num_layers: already means something else"),
-    ({"given": {"step_time": "5 s"}}, "given.step_time: already means something else"),
-    ({"given": {"unheard_of": 5}}, "given.unheard_of: unknown name, and no formula uses it"),
-    ({"parameters": None}, "parameters: missing"),
-    ({"parameters": {}}, "parameters: expected at least one"),
-    ({"parameters": {"mirco_batch_size": [1]}}, "unknown parameter; did you mean 'micro_batch_size'?"),
-    ({"parameters": {"tp": []}}, "parameters.tp: []: expected options"),
-    ({"parameters": {"tp": [1, 2, 2]}}, "parameters.tp: 2 is listed twice"),
-    ({"parameters": {"tp": [0, 2]}}, "parameters.tp: 0: expected a whole number of at least 1"),
-    ({"parameters": {"tp": [1.5]}}, "parameters.tp: 1.5: expected a whole number of at least 1"),
-    ({"parameters": {"tp": "multiples(1, 1, 1e5)"}}, "parameters.tp: 100000 options; expected 1 to 4096"),
-    ({"parameters": {"recompute": "divisors(4)"}}, "expected a list of some of none, selective, full"),
-    ({"parameters": {"clock": ["0 GHz", "1 GHz"]}}, "parameters.clock: 0: expected more than nothing"),
-    ({"given": {"global_batch_size": 1e300}}, "expected a whole number of at least 1"),
-    ({"parameters": {"tp": "divisors(dp)"}}, "dp: unknown name"),
-    ({"parameters": {"tp": "num_layers"}}, "parameters.tp: 'num_layers': expected options"),
-    ({"parameters": {"tp": {"from": 1}}}, "expected {from: ..., to: ...}"),
-    ({"parameters": {"tp": {"from": 1, "to": 8}}}, "expected whole numbers: add kind: integer"),
-    ({"parameters": {"tp": {"from": 8, "to": 1, "kind": "integer"}}}, "expected from < to"),
-    ({"parameters": {"recompute": ["none", "al"]}}, "'al' is not a value"),
-    ({"parameters": {"distributed_optimizer": [0, "yes"]}}, "'yes': expected true or false"),
-    ({"parameters": {"clock": [1.4]}}, "1.4: expected a number and a unit, such as '1.41 GHz'"),
-    ({"parameters": {"clock": ["1.4 GB"]}}, "this is in B"),
-    ({"parameters": {"dp": [1], "tp": [1]}}, "derived.dp: already means something else"),
-    ({"derived": {"dp": "pp + gradient_accumulation_steps", "gradient_accumulation_steps": "dp"}}, "each needs itself"),
-    ({"derived": {"dp": "world_size / tpp"}}, "derived.dp: 'world_size / tpp': tpp: unknown name"),
-    ({"derived": {"dp": "step_time / 1 s"}}, "derived.dp: must be known before pricing"),
-    ({"derived": {"dp": "budget"}}, "derived.dp: 'budget' is in B; expected -"),
-    ({"derived": {"node_bandwidth": "clock"}}, "'clock' is in 1/s; expected B/s"),
-    ({"derived": {"gradient_acumulation_steps": 1}}, "did you mean 'gradient_accumulation_steps'?"),
-    ({"constraints": {"fits": "peak_memory"}}, "constraints.fits: 'peak_memory' is no condition"),
-    ({"constraints": {"fits": "peak_memory <= 80"}}, "units differ: B against a pure number"),
-    ({"constraints": {"fits": ["a"]}}, "constraints.fits: ['a']: expected a formula"),
-    ({"objectives": {"minimize": []}}, "objectives: expected at least one"),
-    ({"objectives": None}, "objectives: missing"),
-    ({"objectives": {"minimise": ["step_time"]}}, "unknown key; did you mean 'minimize'?"),
-    ({"objectives": {"minimize": ["step_tim"]}}, "step_tim: no column of this name; did you mean 'step_time'?"),
-    ({"objectives": {"minimize": ["step_time", "step_time_s"]}}, "step_time: given twice"),
-    ({"objectives": {"minimize": ["recompute"]}}, "recompute: no column of this name"),
-]
+MISTAKES = cases(__file__, "MISTAKES")
 
 
 @pytest.mark.parametrize(("keys", "message"), MISTAKES)
@@ -238,20 +158,7 @@ def test_a_whole_design_can_be_pinned():
     assert space.pinned(params).legal.count == 1
 
 
-IMPOSSIBLE = [
-    ({"tp": "7"}, "tp=7: not an option; tp can be 1, 2, 4, 8"),
-    ({"tp": "many"}, "tp can be 1, 2, 4, 8"),
-    ({"recompute": "al"}, "recompute can be none, selective, full"),
-    ({"clock": "2 GHz"}, "clock=2 GHz: out of range; clock can be 1 GHz to 1.41 GHz"),
-    ({"clock": "2 GB"}, "this is in B"),
-    ({"tq": 1}, "tq: not a name of space toy"),
-    ({"micro_bach_size": 1}, "did you mean 'micro_batch_size'?"),
-    ({"dp": 4}, "dp: follows from other names here (dp: world_size / (tp * pp)); pin those"),
-    ({"tp": 8, "pp": 12}, "pp can be 1, 2, 4, 8 beside the others"),
-    ({"pp": 3}, "pp can be 1, 2, 4, 8, 16"),
-    ({"dram_capacity": "40"}, "given.dram_capacity: '40': expected a number and a unit, such as '80 GB'"),
-    ({"pp": 3}, "dp (world_size / (tp * pp), expected a whole number of at least 1)"),
-]
+IMPOSSIBLE = cases(__file__, "IMPOSSIBLE")
 
 
 @pytest.mark.parametrize(("pins", "message"), IMPOSSIBLE)

@@ -11,15 +11,9 @@ from costmodel.rules.registry import NATIVE
 from dse.pricing.evaluated import rules_for
 from dse.pricing.evaluation import evaluate
 from dse.spaces.space import Space
+from tests.support.cases import cases
 
-DEFAULTS = {
-    "tp": 1, "cp": 1, "pp": 1, "vpp": 1, "ep": 1, "etp": 1, "cp_a2a": 1, "cp_communication": "p2p",
-    "schedule": "1f1b", "zero": 0, "distributed_optimizer": False, "shard_replicas": 1, "recompute": "none",
-    "recompute_moe": False, "recompute_shared_experts": False, "overlap_ep": False, "overlap_tp": False,
-    "overlap_shared_expert": False, "overlap_param_gather": True, "precision": "bf16", "capacity_factor": 0,
-    "dispatcher": "all_to_all", "first_stage_layers": 0, "last_stage_layers": 0, "count_embedding": False,
-    "count_loss": False, "group_size": 0, "micro_batch_size": 1,
-}  # fmt: skip
+DEFAULTS = cases(__file__, "DEFAULTS")
 DUAL = ("dualpipe", "dualpipe_v")
 SIXTEEN_BITS = ("bf16", "fp16")
 
@@ -102,38 +96,7 @@ RULES = {
 }
 
 #: What a small space has open -> model, system, given columns, parameters.
-SPACES = {
-    "sequences": ("llama3_8b", "h100_80g_dgx", "sequence_parallel: true, seq_len: 1032, zero: 1",
-        {"tp": [1, 2, 4], "cp": [1, 2, 4, 8], "cp_communication": ["p2p", "all_gather", "a2a", "a2a_p2p"],
-         "cp_a2a": [1, 2, 4, 8]}),
-    "sparse attention": ("glm_5", "h100_80g_dgx", "", {"cp": [1, 2, 4], "cp_communication": ["p2p", "all_gather"]}),
-    "experts": ("deepseek_v2_lite", "h100_80g_dgx", "zero: 1",
-        {"tp": [1, 2], "sequence_parallel": [False, True], "ep": [1, 8, 32, 128], "etp": [1, 3, 4],
-         "dispatcher": ["all_to_all", "two_hop"], "capacity_factor": [0, 1]}),
-    "exchanges": ("deepseek_v2_lite", "h100_80g_dgx", "",
-        {"pp": [1, 2], "vpp": [1, 2], "ep": [1, 8], "schedule": ["1f1b", "dualpipe", "dualpipe_v"],
-         "recompute": ["none", "full"], "recompute_moe": [False, True], "overlap_ep": [False, True],
-         "recompute_shared_experts": [False, True], "overlap_shared_expert": [False, True]}),
-    "exchanges of the usual schedule": ("deepseek_v2_lite", "h100_80g_dgx", "",
-        {"pp": [1, 2], "vpp": [1, 2], "ep": [1, 8], "overlap_ep": [False, True]}),
-    "states": ("llama3_8b", "h100_80g_dgx", "",
-        {"tp": [1, 2, 8], "zero": [0, 1, 3],
-         "shard_replicas": [1, 3, 16],
-         "overlap_param_gather": [False, True], "overlap_tp": [False, True],
-         "sequence_parallel": [False, True]}),
-    "formats on Hopper": ("llama2_7b", "h100_80g_dgx", "",
-        {"tp": [1, 2, 4, 8, 32], "precision": ["bf16", "fp16", "fp8_tensorwise", "mxfp8", "nvfp4"]}),
-    "formats on Ampere": ("llama2_7b", "a100_80g_dgx", "",
-        {"tp": [1, 2], "precision": ["bf16", "fp8_blockwise"]}),
-    "formats on Blackwell": ("llama2_7b", "gb200_186g_nvl72", "",
-        {"tp": [1, 2, 4, 8, 16, 32], "precision": ["bf16", "fp8_tensorwise", "mxfp8", "nvfp4"]}),
-    "stages": ("llama3_8b", "h100_80g_dgx", "",
-        {"pp": [1, 2, 4], "vpp": [1, 2, 3], "first_stage_layers": [0, 2, 8], "last_stage_layers": [0, 6, 31],
-         "count_embedding": [False, True], "count_loss": [False, True]}),
-    "groups": ("llama3_8b", "h100_80g_dgx", "",
-        {"pp": [1, 2, 4, 8], "vpp": [1, 2], "group_size": [0, 2, 3, 8], "micro_batch_size": [1, 4],
-         "schedule": ["gpipe", "1f1b", "breadth_first", "zb_h1", "zb_v", "dualpipe", "dualpipe_v"]}),
-}  # fmt: skip
+SPACES = cases(__file__, "SPACES")
 WORLD, BATCH = 32, 128
 
 

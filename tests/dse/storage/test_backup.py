@@ -14,6 +14,7 @@ import pytest
 from dse import DseError, Space, Study
 from dse.cli import main
 from dse.storage.backup import back_up, restore
+from tests.support.cases import cases
 
 #: Stores trials, and is killed before SQLite can clear the log away.
 KILLED = """
@@ -100,14 +101,7 @@ def test_what_is_no_backup_is_refused_and_nothing_changes(url, tmp_path, content
     assert count(url) == 10
 
 
-@pytest.mark.parametrize(("words", "message"), [
-    (["--backup", "dse.db"], "--backup dse.db: is the database itself"),
-    (["--backup", "absent/copy.db"], "no folder 'absent'; create it first"),
-    (["--restore", "dse.db"], "--restore dse.db: is the database itself"),
-    (["small", "--backup", "copy.db"], "--backup: takes all studies of the database; leave out STUDY"),
-    (["--backup", "copy.db", "--storage", "postgresql://me@host/dse"], "PostgreSQL has its own program: pg_dump"),
-    (["--backup", "copy.db", "--storage", "sqlite:///none.db"], "no database there"),
-])  # fmt: skip
+@pytest.mark.parametrize(("words", "message"), cases(__file__, "mistakes_are_one_line"))
 def test_mistakes_are_one_line(url, words, message, capsys):
     assert main(["studies", *words]) == 1
     [line] = capsys.readouterr().err.splitlines()

@@ -14,30 +14,13 @@ from pathlib import Path
 import pytest
 
 from dse.cli import main
+from tests.support.cases import cases
 from tests.support.paths import TEST_DATA
 
 DATABASES = TEST_DATA / "old_studies"
 COMMITS = ("5877065", "d5b01b9", "87c8d83")
 #: Commands on a study, with the exit code of a study that the cost model evaluates differently now.
-COMMANDS = {
-    "show STUDY": 0,
-    "show STUDY --trials -o trials.csv": 0,
-    "show STUDY --format json": 0,
-    "explain STUDY": 0,
-    "explain STUDY --sensitivity": 0,
-    "report STUDY -o page.html": 0,
-    "report STUDY -o front.svg": 0,
-    "compare STUDY STUDY": 0,
-    "export STUDY --format megatron -o run.sh": 0,
-    "export STUDY --format aicb -o aicb.txt": 0,
-    "enumerate --certify STUDY": 0,
-    "search gpt3_175b_1024_a100 --study new --warm-start STUDY --budget 3": 0,
-    "studies": 0,
-    "studies STUDY --check": 1,
-    "tune STUDY": 1,
-    "resume STUDY --budget 30": 1,
-    "studies STUDY --delete --yes": 0,
-}
+COMMANDS = cases(__file__, "COMMANDS")
 
 
 @pytest.fixture

@@ -12,6 +12,7 @@ from dse.validation.comparison import compared
 from dse.validation.frameworks import framework_of
 from dse.validation.rows import expressed_row
 from dse.validation.table import SHIPPED, MeasuredRow, read_table
+from tests.support.cases import cases
 
 ROWS = [row for path in SHIPPED for row in read_table(path)]
 
@@ -59,20 +60,7 @@ def test_a_design_leaves_the_defaults_of_its_software_in_place():
     assert expressed_row(replace(EXPERTS, framework="")).assumed["framework"] == "megatron_core"
 
 
-@pytest.mark.parametrize(
-    ("cells", "columns"),
-    [
-        ({"dispatcher": "HybridEP"}, {"dispatcher": "two_hop"}),
-        ({"dispatcher": "alltoall", "ep_overlap": "yes"}, {"dispatcher": "all_to_all", "overlap_ep": 1}),
-        ({"routing": "natural"}, {"imbalance": 1.3}),
-        ({"offload": "optimizer+activations"}, {"offload_optimizer": 1, "offload_activations": 1}),
-        ({"tp_overlap": "no (async wgrad all-reduce)"}, {"tp_overlap": "gradients"}),
-        ({"opt_shard": "FSDP groups of 4"}, {"zero": 3, "shard_replicas": 2}),
-        ({"attn_kernel": "FlashAttention-2"}, {"attention": "flash_attention_2"}),
-        ({"hw": "GB200 NVL72"}, {"dispatcher": "two_hop"}),
-        ({"hw": "B200"}, {"dispatcher": "all_to_all"}),
-    ],
-)
+@pytest.mark.parametrize(("cells", "columns"), cases(__file__, "cells_and_defaults_become_columns"))
 def test_cells_and_defaults_become_columns(cells, columns):
     run = expressed_row(replace(EXPERTS, **cells))
     assert {name: run.columns[name] for name in columns} == columns

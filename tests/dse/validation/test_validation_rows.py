@@ -17,23 +17,12 @@ from dse.validation.kernels import measured_kernel_time
 from dse.validation.memory import usable_memory
 from dse.validation.rows import expressed_row, measured_time, recompute_of
 from dse.validation.table import SHIPPED, WORDS, MeasuredRow, read_table
+from tests.support.cases import cases
 
 STEPS, RUNS, MEMORY, ONE_GPU = (read_table(path) for path in SHIPPED)
 
 
-@pytest.mark.parametrize(
-    ("text", "gigabits"),
-    [
-        ("8x HDR InfiniBand 200 Gb/s per node", 200),
-        ("4x 100 Gb/s RoCE per node", 50),
-        ("4x 12.5 Gb/s per node", 6.25),
-        ("1600 Gb/s RoCE per node", 200),
-        ("800 Gb/s per node (config)", 100),
-        ("RoCE 400 Gb/s per GPU", 400),
-        ("400 Gb/s RDMA per GPU", 400),
-        ("B200-SXM (4 nodes, 8x 400 Gb/s EFA)", 400),
-    ],
-)
+@pytest.mark.parametrize(("text", "gigabits"), cases(__file__, "fabrics_are_rates_of_one_gpu"))
 def test_fabrics_are_rates_of_one_gpu(text, gigabits):
     system = load_system("h100_80g_dgx")
     assert fabric_rate(text, 8, system) == pytest.approx(gigabits * 1e9 / 8)
@@ -53,21 +42,7 @@ def test_hardware_of_rows_ships():
     assert {meaning["system"] for meaning in WORDS["hardware"].values()} <= {*system_names()}
 
 
-@pytest.mark.parametrize(
-    ("text", "name"),
-    [
-        ("A100-SXM4-40GB (DGX A100)", "a100_40g_dgx"),
-        ("A100-class 80GB", "a100_80g_dgx"),
-        ("H100-SXM5-80GB (700 W)", "h100_80g_dgx"),
-        ("H200-SXM5-141GB", "h200_141g_dgx"),
-        ("GB200 NVL72 (186 GB)", "gb200_186g_nvl72"),
-        ("B300-SXM 288GB", "b300_288g_dgx"),
-        ("TPU v5e", "tpu_v5e_pod"),
-        ("h800_80g_dgx", "h800_80g_dgx"),
-        ("V100 (vTrain node)", "v100_32g_dgx1"),
-        ("B200-SXM (4 nodes, 8x 400 Gb/s EFA)", "b200_180g_efa"),
-    ],
-)
+@pytest.mark.parametrize(("text", "name"), cases(__file__, "names_of_hardware_stand_for_shipped_systems"))
 def test_names_of_hardware_stand_for_shipped_systems(text, name):
     assert machine_of(row_of(hw=text)).name == name
 
@@ -112,33 +87,7 @@ def test_selective_recomputation_of_layers_is_that_of_half_of_a_stage():
     assert recompute_of(row, model, 1.0) == {"recompute": "full"}
 
 
-@pytest.mark.parametrize(
-    ("cells", "lacks"),
-    [
-        ({"pp": 0.0}, "split over ranks (pp)"),
-        ({"gpus": 64.0}, "multiplies out to its GPUs (8 of 64)"),
-        ({"hw": "an abacus"}, "a system for an abacus"),
-        ({"hidden": 0.0, "model": "of mine"}, "the dimensions of the model"),
-        ({"dtype": "int3"}, "a meaning of 'int3' in the column dtype"),
-        ({"schedule": "backwards"}, "a meaning of 'backwards' in the column schedule"),
-        ({"opt_shard": "half"}, "a meaning of 'half' in the column opt_shard"),
-        ({"design": "tp=8 turbo=1"}, "designs have no column turbo"),
-        ({"recompute": "some"}, "a meaning of 'some' in the column recompute"),
-        ({"opt_shard": "zero2-like"}, "a meaning of 'zero2-like' in the column opt_shard"),
-        ({"tp_overlap": "perhaps"}, "a meaning of 'perhaps' in the column tp_overlap"),
-        ({"dp_overlap": "half"}, "a meaning of 'half' in the column dp_overlap"),
-        ({"attn_kernel": "magic"}, "a meaning of 'magic' in the column attn_kernel"),
-        ({"dtype": "mxfp4"}, "a meaning of 'mxfp4' in the column dtype"),
-        ({"offload": "weights"}, "a meaning of 'weights' in the column offload"),
-        ({"routing": "random"}, "a meaning of 'random' in the column routing"),
-        ({"framework": "megatron_core@2611"}, "release '2611': expected year and month, such as 25.11"),
-        ({"given": "warp=9"}, "warp: unknown quantity"),
-        ({"heads": 7.0}, "head_size: expected a whole number"),
-        ({"dtype": "nvfp4"}, "a rate of its chip"),
-        ({"iter_time_s": 0.0}, "its time"),
-        ({"vpp": 64.0}, "a layer for each of its 64 chunks"),
-    ],
-)
+@pytest.mark.parametrize(("cells", "lacks"), cases(__file__, "what_a_row_lacks_is_named_and_others_are_priced"))
 def test_what_a_row_lacks_is_named_and_others_are_priced(cells, lacks):
     wrong, right = compared([row_of(**cells), STEPS[1]])
     assert lacks in wrong.why_not

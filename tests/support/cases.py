@@ -1,0 +1,22 @@
+"""Tables of test modules: for tests/FOLDER/test_x.py they stand in tests/data/cases/FOLDER/test_x.yaml."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from tests.support.paths import ROOT, TEST_DATA
+
+
+def cases(module: str, name: str) -> Any:
+    """A table of a test module, which passes its `__file__`."""
+    return _tables(Path(module).relative_to(ROOT / "tests").with_suffix(".yaml"))[name]
+
+
+@cache
+def _tables(path: Path) -> Any:
+    """All tables of a module, by name."""
+    return yaml.load((TEST_DATA / "cases" / path).read_text(), yaml.CSafeLoader)
