@@ -1,4 +1,9 @@
-"""Built-in spaces, models and systems, with the figures that distinguish them."""
+"""Built-in spaces, models and systems, with the figures that distinguish them.
+
+`dse list` shows a row for each file. A row is computed from the loaded file, never written beside it: parameters of a
+model, bandwidths of one chip of a system, legal designs of a space. Keys of rows end in their units, for JSON; a table
+has words instead (`heading`, `fact_text`).
+"""
 
 from __future__ import annotations
 

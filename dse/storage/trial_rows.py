@@ -1,4 +1,9 @@
-"""Trials as rows of Optuna's tables: five tables and their texts, written and read."""
+"""Trials as rows of Optuna's tables: five tables and their texts, written and read.
+
+Optuna inserts the parts of a trial one by one. Here the finished trials of a whole batch are written with one
+statement for each table, with the rows and texts that Optuna would write, so that Optuna and its dashboard read them.
+Reading goes table by table too, and makes each `FrozenTrial` once.
+"""
 
 from __future__ import annotations
 

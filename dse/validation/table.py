@@ -1,4 +1,9 @@
-"""Tables of measurements: CSV files, a row for each run, layer, memory or kernel that somebody measured."""
+"""Tables of measurements: CSV files, a row for each run, layer, memory or kernel that somebody measured.
+
+Rows come from papers, logs and vendors, so that cells have many words for one thing; `words.yaml` has patterns of these
+words and their meanings. An empty cell means that the source does not say: a default then takes its place, and is
+reported. A row with a mistake is kept, with the cell and the expected text, so that it does not hide the others.
+"""
 
 from __future__ import annotations
 

@@ -33,12 +33,12 @@ MOST_MODULES = 20
 
 #: The most lines of packages and rooms, less others; what would grow beyond says what it deletes. [lines]
 BUDGETS = [
-    ("costmodel dse", "", 69_320),
+    ("costmodel dse", "", 69_429),
     ("costmodel", "costmodel.formats costmodel.lstm costmodel.rules", 13_988),
-    ("dse.searching dse.storage", "", 7_386),
-    ("dse.adapters", "", 20_983),
-    ("dse.adapters.xla", "", 6_934),
-    ("dse.adapters.dfmodel", "", 3_878),
+    ("dse.searching dse.storage", "", 7_391),
+    ("dse.adapters", "", 21_077),
+    ("dse.adapters.xla", "", 6_944),
+    ("dse.adapters.dfmodel", "", 3_941),
 ]
 
 #: Names without a meaning, which no value has.

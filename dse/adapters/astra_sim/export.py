@@ -1,4 +1,9 @@
-"""Designs as folders that ASTRA-sim's analytical back end runs: traces, network, system and memory."""
+"""Designs as folders that ASTRA-sim's analytical back end runs: traces, network, system and memory.
+
+ASTRA-sim computes the time of messages from its own network file. Each dimension of that file is a tier of the
+machine, with the bandwidth that the messages of the step reach in the cost model, so that both use the same sizes and
+rates. A job with too many ranks is written with fewer replicas: as many as keep every group and its tiers.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,9 @@
-"""Work, traffic and messages of a pass of a micro-batch through one chunk, for each rank of a pipeline."""
+"""Work, traffic and messages of a pass of a micro-batch through one chunk, for each rank of a pipeline.
+
+A trace has no node for each kernel: it needs the work of a pass as a whole, and its collectives by kind and group. The
+numbers are the items that the native model adds up to a step, sorted by pass again. The time of a kind of collective
+is shared among its exchanges by the time that each would take as one collective.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,10 @@
-"""Cycles of kernels that share the cores of a chip, where no utilization is given."""
+"""Cycles of kernels that share the cores of a chip, where no utilization is given.
+
+A kernel of m rows and n columns takes `lanes` times `stages` cores, each a systolic array, and passes its blocks in
+rounds: ceil(m / (lanes width)) ceil(n / (stages height)). Kernels of a fused group run side by side, and the slowest
+sets the pace. The reference leaves the split of the cores to an integer program; here it is found exactly. Only the
+fewest parts of each number of rounds matter, and the least pace that all kernels can keep is found by halving.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,10 @@
-"""Designs and machines of this program as set-ups of DFModel."""
+"""Designs and machines of this program as set-ups of DFModel.
+
+The parallel groups become dimensions of a network of one to three rings, switches or complete graphs, each with the
+bandwidth of the slowest tier that the group spans. `REFUSED` has the designs that no file of DFModel can hold,
+`UNSUPPORTED` also those that have no number, each with a value that would do. Designs that share topology, overlap and
+execution share one set-up, since DFModel states these once for all.
+"""
 
 from __future__ import annotations
 
@@ -163,7 +169,7 @@ def _dimensions(design: DataflowDesign, roles: Sequence[str], links: Mapping[str
     return {
         "num_chips": design.world_size,
         **{axis: degrees[role] for axis, role in axes.items()},
-        **{f"{axis}_bandwidth": reached_bandwidth(links[role]) for axis, role in axes.items()},
+        **{f"{axis}_bandwidth": links[role].rate for axis, role in axes.items()},
     }
 
 
@@ -219,18 +225,13 @@ def slowest_tier(group: Group, network: Sequence[LinkTier]) -> LinkTier:
     """
     subgroups = subgroups_per_tier(group, network)
     reached = [
-        np.where(inner > outer, reached_bandwidth(tier), np.inf)
+        np.where(inner > outer, tier.rate, np.inf)
         for tier, inner, outer in zip(network, subgroups[:-1], subgroups[1:], strict=True)
     ]
     slowest = np.argmin(reached, axis=0)
     tables = [tier.columns() for tier in network]
     columns = {name: np.choose(slowest, [table[name] for table in tables]) for name in tables[0]}
     return LinkTier(name="slowest", **columns)
-
-
-def reached_bandwidth(tier: LinkTier) -> FloatArray:
-    """Bandwidth that large collectives reach over the links of a chip. [B/s]"""
-    return tier.rate
 
 
 def _with_prices(setup: Setup, system: System, links: Sequence[LinkTier]) -> Setup:

@@ -1,4 +1,10 @@
-"""DFModel's cost of one training iteration, for a graph of one structure and many designs; what fits."""
+"""DFModel's cost of one training iteration, for a graph of one structure and many designs; what fits.
+
+Tiles of a micro-batch stream through groups of fused kernels. A group takes the longest of its compute, its DRAM
+traffic and its network time, or their sum, as the overlap says; a layer is the sum of its groups. An iteration repeats
+layers and micro-batches, adds the bubble of the pipeline and the messages between stages, and sums gradients
+[Ko2024]_. `GENERATIONS` holds the differences between published states of the program.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,9 @@
-"""Designs as set-ups of DFModel, text or binary: the sharding of the layer's graph, and what the file cannot say."""
+"""Designs as set-ups of DFModel, text or binary: the sharding of the layer's graph, and what the file cannot say.
+
+DFModel's own solver chooses the sharding that moves least. A file can also state one, so an exported design keeps the
+split of the native model wherever the graph allows it, and a note names each kernel for which it does not. The file
+has the blocks and words of the generation that evaluated the design, or of the first that has its overlap.
+"""
 
 from __future__ import annotations
 

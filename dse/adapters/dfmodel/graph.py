@@ -1,4 +1,10 @@
-"""A dataflow graph of DFModel, and its sharding over a group: what is legal, what moves, what moves least."""
+"""A dataflow graph of DFModel, and its sharding over a group: what is legal, what moves, what moves least.
+
+Kernels are matrix products or vector operations; edges are tensors. Each kernel is split by one dimension or by none.
+The split decides the layout of its output (replicated, by rows or by columns) and the layouts that it reads; where
+producer and consumer differ, the edge carries an all-gather or an all-to-all, and a product that is split along k ends
+in an all-reduce. The sharding that moves the fewest bytes is found exactly by `costmodel.solve.assignment`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,10 @@
-"""Collectives, price and power of DFModel's networks."""
+"""Collectives, price and power of DFModel's networks.
+
+A network has one to three dimensions, each a ring, a switch or a complete graph, and each serves one parallel group. A
+collective takes a share of the tensor over the bandwidth of a link; latency counts in the later generations alone.
+Published generations differ in whether an all-reduce sends the tensor once or twice (`_halves`). Links and switches
+have prices and powers for each GB/s.
+"""
 
 from __future__ import annotations
 

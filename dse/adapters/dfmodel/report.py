@@ -1,4 +1,9 @@
-"""The report of one set-up by DFModel's rules, as text and as a record for other programs."""
+"""The report of one set-up by DFModel's rules, as text and as a record for other programs.
+
+A file may leave parts open: the sharding, the groups of fused kernels, the tile, the micro-batch, the sizes of the
+network. Each open part is solved here, and the report names it. Equally good shardings give different times,
+since bytes do not tell which links they take; the report has the shortest and the longest of these times.
+"""
 
 from __future__ import annotations
 

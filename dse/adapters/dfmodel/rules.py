@@ -1,4 +1,10 @@
-"""Evaluates designs by DFModel's rules; memory and the energy of the work are the native model's."""
+"""Evaluates designs by DFModel's rules; memory and the energy of the work are the native model's.
+
+These are the rules behind `--profile dfmodel-gen3`. Designs that can share a set-up are evaluated together, in pieces
+that fit the cache; within a piece, those with the same groups of fused kernels. The parts of the iteration go to the
+columns of the native breakdown, so that searches and reports treat them alike. Designs without a number get NaN, and
+`reasons` says why.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,9 @@
-"""Inputs of DFModel besides the graph: machine, network, prices, workload; columns of many designs."""
+"""Inputs of DFModel besides the graph: machine, network, prices, workload; columns of many designs.
+
+A `Setup` is the typed form of a file and of a batch of designs alike: numbers are (points,) columns in SI units, words
+such as the topology are shared. A `Generation` lists the differences of the rules between published states of the
+program as fields, so that one implementation evaluates them all.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,9 @@
-"""Python modules of configurations as calls and their arguments, read and never run."""
+"""Python modules of configurations as calls and their arguments, read and never run.
+
+Recent torchtitan configures a run by functions that return nested calls, such as ``Trainer.Config(...)``. Running a
+file that somebody sent is no way to read it. The syntax tree is followed instead: assignments, attributes, arithmetic,
+and functions of the same module. All else becomes a `Call` that remembers its arguments.
+"""
 
 from __future__ import annotations
 

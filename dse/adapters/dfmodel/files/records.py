@@ -1,4 +1,10 @@
-"""Messages -> graphs and set-ups, once everything in them holds together."""
+"""Messages -> graphs and set-ups, once everything in them holds together.
+
+A set-up of DFModel is a protocol buffer with blocks for the graph, the system, its cost, the run and the solver, whose
+names differ by generation (`block`). A missing number reads as 0, which no formula would notice. So each block is
+checked first, and all mistakes are reported together with the names of their fields. GB/s, GHz and similar units
+become SI here.
+"""
 
 from __future__ import annotations
 

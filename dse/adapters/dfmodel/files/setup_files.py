@@ -1,4 +1,9 @@
-"""DFModel's files, text and binary, of the generations whose blocks differ."""
+"""DFModel's files, text and binary, of the generations whose blocks differ.
+
+The format has no version. Each generation has a root message (`ROOTS`), which the name of the block on the run tells in
+a text: `training`, `miscellany`, or `execution` with or without the fields of the third. A binary file has numbers in
+place of names, so that the first three look alike. Set-ups of the oldest generation are turned into the first.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,10 @@
-"""Graphs and set-ups -> messages, sharding, tiling and communication filled in."""
+"""Graphs and set-ups -> messages, sharding, tiling and communication filled in.
+
+The reference writes its answer into the file of the question: the sharding of each kernel, the shard and the tile that
+a chip holds, the depth of each buffer, and the bytes that edges exchange. A file that is written here has the same
+fields, so that the program and its scripts read it. Published files are reproduced byte for byte, down to the sign of
+zeros that its solver left (`ZeroMarks`).
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,9 @@
-"""An order of a computation's instructions that frees memory as soon as it can, where none is given yet."""
+"""An order of a computation's instructions that frees memory as soon as it can, where none is given yet.
+
+The text of a module that is not scheduled puts weight gradients last, whose operands would then live through the whole
+backward pass. This order keeps that of the text, but runs an instruction early once it frees at least as many bytes as
+it allocates. What an instruction frees only grows, so two heaps find the next one, in n log n steps.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,9 @@
-"""Memory that a compiler reserves: buffers in the memory of results where they fit, the others on a heap."""
+"""Memory that a compiler reserves: buffers in the memory of results where they fit, the others on a heap.
+
+XLA assigns offsets before the program runs, so that gaps between buffers count. As in its buffer assignment, the
+largest buffer comes first, results lend their memory until they are made, and the rest is packed best-fit, by size or
+by length of life. The figures are compared with `memory_analysis` of compiled programs (docs/hlo.md).
+"""
 
 from __future__ import annotations
 
