@@ -66,6 +66,7 @@ def expressed_row(row: MeasuredRow, system: str | None = None) -> Expressed:
         differing = {"host_dispatch": 0.0} if graphs == "whole" else {}  # one launch for the whole iteration
         differing |= {name: number_of(name, value) for name, value in given.items() if name not in fields}
         machine = Machine(machine.name, {**defaults.quantities, **machine.quantities, **differing})
+        assumed |= {name: value for name, value in defaults.quantities.items() if machine.quantities[name] == value}
     stated = stated_columns(row, model, defaults, assumed)
     domains = DesignPoints.domains(model.blocks)
     usual = usual_columns(defaults_of(framework, model, machine.system, stated), stated, domains)
