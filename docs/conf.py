@@ -105,6 +105,8 @@ def commands() -> dict[str, str]:
 
 def library() -> str:
     """Public names of both packages, in the words of their docstrings."""
+    from costmodel.stubs import homes
+
     seen: set[tuple[str, str]] = set()
     lines = ["# Library", "", "[From Python](../python.md) shows them in use."]
     for package in ("dse", "costmodel"):
@@ -113,7 +115,7 @@ def library() -> str:
         for name in module.__all__:
             kind = "class" if isinstance(getattr(module, name), type) else "function"
             members = "   :members:\n" if kind == "class" else ""
-            home = module._HOMES[name]
+            home = homes(package)[name]
             if (home, name) in seen:
                 continue
             seen.add((home, name))

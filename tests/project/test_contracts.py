@@ -33,8 +33,8 @@ MOST_MODULES = 20
 
 #: The most lines of packages and rooms, less others; what would grow beyond says what it deletes. [lines]
 BUDGETS = [
-    ("costmodel dse", "", 69_430),
-    ("costmodel", "costmodel.formats costmodel.lstm costmodel.rules", 13_988),
+    ("costmodel dse", "", 69_360),
+    ("costmodel", "costmodel.formats costmodel.lstm costmodel.rules", 13_980),
     ("dse.searching dse.storage", "", 7_391),
     ("dse.adapters", "", 21_077),
     ("dse.adapters.xla", "", 6_944),

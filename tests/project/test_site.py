@@ -10,6 +10,7 @@ import pytest
 
 import costmodel
 import dse
+from costmodel.stubs import homes
 from dse.cli import COMMANDS, GROUPS
 from tests.support.paths import ROOT
 
@@ -40,7 +41,7 @@ def test_every_written_page_and_every_public_name_is_there(site):
     library = (site / "made" / "library.html").read_text()
     for package in (costmodel, dse):
         for name in package.__all__:
-            assert f'id="{package._HOMES[name]}.{name}"' in library, name
+            assert f'id="{homes(package.__name__)[name]}.{name}"' in library, name
 
 
 def test_the_site_has_the_page_of_errors(site):

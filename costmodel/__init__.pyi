@@ -1,0 +1,24 @@
+# Public names, and the modules that have them; `costmodel.stubs` imports each when it is first used.
+from costmodel.errors import DseError as DseError
+from costmodel.formats.model_file import load_model as load_model
+from costmodel.formats.model_file import model_names as model_names
+from costmodel.formats.system_file import load_system as load_system
+from costmodel.formats.system_file import system_names as system_names
+from costmodel.lstm import LstmDesign as LstmDesign
+from costmodel.lstm import LstmShape as LstmShape
+from costmodel.lstm import lstm_step as lstm_step
+from costmodel.machine import Chip as Chip
+from costmodel.machine import Host as Host
+from costmodel.machine import LinkTier as LinkTier
+from costmodel.machine import MemoryLevel as MemoryLevel
+from costmodel.machine import Modules as Modules
+from costmodel.machine import Software as Software
+from costmodel.machine import System as System
+from costmodel.steps.breakdown import Breakdown as Breakdown
+from costmodel.steps.pipeline.timed_pipelines import PipelineTimes as PipelineTimes
+from costmodel.steps.pipeline.timed_pipelines import pipeline_times as pipeline_times
+from costmodel.steps.transformer import resolve_sharding as resolve_sharding
+from costmodel.steps.transformer import resolve_tiling as resolve_tiling
+from costmodel.steps.transformer import step as step
+from costmodel.training.design import DesignPoints as DesignPoints
+from costmodel.training.model import ModelShape as ModelShape
