@@ -15,6 +15,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
+from tests.support.cases import cases
+
 ROOT: Final = Path(__file__).parents[1]
 ALLOWED: Final = ROOT / "tests" / "data" / "language.csv"
 PAGES: Final = (
@@ -25,46 +27,7 @@ PAGES: Final = (
 LONGEST: Final = 25
 
 #: Name -> pattern of a construction, and the plain alternative.
-FORBIDDEN: Final[dict[str, tuple[str, str]]] = {
-    "what-clause": (r"\bwhat\b(?=[^?]*$)", "the noun: 'Options you omit', not 'What is not said'"),
-    "whoever": (r"\b(?:whoever|whatever|whichever)\b", "the person or the thing: 'a reader', 'any file'"),
-    "who-clause": (r"\bfor who\b|\bwho (?:evaluates|prices)\b", "a noun: 'Where to run'"),
-    "of which": (r"\bof which\b", "a second sentence, or 'with'"),
-    "so many": (r"\bso (?:many|much)\b", "the number: 'N GPUs'"),
-    "as many as": (r"\bas (?:many|much|often|few) as\b", "'up to N', 'once for each'"),
-    "such": (r"(?<!\bno )\bsuch\b(?! as\b| an?\b)", "the noun again: 'these designs'"),
-    "of its own": (r"\bof (?:its|their|his|our|your|one's) own\b|\bone's own\b", "'your sampler', 'a separate file'"),
-    "it alone": (r"\b(?:it|them|these|those|that|this) alone\b", "'only': 'only these designs'"),
-    "beside": (r"\bbeside\b", "'with', 'next to', 'in addition to', 'during'"),
-    "the rest of it": (r"\bthe rest of (?:it|them)\b", "'the other parameters'"),
-    "ships": (r"\b(?:ships?|shipped)\b", "'built-in'"),
-    "binds": (r"\bbinds?\b", "'the bottleneck is', 'limited by'"),
-    "seek": (r"\b(?:seeks?|seeking|sought)\b", "'search', 'optimize', 'objective'"),
-    "nine of ten": (r"\b(?:9|8|nine|eight|nineteen) (?:of|in) (?:10|ten|twenty)\b", "'90 % interval', '90 %'"),
-    "keeps limits": (r"\b(?:keeps?|kept|keeping) (?:all|its|every) (?:limits|rules)\b", "'fits', 'is feasible'"),
-    "priced": (
-        r"\b(?:priced|pricing|re-?prices?)\b|"
-        r"\bprices? (?:a|an|all|each|every|it|the|them|these|those|one|designs|two)\b",
-        "'evaluated', 'evaluates'",
-    ),
-    "anew": (r"\banew\b|\bfor ever\b", "'again'"),
-    "stands": (
-        r"\bstands? (?:in|beside|below|above|there|here|behind|between|side|by)\b|"
-        r"\bas (?:it|they) stands?\b",
-        "'is'",
-    ),
-    "told": (
-        r"\b(?:is|are|be|was|been) (?:un)?told\b|\btells? apart\b|\bsays so\b",
-        "'prints', 'reports', 'distinguishes'",
-    ),
-    "knows": (r"\bknows? (?:nothing|of|no)\b", "'does not use', 'has'"),
-    "but for": (r"\bbut for\b|\bnothing but\b", "'except', 'only'"),
-    "to be had": (
-        r"\b(?:is|are) to be (?:had|found|read|changed)\b|\bthereof\b|\bwhereby\b|\bto hand\b",
-        "a verb in the active",
-    ),
-    "exponent": (r"\b\d(?:\.\d+)?e[+-]?\d+ (?:s|ms|min|h|days|GB|TB|GiB)\b", "'112 min', '582 days'"),
-}
+FORBIDDEN: Final[dict[str, tuple[str, str]]] = cases(__file__, "FORBIDDEN")
 COMPILED: Final = {name: re.compile(pattern, re.IGNORECASE) for name, (pattern, _) in FORBIDDEN.items()}
 
 

@@ -16,6 +16,7 @@ from typing import Any, Final
 
 from dse.cli import main
 from tests.fuzz.seeds import SPACE
+from tests.support.cases import cases
 
 #: What a cell is set to: of another type, out of every range, no text, of another shape.
 HOSTILE: Final[tuple[Any, ...]] = (
@@ -28,21 +29,7 @@ HOSTILE_PARTS: Final[tuple[Any, ...]] = (
     None, True, "x", "", "9" * 400, [], [1], {}, {"a": 1}, -1, 0, 0.5, 10**30, float("nan"), float("inf"),
 )  # fmt: skip
 #: Tables and their columns that a command reads or writes.
-TABLES: Final = {
-    "studies": ("study_id", "study_name"),
-    "study_directions": ("direction", "study_id", "objective"),
-    "study_user_attributes": ("study_id", "key", "value_json"),
-    "study_system_attributes": ("study_id", "key", "value_json"),
-    "trials": ("trial_id", "number", "study_id", "state", "datetime_start", "datetime_complete"),
-    "trial_user_attributes": ("trial_id", "key", "value_json"),
-    "trial_system_attributes": ("trial_id", "key", "value_json"),
-    "trial_params": ("trial_id", "param_name", "param_value", "distribution_json"),
-    "trial_values": ("trial_id", "objective", "value", "value_type"),
-    "trial_intermediate_values": ("step",),
-    "trial_heartbeats": ("heartbeat",),
-    "version_info": ("schema_version", "library_version"),
-    "alembic_version": ("version_num",),
-}
+TABLES: Final = cases(__file__, "TABLES")
 #: What tells kinds of rows of a table apart: a row of each is changed.
 KINDS: Final = {
     "study_user_attributes": "key",
@@ -55,37 +42,7 @@ KINDS: Final = {
 }
 
 #: Commands that read a study of the name s: {at} is its storage, {out} a folder.
-COMMANDS: Final = tuple(
-    tuple(words.split())
-    for words in (
-        "pareto s",
-        "pareto s --format json",
-        "pareto s --format csv",
-        "pareto s --columns tp,mfu",
-        "trials s",
-        "trials s --format json",
-        "trials s --format csv",
-        "trials s --format parquet -o {out}/t.parquet",
-        "studies",
-        "studies --format json",
-        "explain s",
-        "explain s --trial 1 --format json",
-        "explain s --trial 0 --against 1",
-        "export s --trial 2 --format aicb -o {out}/w.txt",
-        "importance s",
-        "check s",
-        "compare s s",
-        "compare s",
-        "enumerate --certify s",
-        "report s -o {out}/r.html",
-        "report s -o {out}/r.svg",
-        "resume s --budget 8",
-        "resume s",
-        "search {space} --study s --budget 9",
-        "search {space} --study other --warm-start s --budget 2",
-        "delete s --yes",
-    )
-)
+COMMANDS: Final = cases(__file__, "COMMANDS")
 
 
 def changes(file: Path) -> Iterator[tuple[str, str, tuple[Any, ...]]]:

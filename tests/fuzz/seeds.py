@@ -19,6 +19,7 @@ from costmodel.formats.input_files import data_beside, dump
 from dse.api.exports import artefacts
 from dse.spaces.space import Space
 from tests.support.aicb_files import SMALL
+from tests.support.cases import cases
 from tests.support.hlo_texts import DATA, OLD_PRINTER, program
 from tests.support.hugging_face_configs import PUBLISHED
 
@@ -26,30 +27,7 @@ from tests.support.hugging_face_configs import PUBLISHED
 CORPUS: Final = Path(__file__).parents[1] / "data" / "corpus"
 
 #: A space of every kind of line, as a file holds it.
-SPACE: Final = """\
-schema: search_space/v1
-name: small
-description: How to split GPT 22B over 64 A100s
-model: gpt_22b
-system: a100_80g_dgx
-given: {world_size: 64, global_batch_size: 128}
-parameters:
-  tp: [1, 2, 4, 8]
-  pp: divisors(num_layers)
-  micro_batch_size: [1, 2]
-  recompute: [none, selective, full]
-derived:
-  dp: world_size / (tp * pp)
-  gradient_accumulation_steps: global_batch_size / (dp * micro_batch_size)
-  slack: dram_capacity - peak_memory
-constraints:
-  fits: peak_memory <= 80 GB
-  few: (pp == 1) | (tp > 1) & ~(micro_batch_size > 2)
-layouts:
-  usual: {tp: 8, pp: 1}
-objectives:
-  minimize: [step_time, peak_memory]
-"""
+SPACE: Final = cases(__file__, "SPACE")
 
 #: What every kind of text is spoilt with, beside its own words.
 HOSTILE: Final = (

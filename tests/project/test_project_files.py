@@ -92,3 +92,10 @@ def test_links_of_these_files_lead_somewhere(name):
     links = re.findall(r"\]\((?!https:)([^)#]+)", page.read_text())
     assert links
     assert [link for link in links if not (page.parent / link).exists()] == []
+
+
+def test_every_table_of_the_tests_is_read_by_its_module():
+    folder = ROOT / "tests" / "data" / "cases"
+    for path in folder.rglob("*.yaml"):
+        module = (ROOT / "tests" / path.relative_to(folder)).with_suffix(".py").read_text()
+        assert [name for name in yaml.safe_load(path.read_text()) if f'cases(__file__, "{name}")' not in module] == []

@@ -10,19 +10,11 @@ import numpy as np
 from dse.adapters.simai.bandwidth import Busbw, Links
 from dse.adapters.simai.files.aicb import read_workload
 from dse.adapters.simai.workload_rows import StepRows
+from tests.support.cases import cases
 from tests.support.paths import TEST_DATA
 
 #: A file of unlike numbers: every group, every collective, tokens in an unusual order.
-SMALL = """\
-HYBRID_TRANSFORMER_FWD_IN_BCKWD pp: 3 model_parallel_NPU_group: 4 ep: 2 ga: 5 vpp: 2 colour: blue \
-all_gpus: 96 checkpoints: 0 checkpoint_initiates: 0 pp_comm 1048576
-5
-grad\t-1\t7\tNONE\t0\t11\tNONE\t0\t13\tREDUCESCATTER\t3221225472\t100
-embedding_layer\t-1\t17000\tALLREDUCE\t16777216\t19\tBROADCAST\t65536\t23\tNONE\t0\t100
-mlp\t-1\t29000\tALLGATHER\t33554432\t31000\tREDUCESCATTER\t33554432\t37\tNONE\t0\t5
-mlp\t-1\t41\tALLTOALL_EP\t67108864\t43\tALLTOALL_EP\t67108864\t47\tALLREDUCE_DP_EP\t134217728\t100
-loss\t-1\t0\tALLREDUCE\t4\t0\tNONE\t0\t0\tNONE\t0\t100
-"""
+SMALL = cases(__file__, "SMALL")
 
 #: SimAI's example bandwidths of October and of December 2024. [GiB/s]
 OCTOBER = Busbw(

@@ -9,22 +9,10 @@ from typing import Any, Final
 
 from costmodel.formats.input_files import dump
 from dse.cli import main
+from tests.support.cases import cases
 
 #: Parameter -> options from which spaces are drawn: numbers, switches and words, some equal to Python (0 and False).
-OPTIONS: Final[dict[str, list[Any]]] = {
-    "tp": [1, 2, 4, 8],
-    "pp": [1, 2, 4],
-    "micro_batch_size": [1, 2, 4],
-    "vpp": [1, 2],
-    "zero": [0, 1, 2, 3],
-    "shard_replicas": [1, 2],
-    "overlap_tp": [False, True],
-    "overlap_grad_reduce": [False, True],
-    "sequence_parallel": [False, True],
-    "reshard_after_forward": [True, False],
-    "recompute": ["none", "selective", "full"],
-    "precision": ["bf16", "fp8_tensorwise"],
-}
+OPTIONS: Final[dict[str, list[Any]]] = cases(__file__, "OPTIONS")
 #: Parameters that every space has.
 ALWAYS: Final = ("tp", "pp", "micro_batch_size")
 

@@ -16,6 +16,7 @@ from dse.adapters.astra_sim import export
 from dse.adapters.astra_sim.export import astra_sim_files
 from dse.adapters.astra_sim.program import phases
 from dse.cli import main
+from tests.support.cases import cases
 from tests.support.chakra_files import (
     ALL_GATHER,
     ALL_REDUCE,
@@ -33,27 +34,7 @@ H100, A100 = "h100_80g_dgx", "a100_80g_dgx"
 OVERLAPS = {"zero": 1, "overlap_grad_reduce": True, "overlap_param_gather": True}
 SPLIT = {"sequence_parallel": True, "gradient_accumulation_steps": 4}
 #: Model, machine, layout: of every kind of parallelism, within nodes and across them.
-DESIGNS = {
-    "tp": ("llama3_8b", H100, {"tp": 4, **SPLIT}),
-    "tp across nodes": ("llama3_70b", H100, {"tp": 16, **SPLIT}),
-    "pp": ("llama3_8b", A100, {"pp": 8, "gradient_accumulation_steps": 8}),
-    "tp pp dp": ("llama3_70b", H100, {"tp": 4, "pp": 4, "dp": 4, **SPLIT}),
-    "overlaps": ("llama3_8b", H100, {"tp": 2, "dp": 16, **SPLIT, **OVERLAPS}),
-    "fsdp": ("llama3_8b", H100, {"dp": 32, **OVERLAPS, "zero": 3}),
-    "hsdp": ("llama3_8b", H100, {"dp": 32, **OVERLAPS, "zero": 3, "shard_replicas": 4}),
-    "interleaved": ("llama3_70b", H100, {"tp": 8, "pp": 4, "vpp": 2, "overlap_p2p": True, **SPLIT}),
-    "tied embeddings": ("gpt3_175b", A100, {"tp": 8, "pp": 4, "dp": 2, **SPLIT}),
-    "cp": ("llama3_8b", H100, {"tp": 2, "cp": 8, "dp": 2, **SPLIT}),
-    "ep": ("mixtral_8x7b", H100, {"tp": 2, "pp": 2, "dp": 8, "ep": 8, **SPLIT}),
-    "etp": ("mixtral_8x7b", H100, {"tp": 4, "dp": 4, "ep": 4, "etp": 2, **SPLIT}),
-    "dualpipe": (
-        "gpt3_175b",
-        A100,
-        {"tp": 8, "pp": 4, "schedule": "dualpipe", **SPLIT, "gradient_accumulation_steps": 8},
-    ),
-    "uneven nodes": ("gpt3_175b", H100, {"tp": 6, "pp": 2, "dp": 2, **SPLIT}),
-    "torus": ("llama3_8b", "tpu_v5p_pod", {"tp": 4, "pp": 2, "dp": 4, **SPLIT}),
-}
+DESIGNS = cases(__file__, "DESIGNS")
 
 
 def run_of(model, system, layout):

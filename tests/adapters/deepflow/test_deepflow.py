@@ -46,25 +46,7 @@ def test_all_293_figures_are_those_that_the_reference_printed():
     assert {name: as_printed(float(found[name]), text) for name, text in printed.items()} == printed
 
 
-KINDS = {
-    "whole": {},
-    "column-row": {"hidden_kind": CR, "hidden_dim1": 8, "softmax_kind": CR, "softmax_dim1": 4},
-    "row-column": {"hidden_kind": RC, "hidden_dim1": 2, "hidden_dim2": 4, "softmax_kind": RC,
-                   "softmax_dim1": 2, "softmax_dim2": 3, "projection_kind": RC, "projection_dim1": 2,
-                   "projection_dim2": 4, "embedding_kind": RC, "embedding_dim1": 2, "embedding_dim2": 2},
-    "column-row projection": {"projection_kind": CR, "projection_dim1": 13},
-    "row-column projection of data shards": {"dp": 3, "projection_kind": RC, "projection_dim1": 5,
-                                             "projection_dim2": 2},
-    "data shards": {"dp": 3},
-    "stages": {"lp": 4, "hlp": 2},
-    "slow links": {"lp": 4, "hlp": 2, "link_fraction": 1e-7},
-    "links between the two": {"lp": 4, "hlp": 2, "link_fraction": 1.07e-5},
-    "slow reduction": {"dp": 4, "lp": 2, "hlp": 2, "link_fraction": 1e-5, "batch_size": 64},
-    "slow reduction, slow links": {"dp": 4, "lp": 2, "hlp": 2, "link_fraction": 1e-9},
-    "messages under 128 bytes": {"hidden_size": 2, "gates": 2, "dp": 2, "vocab_size": 30},
-    "everything": {"dp": 2, "lp": 4, "hlp": 2, "hidden_kind": CR, "hidden_dim1": 4, "softmax_kind": RC,
-                   "softmax_dim1": 2, "softmax_dim2": 2, "embedding_kind": CR, "embedding_dim1": 4},
-}  # fmt: skip
+KINDS = cases(__file__, "KINDS")
 
 
 @pytest.mark.parametrize("split", KINDS)
@@ -81,17 +63,7 @@ def test_parallel_configurations_agree_with_the_rules_one_by_one(split):
 
 # DeepFlow, commit e6a5da0 (2019), run for the configuration of PROBE with links in a mesh. Not the backward
 # pass of row-column splits, where the program prints its forward pass again.
-SPLIT_PROJECTION = [
-    # kind, dim1, dim2, projection_f [s], projection_b [s]
-    (CR, 2, 1, 0.09197567396632571, 0.18391436958814822),
-    (CR, 3, 1, 0.061530445820670215, 0.12271307846320992),
-    (CR, 4, 1, 0.046315694690229295, 0.09211403290074077),
-    (CR, 8, 1, 0.023601655052181075, 0.04622346455703705),
-    (RC, 2, 4, 0.023008431369218114, None),
-    (RC, 2, 1, 0.09173575331687245, None),
-    (RC, 1, 4, 0.045975062738436226, None),
-    (RC, 5, 8, 0.004652711084510289, None),
-]
+SPLIT_PROJECTION = cases(__file__, "SPLIT_PROJECTION")
 
 
 @pytest.mark.parametrize(("kind", "dim1", "dim2", "forward", "backward"), SPLIT_PROJECTION)
@@ -229,31 +201,7 @@ def test_energy_by_hand():
     assert three["energy"][0] == pytest.approx(3 * energy + 2 * ring)
 
 
-MISTAKES = [
-    # text of the file, what stands there instead, what is said
-    ("dram: 0.2592", "dram: -0.1", "power.fractions.dram: -0.1: expected no negative number"),
-    ("l2: 0.16896000000000005", "l2: 0", "power.fractions.l2: 0: the level has no capacity"),
-    ("dram: 0.2592", "dram: 0", "power.fractions.dram: 0: the level has no capacity"),
-    ("flop: 11.9 pJ", "flop: -1 pJ", "energy.flop: '-1 pJ': expected more than 0"),
-    ("l2: 5 fJ/bit", "", "energy: l2: missing"),
-    ("l2: 5 fJ/bit", "l2: 5 fJ", "energy.l2: '5 fJ': expected a number and a unit, such as '4 pJ/B'"),
-    ("hidden: {kind: none", "hidden: {kind: cr, dim1: 6", "hidden.dim1: 6 is neither 2 nor a multiple of 4"),
-    ("hidden: {kind: none", "hidden: {kind: rc, dim1: 3", "dim1: 3 does not divide the batch of a data shard"),
-    ("hidden: {kind: none", "hidden: {kind: rc, dim2: 6", "dim2: 6 is neither 1, 2 nor a multiple of gates"),
-    ("softmax: {kind: none", "softmax: {kind: cr, dim1: 5", "softmax.dim1: 5 does not divide hidden_size"),
-    ("softmax: {kind: none", "softmax: {dim1: 5", "softmax.kind: none: dim1 and dim2 are 1"),
-    ("projection: {kind: none", "projection: {kind: cr, dim1: 5", "projection.dim1: 5 does not divide hidden"),
-    (
-        "projection: {kind: none",
-        "projection: {kind: rc, dim1: 7",
-        "projection.dim1: 7 does not divide the tokens of a data shard",
-    ),
-    ("projection: {kind: none", "projection: {kind: rc, dim2: 3", "projection.dim2: 3 does not divide projection_size"),
-    ("hlp: 1", "hlp: 3", "parallelism.hlp: 3 does not divide num_layers"),
-    ("topology: mesh", "topology: mash", "network.topology: 'mash' is not a value; did you mean 'mesh'?"),
-    ("gates: 4", "gtes: 4", "workload.gtes: unknown key; did you mean 'gates'?"),
-    ("seq_len: 20", "seq_len: 2.5", "workload.seq_len: 2.5: expected a whole number from 1"),
-]
+MISTAKES = cases(__file__, "MISTAKES")
 
 
 @pytest.mark.parametrize(("text", "instead", "said"), MISTAKES)

@@ -17,6 +17,7 @@ from dse.adapters.deepflow.setups import PRESENT, SECOND, read_setup
 from dse.adapters.deepflow.summaries import setup_figures
 from dse.adapters.deepflow.tiled_products import tile_candidates
 from dse.cli import main
+from tests.support.cases import cases
 from tests.support.paths import ROOT, TEST_DATA
 
 DOCS = (ROOT / "docs" / "deepflow.md").read_text()
@@ -133,21 +134,7 @@ def test_options_state_the_command_line(tmp_path, capsys):
     assert json.loads(told.out)["figures"]["mem1.embedding"] < 31.0
 
 
-MISTAKES = [
-    # options, text of the only line
-    (["num_nodes=4"], "Product of dp, lp, kp1 and kp2 must be equal to number of workers, which is 4"),
-    (["num_nodes=2", "dp=2"], "scheduling_param: Data parallelism requires dp_inter to be True"),
-    (["kp1=2", "num_nodes=2", "t=none"], "Incorrect parallelism type, CR: Column-Row, RC: Row-Column"),
-    (["kp1=2", "num_nodes=2", "t=CR"], "a split or a level has no bandwidth"),
-    (["DRAM.size=1.5 GB"], "tech_param.DRAM.size: '1.5 GB': expected a number; sizes may be a whole number and a"),
-    (["inter_node.latency=5 us"], "tech_param.network.inter_node.latency: '5 us': expected a number"),
-    (["M=0"], "model_param.M: 0: expected a whole number from 1"),
-    (["dataflow=worst"], "tech_param.core.dataflow: 'worst' is not a value; did you mean 'wst'?"),
-    (["latency=1"], "--set latency: in tech_param.DRAM.latency, tech_param.SRAM-L1.latency"),
-    (["layers=1"], "--set layers: unknown key"),
-    (["SRAM-L1.size=1 KB"], "memory_hierarchy.l1: 4.74074 elements; expected 2^53 at most, and room for 20 tiles"),
-    (["power_breakdown.DRAM=4000"], "power_breakdown.DRAM: its voltage exceeds max_voltage"),
-]
+MISTAKES = cases(__file__, "MISTAKES")
 
 
 @pytest.mark.parametrize(("options", "said"), MISTAKES)

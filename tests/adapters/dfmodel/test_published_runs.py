@@ -385,16 +385,7 @@ def test_a_file_on_one_line_is_the_same(tmp_path, capsys):
     assert found[0] == found[1] == found[2]
 
 
-@pytest.mark.parametrize(
-    ("change", "said"),
-    [
-        (("n: 4096", "n: 0"), "execution.hpl.n: 0; expected 1 or more"),
-        (("BROADCAST", "ALL_REDUCE"), "ALL_REDUCE is no collective of this workload; leave it out"),
-        (("x: 24", "x: 0"), "system.sw_sw: 0 x 24 chips in 1 copies; expected sizes above 0, and as many in each"),
-        (("hpl {", "mamba {"), "Mamba has no field 'n'"),
-        (("SYSTOLIC", "SIMD"), "type and gemm_input1_input2 contradict each other; a gemm is SYSTOLIC"),
-    ],
-)
+@pytest.mark.parametrize(("change", "said"), cases(__file__, "wrong_workloads_are_refused"))
 def test_wrong_workloads_are_refused(change, said, tmp_path, capsys):
     machine = system(576, (2560, 1, 1, 230686720, 1.38), "sw_sw", (24, 24), (12.5, 12.5), (897, 17179869184))
     text = "dataflow_graph {\n" + linpack(4096, 1024) + "}\n" + machine

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 
@@ -11,7 +12,25 @@ from dse.adapters.hugging_face.configuration import import_model
 from dse.adapters.hugging_face.family import ALIASES, families
 from dse.cli import main
 from tests.support.cases import cases
-from tests.support.hugging_face_configs import LLAMA, PUBLISHED, QWEN, sizes
+from tests.support.hugging_face_configs import PUBLISHED
+
+LLAMA = {"model_type": "llama", "hidden_act": "silu", "tie_word_embeddings": False, "vocab_size": 128256,
+         "num_key_value_heads": 8, "max_position_embeddings": 131072, "attention_bias": False,
+         "rope_scaling": {"rope_type": "llama3", "original_max_position_embeddings": 8192}}  # fmt: skip
+QWEN = {"hidden_act": "silu", "tie_word_embeddings": False, "vocab_size": 151936, "sliding_window": None,
+        "use_sliding_window": False, "max_window_layers": 28, "max_position_embeddings": 32768}  # fmt: skip
+
+
+def sizes(layers: int, hidden: int, heads: int, ffn: int, **more: Any) -> dict[str, Any]:
+    """The four sizes that all but GPT-2 call by the same names, and more."""
+    return {
+        "num_hidden_layers": layers,
+        "hidden_size": hidden,
+        "num_attention_heads": heads,
+        "intermediate_size": ffn,
+        **more,
+    }
+
 
 MIXTRAL = PUBLISHED["Mixtral 8x7B"][0]
 #: Words of `model_type` that are read. [-]
@@ -68,16 +87,7 @@ def test_json_is_the_fields_and_the_number_of_parameters(tmp_path, capsys):
     assert record["model"]["num_experts"] == 8
 
 
-@pytest.mark.parametrize(("changed", "fields"), [
-    ({"sliding_window": 4096, "use_sliding_window": False}, {"window": 0}),
-    ({"sliding_window": 4096, "use_sliding_window": True, "max_window_layers": 0},
-     {"window": 4096, "full_attention_every": 0}),
-    ({"sliding_window": 4096, "use_sliding_window": True, "max_window_layers": 28}, {"window": 0}),
-    ({"sliding_window": 4096, "use_sliding_window": True,
-      "layer_types": [*["sliding_attention"] * 3, "full_attention"] * 7},
-     {"window": 4096, "full_attention_every": 4}),
-    ({"tie_word_embeddings": True}, {"tied_embeddings": True}),
-])  # fmt: skip
+@pytest.mark.parametrize(("changed", "fields"), cases(__file__, "windows_and_tables"))
 def test_windows_and_tables_are_those_that_the_keys_say_together(changed, fields, imported):
     model = imported(QWEN | sizes(28, 3584, 28, 18944, model_type="qwen2", **changed)).model
     assert {name: getattr(model, name) for name in fields} == fields

@@ -34,65 +34,7 @@ case $1 in *.sh) exec bash "$@";; *) exec "$@";; esac
 """
 
 #: Idiom -> script, and the GPUs of the run.
-IDIOMS = {
-    "exported launcher and command within single quotes": (
-        f"{ONE}export LAUNCHER='torchrun --nproc_per_node 8 --nnodes 4'\n"
-        f'export CMD="pretrain_gpt.py --tensor-model-parallel-size 4 {MODEL} {SIZES}"\n'
-        "srun bash -c '$LAUNCHER --node_rank $SLURM_PROCID $CMD'\n", 32),
-    "launcher and command within double quotes": (
-        f'{ONE}GPUS_PER_NODE=8\nNNODES=$SLURM_NNODES\nexport LAUNCHER="python -u -m torch.distributed.run '
-        '--nproc_per_node $GPUS_PER_NODE --nnodes $NNODES --rdzv_backend c10d --max_restarts 0 --tee 3"\n'
-        f'export CMD=" `pwd`/pretrain_gpt.py --pipeline-model-parallel-size 2 {MODEL} {SIZES} "\n'
-        'echo $CMD\nclear; srun --jobid $SLURM_JOBID bash -c "$LAUNCHER --node_rank \\$SLURM_PROCID '
-        '$CMD" 2>&1 '
-        "| tee -a log.txt\n", 32),
-    "a task for each GPU": (
-        f'{EIGHT}OPTIONS=" \\\n  {MODEL} \\\n  {SIZES} "\nrun_cmd="python -u pretrain_gpt.py ${{OPTIONS}}"\n'
-        'srun -l --output=%x_%j.log sh -c "${run_cmd}"\nset +x\n', 32),
-    "arrays and torchrun": (
-        f"GPUS=8\nNNODES=${{NNODES:-2}}\nDIST=(--nproc_per_node $GPUS --nnodes $NNODES)\n"
-        f"ARGS=(\n  {MODEL}  # shape\n  {SIZES}\n)\n[ -n \"$FP8\" ] && ARGS+=(--fp8-format hybrid)\n"
-        'torchrun "${DIST[@]}" pretrain_gpt.py "${ARGS[@]}"\n', 16),
-    "a command that eval starts": (
-        f'if [ "${{AC:-none}}" = full ]; then ac=" --recompute-granularity full"; else ac=""; fi\n'
-        f'opts=" {MODEL} {SIZES} ${{ac}}"\nrun_cmd="torchrun --nproc_per_node 8 --nnodes 1 pretrain_gpt.py '
-        '${opts}"\necho ${run_cmd}\neval ${run_cmd}\n', 8),
-    "an environment file": (
-        "set -a\nsource env.sh\nset +a\nsrun -N 4 --ntasks-per-node=8 bash -c 'python "
-        "pretrain_gpt.py $ARGS'\n", 32),
-    "a script that sbatch starts": (
-        f'export ARGS="{MODEL} {SIZES}"\nsbatch --nodes=2 --ntasks-per-node=8 --gpus-per-node=8 '
-        f'inner.sh\n', 16),
-    "a container": (
-        f'{EIGHT}CMD="cd /w; python pretrain_gpt.py {MODEL} '
-        f'{SIZES}"\nIMAGE=nvcr.io/nvidia/pytorch:25.01-py3\n'
-        'srun --container-image=$IMAGE --container-mounts=/data:/data bash -c "${CMD}"\n', 32),
-    "torch.distributed.launch": (
-        f'WORLD=$((8 * 2))\nDIST="--nproc_per_node 8 --nnodes 2 --node_rank 0 --master_addr localhost"\n'
-        f"python -m torch.distributed.launch $DIST pretrain_gpt.py {MODEL} --micro-batch-size 1 "
-        "--global-batch-size $((WORLD * 16)) --bf16\n", 16),
-    "mpirun": (f"mpirun -np 64 --allow-run-as-root python pretrain_gpt.py {MODEL} {SIZES}\n", 64),
-    "tasks of the whole job": (
-        "#!/bin/bash\n#SBATCH -N4 -n 32\n#SBATCH --gpus-per-node=8\n"
-        f"srun python pretrain_gpt.py {MODEL} {SIZES} --distributed-timeout-minutes 60\n", 32),
-    "a loop that only waits": (
-        "until true; do sleep 1; done\nfor h in a b; do echo $h; done\n"
-        f"torchrun --nproc_per_node 4 pretrain_gpt.py {MODEL} {SIZES}\n", 4),
-    "functions for messages": (
-        'log() { echo "[$(date)] $*"; }\ndie() { log "$1"; exit 1; }\nlog start\n[ -n "$BASH" ] || '
-        'die "no bash"\n'
-        f"torchrun --nproc_per_node 8 --nnodes 2 pretrain_gpt.py {MODEL} {SIZES} || die failed\n", 16),
-    "variables before a script": ('TP=8 PP=2 bash inner2.sh\n', 16),
-    "one GPU": (f"torchrun pretrain_gpt.py {MODEL} {SIZES}\n", 1),
-    "exit before another run": (
-        f"torchrun --nproc_per_node 8 pretrain_gpt.py {MODEL} {SIZES}\nexit 0\n"
-        f"torchrun --nproc_per_node 4 pretrain_gpt.py {MODEL} {SIZES} --swiglu "
-        f"--untie-embeddings-and-output-weights", 8),
-    "arguments that a loop would take": (
-        'while [[ $# -gt 0 ]]; do case $1 in --tp) TP=$2; shift 2;; *) shift;; esac; done\n'
-        f"torchrun --nproc_per_node 8 pretrain_gpt.py --tensor-model-parallel-size ${{TP:-2}} "
-        f"{MODEL} {SIZES}\n", 8),
-}  # fmt: skip
+IDIOMS = cases(__file__, "IDIOMS")
 
 
 def bash_words(folder, script):
@@ -133,19 +75,7 @@ def test_scripts_are_read_as_bash_runs_them(idiom, tmp_path):
     assert launch.world_size == gpus
 
 
-@pytest.mark.parametrize(
-    "launcher",
-    [
-        f"{ONE}srun python",
-        f"{ONE}srun ./launch_everything",
-        f"{ONE}srun torchrun --nnodes 4",
-        "#SBATCH --nodes=4 --gres=gpu:8\nsrun python",
-        "torchrun --nproc_per_node gpu",
-        "torchrun --nproc_per_node 8 --nnodes 1:4",
-        "deepspeed --hostfile hosts",
-        "python",
-    ],
-)
+@pytest.mark.parametrize("launcher", cases(__file__, "a_launcher_that_does_not_decide_the_gpus_asks_for_them"))
 def test_a_launcher_that_does_not_decide_the_gpus_asks_for_them(launcher, tmp_path):
     (tmp_path / "train.sh").write_text(f"{launcher} pretrain_gpt.py {MODEL} {SIZES}\n")
     with pytest.raises(DseError, match="does not decide the number of GPUs; name it with --gpus N") as caught:
@@ -206,15 +136,7 @@ def test_the_output_of_bash_x_is_read_where_the_script_is_not(tmp_path):
 # Arguments: what is read, what costs nothing, what is named
 
 
-@pytest.mark.parametrize(
-    ("flags", "attention"),
-    [
-        ("--transformer-impl local", "unfused"),
-        ("--attention-backend local", "unfused"),
-        ("--attention-backend unfused", "unfused"),
-        ("--transformer-impl transformer_engine --attention-backend fused", "fused"),
-    ],
-)
+@pytest.mark.parametrize(("flags", "attention"), cases(__file__, "attention_of_plain_pytorch_is_not_fused"))
 def test_attention_of_plain_pytorch_is_not_fused(flags, attention, tmp_path):
     """`local` builds DotProductAttention, whose scores are in memory."""
     (tmp_path / "train.sh").write_text(f"torchrun pretrain_gpt.py {MODEL} {SIZES} {flags}\n")

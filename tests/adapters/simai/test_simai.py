@@ -138,17 +138,7 @@ def test_small_messages_take_what_their_group_takes():
 
 
 # group, pass, kind: GiB/s in the file of December; free where the reference leaves it out.
-TOLD = [
-    ("tp", "forward", "all_reduce", 300),
-    ("tp", "activation_gradient", "reduce_scatter", 280),
-    ("tp", "forward", "all_to_all", 230),
-    ("ep", "forward", "all_to_all", 80),
-    ("ep", "forward", "all_reduce", 300),
-    ("ep", "forward", "all_gather", np.inf),
-    ("dp", "weight_gradient", "reduce_scatter", 380),
-    ("dp_ep", "weight_gradient", "all_gather", 45),
-    ("dp_ep", "weight_gradient", "all_reduce", None),  # null there
-]
+TOLD = cases(__file__, "TOLD")
 
 
 @pytest.mark.parametrize(("group", "of_pass", "kind", "bandwidth"), TOLD)

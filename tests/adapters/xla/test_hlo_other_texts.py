@@ -7,6 +7,7 @@ import pytest
 from costmodel import DseError
 from dse.adapters.xla import hlo
 from dse.cli import main
+from tests.support.cases import cases
 from tests.support.hlo_texts import program
 
 SPLIT = "sharding={devices=[4,1,2]<=[8] last_tile_dim_replicate}"
@@ -47,15 +48,7 @@ def test_what_it_is_and_what_to_print_instead(words, tmp_path, capsys):
     assert "print compiled.as_text()" in told or "give the module" in told
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        program(f"  x = f32[8,4] parameter(0), {SPLIT}", header=", is_scheduled=true"),
-        program(f"  x = f32[8] parameter(0), {SPLIT}\n  ROOT y = f32[8] all-to-all(x), replica_groups={{}}"),
-        program("  x = f32[8] parameter(0), sharding={devices=[1,8]<=[8] last_tile_dim_replicate}"),
-        program("  x = f32[8] parameter(0), sharding={replicated}"),
-    ],
-)
+@pytest.mark.parametrize("text", cases(__file__, "what_one_device_runs_is_read"))
 def test_what_one_device_runs_is_read(text):
     assert hlo.parse(text, "text").entry.root.shape.dims[0] == 8
 

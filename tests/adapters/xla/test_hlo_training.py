@@ -118,25 +118,7 @@ def sgd_of(written: str) -> str:
 
 
 # Update, what is kept -> the optimizer's name.
-OPTIMIZERS = {
-    "SGD": (SGD, "", "SGD"),
-    "momentum": (MOMENTUM, "m", "momentum"),
-    "SGD with decay": (DECAYED_SGD, "", "SGD"),
-    "the sign of gradients": (sgd_of("sign(grad_{w})"), "", None),
-    "a root of gradients": (sgd_of("rsqrt(grad_{w})"), "", None),
-    "squares of gradients": (sgd_of("multiply(grad_{w}, grad_{w})"), "", None),
-    "one over gradients": (sgd_of("divide({c}, grad_{w})"), "", None),
-    "the sign of momentum": (SIGN, "m", None),
-    "Lion": (LION, "m", None),
-    "Muon": (MUON, "m", "muon"),
-    "RMSprop": (RMSPROP, "v", None),
-    "RMSprop with momentum": (ROOTED_MOMENTUM, "mv", None),
-    "Adagrad": (ADAGRAD, "v", None),
-    "Adam": (ADAM, "mv", "Adam"),
-    "Adam with decay in its gradients": (COUPLED, "mv", "Adam"),
-    "AdamW": (ADAMW, "mv", "AdamW"),
-    "LAMB": (LAMB, "mv", None),
-}
+OPTIMIZERS = cases(__file__, "OPTIMIZERS")
 
 
 @pytest.mark.parametrize("kind", OPTIMIZERS)

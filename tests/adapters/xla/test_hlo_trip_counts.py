@@ -106,20 +106,7 @@ def changed(text: str, **changes: str) -> str:
     return text
 
 
-UNKNOWN = {
-    "a start that is given": (LONG.replace("b = s64[] constant(20)", "b = s64[] parameter(0)"), "w"),
-    "a start that changes": (LONG.replace("tuple(j, s) }", "tuple(j, r2) }").replace(
-        "r = (f32", "r2 = s64[] add(s, s)\n r = (f32"), "w"),
-    "a step that is no constant": (loop().replace("add(i, s)", "add(i, i)"), "w"),
-    "a limit that moves": (LONG.replace("ROOT t = (f32[], s64[], s32[]) tuple(x, l, n)",
-        "m = s32[] negate(n)\n ROOT t = (f32[], s64[], s32[]) tuple(x, l, m)"), "w"),
-    "a condition on data": (changed(
-        loop(), i="i = s32[] get-tuple-element(p), index=0\n f = f32[4] get-tuple-element(p), index=1",
-        n="z = f32[1] slice(f), slice={[0:1]}\n n = s32[1] convert(z)"), "w"),
-    "away from the limit": (loop(step=-1), "w"),
-    "a counter that narrows": (loop().replace(
-        "j = s32[] add(i, s)", "b = s8[] convert(i)\n d = s32[] convert(b)\n j = s32[] add(d, s)"), "w"),
-}  # fmt: skip
+UNKNOWN = cases(__file__, "UNKNOWN")
 
 
 @pytest.mark.parametrize("case", UNKNOWN)

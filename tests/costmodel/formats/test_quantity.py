@@ -21,47 +21,9 @@ from costmodel.formats.quantity import (
     si_value,
     unit_name,
 )
+from tests.support.cases import cases
 
-WRITTEN = [
-    # text, unit, value in SI units
-    ("3.35 TB/s", "B/s", 3.35e12),
-    ("80 GB", "B", 80e9),
-    ("80GB", "B", 80e9),
-    ("40 MiB", "B", 40 * 2**20),
-    ("1.5 GiB", "B", 1.5 * 2**30),
-    ("200 Gb/s", "B/s", 25e9),
-    ("1.41 GHz", "Hz", 1.41e9),
-    ("400 W", "W", 400.0),
-    ("20 MW", "W", 20e6),
-    ("0.6 pJ", "J", 0.6e-12),
-    ("4 pJ/B", "J/B", 4e-12),
-    ("825 mm2", "m2", 825e-6),
-    ("825 mm^2", "m2", 825e-6),
-    ("0.5 mm2/MB", "m2/B", 0.5e-12),
-    ("0.3 $/mm2", "$/m2", 0.3e6),
-    ("1.2 us", "s", 1.2e-6),
-    ("1.2 µs", "s", 1.2e-6),
-    ("$15K", "$", 15000.0),
-    ("15000 $", "$", 15000.0),
-    ("$23.4M", "$", 23.4e6),
-    ("10 $/GB", "$/B", 1e-8),
-    ("40 $ s/GB", "$ s/B", 4e-8),
-    ("312 TFLOP/s", "FLOP/s", 312e12),
-    ("1000 s", "s", 1000.0),
-    ("10 min", "s", 600.0),
-    ("50000 h", "s", 1.8e8),
-    ("3 days", "s", 259200.0),
-    ("1 day", "s", 86400.0),
-    ("2.5 MWh", "J", 9e9),
-    ("2.5 $/h", "$/s", 2.5 / 3600),
-    ("$2.5/h", "$/s", 2.5 / 3600),
-    ("0.1 $/kWh", "$/J", 1 / 3.6e7),
-    ("6900 t", "kg", 6.9e6),
-    ("400 g/kWh", "kg/J", 1 / 9e6),
-    (8, "-", 8.0),
-    ("0.9", "-", 0.9),
-    ("1e12", "-", 1e12),
-]
+WRITTEN = cases(__file__, "WRITTEN")
 
 
 @pytest.mark.parametrize(("text", "unit", "value"), WRITTEN)
@@ -69,26 +31,7 @@ def test_a_text_is_the_float_nearest_to_what_it_says(text, unit, value):
     assert si_value(text, unit) == value
 
 
-WRONG = [
-    # text, unit, what the message must say
-    ("3.35", "B/s", "expected a number and a unit, such as '3.35 TB/s'"),
-    (3.35, "B/s", "expected a number and a unit, such as '3.35 TB/s'"),
-    ("80 GB", "B/s", "this is in B"),
-    ("80 GB", "-", "expected a number"),
-    ("80 Gs/B", "B", "this is in s/B"),
-    ("80 gb", "B", "'gb' is not a unit"),
-    ("80 GHZ", "Hz", "did you mean 'GHz'"),
-    ("fast", "B/s", "such as '3.35 TB/s'"),
-    ("", "s", "such as '1.2 us'"),
-    ("1 /s", "s", "not a unit"),
-    (True, "-", "expected a number"),
-    (None, "s", "expected a number and a unit"),
-    ([1], "-", "expected a number"),
-    (float("inf"), "-", "expected a number"),
-    ("1e999 s", "s", "too large"),
-    ("٣ s", "s", "expected a number and a unit"),
-    ("3٣", "-", "not a unit"),
-]
+WRONG = cases(__file__, "WRONG")
 
 
 @pytest.mark.parametrize(("text", "unit", "message"), WRONG)
@@ -116,30 +59,7 @@ def test_a_unit_without_a_usual_name_is_spelt_out():
     assert unit_name(dimension("$ s2/B2")) == "s2 $/B2"
 
 
-READABLE = [
-    (66.4e9, "B", "66.4 GB"),
-    (24.13, "s", "24.1 s"),
-    (0.037, "s", "37 ms"),
-    (3600.0, "s", "60 min"),
-    (599.0, "s", "599 s"),
-    (1234.5, "s", "20.6 min"),
-    (11160.0, "s", "3.1 h"),
-    (3.78e7, "s", "438 days"),
-    (-7200.0, "s", "-2 h"),
-    (6.12e13, "J", "17 GWh"),
-    (6.9e5, "kg", "690 t"),
-    (2.5 / 3600, "$/s", "2.5 $/h"),
-    (2.34e7, "$", "$23.4M"),
-    (15000.0, "$", "$15K"),
-    (-2.5e6, "$", "-$2.5M"),
-    (999.9996e9, "B", "1.00 TB"),
-    (8.0, "-", "8"),
-    (0.123456, "-", "0.123"),
-    (0.0, "B", "0 B"),
-    (-6.1e9, "B", "-6.1 GB"),
-    (8.26e-4, "m2", "826 mm2"),
-    (float("nan"), "s", "nan s"),
-]
+READABLE = cases(__file__, "READABLE")
 
 
 @pytest.mark.parametrize(("value", "unit", "text"), READABLE)

@@ -11,6 +11,7 @@ from costmodel import load_system
 from costmodel.kernels.collectives import RING, collective, send_recv, subgroups_per_tier
 from costmodel.steps.pipeline.stages import stage_layers
 from costmodel.training.ranks import Group
+from tests.support.cases import cases
 
 ONE = np.ones(1)
 
@@ -119,17 +120,7 @@ def test_switches_that_reduce_move_each_message_once(toy_system):
     assert time_of("all_reduce", 1e9, 4, toy_system) < time_of("all_reduce", 1e9, 4, without_switches(toy_system))
 
 
-@pytest.mark.parametrize(
-    ("group", "stride", "nodes"),
-    [
-        (4, 1, 1),  # fills one node of four
-        (8, 1, 2),  # fills two
-        (8, 2, 4),  # every other rank: two in each of four nodes
-        (8, 4, 8),  # one in each of eight
-        (6, 1, 2),  # a node and a half, taken as three in each of two
-        (3, 64, 3),
-    ],
-)
+@pytest.mark.parametrize(("group", "stride", "nodes"), cases(__file__, "groups_are_placed_node_after_node"))
 def test_groups_are_placed_node_after_node(group, stride, nodes, toy_system):
     subgroups = subgroups_per_tier(Group(group * ONE, stride * ONE), toy_system.network)
     assert [count.item() for count in subgroups] == [group, nodes, 1]
@@ -171,16 +162,7 @@ def test_a_message_to_the_next_stage_takes_the_widest_link_it_must(toy_system):
 
 
 @pytest.mark.parametrize(
-    ("layers", "pp", "vpp", "outer", "inner"),
-    [
-        (96, 8, 3, 12, 12),
-        (96, 1, 1, 96, 0),
-        (96, 2, 1, 48, 0),
-        (62, 32, 1, 1, 2),  # zero-bubble paper: first and last stage hold one layer fewer
-        (126, 16, 1, 7, 8),  # Llama 3 405B: the same
-        (7, 2, 1, 4, 0),
-        (11, 3, 1, 4, 4),
-    ],
+    ("layers", "pp", "vpp", "outer", "inner"), cases(__file__, "left_over_layers_go_to_inner_stages_first")
 )
 def test_left_over_layers_go_to_inner_stages_first(layers, pp, vpp, outer, inner):
     each = stage_layers(layers, pp, vpp, np.arange(pp))

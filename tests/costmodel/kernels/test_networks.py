@@ -397,20 +397,7 @@ def test_two_hops_within_a_node_cost_what_an_all_to_all_of_the_same_bytes_does()
 
 # DeepEP, docs/legacy.md (V1, 4,096 tokens) and README.md (V2, 8,192 tokens) at dd758ca: hidden size 7,168,
 # top 8 of 256 experts, 400 Gb/s adapters. GB/s of all bytes, those that stay on a node or rank included.
-DEEPEP = [
-    # system, ranks, tokens, at most 4 of 8 nodes, tier, bytes an element, GB/s
-    ("h800_80g_dgx", 8, 4096, False, 0, 1 + 4 / 128, 153),
-    ("h800_80g_dgx", 8, 4096, False, 0, 2, 158),
-    ("h800_80g_dgx", 32, 4096, True, 1, 1 + 4 / 128, 58),
-    ("h800_80g_dgx", 32, 4096, True, 1, 2, 57),
-    ("h800_80g_dgx", 64, 4096, True, 1, 1 + 4 / 128, 51),
-    ("h800_80g_dgx", 64, 4096, True, 1, 2, 50),
-    ("h100_80g_dgx", 16, 8192, False, 1, 1 + 4 / 128, 90),
-    ("h100_80g_dgx", 32, 8192, False, 1, 1 + 4 / 128, 61),
-    ("h100_80g_dgx", 32, 8192, False, 1, 2, 61),
-    ("b200_180g_dgx", 16, 8192, False, 1, 1 + 4 / 128, 90),
-    ("b200_180g_dgx", 16, 8192, False, 1, 2, 91),
-]
+DEEPEP = cases(__file__, "DEEPEP")
 
 
 @pytest.mark.parametrize(("name", "ranks", "tokens", "limited", "place", "width", "published"), DEEPEP)

@@ -7,6 +7,7 @@ import pytest
 
 from costmodel import DesignPoints, load_system, step
 from costmodel.machine import chip_power, chip_price, die_area, die_yield
+from tests.support.cases import cases
 
 
 def test_die_area_is_the_sum_of_its_parts(toy_system):
@@ -20,16 +21,7 @@ def test_chip_price_is_the_sum_of_its_parts(toy_system):
     assert chip_price(toy_system) == pytest.approx(2300 + die + 1700 + 53 * 11 + 97 * 3 + 13 * 23)
 
 
-@pytest.mark.parametrize(
-    ("quantity", "per_unit"),
-    [
-        ("dram_capacity", 11e-9),
-        ("node_bandwidth", 3e-9),
-        ("fabric_bandwidth", 23e-9),
-        ("l2_capacity", 0.9e-12 * 1.9e5),
-        ("cores", 3 * 8 * 16 * 1.1e-9 * 1.9e5),
-    ],
-)
+@pytest.mark.parametrize(("quantity", "per_unit"), cases(__file__, "price_follows_each_open_quantity"))
 def test_price_follows_each_open_quantity(quantity, per_unit, toy_system):
     before = toy_system.quantities()[quantity]
     more = toy_system.with_quantities({quantity: 1.5 * before})

@@ -12,22 +12,14 @@ from costmodel.kernels.adapters import NF4_BYTES, adapter_exchanges, adapter_pro
 from costmodel.kernels.products import gemm_reloads
 from costmodel.training.run import Run, rank_run
 from dse.reporting.answers import trained_parameters
+from tests.support.cases import cases
 
 SYSTEM = load_system("h100_80g_dgx")
 ON_ONE = {"micro_batch_size": 1, "gradient_accumulation_steps": 8, "recompute": "full"}
 ON_EIGHT = {"dp": 8, "micro_batch_size": 1, "gradient_accumulation_steps": 4, "zero": 1, "overlap_grad_reduce": 1}
 
 # model, design, parameters that `print_trainable_parameters` of PEFT prints, or that papers state
-PUBLISHED = [
-    # alpaca-lora and PEFT examples of Llama 2 7B: r=8 on q_proj and v_proj
-    ("llama2_7b", {"lora_rank": 8, "lora_targets": "query_value", "lora_fused": 0}, 4_194_304),
-    # PEFT, Llama 3 8B: r=16 on q, k, v, o, gate, up and down projections
-    ("llama3_8b", {"lora_rank": 16, "lora_fused": 0}, 41_943_040),
-    # PEFT, Llama 2 70B: r=16 on the same seven
-    ("llama2_70b", {"lora_rank": 16, "lora_fused": 0}, 207_093_760),
-    # PEFT, Mistral 7B: r=8 on q_proj and v_proj
-    ("mistral_7b", {"lora_rank": 8, "lora_targets": "query_value", "lora_fused": 0}, 3_407_872),
-]
+PUBLISHED = cases(__file__, "PUBLISHED")
 
 
 @pytest.mark.parametrize(("model", "design", "printed"), PUBLISHED)

@@ -21,6 +21,7 @@ from costmodel.steps.micro_batch.micro_batch import DIRECTIONS, cost_table, micr
 from costmodel.steps.micro_batch.rank_memory import rank_memory
 from costmodel.steps.pipeline.stages import pipeline_stages, rank_layers
 from costmodel.training.blocks import DECODER, Block, Layer
+from tests.support.cases import cases
 from tests.support.runs import ranks_of
 
 
@@ -282,21 +283,7 @@ def test_a_capacity_is_no_column_of_a_dense_model(gpt):
 
 # NVIDIA AI Configurator collector, tables at 095f58a: TensorRT-LLM 1.3.0rc20, CUTLASS, bf16, 16,384 tokens,
 # experts of all tokens on one chip, balanced; one launch, which fuses the activation.
-COLLECTED = [
-    # hidden size, expert's width, experts, top k, us on H100, us on B200
-    (6144, 2048, 256, 8, 15040, 7066),
-    (6144, 16384, 8, 2, 24213, 11289),
-    (4096, 14336, 8, 2, 14329, 6769),
-    (2816, 704, 128, 8, 3533, 1766),
-    (6144, 2560, 160, 8, 20573, 9114),
-    (2048, 768, 128, 8, 2692, 1368),
-    (4096, 1024, 512, 10, 9502, 4742),
-    (2048, 512, 256, 8, 2361, 1302),
-    (3072, 1024, 256, 8, 4833, 2308),
-    (4096, 2048, 256, 8, 10537, 4745),
-    (4096, 1536, 128, 8, 7831, 3313),
-    (6144, 3072, 128, 4, 10427, 5406),
-]
+COLLECTED = cases(__file__, "COLLECTED")
 
 
 @pytest.mark.parametrize(("name", "place", "median"), [("h100_80g_dgx", 4, 0.05), ("b200_180g_dgx", 5, 0.06)])

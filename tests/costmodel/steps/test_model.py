@@ -10,22 +10,11 @@ from costmodel.steps.pipeline.stages import pipeline_stages
 from costmodel.steps.stage_memory import fullest_stage, held_micro_batches
 from costmodel.training.blocks import DECODER
 from costmodel.training.precision import MIXED_PRECISION
+from tests.support.cases import cases
 from tests.support.runs import ranks_of, run_of
 
 # Narayanan et al., SC'21, Table 1: vocab_size 51200, seq_len 2048.
-TABLE_1 = [
-    # num_layers, hidden_size, num_attention_heads, parameters [1e9]
-    (24, 2304, 24, 1.7),
-    (30, 3072, 32, 3.6),
-    (36, 4096, 32, 7.5),
-    (40, 6144, 48, 18.4),
-    (48, 8192, 64, 39.1),
-    (60, 10240, 80, 76.1),
-    (80, 12288, 96, 145.6),
-    (96, 16384, 128, 310.1),
-    (105, 20480, 128, 529.6),
-    (128, 25600, 160, 1008.0),
-]
+TABLE_1 = cases(__file__, "TABLE_1")
 
 
 def gpt(num_layers: float, hidden_size: float, num_attention_heads: float) -> ModelShape:
@@ -209,21 +198,7 @@ def test_impossible_shapes_are_refused(dimensions, message):
         ModelShape(**{"num_layers": 2, "hidden_size": 64, "num_attention_heads": 8} | dimensions)
 
 
-@pytest.mark.parametrize(
-    ("columns", "message"),
-    [
-        ({"tpp": 4}, "tpp: unknown column; did you mean 'tp'?"),
-        ({"recompute": "som"}, "recompute: 'som' is not a value"),
-        ({"tp": 0}, "tp: expected a whole number from 1, got 0"),
-        ({"tp": 1.5}, "tp: expected a whole number from 1, got 1.5"),
-        ({"tp": []}, "tp: expected at least one value"),
-        ({"recompute": 7}, "recompute: expected a whole number from 0 to 2, got 7"),
-        ({"sequence_parallel": 0.3}, "sequence_parallel: expected a whole number from 0 to 1, got 0.3"),
-        ({"tp": [1, 2], "pp": [1, 2, 3]}, "columns differ in length: tp: 2, pp: 3"),
-        ({"tp": [[1, 2]]}, r"tp: expected a scalar or one axis, got shape \(1, 2\)"),
-        ({"dp": float("nan")}, "dp: expected finite numbers"),
-    ],
-)
+@pytest.mark.parametrize(("columns", "message"), cases(__file__, "impossible_designs_are_refused"))
 def test_impossible_designs_are_refused(columns, message):
     with pytest.raises(DseError, match=message):
         DesignPoints.of(**columns)

@@ -13,6 +13,7 @@ from costmodel import DseError, PipelineTimes, pipeline_times
 from costmodel.steps.pipeline.schedules import FULL, NONE, SCHEDULES, Order, order, shortest
 from costmodel.steps.pipeline.simulation import TimedPasses, chunk_by_chunk, ends_of_ranks
 from costmodel.steps.pipeline.timed_pipelines import checked_pipelines, pipeline_ranks, scaled_passes
+from tests.support.cases import cases
 from tests.support.paths import TEST_DATA
 from tests.support.scalar_pipeline import ORDERS, Action, simulated
 
@@ -177,21 +178,7 @@ def test_a_scalar_simulator_says_the_same(seed, most):
 
 
 #: Closed forms of equal ranks without messages: idle time where it is exact, as of p, m, v and passes.
-IDLE = [
-    # schedule, chunks, p, m, (F, B, W), idle, in span
-    ("gpipe", 1, 7, 3, (F, B, W), 6 * (F + B + W), False),
-    ("1f1b", 1, 7, 3, (F, B, W), 6 * (F + B + W), False),
-    ("1f1b", 1, 7, 31, (F, B, W), 6 * (F + B + W), False),
-    ("interleaved", 3, 5, 35, (F, B, W), 4 * (F + B + W), False),
-    ("1f1b", 3, 5, 10, (F, B, W), 4 * (F + B + W), False),
-    ("breadth_first", 3, 5, 11, (F, B, W), 4 * (F + B + W), False),
-    ("zb_h1", 1, 7, 31, (F, B, W), 6 * (F + B - W), False),
-    ("zb_h2", 1, 7, 31, (F, B, W), 6 * (F + B - 2 * W), True),
-    ("zb_v", 2, 7, 31, (F, F, F), 6 * F, False),
-    ("zb_v", 2, 7, 31, (F, F, F), 0, True),
-    ("dualpipe", 1, 8, 30, (F, F, F), 3 * (3 * F + 2 * F - 3 * F), False),
-    ("dualpipe_v", 2, 7, 31, (F, F, F), 6 * (3 * F + 2 * F - 3 * F), False),
-]
+IDLE = cases(__file__, "IDLE")
 
 
 @pytest.mark.parametrize(("schedule", "v", "p", "m", "passes", "idle", "in_span"), IDLE)
@@ -219,19 +206,7 @@ def test_messages_that_are_waited_for(schedule, v, exposed):
     assert slow - free == pytest.approx(exposed)
 
 
-PEAKS = [
-    # schedule, chunks, p, m, chunk activations held by the fullest rank, messages
-    ("gpipe", 1, 5, 12, 12, 2 * 12 * 4),
-    ("1f1b", 1, 5, 12, 5, 2 * 12 * 4),
-    ("1f1b", 1, 5, 3, 3, 2 * 3 * 4),
-    ("interleaved", 3, 5, 15, 3 * 5 + 5 - 1, 2 * 15 * 14),
-    ("breadth_first", 3, 5, 12, 36, 2 * 12 * 14),
-    ("zb_h1", 1, 5, 12, 5, 2 * 12 * 4),
-    ("zb_h2", 1, 5, 12, 9, 2 * 12 * 4),
-    ("zb_v", 2, 5, 12, 10, 2 * 12 * 8),
-    ("dualpipe", 1, 6, 12, 7, 2 * 12 * 5),
-    ("dualpipe_v", 2, 5, 12, 11, 2 * 12 * 8),
-]
+PEAKS = cases(__file__, "PEAKS")
 
 
 @pytest.mark.parametrize(("schedule", "v", "p", "m", "peak", "messages"), PEAKS)

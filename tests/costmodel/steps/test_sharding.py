@@ -16,6 +16,7 @@ from costmodel.steps.micro_batch.rank_memory import layer_memory, layer_paramete
 from costmodel.steps.transformer import resolve_sharding, step
 from costmodel.training.blocks import ASSIGNMENTS, DECODER, SHARDINGS, assignments_of
 from costmodel.training.design import sharding_column
+from tests.support.cases import cases
 from tests.support.runs import ranks_of
 from tests.support.sharded_layer import MODEL, ShardedLayer, shapes
 
@@ -314,33 +315,14 @@ def split(**ways) -> DesignPoints:
     return DesignPoints.of(tp=4, sharding="sample", **splits)
 
 
-@pytest.mark.parametrize(
-    ("ways", "features"),
-    [  # of the widest output and its gradient, and of the widest input that is gathered, over hidden size
-        ({}, 2 * 4 / 4),
-        ({"qkv": "row"}, 2 * 3),
-        ({"mlp_up": "row"}, 2 * 4),
-        ({"attention_norm": "sequence"}, 2 * 4 / 4 + 1),
-        ({"projection": "column"}, 2 * 4 / 4 + 1),
-        ({"mlp_down": "column"}, 2 * 4 / 4 + 4),
-        ({"mlp_down": "column", "activation": "replicated"}, 2 * 4 / 4),
-    ],
-)
+@pytest.mark.parametrize(("ways", "features"), cases(__file__, "memory_while_a_layer_runs"))
 def test_memory_while_a_layer_runs(ways, features, gpt):
     found = layer_memory(ranks_of(gpt, split(**ways)), DECODER).working
     assert found == 2 * gpt.seq_len * gpt.hidden_size * features
 
 
 @pytest.mark.parametrize(
-    ("ways", "shared", "everywhere"),
-    [  # biases in units of the hidden size: 3 of QKV, 1 of the projection, 4 and 1 of the MLP
-        ({}, 7, 2),
-        ({"qkv": "row"}, 7, 2),  # added by heads
-        ({"projection": "column"}, 8, 1),
-        ({"attention_residual": "column"}, 8, 1),
-        ({"mlp_up": "row", "activation": "sequence"}, 3, 6),
-        ({"mlp_residual": "column", "attention_residual": "column"}, 9, 0),
-    ],
+    ("ways", "shared", "everywhere"), cases(__file__, "biases_are_shared_out_with_what_they_are_added_to")
 )
 def test_biases_are_shared_out_with_what_they_are_added_to(ways, shared, everywhere, gpt):
     h = gpt.hidden_size

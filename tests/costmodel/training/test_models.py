@@ -70,34 +70,13 @@ def test_flops_of_a_token_are_those_published(row):
 
 
 # Theta of rotary positions and epsilon of norms: config.json of the repository named, but where a file is.
-NUMERICS = {
-    "dbrx": (5e5, 1e-5),  # databricks/dbrx-instruct; epsilon of torch's LayerNorm
-    "deepseek_v2": (1e4, 1e-6),  # deepseek-ai/DeepSeek-V2
-    "deepseek_v3": (1e4, 1e-6),  # deepseek-ai/DeepSeek-V3
-    "gemma_2_27b": (1e4, 1e-6),  # google/gemma_pytorch gemma/config.py
-    "gemma_3_27b": (1e6, 1e-6),  # google/gemma_pytorch gemma/config.py
-    "glm_4_5": (1e6, 1e-5),  # zai-org/GLM-4.7, alike in this
-    "gpt_oss_120b": (1.5e5, 1e-5),  # openai/gpt-oss-120b
-    "grok_1": (1e4, 1e-5),  # xai-org/grok-1 model.py
-    "kimi_k2": (5e4, 1e-6),  # moonshotai/Kimi-K2-Instruct
-    "llama2_70b": (1e4, 1e-5),  # meta-llama/Llama-2-70b-hf
-    "llama3_8b": (5e5, 1e-5),  # meta-llama/Meta-Llama-3.1-8B
-    "llama3_405b": (5e5, 1e-5),  # meta-llama/Meta-Llama-3.1-405B
-    "llama_4_scout": (5e5, 1e-5),  # meta-llama/Llama-4-Scout-17B-16E-Instruct
-    "mistral_7b": (1e4, 1e-5),  # mistralai/Mistral-7B-v0.1
-    "mixtral_8x7b": (1e6, 1e-5),  # mistralai/Mixtral-8x7B-v0.1
-    "nemotron_4_340b": (1e4, 1e-5),  # mgoin/Nemotron-4-340B-Base-hf
-    "qwen2_5_72b": (1e6, 1e-5),  # Qwen/Qwen2.5-72B
-    "qwen2_57b_a14b": (1e6, 1e-6),  # Qwen/Qwen2-57B-A14B
-    "qwen3_235b_a22b": (1e6, 1e-6),  # Qwen/Qwen3-235B-A22B
-    "qwen3_next_80b_a3b": (1e7, 1e-6),  # AI-Hypercomputer/maxtext qwen3-next-80b-a3b.yml
-}
+NUMERICS = cases(__file__, "NUMERICS")
 
 
 @pytest.mark.parametrize("name", NUMERICS)
 def test_numerics_are_those_published(name):
     numerics = load_model(name).numerics
-    assert (numerics.rotary_base, numerics.norm_epsilon) == NUMERICS[name]
+    assert [numerics.rotary_base, numerics.norm_epsilon] == NUMERICS[name]
 
 
 def test_models_with_rotary_positions_say_their_base_and_where_it_is_from():

@@ -325,15 +325,7 @@ def test_a_system_multiplies_few_bits_as_fast_as_its_device(row):
         assert (burst.flops / burst.time).max() / 1e12 > 0.98 * timed
 
 
-@pytest.mark.parametrize(
-    ("system", "known"),
-    [
-        ("a100_80g_dgx", []),
-        ("h100_80g_dgx", ["fp8_tensorwise", "fp8_blockwise"]),
-        ("b200_180g_dgx", NARROW),
-        ("tpu_v5p_pod", []),
-    ],
-)
+@pytest.mark.parametrize(("system", "known"), cases(__file__, "formats_that_a_chip_has_no_units_for_have_no_number"))
 def test_formats_that_a_chip_has_no_units_for_have_no_number(system, known, dense):
     priced = step(dense, load_system(system), designs(dense, dp=64, precision=[*FORMATS]))
     has = ~np.isnan(np.stack([*priced.columns().values()]))

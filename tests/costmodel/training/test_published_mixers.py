@@ -11,7 +11,7 @@ from costmodel import DesignPoints, load_model, load_system, step
 from costmodel.kernels.products import fused_attention
 from costmodel.steps.micro_batch.rank_memory import layer_memory
 from dse.adapters.hugging_face.configuration import import_model
-from tests.support.hugging_face_configs import MIXED
+from tests.support.hugging_face_configs import PUBLISHED
 from tests.support.runs import ranks_of
 
 SYSTEM = load_system("h100_80g_dgx")
@@ -22,7 +22,7 @@ def imported(name, tmp_path, **options):
     import json
 
     path = tmp_path / "config.json"
-    path.write_text(json.dumps(MIXED[name][0]))
+    path.write_text(json.dumps(PUBLISHED[name][0]))
     return import_model(path, **options).model
 
 

@@ -14,6 +14,7 @@ from dse import Space, Study
 from dse.cli import main
 from dse.searching.exact.exact_front import exact_front
 from dse.spaces.question import Question, planned_space, space_text
+from tests.support.cases import cases
 from tests.support.hugging_face_configs import PUBLISHED
 from tests.support.next_commands import check_next_commands
 from tests.support.runs import slower
@@ -246,16 +247,7 @@ def test_chips_that_no_layout_splits_are_refused_with_some_that_would_do():
     planned("llama3_405b", 8, sequences=64)
 
 
-@pytest.mark.parametrize(("argv", "message"), [
-    (("llama3_405b", "--gpus", "8", "--system", "h100_80g_dgx"),
-     "needs 842 GB more per GPU (tp=8 pp=1 vpp=1 micro_batch_size=1 recompute=full zero=1); enough: --gpus "
-     "128"),
-    ((*LLAMA_8B, "--tokens", "15T", "--max-days", "60"), "no layout on 8 GPUs finishes within 60 days: the "),
-    ((*LLAMA_8B, "--max-days", "60"), "--max-days: of how many tokens? name them with --tokens"),
-    ((*LLAMA_8B, "--precision", "fp7"), "'fp7' is not a value; known: bf16, fp16,"),
-    (("llama3_8b", "--gpus", "8", "--system", "a100_80g_dgx", "--precision", "fp8"), "breaks chip_has_fp8"),
-    (("lstm_24b", "--gpus", "8", "--system", "a100_80g_dgx"), "lstm_24b: no transformer"),
-])  # fmt: skip
+@pytest.mark.parametrize(("argv", "message"), cases(__file__, "a_question_without_an_answer_says_what_would_do"))
 def test_a_question_without_an_answer_says_what_would_do(argv, message, capsys):
     assert message in asked(capsys, *argv, code=1).err
 

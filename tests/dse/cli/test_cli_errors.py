@@ -132,25 +132,7 @@ def test_version(capsys):
     assert capsys.readouterr().out == f"dse {__version__}\n"
 
 
-@pytest.mark.parametrize(
-    ("file", "options", "message"),
-    [
-        (
-            "step.hlo",
-            ["--groups", "4", "--prefer", "gpt_1t"],
-            "is an HLO module, which does not take --groups, --prefer",
-        ),
-        ("step.hlo", ["--gpus", "4"], "is an HLO module, which does not take --gpus"),
-        ("step.hlo", ["--nic-type", "cx7"], "does not take --nic-type"),  # though it is the default
-        ("setup.txt", ["--gpus", "4"], "is a DFModel set-up, which does not take --gpus"),
-        ("setup.txt", ["--barriers", "element"], "does not take --barriers"),
-        ("setup.txt", ["--profile", "native"], "is a DFModel set-up; leave out --profile native"),
-        ("setup.txt", ["--format", "trace"], "a DFModel set-up has no trace; use table, json"),
-        ("setup.txt", ["--profile", "simai", "--resolve"], "is a DFModel set-up; leave out --profile simai"),
-        ("other.txt", ["--profile", "simai", "--resolve"], "is an AICB workload, which does not take --resolve"),
-        ("lstm.yaml", ["--tile-size", "best"], "is a DeepFlow configuration, which does not take --tile-size"),
-    ],
-)
+@pytest.mark.parametrize(("file", "options", "message"), cases(__file__, "options_of_other_files_are_refused"))
 def test_options_of_other_files_are_refused(file, options, message, tmp_path, capsys):
     (tmp_path / "step.hlo").write_text("HloModule m\n\nENTRY e {\n  ROOT x = f32[8,8] parameter(0)\n}\n")
     (tmp_path / "setup.txt").write_text("dataflow_graph {\n}\nmiscellany {\n}\n")

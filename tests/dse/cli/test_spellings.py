@@ -53,22 +53,7 @@ def test_usual_options_of_plan(typed, name, value):
     assert (given if isinstance(given, str | int | float) else json.loads(json.dumps(given))) == value
 
 
-@pytest.mark.parametrize(
-    ("kind", "typed", "name"),
-    [
-        ("systems", "h100", "h100_80g_dgx"),
-        ("systems", "H100-SXM", "h100_80g_dgx"),
-        ("systems", "mi300x", "mi300x_192g"),
-        ("systems", "B200", "b200_180g_dgx"),
-        ("frameworks", "megatron", "megatron_core"),
-        ("models", "meta-llama/Llama-3.1-70B", "llama3_70b"),
-        ("models", "meta-llama/Llama-3.3-70B-Instruct", "llama3_70b"),
-        ("models", "deepseek-ai/DeepSeek-V3-0324", "deepseek_v3"),
-        ("models", "Qwen/Qwen3-235B-A22B-Instruct-2507", "qwen3_235b_a22b"),
-        ("models", "mistralai/Mixtral-8x7B-Instruct-v0.1", "mixtral_8x7b"),
-        ("models", "unsloth/Llama-3.1-70B-bnb-4bit", "unsloth/Llama-3.1-70B-bnb-4bit"),  # other weights
-    ],
-)
+@pytest.mark.parametrize(("kind", "typed", "name"), cases(__file__, "usual_names_stand_for_built_in_files"))
 def test_usual_names_stand_for_built_in_files(kind, typed, name):
     assert shipped.current_name(typed, kind) == name
 
@@ -93,37 +78,7 @@ def test_a_plan_keeps_the_values_that_are_set(capsys):
     assert "tp=3: not an option; tp can be 1, 2, 4" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("typed", "said"),
-    [
-        ("plan llama4 --gpus 8 --system h100", "did you mean 'llama_4_maverick' or 'llama_4_scout'?"),
-        ("plan llama3_70b --gpus 8", "missing --system; for example: dse plan llama3_70b"),
-        ("plan llama3_70b --gpus 8 --system h100 --bugdet 4", "did you mean --budget?"),
-        ("plan llama3_8b --gpus 8 --system h100 --objective run_cost", "add --tokens, such as 15T"),
-        ("finetune llama3_8b", "dse plan MODEL --gpus N --system S"),
-        ("search --system h100", "dse plan MODEL --gpus N --system S"),
-        (
-            "search --lora",
-            "`dse plan MODEL --gpus N --system S --lora 16` plans adapters; --quantized-base nf4 adds QLoRA",
-        ),
-        (f"evaluate {SPACE} --tp 8 --busbw x", "is a space, which does not take --busbw"),
-        ("evaluate config.json", "dse plan config.json --gpus N --system S"),
-        ("evaluate notes.txt", "an HLO module"),
-        ("plan gpt4 --gpus 8 --system h100", "unknown model 'gpt4'; `dse list models` shows all"),
-        ("search --focus mfu", "'mfu' is no condition; compare it with a value, in quotes: 'mfu > 0'"),
-        ("search --limit power", "'power' is no condition; compare it with a value, in quotes: 'system_power < 5 MW'"),
-        ("export s --trial 0 --format deepspeed", "'deepspeed'; dse writes launch files of megatron, nemo,"),
-        (f"search {SPACE} --focus mfu=0.5", "equality is =="),
-        (f"evaluate {SPACE} --set tp", "expected NAME=VALUE, such as tp=8; quote < and >"),
-        ("evaluate hf.sh --system h100", "`dse plan llama3_70b --gpus 32 --system S` needs no script"),
-        ("evaluate ds.sh --system h100", "`dse plan llama3_70b --gpus N --system S` needs no script"),
-        ("import odd.json", " that are: llama, gpt_neox, mistral. Write one of them"),
-        ("import near.json", " that are: llama, "),
-        ("report mine -o front.eps", "end the name in .html, .svg, .png or .pdf"),
-        ("export mine -o train.sh", "--format aicb writes no .sh files; use --format megatron"),
-        ("export mine -o front.pdf", "use `dse report` -o front.pdf"),
-    ],
-)
+@pytest.mark.parametrize(("typed", "said"), cases(__file__, "a_mistake_is_one_line_with_a_way_on"))
 def test_a_mistake_is_one_line_with_a_way_on(typed, said, tmp_path, capsys):
     (tmp_path / "config.json").write_text('{"model_type": "llama"}')
     (tmp_path / "notes.txt").write_text("some notes\n")

@@ -194,13 +194,7 @@ SLURM = {"SLURM_JOB_NODELIST": "node[07-10]", "SLURM_NODEID": "2", "SLURM_NNODES
 
 
 @pytest.mark.parametrize(
-    ("environment", "master", "rank"),
-    [
-        (SLURM, "node07", "2"),
-        ({**SLURM, "SLURM_STEP_NODELIST": "node[07-10]", "SLURM_JOB_NODELIST": "node[01-16]"}, "node07", "2"),
-        ({**SLURM, "MASTER_ADDR": "10.0.0.1", "NODE_RANK": "3"}, "10.0.0.1", "3"),
-        ({"MASTER_ADDR": "head", "NODE_RANK": "1"}, "head", "1"),
-    ],
+    ("environment", "master", "rank"), cases(__file__, "a_script_takes_its_nodes_from_slurm_or_from_the_environment")
 )
 def test_a_script_takes_its_nodes_from_slurm_or_from_the_environment(environment, master, rank, tmp_path):
     done, words = started(tmp_path, 32, **environment)

@@ -225,16 +225,7 @@ def test_a_model_that_megatron_cannot_train_is_written_on_demand_alone():
         megatron.script(replace(pipelined, anyway=True))
 
 
-@pytest.mark.parametrize(
-    ("system", "form", "why"),
-    [
-        ("trainium2_96g", "megatron", "the chip maker's software, not Megatron Core; dse writes no launch files"),
-        ("gaudi3_128g", "nemo", "the chip maker's software, not Megatron Core; dse writes no launch files"),
-        ("tpu_v5p_pod", "torchtitan", "trains with MaxText, not torchtitan; use --format maxtext"),
-        ("h100_80g_dgx", "megatron", ""),
-        ("tpu_v5p_pod", "maxtext", ""),
-    ],
-)
+@pytest.mark.parametrize(("system", "form", "why"), cases(__file__, "chips_get_files_of_software_that_runs_on_them"))
 def test_chips_get_files_of_software_that_runs_on_them(system, form, why):
     plan, params = planned("llama3_8b", system)
     assert (form in plan.framework.launch) == (not why)
@@ -319,22 +310,7 @@ def test_a_script_of_overlapped_exchanges_comes_back_with_its_overlap_of_tensors
     assert launch["tp_overlap"] == overlap
 
 
-@pytest.mark.parametrize(("model", "flags"), [
-    ("llama3_405b", "--rotary-base 500000 --use-rope-scaling --rope-scaling-factor 8"),
-    ("deepseek_v3", "--moe-router-score-function sigmoid --moe-router-topk-scaling-factor 2.5"),
-    ("deepseek_v3", "--rotary-base 10000 --padded-vocab-size 129280"),  # config.json
-    # Megatron-LM d98e8a6, examples/post_training/modelopt/conf: DeepSeek-R1.sh, Kimi-K2-Instruct.sh,
-    # DeepSeek-V2-Lite.sh, gpt-oss-120b.sh, Llama-4-Scout-17B-16E-Instruct.sh
-    ("deepseek_v3", "--qk-layernorm --moe-router-dtype fp32 --moe-router-load-balancing-type seq_aux_loss"),
-    ("kimi_k2", "--qk-layernorm --moe-router-load-balancing-type seq_aux_loss --padded-vocab-size 163840"),
-    ("deepseek_v2_lite", "--qk-layernorm --moe-router-load-balancing-type seq_aux_loss"),
-    ("gpt_oss_120b", "--window-size 127,0 --window-attn-skip-freq 2 --moe-router-dtype fp32"),
-    ("llama_4_scout", "--moe-router-load-balancing-type seq_aux_loss --padded-vocab-size 202048"),
-    ("deepseek_v2", "--moe-router-num-groups 8 --moe-router-group-topk 3"),  # arXiv 2405.04434, 2.2.2
-    ("qwen3_30b_a3b", "--moe-router-load-balancing-type global_aux_loss"),  # arXiv 2505.09388, section 2
-    ("gpt_oss_20b", "--quick-geglu --glu-linear-offset 1 --rotary-base 150000"),
-    ("nemotron_4_15b", "--rotary-percent 0.5 --apply-layernorm-1p --squared-relu"),
-])  # fmt: skip
+@pytest.mark.parametrize(("model", "flags"), cases(__file__, "a_script_trains_the_model_that_was_named"))
 def test_a_script_trains_the_model_that_was_named(model, flags):
     text = megatron.script(Launch.of(load_model(model), {}, 8))[0]
     for own in re.findall(r"--\S+(?: [^-]\S*)?", flags):
@@ -539,15 +515,7 @@ def test_columns_of_a_launch_file_can_be_changed(tmp_path, monkeypatch, capsys):
     assert found[1]["breakdown"]["world_size"] == 1024
 
 
-@pytest.mark.parametrize(
-    ("more", "why"),
-    [
-        (["--set", "tp=many"], "tp: 'many': expected a number"),
-        (["--set", "tp=7"], "no legal design with tp=7: breaks dp (world_size / (tp * pp * cp)"),
-        (["--best"], "--best: a launch file leaves nothing open"),
-        (["--best", "--sweep", "tp=2,4"], "--best: a launch file leaves nothing open"),
-    ],
-)
+@pytest.mark.parametrize(("more", "why"), cases(__file__, "changes_of_a_launch_file_that_make_no_sense_are_refused"))
 def test_changes_of_a_launch_file_that_make_no_sense_are_refused(tmp_path, monkeypatch, capsys, more, why):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "train.sh").write_text(SCRIPT)

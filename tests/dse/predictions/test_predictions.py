@@ -9,8 +9,6 @@ import pytest
 
 from benchmarks import intervals as made
 from costmodel import load_model, load_system
-from costmodel.training.design import SCHEDULE_WORDS
-from costmodel.training.precision import FORMATS
 from dse.api.study import Study
 from dse.cli import main
 from dse.predictions.intervals import (
@@ -84,23 +82,7 @@ def test_the_table_counts_the_runs_that_ship():
 #: Model, system, columns -> evidence. Rows that ship have Llama and Mixtral on H100 in 16 bits; one run of
 #: Llama with context parallelism, two of latent attention, one of windows, fewer than three of overlapped experts by
 #: dispatcher, none of a delta net or of a schedule but 1F1B with stages in Megatron Core.
-KINDS = [
-    ("llama3_405b", "h100_80g_dgx", {}, MEASURED),
-    ("llama3_405b", "h100_80g_dgx", {"cp": 16.0}, EXTRAPOLATED),
-    ("llama3_405b", "h100_80g_dgx", {"precision": [*FORMATS].index("fp8_blockwise")}, EXTRAPOLATED),
-    ("llama3_405b", "h100_80g_dgx", {"schedule": SCHEDULE_WORDS.index("zb_v"), "pp": 8.0}, EXTRAPOLATED),
-    ("llama3_405b", "h100_80g_dgx", {"schedule": SCHEDULE_WORDS.index("zb_v"), "pp": 1.0}, MEASURED),
-    ("mixtral_8x22b", "h100_80g_dgx", {}, MEASURED),
-    ("mixtral_8x22b", "h100_80g_dgx", {"cp": 4.0}, EXTRAPOLATED),  # three of its runs are of long sequences
-    ("mixtral_8x22b", "h100_80g_dgx", {"overlap_ep": 1.0}, EXTRAPOLATED),
-    ("mixtral_8x22b", "h100_80g_dgx", {"dispatcher": 2.0}, EXTRAPOLATED),
-    ("llama3_70b", "h800_80g_dgx", {}, EXTRAPOLATED),  # an H100 with other links
-    ("mixtral_8x22b", "h100_80g_dgx", {"overlap_ep": 1.0, "cp": 4.0}, EXTRAPOLATED),
-    ("mixtral_8x22b", "a100_80g_dgx", {}, EXTRAPOLATED),
-    ("deepseek_v3", "h100_80g_dgx", {}, EXTRAPOLATED),
-    ("gpt_oss_120b", "h100_80g_dgx", {}, EXTRAPOLATED),
-    ("qwen3_next_80b_a3b", "h100_80g_dgx", {}, EXTRAPOLATED),
-]
+KINDS = cases(__file__, "KINDS")
 
 
 @pytest.mark.parametrize(("model", "system", "columns", "evidence"), KINDS)
@@ -236,16 +218,7 @@ def test_extrapolated_designs_need_a_larger_lead():
 
 
 #: Model, system, columns of a design -> features that no measured run of that chip has.
-FEATURES = [
-    ("llama3_405b", "h100_80g_dgx", {}, []),
-    ("llama3_405b", "h100_80g_dgx", {"cp": 16.0}, []),  # experts were measured so: only the combination is new
-    ("llama3_405b", "h100_80g_dgx", {"schedule": SCHEDULE_WORDS.index("zb_v"), "pp": 8.0}, ["zb_v"]),
-    ("qwen3_next_80b_a3b", "h100_80g_dgx", {}, ["its layers"]),
-    ("llama3_405b", "h100_80g_dgx", {"world_size": 1e6}, ["1,000,000 ranks"]),
-    ("llama3_70b", "h100_80g_dgx", {"lora_rank": 16.0, "reference_model": 1.0}, ["a reference model"]),
-    ("llama3_70b", "b200_180g_dgx", {"lora_rank": 16.0}, ["its layers", "adapters"]),
-    ("mixtral_8x22b", "mi300x_192g", {"overlap_ep": 1.0}, ["its layers", "overlapped experts"]),
-]
+FEATURES = cases(__file__, "FEATURES")
 
 
 @pytest.mark.parametrize(("model", "system", "design", "features"), FEATURES)

@@ -13,6 +13,7 @@ from dse.cli import main
 from dse.pricing.evaluation import evaluate, priced_design
 from dse.spaces.sections.training_run import DEFAULTS
 from dse.spaces.space import Space
+from tests.support.cases import cases
 
 DAY, HOUR = 86400.0, 3600.0
 
@@ -152,17 +153,7 @@ def test_what_a_space_says_itself_stays(plain):
     assert record["derived"]["restart_time"] == 9 * 60
 
 
-MISTAKES = [
-    # what the section is, what the message must say
-    ("{}", "tokens: missing"),
-    ("{tokens: many}", "expected a count, such as 15T"),
-    ("{tokens: 15T, mtbf: 4 h}", "did you mean 'chip_mtbf'?"),
-    ("{tokens: 15T, restart_time: 0 s}", "expected more than nothing"),
-    ("{tokens: 15T, restart_time: 10 $}", "this is in $"),
-    ("{tokens: 15T, checkpoint_time: 3 s, checkpoint_size: 1 TB}", "counts for nothing"),
-    ("{tokens: 15T, gpu_hour_price: 2 $/h, electricity_price: 0.1 $/kWh}", "counts for nothing"),
-    ("15T", "expected keys and values"),
-]
+MISTAKES = cases(__file__, "MISTAKES")
 
 
 @pytest.mark.parametrize(("section", "message"), MISTAKES)

@@ -155,18 +155,7 @@ def test_the_command_line_shows_each_workload_and_exports_one(both, tmp_path, ca
     assert found["layouts"]["dense"].keys() == {"tp", "pp", "recompute"}
 
 
-MISTAKES = [
-    # what stands beside or in the workloads, what the message must say
-    ("workloads: {}", "expected at least one workload"),
-    ("workloads: {dense: {model: llama3_9b}}", "did you mean 'llama3_8b'?"),
-    ("workloads: {dense: {model: llama3_8b, weight: -1}}", "expected a number above 0"),
-    ("workloads: {dense: {model: llama3_8b, wieght: 1}}", "did you mean 'weight'?"),
-    ("model: llama3_8b\nworkloads: {dense: {model: llama3_8b}}", "each workload has its own"),
-    ("combine: mean\nworkloads: {dense: {model: llama3_8b}}", "expected weighted_sum or worst"),
-    ("best_by: speed\nworkloads: {dense: {model: llama3_8b}}", "speed: no column of this name"),
-    ("run: {tokens: 1T}\nworkloads: {dense: {model: llama3_8b}}", "take one workload at a time"),
-    ("workloads: {dense: {model: lstm_24b}}", "num_attention_heads: unknown name"),
-]
+MISTAKES = cases(__file__, "MISTAKES")
 
 
 @pytest.mark.parametrize(("text", "message"), MISTAKES)

@@ -14,6 +14,7 @@ from dse.cli import main
 from dse.spaces.space import Space
 from dse.storage.optuna_store import Store
 from tests.dse.pricing.test_workloads import chips
+from tests.support.cases import cases
 from tests.support.runs import slower
 
 EXACT = {"recompute": {"options": ["none", "selective", "full"], "by": "exact"}}
@@ -83,22 +84,7 @@ def test_every_kind_of_study_is_priced_again_to_the_bit(kind, url, small_space):
 
 
 #: What somebody changes of trial 7: table, column, new value, which row; and a figure that is another then.
-FORGED = {
-    "a value": ("trial_values", "value = 0.001", "objective = 0", "values.step_time_s"),
-    "a parameter": (
-        *("trial_params", "param_value = (param_value + 1) % 3"),
-        *("param_name = 'recompute'", "values.step_time_s"),
-    ),
-    "a breakdown": (
-        *("trial_user_attributes", "value_json = replace(value_json, '\"mfu\": ', '\"mfu\": 1')"),
-        *("\"key\" = 'breakdown'", "breakdown.mfu"),
-    ),
-    "a margin": ("trial_user_attributes", "value_json = '{}'", "\"key\" = 'margins'", "margins.fits_bytes"),
-    "a violation": (
-        *("trial_system_attributes", "value_json = CAST(-value_json AS TEXT)"),
-        *("\"key\" = 'constraints:fits_bytes'", "feasible"),
-    ),
-}
+FORGED = cases(__file__, "FORGED")
 
 
 def forge(study, what):

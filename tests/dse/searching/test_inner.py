@@ -18,6 +18,7 @@ from dse.searching.samplers.samplers import SAMPLERS
 from dse.searching.summaries import studies
 from dse.spaces.space import Space
 from tests.dse.searching.test_samplers import every_sampler
+from tests.support.cases import cases
 from tests.support.paths import TEST_DATA
 
 SMALL = parse((TEST_DATA / "small_space.yaml").read_text(), "small").data
@@ -252,16 +253,7 @@ def test_an_exact_parameter_may_be_pinned(space):
     assert pinned.legal.count == sum(params["tp"] == 8 for params in priced(space)[0])
 
 
-@pytest.mark.parametrize(
-    ("written", "message"),
-    [
-        ({"options": [1, 2], "by": "exat"}, "by: 'exat' is not a value; did you mean 'exact'?"),
-        ({"options": [1, 2], "bye": "exact"}, "bye: unknown key next to options; did you mean 'by'?"),
-        ({"option": [1, 2], "by": "exact"}, "option: unknown key; did you mean 'options'?"),
-        ({"options": [], "by": "exact"}, "[]: expected options, such as [1, 2, 4]"),
-        ({"options": "divisors(num_layer)", "by": "exact"}, "did you mean 'num_layers'?"),
-    ],
-)
+@pytest.mark.parametrize(("written", "message"), cases(__file__, "mistakes_in_how_a_parameter_is_chosen"))
 def test_mistakes_in_how_a_parameter_is_chosen(written, message):
     with pytest.raises(DseError) as raised:
         small({"tp": written})

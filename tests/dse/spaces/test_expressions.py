@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from costmodel import DseError
 from costmodel.formats.quantity import dimension, unit_name
 from dse.spaces.formulas.expressions import Expression, Name
+from tests.support.cases import cases
 
 KNOWN = {
     **dict.fromkeys(("a", "b", "tp", "pp", "num_layers"), Name()),
@@ -41,25 +42,7 @@ def compiled(text):
     return Expression.parse(text).compiled(KNOWN)
 
 
-NUMBERS = [
-    ("a + b * 2", [13, 8, 6]),
-    ("(a - b) ** 2", [16, 1, 9]),
-    ("-a // b", [-3, -1, 0]),
-    ("a % b", [1, 2, 0]),
-    ("min(a, b, 5)", [3, 2, 0]),
-    ("max(a, b)", [7, 3, 3]),
-    ("ceil(a / b) + floor(a / b)", [5, 1, 0]),
-    ("log2(tp) + sqrt(pp)", [1, 2, 5]),
-    ("round(a / b)", [2, 1, 0]),
-    ("abs(a - b)", [4, 1, 3]),
-    ("a if tp > 1 else b", [3, 2, 0]),
-    ("num_layers / (tp * pp)", [96, 48, 3]),
-    ("(tp > 1) + sharded", [0, 2, 2]),
-    ("memory / 1 GB", [60, 72 * 2**30 / 1e9, 90]),
-    ("power * time / 1 MJ", [10, 40, 90]),
-    ("0 + memory / capacity * 4", [3, 72 * 2**30 / 20e9, 4.5]),
-    ("$2M / 1 $", [2e6] * 3),
-]
+NUMBERS = cases(__file__, "NUMBERS")
 
 
 @pytest.mark.parametrize(("text", "numbers"), NUMBERS)
@@ -69,33 +52,7 @@ def test_numbers(text, numbers):
     assert np.broadcast_to(formula(VALUES), (3,)) == pytest.approx(numbers)
 
 
-CONDITIONS = [
-    # formula, where it holds, margin, unit of the margin
-    ("memory <= capacity", [1, 1, 0], [20e9, 80e9 - 72 * 2**30, -10e9], "B"),
-    ("memory <= 72 GiB", [1, 1, 0], [72 * 2**30 - 60e9, 0, 72 * 2**30 - 90e9], "B"),
-    ("memory < 72 GiB", [1, 0, 0], None, "B"),
-    ("power > 2 MW", [0, 0, 1], None, "W"),
-    ("power >= 2 MW", [0, 1, 1], [-1e6, 0, 1e6], "W"),
-    ("num_layers % (tp * 5) == 0", [0, 0, 0], [-1, -6, -16], "-"),
-    ("a == 2", [0, 1, 0], [-5, 0, -2], "-"),
-    ("a != 2", [1, 0, 1], None, "-"),
-    ("1 <= a <= 3", [0, 1, 0], None, "-"),
-    ("not memory <= capacity", [0, 0, 1], [-20e9, 72 * 2**30 - 80e9, 10e9], "B"),
-    ("not a == 2", [1, 0, 1], None, "-"),
-    ("tp == 1 or pp > 1", [1, 0, 1], None, "-"),
-    ("(tp == 1) | (pp > 1)", [1, 0, 1], None, "-"),
-    ("(tp > 1) & (pp == 1)", [0, 1, 0], None, "-"),
-    ("~(tp == 1)", [0, 1, 1], None, "-"),
-    ("memory <= 80 GB and power <= 2 MW", [1, 1, 0], None, "-"),
-    ("memory <= 80 GB or memory >= 85 GB", [1, 1, 1], [20e9, 80e9 - 72 * 2**30, 5e9], "B"),
-    ("recompute == full", [0, 0, 1], [-1, -1, 1], "-"),
-    ("'none' != recompute", [0, 1, 1], [-1, 1, 1], "-"),
-    ("sharded", [0, 1, 1], [-1, 1, 1], "-"),
-    ("tp > 1 or not sharded", [1, 1, 1], None, "-"),
-    ("true", [1, 1, 1], [1, 1, 1], "-"),
-    ("memory > 0", [1, 1, 1], [60e9, 72 * 2**30, 90e9], "B"),
-    ("a / 0 > 1", [1, 1, 0], None, "-"),
-]
+CONDITIONS = cases(__file__, "CONDITIONS")
 
 
 @pytest.mark.parametrize(("text", "holds", "margin", "unit"), CONDITIONS)
@@ -133,38 +90,10 @@ def test_options(text, options):
 
 
 MISTAKES = [
-    ("num_layer + 1", "num_layer: unknown name; did you mean 'num_layers'?"),
-    ("memory <= 80", "units differ: B against a pure number"),
-    ("memory + time", "units differ: B against s"),
-    ("memory <= 80 GB/s", "units differ: B against B/s"),
-    ("max(memory, 1)", "units differ"),
-    ("log2(memory)", "expected a pure number, got B"),
-    ("2 ** memory", "needs a whole number as exponent"),
-    ("memory ** 0.5", "needs a whole number as exponent"),
-    ("tp == 1 | pp > 1", "need parentheses"),
-    ("tp and pp", "is no condition"),
-    ("recompute == ful", "'ful' is not a value of recompute; did you mean 'full'?"),
-    ("recompute + 1", "is a word; expected a number"),
-    ("recompute == full == 1", "full: unknown name"),
-    ("cube(tp)", "cube: unknown function"),
-    ("min()", "expected 1 argument"),
-    ("log2(1, 2)", "expected 1 argument, got 2"),
-    ("divisors(6) + 1", "is a list; expected a number"),
-    ("tp.real", "'tp.real' is not understood"),
-    ("tp[0]", "not understood"),
-    ("(lambda: 1)()", "unknown function"),
-    ("__import__('os').system('true')", "unknown function"),
-    ("[t for t in tp]", "not understood"),
-    ("'word'", "not understood"),
-    ("tp is pp", "'tp is pp' is not understood"),
-    ("tp in (1, 2)", "not understood"),
-    ("tp := 1", "not a formula"),
-    ("tp +", "not a formula"),
-    ("", "not a formula"),
+    *cases(__file__, "MISTAKES"),
     ("1" * 400, "not understood"),
     ("(" * 300, "not a formula"),
     ("-" * 5000 + "1", "not a formula"),
-    ("a\x00", "not a formula"),
 ]
 
 

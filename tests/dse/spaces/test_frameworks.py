@@ -247,13 +247,7 @@ def test_unfused_kernels_move_more_and_keep_more():
 
 
 @pytest.mark.parametrize(
-    ("model", "why"),
-    [
-        ("gemma_2_27b", "norms_per_layer=4: Megatron Core: layers have two norms"),
-        ("gemma_3_27b", "norms_per_layer=4: Megatron Core: layers have two norms"),
-        ("grok_1", "norms_per_layer=4: Megatron Core: layers have two norms"),
-        ("palm_540b", "parallel_block=true: Megatron Core: branches follow one another"),
-    ],
+    ("model", "why"), cases(__file__, "models_that_megatron_core_cannot_train_are_refused_by_name")
 )
 def test_models_that_megatron_core_cannot_train_are_refused_by_name(model, why):
     assert refused_model(load_framework("megatron_core"), load_model(model)).startswith(f"model {model}: {why}")
@@ -271,15 +265,7 @@ def test_limits_read_words_switches_and_numerics_of_a_model(shape, numerics, rul
     assert bool(refused) == bool(rule)
 
 
-@pytest.mark.parametrize(
-    ("pins", "limited"),
-    [
-        ({"gradient_accumulation_steps": 4, "precision": "fp8_tensorwise"}, True),
-        ({"gradient_accumulation_steps": 1, "precision": "fp8_tensorwise"}, False),
-        ({"gradient_accumulation_steps": 4, "precision": "bf16"}, False),
-        ({"gradient_accumulation_steps": 4, "precision": "fp8_tensorwise", "pp": 2, "schedule": "gpipe"}, False),
-    ],
-)
+@pytest.mark.parametrize(("pins", "limited"), cases(__file__, "maxtext_accumulates_no_gradients_in_eight_bits"))
 def test_maxtext_accumulates_no_gradients_in_eight_bits(pins, limited):
     """types.py of MaxText: "FP8 quantization is not compatible with gradient accumulation"."""
     broken = broken_rules(load_framework("maxtext"), load_model("llama3_8b"), {"zero": 3, **pins}, {})

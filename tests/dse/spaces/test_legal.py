@@ -15,32 +15,10 @@ from costmodel import DseError
 from costmodel.formats.input_files import dump, parse
 from dse.spaces import legal as legal_module
 from dse.spaces.space import Space
+from tests.support.cases import cases
 
 MODEL = {"schema": "model/v1", "source": "made up", "num_layers": 12, "hidden_size": 96, "num_attention_heads": 6}
-BASE = {
-    "schema": "search_space/v1", "name": "small", "model": MODEL, "system": "a100_80g_dgx",
-    "given": {"world_size": 48, "global_batch_size": 96},
-    "parameters": {
-        "recompute": ["full", "none"],  # in another order than the codes
-        "tp": [1, 2, 3, 4, 6],
-        "pp": "divisors(num_layers)",
-        "vpp": [1, 2, 3],
-        "micro_batch_size": [1, 2, 4],
-        "sequence_parallel": [True, False],
-        "dram_capacity": ["40 GB", "80 GB"],
-    },
-    "derived": {
-        "dp": "world_size / (tp * pp)",
-        "gradient_accumulation_steps": "global_batch_size / (dp * micro_batch_size)",
-    },
-    "constraints": {
-        "tp_divides_heads": "num_attention_heads % tp == 0",
-        "whole_layers": "num_layers % (pp * vpp) == 0",
-        "interleaving_needs_a_pipeline": "vpp == 1 or pp > 1",
-        "sequence_parallel_needs_tp": "tp > 1 or not sequence_parallel",
-    },
-    "objectives": {"minimize": ["step_time"]},
-}  # fmt: skip
+BASE = cases(__file__, "BASE")
 
 
 def space_with(**parts) -> Space:

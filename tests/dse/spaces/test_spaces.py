@@ -179,15 +179,7 @@ def test_rules_of_columns_that_a_space_does_not_open_are_none_of_its_rules():
 
 
 #: Spaces of before these rules -> how many legal designs they had.
-COUNTS = {
-    "gpt3_175b_1024_a100": 2340,
-    "gpt3_175b_kernels": 214272 * 24.0**15,  # tiles of five products, each with three passes
-    "gpt_1t_4096_dfmodel": 6120,
-    "gpt_1t_codesign": 24648624000,
-    "gpt_1t_power_split": 23517648,
-    "llama3_70b_512_h100": 4704,
-    "lstm_24b_power": 1351808,
-}
+COUNTS = cases(__file__, "COUNTS")
 
 
 @pytest.mark.parametrize("name", COUNTS)

@@ -25,6 +25,7 @@ from dse.storage.database import optuna_url
 from dse.storage.deletion import delete_study
 from dse.storage.optuna_store import BEATS, OLD, REVISION, Store
 from dse.storage.trial_rows import utc_text
+from tests.support.cases import cases
 from tests.support.paths import TEST_DATA
 from tests.support.servers import postgresql_server
 
@@ -231,16 +232,7 @@ def test_reading_leaves_no_files_behind(url, tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["dse.db"]
 
 
-@pytest.mark.parametrize(
-    ("url", "message"),
-    [
-        ("dse.db", "not a database URL, such as sqlite:///dse.db"),
-        ("mysql://host/dse", "expected sqlite:///FILE or postgresql://"),
-        ("sqlite://", "a study in memory cannot be resumed"),
-        ("sqlite:///no/such/folder/dse.db", "no folder 'no/such/folder'; create it first"),
-        ("postgresql://me:secret@127.0.0.1:1/dse", r"me:\*\*\*@127.*no server answers there"),
-    ],
-)
+@pytest.mark.parametrize(("url", "message"), cases(__file__, "a_wrong_url_says_what_would_do"))
 def test_a_wrong_url_says_what_would_do(url, message):
     with pytest.raises(DseError, match=message):
         Store(url, "create")

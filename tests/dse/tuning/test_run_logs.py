@@ -6,6 +6,7 @@ import pytest
 
 from costmodel import DseError
 from dse.tuning.run_logs import read_log
+from tests.support.cases import cases
 
 STEP = (
     " [2026-01-05 10:00:00] iteration {}/ 100 | consumed samples: 512 | elapsed time per iteration (ms): {} | lr: 1\n"
@@ -36,14 +37,7 @@ JSON = '{"step": 1, "step_time": 9.0}\n' + '{"step": 2, "step_time": 2.5, "peak_
 
 @pytest.mark.parametrize(
     ("text", "framework", "seconds", "memory"),
-    [
-        (MEGATRON, "megatron_core", 9.95, 64000 * 2**20),
-        (BRIDGE, "megatron_bridge", 6.34, None),
-        (TITAN, "torchtitan", 2.0, 30.5 * 2**30),
-        (MAXTEXT, "maxtext", 3.214, None),
-        (NANOTRON, "nanotron", 2.49, 45000 * 2**20),
-        (JSON, "", 2.5, 6.1e10),
-    ],
+    cases(__file__, "steps_after_warm_up_and_reserved_memory"),
     ids=["Megatron-LM", "Bridge", "torchtitan", "MaxText", "nanotron", "JSON"],
 )
 def test_steps_after_warm_up_and_reserved_memory(tmp_path, text, framework, seconds, memory):

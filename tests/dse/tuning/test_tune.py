@@ -15,6 +15,7 @@ import pytest
 import dse
 from dse import DseError, Study
 from dse.cli import main
+from tests.support.cases import cases
 from tests.support.paths import ROOT
 
 NAME = "plan_llama3_8b_16"
@@ -150,19 +151,7 @@ def test_the_system_is_kept_with_what_runs_moved(study, capsys, tmp_path):
     assert main(["plan", "llama3_8b", "--gpus", "16", "--system", "./mine.yaml"]) == 0
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        ([NAME, "--step-time", "3"], "--tell N: name the trial that ran"),
-        ([NAME, "--tell", "0"], "--tell 0: give --step-time, --failed or --log"),
-        ([NAME, "--tell", "99", "--failed", "oom"], "no finished trial 99"),
-        ([NAME, "--tell", "0", "--step-time", "3", "--failed", "oom"], "a step time or a failure"),
-        ([NAME, "--tell", "0", "--log", "run.log", "--peak-memory", "3GB"], "leave out --step-time, --peak-memory"),
-        ([NAME, "--tell", "0", "--failed", "oom", "--forget", "x"], "--forget and --tell: choose one"),
-        ([], "name a STUDY"),
-        (["--replay", "dse.db"], "dse.db"),
-    ],
-)
+@pytest.mark.parametrize(("words", "message"), cases(__file__, "mistakes_get_one_line"))
 def test_mistakes_get_one_line(study, capsys, words, message):
     assert main(["tune", *words]) == 1
     assert message in capsys.readouterr().err

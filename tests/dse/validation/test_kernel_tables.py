@@ -18,6 +18,7 @@ from dse.validation.kernel_tables import is_kept_apart, samples
 from dse.validation.kernels import attention_times, gemm_times
 from dse.validation.table import MeasuredRow
 from dse.validation.table_prices import TIMES
+from tests.support.cases import cases
 
 H100 = load_system("h100_80g_dgx").with_quantities({"sustained": 1.0})
 
@@ -120,13 +121,7 @@ def test_grouped_rows_take_the_products_of_the_experts_that_a_rank_holds():
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (("--system", "mi300x"), "no kernel tables of this chip"),
-        (("--system", "b200"), "no kernel tables of b200"),
-        (("--pairs",), "leave out --kernels"),
-        (("--strict",), "leave out --strict"),
-    ],
+    ("arguments", "message"), cases(__file__, "a_folder_or_an_option_that_does_not_fit_is_refused")
 )
 def test_a_folder_or_an_option_that_does_not_fit_is_refused(tmp_path, capsys, arguments: Sequence[str], message):
     stored(tmp_path, timed(products(), "bf16", 1.0))

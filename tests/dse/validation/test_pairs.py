@@ -11,6 +11,7 @@ from dse.cli import main
 from dse.validation.comparison import ComparedRow
 from dse.validation.pairs import PUBLISHED, ComparedPair, compared_pairs
 from dse.validation.table import MeasuredRow, csv_cells
+from tests.support.cases import cases
 
 HEADING = "id,model,system,gpus,framework,base_design,changed_design,base_step_s,changed_step_s,changed_gpus\n"
 ROW = "recompute,gpt_22b,a100_80g_dgx,8,megatron_core@2022,tp=8 micro_batch_size=4,tp=8 micro_batch_size=4 {},1,1.3,\n"
@@ -32,14 +33,7 @@ def pair_of(measured, predicted):
 
 
 @pytest.mark.parametrize(
-    ("measured", "predicted", "sign_right", "close"),
-    [
-        (0.10, 0.13, True, True),
-        (0.10, 0.01, True, False),
-        (-0.10, 0.01, False, False),
-        (0.01, -0.015, True, True),
-        (0.015, 0.03, False, True),
-    ],
+    ("measured", "predicted", "sign_right", "close"), cases(__file__, "an_effect_below_two_percent_is_none")
 )
 def test_an_effect_below_two_percent_is_none(measured, predicted, sign_right, close):
     pair = pair_of(measured, predicted)

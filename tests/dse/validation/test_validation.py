@@ -25,6 +25,7 @@ from dse.validation.comparison import ComparedRow, compared
 from dse.validation.summary import dataset_record, error_record, kendall_tau
 from dse.validation.table import COLUMNS, SHIPPED, MeasuredRow
 from tests.support.browser import browser, complaints, opened
+from tests.support.cases import cases
 from tests.validation_figures import KEPT, PAGE, PUBLIC, README, REPORT, SUMMARY, figures, report, rows_of, summary
 
 #: By how much an error may grow, and tau fall, before somebody has to say why. [percentage points], [-]
@@ -338,17 +339,7 @@ def test_a_wrong_table_says_where_and_what_would_do(tmp_path, capsys, text, mess
 
 
 @pytest.mark.parametrize(
-    ("row", "why_not"),
-    [
-        (ROW.replace(",8,", ",eight,"), "line 3: tp: 'eight': expected a number"),
-        (ROW.replace(",8,", ",-8,"), "line 3: tp: '-8': expected no negative number"),
-        (ROW.replace("step", "stop"), "'train_stop': not a type of row; did you mean 'train_step'?"),
-        (ROW.replace("train_step", "kernel_gem"), "not a type of row; did you mean 'kernel_gemm'?"),
-        (ROW[:-2] + ",a lot\n", "line 3: mem_gb: 'a lot': expected a number, or '>80'"),
-        (ROW.replace("gpt_22b", "gpt_22"), "the dimensions of the model"),
-        (ROW.replace("mine", ""), "line 3: dataset: empty; expected a name"),
-        (ROW.replace(",8,", ",8,8,"), "line 3: 12 cells, expected 11 as in the heading"),
-    ],
+    ("row", "why_not"), cases(__file__, "a_row_that_is_not_understood_is_not_expressed_and_others_are_judged")
 )
 def test_a_row_that_is_not_understood_is_not_expressed_and_others_are_judged(tmp_path, capsys, row, why_not):
     table = str(written(tmp_path, HEADING + ROW + row + ROW))
