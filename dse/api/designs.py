@@ -131,16 +131,12 @@ def sweep(
 
     Parameters
     ----------
-    space : Space, str or Path
-        Where the designs come from.
     values : mapping
         Name -> its values: a sequence, or a text such as ``"64:1024:x2 GB/s"``; "" takes all options.
-    profile : str, optional
-        Rules of the cost model; the native ones by default.
     jobs : int or Workers
-        Processes that evaluate designs, or who else does. [-]
-    set, layout, objective, tokens
-        As for `search`.
+        Number of processes that evaluate designs, or the workers that do. [-]
+    space, set, profile, layout, objective, tokens
+        As for `evaluate_design`.
     """
     space = chosen_space(space, set=set, layout=layout, objective=objective, tokens=tokens)
     if both := next((name for name in values if name in (set or {})), None):
@@ -178,16 +174,10 @@ def evaluate_designs(
 
     Parameters
     ----------
-    space : Space, str or Path
-        Where the designs come from.
     designs : mapping or DataFrame
         Name -> its value in each row.
-    profile : str, optional
-        Rules of the cost model; the native ones by default.
-    jobs : int or Workers
-        Processes that evaluate designs, or who else does. [-]
-    set, layout, objective, tokens
-        As for `search`.
+    space, profile, jobs, set, layout, objective, tokens
+        As for `sweep`.
     """
     table = {str(name): list(column) for name, column in designs.items()}
     rows = len(next(iter(table.values()), [None]))
@@ -201,20 +191,10 @@ def explain(
     space: AnySpace, set: Pins = None, *, profile: str | None = None, layout: str | None = None,
     objective: Sequence[str] = (), tokens: float | str | None = None,
 ) -> Explanation:  # fmt: skip
-    """Why a design of a space costs what it does: ``.time`` and ``.memory`` are tables that add up.
+    """Explain the step time and memory of a design: ``.time`` and ``.memory`` are tables that add up.
 
-    Raises `DseError` if there is no such design, or it has no number under the profile.
-
-    Parameters
-    ----------
-    space : Space, str or Path
-        Where the design comes from.
-    set : mapping, optional
-        Values of it; what is not named is as simple as is legal beside them.
-    profile : str, optional
-        Rules of the cost model; the native ones by default.
-    layout, objective, tokens
-        As for `search`.
+    Parameters are those of `evaluate_design`. Raises `DseError` if there is no such design, or it has no number under
+    the profile.
     """
     from dse.explaining.explanation import explain as explanation
 
@@ -306,16 +286,12 @@ def fit(
 
     Parameters
     ----------
-    space : Space, str or Path
-        Where the design comes from.
     set : mapping, optional
         The values; of what is fixed in the space, they change it.
     layout : str, optional
         A layout of the space that gives the values which `set` does not.
-    profile : str, optional
-        Rules of the cost model; the native ones by default.
-    objective, tokens
-        As for `search`.
+    space, profile, objective, tokens
+        As for `evaluate_design`.
     """
     named_space, pins = loaded_space(space), dict(set or {})
     fixed = {name: value for name, value in pins.items() if name not in named_space.by_name}
@@ -362,16 +338,10 @@ def exact_front(
 
     Parameters
     ----------
-    space : Space, str or Path
-        What to enumerate.
     method : str
         "list" evaluates every design, "bounds" rules most of them out, "auto" chooses. The front is the same.
-    profile : str, optional
-        Rules of the cost model; the native ones by default.
-    jobs : int or Workers
-        Processes that evaluate designs, or who else does. [-]
-    set, layout, objective, tokens
-        As for `search`.
+    space, profile, jobs, set, layout, objective, tokens
+        As for `sweep`.
     checkpoint : str or Path, optional
         File that stores finished units: the same call continues from it after any death of its process.
     """

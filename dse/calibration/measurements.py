@@ -13,6 +13,7 @@ import numpy as np
 
 from costmodel import DesignPoints, ModelShape, System, step
 from costmodel.columns import FloatArray, concatenated
+from costmodel.formats.input_files import data_beside
 from costmodel.machine import Range
 from dse.validation.comparison import ComparedRow
 from dse.validation.expressed import Expressed, system_named
@@ -191,41 +192,9 @@ class Constant:
         return value + self.scale
 
 
-#: Of a chip, as kernels show it: name -> lowest, highest, scale. [-], [s]
-OF_CHIPS: Final = {
-    "matrix_efficiency": (0.2, 1.0, 0.1),
-    "tile_latency": (0.0, 2e-5, 1e-6),
-    "kernel_launch": (0.0, 1e-4, 1e-6),
-    "flash_2_efficiency": (0.2, 1.2, 0.1),
-    "fp8_efficiency": (0.4, 1.4, 0.1),
-    "fp4_efficiency": (0.3, 1.4, 0.1),
-    "grouped_efficiency": (0.2, 2.0, 0.1),
-    "expert_latency": (0.0, 2e-5, 1e-7),
-    "sorting_efficiency": (0.2, 2.0, 0.1),
-    "cast_efficiency": (0.2, 2.0, 0.1),
-    "attention_efficiency": (0.2, 2.0, 0.1),
-    "attention_fill": (0.0, 4000.0, 100.0),
-    "attention_fill_backward": (0.0, 4000.0, 100.0),
-}
-#: Of a memory level behind the nearest.
-OF_LEVELS: Final = {"efficiency": (0.2, 1.0, 0.1)}
-#: Of a tier of links. [-], [s], [B]
-OF_TIERS: Final = {
-    "efficiency": (0.05, 1.0, 0.1),
-    "launch": (0.0, 2e-3, 1e-6),
-    "latency": (0.0, 1e-3, 1e-6),
-    "ramp": (0.0, 1e9, 1e6),
-    "own_share": (0.0, 3.0, 0.1),
-    "in_switch_rate": (0.2, 1.5, 0.1),
-}
-#: Of whole steps: what a chip holds for hours, its host and its software. [-], [s]
-OF_STEPS: Final = {
-    "sustained": (0.2, 1.0, 0.1),
-    "software_pointwise_kernels": (0.5, 10.0, 1.0),
-    "host_dispatch": (0.0, 1e-3, 1e-5),
-    "host_step_overhead": (0.0, 10.0, 1e-2),
-    "host_straggler": (0.0, 0.2, 1e-2),
-}
+#: Constants that rows can tell, of chips, memory levels, tiers of links and whole steps: lowest, highest, scale.
+RANGES: Final[Mapping[str, Mapping[str, Sequence[float]]]] = data_beside(__file__, "ranges.yaml")
+OF_CHIPS, OF_LEVELS, OF_TIERS, OF_STEPS = (RANGES[part] for part in ("chips", "levels", "tiers", "steps"))
 #: Kind of rows -> ends of names of constants that steps may tell where there are none of that kind.
 STEPS_TOO: Final = {KERNELS: ("matrix_efficiency", "fp8_efficiency"), COLLECTIVES: ("_efficiency", "_latency")}
 #: Share of the cores that collectives of replicas can take, and its scale. [-]

@@ -6,12 +6,14 @@ price are given as distances."""
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from rich.table import Table
 from rich.text import Text
 
+from costmodel.formats.input_files import data_beside
 from costmodel.formats.quantity import readable
 from costmodel.rules.rules import TRAINING
 from costmodel.steps.breakdown import PARTS, with_unit_suffix
@@ -22,27 +24,9 @@ from dse.spaces.space import Space
 #: Length of the bar of the largest part. [characters]
 BAR = 12
 
-#: Part of a step -> its name in a sentence. Kernels are divided by their bottleneck instead.
-KERNELS = ("forward_time", "backward_time", "recompute_time")
-BOUND_PHRASES = {"memory_bound_time": "memory traffic", "launch_bound_time": "kernel launches"}
-PHRASES = {
-    **dict.fromkeys(KERNELS, "arithmetic"),
-    "tp_communication_time": "tensor-parallel communication",
-    "cp_communication_time": "context-parallel communication",
-    "ep_communication_time": "exchanges between experts",
-    "offload_time": "activations on their way to hosts and back",
-    "pp_communication_time": "pipeline communication",
-    "bubble_time": "the pipeline bubble",
-    "dp_communication_time": "data-parallel communication",
-    "optimizer_time": "the optimizer",
-    "host_time": "the host and its stragglers",
-    "weights_memory": "weights",
-    "gradients_memory": "gradients",
-    "optimizer_memory": "optimizer states",
-    "activations_memory": "activations",
-    "buffers_memory": "buffers",
-    "reserved_memory": "reserved memory",
-}
+#: Part of a step or of memory -> its name in a sentence. Kernels are divided by their bottleneck instead.
+PHRASES: Final[Mapping[str, str]] = data_beside(__file__, "tables.yaml")["parts"]
+BOUND_PHRASES: Final = {"memory_bound_time": "memory traffic", "launch_bound_time": "kernel launches"}
 
 
 @dataclass(frozen=True)

@@ -395,6 +395,12 @@ def fitted(columns: Sequence[Column], width: int) -> tuple[list[Column], list[st
     return kept, left_out[::-1]
 
 
+def fitted_table(columns: Sequence[Column], width: int) -> list[RenderableType]:
+    """The table of the columns that fit, and a line with the names of the others."""
+    kept, left_out = fitted(columns, width)
+    return [*drawn(kept), *([Text(f"Columns that do not fit: {', '.join(left_out)}")] if left_out else [])]
+
+
 def drawn(columns: Sequence[Column]) -> list[RenderableType]:
     """The table itself; the rows of a long one that come after the first ones as lines, which is quicker."""
     table = ruled_table()

@@ -33,11 +33,11 @@ MOST_MODULES = 20
 
 #: The most lines of packages and rooms, less others; what would grow beyond says what it deletes. [lines]
 BUDGETS = [
-    ("costmodel dse", "", 69_360),
+    ("costmodel dse", "", 69_241),
     ("costmodel", "costmodel.formats costmodel.lstm costmodel.rules", 13_980),
     ("dse.searching dse.storage", "", 7_391),
-    ("dse.adapters", "", 21_077),
-    ("dse.adapters.xla", "", 6_944),
+    ("dse.adapters", "", 21_032),
+    ("dse.adapters.xla", "", 6_934),
     ("dse.adapters.dfmodel", "", 3_941),
 ]
 

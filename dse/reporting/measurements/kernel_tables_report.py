@@ -10,7 +10,7 @@ from typing import Any, Final
 from rich.console import RenderableType
 from rich.text import Text
 
-from dse.reporting.design_table import Column, drawn, fitted
+from dse.reporting.design_table import Column, fitted_table
 
 #: Group of errors -> the columns that name its rows; a column for each system follows.
 ROWS: Final[Mapping[str, tuple[str, ...]]] = {"sizes": ("format", "size"), "releases": ("library", "release")}
@@ -32,9 +32,8 @@ def kernel_tables_report(record: Mapping[str, Any], width: int) -> list[Renderab
             for system in dict.fromkeys(name[-1] for name in cells):
                 texts = [cells.get((*name, system), "-") for name in names]
                 columns.append(Column(system, (system,), texts, leave_out=1))
-            kept, left_out = fitted(columns, width)
-            below = [Text(f"Columns that do not fit: {', '.join(left_out)}")] if left_out else []
-            shown += [Text(), Text(f"{kind.capitalize()}, by {' and '.join(keys)}"), Text(), *drawn(kept), *below]
+            table = fitted_table(columns, width)
+            shown += [Text(), Text(f"{kind.capitalize()}, by {' and '.join(keys)}"), Text(), *table]
     counts: Counter[str] = Counter()
     for one in record["left_out"]:
         counts[f"{one['kind']}: {one['reason']}"] += one["rows"]

@@ -15,7 +15,7 @@ from rich.text import Text
 
 from costmodel.formats.quantity import readable
 from dse.output import counted
-from dse.reporting.design_table import Column, drawn, fitted
+from dse.reporting.design_table import Column, drawn, fitted, fitted_table
 from dse.validation.comparison import ComparedRow
 from dse.validation.pairs import ComparedPair, pairs_record
 from dse.validation.summary import (
@@ -88,9 +88,7 @@ def validation_report(rows: Sequence[ComparedRow], width: int) -> list[Renderabl
             Column(heading, tuple(heading.split("\n")), [*values], _LEFT_OUT.get(heading, 0), left=index == 0)
             for index, (heading, values) in enumerate(zip(headings, zip(*cells, strict=True), strict=True))
         ]
-        kept, left_out = fitted(columns, width)
-        below = [Text(f"Columns that do not fit: {', '.join(left_out)}")] if left_out else []
-        shown += [Text(), Text(title), Text(), *drawn(kept), *below]
+        shown += [Text(), Text(title), Text(), *fitted_table(columns, width)]
     lacking = reason_rows(rows)
     if lacking:
         grid = Grid.grid(padding=(0, 2, 0, 0))

@@ -34,7 +34,7 @@ from dse.adapters.xla.text.module import custom_call_target
 from dse.adapters.xla.work.kernel_graph import Barriers
 from dse.adapters.xla.work.matrix_products import is_known
 from dse.output import bar, counted, percent, plain_text
-from dse.reporting.design_table import GAP, Column, drawn, fitted, ruled_table
+from dse.reporting.design_table import GAP, Column, fitted_table, ruled_table
 from dse.reporting.pages.page import page, rounded, table_data
 
 Record = Mapping[str, Any]
@@ -119,11 +119,6 @@ def times_table(record: Record) -> Table:
 HEAVIEST: Final = 12
 
 
-def chips(system: System) -> int:
-    """Devices of a whole machine. [-]"""
-    return int(np.ravel(held_ranks(system.network)[-1])[0])
-
-
 @dataclass(frozen=True)
 class ModuleCost:
     """An HLO module, perhaps with a system that it runs on."""
@@ -192,7 +187,8 @@ class ModuleCost:
     def notes(self) -> list[str]:
         """Assumptions for what the text does not say."""
         notes = list(self.analysis.graph.notes)
-        if self.system and (size := chips(self.system)) < self.program.devices:
+        size = int(np.ravel(held_ranks(self.system.network)[-1])[0]) if self.system else 0  # devices of the machine
+        if self.system and size < self.program.devices:
             notes.append(f"{self.system.name} has {counted(size, 'device')}, too few for this program")
         opaque: dict[str, int] = {}
         for kernel in self.analysis.graph.kernels:
@@ -354,7 +350,7 @@ def hlo_sections(record: Record, width: int) -> list[tuple[str, RenderableType]]
     ]
     if record["system"]:
         sections.insert(0, (f"Time of a step on {record['system']}", times_table(record)))
-        sections.append(("Heaviest kernels", Group(*heaviest_table(record["heaviest"], width))))
+        sections.append(("Heaviest kernels", Group(*fitted_table(heaviest_columns(record["heaviest"], width), width))))
     if record["collectives"]:
         sections.append(("Communication by purpose", communication_table(record["communication"])))
         sections.append(("Collectives by group", collectives_table(record["collectives"])))
@@ -390,12 +386,6 @@ def sums_table(rows: Sequence[Record], what: str) -> Table:
         drawn = bar(row[key] / longest, _BAR) if row[key] else ""
         table.add_row(*cells, percent(row[key] / whole), drawn)
     return table
-
-
-def heaviest_table(rows: Sequence[Record], width: int) -> list[RenderableType]:
-    """Kernels by themselves, and a line with the columns that do not fit."""
-    kept, left_out = fitted(heaviest_columns(rows, width), width)
-    return [*drawn(kept), *([Text(f"Columns that do not fit: {', '.join(left_out)}")] if left_out else [])]
 
 
 def heaviest_columns(rows: Sequence[Record], width: int) -> list[Column]:
