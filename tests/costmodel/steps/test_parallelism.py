@@ -46,47 +46,6 @@ def links() -> System:
     return system.with_quantities({**zero, "node_energy": 1.0, "fabric_energy": 1.0})
 
 
-def cp_bytes(model, system, direction, **columns):
-    """Bytes that a rank sends around one attention core."""
-    run = ranks_of(model, DesignPoints.of(**columns), system)
-    return context_parallel(run, 2 * run.model.key_value_size, np.zeros(1), direction).link_energy.item()
-
-
-def test_a_ring_and_gathered_keys_send_the_same(gqa, links):
-    """Each rank's keys and values pass all others: (c - 1) 2 w T u, and twice that to go back."""
-    tp, cp = 2, 4
-    tokens = gqa.seq_len / cp
-    once = (cp - 1) * 2 * W * tokens * gqa.num_query_groups * gqa.head_size / tp
-    for how in ("p2p", "all_gather"):
-        forward, backward = (
-            cp_bytes(gqa, links, direction, tp=tp, cp=cp, cp_communication=how) for direction in ("forward", "backward")
-        )
-        assert forward == pytest.approx(once)
-        assert backward == pytest.approx(2 * once)
-
-
-def test_exchanged_heads_send_less_the_more_ranks_share_a_sequence(gqa, links):
-    """(c - 1) / c of queries, keys, values and context of the rank's tokens, either way."""
-    for cp in (2, 4, 8):
-        sent = [cp_bytes(gqa, links, direction, cp=cp, cp_communication="a2a") for direction in ("forward", "backward")]
-        width = 2 * gqa.attention_size + 2 * gqa.key_value_size
-        expected = (cp - 1) / cp * W * gqa.seq_len / cp * width
-        assert sent == pytest.approx([expected, expected])
-
-
-def test_heads_within_groups_and_rings_between_them_send_both(gqa, links):
-    inner, outer = 2, 4
-    cp = inner * outer
-    width = 2 * gqa.attention_size + 2 * gqa.key_value_size
-    tokens = gqa.seq_len / cp
-    expected = (inner - 1) / inner * W * tokens * width + (outer - 1) * W * tokens * 2 * gqa.key_value_size
-    sent = cp_bytes(gqa, links, "forward", cp=cp, cp_communication="a2a_p2p", cp_a2a=inner)
-    assert sent == pytest.approx(expected)
-    alone, whole = (cp_bytes(gqa, links, "forward", cp=cp, cp_communication="a2a_p2p", cp_a2a=size) for size in (1, cp))
-    assert alone == cp_bytes(gqa, links, "forward", cp=cp, cp_communication="p2p")
-    assert whole == cp_bytes(gqa, links, "forward", cp=cp, cp_communication="a2a")
-
-
 def test_a_ring_hides_behind_the_core(gqa):
     run = ranks_of(gqa, DesignPoints.of(cp=4), load_system("h100_80g_dgx"))
     open_ring, hidden = (
@@ -117,19 +76,6 @@ def test_context_parallelism_halves_activations_and_keeps_weights(gqa):
     assert two.optimizer_memory == one.optimizer_memory
     assert two.world_size == one.world_size == 8
     assert two.dp_communication_time == pytest.approx(one.dp_communication_time)
-
-
-@pytest.mark.parametrize("dispatcher", ["all_to_all", "all_gather"])
-def test_each_dispatcher_sends_what_its_formula_says(dispatcher, experts, links):
-    """All-to-all: (e - 1)/e k (T/t) h w each way; all-gather over e x: (e x - 1) (T/t) h w each way."""
-    tp, ep, etp = 4, 4, 2
-    token = experts.seq_len / tp * experts.hidden_size * W
-    copies = experts.moe_topk * token
-    sent = {"all_to_all": 2 * ((ep - 1) / ep * copies + (etp - 1) * copies), "all_gather": 2 * (ep * etp - 1) * token}
-    design = DesignPoints.of(
-        blocks=experts.blocks, tp=tp, dp=2, ep=ep, etp=etp, sequence_parallel=1, dispatcher=dispatcher
-    )
-    assert expert_parallel(ranks_of(experts, design, links)).link_energy.item() == pytest.approx(sent[dispatcher])
 
 
 @pytest.mark.parametrize(("places", "chosen"), [(1, 2), (2, 2), (4, 2), (8, 2), (4, 3), (2, 5)])
