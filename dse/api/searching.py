@@ -239,18 +239,6 @@ def plan(
         tokens=counted_tokens(tokens) if tokens else None, gpu_hour_price=gpu_hour_price,
         lora=lora, lora_targets=lora_targets, quantized_base=quantized_base, document_len=document_len, dpo=dpo,
     )  # fmt: skip
-    return planned_study(
-        question, objective=objective, budget=budget, study=study, save=save, storage=storage,
-        workers=workers_of(jobs), progress_of=progress_of, note=note,
-    )  # fmt: skip
-
-
-def planned_study(
-    question: Question, *, objective: Sequence[str], budget: int, study: str | None,
-    save: str | Path | None, storage: str | None, workers: Workers,
-    progress_of: Callable[[Space], AbstractContextManager[Shown]], note: Callable[[str], None],
-) -> PlannedStudy:  # fmt: skip
-    """The study of the best layouts that a question asks for; other arguments are those of `plan`."""
     planned = planned_space(question)
     for text in planned.model.notes:
         note(text)
@@ -262,7 +250,7 @@ def planned_study(
         data |= {"objectives": space.data["objectives"]} if objective else {}
         write_file(Path(save), space_text(data).encode())
     return answer(question, planned, space, study or space.name, budget, progress_of,
-                  storage=storage, again=study is None, workers=workers)  # fmt: skip
+                  storage=storage, again=study is None, workers=workers_of(jobs))  # fmt: skip
 
 
 def answer(

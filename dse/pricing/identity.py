@@ -25,11 +25,11 @@ SHOWN: Final = 16
 
 @cache
 def program_digest() -> str:
-    """Versions of dse and NumPy, and a digest of the source text of both packages of dse."""
+    """Versions of dse and NumPy, and a digest of the code and tables of both packages of dse."""
     digest = hashlib.sha256()
     for package in ("costmodel", "dse"):
         with resources.as_file(resources.files(package)) as root:
-            for path in sorted(root.rglob("*.py")):
+            for path in sorted([*root.rglob("*.py"), *root.rglob("*.yaml")]):
                 digest.update(path.relative_to(root).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
     return f"dse {__version__}, NumPy {np.__version__}, {digest.hexdigest()[:SHOWN]}"
 

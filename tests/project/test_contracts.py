@@ -33,7 +33,7 @@ MOST_MODULES = 20
 
 #: The most lines of packages and rooms, less others; what would grow beyond says what it deletes. [lines]
 BUDGETS = [
-    ("costmodel dse", "", 69_241),
+    ("costmodel dse", "", 69_229),
     ("costmodel", "costmodel.formats costmodel.lstm costmodel.rules", 13_980),
     ("dse.searching dse.storage", "", 7_391),
     ("dse.adapters", "", 21_032),
