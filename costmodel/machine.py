@@ -320,6 +320,10 @@ class Software(MachinePart):
     blocking_launches: FloatArray = column("-", 0, high=1)
     #: Work of the host for one collective, over that for a kernel.
     collective_launches: FloatArray = column("-", 1)
+    #: The same of a tensor-parallel collective in a pipeline over several nodes, for each rank of its group.
+    pipelined_launches: FloatArray = column("-", 0)
+    #: 1 where replicas with sharded optimizer states (`zero` 1) all-reduce gradients, of which each uses its share.
+    whole_gradients: FloatArray = column("-", 0, high=1)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)

@@ -47,7 +47,7 @@ from costmodel.steps.pipeline.pipeline_step import ScheduledPasses
 from costmodel.steps.pipeline.stages import Stage, chosen_stage
 from costmodel.steps.stage_memory import head_parameters, trained_parameters
 from costmodel.training.design import DesignPoints
-from costmodel.training.precision import ZERO, Exchange, ZeroStage
+from costmodel.training.precision import WHOLE_GRADIENTS, ZERO, Exchange, ZeroStage
 from costmodel.training.ranks import Group, Sharing
 from costmodel.training.run import TransformerRun, gradient_bytes, padded_vocabulary, some_adapters, trained_share
 
@@ -342,7 +342,7 @@ def late_exchanges(
     replicas = [replicated_parameters(run, stage, parts, sharing) for stage in stages]
     sharded = bool((run.design.zero > 1).any())
     units = [stage_units(run, stage, passes.costs, parts, replicas[0]) if sharded else [] for stage in stages]
-    rows = [(number, zero) for number, zero in enumerate(ZERO) if (run.design.zero_row == number).any()]
+    rows = zero_rows(run)
     once = [parameters for of_stage in replicas for parameters in of_stage]
     often = [parameters for of_stage in units for unit in of_stage for parameters in unit.parameters]
     wanted = (
@@ -369,6 +369,14 @@ def late_exchanges(
         items |= quantities_of(BEHIND_SLOWEST, {"hidden": exposed - late})
     energy = chosen([cost.link_energy for cost in exchanged], last)
     return KernelCost(time=late, link_energy=energy, items=items)
+
+
+def zero_rows(run: TransformerRun) -> list[tuple[BoolArray, ZeroStage]]:
+    """Where designs follow each row of `ZERO`, or `WHOLE_GRADIENTS`; rows that none follows are left out."""
+    whole, follows = run.system.software.whole_gradients > 0, [run.design.zero_row == row for row in range(len(ZERO))]
+    rows = [(follows[1] & whole, WHOLE_GRADIENTS), *zip(follows, ZERO, strict=True)]
+    rows[2] = follows[1] & ~whole, ZERO[1]
+    return [(where, zero) for where, zero in rows if where.any()]
 
 
 def replicated_parameters(
@@ -443,7 +451,7 @@ def weight_casts_step(run: TransformerRun, quantised: Sequence[FloatArray]) -> K
 
 def replica_exchanges(
     collectives: ReplicaCollectives,
-    rows: Sequence[tuple[int, ZeroStage]],
+    rows: Sequence[tuple[BoolArray, ZeroStage]],
     replicas: Sequence[ReplicatedParameters],
     windows: Mapping[str, FloatArray],
     units: Sequence[Unit],
@@ -451,11 +459,11 @@ def replica_exchanges(
 ) -> KernelCost:
     """All that replicas of the parameters of a stage exchange in a step, one after the other.
 
-    `rows` are those of `ZERO` that some designs have, with their numbers.
+    `rows` are those of `zero_rows`.
     """
     reduced = KernelCost()
-    for number, zero in rows:
-        happens, left = np.where(collectives.run.design.zero_row == number, 1.0, 0.0), dict(windows)
+    for where, zero in rows:
+        happens, left = np.where(where, 1.0, 0.0), dict(windows)
         often = [exchange for exchange in zero.exchanges if exchange.every == "micro_batch"]
         if often:
             cost, hidden = unit_exchanges(collectives, often, units, stage)

@@ -95,13 +95,17 @@ _FOR_PASSES: Final = (
 )
 _SUMMED: Final = Exchange("all_reduce", "gradients", "step", "backward", over="copies")
 
+_REDUCED: Final = Exchange("all_reduce", "gradients", "step", "backward", over="whole")
+
+#: Stage 1 where gradients are all-reduced nevertheless, and each replica uses its share.
+WHOLE_GRADIENTS: Final = ZeroStage(("optimizer",), (_REDUCED, _GATHERED))
 #: Stage -> what it is. Gradients that are all-reduced; or reduce-scattered before and weights gathered after
 #: each replica's update of its share, Megatron-LM's distributed optimizer; or reduce-scattered for each
 #: micro-batch; or weights gathered too, for each pass of each micro-batch: PyTorch's fully sharded data
 #: parallelism. In a pipeline it accumulates whole gradients and reduces them once, the last row (torchtitan). Where
 #: sharded states have copies, their gradients are added up once in a step.
 ZERO: Final = (
-    ZeroStage((), (Exchange("all_reduce", "gradients", "step", "backward", over="whole"),)),
+    ZeroStage((), (_REDUCED,)),
     ZeroStage(("optimizer",), (Exchange("reduce_scatter", "gradients", "step", "backward"), _SUMMED, _GATHERED)),
     ZeroStage(("optimizer", "gradients"), (_SCATTERED, _SUMMED, _GATHERED)),
     ZeroStage(("optimizer", "gradients", "weights"), (_SCATTERED, _SUMMED, *_FOR_PASSES)),

@@ -155,6 +155,7 @@ class RankShape(Columns):
     quantized_base: FloatArray = column("-", 0)
     reference_model: FloatArray = column("-", 0)
     expert_spread: FloatArray = column("-", 1)
+    spans_nodes: FloatArray = column("-", 0)  #: 1 where a pipeline does, and software has more work for it
     assignment: FloatArray = column("-")  #: number of the assignment of shardings to kernels
     #: Edges of explicit output tiles; 0 where they are free. [elements]
     tiles: Mapping[str, FloatArray] = column_family()
@@ -384,12 +385,17 @@ def rank_run(run: TransformerRun) -> RankRun:
     """The part of a run that a rank sees of a micro-batch. Shardings to be solved for count as Megatron's."""
     model, design = run.model, run.design
     assignments = assignments_of(tuple(model.kinds), model.last_layer)
-    other = {"assignment"} if model.num_experts else {"assignment", "expert_spread", *EXPERT_COLUMNS}
+    other = {"assignment", "spans_nodes"}
+    if not model.num_experts:
+        other |= {"expert_spread", *EXPERT_COLUMNS}
+    spans = (design.pp > 1) & (design.world_size > run.system.network[0].size)
+    slower = (run.system.software.pipelined_launches > 0).any()
     shape = RankShape(
         assignments=assignments,
         **{name: getattr(design, name) for name in column_units(RankShape) if name not in other},
         assignment=assignment_numbers(assignments, design),
         tiles=explicit_tiles(model, design),
+        spans_nodes=spans.astype(np.float64) if slower else np.zeros(()),
     )
     return RankRun(model, run.system, shape, run.precision, run.itemized)
 

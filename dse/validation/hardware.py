@@ -21,6 +21,10 @@ FABRICS: Final[dict[str, tuple[str, str]]] = {
 #: How rows state a fabric: adapters, the rate of one, and whose they are.
 STATED_RATE: Final = r"(?:(\d+)x )?(?:[A-Za-z ]*)(?<![\d.])(\d+(?:\.\d+)?) Gb/s(?: [A-Za-z]+)*?(?: per (node|GPU)|\)|$)"
 
+#: Bytes of the all-reduce that jobs test their links with [B], and its bus bandwidth on healthy links. [B/s]
+TESTED: Final = 2e9
+HEALTHY: Final = 200e9
+
 #: Chips of a node where a row does not say.
 NODE: Final = 8.0
 
@@ -42,7 +46,10 @@ def machine_of(row: MeasuredRow, system: str | None = None) -> Machine:
         raise NotExpressed(f"a system for {row.hw or 'its hardware'}")
     called, other = FABRICS.get(name, ("$^", name))
     name = other if re.search(called, f"{row.hw} {row.inter_node}") else name
-    rate = fabric_rate(row.inter_node or row.hw, row.gpus_per_node or NODE, system_named(name))
+    if tested := re.match(r"measured all-reduce ([\d.]+) GB/s over the job", row.inter_node):
+        waits = latencies(float(tested[1]) * 1e9, row.gpus, system_named(name))
+        return Machine(name, {**differing, **(waits if row.gpus > NODE else {})})
+    rate = fabric_rate(row.inter_node or row.hw, row.gpus_per_node or NODE)
     return Machine(name, {**differing, **({"fabric_bandwidth": rate} if rate else {})})
 
 
@@ -51,17 +58,18 @@ def _shipped_systems() -> frozenset[str]:
     return frozenset(system_names())
 
 
-def fabric_rate(text: str, per_node: float, system: System) -> float | None:
-    """Bandwidth between nodes of one GPU, as a row writes it; None where it states none. [B/s]
+def latencies(bandwidth: float, gpus: float, system: System) -> dict[str, float]:
+    """Latency of each tier of links by the bus bandwidth of an all-reduce over all GPUs of a job [B/s], in [s].
 
-    A measured bus bandwidth of an all-reduce over the job is that of as many rings as GPUs of a node, one
-    for each adapter: at most what the shipped adapters deliver.
+    Healthy jobs of 32 to 512 GPUs reach `HEALTHY`. In others the bandwidth falls as one over the number of GPUs: each
+    step of a ring takes longer, 2 for each GPU. `TESTED` is fitted: tensor-parallel collectives of these jobs.
     """
-    measured = re.match(r"measured all-reduce ([\d.]+) GB/s", text)
-    if measured:
-        tier = system.network[-1]
-        share = float(measured[1]) * 1e9 / per_node / tier.efficiency.item()
-        return min(share, tier.bandwidth.item())
+    step = TESTED * (1 / bandwidth - 1 / HEALTHY) / gpus
+    return {f"{tier.name}_latency": max(step, tier.latency.item()) for tier in system.network}
+
+
+def fabric_rate(text: str, per_node: float) -> float | None:
+    """Bandwidth between nodes of one GPU, as a row writes it; None where it states none. [B/s]"""
     match = re.search(STATED_RATE, text)
     if not match:
         return None

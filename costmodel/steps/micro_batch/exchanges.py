@@ -336,6 +336,14 @@ KernelsTime = Callable[[tuple[str, ...], str], FloatArray]
 HIDDEN_BY_PIECES: Final = 0.65
 
 
+def collective_launches(run: RankRun) -> FloatArray:
+    """Work of the host for one tensor-parallel collective, over that for a kernel; (points,). [-]"""
+    software, shape = run.system.software, run.design
+    if not shape.spans_nodes.any():
+        return software.collective_launches
+    return software.collective_launches + shape.spans_nodes * shape.tp * software.pipelined_launches
+
+
 class Exchanges:
     """Collectives of tensor-parallel groups and of experts, each evaluated once; shardings do not matter."""
 
@@ -460,7 +468,7 @@ def exposed_collectives(
                 quantities = {"time": exposed, "hidden": hidden, "message": sent}
                 of_product = quantities_of(label, {key: count * value for key, value in quantities.items()})
                 items = {**items, **added(items, of_product)}
-        energy, launches = number * single.link_energy, number * run.system.software.collective_launches
+        energy, launches = number * single.link_energy, number * collective_launches(run)
         total += KernelCost(tp_time=time, link_energy=energy, launches=launches, items=items)
     return total
 

@@ -44,8 +44,8 @@ def ends(framework="megatron_core", system="h100_80g_dgx", model="llama3_70b", *
 
 def test_a_class_is_in_all_wider_ones():
     """Of fewer words, of any chip, of all releases, of all of Megatron; last that of all steps."""
-    classes = wider_classes("nanotron", "h100_80g_dgx", SCALES[1], staged=True, layers=LAYERS[0])
-    assert classes[0] == ("nanotron", "h100_80g_dgx", "several nodes", "dense", "stages")
+    classes = wider_classes("internevo", "h100_80g_dgx", SCALES[1], staged=True, layers=LAYERS[0])
+    assert classes[0] == ("internevo", "h100_80g_dgx", "several nodes", "dense", "stages")
     assert [len(words) for words in classes] == [5, 5, 4, 4, 3, 3, 2, 2, 0]
     versions = wider_classes("megatron_core", "h100_80g_dgx", SCALES[0], staged=False, layers=LAYERS[0])
     assert ("megatron", "h100_80g_dgx") in versions

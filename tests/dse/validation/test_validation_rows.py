@@ -12,7 +12,7 @@ from costmodel.kernels.collectives import collective
 from costmodel.training.ranks import Group
 from dse.validation.comparison import compared
 from dse.validation.expressed import NotExpressed, breakdowns, known_values
-from dse.validation.hardware import fabric_rate, machine_of
+from dse.validation.hardware import fabric_rate, latencies, machine_of
 from dse.validation.kernels import measured_kernel_time
 from dse.validation.memory import usable_memory
 from dse.validation.rows import expressed_row, measured_time, recompute_of
@@ -24,18 +24,17 @@ STEPS, RUNS, MEMORY, ONE_GPU = (read_table(path) for path in SHIPPED)
 
 @pytest.mark.parametrize(("text", "gigabits"), cases(__file__, "fabrics_are_rates_of_one_gpu"))
 def test_fabrics_are_rates_of_one_gpu(text, gigabits):
-    system = load_system("h100_80g_dgx")
-    assert fabric_rate(text, 8, system) == pytest.approx(gigabits * 1e9 / 8)
+    assert fabric_rate(text, 8) == pytest.approx(gigabits * 1e9 / 8)
+    assert fabric_rate("unstated", 8) is None
 
 
-def test_a_measured_bus_bandwidth_is_shared_by_the_adapters_of_a_node():
-    """What it leaves of an adapter, and of the share that collectives reach; never more than the adapter."""
-    system = load_system("h100_80g_dgx")
-    tier = system.network[-1]
-    slow = fabric_rate("measured all-reduce 36 GB/s over the job", 8, system)
-    assert slow * tier.efficiency.item() * 8 == pytest.approx(36e9)
-    assert fabric_rate("measured all-reduce 460.08 GB/s over the job", 8, system) == tier.bandwidth.item()
-    assert fabric_rate("unstated", 8, system) is None
+def test_a_bus_bandwidth_that_falls_with_the_job_is_one_latency():
+    """A ring of n ranks takes 2 (n - 1) steps, whose latency is that of all jobs; healthy jobs have the shipped one."""
+    system = load_system("h100_80g_efa")
+    of_jobs = [latencies(800e9 * 8 / gpus, gpus, system)["node_latency"] for gpus in (128, 256, 512)]
+    assert of_jobs == pytest.approx([of_jobs[0]] * 3, rel=0.25)
+    healthy = latencies(216e9, 128, system)
+    assert healthy == {f"{tier.name}_latency": tier.latency.item() for tier in system.network}
 
 
 def test_hardware_of_rows_ships():
