@@ -166,7 +166,7 @@ class ModelDimensions:
     hidden_size: float
     num_attention_heads: float
     num_query_groups: float = 0.0  #: 0 means one per head
-    head_size: float = 0.0  #: 0 means hidden_size / num_attention_heads
+    head_size: float = 0.0  #: 0 means hidden_size / num_attention_heads, or of attention: mla that of its keys
     ffn_hidden_size: float = 0.0  #: 0 means 4 * hidden_size
     seq_len: float = 2048.0  #: tokens of a sequence that are worked on: its queries
     context_len: float = 0.0  #: tokens before them of which keys and values are there already
@@ -240,9 +240,10 @@ class ModelDimensions:
     features: Mapping[str, float] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
+        even = self.hidden_size / self.num_attention_heads if self.num_attention_heads else 0.0
         defaults = {
             "num_query_groups": self.num_attention_heads,
-            "head_size": self.hidden_size / self.num_attention_heads if self.num_attention_heads else 0.0,
+            "head_size": self.score_size or even,
             "ffn_hidden_size": 4 * self.hidden_size,
         }
         for name, value in defaults.items():
