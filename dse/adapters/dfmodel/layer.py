@@ -47,33 +47,6 @@ BEFORE: Final = "Add_Prev_Layer 1 H - S"
 LOSS: Final = "Loss_bwd 1 H - S"
 
 
-def norm(name: str, *, backward: bool = True) -> Fragment:
-    """Rows of a normalization."""
-    back = PassRows(f"{name}_bwd 1 H - S", f"{{gradient}} > {name}_bwd") if backward else PassRows()
-    gradient = f"{name}_bwd" if backward else ""
-    return Fragment(PassRows(f"{name} 1 H - S", f"{{0}} > {name}"), name, back, gradient)
-
-
-def product(name: str, reads: str, makes: str) -> Fragment:
-    """A product with a weight, from some features to others."""
-    return Fragment(
-        PassRows(f"{name} 1 {makes} {reads} S *", f"{{0}} > {name}"),
-        name,
-        PassRows(f"{name}_bwd 1 {reads} {makes} S *", f"{{gradient}} > {name}_bwd"),
-        f"{name}_bwd",
-        PassRows(
-            f"{name}_bwd_weight_update 1 {reads} S {makes}",
-            f"{{gradient}} > {name}_bwd_weight_update\n{{0}} > {name}_bwd_weight_update",
-        ),
-    )
-
-
-def activation(name: str) -> Fragment:
-    """An activation function, in a gated MLP of both halves."""
-    back = PassRows(f"{name}_bwd 1 U - S", f"{{gradient}} > {name}_bwd")
-    return Fragment(PassRows(f"{name} 1 F - S", f"{{0}} > {name}"), name, back, f"{name}_bwd")
-
-
 def residual(drop: str, add: str, summands: int = 1) -> Fragment:
     """A dropout of what products make, and the addition to the residual stream, the last input."""
     before, sums, edges = "{0}", [], []
@@ -87,25 +60,37 @@ def residual(drop: str, add: str, summands: int = 1) -> Fragment:
     return Fragment(PassRows("\n".join(kernels), "\n".join(edges)), add, back, f"{drop}_bwd")
 
 
-def _fragment_of(data: Mapping[str, Any]) -> Fragment:
-    """A fragment of `fragments.yaml`."""
-    passes = {name: PassRows(**rows) for name, rows in data.items() if isinstance(rows, dict)}
-    return Fragment(**{**data, **passes})
+def _fragment_of(data: Mapping[str, Any], **words: str) -> Fragment:
+    """A fragment of `fragments.yaml`, with words in its slots."""
+
+    def filled(part: Any) -> Any:
+        if isinstance(part, dict):
+            return PassRows(**{name: filled(text) for name, text in part.items()})
+        for slot, word in words.items():
+            part = part.replace(slot, word)
+        return part
+
+    return Fragment(**{name: filled(part) for name, part in data.items()})
 
 
 WRITTEN: Final[Mapping[str, Any]] = data_beside(__file__, "fragments.yaml")
 
-#: Row -> how the reference writes it. No kernel stands for the gradient of the first norm.
+
+def template(kind: str, name: str, reads: str = "", makes: str = "") -> Fragment:
+    """A row of a kind; of a product with a weight, from some features to others."""
+    return _fragment_of(WRITTEN["templates"][kind], NAME=name, READS=reads, MAKES=makes)
+
+
+#: Row -> how the reference writes it.
 FRAGMENTS: Final = {
-    "attention_norm": norm("LayerNorm_1", backward=False),
-    "projection": product("PROJ_GEMM", "nd", "H"),
+    "projection": template("product", "PROJ_GEMM", "nd", "H"),
     "attention_residual": residual("DropOut_2", "Add_1"),
-    "mlp_norm": norm("LayerNorm_2"),
-    "mlp_up": product("FFN0", "H", "U"),
-    "activation": activation("GeLU"),
-    "mlp_down": product("FFN1", "F", "H"),
+    "mlp_norm": template("norm", "LayerNorm_2"),
+    "mlp_up": template("product", "FFN0", "H", "U"),
+    "activation": template("activation", "GeLU"),
+    "mlp_down": template("product", "FFN1", "F", "H"),
     "mlp_residual": residual("DropOut_3", "Add_2"),
-    **{name: _fragment_of(data) for name, data in WRITTEN.items()},
+    **{name: _fragment_of(data) for name, data in WRITTEN["rows"].items()},
 }
 
 #: Features of the native model by the words of the graph.
@@ -117,10 +102,10 @@ def fragment(kernel: Kernel) -> Fragment:
     if kernel.name in FRAGMENTS:
         return FRAGMENTS[kernel.name]
     if kernel.splits_weight:
-        return product(kernel.name, WORDS[kernel.reads], WORDS[kernel.makes])
+        return template("product", kernel.name, WORDS[kernel.reads], WORDS[kernel.makes])
     if kernel.kind.name == "residual":
         return residual(f"{kernel.name}_dropout", kernel.name, len(kernel.inputs) - 1)
-    return {"norm": norm, "activation": activation}[kernel.kind.name](kernel.name)
+    return template(kernel.kind.name, kernel.name)
 
 
 #: A layer whose MLP is a mixture of experts, of which each token passes some.
