@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -235,7 +235,25 @@ class Solution:
     costs: Breakdown | None  #: theirs; None if there are none
 
 
+#: The latest solutions by their runs, at most so many of at most so many designs: a search prices a batch, and then
+#: records how its designs are sharded. [-]
+MOST_REMEMBERED, MOST_DESIGNS = 4, 1024
+_REMEMBERED: Final[dict[tuple[Any, ...], Solution]] = {}
+
+
 def solution(run: TransformerRun, cost: Cost) -> Solution:
+    """Solve for the shardings that designs leave open, or remember it: `_solved`."""
+    if run.num_points > MOST_DESIGNS:
+        return _solved(run, cost)
+    key = (cost, *run.key())
+    if (known := _REMEMBERED.get(key)) is None:
+        known = _REMEMBERED[key] = _solved(run, cost)
+        for oldest in list(_REMEMBERED)[:-MOST_REMEMBERED]:
+            _REMEMBERED.pop(oldest, None)
+    return known
+
+
+def _solved(run: TransformerRun, cost: Cost) -> Solution:
     """Solve for the shardings that designs leave open.
 
     Parameters

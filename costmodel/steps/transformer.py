@@ -215,7 +215,7 @@ def transformer_step(run: TransformerRun) -> Breakdown:
         return _evaluated(run)
     others = np.setdiff1d(np.arange(run.num_points), solved.rows)
     if not others.size:
-        return solved.costs
+        return solved.costs.map(np.copy)  # solutions are remembered
     return in_rows([(solved.rows, solved.costs), (others, _evaluated(run.take(others)))], run.num_points)
 
 
