@@ -14,6 +14,7 @@ import pytest
 
 from costmodel.installation import DISTRIBUTION, installation
 from tests import sbom
+from tests.support.cases import cases
 from tests.support.paths import ROOT
 
 MODULES = [path for package in ("costmodel", "dse", "search_spaces") for path in (ROOT / package).rglob("*.py")]
@@ -66,15 +67,7 @@ def test_the_bill_of_materials_lists_every_dependency():
     assert ids <= {"MIT", "BSD-3-Clause", "Apache-2.0", "MPL-2.0", "0BSD", "Zlib", "CC0-1.0", "LGPL-3.0-only"}
 
 
-@pytest.mark.parametrize(
-    ("origin", "command"),
-    [
-        (None, "pip install 'dse-training[report]'"),
-        ({"url": "https://host/dse.whl", "archive_info": {}}, "pip install 'dse-training[report]'"),
-        ({"url": "file:///home/me/my%20dse", "dir_info": {}}, "pip install '/home/me/my dse[report]'"),
-        ({"url": "file:///dse", "dir_info": {"editable": True}}, "pip install -e '/dse[report]'"),
-    ],
-)
+@pytest.mark.parametrize(("origin", "command"), cases(__file__, "an_extra_comes_from_where_the_program_came_from"))
 def test_an_extra_comes_from_where_the_program_came_from(origin, command, monkeypatch):
     """An index may not have it, and another version than the one of the clone would be another program."""
     own = SimpleNamespace(read_text=lambda file: origin and json.dumps(origin))

@@ -219,12 +219,7 @@ def test_a_wrong_file_is_told_where_what_and_what_would_do(tmp_path, capsys, tex
 
 # DeepFlow, commit e6a5da0, search_scripts/hw_architecture/membw_batch/data_scale100: stored runs of the model
 # of PROBE whose shares of 300 W sum to more than 1, and the time that each printed.
-SURPLUS = [
-    # core, dram, l2, shared memory; their sum; Time [s]
-    ((0.48, 0.24, 0.12800000000000003, 0.15360000000000004), "1.0016, 300.48 W", "164.62500873"),
-    ((0.576, 0.24, 0.05600000000000005, 0.2), "1.072, 321.6 W", "137.33344980"),
-    ((0.48, 0.24, 0.24, 0.24), "1.2, 360 W", "164.44514038"),
-]
+SURPLUS = cases(__file__, "SURPLUS")
 
 
 def with_shares(tmp_path: Path, shares: tuple[float, ...], **others: str) -> Path:

@@ -247,13 +247,7 @@ def test_links_without_power_are_noted(tmp_path, capsys):
 
 
 # Executed by the reference (d3db86a, `--gemm True`) for the configuration of energy_per_xbit/CR_N64_k8_k1_d8_l1/10.
-SECOND_PRODUCTS = [
-    # m, k, n, t, kp1, kp2, loop order, tiles of L0, L1 and L2 in that order, time [s]
-    (8192, 1024, 2048, "RC", 1, 1, "knm", [[8, 1024, 4], [128, 128, 128], [128, 8192, 256]], 0.0005416329728707315),
-    (1000, 4096, 3000, "CR", 4, 1, "kmn", [[8, 1024, 4], [128, 128, 128], [2048, 1024, 1024]], 0.00015346495173360983),
-    (4096, 777, 8192, "RC", 2, 4, "nkm", [[8, 1024, 4], [128, 128, 128], [2048, 1024, 1024]], 0.00014957996593986255),
-    (64, 65536, 64, "RC", 4, 1, "mnk", [[256, 1, 32], [32, 2, 1024], [8192, 64, 32768]], 1.966532826505271e-05),
-]
+SECOND_PRODUCTS = cases(__file__, "SECOND_PRODUCTS")
 
 
 @pytest.mark.parametrize(("m", "k", "n", "t", "kp1", "kp2", "order", "tiles", "time"), SECOND_PRODUCTS)

@@ -27,6 +27,7 @@ from dse.adapters.dfmodel.graph import (
 )
 from dse.adapters.dfmodel.layer import layer_graph, model_graph
 from dse.cli import main
+from tests.support.cases import cases
 
 # 12 heads of 16, whatever the hidden size of 96; sequence 64; elements of 2 bytes.
 HIDDEN, HEADS, SEQ, HEAD, GROUPS, FFN, EXPERTS, TOP_K = 96, 12, 64, 16, 4, 160, 8, 2
@@ -223,12 +224,7 @@ def test_inputs_of_one_head_are_told_apart_by_their_sizes_alone():
     assert WANTED["first"][OUTER] == WANTED["second"][OUTER]
 
 
-WRONG = {
-    "num_query_groups: does not divide num_attention_heads": {"num_query_groups": 5},
-    "num_experts: does not divide the tokens times top_k": {"num_experts": 7, "top_k": 2},
-    "top_k: more than num_experts": {"num_experts": 2, "top_k": 4},
-    "num_attention_heads: does not divide the hidden size": {"num_attention_heads": 7},
-}
+WRONG = cases(__file__, "WRONG")
 
 
 @pytest.mark.parametrize("said", WRONG)

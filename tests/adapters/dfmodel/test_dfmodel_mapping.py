@@ -642,12 +642,7 @@ def test_tiles_are_kept_unless_they_are_open(layer, file, capsys):
 # DFModel at commit 04f93d5, LLM/sram_dram/KBK/{l,m,s}_sram_l_dram: the 18 kernels of GPT-3's forward pass,
 # each alone, on 4 x 2 chips, without tile_size and compute_util. The tile that the reference's solver chose
 # within its 180 s, and what its run printed.
-OPEN_TILES = [
-    # SRAM [B], tokens of a tile, final_s [s]
-    (524288000, 683, 1134.5709898137713),
-    (314572800, 683, 1140.6226371378928),
-    (157286400, 59, 1190.4383877120003),
-]
+OPEN_TILES = cases(__file__, "OPEN_TILES")
 # The same commit, LLM/dataflow_mapping/kbk_8x1: on 8 chips, with compute_util, solved to the end.
 AT_GIVEN_UTILIZATION = 4909.147625881573
 

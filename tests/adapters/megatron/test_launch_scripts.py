@@ -65,12 +65,7 @@ def test_files_beside_a_script_are_read_and_those_that_it_starts_followed(tmp_pa
 # Narayanan et al., SC'21, Table 1, as Megatron-LM's own script of it chooses: GPUs and global batch.
 TABLE_1 = [("1.7B", 1.7, 32, 512), ("39B", 39.1, 512, 1536), ("76B", 76.1, 1024, 1792)]
 CHOICES = cases(__file__, "CHOICES")
-CONFIG = """\
-export MEGATRON_PARAMS=" ${MEGATRON_EXTRA_PARAMS} \\
-	--tensor-model-parallel-size ${TP} --pipeline-model-parallel-size ${PP} \\
-	--micro-batch-size ${MBS} --global-batch-size ${GBS} --num-layers ${NLS} --hidden-size ${HS} \\
-        --num-attention-heads ${NAH} --seq-length 2048 --vocab-size 51200 --fp16"
-"""
+CONFIG = cases(__file__, "CONFIG")
 
 
 @pytest.mark.parametrize(("size", "billions", "chips", "batch"), TABLE_1)

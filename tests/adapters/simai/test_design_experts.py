@@ -79,12 +79,7 @@ def test_simai_prices_what_is_written():
         assert (report.totals.exposed_ep_time > 0).all()
 
 
-REFUSED = [
-    ("mixtral_8x22b", {"tp": 4, "ep": 2, "etp": 2, "dp": 2}, "take etp: 1"),
-    ("deepseek_v3", {"recompute": "full", "recompute_layers": 2}, "leave out recompute_layers"),
-    ("gpt_oss_20b", {}, "layers of attention and an MLP, all alike, or of latent attention and experts"),
-    ("qwen3_next_80b_a3b", {}, "layers of attention and an MLP, all alike, or of latent attention and experts"),
-]
+REFUSED = cases(__file__, "REFUSED")
 
 
 @pytest.mark.parametrize(("name", "columns", "said"), REFUSED)

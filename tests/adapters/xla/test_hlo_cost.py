@@ -219,13 +219,7 @@ def test_a_trace_has_every_kernel_and_every_edge(capsys):
         assert after["ts"] == pytest.approx(before["ts"] + before["dur"])
 
 
-MISTAKES = {
-    "cost {hlo} --profile deepflow": "is an HLO module; leave out --profile deepflow",
-    "cost {hlo} --format csv": "an HLO module has no csv; use table, json, trace, html",
-    "cost {hlo} --system a1000": "unknown system 'a1000'",
-    "cost {cut}": "line 3: '{': never closed",
-    "cost nosuch.hlo": "nosuch.hlo: no such file",
-}
+MISTAKES = cases(__file__, "MISTAKES")
 
 
 @pytest.mark.parametrize("arguments", MISTAKES)
@@ -277,13 +271,7 @@ def test_a_search_explores_the_machine_and_resumes_without_the_module(folder, ca
     assert best == pytest.approx(program_step(hlo.program(analysed(TRANSFORMER)), system).step_time[0])
 
 
-WRONG_SPACES = {
-    "transformer.hlo": ("nosuch.hlo", "workload.hlo: nosuch.hlo: no such file"),
-    "{hlo: transformer.hlo}": ("{hol: transformer.hlo}", "workload.hol: unknown key; did you mean 'hlo'?"),
-    "system: a100": ("model: gpt2_xl\nsystem: a100", "a space has a model or a workload, not both"),
-    "cores: [64, 108]": ("tp: [1, 2]", "parameters.tp: unknown parameter"),
-    "parameters:": ("given: {seq_len: 5}\nparameters:", "given.seq_len: unknown name"),
-}  # fmt: skip
+WRONG_SPACES = cases(__file__, "WRONG_SPACES")
 
 
 @pytest.mark.parametrize("text", WRONG_SPACES)

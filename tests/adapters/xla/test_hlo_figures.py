@@ -123,13 +123,7 @@ def test_edges_carry_the_output_that_is_read_and_its_bytes():
 
 
 # As compilers leave recomputation: late waits for nothing but what it reads, or also for the gradient.
-BARRIER = """  x = f32[4] parameter(0)
-  gradient = f32[4] negate(x)
-  saved = f32[4] sine(x)
-  t = (f32[4], f32[4]) tuple(gradient, saved)
-  held = (f32[4], f32[4]) {view}(t)
-  kept = f32[4] get-tuple-element(held), index=1
-  ROOT late = f32[4] cosine(kept)"""
+BARRIER = cases(__file__, "BARRIER")
 
 
 @pytest.mark.parametrize("view", ["bitcast", "opt-barrier"])

@@ -11,6 +11,7 @@ from costmodel import DseError
 from dse.adapters.xla import hlo
 from dse.adapters.xla.work.cost_analysis import products_of
 from dse.adapters.xla.work.matrix_products import Product, call_flops, is_known
+from tests.support.cases import cases
 from tests.support.hlo_texts import analysed, figures, program
 
 
@@ -109,12 +110,7 @@ def test_what_moves_nothing_counts_nothing():
         assert is_known(analysis.graph.kernels[0].instruction) == (moved == 0)
 
 
-WRONG: dict[str, tuple[str, dict[str, Any]]] = {
-    "a convolution without dim_labels": ("__cudnn$convForward", {}),
-    "backend_config tells no shape of the scores": ("__cudnn$fmhaSoftmax", {"cudnn_fmha_backend_config": {}}),
-    "backend_config tells no dot_dimension_numbers": ("__cublas$gemm", {}),
-    "does not give f32": ("__onednn$matmul", {"onednn_matmul_config": {}}),
-}
+WRONG: dict[str, tuple[str, dict[str, Any]]] = cases(__file__, "WRONG")
 
 
 @pytest.mark.parametrize("message", WRONG)

@@ -11,6 +11,7 @@ from dse.adapters.xla.buffers.liveness import liveness, memory_bytes
 from dse.adapters.xla.buffers.reserved_memory import CODE_BYTES, Reserved, reserved
 from dse.adapters.xla.text.module import Shape
 from dse.cli import main
+from tests.support.cases import cases
 from tests.support.hlo_texts import program
 from tests.support.paths import TEST_DATA
 
@@ -81,12 +82,7 @@ turn (b: (s32[], {ROW}, {ROW}, {TABLE})) -> (s32[], {ROW}, {ROW}, {TABLE}) {{
   ROOT again = (s32[], {ROW}, {ROW}, {TABLE}) tuple(next, turned, w, kept)
 }}
 """
-BELOW = """below {
-  a = f32[] parameter(0)
-  b = f32[] parameter(1)
-  ROOT l = pred[] compare(a, b), direction=LT
-}
-"""
+BELOW = cases(__file__, "BELOW")
 RUN_LOOP = f"""  x = {ROW} parameter(0)
   begin = s32[] constant(0)
   start = s32[] copy(begin)

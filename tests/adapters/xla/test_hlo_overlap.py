@@ -15,6 +15,7 @@ from dse.adapters.xla import hlo
 from dse.adapters.xla.steps.overlap import ProgramTimes, program_times, streams
 from dse.adapters.xla.work.kernel_graph import BARRIERS
 from dse.cli import main
+from tests.support.cases import cases
 from tests.support.hlo_texts import DATA, GPT, LOOP, OLD_PRINTER, TRANSFORMER, UNCOUNTED, analysed, program
 
 TEXTS = {"old": OLD_PRINTER, "loop": LOOP, "transformer": TRANSFORMER, "gpt": GPT}
@@ -156,12 +157,7 @@ def test_loops_of_unknown_count_make_times_lower_bounds_in_their_rows(capsys, tm
     assert times["loops_of_unknown_count"] == ["while.5"]
 
 
-WRONG = {
-    "--sweep": "is an HLO module, which does not take --sweep",
-    "--format parquet": "has no parquet",
-    "-o steps.csv": "has no csv",
-    "-o steps.json": "-o writes FILE.html",
-}
+WRONG = cases(__file__, "WRONG")
 
 
 @pytest.mark.parametrize("options", WRONG)

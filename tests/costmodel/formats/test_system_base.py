@@ -14,13 +14,7 @@ from dse.cli import main
 from dse.spaces.space import Space
 from tests.support.cases import cases
 
-CHIP = """
-base: h100_80g_dgx
-chip:
-  clock: 1.6 GHz
-memory:
-  dram: {bandwidth: 4.8 TB/s, capacity: {value: 141 GB, kind: datasheet, source: NVIDIA H200}}
-"""
+CHIP = cases(__file__, "CHIP")
 
 
 @pytest.fixture

@@ -9,6 +9,7 @@ from costmodel import load_system
 from costmodel.kernels.kernel_tables import Gemms, Label, optimizer_work
 from costmodel.kernels.output_tiles import tile_edge
 from costmodel.kernels.products import gemm_cost, reload_factors, reload_traffic
+from tests.support.cases import cases
 
 
 def product(m: float, n: float, k: float, batch: float = 1.0, output_bytes: float = 2.0) -> Gemms:
@@ -17,13 +18,7 @@ def product(m: float, n: float, k: float, batch: float = 1.0, output_bytes: floa
 
 # A log of the first generation of DeepFlow, 4-byte elements: L2 of 9.2201 MiB has tiles of 512, shared
 # memory of 55.3206 MiB tiles of 2048. Products (m, k, n) with reload factors of AB, AC, BC at both levels.
-DEEPFLOW_RELOADS = [
-    # m, k, n, at tile 512, at tile 2048
-    ((512, 39936, 79872), (156, 1, 1), (39, 1, 1)),
-    ((512, 79872, 39936), (78, 1, 1), (20, 1, 1)),
-    ((10240, 19968, 800000), (1563, 1, 20), (391, 1, 5)),
-    ((10240, 2048, 19968), (39, 1, 20), (1, 1, 5)),
-]
+DEEPFLOW_RELOADS = cases(__file__, "DEEPFLOW_RELOADS")
 
 
 def test_tile_edges_match_the_deepflow_log():

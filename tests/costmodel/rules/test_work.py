@@ -132,12 +132,7 @@ def test_keys_that_were_there_before_cost_attention_alone():
     assert np.array_equal(behind.tp_communication_time, alone.tp_communication_time)
 
 
-SEARCHED = """
-import sys
-from dse.searching.study import BaseStudy
-from dse.spaces.space import Space
-BaseStudy.create(Space.load("gpt3_175b_1024_a100"), "own", storage=sys.argv[1]).run(20)
-"""
+SEARCHED = cases(__file__, "SEARCHED")
 EVALUATED = """
 import sys
 from dse.cli import main

@@ -136,13 +136,7 @@ def test_ranks_that_compute_add_up_to_one_rank(by):
 
 # NVIDIA-NeMo/Megatron-Bridge 067f987d, docs/performance-summary.md, LoRA of Llama 3 70B on 8 GPUs, 4,096 tokens packed;
 # perf_recipes/llama: rank 16 on linear_qkv. Tokens per second and GPU, model TFLOP/s per GPU.
-BRIDGE = [
-    ("gb300_288g_nvl72", "fp8_tensorwise", {"pp": 2, "dp": 4}, 7481, 2086),
-    ("gb300_288g_nvl72", "mxfp8", {"pp": 2, "dp": 4}, 7447, 2072),
-    ("gb200_186g_nvl72", "fp8_tensorwise", {"pp": 2, "dp": 4}, 6206, 1731),
-    ("gb200_186g_nvl72", "mxfp8", {"pp": 4, "dp": 2}, 5958, 1663),
-    ("h100_80g_dgx", "fp8_tensorwise", {"tp": 2, "pp": 4, "dp": 1}, 2643, 735),
-]
+BRIDGE = cases(__file__, "BRIDGE")
 
 
 @pytest.mark.parametrize(("name", "precision", "sizes", "tokens", "tflops"), BRIDGE)

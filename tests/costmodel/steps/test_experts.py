@@ -311,13 +311,7 @@ def test_sorting_and_products_take_the_time_of_collected_kernels(name, place, me
 
 # PyTorch issue 163425 (H200, bf16): 1,000 calls of a grouped product of 32 experts, rows of n and k features,
 # forward, and both gradients: in one call, and one by one.
-PYTORCH = [
-    # rows, k, n, forward, backward [ms]: one call; one by one
-    (32768, 6144, 2048, (1.45, 2.94), (1.54, 3.07)),
-    (32768, 2048, 6144, (1.47, 2.94), (1.43, 3.15)),
-    (65536, 6144, 2048, (2.71, 5.49), (2.64, 5.46)),
-    (65536, 2048, 6144, (2.77, 5.53), (2.67, 5.58)),
-]
+PYTORCH = cases(__file__, "PYTORCH")
 
 
 @pytest.mark.parametrize(("rows", "k", "n", "one_call", "one_by_one"), PYTORCH)

@@ -104,12 +104,7 @@ def test_parameters_and_flops_of_rows_are_those_of_closed_forms(model):
 # Korthikanti et al. 2022, figure 1: num_layers, hidden_size, heads, tp, pp, vpp, micro-batch, micro-batches;
 # then GiB of activations on the first stage without recomputation, and with selective recomputation and
 # sequence parallelism; and GiB of parameters, gradients and optimizer states.
-FIGURE_1 = [
-    ((48, 6144, 64), (8, 1, 1, 4, 1), (59.25, 9.5625, 45.5625)),
-    ((96, 12288, 96), (8, 8, 3, 1, 64), (66.84375, 12.3515625, 45.5625)),
-    ((105, 20480, 128), (8, 35, 3, 1, 280), (114.0234375, 23.076171875, 31.640625)),
-    ((128, 25600, 160), (8, 64, 1, 1, 512), (131.25, 26.5625, 32.958984375)),
-]
+FIGURE_1 = cases(__file__, "FIGURE_1")
 
 
 @pytest.mark.parametrize(("shape", "layout", "gibibytes"), FIGURE_1)

@@ -16,6 +16,7 @@ from costmodel.steps.stage_memory import WORKSPACE_BYTES
 from costmodel.training.kinds import loss_passes
 from costmodel.training.precision import CROSS_ENTROPY
 from costmodel.training.ranks import Group
+from tests.support.cases import cases
 from tests.support.runs import ranks_of
 
 W = 2  # bytes of an element
@@ -253,13 +254,7 @@ def test_memory_of_a_published_run_adds_up():
 
 #: Columns of a design, and peak less resident memory that Megatron-LM logs in functional tests (d98e8a64dd,
 #: golden_values_dev_dgx_h100.json, with full recomputation dgx_a100: mem-max-allocated-bytes, mem-allocated-bytes). [B]
-LOGGED_PEAKS = [
-    ({"tp": 1, "attention": "unfused"}, 4.121e9),
-    ({"tp": 1}, 2.109e9),
-    ({"tp": 1, "recompute": "full", "attention": "unfused"}, 1.302e9),
-    ({"tp": 2}, 1.192e9),
-    ({"tp": 4}, 0.743e9),
-]
+LOGGED_PEAKS = cases(__file__, "LOGGED_PEAKS")
 
 
 @pytest.mark.parametrize(("columns", "logged"), LOGGED_PEAKS)

@@ -107,13 +107,7 @@ def test_stages_depend_on_their_layers_and_not_on_the_order_within(pp):
     assert np.all(costs["MEMEM*E*"].step_time <= slowest)
 
 
-@pytest.mark.parametrize(("fields", "message"), [
-    ({"layer_order": "M*"}, "layer_order: 2 letters; num_layers is 8"),
-    ({"layer_order": "*******x"}, "layer_order: 'x' is unknown; known are M G"),
-    ({"layer_order": "*-*-*-*E"}, "num_experts: expected one, since layers 'E' have experts"),
-    ({"layer_order": "M*******"}, "linear_state_size: expected one, since layers 'M' have mamba2"),
-    ({"layer_order": "w*******", "layer_kinds": (("w", ("window", "dense", ())),)}, "window: expected one"),
-])  # fmt: skip
+@pytest.mark.parametrize(("fields", "message"), cases(__file__, "orders_that_a_model_cannot_have_are_refused"))
 def test_orders_that_a_model_cannot_have_are_refused(fields, message):
     with pytest.raises(DseError, match=message):
         replace(BASE, **fields)

@@ -369,12 +369,7 @@ def test_a_format_without_units_that_a_space_holds_fixed_has_no_number(tmp_path,
 # -- published runs --------------------------------------------------------------------------------------
 
 #: Llama 3.1 405B, 8,192 tokens, 1,536 sequences: tokens per second of a chip (Megatron-Bridge, 26.06).
-PUBLISHED = [
-    ("h100_80g_dgx", {"tp": 8, "pp": 8, "cp": 2, "vpp": 8, "dp": 8}, "fp8_tensorwise", 326),
-    ("gb300_288g_nvl72", {"tp": 4, "pp": 8, "vpp": 4, "dp": 8}, "fp8_tensorwise", 1048),
-    ("gb300_288g_nvl72", {"tp": 4, "pp": 8, "vpp": 4, "dp": 8}, "nvfp4", 1413),
-    ("gb200_186g_nvl72", {"tp": 4, "pp": 16, "vpp": 4, "dp": 4}, "fp8_tensorwise", 843),
-]
+PUBLISHED = cases(__file__, "PUBLISHED")
 
 
 @pytest.mark.parametrize(("system", "layout", "precision", "published"), PUBLISHED)

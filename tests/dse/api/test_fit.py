@@ -11,6 +11,7 @@ from dse import Space, evaluate
 from dse.cli import main
 from dse.pricing.evaluated import rules_for
 from dse.searching.nearest_design import nearest_feasible
+from tests.support.cases import cases
 
 SPACE = "gpt3_175b_1024_a100"
 
@@ -73,13 +74,7 @@ def test_a_value_that_is_no_option_or_breaks_a_rule_is_moved(capsys):
     assert "pp=5: not an option; pp can be 1, 2, 3" in " ".join(capsys.readouterr().out.split())
 
 
-@pytest.mark.parametrize(("sets", "message"), [
-    ((), "fit: give the values that you would like with --set"),
-    (("tp=x",), "tp: 'x': expected a number; tp can be 1, 2, 4, 8"),
-    (("ttp=1",), "ttp: not a name of space gpt3_175b_1024_a100"),
-    (("tp=8", "dram_capacity=1 GB"),
-     "no design keeps all limits, near these values or far from them; the closest breaks fits_in_memory by "),
-])  # fmt: skip
+@pytest.mark.parametrize(("sets", "message"), cases(__file__, "a_wish_that_is_none_is_told_so"))
 def test_a_wish_that_is_none_is_told_so(sets, message, capsys):
     assert main(["fit", SPACE, *itertools.chain(*(("--set", text) for text in sets))]) == 1
     assert message in capsys.readouterr().err

@@ -26,13 +26,7 @@ DRAWN = 6
 PROFILES = {"gpt_1t_4096_dfmodel": "dfmodel-gen3"}
 
 #: What no shipped space explores, held fixed.
-PINNED = [
-    {"zero": 3, "overlap_grad_reduce": True},
-    {"schedule": "dualpipe_v", "vpp": 2, "pp": 8},
-    {"optimizer": "muon", "offload_optimizer": 0.5},
-    {"offload_activations": 0.5, "recompute": "none"},
-    {"overlap_tp": True, "sequence_parallel": True},
-]
+PINNED = cases(__file__, "PINNED")
 
 
 def explained(space, count=DRAWN, profile="native"):

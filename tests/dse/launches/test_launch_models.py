@@ -37,12 +37,7 @@ SPELLINGS = {
     "--no-position-embedding": ("--position-embedding-type", "rope"),
 }
 #: Defaults of arguments.py and transformer_config.py; of latent attention the rope type is yarn.
-DEFAULTS = {
-    "--rotary-percent": "1", "--rotary-base": "10000", "--rotary-seq-len-interpolation-factor": "1",
-    "--rope-scaling-factor": "8", "--moe-router-score-function": "softmax", "--moe-aux-loss-coeff": "0",
-    "--moe-router-load-balancing-type": "aux_loss", "--moe-router-topk-scaling-factor": "1",
-    "--norm-epsilon": "1e-05", "--rope-type": "yarn", "--hidden-dropout": "0.1", "--attention-dropout": "0.1",
-}  # fmt: skip
+DEFAULTS = cases(__file__, "DEFAULTS")
 _DROPOUT = "pre-training of the model has none; a configuration for distillation leaves the default"
 _EPSILON = "config.json has 1e-6; the configuration leaves the default of 1e-5"
 _TABLE = "the tokenizer's length, padded to the divisor, is the same table"

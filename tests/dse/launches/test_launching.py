@@ -261,13 +261,7 @@ JUDGE = next(
 
 @pytest.mark.skipif(not os.environ.get("MEGATRON_LM"), reason="MEGATRON_LM names no checkout of Megatron-LM")
 @pytest.mark.skipif(JUDGE is None, reason="who gives scripts to Megatron-LM is not here")
-@pytest.mark.parametrize(("model", "chips", "pins"), [
-    ("deepseek_v3", 1024, {"pp": 8, "vpp": 4, "ep": 64, "overlap_ep": True}),
-    ("llama3_70b", 64, {"tp": 8, "zero": 3}),
-    ("gpt_oss_20b", 16, {"ep": 8}),
-    ("llama_4_scout", 64, {"ep": 16}),
-    ("qwen3_next_80b_a3b", 64, {"tp": 2}),
-])  # fmt: skip
+@pytest.mark.parametrize(("model", "chips", "pins"), cases(__file__, "megatron_lm_accepts_what_is_planned"))
 def test_megatron_lm_accepts_what_is_planned(model, chips, pins, tmp_path):
     """With a Python that has torch and einops, which MEGATRON_PYTHON names."""
     plan = planned_space(Question(model=model, system="h100_80g_dgx", chips=chips)).space

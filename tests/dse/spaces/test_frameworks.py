@@ -70,13 +70,7 @@ def test_limits_of_a_framework_are_constraints_of_a_space_that_asks_for_them():
     assert Space.from_text(kept.text).fingerprint == kept.fingerprint
 
 
-EXPERTS = {
-    "model": "mixtral_8x7b",
-    "framework": {"name": "megatron_core", "limits": True},
-    "parameters": {"tp": [1, 2], "ep": [1, 8], "overlap_ep": [False, True]},
-    "derived": {"dp": "world_size / tp", "gradient_accumulation_steps": "global_batch_size / dp",
-                "sequence_parallel": "tp > 1"},
-}  # fmt: skip
+EXPERTS = cases(__file__, "EXPERTS")
 
 
 @pytest.mark.parametrize(("system", "otherwise"), [
@@ -119,13 +113,7 @@ def test_two_hops_reach_as_far_as_the_library_of_their_nodes(node, ep, fits):
         assert (broken == []) == legal
 
 
-@pytest.mark.parametrize(("parameters", "pins", "found"), [
-    ({"distributed_optimizer": [False, True]}, {"zero": 3}, {"distributed_optimizer": 0, "zero": 3}),
-    ({"zero": [0, 1, 3]}, {"distributed_optimizer": "true"}, {"zero": 1}),
-    ({"sharding": ["megatron", "megatron_sp"]}, {"sequence_parallel": True}, {"sharding": 1}),
-    ({"sharding": ["megatron", "megatron_sp"]}, {"sequence_parallel": False}, {"sharding": 0}),
-    ({"tp_overlap": ["none", "chunked"]}, {"overlap_tp": True}, {"tp_overlap": 2}),
-])  # fmt: skip
+@pytest.mark.parametrize(("parameters", "pins", "found"), cases(__file__, "aliases"))
 def test_an_alias_is_set_by_the_name_that_a_space_has(parameters, pins, found):
     space = space_of(parameters={"tp": [4, 8], **parameters}).pinned(pins)
     values = space.known_values(space.legal.random(1, np.random.default_rng(0)))

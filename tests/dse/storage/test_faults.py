@@ -24,6 +24,7 @@ from dse.spaces.space import Space
 from dse.storage import atomic_files as files
 from dse.storage.database import patience
 from dse.storage.optuna_store import Store, create_file
+from tests.support.cases import cases
 from tests.support.paths import TEST_DATA
 from tests.support.processes import HEEDING, python_after
 from tests.support.servers import Wire, temporary_server
@@ -145,12 +146,7 @@ def test_a_database_that_is_moved_away_is_not_written_to(study, befall, undistur
 
 
 #: Where a search is killed at its third batch: between batches, and within the transaction that stores one.
-MOMENTS = {
-    "evaluating": "dse.searching.batches.history.evaluate",
-    "storing": "dse.storage.optuna_store.write_trials",
-    "in the midst of a batch": "dse.storage.trial_rows.trial_rows",
-    "dropping its claim": "dse.storage.optuna_store.Store.drop_user_attrs",
-}
+MOMENTS = cases(__file__, "MOMENTS")
 
 
 @pytest.mark.parametrize("moment", MOMENTS)

@@ -117,13 +117,7 @@ def test_steps_and_peaks_on_one_gpu_are_met(measured):
 
 
 #: Two layouts of one run, the faster first, as their authors compare them.
-PAIRS = [
-    ("Qwen3-30B 16 H100 all-to-all overlapped", "Qwen3-30B 16 H100 all-to-all"),
-    ("Qwen3-30B 16 H100 two hops overlapped", "Qwen3-30B 16 H100 two hops"),
-    ("Mixtral 8x22B 128 H100 folded", "Mixtral 8x22B 128 H100"),
-    ("Mixtral of 64 experts 128 H100 folded", "Mixtral of 64 experts 128 H100"),
-    ("Qwen2 57B 64 H100 folded", "Qwen2 57B 64 H100"),
-]
+PAIRS = cases(__file__, "PAIRS")
 
 
 @pytest.mark.parametrize(("faster", "slower"), PAIRS, ids=lambda name: name)
