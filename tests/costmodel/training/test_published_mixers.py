@@ -9,6 +9,7 @@ import pytest
 
 from costmodel import DesignPoints, load_model, load_system, step
 from costmodel.kernels.products import fused_attention
+from costmodel.steps.micro_batch.micro_batch import cost_table
 from costmodel.steps.micro_batch.rank_memory import layer_memory
 from dse.adapters.hugging_face.configuration import import_model
 from tests.support.hugging_face_configs import PUBLISHED
@@ -181,3 +182,21 @@ def test_layers_of_an_architecture_search_have_their_groups_and_widths(tmp_path)
     assert sum(count for layer, count in model.kinds.items() if any(k.is_core for k in layer.kernels)) == 49
     widths = {dict(layer.stream.sizes)["ffn_hidden_size"] for layer in model.kinds}
     assert widths == {2816, 5632, 7168, 14336, 17920, 28672}
+
+
+# ai-dynamo/aiconfigurator, linear_attention: chunk_gated_delta_rule of trtllm 1.3.0rc20, and causal_conv1d_fn of sglang
+# 0.5.14. Norms and the gate are not in them. [ms]
+DELTA_NETS = [
+    ("h100_80g_dgx", "qwen3_5_35b_a3b", 4096, 0.335 + 0.055),
+    ("h100_80g_dgx", "qwen3_5_35b_a3b", 8192, 0.649 + 0.105),
+    ("h100_80g_dgx", "qwen3_5_397b_a17b", 16384, 2.183 + 0.348),
+    ("h200_141g_dgx", "qwen3_5_35b_a3b", 4096, 0.308 + 0.051),
+    ("h200_141g_dgx", "qwen3_5_397b_a17b", 16384, 2.005 + 0.365),
+]
+
+
+@pytest.mark.parametrize(("system", "name", "tokens", "measured"), DELTA_NETS)
+def test_chunks_of_delta_nets_take_their_published_time(system, name, tokens, measured):
+    run = ranks_of(replace(load_model(name), seq_len=tokens), DesignPoints.of(), load_system(system))
+    core = cost_table(run).cost("layer 0", "forward", lambda label: (label.kernel or label.name) == "delta")
+    assert 1e3 * core.time.item() == pytest.approx(measured, rel=0.3)
