@@ -121,25 +121,6 @@ def test_replicas_take_as_long_as_one_and_a_reduction(toy_system: System):
     assert four.compute_energy == pytest.approx(4 * one.compute_energy)
 
 
-def test_a_batch_gives_the_bits_of_one_by_one_pricing(toy_system: System):
-    rng = np.random.default_rng(7)
-    columns = {
-        "dp": rng.choice([1, 2, 8], 40),
-        "micro_batch_size": rng.choice([1, 6, 12, 100], 40),
-        "hidden_kind": rng.choice(["none", "cr", "rc"], 40).tolist(),
-        "hidden_dim1": rng.choice([2, 7], 40),
-        "hidden_dim2": rng.choice([1, 3], 40),
-        "softmax_kind": rng.choice(["none", "cr", "rc"], 40).tolist(),
-        "softmax_dim1": rng.choice([2, 6], 40),
-    }
-    design = LstmDesign.of(**columns)
-    system = toy_system.with_quantities({"clock": rng.uniform(1e9, 2e9, 40)})
-    together = lstm_step(MODEL, system, design).columns()
-    for row in range(40):
-        alone = lstm_step(MODEL, system.take(np.array([row])), design.take(np.array([row]))).columns()
-        assert all(values[row] == alone[name][0] for name, values in together.items())
-
-
 def test_what_the_reference_leaves_out_is_charged(toy_system: System):
     """DeepFlow's step is blind to the projection, and to optimizer work of all layers but one."""
     assert price(probe(projection_size=4096))["Time"] == price(probe())["Time"]

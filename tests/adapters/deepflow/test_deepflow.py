@@ -7,7 +7,6 @@ import json
 import re
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -18,10 +17,10 @@ from dse.adapters.deepflow.step import GIB, plain, price
 from dse.cli import main
 from tests.support.cases import cases
 from tests.support.paths import ROOT, TEST_DATA
-from tests.support.scalar_deepflow import CR, NONE, RC, Scalar
 
 PROBE = TEST_DATA / "lstm_power_probe.yaml"
 DOCS = ROOT / "docs" / "deepflow.md"
+NONE, CR, RC = 0, 1, 2
 #: What DeepFlow printed for the configuration of `PROBE`; a comment there says which of its commits did.
 PRINTED = TEST_DATA / "deepflow_figures.csv"
 
@@ -47,18 +46,19 @@ def test_all_293_figures_are_those_that_the_reference_printed():
 
 
 KINDS = cases(__file__, "KINDS")
+BY_THE_RULES = cases(__file__, "BY_THE_RULES")
 
 
 @pytest.mark.parametrize("split", KINDS)
 def test_parallel_configurations_agree_with_the_rules_one_by_one(split):
     config = probe(**KINDS[split])
-    values = {name: float(column[0]) for name, column in config.columns().items()}
-    scalar = Scalar(SimpleNamespace(**{n: int(v) if v.is_integer() else v for n, v in values.items()}))
+    time, forward, backward, shard_bytes = BY_THE_RULES[split]
     report = price(config)
-    assert report["Time"][0] == pytest.approx(scalar.time(), rel=1e-13)
-    projection = report["sum.projection_f"][0], report["sum.projection_b"][0]
-    assert projection == pytest.approx(scalar.products("projection"), rel=1e-13)
-    assert report["mem2.total"][0] * GIB == pytest.approx(scalar.shard_bytes(), rel=1e-14)
+    assert report["Time"][0] == pytest.approx(time, rel=1e-13)
+    assert (report["sum.projection_f"][0], report["sum.projection_b"][0]) == pytest.approx(
+        (forward, backward), rel=1e-13
+    )
+    assert report["mem2.total"][0] * GIB == pytest.approx(shard_bytes, rel=1e-14)
 
 
 # DeepFlow, commit e6a5da0 (2019), run for the configuration of PROBE with links in a mesh. Not the backward

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from costmodel.errors import DseError
-from costmodel.training.kernel_kind import PASSES
 from dse.adapters.simai.bandwidth import Busbw
 from dse.adapters.simai.files.aicb import read_workload
 from dse.adapters.simai.files.busbw import read_busbw
@@ -17,7 +17,7 @@ from dse.adapters.simai.time import Overlap, missing, price
 from dse.adapters.simai.workload_rows import Parallelism, Pass, Row, StepRows
 from tests.support.aicb_files import DECEMBER, OCTOBER, SMALL, links, moe_rows, scaled_rows, sp_rows, with_header
 from tests.support.cases import cases
-from tests.support.scalar_simai import collective_time
+from tests.support.paths import TEST_DATA
 
 NAN = float("nan")
 H100, A100 = links(370.8, 48.5), links(240, 23.5)
@@ -82,32 +82,14 @@ def communication(*args, network=H100, revision=LINKS, strict=False, gpus_per_se
 
 
 def test_any_group_on_any_machine_as_one_collective_at_a_time():
-    rng = np.random.default_rng(5)
-    choices = {
-        "kind": ("all_reduce", "all_gather", "reduce_scatter", "all_to_all"),
-        "of_pass": PASSES,
-        "size": (0, 1, 4, 5000, 2**20 - 1, 2**20, 3 * 2**23, 5 * 2**27, 2**33),
-    }
-    undefined = 0
-    for _ in range(400):
-        kind, of_pass = (str(rng.choice(choices[name])) for name in ("kind", "of_pass"))
-        size = float(rng.choice(choices["size"]))
-        group = str(rng.choice(["tp", "ep"] if of_pass != "weight_gradient" else ["dp", "ep", "dp_ep"]))
-        tp, ep, dp = 2 ** rng.integers(0, 6), 2 ** rng.integers(0, 3), 2 ** rng.integers(2, 7)
-        gpus, nics = int(rng.choice([4, 8])), int(rng.choice([2, 4, 8]))
-        nvlink, nic = float(rng.choice([160, 240])), float(rng.choice([23.5, 48.5, 97.0]))
-        expected = collective_time(
-            kind, group, of_pass, size,
-            tp=int(tp), ep=int(ep), dp=int(dp), gpus=gpus, nics=nics, nvlink=nvlink, nic=nic,
-        )  # fmt: skip
-        found = communication(
-            kind, size, of_pass=of_pass, group=group, tp=tp, ep=ep, world_size=tp * dp,
-            network=links(nvlink, nic, gpus_per_server=gpus, nics_per_server=nics),
-        )  # fmt: skip
-        undefined += expected is None
-        # In single precision, so that a bandwidth may be its neighbour.
-        assert found == pytest.approx(NAN if expected is None else expected, rel=2e-7, abs=1, nan_ok=True)
-    assert 0 < undefined < 100
+    """In single precision, so that a bandwidth may be its neighbour."""
+    rows = pd.read_csv(TEST_DATA / "simai_collectives.csv", comment="#")
+    assert 0 < rows.time.isna().sum() < 100
+    for row in rows.itertuples():
+        machine = links(row.nvlink, row.nic, gpus_per_server=row.gpus, nics_per_server=row.nics)
+        groups = {"group": row.group, "tp": row.tp, "ep": row.ep, "world_size": row.tp * row.dp}
+        found = communication(row.kind, float(row.bytes), of_pass=row.of_pass, **groups, network=machine)
+        assert found == pytest.approx(row.time, rel=2e-7, abs=1, nan_ok=True), row
 
 
 def test_a_batch_gives_each_workload_what_it_gets_alone():

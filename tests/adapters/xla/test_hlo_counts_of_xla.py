@@ -175,37 +175,7 @@ def test_fusions(data, steps, several, custom):
 
 def test_loops_choices_calls_and_pairs():
     """A loop counts once, with its condition; of a choice the larger in each figure; of a pair both parts."""
-    text = """HloModule m
-    less { p = (s32[], f32[10]) parameter(0)
-      i = s32[] get-tuple-element(p), index=0
-      n = s32[] constant(5)
-      ROOT c = pred[] compare(i, n), direction=LT }
-    work { x = f32[10] parameter(0)
-      y = f32[10] add(x, x)
-      ROOT z = f32[10] multiply(y, x) }
-    rest { x = f32[10] parameter(0)
-      ROOT y = f32[10] exponential(x) }
-    body { p = (s32[], f32[10]) parameter(0)
-      i = s32[] get-tuple-element(p), index=0
-      x = f32[10] get-tuple-element(p), index=1
-      y = f32[10] conditional(i, x, x), branch_computations={work, rest}
-      z = f32[10] call(y), to_apply=work
-      ROOT t = (s32[], f32[10]) tuple(i, z) }
-    sum { a = f32[] parameter(0)
-      b = f32[] parameter(1)
-      ROOT c = f32[] add(a, b) }
-    ENTRY main { p = (s32[], f32[10]) parameter(0)
-      w = (s32[], f32[10]) while(p), condition=less, body=body
-      x = f32[10] get-tuple-element(w), index=1
-      c = (f32[10], f32[10], u32[]) copy-start(x)
-      d = f32[10] copy-done(c)
-      g = (f32[10], f32[20]) all-gather-start(d), dimensions={0}, replica_groups={{0,1}}
-      h = f32[20] all-gather-done(g)
-      r = f32[20] all-reduce-start(h), replica_groups={{0,1}}, to_apply=sum
-      s = f32[20] all-reduce-done(r)
-      a = ((f32[10]), f32[10], s32[]) async-start(x), calls=work
-      b = f32[10] async-done(a)
-      ROOT t = (f32[20], f32[10]) tuple(s, b) }"""
+    text = cases(__file__, "LOOPS")
     counted_alike(text)
     assert hlo.graph(hlo.parse(text, "text")).kernels
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from string import Template
 
 import pytest
 
@@ -60,41 +61,9 @@ def test_memory_on_tpus_lies_in_the_interval_that_is_printed(name, capsys):
 
 
 #: A loop over a counter, a row that each turn replaces, one that it only reads, and a table that keeps all.
-LOOP = f"""more (c: (s32[], {ROW}, {ROW}, {TABLE})) -> pred[] {{
-  c = (s32[], {ROW}, {ROW}, {TABLE}) parameter(0)
-  i = s32[] get-tuple-element(c), index=0
-  n = s32[] constant(8)
-  ROOT less = pred[] compare(i, n), direction=LT
-}}
-turn (b: (s32[], {ROW}, {ROW}, {TABLE})) -> (s32[], {ROW}, {ROW}, {TABLE}) {{
-  b = (s32[], {ROW}, {ROW}, {TABLE}) parameter(0)
-  i = s32[] get-tuple-element(b), index=0
-  h = {ROW} get-tuple-element(b), index=1
-  w = {ROW} get-tuple-element(b), index=2
-  t = {TABLE} get-tuple-element(b), index=3
-  one = s32[] constant(1)
-  zero = s32[] constant(0)
-  row = f32[1,256] reshape(h)
-  kept = {TABLE} dynamic-update-slice(t, row, i, zero)
-  s = {ROW} sort(h), dimensions={{0}}, to_apply=below
-  turned = {ROW} multiply(s, w)
-  next = s32[] add(i, one)
-  ROOT again = (s32[], {ROW}, {ROW}, {TABLE}) tuple(next, turned, w, kept)
-}}
-"""
+LOOP = Template(cases(__file__, "LOOP")).substitute(row=ROW, table=TABLE)
 BELOW = cases(__file__, "BELOW")
-RUN_LOOP = f"""  x = {ROW} parameter(0)
-  begin = s32[] constant(0)
-  start = s32[] copy(begin)
-  first = {ROW} copy(x)
-  read = {ROW} sine(x)
-  none = f32[] constant(0)
-  table = {TABLE} broadcast(none), dimensions={{}}
-  all = (s32[], {ROW}, {ROW}, {TABLE}) tuple(start, first, read, table)
-  loop = (s32[], {ROW}, {ROW}, {TABLE}) while(all), condition=more, body=turn
-  after = {ROW} sine(x)
-  kept = {TABLE} get-tuple-element(loop), index=3
-  ROOT out = f32[8,256] negate(kept)"""
+RUN_LOOP = Template(cases(__file__, "RUN_LOOP")).substitute(row=ROW, table=TABLE)
 
 
 def test_a_loop_carries_in_place_and_holds_what_it_reads():

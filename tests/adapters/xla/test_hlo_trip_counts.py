@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from string import Template
 
 import pytest
 from hypothesis import given
@@ -23,28 +24,9 @@ def loop(
 ) -> str:
     """A loop that adds a step to a counter; its condition as it is written."""
     state = f"({dtype}[], f32[4])"
-    return f"""HloModule m
-    body {{
-      p = {state} parameter(0)
-      i = {dtype}[] get-tuple-element(p), index=0
-      x = f32[4] get-tuple-element(p), index=1
-      s = {dtype}[] constant({step})
-      j = {dtype}[] add(i, s)
-      y = f32[4] negate(x)
-      ROOT t = {state} tuple(j, y)
-    }}
-    cond {{
-      p = {state} parameter(0)
-      i = {dtype}[] get-tuple-element(p), index=0
-      n = {dtype}[] constant({limit})
-      ROOT c = pred[] {compare}
-    }}
-    ENTRY main {{
-      x = f32[4] parameter(0)
-      a = {dtype}[] constant({start})
-      t = {state} tuple(a, x)
-      ROOT w = {state} while(t), condition=cond, body=body
-    }}"""
+    return Template(cases(__file__, "loop")).substitute(
+        dtype=dtype, state=state, start=start, step=step, limit=limit, compare=compare
+    )
 
 
 def counted(dtype: str, start: int, step: int, limit: int, holds) -> int | None:

@@ -13,12 +13,10 @@ from costmodel.training.run import Run
 from dse import Space
 from dse.pricing.evaluated import machine
 from dse.pricing.evaluation import transformer_run
+from tests.support.laws import FOLLOWING, WHOLE
 
 SPACES = ("gpt_1t_codesign", "gpt3_175b_1024_a100", "mixtral_8x22b_128_h100", "lstm_24b_power")
 POINTS = 60
-WHOLE = ("cores", "arrays_per_core")
-#: What follows from a quantity: a core has its own port to on-chip memory.
-FOLLOWING = {"cores": "sram_bandwidth", "clock": "sram_bandwidth"}
 
 
 def random_run(name, rng):
