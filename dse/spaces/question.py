@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
+from costmodel.columns import divisors
 from costmodel.errors import ArgumentText, DseError, ParameterError
 from costmodel.formats import shipped
 from costmodel.formats.framework_file import USUAL_FRAMEWORK, Framework, load_framework
@@ -135,7 +136,7 @@ def planned_space(question: Question) -> Planned:
         model, question = replace(model, notes=notes), replace(question, any_software=True)
         plan = _Layouts(question, model, system)
     data = plan.data(question.chips)
-    space = space_of(data)
+    space = Space.from_data(data)
     if space.legal.count == 0:
         raise NothingFits(plan.refusal(space))
     if question.pins:
@@ -149,14 +150,9 @@ def with_chips(question: Question, planned: Planned, chips: int) -> Space | None
     """Space of a question for another number of chips, and the same batch; None where nothing is legal."""
     plan = _Layouts(question, planned.model, planned.space.system)
     data = plan.data(chips, batch=planned.data["given"]["global_batch_size"])
-    space = space_of(data) if plan.may_split(chips, data["given"]["global_batch_size"]) else None
+    space = Space.from_data(data) if plan.may_split(chips, data["given"]["global_batch_size"]) else None
     space = space.set_to(question.pins) if space and question.pins else space
     return space if space and space.legal.count else None
-
-
-def space_of(data: dict[str, Any]) -> Space:
-    """The space that the content of a file describes."""
-    return Space.from_data(data)
 
 
 class _Layouts:
@@ -173,6 +169,7 @@ class _Layouts:
         self.counted = layers % 4 != 0 and (layers + 2) % 8 == 0 and "count_embedding" not in self.runs
         self.whole = layers % 8 == 0 or self.counted
         self.shared_out = layers + (2 if self.counted else 0)
+        self.even_parts = divisors(self.shared_out).astype(int).tolist()
 
     def tp(self, chips: int) -> list[int]:
         """Sizes of tensor parallelism: powers of two that divide heads and chips, within a node."""
@@ -188,7 +185,7 @@ class _Layouts:
     def pp(self, chips: int) -> list[int]:
         """Numbers of pipeline stages to choose from."""
         most = min(MOST_PP, int(self.shape.num_layers))
-        sizes = {*divisors(self.shared_out), *([] if self.whole else powers_of_two(most // 2))}
+        sizes = {*self.even_parts, *([] if self.whole else powers_of_two(most // 2))}
         return sorted(size for size in sizes if size <= most and chips % size == 0)
 
     def vpp(self, stages: Sequence[int]) -> list[int]:
@@ -198,7 +195,7 @@ class _Layouts:
         total = self.shared_out
         return [
             size
-            for size in divisors(total)
+            for size in self.even_parts
             if size <= MOST_VPP and (size == 1 or any(pp > 1 and total % (pp * size) == 0 for pp in stages))
         ]
 
@@ -482,12 +479,3 @@ def space_text(data: dict[str, Any]) -> str:
 def powers_of_two(most: int) -> Iterator[int]:
     """1, 2, 4, ... up to `most`."""
     return (2**power for power in range(max(1, most).bit_length()))
-
-
-def divisors(number: int) -> list[int]:
-    """Divisors of a number, in rising order.
-
-    >>> divisors(12)
-    [1, 2, 3, 4, 6, 12]
-    """
-    return [size for size in range(1, number + 1) if number % size == 0]
