@@ -256,7 +256,7 @@ class _Layouts:
 
     def runnable(self, opened: dict[str, Any]) -> dict[str, Any]:
         """Parameters without the values that the framework cannot run; one value is left to its defaults."""
-        usual = {"zero": self.framework.given.get("zero", 1), "schedule": "1f1b"}
+        usual = {"zero": self.framework.given.get("zero", 0), "schedule": "1f1b"}
         for column, runs in self.runs.items():
             idle = usual.get(column) if runs.where else None  # of designs that ask for none
             if column in opened:

@@ -119,6 +119,11 @@ def test_a_framework_runs_what_its_file_says(framework, why):
         assert planned_space(ask).space.completed({})["tp"] == 1
 
 
+@pytest.mark.parametrize("framework", ["internevo", "megatron_deepspeed", "nanotron"])
+def test_states_are_sharded_where_the_framework_shards_them_in_one_way(framework):
+    assert options(planned("llama2_7b", 64, "a100_80g_dgx", framework=framework))["zero"] == [1]
+
+
 def test_json_is_the_object_of_a_search_and_the_file_of_its_space(capsys):
     record = json.loads(asked(capsys, *LLAMA_8B, "--format", "json", "--save", "space.yaml").out)
     assert record["exact"] is True
