@@ -32,11 +32,6 @@ from tests.support.runs import run_of
 
 #: Layouts of GPT-3 on 64 chips, of every kind of schedule.
 SCHEDULES = cases(__file__, "SCHEDULES")
-#: Spaces of sharded weights, of experts, and of long sequences.
-OTHERS = (
-    *("llama3_70b_64_h100_fsdp", "mixtral_8x22b_128_h100"),
-    *("qwen3_235b_256_gb200", "llama3_405b_16384_h100_131k"),
-)
 
 
 def gpt3(**others):

@@ -23,7 +23,6 @@ SIZES = "--micro-batch-size 1 --global-batch-size 256 --bf16"
 SLURM = "#!/bin/bash\n#SBATCH --nodes=4\n#SBATCH --ntasks-per-node={tasks}\n#SBATCH --gres=gpu:8\n"
 JOB = {"SLURM_NNODES": "4", "SLURM_JOB_NUM_NODES": "4", "SLURM_GPUS_ON_NODE": "8"}
 ONE = SLURM.format(tasks=1)
-EIGHT = SLURM.format(tasks=8)
 
 #: Programs that write down their words; `srun` and `sbatch` start the rest of their words.
 STUB = '#!/bin/bash\nprintf "%s\\0" "${0##*/}" "$@" > "$WORDS"\n'

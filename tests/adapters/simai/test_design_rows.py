@@ -332,9 +332,6 @@ def test_a_header_without_chunks_has_one_of_them_unless_a_revision_is_asked_for(
     assert totals["old.txt"] == totals["one.txt"] > 0
 
 
-FIRST_WITH_GPUS = "cost small.txt --profile simai-2024-10 --busbw busbw.yaml --gpus 96"
-
-
 def test_the_first_revision_needs_every_token_at_its_place(priced, capsys):
     (priced / "small.txt").write_text(SMALL.replace("all_gpus: 96 ", ""))
     assert main(["cost", "small.txt", "--profile", "simai-2024-10", "--busbw", "busbw.yaml", "--gpus", "96"]) == 1

@@ -66,12 +66,6 @@ MOMENTUM = """
   old_{w} = {s} multiply(m{w}, {c})
   new_m{w} = {s} add(old_{w}, grad_{w})
   new_{w} = {s} subtract({w}, new_m{w})"""
-SIGN = MOMENTUM.replace("subtract({w}, new_m{w})", "subtract({w}, sign_{w})").replace(
-    "  new_{w} =", "  sign_{w} = {s} sign(new_m{w})\n  new_{w} ="
-)
-LION = SIGN.replace("sign(new_m{w})", "sign(ahead_{w})").replace(
-    "  sign_{w} =", "  part_{w} = {s} multiply(grad_{w}, {c})\n  ahead_{w} = {s} add(m{w}, part_{w})\n  sign_{w} ="
-)
 MUON = MOMENTUM.replace("subtract({w}, new_m{w})", "subtract({w}, even_{w})").replace(
     "  new_{w} =",
     """  gram_{w} = {n} dot(new_m{w}, new_m{w}), lhs_contracting_dims={{0}}, rhs_contracting_dims={{0}}
@@ -83,38 +77,11 @@ SQUARES = """
   square_{w} = {s} multiply(grad_{w}, grad_{w})
   new_v{w} = {s} add(old_{w}, square_{w})
   root_{w} = {s} sqrt(new_v{w})"""
-RMSPROP = f"""{SQUARES}
-  part_{{w}} = {{s}} divide(grad_{{w}}, root_{{w}})
-  new_{{w}} = {{s}} subtract({{w}}, part_{{w}})"""
-ADAGRAD = RMSPROP.replace("old_{w} = {s} multiply(v{w}, {c})", "old_{w} = {s} copy(v{w})")
-ROOTED_MOMENTUM = RMSPROP.replace(
-    "  new_{w} =", "  kept_{w} = {s} multiply(m{w}, {c})\n  new_m{w} = {s} add(kept_{w}, part_{w})\n  new_{w} ="
-).replace("subtract({w}, part_{w})", "subtract({w}, new_m{w})")
 ADAM = f"""{SQUARES}
   kept_{{w}} = {{s}} multiply(m{{w}}, {{c}})
   new_m{{w}} = {{s}} add(kept_{{w}}, grad_{{w}})
   part_{{w}} = {{s}} divide(new_m{{w}}, root_{{w}})
   new_{{w}} = {{s}} subtract({{w}}, part_{{w}})"""
-DECAY = "\n  decay_{w} = {s} multiply({w}, {c})"
-ADAMW = ADAM.replace("subtract({w}, part_{w})", "subtract(less_{w}, part_{w})").replace(
-    "  new_{w} =", DECAY[1:] + "\n  less_{w} = {s} subtract({w}, decay_{w})\n  new_{w} ="
-)
-COUPLED = DECAY + "\n  sum_{w} = {s} add(grad_{w}, decay_{w})" + ADAM.replace("grad_{w}", "sum_{w}")
-NORM_OF_WEIGHTS = """
-  own_{w} = {s} multiply({w}, {w})
-  norm_{w} = f32[] reduce(own_{w}, zero), dimensions={{0,1}}, to_apply=sum
-  wide_{w} = {s} broadcast(norm_{w}), dimensions={{}}
-  part2_{w} = {s} multiply(part_{w}, wide_{w})"""
-LAMB = ADAM.replace("subtract({w}, part_{w})", "subtract({w}, part2_{w})").replace(
-    "\n  new_{w} =", NORM_OF_WEIGHTS + "\n  new_{w} ="
-)
-
-DECAYED_SGD = DECAY + SGD.replace("subtract({w}, rate", "subtract(decay_{w}, rate")
-
-
-def sgd_of(written: str) -> str:
-    """SGD with something made of gradients in their place."""
-    return f"\n  made_{{w}} = {{s}} {written}" + SGD.replace("grad_{w}", "made_{w}")
 
 
 # Update, what is kept -> the optimizer's name.

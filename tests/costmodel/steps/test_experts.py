@@ -82,10 +82,8 @@ def test_a_capacity_of_the_mean_is_balanced_and_dropless(mixtral, h100):
         np.testing.assert_array_equal(values, capped.columns()[name], err_msg=name)
 
 
-def test_bytes_products_and_activations_follow_the_capacity(mixtral, h100):
-    free = {f"{tier}_{name}": 0.0 for tier in ("node", "fabric") for name in ("latency", "launch")}
-    system = h100.with_quantities({**free, "node_energy": 1.0, "fabric_energy": 1.0})
-    once, twice = (ranks_of(mixtral, designs(mixtral, dp=8, ep=8, capacity_factor=cf), system) for cf in (1, 2))
+def test_bytes_products_and_activations_follow_the_capacity(mixtral, links):
+    once, twice = (ranks_of(mixtral, designs(mixtral, dp=8, ep=8, capacity_factor=cf), links) for cf in (1, 2))
     assert expert_parallel(twice).link_energy == 2 * expert_parallel(once).link_energy
     kept = [rank_memory(run)[0].kept for run in (once, twice)]
     copies = mixtral.moe_topk * mixtral.seq_len

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from costmodel import DesignPoints, DseError, ModelShape, load_model, load_system, step
-from costmodel.machine import System
 from costmodel.steps.micro_batch.exchanges import context_parallel, expert_parallel, places_reached
 from costmodel.steps.stage_memory import WORKSPACE_BYTES
 from costmodel.training.kinds import loss_passes
@@ -26,25 +25,6 @@ W = 2  # bytes of an element
 def gqa() -> ModelShape:
     """Four query heads share a key head."""
     return replace(load_model("llama3_8b"), num_layers=8.0)
-
-
-@pytest.fixture
-def experts() -> ModelShape:
-    """Eight experts, of which a token meets two."""
-    return replace(
-        load_model("mixtral_8x7b"), num_layers=8.0, seq_len=2048.0, hidden_size=1024.0, head_size=128.0,
-        num_attention_heads=8.0, num_query_groups=2.0, moe_ffn_hidden_size=1536.0,
-    )  # fmt: skip
-
-
-@pytest.fixture
-def links() -> System:
-    """Every byte sent costs a joule, on either tier, and nothing else counts."""
-    system = load_system("h100_80g_dgx")
-    zero = dict.fromkeys(
-        (f"{tier}_{name}" for tier in ("node", "fabric") for name in ("latency", "launch", "in_switch")), 0.0
-    )
-    return system.with_quantities({**zero, "node_energy": 1.0, "fabric_energy": 1.0})
 
 
 def test_a_ring_hides_behind_the_core(gqa):

@@ -34,26 +34,8 @@ def small() -> ModelShape:
 
 
 @pytest.fixture
-def experts() -> ModelShape:
-    """Eight layers of eight experts."""
-    return replace(
-        load_model("mixtral_8x7b"), num_layers=8.0, seq_len=2048.0, hidden_size=1024.0, head_size=128.0,
-        num_attention_heads=8.0, num_query_groups=2.0, moe_ffn_hidden_size=1536.0,
-    )  # fmt: skip
-
-
-@pytest.fixture
 def h100() -> System:
     return load_system("h100_80g_dgx")
-
-
-@pytest.fixture
-def links(h100) -> System:
-    """Every byte sent costs a joule, on either tier, and nothing else counts."""
-    zero = dict.fromkeys(
-        (f"{tier}_{name}" for tier in ("node", "fabric") for name in ("latency", "launch", "in_switch")), 0.0
-    )
-    return h100.with_quantities({**zero, "node_energy": 1.0, "fabric_energy": 1.0})
 
 
 def same(one, other):

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from costmodel import DesignPoints, ModelShape, load_system
-from costmodel.machine import System
 from costmodel.steps.micro_batch.exchanges import context_parallel, expert_parallel
 from tests.support.runs import ranks_of
 
@@ -29,12 +28,6 @@ LAYOUTS = [
     (4, 1, "a2a_p2p", 1), (4, 1, "a2a_p2p", 4), (4, 1, "a2a_p2p", 2),
     (8, 1, "a2a_p2p", 4), (8, 1, "a2a_p2p", 2), (4, 2, "a2a_p2p", 2),
 ]  # fmt: skip
-
-
-@pytest.fixture
-def links() -> System:
-    """Every byte sent costs a joule, on either tier."""
-    return load_system("h100_80g_dgx").with_quantities({"node_energy": 1.0, "fabric_energy": 1.0})
 
 
 @pytest.mark.parametrize("model", [GROUPED, LATENT, WINDOWED], ids=["grouped", "latent", "windowed"])

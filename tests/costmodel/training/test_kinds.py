@@ -154,12 +154,10 @@ def test_a_layer_keeps_keys_of_other_ranks_only_where_it_has_keys():
 
 @pytest.mark.parametrize("kind", ["delta_net", "kda", "lightning"])
 @pytest.mark.parametrize("cp", [2, 4])
-def test_ranks_that_share_a_sequence_pass_on_the_state_of_each_head(cp, kind):
+def test_ranks_that_share_a_sequence_pass_on_the_state_of_each_head(cp, kind, links):
     """All but the last rank, forward and its gradient backward: keys x values for each head, in 2 bytes."""
     model = replace(EVERYTHING, linear_conv_kernel=1)
-    zero = {f"{tier}_{name}": 0.0 for tier in ("node", "fabric") for name in ("latency", "launch")}
-    counted = load_system("h100_80g_dgx").with_quantities({**zero, "node_energy": 1.0, "fabric_energy": 1.0})
-    cost = state_passing(ranks_of(model, DesignPoints.of(cp=cp), counted), KINDS[kind].exchanged.state(model, 2.0))
+    cost = state_passing(ranks_of(model, DesignPoints.of(cp=cp), links), KINDS[kind].exchanged.state(model, 2.0))
     assert cost.link_energy.item() == pytest.approx(
         2 * 2 * (cp - 1) / cp * model.linear_value_heads * model.linear_head_dim**2
     )

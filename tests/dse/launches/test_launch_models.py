@@ -38,7 +38,6 @@ SPELLINGS = {
 }
 #: Defaults of arguments.py and transformer_config.py; of latent attention the rope type is yarn.
 DEFAULTS = cases(__file__, "DEFAULTS")
-_DROPOUT = "pre-training of the model has none; a configuration for distillation leaves the default"
 _EPSILON = "config.json has 1e-6; the configuration leaves the default of 1e-5"
 _TABLE = "the tokenizer's length, padded to the divisor, is the same table"
 _LATENT = "latent attention has sizes of heads by other flags"

@@ -19,18 +19,8 @@ MEGATRON = (
 BRIDGE = "Step Time : 30.10s GPU utilization: 100.0MODEL_TFLOP/s/GPU\n" + (
     "Step Time : 6.34s GPU utilization: 700.1MODEL_TFLOP/s/GPU\n" * 4
 )
-TITAN = "[rank0]:step:  1  loss: 12.2  memory: 27.61GiB(29.06%)  tps: 120  tflops: 0.9\n" + (
-    "[rank0]:step: 10  loss:  8.1  memory: 30.50GiB(32.10%)  tps: 8,192  tflops: 60.01  mfu: 19.24%\n" * 4
-)
 MAXTEXT = "completed step: 0, seconds: 61.223, TFLOP/s/device: 4.2, Tokens/s/device: 80.1, loss: 11.5\n" + (
     "completed step: 5, seconds: 3.214, TFLOP/s/device: 123.4, Tokens/s/device: 2548.8, loss: 9.3\n" * 4
-)
-NANOTRON = (
-    "iteration: 1 / 20 | consumed_tokens: 1.05M | elapsed_time_per_iteration_ms: 22.4K | tokens_per_sec: 46.8K\n"
-    + (
-        "iteration: 5 / 20 | consumed_tokens: 5.24M | elapsed_time_per_iteration_ms: 2.49K | tokens_per_sec: 421K\n"
-        " Memory usage: 20000.00MiB. Peak allocated 40000.00MiB. Peak reserved: 45000.00MiB\n" * 4
-    )
 )
 JSON = '{"step": 1, "step_time": 9.0}\n' + '{"step": 2, "step_time": 2.5, "peak_memory_bytes": 6.1e10}\n' * 4
 
