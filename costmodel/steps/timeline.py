@@ -15,6 +15,7 @@ from costmodel.columns import Columns, FloatArray, column, concatenated
 from costmodel.errors import DseError
 from costmodel.kernels.kernel_cost import BESIDE_KERNELS, KernelCost, weighted_sum
 from costmodel.kernels.kernel_tables import some_narrow
+from costmodel.steps.breakdown import Breakdown
 from costmodel.steps.pipeline.pipeline_step import (
     ScheduledPasses,
     message_delay,
@@ -68,13 +69,15 @@ class Timeline(Columns):
         return [KINDS[int(code)] for code in self.kind]
 
 
-def timeline(run: TransformerRun) -> Timeline:
+def timeline(run: TransformerRun, cost: Breakdown | None = None) -> Timeline:
     """The step of one design, event by event; the last one ends when the step does.
 
     Parameters
     ----------
     run : TransformerRun
         Model, machine and one design.
+    cost : Breakdown, optional
+        What the step costs, where that is known. [s]
 
     Returns
     -------
@@ -97,7 +100,7 @@ def timeline(run: TransformerRun) -> Timeline:
         raise DseError(f"timeline: expected one design, got {run.num_points}")
     run = run.of(run.design.map(np.atleast_1d))
     run = run.of(resolve_sharding(run.model, run.system, run.design, precision=run.precision))
-    cost = transformer_step(run)
+    cost = transformer_step(run) if cost is None else cost
     step_time = float(cost.step_time[0])
     if not np.isfinite(step_time):
         raise DseError("timeline: the cost model has no number for this design")

@@ -16,6 +16,7 @@ from costmodel.errors import DseError
 from costmodel.formats.chrome_trace import Span, chrome_trace
 from costmodel.steps.timeline import Timeline
 from costmodel.steps.timeline import timeline as events_of
+from costmodel.steps.transformer import resolve_sharding, transformer_step
 from costmodel.training.design import DesignPoints
 from costmodel.training.run import TransformerRun
 from dse.output import Artefact
@@ -47,7 +48,17 @@ def timeline(space: Space, params: Mapping[str, Any]) -> pd.DataFrame:
 
     Raises `DseError` if the model is no transformer, or the cost model has no number for the design.
     """
-    return events_frame(events_of(transformer_run(space, space.encode([params]), DesignPoints)))
+    [events] = timelines(space, [params])
+    return events
+
+
+def timelines(space: Space, designs: Sequence[Mapping[str, Any]]) -> Iterator[pd.DataFrame]:
+    """`timeline` of several designs, whose shardings are solved together."""
+    run = transformer_run(space, space.encode(designs), DesignPoints)
+    run = run.of(resolve_sharding(run.model, run.system, run.design, precision=run.precision))
+    costs = transformer_step(run)
+    for row in np.arange(len(designs))[:, np.newaxis]:
+        yield events_frame(events_of(run.take(row), costs.take(row)))
 
 
 def events_frame(events: Timeline) -> pd.DataFrame:

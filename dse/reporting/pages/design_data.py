@@ -18,7 +18,7 @@ from costmodel.rules.registry import NATIVE
 from costmodel.steps.breakdown import with_unit_suffix
 from dse.explaining.explanation import Explanation, explanations
 from dse.explaining.neighbours import Binding, Neighbour, neighbourhoods
-from dse.explaining.timeline import EXPOSED, folded, timeline
+from dse.explaining.timeline import EXPOSED, folded, timelines
 from dse.output import Record, percent, ranked_rate
 from dse.pricing.evaluation import with_kernels
 from dse.reporting.answers import (
@@ -53,8 +53,8 @@ if TYPE_CHECKING:
 #: Launch files of designs: form -> text, or the reason why the framework cannot run it, and True for a text.
 Launches = Callable[[Sequence[Record]], list[dict[str, tuple[str, bool]]]]
 
-#: Designs with a pipeline and launch files, and events of a pipeline, at most. [-]
-DETAILED, EVENTS = 24, 1200
+#: Designs whose pipelines have many stages, and events of a pipeline of these and of others, at most. [-]
+DETAILED, EVENTS, FEW_EVENTS = 24, 800, 100
 #: Neighbours of a design at most. [-]
 NEIGHBOURS: Final = 8
 #: Resolution of times of a pipeline: this share of the step. [-]
@@ -93,19 +93,19 @@ class DesignPages:
     lines: Pool = field(default_factory=Pool)
 
     def designs(self, records: Sequence[Record], detailed: Sequence[int]) -> list[dict[str, Any]]:
-        """Data of designs; those in the rows `detailed` have a pipeline and launch files."""
-        files = dict(zip(detailed, self.launches([records[row] for row in detailed]), strict=True))
+        """Data of designs; the pipelines of those in the rows `detailed` have more stages."""
         try:
             explained = explanations(self.space, records, self.profile)
             near = neighbourhoods(explained)
         except DseError as error:
             why = {"why": str(error)}
             return [self.summary(record) | why for record in records]
+        pipelines = self.pipelines(records, detailed)
         return [
-            self.summary(record)
-            | self.reasons(explanation, *beside)
-            | (self.details(record, files[row]) if row in files else {})
-            for row, (record, explanation, beside) in enumerate(zip(records, explained, near, strict=True))
+            self.summary(record) | self.reasons(explanation, *beside) | self.launch_data(files) | pipeline
+            for record, explanation, beside, files, pipeline in zip(
+                records, explained, near, self.launches(records), pipelines, strict=True
+            )
         ]
 
     def summary(self, record: Record) -> dict[str, Any]:
@@ -157,18 +157,23 @@ class DesignPages:
         pairs = zip(tree["path"].tolist(), tree[column].tolist(), strict=True)
         return [number for path, value in pairs for number in (self.paths.place(path), rounded(value, 6))]
 
-    def details(self, record: Record, files: Mapping[str, tuple[str, bool]]) -> dict[str, Any]:
-        """Pipeline and launch files of a design."""
-        data: dict[str, Any] = {
+    def launch_data(self, files: Mapping[str, tuple[str, bool]]) -> dict[str, Any]:
+        """Launch files of a design, and why frameworks cannot run it."""
+        return {
             "launch": {form: self.lines.runs(text.split("\n")) for form, (text, runs) in files.items() if runs},
             "refused": {form: text for form, (text, runs) in files.items() if not runs},
         }
-        if self.profile == NATIVE and not self.space.workloads:
-            try:
-                data["pipeline"] = pipeline_data(timeline(self.space, record["params"]))
-            except DseError as error:
-                data["no_pipeline"] = str(error)
-        return data
+
+    def pipelines(self, records: Sequence[Record], detailed: Sequence[int]) -> list[dict[str, Any]]:
+        """Pipelines of designs, with up to `EVENTS` events in the rows `detailed`; none by rules of other models."""
+        if self.profile != NATIVE or self.space.workloads:
+            return [{} for _ in records]
+        most = [EVENTS if row in detailed else FEW_EVENTS for row in range(len(records))]
+        try:
+            events = timelines(self.space, [record["params"] for record in records])
+            return [{"pipeline": pipeline_data(*pair)} for pair in zip(events, most, strict=True)]
+        except DseError as error:
+            return [{"no_pipeline": str(error)} for _ in records]
 
 
 def large_numbers(space: Space, record: Record) -> list[list[str]]:
@@ -201,29 +206,32 @@ def large_numbers(space: Space, record: Record) -> list[list[str]]:
     return numbers
 
 
-def pipeline_data(events: pd.DataFrame) -> dict[str, Any]:
+def pipeline_data(events: pd.DataFrame, most_events: int) -> dict[str, Any]:
     """One step, stage by stage: kinds of work, and the order of each stage as gaps and kinds.
 
-    A stage is a list of a gap, a kind and a micro-batch for each event; times are whole multiples of
-    ``unit``. Of a pipeline with many events some of the stages are kept.
+    A stage is a list of pairs: a work and a micro-batch for each event, or -1 and the gap before it. A work is a kind,
+    a chunk, its time and its exposed communication; times are whole multiples of ``unit``. Of a pipeline with more than
+    `most_events` [-] some of the stages are kept.
     """
     step = float(events["end_s"].max())
     kept, period = folded(events)
-    unit, works, rows = step / RESOLUTION, Pool(), {}
+    unit, works, kinds, rows = step / RESOLUTION, Pool(), Pool(), {}
+    exposed = [name for name in EXPOSED if (kept[name] > 0).any()]
     stages = sorted(kept["stage"].unique().tolist())
-    most = max(2, min(len(stages), EVENTS * len(stages) // len(kept)))
+    most = max(2, min(len(stages), most_events * len(stages) // len(kept)))
     for stage in [stages[number] for number in np.linspace(0, len(stages) - 1, most).round().astype(int)]:
         of_stage = kept[kept["stage"] == stage].sort_values(["start_s", "end_s"], kind="stable")
         end, row = 0, []
         for event in of_stage.to_dict("records"):
             start, stop = (round(event[name] / unit) for name in ("start_s", "end_s"))
-            exposed = tuple(round(event[name] / unit) for name in EXPOSED)
-            work = works.place((event["kind"], event["chunk"], stop - start, *exposed))
-            row += [start - end, work, event["micro_batch"]]
+            times = (stop - start, *(round(event[name] / unit) for name in exposed))
+            work = works.place((kinds.place(event["kind"]), event["chunk"], *times))
+            row += [*([-1, start - end] if start != end else []), work, event["micro_batch"]]
             end = stop
         rows[stage] = row
-    of = [name.rpartition("_communication")[0] or name.rpartition("_")[0] for name in EXPOSED]
-    data = {"unit": unit, "stages": len(stages), "exposed": of, "works": [*works.places], "rows": [*rows.items()]}
+    of = [name.rpartition("_communication")[0] or name.rpartition("_")[0] for name in exposed]
+    data = {"unit": unit, "stages": len(stages), "exposed": of, "kinds": [*kinds.places], "works": [*works.places]}
+    data["rows"] = [*rows.items()]
     if period:
         data["period"] = [round(period.start / unit), round(period.time / unit), period.count]
     return data if math.isfinite(step) else {}

@@ -159,10 +159,10 @@ function tree(flat, unit, whole) {
 }
 
 function pipeline(data) {
-  const KIND = (kind) => ({ dp_communication: "dp", weight_cast: "weight-cast", weight_gradient: "weight-gradient" }[kind] ?? kind);
+  const KIND = (place) => ({ dp_communication: "dp", weight_cast: "weight-cast", weight_gradient: "weight-gradient" }[data.kinds[place]] ?? data.kinds[place]);
   const kinds = [...new Set(data.works.map(([kind]) => KIND(kind)))], exposed = data.exposed.filter((_, at) => data.works.some((work) => work[3 + at] > 0));
   const legend = el("ul", { class: "parts" }, [...kinds, ...exposed.map((own) => `${own} communication`)].map((kind) => el("li", {}, el("i", part(kind)), el("span", {}, kind.replace(/-/g, " ")))), el("li", {}, el("i", { style: "background:var(--panel)" }), el("span", {}, "idle")));
-  const end = Math.max(...data.rows.map(([, row]) => { let t = 0; for (let at = 0; at < row.length; at += 3) t += row[at] + data.works[row[at + 1]][2]; return t; }));
+  const end = Math.max(...data.rows.map(([, row]) => { let t = 0; for (let at = 0; at < row.length; at += 2) t += row[at] < 0 ? row[at + 1] : data.works[row[at]][2]; return t; }));
   const [begin, lasts] = data.period ?? [0, Math.min(end, 40 * data.works[0][2])];
   const few = Math.min(end, 12 * Math.max(...data.works.filter(([, chunk]) => chunk >= 0).map((work) => work[2]), 1));
   const windows = { "Whole step": [0, end], "Warm-up": [0, Math.max(begin, lasts / 4)], "One period": [begin, begin + lasts], "A few passes": [begin, Math.min(end, begin + few)], "Cool-down": [Math.min(begin + lasts, end * 0.75), end] };
@@ -175,9 +175,9 @@ function pipeline(data) {
     const shapes = data.rows.flatMap(([stage, row], n) => {
       const y = top + n * (high + 3), found = [sv("rect", { x: left, y, width: width - left - 8, height: high, fill: "var(--panel)" }), n % Math.ceil(data.rows.length / 18) === 0 ? sv("text", { x: left - 7, y: y + high / 2 + 4, "text-anchor": "end" }, `stage ${stage}`.slice(data.rows.length > 9 ? 6 : 0)) : null];
       let time = 0;
-      for (let at = 0; at < row.length; at += 3) {
-        const [kind, chunk, long, ...beside] = data.works[row[at + 1]], batch = row[at + 2];
-        time += row[at];
+      for (let at = 0; at < row.length; at += 2) {
+        if (row[at] < 0) { time += row[at + 1]; continue; }
+        const [kind, chunk, long, ...beside] = data.works[row[at]], batch = row[at + 1];
         if (time + long <= first || time >= last) { time += long; continue; }
         const gone = beside.reduce((sum, own) => sum + own, 0), from = Math.max(left, x(time)), stop = Math.min(right, x(time + long)), wide = Math.max(0.4, stop - from - (stop - from > 3 ? 0.7 : 0));
         const said = `${KIND(kind).replace(/-/g, " ")}${batch >= 0 ? `, micro-batch ${batch}, chunk ${chunk}` : ""}\n${readable(long * data.unit, "s")}` + beside.map((own, k) => own ? `\n${data.exposed[k]} communication ${readable(own * data.unit, "s")} of it` : "").join("");
