@@ -8,7 +8,7 @@ from costmodel import load_model
 from dse.cli import main
 
 #: Chips of a plan, by the size of the model; twice as many where nothing fits.
-CHIPS = ((1e11, 64), (5e11, 512), (float("inf"), 2048))
+CHIPS = ((1e11, 16), (5e11, 512), (float("inf"), 2048))
 #: Words of what is refused because of numbers of chips or formats, not of commands.
 SMALL = ("fits", "would do")
 

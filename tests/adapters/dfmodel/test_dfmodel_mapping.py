@@ -513,7 +513,7 @@ def test_the_fastest_sizes_are_the_best_of_all(layer):
 
 @pytest.mark.parametrize("overlap", OVERLAPS)
 @pytest.mark.parametrize("dram_bytes", [0, 6e3])
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", [0])
 def test_designs_that_share_their_groups_are_as_fast_as_each_alone(seed, dram_bytes, overlap):
     """All sizes of 12 chips, with all tiles: the time of the best of designs that are mapped one by one."""
     graph = toy_graph(np.random.default_rng(seed))

@@ -221,7 +221,7 @@ def test_parts_add_up_to_the_iteration_of_each_design(generation, gpt, toy_syste
     graph = layer_graph(1536, 24, 1152)
     sharding = published_sharding(graph).choices
     parts = np.sum([getattr(found, name) for name in PARTS["step_time"]], axis=0)
-    for row in np.flatnonzero(network_roles(designs) >= 0):
+    for row in np.flatnonzero(network_roles(designs) >= 0)[::4]:
         setup = design_setup(alone(run, row))
         one = evaluate(graph, setup, sharding, generation=generation)
         if one.sram_bytes.max() > setup.sram_bytes:

@@ -31,7 +31,10 @@ def test_every_parameter_is_named(name):
 @pytest.fixture(scope="module")
 def records(tmp_path_factory):
     """Class -> a record of it."""
-    storage = f"sqlite:///{tmp_path_factory.mktemp('records')}/dse.db"
+    folder = tmp_path_factory.mktemp("records")
+    storage = f"sqlite:///{folder}/dse.db"
+    run = "train_step,mine,gpt_22b,A100-SXM4-80GB,8,1,1,4,1,1.42"
+    (folder / "runs.csv").write_text(f"row_type,dataset,model,hw,tp,pp,dp,mbs,ga,iter_time_s\n{run}\n")
     plan = dse.plan("llama3_8b", **PLAN, storage=storage)
     space = plan.study.space
     found = [
@@ -45,7 +48,7 @@ def records(tmp_path_factory):
         plan.study,
         plan.study.certify(),
         plan.study.export(format="megatron"),
-        dse.validate()[0],
+        dse.validate(folder / "runs.csv")[0],
         costmodel.load_system("h100_80g_dgx"),
         costmodel.load_model("deepseek_v3"),
     ]

@@ -20,7 +20,7 @@ from tests.support.cases import cases
 from tests.support.paths import ROOT
 
 #: Designs of each space that are drawn.
-DRAWN = 6
+DRAWN = 4
 
 #: Space -> the profile that prices it, where the native one does not.
 PROFILES = {"gpt_1t_4096_dfmodel": "dfmodel-gen3"}

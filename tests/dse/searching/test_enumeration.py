@@ -82,8 +82,7 @@ def test_listing_is_the_front_of_all_designs(layouts):
     assert found.costs[found.best["peak_memory"], 1] == np.nanmin(costs[:, 1])
 
 
-@pytest.mark.parametrize("pieces", [(2340, 2340), (700, 300), (64, 64)])
-@pytest.mark.parametrize("jobs", [1, 2])
+@pytest.mark.parametrize(("pieces", "jobs"), [((2340, 2340), 2), ((700, 300), 1), ((64, 64), 2)])
 def test_who_lists_and_in_what_pieces_changes_nothing(layouts, monkeypatch, pieces, jobs):
     usual = exact_front(layouts)
     monkeypatch.setattr(exact, "STEP", pieces[0])
@@ -138,7 +137,7 @@ def test_what_bounds_take_for_granted(name):
             assert (getattr(found, column) == getattr(usual, column)).all(), (quantity, column)
 
 
-@pytest.mark.parametrize("seed", range(2, 8))
+@pytest.mark.parametrize("seed", range(2, 6))
 def test_bounds_rule_out_nothing_of_the_front(seed):
     space = random_space(seed)
     assert 0 < space.legal.count < 5e5

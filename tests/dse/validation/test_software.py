@@ -34,9 +34,10 @@ def predictions(rows):
 
 def test_no_label_changes_a_prediction():
     """Data set, source and notes are labels; the order of rows is none of their business either."""
-    before = predictions(ROWS)
+    rows = ROWS[::3]
+    before = predictions(rows)
     labels = {"dataset": "simumax_b200", "source": "", "notes": "tied embeddings, policy PURE"}
-    after = predictions([replace(row, **labels) for row in ROWS[::-1]])
+    after = predictions([replace(row, **labels) for row in rows[::-1]])
     assert repr({name: after[name] for name in before}) == repr(before)
 
 
