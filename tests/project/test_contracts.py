@@ -33,10 +33,10 @@ MOST_MODULES = 20
 
 #: The most lines of packages and rooms, less others; what would grow beyond says what it deletes. [lines]
 BUDGETS = [
-    ("costmodel dse", "", 69_281),
+    ("costmodel dse", "", 69_398),
     ("costmodel", "costmodel.formats costmodel.lstm costmodel.rules", 14_032),
     ("dse.searching dse.storage", "", 7_391),
-    ("dse.adapters", "", 21_017),
+    ("dse.adapters", "", 21_134),
     ("dse.adapters.xla", "", 6_934),
     ("dse.adapters.dfmodel", "", 3_926),
 ]

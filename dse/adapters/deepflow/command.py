@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,6 +19,7 @@ from dse.adapters.deepflow.configuration import is_log, load_configuration, load
 from dse.adapters.deepflow.setups import read_setup
 from dse.adapters.deepflow.step import plain, price
 from dse.adapters.deepflow.summaries import printed_figures
+from dse.adapters.deepflow.sweeps import listed, sweep
 from dse.cli.terminal import say
 from dse.output import json_text, show
 from dse.reporting.design_table import facts, ruled_table
@@ -27,6 +28,8 @@ from dse.reporting.design_table import facts, ruled_table
 _REPORTS: Final[Mapping[str, Mapping[str, Any]]] = data_beside(__file__)
 #: ``<figure>``, or ``<figure:format>`` with a unit, "kind", "bound" or a format of Python.
 _FIGURE: Final = re.compile(r"<([^:>]+):?([^>]*)>")
+#: Rows of the table of a sweep at most. [-]
+MOST_SHOWN: Final = 20
 _KINDS: Final = {-1: "whole", 1: "column-row", 2: "row-column"}
 
 
@@ -36,6 +39,10 @@ def run(args: argparse.Namespace) -> int:
     data = record(args.design, args.profile, True, options, lambda note: say(f"{args.design}: {note}"))
     if args.format == "json":
         print(json_text(data))
+    elif "designs" in data:
+        for why, count in data["refused"].items():
+            say(f"{args.design}: {count} combinations do not run: {why}")
+        show(sys.stdout, lambda width: [design_rows(data["designs"])])
     else:
         show(sys.stdout, lambda width: report(data.get("mode", args.profile), data["figures"]))
     return 0
@@ -52,6 +59,9 @@ def record(
         for line in filter(None, (printed, *power_notes(config))):
             note(line)
         return head | {"figures": plain(price(config))}
+    values = {name: listed(text) for name, text in options.get("set", ())}
+    if any(several[1:] for several in values.values()):
+        return head | sweep(path, profile, options.get("model_config"), values, note)
     setup = read_setup(path, profile, options.get("model_config"), dict(options.get("set", ())))
     for line in setup.notes:
         note(line)
@@ -59,6 +69,19 @@ def record(
         return head | {"mode": setup.mode, "figures": printed_figures(setup)}
     except DseError as error:
         raise DseError(f"{path}: {error}") from None
+
+
+def design_rows(designs: Sequence[Mapping[str, Any]]) -> RenderableType:
+    """The fastest designs of a sweep, with the options that differ among all."""
+    units = {"Time": "s", "core.tot_area": "", "core.tot_power": "W", "hw.throughput": ""}
+    names = [name for name in designs[0] if name not in units and len({design[name] for design in designs}) > 1]
+    body = ruled_table(*names, "step time", "core area\nmm2", "core power", "TFLOP/s")
+    for design in designs[:MOST_SHOWN]:
+        numbers = (readable(design[name], unit) if unit else f"{design[name]:,.4g}" for name, unit in units.items())
+        body.add_row(*(design[name] for name in names), *numbers)
+    if len(designs) > MOST_SHOWN:
+        body.caption = f"{MOST_SHOWN} of {len(designs):,} designs; --format json has all"
+    return body
 
 
 def report(name: str, figures: Mapping[str, Any]) -> list[RenderableType]:

@@ -90,13 +90,23 @@ def setup_figures(setup: ChipSetup) -> Values:
         return dict(hardware_figures(blocks)) | dict(figures)
 
 
+def runs(setup: ChipSetup, figures: Values) -> list[str]:
+    """Why DeepFlow stops, or ends with no time, for each set-up, by its figures; "" where it runs."""
+    time = np.atleast_1d(figures["Time"])
+    too_high = setup.rules["states"] & (figures["DRAM.operating_voltage"] >= figures["DRAM.voltage_upperbound"])
+    stops = "power_breakdown.DRAM: its voltage exceeds max_voltage, where DeepFlow stops; lower the power"
+    endless = "a split or a level has no bandwidth, so that the step never ends; give links or memories power"
+    reasons = np.where(too_high, stops, np.where(time < np.inf, "", endless))
+    return [str(reason) for reason in np.broadcast_to(reasons, time.shape)]
+
+
 def printed_figures(setup: ChipSetup) -> dict[str, Any]:
     """The figures of one set-up, with words for a loop order; a `DseError` if DeepFlow stops, or ends with no time."""
-    figures = plain(setup_figures(setup))
-    if setup.rules["states"] and figures["DRAM.operating_voltage"] >= figures["DRAM.voltage_upperbound"]:
-        raise DseError("power_breakdown.DRAM: its voltage exceeds max_voltage, where DeepFlow stops; lower the power")
-    if not figures["Time"] < np.inf:
-        raise DseError("a split or a level has no bandwidth, so that the step never ends; give links or memories power")
+    values = setup_figures(setup)
+    [why] = runs(setup, values)
+    if why:
+        raise DseError(why)
+    figures = plain(values)
     if "order" in figures:
         orders = ["".join("mkn"[axis] for axis in order) for order in ORDERS[NONE]]
         figures["order"] = (orders if setup.rules["nested"] else INNERMOST)[figures["order"]]

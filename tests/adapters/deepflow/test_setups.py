@@ -261,3 +261,48 @@ def test_products_of_the_second_generation_take_what_the_reference_printed(m, k,
     options = {"mode": "GEMM", "M": m, "K": k, "N": n, "t": t, "kp1": kp1, "kp2": kp2}
     figures = evaluated([str(path), *(f"--set={name}={value}" for name, value in options.items())], capsys)
     assert (figures["order"], figures["tile"][:3], figures["Time"]) == (order, tiles, time)
+
+
+def test_listed_values_are_swept_fastest_first(tmp_path, capsys):
+    """Each design has the time that it has alone, to the bit; what DeepFlow cannot run is counted by its reason."""
+    files = present_files(tmp_path, {}, SMALL)
+    fixed = [
+        "--set",
+        "num_nodes=4",
+        "--set",
+        "num_devices_per_node=1",
+        "--set",
+        "kp1_inter=true",
+        "--set",
+        "dp_inter=true",
+        "--set",
+        "t=CR",
+    ]
+    swept = ["--set", "kp1=1,2,4", "--set", "dp=1,2", "--set", "num_bundles=60:132:36"]
+    assert main(["evaluate", *files, *fixed, *swept, "--format", "json"]) == 0
+    swept_json = json.loads(capsys.readouterr().out)
+    times = [design["Time"] for design in swept_json["designs"]]
+    assert times == sorted(times)
+    assert len(times) + sum(swept_json["refused"].values()) == 3 * 2 * 3
+    assert any("Product of dp, lp, kp1 and kp2" in reason for reason in swept_json["refused"])
+    for design in swept_json["designs"][:2]:
+        chosen = [word for name in ("kp1", "dp", "num_bundles") for word in ("--set", f"{name}={design[name]}")]
+        assert evaluated([*files, *fixed, *chosen], capsys)["Time"] == design["Time"]
+    assert main(["evaluate", *files, *fixed, *swept]) == 0
+    assert "do not run: " in (said := capsys.readouterr()).err
+    assert "step time" in said.out
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ("36:132:0", "first:last:step"),
+        ("1:1e9:1", "at most 5,000"),
+        ("x,y", "expected a number"),
+        ("-1,-2", "0 to 1e30"),
+    ],
+)
+def test_wrong_lists_of_values_are_one_line(tmp_path, values, words, capsys):
+    files = present_files(tmp_path, {}, GEMM)
+    assert main(["evaluate", *files, "--set", "num_devices_per_node=1", "--set", f"num_bundles={values}"]) == 1
+    assert words in capsys.readouterr().err
