@@ -15,6 +15,9 @@ from costmodel import Chip, Host, LinkTier, MemoryLevel, ModelShape, System
 from tests.support.cases import cases
 from tests.support.servers import postgresql_server
 
+# Studies are those of the folder where a command runs, not of whoever runs the tests.
+os.environ.pop("DSE_STORAGE", None)
+
 # Where JAX is there and a test uses it, this processor stands for eight devices.
 os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=8")
 

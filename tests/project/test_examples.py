@@ -61,7 +61,6 @@ def folder(tmp_path_factory):
     place = tmp_path_factory.mktemp("examples")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(place)
-        patch.delenv("DSE_STORAGE", raising=False)
         assert main(["search", "gpt3_175b_1024_a100", "--budget", "45", "--study", "gpt3_175b_1024_a100"]) == 0
         assert main(["plan", "llama3_70b", "--gpus", "256", "--system", "h100"]) == 0
         for trial, names in (("0", ("train.sh", "old.sh")), ("2", ("new.sh",))):
@@ -81,7 +80,6 @@ def test_there_are_examples():
 def test_an_example_of_another_command_runs_and_shows_what_fits(command, folder, monkeypatch, capsys):
     """Limits of CI on a comparison may be exceeded, as they are there for."""
     monkeypatch.chdir(folder)
-    monkeypatch.delenv("DSE_STORAGE", raising=False)
     code = main(shlex.split(command)[1:])
     said = capsys.readouterr()
     assert code == 0 or ("--max-" in command and "more than the limit" in said.out), said.err

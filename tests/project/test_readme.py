@@ -66,7 +66,6 @@ def folder(tmp_path_factory):
 @pytest.mark.parametrize("guide", sorted((ROOT / "docs").glob("guide_*.md")), ids=lambda page: page.stem)
 def test_every_command_of_a_guide_runs_in_a_fresh_folder(guide, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("DSE_STORAGE", raising=False)
     commands = [line for block in blocks("sh", guide.read_text()) for line in block.splitlines()]
     assert len(commands) > 5
     run_all(commands, tmp_path)

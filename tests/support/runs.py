@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from costmodel import DesignPoints, ModelShape, System, load_system
 from costmodel.rules.registry import design_rules
 from costmodel.training.run import RankRun, Run, TransformerRun, rank_run
+from dse.api.study import Study
 from dse.spaces.space import Space
+from dse.storage.optuna_store import Store
 
 
 def run_of(model: ModelShape, design: DesignPoints, system: System | None = None) -> TransformerRun:
@@ -30,3 +33,10 @@ def slower(monkeypatch, factor):
         return replace(found, step_time=factor * found.step_time)
 
     monkeypatch.setattr(kind, "step", changed)
+
+
+def told(study: Study) -> list[tuple[Any, ...]]:
+    """What a study knows of its trials, times of day aside."""
+    with Store(study.storage, "read") as store:
+        trials = store.trials(store.study(study.name).study_id)
+    return [(t.number, t.state, t.params, t.values, t.constraints, t.user_attrs) for t in trials]

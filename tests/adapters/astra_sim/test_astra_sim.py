@@ -16,19 +16,8 @@ from dse.adapters.astra_sim import export
 from dse.adapters.astra_sim.export import astra_sim_files
 from dse.adapters.astra_sim.program import phases
 from dse.cli import main
+from tests.support import chakra_files as wire
 from tests.support.cases import cases
-from tests.support.chakra_files import (
-    ALL_GATHER,
-    ALL_REDUCE,
-    COLLECTIVE,
-    COMPUTE,
-    RECEIVE,
-    REDUCE_SCATTER,
-    SEND,
-    decoded,
-    key,
-    of_type,
-)
 
 H100, A100 = "h100_80g_dgx", "a100_80g_dgx"
 OVERLAPS = {"zero": 1, "overlap_grad_reduce": True, "overlap_param_gather": True}
@@ -49,7 +38,7 @@ def written(run):
     groups = {name: tuple(ranks) for name, ranks in json.loads(file.content["groups.json"]).items()}
     lines = dict(re.findall(r"(\w+): \[ (.*) \]", file.content["network.yml"].decode()))
     network = {name: [*map(float, lines[name].split(", "))] for name in ("npus_count", "bandwidth", "latency")}
-    own = {rank: decoded(traces[rank]) for rank in sorted(traces)}
+    own = {rank: wire.decoded(traces[rank]) for rank in sorted(traces)}
     return {rank: nodes for rank, (_, nodes) in own.items()}, groups, network, own[0][0]["step_time_s"]
 
 
@@ -71,8 +60,8 @@ def test_groups_are_numbered_from_one_and_have_their_ranks(folder):
     assert sorted(map(int, groups)) == [*range(1, len(groups) + 1)]
     ran = defaultdict(list)
     for rank, nodes in traces.items():
-        for name in {node["pg_name"] for node in of_type(nodes, COLLECTIVE)}:
-            own = [node for node in of_type(nodes, COLLECTIVE) if node["pg_name"] == name]
+        for name in {node["pg_name"] for node in wire.of_type(nodes, wire.COLLECTIVE)}:
+            own = [node for node in wire.of_type(nodes, wire.COLLECTIVE) if node["pg_name"] == name]
             ran[name].append((rank, [(node["comm_type"], node["comm_size"]) for node in own]))
     assert {name: tuple(rank for rank, _ in own) for name, own in ran.items()} == groups
     assert all(len({str(sequence) for _, sequence in own}) == 1 for own in ran.values())
@@ -81,22 +70,25 @@ def test_groups_are_numbered_from_one_and_have_their_ranks(folder):
 def test_nodes_are_those_that_the_simulator_issues(folder):
     """It reads dependencies of data alone, and neither issues nor skips metadata; no message may be empty."""
     for nodes in folder[0].values():
-        assert {node["type"] for node in nodes} <= {COMPUTE, COLLECTIVE, SEND, RECEIVE}
+        assert {node["type"] for node in nodes} <= {wire.COMPUTE, wire.COLLECTIVE, wire.SEND, wire.RECEIVE}
         assert [node["id"] for node in nodes] == [*range(len(nodes))]
         assert not any(node["control"] for node in nodes)
         assert all(other < node["id"] for node in nodes for other in node["after"])
-        assert all(node["micros"] for node in of_type(nodes, COMPUTE))
-        assert all(node["comm_size"] > 0 for node in nodes if node["type"] != COMPUTE)
-        assert all(node["comm_type"] in (ALL_REDUCE, ALL_GATHER, REDUCE_SCATTER) for node in of_type(nodes, COLLECTIVE))
+        assert all(node["micros"] for node in wire.of_type(nodes, wire.COMPUTE))
+        assert all(node["comm_size"] > 0 for node in nodes if node["type"] != wire.COMPUTE)
+        assert all(
+            node["comm_type"] in (wire.ALL_REDUCE, wire.ALL_GATHER, wire.REDUCE_SCATTER)
+            for node in wire.of_type(nodes, wire.COLLECTIVE)
+        )
 
 
 def test_every_message_of_a_rank_is_received(folder):
     sent, received = Counter(), Counter()
     for rank, nodes in folder[0].items():
-        sent.update(key(node) for node in of_type(nodes, SEND))
-        received.update(key(node) for node in of_type(nodes, RECEIVE))
-        assert {node["comm_src"] for node in of_type(nodes, SEND)} <= {rank}
-        assert {node["comm_dst"] for node in of_type(nodes, RECEIVE)} <= {rank}
+        sent.update(wire.key(node) for node in wire.of_type(nodes, wire.SEND))
+        received.update(wire.key(node) for node in wire.of_type(nodes, wire.RECEIVE))
+        assert {node["comm_src"] for node in wire.of_type(nodes, wire.SEND)} <= {rank}
+        assert {node["comm_dst"] for node in wire.of_type(nodes, wire.RECEIVE)} <= {rank}
     assert sent == received
     assert max(sent.values(), default=1) == 1
 
@@ -112,8 +104,8 @@ def message_time(source, target, size, network):
 
 def ring_time(node, ranks, network):
     """A ring in which every step waits for its slowest message. [us]"""
-    steps = (len(ranks) - 1) * (2 if node["comm_type"] == ALL_REDUCE else 1)
-    size = node["comm_size"] / (1 if node["comm_type"] == ALL_GATHER else len(ranks))
+    steps = (len(ranks) - 1) * (2 if node["comm_type"] == wire.ALL_REDUCE else 1)
+    size = node["comm_size"] / (1 if node["comm_type"] == wire.ALL_GATHER else len(ranks))
     pairs = zip(ranks, (*ranks[1:], ranks[0]), strict=True)
     return steps * max(message_time(*pair, size, network) for pair in pairs)
 
@@ -125,15 +117,15 @@ def simulated(traces, groups, network):
 
     def issued(rank, node):
         """Whether a node has an end now, or waits for other ranks."""
-        kind = "kernel" if node["type"] == COMPUTE else "message"
+        kind = "kernel" if node["type"] == wire.COMPUTE else "message"
         ready = max((ends[rank, other] for other in node["after"]), default=0.0)
-        if node["type"] == RECEIVE:
-            if key(node) not in sent:
+        if node["type"] == wire.RECEIVE:
+            if wire.key(node) not in sent:
                 return False
-            ends[rank, node["id"]] = max(ready, sent[key(node)])
+            ends[rank, node["id"]] = max(ready, sent[wire.key(node)])
             return True
         start = max(ready, free[rank, kind])
-        if node["type"] == COLLECTIVE:
+        if node["type"] == wire.COLLECTIVE:
             ranks, waiting = groups[node["pg_name"]], arrived[node["pg_name"]]
             waiting[rank] = node["id"], start
             if len(waiting) < len(ranks):
@@ -144,9 +136,9 @@ def simulated(traces, groups, network):
             waiting.clear()
             return True
         size = node["micros"]
-        if node["type"] == SEND:
+        if node["type"] == wire.SEND:
             size = message_time(node["comm_src"], node["comm_dst"], node["comm_size"], network)
-            sent[key(node)] = start + size
+            sent[wire.key(node)] = start + size
         ends[rank, node["id"]] = free[rank, kind] = start + size
         return True
 
@@ -187,10 +179,10 @@ def test_a_large_job_has_fewer_replicas_and_as_many_bytes(zero, monkeypatch):
     def sent(file):
         traces, groups, network, _ = file
         found = Counter()
-        for node in of_type(traces[0], COLLECTIVE):
+        for node in wire.of_type(traces[0], wire.COLLECTIVE):
             ranks = len(groups[node["pg_name"]])
-            whole = node["comm_size"] * (ranks if node["comm_type"] == ALL_GATHER else 1)
-            passes = 2 if node["comm_type"] == ALL_REDUCE else 1
+            whole = node["comm_size"] * (ranks if node["comm_type"] == wire.ALL_GATHER else 1)
+            passes = 2 if node["comm_type"] == wire.ALL_REDUCE else 1
             if "norm" not in node["name"]:
                 found[node["name"]] += passes * whole * (ranks - 1) / ranks
         return network["npus_count"], found
@@ -219,7 +211,6 @@ def test_one_rank_is_refused_with_what_would_do():
 
 def test_a_folder_says_how_it_is_run(tmp_path, monkeypatch, small_space, capsys):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("DSE_STORAGE", raising=False)
     (tmp_path / "small.yaml").write_text(small_space)
     assert main(["search", "small.yaml", "--budget", "4"]) == 0
     assert main(["export", "small", "--trial", "0", "--format", "astra-sim", "-o", "step"]) == 0

@@ -14,20 +14,8 @@ from dse.adapters.chakra.step import step_traces
 from dse.cli import main
 from dse.pricing.evaluation import transformer_run
 from dse.spaces.space import Space
+from tests.support import chakra_files as wire
 from tests.support.cases import cases
-from tests.support.chakra_files import (
-    ALL_GATHER,
-    ALL_TO_ALL,
-    COLLECTIVE,
-    COMPUTE,
-    METADATA,
-    RECEIVE,
-    REDUCE_SCATTER,
-    SEND,
-    decoded,
-    key,
-    of_type,
-)
 from tests.support.runs import run_of
 
 #: Layouts of GPT-3 on 64 chips, of every kind of schedule.
@@ -47,7 +35,7 @@ def of_space(name, **params):
 
 def read(run):
     """Rank -> metadata and nodes, read back."""
-    return {trace.rank: decoded(trace.encoded()) for trace in step_traces(run)}
+    return {trace.rank: wire.decoded(trace.encoded()) for trace in step_traces(run)}
 
 
 def replayed(traces):
@@ -57,14 +45,14 @@ def replayed(traces):
         before = dict(places)
         for rank, (_, nodes) in traces.items():
             for node in nodes[places[rank] :]:
-                if node["type"] == RECEIVE and key(node) not in sent:
+                if node["type"] == wire.RECEIVE and wire.key(node) not in sent:
                     break
                 ready = max((ends[rank, other] for other in node["after"]), default=0)
-                if node["type"] == RECEIVE:
-                    ready = max(ready, sent[key(node)])
+                if node["type"] == wire.RECEIVE:
+                    ready = max(ready, sent[wire.key(node)])
                 ends[rank, node["id"]] = ready + node["micros"]
-                if node["type"] == SEND:
-                    sent[key(node)] = ends[rank, node["id"]]
+                if node["type"] == wire.SEND:
+                    sent[wire.key(node)] = ends[rank, node["id"]]
                 places[rank] += 1
         assert places != before, "ranks wait for each other"
     return max(ends.values())
@@ -81,7 +69,7 @@ def test_the_work_of_a_stage_is_that_of_the_model(layout):
     run, traces = layout
     items = transformer_items(run)
     slowest = [*traces][int(items[Item("rank", name="slowest stage")].item())]
-    computing = of_type(traces[slowest][1], COMPUTE)
+    computing = wire.of_type(traces[slowest][1], wire.COMPUTE)
     for attribute, quantity in {"num_ops": "flops", "tensor_size": f"{run.system.dram.name} bytes"}.items():
         listed = sum(values.item() for item, values in items.items() if item.quantity == quantity)
         assert sum(node.get(attribute, 0) for node in computing) == pytest.approx(listed, rel=1e-9)
@@ -91,10 +79,10 @@ def test_every_message_is_sent_once_and_received_once(layout):
     _, traces = layout
     sent, received = Counter(), Counter()
     for rank, (_, nodes) in traces.items():
-        sent.update(key(node) for node in of_type(nodes, SEND))
-        received.update(key(node) for node in of_type(nodes, RECEIVE))
-        assert {node["comm_src"] for node in of_type(nodes, SEND)} == {rank}
-        assert {node["comm_dst"] for node in of_type(nodes, RECEIVE)} == {rank}
+        sent.update(wire.key(node) for node in wire.of_type(nodes, wire.SEND))
+        received.update(wire.key(node) for node in wire.of_type(nodes, wire.RECEIVE))
+        assert {node["comm_src"] for node in wire.of_type(nodes, wire.SEND)} == {rank}
+        assert {node["comm_dst"] for node in wire.of_type(nodes, wire.RECEIVE)} == {rank}
     assert sent == received
     assert max(sent.values()) == 1
 
@@ -115,28 +103,33 @@ def test_collectives_of_tensor_parallel_layers_have_their_bytes():
     run = gpt3()
     model, traces = run.model, read(run)
     whole = model.seq_len * model.hidden_size * 2 * (2 * model.num_layers / 4)
-    first = of_type(traces[16][1], COLLECTIVE, "forward 0 ")
-    assert {node["comm_type"]: node["comm_size"] for node in first} == {ALL_GATHER: whole / 8, REDUCE_SCATTER: whole}
-    assert {node["comm_size"] for node in of_type(traces[16][1], SEND)} == {model.seq_len * model.hidden_size * 2 / 8}
+    first = wire.of_type(traces[16][1], wire.COLLECTIVE, "forward 0 ")
+    assert {node["comm_type"]: node["comm_size"] for node in first} == {
+        wire.ALL_GATHER: whole / 8,
+        wire.REDUCE_SCATTER: whole,
+    }
+    assert {node["comm_size"] for node in wire.of_type(traces[16][1], wire.SEND)} == {
+        model.seq_len * model.hidden_size * 2 / 8
+    }
 
 
 def test_experts_exchange_the_copies_of_their_tokens():
     run = of_space("deepseek_v3_2048_h800", pp=4)
     model, traces = run.model, read(run)
     rank = [*traces][1]  # of layers with experts alone
-    [exchange] = of_type(traces[rank][1], COLLECTIVE, "forward 0 stage 1 ep")
+    [exchange] = wire.of_type(traces[rank][1], wire.COLLECTIVE, "forward 0 stage 1 ep")
     layers = sum(model.kinds.values()) // 4 + 1
     there_and_back = 2 * model.seq_len * model.moe_topk * model.hidden_size * 2
-    assert exchange["comm_type"] == ALL_TO_ALL
+    assert exchange["comm_type"] == wire.ALL_TO_ALL
     assert exchange["comm_size"] == layers * there_and_back
 
 
 def test_groups_are_listed_with_their_ranks():
     """As PyTorch's traces do; names of groups are whole numbers."""
     for rank, (_, nodes) in read(gpt3()).items():
-        assert nodes[0]["type"] == METADATA
+        assert nodes[0]["type"] == wire.METADATA
         groups = {own["pg_name"]: own for own in json.loads(nodes[0]["inputs"][2:-2])}
-        assert {node["pg_name"] for node in of_type(nodes, COLLECTIVE)} == {*groups}
+        assert {node["pg_name"] for node in wire.of_type(nodes, wire.COLLECTIVE)} == {*groups}
         ranks = {own["pg_desc"]: own["ranks"] for own in groups.values()}
         ends = {"embedding": [0, 48]} if rank in (0, 48) else {}  # its gradients are those of both
         assert ranks == {"tp": [*range(rank, rank + 8)], "dp whole": [rank, rank + 8], "world": [], **ends}
@@ -156,13 +149,12 @@ def test_designs_of_other_spaces_have_traces(name):
     traces = read(of_space(name))
     step_time = next(iter(traces.values()))[0]["step_time_s"] * 1e6
     assert 0.99 * step_time <= replayed(traces) <= step_time + 1
-    collectives = [node for _, nodes in traces.values() for node in of_type(nodes, COLLECTIVE)]
+    collectives = [node for _, nodes in traces.values() for node in wire.of_type(nodes, wire.COLLECTIVE)]
     assert all(node["comm_size"] > 0 for node in collectives)
 
 
 def test_a_folder_has_a_file_for_each_stage(tmp_path, monkeypatch, small_space, capsys):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("DSE_STORAGE", raising=False)
     (tmp_path / "small.yaml").write_text(small_space)
     assert main(["search", "small.yaml", "--budget", "4"]) == 0
     command = ["export", "small", "--trial", "0", "--format", "chakra"]

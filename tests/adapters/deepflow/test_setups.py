@@ -223,7 +223,6 @@ def test_the_documented_search_finds_the_front_of_a_hardware_file(tmp_path, monk
     """More bundles shorten the step, down to the least time of all 36 designs."""
     present_files(tmp_path, {}, SMALL)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("DSE_STORAGE", raising=False)
     [code] = [
         block for block in re.findall(r"```python\n(.*?)```", DOCS, flags=re.DOTALL) if "formula_function" in block
     ]

@@ -376,7 +376,6 @@ def test_models_of_other_layers_are_priced(name):
 def small(tmp_path, monkeypatch, small_space) -> str:
     """A space with a topology, in a folder of its own."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("DSE_STORAGE", raising=False)
     (tmp_path / "small.yaml").write_text(
         small_space.replace(
             "  recompute: [none, selective, full]", "  topology: [r_r_r, sw_sw_sw, r_r]\n  tile_size: [1, 16]"

@@ -138,7 +138,6 @@ def test_columns_that_a_file_leaves_out_are_told():
 def searched(tmp_path, monkeypatch, small_space):
     """A folder with a small study."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("DSE_STORAGE", raising=False)
     (tmp_path / "small.yaml").write_text(small_space)
     search = ["search", "small.yaml", "--budget", "8", "--out", "out"]
     assert main([*search, "--emit", "dfmodel", "--emit-all"]) == 0

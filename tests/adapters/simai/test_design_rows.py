@@ -168,7 +168,6 @@ def test_profiles_are_refused_where_they_do_not_fit():
 def searched(tmp_path, monkeypatch, small_space):
     """A folder with a study of each profile, searched with files for the front and for every trial."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("DSE_STORAGE", raising=False)
     (tmp_path / "small.yaml").write_text(small_space)
     search = ["search", "small.yaml", "--budget", "24"]
     assert main([*search, "--study", "native", "--out", "n", "--emit", "aicb"]) == 0

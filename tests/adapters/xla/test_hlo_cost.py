@@ -248,7 +248,6 @@ def folder(tmp_path, monkeypatch):
     (tmp_path / "transformer.hlo").write_text(TRANSFORMER)
     (tmp_path / "space.yaml").write_text(SPACE)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("DSE_STORAGE", raising=False)
     return tmp_path
 
 

@@ -36,7 +36,6 @@ def a100():
 def searched(tmp_path, monkeypatch, small_space):
     """A folder with a small study."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("DSE_STORAGE", raising=False)
     (tmp_path / "small.yaml").write_text(small_space)
     assert main(["search", "small.yaml", "--budget", "4"]) == 0
     return tmp_path

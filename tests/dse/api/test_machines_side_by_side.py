@@ -18,7 +18,6 @@ PLAN = ["plan", "llama3_8b", "--gpus", "8", "--system", "h100,b200", "--global-b
 @pytest.fixture(autouse=True)
 def folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("DSE_STORAGE", raising=False)
 
 
 def rows_of(capsys, *words):

@@ -22,7 +22,6 @@ WRONG_USAGE = cases(__file__, "WRONG_USAGE")
 @pytest.fixture(autouse=True)
 def empty_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("DSE_STORAGE", raising=False)
     return tmp_path
 
 

@@ -27,7 +27,6 @@ DSE = [sys.executable, "-c", "import sys; from dse.cli import main; sys.exit(mai
 def folder(tmp_path, monkeypatch, small_space):
     """A folder with a space in it, where the command is run."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("DSE_STORAGE", raising=False)
     monkeypatch.delenv("COLUMNS", raising=False)
     (tmp_path / "small.yaml").write_text(small_space)
     return tmp_path

@@ -17,7 +17,6 @@ SPACE = "gpt3_175b_1024_a100"
 @pytest.fixture(autouse=True)
 def _empty_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("DSE_STORAGE", raising=False)
 
 
 @pytest.fixture

@@ -255,7 +255,6 @@ def words(text):
 
 def test_a_plan_page_says_all_that_the_terminal_says(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("DSE_STORAGE", raising=False)
     asked = ["plan", "llama3_70b", "--gpus", "256", "--system", "h100", "--tokens", "15T"]
     assert main(asked) == 0
     printed = capsys.readouterr().out
@@ -382,7 +381,6 @@ def test_nothing_that_draws_is_imported_before_something_is_drawn(tmp_path, smal
 def test_a_name_leads_a_page_into_no_other_folder(tmp_path, monkeypatch, capsys, small_space):
     (tmp_path / "work").mkdir()
     monkeypatch.chdir(tmp_path / "work")
-    monkeypatch.delenv("DSE_STORAGE", raising=False)
     (tmp_path / "small.yaml").write_text(small_space)
     assert main(["search", "../small.yaml", "--budget", "2", "--study", "../../page"]) == 0
     capsys.readouterr()

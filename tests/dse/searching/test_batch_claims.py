@@ -20,6 +20,7 @@ from dse.spaces.space import Space
 from dse.storage.optuna_store import Store
 from tests.support.paths import TEST_DATA
 from tests.support.processes import searching
+from tests.support.runs import told
 
 SMALL = TEST_DATA / "small_space.yaml"
 NAMES = ("nsga2", "random")  # of the small space, screening prices all designs in its first batch
@@ -33,23 +34,6 @@ def two_at_once():
         shared = replace(SAMPLERS["nsga2"], concurrency=2)
         patch.setattr("dse.searching.samplers.samplers.SAMPLERS", {**SAMPLERS, "nsga2": shared})
         yield
-
-
-@pytest.fixture(scope="module")
-def space():
-    return Space.load(SMALL)
-
-
-@pytest.fixture
-def url(tmp_path):
-    return f"sqlite:///{tmp_path}/dse.db"
-
-
-def told(study):
-    """What a study knows of its trials, times of day aside."""
-    with Store(study.storage, "read") as store:
-        trials = store.trials(store.study(study.name).study_id)
-    return [(t.number, t.state, t.params, t.values, t.constraints, t.user_attrs) for t in trials]
 
 
 def marks(study):

@@ -62,11 +62,6 @@ def changed_in(storage, statement):
 
 
 @pytest.fixture
-def url(tmp_path):
-    return f"sqlite:///{tmp_path}/dse.db"
-
-
-@pytest.fixture
 def study(url, small_space):
     study = Study.create(Space.from_text(small_space), "small", storage=url, sampler="random")
     study.run(20)

@@ -10,5 +10,4 @@ from tests.support.random_studies import check_round_trip
 @pytest.mark.parametrize("seed", range(3))
 def test_trials_of_random_spaces_are_read_back_as_they_were(seed, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("DSE_STORAGE", raising=False)
     check_round_trip(seed)

@@ -7,7 +7,6 @@ from numpy.random import SeedSequence
 
 from costmodel.errors import DseError
 from dse.searching.samplers.samplers import SAMPLERS, SpaceExhausted, legal_sampler, sampler_choice
-from dse.spaces.space import Space
 from tests.support.paths import TEST_DATA
 
 SMALL = TEST_DATA / "small_space.yaml"
@@ -22,11 +21,6 @@ def installed(name):
 
 
 every_sampler = pytest.mark.parametrize("name", [installed(name) for name in SAMPLERS])
-
-
-@pytest.fixture(scope="module")
-def space():
-    return Space.load(SMALL)
 
 
 def asked(space, name, batches, seed=0):

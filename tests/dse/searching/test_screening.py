@@ -23,7 +23,6 @@ from dse.searching.samplers.screening_sampler import DESIGNS_PRICED, ScreeningSa
 from dse.spaces.lattice import Lattice
 from dse.spaces.space import Space
 from dse.storage.damage import DAMAGED
-from tests.support.paths import TEST_DATA
 
 
 def costs_of(space, columns):
@@ -35,12 +34,6 @@ def costs_of(space, columns):
 def study_of(space, **options):
     directions = [objective.direction for objective in space.objectives]
     return optuna.create_study(directions=directions, sampler=ScreeningSampler(space, **options))
-
-
-@pytest.fixture(scope="module")
-def space():
-    """A few hundred designs: few enough to price them all."""
-    return Space.load(TEST_DATA / "small_space.yaml")
 
 
 @pytest.fixture(scope="module")

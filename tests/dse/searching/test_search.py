@@ -13,31 +13,16 @@ from optuna.trial import TrialState
 from dse.api.study import Study
 from dse.pricing.evaluated import rules_for
 from dse.searching.samplers.samplers import SAMPLERS
-from dse.spaces.space import Space
 from dse.storage.optuna_store import Store
 from tests.support.paths import TEST_DATA
+from tests.support.runs import told
 
 SMALL = TEST_DATA / "small_space.yaml"
-
-
-@pytest.fixture(scope="module")
-def space():
-    return Space.load(SMALL)
-
-
-@pytest.fixture
-def url(tmp_path):
-    return f"sqlite:///{tmp_path}/dse.db"
 
 
 def all_trials(study):
     with Store(study.storage, "read") as store:
         return store.trials(store.study(study.name).study_id)
-
-
-def told(study):
-    """What a study knows of its trials, times of day aside."""
-    return [(t.number, t.state, t.params, t.values, t.constraints, t.user_attrs) for t in all_trials(study)]
 
 
 def test_a_search_ends_with_exactly_its_budget(space, url):

@@ -8,12 +8,6 @@ from dse.pricing.evaluated import rules_for
 from dse.pricing.evaluation import priced_design
 from dse.searching.starting_designs import expert_design, front_designs, named_starts
 from dse.spaces.space import Space
-from tests.support.paths import TEST_DATA
-
-
-@pytest.fixture
-def space():
-    return Space.load(TEST_DATA / "small_space.yaml")
 
 
 @pytest.fixture

@@ -19,11 +19,6 @@ SMALL = TEST_DATA / "small_space.yaml"
 
 
 @pytest.fixture(scope="module")
-def space():
-    return Space.load(SMALL)
-
-
-@pytest.fixture(scope="module")
 def study(space, tmp_path_factory):
     study = Study.create(space, "gpt3", storage=f"sqlite:///{tmp_path_factory.mktemp('study')}/dse.db")
     study.run(100)

@@ -16,7 +16,6 @@ from dse.cli import main
 def searched(tmp_path, monkeypatch, small_space):
     """A folder with two small studies in one database."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("DSE_STORAGE", raising=False)
     (tmp_path / "small.yaml").write_text(small_space)
     for name in ("one", "two"):
         assert main(["search", "small.yaml", "--budget", "4", "--study", name]) == 0

@@ -27,6 +27,7 @@ from dse.storage.optuna_store import Store, create_file
 from tests.support.cases import cases
 from tests.support.paths import TEST_DATA
 from tests.support.processes import HEEDING, python_after
+from tests.support.runs import told
 from tests.support.servers import Wire, temporary_server
 
 SMALL = TEST_DATA / "small_space.yaml"
@@ -58,13 +59,6 @@ def new_study(space, url, name="study"):
 @pytest.fixture
 def study(space, folder):
     return new_study(space, f"sqlite:///{folder}/dse.db")
-
-
-def told(study):
-    """What a study knows of its trials, times of day aside."""
-    with Store(study.storage, "read") as store:
-        trials = store.trials(store.study(study.name).study_id)
-    return [(t.number, t.state, t.params, t.values, t.constraints, t.user_attrs) for t in trials]
 
 
 @pytest.fixture(scope="module")

@@ -26,7 +26,6 @@ COMMANDS = cases(__file__, "COMMANDS")
 @pytest.fixture
 def folder(tmp_path, monkeypatch) -> Path:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("DSE_STORAGE", raising=False)
     return tmp_path
 
 

@@ -34,7 +34,6 @@ def planned(tmp_path_factory):
 @pytest.fixture
 def study(planned, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("DSE_STORAGE", raising=False)
     shutil.copy(planned, tmp_path)
     return Study.load(NAME)
 
@@ -159,7 +158,6 @@ def test_mistakes_get_one_line(study, capsys, words, message):
 
 def test_a_study_that_opens_the_machine_is_refused(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("DSE_STORAGE", raising=False)
     assert main(["search", "gpt_1t_codesign", "--budget", "20", "--study", "chips"]) == 0
     assert main(["tune", "chips"]) == 1
     assert "opens the machine" in capsys.readouterr().err

@@ -1,0 +1,20 @@
+"""A small space, and a database, that several modules of these tests share."""
+
+from __future__ import annotations
+
+import pytest
+
+from dse.spaces.space import Space
+from tests.support.paths import TEST_DATA
+
+
+@pytest.fixture(scope="session")
+def space() -> Space:
+    """A few hundred designs: few enough to evaluate them all."""
+    return Space.load(TEST_DATA / "small_space.yaml")
+
+
+@pytest.fixture
+def url(tmp_path) -> str:
+    """A database of the test."""
+    return f"sqlite:///{tmp_path}/dse.db"
