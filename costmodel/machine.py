@@ -310,6 +310,8 @@ class Software(MachinePart):
     pointwise_kernels: FloatArray = column("-", 1, low=1)
     #: Passes beside products that add up and scale outputs of adapters, which compilers fuse with others.
     adapter_passes: FloatArray = column("-", 1)
+    #: Passes in fp32 that add biases of experts, scaled by the weights of the router, which grouped products may fuse.
+    expert_bias_passes: FloatArray = column("-", 1)
     #: Bytes that layers keep for their backward pass, over those with fused kernels.
     kept_activations: FloatArray = column("-", 1)
     #: Layers whose sharded weights and gradients are whole at once.

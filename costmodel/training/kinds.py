@@ -133,6 +133,21 @@ def expert_products(rank: RankSizes, kernel: Kernel) -> Iterator[MatrixProduct]:
     yield MatrixProduct(kernel.name, (rank.padded_expert_rows, n, k), rank.model.num_experts / rank.ep, 1.0)
 
 
+def expert_bias_passes(rank: RankSizes, kernel: Kernel) -> Iterator[PointwisePass]:
+    """Biases of the last product of experts, added in fp32 with the weights of the router, and their gradients.
+
+    Megatron Core (`TEGroupedMLP._apply_bias`), expert by expert, writes a scaled bias for each row, adds it to outputs
+    in 16 bits, joins and casts: 28 bytes of an output. Backward it casts the gradient, and writes and sums the
+    products for the gradients of biases and of router weights: 6, 12 and 12 bytes.
+    """
+    passes = rank.expert_bias_passes
+    if kernel.makes != "expert_in" or not np.any(passes):
+        return
+    outputs, experts = rank.padded_expert_rows * rank.model.features[kernel.makes], rank.model.num_experts / rank.ep
+    for of_pass, moved in (("forward", 28.0), ("activation_gradient", 18.0), ("weight_gradient", 12.0)):
+        yield PointwisePass(f"{kernel.name}_bias", of_pass, outputs, 0.0, moved, 2.0, experts * passes)
+
+
 def attention_products(rank: RankSizes, _: Kernel) -> Iterator[MatrixProduct]:
     """Scores and context of the heads of a rank, where attention is not fused."""
     model = rank.model

@@ -333,6 +333,12 @@ class RankRun(Run[ModelShape, RankShape]):
         return np.asarray(self.design.cross_entropy == COMPILED_LOSS)
 
     @property
+    def expert_bias_passes(self) -> FloatArray:
+        """Passes that add biases of experts, over those of Megatron Core without its operation fuser. [-]"""
+        has_biases = self.model.biases if self.model.mlp_bias is None else self.model.mlp_bias
+        return self.system.software.expert_bias_passes * float(has_biases)
+
+    @property
     def vocabulary_share(self) -> FloatArray:
         """A rank's share of the vocabulary, padded to whole entries. [-]"""
         return np.ceil(padded_vocabulary(self.model, self.design.tp) / self.design.tp)

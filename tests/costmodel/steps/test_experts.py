@@ -253,6 +253,22 @@ def test_designs_cost_the_same_in_chunks_that_are_ordered_and_kernels_that_are_s
         np.testing.assert_array_equal(values[::40], [one[name][0] for one in alone], err_msg=name)
 
 
+def test_biases_of_experts_move_fp32_tensors_unless_products_fuse_them(h100):
+    """28 bytes of an output forward, 18 and 12 backward; models without biases have none."""
+    for name, has_biases in (("gpt_oss_20b", True), ("qwen3_30b_a3b", False)):
+        model = load_model(name)
+        apart, fused = (
+            step(model, h100.with_quantities({"software_expert_bias_passes": passes}), designs(model, ep=8, dp=8))
+            for passes in (1.0, 0.0)
+        )
+        forward = (apart.forward_time - fused.forward_time).item()
+        backward = (apart.backward_time - fused.backward_time).item()
+        outputs = model.num_layers * model.seq_len * model.moe_topk * model.hidden_size
+        least = 28 * outputs / h100.dram.bandwidth.item() if has_biases else 0.0
+        assert forward == pytest.approx(least, rel=0.35)
+        assert backward == pytest.approx(forward * 30 / 28, rel=0.02)
+
+
 @pytest.mark.parametrize("name", ["deepseek_v3", "gemma_3_27b", "llama_4_maverick", "qwen3_next_80b_a3b"])
 def test_only_the_foremost_stages_can_be_the_slowest_or_the_fullest(name):
     """Of all stages none is slower, or fuller with the micro-batches that it holds, whatever layers cost."""
