@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from costmodel.columns import FloatArray
 from costmodel.errors import DseError
 from costmodel.formats.chrome_trace import Span, chrome_trace
 from costmodel.steps.timeline import Timeline
@@ -59,6 +60,13 @@ def timelines(space: Space, designs: Sequence[Mapping[str, Any]]) -> Iterator[pd
     costs = transformer_step(run)
     for row in np.arange(len(designs))[:, np.newaxis]:
         yield events_frame(events_of(run.take(row), costs.take(row)))
+
+
+def pass_counts(space: Space, designs: Sequence[Mapping[str, Any]]) -> FloatArray:
+    """Forward and backward passes through the chunks of all stages in a step, (designs,). [-]"""
+    design = transformer_run(space, space.encode(designs), DesignPoints).design
+    passes = 2 * design.pp * design.vpp * design.gradient_accumulation_steps
+    return np.broadcast_to(passes, (len(designs),))
 
 
 def events_frame(events: Timeline) -> pd.DataFrame:

@@ -18,7 +18,7 @@ from costmodel.rules.registry import NATIVE
 from costmodel.steps.breakdown import with_unit_suffix
 from dse.explaining.explanation import Explanation, explanations
 from dse.explaining.neighbours import Binding, Neighbour, neighbourhoods
-from dse.explaining.timeline import EXPOSED, folded, timelines
+from dse.explaining.timeline import EXPOSED, folded, pass_counts, timelines
 from dse.output import Record, percent, ranked_rate
 from dse.pricing.evaluation import with_kernels
 from dse.reporting.answers import (
@@ -53,8 +53,10 @@ if TYPE_CHECKING:
 #: Launch files of designs: form -> text, or the reason why the framework cannot run it, and True for a text.
 Launches = Callable[[Sequence[Record]], list[dict[str, tuple[str, bool]]]]
 
-#: Designs whose pipelines have many stages, and events of a pipeline of these and of others, at most. [-]
-DETAILED, EVENTS, FEW_EVENTS = 24, 800, 100
+#: Designs whose pipelines are drawn whatever they take, and events of such a pipeline, at most. [-]
+DETAILED, EVENTS = 24, 800
+#: Passes of a step, and events of two stages with gaps, at most, with which the pipelines of others are drawn. [-]
+FEW_PASSES, FEW_EVENTS = 4000, 600
 #: Neighbours of a design at most. [-]
 NEIGHBOURS: Final = 8
 #: Resolution of times of a pipeline: this share of the step. [-]
@@ -165,15 +167,21 @@ class DesignPages:
         }
 
     def pipelines(self, records: Sequence[Record], detailed: Sequence[int]) -> list[dict[str, Any]]:
-        """Pipelines of designs, with up to `EVENTS` events in the rows `detailed`; none by rules of other models."""
+        """Pipelines of the rows `detailed` and of designs with few passes; none by rules of other models."""
+        pipelines: list[dict[str, Any]] = [{} for _ in records]
         if self.profile != NATIVE or self.space.workloads:
-            return [{} for _ in records]
-        most = [EVENTS if row in detailed else FEW_EVENTS for row in range(len(records))]
+            return pipelines
+        designs = [record["params"] for record in records]
         try:
-            events = timelines(self.space, [record["params"] for record in records])
-            return [{"pipeline": pipeline_data(*pair)} for pair in zip(events, most, strict=True)]
+            few = pass_counts(self.space, designs) <= FEW_PASSES
+            rows = [row for row in range(len(records)) if few[row] or row in detailed]
+            for row, events in zip(rows, timelines(self.space, [designs[row] for row in rows]), strict=True):
+                data = pipeline_data(events, EVENTS if row in detailed else 0)
+                if row in detailed or sum(len(events) for _, events in data["rows"]) <= 2 * FEW_EVENTS:
+                    pipelines[row] = {"pipeline": data}
         except DseError as error:
             return [{"no_pipeline": str(error)} for _ in records]
+        return pipelines
 
 
 def large_numbers(space: Space, record: Record) -> list[list[str]]:
