@@ -233,7 +233,8 @@ def with_split(row: MeasuredRow) -> MeasuredRow:
     if lacking and (rest == 1 or (rest > 1 and len(lacking) == 1)):
         return replace(row, **dict.fromkeys(lacking, rest))
     if lacking:
-        raise NotExpressed(f"its split over ranks ({', '.join(lacking)})")
+        batch = "" if row.gbs or row.mbs or row.ga else ", and its batch"
+        raise NotExpressed(f"its split over ranks ({', '.join(lacking)}){batch}")
     return row
 
 
