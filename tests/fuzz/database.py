@@ -32,14 +32,10 @@ HOSTILE_PARTS: Final[tuple[Any, ...]] = (
 TABLES: Final = cases(__file__, "TABLES")
 #: What tells kinds of rows of a table apart: a row of each is changed.
 KINDS: Final = {
-    "study_user_attributes": "key",
-    "study_system_attributes": "key",
-    "trial_user_attributes": "key",
-    "trial_system_attributes": "key",
-    "trial_params": "param_name",
-    "trial_values": "objective",
+    "study_user_attributes": "key", "study_system_attributes": "key", "trial_user_attributes": "key",
+    "trial_system_attributes": "key", "trial_params": "param_name", "trial_values": "objective",
     "study_directions": "objective",
-}
+}  # fmt: skip
 
 #: Commands that read a study of the name s: {at} is its storage, {out} a folder.
 COMMANDS: Final = cases(__file__, "COMMANDS")

@@ -24,17 +24,10 @@ OCTOBER = Busbw(
     },
     pp=None,
 )
-DECEMBER = Busbw(
-    {
-        ("tp", "all_reduce"): 300,
-        ("tp", "all_gather"): 280,
-        ("tp", "all_to_all"): 230,
-        ("dp", "all_gather"): 380,
-        ("ep", "all_gather"): 45,
-        ("ep", "all_to_all"): 80,
-    },
-    pp=47.5,
-)
+DECEMBER = Busbw({
+    ("tp", "all_reduce"): 300, ("tp", "all_gather"): 280, ("tp", "all_to_all"): 230,
+    ("dp", "all_gather"): 380, ("ep", "all_gather"): 45, ("ep", "all_to_all"): 80,
+}, pp=47.5)  # fmt: skip
 
 
 def links(nvlink: float, nic: float, **counts: float) -> Links:

@@ -238,11 +238,6 @@ def simulated(
     assert not any(held_w), f"{schedule}: not all is done"
     span = max(e - s for e, s in zip(clock, first, strict=True))
     return {
-        "makespan": max(clock),
-        "span": span,
-        "idle": max(clock) - max(busy),
-        "idle_in_span": span - max(busy),
-        "peak_until_b": max(until_b),
-        "peak_until_w": max(until_w),
-        "messages": messages,
-    }
+        "makespan": max(clock), "span": span, "idle": max(clock) - max(busy), "idle_in_span": span - max(busy),
+        "peak_until_b": max(until_b), "peak_until_w": max(until_w), "messages": messages,
+    }  # fmt: skip

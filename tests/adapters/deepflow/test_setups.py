@@ -266,17 +266,9 @@ def test_listed_values_are_swept_fastest_first(tmp_path, capsys):
     """Each design has the time that it has alone, to the bit; what DeepFlow cannot run is counted by its reason."""
     files = present_files(tmp_path, {}, SMALL)
     fixed = [
-        "--set",
-        "num_nodes=4",
-        "--set",
-        "num_devices_per_node=1",
-        "--set",
-        "kp1_inter=true",
-        "--set",
-        "dp_inter=true",
-        "--set",
-        "t=CR",
-    ]
+        "--set", "num_nodes=4", "--set", "num_devices_per_node=1", "--set", "kp1_inter=true", "--set",
+        "dp_inter=true", "--set", "t=CR",
+    ]  # fmt: skip
     swept = ["--set", "kp1=1,2,4", "--set", "dp=1,2", "--set", "num_bundles=60:132:36"]
     assert main(["evaluate", *files, *fixed, *swept, "--format", "json"]) == 0
     swept_json = json.loads(capsys.readouterr().out)

@@ -177,14 +177,10 @@ def test_experts_are_split_among_chips():
 # MLP does, one of its gradients, and the gradient of V as an activation or as values, whichever is less.
 # Experts also pass the gradients of k scores a token between chips, or their sum.
 LEAST = {
-    "gpt": 4 * A,
-    "grouped queries": 3 * A + V,
-    "gated": 3 * A + V,
-    "without dropout": 3 * A + V,
-    "experts": 4 * A + TOP_K * SEQ * 2,
-    "gated experts": 3 * A + V + TOP_K * SEQ * 2,
+    "gpt": 4 * A, "grouped queries": 3 * A + V, "gated": 3 * A + V, "without dropout": 3 * A + V,
+    "experts": 4 * A + TOP_K * SEQ * 2, "gated experts": 3 * A + V + TOP_K * SEQ * 2,
     "one expert a token": 4 * A + SEQ * 2,
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("kind", LEAST)

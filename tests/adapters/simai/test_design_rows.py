@@ -37,17 +37,11 @@ from tests.support.runs import ranks_of
 def designs():
     """Layouts of unlike numbers, with every switch on and off."""
     return DesignPoints.of(
-        tp=[1, 2, 4, 8, 4],
-        pp=[4, 2, 6, 1, 3],
-        vpp=[3, 2, 1, 1, 4],
-        dp=[2, 6, 4, 3, 8],
-        micro_batch_size=[1, 2, 1, 4, 1],
-        gradient_accumulation_steps=[8, 6, 12, 5, 6],
-        sequence_parallel=[0, 1, 1, 1, 0],
-        recompute=["none", "selective", "full", "none", "full"],
-        distributed_optimizer=[0, 1, 0, 1, 1],
-        attention=["fused", "unfused", "fused", "unfused", "fused"],
-    )
+        tp=[1, 2, 4, 8, 4], pp=[4, 2, 6, 1, 3], vpp=[3, 2, 1, 1, 4], dp=[2, 6, 4, 3, 8],
+        micro_batch_size=[1, 2, 1, 4, 1], gradient_accumulation_steps=[8, 6, 12, 5, 6],
+        sequence_parallel=[0, 1, 1, 1, 0], recompute=["none", "selective", "full", "none", "full"],
+        distributed_optimizer=[0, 1, 0, 1, 1], attention=["fused", "unfused", "fused", "unfused", "fused"],
+    )  # fmt: skip
 
 
 def test_arithmetic_is_that_of_the_native_model(llama, toy_system, designs):

@@ -44,16 +44,9 @@ BASES: Mapping[str, Mapping[str, Any]] = {
     "adapters": {**SPLIT, "lora_rank": 8, "sharding": "megatron_sp", "zero": 3, "overlap_grad_reduce": 1},
     "some layers": {**SPLIT, "recompute": "full", "recompute_layers": 2},
     "long": {**SPLIT, "cp": 4, "cp_communication": "a2a_p2p", "cp_a2a": 2, "zero": 3, "overlap_grad_reduce": 1},
-    "offloaded": {
-        **SPLIT,
-        "zero": 1,
-        "optimizer": "muon",
-        "moments": "bf16",
-        "offload_optimizer": 1,
-        "offload_activations": 1,
-        "overlap_grad_reduce": 1,
-    },
-}
+    "offloaded": {**SPLIT, "zero": 1, "optimizer": "muon", "moments": "bf16", "offload_optimizer": 1,
+                  "offload_activations": 1, "overlap_grad_reduce": 1},
+}  # fmt: skip
 #: Columns that a schedule can follow beside some values of another one.
 BESIDE: Mapping[str, Mapping[str, Any]] = {
     "schedule": {"schedule": SCHEDULE_WORDS, "vpp": [1, 2, 2, 1, 1, 2, 1, 2]},
@@ -69,16 +62,9 @@ UNITS = {"fp8_speedup": 2, "mx_speedup": 2, "fp4_speedup": 4}
 EXPERT_BASES: Mapping[str, Mapping[str, Any]] = {
     "all to all": {**SPLIT, "sharding": "megatron_sp", "dp": 8, "ep": 4, "etp": 2, "zero": 1},
     "overlapped": {**SPLIT, "sharding": "megatron_sp", "dp": 8, "ep": 4, "dispatcher": "two_hop", "overlap_ep": 1},
-    "sharded": {
-        **SPLIT,
-        "dp": 8,
-        "ep": 2,
-        "zero": 3,
-        "shard_replicas": 2,
-        "optimizer": "muon",
-        "overlap_grad_reduce": 1,
-    },
-}
+    "sharded": {**SPLIT, "dp": 8, "ep": 2, "zero": 3, "shard_replicas": 2, "optimizer": "muon",
+                "overlap_grad_reduce": 1},
+}  # fmt: skip
 
 
 def values_of(domain: Domain) -> list[float]:

@@ -36,19 +36,10 @@ def test_parameter_count_matches_narayanan_2021_equation_2():
 
 def llama(layers: int, hidden: int, heads: int, groups: int, ffn: int, vocabulary: int) -> ModelShape:
     return ModelShape(
-        num_layers=layers,
-        hidden_size=hidden,
-        num_attention_heads=heads,
-        num_query_groups=groups,
-        ffn_hidden_size=ffn,
-        vocab_size=vocabulary,
-        gated_mlp=True,
-        normalization="rms_norm",
-        position_embedding="rotary",
-        biases=False,
-        dropout=False,
-        tied_embeddings=False,
-    )
+        num_layers=layers, hidden_size=hidden, num_attention_heads=heads, num_query_groups=groups,
+        ffn_hidden_size=ffn, vocab_size=vocabulary, gated_mlp=True, normalization="rms_norm",
+        position_embedding="rotary", biases=False, dropout=False, tied_embeddings=False,
+    )  # fmt: skip
 
 
 # Parameters of the published checkpoints, counted by their files' tensors.
@@ -112,15 +103,9 @@ def test_memory_matches_korthikanti_2022_figure_1(shape, layout, gibibytes):
     model = gpt(*shape)
     tp, pp, vpp, micro_batch_size, steps = layout
     design = DesignPoints.of(
-        tp=tp,
-        pp=pp,
-        vpp=vpp,
-        micro_batch_size=micro_batch_size,
-        gradient_accumulation_steps=steps,
-        attention="unfused",
-        recompute=["none", "selective"],
-        sequence_parallel=[0, 1],
-    )
+        tp=tp, pp=pp, vpp=vpp, micro_batch_size=micro_batch_size, gradient_accumulation_steps=steps,
+        attention="unfused", recompute=["none", "selective"], sequence_parallel=[0, 1],
+    )  # fmt: skip
     [in_flight, *_] = held_micro_batches(design, pipeline_stages(model, design).foremost)
     kept = model.num_layers / design.pp * in_flight * kept_by_a_layer(model, design)
     none, selective, states = gibibytes

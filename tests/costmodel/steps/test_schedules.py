@@ -63,18 +63,11 @@ def pipeline_order(schedule: str, p: int, v: int, m: int, n: int = 0) -> list[li
 def predicted(table: pd.DataFrame) -> pd.DataFrame:
     """Our columns for the rows of a table of figures, priced as one batch."""
     times = pipeline_times(
-        schedule=table.schedule.tolist(),
-        pp=table.p,
-        vpp=table.v,
-        gradient_accumulation_steps=table.m,
-        group_size=table.get("group"),
-        forward_time=table.f,
-        input_gradient_time=table.b,
-        weight_gradient_time=table.w,
-        message_time=table.comm,
-        pair_time=table.pair,
+        schedule=table.schedule.tolist(), pp=table.p, vpp=table.v, gradient_accumulation_steps=table.m,
+        group_size=table.get("group"), forward_time=table.f, input_gradient_time=table.b,
+        weight_gradient_time=table.w, message_time=table.comm, pair_time=table.pair,
         stage_scale=scales(table.stage_scale, int(table.p.max())) if "stage_scale" in table else None,
-    )
+    )  # fmt: skip
     found = pd.DataFrame(times.columns())
     found["bubble_rate_of_span"] = 1 - table.m * table.v * (table.f + table.b + table.w) / found.span
     found["idle_rate"] = found.idle / found.makespan
@@ -156,18 +149,9 @@ def test_a_scalar_simulator_says_the_same(seed, most):
     pair[::2] = np.nan
     scale = np.where(rng.random((len(cases), 1)) < 0.5, rng.uniform(0.8, 1.3, (len(cases), 8)), 1.0)
     found = pipeline_times(
-        schedule=schedule,
-        pp=p,
-        vpp=v,
-        gradient_accumulation_steps=m,
-        group_size=n,
-        forward_time=f,
-        input_gradient_time=b,
-        weight_gradient_time=w,
-        message_time=comm,
-        pair_time=pair,
-        stage_scale=scale,
-    ).columns()
+        schedule=schedule, pp=p, vpp=v, gradient_accumulation_steps=m, group_size=n, forward_time=f,
+        input_gradient_time=b, weight_gradient_time=w, message_time=comm, pair_time=pair, stage_scale=scale,
+    ).columns()  # fmt: skip
     for row, case in enumerate(cases):
         expected = simulated(
             schedule[row], p[row], m[row], v[row], n[row],

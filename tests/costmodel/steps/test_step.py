@@ -17,18 +17,10 @@ from tests.support.scalar_step import ScalarStep
 def designs() -> DesignPoints:
     """Every mixture of a few choices of each column: 24 layers divide in all of them."""
     choices = {
-        "tp": [1, 2, 8],
-        "pp": [1, 2, 4],
-        "vpp": [1, 3],
-        "dp": [1, 6],
-        "micro_batch_size": [1, 3],
-        "gradient_accumulation_steps": [4, 7],
-        "sequence_parallel": [0, 1],
-        "recompute": [0, 1, 2],
-        "distributed_optimizer": [0, 1],
-        "attention": [0, 1],
-        "overlap_grad_reduce": [0, 1],
-    }
+        "tp": [1, 2, 8], "pp": [1, 2, 4], "vpp": [1, 3], "dp": [1, 6], "micro_batch_size": [1, 3],
+        "gradient_accumulation_steps": [4, 7], "sequence_parallel": [0, 1], "recompute": [0, 1, 2],
+        "distributed_optimizer": [0, 1], "attention": [0, 1], "overlap_grad_reduce": [0, 1],
+    }  # fmt: skip
     rows = np.array(list(itertools.product(*choices.values())), dtype=float)
     rows = rows[(rows[:, 1] > 1) | (rows[:, 2] == 1)]
     return DesignPoints.of(**dict(zip(choices, rows.T, strict=True)))

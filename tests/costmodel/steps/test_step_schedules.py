@@ -47,15 +47,11 @@ def test_a_step_takes_what_its_schedule_does(gpt, a100, word):
         12 * part[0].total_time.item() / CHUNKS[word] for part in (one.forward, one.backward, one.weight)
     )
     alone = pipeline_times(
-        schedule=word,
-        pp=PIPELINE["pp"],
-        vpp=CHUNKS[word],
-        gradient_accumulation_steps=PIPELINE["gradient_accumulation_steps"],
-        forward_time=forward,
-        input_gradient_time=backward - weight,
-        weight_gradient_time=weight,
+        schedule=word, pp=PIPELINE["pp"], vpp=CHUNKS[word],
+        gradient_accumulation_steps=PIPELINE["gradient_accumulation_steps"], forward_time=forward,
+        input_gradient_time=backward - weight, weight_gradient_time=weight,
         message_time=passes.pipeline_hop(run, rank_run(run)).time,
-    )
+    )  # fmt: skip
     others = ("dp_communication_time", "optimizer_time", "host_time")
     pipeline = cost.step_time.item() - sum(getattr(cost, name).item() for name in others)
     assert pipeline == pytest.approx(alone.makespan.item(), rel=6e-3)  # norm and embedding

@@ -229,16 +229,12 @@ def test_kinds_that_differ_in_name_alone_cost_what_one_kind_does(name, request, 
     twins = replace(model, layers=((DECODER, 7), (TWIN, 11), (DECODER, 6)))
     rng = np.random.default_rng(1)
     design = DesignPoints.of(
-        tp=rng.choice([1, 2, 8], 60),
-        pp=rng.choice([1, 2, 4, 8], 60),
-        vpp=rng.choice([1, 3], 60),
-        dp=rng.choice([1, 6], 60),
-        gradient_accumulation_steps=rng.choice([4, 7, 16], 60),
+        tp=rng.choice([1, 2, 8], 60), pp=rng.choice([1, 2, 4, 8], 60), vpp=rng.choice([1, 3], 60),
+        dp=rng.choice([1, 6], 60), gradient_accumulation_steps=rng.choice([4, 7, 16], 60),
         recompute=rng.choice(["none", "selective", "full"], 60),
-        sharding=rng.choice(["megatron", "megatron_sp", "solve"], 60),
-        distributed_optimizer=rng.integers(0, 2, 60),
+        sharding=rng.choice(["megatron", "megatron_sp", "solve"], 60), distributed_optimizer=rng.integers(0, 2, 60),
         overlap_grad_reduce=rng.integers(0, 2, 60),
-    )
+    )  # fmt: skip
     one, many = step(model, toy_system, design), step(twins, toy_system, design)
     for column, values in one.columns().items():
         np.testing.assert_allclose(getattr(many, column), values, rtol=1e-12, err_msg=column)

@@ -38,7 +38,6 @@ def space_with(**extended):
 
 
 def test_the_examples_of_the_page_run_as_they_stand(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("DSE_STORAGE", f"sqlite:///{tmp_path / 'dse.db'}")
     told = {}
     for example in re.findall(r"```python\n(.*?)```", PAGE.read_text(), flags=re.DOTALL):

@@ -31,8 +31,7 @@ NEW = changed(
 
 
 @pytest.fixture
-def scripts(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def scripts(tmp_path):
     (tmp_path / "old.sh").write_text(SCRIPT)
     (tmp_path / "new.sh").write_text(NEW)
 

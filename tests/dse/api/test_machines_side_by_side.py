@@ -15,11 +15,6 @@ from dse.output import selected
 PLAN = ["plan", "llama3_8b", "--gpus", "8", "--system", "h100,b200", "--global-batch-size", "64"]
 
 
-@pytest.fixture(autouse=True)
-def folder(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-
-
 def rows_of(capsys, *words):
     assert main([*words, "--format", "json"]) == 0
     return json.loads(capsys.readouterr().out)["rows"]

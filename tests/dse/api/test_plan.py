@@ -20,12 +20,6 @@ from tests.support.next_commands import check_next_commands
 from tests.support.runs import slower
 
 
-@pytest.fixture(autouse=True)
-def elsewhere(tmp_path, monkeypatch):
-    """Commands run in an empty folder."""
-    monkeypatch.chdir(tmp_path)
-
-
 def planned(model, chips, system="h100_80g_dgx", **more):
     """The space of a question."""
     return planned_space(Question(model=model, system=system, chips=chips, **more))

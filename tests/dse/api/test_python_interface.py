@@ -38,20 +38,11 @@ def records(tmp_path_factory):
     plan = dse.plan("llama3_8b", **PLAN, storage=storage)
     space = plan.study.space
     found = [
-        space,
-        plan,
-        dse.explain(space),
-        dse.sensitivity(space),
-        dse.exact_front(space),
-        dse.sweep(space, {"tp": [1, 2]}),
-        dse.fit(space, {"tp": 8}),
-        plan.study,
-        plan.study.certify(),
-        plan.study.export(format="megatron"),
-        dse.validate(folder / "runs.csv")[0],
-        costmodel.load_system("h100_80g_dgx"),
-        costmodel.load_model("deepseek_v3"),
-    ]
+        space, plan, dse.explain(space), dse.sensitivity(space), dse.exact_front(space),
+        dse.sweep(space, {"tp": [1, 2]}), dse.fit(space, {"tp": 8}), plan.study, plan.study.certify(),
+        plan.study.export(format="megatron"), dse.validate(folder / "runs.csv")[0],
+        costmodel.load_system("h100_80g_dgx"), costmodel.load_model("deepseek_v3"),
+    ]  # fmt: skip
     return {type(own).__name__: own for own in found}
 
 
@@ -69,8 +60,7 @@ def test_a_record_prints_in_ten_short_lines(name, records):
     assert name in lines[0]
 
 
-def test_errors_name_the_parameter_in_python_and_the_option_in_a_command(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
+def test_errors_name_the_parameter_in_python_and_the_option_in_a_command(capsys):
     with pytest.raises(DseError, match=r"^max_days: of how many tokens\? name them with tokens, such as 15T$"):
         dse.plan("llama3_8b", **PLAN, max_days=10)
     with pytest.raises(DseError, match=r"^headroom '7 cm': expected a size"):

@@ -44,22 +44,9 @@ GATHERS = [
     for size in (2.0**14, 2.0**20, 2.0**26, 2.0**30)
 ]
 RUN = MeasuredRow(
-    row_type="train_step",
-    dataset="own",
-    framework="megatron_core",
-    model="gpt",
-    iter_time_s=1.0,
-    layers=24,
-    heads=16,
-    seq=2048,
-    vocab=51200,
-    dtype="bf16",
-    recompute="none",
-    tp=2,
-    pp=1,
-    mbs=1,
-    attn_kernel="flash",
-)
+    row_type="train_step", dataset="own", framework="megatron_core", model="gpt", iter_time_s=1.0, layers=24,
+    heads=16, seq=2048, vocab=51200, dtype="bf16", recompute="none", tp=2, pp=1, mbs=1, attn_kernel="flash",
+)  # fmt: skip
 STEPS_OF_ONE_NODE = [
     replace(RUN, id=f"{hidden} {ga}", hidden=hidden, ffn=4 * hidden, gpus=8, dp=4, ga=ga, gbs=4 * ga)
     for hidden in (512, 1024, 2048, 4096, 6144, 8192)
@@ -208,8 +195,7 @@ def write(path, rows):
             table.writerow({name: value for name, value in values.items() if value not in ("", 0.0, -1.0)})
 
 
-def test_the_command_prints_errors_of_rows_held_out(tmp_path, capsys, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_the_command_prints_errors_of_rows_held_out(tmp_path, capsys):
     write(tmp_path / "mine.csv", timed(PRODUCTS))
     assert main(["calibrate", "mine.csv", "--system", SYSTEM, "-o", "mine.yaml"]) == 0
     text = capsys.readouterr().out
@@ -223,9 +209,8 @@ def test_the_command_prints_errors_of_rows_held_out(tmp_path, capsys, monkeypatc
 
 
 @pytest.mark.parametrize("count", [1, 2])
-def test_rows_that_determine_no_constant_give_one_scale(count, tmp_path, capsys, monkeypatch):
+def test_rows_that_determine_no_constant_give_one_scale(count, tmp_path, capsys):
     """Twice the predicted time is a scale of 2; its error is known from two rows on, and the reason is stated."""
-    monkeypatch.chdir(tmp_path)
     rows = compared(timed(PRODUCTS), SYSTEM)[:count]
     factors = (2.0,) if count == 1 else (1.0, 4.0)
     doubled = [replace(one.row, latency_us=1e6 * factor * one.predicted_s, kernel_tflops=0.0)
@@ -256,8 +241,7 @@ def test_rows_that_determine_no_constant_give_one_scale(count, tmp_path, capsys,
         ),
     ],
 )
-def test_bad_input_is_one_clear_line(rows, options, message, tmp_path, capsys, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_bad_input_is_one_clear_line(rows, options, message, tmp_path, capsys):
     write(tmp_path / "mine.csv", rows)
     assert main(["calibrate", "mine.csv", *options.split()]) == 1
     error = capsys.readouterr().err

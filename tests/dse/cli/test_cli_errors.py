@@ -20,8 +20,7 @@ WRONG_USAGE = cases(__file__, "WRONG_USAGE")
 
 
 @pytest.fixture(autouse=True)
-def empty_folder(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def empty_folder(tmp_path):
     return tmp_path
 
 
@@ -116,8 +115,7 @@ def test_nothing_is_imported_before_interrupts_are_heeded():
     assert done.stdout.strip() == "['__future__', 'dse', 'dse.start']"
 
 
-def test_a_command_that_is_proposed_is_one_for_any_name(tmp_path, monkeypatch, capsys, small_space):
-    monkeypatch.chdir(tmp_path)
+def test_a_command_that_is_proposed_is_one_for_any_name(tmp_path, capsys, small_space):
     (tmp_path / "small.yaml").write_text(small_space)
     assert main(["search", "small.yaml", "--budget", "2", "--study", "a; touch b"]) == 0
     assert main(["search", "small.yaml", "--budget", "2", "--study", "a; touch b", "--seed", "1"]) == 1

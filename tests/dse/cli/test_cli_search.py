@@ -26,7 +26,6 @@ DSE = [sys.executable, "-c", "import sys; from dse.cli import main; sys.exit(mai
 @pytest.fixture
 def folder(tmp_path, monkeypatch, small_space):
     """A folder with a space in it, where the command is run."""
-    monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("COLUMNS", raising=False)
     (tmp_path / "small.yaml").write_text(small_space)
     return tmp_path

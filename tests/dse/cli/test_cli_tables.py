@@ -25,9 +25,8 @@ def storage(tmp_path_factory, small_space):
 
 
 @pytest.fixture(autouse=True)
-def elsewhere(tmp_path, monkeypatch, storage):
-    """Commands run in an empty folder, and find the database by the environment."""
-    monkeypatch.chdir(tmp_path)
+def stored(monkeypatch, storage):
+    """Commands find the database by the environment."""
     monkeypatch.setenv("DSE_STORAGE", storage)
 
 
@@ -267,7 +266,7 @@ def test_a_complete_study_is_certified_exact(capsys, tmp_path, small_space):
 @pytest.mark.parametrize(("kind", "name"), [
     ("spaces", "gpt3_175b_1024_a100"), ("models", "llama3_70b"), ("systems", "h100_80g_dgx"),
 ])  # fmt: skip
-def test_the_catalogue_lists_what_ships_and_prints_a_file(kind, name, capsys, tmp_path):
+def test_the_catalogue_lists_what_ships_and_prints_a_file(kind, name, capsys):
     assert name in printed(capsys, kind)
     assert name in [row["name"] for row in json.loads(printed(capsys, kind, "--format", "json"))[kind]]
     assert printed(capsys, kind, name).startswith("schema: ")

@@ -30,6 +30,7 @@ from tests.fuzz import database
 from tests.fuzz.seeds import CORPUS, words
 from tests.fuzz.targets import TARGETS
 from tests.support.cases import cases
+from tests.support.paths import ROOT
 from tests.support.processes import python_after
 
 SPACE = cases(__file__, "SPACE")
@@ -102,7 +103,7 @@ def command(*arguments: str | bytes, folder, **environment: str) -> subprocess.C
     limits = {"RLIMIT_CPU": 5, "RLIMIT_DATA": 10**9}
     bound = "; ".join(f"resource.setrlimit(resource.{name}, ({most},) * 2)" for name, most in limits.items())
     code = "import sys; from dse.start import main; sys.exit(main())"
-    one = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "PYTHONPATH": os.getcwd()}
+    one = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
     return subprocess.run(
         python_after(bound, "-c", code, *arguments),
         cwd=folder,
@@ -134,7 +135,7 @@ def answers(tmp_path_factory) -> dict[str, tuple[int, str, float]]:
         content = content() if callable(content) else content
         (folder / str(number) / file).write_bytes(content if isinstance(content, bytes) else content.encode())
         commands.append([name, f"./{number}/{file}", *options])
-    one = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "PYTHONPATH": os.getcwd()}
+    one = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
     done = subprocess.run([sys.executable, "-c", IN_TURN], cwd=folder, input=json.dumps(commands), text=True,
                           env={**os.environ, **one}, capture_output=True, check=True)  # fmt: skip
     return dict(zip(REFUSED, map(json.loads, done.stdout.splitlines()), strict=True))
@@ -240,9 +241,8 @@ def test_a_width_that_is_none_and_a_closed_output_are_no_tracebacks(monkeypatch)
     assert b"Traceback" not in done.stderr
 
 
-def test_names_that_are_no_text_are_refused_or_shown_as_such(tmp_path, monkeypatch, capsys):
+def test_names_that_are_no_text_are_refused_or_shown_as_such(tmp_path, capsys):
     assert b"Traceback" not in command("models", b"./\xff\xfe.yaml", folder=tmp_path).stderr
-    monkeypatch.chdir(tmp_path)
     assert main(["search", "--budget", "3", "--study", "\x1b[31mred"]) == 1
     assert "\x1b" not in capsys.readouterr().err
     assert main(["search", "--study", os.fsdecode(b"\xff\xfe")]) == 1

@@ -14,11 +14,6 @@ from tests.support.cases import cases
 SPACE = "gpt3_175b_1024_a100"
 
 
-@pytest.fixture(autouse=True)
-def _empty_folder(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-
-
 @pytest.fixture
 def study(capsys):
     """A study of five trials."""

@@ -91,8 +91,7 @@ def test_steps_of_parameters_are_those_to_neighbours(explanation):
         assert found.change(neighbour) == pytest.approx(step_time / explanation.step_time - 1, abs=1e-9)
 
 
-def test_every_format_of_the_command_holds_the_same(capsys, tmp_path, monkeypatch, small_space):
-    monkeypatch.chdir(tmp_path)
+def test_every_format_of_the_command_holds_the_same(capsys, small_space):
     Study.create(Space.from_text(small_space), "small").run(30)
 
     def printed(*argv):

@@ -463,8 +463,7 @@ def test_real_programs_accept_what_is_written_for_them(program, variable, form, 
 # Scripts that people have
 
 
-def test_a_script_of_megatron_is_priced_as_the_design_that_it_runs(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
+def test_a_script_of_megatron_is_priced_as_the_design_that_it_runs(tmp_path, capsys):
     (tmp_path / "train.sh").write_text(SCRIPT)
     read = ["evaluate", "--from-megatron", "train.sh", "--system", "a100_80g_dgx", "--format", "json"]
     assert main(read) == 0
@@ -478,8 +477,7 @@ def test_a_script_of_megatron_is_priced_as_the_design_that_it_runs(tmp_path, mon
     assert json.loads(found)["breakdown"] == same["breakdown"]
 
 
-def test_a_table_says_what_is_run(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
+def test_a_table_says_what_is_run(tmp_path, capsys):
     (tmp_path / "train.sh").write_text(SCRIPT)
     read = ["evaluate", "--from-megatron", "train.sh", "--system", "h100_80g_dgx"]
     assert main(read) == 0
@@ -493,9 +491,8 @@ def test_a_table_says_what_is_run(tmp_path, monkeypatch, capsys):
     assert json.loads(capsys.readouterr().out)["feasible"] is False
 
 
-def test_columns_of_a_launch_file_can_be_changed(tmp_path, monkeypatch, capsys):
+def test_columns_of_a_launch_file_can_be_changed(tmp_path, capsys):
     """The changed script and the changed design cost the same; the number of chips stays."""
-    monkeypatch.chdir(tmp_path)
     text = SCRIPT.replace("TP=8", "TP=4").replace("size 1 -", "size 2 --context-parallel-size 2 -")
     (tmp_path / "train.sh").write_text(SCRIPT)
     (tmp_path / "changed.sh").write_text(text)
@@ -510,8 +507,7 @@ def test_columns_of_a_launch_file_can_be_changed(tmp_path, monkeypatch, capsys):
 
 
 @pytest.mark.parametrize(("more", "why"), cases(__file__, "changes_of_a_launch_file_that_make_no_sense_are_refused"))
-def test_changes_of_a_launch_file_that_make_no_sense_are_refused(tmp_path, monkeypatch, capsys, more, why):
-    monkeypatch.chdir(tmp_path)
+def test_changes_of_a_launch_file_that_make_no_sense_are_refused(tmp_path, capsys, more, why):
     (tmp_path / "train.sh").write_text(SCRIPT)
     assert main(["evaluate", "--from-megatron", "train.sh", "--system", "h100_80g_dgx", *more]) == 1
     out, err = capsys.readouterr()
@@ -566,8 +562,7 @@ def test_layers_are_lists_as_python_has_them():
 
 
 @pytest.mark.parametrize(("arguments", "why"), cases(__file__, "what_a_launch_file_wants_is_said"))
-def test_what_a_launch_file_wants_is_said(tmp_path, monkeypatch, capsys, arguments, why):
-    monkeypatch.chdir(tmp_path)
+def test_what_a_launch_file_wants_is_said(tmp_path, capsys, arguments, why):
     (tmp_path / "train.sh").write_text(SCRIPT)
     assert main(["evaluate", *arguments]) == 1
     assert why in capsys.readouterr().err

@@ -90,7 +90,7 @@ def test_measured_is_what_rows_that_ship_have(model, system, columns, evidence):
     assert ends(model=model, system=system, **columns)[2] == evidence
 
 
-def test_the_long_context_run_of_llama_3_is_extrapolated(tmp_path, capsys):
+def test_the_long_context_run_of_llama_3_is_extrapolated(capsys):
     assert main(["evaluate", "llama3_405b_16384_h100_131k", "--layout", "published", "--format", "json"]) == 0
     assert json.loads(capsys.readouterr().out)["evidence"] == "extrapolated"
     assert main(["evaluate", "llama3_405b_16384_h100", "--layout", "published", "--format", "json"]) == 0

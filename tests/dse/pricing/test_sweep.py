@@ -20,11 +20,6 @@ from dse.spaces.space import Space
 from tests.support.cases import cases
 
 
-@pytest.fixture(autouse=True)
-def elsewhere(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-
-
 @pytest.mark.parametrize(("text", "unit", "values"), cases(__file__, "what_a_sweep_stands_for"))
 def test_what_a_sweep_stands_for(text, unit, values):
     assert swept_values("name", text, unit) == values
@@ -105,7 +100,7 @@ def test_records_and_frames_hold_the_same(layouts):
         assert row["legal"] == bool(record["values"])
 
 
-def test_a_table_of_designs_reads_back(capsys, tmp_path):
+def test_a_table_of_designs_reads_back(capsys):
     """What a sweep writes prices to the same bits when it is read as designs, from CSV and from Parquet."""
     space = "gpt_1t_codesign"  # none of these fits, so the exit code is 1
     sweeps = ("--sweep", "nodes=64:256:x2", "--sweep", "node_bandwidth=200,800 GB/s", "--sweep", "recompute")

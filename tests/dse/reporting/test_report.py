@@ -253,8 +253,7 @@ def words(text):
     return {word.strip("(),.:;*") for word in text.split()} - {""}
 
 
-def test_a_plan_page_says_all_that_the_terminal_says(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
+def test_a_plan_page_says_all_that_the_terminal_says(tmp_path, capsys):
     asked = ["plan", "llama3_70b", "--gpus", "256", "--system", "h100", "--tokens", "15T"]
     assert main(asked) == 0
     printed = capsys.readouterr().out

@@ -83,8 +83,7 @@ def test_designs_around_the_best_are_counted_one_by_one(study):
     assert (costs[one_off] < best.values[0]).sum() <= around.better <= (costs < best.values[0]).sum()
 
 
-def test_a_search_of_a_large_space_ends_with_what_is_known_of_its_distance(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
+def test_a_search_of_a_large_space_ends_with_what_is_known_of_its_distance(capsys):
     assert main(["search", "gpt_1t_power_split", "--budget", "50"]) == 0
     said = " ".join(capsys.readouterr().out.split())
     assert re.search(r"distance to the best possible unknown\. [\d,]+ designs were evaluated\. Of [\d,]+ designs", said)

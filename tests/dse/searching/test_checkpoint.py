@@ -86,7 +86,7 @@ def test_the_python_call_continues_from_its_checkpoint(tmp_path, monkeypatch):
         dse.exact_front(random_space(4), method="list", checkpoint=path)
 
 
-def test_a_killed_command_continues(layouts, tmp_path, monkeypatch):
+def test_a_killed_command_continues(layouts, tmp_path):
     """The same command, killed again and again, ends with the bytes of one that nobody disturbed."""
     space, path, table = tmp_path / "space.yaml", tmp_path / "big.ckpt", tmp_path / "front.csv"
     parameters = {**layouts.data["parameters"], "micro_batch_size": [1, 2, 3, 4, 6, 8, 12]}
@@ -165,8 +165,7 @@ def test_the_disk_has_the_names_of_written_files(tmp_path, monkeypatch):
     assert synced[-1] == str(tmp_path.resolve())
 
 
-def test_the_command_enumerates_parts_and_merges_them(tmp_path, capsys, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_the_command_enumerates_parts_and_merges_them(capsys):
     for part in (2, 1):
         assert main(["enumerate", LAYOUTS, "--part", f"{part}/2", "-o", f"part{part}"]) == 0
     assert "part 1/2: 1,1" in capsys.readouterr().out

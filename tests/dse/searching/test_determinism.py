@@ -29,14 +29,9 @@ def made(folder: Path, **environment: str) -> dict[str, bytes]:
     """What the commands print and write in a folder, by name."""
     folder.mkdir(parents=True)
     done = subprocess.run(
-        [sys.executable, "-c", PROGRAM],
-        input=COMMANDS.format(f="files"),
-        cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+        [sys.executable, "-c", PROGRAM], input=COMMANDS.format(f="files"), cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(ROOT), **environment}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
     assert done.returncode == 0, done.stderr
     files = sorted(path for path in folder.rglob("*") if path.is_file() and "dse.db" not in path.name)
     return {str(path.relative_to(folder)): path.read_bytes() for path in files}

@@ -57,7 +57,7 @@ def test_every_space_has_a_front_with_its_proof():
         assert len({*record["designs"]}) == len(record["designs"]) > 0
 
 
-def test_a_front_comes_back_from_its_file(front, monkeypatch):
+def test_a_front_comes_back_from_its_file(front):
     loaded = fronts.load(SMALL)
     np.testing.assert_array_equal(loaded.costs, front.costs)
     assert loaded.legal == front.legal

@@ -44,13 +44,9 @@ def codesign():
 
 #: Ranges of every kind: even, on a logarithmic axis, in steps.
 NUMBERS = [
-    FloatDistribution(-1.0, 1.0),
-    FloatDistribution(1e-7, 1.0, log=True),
-    FloatDistribution(-10, 10, step=0.5),
-    IntDistribution(3, 10),
-    IntDistribution(1, 100, log=True),
-    IntDistribution(3, 9, step=2),
-]
+    FloatDistribution(-1.0, 1.0), FloatDistribution(1e-7, 1.0, log=True), FloatDistribution(-10, 10, step=0.5),
+    IntDistribution(3, 10), IntDistribution(1, 100, log=True), IntDistribution(3, 9, step=2),
+]  # fmt: skip
 
 # Optuna's own conformance tests: any suggestion, conditional ones, several objectives, threads.
 

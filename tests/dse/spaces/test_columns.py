@@ -66,9 +66,8 @@ def storage(tmp_path_factory, small_space):
 
 
 @pytest.fixture
-def table(capsys, storage, tmp_path, monkeypatch):
+def table(capsys, storage):
     """What a command says of the study."""
-    monkeypatch.chdir(tmp_path)
     return lambda *argv, code=0: printed(capsys, *argv, "--storage", storage, code=code)
 
 

@@ -24,18 +24,11 @@ KNOWN = {
     "sharded": Name(boolean=True),
 }
 VALUES = {
-    "a": np.array([7.0, 2.0, 0.0]),
-    "b": np.array([3.0, 3.0, 3.0]),
-    "tp": np.array([1.0, 2.0, 8.0]),
-    "pp": np.array([1.0, 1.0, 4.0]),
-    "num_layers": 96.0,
-    "memory": np.array([60e9, 72 * 2**30, 90e9]),
-    "capacity": 80e9,
-    "power": np.array([1e6, 2e6, 3e6]),
-    "time": np.array([10.0, 20.0, 30.0]),
-    "recompute": np.array([0.0, 1.0, 2.0]),
-    "sharded": np.array([0.0, 1.0, 1.0]),
-}
+    "a": np.array([7.0, 2.0, 0.0]), "b": np.array([3.0, 3.0, 3.0]), "tp": np.array([1.0, 2.0, 8.0]),
+    "pp": np.array([1.0, 1.0, 4.0]), "num_layers": 96.0, "memory": np.array([60e9, 72 * 2**30, 90e9]),
+    "capacity": 80e9, "power": np.array([1e6, 2e6, 3e6]), "time": np.array([10.0, 20.0, 30.0]),
+    "recompute": np.array([0.0, 1.0, 2.0]), "sharded": np.array([0.0, 1.0, 1.0]),
+}  # fmt: skip
 
 
 def compiled(text):

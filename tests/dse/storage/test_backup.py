@@ -31,7 +31,6 @@ os.kill(os.getpid(), signal.SIGKILL)
 @pytest.fixture
 def url(tmp_path, small_space, monkeypatch):
     """A database with a study of 10 trials."""
-    monkeypatch.chdir(tmp_path)
     url = f"sqlite:///{tmp_path / 'dse.db'}"
     monkeypatch.setenv("DSE_STORAGE", url)
     Study.create(Space.from_text(small_space), "small", storage=url, sampler="random").run(10)

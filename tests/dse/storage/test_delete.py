@@ -13,9 +13,8 @@ from dse.cli import main
 
 
 @pytest.fixture
-def searched(tmp_path, monkeypatch, small_space):
+def searched(tmp_path, small_space):
     """A folder with two small studies in one database."""
-    monkeypatch.chdir(tmp_path)
     (tmp_path / "small.yaml").write_text(small_space)
     for name in ("one", "two"):
         assert main(["search", "small.yaml", "--budget", "4", "--study", name]) == 0

@@ -144,7 +144,7 @@ MOMENTS = cases(__file__, "MOMENTS")
 
 
 @pytest.mark.parametrize("moment", MOMENTS)
-def test_a_search_that_is_killed_makes_the_same_trials(moment, study, undisturbed, monkeypatch):
+def test_a_search_that_is_killed_makes_the_same_trials(moment, study, undisturbed):
     with warnings.catch_warnings():  # a test before may have imported JAX, which warns of forks
         warnings.simplefilter("ignore", RuntimeWarning)
         process = os.fork()

@@ -24,8 +24,7 @@ COMMANDS = cases(__file__, "COMMANDS")
 
 
 @pytest.fixture
-def folder(tmp_path, monkeypatch) -> Path:
-    monkeypatch.chdir(tmp_path)
+def folder(tmp_path) -> Path:
     return tmp_path
 
 

@@ -32,8 +32,7 @@ def planned(tmp_path_factory):
 
 
 @pytest.fixture
-def study(planned, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def study(planned, tmp_path):
     shutil.copy(planned, tmp_path)
     return Study.load(NAME)
 
@@ -156,8 +155,7 @@ def test_mistakes_get_one_line(study, capsys, words, message):
     assert message in capsys.readouterr().err
 
 
-def test_a_study_that_opens_the_machine_is_refused(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
+def test_a_study_that_opens_the_machine_is_refused(capsys):
     assert main(["search", "gpt_1t_codesign", "--budget", "20", "--study", "chips"]) == 0
     assert main(["tune", "chips"]) == 1
     assert "opens the machine" in capsys.readouterr().err

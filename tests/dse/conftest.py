@@ -1,0 +1,11 @@
+"""Where the tests of the program run."""
+
+from __future__ import annotations
+
+import pytest
+
+
+@pytest.fixture(autouse=True)
+def _empty_folder(tmp_path, monkeypatch):
+    """Commands run in an empty folder, and store their studies in it."""
+    monkeypatch.chdir(tmp_path)
