@@ -25,6 +25,7 @@ from costmodel.steps.transformer import transformer_step
 from costmodel.training.design import MEGATRON_SP, DesignPoints, splits_kernels
 from costmodel.training.run import Run, TransformerRun, rank_run
 from dse.adapters.dfmodel.design import DataflowDesign
+from dse.registry import adapters
 from tests.support.random_designs import (
     lawful_columns,
     random_columns,
@@ -150,6 +151,7 @@ def check_profile(profile: str, seed: int, points: int) -> None:
     """Costs of a reference profile are numbers from 0, or none; of the first without one it says why."""
     rng = np.random.default_rng(seed)
     model, system = load_model("gpt3_175b" if seed % 2 else "gpt2_xl"), random_system(rng)
+    assert adapters()  # whose profiles are known now
     rules = design_rules(profile, Workload.of(model))
     drawn = lawful_columns(rng, DataflowDesign, model, points)
     drawn |= {name: rng.integers(0, 2, points).astype(float) for name in ("sequence_parallel",)}
