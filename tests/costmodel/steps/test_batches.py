@@ -272,7 +272,7 @@ def opened(system: System) -> System:
 #: modules, kernels that end before the clock falls, and collectives that a host waits for.
 UNREAD = {
     *("fabric_size", "fabric_used", "fabric_in_switch_rate", "ep_collective_cores", "node_call", "fabric_call"),
-    *("expert_latency", "grouped_efficiency", "sorting_efficiency", "burst"),
+    *("expert_latency", "grouped_efficiency", "sorting_efficiency", "software_expert_bias_passes", "burst"),
     *(f"modules_{name}" for name in column_units(Modules)),
     *("sram_nominal", "l2_nominal", "dram_nominal", "compute_capability"),
 }
