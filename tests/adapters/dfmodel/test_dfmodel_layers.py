@@ -35,15 +35,12 @@ A = HIDDEN * SEQ * 2  # the activation between kernels
 V = GROUPS * HEAD * SEQ * 2  # the values
 GROUPED = {"num_query_groups": GROUPS, "head_size": HEAD, "ffn_hidden_size": FFN}
 KINDS = {
-    "gpt": {},
-    "grouped queries": GROUPED,
-    "gated": {**GROUPED, "gated_mlp": True},
+    "gpt": {}, "grouped queries": GROUPED, "gated": {**GROUPED, "gated_mlp": True},
     "without dropout": {**GROUPED, "gated_mlp": True, "dropout": False},
-    "one group": {**GROUPED, "num_query_groups": 1},
-    "experts": {"num_experts": EXPERTS, "top_k": TOP_K},
+    "one group": {**GROUPED, "num_query_groups": 1}, "experts": {"num_experts": EXPERTS, "top_k": TOP_K},
     "gated experts": {**GROUPED, "gated_mlp": True, "num_experts": EXPERTS, "top_k": TOP_K},
     "one expert a token": {"num_experts": EXPERTS},
-}
+}  # fmt: skip
 kinds = pytest.mark.parametrize("kind", KINDS)
 
 

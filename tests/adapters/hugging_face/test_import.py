@@ -24,12 +24,9 @@ QWEN = {"hidden_act": "silu", "tie_word_embeddings": False, "vocab_size": 151936
 def sizes(layers: int, hidden: int, heads: int, ffn: int, **more: Any) -> dict[str, Any]:
     """The four sizes that all but GPT-2 call by the same names, and more."""
     return {
-        "num_hidden_layers": layers,
-        "hidden_size": hidden,
-        "num_attention_heads": heads,
-        "intermediate_size": ffn,
+        "num_hidden_layers": layers, "hidden_size": hidden, "num_attention_heads": heads, "intermediate_size": ffn,
         **more,
-    }
+    }  # fmt: skip
 
 
 MIXTRAL = PUBLISHED["Mixtral 8x7B"][0]
@@ -115,11 +112,8 @@ def test_sequences_are_those_of_pre_training(imported):
 
 def test_what_a_model_file_has_no_use_for_is_named_in_one_line(imported):
     config = PUBLISHED["Gemma 2 9B"][0] | {
-        "final_logit_softcapping": 30.0,
-        "logit_scale": 0.0625,
-        "embedding_multiplier": 12,
-        "eos_token_id": 1,
-    }
+        "final_logit_softcapping": 30.0, "logit_scale": 0.0625, "embedding_multiplier": 12, "eos_token_id": 1,
+    }  # fmt: skip
     assert imported(config).notes == (
         "not in a model file, which prices a step without: logit_scale, embedding_multiplier",
     )

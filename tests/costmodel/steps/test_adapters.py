@@ -174,12 +174,9 @@ def test_frozen_weights_of_four_bits_need_no_sixteen():
     """MLPerf Training v6.0: Llama 2 70B with rank 16 on attention ran in NVFP4 on 8 GB300, one GPU a replica."""
     model, system = replace(load_model("llama2_70b"), seq_len=8192.0), load_system("gb300_288g_nvl72")
     design = {
-        **ON_EIGHT,
-        "gradient_accumulation_steps": 1,
-        "precision": "nvfp4",
-        "fp8_parameters": 1,
+        **ON_EIGHT, "gradient_accumulation_steps": 1, "precision": "nvfp4", "fp8_parameters": 1,
         "cross_entropy": "te",
-    }
+    }  # fmt: skip
     found = step(model, system, DesignPoints.of(**design, lora_rank=16, lora_targets="attention"))
     assert found.peak_memory < system.dram.capacity
     assert found.weights_memory < 0.7 * 2 * model.num_parameters

@@ -81,13 +81,10 @@ def stated_otherwise(model, design):
     first, last = (rank_layers(model, design)[0, rank, :-3].sum() for rank in (0, int(design.pp.item()) - 1))
     text = "|".join("t" * int(layers) for layers in sizes[0])
     ways = [
-        {"first_stage_layers": first},
-        {"last_stage_layers": last},
-        {"first_stage_layers": first, "last_stage_layers": last},
-        {"pipeline_layout": LAYOUTS.index(f"E{text}L")},
-        {"group_size": design.pp.item()},
-        {"count_embedding": 1, "count_loss": 1},
-    ]
+        {"first_stage_layers": first}, {"last_stage_layers": last},
+        {"first_stage_layers": first, "last_stage_layers": last}, {"pipeline_layout": LAYOUTS.index(f"E{text}L")},
+        {"group_size": design.pp.item()}, {"count_embedding": 1, "count_loss": 1},
+    ]  # fmt: skip
     for way in ways:
         other = design.with_columns({name: np.full(1, float(value)) for name, value in way.items()})
         if np.array_equal(chunk_sizes(model.num_layers, other)[0], sizes):

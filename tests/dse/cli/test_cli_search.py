@@ -219,12 +219,9 @@ def test_on_a_terminal_progress_is_a_bar(folder):
     pty = pytest.importorskip("pty")
     leader, follower = pty.openpty()
     subprocess.run(
-        [*DSE, "search", "small.yaml", "--budget", "30"],
-        stdout=subprocess.DEVNULL,
-        stderr=follower,
-        env=os.environ | {"TERM": "xterm", "COLUMNS": "80"},
-        check=True,
-    )
+        [*DSE, "search", "small.yaml", "--budget", "30"], stdout=subprocess.DEVNULL, stderr=follower,
+        env=os.environ | {"TERM": "xterm", "COLUMNS": "80"}, check=True,
+    )  # fmt: skip
     shown = os.read(leader, 100_000).decode()
     assert "\r" in shown
     assert "30/30" in shown

@@ -105,12 +105,9 @@ def command(*arguments: str | bytes, folder, **environment: str) -> subprocess.C
     code = "import sys; from dse.start import main; sys.exit(main())"
     one = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
     return subprocess.run(
-        python_after(bound, "-c", code, *arguments),
-        cwd=folder,
-        env={**os.environ, **one, **environment},
-        capture_output=True,
-        check=False,
-    )
+        python_after(bound, "-c", code, *arguments), cwd=folder, env={**os.environ, **one, **environment},
+        capture_output=True, check=False,
+    )  # fmt: skip
 
 
 #: Commands one after the other in a process of 1 GB: exit code, stderr and CPU time of each. [s]

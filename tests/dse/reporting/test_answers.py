@@ -70,16 +70,13 @@ def facts(study):
     step = f"{predicted} a step (" if time == row["step_time_s"] else f"a step expected (predicted {predicted}; "
     low, high = (readable(row[name], "s").split()[0] for name in ("step_time_low_s", "step_time_high_s"))
     return [
-        f"tp {row['tp']}",
-        f"pp {row['pp']}",
-        f"dp {row['dp']:.0f}",
-        f"{row['gradient_accumulation_steps']:.0f} accumulation steps",
-        f"{readable(time, 's')} a step",
+        f"tp {row['tp']}", f"pp {row['pp']}", f"dp {row['dp']:.0f}",
+        f"{row['gradient_accumulation_steps']:.0f} accumulation steps", f"{readable(time, 's')} a step",
         f"{step}90 %: {low} to {high} s)",
         f"{row['tokens_per_second_per_gpu'] * row['step_time_s'] / time:,.0f} tokens/s/GPU",
         f"{100 * row['mfu'] * row['step_time_s'] / time:.0f} % MFU",
         f"{readable(row['peak_memory_bytes'], 'B').split()[0]} of ",
-    ]
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("width", WIDTHS)
