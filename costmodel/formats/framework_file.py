@@ -159,8 +159,8 @@ def is_built_in(name: str) -> bool:
 def listed_release(name: str) -> str:
     """A built-in framework with the last release that its file lists by then; other names as they are.
 
-    >>> listed_release("megatron_core@25.05"), listed_release("megatron_core"), listed_release("nanotron@2024")
-    ('megatron_core@24.01', 'megatron_core@25.09', 'nanotron')
+    >>> listed_release("megatron_core@25.05"), listed_release("nanotron@2024"), listed_release("internevo")
+    ('megatron_core@24.01', 'nanotron@2024', 'internevo')
     """
     base, _, release = name.partition("@")
     releases = [listed.name for listed in load_framework(base).releases] if is_built_in(name) else []
