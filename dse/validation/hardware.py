@@ -44,12 +44,13 @@ def machine_of(row: MeasuredRow, system: str | None = None) -> Machine:
     name, differing = meant.get("system", ""), {key: float(meant[key]) for key in meant if key != "system"}
     if not name and (name := current_name(row.hw, "systems")) not in _shipped_systems():
         raise NotExpressed(f"a system for {row.hw or 'its hardware'}")
+    per_node = row.gpus_per_node or NODE
     called, other = FABRICS.get(name, ("$^", name))
     name = other if re.search(called, f"{row.hw} {row.inter_node}") else name
     if tested := re.match(r"measured all-reduce ([\d.]+) GB/s over the job", row.inter_node):
         waits = latencies(float(tested[1]) * 1e9, row.gpus, system_named(name))
-        return Machine(name, {**differing, **(waits if row.gpus > NODE else {})})
-    rate = fabric_rate(row.inter_node or row.hw, row.gpus_per_node or NODE)
+        return Machine(name, {**differing, **(waits if row.gpus > per_node else {})})
+    rate = fabric_rate(row.inter_node or row.hw, per_node)
     return Machine(name, {**differing, **({"fabric_bandwidth": rate} if rate else {})})
 
 
