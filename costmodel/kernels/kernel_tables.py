@@ -222,8 +222,7 @@ class KernelSums:
         """Name -> sum over the kernels at `places`; (..., points)."""
         sums: dict[str, FloatArray] = {}
         for names, table in self._tables:
-            of_kernels = table[:, places]
-            added = np.add.accumulate(of_kernels, axis=1)[:, -1] if places.size else np.zeros(table[:, 0].shape)
+            added = np.add.accumulate(table[:, places], axis=1)[:, -1] if places.size else np.zeros(table[:, 0].shape)
             sums.update(zip(names, added, strict=True))
         return sums
 

@@ -34,7 +34,7 @@ from costmodel.steps.sharded_kernels import OptionTables, with_options
 from costmodel.steps.stage_memory import fullest_stage, reserved_memory
 from costmodel.training.blocks import Assignments, Edge
 from costmodel.training.design import SOLVE, SOLVE_BYTES, DesignPoints
-from costmodel.training.run import OF_RANKS, RankRun, TransformerRun, rank_run, with_assignments
+from costmodel.training.run import OF_RANKS, RankRun, TransformerRun, rank_run, remembered, with_assignments
 
 
 @dataclass(frozen=True)
@@ -245,12 +245,7 @@ def solution(run: TransformerRun, cost: Cost) -> Solution:
     """Solve for the shardings that designs leave open, or remember it: `_solved`."""
     if run.num_points > MOST_DESIGNS:
         return _solved(run, cost)
-    key = (cost, *run.key())
-    if (known := _REMEMBERED.get(key)) is None:
-        known = _REMEMBERED[key] = _solved(run, cost)
-        for oldest in list(_REMEMBERED)[:-MOST_REMEMBERED]:
-            _REMEMBERED.pop(oldest, None)
-    return known
+    return remembered(_REMEMBERED, (cost, *run.key()), MOST_REMEMBERED, partial(_solved, run, cost))
 
 
 def _solved(run: TransformerRun, cost: Cost) -> Solution:

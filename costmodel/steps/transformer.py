@@ -93,10 +93,7 @@ class Combinations:
         surroundings, *others = self.shape
         step, tables = max(CELLS // self.shape[1], 1), []
         for start in range(0, surroundings, step):
-            surrounding = partial(
-                lambda rows, values: values[rows] if values.ndim > 2 else values, slice(start, start + step)
-            )
-            system = self.run.system.map(surrounding)
+            system = self.run.system.map(partial(_of_surroundings, slice(start, start + step)))
             tables.append(in_chunks(chunk, replace(self.run, system=system), grouping))
         sizes = [min(step, surroundings - start) for start in range(0, surroundings, step)]
         columns, known = {}, {}
@@ -121,6 +118,11 @@ class Combinations:
 def _behind(axes: int, values: FloatArray) -> FloatArray:
     """A quantity with so many axes behind its own; one value has none."""
     return values.reshape(-1, *[1] * axes) if values.size > 1 else values.reshape(())
+
+
+def _of_surroundings(rows: slice, values: FloatArray) -> FloatArray:
+    """A quantity in some surroundings alone."""
+    return values[rows] if values.ndim > 2 else values
 
 
 #: Columns of a breakdown that are known without times.

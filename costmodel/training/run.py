@@ -63,6 +63,7 @@ BESIDE_KERNELS: Final = (
 AnyShape = TypeVar("AnyShape", covariant=True)
 AnyTable = TypeVar("AnyTable", bound=Columns, covariant=True)
 OtherTable = TypeVar("OtherTable", bound=Columns)
+AnyResult = TypeVar("AnyResult")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -391,9 +392,7 @@ def rank_run(run: TransformerRun) -> RankRun:
     """The part of a run that a rank sees of a micro-batch. Shardings to be solved for count as Megatron's."""
     model, design = run.model, run.design
     assignments = assignments_of(tuple(model.kinds), model.last_layer)
-    other = {"assignment", "spans_nodes"}
-    if not model.num_experts:
-        other |= {"expert_spread", *EXPERT_COLUMNS}
+    other = {"assignment", "spans_nodes", *(() if model.num_experts else ("expert_spread", *EXPERT_COLUMNS))}
     spans = (design.pp > 1) & (design.world_size > run.system.network[0].size)
     slower = (run.system.software.pipelined_launches > 0).any()
     shape = RankShape(
@@ -415,12 +414,17 @@ def once_each(run: Run[AnyShape, AnyTable], stage: Callable[[Any], Sequence[AnyR
     rows = unique.take(run)
     if unique.rows.size > 1 or run.itemized:
         return [unique.spread(table) for table in stage(rows)]
-    key = (stage, *rows.key())
-    if (known := _REMEMBERED.get(key)) is None:
-        known = _REMEMBERED[key] = tuple(stage(rows))
-        for oldest in list(_REMEMBERED)[:-MOST_REMEMBERED]:  # dicts keep the order of insertion
-            _REMEMBERED.pop(oldest, None)
-    return [unique.spread(table) for table in known]
+    tables = remembered(_REMEMBERED, (stage, *rows.key()), MOST_REMEMBERED, lambda: tuple(stage(rows)))
+    return [unique.spread(table) for table in tables]
+
+
+def remembered(known: dict[Any, AnyResult], key: Any, most: int, make: Callable[[], AnyResult]) -> AnyResult:
+    """The result of a key, made where it is not known; the latest are kept, so many at most. [-]"""
+    if (result := known.get(key)) is None:
+        result = known[key] = make()
+        for oldest in list(known)[:-most]:  # dicts keep the order of insertion
+            known.pop(oldest, None)
+    return result
 
 
 #: Most single points whose tables of a stage are remembered, 13 to 17 KB each. [-]

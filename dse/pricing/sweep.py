@@ -53,7 +53,7 @@ def swept_values(name: str, text: str, unit: str) -> list[Value]:
     """
     try:
         is_range = ":" in text
-        values = _range(text.split(":"), unit) if is_range else _list(text.split(","), unit)
+        values = stepped(text.split(":"), unit) if is_range else _list(text.split(","), unit)
     except ValueError as error:
         raise ParameterError(f"{{sweep}} {name}={text}: {error}; expected values such as {EXAMPLES}") from None
     if len(values) > MOST_OPTIONS:
@@ -80,8 +80,8 @@ def _plain(text: str) -> Value:
     return text if value is None else value
 
 
-def _range(parts: Sequence[str], unit: str) -> list[Value]:
-    """Values from an end to another, by steps or factors."""
+def stepped(parts: Sequence[str], unit: str, most: int = MOST_OPTIONS) -> list[Value]:
+    """Values from an end to another, by steps or factors; one beyond `most` if there are more. [-]"""
     if not 2 <= len(parts) <= 3 or not all(part.strip() for part in parts):
         raise ValueError("a range has two ends, and perhaps a step")
     factor = _FACTOR.fullmatch(parts[2]) if len(parts) == 3 else None
@@ -93,7 +93,7 @@ def _range(parts: Sequence[str], unit: str) -> list[Value]:
     if low > high or (factor and (by <= 1 or low <= 0)) or (not factor and by <= 0):
         raise ValueError("a range goes up, by a step above 0 or a factor above 1")
     numbers = [low]
-    while len(numbers) <= MOST_OPTIONS and (after := numbers[-1] * by if factor else numbers[-1] + by) <= high:
+    while len(numbers) <= most and (after := numbers[-1] * by if factor else numbers[-1] + by) <= high:
         numbers.append(after)
     whole = unit == "-" and all(value.denominator == 1 for value in numbers)
     return [int(value) if whole else float(value) for value in numbers]

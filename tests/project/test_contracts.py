@@ -36,7 +36,7 @@ BUDGETS = [
     ("costmodel dse", "", 69_440),
     ("costmodel", "costmodel.formats costmodel.lstm costmodel.rules", 14_057),
     ("dse.searching dse.storage", "", 7_391),
-    ("dse.adapters", "", 21_134),
+    ("dse.adapters", "", 21_133),
     ("dse.adapters.xla", "", 6_934),
     ("dse.adapters.dfmodel", "", 3_926),
 ]

@@ -20,6 +20,7 @@ from dse.adapters.deepflow.setups import read_setup
 from dse.adapters.deepflow.step import plain, price
 from dse.adapters.deepflow.summaries import printed_figures
 from dse.adapters.deepflow.sweeps import listed, sweep
+from dse.cli.output import MOST_ROWS
 from dse.cli.terminal import say
 from dse.output import json_text, show
 from dse.reporting.design_table import facts, ruled_table
@@ -28,8 +29,6 @@ from dse.reporting.design_table import facts, ruled_table
 _REPORTS: Final[Mapping[str, Mapping[str, Any]]] = data_beside(__file__)
 #: ``<figure>``, or ``<figure:format>`` with a unit, "kind", "bound" or a format of Python.
 _FIGURE: Final = re.compile(r"<([^:>]+):?([^>]*)>")
-#: Rows of the table of a sweep at most. [-]
-MOST_SHOWN: Final = 20
 _KINDS: Final = {-1: "whole", 1: "column-row", 2: "row-column"}
 
 
@@ -76,11 +75,11 @@ def design_rows(designs: Sequence[Mapping[str, Any]]) -> RenderableType:
     units = {"Time": "s", "core.tot_area": "", "core.tot_power": "W", "hw.throughput": ""}
     names = [name for name in designs[0] if name not in units and len({design[name] for design in designs}) > 1]
     body = ruled_table(*names, "step time", "core area\nmm2", "core power", "TFLOP/s")
-    for design in designs[:MOST_SHOWN]:
+    for design in designs[:MOST_ROWS]:
         numbers = (readable(design[name], unit) if unit else f"{design[name]:,.4g}" for name, unit in units.items())
         body.add_row(*(design[name] for name in names), *numbers)
-    if len(designs) > MOST_SHOWN:
-        body.caption = f"{MOST_SHOWN} of {len(designs):,} designs; --format json has all"
+    if len(designs) > MOST_ROWS:
+        body.caption = f"{MOST_ROWS} of {len(designs):,} designs; --format json has all"
     return body
 
 

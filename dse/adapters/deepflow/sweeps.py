@@ -32,18 +32,18 @@ def listed(text: str) -> list[str]:
     >>> listed("CR"), listed("2,4"), listed("36:60:12")
     (['CR'], ['2', '4'], ['36', '48', '60'])
     """
-    if text.count(":") != 2:
+    if len(parts := text.split(":")) != 3:
         return text.split(",")
+    from dse.pricing.sweep import stepped  # loads all of spaces
+
     try:
-        first, last, step = map(float, text.split(":"))
-        count = math.floor((last - first) / step + 1e-9) + 1
-    except (ValueError, ZeroDivisionError, OverflowError):
-        count = 0
-    if count < 1:
-        raise DseError(f"--set {text!r}: expected values such as 2,4,8 or first:last:step, such as 36:132:12")
-    if count > MOST:
-        raise DseError(f"--set {text!r}: {count:,} values; at most {MOST:,}")
-    return [f"{first + number * step:.12g}" for number in range(count)]
+        values = stepped(parts, "-", MOST)
+    except ValueError as error:
+        example = "2,4,8 or first:last:step, such as 36:132:12"
+        raise DseError(f"--set {text!r}: {error}; expected values such as {example}") from None
+    if len(values) > MOST:
+        raise DseError(f"--set {text!r}: at most {MOST:,} values")
+    return [str(value) for value in values]
 
 
 def sweep(
