@@ -62,7 +62,7 @@ EXAMPLES: Final = """\
 examples:
   dse plan llama3_70b --gpus 256 --system h100       best layouts, with days and dollars: --tokens 15T
   dse evaluate train.sh --system h100                step time and memory of your own script
-  dse search --budget 500                            GPT-3 175B on 1,024 A100s: the Pareto front
+  dse search --budget 500                            Pareto front of layouts and chips for GPT-3 175B
   dse help plan                                      options and examples of one command"""
 
 DONE, FAILED = 0, 1
