@@ -33,8 +33,8 @@ MOST_MODULES = 20
 
 #: The most lines of packages and rooms, less others; what would grow beyond says what it deletes. [lines]
 BUDGETS = [
-    ("costmodel dse", "", 69_440),
-    ("costmodel", "costmodel.formats costmodel.lstm costmodel.rules", 14_057),
+    ("costmodel dse", "", 69_448),
+    ("costmodel", "costmodel.formats costmodel.lstm costmodel.rules", 14_065),
     ("dse.searching dse.storage", "", 7_391),
     ("dse.adapters", "", 21_133),
     ("dse.adapters.xla", "", 6_934),

@@ -135,26 +135,35 @@ def offloaded_activations(run: TransformerRun, costs: MicroBatch, parts: Sequenc
     design = run.design
     if not (design.offload_activations > 0).any():
         return costs
-    overlaps = (design.overlap_ep > 0) & ~of_schedule(design, "chunk_by_chunk")
-    beside = np.where(overlaps, 1 - 1 / design.gradient_accumulation_steps, 0.0)
+    beside = share_beside(design)
+    shorter = overlapped_experts(costs, np.where(beside > 0, 1.0, 0.0), run.system)
     forward, backward = list(costs.forward), list(costs.backward)
     for number, again in enumerate(costs.again):
         moving = host_transfer_time(design.offload_activations * parts[number].kept, run.system)
-        out, back = forward[number].total_time, backward[number].total_time + again.total_time
-        forward[number] = _waiting(forward[number], out, moving, beside)
-        backward[number] = _waiting(backward[number], back, moving, beside)
+        for passes, overlapped, later in (
+            (forward, shorter.forward, 0.0),
+            (backward, shorter.backward, again.total_time),
+        ):
+            alone = np.maximum(moving - passes[number].total_time - later, 0.0)
+            behind = np.maximum(moving - overlapped[number].total_time - later, 0.0)
+            passes[number] = replace(passes[number], offload_time=(1 - beside) * alone + beside * behind)
     return replace(costs, forward=tuple(forward), backward=tuple(backward))
 
 
-def _waiting(cost: KernelCost, time: FloatArray, moving: FloatArray, beside: FloatArray) -> KernelCost:
-    """A pass of some time that waits for what moves meanwhile; a share of them has another pass beside it.
+def share_beside(design: DesignPoints) -> FloatArray:
+    """Share of a pipeline's passes beside which a pass of another micro-batch runs (`overlap_ep`), (points,). [-]
 
-    What a pass then exchanges with experts, and waits for its host, is what the other leaves of it: neither
-    counts as time for moving.
+    Of m v passes forward, the last rank runs (v - 1) n + 1 before its first backward pass, and as many backward
+    passes behind its last forward one; all between run in pairs (Megatron-LM, combined_1f1b.py and
+    `get_pp_rank_microbatches`). The p - 1 passes for which it waits until the pipeline has filled and drained
+    have none beside them. The share is that of the longest chain, of all m v + p - 1. It is 0 without `overlap_ep`, and
+    where schedules pair passes themselves or run all forward passes first.
     """
-    alone = np.maximum(moving - time, 0.0)
-    without = np.maximum(moving - (time - cost.ep_time - cost.launch_bound_time), 0.0)
-    return replace(cost, offload_time=(1 - beside) * alone + beside * without)
+    p, v, m = design.pp, design.vpp, design.gradient_accumulation_steps
+    group = np.where(design.group_size > 0, design.group_size, p)
+    paired = np.maximum(m * v - (v - 1) * group - 1, 0.0)
+    in_turn = (design.overlap_ep > 0) & ~of_schedule(design, "pairs", "chunk_by_chunk")
+    return np.where(in_turn, paired / (m * v + p - 1), 0.0)
 
 
 #: Columns of a design that its timetable follows from.
@@ -397,25 +406,24 @@ def scheduled_passes(
     """Times of the passes on all stages, and the time that the slowest stage waits for others.
 
     Exchanges of experts hide behind the pass that the schedule overlaps theirs with; or, where passes follow
-    each other in turn, behind the pass of another micro-batch, in all passes but the first forward and the
-    last backward one. Where all forward passes come first none hides.
+    each other in turn, behind the pass of another micro-batch (`share_beside`). Where all forward passes come
+    first none hides.
     """
     design, steps = run.design, run.design.gradient_accumulation_steps
-    overlaps = (design.overlap_ep > 0) & ~of_schedule(design, "chunk_by_chunk")
-    paired = of_schedule(design, "pairs")
-    in_turn = np.where(overlaps & ~paired, 1 - 1 / steps, 0.0)
+    paired = (design.overlap_ep > 0) & of_schedule(design, "pairs")
+    in_turn = share_beside(design)
     alone = together = overlapped_experts(costs, in_turn, run.system)
-    if (overlaps & paired).any():
-        together = overlapped_experts(costs, np.where(overlaps & paired, 1.0, in_turn), run.system)
+    if paired.any():
+        together = overlapped_experts(costs, np.where(paired, 1.0, in_turn), run.system)
     times, delay = stage_passes(run, alone, together, stages, hop), message_delay(design, hop)
     times = times.on_axes(delay.shape)
     time, pairs = pipeline_time(design, times, delay, stages)
     number = steps * design.vpp
     busy = number * times.whole + (pairs * (times.pair - times.whole) if pairs.ndim else 0.0)
     slowest, busiest = largest([*busy]), busy.max(axis=0)
-    if (overlaps & paired).any():
-        share = np.where(paired, chosen([*np.broadcast_to(pairs, busy.shape)], slowest) / number, 1.0)
-        alone = overlapped_experts(costs, np.where(overlaps & paired, share, in_turn), run.system)
+    if paired.any():
+        share = np.where(paired, chosen([*np.broadcast_to(pairs, busy.shape)], slowest) / number, in_turn)
+        alone = overlapped_experts(costs, share, run.system)
     idle = np.where(design.pp > 1, np.maximum(time - busiest, 0.0), 0.0)
     return ScheduledPasses(alone, stages, times, slowest, busiest, busy, idle)
 
