@@ -1,7 +1,5 @@
 """Machines and models that several tests share, and how Hypothesis runs."""
 
-from __future__ import annotations
-
 import gc
 import os
 

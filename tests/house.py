@@ -4,8 +4,6 @@ A package that has rooms says in which order they are read: its docstring has a 
 ground up. `test_contracts` holds these floors, and `python -m tests.house` draws them.
 """
 
-from __future__ import annotations
-
 import ast
 import re
 from collections import defaultdict

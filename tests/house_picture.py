@@ -3,8 +3,6 @@
 ``python -m tests.house_picture`` writes ``docs/house.svg``.
 """
 
-from __future__ import annotations
-
 import ast
 import textwrap
 from collections.abc import Iterator

@@ -4,8 +4,6 @@
 `tests/data/language.csv` to the counts of the tree. Allowances never grow.
 """
 
-from __future__ import annotations
-
 import argparse
 import ast
 import csv

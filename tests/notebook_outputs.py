@@ -4,8 +4,6 @@ Charts are stored as pictures, which repository pages show. Progress bars, warni
 are left out.
 """
 
-from __future__ import annotations
-
 import base64
 import io
 import re

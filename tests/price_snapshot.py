@@ -5,8 +5,6 @@ again and says how far each column moved, in relative size, and in how many rows
 `--keep CASE ...` the new prices of a case are kept, under the commit that made them.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import io

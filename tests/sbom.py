@@ -4,8 +4,6 @@ It lists the direct dependencies of the program and of its extras for users, wit
 asks for and the licences that the installed packages declare.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import tomllib

@@ -5,8 +5,6 @@ docs/validation.md, and a summary in the README. Without the public table of all
 stay as they are.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Models and machines that several modules of these tests share."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

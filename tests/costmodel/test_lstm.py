@@ -1,7 +1,5 @@
 """LSTM language models priced natively: counts by hand, laws, and a space to search."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Where the tests of the program run."""
 
-from __future__ import annotations
-
 import pytest
 
 

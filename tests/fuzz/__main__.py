@@ -4,8 +4,6 @@ Inputs grow from files that the reader reads. One that is neither read nor refus
 than it may, is kept in the folder of findings, once for each place in the program where it ends.
 """
 
-from __future__ import annotations
-
 import argparse
 import hashlib
 import resource

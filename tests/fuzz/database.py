@@ -1,7 +1,5 @@
 """Content of a database that nobody means well with: one cell, row or table at a time, for every command."""
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import io

@@ -4,8 +4,6 @@ Each is read in a process of its own, of 5 s of computing and 1 GB of memory: a 
 grows with the square of its input does not end in it.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import random

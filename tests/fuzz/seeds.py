@@ -1,7 +1,5 @@
 """Files that readers read, of which hostile ones are made: what ships, what tests hold, what dse writes."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections import Counter

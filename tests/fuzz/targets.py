@@ -1,7 +1,5 @@
 """Readers that take files of others, each at the door that a command uses."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 from collections.abc import Callable, Iterable, Mapping

@@ -1,7 +1,5 @@
 """What holds for the whole tree: imports go one way, docstrings have units, commands have examples."""
 
-from __future__ import annotations
-
 import argparse
 import ast
 import re

@@ -1,7 +1,5 @@
 """Examples of README, docs and help that evaluate designs: each runs, and shows a design that fits."""
 
-from __future__ import annotations
-
 import argparse
 import re
 import shlex

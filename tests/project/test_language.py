@@ -1,7 +1,5 @@
 """Pages, help and messages are in plain English: forbidden constructions only become fewer."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.language import FORBIDDEN, PAGES, ROOT, allowed, counts, faults, found_in, helps, messages

@@ -1,7 +1,5 @@
 """The notebooks run from top to bottom, on studies that they make for themselves."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Designs cost what they did. These are our own numbers: what is right, other tests say."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.price_snapshot import TOLERANCE, cases, moved, stored

@@ -1,7 +1,5 @@
 """Files that people and services read beside the program: change log, citation, policies, forms, checks."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Names that users import: each is there in whatever order they are taken, and does what the README says."""
 
-from __future__ import annotations
-
 import importlib
 import inspect
 import pkgutil

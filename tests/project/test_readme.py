@@ -1,8 +1,6 @@
 """The README's commands and snippets run, in the order in which a reader meets them; links and names of all
 pages exist."""
 
-from __future__ import annotations
-
 import ast
 import contextlib
 import doctest

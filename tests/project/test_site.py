@@ -1,7 +1,5 @@
 """The site: built without a warning and without a network, with a page for each command."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """What the program is made of: dependencies with tested lower bounds, and readers that run nothing."""
 
-from __future__ import annotations
-
 import ast
 import json
 import re

@@ -1,7 +1,5 @@
 """Exact fronts and bounds that take half a minute or more, which the README and the tests show smaller."""
 
-from __future__ import annotations
-
 import pytest
 
 from dse.searching.exact.exact_front import exact_front

@@ -3,8 +3,6 @@
 `LAWS_FROM` and `LAWS_MODELS` say which seeds are drawn, and so how long it takes: some 3 s of one core each.
 """
 
-from __future__ import annotations
-
 import os
 
 import pytest

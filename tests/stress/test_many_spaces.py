@@ -1,7 +1,5 @@
 """The law of `tests/dse/searching/test_random_spaces.py` over more spaces."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.support.random_studies import check_round_trip

@@ -1,7 +1,5 @@
 """What `dse plan` prints as next works, of every model, on GPUs and TPUs, with all software that has it."""
 
-from __future__ import annotations
-
 import pytest
 
 from costmodel import load_model

@@ -1,7 +1,5 @@
 """What the processes of long tests do: forked from one that has imported all, so that they start at once."""
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import signal

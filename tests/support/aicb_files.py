@@ -1,7 +1,5 @@
 """Workloads that several tests share: a small file by hand, and published files."""
 
-from __future__ import annotations
-
 import gzip
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """A browser without a window, where Chromium and its driver are installed."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager

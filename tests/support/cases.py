@@ -1,7 +1,5 @@
 """Tables of test modules: for tests/FOLDER/test_x.py they stand in tests/data/cases/FOLDER/test_x.yaml."""
 
-from __future__ import annotations
-
 from functools import cache
 from pathlib import Path
 from typing import Any

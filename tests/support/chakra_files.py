@@ -1,7 +1,5 @@
 """Execution traces of Chakra, read back byte by byte."""
 
-from __future__ import annotations
-
 import numpy as np
 
 #: Types of nodes and of collectives in Chakra's et_def.proto.

@@ -4,8 +4,6 @@
 once in a session: share few of them. Where JAX is absent, importing this module skips the tests that do.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache, cached_property

@@ -2,8 +2,6 @@
 
 # lines as XLA prints them
 
-from __future__ import annotations
-
 import re
 from functools import cache
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Published configurations of Hugging Face models: tests/data/hugging_face.yaml."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import yaml

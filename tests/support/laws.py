@@ -5,8 +5,6 @@ and in no other case. Designs that no rule of a space would let through (sizes t
 experts than ranks) have costs like others: ratios are taken as they are.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final

@@ -1,7 +1,5 @@
 """Runs what `dse plan` prints as next."""
 
-from __future__ import annotations
-
 import shlex
 
 from costmodel import load_model

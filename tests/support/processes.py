@@ -1,7 +1,5 @@
 """Processes of Python's that begin with a statement, such as a limit or what they do about a signal."""
 
-from __future__ import annotations
-
 import multiprocessing
 import sys
 from multiprocessing.connection import Connection

@@ -3,8 +3,6 @@
 Nothing divides on purpose, and little is sensible: laws hold for what nobody would run, too.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from itertools import product
 from typing import Any, Final

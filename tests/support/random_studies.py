@@ -1,7 +1,5 @@
 """Random spaces whose trials are stored, printed, read back and evaluated: every step keeps values and figures."""
 
-from __future__ import annotations
-
 import csv
 import random
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Runs for tests of single stages, on a machine that most of them do not look at."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

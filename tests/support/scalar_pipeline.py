@@ -4,8 +4,6 @@ Orders are written out rank by rank as their sources write them, as lists; then 
 waiting for messages. No NumPy, no timetable, no slots.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, field
 

@@ -3,8 +3,6 @@
 Written from the documentation of the model and not from its code: no NumPy, no tables, no factoring.
 """
 
-from __future__ import annotations
-
 import math
 from types import SimpleNamespace
 from typing import Any

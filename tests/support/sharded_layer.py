@@ -4,8 +4,6 @@ The kernels are simple, but fussy about layouts: norms need all features, and th
 squares, so that summands must have been added up before.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 

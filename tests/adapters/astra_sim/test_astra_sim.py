@@ -1,7 +1,5 @@
 """Folders for ASTRA-sim: a trace for every rank, groups, network; with ASTRA_SIM=BINARY it runs them."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """Execution traces for Chakra: what a stage computes, sends and waits for, read back byte by byte."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 

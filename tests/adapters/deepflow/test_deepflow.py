@@ -1,7 +1,5 @@
 """DeepFlow's first generation: every printed figure, parallel splits, batches, and files that are wrong."""
 
-from __future__ import annotations
-
 import csv
 import json
 import re

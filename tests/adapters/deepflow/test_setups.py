@@ -1,7 +1,5 @@
 """Files of DeepFlow's second and present generation: printed figures, choices, batches, and files that are wrong."""
 
-from __future__ import annotations
-
 import json
 import re
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """DFModel: files byte for byte, layer graphs, shardings, published times, and files that are wrong."""
 
-from __future__ import annotations
-
 import hashlib
 import itertools
 import json

@@ -1,7 +1,5 @@
 """Layers of every kind as graphs of DFModel: their work, their weights, and the shardings that move least."""
 
-from __future__ import annotations
-
 import itertools
 import json
 from typing import Any

@@ -1,7 +1,5 @@
 """DFModel's mappings: groups, tiles, sizes of dimensions and capacities, against trying everything."""
 
-from __future__ import annotations
-
 import functools
 import itertools
 import json

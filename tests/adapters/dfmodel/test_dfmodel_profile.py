@@ -1,7 +1,5 @@
 """DFModel's rules for whole searches: set-ups from designs, parts of an iteration, what has no number."""
 
-from __future__ import annotations
-
 import itertools
 import json
 from dataclasses import replace

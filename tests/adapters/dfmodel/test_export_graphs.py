@@ -1,7 +1,5 @@
 """Designs as set-ups of DFModel: the files are priced as the graphs are; notes list omitted columns."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np

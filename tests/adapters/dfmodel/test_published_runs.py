@@ -4,8 +4,6 @@ Figures are those that the logs print, with the run's folder and commit in the r
 kosho2013/DFModel. Where a solver stopped before the optimum, the exact optimum may not be slower.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable
 from pathlib import Path

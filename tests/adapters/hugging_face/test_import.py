@@ -1,7 +1,5 @@
 """`dse import`: model files from Hugging Face configurations."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

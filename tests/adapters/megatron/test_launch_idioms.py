@@ -1,7 +1,5 @@
 """Launch scripts in the idioms of the field: Bash runs them with stubs for programs, and its word counts."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

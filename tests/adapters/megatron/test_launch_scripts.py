@@ -1,7 +1,5 @@
 """Launch scripts of Megatron-LM as people write them: what they start is followed, and nothing is run."""
 
-from __future__ import annotations
-
 import subprocess
 
 import pytest

@@ -1,7 +1,5 @@
 """AICB workloads: files both ways, and mistakes of a file."""
 
-from __future__ import annotations
-
 import hashlib
 
 import numpy as np

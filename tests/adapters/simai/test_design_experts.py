@@ -1,7 +1,5 @@
 """Designs of models with experts and latent attention as AICB workloads, row by row."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

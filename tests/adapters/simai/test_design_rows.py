@@ -1,7 +1,5 @@
 """Designs as AICB workloads: what they hold, SimAI's price of them, and the commands around both."""
 
-from __future__ import annotations
-
 import json
 import re
 import shlex

@@ -1,7 +1,5 @@
 """SimAI's analytical mode: what the built simulators print, laws of each rule, and what has no number."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Training steps as the installed JAX compiles them: memory as XLA assigns it, and bounds of their time."""
 
-from __future__ import annotations
-
 import pytest
 
 from costmodel import load_system

@@ -1,7 +1,5 @@
 """Compiled programs on machines: what `dse cost` says, what spaces explore, and what always holds."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import re

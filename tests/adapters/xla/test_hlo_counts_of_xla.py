@@ -1,7 +1,5 @@
 """XLA's cost analysis, asked about small programs that were drawn at random: it counts what we count."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st

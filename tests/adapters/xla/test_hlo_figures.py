@@ -1,7 +1,5 @@
 """Work, traffic, graph and memory of HLO modules: by hand, by their programs, by XLA, by laws."""
 
-from __future__ import annotations
-
 import csv
 import re
 import sys

@@ -1,7 +1,5 @@
 """XLA itself as the judge, where jaxlib is installed: the same texts, instructions and totals."""
 
-from __future__ import annotations
-
 import pytest
 
 from costmodel import DseError

@@ -1,7 +1,5 @@
 """Calls of libraries have the products of the instructions that they stand for; others are named."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

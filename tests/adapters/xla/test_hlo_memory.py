@@ -1,7 +1,5 @@
 """Memory of compiled programs: by hand, rule by rule, and in reports."""
 
-from __future__ import annotations
-
 import json
 from string import Template
 

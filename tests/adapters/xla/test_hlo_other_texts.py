@@ -1,7 +1,5 @@
 """What compilers print besides compiled modules is told apart, and one line says what to print instead."""
 
-from __future__ import annotations
-
 import pytest
 
 from costmodel import DseError

@@ -1,7 +1,5 @@
 """Messages beside kernels: what is exposed, and between which bounds a step lies."""
 
-from __future__ import annotations
-
 import json
 import re
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """What messages are for and how steps train, told of programs that XLA compiled here from small sources."""
 
-from __future__ import annotations
-
 from math import prod
 
 import pytest

@@ -1,7 +1,5 @@
 """HLO text of old and new printers is read alike, and what XLA refuses is refused, with line and token."""
 
-from __future__ import annotations
-
 import gzip
 from contextlib import suppress
 

@@ -1,7 +1,5 @@
 """How a module trains, by rules: small steps by hand on both sides of each rule, and what XLA compiled."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.support.cases import cases

@@ -1,7 +1,5 @@
 """How often loops run, from what their conditions compare; where XLA noted it, it noted the same."""
 
-from __future__ import annotations
-
 import re
 from string import Template
 

@@ -1,7 +1,5 @@
 """Quantities as text: units are products of prefixed symbols, and numbers survive the way there and back."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

@@ -1,7 +1,5 @@
 """A file says the same in other units: every bit of what it is read as, and of what is priced from it."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from fractions import Fraction

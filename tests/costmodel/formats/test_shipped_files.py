@@ -1,7 +1,5 @@
 """Every file that ships loads, says where it comes from, and is plausible."""
 
-from __future__ import annotations
-
 import time
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Files are read strictly: what is written is what is meant, and every mistake is told at once."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """System files that change a few constants of another system."""
 
-from __future__ import annotations
-
 import re
 
 import numpy as np

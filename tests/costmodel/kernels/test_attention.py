@@ -1,7 +1,5 @@
 """Fused attention: what it saves, and that it does the same work."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

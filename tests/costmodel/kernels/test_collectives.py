@@ -1,7 +1,5 @@
 """Collectives and pipeline schedules: published formulas and their limits."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

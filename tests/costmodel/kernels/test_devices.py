@@ -1,7 +1,5 @@
 """Shipped systems against the public figures of their devices, as `data/devices.csv` prints them."""
 
-from __future__ import annotations
-
 import csv
 from pathlib import Path
 

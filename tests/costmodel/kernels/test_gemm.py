@@ -1,7 +1,5 @@
 """Tiling and reload analysis."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Networks: orders of ranks by brute force, tori against links that count bytes, and laws of tiers."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Kernels timed once with each of their shardings: what is put together of them is what is timed directly."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Fused attention against published rates of kernels on an H100."""
 
-from __future__ import annotations
-
 import pandas as pd
 import pytest
 

@@ -1,7 +1,5 @@
 """Dollars, watts and joules: sums of parts, and what shipped machines come to."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Workloads are records: what is done with a model brings its rules, its designs and its results."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from collections.abc import Iterator

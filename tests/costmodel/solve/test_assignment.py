@@ -1,7 +1,5 @@
 """The exact assignment against trying everything, on random graphs."""
 
-from __future__ import annotations
-
 import itertools
 
 import numpy as np

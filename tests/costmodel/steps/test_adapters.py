@@ -1,7 +1,5 @@
 """LoRA and QLoRA: trained parameters against published counts, memory and time by laws, and ranks that compute."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

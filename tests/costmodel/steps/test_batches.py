@@ -4,8 +4,6 @@ Stages evaluate rows once that agree in all columns that the stage reads. A colu
 here: rows that differ in this column alone would share a result.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial

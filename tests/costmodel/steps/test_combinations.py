@@ -1,7 +1,5 @@
 """Designs on machines, all with all, cost what each of them costs alone."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

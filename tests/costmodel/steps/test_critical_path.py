@@ -1,7 +1,5 @@
 """1F1B pipelines in closed form: as long as a simulation of every pass, however a design is stated."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 
 import numpy as np

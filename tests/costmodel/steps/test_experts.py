@@ -1,7 +1,5 @@
 """Experts with a capacity, exchanges beside a shared expert, grouped products; vocabularies and streams."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

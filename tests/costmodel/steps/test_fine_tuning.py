@@ -1,7 +1,5 @@
 """Packs of documents against sequences one by one, and preference optimization with a reference model."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

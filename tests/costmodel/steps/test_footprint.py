@@ -1,7 +1,5 @@
 """What needs no times is the same without them, to the last bit."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -3,8 +3,6 @@
 `tests/stress/test_many_laws.py` is the same over some 400,000 designs.
 """
 
-from __future__ import annotations
-
 import pytest
 
 from tests.support import laws

@@ -1,7 +1,5 @@
 """Parameters, FLOPs and activations against what their authors printed."""
 
-from __future__ import annotations
-
 import pytest
 
 from costmodel import DesignPoints, DseError, ModelShape

@@ -1,7 +1,5 @@
 """More of what a machine has never makes a layout slower, cheaper or less hungry: `System.never_slower`."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Context, expert and sharded data parallelism: what is sent is counted, what is kept adds up, laws hold."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from itertools import combinations

@@ -1,7 +1,5 @@
 """Layers of chunks as Megatron-LM's layout strings say them."""
 
-from __future__ import annotations
-
 import pytest
 
 from costmodel import DesignPoints, DseError, load_model, load_system, step

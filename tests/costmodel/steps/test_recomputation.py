@@ -1,7 +1,5 @@
 """Recomputation by module and by number of layers: bytes of a published table, time of the forward pass."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from itertools import pairwise
 

@@ -1,7 +1,5 @@
 """Memory beyond that of tensors: the driver's, NCCL's, the allocator's, and buffers that dispatch tokens."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

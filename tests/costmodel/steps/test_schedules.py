@@ -1,7 +1,5 @@
 """Pipeline schedules: figures that others printed, closed forms, another simulator, and laws."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Splits of the kernels of a layer: what they mean, what they cost, and which is best."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from dataclasses import replace

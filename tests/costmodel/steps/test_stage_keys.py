@@ -1,7 +1,5 @@
 """Stages get what they read of a system and nothing else: what they do not read is no number for them."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

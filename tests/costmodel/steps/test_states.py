@@ -1,7 +1,5 @@
 """States of data parallelism and optimizers: bytes kept, bytes sent, what hides, what hosts hold."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from itertools import pairwise, product
 

@@ -1,7 +1,5 @@
 """The whole step: parts, laws, and a second implementation."""
 
-from __future__ import annotations
-
 import itertools
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Pipeline schedules and unequal stages inside a step, against the schedules timed by themselves."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

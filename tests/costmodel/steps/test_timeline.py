@@ -1,7 +1,5 @@
 """One step as a timeline: who runs which pass when, and that all of it is the time of the step."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np

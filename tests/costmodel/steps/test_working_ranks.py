@@ -1,7 +1,5 @@
 """Bytes of ranks that share sequences or experts, against messages counted one by one."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from itertools import combinations
 

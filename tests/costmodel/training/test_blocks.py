@@ -1,7 +1,5 @@
 """Layers as rows: one that does not ship is priced, split, solved and exported like those that do."""
 
-from __future__ import annotations
-
 import ast
 from dataclasses import replace
 from pathlib import Path

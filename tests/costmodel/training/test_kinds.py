@@ -1,7 +1,5 @@
 """Kinds of kernels are records: every question has an answer for each, and none is asked in vain."""
 
-from __future__ import annotations
-
 from dataclasses import fields, replace
 
 import numpy as np

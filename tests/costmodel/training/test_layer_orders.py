@@ -1,7 +1,5 @@
 """Layers in any order: letters of a model file, layers of one branch, and dimensions of one kind of layer."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """What ships as models: parameters, active parameters and FLOPs as they are published."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Number formats: bytes are counted by hand, rates hold, what is not quantised does not move."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

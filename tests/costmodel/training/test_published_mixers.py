@@ -1,7 +1,5 @@
 """Mixers of 2025 and 2026: parameters, FLOP, bytes and exchanges, by arithmetic from their publications."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Process groups by brute force: ranks numbered one by one, and those that share all coordinates but some."""
 
-from __future__ import annotations
-
 from itertools import product
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Tables of single points are remembered across calls: the same bits, a bounded number, and no wrong neighbour."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -6,8 +6,6 @@ The text depends on the version of XLA, and the tests do not: they ask for laws,
 worked out from the program below.
 """
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What users build in: functions, callbacks, samplers, profiles; the examples of docs/python.md."""
 
-from __future__ import annotations
-
 import re
 
 import numpy as np

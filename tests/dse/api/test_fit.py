@@ -1,7 +1,5 @@
 """`dse fit` and `dse evaluate --best`: the nearest design that works, and the best beside what is named."""
 
-from __future__ import annotations
-
 import itertools
 import json
 

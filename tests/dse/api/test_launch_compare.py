@@ -1,7 +1,5 @@
 """Launch files side by side, explained, and held against a measured step."""
 
-from __future__ import annotations
-
 import json
 import re
 

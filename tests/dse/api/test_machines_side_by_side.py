@@ -1,7 +1,5 @@
 """Plans on several systems and numbers of GPUs in one table."""
 
-from __future__ import annotations
-
 import json
 import re
 

@@ -1,7 +1,5 @@
 """`dse plan`: from a model and a number of chips to the best layouts."""
 
-from __future__ import annotations
-
 import json
 import re
 

@@ -1,7 +1,5 @@
 """The Python interface: explicit parameters, records that print in ten lines, errors in words of Python."""
 
-from __future__ import annotations
-
 import inspect
 
 import pytest

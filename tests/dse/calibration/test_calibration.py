@@ -1,7 +1,5 @@
 """`dse calibrate`: known constants are found again, those that rows cannot tell are left, files load."""
 
-from __future__ import annotations
-
 import csv
 import importlib.util
 import json

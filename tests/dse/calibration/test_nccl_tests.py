@@ -1,7 +1,5 @@
 """Logs of nccl-tests: tests, ranks and hosts, sizes and times; bandwidths are those that the log prints."""
 
-from __future__ import annotations
-
 import pytest
 
 from costmodel import DseError

@@ -1,7 +1,5 @@
 """Fits to kernel tables: synthetic Parquet tables of a machine whose constants are known."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

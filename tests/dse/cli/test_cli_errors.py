@@ -1,7 +1,5 @@
 """What users get wrong: one clear line on stderr, the right exit code, and nothing left behind."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

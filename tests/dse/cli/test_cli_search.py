@@ -1,7 +1,5 @@
 """`dse search` and `dse resume`: what a user sees, in which stream, with which exit code."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """`dse studies`, `pareto`, `trials`, `evaluate`, `enumerate` and the catalogue."""
 
-from __future__ import annotations
-
 import io
 import json
 import re

@@ -1,7 +1,5 @@
 """Files and words that nobody means well with: one line each, in bounded time and memory."""
 
-from __future__ import annotations
-
 import gzip
 import io
 import json

@@ -1,7 +1,5 @@
 """Names, options and values as people type them."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

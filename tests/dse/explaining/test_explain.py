@@ -1,7 +1,5 @@
 """Why a design costs what it does: trees that add up, whatever the design."""
 
-from __future__ import annotations
-
 import json
 import re
 import shlex

@@ -1,7 +1,5 @@
 """Which parameters matter, and whose designs are better."""
 
-from __future__ import annotations
-
 import json
 import re
 

@@ -1,7 +1,5 @@
 """Traces of the PyTorch profiler: parts of a step as Holistic Trace Analysis counts them, products, slow ranks."""
 
-from __future__ import annotations
-
 import gzip
 import json
 

@@ -1,7 +1,5 @@
 """How much a step follows its parameters and its hardware."""
 
-from __future__ import annotations
-
 import json
 import textwrap
 import xml.etree.ElementTree as ET

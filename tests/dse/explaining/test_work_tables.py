@@ -1,7 +1,5 @@
 """Reload analysis of matrix products, and optimizer costs by parameter group: they are those of the step."""
 
-from __future__ import annotations
-
 import io
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Adapters of LoRA in launch files: written in the words of frameworks that have them, and read back."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

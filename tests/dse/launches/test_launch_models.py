@@ -1,7 +1,5 @@
 """Models in launch files for Megatron-LM, held to Megatron-LM's own configurations of the same models."""
 
-from __future__ import annotations
-
 import os
 import re
 import shlex

@@ -1,7 +1,5 @@
 """Launch files: what starts a design in Megatron-LM, NeMo, torchtitan or MaxText, and what one costs."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """Whether designs fit in memory: what measured peaks say of predicted ones, and the room that plans leave."""
 
-from __future__ import annotations
-
 import json
 import math
 import re

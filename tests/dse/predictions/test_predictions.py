@@ -1,7 +1,5 @@
 """Intervals of predicted steps: their classes, what they rest on, and ranking by their worse ends."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Spaces that choose splits and tiles kernel by kernel: what is written out, legal, and refused."""
 
-from __future__ import annotations
-
 import itertools
 import json
 

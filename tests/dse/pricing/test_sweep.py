@@ -1,7 +1,5 @@
 """Designs that are named by a sweep or a file: completed, priced together, and said why not."""
 
-from __future__ import annotations
-
 import json
 import re
 from itertools import product

@@ -1,7 +1,5 @@
 """Whole training runs: how often to save, what failures cost, and what a space makes of it."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Several workloads on one machine: each has its best layout there, and their steps become one."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The first lines of plan, search, evaluate, explain and compare: the facts, and the width they keep to."""
 
-from __future__ import annotations
-
 import io
 import json
 import os

@@ -1,7 +1,5 @@
 """The bottleneck of a design, in words."""
 
-from __future__ import annotations
-
 import pytest
 
 from dse import Space

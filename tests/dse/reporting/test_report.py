@@ -1,7 +1,5 @@
 """`dse report`: one page that needs nothing else, as a browser shows it."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """A small space, and a database, that several modules of these tests share."""
 
-from __future__ import annotations
-
 import pytest
 
 from dse.spaces.space import Space

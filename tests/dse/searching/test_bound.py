@@ -1,7 +1,5 @@
 """What no design can beat: bounds that are stopped halfway, on spaces whose designs can all be listed."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

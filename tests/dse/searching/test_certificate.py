@@ -1,7 +1,5 @@
 """How far a study is from the exact front: on fronts known by hand, and from a command."""
 
-from __future__ import annotations
-
 import json
 import re
 

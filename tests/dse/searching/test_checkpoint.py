@@ -1,7 +1,5 @@
 """Enumerations in parts, with checkpoints that survive kills, power cuts and the loss of a cluster."""
 
-from __future__ import annotations
-
 import os
 import random
 import shutil

@@ -1,7 +1,5 @@
 """Enumeration on a Dask cluster of this machine, of which a worker or the scheduler dies, or runs another program."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """The same inputs, seed and versions give the same bytes, whoever asks: tables, pages, exports."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

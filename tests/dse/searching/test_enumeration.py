@@ -1,7 +1,5 @@
 """Exact fronts: all designs listed, by whom and in what pieces it may be; or ruled out by bounds."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

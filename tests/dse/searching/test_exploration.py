@@ -1,7 +1,5 @@
 """The benchmark of samplers: its spaces, its fronts, and a sampler of ten lines."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Stored values are exact: random spaces, whose trials are stored, printed, read back and evaluated."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.support.random_studies import check_round_trip

@@ -1,7 +1,5 @@
 """`dse columns`, and `--columns`: the names that a space has, and tables of some of them."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json

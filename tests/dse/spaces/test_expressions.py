@@ -1,7 +1,5 @@
 """Formulas are parsed, checked for names and units, and worked out on whole columns."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

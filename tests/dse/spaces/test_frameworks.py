@@ -1,7 +1,5 @@
 """Frameworks as files: what they say of designs and machines, and what spaces make of it."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

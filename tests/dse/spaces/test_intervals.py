@@ -1,7 +1,5 @@
 """Ends of formulas over boxes hold for every design in the box."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import example, given

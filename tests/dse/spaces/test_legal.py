@@ -1,7 +1,5 @@
 """Legal designs: all of them and only them, drawn evenly, and found near any proposal."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections import Counter

@@ -1,7 +1,5 @@
 """Hardware from a power budget: shares that sum to one, what they buy, and budgets that are wrong."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 from itertools import product

@@ -1,7 +1,5 @@
 """A list of systems in a space: which machine is a parameter, priced as it is in a space of its own."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Search spaces: what a file says, what is wrong with it, what can be pinned, what pricing makes of it."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Rules that hold in every space, and the layouts of published runs in those that ship."""
 
-from __future__ import annotations
-
 import itertools
 
 import pytest

@@ -1,7 +1,5 @@
 """Backups of a database of studies, and logs that belong to another file."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal

@@ -1,7 +1,5 @@
 """`dse dashboard`: what optuna-dashboard is told of a study."""
 
-from __future__ import annotations
-
 import json
 import socket
 from typing import Any

@@ -1,7 +1,5 @@
 """`dse delete` takes a study out of its database."""
 
-from __future__ import annotations
-
 import io
 import sqlite3
 

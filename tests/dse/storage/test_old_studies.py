@@ -4,8 +4,6 @@
 trials were evaluated by the cost model of that commit.
 """
 
-from __future__ import annotations
-
 import lzma
 import sqlite3
 from contextlib import closing

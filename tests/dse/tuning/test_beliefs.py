@@ -1,7 +1,5 @@
 """What runs say of other designs, which design is run next, and when runs end."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Logs of frameworks, in the words that they print."""
 
-from __future__ import annotations
-
 import pytest
 
 from costmodel import DseError

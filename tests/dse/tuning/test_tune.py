@@ -1,7 +1,5 @@
 """`dse tune`: runs are stored, change the next choice, can be removed; sweeps are replayed."""
 
-from __future__ import annotations
-
 import csv
 import json
 import math

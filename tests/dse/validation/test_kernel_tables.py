@@ -1,7 +1,5 @@
 """Kernel tables: small synthetic Parquet tables with the columns of aiconfigurator and known errors."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import sys

@@ -1,7 +1,5 @@
 """Pairs of runs that differ in one setting: effects, their signs, and tables that are none."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 

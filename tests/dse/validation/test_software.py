@@ -1,7 +1,5 @@
 """Software of measured runs: releases, defaults that rows do not state, and labels, which change nothing."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """`dse validate`: what it prints, and how well the model agrees with what others measured."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import math

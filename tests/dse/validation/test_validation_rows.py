@@ -1,7 +1,5 @@
 """Written training runs as the cost model takes them: what rows say, what they lack, what figures mean."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np
