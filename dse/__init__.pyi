@@ -20,14 +20,14 @@ from dse.api.files import validate as validate
 from dse.api.files import validate_kernels as validate_kernels
 from dse.api.launch_files import compare_launches as compare_launches
 from dse.api.launch_files import launch_design as launch_design
+from dse.api.searching import compare_plans as compare_plans
 from dse.api.searching import plan as plan
 from dse.api.searching import search as search
-from dse.api.side_by_side import compare_plans as compare_plans
 from dse.api.study import Study as Study
 from dse.explaining.measured_gap import measured_gap as measured_gap
 from dse.explaining.profiler_trace import trace_gap as trace_gap
 from dse.pricing.evaluation import evaluate as evaluate
 from dse.reporting.pictures.design_figures import plot_breakdown as plot_breakdown
-from dse.searching.summaries import studies as studies
+from dse.searching.study import studies as studies
 from dse.spaces.formulas.expressions import formula_function as formula_function
 from dse.spaces.space import Space as Space

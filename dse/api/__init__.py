@@ -6,5 +6,4 @@ Rooms in the order in which they are read; those on one line do not know each ot
     designs, launch_files
     study
     searching
-    side_by_side
 """

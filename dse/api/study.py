@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING
 
 from dse.pricing.workers import Jobs, workers_of
 from dse.searching.study import BaseStudy
-from dse.storage.deletion import delete_study
-from dse.storage.optuna_store import Store
+from dse.storage.optuna_store import Store, delete_study
 
 if TYPE_CHECKING:  # each takes long to import, and a search takes none
     import altair as alt
@@ -26,8 +25,7 @@ if TYPE_CHECKING:  # each takes long to import, and a search takes none
     from dse.explaining.neighbours import Sensitivity
     from dse.output import Artefact
     from dse.reporting.studies.comparison import Comparison, StudyPair
-    from dse.searching.exact.bounded import StudyBound
-    from dse.searching.exact.certificate import Certificate
+    from dse.searching.exact.certificate import Certificate, StudyBound
     from dse.searching.exact.exact_front import Method
     from dse.searching.trials.measured_runs import MeasuredRun
     from dse.searching.trials.trial_table import TrialTable
@@ -209,7 +207,7 @@ class Study(BaseStudy):
 
     def bound(self, *, evaluations: float = 1e6, jobs: Jobs = 1) -> StudyBound:
         """A bound that no legal design can beat, from at most some number of evaluations. [-]"""
-        from dse.searching.exact.bounded import study_bound
+        from dse.searching.exact.certificate import study_bound
 
         return study_bound(self, workers_of(jobs), evaluations=evaluations)
 

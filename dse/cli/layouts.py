@@ -130,8 +130,7 @@ def run_sweep(args: argparse.Namespace, space: Space, form: str) -> int:
     refuse_together(args, form, [name for name, _ in values])
     workers = Workers(args.jobs, args.backend, args.scheduler)
     if args.designs:
-        from dse.pricing.design_file import read_designs
-        from dse.pricing.sweep import priced
+        from dse.pricing.sweep import priced, read_designs
 
         table, rows = read_designs(space, args.designs, say)
         designs = priced(space, table, rows, profile=args.profile or NATIVE, jobs=workers)

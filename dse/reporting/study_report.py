@@ -48,11 +48,9 @@ from dse.spaces.sections.training_run import UNITS as RUN_UNITS
 from dse.spaces.space import Space
 
 if TYPE_CHECKING:
-    from dse.searching.exact.bounded import StudyBound
-    from dse.searching.exact.certificate import Certificate, Surroundings
+    from dse.searching.exact.certificate import Certificate, StudyBound, Surroundings
     from dse.searching.exact.exact_front import ExactFront
-    from dse.searching.study import BaseStudy
-    from dse.searching.summaries import Summary
+    from dse.searching.study import BaseStudy, Summary
 #: Columns of the breakdown that the first lines on a design do not say.
 SUMMARY = ("tokens_per_second", "energy_per_step_j", "system_price_usd", "system_power_w")
 

@@ -7,7 +7,7 @@ Rooms in the order in which they are read; those on one line do not know each ot
     batches
     study_attributes, progress_bar
     price_check
-    study, summaries
+    study
     exact, starting_designs
     planned_study
     nearest_design

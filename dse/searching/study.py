@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
+from operator import index
 from shlex import quote
 from typing import TYPE_CHECKING, Any, Final, Self
 
@@ -20,10 +21,10 @@ from optuna.trial import FrozenTrial, TrialState
 from costmodel.columns import IntArray
 from costmodel.errors import DseError, ParameterError
 from costmodel.rules.registry import NATIVE
-from dse.fronts.hypervolume import Box
+from dse.fronts.pareto import Box
 from dse.pricing.evaluated import rules_for
 from dse.pricing.workers import Jobs
-from dse.searching.batches.history import BOX, Plan
+from dse.searching.batches.history import BOX, COUNTED, Plan
 from dse.searching.batches.loop import Outcome, Progress, search
 from dse.searching.price_check import Mismatch, mismatches, price_change, spread
 from dse.searching.progress_bar import Callback, reporting, stopped
@@ -36,10 +37,12 @@ from dse.searching.study_attributes import (
     CONCURRENCY,
     FINGERPRINT,
     FOCUS,
+    INNER,
     PROFILE,
     SAMPLER,
     SEED,
     SPACE,
+    SPACE_NAME,
     VERSIONS,
     changed_values,
     check_attributes,
@@ -52,11 +55,10 @@ from dse.searching.study_attributes import (
 from dse.searching.trials.exact_winners import stored_winners, winner_columns
 from dse.searching.trials.measured_runs import MeasuredRun, told_runs
 from dse.searching.trials.trial_attributes import BREAKDOWN, check_trials
-from dse.searching.trials.trial_frames import Details
-from dse.searching.trials.trial_table import TrialTable
+from dse.searching.trials.trial_table import Details, TrialTable
 from dse.spaces.space import Params, Space
 from dse.storage.database import optuna_url, storage_url
-from dse.storage.optuna_store import Store, StoredStudy
+from dse.storage.optuna_store import METRIC_NAMES, Store, StoredStudy
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -418,3 +420,61 @@ class BaseStudy:
         # Optuna never closes its connections; without a pool it holds none between calls.
         storage = optuna.storages.RDBStorage(optuna_url(self.storage), engine_kwargs={"poolclass": NullPool})
         return optuna.load_study(study_name=self.name, storage=storage)
+
+
+@dataclass(frozen=True)
+class Summary:
+    """One study of a database, in a line."""
+
+    name: str
+    space: str | None  #: None when dse did not make the study
+    sampler: str | None
+    complete: int
+    failed: int
+    running: int
+    infeasible: int
+    best: Mapping[str, float]  #: objective -> best value among the feasible trials
+
+
+def studies(storage: str | None = None) -> list[Summary]:
+    """The studies of a database, the oldest first.
+
+    Raises `DseError` if there is no database, or it cannot be read.
+    """
+    with Store(storage_url(storage), "read") as store, store.snapshot():
+        return [summary(store, store.study(name)) for name in store.names()]
+
+
+def summary(store: Store, stored: StoredStudy) -> Summary:
+    """Counts and best values of one study: those that were stored with its last batch, and of the trials since then."""
+    counts = store.counts(stored.study_id)
+    ours = SPACE in stored.user_attrs
+    if ours:
+        check_attributes(store, stored)
+    with store.reading(stored.study_id, "study_system_attributes"):
+        usual = [f"value_{number}" for number in range(len(stored.directions))]
+        names = ["".join(name) for name in stored.system_attrs.get(METRIC_NAMES) or usual]  # no text, no name
+    with store.reading(stored.study_id, f"study_user_attributes: {COUNTED}"):
+        before = stored.user_attrs.get(COUNTED, {"rows": 0, "complete": 0, "infeasible": 0, "best": {}})
+        rows, complete, infeasible = (index(before[name]) for name in ("rows", "complete", "infeasible"))
+        known = np.array([[float(before["best"][name]) for name in names]] if before["best"] else [])
+    columns = store.columns(stored, attribute=BREAKDOWN if ours else None, first=rows)
+    designs = columns
+    if INNER in stored.user_attrs:
+        designs = winner_columns(names, columns, stored_winners(store, stored, names, first=rows))
+    feasible = np.vstack([known.reshape(-1, len(stored.directions)), designs.objectives[designs.feasible]])
+    best = {
+        name: float(values.min() if direction == "minimize" else values.max())
+        for name, direction, values in zip(names, stored.directions, feasible.T, strict=False)
+        if len(feasible)
+    }
+    return Summary(
+        name=stored.name,
+        space=stored.user_attrs.get(SPACE_NAME),
+        sampler=stored.user_attrs.get(SAMPLER),
+        complete=complete + len(columns.ids),
+        failed=counts[TrialState.FAIL],
+        running=counts[TrialState.RUNNING],
+        infeasible=infeasible + int((~columns.feasible).sum()),
+        best=best,
+    )

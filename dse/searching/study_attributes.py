@@ -18,16 +18,14 @@ import yaml
 from costmodel.errors import DseError
 from costmodel.installation import __version__
 from costmodel.rules.registry import NATIVE
-from dse.fronts.hypervolume import Box
-from dse.fronts.pareto import as_costs
+from dse.fronts.pareto import Box, as_costs
 from dse.pricing.evaluated import Evaluation, rules_for
 from dse.pricing.evaluation import evaluate, remedies
 from dse.searching.batches.history import BOX
 from dse.searching.samplers.samplers import concurrency_of, sampler_choice
 from dse.searching.samplers.screening_sampler import DESIGNS_PRICED
 from dse.spaces.space import Batch, Space
-from dse.storage.damage import unreadable
-from dse.storage.optuna_store import Store, StoredStudy
+from dse.storage.optuna_store import Store, StoredStudy, unreadable
 
 #: Attributes of a study in the database, beside those of `dse.searching.batches.history`.
 SPACE, SPACE_NAME, FINGERPRINT = "dse:space", "dse:space_name", "dse:fingerprint"

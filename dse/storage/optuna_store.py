@@ -1,7 +1,9 @@
 """Studies and their trials in Optuna's own tables, a batch of trials to a transaction.
 
 The tables are Optuna's, so that its dashboard and its samplers read them. Optuna commits several times for each trial;
-here a batch has one commit, so that a kill leaves whole batches."""
+here a batch has one commit, so that a kill leaves whole batches. For a study that cannot be read, an error names the
+study, the database and the table.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +17,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from difflib import get_close_matches
 from pathlib import Path
+from shlex import quote
 from typing import Any, Final, Self
 
 import optuna
@@ -25,7 +28,6 @@ from costmodel.columns import IntArray
 from costmodel.errors import DseError, printable, suggestion
 from dse.spaces.sections.parameters import Direction
 from dse.storage.atomic_files import PART_BEGINNING, PART_ENDING, clear_away, sync_folder
-from dse.storage.damage import DAMAGED, unreadable
 from dse.storage.database import Database, Mode, optuna_url, sqlite_path
 from dse.storage.trial_columns import (
     FINISHED,
@@ -36,8 +38,37 @@ from dse.storage.trial_columns import (
     read_details,
     read_keys,
     read_params,
+    read_trials,
+    utc_text,
+    write_trials,
 )
-from dse.storage.trial_rows import read_trials, utc_text, write_trials
+
+#: What reading content as something else raises.
+DAMAGED: Final = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError)
+#: Characters that a message quotes of a failure.
+QUOTED: Final = 80
+
+
+def unreadable(study: str, where: str, table: str, error: Exception) -> DseError:
+    """One line on a study that cannot be read.
+
+    >>> print(unreadable("s", "sqlite:///dse.db", "study_directions", KeyError("SIDEWAYS")))
+    study 's' of sqlite:///dse.db cannot be read: study_directions: KeyError('SIDEWAYS'); restore a copy of \
+the database, or delete the study with `dse studies s --delete`
+    >>> print(unreadable("s", "sqlite:///dse.db", "trial_params", KeyError("qkv_tile_m")))
+    study 's' of sqlite:///dse.db cannot be read: trial_params: no 'qkv_tile_m', a parameter of its space in this \
+version; read a study of an earlier dse with that dse, or search again: `dse search ... --study NEW`; else \
+restore a copy of the database, or delete the study with `dse studies s --delete`
+    """
+    failure = str(error).partition("\n")[0] if isinstance(error, DseError) else repr(error)
+    what = failure if len(failure) <= QUOTED else f"{failure[:QUOTED]}..."
+    remedy = f"restore a copy of the database, or delete the study with `dse studies {quote(study)} --delete`"
+    if table == "trial_params" and type(error) is KeyError:
+        what = f"no {error}, a parameter of its space in this version"
+        again = "read a study of an earlier dse with that dse, or search again: `dse search ... --study NEW`"
+        remedy = f"{again}; else {remedy}"
+    return DseError(f"study {study!r} of {where} cannot be read: {table}: {what}; {remedy}")
+
 
 #: Revision of Optuna's tables that dse reads and writes; unchanged from Optuna 3.2 to 5.
 REVISION: Final = "v3.2.0.a"
@@ -461,3 +492,37 @@ class Store:
                 beats=BEATS.total_seconds(),
                 long_ago=utc_text(now - OLD),
             )
+
+
+#: Tables with rows of single trials, and of studies, those that others refer to last.
+OF_TRIALS: Final = (
+    *("trial_heartbeats", "trial_intermediate_values", "trial_values", "trial_params"),
+    *("trial_system_attributes", "trial_user_attributes"),
+)
+OF_STUDIES: Final = (*("trials", "study_system_attributes", "study_user_attributes", "study_directions", "studies"),)
+
+
+def delete_study(store: Store, study_id: int) -> int:
+    """Delete a study with all of its trials in one transaction; the number of trials. [-]
+
+    A `DseError` if the database cannot be written; then nothing is deleted.
+    """
+    named = {"study_id": study_id}
+    with store.database.transaction(writes=True):
+        trials = count_trials(store, study_id)
+        for table in OF_TRIALS:
+            store.database.change(
+                f"DELETE FROM {table} WHERE trial_id IN (SELECT trial_id FROM trials WHERE study_id = :study_id)",
+                **named,
+            )
+        for table in OF_STUDIES:
+            store.database.change(f"DELETE FROM {table} WHERE study_id = :study_id", **named)
+    return trials
+
+
+def count_trials(store: Store, study_id: int) -> int:
+    """Number of trials of a study, in any state. [-]"""
+    with store.database.transaction():
+        query = "SELECT count(*) FROM trials WHERE study_id = :study_id"
+        [(trials,)] = store.database.rows(query, study_id=study_id)
+    return int(trials)

@@ -20,7 +20,7 @@ from dse.adapters.simai.files.busbw import load_busbw
 from dse.adapters.xla import hlo
 from dse.cli import parsed
 from dse.launches.launch import read_launch
-from dse.pricing.design_file import read_designs
+from dse.pricing.sweep import read_designs
 from dse.spaces.formulas.expressions import Expression, Name
 from dse.spaces.question import planned_model
 from dse.spaces.space import Space

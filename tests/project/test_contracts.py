@@ -31,9 +31,9 @@ MOST_MODULES = 20
 
 #: The most lines of packages and rooms, less others; what would grow beyond says what it deletes. [lines]
 BUDGETS = [
-    ("costmodel dse", "", 69_448),
+    ("costmodel dse", "", 69_251),
     ("costmodel", "costmodel.formats costmodel.lstm costmodel.rules", 14_065),
-    ("dse.searching dse.storage", "", 7_391),
+    ("dse.searching dse.storage", "", 7_247),
     ("dse.adapters", "", 21_133),
     ("dse.adapters.xla", "", 6_934),
     ("dse.adapters.dfmodel", "", 3_926),

@@ -13,8 +13,8 @@ from sqlalchemy.pool import NullPool
 
 from dse.api.study import Study
 from dse.cli import main
-from dse.searching.batches.claims import CLAIM, PARKED
-from dse.searching.summaries import studies
+from dse.searching.batches.loop import CLAIM, PARKED
+from dse.searching.study import studies
 from dse.searching.trials.trial_attributes import BREAKDOWN
 from dse.storage.dashboard import dashboard
 from dse.storage.database import optuna_url

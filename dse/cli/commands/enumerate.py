@@ -24,8 +24,7 @@ from dse.output import Report, encoded_front, exact_record, json_text, show
 from dse.pricing.evaluated import rules_for
 from dse.pricing.workers import Workers
 from dse.reporting.study_report import bound_text, certificate_text, exact_report
-from dse.searching.exact.bounded import EVALUATIONS, study_bound
-from dse.searching.exact.certificate import Certificate, best_costs, certificate, sought_space
+from dse.searching.exact.certificate import EVALUATIONS, Certificate, best_costs, certificate, sought_space, study_bound
 from dse.searching.exact.exact_front import ExactFront, Headway, exact_front, merged_front
 from dse.spaces.space import Space
 

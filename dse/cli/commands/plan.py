@@ -14,8 +14,7 @@ from typing import Any, Final
 
 from costmodel.errors import DseError
 from costmodel.formats.system_file import load_system
-from dse.api.searching import PlannedStudy, plan
-from dse.api.side_by_side import compare_plans, prices_of
+from dse.api.searching import PlannedStudy, compare_plans, plan, prices_of
 from dse.cli.options import name_list, number, pin, positive
 from dse.cli.progress import progress_of
 from dse.cli.terminal import say

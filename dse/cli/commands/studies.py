@@ -17,13 +17,12 @@ from dse.output import show
 from dse.pricing.workers import Workers
 from dse.reporting.studies.check_report import CheckedStudy, check_json, check_report
 from dse.reporting.study_report import studies_table
+from dse.searching.study import studies
 from dse.searching.study_attributes import SPACE_NAME
-from dse.searching.summaries import studies
 from dse.storage.backup import back_up, restore
 from dse.storage.dashboard import TOKEN, dashboard, private
 from dse.storage.database import shown, storage_url
-from dse.storage.deletion import count_trials, delete_study
-from dse.storage.optuna_store import Store
+from dse.storage.optuna_store import Store, count_trials, delete_study
 
 
 def run(args: argparse.Namespace) -> int:

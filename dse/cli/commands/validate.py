@@ -10,8 +10,7 @@ from dse.api.files import validate, validate_kernels
 from dse.cli.options import refuse_same
 from dse.cli.output import checked_ending, write_answer
 from dse.output import write_file
-from dse.reporting.measurements.kernel_tables_report import kernel_tables_report
-from dse.reporting.measurements.validation_report import pairs_report, validation_report
+from dse.reporting.measurements.validation_report import kernel_tables_report, pairs_report, validation_report
 from dse.reporting.pages.validation_page import validation_page
 from dse.validation.pairs import compared_pairs, pairs_record
 from dse.validation.summary import validation_record

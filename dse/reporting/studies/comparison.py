@@ -16,8 +16,7 @@ from costmodel.columns import BoolArray, FloatArray, short_repr
 from costmodel.errors import DseError, ParameterError
 from costmodel.formats.quantity import readable
 from costmodel.rules.registry import NATIVE
-from dse.fronts.hypervolume import Box
-from dse.fronts.pareto import as_costs, non_dominated
+from dse.fronts.pareto import Box, as_costs, non_dominated
 from dse.output import EXPECTED_TIME, STEP_TIME, Report, counted, parameter_text
 from dse.pricing.evaluated import rules_for
 from dse.pricing.evaluation import evaluate

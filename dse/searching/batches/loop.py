@@ -2,25 +2,189 @@
 
 Batch k is proposed from full batches before it alone, with random numbers that follow from the study's seed and k. So
 the trials of a study do not depend on where it was interrupted, on how its budget was dealt out, or on how many
-processes work on it: `samplers.concurrent_batches` says what a batch knows, `batches.claims` who works on it.
+processes work on it: `samplers.concurrent_batches` says what a batch knows.
+
+Batches become trials in their order. What a process works on is claimed by an attribute of the study; a batch that is
+finished before others that come before it is parked in another, and becomes trials when these are there, by whichever
+process comes to it. A claim is a courtesy: two processes that work on one batch find the same trials, and the first to
+store them wins. So a claim that a process left behind when it died does not hold the others up for long.
 """
 
 from __future__ import annotations
 
+import os
+import socket
+import sys
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from operator import index
+from pathlib import Path
 from time import perf_counter
+from typing import Any, Final
 
 from optuna.trial import FrozenTrial
 
 from costmodel.errors import DseError
 from costmodel.rules.rules import WorkloadRules
 from dse.pricing.workers import Jobs
-from dse.searching.batches.claims import BatchClaims
-from dse.searching.batches.history import History, Plan
+from dse.searching.batches.history import Batch, History, Plan
+from dse.searching.trials.trial_attributes import check_trials
 from dse.spaces.space import Space
 from dse.storage.optuna_store import Store, StoredStudy
+from dse.storage.trial_columns import packed_trial, unpacked_trial
+
+#: Study attributes, before the number of a batch: who works on it, and what it is when it waits for others.
+CLAIM: Final = "dse:claim:"
+PARKED: Final = "dse:parked:"
+
+#: How long a claim of another machine counts from the first look at it: at least, and as a multiple of the longest
+#: batch of this process. [s], [-]
+PATIENCE: Final = 30.0
+BATCHES: Final = 4.0
+#: The shortest and the longest time between two looks at what other processes do. [s]
+SHORTEST, LONGEST = 0.02, 0.5
+
+
+class BatchClaims:
+    """The batches of a study, as one process takes and stores them."""
+
+    def __init__(self, store: Store, study_id: int, history: History, budget: int) -> None:
+        self._store = store
+        self._study_id = study_id
+        self._history = history
+        self._budget = budget
+        self._me = {"host": machine_name(), "process": os.getpid()}
+        self._taken: int | None = None
+        self._since = time.monotonic()  # when it was taken
+        self._seen: dict[tuple[str, int, float], float] = {}  # claims of others, and when they were first seen
+        self._longest = 0.0  # of batches here
+        self._pause = SHORTEST
+
+    def take(self) -> int | None:
+        """A batch to work on, or that is parked and can be stored; None once others have stored some. [-]"""
+        complete = self._history.complete
+        while self._taken is None:
+            self.look()
+            if self._history.complete != complete:
+                return None
+            if self._free() is not None:
+                with self._store.turn(self._study_id):
+                    self.look()
+                    if self._history.complete == complete:
+                        self._claim()
+            else:
+                time.sleep(self._pause)
+                self._pause = min(2 * self._pause, LONGEST)
+        return self._taken
+
+    def look(self) -> None:
+        """Learn of trials that others have stored."""
+        if self._store.rows(self._study_id) != self._history.rows:
+            self._history.refresh()
+
+    def _claim(self) -> None:
+        """Take the first batch that is free, within a turn."""
+        self._taken, self._since, self._pause = self._free(), time.monotonic(), SHORTEST
+        if self._taken is not None:
+            claim = {**self._me, "time": time.time()}
+            self._store.set_user_attrs(self._study_id, {f"{CLAIM}{self._taken}": claim})
+
+    def _free(self) -> int | None:
+        """The first batch that nobody works on; none that is parked but the next to be stored. [-]"""
+        window = self._history.window(self._budget)
+        parked = self._store.named(self._study_id, PARKED)
+        claimed = self._store.named(self._study_id, CLAIM)
+        for number in window:
+            if f"{PARKED}{number}" in parked and number > window.start:
+                continue
+            name = f"{CLAIM}{number}"
+            if name not in claimed or not self._respected(self._store.user_attr(self._study_id, name)):
+                return number
+        return None
+
+    def _respected(self, claim: Mapping[str, Any] | None) -> bool:
+        """True if a claim belongs to another process that may be at work."""
+        if claim is None:
+            return False
+        with self._store.reading(self._study_id, "study_user_attributes"):
+            if self._me.items() <= claim.items():
+                return False
+            host, process, since = str(claim["host"]), index(claim["process"]), float(claim["time"])
+            if host == self._me["host"] and not alive(process):
+                return False
+        first_seen = self._seen.setdefault((host, process, since), time.monotonic())  # clocks of machines differ
+        return time.monotonic() - first_seen < max(PATIENCE, BATCHES * self._longest)
+
+    def parked(self, number: int) -> Batch | None:
+        """A batch that was finished before its turn, if that has come."""
+        name = f"{PARKED}{number}"
+        packed = self._store.user_attr(self._study_id, name)
+        if packed is None:
+            return None
+        with self._store.reading(self._study_id, "study_user_attributes"):
+            finished = [unpacked_trial(trial, self._history.distributions) for trial in packed["trials"]]
+            check_trials(finished)
+            batch = Batch(number, index(packed["base"]), finished=finished, memory=dict(packed["memory"]))
+        if not self._history.due(batch, self._budget):
+            self._store.drop_user_attrs(self._study_id, [name])
+            return None
+        return batch
+
+    def settle(self, batch: Batch) -> int:
+        """Store a batch, or park it if it comes before its turn, and take another; trials stored. [-]"""
+        self._longest = max(self._longest, time.monotonic() - self._since)
+        with self._store.turn(self._study_id):
+            self.look()  # here, where nobody adds trials: elsewhere, one who adds many would outrun it
+            added = self._settled(batch)
+            self._claim()
+        return added
+
+    def _settled(self, batch: Batch) -> int:
+        """Store or park a batch, within a turn and with all known that is stored; trials stored. [-]"""
+        history, store, study_id, number = self._history, self._store, self._study_id, batch.number
+        done, added = [f"{CLAIM}{number}"], 0
+        if number > history.current:
+            packed = {"base": batch.base, "trials": [*map(packed_trial, batch.finished)], "memory": batch.memory}
+            store.set_user_attrs(study_id, {f"{PARKED}{number}": packed})
+        elif due := history.due(batch, self._budget):
+            finished, batch.finished, added = batch.finished, due, len(due)
+            attributes = history.attributes(batch)
+            store.append(study_id, due, after=history.rows, user_attrs=attributes)
+            history.stored(batch, attributes)
+            batch.finished = finished
+            done += [] if history.due(batch, sys.maxsize) else [f"{PARKED}{number}"]
+        store.drop_user_attrs(study_id, done)
+        return added
+
+    def release(self) -> None:
+        """Give a batch that was taken back to the others."""
+        if self._taken is not None:
+            self._store.drop_user_attrs(self._study_id, [f"{CLAIM}{self._taken}"])
+            self._taken = None
+
+
+def machine_name() -> str:
+    """Name of the machine whose processes `alive` finds: a container has processes of its own, and may share a name."""
+    name = [socket.gethostname()]
+    with suppress(OSError):  # Linux
+        name.append(Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip())
+        name.append(str(Path("/proc/self/ns/pid").readlink()))
+    return " ".join(name)
+
+
+def alive(process: int) -> bool:
+    """True if a process of that number may exist on this machine."""
+    if os.name != "posix":  # elsewhere the question would end it
+        return True
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
 
 
 @dataclass(frozen=True)
@@ -69,7 +233,7 @@ def search(
 ) -> Outcome:
     """Add trials until the study holds `budget` finished ones, or every legal design.
 
-    Several processes may search one study: they share its batches, as `dse.searching.batches.claims` says. An
+    Several processes may search one study: they share its batches, as `dse.searching.batches.loop` says. An
     interruption, or a database that fails, loses the batch that the process has and nothing else: it follows
     from those before it, so that the next run proposes it again.
     """

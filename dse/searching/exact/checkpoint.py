@@ -23,7 +23,7 @@ from dse.pricing.evaluated import rules_for
 from dse.pricing.identity import program_digest
 from dse.pricing.workers import Pricer
 from dse.spaces.space import Space
-from dse.storage.line_log import LineLog, lines_of
+from dse.storage.atomic_files import LineLog, lines_of
 
 SCHEMA: Final = "enumeration/v1"
 #: Units of each part, at least.

@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from dse.fronts.hypervolume import Box, history, hypervolume
-from dse.fronts.pareto import as_costs, non_dominated, shortfalls
+from dse.fronts.pareto import Box, as_costs, history, hypervolume, non_dominated, shortfalls
 
 
 def beaten(point, others):

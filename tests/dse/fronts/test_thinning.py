@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from dse.fronts.hypervolume import hypervolume
+from dse.fronts.pareto import hypervolume
 from dse.fronts.thinning import Undominated, most_dominating
 
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from dse.api.study import Study
-from dse.searching.batches.claims import CLAIM, PARKED, BatchClaims, machine_name
 from dse.searching.batches.history import History
+from dse.searching.batches.loop import CLAIM, PARKED, BatchClaims, machine_name
 from dse.searching.samplers.concurrent_batches import DesignShare, base_of, memories_of
 from dse.searching.samplers.samplers import SAMPLERS
 from dse.searching.study_attributes import CONCURRENCY
@@ -179,7 +179,7 @@ def test_containers_with_one_hostname_are_two_machines(two, monkeypatch):
     gone.wait()
     here = machine_name()
     with monkeypatch.context() as container:
-        container.setattr("dse.searching.batches.claims.Path.readlink", lambda path: Path("pid:[1]"))
+        container.setattr("dse.searching.batches.loop.Path.readlink", lambda path: Path("pid:[1]"))
         assert machine_name() != here
         one.claims._me = {"host": machine_name(), "process": gone.pid}
     other.claims._me = {"host": here, "process": os.getpid()}
@@ -191,7 +191,7 @@ def test_a_claim_of_a_machine_with_another_clock_is_respected(two, monkeypatch, 
     _, one, other = two
     now = time.time
     with monkeypatch.context() as wrong:
-        wrong.setattr("dse.searching.batches.claims.time.time", lambda: now() + 86400 * days)
+        wrong.setattr("dse.searching.batches.loop.time.time", lambda: now() + 86400 * days)
         assert one.claims.take() == 1
     assert other.claims.take() == 2
 
@@ -199,7 +199,7 @@ def test_a_claim_of_a_machine_with_another_clock_is_respected(two, monkeypatch, 
 def test_a_claim_of_another_machine_is_taken_over_when_it_is_old(two, monkeypatch):
     _, one, other = two
     assert one.claims.take() == 1
-    monkeypatch.setattr("dse.searching.batches.claims.PATIENCE", 0.0)
+    monkeypatch.setattr("dse.searching.batches.loop.PATIENCE", 0.0)
     assert other.claims.take() == 1
 
 

@@ -11,7 +11,7 @@ from sqlalchemy.pool import NullPool
 
 from dse.api.study import Study
 from dse.output import write_file
-from dse.searching.summaries import studies
+from dse.searching.study import studies
 from dse.spaces.space import Space
 from dse.storage.database import optuna_url
 from tests.support.paths import TEST_DATA

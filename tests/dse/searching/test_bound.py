@@ -8,7 +8,7 @@ from costmodel.errors import DseError
 from dse.api.study import Study
 from dse.cli import main
 from dse.searching.exact import branching
-from dse.searching.exact.bounded import study_bound
+from dse.searching.exact.certificate import study_bound
 from dse.searching.exact.exact_front import exact_front
 from dse.spaces.space import Space
 from tests.dse.searching.test_enumeration import random_space

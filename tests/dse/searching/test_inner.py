@@ -15,7 +15,7 @@ from dse.pricing.evaluation import evaluate
 from dse.searching.exact.exact_front import exact_front
 from dse.searching.samplers.exact_search import WINNERS
 from dse.searching.samplers.samplers import SAMPLERS
-from dse.searching.summaries import studies
+from dse.searching.study import studies
 from dse.spaces.space import Space
 from tests.dse.searching.test_samplers import every_sampler
 from tests.support.cases import cases

@@ -22,7 +22,7 @@ from dse.searching.samplers.archive import Archive, least_beaten
 from dse.searching.samplers.screening_sampler import DESIGNS_PRICED, ScreeningSampler
 from dse.spaces.lattice import Lattice
 from dse.spaces.space import Space
-from dse.storage.damage import DAMAGED
+from dse.storage.optuna_store import DAMAGED
 
 
 def costs_of(space, columns):

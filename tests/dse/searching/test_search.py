@@ -48,7 +48,7 @@ def test_a_generation_is_bred_alike_from_the_one_before_alone(space, url, sample
     """What a genetic sampler is shown of a study is cut down to its needs now and then, or always."""
     whole = Study.create(space, "whole", storage=url, sampler=sampler)
     whole.run(150)
-    monkeypatch.setattr("dse.searching.batches.learning_study.MOST_TRIALS", 1)
+    monkeypatch.setattr("dse.searching.batches.history.MOST_TRIALS", 1)
     lean = Study.create(space, "lean", storage=url, sampler=sampler)
     lean.run(150)
     assert told(lean) == told(whole)

@@ -10,7 +10,7 @@ from costmodel.errors import DseError
 from dse.api.study import Study
 from dse.pricing.evaluated import RECORD_KEYS
 from dse.searching.batches.history import COUNTED
-from dse.searching.summaries import studies
+from dse.searching.study import studies
 from dse.spaces.space import Space
 from dse.storage.optuna_store import Store
 from tests.support.paths import TEST_DATA

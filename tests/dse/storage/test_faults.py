@@ -19,7 +19,7 @@ from costmodel.errors import DseError
 from dse.api.study import Study
 from dse.cli import main
 from dse.searching.batches import history
-from dse.searching.batches.claims import CLAIM, PARKED, alive
+from dse.searching.batches.loop import CLAIM, PARKED, alive
 from dse.spaces.space import Space
 from dse.storage import atomic_files as files
 from dse.storage.database import patience
@@ -328,7 +328,7 @@ def test_whoever_is_interrupted_while_he_waits_for_a_lock_ends_at_once():
 def test_clocks_that_jump_change_no_trial(study, undisturbed, monkeypatch):
     """By days, to and fro, at every look: claims are judged by them, trials are not."""
     now, jumps = time.time, random.Random(0)
-    monkeypatch.setattr("dse.searching.batches.claims.time.time", lambda: now() + 86400 * jumps.uniform(-30, 30))
+    monkeypatch.setattr("dse.searching.batches.loop.time.time", lambda: now() + 86400 * jumps.uniform(-30, 30))
     both = [threading.Thread(target=study.run, args=(BUDGET,)) for _ in range(2)]
     for one in both:
         one.start()

@@ -22,9 +22,8 @@ from costmodel.errors import DseError
 from dse.api.study import Study
 from dse.spaces.space import Space
 from dse.storage.database import optuna_url
-from dse.storage.deletion import delete_study
-from dse.storage.optuna_store import BEATS, OLD, REVISION, Store
-from dse.storage.trial_rows import utc_text
+from dse.storage.optuna_store import BEATS, OLD, REVISION, Store, delete_study
+from dse.storage.trial_columns import utc_text
 from tests.support.cases import cases
 from tests.support.paths import TEST_DATA
 from tests.support.servers import postgresql_server
