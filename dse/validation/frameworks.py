@@ -59,12 +59,13 @@ def defaults_of(
 ) -> Defaults:  # fmt: skip
     """The defaults of a framework for a model on a system, and the stated columns of a design; switches as 0 or 1.
 
-    Columns that the framework derives, such as `overlap_p2p`, follow from the stated ones.
+    Columns that the framework derives, such as `overlap_p2p`, follow from the stated ones. Other columns count as 0.
     """
     quantities = system.quantities() if system else {}
 
     def known(name: str) -> Value:
-        return stated[name] if name in stated else float(getattr(model, name, quantities.get(name, nan)))
+        absent = 0.0 if stated and name in all_columns() else nan
+        return stated[name] if name in stated else float(getattr(model, name, quantities.get(name, absent)))
 
     said = framework.assumed(model, known)
     said |= {name: holds(text, known) for name, text in framework.derived.items() if stated and is_condition(text)}

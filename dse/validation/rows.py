@@ -18,6 +18,7 @@ from costmodel import DesignPoints, ModelShape, model_names
 from costmodel.formats.framework_file import Framework
 from costmodel.formats.quantity import plain_number
 from costmodel.formats.shipped import current_name
+from costmodel.training.blocks import MODULES
 from costmodel.training.design_table import Domain
 from costmodel.training.precision import FORMATS
 from dse.validation.expressed import Expressed, Machine, NotExpressed, Value, number_of, shipped_model
@@ -27,6 +28,9 @@ from dse.validation.table import WORDS, MeasuredRow
 
 #: Values of designs for columns that neither a row nor its software states.
 PLAIN: Final[Mapping[str, Value]] = {"recompute": "none", "precision": "bf16", "zero": 0.0, "overlap_ep": 0.0}
+
+#: Columns that recompute activations.
+RECOMPUTING: Final = {"recompute", "recompute_layers", *(module.column for module in MODULES)}
 
 #: Words of a switch, as commands print them -> its column.
 SWITCHES: Final = {"true": 1.0, "false": 0.0}
@@ -101,6 +105,7 @@ def usual_columns(defaults: Defaults, stated: Mapping[str, Value], domains: Mapp
     """Defaults for columns that a row does not state, as far as its design has them."""
     aliases = {alias.column for name, alias in DesignPoints.aliases.items() if name in stated}
     named = {*stated, *aliases, "imbalance"}
+    named |= RECOMPUTING if any(name in RECOMPUTING for name in stated) else set()  # all of it, if a row states any
     usual = {name: value for name, value in defaults.columns.items() if name in domains and name not in named}
     both = {**usual, **stated}
     idle = {"overlap_param_gather"} if both.get("zero", 0) != 1 or not both.get("overlap_grad_reduce") else set()

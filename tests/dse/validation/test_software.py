@@ -8,7 +8,7 @@ from costmodel.formats.input_files import parse
 from costmodel.formats.shipped import ROOT
 from dse.validation.comparison import compared
 from dse.validation.frameworks import framework_of
-from dse.validation.rows import expressed_row
+from dse.validation.rows import RECOMPUTING, expressed_row
 from dse.validation.table import SHIPPED, MeasuredRow, read_table
 from tests.support.cases import cases
 
@@ -65,6 +65,13 @@ def test_cells_and_defaults_become_columns(cells, columns):
     assert {name: run.columns[name] for name in columns} == columns
     if "design" not in cells and cells.keys() <= {"dispatcher", "ep_overlap", "routing", "offload"}:
         assert expressed_row(replace(EXPERTS, design=DESIGN, **cells)).columns.items() >= columns.items()
+
+
+@pytest.mark.parametrize(("cells", "columns"), cases(__file__, "recipes_recompute_unless_a_row_says_what"))
+def test_recipes_recompute_unless_a_row_says_what(cells, columns):
+    """All recomputation that a run has is its row's, or all of it is that of recipes for its model and chip."""
+    run = expressed_row(replace(EXPERTS, mbs=0, gbs=0, gpus=0, tp=0, dp=0, ep=0, **cells))
+    assert {name: value for name, value in run.columns.items() if name in RECOMPUTING and value != "none"} == columns
 
 
 def test_a_constant_of_a_release_counts_on_its_chip():
