@@ -159,7 +159,7 @@ def share_beside(design: DesignPoints) -> FloatArray:
     have none beside them. The share is that of the longest chain, of all m v + p - 1. It is 0 without `overlap_ep`, and
     where schedules pair passes themselves or run all forward passes first.
     """
-    p, v, m = design.pp, design.vpp, design.gradient_accumulation_steps
+    p, v, m = design.pp, design.vpp, _whole_groups(design)
     group = np.where(design.group_size > 0, design.group_size, p)
     paired = np.maximum(m * v - (v - 1) * group - 1, 0.0)
     in_turn = (design.overlap_ep > 0) & ~of_schedule(design, "pairs", "chunk_by_chunk")
@@ -228,8 +228,7 @@ def pipeline_time(
     Interleaved 1F1B needs a multiple of pp micro-batches, and frameworks refuse others. Here missing
     micro-batches leave their time empty.
     """
-    p, v, m = design.pp, design.vpp, design.gradient_accumulation_steps
-    whole = np.where((v > 1) & _in_usual_groups(design), np.ceil(m / p) * p, m)
+    p, v, whole = design.pp, design.vpp, _whole_groups(design)
     design = replace(design, gradient_accumulation_steps=whole)
     shape = times.forward.shape[1:]
     message = np.broadcast_to(message, shape)
@@ -256,6 +255,12 @@ def pipeline_time(
                 rank = stage.rank[places[-1]].astype(np.intp)
                 pairs[(number, *places)] = timed.pairs[np.arange(rank.size), rank]
     return time, pairs
+
+
+def _whole_groups(design: DesignPoints) -> FloatArray:
+    """Micro-batches for which interleaved 1F1B in groups of pp has time, (points,). [-]"""
+    p, m = design.pp, design.gradient_accumulation_steps
+    return np.where((design.vpp > 1) & _in_usual_groups(design), np.ceil(m / p) * p, m)
 
 
 def _in_usual_groups(design: DesignPoints) -> BoolArray:
