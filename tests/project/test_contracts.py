@@ -31,8 +31,8 @@ MOST_MODULES = 20
 
 #: The most lines of packages and rooms, less others; what would grow beyond says what it deletes. [lines]
 BUDGETS = [
-    ("costmodel dse", "", 69_257),
-    ("costmodel", "costmodel.formats costmodel.lstm costmodel.rules", 14_065),
+    ("costmodel dse", "", 69_260),
+    ("costmodel", "costmodel.formats costmodel.lstm costmodel.rules", 14_068),
     ("dse.searching dse.storage", "", 7_247),
     ("dse.adapters", "", 21_133),
     ("dse.adapters.xla", "", 6_934),

@@ -129,24 +129,22 @@ def offloaded_activations(run: TransformerRun, costs: MicroBatch, parts: Sequenc
     `parts` hold the bytes that layers keep, (points,). [-], [B]
 
     Each direction of the link has the passes of one direction beside it: what a layer keeps leaves while the
-    next layer runs forward, and comes back while the layer behind runs backward. Where exchanges of experts
-    hide behind another micro-batch (`overlap_ep`), passes that have one beside them are shorter by these.
+    next layer runs forward, and comes back while the layer behind runs backward. Where a forward pass runs beside a
+    backward pass (`overlap_ep`), both directions have the time of both.
     """
     design = run.design
     if not (design.offload_activations > 0).any():
         return costs
     beside = share_beside(design)
-    shorter = overlapped_experts(costs, np.where(beside > 0, 1.0, 0.0), run.system)
+    paired = overlapped_experts(costs, np.where(beside > 0, 1.0, 0.0), run.system)
     forward, backward = list(costs.forward), list(costs.backward)
     for number, again in enumerate(costs.again):
         moving = host_transfer_time(design.offload_activations * parts[number].kept, run.system)
-        for passes, overlapped, later in (
-            (forward, shorter.forward, 0.0),
-            (backward, shorter.backward, again.total_time),
-        ):
-            alone = np.maximum(moving - passes[number].total_time - later, 0.0)
-            behind = np.maximum(moving - overlapped[number].total_time - later, 0.0)
-            passes[number] = replace(passes[number], offload_time=(1 - beside) * alone + beside * behind)
+        pair = paired.forward[number].total_time + paired.backward[number].total_time + again.total_time
+        behind = beside * np.maximum(moving - pair, 0.0) / 2
+        for passes, later in ((forward, 0.0), (backward, again.total_time)):
+            alone = np.maximum(moving - (passes[number].total_time + later), 0.0)
+            passes[number] = replace(passes[number], offload_time=(1 - beside) * alone + behind)
     return replace(costs, forward=tuple(forward), backward=tuple(backward))
 
 
@@ -466,7 +464,7 @@ def overlapped_experts(costs: MicroBatch, share: FloatArray, system: System) -> 
     """Passes of which a share runs with exchanges of experts behind those of another micro-batch.
 
     The forward pass of one micro-batch runs beside the backward pass of the one before: each hides the
-    exchanges of the other, as far as its own kernels take time. The host launches the kernels of both meanwhile.
+    exchanges of the other, as far as its kernels take time. The host launches the kernels of both meanwhile.
     """
     if not share.any():
         return costs
@@ -486,7 +484,7 @@ def _beside(
     both = (forward, backward)
     if not any(cost.ep_time.ndim for cost in both):
         return both
-    rest = [cost.total_time - cost.ep_time - cost.launch_bound_time for cost in both]
+    rest = [cost.total_time - cost.ep_time - cost.launch_bound_time - cost.offload_time for cost in both]
     hidden = [np.minimum(cost.ep_time, other) for cost, other in zip(both, rest[::-1], strict=True)]
     exposed = [exposed_time(cost.ep_time, behind, system.chip, "ep") for cost, behind in zip(both, hidden, strict=True)]
     launches = forward.launches + backward.launches
