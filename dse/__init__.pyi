@@ -25,7 +25,7 @@ from dse.api.searching import plan as plan
 from dse.api.searching import search as search
 from dse.api.study import Study as Study
 from dse.explaining.measured_gap import measured_gap as measured_gap
-from dse.explaining.profiler_trace import trace_gap as trace_gap
+from dse.explaining.measured_gap import trace_gap as trace_gap
 from dse.pricing.evaluation import evaluate as evaluate
 from dse.reporting.pictures.design_figures import plot_breakdown as plot_breakdown
 from dse.searching.study import studies as studies

@@ -2,7 +2,7 @@
 
 Every kernel of a layer has a few shardings over the tensor-parallel group. A kernel costs time in each of them, and an
 edge between two kernels costs a collective where their layouts differ. `Solver` builds this graph of costs on
-nodes and edges from kernels that are timed once, and `costmodel.solve.assignment` finds its cheapest assignment.
+nodes and edges from kernels that are timed once, and `costmodel.solve` finds its cheapest assignment.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import numpy as np
 from costmodel.columns import BoolArray, FloatArray, IntArray, UniqueRows, chosen, distinct_rows, in_rows, is_long
 from costmodel.kernels.kernel_cost import pointwise_time
 from costmodel.kernels.kernel_tables import Part, Pointwise, bias_gradient_row, parts_of
-from costmodel.solve.assignment import Link, optima
+from costmodel.solve import Link, optima
 from costmodel.steps.breakdown import CHUNK, Breakdown, like_rows
 from costmodel.steps.micro_batch.exchanges import Exchanges, edge_cost, sent_bytes
 from costmodel.steps.micro_batch.micro_batch import (

@@ -3,16 +3,20 @@
 `evaluate` takes a batch of designs as rows of codes and returns an `Evaluation`: the breakdown of the cost model, the
 objectives and margins that the formulas of the space give, and which designs are feasible. A record holds one design as
 JSON output has it, with the shardings and tiles of its kernels.
+
+A machine of several workloads is evaluated with every legal layout of each. Of those that keep all limits the best
+stands for the workload; where none does, the one that breaks them least.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, TypeVar
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import numpy as np
 
-from costmodel.columns import FloatArray, concatenated
+from costmodel.columns import FloatArray, column_units, concatenated
 from costmodel.errors import DseError
 from costmodel.rules.registry import NATIVE
 from costmodel.rules.rules import TRAINING, WorkloadRules
@@ -20,6 +24,7 @@ from costmodel.steps.breakdown import ResultTable
 from costmodel.training.design import DesignPoints, kernel_of_tile, tile_columns
 from costmodel.training.model import ModelShape
 from costmodel.training.run import Run, rank_run
+from dse.fronts.pareto import as_costs
 from dse.pricing.evaluated import (
     NAN_VIOLATION,
     BestLayouts,
@@ -37,6 +42,10 @@ from dse.spaces.definition import SpaceWorkload
 from dse.spaces.formulas.expressions import Expression
 from dse.spaces.sections.parameters import Constraint, Value
 from dse.spaces.space import Space
+
+if TYPE_CHECKING:
+    from dse.spaces.space import Space
+
 
 AnyDesign = TypeVar("AnyDesign", bound=DesignPoints)
 
@@ -209,7 +218,6 @@ def evaluate_workloads(space: Space, columns: Mapping[str, FloatArray], rules: W
 
     A machine keeps a limit where all of its workloads do; its margin is the least of theirs.
     """
-    from dse.pricing.several_workloads import combined
 
     points = next(iter(columns.values())).size
     layouts = {
@@ -240,7 +248,6 @@ def best_layouts(
 
     `columns` are the machines, (points,). [SI units]
     """
-    from dse.pricing.several_workloads import first_of_each, without
     from dse.spaces.exact_parameters import OuterDesigns
 
     space = workload.space
@@ -379,8 +386,6 @@ def design_records(space: Space, designs: Mapping[str, FloatArray], evaluation: 
         )
     ]
     if space.workloads:
-        from dse.pricing.several_workloads import layouts_of, prefixed_columns
-
         layouts, parts = layouts_of(space, evaluation), rows(prefixed_columns(evaluation))
         for record, layout, part in zip(records, layouts, parts, strict=True):
             record["layouts"], record["breakdown"] = layout, {**record["breakdown"], **part}
@@ -392,3 +397,87 @@ def priced_design(space: Space, params: Mapping[str, Any], *, rules: WorkloadRul
     columns = space.encode([params])
     records = with_kernels(space, design_records(space, columns, evaluate(space, columns, rules=rules)))
     return with_intervals(space, records, rules.profile if rules else NATIVE)[0]
+
+
+#: Units of what a step takes, of which steps that follow each other take the sum.
+TAKEN = ("s", "J", "FLOP")
+#: Columns that are rates or shares of a step's time.
+RATES = ("tokens_per_second", "tokens_per_second_per_gpu", "mfu", "average_power")
+
+
+def first_of_each(space: Space, owner: np.ndarray[Any, Any], evaluation: Evaluation) -> Any:
+    """Row of the best design of each owner; of equal ones the first."""
+    cost = as_costs(evaluation.values, [objective.direction for objective in space.objectives])[:, 0]
+    broken = np.maximum(evaluation.violations, 0.0).sum(axis=1)
+    missing = np.where(np.isfinite(cost), 0.0, NAN_VIOLATION)
+    broken = np.where(evaluation.feasible, 0.0, broken + missing)
+    order = np.lexsort((cost, broken, owner))
+    return order[np.unique(owner[order], return_index=True)[1]]
+
+
+def without(evaluation: Evaluation, missing: Any) -> Evaluation:
+    """Evaluation without a number for some designs, which break every limit."""
+    if not missing.any():
+        return evaluation
+    rows = missing[:, None]
+    return replace(
+        evaluation,
+        values=np.where(rows, np.nan, evaluation.values),
+        margins=np.where(rows, -np.inf, evaluation.margins),
+        violations=np.where(rows, NAN_VIOLATION, evaluation.violations),
+        feasible=evaluation.feasible & ~missing,
+        breakdown=evaluation.breakdown.map(lambda values: np.where(missing, np.nan, values)),
+    )
+
+
+def combined(parts: Sequence[ResultTable], weights: Sequence[float], *, worst: bool) -> ResultTable:
+    """Weighted steps of several workloads on the same machines; columns are (points,).
+
+    With `worst`, the workload whose weighted step takes longest stands for all; else times, energies and FLOPs add up
+    by weight, and rates and shares are those over that time.
+
+    Memory is that of the workload that needs most, whichever is the slowest.
+    """
+    scale = np.array(weights)[:, None]
+    tables = [part.columns() for part in parts]
+    times = scale * np.stack([part.time for part in parts])
+    slowest, fullest = times.argmax(axis=0), np.stack([part.memory for part in parts]).argmax(axis=0)
+    points = np.arange(times.shape[1])
+
+    def column(name: str, unit: str) -> FloatArray:
+        every = np.stack([table[name] for table in tables])
+        if unit == "B":
+            return np.asarray(every[fullest, points])
+        taken = scale * every if unit in TAKEN else every
+        if worst:
+            return np.asarray(taken[slowest, points])
+        if unit in TAKEN:
+            return np.asarray(taken.sum(axis=0))
+        if name in RATES:
+            return np.asarray((times * every).sum(axis=0) / times.sum(axis=0))
+        return np.asarray(every.max(axis=0))
+
+    units = column_units(type(parts[0]))
+    return parts[0].with_columns({name: column(name, unit) for name, unit in units.items()})
+
+
+def prefixed_columns(evaluation: Evaluation) -> dict[str, FloatArray]:
+    """Breakdowns of the workloads of machines: ``dense.step_time_s``; (points,) each. [SI units]"""
+    return {
+        f"{name}.{key}": values
+        for name, workload in evaluation.workloads.items()
+        for key, values in workload.evaluation.breakdown.by_key().items()
+    }
+
+
+def layouts_of(space: Space, evaluation: Evaluation) -> list[dict[str, dict[str, Any]]]:
+    """For each machine, the layout of each workload that has one."""
+    layouts: list[dict[str, dict[str, Any]]] = [{} for _ in range(evaluation.num_points)]
+    for workload in space.workloads:
+        part = evaluation.workloads[workload.name]
+        names = [parameter.name for parameter in workload.space.inner]
+        has_layout = np.isfinite(part.evaluation.values[:, 0]).tolist()
+        for layout, params, is_there in zip(layouts, workload.space.decode(part.designs), has_layout, strict=True):
+            if is_there:
+                layout[workload.name] = {name: params[name] for name in names}
+    return layouts

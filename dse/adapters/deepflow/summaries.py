@@ -12,11 +12,10 @@ from costmodel.errors import DseError
 from costmodel.lstm import Split
 from dse.adapters.deepflow.chips import DEGREES, Values, chip
 from dse.adapters.deepflow.configuration import PARTS
-from dse.adapters.deepflow.lstm_steps import Device, lstm_times, split_products
+from dse.adapters.deepflow.model_steps import Device, lstm_times, split_products, step_times, token_times
 from dse.adapters.deepflow.setups import UNITS, ChipSetup
 from dse.adapters.deepflow.step import GIB, MIB, WHOLE, footprint, memory_figures, plain, total_bytes
 from dse.adapters.deepflow.tiled_products import INNERMOST, NONE, ORDERS
-from dse.adapters.deepflow.transformer_steps import step_times, token_times
 
 Figures = Iterator[tuple[str, FloatArray]]
 

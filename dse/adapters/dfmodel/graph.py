@@ -3,7 +3,7 @@
 Kernels are matrix products or vector operations; edges are tensors. Each kernel is split by one dimension or by none.
 The split decides the layout of its output (replicated, by rows or by columns) and the layouts that it reads; where
 producer and consumer differ, the edge carries an all-gather or an all-to-all, and a product that is split along k ends
-in an all-reduce. The sharding that moves the fewest bytes is found exactly by `costmodel.solve.assignment`.
+in an all-reduce. The sharding that moves the fewest bytes is found exactly by `costmodel.solve`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import numpy as np
 
 from costmodel.columns import BoolArray, FloatArray, IntArray
 from costmodel.errors import DseError
-from costmodel.solve.assignment import Link, optima, optimum
+from costmodel.solve import Link, optima, optimum
 
 #: Dimensions by which a kernel may be sharded or tiled, by the codes of the format; the last is none.
 OUTER, M, K, N, NONE = range(1, 6)

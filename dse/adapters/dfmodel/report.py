@@ -19,7 +19,6 @@ from rich.text import Text
 from costmodel.columns import FloatArray, IntArray
 from costmodel.errors import DseError
 from costmodel.formats.quantity import readable
-from costmodel.solve.fusion import groupings
 from dse.adapters.dfmodel.evaluation import DfmodelEvaluation, dram_capacity, evaluate, within_capacity
 from dse.adapters.dfmodel.files import SetupFile, load_setup, setup_file
 from dse.adapters.dfmodel.graph import (
@@ -30,7 +29,15 @@ from dse.adapters.dfmodel.graph import (
     published_sharding,
     sharding_words,
 )
-from dse.adapters.dfmodel.mapping import Mapping, fastest_design, fastest_mapping, fused_ways, shortage, with_tiles
+from dse.adapters.dfmodel.mapping import (
+    Mapping,
+    fastest_design,
+    fastest_mapping,
+    fused_ways,
+    groupings,
+    shortage,
+    with_tiles,
+)
 from dse.adapters.dfmodel.network import sized
 from dse.adapters.dfmodel.setup import GENERATIONS, Setup
 from dse.output import percent

@@ -18,8 +18,7 @@ from costmodel.formats.input_files import Section, Source, data_beside, read_jso
 from costmodel.formats.model_file import ImportedModel, read_model
 from costmodel.training.dimensions import MOST_LAYERS, USUAL, plain
 from costmodel.training.model import ModelShape
-from dse.adapters.hugging_face.family import ALIASES, REFUSED, WORDS, Family, families
-from dse.adapters.hugging_face.layers import LayerReader
+from dse.adapters.hugging_face.layers import ALIASES, REFUSED, WORDS, Family, LayerReader, families
 
 CONSTANTS: Final[dict[str, Any]] = data_beside(__file__, "numerics.yaml")
 _FAMILIES: Final[Mapping[str, Mapping[str, Any]]] = CONSTANTS["families"]

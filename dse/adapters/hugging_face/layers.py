@@ -1,20 +1,134 @@
-"""Layers of a Hugging Face configuration: the mixer and the MLP of each, as fields of a model file.
+"""Layers of a Hugging Face configuration: the family of the model, then mixer and MLP of each layer for a model file.
+
+`families.yaml` has a row for each family: rules that turn the keys of a `config.json` into the fields of a model. A
+`model_type` is a family, another word for one, or refused with a reason.
 
 Configurations write the kinds of layers as a list of words, as a text of letters, as numbers of layers, or as a period.
 All become a list of (mixer, MLP, dimensions). Where periods say the same, the model file has periods: "every 6th layer
-has full attention, the first 3 are dense". Otherwise it has an order of letters.
+has full attention, the first 3 are dense" is shorter than 62 letters. Otherwise it has an order of letters.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cache
+from string import ascii_letters
 from typing import Any, Final
 
-from costmodel.formats.layer_order import in_letters, marks, periods
-from costmodel.training.dimensions import Sizes
-from dse.adapters.hugging_face.family import WORDS, Family
+from costmodel.formats.input_files import data_beside
+from costmodel.training.dimensions import LAYER_LETTERS, Sizes
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """Rules for reading the configurations of an architecture."""
+
+    title: str
+    keys: Mapping[str, str]  #: field of a model -> key; several, by "|": whichever there is
+    fixed: Mapping[str, Any]  #: fields that all models of the family share
+    defaults: Mapping[str, Any] = field(default_factory=dict)  #: key -> value where a file is silent
+    window: str = "sliding_window"  #: key of the keys that a query sees
+    window_switch: str = ""  #: key that must be true for the window to count
+    types: str = "layer_types"  #: key of a list with a word for each layer, or of a text with a letter
+    mixers: Mapping[Any, str] = field(default_factory=dict)  #: word of such a list -> mixer, beyond `MIXERS`
+    full_at: str = ""  #: key of the numbers of layers with full attention
+    first_layer: int = 0  #: number of the first layer in such lists
+    full_every: int | str = 0  #: every so many layers see all keys where others have a window; or its key
+    full_offset: str = ""  #: key: the first of these layers, from 0; the last of each group without one
+    other: str = ""  #: mixer of layers without full attention; a window without one
+    sparse_step: str = ""  #: key: every so many layers have experts
+    sparse_offset: str = ""  #: key: the first of these layers, from 0; the last of each group without one
+    mtp_order: str = ""  #: key of the layers of multi-token prediction, as `types`
+    sizes: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  #: mixer -> field of its layers -> key
+    #: Field -> key of a list with a word for each layer, and the word of layers without this dimension.
+    reused: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    shared_keys: str = ""  #: key: so many last layers see the keys and values of earlier ones
+    once: tuple[str, ...] = ()  #: keys that a model file can only say to be 1, or absent
+    optional: tuple[str, ...] = ()  #: fields that models of the family may lack, such as those of experts
+
+
+@cache
+def families() -> Mapping[str, Family]:
+    """`model_type` of a configuration -> its family, from `families.yaml`; a row may be `like` one before it."""
+    rows: dict[str, dict[str, Any]] = {}
+    for name, row in data_beside(__file__, "families.yaml").items():
+        base = rows.get(row.pop("like", ""), {})
+        joined = {part: {**base[part], **rules} for part, rules in row.items() if isinstance(base.get(part), dict)}
+        rows[name] = {**base, **row, **joined}
+    return {name: Family(**row) for name, row in rows.items()}
+
+
+WORDS: Final[Mapping[str, Any]] = data_beside(__file__, "words.yaml")
+#: Other words for the same -> the family's own; `_text` behind a word says the same.
+ALIASES: Final[Mapping[str, str]] = {word: name for name, words in WORDS["aliases"].items() for word in words}
+#: `model_type` -> part of it that no kind of kernel here states.
+REFUSED: Final[Mapping[str, str]] = {word: reason for reason, words in WORDS["refused"].items() for word in words}
+
+
+#: Mixer, MLP and dimensions of a layer.
+LayerOfModel = tuple[str, str, Sizes]
+
+
+def marks(count: int, every: int, offset: int) -> list[bool]:
+    """True for layers `offset`, `offset + every` and so on, of `count`; for none where `every` is 0.
+
+    >>> marks(4, 2, 1), marks(3, 1, 0), marks(2, 0, 0)
+    ([False, True, False, True], [True, True, True], [False, False])
+    """
+    return [every > 0 and number % every == offset for number in range(count)]
+
+
+def periods(layers: Sequence[LayerOfModel], model: Mapping[str, Any], full: str) -> dict[str, Any] | None:
+    """Fields of periods that give these layers; None where periods cannot."""
+    linear = model.get("linear_attention", "none")
+    others = {mixer for mixer, _, _ in layers} - {full}
+    if any(sizes or not mixer or not mlp for mixer, mlp, sizes in layers) or not others <= {"window", linear}:
+        return None
+    every, experts = period([mixer == full for mixer, _, _ in layers]), [mlp == "experts" for _, mlp, _ in layers]
+    if every < 0 or len(others) > 1:
+        return None
+    fields: dict[str, Any] = {} if every == 1 else {"full_attention_every": every}
+    if not any(experts):
+        return fields if not model.get("num_experts") else None
+    first, second = [*[number for number, mark in enumerate(experts) if mark], len(layers)][:2]
+    dense = first + 1 - (step := second - first)
+    if dense >= 0 and experts[first:] == marks(len(layers) - first, step, 0):
+        return fields | {"first_dense_layers": dense, "moe_layer_freq": step}
+    return None
+
+
+def period(full: Sequence[bool]) -> int:
+    """Which every-th layer has full attention: 0 none, 1 all; -1 where there is no such number.
+
+    >>> period([False, True, False, True]), period([True, True]), period([True, False])
+    (2, 1, -1)
+    """
+    every = full.index(True) + 1 if any(full) else 0
+    return every if marks(len(full), every, every - 1) == list(full) else -1
+
+
+def in_letters(layers: Sequence[LayerOfModel], full: str) -> dict[str, Any]:
+    """An order of layers, with the kinds of layers that its letters stand for.
+
+    A letter is the first of the mixer, a capital where the layer has experts, or one that is free.
+    """
+    letters = {layer: letter for letter, layer in LAYER_LETTERS.items()}
+    kinds: dict[str, dict[str, Any]] = {}
+    for layer in dict.fromkeys(layers):
+        mixer, mlp, sizes = layer
+        if layer not in letters:
+            first = (mixer or mlp)[0]
+            usual = first.upper() if mlp == "experts" else first
+            taken = {*letters.values()}
+            letters[layer] = next(letter for letter in usual + ascii_letters if letter not in taken)
+            words = {"mixer": mixer or "none", "mlp": mlp or "none"}
+            usual_words = {"mixer": full, "mlp": "dense"}
+            kinds[letters[layer]] = {name: word for name, word in words.items() if word != usual_words[name]}
+            kinds[letters[layer]] |= dict(sizes)
+    return {"layer_order": "".join(letters[layer] for layer in layers)} | ({"layer_kinds": kinds} if kinds else {})
+
 
 MIXERS: Final[Mapping[Any, str]] = WORDS["mixers"]
 MLPS: Final[Mapping[str, str]] = WORDS["mlps"]

@@ -2,7 +2,7 @@
 
 Rooms in the order in which they are read; those on one line do not know each other:
 
-    flags, model, shell
+    model, shell
     design, command
     launch
 """

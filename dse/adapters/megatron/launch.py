@@ -12,9 +12,17 @@ from typing import Any, Final
 
 from costmodel.errors import DseError, printable
 from costmodel.formats.input_files import data_beside
-from dse.adapters.megatron.command import NoTraining, OtherTraining, TrainingCommand, not_there, training_command
+from dse.adapters.megatron.command import (
+    Flags,
+    NoTraining,
+    OtherTraining,
+    TrainingCommand,
+    flag,
+    flag_text,
+    not_there,
+    training_command,
+)
 from dse.adapters.megatron.design import MEGATRON, launch_of, settings_of
-from dse.adapters.megatron.flags import Flags, flag, flag_text
 from dse.adapters.megatron.model import NEEDED
 from dse.launches.launch import PLACEHOLDERS, Launch, launch_text, script_file, with_line
 

@@ -10,6 +10,5 @@ Rooms in the order in which they are read; those on one line do not know each ot
     time
     files
     design_rows
-    rules
     command
 """

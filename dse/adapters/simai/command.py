@@ -23,9 +23,8 @@ from costmodel.formats.input_files import data_beside
 from costmodel.formats.quantity import plain_number, readable, si_value
 from costmodel.training.kernel_kind import PASSES
 from dse.adapters.simai.bandwidth import GPU_TYPES, NIC_TYPES, REVISIONS, Busbw, Links
-from dse.adapters.simai.files.aicb import GPUS, REQUIRED, VPP, WorkloadFile, load_workload
+from dse.adapters.simai.files.aicb import GPUS, REQUIRED, VPP, WorkloadFile, endtoend_csv, load_workload
 from dse.adapters.simai.files.busbw import load_busbw
-from dse.adapters.simai.files.endtoend import endtoend_csv
 from dse.adapters.simai.time import Overlap, SimaiReport, missing, price
 from dse.adapters.simai.workload_rows import COLLECTIVES, GROUPS, StepRows
 from dse.cli.terminal import say

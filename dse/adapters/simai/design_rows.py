@@ -1,4 +1,4 @@
-"""The workload of a design, row by row: AICB's rows, filled from the native model.
+"""The workload of a design, row by row: AICB's rows, filled from the native model; and SimAI's closed forms on them.
 
 Arithmetic comes from the kernels that `micro_batches` finds, group sizes and messages from the design, and
 parameters from the model as it is. What recomputation repeats is added to the forward pass, as AICB has it.
@@ -19,7 +19,10 @@ from costmodel.errors import DseError
 from costmodel.kernels.kernel_cost import KernelCost
 from costmodel.kernels.kernel_tables import BIAS_GRADIENTS, Part, dispatched_bytes, every_part, total
 from costmodel.kernels.products import fused_attention
+from costmodel.machine import System
 from costmodel.rules.registry import NATIVE
+from costmodel.rules.rules import TRAINING, TRANSFORMER_TOTALS, Rules
+from costmodel.steps.breakdown import BOUNDS, PARTS, Breakdown, assemble_breakdown
 from costmodel.steps.micro_batch.exchanges import sent_copies
 from costmodel.steps.micro_batch.micro_batch import (
     DIRECTIONS,
@@ -33,16 +36,17 @@ from costmodel.steps.micro_batch.rank_memory import PartMemory, rank_memory
 from costmodel.steps.pipeline.pipeline_step import slowest_stage
 from costmodel.steps.pipeline.stages import Stage, chosen_stage, pipeline_stages
 from costmodel.steps.stage_memory import stage_expert_parameters, updated_parameters
-from costmodel.steps.transformer import resolve_sharding
+from costmodel.steps.transformer import resolve_sharding, transformer_step
 from costmodel.steps.update import weight_update
 from costmodel.training.blocks import MODULES, MTP_JOIN, SHARDINGS, Block, kinds_beyond, kinds_without_word
-from costmodel.training.design import RECOMPUTE_FULL, recomputes_otherwise
+from costmodel.training.design import MODERN, RECOMPUTE_FULL, DesignPoints, recomputes_otherwise
 from costmodel.training.kernel_kind import PASSES, Kernel
 from costmodel.training.model import ModelShape
 from costmodel.training.run import RankRun, TransformerRun, rank_run
 from dse.adapters.simai import workload_rows as aicb
+from dse.adapters.simai.bandwidth import Links
 from dse.adapters.simai.files.aicb import workload_file
-from dse.adapters.simai.time import ENDLESS, endless_rows
+from dse.adapters.simai.time import ENDLESS, endless_rows, price
 from dse.adapters.simai.workload_rows import (
     LATENT_ROWS,
     NOTHING,
@@ -441,3 +445,62 @@ def workloads(run: TransformerRun, form: str = "aicb", profile: str = NATIVE) ->
         file = workload_file(rows, point=point)
         endless = [f"row {name}: {ENDLESS}" for name in endless_rows(file.workload)]
         yield Artefact(file.text.encode(), (*notes[point], *endless))
+
+
+#: The revision that derives bandwidths from a machine.
+REVISION: Final = "simai-2025-07"
+
+
+def machine_links(system: System) -> Links:
+    """A system as the reference sees it: servers of the first tier's size, a NIC for every chip."""
+    node, fabric = system.network[0], system.network[-1]
+    return Links(
+        gpus_per_server=node.size,
+        nics_per_server=node.size,
+        nvlink_bandwidth=node.bandwidth * node.efficiency,
+        nic_bandwidth=fabric.bandwidth * fabric.efficiency,
+    )
+
+
+def simai_step(run: TransformerRun) -> Breakdown:
+    """Evaluate one optimizer step of each design, as `costmodel.step` does.
+
+    (points,) columns. Communication, bubble and so the step are SimAI's, which hides nothing behind arithmetic and
+    knows no host; arithmetic, memory, costs and the energy of the work are the native model's. NaN where SimAI has no
+    number. [s], [B], [J], [$], [W]
+
+    Raises `DseError` where `design_workload` does, and for models with experts or latent attention.
+    """
+    check_equal_layers(run.model)
+    native = transformer_step(run)
+    totals = price(design_workload(run), machine_links(run.system), revision=REVISION).totals
+    others = native.backward_time + native.recompute_time + native.optimizer_time
+    parts = {
+        **{name: values for name, values in native.columns().items() if name in _PARTS},
+        "forward_time": totals.total_compute_time - others,
+        "tp_communication_time": totals.exposed_tp_time + totals.exposed_ep_time,
+        "pp_communication_time": totals.exposed_pp_time,
+        "bubble_time": totals.bubble_time,
+        "dp_communication_time": totals.exposed_dp_time + totals.exposed_dp_ep_time,
+        "host_time": np.zeros_like(others),
+    }
+    return assemble_breakdown(
+        parts,
+        run.system,
+        world_size=native.world_size,
+        tokens=run.design.global_batch_size * run.model.seq_len,
+        model_flops=native.model_flops,
+    )
+
+
+#: Columns that add up to others, but for the idle energy, which follows from the time of the step.
+_PARTS: Final = {*BOUNDS, *(name for parts in PARTS.values() for name in parts)} - {"idle_energy"}
+
+
+def rules_of(version: str) -> tuple[Rules[DesignPoints], ...]:
+    """The rules for designs, of one version."""
+    return (
+        Rules(
+            work=TRAINING, design=DesignPoints, cost=simai_step, products=TRANSFORMER_TOTALS, unread=MODERN.__contains__
+        ),
+    )

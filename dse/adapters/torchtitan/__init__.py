@@ -2,7 +2,6 @@
 
 Rooms in the order in which they are read; those on one line do not know each other:
 
-    python_calls
     design
     launch
 """

@@ -14,8 +14,7 @@ from typing import Any, Final
 from costmodel.errors import DseError, suggestion
 from costmodel.formats.input_files import data_beside
 from dse.adapters.torchtitan import design as torchtitan_design
-from dse.adapters.torchtitan.design import TORCHTITAN
-from dse.adapters.torchtitan.python_calls import Call, PythonFunctions
+from dse.adapters.torchtitan.design import TORCHTITAN, Call, PythonFunctions
 from dse.launches.adapters import ADAPTER_PLACEHOLDERS
 from dse.launches.launch import PLACEHOLDERS, Launch, NotExpressible, launch_text, path_and_part, refuse, with_line
 

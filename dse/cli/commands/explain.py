@@ -169,8 +169,8 @@ def gap(args: argparse.Namespace, form: str) -> int:
 
 def traced(args: argparse.Namespace, form: str) -> int:
     """Hold traces of a profiler against the prediction, and say where time is lost."""
-    from dse.explaining.profiler_trace import trace_gap
-    from dse.reporting.designs.trace_report import trace_report
+    from dse.explaining.measured_gap import trace_gap
+    from dse.reporting.designs.side_by_side_report import trace_report
 
     result = trace_gap(named_design(args), args.trace)
     write_answer(form, result.to_json(), lambda width: trace_report(result, width), args.output)

@@ -13,7 +13,7 @@ from optuna.trial import FrozenTrial
 
 from costmodel.columns import FloatArray
 from dse.pricing.evaluated import Evaluation
-from dse.pricing.several_workloads import layouts_of, prefixed_columns
+from dse.pricing.evaluation import layouts_of, prefixed_columns
 from dse.searching.samplers.screening_sampler import DESIGNS_PRICED
 from dse.spaces.space import Space
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from costmodel.formats.input_files import data_beside, dump
-from dse.adapters.deepflow.lstm_steps import Simulation
+from dse.adapters.deepflow.model_steps import Simulation
 from dse.adapters.deepflow.setups import PRESENT, SECOND, read_setup
 from dse.adapters.deepflow.summaries import setup_figures
 from dse.adapters.deepflow.tiled_products import tile_candidates

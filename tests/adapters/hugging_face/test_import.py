@@ -7,7 +7,7 @@ import pytest
 
 from costmodel import DseError, load_model
 from dse.adapters.hugging_face.configuration import import_model
-from dse.adapters.hugging_face.family import ALIASES, families
+from dse.adapters.hugging_face.layers import ALIASES, families
 from dse.cli import main
 from tests.support.cases import cases
 from tests.support.hugging_face_configs import PUBLISHED

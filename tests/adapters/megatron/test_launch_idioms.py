@@ -11,8 +11,7 @@ import pytest
 
 from costmodel import DseError
 from dse.adapters.megatron import launch as megatron
-from dse.adapters.megatron.command import training_command
-from dse.adapters.megatron.flags import DATA
+from dse.adapters.megatron.command import DATA, training_command
 from dse.cli import main
 from tests.support.cases import cases
 

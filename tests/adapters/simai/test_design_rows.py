@@ -18,9 +18,8 @@ from costmodel.training.design import MEGATRON_SP
 from costmodel.training.run import Run
 from dse import Space, Study
 from dse.adapters.simai.bandwidth import GPU_TYPES, NIC_TYPES, REVISIONS
-from dse.adapters.simai.design_rows import design_workload, rows_of
+from dse.adapters.simai.design_rows import design_workload, machine_links, rows_of, simai_step
 from dse.adapters.simai.files.aicb import load_workload, workload_file
-from dse.adapters.simai.rules import machine_links, simai_step
 from dse.adapters.simai.time import price
 from dse.cli import main, parsed
 from dse.pricing.evaluated import rules_for

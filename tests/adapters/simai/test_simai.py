@@ -8,9 +8,8 @@ import pytest
 
 from costmodel.errors import DseError
 from dse.adapters.simai.bandwidth import Busbw
-from dse.adapters.simai.files.aicb import read_workload
+from dse.adapters.simai.files.aicb import endtoend_csv, read_workload
 from dse.adapters.simai.files.busbw import read_busbw
-from dse.adapters.simai.files.endtoend import endtoend_csv
 from dse.adapters.simai.time import Overlap, missing, price
 from dse.adapters.simai.workload_rows import Parallelism, Pass, Row, StepRows
 from tests.support.aicb_files import DECEMBER, OCTOBER, SMALL, links, moe_rows, scaled_rows, sp_rows, with_header

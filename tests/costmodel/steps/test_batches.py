@@ -22,7 +22,7 @@ from costmodel.training.design_table import Design, Domain
 from costmodel.training.run import Run
 from dse.adapters.dfmodel.design import DataflowDesign
 from dse.adapters.dfmodel.rules import dataflow_step
-from dse.adapters.simai.rules import simai_step
+from dse.adapters.simai.design_rows import simai_step
 from dse.adapters.xla import hlo
 from dse.adapters.xla.steps.program import program_step
 from tests.support.paths import TEST_DATA

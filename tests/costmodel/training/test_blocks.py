@@ -34,7 +34,7 @@ from dse.adapters.dfmodel.export import design_sharding, rows_of
 from dse.adapters.dfmodel.files import graph_message, setup_text
 from dse.adapters.dfmodel.graph import Traffic, least_moving
 from dse.adapters.dfmodel.layer import model_graph
-from dse.adapters.simai.rules import simai_step
+from dse.adapters.simai.design_rows import simai_step
 from tests.support.runs import ranks_of
 from tests.support.sharded_layer import MODEL, ShardedLayer, shapes
 

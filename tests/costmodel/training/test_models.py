@@ -14,7 +14,7 @@ from costmodel.training.blocks import DECODER
 from costmodel.training.kinds import KINDS
 from costmodel.training.run import Run
 from dse.adapters.dfmodel.layer import model_graph
-from dse.adapters.simai.rules import simai_step
+from dse.adapters.simai.design_rows import simai_step
 from dse.cli import main
 from tests.support.cases import cases
 from tests.support.paths import TEST_DATA

@@ -9,8 +9,7 @@ from costmodel import DseError
 from costmodel.steps.breakdown import PARTS
 from dse.api.study import Study
 from dse.cli import main
-from dse.pricing.evaluation import evaluate
-from dse.pricing.several_workloads import combined
+from dse.pricing.evaluation import combined, evaluate
 from dse.searching.exact.exact_front import exact_front
 from dse.spaces.space import Space
 from tests.support.cases import cases

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from costmodel.errors import DseError
-from costmodel.solve.assignment import optima, optimum
+from costmodel.solve import optima, optimum
 
 
 def every_assignment(costs, links):

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from costmodel.errors import DseError
-from costmodel.solve.fusion import carried, cheapest, groupings, shortened, windows
 from dse.adapters.dfmodel.layer import layer_graph
+from dse.adapters.dfmodel.mapping import carried, cheapest, groupings, shortened, windows
 
 NODES = 6
 

@@ -1,1 +1,0 @@
-"""Exact solvers that know nothing of training: assignments on graphs, and groups of nodes."""
