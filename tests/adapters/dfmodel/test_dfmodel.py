@@ -22,12 +22,10 @@ from dse.adapters.dfmodel.graph import (
     PUBLISHED,
     DfmodelGraph,
     K,
-    M,
     N,
     least_moving,
     moved_bytes,
     options,
-    sharding_words,
 )
 from dse.adapters.dfmodel.layer import layer_graph
 from dse.adapters.dfmodel.network import rate, system_power, system_price
@@ -126,37 +124,7 @@ def test_files_of_every_generation_are_read_back(generation, layer, chosen, tmp_
         assert getattr(found.graph, name) == pytest.approx(getattr(layer, name), rel=1e-7), name
 
 
-def test_binary_of_a_later_generation_is_told_by_what_it_holds(layer, chosen, tmp_path):
-    path = tmp_path / "setup.pb"
-    setup = replace(three_dimensions(2, 64, 32), overlap="compute_memory")
-    path.write_bytes(setup_bytes(setup_message(layer, setup, chosen, generation="gen3")))
-    assert setup_file(load_setup(path), "setup").setup.overlap == "compute_memory"
-
-
-def test_a_changed_kernel_changes_only_its_own_lines(layer, chosen, text):
-    columns, own = {"k": 12800.0, "second_bytes": 12800.0 * 25600 * 2}, np.array(layer.names) == "Q"
-    changed = replace(layer, **{c: np.where(own, value, getattr(layer, c)) for c, value in columns.items()})
-    message = setup_message(changed, GPT_1T, chosen, marks=GPT_1T_MARKS, solver=(144, 0.001, 1200))
-    lines = zip(setup_text(message).splitlines(), text.splitlines(), strict=True)
-    differing = [line.strip() for line, was in lines if line != was]
-    assert differing == ["K: 12800", "weight_tensor_size: 655360000.0", "shard_K: 12800"]
-
-
 # Layers and shardings
-
-
-def test_the_inference_graph_is_the_forward_part(layer):
-    forward = layer_graph(25600, 160, 2048, backward=False)
-    assert (len(forward), forward.start.size, len(layer), layer.start.size) == (18, 21, 41, 53)
-    assert forward.names == layer.names[:18]
-    assert not forward.backward.any()
-
-
-def test_least_communication_is_four_activations_in_768_ways(layer):
-    """12 choices among norms, residuals and the gradient of V, by rows or columns of six weights."""
-    found = least_moving(layer)
-    assert found.moved_bytes == 4 * 25600 * 2048 * 2 == moved_bytes(layer, found.choices)
-    assert found.count == 12 * 2**6
 
 
 @pytest.mark.parametrize(("name", "backward"), [("gpt_1t", True), ("megatron", True), ("inference", False)])
@@ -166,12 +134,6 @@ def test_choices_of_published_runs_are_among_the_best(name, backward):
     chosen = dict(zip(graph.names, found.choices.tolist(), strict=True))
     assert PUBLISHED[name].items() <= chosen.items()
     assert found.moved_bytes == least_moving(graph).moved_bytes
-
-
-def test_megatrons_tensor_parallelism_comes_out(layer):
-    """Shoeybi et al. 2019: the first product of a pair by columns of its weight (here m), the second by k."""
-    found = dict(zip(layer.names, sharding_words(least_moving(layer).choices), strict=True))
-    assert [found[name] for name in ("Q", "PROJ_GEMM", "FFN0", "GeLU", "FFN1")] == ["outer", "k", "m", "m", "k"]
 
 
 def random_graph(rng: np.random.Generator) -> DfmodelGraph:
@@ -214,17 +176,6 @@ def test_the_published_run_is_met_to_the_last_digits(file, capsys):
     assert found["dram_bytes"] < 4294967300000
 
 
-def test_the_published_graph_is_faster_fused(file, capsys):
-    """What is fused keeps its tensors on chip, if the SRAM holds its weights: too few groups do not fit."""
-    times = {}
-    for count in (8, 39, 40):
-        code = main(["cost", str(file), "--groups", str(count), "--tile-size", "1", "--format", "json"])
-        told = capsys.readouterr().out
-        times[count] = json.loads(told)["final_s"] if code == 0 else None
-    assert times[8] is None
-    assert times[39] <= times[40] < PRINTED["final_s"]
-
-
 def test_published_times_of_three_dimensions(layer, chosen):
     """Same commit: 2 x 64 x 32 and 8 x 16 x 32 chips, of which the latter printed to six digits."""
     found = evaluate(layer, three_dimensions(2, 64, 32), chosen, generation="gen1")
@@ -234,12 +185,6 @@ def test_published_times_of_three_dimensions(layer, chosen):
     assert found.iteration_time == pytest.approx(43.6996, abs=5e-5)
 
 
-def test_equally_good_shardings_differ_in_time(layer):
-    """Of 8 x 16 x 32 chips: 42.30 s at best; the order of choice that splits the work finds it."""
-    found = evaluate(layer, three_dimensions(8, 16, 32), least_moving(layer).choices, generation="gen1")
-    assert found.iteration_time == pytest.approx(42.30, abs=5e-3)
-
-
 def test_generations_agree_where_the_later_is_told_to_double(layer, chosen):
     setup = three_dimensions(8, 16, 32)
     first = evaluate(layer, setup, chosen, generation="gen1").iteration_time
@@ -247,56 +192,6 @@ def test_generations_agree_where_the_later_is_told_to_double(layer, chosen):
     assert evaluate(layer, doubled, chosen, generation="gen3").iteration_time == pytest.approx(first, rel=1e-14)
     assert evaluate(layer, doubled, chosen, generation="gen2b").iteration_time < first
     assert evaluate(layer, setup, chosen, generation="gen2a").iteration_time < first
-
-
-def test_a_batch_prices_each_design_as_alone():
-    hidden, heads = np.array([7168.0, 12288.0, 25600.0]), np.array([56.0, 96.0, 160.0])
-    batch = layer_graph(hidden, heads, 2048)
-    sharding = least_moving(layer_graph(12288, 96, 2048)).choices
-    setup = replace(three_dimensions(8, 16, 32), hidden_size=hidden, num_layers=np.array([32.0, 96.0, 128.0]))
-    together = evaluate(batch, setup, sharding, generation="gen1").iteration_time
-    alone = [
-        evaluate(layer_graph(h, n, 2048), setup.take(np.array([i])), sharding, generation="gen1").iteration_time
-        for i, (h, n) in enumerate(zip(hidden, heads, strict=True))
-    ]
-    assert together.tolist() == pytest.approx(np.concatenate(alone).tolist(), rel=1e-14)
-
-
-def test_fused_kernels_keep_their_tensors_on_chip(layer, chosen):
-    """Tensors inside a group take no DRAM time; what crosses is written and read, once an edge."""
-    apart = evaluate(layer, GPT_1T, chosen, generation="gen1")
-    groups = np.where(np.arange(len(layer)) < 18, 0, 1)
-    fused = evaluate(layer, GPT_1T, chosen, generation="gen1", groups=groups)
-    crossing = layer.output_bytes[layer.start][groups[layer.start] != groups[layer.end]].sum()
-    assert fused.memory_time.sum() == pytest.approx(2 * crossing / 2039e9)
-    assert fused.compute_time.sum() == pytest.approx(apart.compute_time.sum())
-
-
-def test_overlap_hides_time(layer, chosen):
-    times = {
-        overlap: evaluate(layer, replace(GPT_1T, overlap=overlap), chosen, generation="gen1")
-        for overlap in ("none", "compute_memory", "perfect")
-    }
-    longest = np.maximum(times["none"].compute_time, times["none"].memory_time)
-    both = longest + times["none"].network_time
-    assert times["compute_memory"].group_time.tolist() == both.tolist()
-    assert times["perfect"].group_time.sum() < both.sum() < times["none"].group_time.sum()
-
-
-def test_cores_are_shared_out_so_that_the_slowest_is_fastest(layer):
-    """Two kernels on 4 cores, without a given utilization, against trying all lanes and stages."""
-    small = layer_graph(64, 4, 32, backward=False)
-    columns = {"cores": 4.0, "array_width": 8.0, "array_height": 8.0, "utilization": 0.0, "seq_len": 32.0}
-    setup = replace(GPT_1T, **{name: np.array([value]) for name, value in columns.items()})
-    groups = np.array([*range(13), 13, 13, 14, 15, 16])  # FFN0 with GeLU
-    sharding = least_moving(small).choices
-    found = evaluate(small, setup, sharding, generation="gen1", groups=groups).compute_time[0, 13]
-    ways = [
-        max(np.ceil(256 / (a * 8)) * np.ceil(1 / (s * 8)) * 64, np.ceil(256 / (b * 8)))
-        for a, s, b in itertools.product(range(1, 5), repeat=3)
-        if a * s + b <= 4
-    ]
-    assert found == pytest.approx(min(ways) * 32 / GPT_1T.frequency[0])
 
 
 # Topology -> ports of links and of switches, of 2 x 3 x 5 chips with links of 7, 11 and 13 GB/s, by hand.
@@ -369,16 +264,6 @@ def test_domains_are_a_ring_where_they_hold_a_group_or_one_chip():
 
 
 # What the command says
-
-
-def test_groups_of_a_file_are_kept(layer, chosen, tmp_path, capsys):
-    groups = np.where(np.arange(len(layer)) < 18, 0, 1)
-    path = tmp_path / "setup.txt"
-    setup = replace(GPT_1T, kernel_by_kernel=False)
-    path.write_text(setup_text(setup_message(layer, setup, chosen, groups=groups)))
-    assert main(["cost", str(path), "--format", "json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert [len(group) for group in found["groups"]] == [18, 23]
 
 
 def test_resolve_finds_a_better_sharding_than_the_files(layer, tmp_path, capsys):
@@ -454,11 +339,3 @@ def test_options_of_dfmodel_are_refused_elsewhere(tmp_path, capsys):
     assert main(["cost", str(other), "--resolve"]) == 1
     said = "x.yaml: is a DeepFlow configuration, which does not take --resolve"
     assert said in capsys.readouterr().err
-
-
-def test_matrix_products_are_split_along_legal_dimensions_only(layer):
-    legal = {name: options(layer, place) for place, name in enumerate(layer.names)}
-    assert legal["FFN0"] == [M, K]
-    assert legal["GeLU"] == [M, NONE]
-    assert legal["V_bwd_weight_update"] == [M, N, NONE]
-    assert sharding_words(np.array(legal["Q"])) == ["outer"]

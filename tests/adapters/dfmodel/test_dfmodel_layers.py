@@ -13,16 +13,7 @@ from costmodel.training.blocks import DECODER
 from costmodel.training.run import Run
 from dse.adapters.dfmodel.design import DataflowDesign, design_setup
 from dse.adapters.dfmodel.files import load_setup, setup_file, setup_message, setup_text
-from dse.adapters.dfmodel.graph import (
-    OUTER,
-    WANTED,
-    DfmodelGraph,
-    consumer_kind,
-    least_moving,
-    moved_bytes,
-    options,
-    sharding_words,
-)
+from dse.adapters.dfmodel.graph import DfmodelGraph, least_moving, moved_bytes, options, sharding_words
 from dse.adapters.dfmodel.layer import layer_graph, model_graph
 from dse.cli import main
 from tests.support.cases import cases
@@ -96,38 +87,6 @@ def test_each_weight_has_its_gradient(kind):
     assert sorted(updates) == sorted(weights)
 
 
-def test_a_layer_without_dropout_passes_it_by():
-    with_it, without = layer("gated"), layer("without dropout")
-    dropped = [name for name in with_it.names if name.startswith("DropOut")]
-    assert set(with_it.names) - set(without.names) == set(dropped)
-    assert with_it.start.size - without.start.size == len(dropped)
-    edges = {(without.names[a], without.names[b]) for a, b in zip(without.start, without.end, strict=True)}
-    assert {("SOFTMAX", "MHA_GEMM_2"), ("PROJ_GEMM", "Add_1"), ("LayerNorm_2_bwd", "PROJ_GEMM_bwd")} <= edges
-
-
-def test_models_with_other_names_of_the_same_layer():
-    """GPT's layer comes out however it is asked for; others keep its names where the kernels are the same."""
-    asked = layer_graph(
-        HIDDEN, HEADS, SEQ, num_query_groups=HEADS, head_size=HIDDEN / HEADS, ffn_hidden_size=4 * HIDDEN
-    )
-    plain = layer("gpt")
-    assert asked.names == plain.names == layer("grouped queries").names
-    for name in ("outer", "m", "k", "n", "first_bytes", "second_bytes", "output_bytes", "start", "end"):
-        assert np.array_equal(getattr(asked, name), getattr(plain, name)), name
-    assert set(layer("gated").names) - set(plain.names) == {"SwiGLU", "SwiGLU_bwd"}
-
-
-@kinds
-def test_a_batch_of_layers_holds_each_as_alone(kind):
-    widths = [1.0, 2.0, 3.0]
-    batch = layer_graph(HIDDEN * np.array(widths), HEADS, SEQ, **KINDS[kind])
-    for place, width in enumerate(widths):
-        alone = layer_graph(HIDDEN * width, HEADS, SEQ, **KINDS[kind])
-        for name in ("outer", "m", "k", "n", "first_bytes", "second_bytes", "output_bytes"):
-            column = np.broadcast_to(getattr(batch, name), (3, len(batch)))
-            assert np.array_equal(column[place], getattr(alone, name)), name
-
-
 # Files
 
 
@@ -158,14 +117,6 @@ def test_megatrons_sharding_comes_out_for_gated_and_grouped_layers():
     assert split.items() <= found.items()
     gradients = {"FFN1_bwd": "m", "SwiGLU_bwd": "m", "FFN0_bwd": "k", "PROJ_GEMM_bwd": "m"}
     assert gradients.items() <= found.items()
-
-
-def test_experts_are_split_among_chips():
-    """Each chip has whole experts; a token's results are summed over chips, and so is its gradient."""
-    found = words(layer("gated experts"))
-    split = dict.fromkeys(("Dispatch", "FFN0", "SwiGLU", "FFN1", "Combine_bwd", "FFN0_bwd"), "outer")
-    assert split.items() <= found.items()
-    assert (found["Combine"], found["Dispatch_bwd"], found["Router"]) == ("k", "k", "none")
 
 
 # What the best sharding moves, and why no other moves less: an activation where attention ends, one where the
@@ -201,18 +152,6 @@ def test_no_sharding_moves_less(kind, backward):
     moved = [moved_bytes(graph, choices) for choices in itertools.product(*legal)]
     assert len(moved) > 100
     assert min(moved) == found.moved_bytes
-
-
-def test_inputs_of_one_head_are_told_apart_by_their_sizes_alone():
-    """Files name no operands: the first is told by its size, which queries and keys of one head share.
-
-    Only products that are not split by heads ask.
-    """
-    one, many = layer_graph(HIDDEN, 1, SEQ, backward=False), layer_graph(HIDDEN, HEADS, SEQ, backward=False)
-    place = one.names.index("MHA_GEMM_1")
-    assert [consumer_kind(one, edge) for edge in np.flatnonzero(one.end == place)] == ["first", "first"]
-    assert options(many, place) == [OUTER]
-    assert WANTED["first"][OUTER] == WANTED["second"][OUTER]
 
 
 WRONG = cases(__file__, "WRONG")

@@ -11,24 +11,14 @@ from costmodel.training.blocks import DECODER
 from costmodel.training.run import Run
 from dse.adapters.dfmodel.design import DataflowDesign, design_setup
 from dse.adapters.dfmodel.evaluation import evaluate
-from dse.adapters.dfmodel.export import design_sharding, rows_of, unsupported_columns, unsupported_shardings
+from dse.adapters.dfmodel.export import design_sharding, unsupported_columns, unsupported_shardings
 from dse.adapters.dfmodel.files import SetupFile, load_setup, setup_file
-from dse.adapters.dfmodel.graph import (
-    ALL_REDUCE,
-    NONE,
-    kernel_collectives,
-    least_moving,
-    moved_bytes,
-    options,
-    sharding_words,
-)
+from dse.adapters.dfmodel.graph import ALL_REDUCE, NONE, kernel_collectives, least_moving, moved_bytes, sharding_words
 from dse.adapters.dfmodel.layer import model_graph
-from dse.adapters.dfmodel.setup import OVERLAPS
 from dse.api.exports import artefacts
 from dse.api.study import Study
 from dse.cli import main
 from dse.output import Artefact
-from dse.registry import recognized
 from dse.spaces.space import Space
 from tests.support.runs import ranks_of
 
@@ -74,29 +64,6 @@ def test_each_word_is_a_dimension_of_the_kernels_that_it_names():
     assert [turned[name] for name in ("FFN0", "FFN0_bwd", "FFN0_bwd_weight_update")] == ["k", "m", "m"]
     assert [turned[name] for name in ("FFN1", "FFN1_bwd", "FFN1_bwd_weight_update")] == ["m", "k", "n"]
     assert (turned["SwiGLU"], turned["LayerNorm_2"], turned["LayerNorm_2_bwd"]) == ("none", "m", "m")
-
-
-def test_every_kernel_with_a_choice_belongs_to_one_of_the_native_model():
-    """Those of attention have none: heads are split."""
-    for model in (GPT, GATED):
-        graph = model_graph(model)
-        rows = rows_of(graph, DECODER)
-        free = {row.name for place, row in enumerate(rows) if len(options(graph, place)) > 1}
-        assert free <= MEGATRON.keys()
-
-
-@pytest.mark.parametrize("seed", range(8))
-def test_shardings_of_designs_are_legal(seed):
-    rng = np.random.default_rng(seed)
-    graph = model_graph(GATED if seed % 2 else GPT)
-    words = {"product": ["column", "row"]}
-    splits = {
-        row.name: str(rng.choice(words.get(row.kind.name, ["replicated", "sequence", "column"])))
-        for row in DECODER.kernels
-        if not row.is_core
-    }
-    for place, code in enumerate(design_sharding(graph, DECODER, splits)):
-        assert code in options(graph, place)
 
 
 def test_what_a_split_cannot_say_is_told():
@@ -238,17 +205,6 @@ def test_groups_that_fit_no_chip_say_what_would_do(small_space, tmp_path):
     [note] = file.notes
     assert note.startswith("execution=dataflow: no groups fit: SRAM: at least ")
     assert note.endswith("; take a smaller tile_size")
-
-
-def test_a_design_of_another_profile_is_of_the_first_generation_that_can_say_it(small_space, tmp_path):
-    written = {}
-    for overlap in OVERLAPS:
-        file, read = designed(small_space, tmp_path, f"overlap: {overlap}", tp=4)
-        assert read.setup.overlap == overlap
-        assert not any("--profile" in note for note in file.notes)
-        path = tmp_path / "setup.txt"
-        written[overlap] = recognized(path).profile_of(path)
-    assert written == {"none": "dfmodel-gen1", "perfect": "dfmodel-gen1", "compute_memory": "dfmodel-gen3"}
 
 
 def test_a_design_without_such_a_file_is_told(searched, small_space, capsys):
