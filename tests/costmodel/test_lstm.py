@@ -104,13 +104,6 @@ def test_bytes_between_devices_by_hand(toy_system: System, split):
     assert sent(2) - 2 * sent_by_hand(split) == pytest.approx(by_group * reduced, abs=1e-3)
 
 
-def test_a_split_over_one_device_is_no_split(toy_system: System):
-    whole = lstm_step(MODEL, toy_system, layout("whole"))
-    for kind in ("cr", "rc"):
-        one = lstm_step(MODEL, toy_system, layout("whole", hidden_kind=kind, softmax_kind=kind))
-        assert one.columns() == whole.columns()
-
-
 def test_replicas_take_as_long_as_one_and_a_reduction(toy_system: System):
     one, four = (lstm_step(MODEL, toy_system, layout("whole")), lstm_step(MODEL, toy_system, layout("whole", dp=4)))
     assert four.forward_time == one.forward_time
@@ -132,15 +125,6 @@ def test_what_the_reference_leaves_out_is_charged(toy_system: System):
 def dimensions(model: LstmShape) -> dict[str, Any]:
     """Every dimension of a model."""
     return {name: getattr(model, name) for name in model.dimensions}
-
-
-def test_longer_sequences_take_longer_in_proportion(toy_system: System):
-    """Cells run step by step; what is left over is launched once whatever the length."""
-    times = []
-    for length in (100, 200, 300):
-        model = LstmShape(**{**dimensions(MODEL), "seq_len": length})
-        times.append(lstm_step(model, toy_system, layout("whole")).forward_time[0])
-    assert times[2] - times[1] == pytest.approx(times[1] - times[0], rel=0.02)
 
 
 def test_the_shipped_model_and_its_mistakes(tmp_path):

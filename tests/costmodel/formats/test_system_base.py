@@ -9,7 +9,6 @@ from costmodel import load_system
 from costmodel.errors import DseError
 from dse.api.files import compare_systems
 from dse.cli import main
-from dse.spaces.space import Space
 from tests.support.cases import cases
 
 CHIP = cases(__file__, "CHIP")
@@ -31,21 +30,6 @@ def test_a_file_changes_the_constants_that_it_names_and_no_others(chip):
     system = load_system(chip)
     assert system.name == "mychip"
     assert np.ravel(system.dram.sold_capacity)[0] == 141e9  # no longer the 80 GB that the base is sold with
-
-
-def test_a_space_takes_such_a_file_and_keeps_what_was_changed(chip, tmp_path):
-    space = Space.load("llama3_70b_512_h100")
-    text = {**space.data, "system": chip, "name": "mine"}
-    mine = Space.from_data(text)
-    own = mine.data["system"]["chip"]["clock"]
-    assert own == {"value": "1.6 GHz", "kind": "assumed",
-                   "source": "changed from h100_80g_dgx by mychip.yaml"}  # fmt: skip
-    assert mine.data["system"]["memory"]["dram"]["capacity"]["source"] == "NVIDIA H200"
-    assert Space.from_data({**text, "system": own_copy(mine)}).system.chip.clock == 1.6e9
-
-
-def own_copy(space):
-    return dict(space.data["system"])
 
 
 @pytest.mark.parametrize(("before", "after", "message"), cases(__file__, "a_mistake_gives_one_line"))

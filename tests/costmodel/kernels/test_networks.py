@@ -13,7 +13,7 @@ import pytest
 from costmodel import DesignPoints, DseError, LinkTier, load_model, load_system, step
 from costmodel.formats import shipped
 from costmodel.kernels.collectives import RING, all_to_all, collective, held_ranks, send_recv, spans, subgroups_per_tier
-from costmodel.machine import System, slice_axes
+from costmodel.machine import slice_axes
 from costmodel.steps.micro_batch.exchanges import places_reached, two_hops
 from costmodel.training.ranks import RANK_ORDERS, Group
 from tests.support.cases import cases
@@ -29,12 +29,6 @@ def tier(size=1e6, bandwidth=1.0, **quantities):
 
 def group(size, stride=1):
     return Group(size * ONE, stride * ONE)
-
-
-def wires(system: System) -> System:
-    """The machine with rings alone, and a joule for every byte."""
-    changed = {"in_switch": 0.0, "latency": 0.0, "launch": 0.0, "energy": 1.0}
-    return system.with_quantities({f"{t.name}_{n}": v for t in system.network for n, v in changed.items()})
 
 
 # Order of ranks ---------------------------------------------------------------------------------------------
@@ -102,31 +96,6 @@ def test_stages_of_llama_3_stand_side_by_side():
             assert tuple(part.item() for part in parts) == expected, (order, axis)
     replicas = DesignPoints.of(tp=4, cp=2, pp=4, dp=8, rank_order="tp_cp_pp_dp").replicas
     assert [part.item() for part in subgroups_per_tier(replicas, network)] == [16, 8, 4, 1]
-
-
-LAYOUT = {"tp": 4, "cp": 2, "pp": 4, "dp": 8, "gradient_accumulation_steps": 8, "zero": 1}
-
-
-@pytest.mark.parametrize("model", ["llama3_8b", "mixtral_8x7b"])
-def test_either_order_sends_the_same_bytes(model):
-    """What moves is which tier they take: with stages inside, less of the pipeline leaves a pod."""
-    shape = load_model(model)
-    experts = {"ep": 8, "etp": 1, "sequence_parallel": 1} if shape.num_experts else {}
-    system = wires(load_system("h100_80g_llama3")).with_quantities({"pod_size": 64})
-    design = DesignPoints.of(blocks=shape.blocks, **LAYOUT, **experts, rank_order=[*RANK_ORDERS])
-    outside, inside = step(shape, system, design).link_energy
-    assert inside == pytest.approx(outside)
-    alone = {f"{name}_energy": 0.0 for name in ("node", "pod")}
-    outside, inside = step(shape, system.with_quantities(alone), design).link_energy
-    assert inside != pytest.approx(outside)
-
-
-def test_the_order_counts_only_where_there_are_stages_and_replicas():
-    model, system = load_model("llama3_8b"), load_system("h100_80g_dgx")
-    for sizes in ({"pp": 1, "dp": 8}, {"pp": 8, "dp": 1}):
-        design = DesignPoints.of(tp=4, cp=2, gradient_accumulation_steps=8, rank_order=[0, 1], **sizes)
-        for name, values in step(model, system, design).columns().items():
-            assert values[0] == values[-1], name
 
 
 # Tori -------------------------------------------------------------------------------------------------------
@@ -296,51 +265,7 @@ def test_a_file_whose_axes_are_not_those_of_its_chips_is_refused(old, new, tmp_p
         load_system(path)
 
 
-def test_tori_and_switches_stand_in_one_batch():
-    switched = torus_tier((4, 4), closed=True, peer_bandwidth=0.7)
-    both = replace(switched, torus_x=np.array([4.0, 0.0]), torus_y=np.array([4.0, 0.0]))
-    plain = replace(switched, torus_x=0 * ONE, torus_y=0 * ONE)
-    for name in RING:
-        pair = collective(name, 1e6 * ONE, group(4), [both]).time
-        alone = [collective(name, 1e6 * ONE, group(4), [links]).time.item() for links in (switched, plain)]
-        assert pair.tolist() == alone
-
-
 # Tiers ------------------------------------------------------------------------------------------------------
-
-
-def test_a_pod_is_not_slowed_by_what_lies_between_pods():
-    """Up to 3,072 chips, a step takes as long as in a fat tree."""
-    model, design = load_model("llama3_70b"), DesignPoints.of(tp=8, dp=384, gradient_accumulation_steps=2)
-    times = [step(model, load_system(f"h100_80g_{name}"), design).step_time for name in ("dgx", "llama3")]
-    assert times[0] == times[1]
-
-
-def test_between_pods_only_replicas_have_little_to_say():
-    """Two pods: Megatron's order sends activations from one to the other, Llama 3's keeps stages together.
-
-    Of a ring of replicas, one hop in each pod leaves it.
-    """
-    model, pods = load_model("llama3_70b"), load_system("h100_80g_llama3")
-    design = DesignPoints.of(tp=8, pp=2, dp=384, gradient_accumulation_steps=2, rank_order=[*RANK_ORDERS])
-    narrow, wide = (
-        step(model, pods.with_quantities({"fabric_oversubscription": ratio}), design) for ratio in (7.0, 1.0)
-    )
-    outside, inside = narrow.pp_communication_time / wide.pp_communication_time
-    assert 2 < outside < 7
-    assert inside == 1
-    assert narrow.dp_communication_time == pytest.approx(wide.dp_communication_time)
-
-
-def test_oversubscription_divides_a_bandwidth():
-    model, dgx = load_model("llama3_8b"), load_system("h100_80g_dgx")
-    design = DesignPoints.of(tp=8, dp=16, gradient_accumulation_steps=2)
-    one, seven = ({"fabric_oversubscription": ratio} for ratio in (1.0, 7.0))
-    narrow = {"fabric_bandwidth": dgx.network[1].bandwidth / 7}
-    for left, right in ((one, {}), (seven, narrow)):
-        prices = [step(model, dgx.with_quantities(changed), design).columns() for changed in (left, right)]
-        for name, values in prices[0].items():
-            assert values == pytest.approx(prices[1][name], rel=1e-15), name
 
 
 @pytest.mark.parametrize("links", [

@@ -1,16 +1,12 @@
 """Kernels timed once with each of their shardings: what is put together of them is what is timed directly."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 
 from costmodel import DesignPoints, load_model, load_system, resolve_sharding, step
-from costmodel.kernels.kernel_cost import TIMES
 from costmodel.kernels.kernel_tables import transformer_gemms
 from costmodel.kernels.products import distinct_products
-from costmodel.steps.micro_batch.micro_batch import micro_batches, quantities_read
-from costmodel.steps.sharded_kernels import OptionTables
+from costmodel.steps.micro_batch.micro_batch import quantities_read
 from costmodel.training.run import Run, rank_run
 
 LAYOUT = {
@@ -39,23 +35,6 @@ def ranks_of(name):
     ranks = rank_run(Run(model, system.with_quantities(opened), design))
     full = ranks.design.map(lambda values: np.broadcast_to(values, (6,)))
     return ranks.with_shape(full).reading(quantities_read(system))
-
-
-@pytest.mark.parametrize("name", MODELS)
-def test_what_is_put_together_is_what_is_timed(name):
-    """Every number of random assignments, to the last bit; and times alone are the same times."""
-    ranks = ranks_of(name)
-    count = ranks.design.assignments.count
-    numbers = np.random.default_rng(0).integers(0, count, (5, 6)).astype(np.float64)
-    tables = OptionTables.of(ranks)
-    together, times = (tables.micro_batches(numbers, times_alone=alone) for alone in (False, True))
-    for row, own in enumerate(numbers):
-        direct = micro_batches(ranks.with_shape(replace(ranks.design, assignment=own)))
-        for found, timed, wanted in zip(*(sum(table.passes, ()) for table in (together, times, direct)), strict=True):
-            for column, values in wanted.columns().items():
-                for other in (found, timed) if column in TIMES else (found,):
-                    whole = np.broadcast_to(getattr(other, column), numbers.shape)
-                    assert np.array_equal(whole[row], np.broadcast_to(values, (6,))), column
 
 
 def test_equal_products_are_timed_once():
@@ -94,14 +73,3 @@ def test_a_solved_design_costs_what_its_explicit_shardings_do(share, schedule, g
     explicit = step(gpt, system, resolve_sharding(gpt, system, design))
     for column, values in explicit.columns().items():
         assert np.array_equal(values, getattr(solved, column)), column
-
-
-def test_pipelines_of_several_kinds_are_solved_side_by_side(gpt):
-    """Interleaved 1F1B by its closed form takes any number of micro-batches, beside schedules that do not."""
-    columns = {"vpp": [2, 1], "gradient_accumulation_steps": [3, 3], "schedule": ["1f1b", "gpipe"]}
-    design = DesignPoints.of(tp=2, pp=2, micro_batch_size=64, sharding="solve", **columns)
-    system = load_system("v100_32g_dgx1")
-    both = step(gpt, system, design)
-    for row in range(2):
-        alone = step(gpt, system, design.take(np.array([row])))
-        assert alone.step_time[0] == both.step_time[row]

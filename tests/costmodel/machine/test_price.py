@@ -105,9 +105,3 @@ def test_die_areas_are_those_of_the_makers(name, area):
 def test_a_run_draws_less_than_what_is_provisioned(gpt):
     busy = step(gpt, load_system("a100_80g_dgx"), DesignPoints.of(micro_batch_size=8))
     assert 0.4 * busy.system_power < busy.average_power < busy.system_power
-
-
-def test_twice_the_chips_cost_and_draw_twice(gpt, toy_system):
-    one, two = (step(gpt, toy_system, DesignPoints.of(dp=dp)) for dp in (4, 8))
-    assert two.system_price == 2 * one.system_price
-    assert two.system_power == 2 * one.system_power

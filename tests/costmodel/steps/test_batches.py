@@ -181,7 +181,7 @@ def test_every_column_of_a_transformer_counts_for_its_row_alone(model):
     read = set()
     for name, base in bases.items():
         known, idle = read | of_kernels if first else columns, of_kernels - {"sharding", "tiling"}
-        unused, at_once = () if name == "explicit" else idle, name != "explicit" and not (first and name == "named")
+        unused, at_once = () if name == "explicit" else idle, not (first and name in ("named", "explicit"))
         read |= check_columns(DesignPoints, base, price, known=known, idle=unused, at_once=at_once)
     assert not first or read == columns - {"pipeline_layout", *DesignPoints.aliases}
 

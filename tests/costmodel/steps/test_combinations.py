@@ -53,12 +53,6 @@ def test_surroundings_are_evaluated_a_few_at_a_time(monkeypatch):
     assert_same(transformer_step(run), in_chunks(transformer_chunk, run))
 
 
-def test_points_stand_alone_where_few_combinations_are_there():
-    run = all_with_all("gpt3_175b")
-    assert Combinations.of(run.take(slice(10))) is None
-    assert Combinations.of(Run(run.model, run.system.take(0), run.design)) is None  # one machine
-
-
 def test_a_number_has_the_axes_of_what_it_depends_on():
     costs = transformer_chunk(Combinations.of(all_with_all("gpt3_175b")).run)
     assert costs.weights_memory.shape == (4,)

@@ -7,13 +7,11 @@ import pytest
 
 from costmodel import DesignPoints, load_model, load_system, model_names, pipeline_times, step
 from costmodel.columns import concatenated
-from costmodel.kernels.collectives import send_recv
 from costmodel.steps.pipeline.simulation import Sizes, one_forward_one_backward_time
 from costmodel.steps.pipeline.stages import chunk_sizes, pipeline_stages, rank_layers
 from costmodel.steps.stage_memory import held_micro_batches
 from costmodel.training.design import LAYOUTS
 from costmodel.training.model import ModelShape
-from tests.support.scalar_pipeline import simulated
 
 POINTS = 12
 
@@ -47,16 +45,6 @@ def test_the_longest_chain_is_the_time_of_a_simulation_of_every_pass(seed):
         input_gradient_time=backward, weight_gradient_time=0.0, message_time=message, stage_scale=scale.T,
     ).makespan  # fmt: skip
     np.testing.assert_allclose(found, expected, rtol=1e-12)
-
-
-def test_the_longest_chain_is_that_of_lists_run_rank_by_rank():
-    """A second simulation, of one design in plain Python: a slow last rank, and messages."""
-    p, v, m, scale = 4, 3, 8, [1.1, 1.0, 1.0, 1.4]
-    times = np.array(scale)[:, np.newaxis]
-    sizes = Sizes(np.arange(4.0)[:, np.newaxis], *(np.array([own]) for own in (4.0, 3.0, 24.0)))
-    found = one_forward_one_backward_time(2 * times, 3 * times, message=np.array([0.5]), sizes=sizes)
-    expected = simulated("interleaved", p, m, v, f=2.0, b=3.0, w=0.0, comm=0.5, scale=scale)
-    assert found.item() == pytest.approx(expected["makespan"], rel=1e-12)
 
 
 @pytest.mark.parametrize(("p", "v", "m"), [(1, 1, 7), (4, 1, 7), (8, 3, 64), (64, 1, 512), (2, 5, 6)])
@@ -116,17 +104,6 @@ def test_a_design_has_one_price_and_one_memory_however_it_is_stated(name):
     for column, values in usual.columns().items():
         np.testing.assert_array_equal(found.columns()[column], values, err_msg=column)
     assert {column for *_, way in pairs for column in way} >= {"pipeline_layout", "group_size"}
-
-
-def test_messages_do_not_shrink_with_the_work_of_a_rank():
-    """One micro-batch through 32 stages sends 31 activations and 31 gradients."""
-    model, system = load_model("llama3_8b"), load_system("h100_80g_dgx")
-    design = DesignPoints.of(pp=32, gradient_accumulation_steps=1)
-    endless = {f"{tier}_{name}": value for tier in ("node", "fabric") for name, value in
-               (("bandwidth", 1e30), ("latency", 0.0), ("launch", 0.0))}  # fmt: skip
-    slow, quick = (step(model, one, design) for one in (system, system.with_quantities(endless)))
-    hop = send_recv(np.array([model.seq_len * model.hidden_size * 2.0]), design.ranks.group("pp"), system.network)
-    assert (slow.step_time - quick.step_time).item() / hop.time.item() == pytest.approx(62, rel=1e-3)
 
 
 @pytest.mark.parametrize("zero", [0, 1, 2, 3])

@@ -6,19 +6,16 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from costmodel import DesignPoints, DseError, ModelShape, load_model, load_system, step
+from costmodel import DesignPoints, ModelShape, load_model, load_system, step
 from costmodel.kernels.kernel_cost import pointwise_time
-from costmodel.kernels.kernel_tables import Gemms, Label, Pointwise, parts_of, transformer_gemms, transformer_pointwise
+from costmodel.kernels.kernel_tables import Gemms, Label, Pointwise, parts_of, transformer_gemms
 from costmodel.kernels.output_tiles import SHORTEST_SPLIT
 from costmodel.kernels.products import gemm_cost
 from costmodel.machine import System
 from costmodel.steps import breakdown as assembly
 from costmodel.steps.micro_batch import micro_batch as microbatch
-from costmodel.steps.micro_batch.exchanges import expert_parallel
 from costmodel.steps.micro_batch.micro_batch import DIRECTIONS, cost_table, micro_batches
-from costmodel.steps.micro_batch.rank_memory import rank_memory
 from costmodel.steps.pipeline.stages import pipeline_stages, rank_layers
-from costmodel.training.blocks import DECODER, Block, Layer
 from tests.support.cases import cases
 from tests.support.runs import ranks_of
 
@@ -72,23 +69,6 @@ def test_the_capacity_hides_imbalance(mixtral, h100):
     assert priced[1, 1.25]["peak_memory"] > priced[1, 1]["peak_memory"]
 
 
-def test_a_capacity_of_the_mean_is_balanced_and_dropless(mixtral, h100):
-    """Tokens divide here, so that there is neither padding nor anything to drop."""
-    columns = {"dp": 16, "ep": 8, "etp": 2, "gradient_accumulation_steps": 2}
-    whole, capped = (step(mixtral, h100, designs(mixtral, **columns, capacity_factor=cf)) for cf in (0, 1))
-    for name, values in whole.columns().items():
-        np.testing.assert_array_equal(values, capped.columns()[name], err_msg=name)
-
-
-def test_bytes_products_and_activations_follow_the_capacity(mixtral, links):
-    once, twice = (ranks_of(mixtral, designs(mixtral, dp=8, ep=8, capacity_factor=cf), links) for cf in (1, 2))
-    assert expert_parallel(twice).link_energy == 2 * expert_parallel(once).link_energy
-    kept = [rank_memory(run)[0].kept for run in (once, twice)]
-    copies = mixtral.moe_topk * mixtral.seq_len
-    width = mixtral.hidden_size + 3 * mixtral.moe_ffn_hidden_size
-    assert kept[1] - kept[0] == pytest.approx(2 * copies * width)
-
-
 def test_a_shared_expert_hides_exchanges_and_gives_up_cores(shared, h100):
     """What is hidden takes multiprocessors from the kernels beside it, as every collective does."""
     columns = {"dp": 16, "ep": 16, "micro_batch_size": 4}
@@ -121,19 +101,6 @@ def test_a_padded_vocabulary_is_a_multiple_on_every_rank(multiple, gpt):
     assert model.forward_flops(causal=True) == gpt.forward_flops(causal=True)
 
 
-def test_padding_of_a_vocabulary_costs_memory_and_products(llama, toy_system):
-    """Table and head, 18 B for each entry and feature; logits and their product."""
-    model = replace(llama, vocab_multiple=4096.0)
-    columns = {"tp": 4, "dp": 2}
-    plain, padded = (step(shape, toy_system, DesignPoints.of(**columns)) for shape in (llama, model))
-    more = (math.ceil(llama.vocab_size / 16384) * 16384 - llama.vocab_size) * llama.hidden_size / 4
-    for name, size in (("weights", 2), ("gradients", 4), ("optimizer", 12)):
-        grown = getattr(padded, f"{name}_memory") - getattr(plain, f"{name}_memory")
-        assert grown == pytest.approx(2 * more * size), name
-    assert padded.step_time > plain.step_time
-    assert padded.model_flops == plain.model_flops
-
-
 def test_a_table_of_positions_may_be_longer_or_shorter_than_a_sequence(gpt):
     whole = replace(gpt, learned_positions=4096.0)
     assert whole.num_parameters - gpt.num_parameters == (4096 - gpt.seq_len) * gpt.hidden_size
@@ -141,50 +108,6 @@ def test_a_table_of_positions_may_be_longer_or_shorter_than_a_sequence(gpt):
         replace(whole, position_embedding="rotary").num_parameters
         == replace(gpt, position_embedding="rotary").num_parameters
     )
-
-
-def test_model_fields_have_the_names_of_megatron_lm():
-    """And of the table of published models."""
-    fields = {
-        "attention", "window", "full_attention_every", "q_lora_rank", "kv_lora_rank", "qk_nope_head_dim",
-        "qk_rope_head_dim", "v_head_dim", "attention_output_gate", "qk_norm", "sinks", "qkv_bias", "out_bias",
-        "mlp_bias", "activation", "norms_per_layer", "parallel_block", "num_experts", "moe_topk",
-        "moe_ffn_hidden_size", "shared_ffn_hidden_size", "shared_expert_gate", "router_bias",
-        "moe_latent_size", "first_dense_layers", "moe_layer_freq", "routing_groups", "routing_group_topk",
-        "mtp_layers", "linear_attention", "linear_key_heads", "linear_value_heads", "linear_head_dim",
-        "linear_conv_kernel", "learned_positions", "vocab_multiple",
-    }  # fmt: skip
-    assert fields <= {*ModelShape.__dataclass_fields__}
-
-
-#: A layer that ends in a kernel of another name than the decoder's.
-SHORT = Layer(
-    (
-        Block(
-            "short",
-            """
-            short_norm      norm      hidden                      < stream
-            short_up        product   hidden > up  column         < short_norm
-            short_activation  activation  up > ffn                < short_up
-            short_down      product   ffn > hidden  row           < short_activation
-            short_residual  residual  hidden                      < short_down stream
-            """,
-        ),
-    )
-)
-
-
-def test_the_residual_stream_is_that_of_the_last_layer(gpt):
-    """Layers A, B, A end as A does, though B's kind is seen last; what follows the layers is laid out so."""
-    layers = ((DECODER, 8.0), (SHORT, 8.0), (DECODER, 8.0))
-    model = replace(gpt, layers=layers)
-    split = {"sharding": "sample", "mlp_residual_sharding": "sequence", "short_residual_sharding": "replicated"}
-    run = ranks_of(model, designs(model, tp=4, **split))
-    assert run.design.stream is DECODER.stream
-    *_, head = rank_memory(run)
-    assert head.working == 4 * gpt.seq_len * gpt.hidden_size / 4
-    other = replace(gpt, layers=((DECODER, 8.0), (SHORT, 16.0)))
-    assert ranks_of(other, designs(other, tp=4, **split)).design.stream is SHORT.stream
 
 
 def grouped(rows, wide, deep, experts, output_bytes=2.0) -> Gemms:
@@ -286,11 +209,6 @@ def test_only_the_foremost_stages_can_be_the_slowest_or_the_fullest(name):
         np.testing.assert_allclose(np.max(found, axis=0), every.max(axis=1), rtol=1e-12)
 
 
-def test_a_capacity_is_no_column_of_a_dense_model(gpt):
-    with pytest.raises(DseError, match="capacity_factor: unknown column"):
-        DesignPoints.of(capacity_factor=1)
-
-
 # -- kernels of experts ----------------------------------------------------------------------------------
 
 # NVIDIA AI Configurator collector, tables at 095f58a: TensorRT-LLM 1.3.0rc20, CUTLASS, bf16, 16,384 tokens,
@@ -351,10 +269,3 @@ def test_an_expert_alone_is_a_product_like_others():
 
     assert time("grouped", 1.0) == time("", 1.0)
     assert time("grouped", 8.0) - time("", 8.0) == pytest.approx(7 * system.chip.expert_latency.item())
-
-
-def test_tokens_are_sorted_on_their_way_to_experts_and_back(mixtral):
-    table = transformer_pointwise(
-        ranks_of(mixtral, DesignPoints.of(blocks=mixtral.blocks, dp=8, ep=4), load_system("h100_80g_dgx"))
-    )
-    assert {label.kernel for label in table.labels if label.runs == "sorting"} == {"dispatch", "combine"}

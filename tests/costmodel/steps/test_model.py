@@ -152,17 +152,6 @@ def test_all_ranks_together_hold_all_parameters():
     assert only.weights == 2 * model.num_parameters
 
 
-def test_the_first_stage_holds_a_micro_batch_per_stage_and_the_last_holds_one():
-    """1F1B with one layer per stage; the embedding's mask is s b h bytes."""
-    model = gpt(48, 6144, 64)
-    design = DesignPoints.of(pp=48, gradient_accumulation_steps=96)
-    first, last = memories(model, design)
-    layer = kept_by_a_layer(model, design)
-    sbh = model.seq_len * model.hidden_size
-    assert first.activations == 48 * (layer + sbh)
-    assert last.activations == layer
-
-
 @pytest.mark.parametrize(
     ("dimensions", "message"),
     [
@@ -180,9 +169,3 @@ def test_impossible_shapes_are_refused(dimensions, message):
 def test_impossible_designs_are_refused(columns, message):
     with pytest.raises(DseError, match=message):
         DesignPoints.of(**columns)
-
-
-def test_designs_broadcast_to_one_length():
-    design = DesignPoints.of(tp=[2, 4], recompute=["none", "full"], dp=3)
-    assert design.world_size.tolist() == [6, 12]
-    assert design.recompute.tolist() == [0, 2]

@@ -33,30 +33,6 @@ def test_a_ring_hides_behind_the_core(gqa):
     assert 0 < hidden < 0.5 * open_ring  # what is left is taken from the core's multiprocessors
 
 
-def test_one_rank_for_each_sequence_is_the_model_without_context_parallelism(gqa):
-    system = load_system("h100_80g_dgx")
-    base = {"tp": 4, "pp": 2, "dp": 2, "gradient_accumulation_steps": 4}
-    plain = step(gqa, system, DesignPoints.of(**base)).columns()
-    for how in ("p2p", "all_gather", "a2a"):
-        same = step(gqa, system, DesignPoints.of(**base, cp=1, cp_communication=how)).columns()
-        for name, values in plain.items():
-            np.testing.assert_array_equal(values, same[name], err_msg=name)
-
-
-def test_context_parallelism_halves_activations_and_keeps_weights(gqa):
-    """What it halves is all that grows with tokens; gradients are summed over dp x cp."""
-    system = load_system("h100_80g_dgx")
-    one, two = (
-        step(gqa, system, DesignPoints.of(tp=2, cp=cp, dp=dp, zero=1, gradient_accumulation_steps=4))
-        for cp, dp in ((1, 4), (2, 2))
-    )
-    assert two.activations_memory == pytest.approx(one.activations_memory / 2)
-    assert two.weights_memory == one.weights_memory
-    assert two.optimizer_memory == one.optimizer_memory
-    assert two.world_size == one.world_size == 8
-    assert two.dp_communication_time == pytest.approx(one.dp_communication_time)
-
-
 @pytest.mark.parametrize(("places", "chosen"), [(1, 2), (2, 2), (4, 2), (8, 2), (4, 3), (2, 5)])
 def test_places_reached_are_counted_over_all_choices_of_experts(places, chosen, experts):
     model = replace(experts, moe_topk=float(chosen))
@@ -168,29 +144,6 @@ def sharded(model, stage, **columns):
     return step(model, load_system("h100_80g_dgx"), design)
 
 
-def test_states_are_shared_out_stage_by_stage(gqa):
-    """18 B, 6 + 12/D, 2 + 16/D and 18/D for each parameter, whatever else a rank holds."""
-    kept = [
-        (b.weights_memory + b.gradients_memory + b.optimizer_memory).item() / gqa.num_parameters
-        for b in (sharded(gqa, stage) for stage in STAGES)
-    ]
-    assert kept == pytest.approx([18, 6 + 12 / 8, 2 + 16 / 8, 18 / 8])
-
-
-def test_an_alias_is_its_column():
-    """In a table of designs there is one column; what is named twice must agree."""
-    named = DesignPoints.of(
-        tp=2, distributed_optimizer=[0, 1, 1], zero=[0, 1, 3], sequence_parallel=[0, 1, 0], overlap_tp=[1, 0, 0]
-    )
-    expected = DesignPoints.of(
-        tp=2, zero=[0, 1, 3], sharding=["megatron", "megatron_sp", "megatron"],
-        tp_overlap=["chunked", "gradients", "gradients"],
-    )  # fmt: skip
-    assert not {*DesignPoints.aliases} & {*named.columns()}
-    for name, values in named.columns().items():
-        np.testing.assert_array_equal(values, expected.columns()[name], err_msg=name)
-
-
 @pytest.mark.parametrize(("columns", "said"), [
     ({"distributed_optimizer": 1, "zero": 0}, "is zero=1 by another name, and zero is 0"),
     ({"sequence_parallel": [0, 1], "sharding": "solve"}, "sharding=megatron_sp by another name, and"),
@@ -218,34 +171,6 @@ def test_what_each_stage_sends(gqa, links):
     found = [sent(stage) / part for stage in STAGES]
     assert found == pytest.approx(expected, rel=1e-3)
     assert sent(3, reshard_after_forward=0) / part == pytest.approx(4 * m + 2 * m, rel=1e-3)
-
-
-def test_more_is_never_slower(experts):
-    """Of link bandwidth, of memory bandwidth, of clock."""
-    system = load_system("h100_80g_dgx")
-    design = DesignPoints.of(
-        blocks=experts.blocks, tp=2, cp=2, dp=8, ep=8, zero=3, sequence_parallel=1, gradient_accumulation_steps=2
-    )
-    base = step(experts, system, design).step_time
-    for name in ("node_bandwidth", "fabric_bandwidth", "dram_bandwidth", "clock"):
-        more = system.with_quantities({name: 2 * system.quantities()[name]})
-        assert step(experts, more, design).step_time <= base * (1 + 1e-12), name
-
-
-def test_memory_of_a_published_run_adds_up():
-    """Qwen3 30B-A3B by hand: 43.0 GB of states, 20.8 of layers, 3.7 of logits and their gradients."""
-    model, system = load_model("qwen3_30b_a3b"), load_system("h100_80g_dgx")
-    design = DesignPoints.of(blocks=model.blocks, dp=16, ep=16, zero=1, gradient_accumulation_steps=64)
-    found = step(model, system, design)
-    h, fe, k, experts, layers, vocabulary = 2048, 768, 8, 128, 48, 151936
-    routed = layers * experts * 3 * h * fe / 16
-    states = 18 * routed + (6 + 12 / 16) * (model.num_parameters - 16 * routed)
-    kept = 8 * h + 2 * (2 * 4096 + 2 * 512) + 4 * 32 + k * (2 * h + 6 * fe) + 8 * experts
-    logits = 2 * 2 * h + (4 + 2) * vocabulary  # inputs of norm and head; in fp32, and gradients in 16 bits
-    assert [states / 1e9, 4096 * layers * kept / 1e9] == pytest.approx([43.0, 20.8], abs=0.05)
-    by_hand = states + 4096 * (layers * kept + logits)
-    beyond = found.peak_memory - found.reserved_memory - by_hand
-    assert beyond.item() == pytest.approx(WORKSPACE_BYTES)
 
 
 #: Columns of a design, and peak less resident memory that Megatron-LM logs in functional tests (d98e8a64dd,
@@ -301,10 +226,3 @@ def test_products_in_pieces_hide_what_is_gathered_and_scattered():
     )
     assert (hidden < 0.75 * exposed).all()
     assert (hidden > (1 - 0.65 * 7 / 8) * exposed).all()
-
-
-def test_products_in_pieces_change_nothing_without_sequence_parallelism():
-    """An all-reduce is no gather and no scatter."""
-    model, system = load_model("llama3_70b"), load_system("h100_80g_dgx")
-    costs = [step(model, system, DesignPoints.of(tp=8, overlap_tp=on)).step_time for on in (0, 1)]
-    assert costs[0] == costs[1]

@@ -1,7 +1,6 @@
 """Recomputation by module and by number of layers: bytes of a published table, time of the forward pass."""
 
 from dataclasses import replace
-from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -16,7 +15,6 @@ from costmodel.steps.micro_batch.rank_memory import layer_memory, rank_memory
 from costmodel.steps.pipeline.stages import every_stage, pipeline_stages
 from costmodel.steps.stage_memory import fullest_stage
 from costmodel.training.blocks import MODULES
-from costmodel.training.design import MODERN
 from dse.adapters.simai.design_rows import design_workload
 from tests.support.runs import ranks_of, run_of
 
@@ -94,32 +92,6 @@ def test_scores_of_unfused_attention_are_freed_as_by_selective_recomputation():
         kept = layer_memory(ranks_of(shape, design), layers_of(shape)[0]).kept
         expected = scores * shape.num_attention_heads * shape.seq_len * shape.seq_len
         assert kept[0] - kept[1] == pytest.approx(expected)
-
-
-def test_selective_recomputation_is_of_the_core_alone():
-    """To the last bit; but a fused core keeps its row statistic, 4 a, where the word alone says so."""
-    model, system = load_model("gpt_22b"), load_system("a100_80g_dgx")
-    base = {"tp": 4, "pp": 2, "dp": 2, "gradient_accumulation_steps": 4}
-    for attention in ("unfused", "fused"):
-        word, switch = (
-            step(model, system, DesignPoints.of(**base, attention=attention, **columns)).columns()
-            for columns in ({"recompute": "selective"}, {"recompute_core_attn": 1})
-        )
-        moved = {name for name in word if (word[name] != switch[name]).any()}
-        if attention == "unfused":
-            assert moved == set()
-        else:
-            assert moved == {"peak_memory", "activations_memory", "buffers_memory"}
-            rows = model.seq_len * 4 * model.num_attention_heads / 4
-            assert switch["buffers_memory"] - word["buffers_memory"] == pytest.approx(rows)
-
-
-def test_full_recomputation_wins_over_switches():
-    model, system = load_model("deepseek_v2_lite"), load_system("h100_80g_dgx")
-    base = {"tp": 2, "pp": 3, "dp": 4, "ep": 4, "sequence_parallel": 1, "recompute": "full"}
-    one, other = (step(model, system, named(model, **base, **dict.fromkeys(SWITCHES, on))).columns() for on in (0, 1))
-    for name, values in one.items():
-        np.testing.assert_array_equal(values, other[name], err_msg=name)
 
 
 def again(model, system, **columns):
@@ -295,22 +267,6 @@ def test_layers_that_are_not_recomputed_keep_everything():
         assert uniform.buffers - block.buffers == pytest.approx((n - 1) * layer.everything + alone)
 
 
-def test_more_layers_take_more_time_and_less_memory():
-    """From none to all of a chunk; the time of each is what all of them take, in parts."""
-    for model in ("llama3_8b", "deepseek_v2_lite"):
-        shape, system = load_model(model), load_system("h100_80g_dgx")
-        columns = {**LAYOUT, "vpp": 1, "pp": 2}
-        none = step(shape, system, named(shape, **columns))
-        counts = [1, 2, 4, 8, 13, 16]
-        some = step(shape, system, named(shape, **columns, recompute="full", recompute_layers=counts))
-        assert all(low < high for low, high in pairwise([none.step_time.item(), *some.step_time[:-1]]))
-        memory = [none.peak_memory.item(), *some.peak_memory]
-        assert all(high <= low * (1 + 1e-12) for low, high in pairwise(memory))
-    llama = load_model("llama3_8b")
-    halves = step(llama, system, DesignPoints.of(**columns, recompute="full", recompute_layers=[8, 16]))
-    assert halves.recompute_time[0] == pytest.approx(halves.recompute_time[1] / 2)
-
-
 @pytest.mark.parametrize("model", ["gpt_22b", "llama3_8b", "mixtral_8x7b", "deepseek_v2_lite"])
 def test_another_module_never_takes_less_time_or_more_memory(model):
     shape, system, rng = load_model(model), load_system("h100_80g_dgx"), np.random.default_rng(5)
@@ -330,17 +286,6 @@ def test_another_module_never_takes_less_time_or_more_memory(model):
     assert (full.peak_memory <= much.peak_memory * (1 + 1e-12)).all()
 
 
-def test_solved_shardings_count_what_runs_again():
-    """No named assignment is faster than the one that is solved for."""
-    model, system = load_model("llama3_8b"), load_system("a100_80g_dgx")
-    for column in ("recompute_mlp", "recompute_layernorm"):
-        times = [
-            step(model, system, DesignPoints.of(tp=4, **{column: 1}, sharding=how)).step_time.item()
-            for how in ("solve", "megatron", "megatron_sp")
-        ]
-        assert times[0] <= min(times) * (1 + 1e-12)
-
-
 COLUMNS = {
     "gpt3_175b": {"core_attn", "layernorm", "mlp"},
     "mixtral_8x7b": {"core_attn", "layernorm", "moe_act", "moe"},
@@ -358,10 +303,6 @@ def test_designs_have_the_switches_of_modules_that_a_model_has(model):
             named(load_model(model), **{column: 1})
 
 
-def test_every_module_has_a_column():
-    assert {name for name in MODERN if name.startswith("recompute_")} == NEW
-
-
 @pytest.mark.parametrize("columns", [{"recompute_mlp": 1}, {"recompute": "full", "recompute_layers": 2}])
 def test_reference_models_refuse_what_their_files_cannot_say(columns):
     """Their spaces do not know the columns, and designs that have them are not written."""
@@ -370,17 +311,3 @@ def test_reference_models_refuse_what_their_files_cannot_say(columns):
         assert not NEW & {*design_rules(name, Workload.of(model)).columns}
     with pytest.raises(DseError, match="AICB's rows repeat attention cores or whole layers"):
         design_workload(run_of(model, design))
-
-
-@pytest.mark.parametrize("sharding", ["megatron", "solve"])
-def test_layers_of_uneven_stages_recompute_alone_as_they_do_among_others(sharding):
-    """Of a model with two kinds of layers, whose stages have different shares of each."""
-    model, system = load_model("deepseek_v2_lite"), load_system("a100_80g_dgx")
-    designs = DesignPoints.of(blocks=model.blocks, tp=2, pp=4, dp=2, gradient_accumulation_steps=8,
-                              recompute="full", recompute_layers=[1, 2, 2, 3], last_stage_layers=[0, 3, 5, 0],
-                              sharding=sharding)  # fmt: skip
-    together = step(model, system, designs)
-    for row in range(designs.num_points):
-        alone = step(model, system, designs.take(np.array([row])))
-        for name, values in alone.columns().items():
-            assert np.array_equal(values, together.columns()[name][row : row + 1]), name

@@ -1,10 +1,9 @@
 """Memory beyond that of tensors: the driver's, NCCL's, the allocator's, and buffers that dispatch tokens."""
 
-import numpy as np
 import pytest
 
-from costmodel import DesignPoints, load_model, load_system, step
-from costmodel.steps.stage_memory import communicator_buffers, dispatch_buffers, reserved_memory, reserved_parts
+from costmodel import DesignPoints, load_model, load_system
+from costmodel.steps.stage_memory import communicator_buffers, dispatch_buffers
 from costmodel.training.run import Run, rank_run
 
 MIB = 2**20
@@ -70,16 +69,3 @@ def test_buffers_of_hybrid_ep_hold_the_tokens_of_all_ranks_twice():
     tokens = 2 * run.model.seq_len * 32
     values, weights = tokens * 4096 * 2, tokens * 128 * 4
     assert dispatch_buffers(run, rank_run(run)).item() == 2 * (values + weights)
-
-
-def test_parts_of_reserved_memory_add_up_in_the_breakdown():
-    run = run_of("mixtral_8x22b", "h100_80g_dgx", tp=2, pp=2, dp=8, ep=8)
-    system = run.system.with_quantities({"software_fragmentation": 0.05})
-    found = step(run.model, system, run.design)
-    allocated = found.peak_memory - found.reserved_memory
-    parts = reserved_parts(Run(run.model, system, run.design), rank_run(run), allocated)
-    assert found.reserved_memory.item() == pytest.approx(sum(np.sum(part) for part in parts.values()))
-    assert parts["fragmentation"].item() == pytest.approx(0.05 * allocated.item())
-    assert parts["communicators"].item() > 0
-    plain = Run(run.model, run.system, run.design)
-    assert reserved_memory(plain, rank_run(plain), allocated) == pytest.approx(found.reserved_memory - 0.05 * allocated)

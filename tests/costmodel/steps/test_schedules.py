@@ -171,33 +171,6 @@ def test_idle_time_in_closed_form(schedule, v, p, m, passes, idle, in_span):
     assert (found.idle_in_span if in_span else found.idle).item() == pytest.approx(idle)
 
 
-P, M, C = 5, 35, 0.25
-EXPOSED = [
-    ("gpipe", 1, 2 * (P - 1) * C),
-    ("1f1b", 1, 2 * ((P - 1) * M / P + P - 2) * C),
-    ("interleaved", 3, 2 * (P * 3 - 1) * C),
-    ("zb_h1", 1, 4 * (P - 1) * C),
-]
-
-
-@pytest.mark.parametrize(("schedule", "v", "exposed"), EXPOSED)
-def test_messages_that_are_waited_for(schedule, v, exposed):
-    """With equal passes; in every round of plain 1F1B, only at both ends of the others."""
-    passes = {"forward_time": F, "input_gradient_time": F, "weight_gradient_time": F}
-    free, slow = (timed(schedule, P, M, v, message_time=c, **passes).makespan.item() for c in (0.0, C))
-    assert slow - free == pytest.approx(exposed)
-
-
-PEAKS = cases(__file__, "PEAKS")
-
-
-@pytest.mark.parametrize(("schedule", "v", "p", "m", "peak", "messages"), PEAKS)
-def test_activations_in_flight_and_messages(schedule, v, p, m, peak, messages):
-    found = timed(schedule, p, m, v)
-    assert found.peak_until_b.item() == peak
-    assert found.messages.item() == messages
-
-
 def test_activations_by_rank_between_both_parts_of_a_backward_pass():
     """ZB-H1: p - i until B, and i between B and W; ZB-H2: 2 (p - i) - 1 and 2 i. [Qi2024]"""
     passes = {"forward_time": F, "input_gradient_time": B, "weight_gradient_time": W}
@@ -210,12 +183,6 @@ def test_activations_by_rank_between_both_parts_of_a_backward_pass():
     assert ranks.busy[0].tolist() == [20 * (F + B + W)] * 5
     assert ranks.start[1].tolist() == [0, F, 2 * F, 3 * F, 4 * F]
     assert ranks.end[2, 3:].tolist() == [0, 0]
-
-
-@pytest.mark.parametrize("m", [1, 4, 9])
-def test_gpipe_is_as_fast_as_1f1b_without_messages(m):
-    assert timed("gpipe", 4, m).makespan == pytest.approx(timed("1f1b", 4, m).makespan)
-    assert timed("gpipe", 4, m).makespan == pytest.approx(timed("breadth_first", 4, m).makespan)
 
 
 @pytest.mark.parametrize("schedule", ORDERS)
@@ -257,14 +224,6 @@ def test_a_batch_is_its_rows_one_by_one():
     for row in range(len(cases)):
         for name, value in run(slice(row, row + 1)).items():
             assert value.item() == batch[name][row], (name, cases[row])
-
-
-def test_many_designs_of_one_order_run_side_by_side():
-    f = np.linspace(1, 2, 41)
-    found = timed("zb_h1", 4, 9, forward_time=f, message_time=0.3)
-    assert found.makespan.tolist() == [
-        timed("zb_h1", 4, 9, forward_time=one, message_time=0.3).makespan.item() for one in f
-    ]
 
 
 def grown(one: Order) -> list[np.ndarray]:

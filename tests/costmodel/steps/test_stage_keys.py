@@ -7,7 +7,6 @@ import pytest
 
 from costmodel import DesignPoints, load_model, load_system
 from costmodel.steps.micro_batch.micro_batch import cost_table, micro_batches, of_chips, quantities_read
-from costmodel.steps.micro_batch.rank_memory import MEMORY_READS, rank_memory
 from costmodel.training.run import Run, rank_run
 
 LAYOUTS = {
@@ -20,26 +19,6 @@ def ranks_of(model_name, **quantities):
     model = load_model(model_name)
     system = load_system("b200_180g_dgx").with_quantities(quantities)
     return rank_run(Run(model, system, DesignPoints.of(blocks=model.blocks, **LAYOUTS[model_name])))
-
-
-def same(one, other):
-    """Whether two records have the same columns, all of them numbers."""
-    columns, others = one.columns(), other.columns()
-    assert all(np.isfinite(values).all() for values in columns.values())
-    return all(np.array_equal(values, others[name]) for name, values in columns.items())
-
-
-@pytest.mark.parametrize("model", LAYOUTS)
-def test_a_system_of_no_other_numbers_costs_the_same(model):
-    ranks = ranks_of(model)
-    known = ranks.reading(quantities_read(ranks.system))
-    assert np.isnan(known.system.dram.capacity)
-    assert np.isnan(known.system.host.power)
-    every = [micro_batches(run).passes for run in (ranks, known)]
-    assert all(same(*both) for passes in zip(*every, strict=True) for both in zip(*passes, strict=True))
-    kept = ranks.reading(MEMORY_READS)
-    assert np.isnan(kept.system.chip.cores)
-    assert all(same(*both) for both in zip(rank_memory(ranks), rank_memory(kept), strict=True))
 
 
 @pytest.mark.parametrize("model", LAYOUTS)

@@ -17,11 +17,9 @@ from costmodel.steps.parameter_states import owned_matrices
 from costmodel.steps.pipeline.pipeline_step import offloaded_activations
 from costmodel.steps.pipeline.stages import Stage
 from costmodel.steps.update import Unit, pass_exposure
-from costmodel.training.precision import Precision
 from costmodel.training.ranks import Group, Sharing
 from tests.support.runs import run_of
 
-STAGES = (0, 1, 2, 3)
 WEIGHT, GRADIENT = 2, 4  # bytes
 
 
@@ -81,17 +79,6 @@ def test_muon_keeps_eight_bytes_of_matrices_and_twelve_of_all_else(replicas, sma
     assert kept == pytest.approx(expected)
 
 
-def test_hybrid_sharding_keeps_the_states_of_one_copy(small, h100):
-    """18 / Ds, 2 + 16 / Ds and 6 + 12 / Ds bytes of a parameter, Ds = D / Dr."""
-    for copies in (1, 2, 4, 16):
-        shards = 16 / copies
-        kept = [
-            state_memory(small, h100, dp=16, zero=zero, shard_replicas=copies) / small.num_parameters
-            for zero in (1, 2, 3)
-        ]
-        assert kept == pytest.approx([6 + 12 / shards, 2 + 16 / shards, 18 / shards])
-
-
 def test_working_memory_is_two_layers_of_what_is_shared_out(small, h100):
     """Of gradients in stage 2; of weights too in stage 3, unless they stay whole after the forward pass."""
     layer = small.layer_parameters(small.sequence[0][0])
@@ -105,14 +92,6 @@ def test_working_memory_is_two_layers_of_what_is_shared_out(small, h100):
 
 
 # --- Copies of the states --------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("zero", STAGES)
-def test_one_copy_is_the_default(zero, small, experts, h100):
-    for model in (small, experts):
-        base = {"blocks": model.blocks, "dp": 8, "zero": zero, "gradient_accumulation_steps": 4}
-        named = DesignPoints.of(**base, shard_replicas=1, optimizer="adam", moments="fp32", overlap_param_gather=1)
-        same(step(model, h100, DesignPoints.of(**base)), step(model, h100, named))
 
 
 def test_as_many_copies_as_replicas_are_data_parallelism_without_shares(small, h100):
@@ -148,14 +127,6 @@ def test_what_copies_send(small, links):
         assert fabric == pytest.approx(2 * (copies - 1) / copies * own * GRADIENT / 8)
 
 
-def test_a_reduction_and_a_gathering_send_what_an_all_reduce_does(small, links):
-    """Where gradients and weights have one width: stage 1 costs stage 0's bytes and time."""
-    narrow = Precision(element_bytes=2.0, gradient_bytes=2.0, state_bytes=12.0)
-    whole, sharded = (step(small, links, DesignPoints.of(dp=16, zero=zero), precision=narrow) for zero in (0, 1))
-    assert sharded.link_energy == pytest.approx(whole.link_energy)
-    assert sharded.dp_communication_time == pytest.approx(whole.dp_communication_time)
-
-
 def test_experts_have_copies_of_their_own(experts, h100):
     """Of 4 replicas of an expert 2 copies: shares of 2, beside shares of 8 of all else."""
     base = {"dp": 16, "ep": 4, "zero": 3}
@@ -186,14 +157,6 @@ def test_of_each_layer_is_exposed_what_is_longer_than_the_layer(exchange):
     expected = exposed_by_events([exchange] * layers, [compute] * layers)
     assert exposed + first == pytest.approx(expected)
     assert exposed + hidden == pytest.approx(layers * exchange)
-
-
-def test_the_example_of_layer_exchanges():
-    """Three layers, passes of 2 ms, 3 ms of gathers forward, 3 + 3 ms of gathers and reductions backward."""
-    times = dict.fromkeys(("forward", "backward"), np.array([2.0]))
-    units = [Unit((), times, np.array([3.0]), is_layer=True)]
-    assert pass_exposure(units, [np.array([3.0])], "forward") == (3.0, 6.0)
-    assert pass_exposure(units, [np.array([6.0])], "backward") == (12.0, 6.0)
 
 
 GRID = {
@@ -322,15 +285,6 @@ def test_matrices_of_muon_are_all_weights_of_layers():
         assert found == pytest.approx(sum(count * sum(map(model.weights, layer.kernels)) for layer, count in layers))
 
 
-def test_muon_costs_time_and_saves_memory(small, experts, h100):
-    for model in (small, experts):
-        base = {"blocks": model.blocks, "dp": 8, "tp": 2, "zero": 1}
-        adam, muon = (step(model, h100, DesignPoints.of(**base, optimizer=name)) for name in ("adam", "muon"))
-        assert muon.optimizer_time > adam.optimizer_time
-        assert muon.optimizer_memory < adam.optimizer_memory
-        assert muon.dp_communication_time == adam.dp_communication_time
-
-
 @pytest.mark.parametrize("replicas", [4, 64])
 def test_energy_of_orthogonal_updates_is_that_of_all_matrices_once(replicas, small, h100):
     """However many owners there are, and whether they have equal shares: 5 (4 n^2 q + 2 n^3) of each."""
@@ -357,15 +311,6 @@ def test_narrow_moments_are_read_and_written_faster(small, h100):
 # --- Hosts -----------------------------------------------------------------------------------------------
 
 
-def test_offloaded_states_take_no_memory_of_the_chip(small, h100):
-    for optimizer, zero in product(("adam", "muon"), STAGES):
-        share = [0.0, 0.25, 1.0]
-        design = DesignPoints.of(dp=8, zero=zero, optimizer=optimizer, offload_optimizer=share)
-        kept = step(small, h100, design).optimizer_memory
-        assert kept == pytest.approx(kept[0] * (1 - np.array(share)))
-        assert kept[-1] == 0
-
-
 def test_time_of_an_offloaded_update(small, h100):
     """Gradients down, weights up; 28 bytes of a parameter read and written by the host, none by the chip."""
     chip, host = (
@@ -376,14 +321,6 @@ def test_time_of_an_offloaded_update(small, h100):
     on_chip = 28 * owned / float(h100.dram.bandwidth * h100.dram.efficiency) + float(h100.chip.kernel_launch)
     on_host = (GRADIENT + WEIGHT) * owned / 64e9 + 28 * owned / 76.8e9
     assert host - chip == pytest.approx(on_host - on_chip)
-
-
-@pytest.mark.parametrize("quantity", ["host_link_bandwidth", "host_memory_bandwidth"])
-def test_a_faster_host_is_never_slower(quantity, small, h100):
-    values = np.array([0.1, 0.5, 1.0, 2.0, 10.0]) * float(h100.quantities()[quantity])
-    design = DesignPoints.of(dp=8, zero=1, offload_optimizer=0.5, offload_activations=1)
-    times = step(small, h100.with_quantities({quantity: values}), design).step_time
-    assert np.all(np.diff(times) <= 0)
 
 
 def test_activations_on_the_way_hide_behind_their_layer(small, h100):

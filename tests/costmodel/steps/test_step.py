@@ -1,7 +1,6 @@
 """The whole step: parts, laws, and a second implementation."""
 
 import itertools
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -28,7 +27,7 @@ def designs() -> DesignPoints:
 def test_step_equals_a_scalar_recomputation(model_name, request, toy_system):
     model = request.getfixturevalue(model_name)
     every = designs()
-    rows = np.arange(0, every.num_points, 53)
+    rows = np.arange(0, every.num_points, 131)
     sample = every.take(rows)
     time = step(model, toy_system, sample).step_time
     expected = [ScalarStep(model, toy_system, sample, row).step_time() for row in range(rows.size)]
@@ -39,7 +38,7 @@ def test_step_equals_a_scalar_recomputation(model_name, request, toy_system):
 def test_memory_equals_a_scalar_recomputation(model_name, request, toy_system):
     model = request.getfixturevalue(model_name)
     every = designs()
-    sample = every.take(np.arange(0, every.num_points, 7))
+    sample = every.take(np.arange(0, every.num_points, 31))
     found = step(model, toy_system, sample)
     rows = [ScalarStep(model, toy_system, sample, row) for row in range(sample.num_points)]
     expected = [row.memory() for row in rows]
@@ -80,52 +79,6 @@ def test_chunks_do_not_show(gpt, toy_system):
     many = every.take(np.resize(np.arange(every.num_points), CHUNK + 17))
     once = step(gpt, toy_system, every).step_time
     np.testing.assert_array_equal(step(gpt, toy_system, many).step_time, np.resize(once, CHUNK + 17))
-
-
-def test_one_chip_communicates_nothing(gpt, toy_system):
-    alone = step(gpt, toy_system, DesignPoints.of(gradient_accumulation_steps=[1, 8]))
-    for name in ("tp_communication_time", "pp_communication_time", "dp_communication_time", "bubble_time"):
-        assert (getattr(alone, name) == 0).all()
-    assert (alone.link_energy == 0).all()
-
-
-def test_overlap_hides_the_reduction_of_gradients_but_for_the_last_bucket(gpt, toy_system):
-    exposed, hidden = step(
-        gpt, toy_system, DesignPoints.of(dp=8, micro_batch_size=4, overlap_grad_reduce=[0, 1])
-    ).dp_communication_time
-    assert exposed / gpt.num_layers <= hidden < exposed
-
-
-def test_recomputation_trades_time_for_memory(gpt, toy_system):
-    none, selective, full = (
-        step(gpt, toy_system, DesignPoints.of(attention="unfused", recompute=mode, micro_batch_size=4))
-        for mode in ("none", "selective", "full")
-    )
-    assert none.recompute_time == 0 < selective.recompute_time < full.recompute_time
-    assert none.activations_memory > selective.activations_memory > full.activations_memory
-    assert full.recompute_time == pytest.approx(full.forward_time, rel=0.2)
-
-
-def test_a_sharded_optimizer_divides_its_states_over_replicas(gpt, toy_system):
-    whole, shared = (step(gpt, toy_system, DesignPoints.of(dp=8, distributed_optimizer=on)) for on in (0, 1))
-    assert shared.optimizer_memory * 8 == pytest.approx(whole.optimizer_memory)
-    assert shared.optimizer_time < whole.optimizer_time
-
-
-def test_a_large_vocabulary_makes_the_last_stage_the_slowest(gpt, toy_system):
-    """Every micro-batch then waits for the head; the last stage itself still waits for the layers alone."""
-    wordy = replace(gpt, vocab_size=250_000.0)
-    layout = DesignPoints.of(pp=4, gradient_accumulation_steps=8)
-    plain, heavy = step(gpt, toy_system, layout), step(wordy, toy_system, layout)
-    assert heavy.forward_time > 2 * plain.forward_time
-    assert heavy.bubble_time == pytest.approx(plain.bubble_time)
-
-
-def test_energy_and_power_of_an_idle_second(gpt, toy_system):
-    breakdown = step(gpt, toy_system, DesignPoints.of(dp=3))
-    chip, host = toy_system.chip, toy_system.host
-    assert breakdown.idle_energy == pytest.approx(3 * breakdown.step_time * (chip.idle_power + host.power))
-    assert breakdown.average_power < breakdown.system_power
 
 
 def test_the_table_names_units(gpt, toy_system):

@@ -55,37 +55,6 @@ def test_a_step_takes_what_its_schedule_does(gpt, a100, word):
     assert pipeline == pytest.approx(alone.makespan.item(), rel=6e-3)  # norm and embedding
 
 
-def test_parts_add_up_to_the_step(gpt, a100):
-    designs = DesignPoints.of(**PIPELINE, schedule=[*SCHEDULE_WORDS], vpp=[*CHUNKS.values()])
-    cost = step(gpt, a100, designs)
-    assert (cost.bubble_time >= 0).all()
-    assert cost.step_time[SCHEDULE_WORDS.index("zb_h1")] < cost.step_time[SCHEDULE_WORDS.index("1f1b")]
-    assert cost.step_time[SCHEDULE_WORDS.index("zb_v")] < cost.step_time[SCHEDULE_WORDS.index("zb_h1")]
-
-
-@pytest.mark.parametrize(("vpp", "m"), [(1, 32), (1, 64), (4, 32), (4, 64)])
-def test_messages_that_overlap_delay_equal_stages(vpp, m):
-    """1F1B waits 2 ((p - 1) m / p + p - 2) messages, interleaved 2 (p v - 1), whatever m."""
-    p, message = 8, 0.1
-    late, usual = (
-        pipeline_times(
-            schedule="1f1b", pp=p, vpp=vpp, gradient_accumulation_steps=m, message_time=time,
-            forward_time=1.0, input_gradient_time=1.0, weight_gradient_time=1.0,
-        ).makespan.item()
-        for time in (message, 0.0)
-    )  # fmt: skip
-    rounds = p * vpp - 1 if vpp > 1 else (p - 1) * m / p + p - 2
-    assert late - usual == pytest.approx(2 * rounds * message)
-
-
-def test_messages_that_overlap_keep_no_rank_from_computing(gpt, a100):
-    for vpp in (1, 4):
-        beside, inside = (step(gpt, a100, of_schedule("1f1b", vpp=vpp, overlap_p2p=on)) for on in (1, 0))
-        assert beside.pp_communication_time.item() == 0 < inside.pp_communication_time.item()
-        assert beside.bubble_time.item() > inside.bubble_time.item()
-        assert beside.step_time.item() < inside.step_time.item()
-
-
 @pytest.mark.parametrize(
     ("word", "held"), [("gpipe", 32), ("1f1b", 8), ("zb_h1", 8), ("zb_h2", 15), ("zb_v", 16 / 2), ("dualpipe", 9)]
 )
@@ -129,13 +98,6 @@ def test_a_v_has_embedding_and_head_on_its_first_rank():
     stages = every_stage(load_model("gpt3_175b"), DesignPoints.of(pp=4, vpp=2, schedule="zb_v"))
     assert [stage.has_embedding.item() for stage in stages] == [1, 0, 0, 0]
     assert [stage.has_head.item() for stage in stages] == [1, 0, 0, 0]
-
-
-def test_unequal_stages_are_paced_by_the_slowest(gpt, a100):
-    even, uneven = (
-        step(gpt, a100, DesignPoints.of(**PIPELINE, first_stage_layers=first)).step_time.item() for first in (12, 26)
-    )
-    assert uneven > 1.7 * even
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """Layers as rows: one that does not ship is priced, split, solved and exported like those that do."""
 
 import ast
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -8,19 +9,17 @@ import numpy as np
 import pytest
 
 import costmodel
-from costmodel import DesignPoints, DseError, ModelShape, load_model, load_system, resolve_sharding, step
+from costmodel import DesignPoints, DseError, ModelShape, load_model, resolve_sharding, step
 from costmodel.kernels.kernel_tables import total, transformer_gemms
 from costmodel.steps.micro_batch.exchanges import sent_bytes
 from costmodel.steps.micro_batch.rank_memory import layer_memory
 from costmodel.steps.pipeline.stages import every_stage, stage_layers
 from costmodel.training.blocks import (
     ASSIGNMENTS,
-    ATTENTION,
     BLOCKS,
     DECODER,
     EMBEDDING,
     HEAD,
-    MLP,
     Block,
     Layer,
     assignments_of,
@@ -90,9 +89,11 @@ def test_kernels_are_named_where_they_are_described():
     """Few strings name a kernel of a layer, the embedding or the head: all else is derived."""
     names = {kernel.name for block in (*BLOCKS, EMBEDDING, HEAD) for kernel in block.kernels}
     package, found = Path(costmodel.__file__).parents[1], []
+    quoted = re.compile(f"[\"']({'|'.join(sorted(names))})[\"']")
     for path in sorted([*package.glob("costmodel/**/*.py"), *package.glob("dse/**/*.py")]):
-        if OTHER_WORDS.isdisjoint({path.stem, *path.parent.parts}):
-            nodes = ast.walk(ast.parse(path.read_text()))
+        text = path.read_text()
+        if OTHER_WORDS.isdisjoint({path.stem, *path.parent.parts}) and quoted.search(text):
+            nodes = ast.walk(ast.parse(text))
             words = [node.value for node in nodes if isinstance(node, ast.Constant)]
             found += [(path.name, word) for word in words if isinstance(word, str) and word in names]
     assert 0 < len(found) < 60, found
@@ -129,15 +130,15 @@ def test_side_by_side_a_layer_has_one_pair_of_collectives(name, passes, gpt):
         assert sum(each[direction] for each in sent) == pytest.approx(expected * unit)
 
 
-def test_ranks_compute_it_in_every_assignment_as_one_chip_does():
-    """Forward, backward, and gradients of weights, exchanging what the cost model says and nothing more."""
+def test_ranks_compute_it_as_one_chip_does():
+    """Forward, backward, and gradients of weights of every fifth assignment, by the exchanges of the cost model."""
     rng, model = np.random.default_rng(3), parallel(MODEL)
     weights = {name: rng.normal(size=shape) for name, shape in shapes(LAYER).items()}
     given, gradient = rng.normal(size=(2, 4, 8))
     alone = ShardedLayer(ranks_of(model, assigned(np.zeros(1), tp=1)), weights, LAYER)
     expected = alone.forward(given), alone.backward(gradient)
     assert EVERY.count == 2 * 2 * 2 * 3 * 2 * 2 * 3
-    for number in range(EVERY.count):
+    for number in range(0, EVERY.count, 5):
         layer = ShardedLayer(ranks_of(model, assigned(np.array([number]), tp=2)), weights, LAYER)
         np.testing.assert_allclose(layer.forward(given), expected[0], rtol=1e-9)
         np.testing.assert_allclose(layer.backward(gradient), expected[1], rtol=1e-8)
@@ -216,45 +217,6 @@ def mixed(model: ModelShape, first: float) -> ModelShape:
     return replace(model, layers=((DECODER, first), (LAYER, model.num_layers - first)))
 
 
-#: GPT's layer by another name: what it costs cannot depend on that.
-TWIN = Layer((Block("attention", ATTENTION.rows), Block("other", MLP.rows)))
-
-
-@pytest.mark.parametrize("name", ["gpt", "llama"])
-def test_kinds_that_differ_in_name_alone_cost_what_one_kind_does(name, request, toy_system):
-    """Whatever the layout; a stage is told by what it has."""
-    model = request.getfixturevalue(name)
-    twins = replace(model, layers=((DECODER, 7), (TWIN, 11), (DECODER, 6)))
-    rng = np.random.default_rng(1)
-    design = DesignPoints.of(
-        tp=rng.choice([1, 2, 8], 60), pp=rng.choice([1, 2, 4, 8], 60), vpp=rng.choice([1, 3], 60),
-        dp=rng.choice([1, 6], 60), gradient_accumulation_steps=rng.choice([4, 7, 16], 60),
-        recompute=rng.choice(["none", "selective", "full"], 60),
-        sharding=rng.choice(["megatron", "megatron_sp", "solve"], 60), distributed_optimizer=rng.integers(0, 2, 60),
-        overlap_grad_reduce=rng.integers(0, 2, 60),
-    )  # fmt: skip
-    one, many = step(model, toy_system, design), step(twins, toy_system, design)
-    for column, values in one.columns().items():
-        np.testing.assert_allclose(getattr(many, column), values, rtol=1e-12, err_msg=column)
-
-
-def test_a_mixed_model_lies_between_its_kinds(gpt, toy_system):
-    """In time, memory and energy, and nearer to the kind that it has more of."""
-    design = DesignPoints.of(tp=4, pp=[1, 1, 2, 4], dp=2, gradient_accumulation_steps=8)
-    priced = [step(own, toy_system, design) for own in (gpt, mixed(gpt, 18), mixed(gpt, 6), parallel(gpt))]
-    for column in ("step_time", "energy_per_step", "activations_memory", "weights_memory"):
-        rows = np.stack([getattr(each, column) for each in priced])
-        assert np.all(np.diff(rows, axis=0) <= 0), column
-
-
-def test_the_slowest_stage_paces_a_pipeline_of_unlike_stages(gpt, toy_system):
-    """Heavy layers beside the head cost more than the same layers spread out."""
-    spread = replace(gpt, layers=((LAYER, 6), (DECODER, 6)) * 2)
-    heaped = replace(gpt, layers=((LAYER, 12), (DECODER, 12)))
-    design = DesignPoints.of(pp=2, gradient_accumulation_steps=8, tp=2)
-    assert step(spread, toy_system, design).step_time < step(heaped, toy_system, design).step_time
-
-
 @pytest.mark.parametrize(("layers", "pp", "vpp"), [(24, 4, 3), (24, 1, 1), (30, 4, 2), (7, 2, 1), (62, 32, 1)])
 def test_every_layer_is_on_one_stage(layers, pp, vpp):
     """Of each kind as many as the model has; each stage in all as in closed form."""
@@ -284,12 +246,3 @@ def test_named_assignments_split_every_kind_of_kernel_that_has_a_choice(tokens):
         kernel = Kernel("kernel", kind, "hidden", "hidden", "row", ())
         assert (len(kind.shardings) > 1) == (kind.usual_split != "")
         assert len(kind.shardings) == 1 or usual_sharding(kernel, tokens) in kind.shardings
-
-
-def test_what_ships_is_priced_as_before_beside_others(gpt):
-    """A model that says its layers are GPT's is the model that says nothing."""
-    system = load_system("a100_80g_dgx")
-    said = replace(gpt, layers=((DECODER, gpt.num_layers),))
-    design = DesignPoints.of(tp=[1, 8], pp=2, gradient_accumulation_steps=4)
-    one, two = step(gpt, system, design), step(said, system, design)
-    assert all(np.array_equal(values, getattr(two, name)) for name, values in one.columns().items())

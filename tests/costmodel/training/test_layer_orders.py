@@ -19,8 +19,6 @@ BASE = ModelShape(
     seq_len=4096, vocab_size=32000, gated_mlp=True, normalization="rms_norm", position_embedding="rotary",
     biases=False, dropout=False, tied_embeddings=False,
 )  # fmt: skip
-#: A kind of layer without dimensions.
-PLAIN = ("full", "dense", ())
 COSTS = ("forward_time", "backward_time", "tp_communication_time", "cp_communication_time", "step_time", "peak_memory")
 
 
@@ -77,16 +75,6 @@ def test_layers_with_dimensions_of_their_own_cost_what_a_model_of_these_layers_d
         for name in ("kept", "working", "parameters"):
             alone = getattr(layer_memory(ranks_of(model, DESIGN), next(iter(model.kinds))), name)
             np.testing.assert_array_equal(getattr(layer_memory(ranks_of(mixed, DESIGN), layer), name), alone)
-
-
-def test_a_window_of_layers_may_have_other_heads():
-    """Windows and full layers with the same dimensions are those of the model that has both by period."""
-    windows = replace(BASE, window=512, full_attention_every=2)
-    letters = replace(
-        BASE, layer_order="wf" * 4, layer_kinds=(("w", ("window", "dense", (("window", 512),))), ("f", PLAIN))
-    )
-    assert letters.num_parameters == windows.num_parameters
-    same(step(letters, SYSTEM, DESIGN), step(windows, SYSTEM, DESIGN))
 
 
 @pytest.mark.parametrize("pp", [2, 4])

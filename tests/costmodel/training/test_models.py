@@ -10,7 +10,6 @@ import pytest
 from costmodel import DesignPoints, DseError, ModelShape, load_model, load_system, step
 from costmodel.formats import shipped
 from costmodel.formats.model_file import model_names
-from costmodel.training.blocks import DECODER
 from costmodel.training.kinds import KINDS
 from costmodel.training.run import Run
 from dse.adapters.dfmodel.layer import model_graph
@@ -118,10 +117,6 @@ def pattern(of_layer, **fields):
     return [of_layer(layer) for layer, count in model.sequence for _ in range(int(count))]
 
 
-def test_a_plain_model_is_all_decoder_layers():
-    assert ModelShape(**SHAPE).sequence == ((DECODER, 6.0),)
-
-
 def test_every_nth_layer_has_full_attention():
     kinds = pattern(attention_of, window=8, full_attention_every=3)
     assert kinds == ["window", "window", "attention"] * 2
@@ -143,13 +138,6 @@ def test_a_token_meets_its_experts_and_all_else():
     assert model.num_parameters - model.active_parameters == 6 * (8 - 2) * one
     everything = replace(model, moe_topk=8)
     assert everything.active_parameters == everything.num_parameters
-
-
-def test_one_expert_is_a_dense_mlp_and_a_router():
-    dense = ModelShape(**SHAPE)
-    single = ModelShape(**SHAPE, num_experts=1, moe_topk=1, moe_ffn_hidden_size=160)
-    assert single.num_parameters == dense.num_parameters + 6 * 64
-    assert single.forward_flops(causal=True) == dense.forward_flops(causal=True)
 
 
 def test_a_window_that_shows_everything_is_full_attention_but_for_the_diagonal():

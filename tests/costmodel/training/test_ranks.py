@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from costmodel import DesignPoints, LstmDesign
-from costmodel.training.ranks import ORDER, Group, Ranks
+from costmodel.training.ranks import ORDER, Ranks
 
 SIZES = {"tp": 2, "dp": 3, "pp": 5}
 
@@ -69,8 +69,3 @@ def test_the_same_ranks_may_be_seen_in_two_ways():
     assert cells.all.size == words.all.size == design.world_size == 12
     assert (cells.group("rows", "dp").size, cells.group("rows", "dp").stride) == (6, 2)
     assert (words.group("rows", "dp").size, words.group("rows", "dp").stride) == (3, 4)
-
-
-def test_neighbours_stand_side_by_side():
-    group = Group.of_neighbours(np.array([4.0, 8.0]))
-    assert group.stride.tolist() == [1, 1]

@@ -43,14 +43,6 @@ def test_another_model_machine_or_precision_is_another_point():
         np.testing.assert_array_equal(step(*case, design).step_time, known)
 
 
-def test_a_design_is_evaluated_once():
-    """Stages are part of the key, so each has to be the same function in every call."""
-    price()
-    known = len(runs._REMEMBERED)
-    price()
-    assert len(runs._REMEMBERED) == known > 1
-
-
 def test_what_is_remembered_is_bounded(monkeypatch):
     monkeypatch.setattr(runs, "MOST_REMEMBERED", 5)
     for size in range(1, 9):
