@@ -23,7 +23,7 @@ from dse.api.study import Study
 from dse.pricing.evaluation import evaluate
 from dse.searching.batches.loop import Progress
 from dse.searching.samplers.samplers import SAMPLERS
-from dse.searching.trials.trial_attributes import finite, trial_attributes
+from dse.searching.trials.trial_table import finite, trial_attributes
 from dse.spaces.space import Space
 from dse.storage.optuna_store import Store
 

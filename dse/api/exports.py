@@ -25,8 +25,7 @@ from dse.output import Artefact, writable_directory, write_file
 from dse.pricing.evaluation import transformer_run
 from dse.registry import export_forms, exporters, launch_forms, load
 from dse.searching.study import BaseStudy
-from dse.searching.trials.trial_attributes import LAYOUTS
-from dse.searching.trials.trial_table import Selection
+from dse.searching.trials.trial_table import LAYOUTS, Selection
 from dse.spaces.space import Space
 
 #: Designs whose artefacts are made at once.

@@ -121,7 +121,7 @@ class Study(BaseStudy):
         trial : int, optional
             Its number; by default that of the best design by the first objective. [-]
         format : str
-            One of `dse.api.exports.FORMS`, such as "megatron".
+            One of `dse.registry.export_forms()`, such as "megatron".
         path : str or Path, optional
             Where to write it; chakra and astra-sim are folders.
         winner : int

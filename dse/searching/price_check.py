@@ -20,7 +20,7 @@ from dse.pricing.evaluation import evaluate
 from dse.pricing.workers import Jobs
 from dse.searching.samplers.exact_search import WINNERS
 from dse.searching.study_attributes import leaves
-from dse.searching.trials.trial_attributes import BREAKDOWN, DERIVED, LAYOUTS, MARGINS, finite, trial_attributes
+from dse.searching.trials.trial_table import BREAKDOWN, DERIVED, LAYOUTS, MARGINS, finite, trial_attributes
 from dse.spaces.space import Params, Space
 from dse.storage.optuna_store import Store, StoredStudy
 from dse.storage.trial_columns import TrialColumns

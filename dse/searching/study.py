@@ -53,8 +53,14 @@ from dse.searching.study_attributes import (
     versions,
 )
 from dse.searching.trials.measured_runs import MeasuredRun, told_runs
-from dse.searching.trials.trial_attributes import BREAKDOWN, check_trials
-from dse.searching.trials.trial_table import Details, TrialTable, stored_winners, winner_columns
+from dse.searching.trials.trial_table import (
+    BREAKDOWN,
+    Details,
+    TrialTable,
+    check_trials,
+    stored_winners,
+    winner_columns,
+)
 from dse.spaces.space import Params, Space
 from dse.storage.database import optuna_url, storage_url
 from dse.storage.optuna_store import METRIC_NAMES, Store, StoredStudy

@@ -15,7 +15,7 @@ from dse.api.study import Study
 from dse.cli import main
 from dse.searching.batches.loop import CLAIM, PARKED
 from dse.searching.study import studies
-from dse.searching.trials.trial_attributes import BREAKDOWN
+from dse.searching.trials.trial_table import BREAKDOWN
 from dse.storage.dashboard import dashboard
 from dse.storage.database import optuna_url
 from dse.storage.optuna_store import Store

@@ -7,9 +7,9 @@ Rooms in the order in which they are read; those on one line do not know each ot
     graph, setup
     layer, network, cores
     workloads
-    design, evaluation
+    evaluation
     mapping, files
-    rules
+    design
     report
     export, command
 """

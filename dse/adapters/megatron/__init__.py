@@ -3,6 +3,6 @@
 Rooms in the order in which they are read; those on one line do not know each other:
 
     model, shell
-    design, command
+    design
     launch
 """

@@ -18,8 +18,8 @@ import yaml
 
 from costmodel.errors import DseError
 from costmodel.formats.input_files import data_beside, dump, parse
-from dse.adapters.megatron.command import LISTS, NUMBERS, ON, SHARES, WORDS
 from dse.adapters.megatron.design import MEGATRON, launch_of, settings_of
+from dse.adapters.megatron.launch import LISTS, NUMBERS, ON, SHARES, WORDS
 from dse.adapters.megatron.model import pattern
 from dse.launches.adapters import ADAPTER_PLACEHOLDERS, LORA_COLUMNS, peft_section, read_peft
 from dse.launches.launch import PLACEHOLDERS, Launch, NotExpressible, launch_text, with_line

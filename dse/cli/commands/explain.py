@@ -125,7 +125,7 @@ def explanation(args: argparse.Namespace, form: str) -> int:
 
 def stored_lines(study: Study, explained: Explanation) -> list[str]:
     """The step time that the study has of the trial, where another version of the cost model predicted it."""
-    from dse.searching.trials.trial_attributes import BREAKDOWN
+    from dse.searching.trials.trial_table import BREAKDOWN
 
     table = study.table
     [trial] = table.take(np.flatnonzero(table.numbers == explained.trial)).trials

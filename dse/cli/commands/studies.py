@@ -19,9 +19,8 @@ from dse.reporting.studies.check_report import CheckedStudy, check_json, check_r
 from dse.reporting.study_report import studies_table
 from dse.searching.study import studies
 from dse.searching.study_attributes import SPACE_NAME
-from dse.storage.backup import back_up, restore
 from dse.storage.dashboard import TOKEN, dashboard, private
-from dse.storage.database import shown, storage_url
+from dse.storage.database import back_up, restore, shown, storage_url
 from dse.storage.optuna_store import Store, count_trials, delete_study
 
 

@@ -30,8 +30,7 @@ from dse.searching.samplers.concurrent_batches import DesignShare, Key, Known, b
 from dse.searching.samplers.exact_search import WINNERS, InnerSearch, WholeDesign, winner_values
 from dse.searching.samplers.samplers import LegalSampler, SpaceExhausted, legal_sampler
 from dse.searching.samplers.screening_sampler import DESIGNS_PRICED, FOUND, ScreeningSampler
-from dse.searching.trials.trial_attributes import BREAKDOWN, finite, is_feasible, lesson, trial_attributes
-from dse.searching.trials.trial_table import stored_winners
+from dse.searching.trials.trial_table import BREAKDOWN, finite, is_feasible, lesson, stored_winners, trial_attributes
 from dse.spaces.sections.parameters import Direction
 from dse.spaces.space import Space
 from dse.storage.optuna_store import Moment, Store, StoredStudy

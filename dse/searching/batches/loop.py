@@ -30,7 +30,7 @@ from costmodel.errors import DseError
 from costmodel.rules.rules import WorkloadRules
 from dse.pricing.workers import Jobs
 from dse.searching.batches.history import Batch, History, Plan
-from dse.searching.trials.trial_attributes import check_trials
+from dse.searching.trials.trial_table import check_trials
 from dse.spaces.space import Space
 from dse.storage.optuna_store import Store, StoredStudy
 from dse.storage.trial_columns import packed_trial, unpacked_trial

@@ -15,13 +15,20 @@ from costmodel.rules.rules import Workload
 from costmodel.steps.breakdown import PARTS
 from costmodel.training.design import MODERN, splits_kernels
 from costmodel.training.run import Run
-from dse.adapters.dfmodel.design import EXECUTIONS, DataflowDesign, design_setup, group_links, network_roles
+from dse.adapters.dfmodel.design import (
+    EXECUTIONS,
+    DataflowDesign,
+    dataflow_step,
+    design_setup,
+    group_links,
+    network_roles,
+    reasons,
+)
 from dse.adapters.dfmodel.evaluation import evaluate
 from dse.adapters.dfmodel.graph import K, published_sharding
 from dse.adapters.dfmodel.layer import layer_graph
 from dse.adapters.dfmodel.mapping import fastest_mapping, layer_ways, sharded_graph
 from dse.adapters.dfmodel.network import system_price
-from dse.adapters.dfmodel.rules import dataflow_step, reasons
 from dse.adapters.dfmodel.setup import GENERATIONS, OVERLAPS, ROLES, TOPOLOGIES
 from dse.api.study import Study
 from dse.cli import main

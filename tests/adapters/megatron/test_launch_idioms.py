@@ -11,7 +11,7 @@ import pytest
 
 from costmodel import DseError
 from dse.adapters.megatron import launch as megatron
-from dse.adapters.megatron.command import DATA, training_command
+from dse.adapters.megatron.launch import DATA, training_command
 from dse.cli import main
 from tests.support.cases import cases
 

@@ -6,7 +6,7 @@ import pytest
 
 from costmodel import DseError
 from dse.adapters.megatron import launch as megatron
-from dse.adapters.megatron.command import training_command
+from dse.adapters.megatron.launch import training_command
 from dse.adapters.megatron.shell.shell import Script
 from dse.adapters.megatron.shell.words import whole_arithmetic
 from tests.support.cases import cases

@@ -6,8 +6,7 @@ import pytest
 
 from costmodel import load_system
 from dse.adapters.xla.steps.program import program, program_step
-from dse.adapters.xla.summary.model_figures import model_figures
-from dse.adapters.xla.summary.training_figures import training_figures
+from dse.adapters.xla.summary.training_figures import model_figures, training_figures
 from dse.adapters.xla.training.messages import Collective
 from tests.support.compiled_programs import P, Step, compiled, compiled_function, jax, jnp, lax
 from tests.support.hlo_texts import analysed, without_metadata

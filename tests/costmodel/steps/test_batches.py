@@ -20,8 +20,7 @@ from costmodel.training.blocks import BLOCKS, SHARDINGS, Block
 from costmodel.training.design import MODERN, SCHEDULE_WORDS, TILE_EDGE, splits_kernels
 from costmodel.training.design_table import Design, Domain
 from costmodel.training.run import Run
-from dse.adapters.dfmodel.design import DataflowDesign
-from dse.adapters.dfmodel.rules import dataflow_step
+from dse.adapters.dfmodel.design import DataflowDesign, dataflow_step
 from dse.adapters.simai.design_rows import simai_step
 from dse.adapters.xla import hlo
 from dse.adapters.xla.steps.program import program_step

@@ -11,7 +11,7 @@ import pytest
 
 from dse import DseError, Space, Study
 from dse.cli import main
-from dse.storage.backup import back_up, restore
+from dse.storage.database import back_up, restore
 from tests.support.cases import cases
 
 #: Stores trials, and is killed before SQLite can clear the log away.

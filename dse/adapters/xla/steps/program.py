@@ -26,7 +26,7 @@ from costmodel.training.design_table import Design
 from costmodel.training.ranks import Group
 from dse.adapters.xla.analysis import Analysis
 from dse.adapters.xla.buffers.reserved_memory import Reserved, needed, reserved
-from dse.adapters.xla.summary.model_figures import step_tokens
+from dse.adapters.xla.summary.training_figures import step_tokens
 from dse.adapters.xla.training.messages import PURPOSES, Collective
 from dse.adapters.xla.training.provenance import PHASES, global_dims
 from dse.adapters.xla.work.kernel_graph import HloKernel

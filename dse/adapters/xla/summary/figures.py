@@ -12,8 +12,7 @@ from typing import Final
 
 from dse.adapters.xla.analysis import Analysis
 from dse.adapters.xla.buffers.liveness import aliased_outputs
-from dse.adapters.xla.summary.model_figures import Figures, model_figures
-from dse.adapters.xla.summary.training_figures import training_figures
+from dse.adapters.xla.summary.training_figures import Figures, model_figures, training_figures
 from dse.adapters.xla.training.messages import Collective
 from dse.adapters.xla.training.provenance import global_dims, numbers, part
 from dse.adapters.xla.work.cost_analysis import POINTER_BYTES, Access, CostAnalysis, Work, is_product
