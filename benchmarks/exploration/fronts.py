@@ -12,7 +12,7 @@ import numpy as np
 
 from benchmarks.exploration.problem import Problem, profile_of, space_of
 from costmodel.columns import FloatArray
-from dse.fronts.pareto import Box
+from dse.fronts import Box
 from dse.pricing.evaluated import rules_for
 from dse.searching.exact.exact_front import exact_front
 

@@ -13,7 +13,7 @@ import yaml
 
 from costmodel.columns import FloatArray, IntArray
 from costmodel.rules.registry import NATIVE
-from dse.fronts.pareto import as_costs
+from dse.fronts import as_costs
 from dse.pricing.evaluated import rules_for
 from dse.pricing.evaluation import evaluate
 from dse.spaces.lattice import Lattice

@@ -11,7 +11,7 @@ import pandas as pd
 from costmodel.formats.model_file import ImportedModel
 from costmodel.formats.system_file import load_system
 from dse.calibration.calibration import Calibration, calibrated
-from dse.calibration.nccl_tests import read_nccl_tests
+from dse.calibration.measurements import read_nccl_tests
 from dse.calibration.table_fit import calibrated_to_tables
 from dse.registry import adapters, load, model_importer
 from dse.reporting.catalogue import LISTS

@@ -244,7 +244,7 @@ class Study(BaseStudy):
 
         Raises `DseError` if there is no such trial, or the run has neither a step time nor a failure.
         """
-        from dse.tuning.told_runs import tell
+        from dse.tuning.study_candidates import tell
 
         numbers = {"step_time": step_time, "spread": spread, "peak_memory": peak_memory}
         return tell(self, trial, failed=failed, software=software, **numbers)
@@ -253,7 +253,7 @@ class Study(BaseStudy):
         """Real runs of trials, a row for each, with the predicted step time beside the measured one."""
         import pandas as pd
 
-        from dse.tuning.told_runs import run_records
+        from dse.tuning.study_candidates import run_records
 
         return pd.DataFrame(run_records(self))
 

@@ -11,9 +11,7 @@ from costmodel.formats.input_files import dump
 from dse.searching.study import BaseStudy
 from dse.searching.trials.measured_runs import MeasuredRun
 from dse.tuning.replay import RUNS, replay_record, replays
-from dse.tuning.run_logs import read_log
-from dse.tuning.study_candidates import Learned
-from dse.tuning.told_runs import OUT_OF_MEMORY, tell
+from dse.tuning.study_candidates import OUT_OF_MEMORY, Learned, read_log, tell
 from dse.validation.table import read_table
 
 

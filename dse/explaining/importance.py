@@ -12,7 +12,7 @@ from optuna.importance import PedAnovaImportanceEvaluator, get_param_importances
 
 from costmodel.columns import FloatArray, short_repr
 from costmodel.errors import DseError
-from dse.fronts.pareto import as_costs
+from dse.fronts import as_costs
 from dse.pricing.evaluated import rules_for
 from dse.pricing.evaluation import evaluate
 from dse.searching.trials.trial_table import TrialTable

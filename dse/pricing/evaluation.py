@@ -24,7 +24,7 @@ from costmodel.steps.breakdown import ResultTable
 from costmodel.training.design import DesignPoints, kernel_of_tile, tile_columns
 from costmodel.training.model import ModelShape
 from costmodel.training.run import Run, rank_run
-from dse.fronts.pareto import as_costs
+from dse.fronts import as_costs
 from dse.pricing.evaluated import (
     NAN_VIOLATION,
     BestLayouts,

@@ -16,7 +16,7 @@ from dse.reporting.answers import Line, joined, layout_text, next_lines, study_w
 from dse.reporting.design_table import ruled_table
 from dse.searching.study import BaseStudy
 from dse.searching.trials.measured_runs import MeasuredRun
-from dse.tuning.proposals import WORTH
+from dse.tuning.belief import WORTH
 from dse.tuning.study_candidates import Learned, Proposal, Tuning
 
 #: Steps of a test run, for its price: warm-up and enough for a median. [-]

@@ -10,7 +10,7 @@ import numpy as np
 
 from costmodel.columns import FloatArray
 from costmodel.rules.rules import WorkloadRules
-from dse.fronts.pareto import as_costs
+from dse.fronts import as_costs
 from dse.pricing.evaluation import evaluate_unique
 from dse.spaces.legal import LISTED
 from dse.spaces.space import Batch, Params, Space

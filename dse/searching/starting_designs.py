@@ -9,8 +9,7 @@ import numpy as np
 
 from costmodel.errors import DseError, ParameterError
 from costmodel.rules.rules import WorkloadRules
-from dse.fronts.pareto import Box, as_costs
-from dse.fronts.thinning import most_dominating
+from dse.fronts import Box, as_costs, most_dominating
 from dse.pricing.evaluation import evaluate
 from dse.searching.study import BaseStudy
 from dse.spaces.space import Params, Space

@@ -21,7 +21,7 @@ from optuna.trial import FrozenTrial, TrialState
 from costmodel.columns import IntArray
 from costmodel.errors import DseError, ParameterError
 from costmodel.rules.registry import NATIVE
-from dse.fronts.pareto import Box
+from dse.fronts import Box
 from dse.pricing.evaluated import rules_for
 from dse.pricing.workers import Jobs
 from dse.searching.batches.history import BOX, COUNTED, Plan

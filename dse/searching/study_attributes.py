@@ -18,7 +18,7 @@ import yaml
 from costmodel.errors import DseError
 from costmodel.installation import __version__
 from costmodel.rules.registry import NATIVE
-from dse.fronts.pareto import Box, as_costs
+from dse.fronts import Box, as_costs
 from dse.pricing.evaluated import Evaluation, rules_for
 from dse.pricing.evaluation import evaluate, remedies
 from dse.searching.batches.history import BOX

@@ -2,8 +2,6 @@
 
 Rooms in the order in which they are read; those on one line do not know each other:
 
-    uncertain_machine, told_runs, run_logs
     belief
-    proposals
-    replay
+    study_candidates, replay
 """

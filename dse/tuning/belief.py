@@ -1,28 +1,102 @@
-"""The times and memory that designs are believed to have on a cluster, given runs of some of them.
+"""The times and memory that designs are believed to have on a cluster, given runs of some; and the design to run next.
 
-Log step times are jointly normal. Their mean is that of an `Ensemble` of machines; their covariance is what the
-machines give, plus a level that all designs share (software, clocks), a part that is smooth over the layout, and a
-part of each design alone. Runs condition the normal distribution, which is exact (Rasmussen and Williams, Gaussian
-Processes for Machine Learning, 2006, chapter 2), and scale it: runs that come as predicted leave less doubt, surprises
-more, as in a Student-t process with `PRIOR_RUNS` degrees of freedom (Shah, Wilson and Ghahramani 2014). The constants
-of the machines move with the times, so that runs say which of them differ from the shipped ones. Memory is believed in
-the same way; a run that died counts as one that needed a little more than there is.
+A constant of a system file is a data sheet's, or fitted to runs of another cluster. Real fabrics reach a third of the
+rate of their links where many nodes exchange, hosts differ, and software changes. An `Ensemble` of machines draws each
+constant around its shipped value. Times on all of them tell how the times of two designs move together: a slow fabric
+delays all designs that exchange gradients, and a run of one of them tells about the others.
+
+Log step times are jointly normal. Their mean is that of the ensemble; their covariance is what the machines give, plus
+a level that all designs share (software, clocks), a part that is smooth over the layout, and a part of each design
+alone. Runs condition the normal distribution, which is exact (Rasmussen and Williams, Gaussian Processes for Machine
+Learning, 2006, chapter 2), and scale it: runs that come as predicted leave less doubt, surprises more, as in a
+Student-t process with `PRIOR_RUNS` degrees of freedom (Shah, Wilson and Ghahramani 2014). The constants of the machines
+move with the times, so that runs say which of them differ from the shipped ones. Memory is believed in the same way; a
+run that died counts as one that needed a little more than there is.
+
+The next run is the design with the largest expected gain over the best run so far, until that gain is not worth one.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
 import numpy as np
 from scipy.special import ndtr
 
+from costmodel import step
 from costmodel.columns import BoolArray, FloatArray
 from costmodel.training.design import DesignPoints
-from dse.predictions.intervals import NINETY
-from dse.tuning.uncertain_machine import Ensemble
+from costmodel.training.run import TransformerRun
+from dse.predictions.intervals import FABRIC_SPREAD, NINETY
+
+#: Machines that are drawn; their order is fixed. [-]
+MACHINES: Final = 128
+#: Designs that are evaluated at once. [-]
+AT_ONCE: Final = 16384
+
+#: Constant of a chip, a host or the software -> spread of its logarithm: chips of one kind hold 80 to 100 % of their
+#: rate for hours, hosts and stragglers differ by factors.
+SPREADS: Final = {
+    "sustained": 0.15,
+    "dram_efficiency": 0.1,
+    "software_pointwise_kernels": 0.3,
+    "dp_collective_cores": 0.5,
+    "host_dispatch": 0.7,
+    "host_straggler": 1.0,
+}
+#: The same of a tier of links, of which the innermost is well known.
+INNER: Final = {"efficiency": 0.25, "launch": 0.7}
+#: Rates between nodes are nominal, and only lower in practice.
+OUTER: Final = {"efficiency": FABRIC_SPREAD, "launch": 0.7, "latency": 0.7}
+#: Constants that cannot exceed 1.
+SHARES: Final = ("sustained", "efficiency")
+
+
+@dataclass(frozen=True, slots=True)
+class Ensemble:
+    """Logarithms of the step times of designs on drawn machines."""
+
+    names: tuple[str, ...]  #: constants that differ
+    shipped: FloatArray  #: their shipped values, (constants,) [unit of each]
+    factors: FloatArray  #: logarithms of their factors, (machines, constants) [-]
+    log_times: FloatArray  #: (machines, designs) [log s]
+
+
+def ensemble(run: TransformerRun, machines: int = MACHINES) -> Ensemble:
+    """Step times of the designs of a run on drawn machines; the first one is as shipped."""
+    design: DesignPoints = run.design
+    points, known = run.num_points, run.system.quantities()
+    spreads = dict(SPREADS)
+    for level, tier in enumerate(run.system.network):
+        outer = level == len(run.system.network) - 1 and level > 0
+        spreads |= {f"{tier.name}_{name}": spread for name, spread in (OUTER if outer else INNER).items()}
+    names = [name for name in spreads if name in known and (np.nan_to_num(known[name]) > 0).all()]
+    draws = np.random.default_rng(0).standard_normal((machines, len(names)))
+    draws[0] = 0
+    outermost = f"{run.system.network[-1].name}_efficiency"
+    lowered = np.where(np.array(names) == outermost, -np.abs(draws), draws)
+    factors = lowered * [spreads[name] for name in names]
+    shipped = np.array([float(np.ravel(known[name])[0]) for name in names])
+    for column, name in enumerate(names):
+        if name.endswith(SHARES):
+            factors[:, column] = np.minimum(factors[:, column], -np.log(shipped[column]))
+    log_times = np.empty((machines, points))
+    block = max(AT_ONCE // points, 1)
+    for first in range(0, machines, block):
+        drawn = np.arange(first, min(first + block, machines))
+        rows = np.tile(np.arange(points), drawn.size)
+        values = {
+            name: np.broadcast_to(known[name], (points,))[rows] * np.exp(np.repeat(factors[drawn, column], points))
+            for column, name in enumerate(names)
+        }
+        many = replace(run, system=run.system.take(rows).with_quantities(values), design=design.take(rows))
+        times = step(many.model, many.system, many.design).step_time
+        log_times[drawn] = np.log(times).reshape(drawn.size, points)
+    return Ensemble(tuple(names), shipped, factors, log_times)
+
 
 #: Standard deviations of log step times beside those of machines: of all designs together, of neighbours, of a
 #: design alone; and of two runs of one design, unless repeats say more. [-]
@@ -214,3 +288,116 @@ def _memory_seen(run: Told, predicted: float, capacity: float) -> float:
     if run.out_of_memory:
         return max(predicted, 0.0) + BEYOND
     return math.log(run.peak_memory / capacity) if run.peak_memory > 0 else min(predicted, 0.0)
+
+
+#: A gain that is worth another run, and the chance of it below which runs end. [-]
+WORTH, UNLIKELY = 0.02, 0.05
+#: Least chance to fit of a design that is proposed, as long as there is one. [-]
+LIKELY: Final = 0.75
+#: Two designs whose means are closer than this many standard deviations of their difference are repeated. [-]
+UNDECIDED: Final = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class RunCandidates:
+    """Designs of which one is run next."""
+
+    machines: Ensemble
+    design: DesignPoints
+    memory: FloatArray  #: predicted peak memory, (designs,) [B]
+    capacity: float  #: of a chip [B]
+    doubt: float = 1.0  #: share of the deviations that holds here, of `doubt_of` [-]
+
+    def believed(self, runs: Sequence[Told]) -> Belief:
+        """The belief about the designs after some runs."""
+        return belief(self.machines, self.design, self.memory, self.capacity, runs, self.doubt)
+
+
+@dataclass(frozen=True, slots=True)
+class Next:
+    """A run that is proposed."""
+
+    candidate: int
+    step_time: float  #: expected [s]
+    low: float  #: interval that holds it nine times of ten [s]
+    high: float
+    fits: float  #: chance [-]
+    gain: float  #: expected gain over the best run; nan without one [-]
+    repeats: bool  #: whether noise decides between the best runs
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """The next runs; none if it is time to stop."""
+
+    runs: tuple[Next, ...]
+    chance: float  #: that some design is `WORTH` faster than the best run; nan without one [-]
+    best: int | None  #: candidate of the best run
+    best_time: float  #: mean of its runs [s]
+    belief: Belief
+
+
+def decide(candidates: RunCandidates, runs: Sequence[Told], parallel: int = 1) -> Decision:
+    """Choose the next runs; none if a gain of `WORTH` is unlikely.
+
+    The first run is the design with the least expected time among those likely to fit. Several at once are chosen one
+    after the other, as if each gave the expected time.
+    """
+    now = candidates.believed(runs)
+    best, best_time = best_run(runs)
+    tried = np.zeros(candidates.memory.size, dtype=bool)
+    tried[[run.candidate for run in runs]] = True
+    chance = now.chance_below(best_time / (1 + WORTH), ~tried) if best is not None else math.nan
+    if best is not None and chance < UNLIKELY:
+        again = undecided(runs, now.noise)
+        return Decision(() if again is None else (_next(now, again, best_time, repeats=True),), chance, best,
+                        best_time, now)  # fmt: skip
+    chosen, imagined, view = list[Next](), list(runs), now
+    for _ in range(min(parallel, int((~tried).sum()))):
+        candidate = choice(view, best_time, tried)
+        chosen.append(_next(view, candidate, best_time))
+        tried[candidate] = True
+        imagined.append(Told(candidate, math.exp(view.mean[candidate])))
+        view = candidates.believed(imagined)
+    return Decision(tuple(chosen), chance, best, best_time, now)
+
+
+def choice(view: Belief, best_time: float, tried: BoolArray) -> int:
+    """The design to run: the largest expected gain, or without a best time the least expected time that fits."""
+    first = np.log(np.maximum(view.fits, 1e-300)) - view.mean
+    score = view.gain(best_time) if math.isfinite(best_time) else first
+    likely = (view.fits >= LIKELY) & ~tried
+    return int(np.argmax(np.where(likely if likely.any() else ~tried, score, -np.inf)))
+
+
+def best_run(runs: Sequence[Told]) -> tuple[int | None, float]:
+    """The candidate whose runs have the least mean time, and that time; none if nothing ran. [s]"""
+    means = {run.candidate: _mean(runs, run.candidate) for run in runs if run.step_time > 0}
+    if not means:
+        return None, math.inf
+    best = min(means, key=lambda candidate: means[candidate])
+    return best, means[best]
+
+
+def undecided(runs: Sequence[Told], noise: float) -> int | None:
+    """The best two candidates' one with fewer runs, if repeats show noise that is larger than their difference."""
+    counts = {run.candidate: sum(o.candidate == run.candidate for o in runs) for run in runs if run.step_time > 0}
+    if len(counts) < 2 or max(counts.values()) < 2 or noise <= WORTH:
+        return None
+    first, second = sorted(counts, key=lambda candidate: _mean(runs, candidate))[:2]
+    apart = math.log(_mean(runs, second) / _mean(runs, first))
+    if apart > UNDECIDED * noise * math.hypot(counts[first] ** -0.5, counts[second] ** -0.5):
+        return None
+    return min((first, second), key=lambda candidate: counts[candidate])
+
+
+def _mean(runs: Sequence[Told], candidate: int) -> float:
+    return float(np.mean([run.step_time for run in runs if run.candidate == candidate and run.step_time > 0]))
+
+
+def _next(view: Belief, candidate: int, best_time: float, *, repeats: bool = False) -> Next:
+    mean = view.mean[candidate]
+    half = NINETY * math.hypot(view.deviation[candidate], view.noise)
+    gain = float(view.gain(best_time)[candidate]) if math.isfinite(best_time) else math.nan
+    return Next(candidate, math.exp(mean), math.exp(mean - half), math.exp(mean + half),
+                float(view.fits[candidate]), gain, repeats)  # fmt: skip

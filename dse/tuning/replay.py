@@ -15,9 +15,7 @@ import numpy as np
 from costmodel.columns import concatenated
 from costmodel.errors import DseError
 from costmodel.training.run import Run
-from dse.tuning.belief import Told, doubt_of
-from dse.tuning.proposals import UNLIKELY, RunCandidates, choice, decide
-from dse.tuning.uncertain_machine import ensemble
+from dse.tuning.belief import UNLIKELY, RunCandidates, Told, choice, decide, doubt_of, ensemble
 from dse.validation.comparison import run_interval
 from dse.validation.expressed import Expressed, breakdowns, systems
 from dse.validation.memory import counted_memory, measured_memory, usable_memory

@@ -1,31 +1,92 @@
-"""The designs of a study of which one is run next: its trials, and the fastest legal designs that are no trials yet.
+"""The designs of a study of which one is run next, and its runs on a real cluster: told, removed, and read from logs.
 
 A plan stores its front, but the fastest layout of the real machine may lie off it. So legal designs of the space join
-the candidates, and get a trial number once one is proposed."""
+the candidates, and get a trial number once one is proposed. `run_logs.yaml` has the lines of logs that state step
+times, peak memory, and runs that died out of memory.
+"""
 
 from __future__ import annotations
 
 import math
+import re
+import secrets
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from statistics import median, pstdev
 from typing import Any, Final
 
 import numpy as np
 
 from costmodel.columns import FloatArray
 from costmodel.errors import DseError
+from costmodel.formats.input_files import content, data_beside
 from costmodel.rules.registry import NATIVE
 from costmodel.training.design import DesignPoints
 from dse.predictions.intervals import NINETY
 from dse.pricing.evaluated import space_interval
 from dse.pricing.evaluation import evaluate, transformer_run
 from dse.searching.study import BaseStudy
-from dse.searching.trials.measured_runs import MeasuredRun, with_units
+from dse.searching.trials.measured_runs import PREFIX, MeasuredRun, with_units
 from dse.spaces.space import Batch, Params, Space
-from dse.tuning.belief import Told, doubt_of
-from dse.tuning.proposals import Decision, Next, RunCandidates, decide
-from dse.tuning.told_runs import OUT_OF_MEMORY
-from dse.tuning.uncertain_machine import ensemble
+from dse.storage.optuna_store import Store
+from dse.tuning.belief import Decision, Next, RunCandidates, Told, decide, doubt_of, ensemble
+
+#: Failures: out of memory, or anything else, which says nothing about memory.
+OUT_OF_MEMORY, OTHER = FAILURES = ("oom", "other")
+
+
+def tell(study: BaseStudy, trial: int, *, failed: str = "", software: str = "", **numbers: float | None) -> MeasuredRun:
+    """Store a run of a trial; `numbers` are `step_time`, `spread` and `peak_memory`. [s], [-], [B]
+
+    Raises `DseError` if there is no such trial, or the run has neither a step time nor a failure.
+    """
+    study.design(trial)
+    if failed not in ("", *FAILURES):
+        raise DseError(f"failed {failed!r}: expected {' or '.join(FAILURES)}")
+    known = {name: float(value) for name, value in numbers.items() if value is not None}
+    if ("step_time" in known) == (failed != ""):
+        raise DseError("a run has a step time or a failure: one of the two")
+    for name, value in known.items():
+        if not 0 < value < math.inf:
+            raise DseError(f"{name} {value}: expected a number above 0")
+    told = datetime.now(UTC).isoformat(timespec="milliseconds")
+    run = MeasuredRun(id=secrets.token_hex(4), trial=int(trial), failed=failed, software=software, told=told, **known)
+    stored = {name: value for name, value in asdict(run).items() if name != "id" and value == value}
+    with Store(study.storage, "write") as store:
+        store.set_user_attrs(study._stored.study_id, {PREFIX + run.id: stored})
+    return run
+
+
+def remove(study: BaseStudy, run: str) -> None:
+    """Remove a run that was told by mistake. Raises `DseError` if there is no run of that identity."""
+    known = [one.id for one in study.told_runs()]
+    if run not in known:
+        raise DseError(f"study {study.name!r}: no run {run!r}; its runs: {', '.join(known) or 'none'}")
+    with Store(study.storage, "write") as store:
+        store.set_user_attrs(study._stored.study_id, {PREFIX + run: None})
+
+
+def run_records(study: BaseStudy) -> list[dict[str, Any]]:
+    """Runs of a study as tables have them, with predicted step times and memory. [s], [B]"""
+    runs = study.told_runs()
+    rows = np.flatnonzero(np.isin(study.table.numbers, [one.trial for one in runs]))
+    predicted = {record["trial"]: record["breakdown"] for record in study.table.take(rows).records()} if runs else {}
+    return [
+        {
+            "run": one.id,
+            "trial": one.trial,
+            "step_time_s": one.step_time,
+            "predicted_step_time_s": predicted[one.trial]["step_time_s"],
+            "spread": one.spread,
+            "peak_memory_bytes": one.peak_memory,
+            "predicted_peak_memory_bytes": predicted[one.trial]["peak_memory_bytes"],
+            **{name: getattr(one, name) for name in ("failed", "software", "told")},
+        }
+        for one in runs
+    ]
+
 
 #: Most legal designs that are evaluated, and most candidates beside those that ran. [-]
 EVALUATED, MOST = 1 << 16, 192
@@ -193,3 +254,63 @@ def learned(space: Space, known: StudyCandidates, decision: Decision) -> Iterabl
             shipped = float(machines.shipped[at])
             value, low, high = (shipped * math.exp(mean + side * NINETY * left) for side in (0, -1, 1))
             yield Learned(name, shipped, value, low, high, space.system.units()[name])
+
+
+DATA: Final[dict[str, Any]] = data_beside(__file__, "run_logs.yaml")
+#: Share of the steps that is left out as warm-up, and fewest such steps. [-]
+WARM_UP, FEWEST = 0.2, 2
+#: Bytes of the units of memory; Megatron-LM writes MiB without one. [B]
+UNITS: Final = {"": 2.0**20, "MiB": 2.0**20, "GiB": 2.0**30, "B": 1.0}
+MULTIPLES: Final = {"K": 1e3, "M": 1e6}
+
+
+@dataclass(frozen=True, slots=True)
+class LoggedRun:
+    """Contents of the log of a run; None for unknown values."""
+
+    framework: str
+    steps: int
+    step_time: float | None  #: median of the steps after warm-up [s]
+    spread: float | None  #: standard deviation over the median [-]
+    peak_memory: float | None  #: that the allocator reserved [B]
+    out_of_memory: bool
+
+
+def read_log(path: Path, tokens_of_gpu: float) -> LoggedRun:
+    """Contents of the log of a run; `tokens_of_gpu` are the tokens of a step over the number of GPUs. [-]
+
+    Raises `DseError` if the file cannot be read, or has no lines that are known.
+    """
+    text = content(path).decode("utf-8", errors="replace")
+    died = re.search(DATA["out_of_memory"], text) is not None
+    framework, times = "", list[float]()
+    for row in DATA["step_times"]:
+        numbers = [number(word) for word in re.findall(row["pattern"], text)]
+        if positive := [value for value in numbers if value > 0]:
+            framework = row["framework"]
+            times = [tokens_of_gpu / value if row.get("tokens") else value * row["factor"] for value in positive]
+            break
+    if not times and not died:
+        raise DseError(
+            f"{path}: no step time and no failure; looked for lines of Megatron-LM (elapsed time per iteration), "
+            'Megatron-Bridge (Step Time), torchtitan (tps), MaxText (completed step), nanotron, or JSON ("step_time")'
+        )
+    steady = times[max(round(WARM_UP * len(times)), min(FEWEST, len(times) - 1)) :]
+    sizes = [number(size) * UNITS[unit or ("B" if '"' in one else "")] for one in DATA["memory"]
+             for size, unit in re.findall(one, text)]  # fmt: skip
+    return LoggedRun(
+        framework,
+        len(times),
+        median(steady) if steady and not died else None,
+        pstdev(steady) / median(steady) if len(steady) > 1 and not died else None,
+        max(sizes, default=None),
+        died,
+    )
+
+
+def number(text: str) -> float:
+    """A number of a log: ``1,234.5``, or ``1.23K``; 0 for one that is none."""
+    try:
+        return float(text.rstrip("KM").replace(",", "")) * MULTIPLES.get(text[-1], 1.0)
+    except ValueError:
+        return 0.0

@@ -11,7 +11,7 @@ from costmodel.lstm import LstmDesign, LstmShape, lstm_gemms, lstm_step
 from costmodel.training.run import Run
 from dse.adapters.deepflow.step import price
 from dse.cli import main
-from dse.fronts.pareto import as_costs, non_dominated
+from dse.fronts import as_costs, non_dominated
 from dse.pricing.evaluation import evaluate
 from dse.spaces.space import Space
 from tests.adapters.deepflow.test_deepflow import probe

@@ -10,8 +10,7 @@ from dse.api.tuning import learned_system, replay, tell_log
 from dse.cli.output import write_answer, write_content
 from dse.cli.terminal import say
 from dse.reporting.tuning_report import replay_report, tuning_report
-from dse.tuning.study_candidates import tuning
-from dse.tuning.told_runs import remove
+from dse.tuning.study_candidates import remove, tuning
 
 
 def run(args: argparse.Namespace) -> int:

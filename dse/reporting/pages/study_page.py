@@ -14,8 +14,7 @@ import numpy as np
 
 from costmodel.errors import DseError
 from dse.explaining.importance import importance
-from dse.fronts.pareto import as_costs
-from dse.fronts.thinning import thinned
+from dse.fronts import as_costs, thinned
 from dse.output import Record, counted
 from dse.reporting.answers import PLAN, alternative, lead_text, other_text, picks, question_text, study_words
 from dse.reporting.design_table import PEAK_MEMORY, design_columns, machine_parameters, table_notes, varying_parameters

@@ -18,7 +18,7 @@ from costmodel.columns import FloatArray
 from costmodel.errors import DseError
 from costmodel.formats.quantity import readable
 from dse.explaining.importance import Importance
-from dse.fronts.thinning import thinned
+from dse.fronts import thinned
 from dse.reporting.answers import picks, title
 from dse.reporting.pictures.style import (
     COLOURS,

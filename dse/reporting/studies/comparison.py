@@ -16,7 +16,7 @@ from costmodel.columns import BoolArray, FloatArray, short_repr
 from costmodel.errors import DseError, ParameterError
 from costmodel.formats.quantity import readable
 from costmodel.rules.registry import NATIVE
-from dse.fronts.pareto import Box, as_costs, non_dominated
+from dse.fronts import Box, FrontIndex, as_costs, non_dominated
 from dse.output import EXPECTED_TIME, STEP_TIME, Report, counted, parameter_text
 from dse.pricing.evaluated import rules_for
 from dse.pricing.evaluation import evaluate
@@ -24,7 +24,6 @@ from dse.reporting.answers import wrapped
 from dse.reporting.design_table import Column, drawn, fitted, lines_of, parameter_columns, varying_parameters
 from dse.reporting.designs.changes_report import relative
 from dse.reporting.study_report import spread
-from dse.searching.exact.dominance import FrontIndex
 from dse.searching.study import BaseStudy
 from dse.searching.study_attributes import differences
 from dse.searching.trials.trial_table import TrialTable

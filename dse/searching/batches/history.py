@@ -21,12 +21,11 @@ from optuna.storages import InMemoryStorage
 from optuna.trial import FrozenTrial, Trial
 
 from costmodel.rules.rules import WorkloadRules
-from dse.fronts.pareto import Box
+from dse.fronts import Box
 from dse.pricing.evaluated import rules_for
 from dse.pricing.evaluation import evaluate, kernel_choices
 from dse.pricing.workers import Jobs
-from dse.searching.samplers.archive import Archive
-from dse.searching.samplers.concurrent_batches import DesignShare, Key, Known, base_of, memories_of
+from dse.searching.samplers.archive import Archive, DesignShare, Key, Known, base_of, memories_of
 from dse.searching.samplers.exact_search import WINNERS, InnerSearch, WholeDesign, winner_values
 from dse.searching.samplers.samplers import LegalSampler, SpaceExhausted, legal_sampler
 from dse.searching.samplers.screening_sampler import DESIGNS_PRICED, FOUND, ScreeningSampler

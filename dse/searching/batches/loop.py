@@ -2,7 +2,7 @@
 
 Batch k is proposed from full batches before it alone, with random numbers that follow from the study's seed and k. So
 the trials of a study do not depend on where it was interrupted, on how its budget was dealt out, or on how many
-processes work on it: `samplers.concurrent_batches` says what a batch knows.
+processes work on it: `samplers.archive` says what a batch knows.
 
 Batches become trials in their order. What a process works on is claimed by an attribute of the study; a batch that is
 finished before others that come before it is parked in another, and becomes trials when these are there, by whichever

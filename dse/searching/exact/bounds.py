@@ -25,7 +25,7 @@ from costmodel.rules.registry import NATIVE
 from costmodel.rules.rules import TRAINING
 from costmodel.steps.breakdown import PARTS, ResultTable
 from costmodel.training.design import SOLVE, SOLVE_BYTES, DesignPoints
-from dse.fronts.pareto import as_costs
+from dse.fronts import as_costs
 from dse.pricing.evaluated import rules_for
 from dse.pricing.evaluation import transformer_run
 from dse.pricing.workers import Pricer

@@ -21,11 +21,10 @@ import numpy as np
 
 from costmodel.columns import FloatArray, IntArray
 from costmodel.errors import ParameterError
-from dse.fronts.pareto import non_dominated
+from dse.fronts import FrontIndex, non_dominated
 from dse.pricing.evaluation import evaluate
 from dse.pricing.workers import Workers
 from dse.searching.exact.bounds import OF_LAYOUTS, Boxes, Problem, breakdown_of
-from dse.searching.exact.dominance import FrontIndex
 from dse.searching.exact.enumeration import costs_of
 from dse.spaces.formulas.names import WITH_UNIT
 

@@ -18,7 +18,7 @@ import numpy as np
 from costmodel.columns import FloatArray
 from costmodel.errors import DseError
 from costmodel.formats.input_files import data_beside
-from dse.fronts.pareto import non_dominated
+from dse.fronts import non_dominated
 from dse.pricing.evaluated import rules_for
 from dse.pricing.identity import program_digest
 from dse.pricing.workers import Pricer

@@ -9,11 +9,10 @@ from typing import Final, Self
 import numpy as np
 
 from costmodel.columns import FloatArray, IntArray
-from dse.fronts.pareto import as_costs, non_dominated
+from dse.fronts import FrontIndex, as_costs, non_dominated
 from dse.pricing.evaluated import Evaluation
 from dse.pricing.evaluation import evaluate_unique, untimed_margins
 from dse.pricing.workers import Pricer
-from dse.searching.exact.dominance import FrontIndex
 from dse.spaces.space import Space
 
 #: Designs that are listed, evaluated and filtered at once.

@@ -14,8 +14,7 @@ import numpy as np
 
 from costmodel.columns import FloatArray, IntArray
 from costmodel.rules.rules import WorkloadRules
-from dse.fronts.pareto import Box, as_costs, non_dominated
-from dse.fronts.thinning import Undominated, most_dominating
+from dse.fronts import Box, Undominated, as_costs, most_dominating, non_dominated
 from dse.pricing.evaluation import evaluate
 from dse.pricing.workers import Jobs
 from dse.searching.samplers.screening_sampler import corner

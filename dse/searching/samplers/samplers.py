@@ -22,7 +22,7 @@ from optuna.trial import FrozenTrial, TrialState
 from costmodel.errors import DseError, suggestion
 from costmodel.rules.rules import WorkloadRules
 from dse.pricing.evaluated import rules_for
-from dse.searching.samplers.concurrent_batches import DesignShare, Key, Known
+from dse.searching.samplers.archive import DesignShare, Key, Known
 from dse.spaces.sections.parameters import decoded
 from dse.spaces.space import Params, Space
 

@@ -28,13 +28,11 @@ from optuna.trial import FrozenTrial
 from costmodel.columns import BoolArray, FloatArray, IntArray
 from costmodel.rules.rules import WorkloadRules
 from costmodel.training.blocks import ASSIGNMENTS
-from dse.fronts.pareto import as_costs, low_and_span
-from dse.fronts.thinning import most_dominating
+from dse.fronts import as_costs, low_and_span, most_dominating
 from dse.pricing.evaluated import nominal_rate, rules_for, solves_shardings
 from dse.pricing.evaluation import evaluate
 from dse.pricing.workers import Jobs
-from dse.searching.samplers.archive import Archive, Climbers, least_beaten
-from dse.searching.samplers.concurrent_batches import DesignShare, Key, Known
+from dse.searching.samplers.archive import Archive, Climbers, DesignShare, Key, Known, least_beaten
 from dse.spaces.lattice import Lattice, Move, hashes
 from dse.spaces.space import Space
 

@@ -23,7 +23,7 @@ from optuna.trial import FrozenTrial
 
 from costmodel.columns import BoolArray, FloatArray, IntArray
 from costmodel.rules.registry import NATIVE
-from dse.fronts.pareto import as_costs, non_dominated
+from dse.fronts import as_costs, non_dominated
 from dse.predictions.intervals import EVIDENCE
 from dse.pricing.evaluated import RECORD_KEYS, WINNER, Evaluation, rules_for, space_interval, with_intervals, with_runs
 from dse.pricing.evaluation import evaluate, kernel_choices, layouts_of, prefixed_columns

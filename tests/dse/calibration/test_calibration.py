@@ -15,10 +15,9 @@ from costmodel import load_system
 from costmodel.formats.input_files import parse
 from costmodel.formats.shipped import located
 from costmodel.formats.system_file import quantity_place, read_system, with_constants
-from dse.calibration.calibration import calibrated
+from dse.calibration.calibration import calibrated, folds, indistinct
 from dse.calibration.fit import Task, fits
 from dse.calibration.measurements import COLLECTIVES, KERNELS, STEPS, candidates, measurements
-from dse.calibration.selection import folds, indistinct
 from dse.cli import main
 from dse.validation.comparison import compared
 from dse.validation.table import COLUMNS, MeasuredRow, read_table

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from dse.fronts.pareto import Box, as_costs, history, hypervolume, non_dominated, shortfalls
+from dse.fronts import Box, as_costs, history, hypervolume, non_dominated, shortfalls
 
 
 def beaten(point, others):

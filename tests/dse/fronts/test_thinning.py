@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from dse.fronts.pareto import hypervolume
-from dse.fronts.thinning import Undominated, most_dominating
+from dse.fronts import Undominated, hypervolume, most_dominating
 
 
 def gain(point, others, reference):

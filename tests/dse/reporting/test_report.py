@@ -16,7 +16,7 @@ import dse
 from dse import DseError, Space, Study
 from dse.cli import main
 from dse.explaining.timeline import folded, timeline
-from dse.fronts.thinning import thinned
+from dse.fronts import thinned
 from dse.reporting.pages import study_page
 from dse.reporting.pictures.study_figures import CLOUD, FrontPicture, Shown, front_figure
 from dse.reporting.pictures.style import COLOURS, DOMINATED, PART_COLOURS, SCHEMES

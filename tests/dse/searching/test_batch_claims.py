@@ -13,7 +13,7 @@ import pytest
 from dse.api.study import Study
 from dse.searching.batches.history import History
 from dse.searching.batches.loop import CLAIM, PARKED, BatchClaims, machine_name
-from dse.searching.samplers.concurrent_batches import DesignShare, base_of, memories_of
+from dse.searching.samplers.archive import DesignShare, base_of, memories_of
 from dse.searching.samplers.samplers import SAMPLERS
 from dse.searching.study_attributes import CONCURRENCY
 from dse.spaces.space import Space

@@ -7,12 +7,11 @@ import pytest
 
 from costmodel import DseError
 from costmodel.formats.input_files import dump
-from dse.fronts.pareto import non_dominated
+from dse.fronts import FrontIndex, non_dominated
 from dse.pricing.evaluation import evaluate
 from dse.pricing.workers import Pricer, Workers
 from dse.searching.exact import bounds, branching, enumeration
 from dse.searching.exact import exact_front as exact
-from dse.searching.exact.dominance import FrontIndex
 from dse.searching.exact.exact_front import Headway, exact_front
 from dse.spaces.space import Space
 from tests.support.cases import cases

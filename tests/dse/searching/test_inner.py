@@ -10,7 +10,7 @@ from costmodel.errors import DseError
 from costmodel.formats.input_files import dump, parse
 from dse.api.study import Study
 from dse.cli import main
-from dse.fronts.pareto import as_costs, non_dominated
+from dse.fronts import as_costs, non_dominated
 from dse.pricing.evaluation import evaluate
 from dse.searching.exact.exact_front import exact_front
 from dse.searching.samplers.exact_search import WINNERS

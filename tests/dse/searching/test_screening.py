@@ -16,7 +16,7 @@ from optuna.testing.pytest_samplers import (
 )
 
 from dse.api.study import Study
-from dse.fronts.pareto import as_costs, non_dominated
+from dse.fronts import as_costs, non_dominated
 from dse.pricing.evaluation import evaluate
 from dse.searching.samplers.archive import Archive, least_beaten
 from dse.searching.samplers.screening_sampler import DESIGNS_PRICED, ScreeningSampler

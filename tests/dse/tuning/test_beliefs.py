@@ -8,9 +8,18 @@ import pytest
 
 from costmodel import DesignPoints, load_model, load_system, step
 from costmodel.training.run import Run
-from dse.tuning.belief import Told, belief, conditioned, likeness, noise_of
-from dse.tuning.proposals import UNLIKELY, RunCandidates, best_run, decide
-from dse.tuning.uncertain_machine import ensemble
+from dse.tuning.belief import (
+    UNLIKELY,
+    RunCandidates,
+    Told,
+    belief,
+    best_run,
+    conditioned,
+    decide,
+    ensemble,
+    likeness,
+    noise_of,
+)
 
 #: Layouts of Llama 3 8B on 64 chips: (tp, pp, micro-batch size).
 LAYOUTS = [(tp, pp, mbs) for tp in (1, 2, 4, 8) for pp in (1, 2, 4) for mbs in (1, 2, 4)]

@@ -3,7 +3,7 @@
 import pytest
 
 from costmodel import DseError
-from dse.tuning.run_logs import read_log
+from dse.tuning.study_candidates import read_log
 from tests.support.cases import cases
 
 STEP = (

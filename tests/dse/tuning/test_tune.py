@@ -124,7 +124,7 @@ def test_a_run_told_by_mistake_is_removed(study, capsys):
     told = study.tell(0, step_time=1.0)
     assert tuned(capsys, "--forget", told.id)["runs"] == []
     with pytest.raises(DseError, match="no run"):
-        dse.tuning.told_runs.remove(study, told.id)
+        dse.tuning.study_candidates.remove(study, told.id)
 
 
 def test_a_log_is_told_with_its_trial(study, capsys, tmp_path):

@@ -1,1 +1,0 @@
-"""Pareto fronts of tables of costs: non-dominated points, hypervolume, thinning."""
