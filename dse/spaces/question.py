@@ -16,7 +16,7 @@ from costmodel.columns import divisors
 from costmodel.errors import ArgumentText, DseError, ParameterError
 from costmodel.formats import shipped
 from costmodel.formats.framework_file import USUAL_FRAMEWORK, Framework, load_framework
-from costmodel.formats.input_files import dump, parse, read_text
+from costmodel.formats.input_files import data_beside, dump, parse, read_text
 from costmodel.formats.model_file import load_model
 from costmodel.formats.quantity import plain_number, quantity
 from costmodel.formats.system_file import load_system
@@ -47,6 +47,8 @@ MOST_AWAY: Final = 4096
 FEW_EXPERTS: Final = 16
 #: `--precision` -> the format that it stands for, where that has another word.
 PRECISIONS: Final = {"fp8": "fp8_tensorwise", "mx": "mxfp8", "fp4": "nvfp4"}
+#: Rule of a plan -> its text, and the parameters that it needs.
+RULES: Final[Mapping[str, Mapping[str, Any]]] = data_beside(__file__)
 
 
 class NothingFits(ParameterError):
@@ -303,33 +305,15 @@ class _Layouts:
 
     def constraints(self, parameters: dict[str, Any]) -> dict[str, str]:
         """Constraints besides the rules of every space."""
-        layers = "(num_layers + count_embedding + count_loss)" if self.counted else "num_layers"
-        rules = {
-            "whole_layers_per_chunk": f"{layers} % (pp * vpp) == 0",
-            "a_layer_for_each_chunk": "pp * vpp <= num_layers",
-            "interleaving_needs_a_pipeline": "vpp == 1 or (pp > 1 and gradient_accumulation_steps % pp == 0)",
-            "one_word_without_cp": "cp > 1 or cp_communication == p2p",
-            "one_dispatcher_without_ep": "ep > 1 or dispatcher == all_to_all",
-            "dualpipe_overlaps_exchanges": "(schedule != dualpipe and schedule != dualpipe_v) or overlap_ep",
-            "one_schedule_without_stages": f"pp > 1 or schedule == {(parameters.get('schedule') or [''])[0]}",
-            "modules_are_recomputed_alone": "recompute != full or not ("
-            + " or ".join(name for name in parameters if name.startswith("recompute_"))
-            + ")",
-            "sharding_needs_replicas": f"dp > 1 or zero == {(parameters.get('zero') or [''])[0]}",
-            "fits_in_memory": f"peak_memory <= {self.usable_memory}",
+        words: dict[str, Any] = {
+            "layers": "(num_layers + count_embedding + count_loss)" if self.counted else "num_layers",
+            "modules": " or ".join(name for name in parameters if name.startswith("recompute_")),
+            "memory": self.usable_memory,
+            "days": f"{self.question.max_days or 0:g}",
+            **{name: parameters[name][0] for name in ("schedule", "zero") if name in parameters},
         }
-        if self.question.max_days:
-            rules["ends_in_time"] = f"run_time <= {self.question.max_days:g} days"
-        without = {
-            *(["whole_layers_per_chunk"] if not self.whole else ["a_layer_for_each_chunk"]),
-            *(["one_word_without_cp"] if "cp" not in parameters else []),
-            *(["one_dispatcher_without_ep"] if "ep" not in parameters else []),
-            *(["dualpipe_overlaps_exchanges"] if not {"schedule", "ep"} <= {*parameters} else []),
-            *(["one_schedule_without_stages"] if "schedule" not in parameters else []),
-            *(["modules_are_recomputed_alone"] if "recompute_layernorm" not in parameters else []),
-            *(["sharding_needs_replicas"] if "zero" not in parameters else []),
-        }
-        return {name: text for name, text in rules.items() if name not in without}
+        known = {*parameters, "whole" if self.whole else "uneven", "max_days" if self.question.max_days else ""}
+        return {name: row["rule"].format(**words) for name, row in RULES.items() if known.issuperset(row["needs"])}
 
     def data(self, chips: int, batch: int | None = None) -> dict[str, Any]:
         """Content of the space's file."""

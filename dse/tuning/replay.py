@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
@@ -20,7 +21,7 @@ from dse.validation.comparison import run_interval
 from dse.validation.expressed import Expressed, breakdowns, systems
 from dse.validation.memory import counted_memory, measured_memory, usable_memory
 from dse.validation.rows import expressed_row, measured_time
-from dse.validation.table import MeasuredRow
+from dse.validation.table import MeasuredRow, read_table
 
 #: A row, its run, and the columns of its breakdown.
 Priced = tuple[MeasuredRow, Expressed, dict[str, float]]
@@ -166,3 +167,11 @@ def replay_record(groups: Sequence[GroupReplay], left: dict[str, str]) -> dict[s
         "out_of_memory": sum(one.out_of_memory for one in groups),
         "not_candidates": left,
     }
+
+
+def replay(file: str | Path, runs: int = RUNS) -> dict[str, Any]:
+    """Replays of each group of a table of measured runs, as JSON has them.
+
+    Raises `DseError` if the file cannot be read, or has no groups of runs. `runs` are told in each group at most. [-]
+    """
+    return replay_record(*replays(read_table(Path(file)), runs))

@@ -21,7 +21,7 @@ import numpy as np
 
 from costmodel.columns import FloatArray
 from costmodel.errors import DseError
-from costmodel.formats.input_files import content, data_beside
+from costmodel.formats.input_files import content, data_beside, dump
 from costmodel.rules.registry import NATIVE
 from costmodel.training.design import DesignPoints
 from dse.predictions.intervals import NINETY
@@ -314,3 +314,39 @@ def number(text: str) -> float:
         return float(text.rstrip("KM").replace(",", "")) * MULTIPLES.get(text[-1], 1.0)
     except ValueError:
         return 0.0
+
+
+def tell_log(study: BaseStudy, trial: int, log: str | Path) -> MeasuredRun:
+    """Store the step time after warm-up and the peak memory of a log, or that its run died out of memory.
+
+    Raises `DseError` if there is no such trial, or the log has no lines that are known.
+    """
+    number, _ = study.design(trial)
+    [record] = study.table.take((study.table.numbers == number).nonzero()[0]).records()
+    breakdown = record["breakdown"]
+    run = read_log(Path(log), breakdown["tokens_per_second_per_gpu"] * breakdown["step_time_s"])
+    numbers = {"step_time": run.step_time, "spread": run.spread or None, "peak_memory": run.peak_memory}
+    return tell(study, number, failed=OUT_OF_MEMORY * run.out_of_memory, software=run.framework, **numbers)
+
+
+def learned_system(study: BaseStudy, learned: Sequence[Learned]) -> str:
+    """The system of a study as a file, with the constants that runs moved.
+
+    Raises `DseError` if runs moved none yet.
+    """
+    if not learned:
+        raise DseError(f"study {study.name!r}: its runs moved no constant of the machine yet")
+    base, data = study.space.system, dict[str, Any]()
+    parts = {**{tier.name: ("network", tier.name) for tier in base.network}, "dram": ("memory", "dram"),
+             "host": ("host",), "software": ("software",)}  # fmt: skip
+    for one in learned:
+        part, _, name = one.name.partition("_")
+        section, name = (parts[part], name) if part in parts else (("chip",), one.name)
+        target = data
+        for key in section:
+            target = target.setdefault(key, {})
+        value = one.value if one.unit == "-" else f"{one.value:.6g} {one.unit}"
+        source = f"runs of study {study.name}: {one.shipped:.6g} in {base.name}"
+        target[name] = {"value": value, "kind": "fitted", "source": source}
+    about = {"schema": "system/v1", "base": base.name, "description": f"{base.name} by runs of study {study.name}"}
+    return dump({**about, **data})

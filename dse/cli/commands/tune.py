@@ -6,11 +6,11 @@ import argparse
 
 from costmodel.errors import DseError
 from dse.api.study import Study
-from dse.api.tuning import learned_system, replay, tell_log
 from dse.cli.output import write_answer, write_content
 from dse.cli.terminal import say
 from dse.reporting.tuning_report import replay_report, tuning_report
-from dse.tuning.study_candidates import remove, tuning
+from dse.tuning.replay import replay
+from dse.tuning.study_candidates import learned_system, remove, tell_log, tuning
 
 
 def run(args: argparse.Namespace) -> int:
