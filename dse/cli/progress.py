@@ -8,8 +8,7 @@ from time import monotonic
 from typing import TextIO
 
 from dse.cli.terminal import plain_stream
-from dse.searching.batches.loop import Progress
-from dse.searching.progress_bar import bar, state
+from dse.searching.batches.loop import Progress, bar, state
 from dse.spaces.space import Space
 
 #: Least time between two plain lines. [s]

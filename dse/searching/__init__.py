@@ -5,10 +5,10 @@ Rooms in the order in which they are read; those on one line do not know each ot
     samplers
     trials
     batches
-    study_attributes, progress_bar
+    study_attributes
     price_check
     study
-    exact, starting_designs
+    exact
     planned_study
-    nearest_design
+    asked_designs
 """

@@ -25,9 +25,8 @@ from dse.fronts import Box
 from dse.pricing.evaluated import rules_for
 from dse.pricing.workers import Jobs
 from dse.searching.batches.history import BOX, COUNTED, Plan
-from dse.searching.batches.loop import Outcome, Progress, search
+from dse.searching.batches.loop import Callback, Outcome, Progress, reporting, search, stopped
 from dse.searching.price_check import Mismatch, mismatches, price_change, spread
-from dse.searching.progress_bar import Callback, reporting, stopped
 from dse.searching.samplers.samplers import DEFAULT_SAMPLER, sampler_choice
 from dse.searching.samplers.screening_sampler import DESIGNS_PRICED
 from dse.searching.study_attributes import (

@@ -1,4 +1,4 @@
-"""The search loop: propose a batch, evaluate it in one call, store it in one transaction.
+"""The search loop: propose a batch, evaluate it in one call, store it in one transaction; and its progress bar (tqdm).
 
 Batch k is proposed from full batches before it alone, with random numbers that follow from the study's seed and k. So
 the trials of a study do not depend on where it was interrupted, on how its budget was dealt out, or on how many
@@ -22,11 +22,13 @@ from dataclasses import dataclass, field
 from operator import index
 from pathlib import Path
 from time import perf_counter
-from typing import Any, Final
+from typing import Any, Final, TextIO
 
+from optuna.study import Study
 from optuna.trial import FrozenTrial
 
-from costmodel.errors import DseError
+from costmodel.errors import DseError, printable
+from costmodel.formats.quantity import readable
 from costmodel.rules.rules import WorkloadRules
 from dse.pricing.workers import Jobs
 from dse.searching.batches.history import Batch, History, Plan
@@ -285,3 +287,60 @@ def work(outcome: Outcome, history: History, claims: BatchClaims, budget: int) -
         added = claims.settle(batch)
     outcome.added += added
     return range(history.rows - added, history.rows)
+
+
+Callback = Callable[[Study, FrozenTrial], None]
+
+
+def stopped(study: Study, callbacks: Sequence[Callback], trials: Sequence[FrozenTrial]) -> bool:
+    """True if some callback ends the run by ``study.stop()``, after each was called with each trial."""
+    study._stop_flag, study._thread_local.in_optimize_loop = False, True  # else `stop` refuses
+    try:
+        for trial in trials:
+            for callback in callbacks:
+                callback(study, trial)
+    finally:
+        study._thread_local.in_optimize_loop = False
+    return study._stop_flag
+
+
+def state(space: Space, progress: Progress) -> str:
+    """Infeasible count and best values, in words."""
+    best = [
+        f"{objective.name} {readable(progress.best[objective.key], objective.unit)}"
+        for objective in space.objectives
+        if objective.key in progress.best
+    ]
+    return f"{progress.infeasible} infeasible" + (f", best {', '.join(best)}" if best else "")
+
+
+@contextmanager
+def reporting(
+    space: Space, wanted: Callable[[Progress], None] | bool | None
+) -> Iterator[Callable[[Progress], None] | None]:
+    """The function that a search calls after every batch: the caller's, or one that draws a bar."""
+    if not isinstance(wanted, bool):
+        yield wanted
+        return
+    if not wanted:
+        yield None
+        return
+    with bar(space) as update:
+        yield update
+
+
+@contextmanager
+def bar(space: Space, file: TextIO | None = None) -> Iterator[Callable[[Progress], None]]:
+    """A function that draws a bar after each batch, on a terminal (which keeps none) or stderr."""
+    from tqdm.auto import tqdm
+
+    with tqdm(unit=" trials", file=file, leave=file is None) as shown:
+
+        def update(progress: Progress) -> None:
+            if shown.total != progress.budget:
+                shown.reset(total=progress.budget)
+            shown.set_postfix_str(printable(state(space, progress)), refresh=False)
+            shown.update(progress.complete - shown.n)
+
+        yield update
+        shown.refresh()
