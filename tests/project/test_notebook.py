@@ -24,7 +24,7 @@ def test_notebook_runs(path, tmp_path):
     nbclient = pytest.importorskip("nbclient", reason="needs the `notebook` extra")
     notebook = read(path)
     for cell in notebook.cells:
-        cell.source = re.sub(r"\.run\((500|200)", ".run(60", cell.source)  # shorter than in the notebook
+        cell.source = re.sub(r"\.run\((500|200)", ".run(30", cell.source)  # shorter than in the notebook
     nbclient.NotebookClient(notebook, timeout=240, resources={"metadata": {"path": tmp_path}}).execute()
     outputs = [output for cell in notebook.cells for output in cell.get("outputs", [])]
     shown = [output.get("data", {}) for output in outputs]

@@ -91,30 +91,6 @@ def test_a_row_column_projection_gathers_what_its_gradients_need_by_hand():
     assert report["sum.projection_b"][0] == pytest.approx(products + 16 * matrices / 2)
 
 
-def test_the_regimes_of_the_schedule_are_all_visited():
-    """The cases above stand for something: transfers, cells and reductions each come out slowest."""
-    seen = set()
-    for changes in KINDS.values():
-        config = probe(**changes)
-        figures = price(config)
-        own = float((config.num_layers / config.hlp)[0])
-        message = config.element_bytes * config.shard_batch * config.hidden_size
-        hop = float(message[0] / hardware(config)["link_bandwidth"][0]) if config.lp[0] > 1 else 0.0
-        cf, cb, reduction = (float(figures[f"sum.{name}"][0]) for name in ("Cf", "Cb", "R"))
-        seen.add((int(hop > own * cf) + int(hop >= own * cb), cb < reduction))
-    assert {regime for regime, _ in seen} == {0, 1, 2}
-    assert {(0, True), (0, False), (2, True), (2, False)} <= seen
-
-
-def test_the_second_level_counts_only_below_the_inflection():
-    """A slow second level lengthens products that the memory binds, and no others: rule RF3."""
-    slow_l2 = {"l2_energy": 1e-3}
-    bound_by_compute, bound_by_memory = price(probe(**slow_l2)), price(probe(**slow_l2, dram_fraction=1e-4))
-    assert bound_by_compute["Cf.GEMM_time"][0] == pytest.approx(price(probe())["Cf.GEMM_time"][0])
-    fast = price(probe(dram_fraction=1e-4))
-    assert bound_by_memory["Cf.GEMM_time"][0] > fast["Cf.GEMM_time"][0]
-
-
 def test_the_swapped_order_is_run_where_it_is_faster():
     """k within a tile, a memory-bound product, and n > m: the transpose moves less."""
     config = probe(batch_size=16, seq_len=1, dram_fraction=1e-3)
@@ -255,17 +231,6 @@ def test_only_links_that_exist_count_against_the_power(tmp_path, capsys):
     assert "core, dram, l2, shared_memory, link sum to 1.1, 330 W of 300 W; " in told["split"]
 
 
-def test_shares_are_of_the_power_whatever_they_sum_to():
-    """Half of the shares of twice the power are the same chip, beyond the power or within it."""
-    names = ("core", "dram", "l2", "shared_memory", "link")
-    shares = {f"{name}_fraction": share for name, share in zip(names, (0.9, 0.3, 0.2, 0.25, 0.1), strict=True)}
-    over = price(probe(**shares, dp=2))
-    within = price(probe(**{name: share / 2 for name, share in shares.items()}, tdp=600, dp=2))
-    assert {name: values.tolist() for name, values in over.items()} == {
-        name: values.tolist() for name, values in within.items()
-    }
-
-
 def test_the_documented_configuration_loads(tmp_path):
     [documented] = re.findall(r"```yaml\n(schema: deepflow.*?)```", DOCS.read_text(), flags=re.DOTALL)
     path = tmp_path / "documented.yaml"
@@ -299,21 +264,6 @@ def test_a_split_needs_links(whole, split, tmp_path):
     path.write_text(PROBE.read_text().replace(whole, split).replace("mesh, ", "ring, "))
     with pytest.raises(DseError, match="a split model needs links"):
         load_configuration(path)
-
-
-def test_without_links_a_split_takes_forever():
-    """In a batch nothing is refused: what the reference crashes on is no number, or infinite."""
-    assert not np.isfinite(price(probe(dp=2, mesh=0))["Time"][0])
-    assert np.isfinite(price(probe(l2_fraction=-0.1))["Time"][0])  # no second level: one tile of everything
-
-
-def test_machines_without_a_part_are_priced_beside_the_others():
-    """As power splits give them that a search tries: no warning, and the others' bits unchanged."""
-    report = price(probe(core_fraction=[0.3, 0, 0.3, 0.3], dram_fraction=[0.3, 0.3, 0, 0.3],
-                         shared_memory_fraction=[0.1, 0.1, 0.1, 0]))  # fmt: skip
-    assert np.isfinite(report["Time"]).tolist() == [True, False, False, False]
-    alone = price(probe(core_fraction=0.3, dram_fraction=0.3, shared_memory_fraction=0.1))
-    assert all(values[0] == alone[name][0] for name, values in report.items())
 
 
 def test_guards_say_which_shards_do_not_divide():

@@ -193,14 +193,6 @@ def test_a_batch_gives_the_bits_of_one_by_one_evaluation(generation, tmp_path):
             assert np.array_equal(np.broadcast_to(together[name], 3)[row], values[0], equal_nan=True), name
 
 
-def test_reductions_of_one_stage_overlap():
-    """Odd, and kept: each reduction starts when it is released, so that the last one ends the pass."""
-    times = [np.array([value]) for value in (2.0, 3.0, 5.0, 0.0, 1.0, 7.0, 11.0)]
-    assert Simulation(4, 3, 1, *times).end() == 4 * (2 + 3 * 3 + 5) + 11
-    times[4] = np.array([1000.0])  # of the first task's weights, released when the last step's first task has run
-    assert Simulation(4, 3, 1, *times).end() < 1000 + 4 * (2 + 3 * 3 + 5)
-
-
 def test_stages_run_at_once():
     """Four tasks of one second on three stages: the pipeline fills, then each step takes a second."""
     times = [np.array([value]) for value in (1.0, 1.0, 1.0, 0.0)]
@@ -232,15 +224,6 @@ def test_the_documented_search_finds_the_front_of_a_hardware_file(tmp_path, monk
     bundles, sizes = (axis.ravel() for axis in np.meshgrid(np.arange(36.0, 133, 12), [2.0, 4.0, 8.0, 16.0]))
     assert front["deepflow_step_s"].min() == names["deepflow_time"](bundles, sizes).min()
     assert "kp1" in capsys.readouterr().out
-
-
-def test_links_without_power_are_noted(tmp_path, capsys):
-    """DeepFlow solves for a voltage that is the threshold but for rounding, so that some bits per second are left."""
-    files = present_files(tmp_path, {"power_breakdown.network.inter_node": 0}, GEMM)
-    assert main(["evaluate", *files, "--format", "json"]) == 0
-    told = capsys.readouterr()
-    assert "power_breakdown.network.inter_node is 0: as in DeepFlow, links keep a rounding error" in told.err
-    assert 0 <= json.loads(told.out)["figures"]["hw.inter_node_bw"] < 1e-6
 
 
 # Executed by the reference (d3db86a, `--gemm True`) for the configuration of energy_per_xbit/CR_N64_k8_k1_d8_l1/10.

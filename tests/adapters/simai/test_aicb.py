@@ -16,17 +16,6 @@ def sha256(text):
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def test_a_small_file_survives_with_its_unknown_tokens_and_their_order():
-    file = read_workload(SMALL, "small.txt")
-    assert file.text == SMALL
-    assert file.tokens["colour"] == "blue"
-    layout = {name: float(values[0]) for name, values in file.workload.layout.columns().items()}
-    assert layout == {
-        "tp": 4, "pp": 3, "ep": 2, "vpp": 2, "gradient_accumulation_steps": 5, "world_size": 96,
-        "pp_message_bytes": 1048576,
-    }  # fmt: skip
-
-
 #: How texts differ that hold the same: in line ends, in columns, in a mark before the first word.
 DIALECTS = {
     "no last newline": lambda text: text.rstrip("\n"),

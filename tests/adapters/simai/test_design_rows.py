@@ -8,17 +8,15 @@ import numpy as np
 import pytest
 
 from costmodel import DesignPoints, DseError, step
-from costmodel.kernels.kernel_tables import parts_of
 from costmodel.rules.registry import profiles
 from costmodel.steps.breakdown import PARTS
-from costmodel.steps.micro_batch.micro_batch import cost_table
 from costmodel.steps.micro_batch.rank_memory import layer_parameters
 from costmodel.training.blocks import DECODER
 from costmodel.training.design import MEGATRON_SP
 from costmodel.training.run import Run
 from dse import Space, Study
 from dse.adapters.simai.bandwidth import GPU_TYPES, NIC_TYPES, REVISIONS
-from dse.adapters.simai.design_rows import design_workload, machine_links, rows_of, simai_step
+from dse.adapters.simai.design_rows import design_workload, machine_links, simai_step
 from dse.adapters.simai.files.aicb import load_workload, workload_file
 from dse.adapters.simai.time import price
 from dse.cli import main, parsed
@@ -49,23 +47,6 @@ def test_arithmetic_is_that_of_the_native_model(llama, toy_system, designs):
     assert (rows.counts * rows.time.sum(axis=2)).sum(axis=1) == pytest.approx(expected, abs=20e-9)
 
 
-def test_recomputation_is_in_the_forward_pass(llama, toy_system, designs):
-    rows, native = design_workload(Run(llama, toy_system, designs)), step(llama, toy_system, designs)
-    forward = (rows.counts * rows.time[:, :, 0]).sum(axis=1)
-    assert forward == pytest.approx(native.forward_time + native.recompute_time, abs=20e-9)
-
-
-def test_every_kernel_of_a_layer_has_a_row(llama, gpt, toy_system, designs):
-    for model in (llama, gpt):
-        layer, *outside = parts_of(model)
-        rows = [kernel for kernels in rows_of(layer).values() for kernel in kernels]
-        table = cost_table(ranks_of(model, designs, toy_system))
-        labels = (*table.gemms.labels, *table.pointwise.labels)
-        others = [part.name for part in outside]
-        assert {label.kernel for label in labels if label.part not in others} <= {*rows}
-        assert len({*rows}) == len(rows)
-
-
 def test_messages_follow_from_the_design(llama, toy_system, designs):
     rows = design_workload(Run(llama, toy_system, designs))
     hidden = 2 * designs.micro_batch_size * llama.seq_len * llama.hidden_size
@@ -92,14 +73,6 @@ def test_a_solved_split_that_has_a_name_has_rows(llama, toy_system):
     assert np.array_equal(found.message_bytes, named.message_bytes)
 
 
-def test_a_name_of_megatrons_is_as_good_as_its_switch(llama, toy_system):
-    layout = {"tp": [1, 2, 8], "pp": 2, "gradient_accumulation_steps": 4}
-    named = design_workload(Run(llama, toy_system, DesignPoints.of(sharding="megatron_sp", **layout)))
-    switched = design_workload(Run(llama, toy_system, DesignPoints.of(sequence_parallel=True, **layout)))
-    assert np.array_equal(named.message_bytes, switched.message_bytes)
-    assert np.array_equal(named.micro_batches, switched.micro_batches)
-
-
 def test_headers_and_row_counts_follow_from_the_design(llama, toy_system, designs):
     rows = design_workload(Run(llama, toy_system, designs))
     for point, columns in enumerate(zip(*(v.tolist() for v in designs.columns().values()), strict=True)):
@@ -118,13 +91,6 @@ def test_headers_and_row_counts_follow_from_the_design(llama, toy_system, design
         assert len(file.text.splitlines()) - 2 == (
             prologue + design["gradient_accumulation_steps"] * (per_layer * layers + 2) + 7
         )
-
-
-def test_weights_are_gathered_only_where_the_optimizer_is_distributed(gpt, toy_system):
-    rows = design_workload(Run(gpt, toy_system, DesignPoints.of(dp=4, distributed_optimizer=[0, 1])))
-    for point, words in enumerate((["NONE", "ALLREDUCE"], ["ALLGATHER", "REDUCESCATTER"])):
-        lines = [line.split("\t") for line in workload_file(rows, point=point).text.splitlines()[2:4]]
-        assert [line[9] for line in lines] == words
 
 
 def test_simai_prices_a_design_as_it_prices_its_file(llama, toy_system, designs, tmp_path):
@@ -343,12 +309,6 @@ def test_the_command_knows_every_revision_and_type(capsys):
         with pytest.raises(SystemExit, match="2"):
             main(["cost", "workload.txt", option, wrong])
         assert hint in capsys.readouterr().err
-
-
-def test_ranks_of_a_batch_do_not_depend_on_its_order(llama, toy_system, designs):
-    order = np.array([3, 1, 4, 0, 2])
-    whole, turned = (simai_step(Run(llama, toy_system, d)).step_time for d in (designs, designs.take(order)))
-    assert turned.tolist() == whole[order].tolist()
 
 
 def test_a_row_on_which_simai_never_ends_is_noted(monkeypatch, tmp_path, small_space, capsys):

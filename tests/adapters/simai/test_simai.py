@@ -89,21 +89,6 @@ def test_any_group_on_any_machine_as_one_collective_at_a_time():
         assert found == pytest.approx(row.time, rel=2e-7, abs=1, nan_ok=True), row
 
 
-def test_a_batch_gives_each_workload_what_it_gets_alone():
-    sizes = np.array([4.0, 2.0, 16.0])
-    rows = one_row("all_gather", 3 * 2.0**25, tp=sizes)
-    together = price(rows, A100, revision=LINKS).communication[:, 0, 0]
-    alone = [communication("all_gather", 3 * 2.0**25, tp=size, network=A100) for size in sizes]
-    assert together.tolist() == alone
-
-
-def test_all_reduce_is_reduce_scatter_and_all_gather_where_one_bandwidth_serves_all():
-    told = {"network": OCTOBER, "revision": FIRST}
-    whole = communication("all_reduce", 2.0**28, **told)
-    halves = [communication(kind, 2.0**28, **told) for kind in ("reduce_scatter", "all_gather")]
-    assert whole == pytest.approx(sum(halves), abs=2)
-
-
 def test_a_ring_over_eight_ranks_by_hand():
     """448 MiB over 280 GiB/s, 7 of 8 parts: 1.3671875 ms."""
     assert communication("all_gather", 448 * 2.0**20, network=DECEMBER, revision=FILE) == 1367187
@@ -188,12 +173,6 @@ def test_what_has_no_number_is_said_and_shown_on_request(case):
     total = strict.totals.total_time[0] * 1e9
     if shown is not None:
         assert total == pytest.approx(shown, nan_ok=True)
-
-
-def test_a_whole_answer_lacks_nothing():
-    report = price(sp_rows(), H100, revision=LINKS)
-    assert np.isfinite(report.totals.total_time).all()
-    assert missing(report, H100, revision=LINKS) == []
 
 
 def test_endless_rows_and_large_messages_are_said():

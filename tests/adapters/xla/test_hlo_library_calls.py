@@ -10,7 +10,7 @@ from dse.adapters.xla import hlo
 from dse.adapters.xla.work.cost_analysis import products_of
 from dse.adapters.xla.work.matrix_products import Product, call_flops, is_known
 from tests.support.cases import cases
-from tests.support.hlo_texts import analysed, figures, program
+from tests.support.hlo_texts import figures, program
 
 
 def call(target: str, result: str, *operands: str, more: str = "", config: object = None) -> hlo.Instruction:
@@ -98,14 +98,6 @@ def test_an_estimate_that_the_program_carries_is_taken():
     own = call("__gpu$xla.gpu.triton", "f32[8]", "f32[8]", more=', backend_config={grid_x = 1 : i32, name = "k"}')
     assert call_flops(own) is None
     assert not is_known(own)
-
-
-def test_what_moves_nothing_counts_nothing():
-    text = '  x = f32[8] parameter(0)\n  ROOT y = f32[8] custom-call(x), custom_call_target="{}"'
-    for target, moved in (("AssumeGatherIndicesInBound", 0), ("mine", 64)):
-        analysis = analysed(program(text.format(target)))
-        assert sum(each.total for each in analysis.access) == moved
-        assert is_known(analysis.graph.kernels[0].instruction) == (moved == 0)
 
 
 WRONG: dict[str, tuple[str, dict[str, Any]]] = cases(__file__, "WRONG")

@@ -72,24 +72,6 @@ def test_a_loop_carries_in_place_and_holds_what_it_reads():
     assert held.temporaries == 3 * KIB + 4
 
 
-@pytest.mark.parametrize(
-    ("alias", "results"), [("", 2 * KIB), ("{0}: (0, {}, may-alias)", KIB)], ids=["kept", "donated"]
-)
-def test_a_result_lies_in_the_memory_of_a_donated_argument(alias, results):
-    body = f"  x = {ROW} parameter(0)\n  y = {ROW} sine(x)\n  z = {ROW} cosine(y)\n"
-    held = scheduled(f"{body}  ROOT both = ({ROW}, {ROW}) tuple(y, z)", alias=alias)
-    assert (held.arguments, held.results, held.temporaries) == (KIB, results, 0)
-
-
-def test_element_by_element_writes_over_what_it_reads_last():
-    chain = f"  x = {ROW} parameter(0)\n  a = {ROW} sine(x)\n  b = {ROW} cosine(a)\n  c = {ROW} OP\n"
-    ends = "  zero = f32[] constant(0)\n  ROOT y = f32[] reduce(c, zero), dimensions={0}, to_apply=sum"
-    total = "sum { a = f32[] parameter(0)\n b = f32[] parameter(1)\n ROOT s = f32[] add(a, b) }\n"
-    for operation, copies in [("negate(b)", 1), ("reverse(b), dimensions={0}", 2), ("add(a, b)", 2)]:
-        held = scheduled(chain.replace("OP", operation) + ends, before=total)
-        assert held.temporaries == copies * KIB, operation
-
-
 def test_what_an_asynchronous_pair_reads_lives_to_its_end():
     body = f"""  x = {ROW} parameter(0)
   a = {ROW} sine(x)

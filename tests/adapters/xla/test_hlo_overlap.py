@@ -14,7 +14,7 @@ from dse.adapters.xla.steps.overlap import ProgramTimes, program_times, streams
 from dse.adapters.xla.work.kernel_graph import BARRIERS
 from dse.cli import main
 from tests.support.cases import cases
-from tests.support.hlo_texts import DATA, GPT, LOOP, OLD_PRINTER, TRANSFORMER, UNCOUNTED, analysed, program
+from tests.support.hlo_texts import DATA, GPT, LOOP, OLD_PRINTER, TRANSFORMER, analysed, program
 
 TEXTS = {"old": OLD_PRINTER, "loop": LOOP, "transformer": TRANSFORMER, "gpt": GPT}
 SUM = "sum { a = f32[] parameter(0)\n b = f32[] parameter(1)\n ROOT s = f32[] add(a, b) }\n"
@@ -54,15 +54,6 @@ def test_an_asynchronous_message_runs_where_the_schedule_puts_it():
     assert timed(text, **times) == (2 + 4 + 1 + 3 + 5, {"begun": 3.0, "whole": 3.0})
     unscheduled = text.replace(", is_scheduled=true", "")
     assert timed(unscheduled, **times) == (9.0, {"begun": 0.0, "whole": 0.0})
-
-
-def test_messages_follow_each_other_in_the_order_of_the_text():
-    """4 s and 4 s on one stream beside 5 s of kernels: 3 are exposed, of the second."""
-    body = "  x = f32[9] parameter(0)\n"
-    body += f"  one = f32[9] all-reduce(x), {ALL}\n  two = f32[9] all-reduce(x), {ALL}\n"
-    body += "  k = f32[9] sine(x)\n  ROOT y = (f32[9], f32[9], f32[9]) tuple(one, two, k)"
-    times = {"one": 4.0, "two": 4.0, "k": 5.0}
-    assert timed(program(body, before=SUM), **times) == (8.0, {"one": 0.0, "two": 3.0})
 
 
 def test_a_loop_with_messages_has_both_streams_to_itself():
@@ -141,18 +132,6 @@ def test_systems_that_are_too_small_say_so(capsys, tmp_path):
         "fits"
     ]
     assert "Note: small has 4 devices, too few" in written(capsys, DATA / "transformer.hlo", "--system", small)
-
-
-def test_loops_of_unknown_count_make_times_lower_bounds_in_their_rows(capsys, tmp_path):
-    path = tmp_path / "step.hlo"
-    path.write_text(UNCOUNTED)
-    shown = written(capsys, path, "--system", "a100_80g_dgx").splitlines()
-    for start in ("a step", "without overlap", "longest path"):
-        row = next(line for line in shown if line.startswith(start))
-        assert re.search(r" >= [\d.]+ us +while.5 runs an unknown number of times", row)
-    times = json.loads(written(capsys, path, "--system", "a100_80g_dgx", "--format", "json"))["times"]
-    assert times["is_lower_bound"]
-    assert times["loops_of_unknown_count"] == ["while.5"]
 
 
 WRONG = cases(__file__, "WRONG")

@@ -1,7 +1,5 @@
 """Adapters of LoRA in launch files: written in the words of frameworks that have them, and read back."""
 
-from dataclasses import replace
-
 import pytest
 
 from costmodel import load_model
@@ -67,13 +65,6 @@ def test_torchtitan_has_a_converter_for_adapters(tmp_path, targets):
     assert "from torchtitan.components.lora import LoRAConverter" in text
     assert 'initial_load_path=environ["PRETRAINED_CHECKPOINT"]' in text
     assert (found["lora_rank"], found["lora_targets"], found["lora_fused"]) == (8, targets, False)
-
-
-@pytest.mark.parametrize("columns", [{"lora_fused": True}, {"lora_fused": False, "quantized_base": "nf4"}])
-def test_torchtitan_refuses_other_adapters(columns):
-    launch = launch_with(lora_rank=8, zero=3, **columns)
-    with pytest.raises(NotExpressible, match=r"torchtitan"):
-        torchtitan.script(replace(launch))
 
 
 def test_queries_and_values_have_adapters_apart():

@@ -154,17 +154,6 @@ def test_every_model_comes_back_that_megatron_core_has(name):
         assert getattr(back, figure) == getattr(model, figure), figure
 
 
-def test_a_written_script_is_a_script(tmp_path):
-    """Bash reads it; what the design leaves open it asks for by name, before anything starts."""
-    [run, *_] = designs(Space.load("qwen3_235b_256_gb200"))
-    text, _ = megatron.script(Launch.of_run(run, 0))
-    (tmp_path / "train.sh").write_text(text)
-    assert subprocess.run(["bash", "-n", tmp_path / "train.sh"], check=False).returncode == 0
-    asked = subprocess.run(["bash", tmp_path / "train.sh"], capture_output=True, text=True, check=False)
-    assert "DATA_PATH: prefix of the tokenized data" in asked.stderr
-    assert "The tokenizer has at most 151,936 tokens." in text
-
-
 @pytest.mark.parametrize("module", [megatron, nemo], ids=["megatron", "nemo"])
 @pytest.mark.parametrize("field", ["name", "title"])
 def test_no_name_of_a_model_is_a_command(module, field):
@@ -174,16 +163,6 @@ def test_no_name_of_a_model_is_a_command(module, field):
     text = module.script(named)[0]
     assert "# m touch x touch y\\x1b on 256 chips" in text
     assert len(text.split("\n")) == len(module.script(launch)[0].split("\n"))
-
-
-def test_maxtext_takes_devices_from_nodes_and_between_them():
-    space = Space.load("llama3_70b_512_h100", {"tp": 8, "pp": 1, "vpp": 1, "micro_batch_size": 1})
-    [run, *_] = designs(space)
-    found = yaml.safe_load(maxtext.script(Launch.of_run(run, 0))[0])
-    axes = {name: size for name, size in found.items() if name.startswith(("ici_", "dcn_")) and size > 1}
-    assert axes == {"ici_tensor_parallelism": 8, "dcn_data_parallelism": 64}
-    assert found["per_device_batch_size"] == 1 / 8
-    assert found["gradient_accumulation_steps"] == 8
 
 
 @pytest.mark.parametrize(
@@ -300,13 +279,6 @@ def test_a_script_of_overlapped_exchanges_comes_back_with_its_overlap_of_tensors
     (tmp_path / "train.sh").write_text(text)
     launch, _ = read_launch(tmp_path / "train.sh", "megatron", 16)
     assert launch["tp_overlap"] == overlap
-
-
-@pytest.mark.parametrize(("model", "flags"), cases(__file__, "a_script_trains_the_model_that_was_named"))
-def test_a_script_trains_the_model_that_was_named(model, flags):
-    text = megatron.script(Launch.of(load_model(model), {}, 8))[0]
-    for own in re.findall(r"--\S+(?: [^-]\S*)?", flags):
-        assert re.search(rf"^  {own}$", text, re.M), own
 
 
 @pytest.mark.parametrize("name", [name for name in model_names() if name != "lstm_24b"])

@@ -53,11 +53,6 @@ def test_each_split_and_each_tile_edge_is_a_parameter():
     assert not any(name.startswith(("scores", "context")) for name in names)  # which fused attention has not
 
 
-def test_unfused_attention_has_tiles_of_its_own():
-    assert "scores_tile_m" in space("attention: unfused, tiling: sample").by_name
-    assert "context_tile_n" in space("tiling: sample", "attention: [unfused, fused]").by_name
-
-
 def test_all_splits_are_legal_and_24_tiles_of_81():
     """4 layouts x 2 recomputations x 1,728 splits; tiles of five products, each with three passes.
 
@@ -86,11 +81,6 @@ def test_names_of_the_file_stay_as_they_are():
     assert "qkv_sharding" not in own.by_name
     assert own.by_name["mlp_norm_sharding"].choices == ("sequence",)
     assert own.pinned({"mlp_up_tile_m": 32}).legal.values_of("mlp_up_tile_n") == [16, 32, 64]
-
-
-def test_a_sampled_space_is_read_back_from_its_text():
-    sampled = space(SAMPLED)
-    assert Space.from_text(sampled.text).fingerprint == sampled.fingerprint
 
 
 @pytest.mark.parametrize(("given", "parameters", "message"), cases(__file__, "contradictions_are_told"))
@@ -200,14 +190,6 @@ def test_screening_with_named_shardings_finds_what_solving_for_each_finds(monkey
     assert fastest[0] == pytest.approx(fastest[1], rel=2e-3)
 
 
-def test_a_named_sharding_is_an_option_like_others():
-    """Megatron's two and the best of all, side by side in one search."""
-    own = space(parameters="sharding: [megatron, megatron_sp, solve]")
-    found = evaluate(own, next(own.legal.enumerate()))
-    times = found.values[:, 0].reshape(4, 3)
-    assert np.all(times[:, 2] <= times[:, :2].min(axis=1))
-
-
 def products(m, n, k):
     one = np.ones(1)
     return Gemms.stack([(Label("qkv", "forward", "layer"), (m * one, n * one, k * one, one, 2.0, one))])
@@ -259,15 +241,6 @@ def test_a_tile_without_room_has_no_number():
     assert np.isfinite(footprint["peak_memory"]).tolist() == [True, False, True]
     assert "no on-chip memory for a tile" in reasons(Run(model, system, design.take(np.array([1]))))[0]
     assert remedies(Run(model, system, design)).startswith("for tiles (1) that on-chip memory has no room")
-
-
-def test_free_tiles_beside_explicit_ones(gpt, toy_system):
-    """Where `tiling` is "solve", the edges of a design count for nothing; an edge of 0 is the best one."""
-    layout = {"tp": 4, "gradient_accumulation_steps": 4, "qkv_tile_m": 16, "qkv_tile_n": 32}
-    found = step(gpt, toy_system, DesignPoints.of(tiling=["solve", "sample"], **layout)).step_time
-    plain = {"tp": 4, "gradient_accumulation_steps": 4, "tiling": ["solve", "sample"]}
-    assert found[0] < found[1]
-    assert (step(gpt, toy_system, DesignPoints.of(**plain)).step_time == found[0]).all()
 
 
 def test_a_tile_that_is_no_candidate_is_refused():

@@ -9,7 +9,7 @@ from costmodel import DseError
 from costmodel.steps.breakdown import PARTS
 from dse.api.study import Study
 from dse.cli import main
-from dse.pricing.evaluation import combined, evaluate
+from dse.pricing.evaluation import evaluate
 from dse.searching.exact.exact_front import exact_front
 from dse.spaces.space import Space
 from tests.support.cases import cases
@@ -80,14 +80,6 @@ def test_a_machine_keeps_a_limit_where_all_workloads_do(both):
     assert (found.feasible == ((margins[0] >= 0) & (margins[1] >= 0)).all(axis=1)).all()
 
 
-def test_a_combination_of_one_changes_nothing(both):
-    _, found = every_machine(both)
-    own = found.workloads["dense"].evaluation.breakdown
-    for worst in (False, True):
-        for name, values in combined([own], [1.0], worst=worst).columns().items():
-            assert values == pytest.approx(own.columns()[name], nan_ok=True), name
-
-
 def test_a_machine_without_a_layout_for_a_workload_is_not_feasible():
     """A global batch of 16 is for 16 replicas at most: 64 chips with tp = 2 are too many."""
     few = "{model: llama3_8b, given: {global_batch_size: 16}}"
@@ -126,14 +118,6 @@ def test_a_study_keeps_the_layout_and_the_breakdown_of_each_workload(both, tmp_p
             again = evaluate(own.space, design).breakdown.step_time
             assert record["breakdown"][f"{own.name}.step_time_s"] == pytest.approx(again)
     assert {"dense.tp", "experts.step_time_s"} <= set(study.pareto_front().columns)
-
-
-def test_workers_find_what_one_process_finds(both):
-    machines, alone = every_machine(both)
-    from dse.pricing.workers import Workers
-
-    together = evaluate(both, machines, jobs=Workers(2))
-    assert (together.values == alone.values).all()
 
 
 def test_the_command_line_shows_each_workload_and_exports_one(both, tmp_path, capsys):

@@ -18,11 +18,9 @@ from dse.searching.samplers.samplers import SAMPLERS
 from dse.searching.study_attributes import CONCURRENCY
 from dse.spaces.space import Space
 from dse.storage.optuna_store import Store
-from tests.support.paths import TEST_DATA
 from tests.support.processes import searching
 from tests.support.runs import told
 
-SMALL = TEST_DATA / "small_space.yaml"
 NAMES = ("nsga2", "random")  # of the small space, screening prices all designs in its first batch
 BUDGET = 150
 
@@ -86,13 +84,6 @@ def test_killed_and_joined_by_others_they_make_the_same(space, url, alone):
     assert ended(running) == [0, 0]
     assert told(study) == alone[1]
     assert marks(study) == []
-
-
-def test_budgets_dealt_out_to_several_make_the_same(space, url, alone):
-    study = Study.create(space, "shared", storage=url, seed=5, sampler=alone[0].plan.sampler)
-    for budget in (7, 61, BUDGET):
-        assert ended(workers(url, 2, budget)) == [0, 0]
-        assert told(study) == alone[1][:budget]
 
 
 def test_screening_is_shared_as_well(tmp_path):
@@ -184,16 +175,6 @@ def test_containers_with_one_hostname_are_two_machines(two, monkeypatch):
         one.claims._me = {"host": machine_name(), "process": gone.pid}
     other.claims._me = {"host": here, "process": os.getpid()}
     assert (one.claims.take(), other.claims.take()) == (1, 2)
-
-
-@pytest.mark.parametrize("days", [-30, 30])
-def test_a_claim_of_a_machine_with_another_clock_is_respected(two, monkeypatch, days):
-    _, one, other = two
-    now = time.time
-    with monkeypatch.context() as wrong:
-        wrong.setattr("dse.searching.batches.loop.time.time", lambda: now() + 86400 * days)
-        assert one.claims.take() == 1
-    assert other.claims.take() == 2
 
 
 def test_a_claim_of_another_machine_is_taken_over_when_it_is_old(two, monkeypatch):

@@ -11,7 +11,6 @@ from dse.cli import main
 from dse.pricing.evaluation import evaluate
 from dse.searching.exact.certificate import certified, match_gaps, quick_certificate, surroundings
 from dse.searching.exact.enumeration import costs_of
-from dse.searching.exact.exact_front import exact_front
 from dse.spaces.space import Space
 
 
@@ -43,15 +42,6 @@ def test_a_certificate_counts_what_is_better(study):
     assert told == certified(study)
 
 
-def test_the_worst_missed_design_is_of_the_front(study):
-    told, exact = certified(study), exact_front(study.space)
-    designs = study.space.decode(exact.designs)
-    assert told.worst_missed in designs
-    short = match_gaps(study.table.front().costs, exact.costs)
-    assert designs[int(np.argmax(short))] == told.worst_missed
-    assert told.worst_gap == short.max() > 0
-
-
 def test_a_whole_study_misses_nothing(study):
     study.run(1000)
     told = certified(study)
@@ -59,13 +49,6 @@ def test_a_whole_study_misses_nothing(study):
     assert told.worst_missed is None
     assert set(told.ranks.values()) == {0}
     assert told.hypervolume_ratio == 1.0
-
-
-def test_large_spaces_have_no_quick_certificate(tmp_path):
-    storage = f"sqlite:///{tmp_path}/own.db"
-    study = Study.open(Space.load("gpt_1t_power_split"), storage=storage, sampler="random")
-    study.run(20)
-    assert quick_certificate(study) is None
 
 
 def test_designs_around_the_best_are_counted_one_by_one(study):

@@ -12,7 +12,6 @@ from costmodel.errors import DseError
 from dse.api.study import Study
 from dse.cli import main
 from dse.spaces.space import Space
-from dse.storage.optuna_store import Store
 from tests.dse.pricing.test_workloads import chips
 from tests.support.cases import cases
 from tests.support.runs import slower
@@ -151,14 +150,6 @@ def test_what_a_refusal_proposes_begins_anew(study, small_space, tmp_path, monke
     best = old.pareto_front().iloc[0]
     same = (new.trials()[["tp", "pp", "recompute"]] == best[["tp", "pp", "recompute"]]).all(axis=1)
     assert new.trials()[same]["step_time_s"].item() == pytest.approx(1.5 * best["step_time_s"])
-
-
-def test_trials_that_were_accepted_by_an_earlier_version_are_not_looked_at(study):
-    forge(study, "a value")
-    with Store(study.storage, "write") as store:
-        store.set_user_attrs(study._stored.study_id, {"dse:accepted": 20, "dse:digest": {}, "dse:revision": 1})
-    Study.load("small", storage=study.storage).run(24)
-    assert {own.trial for own in differing(Study.load("small", storage=study.storage))} == {7}
 
 
 def test_another_system_is_another_study_and_both_values_are_named(study, small_space):

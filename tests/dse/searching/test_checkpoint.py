@@ -55,7 +55,7 @@ def test_parts_in_any_order_are_the_whole(method, seed, tmp_path, monkeypatch):
         merged_front(paths[1:])
 
 
-@pytest.mark.parametrize(("method", "cuts"), [("list", 4), ("bounds", 2)])
+@pytest.mark.parametrize(("method", "cuts"), [("list", 3), ("bounds", 2)])
 def test_a_file_cut_anywhere_is_continued(method, cuts, tmp_path, monkeypatch):
     """A power cut leaves any beginning of the file, the last line torn or of zeros."""
     monkeypatch.setattr(exact, "UNITS", 3)
@@ -91,7 +91,7 @@ def test_a_killed_command_continues(layouts, tmp_path):
     space.write_text(dump({**layouts.data, "parameters": parameters, "given": {**layouts.data["given"]}}))
     command = [sys.executable, "-m", "dse", "enumerate", str(space), "--checkpoint", str(path), "-o", str(table)]
     rng, lines = random.Random(0), 0
-    for _ in range(3):
+    for _ in range(2):
         process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
         while process.poll() is None and (path.read_bytes().count(b"\n") if path.exists() else 0) < lines + 3:
             time.sleep(0.001)
@@ -99,7 +99,7 @@ def test_a_killed_command_continues(layouts, tmp_path):
         process.send_signal(signal.SIGKILL)
         process.wait()
         lines = path.read_bytes().count(b"\n")
-    assert lines > 5
+    assert lines > 4
     assert subprocess.run(command, check=False, stderr=subprocess.PIPE).returncode == 0
     assert main(["enumerate", str(space), "-o", str(tmp_path / "usual.csv")]) == 0
     assert table.read_bytes() == (tmp_path / "usual.csv").read_bytes()

@@ -99,7 +99,7 @@ def test_workers_with_another_model_or_program_are_refused(monkeypatch):
 
 @pytest.fixture
 def cluster(tmp_path):
-    """The process of a scheduler with two workers, and its address."""
+    """The process of a scheduler with a worker, and its address."""
     module, file = [sys.executable, "-m", "distributed.cli.dask_scheduler"], tmp_path / "scheduler.json"
     quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
     command = [*module, "--port", "0", "--host", "127.0.0.1", "--no-dashboard", "--scheduler-file", str(file)]
@@ -108,9 +108,9 @@ def cluster(tmp_path):
         time.sleep(0.05)
     address = json.loads(file.read_text())["address"]
     worker = [sys.executable, "-m", "distributed.cli.dask_worker", address, "--no-dashboard", "--nthreads", "1"]
-    workers = [subprocess.Popen([*worker, "--no-nanny"], **quiet) for _ in range(2)]
+    processes = (subprocess.Popen([*worker, "--no-nanny"], **quiet), scheduler)
     yield scheduler, address
-    for process in (*workers, scheduler):
+    for process in processes:
         process.kill()
         process.wait()
 

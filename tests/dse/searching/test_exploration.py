@@ -41,24 +41,12 @@ def test_a_space_is_finite_large_enough_and_in_one_half(name):
     assert SPACES[name]["half"] in ("develop", "report")
 
 
-def test_there_are_twenty_spaces_and_both_halves_have_large_ones():
-    assert len(SPACES) >= 20
-    for half in ("develop", "report"):
-        assert max(space_of(name).legal.count for name in SPACES if SPACES[name]["half"] == half) > 1e6
-
-
 def test_every_space_has_a_front_with_its_proof():
     for name in SPACES:
         record = json.loads((fronts.FOLDER / f"{name}.json").read_text())
         assert record["proof"] in ("list", "bounds")
         assert record["evaluated"] == record["legal"] or record["proof"] == "bounds"
         assert len({*record["designs"]}) == len(record["designs"]) > 0
-
-
-def test_a_front_comes_back_from_its_file(front):
-    loaded = fronts.load(SMALL)
-    np.testing.assert_array_equal(loaded.costs, front.costs)
-    assert loaded.legal == front.legal
 
 
 def test_a_front_of_another_cost_model_is_refused(front):

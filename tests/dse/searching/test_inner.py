@@ -104,7 +104,7 @@ def test_every_outer_design_is_a_trial_once(space, tmp_path, name):
     assert study.hypervolume == pytest.approx(study.box.hypervolume(exact_front(space).costs), rel=1e-12)
 
 
-@pytest.mark.parametrize("sampler", ["screening", "nsga2", "tpe"])
+@pytest.mark.parametrize("sampler", ["screening", "nsga2"])
 def test_interrupted_studies_have_the_same_trials(tmp_path, sampler, monkeypatch):
     """The batches of all samplers are cut into parts, and the inner designs too."""
     space = small({**EXACT, "clock": {"from": "1 GHz", "to": "1.41 GHz", "step": "10 MHz"}})
@@ -158,14 +158,6 @@ def test_the_front_is_that_of_all_winners(study, space):
     assert study.optuna.trials[0].user_attrs[WINNERS] == study.table.trials[0].user_attrs[WINNERS]
 
 
-def test_a_study_without_exact_parameters_has_no_winners(tmp_path):
-    study = Study.create(Space.from_text(dump(SMALL)), storage=f"sqlite:///{tmp_path}/dse.db")
-    study.run(60)
-    assert not any(WINNERS in trial.user_attrs for trial in study.table.trials)
-    assert "winner" not in study.pareto_front()
-    assert study.table.found() is study.table
-
-
 def test_few_winners_are_kept_of_many(study, tmp_path, monkeypatch):
     monkeypatch.setattr("dse.searching.samplers.exact_search.MOST_WINNERS", 1)
     few = Study.create(study.space, storage=f"sqlite:///{tmp_path}/dse.db")
@@ -174,16 +166,6 @@ def test_few_winners_are_kept_of_many(study, tmp_path, monkeypatch):
     whole = {study.space.outer.key(trial.params): trial for trial in study.table.trials}
     trials = [whole[study.space.outer.key(trial.params)] for trial in few.table.trials]
     assert kept == [min(1, len(trial.user_attrs[WINNERS])) for trial in trials]
-
-
-def test_a_space_without_outer_parameters_is_one_trial(tmp_path):
-    parameters = {name: {"options": options, "by": "exact"} for name, options in SMALL["parameters"].items()}
-    space = small(parameters)
-    study = Study.create(space, storage=f"sqlite:///{tmp_path}/dse.db")
-    outcome = study.run(10)
-    assert (outcome.complete, outcome.exhausted) == (1, True)
-    assert study.designs_priced == space.legal.count
-    np.testing.assert_array_equal(study.table.front().costs, np.unique(exact_front(space).costs, axis=0))
 
 
 @every_sampler
@@ -205,17 +187,6 @@ def test_ranges_alone_may_be_sampled(tmp_path):
     study.run(40)
     assert len({trial.params["clock"] for trial in study.table.trials}) == 40
     assert study.designs_priced == 40 * small(parameters).legal.count
-
-
-def test_one_objective_has_one_winner(tmp_path):
-    space = small(objectives={"minimize": ["step_time"]})
-    study = Study.create(space, storage=f"sqlite:///{tmp_path}/dse.db", sampler="random")
-    study.run(10)
-    _, keys, costs, _ = priced(space)
-    for trial, feasible in zip(study.table.trials, study.table.feasible, strict=True):
-        own = [row for row, key in enumerate(keys) if key == space.outer.key(trial.params)]
-        assert trial.user_attrs[WINNERS] == []
-        assert not feasible or trial.value == np.nanmin(costs[own])
 
 
 def test_rules_tie_exact_parameters_to_ranges(tmp_path):

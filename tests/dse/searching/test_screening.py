@@ -131,13 +131,6 @@ def test_where_nothing_is_feasible_the_nearest_to_feasibility_come(space):
     assert np.sort(found) == pytest.approx(np.sort(violations)[:5])
 
 
-def test_layouts_of_the_space_come_first():
-    space = Space.load("llama3_405b_16384_h100")
-    study = study_of(space, batch_size=5)
-    first = study.ask(study.sampler.distributions).params
-    assert first == space.starting_points[0]
-
-
 # Spaces that end.
 
 
@@ -167,13 +160,6 @@ def test_a_range_of_which_few_values_are_legal_ends(space, tmp_path):
 # The parts.
 
 
-def test_places_and_columns_are_two_ways_to_write_the_same_designs(codesign):
-    lattice = Lattice(codesign)
-    columns = codesign.legal.random(100, np.random.default_rng(1))
-    back = lattice.columns(lattice.places(columns))
-    assert all((back[name] == columns[name]).all() for name in columns)
-
-
 def test_moves_and_crossings_are_legal_and_swaps_keep_products(codesign):
     lattice, rng = Lattice(codesign), np.random.default_rng(2)
     places = lattice.random(50, rng)
@@ -185,17 +171,6 @@ def test_moves_and_crossings_are_legal_and_swaps_keep_products(codesign):
     assert all(lattice.legal(rows).all() for rows in (near, swapped, children))
     at = [p.name for p in codesign.parameters].index("tp")
     assert np.isin(children[:, at], places[:, at]).all()
-
-
-def test_an_archive_is_the_same_after_it_was_packed(codesign):
-    lattice, rng = Lattice(codesign), np.random.default_rng(3)
-    places = lattice.random(200, rng)
-    archive = Archive.empty(18, 3).joined(places, costs_of(codesign, lattice.columns(places)))
-    again = Archive.unpacked(archive.packed(), 18, 3)
-    assert (again.places == archive.places).all()
-    assert (again.costs == archive.costs).all()
-    assert not np.isnan(archive.costs).any()
-    assert non_dominated(archive.costs).all()
 
 
 @pytest.mark.parametrize("column", [1 << 28, 17 * 8, 9, "eJwr", "!", "x", 5.0, None])

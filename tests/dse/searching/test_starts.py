@@ -15,7 +15,7 @@ def storage(tmp_path):
     return f"sqlite:///{tmp_path}/dse.db"
 
 
-every_kind = pytest.mark.parametrize("sampler", ["screening", "nsga2", "random"])
+every_kind = pytest.mark.parametrize("sampler", ["screening", "nsga2"])
 
 
 @every_kind

@@ -1,6 +1,5 @@
 """A study is all in its database: the space, how it is searched, and what was found."""
 
-import numpy as np
 import optuna
 import pandas as pd
 import pytest
@@ -8,14 +7,10 @@ from sqlalchemy.pool import NullPool
 
 from costmodel.errors import DseError
 from dse.api.study import Study
-from dse.pricing.evaluated import RECORD_KEYS
 from dse.searching.batches.history import COUNTED
 from dse.searching.study import studies
 from dse.spaces.space import Space
 from dse.storage.optuna_store import Store
-from tests.support.paths import TEST_DATA
-
-SMALL = TEST_DATA / "small_space.yaml"
 
 
 @pytest.fixture(scope="module")
@@ -42,14 +37,6 @@ def test_trials_are_a_table(study):
     assert not trials.columns.duplicated().any()
 
 
-def test_parts_of_the_stored_breakdown_add_up(study):
-    trials = study.trials()
-    parts = ["forward", "backward", "recompute", "tp_communication", "pp_communication", "bubble"]
-    parts += ["dp_communication", "optimizer", "host"]
-    total = trials[[f"{part}_time_s" for part in parts]].sum(axis=1)
-    assert total.to_numpy() == pytest.approx(trials["step_time_s"].to_numpy())
-
-
 def test_the_front_is_feasible_and_what_optuna_calls_best(study):
     front = study.pareto_front()
     assert front["feasible"].all()
@@ -65,40 +52,12 @@ def test_optuna_finds_its_own_study(study):
     assert importances.keys() <= {parameter.name for parameter in study.space.parameters}
 
 
-def test_records_are_plain_json(study):
-    record = study.table.front().records()[0]
-    assert list(record) == [
-        *("trial", "params", "derived", "values", "margins"),
-        "breakdown",
-        "designs_priced",
-        *RECORD_KEYS,
-    ]
-    assert record["values"]["step_time_s"] == record["breakdown"]["step_time_s"]
-
-
-def test_hypervolume_never_falls_and_ends_at_that_of_the_front(study):
-    history = study.hypervolume_history()
-    assert history["hypervolume"].is_monotonic_increasing
-    assert history["hypervolume"].iloc[-1] == pytest.approx(study.hypervolume)
-    assert 0 < study.hypervolume < 1.5
-
-
-def test_hypervolumes_of_two_studies_of_a_space_can_be_compared(study, space):
-    other = Study.create(space, "other seed", storage=study.storage, seed=1, sampler="random")
-    np.testing.assert_array_equal(other.box.reference, study.box.reference)
-
-
 def test_a_study_without_trials_has_empty_tables(space, tmp_path):
     study = Study.create(space, "new", storage=f"sqlite:///{tmp_path}/dse.db")
     assert study.trials().empty
     assert study.pareto_front().empty
     assert study.hypervolume == 0
     assert {"trial", "tp", "step_time_s"} <= set(study.trials().columns)
-
-
-def test_open_goes_on_with_a_study_of_the_same_space(study, space):
-    assert Study.open(space, "gpt3", storage=study.storage).plan == study.plan
-    assert len(Study.open(space, "gpt3", storage=study.storage).trials()) == 100
 
 
 @pytest.mark.parametrize(

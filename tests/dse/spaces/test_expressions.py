@@ -100,10 +100,6 @@ def test_a_message_shows_quantities_as_they_are_written():
         compiled("tp <= 72 GiB")
 
 
-def test_names_are_known_before_anything_else():
-    assert Expression.parse("min(a, tp) <= 3 GB and recompute == full").names == {"a", "tp", "recompute", "full"}
-
-
 numbers = st.integers(0, 6).map(str)
 arithmetic = st.recursive(
     st.sampled_from(["a", "b", "tp"]) | numbers,

@@ -160,13 +160,6 @@ def test_a_space_has_what_its_framework_says_but_for_its_own():
     assert "tp_overlap" not in switched.given
 
 
-def test_a_study_keeps_its_framework_in_its_space():
-    space = space_of(framework="nanotron")
-    again = Space.from_text(space.text)
-    assert again.framework == "nanotron"
-    assert again.fingerprint == space.fingerprint
-
-
 def test_an_unknown_framework_is_named():
     with pytest.raises(DseError, match="framework: unknown framework 'megatrn'"):
         space_of(framework="megatrn")
@@ -198,18 +191,6 @@ def test_gradients_that_are_added_up_by_themselves_cost_ten_bytes_for_each_weigh
     assert separate - fused == pytest.approx(expected, rel=0.1)
 
 
-def test_a_copy_of_gradients_is_two_bytes_for_each_weight():
-    kept = step_of(gradient_copy=[0, 1]).gradients_memory
-    assert kept[1] / kept[0] == pytest.approx(6 / 4)
-
-
-def test_the_first_flash_attention_takes_twice_as_long():
-    words = ["flash_attention_2", "flash_attention_1"]
-    times = step_of("h100_80g_dgx", attention=words, recompute="none").forward_time
-    core = step_of("h100_80g_dgx", attention="fused", recompute="none").forward_time
-    assert times[1] > times[0] > core
-
-
 def test_launches_that_block_come_on_top_of_what_runs():
     """Ahead, dispatch hides behind kernels that take longer; blocking, each launch adds its own."""
     model, system = load_model("gpt3_175b"), load_system("a100_80g_dgx")
@@ -220,16 +201,6 @@ def test_launches_that_block_come_on_top_of_what_runs():
     assert ahead.launch_bound_time == 0
     assert blocking.launch_bound_time > 0
     assert half.launch_bound_time == pytest.approx(blocking.launch_bound_time / 2)
-
-
-def test_unfused_kernels_move_more_and_keep_more():
-    system = load_system("a100_80g_dgx")
-    plain = system.with_quantities({"software_pointwise_kernels": 3.0, "software_kept_activations": 1.5})
-    design = DesignPoints.of(**SPLIT)
-    fused, unfused = (step(load_model("gpt3_175b"), one, design) for one in (system, plain))
-    assert unfused.memory_bound_time > 2 * fused.memory_bound_time
-    assert unfused.activations_memory == pytest.approx(1.5 * fused.activations_memory, rel=0.01)
-    assert np.all(unfused.step_time > fused.step_time)
 
 
 @pytest.mark.parametrize(
@@ -280,11 +251,3 @@ def test_a_release_has_the_values_before_later_ones(tmp_path):
     (tmp_path / "mine.yaml").write_text(f"schema: framework/v1\ndescription: mine\n{given}\n{releases}\n")
     with pytest.raises(DseError, match=r"releases\.one"):
         load_framework(tmp_path / "mine.yaml")
-
-
-def test_a_space_has_the_constants_of_a_release_for_its_chip():
-    """Products on B200 were slower before Megatron Core 25.09."""
-    parts = {"system": "b200_180g_dgx", "parameters": {"tp": [8]}}
-    old, new = (space_of(framework=name, **parts) for name in ("megatron_core@25.05", "megatron_core"))
-    assert old.given["sustained"] == 0.52
-    assert "sustained" not in new.given

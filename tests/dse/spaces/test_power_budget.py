@@ -14,7 +14,6 @@ from costmodel.formats.shipped import ROOT
 from costmodel.machine import chip_power
 from dse.adapters.deepflow.configuration import hardware, load_configuration
 from dse.pricing.evaluated import machine
-from dse.pricing.evaluation import evaluate
 from dse.spaces.space import Space
 from tests.support.cases import cases
 from tests.support.paths import TEST_DATA
@@ -39,17 +38,6 @@ def shares(found: Space, columns: dict[str, FloatArray]) -> list[FloatArray]:
     """Every part's share of the power, designs in columns."""
     known = found.known_values(columns)
     return [known[f"{part}_fraction"] for part in SHARES]
-
-
-RANGES = ("core: {from: 0.3, to: 0.7, step: 0.05}", "core: {from: 0.3, to: 0.7}")
-
-
-@pytest.mark.parametrize("changes", [(), (RANGES,)], ids=["listed", "continuous"])
-def test_shares_sum_to_one_whatever_is_drawn(tmp_path, changes):
-    found = space(tmp_path, *changes)
-    drawn = shares(found, found.legal.random(500, np.random.default_rng(3)))
-    assert sum(drawn) == pytest.approx(1, abs=1e-12)
-    assert min(np.min(share) for share in drawn) > 0
 
 
 def test_every_split_that_leaves_something_is_legal_and_no_other(tmp_path):
@@ -109,14 +97,6 @@ def test_a_space_whose_sections_are_wrong_is_told_so(tmp_path):
         space(tmp_path, ("given: {world_size: 64, global_batch_size: 256}", "given: [64, 256]"))
 
 
-def test_the_stored_space_needs_no_other_file(tmp_path):
-    found = space(tmp_path)
-    again = Space.from_text(found.text)
-    assert again.fingerprint == found.fingerprint
-    columns = found.legal.random(20, np.random.default_rng(1))
-    assert np.array_equal(evaluate(again, columns).values, evaluate(found, columns).values)
-
-
 def test_shares_can_be_pinned_and_the_rest_cannot(tmp_path):
     found = space(tmp_path)
     assert found.pinned({"core_fraction": 0.5, "tdp": "700 W"}).legal.count < found.legal.count
@@ -124,13 +104,6 @@ def test_shares_can_be_pinned_and_the_rest_cannot(tmp_path):
         found.pinned({"core_fraction": 0.7, "dram_fraction": 0.3})
     with pytest.raises(DseError, match="fabric_fraction: follows from other names"):
         found.pinned({"fabric_fraction": 0.1})
-
-
-def test_without_a_rest_shares_stay_within_the_power(tmp_path):
-    found = space(tmp_path, ("fabric: rest", "fabric: [0.1, 0.2, 0.3]"))
-    drawn = sum(shares(found, found.legal.random(300, np.random.default_rng(2))))
-    assert np.max(drawn) <= 1 + 1e-9
-    assert np.min(drawn) < 0.9
 
 
 WRONG = cases(__file__, "WRONG")

@@ -47,11 +47,6 @@ def test_the_front_is_that_of_the_machines_own_fronts_whichever_way_it_is_found(
     assert {*map(tuple, fronts[0])} <= {*own}
 
 
-def test_a_space_read_from_its_own_text_is_the_same():
-    several = space_of([*SYSTEMS])
-    assert Space.from_text(several.text).fingerprint == several.fingerprint
-
-
 def test_one_machine_can_be_pinned():
     pinned = space_of([*SYSTEMS]).pinned({"system": "h100_80g_dgx"})
     assert pinned.legal.count == space_of("h100_80g_dgx").legal.count

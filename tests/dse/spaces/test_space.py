@@ -8,7 +8,7 @@ import numpy as np
 import optuna
 import pytest
 
-from costmodel import DesignPoints, DseError, load_model, load_system
+from costmodel import DesignPoints, DseError
 from costmodel.formats import shipped
 from costmodel.formats.input_files import dump, parse
 from costmodel.rules.rules import TRAINING, Rules
@@ -45,11 +45,6 @@ def test_a_file_is_read_into_parameters_rules_limits_and_objectives(toy):
     assert [(o.key, o.direction) for o in toy.objectives] == [
         ("step_time_s", "minimize"), ("cost", "minimize"), ("mfu", "maximize")
     ]  # fmt: skip
-
-
-def test_distributions_are_optunas(toy):
-    assert toy.by_name["tp"].distribution() == optuna.distributions.CategoricalDistribution((1, 2, 4, 8))
-    assert toy.by_name["clock"].distribution() == optuna.distributions.FloatDistribution(1e9, 1.41e9)
 
 
 def test_a_range_may_have_steps_and_a_scale():
@@ -96,16 +91,6 @@ def test_a_space_finds_its_model_beside_itself(tmp_path):
     assert Space.from_text(space.text).model == space.model
 
 
-def test_designs_turn_into_columns_and_back(toy):
-    columns = toy.legal.random(20, np.random.default_rng(1))
-    designs = toy.decode(columns)
-    assert isinstance(designs[0]["tp"], int)
-    assert isinstance(designs[0]["distributed_optimizer"], bool)
-    assert designs[0]["recompute"] in ("none", "selective", "full")
-    again = toy.encode(designs)
-    assert all(np.array_equal(again[name], columns[name]) for name in columns)
-
-
 def test_given_values_reach_the_design_and_the_system():
     given = {"world_size": 64, "global_batch_size": 128, "budget": "60 GB"}
     given |= {"attention": "fused", "seq_len": 4096, "dram_capacity": "40 GB"}
@@ -148,12 +133,6 @@ def test_pins_hold_parameters_and_given_values_fixed(toy):
     assert space.system.dram.bandwidth == 1e12
     assert Space.from_text(space.text).fingerprint == space.fingerprint
     assert space.by_name.keys() == toy.by_name.keys()
-
-
-def test_a_whole_design_can_be_pinned():
-    space = Space.load("gpt3_175b_1024_a100")
-    [params] = space.decode(space.legal.random(1, np.random.default_rng(5)))
-    assert space.pinned(params).legal.count == 1
 
 
 IMPOSSIBLE = cases(__file__, "IMPOSSIBLE")
@@ -228,11 +207,6 @@ def test_spaces_are_found_by_name_or_path(tmp_path):
         Space.load(tmp_path / "none.yaml")
     with pytest.raises(DseError, match="is a directory"):
         Space.load(tmp_path)
-
-
-def test_models_and_systems_load_by_name_from_costmodel():
-    assert load_model("gpt3_175b").num_layers == 96
-    assert load_system("a100_80g_dgx").chip.cores == 108
 
 
 def test_reading_a_space_imports_neither_optuna_nor_pandas():

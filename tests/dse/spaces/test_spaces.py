@@ -161,21 +161,6 @@ def test_designs_are_legal_where_each_rule_holds_and_nowhere_else(name):
     assert legal
 
 
-def test_each_rule_is_broken_by_some_design():
-    """What the small spaces leave out is left out by every one of the rules."""
-    broken = set()
-    for model, system, given, parameters in SPACES.values():
-        space = space_of(model, system, given, parameters)
-        for values in itertools.product(*parameters.values()):
-            broken |= {rule.name for rule in space.broken_rules(dict(zip(parameters, values, strict=True)))}
-    assert {*RULES} <= broken
-
-
-def test_rules_of_columns_that_a_space_does_not_open_are_none_of_its_rules():
-    dense = space_of("llama3_8b", "h100_80g_dgx", "", {"tp": [1, 2]})
-    assert [rule.name for rule in dense.rules] == ["uses_all_of_world_size", "uses_all_of_global_batch_size"]
-
-
 #: Spaces of before these rules -> how many legal designs they had.
 COUNTS = cases(__file__, "COUNTS")
 

@@ -254,7 +254,7 @@ study.run(int(sys.argv[3]))
 def test_searches_that_are_killed_on_postgresql(server, space, undisturbed):
     """Whose connections the server finds closed within transactions; tests/stress has 200 of them."""
     study, moments = new_study(space, server.url, "killed"), random.Random(0)
-    for _ in range(3):
+    for _ in range(2):
         process = begun(HEEDING, "-c", SEARCH, study.name, study.storage, str(BUDGET))
         process.stdout.readline()
         time.sleep(moments.uniform(0, 0.3))
@@ -404,7 +404,7 @@ for letter in itertools.cycle(b"abcdefgh"):
 
 def test_a_file_whose_writers_are_killed_is_whole_and_nothing_else_is_left(folder, monkeypatch):
     path, moments = folder / "front.csv", random.Random(0)
-    for _ in range(5):
+    for _ in range(3):
         process = begun(HEEDING, "-c", WRITER, str(path))
         process.stdout.readline()
         time.sleep(moments.uniform(0.05, 0.1))
