@@ -340,7 +340,7 @@ def only_finite(value: Any) -> Any:
 def encoded(study: BaseStudy, shown: TrialTable, part: Selection, form: str) -> Iterator[bytes]:
     """The front or the trials as a "csv", "json" or "parquet" file, piece by piece."""
     if form == "json":
-        return json_pieces(study, shown, part)
+        return json_object(study_summary(study), part, design_texts(study, shown))
     pieces = csv_pieces if form == "csv" else parquet_pieces
     return pieces(timeless(shown.frames()))
 
@@ -350,16 +350,17 @@ def timeless(frames: Iterable[pd.DataFrame]) -> Iterator[pd.DataFrame]:
     return (frame.drop(columns=COMPLETED) for frame in frames)
 
 
-def json_pieces(study: BaseStudy, shown: TrialTable, part: Selection) -> Iterator[bytes]:
-    """`study_record` as text, in pieces."""
-    head, _, end = json_text({**study_summary(study), part: []}).rpartition("[]")
-    yield f"{head}[".encode()
+def json_object(
+    head: Mapping[str, Any], key: str, items: Iterable[str], tail: Callable[[], Mapping[str, Any]] = dict
+) -> Iterator[bytes]:
+    """One JSON object in pieces: `head`, a list of JSON texts, then `tail`, which is known once all items are."""
+    yield json_text({**head, key: []}).removesuffix("]\n}").encode()
     separator = ""
-    for text in design_texts(study, shown):
+    for text in items:
         yield f"{separator}\n    {text}".encode()
         separator = ","
-    last = "\n  " if separator else ""
-    yield f"{last}]{end}\n".encode()
+    more = "".join(f",\n  {json.dumps(name)}: {json.dumps(value)}" for name, value in tail().items())
+    yield ("\n  ]" if separator else "]").encode() + f"{more}\n}}\n".encode()
 
 
 def design_texts(study: BaseStudy, shown: TrialTable) -> Iterator[str]:

@@ -33,7 +33,16 @@ from dse.cli.output import (
     write_result,
 )
 from dse.cli.terminal import say
-from dse.output import EVALUATION_KEYS, Record, counted, csv_pieces, design_text, json_text, only_finite, parquet_pieces
+from dse.output import (
+    EVALUATION_KEYS,
+    Record,
+    counted,
+    csv_pieces,
+    design_text,
+    json_object,
+    only_finite,
+    parquet_pieces,
+)
 from dse.pricing.evaluation import reasons
 from dse.pricing.workers import Workers
 from dse.reporting.study_report import evaluation_report
@@ -187,10 +196,5 @@ def json_pieces(designs: NamedDesigns) -> Iterator[bytes]:
         "n_legal": designs.legal,
         "n_feasible": designs.feasible,
     }
-    yield json_text({**head, "designs": []}).removesuffix("]\n}").encode()
-    separator = ""
-    for record in designs.records:
-        figures = {key: record[key] for key in ("reason", *EVALUATION_KEYS) if key in record}
-        yield f"{separator}\n    {json.dumps(only_finite(figures), allow_nan=False)}".encode()
-        separator = ","
-    yield b"\n  ]\n}\n"
+    kept = ({key: record[key] for key in ("reason", *EVALUATION_KEYS) if key in record} for record in designs.records)
+    return json_object(head, "designs", (json.dumps(only_finite(figures), allow_nan=False) for figures in kept))

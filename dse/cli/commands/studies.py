@@ -12,7 +12,7 @@ from wsgiref.simple_server import WSGIRequestHandler, make_server
 from costmodel.errors import DseError, printable
 from costmodel.formats.quantity import readable
 from dse.api.study import SAMPLE, Study
-from dse.cli.output import write_answer
+from dse.cli.output import write_answer, write_content
 from dse.output import show
 from dse.pricing.workers import Workers
 from dse.reporting.studies.check_report import CheckedStudy, check_json, check_report
@@ -68,7 +68,7 @@ def check(args: argparse.Namespace) -> int:
     workers = Workers(args.jobs, args.backend, args.scheduler)
     checked = CheckedStudy(study, study.differing(workers, most=None if args.all else SAMPLE))
     if args.format == "json":
-        sys.stdout.writelines(check_json(checked))
+        write_content(check_json(checked), "json", None)
     else:
         show(sys.stdout, lambda _: check_report(checked))
     return 1 if checked.differing else 0

@@ -7,13 +7,13 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from shlex import quote
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING
 
 from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from dse.output import counted, only_finite
+from dse.output import counted, json_object, only_finite
 from dse.reporting.design_table import ruled_table
 from dse.searching.price_check import Mismatch, figure_text
 
@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
 #: Figures that a table shows, and of one trial.
 SHOWN, SHOWN_OF_ONE = 24, 3
-#: Members of an object of the list of figures, in order.
-_INDENT: Final = ",\n    "
 
 
 @dataclass
@@ -86,20 +84,12 @@ def figures_table(shown: Sequence[Mismatch]) -> Table:
     return table
 
 
-def check_json(checked: CheckedStudy) -> Iterator[str]:
-    """All figures that differ, as the text of one JSON object, piece by piece."""
+def check_json(checked: CheckedStudy) -> Iterator[bytes]:
+    """All figures that differ, as one JSON object, piece by piece."""
     study = checked.study
-    head: dict[str, Any] = {"study": study.name, "space": study.space.name, "changes": study.other_version()}
-    members = _INDENT.replace("    ", "  ").join(_member(key, value) for key, value in head.items())
-    yield f'{{\n  {members},\n  "differences": ['
-    separator = "\n    "
-    for figure in checked:
-        yield separator + json.dumps(only_finite(asdict(figure)), allow_nan=False)
-        separator = _INDENT
-    end = {"n_checked": checked.trials, "n_differing": checked.differing, "n_foreign": study.foreign}
-    closing = "\n  ]" if checked.figures else "]"
-    yield closing + "".join(f",\n  {_member(key, value)}" for key, value in end.items()) + "\n}\n"
-
-
-def _member(key: str, value: Any) -> str:
-    return f"{json.dumps(key)}: {json.dumps(value)}"
+    return json_object(
+        {"study": study.name, "space": study.space.name, "changes": study.other_version()},
+        "differences",
+        (json.dumps(only_finite(asdict(figure)), allow_nan=False) for figure in checked),
+        lambda: {"n_checked": checked.trials, "n_differing": checked.differing, "n_foreign": study.foreign},
+    )
