@@ -15,8 +15,9 @@ import argparse
 import re
 import sys
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,7 @@ from dse.predictions.intervals import (
     MeasuredChip,
     kind_codes,
     kind_words,
+    known_ends,
     layer_word,
     scale_codes,
     software_of,
@@ -54,14 +56,19 @@ FOLDS = 10
 
 @dataclass(frozen=True, slots=True)
 class Left:
-    """A measured step: its classes, the narrowest first, measured over predicted time, and its groups."""
+    """A measured step: its classes by chip, the narrowest first, measured over predicted time, and its groups."""
 
-    classes: list[tuple[str, ...]]
+    wider: Callable[[str], list[tuple[str, ...]]]
     ratio: float
     source: str
     machine: str
     release: str
     kind: tuple[str, ...]
+
+    @property
+    def classes(self) -> list[tuple[str, ...]]:
+        """Classes of its own machine."""
+        return self.wider(self.machine)
 
     @property
     def group(self) -> tuple[str, str, str]:
@@ -100,12 +107,12 @@ def left_of(rows: Sequence[ComparedRow], chips: Sequence[MeasuredChip]) -> list[
         layers = layer_word(int(design.precision[0]), experts=run.model.num_experts > 0)
         chip = next(chip.name for chip in chips if chip.found_in(system))
         framework, staged = run.framework.name, bool(design.pp[0] > 1)
-        classes = wider_classes(framework, chip, scale, staged=staged, layers=layers)
+        wider = partial(wider_classes, framework, scale=scale, staged=staged, layers=layers)
         kind = (chip, *kind_words(run.model, codes_of(design)))
         source = re.split(r"[ ,(]", one.row.source.removeprefix("https://github.com/"))[0]
         names = {"MLPerf": "mlcommons", "mlcommons/training_results": "mlcommons"}
         source = next((name for start, name in names.items() if source.startswith(start)), source)
-        found.append(Left(classes, one.measured_s / one.predicted_s, source, chip, framework, kind))
+        found.append(Left(wider, one.measured_s / one.predicted_s, source, chip, framework, kind))
     return found
 
 
@@ -184,10 +191,10 @@ def left_out(left: Sequence[Left], parts: Sequence[object]) -> list[tuple[float,
     """Low, high and ratio of each row, by intervals made without the rows of its part."""
     ends: list[tuple[float, float, float]] = []
     for part in dict.fromkeys(parts):
-        classes = table(row for row, own in zip(left, parts, strict=True) if own != part)
+        others = [row for row, own in zip(left, parts, strict=True) if own != part]
+        classes, machines = table(others), {row.machine: None for row in others}
         for row in (row for row, own in zip(left, parts, strict=True) if own == part):
-            low, high, _ = classes[next(words for words in row.classes if words in classes)]
-            ends.append((low, high, row.ratio))
+            ends.append((*known_ends(classes, row.wider, row.machine, machines), row.ratio))
     return ends
 
 

@@ -20,9 +20,9 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from typing import Any, Final
 
 import numpy as np
@@ -148,6 +148,19 @@ def wider_classes(framework: str, chip: str, scale: str, *, staged: bool, layers
         *((name, of, *regime[:depth]) for depth in (3, 2, 1, 0) for of in (chip, ANY_CHIP) for name in software),
         (),
     ]
+
+
+def known_ends(
+    classes: Mapping[tuple[str, ...], Sequence[float]], wider: Callable[[str], list[tuple[str, ...]]], chip: str,
+    measured: Collection[str],
+) -> tuple[float, float]:  # fmt: skip
+    """Low and high of the narrowest known class of a design; of a chip without measured steps, the union of classes.
+
+    `wider` are the `wider_classes` of a chip. A chip that nobody measured is as uncertain as any measured one. [-]
+    """
+    chips = [chip] if chip in measured else [chip, *measured]
+    narrowest = [classes[next(words for words in wider(one) if words in classes)] for one in chips]
+    return min(ends[0] for ends in narrowest), max(ends[1] for ends in narrowest)
 
 
 def scale_codes(system: System, tp: ArrayLike, world_size: ArrayLike) -> IntArray:
@@ -291,14 +304,15 @@ def _of_class(
     chip, scale, staged, *kind = places
     name = known.chips[chip].name if chip < len(known.chips) else "another chip"
     layers = layer_word(kind[0], experts=model.num_experts > 0)
-    wider = wider_classes(framework, name, SCALES[scale], staged=bool(staged), layers=layers)
-    usable = [words for words in wider if words in known.classes]
-    coarse = next(words for words in usable if len(words) < len(wider[0]))
+    wider = partial(wider_classes, framework, scale=SCALES[scale], staged=bool(staged), layers=layers)
+    most = len(wider(name)[0])
+    coarse = next(words for words in wider(name) if words in known.classes and len(words) < most)
     of_kind = (name, *kind_words(model, kind))
     runs = {software: count for (software, *rest), count in known.kinds.items() if (*rest,) == of_kind}
     own_runs, every = runs.get(software_of(framework), 0), sum(runs.values())
     evidence = MEASURED if own_runs >= FEWEST_RUNS else CALIBRATED if every >= FEWEST_RUNS else EXTRAPOLATED
-    return [known.classes[usable[0]], known.classes[coarse]], evidence
+    measured = [one.name for one in known.chips]
+    return [known_ends(known.classes, wider, name, measured), known.classes[coarse]], evidence
 
 
 def measured_chips(system: System) -> tuple[IntArray, FloatArray]:

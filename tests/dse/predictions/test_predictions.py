@@ -74,6 +74,17 @@ def test_what_is_like_no_measured_run_has_a_wider_interval():
     assert ends(pp=8.0, world_size=1e6)[2] == EXTRAPOLATED
 
 
+@pytest.mark.parametrize("columns", [{"pp": 8.0}, {"precision": 1.0}, {"tp": 16.0}, {"world_size": 8.0}])
+def test_an_unmeasured_chip_is_as_uncertain_as_any_measured_one(columns):
+    """By construction: it has the union of the classes of all measured chips, and is wider by left-out runs."""
+    low, high, evidence = ends(system="mi300x_192g", **columns)
+    assert evidence == EXTRAPOLATED
+    for system in ("a100_80g_dgx", "h100_80g_dgx", "h200_141g_dgx", "b200_180g_dgx"):
+        lowest, highest, _ = ends(system=system, **columns)
+        assert low <= lowest
+        assert high >= highest
+
+
 def test_the_table_counts_the_runs_that_ship():
     """`python benchmarks/intervals.py -o dse/predictions/residuals.yaml` counts them anew."""
     assert residuals().kinds == made.kinds_of(made.timed_runs(SHIPPED), residuals().chips)
