@@ -10,6 +10,7 @@ import csv
 import re
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Final
 
@@ -99,6 +100,7 @@ def messages(package: str) -> list[str]:
     return texts
 
 
+@cache
 def counts() -> dict[str, tuple[int, int]]:
     """Forbidden constructions and long sentences of each page, of all help and of all messages."""
     kept = {

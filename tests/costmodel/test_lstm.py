@@ -104,14 +104,6 @@ def test_bytes_between_devices_by_hand(toy_system: System, split):
     assert sent(2) - 2 * sent_by_hand(split) == pytest.approx(by_group * reduced, abs=1e-3)
 
 
-def test_replicas_take_as_long_as_one_and_a_reduction(toy_system: System):
-    one, four = (lstm_step(MODEL, toy_system, layout("whole")), lstm_step(MODEL, toy_system, layout("whole", dp=4)))
-    assert four.forward_time == one.forward_time
-    assert four.dp_communication_time > one.dp_communication_time == 0
-    assert four.model_flops == 4 * one.model_flops
-    assert four.compute_energy == pytest.approx(4 * one.compute_energy)
-
-
 def test_what_the_reference_leaves_out_is_charged(toy_system: System):
     """DeepFlow's step is blind to the projection, and to optimizer work of all layers but one."""
     assert price(probe(projection_size=4096))["Time"] == price(probe())["Time"]

@@ -42,7 +42,7 @@ def other_examples() -> list[str]:
     held = ["gpt3_175b_1024_a100", "plan_llama3_70b_256", "train.sh", "old.sh", "meta-llama/Llama-3.1-405B"]
     held += [*shipped.names("models"), *shipped.names("systems"), *shipped.spellings("systems")]
     kinds = tuple(f"dse {command} " for command in ("plan", "compare", "explain", "show", "report"))
-    return sorted({
+    found = {
         command
         for line in lines
         if (command := re.split(r" {2,}| +#|\s+\||&&", line.strip().removeprefix("$ "))[0]).startswith(kinds)
@@ -50,7 +50,13 @@ def other_examples() -> list[str]:
         and not re.search(r"gpt3_without_sp|by_simai|--trace", command)
         and not any(command in page for page in run_already)
         and not re.search(r"^dse report .* -o (?!gpt3).*html", command)  # the same page under another name
-    })  # fmt: skip
+    }
+    return sorted({like(command): command for command in sorted(found)}.values())
+
+
+def like(command: str) -> tuple[str, ...]:
+    """The command and its options, without their values."""
+    return (*command.split()[:2], *sorted(re.findall(r"--?[a-z][\w-]*", command)))
 
 
 @pytest.fixture(scope="module")

@@ -22,11 +22,6 @@ def without_switches(system):
     return replace(system, network=tuple(replace(tier, in_switch=0 * ONE) for tier in system.network))
 
 
-@pytest.mark.parametrize("name", RING)
-def test_a_group_of_one_is_free(name, toy_system):
-    assert time_of(name, 1e9, 1, toy_system) == 0
-
-
 def test_ring_inside_a_node_matches_thakur_2005(toy_system):
     """All-gather of n bytes over p ranks: (p - 1) alpha + (p - 1)/p n beta; all-reduce twice that."""
     system = without_switches(toy_system)

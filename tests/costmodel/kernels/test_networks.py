@@ -4,13 +4,13 @@ from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import replace
 from importlib.resources import files
-from itertools import pairwise, product
+from itertools import product
 from math import prod
 
 import numpy as np
 import pytest
 
-from costmodel import DesignPoints, DseError, LinkTier, load_model, load_system, step
+from costmodel import DesignPoints, DseError, LinkTier, load_model, load_system
 from costmodel.formats import shipped
 from costmodel.kernels.collectives import RING, all_to_all, collective, held_ranks, send_recv, spans, subgroups_per_tier
 from costmodel.machine import slice_axes
@@ -345,21 +345,6 @@ def test_sends_of_an_all_to_all_are_under_way_together(network):
         assert all_to_all(0 * ONE, group(size), network).time == far
 
 
-def test_a_domain_of_72_holds_whole_groups():
-    """A world of 256 in groups of 64 takes four domains, 64 of 72 chips in each; or all, where told to."""
-    for name in ("gb200_186g_nvl72", "gb300_288g_nvl72"):
-        system = load_system(name)
-        assert held_ranks(system.network)[0] == 64
-        parts = {
-            (size, stride): subgroups_per_tier(group(size, stride), system.network)[1].item()
-            for size, stride in ((64, 1), (256, 1), (4, 64), (16, 16), (1024, 1))
-        }
-        assert parts == {(64, 1): 1, (256, 1): 4, (4, 64): 4, (16, 16): 4, (1024, 1): 16}
-        full = system.with_quantities({"node_used": 72})
-        assert subgroups_per_tier(group(72), full.network)[1] == 1
-        assert subgroups_per_tier(group(72), system.network)[1] == 2
-
-
 def test_idle_chips_of_a_node_leave_room_in_a_pod():
     """Nodes of 8 of which 6 are used, pods of 32 chips: 24 ranks."""
     network = [tier(8, used=6), tier(32), tier()]
@@ -377,22 +362,3 @@ def test_a_pair_has_the_links_between_it_and_a_node_has_all():
 
 
 # Cores ------------------------------------------------------------------------------------------------------
-
-
-def test_each_kind_of_communication_takes_its_own_cores():
-    """And those of `collective_cores` where a file says nothing else; of replicas H100's says as many."""
-    cases = {
-        "tp": ("llama3_8b", {"tp": 8, "sequence_parallel": 1}),
-        "cp": ("llama3_8b", {"cp": 4}),
-        "ep": ("mixtral_8x7b", {"dp": 8, "ep": 8, "overlap_ep": 1, "gradient_accumulation_steps": 4}),
-        "dp": ("llama3_8b", {"dp": 64, "zero": 1, "overlap_grad_reduce": 1}),
-    }
-    for kind, (name, columns) in cases.items():
-        model, system = load_model(name), load_system("h100_80g_dgx")
-        design, quantity = DesignPoints.of(blocks=model.blocks, **columns), f"{kind}_collective_cores"
-        usual = step(model, system, design).step_time
-        same = system.with_quantities({quantity: system.chip.collective_cores})
-        assert step(model, same, design).step_time == usual
-        cores = np.array([0.0, 4.0, 16.0, 32.0])
-        times = step(model, system.with_quantities({quantity: cores}), design).step_time
-        assert all(fewer < more for fewer, more in pairwise(times)), kind

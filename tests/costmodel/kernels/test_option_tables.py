@@ -3,55 +3,7 @@
 import numpy as np
 import pytest
 
-from costmodel import DesignPoints, load_model, load_system, resolve_sharding, step
-from costmodel.kernels.kernel_tables import transformer_gemms
-from costmodel.kernels.products import distinct_products
-from costmodel.steps.micro_batch.micro_batch import quantities_read
-from costmodel.training.run import Run, rank_run
-
-LAYOUT = {
-    "tp": [1, 2, 4, 8, 8, 3],
-    "micro_batch_size": [1, 2, 1, 4, 1, 2],
-    "recompute": ["none", "full", "selective", "none", "none", "full"],
-    "attention": ["fused", "fused", "unfused", "fused", "unfused", "fused"],
-    "tp_overlap": ["none", "gradients", "chunked", "chunked", "gradients", "none"],
-}
-MODELS = {
-    "gpt3_175b": {"cp": [1, 1, 2, 1, 1, 1], "gradient_accumulation_fusion": [1, 0, 1, 1, 0, 1]},
-    "gemma_2_27b": {},
-    "mixtral_8x22b": {"ep": [1, 2, 2, 1, 8, 1]},
-    "deepseek_v3": {"precision": ["bf16", "fp8_blockwise"] * 3},
-    "qwen3_next_80b_a3b": {},
-}
-
-
-def ranks_of(name):
-    """Six designs of a model on six machines, some of which differ in their links alone."""
-    model, system = load_model(name), load_system("b200_180g_dgx")
-    known = system.quantities()
-    factors = {"cores": [1, 1, 1, 1, 0.5, 2], "node_bandwidth": [1, 2, 3, 1, 1, 0.5], "host_dispatch": 3}
-    opened = {quantity: known[quantity] * np.array(factor) for quantity, factor in factors.items()}
-    design = DesignPoints.of(blocks=model.blocks, **LAYOUT, **MODELS[name])
-    ranks = rank_run(Run(model, system.with_quantities(opened), design))
-    full = ranks.design.map(lambda values: np.broadcast_to(values, (6,)))
-    return ranks.with_shape(full).reading(quantities_read(system))
-
-
-def test_equal_products_are_timed_once():
-    """GPT's second product forward is its first one's gradient backward, and back; so is its core's."""
-    ranks = ranks_of("gpt3_175b")
-    gemms = transformer_gemms(ranks)
-    first, back = distinct_products(ranks, gemms)
-    alike = {
-        (label.name, label.of_pass): (gemms.labels[first[kind]].name, gemms.labels[first[kind]].of_pass)
-        for place, (label, kind) in enumerate(zip(gemms.labels, back, strict=True))
-        if first[kind] != place
-    }
-    assert alike == {
-        (later, of_pass): (earlier, other)
-        for earlier, later in (("mlp_up", "mlp_down"), ("scores", "context"))
-        for of_pass, other in (("forward", "activation_gradient"), ("activation_gradient", "forward"))
-    }
+from costmodel import DesignPoints, load_system, resolve_sharding, step
 
 
 @pytest.mark.parametrize("schedule", ["1f1b", "gpipe"])

@@ -101,15 +101,6 @@ def test_a_padded_vocabulary_is_a_multiple_on_every_rank(multiple, gpt):
     assert model.forward_flops(causal=True) == gpt.forward_flops(causal=True)
 
 
-def test_a_table_of_positions_may_be_longer_or_shorter_than_a_sequence(gpt):
-    whole = replace(gpt, learned_positions=4096.0)
-    assert whole.num_parameters - gpt.num_parameters == (4096 - gpt.seq_len) * gpt.hidden_size
-    assert (
-        replace(whole, position_embedding="rotary").num_parameters
-        == replace(gpt, position_embedding="rotary").num_parameters
-    )
-
-
 def grouped(rows, wide, deep, experts, output_bytes=2.0) -> Gemms:
     """Products of experts with some rows each, in one launch; (points,) arrays."""
     columns = [
@@ -257,15 +248,3 @@ def test_grouped_products_take_the_time_that_pytorch_reports(rows, k, n, one_cal
     for forward, backward in (one_call, one_by_one):
         assert times[0] == pytest.approx(forward, rel=0.08)
         assert times[1:].sum() == pytest.approx(backward, rel=0.08)
-
-
-def test_an_expert_alone_is_a_product_like_others():
-    """Each further expert of a call adds `expert_latency`."""
-    system, one = load_system("h100_80g_dgx"), np.ones(1)
-
-    def time(runs, experts):
-        row = Label("e", "forward", "layer", runs=runs), (4096 * one, 4096, 4096, experts, 2, 1)
-        return gemm_cost(Gemms.stack([row]), system, element_bytes=2.0).time.item()
-
-    assert time("grouped", 1.0) == time("", 1.0)
-    assert time("grouped", 8.0) - time("", 8.0) == pytest.approx(7 * system.chip.expert_latency.item())

@@ -10,7 +10,7 @@ from costmodel.kernels.kernel_tables import parts_of
 from costmodel.machine import System
 from costmodel.rules.registry import design_rules
 from costmodel.rules.rules import Workload
-from costmodel.steps.micro_batch.micro_batch import cost_table, fused_cost, micro_batches
+from costmodel.steps.micro_batch.micro_batch import cost_table, micro_batches
 from costmodel.steps.micro_batch.rank_memory import layer_memory, rank_memory
 from costmodel.steps.pipeline.stages import every_stage, pipeline_stages
 from costmodel.steps.stage_memory import fullest_stage
@@ -117,33 +117,6 @@ def test_what_runs_again_takes_as_long_as_it_took_forward(module, links):
     assert again(model, links, **{f"recompute_{module}": 1}).time == pytest.approx(expected)
 
 
-def test_an_mlp_and_a_fused_core_run_again_as_they_ran_forward(links):
-    model = load_model("llama3_8b")
-    run = ranks_of(model, DesignPoints.of(), links)
-    part = parts_of(model)[0]
-    mlp = cost_table(run).kernels_time(part, ("mlp_up", "activation", "mlp_down"), "forward")
-    core = fused_cost(run, next(kernel for kernel in part.kernels if kernel.is_core), "forward").time
-    assert again(model, links, recompute_mlp=1).time == pytest.approx(mlp)
-    assert again(model, links, recompute_core_attn=1).time == pytest.approx(core)
-    both = again(model, links, recompute_core_attn=1, recompute_mlp=1).time
-    assert both == pytest.approx(mlp + core)
-
-
-def test_rotation_goes_with_the_up_projections(links):
-    model = load_model("deepseek_v3")
-    run = ranks_of(model, named(model), links)
-    part = parts_of(model)[0]
-    table = cost_table(run)
-    products = table.kernels_time(part, ("q_up", "kv_up"), "forward")
-    rotated = [
-        place
-        for place in table.pointwise.select("forward", part.name)
-        if table.pointwise.labels[place].name == "rotary"
-    ]
-    expected = products + table.pointwise_times[:, rotated].sum(axis=1)
-    assert again(model, links, recompute_mla_up_proj=1).time == pytest.approx(expected)
-
-
 def test_what_runs_again_sends_what_its_kernels_need(links):
     """An MLP gathers and scatters, a core goes around the ring, experts exchange tokens."""
     tp, cp, ep = 4, 2, 8
@@ -165,16 +138,6 @@ def test_what_runs_again_sends_what_its_kernels_need(links):
     assert sent(v3, "moe", **experts) == pytest.approx(routed)
     shared = 2 * part * W * tokens * v3.hidden_size
     assert sent(v3, "shared_experts", **experts) == pytest.approx(shared)
-
-
-def test_a_row_of_two_modules_runs_again_once(links):
-    model = load_model("deepseek_v2_lite")
-    moe, both = (again(model, links, recompute_moe=1, recompute_moe_act=act).columns() for act in (0, 1))
-    for name, values in moe.items():
-        np.testing.assert_array_equal(values, both[name], err_msg=name)
-    design = named(model, recompute_moe=1, recompute_moe_act=[0, 1])
-    kept = layer_memory(ranks_of(model, design), layers_of(model)[1]).kept
-    assert kept[0] == kept[1]
 
 
 def test_modules_of_one_layer_add_up(links):

@@ -10,7 +10,6 @@ import pytest
 from costmodel import DseError, PipelineTimes, pipeline_times
 from costmodel.steps.pipeline.schedules import FULL, NONE, SCHEDULES, Order, order, shortest
 from costmodel.steps.pipeline.simulation import TimedPasses, chunk_by_chunk, ends_of_ranks
-from costmodel.steps.pipeline.timed_pipelines import checked_pipelines, pipeline_ranks, scaled_passes
 from tests.support.cases import cases
 from tests.support.paths import TEST_DATA
 from tests.support.scalar_pipeline import ORDERS, Action, simulated
@@ -169,20 +168,6 @@ def test_idle_time_in_closed_form(schedule, v, p, m, passes, idle, in_span):
     f, b, w = passes
     found = timed(schedule, p, m, v, forward_time=f, input_gradient_time=b, weight_gradient_time=w)
     assert (found.idle_in_span if in_span else found.idle).item() == pytest.approx(idle)
-
-
-def test_activations_by_rank_between_both_parts_of_a_backward_pass():
-    """ZB-H1: p - i until B, and i between B and W; ZB-H2: 2 (p - i) - 1 and 2 i. [Qi2024]"""
-    passes = {"forward_time": F, "input_gradient_time": B, "weight_gradient_time": W}
-    sizes = {"pp": [5, 5, 3], "vpp": 1, "gradient_accumulation_steps": 20, "group_size": 0}
-    columns = {**sizes, **passes, "message_time": 0, "pair_time": 0}
-    asked = checked_pipelines(["zb_h1", "zb_h2", "1f1b"], columns, lambda own: scaled_passes(own, None))
-    ranks = pipeline_ranks(asked)
-    assert ranks.until_b.tolist() == [[5, 4, 3, 2, 1], [9, 7, 5, 3, 1], [3, 2, 1, 0, 0]]
-    assert ranks.until_w.tolist() == [[5] * 5, [9] * 5, [3, 2, 1, 0, 0]]
-    assert ranks.busy[0].tolist() == [20 * (F + B + W)] * 5
-    assert ranks.start[1].tolist() == [0, F, 2 * F, 3 * F, 4 * F]
-    assert ranks.end[2, 3:].tolist() == [0, 0]
 
 
 @pytest.mark.parametrize("schedule", ORDERS)

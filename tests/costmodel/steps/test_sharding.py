@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from costmodel import DesignPoints, load_model, load_system
-from costmodel.kernels.kernel_tables import transformer_gemms
 from costmodel.steps.micro_batch.exchanges import sent_bytes
 from costmodel.steps.micro_batch.rank_memory import layer_memory, layer_parameters, rank_memory
 from costmodel.steps.transformer import resolve_sharding, step
@@ -122,16 +121,6 @@ def test_bytes_of_megatrons_assignments(name, passes, gpt):
         assert sum(each[direction] for each in sent) == pytest.approx(expected * unit)
 
 
-def test_splits_divide_a_products_columns_or_rows(gpt):
-    design = DesignPoints.of(tp=4, sharding="sample", qkv_sharding=["column", "row"], mlp_down_sharding="column")
-    gemms = transformer_gemms(ranks_of(gpt, design))
-    place = {label.name: i for i, label in enumerate(gemms.labels) if label.of_pass == "forward"}
-    h = gpt.hidden_size
-    assert gemms.n[:, place["qkv"]].tolist() == [3 * h / 4, 3 * h]
-    assert gemms.k[:, place["qkv"]].tolist() == [h, h / 4]
-    assert (gemms.n[0, place["mlp_down"]], gemms.k[0, place["mlp_down"]]) == (h / 4, 4 * h)
-
-
 LAYOUTS = [
     {"tp": 8, "recompute": "none"},
     {"tp": 4, "micro_batch_size": 3, "recompute": "full"},
@@ -177,13 +166,6 @@ def test_the_fastest_is_megatrons_second_where_links_are_wide(gpt3_175b, a100):
     design = DesignPoints.of(tp=[2, 4], pp=8, dp=2, gradient_accumulation_steps=16, sharding="solve")
     solved = resolve_sharding(gpt3_175b, a100, design)
     assert splits(gpt3_175b, solved) == splits(gpt3_175b, solved, 1) == NAMED["megatron_sp"]
-
-
-def test_the_fastest_is_megatrons_first_where_each_message_waits(gpt3_175b, a100):
-    """Where starting a collective takes long and kernels are small, fewer collectives win."""
-    slow = a100.with_quantities({"node_launch": 1e-3, "dram_bandwidth": 1e15, "clock": 1e12})
-    design = DesignPoints.of(tp=8, pp=32, gradient_accumulation_steps=16, sharding="solve")
-    assert splits(gpt3_175b, resolve_sharding(gpt3_175b, slow, design)) == NAMED["megatron"]
 
 
 @pytest.mark.parametrize("model_name", ["gpt", "llama"])

@@ -34,12 +34,6 @@ def h100() -> System:
     return load_system("h100_80g_dgx")
 
 
-def same(one, other):
-    """Two breakdowns, to the last bit."""
-    for name, values in one.columns().items():
-        np.testing.assert_array_equal(values, other.columns()[name], err_msg=name)
-
-
 # --- Bytes of states -------------------------------------------------------------------------------------
 
 #: NVIDIA/Megatron-LM, docs of the distributed optimizer and of the precision-aware one: bytes of a parameter
@@ -92,13 +86,6 @@ def test_working_memory_is_two_layers_of_what_is_shared_out(small, h100):
 
 
 # --- Copies of the states --------------------------------------------------------------------------------
-
-
-def test_as_many_copies_as_replicas_are_data_parallelism_without_shares(small, h100):
-    """States are whole, and gradients all-reduced once: stage 0, in time, in memory, in what is sent."""
-    base = {"dp": 16, "gradient_accumulation_steps": 4, "overlap_grad_reduce": [0, 1]}
-    plain, copied = (step(small, h100, DesignPoints.of(**base, zero=zero, shard_replicas=16)) for zero in (0, 1))
-    same(plain, copied)
 
 
 def test_shares_are_neighbours_and_copies_are_not():
@@ -285,18 +272,6 @@ def test_matrices_of_muon_are_all_weights_of_layers():
         assert found == pytest.approx(sum(count * sum(map(model.weights, layer.kernels)) for layer, count in layers))
 
 
-@pytest.mark.parametrize("replicas", [4, 64])
-def test_energy_of_orthogonal_updates_is_that_of_all_matrices_once(replicas, small, h100):
-    """However many owners there are, and whether they have equal shares: 5 (4 n^2 q + 2 n^3) of each."""
-    system = h100.with_quantities({"energy_per_flop": 1.0})
-    adam, muon = (
-        step(small, system, DesignPoints.of(dp=replicas, zero=1, optimizer=name)).compute_energy.item()
-        for name in ("adam", "muon")
-    )
-    flops = sum(5 * (4 * m.rows**2 * m.columns + 2 * m.rows**3) * small.num_layers for m in weight_matrices(small))
-    assert muon - adam == pytest.approx(flops, rel=1e-3)
-
-
 def test_narrow_moments_are_read_and_written_faster(small, h100):
     """28 bytes of a parameter become 20."""
     wide, narrow = (
@@ -336,21 +311,3 @@ def test_activations_on_the_way_hide_behind_their_layer(small, h100):
     assert moved.forward[0].offload_time == pytest.approx(1e-3)
     assert moved.backward[0].offload_time == 0
     assert moved.forward[0].total_time == pytest.approx(3e-3)
-
-
-def test_offloaded_activations_trade_memory_for_time(small, h100):
-    """All of them leave the shares of two layers; a fast link hides them all."""
-    base = {"micro_batch_size": 2, "offload_activations": [0, 0.5, 1]}
-    design = DesignPoints.of(**base)
-    slow, fast = (
-        step(
-            small, h100.with_quantities({"host_link_bandwidth": link, "host_memory_bandwidth": link}), design
-        )
-        for link in (20e9, 1e12)
-    )  # fmt: skip
-    assert np.all(np.diff(slow.activations_memory) < 0)
-    np.testing.assert_array_equal(slow.activations_memory, fast.activations_memory)
-    assert np.all(fast.offload_time == 0)
-    assert np.all(np.diff(slow.offload_time) > 0)
-    assert slow.offload_time[0] == 0
-    assert slow.step_time - fast.step_time == pytest.approx(slow.offload_time)

@@ -87,19 +87,3 @@ def test_the_table_names_units(gpt, toy_system):
     assert {"peak_memory_bytes", "system_price_usd", "energy_per_step_j", "mfu"} <= set(table.columns)
     assert len(table) == 2
     assert len(table.columns) == len(Breakdown.__slots__)
-
-
-def test_kernels_wait_for_what_is_starved(gpt, toy_system):
-    """Of the kernels' time: a slow memory makes nearly all of it memory-bound, a slow host launch-bound."""
-    layout = DesignPoints.of(micro_batch_size=4, recompute="full")
-
-    def shares(**quantities):
-        found = step(gpt, toy_system.with_quantities(quantities), layout)
-        kernels = found.forward_time + found.backward_time + found.recompute_time
-        return [(bound / kernels).item() for bound in (found.memory_bound_time, found.launch_bound_time)]
-
-    balanced, memory, host = shares(), shares(dram_bandwidth=1e10), shares(host_dispatch=1.0)
-    assert 0 < balanced[0] < 0.7
-    assert balanced[1] == 0
-    assert memory[0] > 0.95
-    assert host[1] > 0.95

@@ -120,16 +120,6 @@ def test_side_by_side_a_layer_has_all_but_a_norm(name, request, toy_system):
     assert (kept[0] - kept[1]).tolist() == [3 * model.seq_len * model.hidden_size * (4 + masks)] * 3
 
 
-@pytest.mark.parametrize(("name", "passes"), [("megatron", (2, 2)), ("megatron_sp", (2, 3))])
-def test_side_by_side_a_layer_has_one_pair_of_collectives(name, passes, gpt):
-    """Instead of two: in units of the activation times (t - 1) / t, of which an all-reduce sends two."""
-    model, design = parallel(gpt), DesignPoints.of(tp=[2, 8], micro_batch_size=3, sharding=name)
-    sent = [sent_bytes(ranks_of(model, design), edge) for edge in LAYER.edges]
-    unit = 2 * 3 * gpt.seq_len * gpt.hidden_size * (1 - 1 / design.tp)
-    for direction, expected in enumerate(passes):
-        assert sum(each[direction] for each in sent) == pytest.approx(expected * unit)
-
-
 def test_ranks_compute_it_as_one_chip_does():
     """Forward, backward, and gradients of weights of every fifth assignment, by the exchanges of the cost model."""
     rng, model = np.random.default_rng(3), parallel(MODEL)

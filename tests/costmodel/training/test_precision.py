@@ -115,15 +115,6 @@ def test_fewer_bits_are_never_slower(system):
         before = now
 
 
-def test_a_busy_chip_draws_the_same_in_any_format(dense, any_format):
-    """Energy of arithmetic goes with the time that it takes."""
-    run = ranks_of(dense, designs(dense, precision=["bf16", "nvfp4"]), any_format)
-    table = cost_table(run)
-    place = next(n for n, label in enumerate(table.gemms.labels) if label.name == "mlp_up")
-    work, rate = table.gemm_costs.work[:, place], any_format.chip.format_rate("fp4")
-    assert work[0] / work[1] == pytest.approx(rate)
-
-
 def test_rows_of_experts_are_padded_to_what_the_format_needs(experts, any_format):
     """Of 8 x 100 tokens twice routed each of 8 experts gets 200, on its way to 208 or 224."""
     model = replace(experts, seq_len=800.0)

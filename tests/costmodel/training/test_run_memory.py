@@ -1,6 +1,5 @@
 """Tables of single points are remembered across calls: the same bits, a bounded number, and no wrong neighbour."""
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -28,19 +27,6 @@ def test_a_design_costs_the_same_again_and_in_a_batch(model):
     for name, values in first.items():
         np.testing.assert_array_equal(again[name], values, err_msg=name)
         np.testing.assert_array_equal(np.broadcast_to(both[name], (2,))[:1], np.atleast_1d(values), err_msg=name)
-
-
-def test_another_model_machine_or_precision_is_another_point():
-    """Each differs from the first call in one thing, and costs what it costs in a fresh process."""
-    model, system = load_model("gpt3_175b"), load_system("a100_80g_dgx")
-    design = DesignPoints.of(**DESIGN)
-    longer, slower = replace(model, seq_len=4096), system.with_quantities({"clock": 1e9})
-    cases = [(model, system), (longer, system), (model, slower), (model, load_system("h100_80g_dgx"))]
-    remembered = [step(*case, design).step_time for case in cases]
-    assert np.unique(np.concatenate(remembered)).size == len(cases)
-    for case, known in zip(cases, remembered, strict=True):
-        runs._REMEMBERED.clear()
-        np.testing.assert_array_equal(step(*case, design).step_time, known)
 
 
 def test_what_is_remembered_is_bounded(monkeypatch):

@@ -114,12 +114,6 @@ def test_a_name_that_formulas_have_or_cannot_have_is_refused(name):
         dse.formula_function(name=name)(lambda x: x)
 
 
-def test_a_column_is_added_once():
-    space = space_with(derived={"own": "2 * step_time"})
-    with pytest.raises(dse.DseError, match="own: space gpt3_175b_1024_a100 has it already"):
-        space.extended(derived={"own": "3 * step_time"})
-
-
 def test_callbacks_get_each_new_trial_once_and_may_stop_the_run(storage):
     study = dse.Study.create(dse.Space.load("gpt3_175b_1024_a100"), "heard", storage=storage, sampler="random")
     heard = []

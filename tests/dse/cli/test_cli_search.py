@@ -39,16 +39,6 @@ def test_search_prints_a_report_to_stdout_and_progress_to_stderr(folder, capsys)
     assert "30/30 trials" in err
 
 
-@pytest.mark.parametrize("columns", [80, 100, 120])
-def test_reports_fit_the_width_there_is_and_hold_no_colour(columns, folder, capsys, monkeypatch):
-    monkeypatch.setenv("COLUMNS", str(columns))
-    main(["search", "small.yaml", "--budget", "30"])
-    lines = capsys.readouterr().out.splitlines()
-    assert max(map(len, lines)) <= columns
-    assert lines == [line.rstrip() for line in lines]
-    assert not any("\x1b" in line or "[bold]" in line for line in lines)
-
-
 def test_json_is_one_object_of_the_contract(folder, capsys):
     assert main(["search", "small.yaml", "--budget", "20", "--format", "json"]) == 0
     study = json.loads(capsys.readouterr().out)
@@ -63,13 +53,6 @@ def test_json_is_one_object_of_the_contract(folder, capsys):
         assert design["params"].keys() == {"tp", "pp", "recompute"}
         assert design["margins"]["fits_bytes"] >= 0
         assert design["values"]["step_time_s"] == design["breakdown"]["step_time_s"]
-
-
-def test_search_continues_a_study_up_to_its_budget(folder, capsys):
-    main(["search", "small.yaml", "--budget", "10"])
-    capsys.readouterr()
-    main(["search", "small.yaml", "--budget", "25", "--format", "json"])
-    assert json.loads(capsys.readouterr().out)["n_complete"] == 25
 
 
 def test_resume_needs_the_database_alone(folder, capsys):
@@ -184,13 +167,6 @@ def test_a_reader_that_has_seen_enough_is_no_error(folder):
     script = f"set -o pipefail; {shlex.join(DSE)} trials small --format json | head -1"
     done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, "{\n", "")
-
-
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
-def test_output_that_cannot_be_written_is_one_line(folder):
-    with open("/dev/full", "w") as full:
-        done = subprocess.run([*DSE, "models"], stdout=full, stderr=subprocess.PIPE, text=True, check=False)
-    assert (done.returncode, done.stderr) == (1, "dse: output: No space left on device\n")
 
 
 def test_a_terminal_without_block_characters_shows_question_marks(folder):

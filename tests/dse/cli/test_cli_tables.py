@@ -9,9 +9,8 @@ import pytest
 
 from dse import Space, Study
 from dse.cli import main
-from dse.output import csv_pieces, design_record, json_text, parquet_pieces, plain_text, study_record
+from dse.output import csv_pieces, design_record, json_text, parquet_pieces, study_record
 from dse.pricing.evaluated import RECORD_KEYS
-from dse.reporting.studies.designs_report import designs_report
 
 
 @pytest.fixture(scope="module")
@@ -88,15 +87,6 @@ def test_files_hold_words_with_commas(tmp_path):
     pd.testing.assert_frame_equal(pd.read_parquet(tmp_path / "t.parquet").fillna("nothing"), whole)
 
 
-def test_a_long_table_shows_its_first_rows_and_how_to_see_the_others(storage):
-    study = Study.load("small", storage=storage)
-    shown = plain_text(designs_report(study, study.table, "trials", 100, most=10), 100)
-    rows = [line for line in shown.splitlines() if line.split()[:1] and line.split()[0].isdigit()]
-    assert [int(row.split()[0]) for row in rows] == [*range(10)]
-    last = " ".join(shown.split())
-    assert last.endswith("The first 10 of 30; --top 30 shows all, dse show small --trials -o trials.csv writes them.")
-
-
 @pytest.mark.parametrize("words", [[], ["--columns", "step_time"]])
 def test_show_prints_twenty_rows_unless_more_are_asked_for(storage, words, tmp_path, capsys):
     show = ["show", "small", "--trials", *words]
@@ -141,22 +131,6 @@ def test_an_ending_that_nothing_writes_is_refused(command, capsys, tmp_path):
 def test_other_commands_say_what_endings_they_write(command, endings, capsys):
     assert main([*command.split(), "-o", "table.xlsx"]) == 1
     assert capsys.readouterr().err.endswith(f"cannot write .xlsx files; end the name in {endings}\n")
-
-
-def test_a_table_that_is_too_wide_names_what_it_leaves_out(capsys, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "60")
-    table = printed(capsys, "trials", "small")
-    assert "Columns that do not fit: " in table
-    assert max(map(len, table.splitlines())) <= 60
-
-
-def test_the_front_is_sorted_and_feasible(capsys):
-    front = json.loads(printed(capsys, "pareto", "small", "--format", "json"))["front"]
-    times = [design["values"]["step_time_s"] for design in front]
-    memory = [design["values"]["peak_memory_bytes"] for design in front]
-    assert times == sorted(times)
-    assert memory == sorted(memory, reverse=True)
-    assert all(margin >= 0 for design in front for margin in design["margins"].values())
 
 
 def test_no_half_written_file_stays(capsys, tmp_path):
@@ -204,23 +178,6 @@ def test_evaluate_starts_from_the_system_for_open_hardware(capsys):
     assert (params["cores"], params["clock"], params["dram_capacity"]) == (128, 1.6e9, 80e9)
 
 
-def test_evaluate_says_by_how_much_a_limit_is_broken(capsys):
-    pins = ("--set", "recompute=none", "--set", "dram_capacity=20 GB")
-    assert main(["evaluate", "gpt3_175b_1024_a100", *LAYOUT, *pins]) == 1
-    report = capsys.readouterr().out
-    assert re.search(r"^Does not fit: [\d.]+ GB too much\. tp 8, pp 16", report, flags=re.MULTILINE)
-    assert "fits_in_memory: " in report
-    assert "above the limit" in report
-
-
-def test_enumerate_prices_all_and_finds_the_exact_front(capsys, small_space, tmp_path):
-    (tmp_path / "small.yaml").write_text(small_space)
-    exact = json.loads(printed(capsys, "enumerate", "small.yaml", "--format", "json"))
-    assert exact["n_legal"] == Space.load(tmp_path / "small.yaml").legal.count
-    report = printed(capsys, "enumerate", "small.yaml")
-    assert f"{len(exact['front'])} designs on the exact Pareto front" in report
-
-
 def test_an_interrupted_enumeration_writes_what_it_has_under_another_name(capsys, monkeypatch, small_space, tmp_path):
     (tmp_path / "small.yaml").write_text(small_space)
     legal = int(Space.load(tmp_path / "small.yaml").legal.count)
@@ -241,24 +198,6 @@ def test_an_interrupted_enumeration_writes_what_it_has_under_another_name(capsys
     assert report.startswith(f"PARTIAL: 40 of {legal} legal designs of space small")
     record = json.loads(printed(capsys, "enumerate", "small.yaml", "--format", "json", code=130))
     assert (record["partial"], record["n_priced"], record["n_legal"]) == (True, 40, legal)
-
-
-def test_a_certificate_compares_a_study_with_the_exact_front(capsys):
-    exact = json.loads(printed(capsys, "enumerate", "--certify", "small", "--format", "json"))
-    told = exact["certificate"]
-    assert 0 < told["hypervolume_ratio"] <= 1
-    assert told["found"] <= told["of"] == len(exact["front"])
-    assert (told["worst_gap"] == 0) == (told["found"] == told["of"])
-    assert all(gap >= 0 for gap in told["gaps"].values())
-    assert "Study small, after 30 trials: has" in printed(capsys, "enumerate", "--certify", "small")
-
-
-def test_a_complete_study_is_certified_exact(capsys, tmp_path, small_space):
-    storage = f"sqlite:///{tmp_path}/own.db"
-    space = Space.from_text(small_space).pinned({"recompute": "none"})
-    Study.open(space, "complete", storage=storage).run(1000)
-    shown = printed(capsys, "enumerate", "--certify", "complete", "--storage", storage)
-    assert "has found all" in shown
 
 
 @pytest.mark.parametrize(("kind", "name"), [

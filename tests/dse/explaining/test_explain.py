@@ -18,7 +18,7 @@ from tests.support.cases import cases
 from tests.support.paths import ROOT
 
 #: Designs of each space that are drawn.
-DRAWN = 4
+DRAWN = 2
 
 #: Space -> the profile that prices it, where the native one does not.
 PROFILES = {"gpt_1t_4096_dfmodel": "dfmodel-gen3"}
@@ -110,16 +110,6 @@ def test_a_neighbour_costs_what_pricing_it_alone_says(name):
         assert neighbour.step_time_change == pytest.approx(change, abs=1e-9 * explanation.step_time)
         change = breakdown["peak_memory_bytes"] - explanation.peak_memory
         assert neighbour.peak_memory_change == pytest.approx(change, abs=1e-9 * explanation.peak_memory)
-
-
-def test_neighbours_go_one_legal_step_each_way_and_swap_what_makes_the_world_size():
-    space = Space.load("gpt3_175b_1024_a100")
-    wanted = {"tp": 4, "pp": 8, "vpp": 1, "micro_batch_size": 1}
-    explanation = explain(space, space.completed(wanted))
-    changes = [{name: new for name, (_, new) in n.changes.items()} for n in neighbours(explanation)]
-    for own in ({"tp": 2}, {"tp": 8}, {"pp": 4}, {"pp": 16}, {"tp": 2, "pp": 16}, {"tp": 8, "pp": 4}):
-        assert own in changes
-    assert {"tp": 1} not in changes
 
 
 def test_levers_make_room_and_faster_designs_that_break_the_limit_bind_it():

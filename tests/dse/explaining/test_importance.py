@@ -99,15 +99,6 @@ def test_designs_of_a_study_are_priced_on_another_machine(capsys, storage):
     assert out.startswith(f"On h100_80g_dgx, the step time of the same design changes by {change:.0f} % ")
 
 
-def test_two_machines_differ_in_quantities(capsys, storage):
-    argv = ["compare", "a100_80g_dgx", "h100_80g_dgx"]
-    found = json.loads(printed(capsys, storage, *argv, "--format", "json").out)["quantities"]
-    rows = {row["quantity"]: row for row in found}
-    assert rows["dram_bandwidth"]["ratio"] == pytest.approx(3.35 / 2.039, rel=1e-3)
-    assert "dram_bandwidth" in printed(capsys, storage, *argv).out
-    assert "are alike" in printed(capsys, storage, "compare", "a100_80g_dgx", "a100_80g_dgx").out
-
-
 def test_a_machine_of_ones_own_is_compared_by_its_file(capsys, storage, tmp_path):
     own = tmp_path / "mychip.yaml"
     text = (shipped.ROOT / "systems" / "h100_80g_dgx.yaml").read_text()

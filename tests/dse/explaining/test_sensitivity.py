@@ -10,7 +10,7 @@ import pytest
 from dse import Space, Study
 from dse.cli import main
 from dse.explaining.explanation import explain
-from dse.explaining.neighbours import COUNTED, STEP, quantity_steps, sensitivity
+from dse.explaining.neighbours import COUNTED, STEP, quantity_steps
 from dse.pricing.evaluation import priced_design
 
 #: How often a unit has seconds in it.
@@ -79,14 +79,6 @@ def test_memory_of_tiles_is_doubled_and_has_no_elasticity():
     assert step.larger == 2 * step.value
     assert step.change == 0  # the tiles of these products fit already
     assert max(abs(own.elasticity) for own in elasticities) <= 1
-
-
-def test_steps_of_parameters_are_those_to_neighbours(explanation):
-    found = sensitivity(explanation)
-    for neighbour in found.parameters:
-        assert len(neighbour.changes) == 1
-        step_time = priced_design(explanation.space, neighbour.params)["breakdown"]["step_time_s"]
-        assert found.change(neighbour) == pytest.approx(step_time / explanation.step_time - 1, abs=1e-9)
 
 
 def test_every_format_of_the_command_holds_the_same(capsys, small_space):

@@ -190,13 +190,6 @@ def test_trials_that_were_given_up_are_marked_as_failed(url):
     check_abandoned(url)
 
 
-def test_numbers_survive_to_the_last_bit(url):
-    with a_study(url, [finished(0.1 + 0.2)]) as (store, study):
-        [trial] = store.trials(study.study_id)
-    assert trial.values == [0.1 + 0.2, 1e10 / 3]
-    assert trial.params["dram_bandwidth"] == 2.039e12
-
-
 def test_options_that_are_equal_in_python_keep_their_kind(url):
     """0 and 1 are equal to false and true, in parameters and in the distributions of Optuna."""
     kinds = {"zero": (0, 1), "overlap": (False, True), "share": (0.0, 1.0)}
@@ -268,7 +261,7 @@ def test_a_lock_is_waited_for_with_a_word(url, caplog, monkeypatch):
 
 def test_many_who_open_a_new_database_together(tmp_path):
     """Each sets its journal and its tables up, which SQLite's own waiting does not cover."""
-    urls = [f"sqlite:///{tmp_path}/{number}.db" for number in range(12) for _ in range(8)]
+    urls = [f"sqlite:///{tmp_path}/{number}.db" for number in range(4) for _ in range(8)]
     with ThreadPoolExecutor(8) as pool:
         assert [*pool.map(lambda url: Store(url, "create").close(), urls)] == [None] * len(urls)
 
