@@ -29,6 +29,9 @@ from dse.validation.table import WORDS, MeasuredRow
 #: Values of designs for columns that neither a row nor its software states.
 PLAIN: Final[Mapping[str, Value]] = {"recompute": "none", "precision": "bf16", "zero": 0.0, "overlap_ep": 0.0}
 
+#: Fields of a model that recipes of its software set: passes of layers that look ahead, which may share weights.
+RECIPE_FIELDS: Final = {"mtp_layers"}
+
 #: Columns that recompute activations.
 RECOMPUTING: Final = {"recompute", "recompute_layers", *(module.column for module in MODULES)}
 
@@ -64,6 +67,8 @@ def expressed_row(row: MeasuredRow, system: str | None = None) -> Expressed:
     framework = framework_of(row, machine.system)
     model, assumed = model_of(row, fields, framework)
     defaults = defaults_of(framework, model, machine.system)
+    recipe = {name: defaults.model[name] for name in RECIPE_FIELDS - {*fields, *assumed} if name in defaults.model}
+    model, assumed = replace(model, **recipe), {**assumed, **recipe}
     graphs = cell_word(row, "cuda_graphs")
     assumed |= {"cuda_graphs": "the host launches all kernels"} if graphs == "partial" else {}
     if system is None:

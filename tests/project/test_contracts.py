@@ -31,7 +31,7 @@ MOST_MODULES = 20
 
 #: The most lines of packages and rooms, less others; what would grow beyond says what it deletes. [lines]
 BUDGETS = [
-    ("costmodel dse", "", 68_879),
+    ("costmodel dse", "", 68_884),
     ("costmodel", "costmodel.formats costmodel.lstm costmodel.rules", 13_865),
     ("dse.searching dse.storage", "", 7_065),
     ("dse.adapters", "", 21_267),

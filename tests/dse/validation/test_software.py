@@ -74,6 +74,17 @@ def test_recipes_recompute_unless_a_row_says_what(cells, columns):
     assert {name: value for name, value in run.columns.items() if name in RECOMPUTING and value != "none"} == columns
 
 
+def test_recipes_of_nemotron_look_two_tokens_ahead():
+    """FLOP of a token that Megatron-Bridge prints for GB300: 873.33 TFLOP/s over 10,307.7 tokens a second."""
+    row = replace(
+        EXPERTS, mbs=0, gbs=0, gpus=0, tp=0, dp=0, ep=0, model="nemotron_3_super_120b_a12b", seq=8192, design=DESIGN
+    )
+    [new, old] = [expressed_row(replace(row, framework=f"megatron_core@{one}")) for one in ("26.06", "26.04")]
+    assert (new.model.mtp_layers, new.assumed["mtp_layers"], old.model.mtp_layers) == (2, 2, 1)
+    assert 3 * new.model.forward_flops(causal=True) == pytest.approx(873.33e12 / 10307.7, rel=0.01)
+    assert expressed_row(replace(row, framework="megatron_core@26.06", given="mtp_layers=1")).model.mtp_layers == 1
+
+
 def test_a_constant_of_a_release_counts_on_its_chip():
     """Products on a B200 were slower before Megatron Core 25.09; on an H100 nothing changed there."""
     dense = replace(EXPERTS, model="llama3_8b", ep=1, tp=1, dp=16, gbs=512)
