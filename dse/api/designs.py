@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from dse.explaining.explanation import Explanation
     from dse.explaining.neighbours import Sensitivity
     from dse.pricing.sweep import NamedDesigns
-    from dse.searching.asked_designs import FittedDesign
     from dse.searching.exact.exact_front import ExactFront, Method
+    from dse.searching.nearest_design import FittedDesign
     from dse.spaces.listed_names import ListedName
 
 #: A space, the name of one that ships, or the path of a YAML file.
@@ -110,7 +110,7 @@ def evaluate_design(
     rules = rules_for(space, profile or NATIVE)
     params: Params = space.completed({})
     if best:
-        from dse.searching.asked_designs import nearest_feasible
+        from dse.searching.nearest_design import nearest_feasible
 
         feasible = nearest_feasible(space, {}, rules)
         if feasible is None:
@@ -307,7 +307,7 @@ def fit(
     if not named:
         raise ParameterError("fit: give the values that you would like with {set}, such as tp=8 pp=16")
     rules = rules_for(space, profile or NATIVE)
-    from dse.searching.asked_designs import nearest_feasible
+    from dse.searching.nearest_design import nearest_feasible
 
     feasible = nearest_feasible(space, named, rules)
     if feasible is None:

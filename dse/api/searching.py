@@ -28,11 +28,11 @@ from dse.pricing.evaluated import rules_for
 from dse.pricing.evaluation import transformer_run
 from dse.pricing.workers import Jobs, Workers, workers_of
 from dse.reporting.answers import PLAN
-from dse.searching.asked_designs import front_designs, named_starts
 from dse.searching.batches.loop import Progress
 from dse.searching.exact.exact_front import ExactFront
 from dse.searching.planned_study import closest, fits, listed_front, searched, stored_front
 from dse.searching.samplers.samplers import DEFAULT_SAMPLER
+from dse.searching.starting_designs import front_designs, named_starts
 from dse.spaces.question import NothingFits, Planned, Question, planned_space, space_text, with_chips
 from dse.spaces.space import Params, Space
 from dse.storage.optuna_store import Store

@@ -24,7 +24,6 @@ from costmodel.steps.breakdown import ResultTable
 from costmodel.training.design import DesignPoints, kernel_of_tile, tile_columns
 from costmodel.training.model import ModelShape
 from costmodel.training.run import Run, rank_run
-from dse.fronts import as_costs
 from dse.pricing.evaluated import (
     NAN_VIOLATION,
     BestLayouts,
@@ -407,6 +406,8 @@ RATES = ("tokens_per_second", "tokens_per_second_per_gpu", "mfu", "average_power
 
 def first_of_each(space: Space, owner: np.ndarray[Any, Any], evaluation: Evaluation) -> Any:
     """Row of the best design of each owner; of equal ones the first."""
+    from dse.fronts import as_costs  # of several workloads alone
+
     cost = as_costs(evaluation.values, [objective.direction for objective in space.objectives])[:, 0]
     broken = np.maximum(evaluation.violations, 0.0).sum(axis=1)
     missing = np.where(np.isfinite(cost), 0.0, NAN_VIOLATION)

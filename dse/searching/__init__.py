@@ -8,7 +8,7 @@ Rooms in the order in which they are read; those on one line do not know each ot
     study_attributes
     price_check
     study
-    exact
+    exact, starting_designs
     planned_study
-    asked_designs
+    nearest_design
 """

@@ -8,7 +8,7 @@ import pytest
 from dse import Space, evaluate
 from dse.cli import main
 from dse.pricing.evaluated import rules_for
-from dse.searching.asked_designs import nearest_feasible
+from dse.searching.nearest_design import nearest_feasible
 from tests.support.cases import cases
 
 SPACE = "gpt3_175b_1024_a100"

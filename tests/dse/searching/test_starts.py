@@ -6,7 +6,7 @@ from costmodel.errors import DseError
 from dse.api.study import Study
 from dse.pricing.evaluated import rules_for
 from dse.pricing.evaluation import priced_design
-from dse.searching.asked_designs import expert_design, front_designs, named_starts
+from dse.searching.starting_designs import expert_design, front_designs, named_starts
 from dse.spaces.space import Space
 
 

@@ -1,0 +1,119 @@
+"""The nearest design that works: what a user asked for, changed as little as its limits need."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+
+from costmodel.columns import FloatArray
+from costmodel.rules.rules import WorkloadRules
+from dse.fronts import as_costs
+from dse.pricing.evaluation import evaluate_unique
+from dse.spaces.legal import LISTED
+from dse.spaces.space import Batch, Params, Space
+
+#: Designs that are priced at a time, and drawn at random where a space is too large to list.
+BLOCK: Final = 1 << 16
+DRAWN: Final = 1 << 18
+#: Random designs that are moved to the values asked for, there.
+NEAR: Final = 512
+
+
+@dataclass(frozen=True, slots=True)
+class FittedDesign:
+    """A design that keeps all limits, and what it took."""
+
+    params: Params
+    changed: Mapping[str, tuple[Any, Any]]  #: of what was named: as asked, and as it is
+    broken: Mapping[str, float]  #: limits that what was asked breaks at best, and by how much [unit of each]
+    exhaustive: bool  #: whether every legal design was looked at
+
+
+@dataclass(frozen=True, slots=True)
+class _Nearest:
+    """The best design so far, by how far it is and its cost."""
+
+    key: tuple[float, ...]
+    params: Params
+
+
+def nearest_feasible(space: Space, named: Mapping[str, Any], rules: WorkloadRules) -> FittedDesign | None:
+    """The feasible design nearest to some values: fewest of them changed, by few options, then the best.
+
+    None where no design keeps all limits, of all or of the many that were looked at.
+    """
+    best: _Nearest | None = None
+    margins = np.full(len(space.limits), -np.inf)
+    for designs in _blocks(space, named):
+        evaluation = evaluate_unique(space, designs, rules)
+        changes, steps = distances(space, named, designs)
+        as_asked = np.flatnonzero(changes == 0)
+        if as_asked.size and space.limits:
+            violations = np.maximum(evaluation.violations[as_asked], 0).sum(axis=1)
+            worst = int(as_asked[violations.argmin()])
+            margins = np.maximum(margins, evaluation.margins[worst])
+        rows = np.flatnonzero(evaluation.feasible)
+        if not rows.size:
+            continue
+        costs = as_costs(evaluation.values[rows], [o.direction for o in space.objectives])
+        order = np.lexsort([*costs.T[::-1], steps[rows], changes[rows]])
+        row, first = rows[order[0]], costs[order[0]]
+        key = (float(changes[row]), float(steps[row]), *first.tolist())
+        if best is None or key < best.key:
+            [params] = space.decode({name: values[[row]] for name, values in designs.items()})
+            best = _Nearest(key, params)
+    if best is None:
+        return None
+    changed = {n: (value, best.params[n]) for n, value in named.items() if best.params[n] != value}
+    asked = np.isfinite(margins).any()
+    broken = {limit.name: float(m) for limit, m in zip(space.limits, margins, strict=True) if asked and m < 0}
+    return FittedDesign(best.params, changed, broken if changed else {}, space.legal.count <= LISTED)
+
+
+def distances(space: Space, named: Mapping[str, Any], designs: Batch) -> tuple[FloatArray, FloatArray]:
+    """Number of requested values that designs change, and of options moved in all; (points,) each. [-]"""
+    points = next(iter(designs.values())).size
+    changes, steps = np.zeros(points), np.zeros(points)
+    for name, value in named.items():
+        parameter = space.by_name[name]
+        code, options = parameter.code(value), parameter.options
+        moved = ~np.isclose(designs[name], code, rtol=1e-12, atol=0)
+        changes += moved
+        if options is None:
+            span = (parameter.high or 0.0) - (parameter.low or 0.0)
+            steps += np.abs(designs[name] - code) / span
+        elif parameter.words or parameter.boolean:
+            steps += moved
+        else:
+            ordered = np.sort(options)
+            places = np.arange(ordered.size)
+            steps += np.abs(np.interp(designs[name], ordered, places) - np.interp(code, ordered, places))
+    return changes, steps
+
+
+def _blocks(space: Space, named: Mapping[str, Any]) -> Iterator[Batch]:
+    """Legal designs by the block: all of them, or those nearest to the values, and many at random."""
+    if space.legal.count <= LISTED:
+        yield from space.legal.enumerate(BLOCK)
+        return
+    rng = np.random.default_rng(0)
+    drawn = [space.legal.random(BLOCK, rng) for _ in range(DRAWN // BLOCK)]
+    yield from drawn
+    others = space.decode({name: values[:NEAR] for name, values in drawn[0].items()})
+    near = [space.legal.nearest({**other, **_options(space, named)}, rng) for other in others]
+    yield space.encode(near)
+
+
+def _options(space: Space, named: Mapping[str, Any]) -> Params:
+    """The values asked for, or the options nearest to them."""
+    nearest: Params = {}
+    for name, value in named.items():
+        parameter = space.by_name[name]
+        options, code = parameter.options, parameter.code(value)
+        if options is not None:
+            code = float(options[int(np.abs(options - code).argmin())])
+        nearest[name] = parameter.value(code)
+    return nearest
