@@ -2,18 +2,13 @@
 
 from typing import Any
 
-import numpy as np
 import pytest
 
 from costmodel import DseError, System, load_model, load_system
-from costmodel.columns import column_units
 from costmodel.lstm import LstmDesign, LstmShape, lstm_gemms, lstm_step
 from costmodel.training.run import Run
 from dse.adapters.deepflow.step import price
 from dse.cli import main
-from dse.fronts import as_costs, non_dominated
-from dse.pricing.evaluation import evaluate
-from dse.spaces.space import Space
 from tests.adapters.deepflow.test_deepflow import probe
 
 # Dimensions that no two of are alike; all splits below divide them.
@@ -134,20 +129,6 @@ def test_the_shipped_model_and_its_mistakes(tmp_path):
     path.write_text(path.read_text().replace("hiden", "hidden"))
     with pytest.raises(DseError, match=r"projection_size: expected a whole number from 1, got 4\.5"):
         load_model(path)
-
-
-def test_the_shipped_space_trades_step_time_against_memory():
-    space = Space.load("lstm_24b_power")
-    evaluation = evaluate(space, space.legal.random(4000, np.random.default_rng(0)))
-    feasible = evaluation.values[evaluation.feasible]
-    front = feasible[non_dominated(as_costs(feasible, [o.direction for o in space.objectives]))]
-    fastest, leanest = front[front[:, 0].argmin()], front[front[:, 1].argmin()]
-    assert len(front) >= 5
-    assert leanest[0] > 5 * fastest[0]
-    assert fastest[1] > 1.1 * leanest[1]
-    searched = {parameter.name for parameter in space.parameters}
-    assert {"micro_batch_size", "hidden_kind", "softmax_dim2", "core_fraction", "dram_fraction"} <= searched
-    assert {"micro_batch_size", "hidden_kind", "softmax_dim2"} <= set(column_units(LstmDesign))
 
 
 def test_a_study_of_an_lstm_runs(tmp_path, capsys):

@@ -10,10 +10,8 @@ import numpy as np
 import pytest
 
 from costmodel.formats.input_files import data_beside, dump
-from dse.adapters.deepflow.model_steps import Simulation
 from dse.adapters.deepflow.setups import PRESENT, SECOND, read_setup
 from dse.adapters.deepflow.summaries import setup_figures
-from dse.adapters.deepflow.tiled_products import tile_candidates
 from dse.cli import main
 from tests.support.cases import cases
 from tests.support.paths import ROOT, TEST_DATA
@@ -191,22 +189,6 @@ def test_a_batch_gives_the_bits_of_one_by_one_evaluation(generation, tmp_path):
         alone = setup_figures(replace(setup, sheet=setup.sheet | {k: v[row : row + 1] for k, v in columns.items()}))
         for name, values in alone.items():
             assert np.array_equal(np.broadcast_to(together[name], 3)[row], values[0], equal_nan=True), name
-
-
-def test_stages_run_at_once():
-    """Four tasks of one second on three stages: the pipeline fills, then each step takes a second."""
-    times = [np.array([value]) for value in (1.0, 1.0, 1.0, 0.0)]
-    assert Simulation(4, 1, 3, *times).end() == 3 + (4 - 1)
-
-
-def test_candidates_fit_and_are_distinct():
-    for level in (0, 1, 2):
-        tiles = tile_candidates(20480.0, level, 20)
-        assert len(set(tiles)) == 20
-        for a, b, c in tiles[2:] if level == 2 else tiles:
-            held = a * b + (c * b if level == 2 else c * (a + b))
-            assert min(a, b, c) >= 1
-            assert held <= 20480 or (a, b, c) in ((64, 64, 64), (32, 64, 128))
 
 
 def test_the_documented_search_finds_the_front_of_a_hardware_file(tmp_path, monkeypatch, capsys):

@@ -220,26 +220,6 @@ def test_the_bandwidths_of_october_2024_are_those_of_its_printed_totals():
     assert microseconds(report, ["total"]) == pytest.approx([8511719.675], abs=1e-3)
 
 
-DIALECTS = {
-    "upstream": str,
-    "Windows": lambda text: "\ufeff" + text.replace("\n", "\r\n"),
-    "empty lines": lambda text: "\n# ours\n" + text.replace("EP:", "\n\nEP:"),
-    "blanks": lambda text: text.replace("\n", " \t \n").replace("\nall", "\n\tall").replace(": ", ":"),
-}
-
-
-@pytest.mark.parametrize("dialect", DIALECTS)
-def test_lines_of_bus_bandwidths_are_counted_as_they_stand(dialect):
-    text = DIALECTS[dialect](FIRST_FILE)
-    assert read_busbw(text, "busbw.yaml") == read_busbw(FIRST_FILE, "busbw.yaml")
-    wrong = DIALECTS[dialect](FIRST_FILE.replace("12802064384: 45", "12802064384: -4"))
-    wrong = wrong[::-1].replace("alltoall"[::-1], "altoall"[::-1], 1)[::-1]
-    lines = [place for place, line in enumerate(wrong.split("\n"), start=1) if "-4" in line or "alto" in line]
-    with pytest.raises(DseError) as told:
-        read_busbw(wrong, "busbw.yaml")
-    assert [line.split(": ")[0] for line in str(told.value).splitlines()] == [f"busbw.yaml:{line}" for line in lines]
-
-
 def test_mistakes_in_bus_bandwidths_are_told_with_their_lines():
     wrong = UPSTREAM_FILE.replace("alltoall,: 80", "altoall,: 80").replace("300", "-3")
     with pytest.raises(DseError) as told:

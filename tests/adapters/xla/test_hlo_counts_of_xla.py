@@ -66,18 +66,6 @@ def test_convolutions(data, rank):
     )
 
 
-def test_a_batched_product_that_is_written_as_a_convolution():
-    """As TPU programs have them: each place of the result is under one place of the kernel of its own."""
-    for window in ("size=8 stride=7 lhs_dilate=8", "size=8 pad=7_7 rhs_reversal=1"):
-        rows = 8 if "dilate" in window else 1
-        text = program(
-            f"  x = bf16[{rows},4,16] parameter(0)\n  w = bf16[8,16,32] parameter(1)\n"
-            f"  ROOT y = bf16[8,4,32] convolution(x, w), window={{{window}}}, dim_labels=0bf_0io->0bf"
-        )
-        counted_alike(text)
-        assert figures(text)["gemm.shape.b8_m4_n32_k16_beta0"] == f"1 ops {2 * 8 * 4 * 32 * 16} flops"
-
-
 @given(data=st.data(), spans=st.booleans(), rank=st.integers(1, 3))
 @settings(max_examples=60)
 def test_window_reductions(data, spans, rank):

@@ -92,18 +92,3 @@ def test_what_an_asynchronous_pair_reads_lives_to_its_end():
 def test_tiles_are_filled_up_and_other_memories_left_out(layout, size):
     """5 rows of 100 in tiles of 8 x 128; or laid out by columns, 100 rows of 5 in 13 tiles."""
     assert memory_bytes(Shape("f32", (5, 100), layout=layout)) == size
-
-
-def test_a_report_adds_up_what_a_device_holds(tmp_path, capsys):
-    path = tmp_path / "step.hlo"
-    path.write_text(program(f"  x = {ROW} parameter(0)\n  ROOT y = {ROW} sine(x)"))
-    assert main(["cost", str(path), "--system", "a100_80g_dgx", "--format", "json"]) == 0
-    record = json.loads(capsys.readouterr().out)
-    memory = record["memory"]
-    assert memory["program_bytes"] == 2 * KIB
-    assert memory["needed_bytes"] == memory["program_bytes"] + memory["runtime_bytes"]
-    assert memory["needed_bytes"] == record["breakdown"]["peak_memory_bytes"]
-    assert memory["fits"]
-    assert memory["capacity_bytes"] > memory["runtime_bytes"] == 1.4e9
-    assert main(["cost", str(path), "--system", "a100_80g_dgx"]) == 0
-    assert "driver, runtime and allocator, of a100_80g_dgx" in capsys.readouterr().out

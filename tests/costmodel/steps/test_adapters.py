@@ -38,16 +38,6 @@ def test_adapters_of_fused_products_follow_the_formula(targets):
     ]
 
 
-def test_local_experts_share_an_adapter():
-    """Megatron-Bridge: `share_expert_adapters`; routers have none."""
-    model, rank = load_model("mixtral_8x7b"), 8
-    hidden, queries, keys, ffn = 4096, 4096, 1024, 14336
-    entries = (hidden + queries + 2 * keys) + (queries + hidden) + (hidden + 2 * ffn) + (ffn + hidden)
-    assert trained_parameters(model, DesignPoints.of(blocks=model.blocks, lora_rank=rank)).tolist() == [
-        32 * rank * entries
-    ]
-
-
 def test_weights_in_nf4_have_4_127_bits_and_are_dequantized_in_each_pass():
     """Dettmers et al. 2023, section 3: 4 bits, 8 bits over 64 weights and 32 bits over 64 x 256."""
     assert pytest.approx(4.127, abs=5e-4) == 8 * NF4_BYTES
@@ -112,21 +102,6 @@ def test_published_adapters_of_llama_3_70b_run_as_fast_as_printed(name, precisio
     assert 0.98 < found.tokens_per_second_per_gpu / tokens < 1.22
     assert found.peak_memory < system.dram.capacity
     assert found.model_flops / (32 * 4096) == pytest.approx(1e12 * tflops / tokens, rel=0.01)
-
-
-def test_compiled_layers_fuse_the_passes_of_adapters():
-    """Llama 3 8B with rank 16 on one H100 and one H200, 4,096 tokens: 0.308 and 0.293 s compiled, 0.368 and 0.344 s not
-    (benchmarks/measure_steps.py)."""
-    model = replace(load_model("llama3_8b"), seq_len=4096.0)
-    design = {"lora_rank": 16, "lora_fused": 0, "attention": "flash_attention_2", "recompute": "none"}
-    kernels = {"software_pointwise_kernels": 1.5}
-    for name, compiled, plain in (("h100_80g_dgx", 0.308, 0.368), ("h200_141g_dgx", 0.293, 0.344)):
-        system = load_system(name).with_quantities(kernels)
-        fused = step(model, system.with_quantities({"software_adapter_passes": 0.0}),
-                     DesignPoints.of(**design, cross_entropy="compiled"))  # fmt: skip
-        apart = step(model, system, DesignPoints.of(**design, cross_entropy="pytorch"))
-        assert fused.step_time.item() == pytest.approx(compiled, rel=0.08)
-        assert apart.step_time.item() == pytest.approx(plain, rel=0.08)
 
 
 def test_explicit_tiles_of_adapters_take_the_same_time():

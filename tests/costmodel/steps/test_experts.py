@@ -9,7 +9,6 @@ import pytest
 from costmodel import DesignPoints, ModelShape, load_model, load_system, step
 from costmodel.kernels.kernel_cost import pointwise_time
 from costmodel.kernels.kernel_tables import Gemms, Label, Pointwise, parts_of, transformer_gemms
-from costmodel.kernels.output_tiles import SHORTEST_SPLIT
 from costmodel.kernels.products import gemm_cost
 from costmodel.machine import System
 from costmodel.steps import breakdown as assembly
@@ -52,21 +51,6 @@ def test_an_expert_has_so_many_times_its_share_of_what_ranks_around_it_send(fact
     gemms = transformer_gemms(run)
     rows = {label.of_pass: gemms.m[0, i] for i, label in enumerate(gemms.labels) if label.name == "expert_up"}
     assert rows["forward"] == rows["activation_gradient"] == expected
-
-
-def test_the_capacity_hides_imbalance(mixtral, h100):
-    """Every expert works on its capacity, whoever is the fullest; without one the fullest rank counts."""
-    columns = {"dp": 8, "ep": 8, "micro_batch_size": 2, "gradient_accumulation_steps": 4}
-    priced = {
-        (r, cf): step(mixtral, h100, designs(mixtral, **columns, imbalance=r, capacity_factor=cf)).columns()
-        for r in (1, 1.6)
-        for cf in (0, 1, 1.25)
-    }
-    for cf in (1, 1.25):
-        for name, values in priced[1, cf].items():
-            np.testing.assert_array_equal(values, priced[1.6, cf][name], err_msg=name)
-    assert priced[1.6, 0]["step_time"] > priced[1, 1.25]["step_time"] > priced[1, 1]["step_time"]
-    assert priced[1, 1.25]["peak_memory"] > priced[1, 1]["peak_memory"]
 
 
 def test_a_shared_expert_hides_exchanges_and_gives_up_cores(shared, h100):
@@ -127,18 +111,6 @@ def test_more_rows_columns_or_experts_never_take_less_time(name):
     steps = gemm_cost(grouped(rows, 4096, 7168, 4), system, element_bytes=2.0).time[:, 0]
     assert (np.diff(steps) >= 0).all()
     assert (np.diff(steps) == 0).any() or (np.diff(steps) > 2 * np.diff(steps).mean()).any()
-
-
-def test_a_deeper_product_takes_less_time_only_where_it_may_be_split_once_more(h100):
-    """Rows are the depth of gradients of weights: from 2048 on it is split among idle cores."""
-    rng = np.random.default_rng(5)
-    wide, high, deep = (rng.integers(1, 12, 6000) * 128 for _ in range(3))
-    deeper = deep + rng.integers(1, 20, 6000) * 64
-    less, more = (
-        gemm_cost(grouped(high, wide, depth, 1.0, 8.0), h100, element_bytes=2.0).time[:, 0] for depth in (deep, deeper)
-    )
-    falls = more < less
-    assert (np.floor(deeper[falls] / SHORTEST_SPLIT) > np.maximum(np.floor(deep[falls] / SHORTEST_SPLIT), 1)).all()
 
 
 def mixed_designs(model, points):

@@ -9,11 +9,10 @@ import pytest
 
 from costmodel import DesignPoints, load_model, load_system
 from costmodel.steps.micro_batch.exchanges import sent_bytes
-from costmodel.steps.micro_batch.rank_memory import layer_memory, layer_parameters, rank_memory
+from costmodel.steps.micro_batch.rank_memory import layer_memory
 from costmodel.steps.transformer import resolve_sharding, step
 from costmodel.training.blocks import DECODER, assignments_of
 from costmodel.training.design import sharding_column
-from tests.support.cases import cases
 from tests.support.runs import ranks_of
 from tests.support.sharded_layer import MODEL, ShardedLayer, shapes
 
@@ -225,46 +224,10 @@ def test_a_batch_of_solved_designs_is_each_by_itself(gpt, toy_system):
         assert alone.step_time[0] == together.step_time[row]
 
 
-def test_what_each_kernel_keeps_is_shared_out_with_it(gpt):
-    """GPT keeps s b h (10 + 24 / t) beside its scores: which part of it a split divides [Korthikanti2022]."""
-    unit = gpt.seq_len * gpt.hidden_size
-    scores = 4 * gpt.seq_len * gpt.num_attention_heads / 4
-    for kernel, whole, shared in (
-        ("mlp_norm", 34, 30),  # its input, and the MLP's, which is gathered again
-        ("attention_residual", 34, 33),  # the mask of its dropout
-        ("mlp_residual", 34, 33),
-    ):
-        found = [kept(gpt, kernel, way) for way in ("replicated", KERNEL_WAYS[kernel])]
-        expected = [unit * (10 + 24 / 4) - unit * (34 - n) * (1 - 1 / 4) + scores for n in (whole, shared)]
-        assert found == pytest.approx(expected)
-
-
 def split(**ways) -> DesignPoints:
     """A design of Megatron's, tp 4, but for some kernels."""
     splits = {sharding_column(kernel): option for kernel, option in {**NAMED["megatron"], **ways}.items()}
     return DesignPoints.of(tp=4, sharding="sample", **splits)
-
-
-@pytest.mark.parametrize(
-    ("ways", "shared", "everywhere"), cases(__file__, "biases_are_shared_out_with_what_they_are_added_to")
-)
-def test_biases_are_shared_out_with_what_they_are_added_to(ways, shared, everywhere, gpt):
-    h = gpt.hidden_size
-    matrices, norms = 12 * h * h / 4, 4 * h
-    found = layer_parameters(ranks_of(gpt, split(**ways)), DECODER)
-    assert found == matrices + norms + h * (shared / 4 + everywhere)
-
-
-@pytest.mark.parametrize(("way", "norm_shards"), [("replicated", 1), ("sequence", 4), ("column", 1)])
-def test_the_last_norm_follows_the_layers_where_it_can(way, norm_shards, gpt):
-    """Its input and the head's have the layout of the layers, unless that cuts features."""
-    *_, head = rank_memory(ranks_of(gpt, split(mlp_residual=way)))
-    assert head.working == 4 * gpt.seq_len * gpt.hidden_size / norm_shards
-    assert head.logits == gpt.seq_len * np.ceil(gpt.vocab_size / 4)
-
-
-#: How each kernel is shared out.
-KERNEL_WAYS = {"mlp_norm": "sequence", "attention_residual": "column", "mlp_residual": "sequence"}
 
 
 def kept(model, kernel, way):

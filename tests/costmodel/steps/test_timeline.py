@@ -8,9 +8,7 @@ import pytest
 from costmodel import DesignPoints, DseError, load_model, load_system, step
 from costmodel.columns import distinct_rows
 from costmodel.formats import shipped
-from costmodel.steps.pipeline.schedules import order
-from costmodel.steps.pipeline.timed_pipelines import design_pipelines, pipeline_ranks, scaled_passes
-from costmodel.steps.timeline import EXPOSED, KINDS, slot_ends, timeline
+from costmodel.steps.timeline import EXPOSED, KINDS, timeline
 from costmodel.steps.transformer import transformer_step
 from costmodel.training.design import SCHEDULE_WORDS
 from dse.cli import main
@@ -84,18 +82,6 @@ def test_gradients_of_weights_are_events_of_their_own_where_schedules_have_them_
     kinds = {word: set(timeline(run_of(model, designed(word, CHUNKS[word]), a100)).words) for word in CHUNKS}
     apart = {word for word in kinds if "weight_gradient" in kinds[word]}
     assert apart == {"zb_h1", "zb_h2", "zb_v", "dualpipe", "dualpipe_v"}
-
-
-@pytest.mark.parametrize(("schedule", "vpp"), LAYOUTS)
-def test_ranks_end_as_all_schedules_are_timed(schedule, vpp):
-    """Slot by slot in full, and as `pipeline_ranks` does it, which leaves out what repeats."""
-    scale = np.array([[1.0, 0.7, 1.3, 0.9]])
-    times = {"forward_time": 2.0, "input_gradient_time": 3.0, "weight_gradient_time": 1.7, "pair_time": 5.0}
-    columns = {name: np.array([time]) for name, time in {**times, "message_time": 0.3, "pp": 4.0}.items()}
-    passes = scaled_passes(columns, scale)
-    asked = design_pipelines(designed(schedule, vpp), passes)
-    ends = slot_ends(order(schedule, 4, vpp, 24, 4), passes)
-    np.testing.assert_allclose(ends[-1], pipeline_ranks(asked).end[0], rtol=1e-12)
 
 
 @pytest.mark.parametrize("name", TRANSFORMERS)

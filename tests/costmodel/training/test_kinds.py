@@ -100,18 +100,6 @@ class SplitByFirst:
 
 
 @layers
-def test_nothing_is_exchanged_where_there_is_nothing_to_exchange(layer):
-    """Ranks that share a sequence exchange keys and values, or states; of experts tokens; else nothing."""
-    exchanged = [kernel.kind.exchanged for kernel in layer.kernels]
-    experts = {"ep": 4} if any(own.tokens for own in exchanged) else {}
-    design = DesignPoints.of(blocks=layer.blocks, cp=4, dp=2, **experts)
-    costs = step(model_of(layer), load_system("h100_80g_dgx"), design)
-    shares = any(own.keys_values or own.state for own in exchanged)
-    assert (costs.cp_communication_time[0] > 0) == shares
-    assert (costs.ep_communication_time[0] > 0) == any(own.tokens for own in exchanged)
-
-
-@layers
 def test_every_layer_is_priced_split_and_kept(layer):
     """Tensor parallelism, ZeRO, pipelines and recomputation of any kind of layer: numbers, in their order."""
     model, system = model_of(layer), load_system("h100_80g_dgx")

@@ -27,17 +27,6 @@ def same(one, other, names=COSTS, rtol=1e-12):
         np.testing.assert_allclose(getattr(one, name), getattr(other, name), rtol=rtol)
 
 
-def test_letters_say_what_periods_say():
-    """Delta nets but for every fourth layer, experts throughout: to the last bit."""
-    periods = load_model("qwen3_next_80b_a3b")
-    kinds = (("g", ("gated_delta_net", "experts", ())), ("F", ("full", "experts", ())))
-    letters = replace(periods, layer_order="gggF" * 12, layer_kinds=kinds, linear_attention="none", mtp_order="F")
-    assert letters.sequence == periods.sequence
-    assert letters.mtp_layer == periods.mtp_layer
-    assert letters.num_parameters == periods.num_parameters
-    same(step(letters, SYSTEM, DESIGN), step(periods, SYSTEM, DESIGN), rtol=0)
-
-
 def test_nemotron_h_has_the_parameters_and_flops_of_its_layers():
     """arXiv 2504.03624: 54 Mamba-2, 54 MLP and 10 attention layers, each behind a norm; no gate, squared ReLU."""
     model, h, vocabulary = load_model("nemotron_h_56b"), 8192, 131072

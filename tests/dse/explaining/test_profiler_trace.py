@@ -78,11 +78,6 @@ def test_products_are_matched_by_their_shape(written):
     assert row.predicted == pytest.approx(sum(own["time_s"] for own in same) / len(same))
 
 
-def test_parts_add_up_to_the_predicted_step(written):
-    gap = dse.trace_gap(dse.explain(SPACE, DESIGN), [written()])
-    assert sum(row.predicted for row in gap.parts) == pytest.approx(gap.explanation.step_time)
-
-
 def test_a_slow_rank_is_named(written, capsys):
     ranks = [str(written(f"rank{rank}.json", rank=rank, scale=1.5 if rank == 1 else 1)) for rank in range(3)]
     words = ["explain", SPACE, "--set", "tp=4", "--set", "pp=4", "--trace", *ranks]

@@ -34,17 +34,6 @@ def test_all_that_adds_something_is_chosen_in_the_end_and_nothing_else():
     assert most_dominating(costs[:0], 9, np.array([4.0, 4.0])).tolist() == []
 
 
-@pytest.mark.parametrize("objectives", [2, 3])
-def test_the_order_and_the_units_of_points_do_not_matter(objectives):
-    rng = np.random.default_rng(objectives)
-    costs, beside = rng.random((200, objectives)), rng.random((20, objectives)) + 0.3
-    reference, units = np.ones(objectives), 10.0 ** np.arange(objectives)
-    chosen = costs[most_dominating(costs, 10, reference, beside)]
-    again = rng.permutation(np.vstack([costs, costs])) * units
-    rows = most_dominating(again, 10, reference * units, rng.permutation(beside) * units)
-    np.testing.assert_allclose(again[rows], chosen * units)
-
-
 @pytest.mark.parametrize("objectives", [1, 2, 3, 4])
 def test_points_take_from_what_is_undominated_what_they_add(objectives):
     """Whether they are there from the start or come one by one, with ties among their levels."""

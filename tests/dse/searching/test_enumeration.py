@@ -177,11 +177,6 @@ def test_an_index_of_a_front_beats_what_its_points_beat(objectives):
     assert not FrontIndex(front[:0]).beats(costs).any()
 
 
-def test_results_come_in_order_where_asked():
-    assert [*Workers(2).map(abs, [-3, -1, -2])] == [3, 1, 2]
-    assert sorted(Workers(2).map(abs, [-3, -1, -2], ordered=False)) == [1, 2, 3]
-
-
 OPEN_LINKS = cases(__file__, "OPEN_LINKS")
 
 
