@@ -315,7 +315,8 @@ def test_every_figure_of_a_study_is_really_drawn(small_space, tmp_path, count):
     ElementTree.fromstring(picture)
     panels = max(1, count * (count - 1) // 2)
     assert symbols(picture) >= panels * (1 if count == 1 else len(study.pareto_front()))
-    for ending, start in ((".svg", b"<svg"), (".png", b"\x89PNG"), (".pdf", b"%PDF-")):
+    endings = ((".svg", b"<svg"), (".png", b"\x89PNG"), (".pdf", b"%PDF-"))
+    for ending, start in endings if count == 3 else ():
         assert study.report(tmp_path / f"front{ending}").read_bytes().startswith(start)
     others = (study.plot_parallel, study.plot_importance, study.plot_hypervolume)
     for plot in others if count == 3 else ():

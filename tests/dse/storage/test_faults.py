@@ -31,7 +31,7 @@ from tests.support.runs import told
 from tests.support.servers import Wire, temporary_server
 
 SMALL = TEST_DATA / "small_space.yaml"
-BUDGET = 160
+BUDGET = 100
 
 
 @pytest.fixture(autouse=True)
