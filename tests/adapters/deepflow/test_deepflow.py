@@ -236,6 +236,16 @@ def test_another_kind_of_file_is_told_in_one_line(tmp_path):
 @pytest.mark.parametrize(
     ("whole", "split"), [("dp: 1", "dp: 2"), ("projection: {kind: none", "projection: {kind: cr, dim1: 2")]
 )
+def test_missing_sections_are_told_together(tmp_path):
+    path = tmp_path / "short.yaml"
+    path.write_text("schema: deepflow/v1\nworkload: {}\n")
+    with pytest.raises(DseError) as raised:
+        load_configuration(path)
+    assert [line.split(": ", 1)[1] for line in str(raised.value).splitlines()] == [
+        "banks: missing", "energy: missing", "power: missing",
+    ]  # fmt: skip
+
+
 def test_a_split_needs_links(whole, split, tmp_path):
     path = tmp_path / "ring.yaml"
     path.write_text(PROBE.read_text().replace(whole, split).replace("mesh, ", "ring, "))
