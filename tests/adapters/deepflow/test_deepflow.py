@@ -233,9 +233,6 @@ def test_another_kind_of_file_is_told_in_one_line(tmp_path):
     assert str(raised.value) == f"{path}:1: schema: 'search_space/v1' is not a value; known: deepflow/v1"
 
 
-@pytest.mark.parametrize(
-    ("whole", "split"), [("dp: 1", "dp: 2"), ("projection: {kind: none", "projection: {kind: cr, dim1: 2")]
-)
 def test_missing_sections_are_told_together(tmp_path):
     path = tmp_path / "short.yaml"
     path.write_text("schema: deepflow/v1\nworkload: {}\n")
@@ -246,6 +243,9 @@ def test_missing_sections_are_told_together(tmp_path):
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("whole", "split"), [("dp: 1", "dp: 2"), ("projection: {kind: none", "projection: {kind: cr, dim1: 2")]
+)
 def test_a_split_needs_links(whole, split, tmp_path):
     path = tmp_path / "ring.yaml"
     path.write_text(PROBE.read_text().replace(whole, split).replace("mesh, ", "ring, "))
