@@ -7,6 +7,7 @@ expert, multiplies twice with an activation between, and adds up the results. Co
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
@@ -15,6 +16,7 @@ import pandas as pd
 
 from costmodel import System
 from costmodel.columns import FloatArray
+from costmodel.formats import shipped
 from costmodel.kernels.kernel_cost import pointwise_time
 from costmodel.kernels.kernel_tables import Gemms, Label, Pointwise
 from costmodel.kernels.products import attention_cost, gemm_cost
@@ -105,6 +107,22 @@ GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
 }
 
 
+def library_system(system: str, library: str) -> System:
+    """A built-in system with the constants of a library's kernels, where these are known; any other as it is."""
+    name = shipped.current_name(system, "systems")
+    path = shipped.ROOT / "kernels" / library / f"{name}.yaml"
+    return system_named(str(path) if path.is_file() else system)
+
+
+def library_times(sample: KernelSample) -> FloatArray:
+    """Predicted times of the rows of a sample, each with the constants of its library; (rows,). [s]"""
+    times = np.zeros(len(sample.rows))
+    for library, rows in sample.rows.groupby("library", observed=True).indices.items():
+        system = library_system(sample.system, str(library))
+        times[rows] = sample_times(replace(sample, rows=sample.rows.iloc[rows]), system)
+    return times
+
+
 def kernels_record(samples: Iterable[KernelSample], rows: int, seed: int) -> dict[str, Any]:
     """Errors of samples of kernel tables as one JSON object, with the rows that were set aside and why.
 
@@ -113,8 +131,9 @@ def kernels_record(samples: Iterable[KernelSample], rows: int, seed: int) -> dic
     tables, left_out, read = [], [], 0
     for sample in samples:
         name = {"kind": sample.kind, "system": sample.folder}
-        errors = sample_times(sample, system_named(sample.system)) / sample.rows["measured"] - 1
-        tables.append(sample.rows.assign(**name, error=errors))
+        times = {"error": library_times(sample), "in_steps": sample_times(sample, system_named(sample.system))}
+        errors = {column: predicted / sample.rows["measured"] - 1 for column, predicted in times.items()}
+        tables.append(sample.rows.assign(**name, **errors))
         left_out += [{**name, "reason": reason, "rows": count} for reason, count in sample.left_out.items() if count]
         read += sample.read
     table = pd.concat(tables, ignore_index=True)
@@ -128,13 +147,17 @@ def kernels_record(samples: Iterable[KernelSample], rows: int, seed: int) -> dic
 
 
 def grouped_errors(table: pd.DataFrame, keys: Sequence[str]) -> list[dict[str, Any]]:
-    """Errors of each group of rows, of all of them and of those that are kept apart from fits. [%]"""
+    """Errors of each group of rows, of all of them and of those that are kept apart from fits. [%]
+
+    `in_steps` are errors of the latter with the constants that training steps use.
+    """
     return [
         {
             **dict(zip(keys, names, strict=True)),
             "rows": len(part),
             **error_record(part["error"]),
             "kept_apart": {"rows": int(part["kept_apart"].sum()), **error_record(part["error"][part["kept_apart"]])},
+            "in_steps": error_record(part["in_steps"][part["kept_apart"]]),
         }
         for names, part in table.groupby([*keys], observed=True)
     ]

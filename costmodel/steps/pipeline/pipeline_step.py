@@ -157,6 +157,8 @@ def share_beside(design: DesignPoints) -> FloatArray:
     have none beside them. The share is that of the longest chain, of all m v + p - 1. It is 0 without `overlap_ep`, and
     where schedules pair passes themselves or run all forward passes first.
     """
+    if not (design.overlap_ep > 0).any():
+        return np.zeros(())
     p, v, m = design.pp, design.vpp, _whole_groups(design)
     group = np.where(design.group_size > 0, design.group_size, p)
     paired = np.maximum(m * v - (v - 1) * group - 1, 0.0)
@@ -412,10 +414,9 @@ def scheduled_passes(
     each other in turn, behind the pass of another micro-batch (`share_beside`). Where all forward passes come
     first none hides.
     """
-    design, steps = run.design, run.design.gradient_accumulation_steps
-    paired = (design.overlap_ep > 0) & of_schedule(design, "pairs")
-    in_turn = share_beside(design)
+    design, steps, in_turn = run.design, run.design.gradient_accumulation_steps, share_beside(run.design)
     alone = together = overlapped_experts(costs, in_turn, run.system)
+    paired = (design.overlap_ep > 0) & of_schedule(design, "pairs")
     if paired.any():
         together = overlapped_experts(costs, np.where(paired, 1.0, in_turn), run.system)
     times, delay = stage_passes(run, alone, together, stages, hop), message_delay(design, hop)
