@@ -31,8 +31,8 @@ MOST_MODULES = 20
 
 #: The most lines of packages and rooms, less others; what would grow beyond says what it deletes. [lines]
 BUDGETS = [
-    ("costmodel dse", "", 68_893),
-    ("costmodel", "costmodel.formats costmodel.lstm costmodel.rules", 13_865),
+    ("costmodel dse", "", 68_918),
+    ("costmodel", "costmodel.formats costmodel.lstm costmodel.rules", 13_866),
     ("dse.searching dse.storage", "", 7_073),
     ("dse.adapters", "", 21_267),
     ("dse.adapters.xla", "", 6_921),

@@ -15,7 +15,7 @@ from dse.cli import main
 from dse.validation.kernel_tables import is_kept_apart, samples
 from dse.validation.kernels import attention_times, gemm_times
 from dse.validation.table import MeasuredRow
-from dse.validation.table_prices import TIMES
+from dse.validation.table_prices import TIMES, library_system, library_times
 from tests.support.cases import cases
 
 H100 = load_system("h100_80g_dgx").with_quantities({"sustained": 1.0})
@@ -39,13 +39,31 @@ def stored(folder, table: pd.DataFrame, *, kind: str = "gemm", library: str = "t
 
 
 def test_errors_are_those_by_which_a_table_differs_from_the_model(tmp_path):
-    stored(tmp_path, timed(products(), "bf16", 1.25))
+    stored(tmp_path, timed(products(), "bf16", 1.25), library="cublas")
     record = validate_kernels(tmp_path, system="h100")
     [group] = record["sizes"]
+    assert group["in_steps"]["bias_percent"] == pytest.approx(-20.0)
     assert group["median_abs_error_percent"] == pytest.approx(20.0)
     assert group["kept_apart"]["bias_percent"] == pytest.approx(-20.0)
     assert 0 < group["kept_apart"]["rows"] < group["rows"] == record["rows_in_tables"]
     assert (group["system"], group["format"], group["size"]) == ("h100_sxm", "bf16", "m, n, k >= 512")
+
+
+def test_kernels_of_a_library_have_its_constants_and_steps_do_not(tmp_path):
+    """On a built-in system; a system file of its own keeps its constants."""
+    fitted = library_system("h100", "trtllm")
+    shape = {name: np.array([4096.0]) for name in ("m", "n", "k")}
+    times = [TIMES["products"](shape, "bf16", system).item() for system in (fitted, H100)]
+    assert fitted.quantities()["matrix_efficiency"] != H100.quantities()["matrix_efficiency"]
+    table = pd.DataFrame(
+        {"gemm_dtype": "bfloat16", "kernel_source": "cublas", "m": 4096, "n": 4096, "k": 4096}, index=[0]
+    )
+    stored(tmp_path, table.assign(latency=1e3 * times[0]))
+    [sample] = samples(tmp_path, system="h100")
+    np.testing.assert_allclose(library_times(sample), sample.rows["measured"], rtol=0.02)
+    (tmp_path / "mine.yaml").write_text("schema: system/v1\nbase: h100_80g_dgx\n")
+    mine = library_system(str(tmp_path / "mine.yaml"), "trtllm").quantities()
+    assert mine["matrix_efficiency"] == H100.quantities()["matrix_efficiency"]
 
 
 def test_rows_that_say_little_of_kernels_are_counted_apart(tmp_path):
@@ -144,7 +162,7 @@ def test_a_broken_table_or_a_missing_reader_is_one_line(tmp_path, monkeypatch):
 
 
 def test_the_command_prints_a_table_for_each_kind(tmp_path, capsys):
-    stored(tmp_path, timed(products(), "bf16", 1.25))
+    stored(tmp_path, timed(products(), "bf16", 1.25), library="cublas")
     assert main(["validate", "--kernels", str(tmp_path)]) == 0
     shown = capsys.readouterr().out
     assert "Products, by format and size" in shown
