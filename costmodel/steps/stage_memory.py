@@ -20,7 +20,7 @@ from typing import Final
 
 import numpy as np
 
-from costmodel.columns import BoolArray, Columns, FloatArray, IntArray, chosen, column, largest
+from costmodel.columns import Columns, FloatArray, IntArray, chosen, column, largest
 from costmodel.kernels.collectives import subgroups_per_tier
 from costmodel.kernels.kernel_cost import Item, Items, weighted_sum
 from costmodel.kernels.kernel_tables import every_part, some_narrow
@@ -36,7 +36,7 @@ from costmodel.steps.parameter_states import (
     weight_copies,
 )
 from costmodel.steps.pipeline.pipeline_step import stage_parts
-from costmodel.steps.pipeline.schedules import of_schedule
+from costmodel.steps.pipeline.schedules import passes_run_beside
 from costmodel.steps.pipeline.stages import Stage, chosen_stage
 from costmodel.steps.pipeline.timed_pipelines import design_pipelines, rank_counts
 from costmodel.training.design import CP_A2A, CP_A2A_P2P, CP_P2P, DISPATCH_ALL_TO_ALL, DISPATCH_TWO_HOP, DesignPoints
@@ -223,7 +223,7 @@ def stage_activations(run: TransformerRun, stage: Stage, parts: Sequence[PartMem
     counts = [count * batches for count, batches in zip(stage.counts, flying, strict=True)]
     kept = weighted_sum([part.kept for part in parts], counts)
     of_layers = np.maximum.reduce(np.broadcast_arrays(*(part.kept for part in parts[: len(stage.layers)])))
-    beside = _passes_run_beside(run.design) & (held < steps)
+    beside = passes_run_beside(run.design) & (held < steps)
     kept = kept + np.where(beside, of_layers, 0.0)
     share = run.design.offload_activations
     if not (share > 0).any():
@@ -232,12 +232,6 @@ def stage_activations(run: TransformerRun, stage: Stage, parts: Sequence[PartMem
     moved = weighted_sum(layers, counts)
     left: FloatArray = kept - moved + np.minimum(moved, 2 * share * of_layers)
     return left
-
-
-def _passes_run_beside(design: DesignPoints) -> BoolArray:
-    """Where forward and backward passes overlap though their schedule does not pair them; (points,)."""
-    in_turn = ~of_schedule(design, "pairs", "chunk_by_chunk")
-    return in_turn & (design.overlap_ep > 0)
 
 
 def held_micro_batches(design: DesignPoints, stages: Sequence[Stage]) -> list[FloatArray]:

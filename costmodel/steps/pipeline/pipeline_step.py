@@ -26,7 +26,7 @@ from costmodel.machine import System
 from costmodel.steps.breakdown import schedule_items
 from costmodel.steps.micro_batch.micro_batch import MicroBatch, launch_wait
 from costmodel.steps.micro_batch.rank_memory import PartMemory
-from costmodel.steps.pipeline.schedules import of_schedule
+from costmodel.steps.pipeline.schedules import of_schedule, passes_run_beside
 from costmodel.steps.pipeline.simulation import Sizes, TimedPasses, one_forward_one_backward_time
 from costmodel.steps.pipeline.stages import (
     PLACING,
@@ -157,13 +157,13 @@ def share_beside(design: DesignPoints) -> FloatArray:
     have none beside them. The share is that of the longest chain, of all m v + p - 1. It is 0 without `overlap_ep`, and
     where schedules pair passes themselves or run all forward passes first.
     """
-    if not (design.overlap_ep > 0).any():
+    beside = passes_run_beside(design)
+    if not beside.any():
         return np.zeros(())
     p, v, m = design.pp, design.vpp, _whole_groups(design)
     group = np.where(design.group_size > 0, design.group_size, p)
     paired = np.maximum(m * v - (v - 1) * group - 1, 0.0)
-    in_turn = (design.overlap_ep > 0) & ~of_schedule(design, "pairs", "chunk_by_chunk")
-    return np.where(in_turn, paired / (m * v + p - 1), 0.0)
+    return np.where(beside, paired / (m * v + p - 1), 0.0)
 
 
 #: Columns of a design that its timetable follows from.

@@ -263,6 +263,12 @@ def of_schedule(design: DesignPoints, *flags: str) -> BoolArray:
     return np.asarray(_flagged(flags)[design.schedule.astype(np.intp)])
 
 
+def passes_run_beside(design: DesignPoints) -> BoolArray:
+    """Where forward and backward passes overlap though their schedule does not pair them; (points,)."""
+    in_turn = ~of_schedule(design, "pairs", "chunk_by_chunk")
+    return in_turn & (design.overlap_ep > 0)
+
+
 @cache
 def _flagged(flags: tuple[str, ...]) -> BoolArray:
     """Schedules with some of these flags, in the order of `SCHEDULE_WORDS`."""
