@@ -279,7 +279,7 @@ def trial_rows(trial: FrozenTrial) -> Iterator[tuple[str, dict[str, Any]]]:
     for name, value in trial.params.items():
         distribution = trial.distributions[name]
         stored = {"param_name": name, "param_value": distribution.to_internal_repr(value)}
-        yield "trial_params", stored | {"distribution_json": distribution_text(distribution)}
+        yield "trial_params", stored | {"distribution_json": distribution_to_json(distribution)}
     for objective, value in enumerate(trial.values):
         kind = next((name for name, infinite in INFINITE.items() if value == infinite), "FINITE")
         number = value if kind == "FINITE" else None
@@ -376,17 +376,6 @@ def bare_trial(
         system_attrs={},
         intermediate_values={},
     )
-
-
-def distribution_text(distribution: BaseDistribution) -> str:
-    """A distribution as Optuna writes it."""
-    return _text(repr(distribution), distribution)
-
-
-@lru_cache(maxsize=1024)
-def _text(written: str, distribution: BaseDistribution) -> str:
-    """`distribution_text`; choices 0 and 1 are equal to false and true, but `written` differs."""
-    return distribution_to_json(distribution)
 
 
 def utc_text(local: datetime | None) -> str | None:
