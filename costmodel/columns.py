@@ -24,8 +24,9 @@ BoolArray = NDArray[np.bool_]
 AnyArray = TypeVar("AnyArray", FloatArray, BoolArray, IntArray)
 AnyColumns = TypeVar("AnyColumns", bound="Columns")
 
-# glibc returns freed arrays of 128 KiB and more to the kernel, and clears pages anew for the next ones. Once a larger
-# block was freed, arrays up to its size stay with the process (mallopt(3), M_MMAP_THRESHOLD): its pages are never used.
+# glibc returns freed arrays of 128 KiB and more to the kernel, which clears their pages when they are allocated
+# again. Once a larger block was freed, arrays up to its size stay with the process (mallopt(3), M_MMAP_THRESHOLD):
+# its pages are never used.
 np.empty(31 << 20, np.uint8)
 
 
@@ -245,7 +246,7 @@ class UniqueRows:
     """
 
     rows: IntArray  #: first point of each row; (unique,) [-]
-    places: IntArray | None  #: row of each point; None where each point is a row of its own [-]
+    places: IntArray | None  #: row of each point; None where every point is a separate row [-]
 
     @classmethod
     def of(cls, *columns: FloatArray) -> Self:
@@ -286,7 +287,7 @@ class UniqueRows:
         return self if outer.places is None else self.at(outer.places)
 
 
-#: Points of which each is a row of its own.
+#: Points that are all separate rows.
 EACH_ITS_OWN: Final = UniqueRows(np.zeros(0, dtype=np.intp), None)
 
 

@@ -1,4 +1,5 @@
-"""The one exception that a user's mistake raises: where, what, and what would do."""
+"""The exception for a user's mistake: its message says where the mistake is, names it and says how to correct
+it."""
 
 from __future__ import annotations
 
@@ -45,12 +46,12 @@ class ParameterError(DseError):
 
 #: Most words that a message lists.
 MOST_LISTED = 24
-#: Most characters that a message quotes of what somebody wrote, its two ends and what is wrong with it.
+#: Most characters of quoted user input in a message: its two ends and the mistake. [-]
 LONGEST = 600
 
 
 def shortened(text: str) -> str:
-    """A message without the middle of what it quotes at length.
+    """A message with the middle of long quotations left out.
 
     >>> shortened("short"), len(shortened("x" * 100_000))
     ('short', 603)
@@ -58,7 +59,7 @@ def shortened(text: str) -> str:
     return text if len(text) <= LONGEST else f"{text[: LONGEST // 2]}...{text[-LONGEST // 2 :]}"
 
 
-#: What steers a terminal or turns the direction of writing.
+#: Control characters of terminals, and characters that change the direction of writing.
 _STEERING = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 #: A password: of a URL, and as one of its options.
 _PASSWORDS = re.compile(r"(?<=://)([^\s:/@]*):\S*@|(?i:((?:password|passwd|sslpassword)=))(?:[^\s&;'\"]*[^\s&;'\":])?")

@@ -1,4 +1,4 @@
-"""Which version of which distribution this is, and how its extras are added to it."""
+"""The version of the installed distribution, and the command that adds its extras."""
 
 from __future__ import annotations
 

@@ -284,7 +284,7 @@ def lstm_pointwise(run: LstmRun) -> Pointwise:
     return Pointwise.of_rows(rows, element_bytes=precision.element_bytes)
 
 
-#: Number that a row of logits is summed up by, of which there are two: its maximum and its sum. [B]
+#: Size of one of the two statistics of a row of logits, its maximum and its sum. [B]
 STATISTIC_BYTES = 4.0
 
 
@@ -313,9 +313,9 @@ def lstm_step(
     Notes
     -----
     Cells run one after the other, layer by layer and step by step: there is no pipeline. A column-row
-    split adds partial sums up after a product and gathers them on the way back; a row-column split gathers
-    what its columns give, adds partial sums up on the way back, and treats its rows as data shards. The
-    embedding is split as the cells' weights are. `tp_communication_time` is that of the split products.
+    split adds partial sums up after a product and gathers them on the way back; a row-column split gathers the
+    outputs of its columns, adds partial sums up on the way back, and treats its rows as data shards. The embedding
+    is split as the cells' weights are. `tp_communication_time` is that of the split products.
     """
     return lstm_step_of(Run(model, system, design, precision))
 
@@ -344,7 +344,7 @@ def lstm_chunk(run: LstmRun) -> Breakdown:
 
 
 def lstm_parts(run: LstmRun) -> tuple[dict[str, FloatArray], Items]:
-    """Parts of a step, columns of a `Breakdown`, and what they are made of if itemized. [s], [B], [J]"""
+    """Parts of a step, columns of a `Breakdown`, and their items if itemized. [s], [B], [J]"""
     model, system, design = run.model, run.system, run.design
     gemms, pointwise = lstm_gemms(run), lstm_pointwise(run)
     costs = gemm_cost(gemms, system, element_bytes=run.precision.element_bytes)
@@ -438,9 +438,9 @@ def update_cost(run: LstmRun) -> tuple[KernelCost, KernelCost]:
 def memories(run: LstmRun) -> dict[str, FloatArray]:
     """Bytes of one rank, by part.
 
-    Kept for the way back are, per cell, gates, both states and the hyperbolic tangent; the embedding; the
-    projection, whole on every column of the softmax; and fp32 logits. Beside them live 16-bit
-    logits with their gradient, and partial sums of them where the softmax is split by columns and rows.
+    Kept for the backward pass are, per cell, gates, both states and the hyperbolic tangent; the embedding; the
+    projection, whole on every column of the softmax; and fp32 logits. In addition, 16-bit logits and their gradient
+    are alive, and partial sums of them where the softmax is split by columns and rows.
     """
     model, design, precision = run.model, run.design, run.precision
     w, whole = precision.element_bytes, tokens(run)

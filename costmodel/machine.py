@@ -17,12 +17,12 @@ from numpy.typing import ArrayLike
 from costmodel.columns import Columns, FloatArray, column, column_units, short_repr
 from costmodel.errors import DseError, suggestion
 
-#: Endings of the names of quantities of which a machine needs some.
+#: Endings of the names of quantities that must be positive.
 POSITIVE: Final = (
     "bandwidth", "capacity", "clock", "efficiency", "sustained", "size", "height", "width",
     "used", "oversubscription", "wrap", "clustering", "lanes", "cores", "per_core",
 )  # fmt: skip
-#: Such endings of names of which a machine may have none.
+#: Quantities with these endings that may be 0.
 NONE_OF: Final = ("collective_cores", "nominal_clock")
 #: The largest number that is finite. [-]
 LARGEST: Final = float(np.finfo(np.float64).max)
@@ -37,12 +37,12 @@ class Range:
     above: bool = False
 
     def holds(self, values: ArrayLike) -> Any:
-        """Which values are in it; NaN, which stands for what is not known, is. [as the values]"""
+        """True for values inside the range, and for NaN, an unknown value. [as the values]"""
         numbers: FloatArray = np.asarray(values, dtype=np.float64)
         return ~((numbers < self.low) | (numbers > self.high) | (self.above & (numbers == self.low)))
 
     def refusal(self, value: float) -> str:
-        """Message for a value outside of a range: what was expected.
+        """Message for a value outside of a range: it names the expected range.
 
         >>> Range(high=1.0).refusal(5.0)
         '5: expected a share, at most 1'
@@ -74,7 +74,7 @@ class MachinePart(Columns):
 
 
 def part_ranges(record: type[Columns]) -> dict[str, Range]:
-    """Name -> range of each quantity of a record: what its columns say, else as its name ends."""
+    """Name -> range of each quantity of a record: from its column, else from the ending of its name."""
     if record not in _RANGES:
         _RANGES[record] = {item.name: _range(item) for item in fields(record) if "unit" in item.metadata}
     return _RANGES[record]
@@ -96,7 +96,7 @@ def _range(item: Field[Any]) -> Range:
 def refuse_outside(name: str, values: ArrayLike, allowed: Range) -> None:
     """Refuse values that are out of a range.
 
-    Raises `DseError`, saying which, and what was expected.
+    Raises `DseError` with the name of the quantity and its range.
     """
     inside = allowed.holds(values)
     if not np.all(inside):
@@ -116,11 +116,12 @@ class Chip(MachinePart):
     sustained: FloatArray = column("-", high=1)  #: share of the clock that hours of matrix work can hold
     matrix_efficiency: FloatArray = column("-", high=1)  #: share of a busy matrix unit's cycles that multiply
     flash_2_efficiency: FloatArray = column("-", 1, high=2)  #: rate of FlashAttention-2 over fused
-    #: Softmax exponentials per core and cycle of fused attention that computes them beside products; 0: in turn.
+    #: Softmax exponentials per core and cycle of fused attention that computes them during products; 0: after them.
     exponentials: FloatArray = column("-", 0)
-    softmax_overlap: FloatArray = column("-", 4.5, low=1)  #: power p of that time: 1 in turn, large beside [-]
+    softmax_overlap: FloatArray = column("-", 4.5, low=1)  #: power p of that time: 1 in turn, large if simultaneous [-]
     attention_efficiency: FloatArray = column("-", 1, high=2)  #: of its products, over those of matrix products
-    #: Keys that take as long as filling the pipeline of a tile of queries, forward but for FlashAttention-2, and back.
+    #: Keys that take as long as filling the pipeline of a tile of queries: forward (except FlashAttention-2), and
+    #: backward.
     attention_fill: FloatArray = column("-", 0)
     attention_fill_backward: FloatArray = column("-", 0)
     product_streaming: FloatArray = column("-", 1, high=2)  #: rate of the farthest memory in products, over streams
@@ -140,12 +141,12 @@ class Chip(MachinePart):
     vector_lanes: FloatArray = column("-")  #: fp32 multiply-adds per core and cycle, outside the matrix units
     kernel_launch: FloatArray = column("s")  #: floor of one kernel's time, and the gap before the next
     tile_latency: FloatArray = column("s")  #: time to fill and drain the pipeline of one output tile
-    collective_cores: FloatArray = column("-")  #: that a running collective takes from kernels beside it
+    collective_cores: FloatArray = column("-")  #: that a running collective takes from concurrent kernels
     #: The same of one kind of communication; `collective_cores` where NaN, as where a file leaves it out.
     tp_collective_cores: FloatArray = column("-", np.nan)
     cp_collective_cores: FloatArray = column("-", np.nan)
     ep_collective_cores: FloatArray = column("-", np.nan)
-    dp_collective_cores: FloatArray = column("-", 0)  #: those of replicas take none unless a file says so
+    dp_collective_cores: FloatArray = column("-", 0)  #: those of replicas take none unless a file gives a number
     reserved_memory: FloatArray = column("B")  #: taken by the driver and its context
     energy_per_flop: FloatArray = column("J")  #: at the nominal clock
     nominal_clock: FloatArray = column("Hz", 0)  #: voltage follows the clock from here; 0: it does not
@@ -198,7 +199,7 @@ class Chip(MachinePart):
         return 2 * self.cores * self.vector_lanes * self.clock
 
     def taken_cores(self, kind: str) -> FloatArray:
-        """Cores that a collective of a kind takes from kernels beside it: "tp", "cp", "ep", "dp". [-]"""
+        """Cores that a collective of a kind takes from concurrent kernels: "tp", "cp", "ep", "dp". [-]"""
         cores: FloatArray = getattr(self, f"{kind}_collective_cores")
         return np.where(np.isnan(cores), self.collective_cores, cores)
 
@@ -234,11 +235,11 @@ class LinkTier(MachinePart):
     launch: FloatArray = column("s")  #: floor of one collective
     call: FloatArray = column("s", 0)  #: further floor where the host waits for each collective, as no step does
     ramp: FloatArray = column("B", 0)  #: sent while the pipelines of a collective are filled: `climbed`
-    own_share: FloatArray = column("-", 0)  #: cost of copying a byte of its own over that of sending one
+    own_share: FloatArray = column("-", 0)  #: cost of copying a byte of the local share over that of sending one
     in_switch: FloatArray = column("-", 0, high=1)  #: 1 where switches reduce and multicast
     in_switch_rate: FloatArray = column("-", 1, high=2)  #: rate to switches that reduce over that of rings
     used: FloatArray = column("-", np.inf)  #: most chips of a group that a run takes
-    oversubscription: FloatArray = column("-", 1, low=1)  #: what members could send over what it carries
+    oversubscription: FloatArray = column("-", 1, low=1)  #: bandwidth of all members over that of the network
     peer_bandwidth: FloatArray = column("B/s", np.inf)  #: of the links between two chips, one direction
     torus_x: FloatArray = column("-", 0)  #: chips along an axis of a torus; 0 where links are switched
     torus_y: FloatArray = column("-", 0)
@@ -287,7 +288,7 @@ def slice_axes(axes: Sequence[FloatArray], chips: FloatArray) -> list[FloatArray
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Host(MachinePart):
-    """Hosts around the chips, per chip, and what a step costs outside of chips."""
+    """Hosts of the chips, per chip, and costs of a step outside of chips."""
 
     dispatch: FloatArray = column("s", 0)  #: to prepare one kernel; kernels shorter than that wait for it
     step_overhead: FloatArray = column("s", 0)  #: data loading, logging, loss scaling: once per step
@@ -304,11 +305,11 @@ class Host(MachinePart):
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Software(MachinePart):
-    """Constants of the training software, beyond what designs say."""
+    """Constants of the training software that are not columns of designs."""
 
-    #: Kernels without reuse in place of each fused one, which all move what that one moves.
+    #: Unfused kernels that run in place of one fused kernel; each of them moves all its bytes.
     pointwise_kernels: FloatArray = column("-", 1, low=1)
-    #: Passes beside products that add up and scale outputs of adapters, which compilers fuse with others.
+    #: Passes that add up and scale outputs of adapters, next to products; compilers fuse them with other kernels.
     adapter_passes: FloatArray = column("-", 1)
     #: Passes in fp32 that add biases of experts, scaled by the weights of the router, which grouped products may fuse.
     expert_bias_passes: FloatArray = column("-", 1)
@@ -324,7 +325,7 @@ class Software(MachinePart):
     collective_launches: FloatArray = column("-", 1)
     #: The same of a tensor-parallel collective in a pipeline over several nodes, for each rank of its group.
     pipelined_launches: FloatArray = column("-", 0)
-    #: 1 where replicas with sharded optimizer states (`zero` 1) all-reduce gradients, of which each uses its share.
+    #: 1 where replicas with sharded optimizer states (`zero` 1) all-reduce gradients and use only their share.
     whole_gradients: FloatArray = column("-", 0, high=1)
 
 
@@ -341,7 +342,7 @@ class Modules(MachinePart):
     fp4_floor: FloatArray = column("s", 0)  #: of a cast to 4 bits
 
 
-#: Quantities of which more never slows a step, nor takes off price or power of a chip: `System.never_slower`.
+#: Quantities that never slow a step, nor lower a chip's price or power, when they grow: `System.never_slower`.
 NEVER_SLOWER: Final[Mapping[type[Columns], tuple[str, ...]]] = {
     Chip: (
         *("cores", "arrays_per_core", "clock", "sustained", "matrix_efficiency", "flash_2_efficiency"),
@@ -370,7 +371,7 @@ class System:
     host: Host = field(default_factory=lambda: Host.of())
     software: Software = field(default_factory=lambda: Software.of())
     modules: Modules = field(default_factory=lambda: Modules.of())
-    framework: str = ""  #: the software that usually trains on it, a framework that ships; "": Megatron Core
+    framework: str = ""  #: the software that usually trains on it, a built-in framework; "": Megatron Core
 
     @property
     def dram(self) -> MemoryLevel:
@@ -395,7 +396,7 @@ class System:
         }
 
     def never_slower(self) -> list[str]:
-        """Names of the quantities of which more never slows a step, nor takes off its price or power.
+        """Names of the quantities that never slow a step, nor lower its price or power, when they grow.
 
         The choices of a machine are among those of any that has more of these. That holds for a layout with
         its shardings whose schedule is 1F1B and whose replicas exchange once a step (`zero` up to 1). It does
@@ -407,7 +408,7 @@ class System:
         return [prefix + name for prefix, part in parts for name in NEVER_SLOWER.get(type(part), ())]
 
     def ranges(self) -> dict[str, Range]:
-        """Name -> what every quantity can be."""
+        """Name -> range of every quantity."""
         return {
             prefix + name: part_range
             for prefix, part in self.parts().items()

@@ -58,9 +58,9 @@ def optimum(costs: Sequence[FloatArray], links: Sequence[Link]) -> Optimum:
     Parameters
     ----------
     costs : sequence of (options,) array
-        For each node, what each of its options costs. [cost]
+        For each node, the cost of each of its options. [cost]
     links : sequence of (node, node, (options, options) array)
-        What pairs of options cost, in the order of the two nodes. [cost]
+        Costs of pairs of options, in the order of the two nodes. [cost]
 
     Notes
     -----

@@ -1,7 +1,7 @@
 """Public names of a package, imported when they are first used, so that the command line starts at once.
 
-The stub beside the `__init__.py` of a package lists them: ``from MODULE import NAME as NAME``. Type checkers read it as
-it is; at run time it is the table of names and their modules, so that no name is written twice.
+The stub next to the `__init__.py` of a package lists them: ``from MODULE import NAME as NAME``. Type checkers read
+it directly; at run time it is the table of names and their modules, so that no name is written twice.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Constructions that the pages, the help and the messages avoid, each with a plain alternative.
+"""Constructions that pages, help, messages, docstrings and comments avoid, each with a plain alternative.
 
 `python -m tests.language` prints each place, `python -m tests.language --keep` lowers the allowances in
 `tests/data/language.csv` to the counts of the tree. Allowances never grow.
@@ -100,9 +100,21 @@ def messages(package: str) -> list[str]:
     return texts
 
 
+def remarks(package: str) -> Iterator[str]:
+    """Docstrings and comments of a package, paragraph by paragraph."""
+    for path in sorted((ROOT / package).rglob("*.py")):
+        source = path.read_text()
+        for node in ast.walk(ast.parse(source)):
+            if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and (text := ast.get_docstring(node)):
+                yield from (" ".join(part.split()) for part in text.split("\n\n"))
+        # A comment of several lines is one remark.
+        for lines in re.findall(r"(?:^[^\n\"'#]*#[: ] ?[^\n]*\n)+", source, flags=re.MULTILINE):
+            yield " ".join(re.sub(r"^.*?#[: ] ?", "", line).strip() for line in lines.splitlines())
+
+
 @cache
 def counts() -> dict[str, tuple[int, int]]:
-    """Forbidden constructions and long sentences of each page, of all help and of all messages."""
+    """Forbidden constructions and long sentences of pages; constructions of help, messages and remarks in code."""
     kept = {
         str(page.relative_to(ROOT)): (len(wrong), len(long))
         for page in PAGES
@@ -111,6 +123,7 @@ def counts() -> dict[str, tuple[int, int]]:
     kept["help"] = (sum(len(faults(text)[0]) for text in helps().values()), 0)
     for package in ("costmodel", "dse"):
         kept[f"messages of {package}"] = (sum(len(found_in(text)) for text in messages(package)), 0)
+        kept[f"remarks of {package}"] = (sum(len(found_in(text)) for text in remarks(package)), 0)
     return kept
 
 
@@ -147,9 +160,9 @@ def main() -> None:
                 print(f"dse {command} --help: {name}: {place}")
     if not names or "messages" in names:
         for package in ("costmodel", "dse"):
-            for text in messages(package):
+            for text in (*messages(package), *remarks(package)):
                 for name, place in found_in(text):
-                    print(f"message of {package}: {name}: {place}")
+                    print(f"{package}: {name}: {place}")
 
 
 if __name__ == "__main__":

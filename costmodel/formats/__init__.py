@@ -1,1 +1,1 @@
-"""Files of our own and of Hugging Face as records, with units at the door."""
+"""Files of dse and of Hugging Face as records; units are converted here."""

@@ -45,8 +45,8 @@ Lookup = Callable[[str], Value]
 class Runs:
     """Abilities of software in a column of designs."""
 
-    words: Mapping[str, Any]  #: value of the column, as text -> what the software calls it
-    where: str  #: formula: only such designs ask for it; "": all
+    words: Mapping[str, Any]  #: value of the column, as text -> its word in the software
+    where: str  #: formula: only these designs have the option; "": all
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,21 +65,21 @@ class Framework:
     name: str  #: with the release, such as megatron_core@25.05; without it, the newest
     description: str
     #: Column of designs, or quantity of systems -> value, as files write it; a mapping has a value for each word of
-    #: `BALANCING`, or for each condition on quantities of a system, fields of a model and columns, of which the first
-    #: that holds counts.
+    #: `BALANCING`, or for each condition on quantities of a system, fields of a model and columns: the first that
+    #: holds counts.
     given: Mapping[str, Any]
     otherwise: Mapping[str, Any] = field(default_factory=dict)  #: column -> value where a limit refuses `given`
     #: Settings of its published recipes, which measured rows have unless they state others; as `given`, and before it.
     unstated: Mapping[str, Any] = field(default_factory=dict)
     releases: tuple[Release, ...] = ()  #: listed releases, the oldest first
     title: str = ""  #: its name as its makers write it
-    release: str = ""  #: of which the rest is said
+    release: str = ""  #: newest release; the other fields belong to it
     launch: tuple[str, ...] = ()  #: forms of the files that start it
     runs: Mapping[str, Runs] = field(default_factory=dict)  #: column of designs -> values that it can run
     limits: Mapping[str, str] = field(default_factory=dict)  #: name -> formula that its designs keep
-    derived: Mapping[str, str] = field(default_factory=dict)  #: column -> formula of what it does by itself
+    derived: Mapping[str, str] = field(default_factory=dict)  #: column -> formula of the software's automatic value
     modules: tuple[str, ...] = ()  #: of layers, by Megatron-LM's names, that it can recompute apart
-    models: Mapping[str, Any] = field(default_factory=dict)  #: model that ships -> its name there; {}: any
+    models: Mapping[str, Any] = field(default_factory=dict)  #: built-in model -> its name in the framework; {}: any
 
     def said(self, model: Any, quantity: Lookup = lambda name: nan) -> dict[str, Any]:
         """`given` of a model: values that depend on experts are those of their balancing method.
@@ -146,12 +146,12 @@ _SIGNS: Final[Mapping[str, Callable[[Any, Any], bool]]] = {
 
 
 def framework_names() -> list[str]:
-    """Names of the frameworks that ship."""
+    """Names of the built-in frameworks."""
     return shipped.names("frameworks")
 
 
 def is_built_in(name: str) -> bool:
-    """True for the name of a framework that ships, or of one of its releases."""
+    """True for the name of a built-in framework, or of one of its releases."""
     return name.partition("@")[0] in framework_names()
 
 
@@ -169,7 +169,7 @@ def listed_release(name: str) -> str:
 
 
 def load_framework(name_or_path: str | Path, base: Path | None = None) -> Framework:
-    """A framework by the name of one that ships, or by path, which counts from `base`; ``NAME@25.11`` is a release.
+    """A framework by the name of a built-in one, or by path, relative to `base`; ``NAME@25.11`` is a release.
 
     Names of `software.yaml` stand for a framework with other defaults.
 
@@ -182,7 +182,7 @@ def load_framework(name_or_path: str | Path, base: Path | None = None) -> Framew
 
 @cache
 def _shipped(name: str) -> Framework:
-    """A framework that ships, or a release of it."""
+    """A built-in framework, or a release of it."""
     return _read(name, None)
 
 
@@ -339,7 +339,7 @@ def _words(section: Section, key: str) -> tuple[str, ...]:
 
 
 def _runs(section: Section) -> Runs:
-    """Values of a column that the software can run: a list, or what it calls each."""
+    """Values of a column that the software can run: a list, or its word for each."""
     section.only(("values", "where", "source"))
     section.text("source")
     values = section.data.get("values")

@@ -78,7 +78,7 @@ _GZIP: Final = b"\x1f\x8b"
 LARGEST_WRITTEN: Final = 16 << 20
 #: Largest file of a kind that a program writes. [B]
 LARGEST: Final = 1 << 30
-#: What any packed file may unpack to, and how many times its own size it may be beyond that. [B], [-]
+#: Largest unpacked size of a packed file, and the largest ratio to its packed size beyond that. [B], [-]
 UNPACKED, RATIO = 32 << 20, 50
 
 
@@ -109,7 +109,7 @@ def unreadable(error: OSError | ValueError) -> str:
 
 
 def file_bytes(path: Path, largest: int = LARGEST) -> bytes:
-    """The content of a file or a pipe of at most so many bytes.
+    """The content of a file or a pipe of at most `largest` bytes.
 
     Raises `DseError` if it cannot be read, or `checked_file` or `piped` refuses it.
     """
@@ -123,7 +123,7 @@ def file_bytes(path: Path, largest: int = LARGEST) -> bytes:
 def content(path: Path, most: int | None = None) -> bytes:
     """The first bytes of a file, or all, unpacked if it is packed.
 
-    Raises `DseError` if it cannot be read, or unpacks to far more than what files of text do.
+    Raises `DseError` if it cannot be read, or unpacks to more than files of text do.
     """
     size = checked_file(path)
     try:
@@ -178,7 +178,7 @@ def scalar(text: str) -> str | int | float | bool | None:
 
 
 class _Dumper(_WRITER):  # type: ignore[misc]  # a class of PyYAML, with libyaml or without
-    """Writes what `scalar` reads back: quotes a text exactly where it would be taken for something else."""
+    """Writer of texts that `scalar` reads back: it quotes a text exactly where it would be read as another type."""
 
     yaml_implicit_resolvers: dict[str, list[Any]] = {}  # noqa: RUF012  (PyYAML's own attribute)
 
@@ -228,7 +228,7 @@ class Source:
 
 
 def exact_text(path: Path, expected: str, *, largest: int = LARGEST_WRITTEN) -> str:
-    """Text of a file of at most `largest` bytes to the byte; `expected` is what it should be.
+    """Text of a file of at most `largest` bytes, unchanged; `expected` names the format for messages.
 
     Raises `DseError` if it cannot be read, is too large, or is no text.
     """
@@ -248,7 +248,7 @@ def plain_text(text: str) -> str:
 
 
 def read_text(path: Path, expected: str = "YAML in UTF-8", *, largest: int = LARGEST_WRITTEN) -> str:
-    """The `plain_text` of a file of at most `largest` bytes; `expected` is what it should be.
+    """The `plain_text` of a file of at most `largest` bytes; `expected` names the format for messages.
 
     Raises `DseError` if it cannot be read, is too large, or is no text.
     """
@@ -256,7 +256,7 @@ def read_text(path: Path, expected: str = "YAML in UTF-8", *, largest: int = LAR
 
 
 def data_beside(module: str, name: str = "") -> Any:
-    """Content of the YAML file that ships beside a module, by its ``__file__``: of its name, or of another `name`."""
+    """Content of the YAML file next to a module, by its ``__file__``: with the module's name, or another `name`."""
     path = Path(module)
     return yaml.load((path.with_name(name) if name else path.with_suffix(".yaml")).read_text(), Loader=_PARSER)
 
@@ -284,7 +284,7 @@ def parse(text: str, name: str) -> Section:
 
 
 def read_json(path: Path, expected: str) -> Section:
-    """The object that a JSON file holds; `expected` is what it should be.
+    """The object in a JSON file; `expected` names the format for messages.
 
     Raises `DseError` if the text is not JSON, gives a key twice, or is something else than an object.
     """

@@ -16,7 +16,7 @@ from costmodel.training.blocks import LINEAR_MIXERS
 from costmodel.training.dimensions import OF_LAYERS, Numerics, Sizes
 from costmodel.training.model import ModelShape
 
-#: The record that a model file describes, such as `ModelShape`: profiles have records of their own.
+#: The record that a model file describes, such as `ModelShape`: profiles have other records.
 AnyModel: TypeAlias = Any
 
 #: Schema -> module and name of the record that its files describe.
@@ -27,7 +27,7 @@ SCHEMAS: Final[Mapping[str, tuple[str, str]]] = {
 NUMERICS: Final = "numerics"
 #: Orders of layers, by letters.
 ORDERS: Final = ("layer_order", "mtp_order")
-#: Mixers beside each other behind one norm.
+#: Parallel mixers behind one norm.
 PAIRS: Final = tuple(f"full+{mixer}" for mixer in LINEAR_MIXERS)
 #: Parts of a layer -> words for them in `layer_kinds`.
 BRANCHES: Final = {
@@ -47,12 +47,12 @@ class ImportedModel:
 
 
 def model_names() -> list[str]:
-    """Names of the models that ship."""
+    """Names of the built-in models."""
     return shipped.names("models")
 
 
 def load_model(name_or_path: str | Path) -> AnyModel:
-    """A model by the name of one that ships, or by path.
+    """A model by the name of a built-in one, or by path.
 
     Raises `DseError` with one line for each mistake in the file.
     """

@@ -46,7 +46,7 @@ PREFIXES: Final[dict[str, Fraction]] = {
     **{letter: Fraction(10) ** power for letter, power in _DECIMAL.items()},
     **{letter + "i": Fraction(2) ** (10 * power) for power, letter in enumerate("KMGTP", start=1)},
 }
-#: What counts and dollars may end in; B is 1e9 there, as in 70B parameters.
+#: Suffixes of counts and dollars; B is 1e9, as in 70B parameters.
 COUNT_SCALES: Final[dict[str, int]] = {"": 1, "K": 10**3, "M": 10**6, "B": 10**9, "T": 10**12}
 #: A quantity of each unit, for messages.
 EXAMPLES: Final[dict[str, str]] = {
@@ -92,7 +92,7 @@ QUANTITY_IN_FORMULA: Final = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Quantity:
-    """A number in SI units, and what it measures."""
+    """A number in SI units, and its dimension."""
 
     value: float
     dimension: Dimension
@@ -115,7 +115,7 @@ def plain_number(text: str) -> float:
 def quantity(text: str) -> Quantity:
     """Read a number with a unit; a number alone is a pure number.
 
-    Raises `ValueError` if the text is neither, saying what is wrong with it.
+    Raises `ValueError` if the text is neither, with the mistake.
 
     >>> quantity("200 Gb/s").value, quantity("40 MiB").value, quantity("$23.4M").value
     (25000000000.0, 41943040.0, 23400000.0)
@@ -193,7 +193,7 @@ def dimension(unit_text: str) -> Dimension:
 def si_value(text: object, unit_text: str) -> float:
     """The number in SI units of a text (or, for pure numbers, of a number) that measures `unit_text`.
 
-    Raises `ValueError` if it measures something else, or is no quantity: with an example of what would do.
+    Raises `ValueError` if it has another dimension, or is no quantity, with an example of a correct one.
 
     >>> si_value("3.35 TB/s", "B/s"), si_value(8, "-"), si_value("825 mm2", "m2")
     (3350000000000.0, 8.0, 0.000825)
@@ -335,7 +335,7 @@ def exact(value: float, unit_text: str) -> str:
 
 
 def _binary(value: float, unit_text: str) -> list[str]:
-    """A number of bytes in KiB, MiB, ..., by the largest of which it is a whole number; [] where by none.
+    """A number of bytes in KiB, MiB, ..., in the largest unit that divides it; [] where none does.
 
     >>> _binary(3 * 2**29, "B"), _binary(1000, "B")
     (['1536 MiB'], [])

@@ -44,7 +44,7 @@ def _usual_names(kind: str) -> dict[str, str]:
 
 @cache
 def spellings(section: str) -> dict[str, str]:
-    """Spelling that people type -> what it stands for, of a section of ``names.yaml``."""
+    """Spelling that people type -> its meaning, of a section of ``names.yaml``."""
     table = parse(read_text(ROOT / "names.yaml"), "names.yaml").data.get(section, {})
     return {usual: name for name, usuals in table.items() for usual in usuals}
 
@@ -60,7 +60,7 @@ def _plain(text: str) -> str:
 def opened(name_or_path: str | Path, kind: str, base: Path | None = None) -> tuple[str, Path, Section]:
     """Name, path and content of a file; a relative path counts from `base`.
 
-    Raises `DseError` if no such file ships or exists, or it holds no keys and values.
+    Raises `DseError` if there is no built-in or other file of that name, or it holds no keys and values.
     """
     path = located(name_or_path, kind, base or Path())
     shown = path.name if path.parent == ROOT / kind else str(path)
@@ -101,7 +101,7 @@ def _words(data: dict[str, Any]) -> dict[str, Any]:
 def _changed(
     section: Section, base: dict[str, Any], changes: dict[str, Any], source: str, at: tuple[str, ...] = ()
 ) -> dict[str, Any]:
-    """Parts of a file with changed constants, each with its kind and source; notes what is no such part."""
+    """Parts of a file with changed constants, each with its kind and source; notes changes that name no part."""
     changed = dict(base)
     for key, value in changes.items():
         before, is_part = base.get(key), isinstance(value, dict) and "value" not in value

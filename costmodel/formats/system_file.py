@@ -40,12 +40,12 @@ AnyPart = TypeVar("AnyPart", bound=MachinePart)
 
 
 def system_names() -> list[str]:
-    """Names of the systems that ship."""
+    """Names of the built-in systems."""
     return shipped.names("systems")
 
 
 def load_system(name_or_path: str | Path) -> System:
-    """A system by the name of one that ships, or by path.
+    """A system by the name of a built-in one, or by path.
 
     Raises `DseError` with one line for each mistake in the file.
     """
@@ -205,7 +205,7 @@ def _added(text: str, mapping: Any, keys: tuple[str, ...], value: str) -> str:
 
 
 def _end(node: Any) -> int:
-    """Where the text of a node ends: a block's marks count what follows it, comments too."""
+    """End of the text of a node: the marks of a block include the comments that follow it."""
     if not isinstance(node, yaml.MappingNode) or node.flow_style:
         return int(node.end_mark.index)
     return _end(node.value[-1][1])

@@ -3,12 +3,12 @@
 LoRA freezes weights W of (k, n) and trains A of (k, r) and B of (r, n): Y = X W + (X A) B. A frozen product needs no
 gradient of its weight and keeps no input. An adapter keeps X, whole on each rank of a tensor-parallel group, and X A.
 
-Tensor parallelism follows NVIDIA Megatron-Bridge (`peft/utils.py`, `ParallelLinearAdapter`). Beside a product split by
-columns, A is split by its r columns and X A is gathered; beside one split by rows, X A is reduced and the output of B
-is gathered. Local experts of a rank share one adapter, which all ranks hold alike.
+Tensor parallelism follows NVIDIA Megatron-Bridge (`peft/utils.py`, `ParallelLinearAdapter`). For a product split by
+columns, A is split by its r columns and X A is gathered; for one split by rows, X A is reduced and the output of B is
+gathered. Local experts of a rank share one adapter, with equal copies on all ranks.
 
 For example, adapters of rank 16 on all linear layers of Llama 3 8B have 41.9 million parameters if queries, keys,
-values, gates and up projections have one each (PEFT), and 35.7 million beside fused products (Megatron-Bridge).
+values, gates and up projections have one each (PEFT), and 35.7 million on fused products (Megatron-Bridge).
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def adapter_products(run: RankRun, kernel: Kernel) -> Iterator[tuple[str, Dimens
 
 
 def adapter_passes(run: RankRun, kernel: Kernel) -> Iterator[tuple[str, str, FloatArray, float, FloatArray | float]]:
-    """Name, pass, elements, tensors moved and further bytes of the passes beside a frozen product on one rank.
+    """Name, pass, elements, tensors moved and further bytes of the adapter's passes for a frozen product on one rank.
 
     Outputs of adapters are scaled (2 tensors) and added (3), their gradients scaled, and gradients of inputs added.
     Compilers fuse these passes with others (`Software.adapter_passes`). Weights in NF4 are dequantized before each
@@ -108,7 +108,7 @@ def adapter_passes(run: RankRun, kernel: Kernel) -> Iterator[tuple[str, str, Flo
 def adapter_exchanges(run: RankRun, kernel: Kernel) -> Iterator[tuple[str, str, FloatArray]]:
     """Direction, collective and message of each exchange of a tensor-parallel group for a kernel's adapters. [B]
 
-    Sequence parallelism scatters outputs beside products split by rows, and gathers their gradients.
+    Sequence parallelism scatters outputs of products split by rows, and gathers their gradients.
     """
     if not kernel.splits_weight:
         return

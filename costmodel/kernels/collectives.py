@@ -44,7 +44,7 @@ class TierSpan:
 
 
 def held_ranks(network: Sequence[LinkTier]) -> list[FloatArray]:
-    """Ranks that one group of each tier holds: its chips, but for those that a run leaves idle. [-]"""
+    """Ranks in one group of each tier: its chips, without those that a run leaves idle. [-]"""
     held, share = [], np.ones(())
     for tier in network:
         held.append(np.minimum(tier.size * share, tier.used))
@@ -93,10 +93,10 @@ def torus_span(switched: TierSpan, group: Group, unit: FloatArray) -> TierSpan:
     `switched` is its share where links are switched, which some points may have instead; `unit` are the ranks at one
     place of the torus. [-]
 
-    Parts of a gathered or reduced tensor go along all axes of the group at once, in both directions of a
-    ring, so that the links of the chip at the end of a line set the time. In an all-to-all the links in the
-    middle of the longest axis do: they carry n / 8 of what a rank holds on a ring of n, a quarter of the time
-    that an all-gather of all that takes; n / 4 on a line [Austin2025]_.
+    Parts of a gathered or reduced tensor go along all axes of the group at once, in both directions of a ring, so that
+    the links of the chip at the end of a line set the time. In an all-to-all the links in the middle of the longest
+    axis do: they carry n / 8 of the message of a rank on a ring of n, a quarter of the time of an all-gather of the
+    same bytes; n / 4 on a line [Austin2025]_.
     """
     tier, axes = switched.tier, torus_axes(switched, group, unit)
     link = tier.rate / np.maximum(2 * sum(np.minimum(axis, 1.0) for axis in tier.axes), 1.0)
@@ -105,7 +105,7 @@ def torus_span(switched: TierSpan, group: Group, unit: FloatArray) -> TierSpan:
         [axis.gap * np.floor(axis.length**2 / 4) / axis.length / np.maximum(axis.directions, 1.0) for axis in axes]
     )
     alone, members = middle == 0, switched.members
-    sent = np.where(alone, 1.0, (members - 1) / members)  # what a rank has for itself is not sent
+    sent = np.where(alone, 1.0, (members - 1) / members)  # the rank's share of its message is not sent
     apart = np.maximum.reduce([np.where(axis.length > 1, axis.gap, 1.0) for axis in axes])
 
     other = (tier.torus_x <= 0) | alone
@@ -161,7 +161,7 @@ RING: dict[str, Algorithm] = {
     "all_reduce": lambda n: (2 * (n - 1), 2 * (n - 1) / n),  # [Patarasuk2009]
 }
 
-#: Collectives that cost as much as others: the same rings the other way round.
+#: Collectives with the cost of others: the same rings in the other direction.
 COSTS_AS: Final = {"reduce_scatter": "all_gather"}
 
 #: Switches that reduce and multicast: every rank sends its message up once and its share of the sum once.
@@ -185,12 +185,12 @@ class CollectiveCost:
 
 
 def exposed_time(time: FloatArray, overlapped: FloatArray, chip: Chip, kind: str) -> FloatArray:
-    """Time of a collective that runs beside kernels for a while: the rest, and the cores it takes. [s]
+    """Time of a collective that overlaps with kernels in part: the exposed rest, and the cores that it takes. [s]
 
     Parameters
     ----------
     time, overlapped : (points,) array
-        Of the collective, in all and beside kernels. [s]
+        Of the collective, in all and overlapped with kernels. [s]
     chip : Chip
         Whose cores.
     kind : str
@@ -207,7 +207,7 @@ def climbed(sent: FloatArray, tier: LinkTier, passes: FloatArray | float = 1.0) 
     sent : (points,) array
         By one rank over the tier. [B]
     tier : LinkTier
-        Its `ramp` is what it takes to fill the pipelines of chunks that a message is sent in.
+        Its `ramp` is the time to fill the pipelines of the chunks of a message.
     passes : (points,) array or float
         Times that they are filled: 2 where a reduction is followed by a gather. [-]
 
@@ -233,7 +233,7 @@ def hop_latency(name: str, group: Group, tiers: Sequence[TierSpan]) -> FloatArra
     name, group
         As for `collective`.
     tiers : sequence of TierSpan
-        What the group has of each tier.
+        Ranks and links of the group in each tier.
 
     Notes
     -----
@@ -278,12 +278,11 @@ def collective(name: str, message_bytes: FloatArray, group: Group, network: Sequ
 
     Notes
     -----
-    Rings go through all ranks, node after node, one ring per rank of a node, so that all NICs of
-    a node work at once. Of the bytes that a rank sends, the share of hops that leave its node goes
-    over the outer tier. Chunks are pipelined, so that the slowest tier sets the time, beside the latency of
-    all steps (`hop_latency`) and what it takes to fill the pipelines (`climbed`). Switches that reduce are
-    taken where they are faster than rings. On a torus there are rings along each axis. The arithmetic of the
-    reduction is left out.
+    Rings go through all ranks, node after node, one ring per rank of a node, so that all NICs of a node work at once.
+    Of the bytes that a rank sends, the share of hops that leave its node goes over the outer tier. Chunks are
+    pipelined: the slowest tier sets the time, plus the latency of all steps (`hop_latency`) and the time to fill the
+    pipelines (`climbed`). Switches that reduce are used where they are faster than rings. On a torus there are rings
+    along each axis. The arithmetic of the reduction is left out.
     """
     passes = RING[name](np.asarray(2.0))[0]
     sent_of = RING[name](group.size)[1]
@@ -338,8 +337,8 @@ def send_recv(message_bytes: FloatArray, group: Group, network: Sequence[LinkTie
 def all_to_all(message_bytes: FloatArray, group: Group, network: Sequence[LinkTier]) -> CollectiveCost:
     """Time and traffic of an exchange in which every rank sends an equal share of its message to every other.
 
-    Parameters and returns as for `collective`; the message is what one rank holds. Shares for ranks that only
-    an outer tier reaches go over that tier alone.
+    Parameters and returns as for `collective`; the message is that of one rank. Shares for ranks that are reached only
+    over an outer tier go over that tier.
     """
     tiers = [*spans(group, network)]
     peers = [group.size / span.outer - group.size / span.inner for span in tiers]
@@ -351,8 +350,9 @@ def posted_sends(
 ) -> CollectiveCost:
     """Time [s] and traffic [B] of messages between any ranks of a group, all of them posted together, (points,).
 
-    `sent` are the bytes of one rank over each tier, (points,) each [B]; `message_bytes` are what the rank holds, with
-    an equal share for every rank of the group, of which it copies its own, (points,) [B]. A group of one is free.
+    `sent` are the bytes of one rank over each tier, (points,) each [B]; `message_bytes` are those that the rank holds,
+    with an equal share for every rank of the group, (points,) [B]; a rank copies its share locally. A group of one is
+    free.
 
     The slowest tier sets the time. Messages to all peers of a tier are under way at once, so that they wait for its
     latency once: exchanges of 64 KiB take as long among 8 ranks as between 2 (NVIDIA AI Configurator collector, B200).

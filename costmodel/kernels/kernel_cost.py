@@ -21,7 +21,7 @@ from costmodel.machine import LinkTier, MemoryLevel, System
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """Labels of a row: what a quantity is of; a label that says nothing is "".
+    """Labels of a row, which name the origin of a quantity; an unused label is "".
 
     Times of a column of a breakdown add up to it, and so do bytes.
     """
@@ -32,7 +32,7 @@ class Item:
     of_pass: str = ""  #: over the part: forward, backward, recompute
     kind: str = ""  #: of a kernel: product, pointwise, attention
     kernel: str = ""  #: row of a block
-    name: str = ""  #: of a piece of the kernel, or of what is no kernel
+    name: str = ""  #: of a piece of the kernel, or of a cost that is no kernel
     kernel_pass: str = ""  #: forward, activation_gradient, weight_gradient; backward of fused kernels
     group: str = ""  #: ranks that take part in a collective
     collective: str = ""
@@ -90,9 +90,8 @@ def pointwise_time(kernels: Pointwise, system: System) -> tuple[FloatArray, Bool
 
     Notes
     -----
-    A framework that fuses less runs `Software.pointwise_kernels` in place of each. Rows that are sorted on
-    the way move at `Chip.sorting_efficiency` of the rate of others, casts at `Chip.cast_efficiency`; a cast has a
-    floor of its own too.
+    A framework that fuses less runs `Software.pointwise_kernels` in place of each. Rows that are sorted on the way move
+    at `Chip.sorting_efficiency` of the rate of others, casts at `Chip.cast_efficiency`; a cast also has its floor.
     """
     chip, launched = system.chip, kernels.count * per_kernel(system.software.pointwise_kernels)
     arithmetic = kernels.count * (kernels.flops / per_kernel(chip.vector_flop_rate))
@@ -110,7 +109,7 @@ def pointwise_time(kernels: Pointwise, system: System) -> tuple[FloatArray, Bool
 #: Times of a `KernelCost` that come on top of its kernels'.
 BESIDE_KERNELS: Final = ("tp_time", "cp_time", "ep_time", "offload_time")
 
-#: All that makes up its `total_time`, what of that waits for memories and hosts, and its energies.
+#: All parts of its `total_time`, the part that waits for memories and hosts, and its energies.
 TIMES: Final = ("time", *BESIDE_KERNELS)
 WAITING: Final = ("memory_bound_time", "launch_bound_time")
 ENERGIES: Final = ("compute_energy", "memory_energy", "link_energy")
@@ -120,7 +119,7 @@ ENERGIES: Final = ("compute_energy", "memory_energy", "link_energy")
 class KernelCost(Columns):
     """Time and energy of some kernels and their collectives; (points,) each.
 
-    `items` say what it is made of, where a run is itemized; they add up and are multiplied as all else here.
+    `items` are its parts, where a run is itemized; they are added and multiplied like all other columns.
     """
 
     time: FloatArray = column("s", 0)
@@ -128,7 +127,7 @@ class KernelCost(Columns):
     cp_time: FloatArray = column("s", 0)
     ep_time: FloatArray = column("s", 0)
     offload_time: FloatArray = column("s", 0)  #: waiting for activations on their way to hosts and back
-    lent_time: FloatArray = column("s", 0)  #: of it beside exchanges of another pass: those of experts
+    lent_time: FloatArray = column("s", 0)  #: part that overlaps with exchanges of experts of another pass
     compute_energy: FloatArray = column("J", 0)
     memory_energy: FloatArray = column("J", 0)
     link_energy: FloatArray = column("J", 0)
@@ -169,7 +168,8 @@ class KernelCost(Columns):
 
     @property
     def window(self) -> FloatArray:
-        """Time beside which exchanges of replicas may run: what is not lent to those of another pass. [s]"""
+        """Time that data-parallel communication can overlap with: less the time lent to exchanges of other passes.
+        [s]"""
         return self.total_time - self.lent_time if self.lent_time.ndim else self.total_time
 
 
@@ -186,14 +186,14 @@ def either(where: BoolArray, one: KernelCost, other: KernelCost) -> KernelCost:
     return KernelCost(**chosen, items=items)
 
 
-#: What the columns of a `KernelCost` hold where nothing of their kind is there.
+#: Values of the columns of an empty `KernelCost`.
 _NOTHING: Final = KernelCost().columns()
 
 Summand = TypeVar("Summand", FloatArray, KernelCost)
 
 
 def weighted_sum(values: Sequence[Summand], counts: Sequence[FloatArray | float]) -> Summand:
-    """So many of each value, added up from the first to the last; counts beyond the values do not matter."""
+    """The first `counts` of the values, added up in order; counts beyond the values do not matter."""
     return cast(Summand, reduce(add, map(mul, values, counts)))
 
 

@@ -4,9 +4,9 @@ A table has the dimensions, bytes and counts of matrix products, or the bytes an
 Everything is of one rank and one micro-batch. Kernels of a layer's part, and of its attention core (which
 selective recomputation repeats), happen once per layer of that kind, the others once per model.
 
-Where the precision says so, linear layers and experts of transformer layers run in fewer than 16 bits: their product
-and both its gradients. Embedding, head, routers, norms, softmax, attention cores, residual additions, accumulation and
-the optimizer keep 16 or 32 bits [DeepSeek2024]_, [NVIDIA2026]_.
+Where the precision is below 16 bits, it is that of linear layers and experts of transformer layers: their product and
+both its gradients. Embedding, head, routers, norms, softmax, attention cores, residual additions, accumulation and the
+optimizer keep 16 or 32 bits [DeepSeek2024]_, [NVIDIA2026]_.
 
 The optimizer's kernels clip gradients, update the weights that a rank owns, and multiply matrices for orthogonal
 updates.
@@ -75,7 +75,7 @@ class KernelTable:
         return replace(self, labels=tuple(self.labels[number] for number in labels), **arrays)
 
     def repeated(self, points: int) -> Self:
-        """A table of one row, that row as often as there are points."""
+        """A table of one row, with the row repeated for each point."""
         arrays = {f.name: np.repeat(getattr(self, f.name), points, axis=0) for f in fields(self) if f.name != "labels"}
         return replace(self, labels=self.labels, **arrays)
 
@@ -139,7 +139,7 @@ class Pointwise(KernelTable):
 
     @classmethod
     def of_rows(cls, rows: Sequence[PointwiseRow], *, element_bytes: float) -> Self:
-        """From what kernels do to each of their elements."""
+        """From the operations of kernels on each of their elements."""
         return cls.stack(
             [
                 (label, (n * (element_bytes * tensors + more), n * flops, count))
@@ -163,8 +163,8 @@ def pointwise_rows(passes: Iterable[PointwisePass], kernel: str, part: str, core
 def stacked(rows: Sequence[Sequence[FloatArray | float]]) -> list[FloatArray]:
     """One (points, kernels) array per entry of a row, from rows of scalars and (points,) arrays.
 
-    The points of a kernel stand together in memory, so that what is one value per design, as (points, 1),
-    meets long lines of them.
+    The points of a kernel are contiguous in memory, so that values of one per design, as (points, 1), broadcast against
+    long lines of them.
     """
     points = max(np.size(value) for row in rows for value in row)
     columns = []
@@ -320,7 +320,7 @@ class Part:
 
     @property
     def core(self) -> str:
-        """Name of the part's attention core, which is a part of its own in kernel tables."""
+        """Name of the part's attention core, a separate part in kernel tables."""
         return f"{self.name} core"
 
 
@@ -446,7 +446,7 @@ def trained_rows(run: RankRun, rows: list[PointwiseRow]) -> list[PointwiseRow]:
 
 
 def with_adapters(run: RankRun, rows: list[PointwiseRow]) -> list[PointwiseRow]:
-    """Passes of a model less those for gradients of frozen weights, and those beside its adapters."""
+    """Passes of a model without those for gradients of frozen weights, and with those of its adapters."""
     if not some_adapters(run):
         return rows
     from costmodel.kernels.adapters import adapter_passes, may_adapt
@@ -481,7 +481,7 @@ def accumulation_rows(run: RankRun, part: Part) -> Iterator[PointwiseRow]:
             yield label, weights, 1, 2 * run.gradient_bytes, 1, separate * product.launches
 
 
-#: FLOP per element of a pass beside frozen products: a product and a sum.
+#: FLOP per element of a pass that adds an adapter's output: a product and a sum.
 ADDED_FLOPS: Final = 2.0
 #: FLOP per element of a cast: a maximum of its block, a scale, a rounding. It waits for the memory anyhow.
 CAST_FLOPS: Final = 4.0
@@ -545,7 +545,7 @@ def needs_transposed(codes: FloatArray, system: System) -> BoolArray:
 def dispatched_bytes(run: RankRun) -> FloatArray | float:
     """Bytes of an element on its way to its expert; one number where all have those of the run. [B]
 
-    On the way back, and of what tensor-parallel ranks gather, it has 16 bits [DeepSeek2024]_.
+    In the backward pass, and for tensors that tensor-parallel ranks gather, it has 16 bits [DeepSeek2024]_.
     """
     if not some_narrow(run):
         return run.precision.element_bytes
@@ -574,7 +574,7 @@ def casts(run: RankRun) -> Pointwise:
 def _cast_rows(run: RankRun, part: Part, kernel: Kernel) -> Iterator[PointwiseRow]:
     """Casts of one kernel's input forward, and of its output's gradient backward, with transposed copies.
 
-    What goes to experts in a narrow format is cast before it is sent, each token once.
+    Tokens for experts in a narrow format are cast before they are sent, each token once.
     """
     codes, written = run.design.precision, operand_bytes(run)
     narrow = np.where(is_narrow(codes), 1.0, 0.0)

@@ -16,8 +16,8 @@ from costmodel.columns import BoolArray, FloatArray, IntArray, per_kernel
 from costmodel.kernels.kernel_tables import Gemms
 from costmodel.machine import System
 
-#: Output tiles of a block, as shares of its edge. A block is what a core works on at once: half the area of
-#: the square of its edge, in one, two, four or eight tiles of one shape.
+#: Output tiles of a block, as shares of its edge. A core works on one block at a time: half the area of the square of
+#: its edge, in one, two, four or eight tiles of one shape.
 TILE_SHARES: tuple[tuple[float, float], ...] = (
     (1 / 2, 1),
     (1, 1 / 2),
@@ -46,7 +46,7 @@ LEAST_TILED_BYTES = 1.0
 #: Edge of a block, from which on all of its tiles have the edges that their shares say. [elements]
 WHOLE_TILES = 4.0
 
-#: What a bound is made smaller by, so that no rounding lifts it above what it bounds.
+#: Factor that makes a bound smaller, so that no rounding lifts it above the bounded value.
 BELOW = 1 - 1e-12
 
 #: Explicit edges of output tiles along m and n, (points, kernels) each; 0 where free. [elements]
@@ -54,7 +54,7 @@ ExplicitTiles = tuple[FloatArray, FloatArray]
 
 
 def tile_edge(capacity: FloatArray, element_bytes: FloatArray | float) -> FloatArray:
-    """Edge of the largest power-of-two square tile of which three fit into a memory. [elements]
+    """Edge of the largest power-of-two square tile with room for three in a memory. [elements]
 
     Parameters
     ----------
@@ -112,7 +112,7 @@ class Cores:
     capacity: FloatArray  #: of the on-chip memory [B]
     output_room: FloatArray  #: of it, for each output of a block [B]
     edge: FloatArray  #: of the largest block that each core has room for [elements]
-    seconds_per_byte: FloatArray  #: of what crosses into it [s/B]
+    seconds_per_byte: FloatArray  #: of the bytes that cross into it [s/B]
 
     @classmethod
     def of(cls, system: System, element_bytes: FloatArray | float) -> Self:
@@ -188,7 +188,7 @@ def useful_edges(system: System, element_bytes: FloatArray | float) -> tuple[flo
 class Products:
     """Matrix products as tilings read them: (kernels, points) arrays, or (products,) of some of them.
 
-    What is the same for all kernels, or for all products, has one value along its axis.
+    Values common to all kernels, or to all products, have one value along its axis.
     """
 
     at: IntArray | None  #: place of a product's machine among the points; None where these are the last axis
@@ -199,7 +199,7 @@ class Products:
     output_bytes: FloatArray  #: moved per element of C [B]
     floor: FloatArray  #: time that no tiling can beat [s]
     element_bytes: FloatArray  #: of operands [B]
-    rate: FloatArray  #: of the matrix units for such operands, over that for 16 bits [-]
+    rate: FloatArray  #: of the matrix units for these operands, over that for 16 bits [-]
 
     @classmethod
     def of(cls, gemms: Gemms, floor: FloatArray, element_bytes: FloatArray | float, rate: FloatArray | float) -> Self:
@@ -254,7 +254,7 @@ class ProductTraffic:
     depth: FloatArray  #: k over the rate of narrow operands [elements]
     of_a: FloatArray  #: A, once [B]
     of_b: FloatArray
-    of_c: FloatArray  #: what is read and written of C
+    of_c: FloatArray  #: bytes of C that are read and written
 
     @classmethod
     def of(cls, products: Products) -> Self:

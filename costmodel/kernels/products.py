@@ -7,7 +7,7 @@ attention keeps its scores on chip: memory sees queries, keys, values and the ou
 A product C[m, n] = A[m, k] B[k, n] reads its operands several times where a memory has no room for all of them. From
 the nearest memory the matrix units read A once for each strip of columns that they hold, and B once for each strip of
 rows. Into it, A comes once for each column of output tiles and B once for each row of them. Between farther levels the
-tile is the largest square of which three fit into the nearer level, in the better of both loop orders [DeepFlow]_.
+tile is the largest square with room for three in the nearer level, in the better of both loop orders [DeepFlow]_.
 """
 
 from __future__ import annotations
@@ -134,9 +134,9 @@ def reload_traffic(gemms: Gemms, *, edge: FloatArray, element_bytes: FloatArray 
 def is_unaligned(gemms: Gemms, element_bytes: FloatArray | float) -> BoolArray:
     """Which products have rows in memory that are no multiple of 16 bytes; (points, kernels).
 
-    Rows of an operand run along what is multiplied or along what comes out; of gradients of weights, whose
-    operands are read as they were written, along both edges of the output. How many rows there are does not
-    matter: tiles of them are filled or not.
+    Rows of an operand run along the reduced dimension or along the output; for gradients of weights, whose operands are
+    read as they were written, along both edges of the output. The number of rows does not matter: tiles of them are
+    filled or not.
     """
     per_multiple = 1 / 2.0 ** np.ceil(np.log2(16 / element_bytes))  # scales of blocks lie apart
     unaligned = _is_fraction(gemms.n * per_multiple)
@@ -170,7 +170,7 @@ def gemm_cost(
     element_bytes : (points,) array or float
         Size of an operand's element. [B]
     rate : (points,) array or float
-        Rate of the matrix units for such operands, over that for 16 bits. [-]
+        Rate of the matrix units for these operands, over that for 16 bits. [-]
     tiles : (array, array), optional
         Edges of output tiles along m and n, (points, kernels) each; 0 where free. [elements]
 
@@ -239,8 +239,8 @@ def operand_feed(gemms: Gemms, system: System, *, element_bytes: FloatArray | fl
 def products_cost(run: RankRun, gemms: Gemms) -> GemmCost:
     """Time, work and traffic of some products of a micro-batch, (points, kernels).
 
-    Operands of layers' products have the bytes and the rate of their design's format, tiles follow the bytes; what they
-    make keeps 16 bits, and accumulators 32. A design whose format the chip has no units for gets the rate of 16 bits
+    Operands of layers' products have the bytes and the rate of their design's format, and tiles follow the bytes;
+    outputs keep 16 bits, and accumulators 32. A design whose format the chip has no units for gets the rate of 16 bits
     here, one whose tiles the chip has no room for the best ones: `step` has no number for either (`is_possible`).
     """
     first, back = distinct_products(run, gemms)
@@ -253,8 +253,8 @@ def products_cost(run: RankRun, gemms: Gemms) -> GemmCost:
 def best_tiles(run: RankRun, gemms: Gemms) -> dict[str, FloatArray]:
     """Edges of the fastest output tiles of products, by the names of `tile_columns`; (points,). [elements]
 
-    Where a product stands in several parts of a model, its tile is that of the least time of all. A design
-    without a product has 0; products that no design has are left out. Tiles of the run are free.
+    Where a product occurs in several parts of a model, its tile is that of the least total time. A design without a
+    product has 0; products that no design has are left out. Tiles of the run are free.
     """
     gemms = gemms.present()
     first, back = distinct_products(run, gemms)
@@ -367,7 +367,7 @@ def joined_costs(costs: Sequence[GemmCost], join: Callable[[str, list[Any]], Any
 
 #: Rows of queries that a core works on at once, as in the published kernels. [elements]
 QUERY_TILE = 128.0
-#: Head sizes that FlashAttention has kernels for are multiples of so many; others are padded [Dao2022]_. [-]
+#: FlashAttention has kernels for head sizes that are multiples of it; others are padded [Dao2022]_. [-]
 HEAD_MULTIPLE = 32.0
 #: Rate of the first FlashAttention over that of the second: half, forward and backward [Dao2022]_. [-]
 FLASH_1_RATE = 0.5
@@ -406,7 +406,7 @@ def visited_share(seq_len: float, window: float = np.inf, context_len: float = 0
     first, tiles = np.ceil(context_len / QUERY_TILE), np.ceil(seq_len / QUERY_TILE)
 
     def visited(rows: float) -> float:
-        """Tiles that so many rows of tiles visit from the start of the keys."""
+        """Tiles that the first `rows` rows of tiles visit from the start of the keys."""
         before = min(np.ceil(window / QUERY_TILE), rows - 1)  # tiles of keys that a tile of queries sees
         return float(rows * (before + 1) - before * (before + 1) / 2)
 
@@ -446,7 +446,7 @@ def fused_attention(run: RankRun, kernel: Kernel, of_pass: str) -> FusedAttentio
     Parameters
     ----------
     run : RankRun
-        Model, machines and what a rank sees of the designs, (points,).
+        Model, machines and the rank's shapes of the designs, (points,).
     kernel : Kernel
         The attention core.
     of_pass : str
@@ -513,9 +513,10 @@ def arithmetic_time(core: AttentionWork, of_pass: str, flops: FloatArray, system
     """Time of the products and the softmax of one pass on busy cores, (points,). [s]
 
     Matrix units and vector lanes take turns on a tile, so their times add up. Where a chip has `exponentials`, softmax
-    runs beside the products of the forward pass, whose bound it is on Blackwell; the backward pass is bound by shared
-    memory [Zadouri2026]_, and its times still add up. FlashAttention-2 does not use all that later chips have; the one
-    before runs at half its rate. A tile of queries fills and drains its pipeline once, as long as some keys take.
+    overlaps with the products of the forward pass, and limits it on Blackwell; the backward pass is limited by shared
+    memory [Zadouri2026]_, and its times still add up. FlashAttention-2 does not use all units of later chips;
+    FlashAttention-1 runs at half its rate. A tile of queries fills and drains its pipeline once, which takes the time
+    of a number of keys.
     """
     chip, kind = system.chip, core.kind
     vector = core.scores * FUSED_PASSES[of_pass].vector_flops / chip.vector_flop_rate

@@ -44,11 +44,11 @@ class Best:
         return cls(np.full(shape, np.inf), np.zeros(shape))
 
     def improve(self, time: FloatArray, filling: FloatArray) -> None:
-        """Take what is faster."""
+        """Take the faster one."""
         better = time < self.time
         if better.all():
             self.time[...], self.filling[...] = time, filling
-        else:  # a copy where a mask says so takes several times as long
+        else:  # a copy under a mask takes several times as long
             rows = np.flatnonzero(better)
             self.put(rows, Best(time.take(rows), filling.take(rows)))
 
@@ -87,7 +87,7 @@ def fastest_tiling(
     element_bytes : (points, 1) array or float
         Size of an operand's element. [B]
     rate : (points, 1) array or float
-        Rate of the matrix units for such operands, over that for 16 bits. [-]
+        Rate of the matrix units for these operands, over that for 16 bits. [-]
     tiles : (array, array), optional
         Edges of output tiles along m and n, (points, kernels) each; 0 where free. [elements]
 
@@ -130,17 +130,17 @@ def fastest_tiling(
 class _Piece:
     """A piece of a table: products whose tilings are tried at once, and the best tiling of each."""
 
-    places: IntArray | int  #: where they stand in the table, or where the first of consecutive ones does
+    places: IntArray | int  #: their rows in the table, or the first of consecutive rows
     products: Products
     best: Best
 
     def of(self, rows: IntArray) -> IntArray:
-        """Where some of them stand in the table."""
+        """Rows in the table of several of them."""
         return rows + self.places if isinstance(self.places, int) else self.places[rows]
 
 
 def _worth(piece: _Piece, seconds_alone: FloatArray) -> IntArray:
-    """Products for which so much for each multiply-add, on each machine, may be fast enough."""
+    """Products that may be fast enough with this time for each multiply-add, on each machine."""
     products = piece.products
     time = products.batch * products.m
     time *= products.n
@@ -173,7 +173,7 @@ class _Search:
                     self._try_tile(block, block.tile(index), piece, ProductTraffic.of(piece.products))
 
     def within_cores(self, rows: IntArray | None) -> None:
-        """Try blocks of which every core has room for one, from the largest, on all products or some."""
+        """Try blocks that fit once into every core, from the largest, on all products or some."""
         block, least = CoreBlock.of(self.cores, 1.0), self.cores.cycles(1.0, 1.0)
         while rows is None or rows.size:
             smaller = CoreBlock.of(self.cores, block.scale / 2)
@@ -183,7 +183,7 @@ class _Search:
             block = smaller
 
     def beyond_cores(self, rows: IntArray | None) -> None:
-        """Try larger blocks, for fewer cores, while as few as that may be fast enough."""
+        """Try larger blocks, for fewer cores, while that number of cores may be fast enough."""
         scale = 2.0
         while rows is None or rows.size:
             alone = np.where(self.cores.room(scale) >= 1, self.cores.seconds_alone(scale), np.inf)
@@ -193,7 +193,7 @@ class _Search:
             scale *= 2
 
     def _pieces(self, rows: IntArray | None) -> Iterator[_Piece]:
-        """Pieces of a table of products, each with as many as caches hold."""
+        """Pieces of a table of products that fit into the caches."""
         kernels, points = self.products.shape
         if rows is not None:
             for places in np.split(rows, range(TOGETHER, rows.size, TOGETHER)):

@@ -22,7 +22,7 @@ class Profile:
     """Rules that evaluate something, under a name that users type."""
 
     name: str
-    about: str  #: what they are, in a line
+    about: str  #: description in one line
     file: str = ""  #: kind of file that they evaluate, such as ``"hlo"``
     designs: Callable[[], Sequence[Rules[Any]]] | None = None  #: their rules for designs, by kind of work
     version: str = ""  #: of a reference's rules, as its folder names it
@@ -56,7 +56,7 @@ _SHIPPED: Final = {
     NATIVE: Profile(NATIVE, "the native cost model", "hlo", _native, works=("training", "lstm_training"))
 }
 
-#: Functions that return further profiles that ship, such as those of adapters.
+#: Functions that return further built-in profiles, such as those of adapters.
 sources: Final[list[Callable[[], Sequence[Profile]]]] = []
 
 #: Profiles that users registered, by name.
@@ -64,7 +64,7 @@ _REGISTERED: Final[dict[str, Profile]] = {}
 
 
 def profiles() -> Mapping[str, Profile]:
-    """All profiles by name: those that ship, and those that were registered."""
+    """All profiles by name: the built-in ones, and those that were registered."""
     added = {profile.name: profile for source in sources for profile in source()}
     return {**_SHIPPED, **added, **_REGISTERED}
 
@@ -77,7 +77,7 @@ def design_profiles() -> tuple[str, ...]:
 def register_profile(profile: Profile) -> None:
     """Make a profile known by its name, in this process and to workers that evaluate designs for it.
 
-    Raises `DseError` if a profile of that name ships.
+    Raises `DseError` if a built-in profile has that name.
 
     Parameters
     ----------
@@ -95,7 +95,7 @@ def register_profile(profile: Profile) -> None:
 def register_work(rules: Rules[Any]) -> None:
     """Make a kind of work known by its name, in this process and to workers that evaluate designs for it.
 
-    Raises `DseError` if a kind of work of that name ships.
+    Raises `DseError` if built-in work has that name.
 
     Parameters
     ----------
@@ -115,12 +115,12 @@ def register_work(rules: Rules[Any]) -> None:
 
 
 def registered_work(name: str) -> Rules[Any] | None:
-    """The native rules for a kind of work of that name if it does not ship."""
+    """The registered native rules for a kind of work, None for built-in work."""
     return _REGISTERED_WORK.get(name)
 
 
 def registered(name: str) -> Profile | None:
-    """The profile of that name if it does not ship."""
+    """The registered profile of that name, None for a built-in one."""
     return _REGISTERED.get(name)
 
 
@@ -138,7 +138,7 @@ def profile_named(name: str) -> Profile:
 def design_rules(name: str, workload: Workload) -> WorkloadRules:
     """The rules by which a profile evaluates designs of a workload.
 
-    Raises `DseError` if there is no such profile, or it has no rules for such work.
+    Raises `DseError` if there is no profile of that name, or it has no rules for the work.
     """
     from costmodel.rules.rules import WorkloadRules
 
@@ -191,7 +191,7 @@ def _read_by(work: str | None = None) -> dict[str, Profile]:
 
 @cache
 def _native_domains() -> Mapping[str, Domain]:
-    """Columns that the native rules read of designs of any model that ships."""
+    """Columns that the native rules read of designs of any built-in model."""
     return {name: domain for rules in _native() for name, domain in rules.domains.items()}
 
 

@@ -31,9 +31,9 @@ class KindOfWork:
     """A kind of work on models of a type, and the table of its results."""
 
     name: str
-    about: str  #: what is evaluated, in a line
-    model: type[Any]  #: what it is done with
-    results: type[ResultTable]  #: columns and totals of what evaluation gives
+    about: str  #: description in one line
+    model: type[Any]  #: type of the model
+    results: type[ResultTable]  #: columns and totals of the results
     rate: float = 5e4  #: designs that are evaluated on one core, to the order of magnitude [1/s]
     #: Loads the native rules for it; None for those of `RULES`.
     rules: Callable[[], Any] | None = None
@@ -48,14 +48,14 @@ WORKS: Final[dict[str, KindOfWork]] = {work.name: work for work in (TRAINING, LS
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """A model and what is done with it: rules, tables of designs and result columns are found by it."""
+    """A model and its kind of work, which select rules, tables of designs and result columns."""
 
     model: AnyModel
     work: KindOfWork
 
     @classmethod
     def of(cls, model: AnyModel, work: str = "") -> Workload:
-        """The workload of a model, by the name of a kind of work, or the usual one of such models.
+        """The workload of a model, by the name of a kind of work, or the usual one of the model.
 
         Raises `DseError` if there is no such kind of work, or it is done with other models.
         """
@@ -79,15 +79,15 @@ AnyDesign = TypeVar("AnyDesign", bound=Design)
 class Unsupported(Generic[AnyRun]):
     """Designs that a profile has no number for."""
 
-    column: str  #: what is at fault
+    column: str  #: the column at fault
     missing: Callable[[AnyRun], BoolArray]  #: whether there is no number; (points,)
-    reason: Callable[[AnyRun, int], str]  #: why one design has none, and what would do
+    reason: Callable[[AnyRun, int], str]  #: why one design has no cost, and how to correct it
     pin: str  #: value of the column that always does
 
 
 @dataclass(frozen=True, kw_only=True)
 class Rules(Generic[AnyDesign]):
-    """Rules of a profile for one kind of work: its table of designs, and what evaluates them.
+    """Rules of a profile for one kind of work: its table of designs, and the functions that evaluate them.
 
     Functions take a `Run` of the work's model with that table; (points,) columns.
     """
@@ -98,7 +98,7 @@ class Rules(Generic[AnyDesign]):
     #: Total -> design columns whose product it is.
     products: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     unread: Callable[[str], bool] = lambda column: False  #: columns of the table that the rules do not know
-    #: What the columns of one design's results are made of; nothing where that is not known.
+    #: The items of the columns of one design's results; empty where they are unknown.
     parts: Callable[[Run[Any, AnyDesign]], Items] = lambda run: {}
     #: Columns of the results that need no times, to the last bit; None where all do.
     needs: Callable[[Run[Any, AnyDesign]], dict[str, FloatArray] | None] = lambda run: None
@@ -109,7 +109,7 @@ class Rules(Generic[AnyDesign]):
 
     @property
     def domains(self) -> Mapping[str, Domain]:
-        """Design column of any model that ships -> values that it may take."""
+        """Design column of any built-in model -> values that it may take."""
         return {**self.design.declared(), **self.design.domains()}
 
 
@@ -151,16 +151,16 @@ class WorkloadRules:
         return self.rules.needs(self.run(system, known))
 
     def unique(self, system: System, known: Mapping[str, Any]) -> UniqueRows:
-        """The designs that `step` tells apart."""
+        """The designs that `step` distinguishes."""
         run = self.run(system, known)
         return UniqueRows.of(*run.of(self.rules.canonical(run.design)).columns())
 
     def reasons(self, system: System, known: Mapping[str, Any]) -> list[str]:
-        """Why the first of some designs has no number, and what would do; nothing where it has one."""
+        """Reasons why the first of several designs has no number, with remedies; empty where it has one."""
         return self.rules.why(self.run(system, known))
 
     def remedies(self, system: System, known: Mapping[str, Any]) -> str:
-        """Reasons why designs have no number, with the number of such designs, and remedies; "" if unknown."""
+        """Reasons why designs have no number, with the number of designs and remedies; "" if unknown."""
         return self.rules.what_would_do(self.run(system, known))
 
 

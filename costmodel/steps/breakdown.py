@@ -142,7 +142,7 @@ PASS_COLUMNS: Final = ("forward_time", "backward_time", "recompute_time")
 
 #: Breakdown column -> column of a `KernelCost` that it is the sum of; no items of passes are of it.
 WITHOUT_ITEMS: Final = {"ep_communication_time": "ep_time", "offload_time": "offload_time"}
-#: Name of what kernels wait for their host.
+#: Name of the time that kernels wait for their host.
 LAUNCHES: Final = "waiting for launches"
 
 
@@ -184,8 +184,8 @@ def in_chunks(
 ) -> Breakdown:
     """Evaluate designs a chunk at a time, so that memory does not grow with their number.
 
-    Designs that agree in the columns that `grouping` gives, the first of them most of all, stand in one
-    chunk, where stages evaluate once what they have in common.
+    Designs that agree in the columns that `grouping` gives, the first of them most of all, are in one chunk, where
+    stages evaluate common parts once.
     """
     points = run.num_points
     run = run.of(run.design.map(lambda v: v if v.shape == (points,) else np.broadcast_to(v, (points,))))
@@ -204,7 +204,7 @@ def in_chunks(
 
 
 def schedules_apart(chunk: Callable[[TransformerRun], Breakdown], run: TransformerRun) -> Breakdown | None:
-    """A chunk whose 1F1B pipelines are evaluated apart from others, of which every stage is looked at.
+    """A chunk whose 1F1B pipelines are evaluated separately from others, which examine every stage.
 
     Nothing where all are of a kind already.
     """
@@ -253,7 +253,7 @@ def assemble_breakdown(
     Parameters
     ----------
     parts : mapping of (points,) arrays
-        Columns that `PARTS` and `BOUNDS` name, but for `idle_energy`; those left out are 0. [s], [B], [J]
+        Columns that `PARTS` and `BOUNDS` name, except `idle_energy`; those left out are 0. [s], [B], [J]
     system : System
         Machine.
     world_size : (points,) array

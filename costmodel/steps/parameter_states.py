@@ -130,17 +130,16 @@ def owned_parameters(
 class WeightCopies:
     """Bytes of a quantised weight, beyond the 16 bits of every weight; (points,) each. [B]"""
 
-    primary: FloatArray  #: what replicas may share out: negative where it has no 16-bit copy
+    primary: FloatArray  #: bytes that replicas can shard: negative where it has no 16-bit copy
     cast: FloatArray  #: copies of a weight that is whole, for products
 
 
 def weight_copies(run: TransformerRun) -> WeightCopies:
     """Copies of the weights of layers' products.
 
-    Beside 16 bits stand a copy in the format, and its transpose where one is needed. With `fp8_parameters`
-    there are no 16 bits: the copy is what the optimizer writes from its fp32 weights, and MX formats have
-    both copies of it, since their scales run along one axis. Four bits keep 16 beside them [NVIDIA2026]_, unless they
-    are frozen.
+    In addition to 16 bits there are a copy in the format, and its transpose where one is needed. With `fp8_parameters`
+    there are no 16 bits: the copy is written by the optimizer from its fp32 weights, and MX formats have both copies of
+    it, since their scales run along one axis. Four bits keep 16 bits in addition [NVIDIA2026]_, unless they are frozen.
     """
     codes = run.design.precision
     size, narrow = of_formats(codes, "weight_bytes"), is_narrow(codes)
@@ -182,9 +181,9 @@ def weight_casts(run: TransformerRun, quantised: Sequence[FloatArray], owned: Se
     `quantised` are weights that products read in the format, of layers and of experts; `owned` are those of them that
     the rank updates, (points,) each. [-]
 
-    A weight is cast once a step and kept for all micro-batches, as Megatron-LM does; where it is gathered for
-    each, for each. What is gathered in the format is cast once a step, by its owner. The transposed copy is
-    made of a whole weight.
+    A weight is cast once a step and kept for all micro-batches, as Megatron-LM does; where it is gathered for each, for
+    each. Weights that are gathered in the format are cast once a step, by their owner. The transposed copy is made of a
+    whole weight.
     """
     design, codes, w = run.design, run.design.precision, run.precision.element_bytes
     size, maxima = of_formats(codes, "weight_bytes"), of_formats(codes, "maxima")

@@ -97,7 +97,7 @@ class Solver:
         return np.where(even.any(axis=0), least, self.assignments.named["megatron"])
 
     def _least(self, costs: Sequence[FloatArray], links: Sequence[Link], fixed: Mapping[int, int]) -> FloatArray:
-        """Assignments of the least sum of what kernels and edges cost, some kernels at a fixed option."""
+        """Assignments of the least sum of the costs of kernels and edges, some kernels at a fixed option."""
         allowed = []
         for number, (whole, cost) in enumerate(zip(self.even_options, costs, strict=True)):
             open_options = _open_options(fixed.get(number), cost.shape[0])
@@ -193,7 +193,7 @@ def is_even(ranks: RankRun, numbers: FloatArray) -> BoolArray:
 
 
 def even_options(ranks: RankRun) -> dict[str, BoolArray]:
-    """Kernel -> where each of its options cuts what it splits into equal shares; (options, points)."""
+    """Kernel -> whether each of its options cuts its dimension into equal shares; (options, points)."""
     model, known = ranks.model, dict[float, BoolArray]()
 
     def is_whole(size: float) -> BoolArray:
@@ -219,10 +219,10 @@ MOST_TRIED: Final = 20_000
 #: Assignments of all ranks together whose bytes are counted at once: with four million take some 250 MB.
 COUNTED: Final = 4_194_304
 
-#: Designs that are solved at once where each has a machine of its own: their tables fit into a core's cache.
+#: Designs that are solved at once where each has a different machine: their tables fit into a core's cache.
 SOLVED: Final = 8192
 
-#: Runs that leave nothing to solve, what a rank sees of them, their micro-batches -> their cost.
+#: Runs with explicit shardings, their ranks' shapes and their micro-batches -> their cost.
 Cost = Callable[[TransformerRun, RankRun, MicroBatch], Breakdown]
 
 
@@ -235,7 +235,7 @@ class Solution:
     costs: Breakdown | None  #: theirs; None if there are none
 
 
-#: The latest solutions by their runs, at most so many of at most so many designs: a search prices a batch, and then
+#: Number of latest solutions kept, by their runs, and the most designs of one: a search evaluates a batch, and then
 #: records how its designs are sharded. [-]
 MOST_REMEMBERED, MOST_DESIGNS = 4, 1024
 _REMEMBERED: Final[dict[tuple[Any, ...], Solution]] = {}
@@ -261,19 +261,18 @@ def _solved(run: TransformerRun, cost: Cost) -> Solution:
     Returns
     -------
     solution : Solution
-        Explicit shardings, and what steps cost of designs that were evaluated to find them.
+        Explicit shardings, and the costs of steps of designs that were evaluated to find them.
 
     Notes
     -----
-    "solve" takes the fastest step, of those that fit into the memory of the chip if any does. A layer's
-    time is a sum over kernels and edges, whose least is found exactly, for each layout of the activation
-    between layers; what the sum leaves out, waiting for the host and the ends of the model, decides among
-    these and the named assignments. Where the fastest does not fit and another might, and where edges share
-    collectives, so that the time is no sum over them, all are tried, unless there are more than
-    `MOST_TRIED`. "solve_bytes" takes the assignment in which a rank sends the fewest bytes. Options that
-    would cut a dimension into unequal shares are left out, unless there is no other. In a group of one
-    all assignments cost the same, and "solve" takes Megatron's. Kernels are timed once with each of their
-    options, which candidates and what is taken among them are put together of.
+    "solve" takes the fastest step, of those that fit into the memory of the chip if any does. A layer's time is a sum
+    over kernels and edges, whose least is found exactly, for each layout of the activation between layers; the terms
+    outside of the sum, waiting for the host and the ends of the model, decide among these and the named assignments.
+    Where the fastest does not fit and another might, and where edges share collectives, so that the time is no sum over
+    them, all are tried, unless there are more than `MOST_TRIED`. "solve_bytes" takes the assignment in which a rank
+    sends the fewest bytes. Options that would cut a dimension into unequal shares are left out, unless there is no
+    other. In a group of one all assignments cost the same, and "solve" takes Megatron's. Kernels are timed once with
+    each of their options; candidates and their results are assembled from these times.
     """
     design, points = run.design, run.num_points
     codes = np.broadcast_to(design.sharding, (points,))
@@ -320,7 +319,7 @@ def _fewest_bytes(run: TransformerRun) -> FloatArray:
 
 
 def _fastest(run: TransformerRun, assignments: Assignments, cost: Cost) -> tuple[FloatArray, Breakdown]:
-    """Numbers of the fastest assignments, (points,), and what steps cost with them."""
+    """Numbers of the fastest assignments, (points,), and the costs of steps with them."""
     unique = UniqueRows.of(*run.columns())
     if unique.places is not None and 2 * unique.rows.size < unique.places.size:
         numbers, costs = _fastest(unique.take(run), assignments, cost)
@@ -353,7 +352,7 @@ class _Designs:
 
     run: TransformerRun  #: (points,)
     back: IntArray  #: row of each point among `tables`
-    tables: OptionTables  #: of what ranks see of a micro-batch, unique rows
+    tables: OptionTables  #: of the shapes that ranks have of a micro-batch, unique rows
     assignments: Assignments
     cost: Cost
 
@@ -370,7 +369,7 @@ class _Designs:
         return replace(self, run=self.run.take(points), back=back, tables=self.tables.take(rows))
 
     def fastest(self) -> tuple[FloatArray, Breakdown]:
-        """Numbers of the fastest assignments, (points,), and what steps cost with them."""
+        """Numbers of the fastest assignments, (points,), and the costs of steps with them."""
         points, costs = self.run.num_points, []
         numbers, tight = np.empty(points), np.full(points, self.assignments.share_collectives)
         candidates, counts = _different_first(self.candidates())
@@ -469,7 +468,7 @@ def _memory_of_all(run: TransformerRun) -> FloatArray:
 def _memory(run: TransformerRun, numbers: FloatArray, of_all: Callable[[FloatArray], FloatArray]) -> FloatArray:
     """Bytes that designs need whose messages are those of numbered assignments.
 
-    Parts need what is made of their needs with all assignments, (assignments, points).
+    The need of parts is computed from their needs with all assignments, (assignments, points).
     """
     kept = rank_run(run).reading(MEMORY_READS)
     unique = UniqueRows.of(*kept.columns())

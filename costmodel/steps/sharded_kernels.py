@@ -48,7 +48,8 @@ def with_options(run: RankRun, places: Mapping[str, int]) -> RankRun:
 
 
 def followed(run: RankRun, kernel: Kernel) -> Kernel | None:
-    """The kernel whose option says how one is split: itself, or what makes the residual stream, or none."""
+    """The kernel whose option decides the split of a kernel: itself, or the one that writes the residual stream, or
+    none."""
     if kernel.name in run.design.assignments.options:
         return kernel
     stream = run.design.stream
@@ -60,8 +61,8 @@ def followed(run: RankRun, kernel: Kernel) -> Kernel | None:
 class OptionTables:
     """Kernels of some runs, each timed with each of its options once.
 
-    No kernel's time depends on how others are split, but for the one that reduces the gradients of all
-    biases of a layer: what depends on an assignment is chosen among these times, column by column.
+    No kernel's time depends on the split of others, except the one that reduces the gradients of all biases of a layer:
+    values that depend on an assignment are chosen among these times, column by column.
     """
 
     run: RankRun  #: (points,); its own assignments do not matter
@@ -196,7 +197,7 @@ class _Chosen:
     def _of(self, labels: Sequence[Label], values: Sequence[AnyArray], *, read: bool = False) -> AnyArray:
         """Entries of labelled kernels, each from the table of the option that it follows.
 
-        Where times alone are asked for, what is not read for them is left as it is.
+        With times alone, columns that are not read for them are left unchanged.
         """
         if self.times_alone and not read:
             return values[0]

@@ -8,7 +8,7 @@ may be the fullest.
 Tensors cannot use all memory of a chip. The driver and its context take a fixed part, `reserved_memory` of the system.
 An allocator that cannot move memory holds more than tensors take. NCCL adds buffers for each communicator, in
 proportion to its channels: a receiver has 10 MiB for each connection and channel, a sender 2 MiB. Libraries that
-dispatch tokens to experts allocate buffers of their own, once for all layers. Communicators of chips without channels
+dispatch tokens to experts allocate further buffers, once for all layers. Communicators of chips without channels
 (`collective_cores` 0) take nothing beyond the fixed part.
 """
 
@@ -58,7 +58,7 @@ PEER_CHANNEL_BYTES: Final = 3.28e9 / (32 * 7)
 #: Peers whose channels that run counts; of more, each is taken to get fewer channels (assumed). [-]
 MOST_PEERS: Final = 7.0
 
-#: DeepEP: peers of its NVLink kernels, multiprocessors (two for each channel), bytes of a token beside its
+#: DeepEP: peers of its NVLink kernels, multiprocessors (two for each channel), bytes of a token in addition to its
 #: values: routing, 128 choices and 128 scales (documented; deepseek-ai/DeepEP dd758ca, csrc/legacy). [-], [B]
 NVLINK_PEERS: Final = 8.0
 DEEP_EP_CHANNELS: Final = 20 / 2
@@ -215,7 +215,7 @@ def stage_activations(run: TransformerRun, stage: Stage, parts: Sequence[PartMem
     micro-batches at once, (points,). [-]
 
     Of activations that hosts hold in between, the shares of two layers are on their way. Where the forward pass of one
-    micro-batch runs beside the backward pass of another (`overlap_ep`), each layer adds its activations before the
+    micro-batch overlaps with the backward pass of another (`overlap_ep`), each layer adds its activations before the
     other pass frees those of a layer: Megatron-LM, combined_1f1b.py and model_chunk_schedule_plan.py.
     """
     pp, steps = run.design.pp, run.design.gradient_accumulation_steps
@@ -238,8 +238,8 @@ def held_micro_batches(design: DesignPoints, stages: Sequence[Stage]) -> list[Fl
     """Micro-batches whose activations each of some stages holds at once; (points,) each. [-]
 
     1F1B runs p - r passes forward on rank r before the first backward pass ends; interleaved in groups of n
-    micro-batches 2 (p - 1 - r) + (v - 1) n + 1, each through a v-th of the stage [Korthikanti2022]_. Other
-    schedules hold what their orders say, until the gradient of the weights is made.
+    micro-batches 2 (p - 1 - r) + (v - 1) n + 1, each through a v-th of the stage [Korthikanti2022]_. Other schedules
+    hold the number that follows from their orders, until the gradient of the weights is computed.
     """
     p, v, m = design.pp, design.vpp, design.gradient_accumulation_steps
     group = np.where(design.group_size > 0, design.group_size, p)
@@ -269,7 +269,7 @@ class FullestStage:
 
     @property
     def memory(self) -> StageMemory:
-        """Memory of the fullest stage, without what the system reserves; (points,) columns. [B]"""
+        """Memory of the fullest stage, without the memory that the system reserves; (points,) columns. [B]"""
         columns = [memory.columns() for memory in self.memories]
         return StageMemory(**{name: chosen([table[name] for table in columns], self.index) for name in columns[0]})
 
@@ -340,9 +340,9 @@ def weight_sets(design: DesignPoints) -> FloatArray:
 def held_states(
     numbers: Sequence[FloatArray], stage: Stage, sizes: Sequence[FloatArray | float], shards: Sequence[FloatArray]
 ) -> list[FloatArray]:
-    """Bytes of each of the `STATES` of a stage, `numbers` of them, divided among so many replicas. [B]
+    """Bytes of each of the `STATES` of a stage, `numbers` of them, divided among `shards` replicas. [B]
 
-    A state that is not divided is there as often as the model.
+    A state that is not divided has a copy wherever the model has one.
     """
     held = [number * size / over for number, size, over in zip(numbers, sizes, shards, strict=True)]
     if not stage.copies.ndim:
@@ -369,7 +369,7 @@ def quantised_weights(stage: Stage, parts: Sequence[PartMemory], sizes: Mapping[
 
 
 def working_buffers(layers: Sequence[PartMemory]) -> FloatArray:
-    """Bytes that the layer that runs needs beside what is kept, of the kind that needs most. [B]"""
+    """Bytes that the running layer needs in addition to kept tensors, of the kind that needs most. [B]"""
     most: FloatArray = np.maximum.reduce(np.broadcast_arrays(*(layer.working for layer in layers)))
     return most
 
@@ -387,8 +387,8 @@ def optimizer_memory(
 ) -> FloatArray:
     """States of a rank of a stage on its own chip, of the fullest owner where matrices are owned whole, (points,). [B]
 
-    What hosts hold is left out. `usual` are the states by Adam, all of them on the chip, (points,). [B] Other arguments
-    are those of `owned_parameters`.
+    States held by hosts are left out. `usual` are the states by Adam, all of them on the chip, (points,). [B] Other
+    arguments are those of `owned_parameters`.
     """
     orthogonal = is_orthogonal(run.design)
     if orthogonal.any():
@@ -422,9 +422,9 @@ def unit_buffers(run: TransformerRun, layers: Sequence[PartMemory]) -> FloatArra
 
 
 def message_buffers(run: TransformerRun, ranks: RankRun) -> FloatArray:
-    """Bytes of what a pipeline sends and receives: the rank's share of an activation each way.
+    """Bytes that a pipeline sends and receives: the rank's share of an activation each way.
 
-    What is received is gathered, unless layers start with shares.
+    Received tensors are gathered, unless layers start with shares.
     """
     whole, design, shape = ranks.activation_bytes(), run.design, ranks.design
     received = np.where(shape.is_split(shape.stream, "replicated") & (design.tp > 1), whole, 0.0)
@@ -434,7 +434,7 @@ def message_buffers(run: TransformerRun, ranks: RankRun) -> FloatArray:
 def memory_items(run: TransformerRun, ranks: RankRun, parts: Sequence[PartMemory], fullest: FullestStage) -> Items:
     """Items of the peak memory, with the rank of the fullest stage and the micro-batches that it holds.
 
-    Parameters are those of `fullest_stage`, and what it found; (points,) values. [B], [-]
+    Parameters are those of `fullest_stage`, and its result; (points,) values. [B], [-]
 
     Optimizer states that hosts hold, or that owners have of whole matrices, are shared out by parameters.
     """
@@ -489,7 +489,7 @@ def _states(
 def _activations(
     run: TransformerRun, stage: Stage, parts: Sequence[PartMemory], held: FloatArray, memory: StageMemory
 ) -> dict[Item, FloatArray]:
-    """Activations of each part on a stage, and what of them is on its way to hosts."""
+    """Activations of each part on a stage, and the share of them on its way to hosts."""
     of_stage = stage_parts(run, stage, parts)
     here = run.of(replace(run.design, offload_activations=np.zeros(1)))
     items: dict[Item, FloatArray] = {}

@@ -1,4 +1,5 @@
-"""One optimizer step as events: which pass each rank of the pipeline runs when, and what ends the step.
+"""One optimizer step as events: the passes that each rank of the pipeline runs, with their times, and the end of the
+step.
 
 Times are those of `pipeline_step`, so that the last event ends at the step time. Each pass of a micro-batch through
 a chunk is an event, with the communication that it exposes; late exchanges and the update follow the passes."""
@@ -33,9 +34,9 @@ from costmodel.steps.transformer import pass_costs, rank_costs, resolve_sharding
 from costmodel.training.design import SCHEDULE_WORDS
 from costmodel.training.run import TransformerRun, rank_run
 
-#: Kinds of events, by their codes. A backward pass is that of inputs and weights unless the schedule has the
-#: gradients of weights apart. The last four are of the whole rank: casts of weights before its first pass;
-#: the exposed part of what replicas exchange, the update, and the host at the end.
+#: Kinds of events, by their codes. A backward pass is that of inputs and weights unless the schedule separates the
+#: gradients of weights. The last four are of the whole rank: casts of weights before its first pass; the exposed part
+#: of data-parallel communication, the update, and the host at the end.
 KINDS: Final = (*("forward", "backward", "weight_gradient"), *("weight_cast", "dp_communication", "optimizer", "host"))
 ENDING: Final = ("dp_communication", "optimizer", "host")
 
@@ -77,13 +78,13 @@ def timeline(run: TransformerRun, cost: Breakdown | None = None) -> Timeline:
     run : TransformerRun
         Model, machine and one design.
     cost : Breakdown, optional
-        What the step costs, where that is known. [s]
+        Cost of the step, where it is known. [s]
 
     Returns
     -------
     events : Timeline
-        A row for each pass of a micro-batch through a chunk of a rank, and for what each rank does before and
-        behind all passes; in the order of start, then of stage. [-], [s]
+        A row for each pass of a micro-batch through a chunk of a rank, and for the work of each rank before and behind
+        all passes; in the order of start, then of stage. [-], [s]
 
     Raises
     ------
@@ -92,9 +93,9 @@ def timeline(run: TransformerRun, cost: Breakdown | None = None) -> Timeline:
 
     Notes
     -----
-    Passes run in the orders of `SCHEDULES` and take the times of `schedule_step`. Two passes that overlap
-    have the same start and end. Stages of both ends of a pipeline, as of DualPipe, are chunks of one rank.
-    Exchanges of replicas stand behind all passes, also where parts of them are exposed between passes.
+    Passes run in the orders of `SCHEDULES` and take the times of `schedule_step`. Two passes that overlap have the same
+    start and end. Stages of both ends of a pipeline, as of DualPipe, are chunks of one rank. Exchanges of replicas
+    follow all passes, also where parts of them are exposed between passes.
     """
     if run.num_points != 1:
         raise DseError(f"timeline: expected one design, got {run.num_points}")
@@ -184,7 +185,7 @@ def slot_ends(one: Order, passes: TimedPasses) -> FloatArray:
     for slot in range(slots):
         begin = ends[slot]
         for places, ranks in one.sources:
-            back = (slot - 1 - (places[slot] >> 1)) % one.window  # slots between, of which the newest counts
+            back = (slot - 1 - (places[slot] >> 1)) % one.window  # slots between; the newest counts
             arrived = ends[slot - back, ranks[slot]] + passes.message[0] * (places[slot] & 1)
             begin = np.maximum(begin, arrived)
         ends[slot + 1] = begin + times[one.entry[slot], lanes]

@@ -4,7 +4,7 @@ Everything is of one rank and one micro-batch. Kernels of a layer's part, and of
 selective recomputation repeats), happen once per layer of that kind, the others once per model.
 
 Designs on several machines, all with all, compute each number once for its inputs. `footprint` gives memory, chips,
-price and power without times; the itemized step is the same evaluation, which keeps what it adds up.
+price and power without times; the itemized step is the same evaluation, which keeps the terms of its sums.
 `parameter_groups` splits clipping and update of a rank by groups of parameters.
 """
 
@@ -52,8 +52,8 @@ MOST_CELLS: Final = 1.25
 class Combinations:
     """All combinations of some designs, some chips and some surroundings of chips.
 
-    Quantities that kernels read are (chips, 1), others (surroundings, 1, 1), and columns of designs
-    (designs,): they broadcast against each other, and each result has the axes of what it depends on alone.
+    Quantities that kernels read are (chips, 1), others (surroundings, 1, 1), and columns of designs (designs,): they
+    broadcast against each other, and each result has only the axes that it depends on.
     """
 
     run: TransformerRun
@@ -109,14 +109,14 @@ class Combinations:
         return tables[0].with_columns(columns)
 
     def _cells(self, shape: tuple[int, ...]) -> IntArray:
-        """Where each point stands in a column that has some of the axes alone; (points,) [-]"""
+        """Cell of each point in a column that has only some of the axes; (points,) [-]"""
         axes = (1,) * (len(self.shape) - len(shape)) + shape
         indices = [np.minimum(index, size - 1) for index, size in zip(self.places, axes, strict=True)]
         return np.ravel_multi_index(indices, axes)
 
 
 def _behind(axes: int, values: FloatArray) -> FloatArray:
-    """A quantity with so many axes behind its own; one value has none."""
+    """A quantity with `axes` further axes behind its axis; one value has none."""
     return values.reshape(-1, *[1] * axes) if values.size > 1 else values.reshape(())
 
 
@@ -139,7 +139,7 @@ def transformer_footprint(run: TransformerRun) -> dict[str, FloatArray] | None:
 
     The columns in `FOOTPRINT`; None where kernels are split as is fastest.
 
-    Designs that differ in `TIMES_ALONE`, or in what changes nothing beside the others, are looked at once.
+    Designs that differ only in `TIMES_ALONE`, or in columns that change nothing with the others, are evaluated once.
     """
     points, sharding = run.num_points, run.design.sharding
     if ((sharding == SOLVE) | (sharding == SOLVE_BYTES)).any():
@@ -194,9 +194,9 @@ def step(
     Returns
     -------
     breakdown : Breakdown
-        (points,) columns; times of the slowest pipeline stage, memory of the fullest; NaN where chips have no
-        units for the design's `precision`. MFU is over the peak of 16 bits whatever the format, as published
-        figures are. [s], [B], [J], [$], [W]
+        (points,) columns; times of the slowest pipeline stage, memory of the fullest; NaN where chips have no units for
+        the design's `precision`. MFU is over the peak of 16 bits in every format, as published figures are. [s], [B],
+        [J], [$], [W]
 
     Notes
     -----
@@ -206,7 +206,7 @@ def step(
 
 
 def transformer_step(run: TransformerRun) -> Breakdown:
-    """`step` of a run; its designs may have columns for other rules beside."""
+    """`step` of a run; its designs may also have columns for other rules."""
     if not leaves_shardings_open(run):
         return _evaluated(run)
     from costmodel.steps.resolve_sharding import solution
@@ -222,7 +222,7 @@ def transformer_step(run: TransformerRun) -> Breakdown:
 
 
 def leaves_shardings_open(run: TransformerRun) -> bool:
-    """True if a design of a run leaves its shardings to the solver, which is loaded for such designs alone."""
+    """True if a design of a run leaves its shardings to the solver, which is loaded only for these designs."""
     return bool(np.isin(run.design.sharding, (SOLVE, SOLVE_BYTES)).any())
 
 
@@ -317,8 +317,8 @@ def model_flops(run: TransformerRun) -> FloatArray:
 def step_parts(run: TransformerRun, ranks: RankRun, costs: MicroBatch) -> tuple[dict[str, FloatArray], Items]:
     """Parts of a step: columns of a `Breakdown`, (points,).
 
-    Parameters are those of `cost_of_passes`. What the parts add up stands beside them where the run is
-    itemized. [s], [B], [J]
+    Parameters are those of `cost_of_passes`. The terms of the parts are returned with them where the run is itemized.
+    [s], [B], [J]
     """
     design = run.design
     costs, memory = rank_costs(run, ranks, costs)
@@ -343,13 +343,13 @@ def step_parts(run: TransformerRun, ranks: RankRun, costs: MicroBatch) -> tuple[
 
 
 def rank_costs(run: TransformerRun, ranks: RankRun, costs: MicroBatch) -> tuple[MicroBatch, Sequence[PartMemory]]:
-    """Micro-batches with what waits for hosts, and what parts of the model need of memory. [s], [J], [B]"""
+    """Micro-batches with the time that waits for hosts, and the memory of parts of the model. [s], [J], [B]"""
     memory = once_each(ranks.reading(MEMORY_READS), rank_memory)
     return offloaded_activations(run, costs, memory), memory
 
 
 def reasons(run: TransformerRun) -> list[str]:
-    """Why the first of some designs has no number, and what would do; nothing where it has one."""
+    """Reasons why the first of several designs has no number, with remedies; empty where it has one."""
     if is_possible(rank_run(run))[0]:
         return []
     if has_units(run)[0]:
@@ -417,7 +417,7 @@ def parameter_groups(run: TransformerRun) -> dict[str, GroupUpdate]:
     Raises
     ------
     DseError
-        If an optimizer updates matrices whole, or hosts update states: groups share such costs.
+        If an optimizer updates matrices whole, or hosts update states: groups share these costs.
 
     Notes
     -----

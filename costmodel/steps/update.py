@@ -1,30 +1,30 @@
 """The end of a step: gradients are reduced over replicas and clipped, weights updated and gathered.
 
-Replicas exchange gradients and weights once a step, or for every micro-batch, as their row of `ZERO` states. Where
-they overlap, exchanges run beside the last backward pass and the next forward pass. The stage that is done last
-counts: one with many parameters may finish its exchanges while the slowest stage still computes.
+Replicas exchange gradients and weights once a step, or for every micro-batch, as their row of `ZERO` states. Where they
+overlap, exchanges run during the last backward pass and the next forward pass. The stage that is done last counts: one
+with many parameters may finish its exchanges while the slowest stage still computes.
 
 A rank holds parameters of two kinds: those of dense layers, which all `dp * cp` ranks at the same place of the model
-have in common, and those of its experts, which fewer ranks do. The rows of `ZERO` list what replicas exchange. The
-message of an exchange is the size of all weights or gradients that take part: 10.3 GB of bf16 gradients where a rank
-of GPT-3 175B holds 5.1 billion parameters. Many designs of a study exchange the same messages in the same groups, so
-that each collective is evaluated once for its distinct rows, and once for all parameters that the same group shares.
+have in common, and those of its experts, which fewer ranks do. The rows of `ZERO` list the exchanges of replicas. The
+message of an exchange is the size of all weights or gradients that take part: 10.3 GB of bf16 gradients where a rank of
+GPT-3 175B holds 5.1 billion parameters. Many designs of a study exchange the same messages in the same groups, so that
+each collective is evaluated once for its distinct rows, and once for all parameters that the same group shares.
 
 With ZeRO 2 replicas reduce-scatter the gradients of each layer in every micro-batch. With ZeRO 3, PyTorch's fully
-sharded data parallelism, they also gather the weights of a layer before each pass over it. One layer is one FSDP
-unit [Zhao2023]_: its exchanges run beside the pass over a neighbouring layer. F and B are passes of a stage of three
+sharded data parallelism, they also gather the weights of a layer before each pass over it. One layer is one FSDP unit
+[Zhao2023]_: its exchanges overlap with the pass over a neighbouring layer. F and B are passes of a stage of three
 layers, G gathers of weights, R reductions of gradients:
 
     kernels          F1 F2 F3   B3 B2 B1      F1 of the next micro-batch
     gathers       G1 G2 G3   G3 G2 G1      G1
     reductions                     R3 R2 R1
 
-A layer hides the exchange of its neighbour. Exposed are the time of each exchange beyond that of the layer beside it,
-and once a step the first gather and the last reduction, which run beside nothing. For example, passes of 2 ms, gathers
-and reductions of 3 ms a layer, eight micro-batches: a forward pass exposes 3 (3 - 2) = 3 ms of its gathers and hides
-6 ms, a backward pass exposes 3 (3 + 3 - 2) = 12 ms and hides 6 ms. The step exposes 8 (3 + 12) ms, 2 ms of the first
-gather (its part that others hide) and 3 ms of the last reduction: 125 ms. Reductions of the last layers of a chunk may
-also run beside the next forward pass, as far as its gathers leave time; here they leave none.
+A layer hides the exchange of its neighbour. Exposed are the time of each exchange beyond that of the neighbouring
+layer, and once a step the first gather and the last reduction, which overlap with nothing. For example, passes of 2 ms,
+gathers and reductions of 3 ms a layer, eight micro-batches: a forward pass exposes 3 (3 - 2) = 3 ms of its gathers and
+hides 6 ms, a backward pass exposes 3 (3 + 3 - 2) = 12 ms and hides 6 ms. The step exposes 8 (3 + 12) ms, 2 ms of the
+first gather (its part that others hide) and 3 ms of the last reduction: 125 ms. Reductions of the last layers of a
+chunk may also overlap with the next forward pass, in the time that its gathers leave; here they leave none.
 """
 
 from __future__ import annotations
@@ -72,12 +72,12 @@ class ReplicatedParameters:
         return self.trained if exchange.of == "gradients" else self.number
 
     def has_group(self, exchange: Exchange) -> bool:
-        """False if no design has copies of sharded states, and the exchange is between such copies."""
+        """False if no design has copies of sharded states, and the exchange is between these copies."""
         return exchange.over != "copies" or bool((self.sharing.copies.size > 1).any())
 
 
 def overlaps(design: DesignPoints, exchange: Exchange) -> BoolArray:
-    """Where an exchange runs beside kernels; (points,)."""
+    """Where an exchange overlaps with kernels; (points,)."""
     gradients: BoolArray = design.overlap_grad_reduce > 0
     return gradients & (design.overlap_param_gather > 0) if exchange.of == "weights" else gradients
 
@@ -187,7 +187,7 @@ def stage_units(
 
 
 def backward_windows(run: TransformerRun, stage: Stage, costs: MicroBatch) -> list[FloatArray]:
-    """Time of a backward pass over a layer of each kind, with what is recomputed of a usual one. [s]"""
+    """Time of a backward pass over a layer of each kind, with the usual recomputation. [s]"""
     shares = stage.recomputed_shares or [np.ones(()) for _ in stage.layers]
     passes = zip(costs.backward, costs.again, shares, strict=False)
     return [backward.window + again.window * share for backward, again, share in passes]
@@ -196,7 +196,8 @@ def backward_windows(run: TransformerRun, stage: Stage, costs: MicroBatch) -> li
 def unit_exchanges(
     collectives: ReplicaCollectives, exchanges: Sequence[Exchange], units: Sequence[Unit], stage: Stage
 ) -> tuple[KernelCost, dict[str, FloatArray]]:
-    """Exposed exchanges of every micro-batch of a step [s], [J], and what one pass of each kind hides, (points,). [s]
+    """Exposed exchanges of every micro-batch of a step [s], [J], and the time that one pass of each kind hides,
+    (points,). [s]
 
     Weights that stay whole behind the forward pass are gathered once where a pipeline has several micro-batches under
     way. Hidden exchanges take cores.
@@ -229,7 +230,7 @@ def unit_exchanges(
 class _ExchangeSums:
     """Exchanges of every micro-batch, summed over the units of a stage; (points,) arrays."""
 
-    hideable: dict[str, list[FloatArray]]  #: pass -> time of each unit that may run beside it, in a micro-batch [s]
+    hideable: dict[str, list[FloatArray]]  #: pass -> time of each unit that may overlap with it, in a micro-batch [s]
     reductions: FloatArray  #: of it, reductions of gradients, of all units [s]
     never_hidden: FloatArray  #: of a whole step [s]
     energy: FloatArray  #: of a whole step [J]
@@ -301,12 +302,13 @@ def update_step(
     """Columns of a `Breakdown` for the exchanges of replicas, clipping and the update, with their items. [s], [J]
 
     `passes` are those of the step, with the exchanges that passes of several micro-batches hide [s], [J]; `parts` are
-    those of the model on a rank, (points,) [-], [B]; `stages` are those that have more of something than others:
-    `PipelineStages.foremost`; `alone` are passes with nothing beside them, as the first and the last of a step. [s]
+    those of the model on a rank, (points,) [-], [B]; `stages` are those with the most of any quantity:
+    `PipelineStages.foremost`; `alone` are passes without overlap, as the first and the last of a step. [s]
 
-    Replicas exchange what a row of `ZERO` lists. Overlapped, an exchange hides behind the last micro-batch's backward
-    pass and the next step's first forward pass, all but the last bucket; that of experts' replicas comes behind it. An
-    exchange of every micro-batch hides layer by layer: `unit_exchanges`. Ranks with most parameters update last.
+    Replicas exchange the tensors that a row of `ZERO` lists. Overlapped, an exchange hides behind the last
+    micro-batch's backward pass and the next step's first forward pass, except for the last bucket; that of experts'
+    replicas comes behind it. An exchange of every micro-batch hides layer by layer: `unit_exchanges`. Ranks with most
+    parameters update last.
     """
     design, ranks = run.design, run.design.world_size
     reduced = late_exchanges(run, passes, parts, stages, alone)
@@ -421,7 +423,7 @@ def fullest_update(
 
 
 def pass_times(run: TransformerRun, stage: Stage, costs: MicroBatch) -> dict[str, FloatArray]:
-    """Time of one micro-batch in the layers of a stage, by pass: what exchanges may hide behind. [s]"""
+    """Time of one micro-batch in the layers of a stage, by pass: exchanges may hide behind it. [s]"""
     return {
         "backward": weighted_sum(backward_windows(run, stage, costs), stage.layers),
         "forward": weighted_sum([cost.window for cost in costs.forward], stage.layers),
@@ -488,7 +490,7 @@ def replica_exchange(
 ) -> tuple[KernelCost, FloatArray]:
     """A collective over replicas [s], [J], and the time used of the window that may hide it, (points,). [s]
 
-    Overlapped, it hides behind a pass over the layers but for a bucket.
+    Overlapped, it hides behind a pass over the layers, except for a bucket.
     """
     run, whole = collectives.run, collectives.of(exchange, parameters)
     bucket = whole.time / np.maximum(layers, 1.0)

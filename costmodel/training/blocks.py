@@ -149,7 +149,7 @@ class LayerKind(NamedTuple):
 
     mixer: str = "full"  #: "full", "window", "latent" or "sparse" attention, one of `LINEAR_MIXERS`, two by "+", or ""
     mlp: str = "dense"  #: "dense", "experts" or ""
-    post_norms: bool = False  #: a norm behind each branch, beside the one before it
+    post_norms: bool = False  #: a norm behind each branch, in addition to the one before it
     parallel: bool = False  #: both branches side by side behind one norm
     parallel_norms: bool = False  #: ... or each behind its own
     latent_keys: bool = False  #: keys are latents in sparse attention too
@@ -182,7 +182,7 @@ def present(kind: LayerKind, lines: Iterable[str], **words: str) -> list[str]:
 
 
 def mixer_branch(kind: LayerKind, norm: str) -> Branch:
-    """Attention or a linear mixer behind a norm, or both beside each other."""
+    """Attention or a linear mixer behind a norm, or both in parallel."""
     if "+" in kind.mixer:
         first, second = kind.mixer.split("+")
         one, other = (mixer_branch(kind._replace(mixer=mixer), norm) for mixer in (first, second))
@@ -247,7 +247,8 @@ def sequence_of(kinds: Iterable[LayerKind]) -> tuple[tuple[Layer, float], ...]:
 #: or as summands of the whole.
 LAYOUTS: Final[tuple[TensorLayout, ...]] = ("replicated", "sequence", "column", "partial")
 
-#: (layout held, layout needed) -> collective; what is not here is there already, or a slice of what is.
+#: (layout held, layout needed) -> collective; pairs that are absent need none: the tensor is there already, or is a
+#: slice.
 TRANSITIONS: Final[Mapping[tuple[TensorLayout, TensorLayout], str]] = {
     ("sequence", "replicated"): "all_gather",
     ("column", "replicated"): "all_gather",
@@ -349,8 +350,8 @@ def assignments_of(layers: tuple[Layer, ...], last: Layer | None = None) -> Assi
     return Assignments(layers, last or layers[-1])
 
 
-#: What a module that is recomputed keeps. A checkpoint keeps its input, and all of it runs again. An output
-#: that is discarded is made again for those that read it, from inputs that are kept anyway.
+#: Tensors that a recomputed module keeps. A checkpoint keeps its input and runs the whole module again. A discarded
+#: output is computed again for its readers, from inputs that are kept anyway.
 Recomputation = Literal["checkpoint", "output discarded"]
 
 
@@ -392,8 +393,8 @@ def _is_layer_norm(kernel: Kernel) -> bool:
     return _by_kind("layernorm")(kernel) and kernel.inputs == (STREAM,) and kernel.reads == "hidden"
 
 
-#: In the order of a design's columns. What collectives run again follows from the rows: products gather what
-#: they read and reduce what they make, cores exchange keys and values, dispatch and combine exchange tokens.
+#: In the order of a design's columns. Collectives that run again follow from the rows: products gather their inputs
+#: and reduce their outputs, cores exchange keys and values, dispatch and combine exchange tokens.
 MODULES: Final = (
     RecomputeModule("core_attn", _by_kind("core_attn"), "checkpoint", selective=True),
     RecomputeModule("layernorm", _is_layer_norm, "output discarded"),

@@ -124,8 +124,8 @@ LAYOUTS: Final = PipelineLayouts()
 RECOMPUTE = ("none", "selective", "full")
 RECOMPUTE_NONE, RECOMPUTE_SELECTIVE, RECOMPUTE_FULL = range(3)
 
-#: Words of `recompute_method`, and their codes: every so many layers are one checkpoint, or the first so many
-#: of each chunk are recomputed, one by one.
+#: Words of `recompute_method`, and their codes: every N layers are one checkpoint, or the first N layers of each
+#: chunk are recomputed, one by one.
 RECOMPUTE_METHODS = ("uniform", "block")
 RECOMPUTE_UNIFORM, RECOMPUTE_BLOCK = range(2)
 
@@ -138,8 +138,8 @@ FREE_TILES, EXPLICIT_TILES = range(2)
 ATTENTION = ("unfused", "fused", "flash_attention_2", "flash_attention_1")
 UNFUSED, FUSED, FLASH_ATTENTION_2, FLASH_ATTENTION_1 = range(4)
 
-#: Words of `tp_overlap`, and their codes: collectives of tensor parallelism hide behind nothing, as in 2021;
-#: behind products that make gradients of weights; or those beside them run in pieces meanwhile too.
+#: Words of `tp_overlap`, and their codes: collectives of tensor parallelism do not overlap, as in 2021; overlap
+#: with products that compute weight gradients; or are also split into pieces that overlap with their product.
 TP_OVERLAP = ("none", "gradients", "chunked")
 NO_OVERLAP, GRADIENTS, CHUNKED = range(3)
 
@@ -152,11 +152,11 @@ CP_P2P, CP_ALL_GATHER, CP_A2A, CP_A2A_P2P = range(4)
 DISPATCHERS = ("all_to_all", "all_gather", "two_hop")
 DISPATCH_ALL_TO_ALL, DISPATCH_ALL_GATHER, DISPATCH_TWO_HOP = range(3)
 
-#: Words of `schedule`, and the code of the usual one: in what order ranks of a pipeline run their passes.
+#: Words of `schedule`, and the code of the default: the order in which ranks of a pipeline run their passes.
 SCHEDULE_WORDS = ("gpipe", "1f1b", "breadth_first", "zb_h1", "zb_h2", "zb_v", "dualpipe", "dualpipe_v")
 ONE_FORWARD_ONE_BACKWARD: Final = SCHEDULE_WORDS.index("1f1b")
 
-#: Words of `lora_targets`, and their codes: linear layers that adapters stand beside. Megatron-Bridge: linear_qkv and
+#: Words of `lora_targets`, and their codes: linear layers that have adapters. Megatron-Bridge: linear_qkv and
 #: linear_proj are attention, linear_fc1 and linear_fc2 the MLP; PEFT: q_proj and v_proj are query_value.
 LORA_TARGETS = ("all_linear", "attention", "mlp", "query_value", "qkv")
 ALL_LINEAR, ATTENTION_TARGETS, MLP_TARGETS, QUERY_VALUE, QKV_TARGETS = range(5)
@@ -164,13 +164,13 @@ ALL_LINEAR, ATTENTION_TARGETS, MLP_TARGETS, QUERY_VALUE, QKV_TARGETS = range(5)
 #: Words of `quantized_base`: frozen weights of linear layers in 16 bits, or in NF4 with double quantization (QLoRA).
 QUANTIZED_BASES = ("none", "nf4")
 
-#: What some columns are of: experts, shared sequences, states that replicas share out, pipelines, tensor
-#: parallelism, places of ranks, recomputed layers, number formats; or one of `MODULES`, by name.
+#: Subjects of columns: experts, shared sequences, states sharded over replicas, pipelines, tensor parallelism, rank
+#: order, recomputed layers, number formats; or one of `MODULES`, by name.
 EXPERTS, SEQUENCE, STATES, PIPELINE = "experts", "sequence", "states", "pipeline"
 TENSOR, PLACES, RECOMPUTED_LAYERS, PRECISION = "tensor", "places", "recomputed_layers", "precision"
 ADAPTERS = "adapters"
 
-#: What columns are of -> the rows of blocks without which designs of a model do not have them.
+#: Subject of columns -> the kernels that a model needs for its designs to have these columns.
 NEEDS: Final[Mapping[str, Callable[[Kernel], bool]]] = {
     EXPERTS: lambda kernel: kernel.of_experts,
     **{module.name: module.has for module in MODULES},
@@ -267,23 +267,21 @@ class DesignPoints(Design):
     recompute_moe: FloatArray = switch(of="moe")
     zero: FloatArray = column("-", 0, domain=Domain(low=0.0, high=HIGHEST_ZERO), of=STATES)
     reshard_after_forward: FloatArray = switch(1.0, of=STATES)  #: in ZeRO 3, weights are gathered again to go back
-    shard_replicas: FloatArray = column(
-        "-", 1, of=STATES
-    )  #: copies of sharded states: of dp * cp a divisor, of edp too where possible
+    shard_replicas: FloatArray = column("-", 1, of=STATES)  #: copies of sharded states, a divisor of dp * cp (and edp)
     optimizer: FloatArray = words(OPTIMIZERS, of=STATES)
     moments: FloatArray = words(MOMENTS, of=STATES)
     store_param_remainders: FloatArray = switch(of=STATES)  #: of master weights the 16 bits alone that weights lack
     offload_optimizer: FloatArray = share(of=STATES)  #: of the optimizer's states, held and updated by hosts
-    offload_activations: FloatArray = share(of=STATES)  #: of what layers keep, held by hosts in between
+    offload_activations: FloatArray = share(of=STATES)  #: of activations, held by hosts until the backward pass
     precision: FloatArray = words(FORMATS, of=PRECISION)  #: of the products of layers
     fp8_parameters: FloatArray = switch(of=PRECISION)  #: weights are kept and gathered in that format
     gradient_reduction: FloatArray = words(REDUCTIONS, of=PRECISION)
     #: Products add to the gradients of weights; else a kernel does.
     gradient_accumulation_fusion: FloatArray = switch(1.0, of=STATES)
-    gradient_copy: FloatArray = switch(of=STATES)  #: 16-bit gradients are kept beside those that are added to
-    lora_rank: FloatArray = count_or_none(of=ADAPTERS)  #: of adapters beside frozen weights; 0: all weights train
+    gradient_copy: FloatArray = switch(of=STATES)  #: 16-bit gradients are kept in addition to the accumulated ones
+    lora_rank: FloatArray = count_or_none(of=ADAPTERS)  #: of adapters of frozen weights; 0: all weights train
     lora_targets: FloatArray = words(LORA_TARGETS, of=ADAPTERS)
-    lora_fused: FloatArray = switch(1.0, of=ADAPTERS)  #: one adapter beside a fused product, not one for each part
+    lora_fused: FloatArray = switch(1.0, of=ADAPTERS)  #: one adapter for a fused product, not one for each part
     quantized_base: FloatArray = words(QUANTIZED_BASES, of=ADAPTERS)
     reference_model: FloatArray = switch(of=ADAPTERS)  #: frozen weights run forward too, as in DPO
     attention: FloatArray = words(ATTENTION, FUSED)
@@ -294,7 +292,7 @@ class DesignPoints(Design):
     )  #: gathered weights hide too, where `overlap_grad_reduce` is on
     dispatcher: FloatArray = words(DISPATCHERS, of=EXPERTS)
     imbalance: FloatArray = ratio(1.0, 1.0, of=EXPERTS)  #: tokens of the fullest rank over the mean
-    #: Rows of an expert over its mean share of copies, all others dropped; 0: it takes whatever comes.
+    #: Rows of an expert over its mean share of copies, all others dropped; 0: an expert takes all its tokens.
     capacity_factor: FloatArray = ratio(0.0, 0.0, of=EXPERTS)
     overlap_ep: FloatArray = switch(of=EXPERTS)  #: exchanges hide behind another micro-batch
     overlap_shared_expert: FloatArray = switch(of=EXPERTS)

@@ -1,4 +1,4 @@
-"""Tables of designs: what their columns may hold, and how they are built from words and numbers.
+"""Tables of designs: the values that columns may hold, and the conversion of words and numbers to columns.
 
 A column declares its domain: words, a switch, whole numbers from a least one, or shares. Tables hold codes of words as
 float64, and broadcast: a column of one value stands for all points.
@@ -63,7 +63,7 @@ def switch(default: float = 0.0, **kind: Any) -> Any:
 
 
 def count_or_none(**kind: Any) -> Any:
-    """A column of whole numbers from 0, which is the default and stands for what is usual."""
+    """A column of whole numbers from 0, the default, which means the framework's usual value."""
     return column("-", 0.0, domain=Domain(low=0.0), **kind)
 
 
@@ -103,7 +103,7 @@ class Design(Columns):
         Parameters
         ----------
         blocks : iterable of Block, optional
-            Of which the model's layers are made: their kernels may have columns of their own.
+            Kernels of the model's layers, which may have columns.
         **values
             Columns by name, or their aliases; those not named take their defaults.
 

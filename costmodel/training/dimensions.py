@@ -1,4 +1,4 @@
-"""Dimensions of models, the widths that follow, and what must be true of them; and numerics, such as norms.
+"""Dimensions of models, the widths that follow, and their constraints; and numerics, such as norms.
 
 Dimensions decide the shapes of kernels. Numerics decide neither times nor bytes: exports state them.
 """
@@ -19,14 +19,14 @@ BALANCING: Final = {"aux_loss": "an auxiliary loss", "bias": "a bias of the rout
 class Numerics:
     """Constants of a model's functions, as its published configuration has them. [-]
 
-    Launch files carry them to the framework; where a framework has no setting for one, it says so.
+    Launch files pass them to the framework; a note names those without a setting in the framework.
     """
 
     rotary_base: float = 10_000.0  #: theta of rotary positions
     local_rotary_base: float = 0.0  #: of layers with a window; 0: the same
     rotary_percent: float = 1.0  #: share of a head that is rotated
     rotary_interleaved: bool = False  #: pairs of neighbours are rotated, not halves
-    no_rope_every: float = 0.0  #: every so many layers have no positions; 0: none
+    no_rope_every: float = 0.0  #: every Nth layer has no positions; 0: none
     rotary_scaling: Literal["none", "linear", "llama3", "yarn"] = "none"
     rotary_scaling_factor: float = 1.0
     original_positions: float = 0.0  #: positions before scaling
@@ -47,8 +47,8 @@ class Numerics:
     attention_softcap: float = 0.0  #: scores stay within; 0: no limit
     logit_softcap: float = 0.0
     router_score: Literal["softmax", "sigmoid"] = "softmax"
-    router_pre_softmax: bool = False  #: shares of all experts, of which the chosen are not normalized
-    router_scaling: float = 1.0  #: factor of what experts add
+    router_pre_softmax: bool = False  #: shares of all experts, without normalization over the chosen ones
+    router_scaling: float = 1.0  #: factor of the experts' output
     router_bias_update_rate: float = 0.0  #: of a bias that balances experts without a loss
     router_aux_loss: float = 0.0  #: coefficient of the loss that balances experts
     #: tokens that this loss counts together: a micro-batch, each sequence, or the global batch
@@ -169,17 +169,17 @@ class ModelDimensions:
     head_size: float = 0.0  #: 0 means hidden_size / num_attention_heads, or of attention: mla that of its keys
     ffn_hidden_size: float = 0.0  #: 0 means 4 * hidden_size
     seq_len: float = 2048.0  #: tokens of a sequence that are worked on: its queries
-    context_len: float = 0.0  #: tokens before them of which keys and values are there already
+    context_len: float = 0.0  #: tokens before them, with keys and values that exist already
     #: Of packs: length of the document of a token, the sum of squares of lengths over their sum; 0: no packs.
     document_len: float = 0.0
     vocab_size: float = 51200.0
-    vocab_multiple: float = 0.0  #: tensor-parallel ranks hold multiples of so many entries; 0: no padding
+    vocab_multiple: float = 0.0  #: tensor-parallel ranks hold multiples of N entries; 0: no padding
     gated_mlp: bool = False
     activation: Literal["gelu", "silu", "squared_relu"] = "gelu"
     normalization: Literal["layer_norm", "layer_norm_no_bias", "rms_norm"] = "layer_norm"
     norms_per_layer: float = 2.0  #: 4: behind attention and MLP too; 1 in a parallel block
     position_embedding: Literal["learned", "rotary", "none"] = "learned"
-    per_layer_embedding: float = 0.0  #: width of a second embedding of tokens, of which each layer has a part
+    per_layer_embedding: float = 0.0  #: width of a second embedding of tokens, with one part for each layer
     learned_positions: float = 0.0  #: rows of the table of learned positions; 0 means key_len
     biases: bool = True  #: of all products of layers, or of those that the next three say
     qkv_bias: bool | None = None
@@ -206,7 +206,7 @@ class ModelDimensions:
     window_kind: Literal["sliding", "chunked"] = "sliding"
     full_attention_every: float = 1.0  #: 0: none has it
     linear_attention: Literal["none", "gated_delta_net", "mamba2", "kda", "lightning"] = "none"
-    linear_key_heads: float = 0.0  #: of Mamba-2: groups of heads that share what they write and read
+    linear_key_heads: float = 0.0  #: of Mamba-2: groups of heads that share keys and queries (B and C)
     linear_value_heads: float = 0.0
     linear_head_dim: float = 0.0
     linear_conv_kernel: float = 0.0
@@ -234,7 +234,7 @@ class ModelDimensions:
     mtp_order: str = ""  #: of the layers of a module of multi-token prediction; "": one like the last layer
     #: Letter -> mixer, MLP and dimensions of its layers, beyond `LAYER_LETTERS`.
     layer_kinds: tuple[tuple[str, tuple[str, str, Sizes]], ...] = ()
-    #: What is computed beside; two models that differ in it alone cost the same, and are equal.
+    #: Settings without a cost; two models that differ only in them cost the same, and are equal.
     numerics: Numerics = field(default=USUAL, compare=False)
     #: Features of a token in the activations that kernels read and make, by word. [elements]
     features: Mapping[str, float] = field(init=False, repr=False, compare=False)
@@ -368,7 +368,7 @@ class ModelDimensions:
 
     @property
     def attention_size(self) -> float:
-        """Width of what all heads make together. [elements]"""
+        """Width of the output of all heads. [elements]"""
         return self.num_attention_heads * self.value_size
 
     @property
@@ -391,10 +391,10 @@ class ModelDimensions:
         return self.keys_among(self.window, causal=causal)
 
     def keys_among(self, most: float, *, causal: bool = True) -> float:
-        """Keys that a query meets on average where it sees at most so many of those before it. [-]"""
+        """Keys that a query meets on average where it sees at most `most` of those before it. [-]"""
         window = min(most, self.context_len + self.document_tokens)
         if not causal:
             return window
-        before = min(window, self.context_len)  # what the first queries do not see yet is made up for there
+        before = min(window, self.context_len)  # the first queries take the missing keys from the context
         missing = window * (window - 1) - before * (2 * window - before - 1)
         return window - missing / (2 * self.document_tokens)

@@ -23,7 +23,7 @@ TensorLayout = Literal["replicated", "sequence", "column", "partial"]
 #: (m, n, k) of a product C[m, n] += A[m, k] B[k, n]. [elements]
 Dimensions = tuple[FloatArray | float, FloatArray | float, FloatArray | float]
 
-#: Software and reference models that have words of their own for kernels.
+#: Software and reference models with names for kernels.
 FRAMEWORKS: Final = ("megatron", "torchtitan", "maxtext", "aicb", "dfmodel")
 #: Model fields that say whether products have biases, as rows name them.
 BIASES: Final = ("qkv_bias", "out_bias", "mlp_bias")
@@ -130,7 +130,7 @@ class KeptBytes(NamedTuple):
     """Bytes that a kernel keeps for its backward pass, on all ranks of a tensor-parallel group. [B]"""
 
     input: Callable[[RankSizes, Kernel], FloatArray]  #: of the activation that it reads
-    #: of its own work; scores of attention aside
+    #: inside of the kernel; attention scores excluded
     inside: Callable[[RankSizes, Kernel], FloatArray] | None
 
 
@@ -150,14 +150,14 @@ class Exchanged(NamedTuple):
 class KernelKind:
     """All that the model asks of the kernels of one kind; kinds differ by their names.
 
-    Functions take the dimensions of a model, or what a rank sees of a micro-batch, and the kernel.
+    Functions take the dimensions of a model, or the sizes that a rank has of a micro-batch, and the kernel.
     """
 
     name: str
-    about: str = field(compare=False)  #: what it is, in a line
-    layer_word: str = field(compare=False)  #: what layers are called that have it; "" where all do
+    about: str = field(compare=False)  #: description in one line
+    layer_word: str = field(compare=False)  #: name of layers with the kernel; "" where all layers have it
     shardings: Shardings = field(compare=False)  #: places are the codes of a design's columns
-    #: What Megatron-LM splits: "tokens", "features", or its "weight"; "" where there is no choice.
+    #: The dimension that Megatron-LM splits: "tokens", "features", or its "weight"; "" where there is no choice.
     usual_split: Literal["tokens", "features", "weight", ""] = field(compare=False)
     matrix: Matrix | None = field(compare=False)  #: the weight that it multiplies by
     product_names: tuple[str, ...] = field(compare=False)  #: of its products; "" stands for its own name
@@ -167,10 +167,10 @@ class KernelKind:
     parameters: Callable[[ModelDimensions, Kernel], float] = field(compare=False)
     #: Multiply-adds of one token beyond the matrix: with the keys that it sees if causal, or with all. [-]
     multiply_adds: Callable[[ModelDimensions, Kernel, bool], float] = field(compare=False)
-    core: Core | None = field(compare=False)  #: what fused kernels may run
+    core: Core | None = field(compare=False)  #: core of fused kernels
     kept: KeptBytes = field(compare=False)
     exchanged: Exchanged = field(compare=False)
-    #: Modules of Megatron-LM's `recompute_modules` that have it, whatever it reads and makes.
+    #: Modules of Megatron-LM's `recompute_modules` that contain it, with any input and output.
     recompute_modules: tuple[str, ...] = field(compare=False)
     words: Mapping[str, str] = field(compare=False)  #: in each of `FRAMEWORKS`; "" where that has none
 

@@ -278,7 +278,7 @@ def kda_parameters(model: ModelDimensions, kernel: Kernel) -> float:
 
 
 def convolution_taps(model: ModelDimensions, *_: Any) -> float:
-    """Weights of a short convolution, each of which multiplies each token once. [-]"""
+    """Weights of a short convolution; each multiplies each token once. [-]"""
     return model.linear_conv_kernel * model.hidden_size
 
 

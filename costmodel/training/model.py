@@ -27,7 +27,8 @@ class ModelShape(ModelDimensions):
 
     __repr__ = short_repr
 
-    #: Kinds of layers and how many of each, in order; () means what the fields say. They sum to `num_layers`.
+    #: Kinds of layers and the number of each, in order; () means that the fields describe all layers. They sum to
+    #: `num_layers`.
     layers: tuple[tuple[Layer, float], ...] = ()
 
     def __post_init__(self) -> None:
@@ -123,7 +124,7 @@ class ModelShape(ModelDimensions):
 
     @property
     def num_parameters(self) -> float:
-        """Every parameter once, the final normalization included, but for multi-token prediction. [-]"""
+        """Every parameter once, the final normalization included, without multi-token prediction. [-]"""
         layers = sum(count * self.layer_parameters(layer) for layer, count in self.sequence)
         return layers + self.embedding_parameters + self.head_parameters + self.norm_parameters
 
@@ -138,15 +139,15 @@ class ModelShape(ModelDimensions):
 
     @property
     def mtp_parameters(self) -> float:
-        """Parameters of multi-token prediction beside the model: its layers, joins and norms. [-]"""
+        """Parameters of multi-token prediction, in addition to the model: its layers, joins and norms. [-]"""
         layer_size = self.layer_parameters(self.mtp_layer) + self.norm_parameters if self.mtp_layers else 0.0
         return self.mtp_layers * layer_size
 
     def forward_flops(self, *, causal: bool) -> float:
         """Multiply-adds of the forward pass of one token, each counted as two. [FLOP]
 
-        Twice the weights that it meets, those of its experts alone, and what cores and linear mixers do: with
-        all keys of the sequence, or the causal half. Routers do not count, as in Megatron-LM.
+        Twice the weights that a token meets, including only those of its experts, and the FLOP of cores and linear
+        mixers: with all keys of the sequence, or the causal half. Routers do not count, as in Megatron-LM.
         """
         layers = [*self.sequence, *([(self.mtp_layer, self.mtp_layers)] if self.mtp_layers else [])]
         flops = 0.0

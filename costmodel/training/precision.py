@@ -20,13 +20,13 @@ from costmodel.columns import BoolArray, FloatArray
 MOMENTS: Final[Mapping[str, float]] = {"fp32": 4.0, "bf16": 2.0}
 
 FULL_BYTES: Final = 4.0  #: of an fp32 number [B]
-#: That a master weight needs less beside a 16-bit weight, which holds its upper half. [B]
+#: Bytes that a master weight saves where a 16-bit weight holds its upper half. [B]
 REMAINDER_BYTES: Final = 2.0
 
 
 @dataclass(frozen=True, slots=True)
 class OptimizerRule:
-    """States that an optimizer keeps of each parameter, beside a master weight in full precision."""
+    """Optimizer states per parameter, in addition to a master weight in full precision."""
 
     moments: int  #: running sums of gradients, or of their squares
     #: Steps of Newton-Schulz iteration that make a matrix's update orthogonal; 0: each parameter by itself.
@@ -36,9 +36,10 @@ class OptimizerRule:
         """States of one parameter. [B]
 
         `usual` is a master weight and two moments of full precision [B]; `moment_bytes` are those of one moment,
-        (points,) [B]; `remainders` is 1 where of master weights only what weights lack is kept, (points,). [-]
+        (points,) [B]; `remainders` is 1 where only the part of master weights that weights lack is kept, (points,).
+        [-]
 
-        Beside 2 of a weight and 4 of its gradient, replicas share out 12 B, 8 with 16-bit moments, 2 less
+        In addition to 2 B of a weight and 4 B of its gradient, replicas shard 12 B, 8 with 16-bit moments, 2 less
         with remainders, as in Megatron-LM's precision-aware optimizer; Muon has one moment less.
         """
         fewer = (2 - self.moments) * FULL_BYTES
@@ -53,8 +54,8 @@ class OptimizerRule:
         return 3 + 2 * self.moments * moment_bytes / FULL_BYTES
 
 
-#: Word of `optimizer` -> what it is. Muon [Jordan2024]_ is for the matrices of layers; word tables, the head,
-#: norms and biases have Adam beside it.
+#: Word of `optimizer` -> its rule. Muon [Jordan2024]_ is for the matrices of layers; embeddings, the head, norms
+#: and biases use Adam.
 OPTIMIZERS: Final[Mapping[str, OptimizerRule]] = {
     "adam": OptimizerRule(moments=2),
     "muon": OptimizerRule(moments=1, newton_schulz_steps=5),
@@ -74,7 +75,7 @@ class Exchange:
     of: State
     every: Literal["step", "micro_batch"]  #: how often it runs
     behind: Literal["forward", "backward"]  #: the pass over the layers that may hide it
-    again: bool = False  #: left out where what the forward pass gathered is kept
+    again: bool = False  #: left out where the gathered weights of the forward pass are kept
     #: Replicas that take part: all; or those that share out one copy of the states, or have the same share.
     over: Literal["whole", "shards", "copies"] = "shards"
 
@@ -99,11 +100,11 @@ _REDUCED: Final = Exchange("all_reduce", "gradients", "step", "backward", over="
 
 #: Stage 1 where gradients are all-reduced nevertheless, and each replica uses its share.
 WHOLE_GRADIENTS: Final = ZeroStage(("optimizer",), (_REDUCED, _GATHERED))
-#: Stage -> what it is. Gradients that are all-reduced; or reduce-scattered before and weights gathered after
-#: each replica's update of its share, Megatron-LM's distributed optimizer; or reduce-scattered for each
-#: micro-batch; or weights gathered too, for each pass of each micro-batch: PyTorch's fully sharded data
-#: parallelism. In a pipeline it accumulates whole gradients and reduces them once, the last row (torchtitan). Where
-#: sharded states have copies, their gradients are added up once in a step.
+#: Stage -> its rule. Gradients are all-reduced; or reduce-scattered, with weights gathered after each replica's
+#: update of its share, as in Megatron-LM's distributed optimizer; or reduce-scattered for each micro-batch; or
+#: weights are gathered too, for each pass of each micro-batch, as in PyTorch's fully sharded data parallelism. In a
+#: pipeline it accumulates whole gradients and reduces them once, the last row (torchtitan). Where sharded states
+#: have copies, their gradients are added up once in a step.
 ZERO: Final = (
     ZeroStage((), (_REDUCED,)),
     ZeroStage(("optimizer",), (Exchange("reduce_scatter", "gradients", "step", "backward"), _SUMMED, _GATHERED)),
@@ -117,7 +118,7 @@ ZERO: Final = (
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Precision:
-    """Bytes per element of what a training step keeps and moves where no format narrows it."""
+    """Bytes per element of the tensors that a training step keeps and moves, where no format narrows them."""
 
     element_bytes: float  #: operands of matrix products, activations and the weights they use [B]
     gradient_bytes: float  #: gradients, as they are accumulated and reduced [B]
@@ -143,7 +144,7 @@ class Format:
     maxima: float = 0.0  #: passes over a tensor for its largest value, before the one that casts it
     #: Whether a transposed copy is needed: scales run along one axis, or units read one layout alone.
     transposed_scales: bool = False
-    multiple: float = 1.0  #: of which the rows of an expert's product are one [-]
+    multiple: float = 1.0  #: rows of an expert's product are a multiple of it [-]
     dispatched: bool = False  #: whether tokens are cast before they are sent to their experts
     #: With `fp8_parameters`: bytes of a weight, which then has no 16-bit copy (0: it keeps that one), and of
     #: a gathered one, where weights are gathered once a step and where for each pass (0: 16 bits). [B]
@@ -152,7 +153,7 @@ class Format:
     gathered_shard_bytes: float = 0.0
 
 
-#: Word of `precision` -> what it means, in the order of its codes.
+#: Word of `precision` -> its format, in the order of its codes.
 FORMATS: Final[Mapping[str, Format]] = {
     word: Format(**fields) for word, fields in yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text()).items()
 }

@@ -17,7 +17,7 @@ from costmodel.columns import FloatArray
 
 #: Axes of a transformer's grid, neighbours first, as Megatron-LM numbers its ranks by default.
 ORDER: Final = ("tp", "cp", "dp", "pp")
-#: Axes of the same ranks as experts see them: within a stage of the pipeline they are shared out anew.
+#: Axes of the same ranks in the order of experts: within a stage of the pipeline they are divided again.
 EXPERT_ORDER: Final = ("etp", "ep", "edp", "pp")
 
 #: Words of `rank_order`, and their codes: neighbours first. Stages are outermost; or they stand inside of the
@@ -32,21 +32,21 @@ class Group:
 
     size: FloatArray
     stride: FloatArray  #: between neighbours in the numbering of all ranks, which fills nodes one by one
-    #: Where a group is several such rows of ranks: how many, and how far each starts behind the one before.
+    #: Number of rows of ranks in a group with several rows, and the distance between the starts of two rows.
     rows: FloatArray | float = 1.0
     row_stride: FloatArray | float = 1.0
 
     @classmethod
     def of_neighbours(cls, size: FloatArray) -> Group:
-        """Ranks that stand side by side."""
+        """Ranks with consecutive numbers."""
         return cls(size, np.ones_like(size))
 
     @classmethod
     def of_stage(cls, size: FloatArray, stride: FloatArray, together: FloatArray, spread: FloatArray) -> Group:
-        """Ranks of one pipeline stage, numbered within it, where other stages may stand in between.
+        """Ranks of one pipeline stage, numbered within it, where ranks of other stages may lie in between.
 
-        `size` and `stride` are those of the group among the ranks of its stage; `together` ranks of a stage stand side
-        by side; `spread` stages take turns, 1 where a stage stands in one piece; (points,) each. [-]
+        `size` and `stride` are those of the group among the ranks of its stage; `together` ranks of a stage are
+        consecutive; `spread` stages take turns, 1 where the ranks of a stage are consecutive; (points,) each. [-]
         """
         parted = spread > 1
         if not parted.any():
@@ -94,13 +94,14 @@ class Sharing:
 
     @classmethod
     def of(cls, whole: Group, copies: FloatArray) -> Sharing:
-        """So many copies of states, (points,), among ranks with the same weights; or as many as divide both. [-]"""
+        """Sharding with `copies` copies of states, (points,), among ranks with the same weights; or the largest
+        number that divides both."""
         if not (copies > 1).any():
             return cls(whole, whole, Group(np.ones_like(whole.size), whole.size * whole.stride))
         both = np.maximum(whole.size, 1.0).astype(np.int64), copies.astype(np.int64)
         number = np.gcd(*both).astype(np.float64)
         shards = whole.size / number
-        row = whole.size / whole.rows  # ranks that stand in one row: shards may fill several, or a part
+        row = whole.size / whole.rows  # consecutive ranks; shards may fill several rows, or a part of one
         rows = np.maximum(shards / row, 1.0)
         inside = (shards < row) | (np.asarray(whole.rows) == 1)
         return cls(
@@ -120,8 +121,8 @@ class Ranks:
     """All ranks of a run as a grid. One run may have several views of them: of dense layers, of experts."""
 
     sizes: Mapping[str, FloatArray]  #: of each axis, neighbours first; (points,) each [-]
-    #: Where stages, the last axis, stand inside of replicas: ranks of a stage that stand side by side, and
-    #: how many stages take turns; 1 where they do not.
+    #: Where stages, the last axis, are inside of replicas: the number of consecutive ranks of a stage, and of
+    #: stages that take turns; 1 where they are not.
     together: FloatArray | None = None
     spread: FloatArray | None = None
 

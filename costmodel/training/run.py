@@ -74,7 +74,7 @@ class Run(Generic[AnyShape, AnyTable]):
     system: System
     design: AnyTable
     precision: Precision = MIXED_PRECISION
-    itemized: bool = False  #: whether costs say what they are made of: `KernelCost.items`
+    itemized: bool = False  #: whether costs have their items: `KernelCost.items`
 
     def take(self, rows: Any) -> Self:
         """The run of some of its points."""
@@ -298,9 +298,8 @@ class RankRun(Run[ModelShape, RankShape]):
     def expert_rows(self) -> FloatArray:
         """Rows of the products of one expert, on the fullest rank: copies that it receives, or its capacity.
 
-        Of the copies that the ranks around an expert send, each expert has a mean share. A capacity factor
-        makes room for so many times that share, in whole rows: what is beyond is dropped, what is missing is
-        padding [Fedus2022]_. [-]
+        Each expert has a mean share of the copies that the ranks around it send. A capacity factor makes room for a
+        multiple of that share, in whole rows: copies beyond are dropped, missing ones are padding [Fedus2022]_. [-]
         """
         model, shape = self.model, self.design
         received = model.moe_topk * shape.imbalance * shape.etp * self.routed_tokens * shape.ep
@@ -419,7 +418,7 @@ def once_each(run: Run[AnyShape, AnyTable], stage: Callable[[Any], Sequence[AnyR
 
 
 def remembered(known: dict[Any, AnyResult], key: Any, most: int, make: Callable[[], AnyResult]) -> AnyResult:
-    """The result of a key, made where it is not known; the latest are kept, so many at most. [-]"""
+    """The result of a key, computed if unknown; the latest `most` results are kept. [-]"""
     if (result := known.get(key)) is None:
         result = known[key] = make()
         for oldest in list(known)[:-most]:  # dicts keep the order of insertion
@@ -443,7 +442,7 @@ def some_adapters(run: RankRun | TransformerRun) -> bool:
 
 
 def trained_share(run: RankRun | TransformerRun) -> FloatArray:
-    """Share of the model's parameters that is trained: 0 beside adapters, else 1; (points,). [-]"""
+    """Share of the model's parameters that is trained: 0 with adapters, else 1; (points,). [-]"""
     return np.where(run.design.lora_rank > 0, 0.0, 1.0)
 
 

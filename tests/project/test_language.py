@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.language import FORBIDDEN, PAGES, ROOT, allowed, counts, faults, found_in, helps, messages
+from tests.language import FORBIDDEN, PAGES, ROOT, allowed, counts, faults, found_in, helps, messages, remarks
 from tests.support.cases import cases
 
 #: A sentence with each construction, and a plain one that is not counted.
@@ -39,5 +39,7 @@ def test_every_text_is_looked_at():
     assert len(helps()) >= 15
     assert len(messages("dse")) > 200
     assert len(messages("costmodel")) > 50
+    assert len([*remarks("dse")]) > 3000
+    assert len([*remarks("costmodel")]) > 1000
     assert {*allowed()} <= {*counts()}
     assert ROOT.joinpath("docs", "README.md") in PAGES

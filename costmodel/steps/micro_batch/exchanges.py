@@ -8,11 +8,11 @@ sequence parallelism [Korthikanti2022]_ a norm gives tokens that are split, and 
 them. The edge needs an all-gather forward, a reduce-scatter of the gradient backward, and another all-gather, since
 ranks keep their shards of the input. Each of the three sends (t - 1) / t of 2 s b h bytes on a group of t ranks.
 
-`layout_changes` says which collectives each edge of a block needs in a pass. In the backward pass of a product, one of
-them runs beside the gradient of the weight or of the input, which do not wait for it. With `tp_overlap: chunked` the
-product that needs it, or makes its input, runs in pieces meanwhile [Wang2023]_. Hidden collectives take cores from
-those kernels. For example, a reduce-scatter of 1 ms beside a weight gradient of 0.8 ms exposes 0.2 ms; if it takes 24
-of 120 cores, the weight gradient takes 0.8 * 24 / 120 = 0.16 ms more. Equal collectives beside equal kernels are
+`layout_changes` lists the collectives that each edge of a block needs in a pass. In the backward pass of a product, one
+of them overlaps with the gradient of the weight or of the input, which do not wait for it. With `tp_overlap: chunked`
+the product that needs it, or makes its input, runs in pieces meanwhile [Wang2023]_. Hidden collectives take cores from
+those kernels. For example, a reduce-scatter of 1 ms during a weight gradient of 0.8 ms exposes 0.2 ms; if it takes 24
+of 120 cores, the weight gradient takes 0.8 * 24 / 120 = 0.16 ms more. Equal collectives during equal kernels are
 evaluated once and counted. Arrays are (points,) unless shapes say otherwise.
 
 Expert parallelism sends tokens to their experts and results back. Context parallelism sends keys and values around
@@ -70,7 +70,7 @@ _CODES: Final = np.array([[COLLECTIVES.index(TRANSITIONS.get((a, b))) for b in L
 #: Names of kernels of a block, and one pass over them.
 KernelsOfPass = tuple[tuple[str, ...], str]
 NOTHING: Final[KernelsOfPass] = ((), "")
-#: Collective that a product can run in pieces beside -> number of pieces; 0: one for each rank [Wang2023]_.
+#: Collective that a product can overlap with in pieces -> number of pieces; 0: one for each rank [Wang2023]_.
 PIECES: Final = {"all_gather": 0.0, "reduce_scatter": 4.0}
 
 
@@ -90,7 +90,7 @@ def layout_changes(run: RankRun, edge: Edge) -> tuple[list[LayoutChange], list[L
     """Collectives of an edge in the forward and in the backward pass.
 
     A collective that several edges share counts for the first of them. Products keep shards of a gathered input, and
-    gather it again beside the activation gradient [Korthikanti2022]_.
+    gather it again during the activation gradient [Korthikanti2022]_.
     """
     activation, gradient = _codes(run, edge)
     for other in edge.sharing:
@@ -154,12 +154,11 @@ def expert_parallel(run: RankRun) -> KernelCost:
 
     Notes
     -----
-    An all-to-all sends each token to the ranks of its experts, one copy for each expert; an all-gather
-    brings all tokens to all; two hops send a token once to each node and from there once to each rank
-    [DeepEP2025]_. Bytes follow the fullest rank, or the capacity of experts that have one. With blockwise
-    scales what goes to experts, tokens forward and gradients backward, is sent in 8 bits; what they return
-    has 16 [DeepSeek2024]_. Tensor-parallel ranks of an expert gather what each of them received, and scatter
-    the sums.
+    An all-to-all sends each token to the ranks of its experts, one copy for each expert; an all-gather brings all
+    tokens to all; two hops send a token once to each node and from there once to each rank [DeepEP2025]_. Bytes follow
+    the fullest rank, or the capacity of experts that have one. With blockwise scales, messages to experts, tokens
+    forward and gradients backward, have 8 bits; their results have 16 [DeepSeek2024]_. Tensor-parallel ranks of an
+    expert gather the tokens that each of them received, and scatter the sums.
     """
     shape, network, cost = run.design, run.system.network, KernelCost()
     if not (shape.ep * shape.etp > 1).any():
@@ -240,7 +239,7 @@ def hopping(run: RankRun, within: str, size: FloatArray | float) -> CollectiveCo
     return _sum(two_hops(model, once, ep, run.system.network), _within_experts(run, within, arrived))
 
 
-#: What a dispatch costs: of a run, the collective within experts, and bytes of an element.
+#: Cost of a dispatch: of a run, the collective within experts, and bytes of an element.
 Dispatch = Callable[[RankRun, str, FloatArray | float], CollectiveCost]
 
 #: Code of `dispatcher` -> cost of dispatching tokens, or of combining results.
@@ -292,7 +291,7 @@ def two_hops(model: ModelShape, token_bytes: FloatArray, group: Group, network: 
     model : ModelShape
         Its experts, and the nodes that routing may reach.
     token_bytes : (points,) array
-        What a rank's tokens hold, each once. [B]
+        Size of a rank's tokens, each once. [B]
     group : Group
         Ranks that hold different experts, (points,).
     network : sequence of LinkTier
@@ -300,8 +299,8 @@ def two_hops(model: ModelShape, token_bytes: FloatArray, group: Group, network: 
 
     Notes
     -----
-    The second hop starts with the first tokens of the first one. A byte costs as much as in an all-to-all:
-    DeepEP publishes the bandwidths that other exchanges reach on the same links [DeepEP2025]_.
+    The second hop starts with the first tokens of the first one. A byte costs the same as in an all-to-all: DeepEP
+    publishes the bandwidths that other exchanges reach on the same links [DeepEP2025]_.
     """
     tiers = [*spans(group, network)]
     nodes = tiers[1].inner if len(tiers) > 1 else np.ones_like(group.size)
@@ -476,7 +475,7 @@ def exposed_collectives(
 def hidden_time(
     run: RankRun, name: str, time: FloatArray, time_of: KernelsTime, hidden_by: KernelsOfPass, product: KernelsOfPass
 ) -> FloatArray:
-    """Part of a collective's time that runs beside kernels: a product in pieces, or else other kernels. [s]
+    """Part of a collective's time that overlaps with kernels: a product in pieces, or else other kernels. [s]
 
     Pieces hide all transfers but one: that of the first tile of a gather, that of the last piece of a scatter.
     """
@@ -496,10 +495,10 @@ def context_parallel(
     `key_features` are those of a token's keys and values together [elements]; `core_time` is the time of the core in
     that direction, which hides a ring, (points,). [s]
 
-    Keys and values go around a ring, each step beside a step of the core [Liu2023]_; or they
-    are gathered before it [Llama2024]_; or heads are exchanged for tokens, before and behind it
-    [Jacobs2023]_; or heads within small groups, and rings between those. Backward a ring carries gradients
-    too, and gathered keys and values are gathered again and their gradients scattered.
+    Keys and values go around a ring, each step during a step of the core [Liu2023]_; or they are gathered before it
+    [Llama2024]_; or heads are exchanged for tokens, before and behind it [Jacobs2023]_; or heads within small groups,
+    and rings between those. Backward a ring carries gradients too, and gathered keys and values are gathered again and
+    their gradients scattered.
     """
     shape, model, system = run.design, run.model, run.system
     cp = shape.cp
@@ -528,10 +527,10 @@ def state_passing(run: RankRun, state_bytes: float) -> KernelCost:
 
     `state_bytes` are those of one sequence, all heads together [B]; a group of one sends nothing.
 
-    A rank waits for the state of the one before, adds what its own tokens make of it, and passes it on; all
-    but the last send one message. Ranks run late by a message each, but stay so from layer to layer: what a
-    layer adds for each is one message, which nothing hides. That the last rank is late by all of them once in
-    a pass over the layers is left out.
+    A rank waits for the state of the one before, adds the state of its tokens, and passes it on; all except the last
+    send one message. Ranks run late by a message each, but stay so from layer to layer: each layer adds one message for
+    each rank, which nothing hides. The delay of the last rank by all messages, once in a pass over the layers, is left
+    out.
     """
     shape = run.design
     state = shape.micro_batch_size * state_bytes / shape.tp

@@ -94,8 +94,8 @@ def launch_wait(launches: FloatArray, busy: FloatArray, system: System) -> Float
 
     `launches` are kernels and collectives [-]; `busy` is their time [s], (points,) each.
 
-    Kernels are launched ahead, so that only their sum counts, not the shortest one; launches that block come
-    on top of what runs.
+    Kernels are launched ahead, so that only their sum counts, not the shortest one; launches that block add to the busy
+    time.
     """
     dispatching, blocking = launches * system.host.dispatch, system.software.blocking_launches
     ahead = np.maximum(dispatching - busy, 0.0)
@@ -115,7 +115,7 @@ def with_launch_overhead(cost: KernelCost, system: System) -> KernelCost:
 
 
 def costs_of_points(cost: KernelCost, unique: UniqueRows) -> KernelCost:
-    """Costs of unique rows, for each point those of its row; what is 0 for all stays so. [s], [J]"""
+    """Costs of unique rows, for each point those of its row; columns that are 0 for all stay 0. [s], [J]"""
     if unique.places is None:
         return cost
     return cost.map(lambda values: unique.of_points(values) if values.ndim else values)
@@ -132,7 +132,7 @@ class CostTable:
     pointwise_memory_bound: BoolArray
     system: System
     unique: UniqueRows = EACH_ITS_OWN  #: the row of each point
-    times_alone: bool = False  #: whether energies, and what waits for memories, are left out
+    times_alone: bool = False  #: whether energies, and the time that waits for memories, are left out
     itemized: bool = False  #: whether costs have the kernels that they are of as items
 
     def cost(self, part: str, direction: str, among: Callable[[Label], bool] | None = None) -> KernelCost:
@@ -254,8 +254,8 @@ def recomputed(
     `forward` is its whole forward pass, waiting for the host included; `core` are its attention cores with the
     exchanges of ranks that share a sequence. [s], [J]
 
-    A row that several modules have runs again once. Modules are those of Megatron-LM's `recompute_modules`,
-    of which [Korthikanti2022]_ has the first.
+    A row that belongs to several modules runs again once. Modules are those of Megatron-LM's `recompute_modules`; the
+    first is that of [Korthikanti2022]_.
     """
     shape, again = run.design, KernelCost()
     for modules, kernels in recompute_groups(part.kernels).items():
@@ -294,7 +294,7 @@ def module_cost(
 
 
 def own_edges(part: Part, names: Collection[str]) -> list[Edge]:
-    """Edges to or from the products of some rows; collectives are shared among these alone."""
+    """Edges to or from the products of some rows; collectives are shared only among these."""
     edges = []
     for edge in part.edges:
         product = product_of(edge)

@@ -1,8 +1,8 @@
 """Parameters, activations and buffers of each part of a model on one rank, for any pipeline.
 
 Each kernel states the bytes that it keeps for its backward pass and the parameters that it multiplies by. A rank has
-its share of both by the kernel's sharding. Recomputation drops what the modules that run again have kept. Stages of a
-pipeline multiply these amounts by their layers and micro-batches (`costmodel.steps.stage_memory`).
+its share of both by the kernel's sharding. Recomputation drops the tensors that the modules that run again have kept.
+Stages of a pipeline multiply these amounts by their layers and micro-batches (`costmodel.steps.stage_memory`).
 """
 
 from __future__ import annotations
@@ -34,12 +34,13 @@ class PartMemory(Columns):
     quantised: FloatArray = column("-", 0)  #: of the parameters, those that products read in fewer bits
     quantised_experts: FloatArray = column("-", 0)
     kept: FloatArray = column("B", 0)  #: of a micro-batch, for its backward pass
-    everything: FloatArray = column("B", 0)  #: what would be kept of a layer without recomputation
-    working: FloatArray = column("B", 0)  #: while the part runs, beyond what is kept
+    everything: FloatArray = column("B", 0)  #: kept activations of a layer without recomputation
+    working: FloatArray = column("B", 0)  #: while the part runs, in addition to kept tensors
     logits: FloatArray = column("-", 0)  #: of a micro-batch
 
 
-#: Quantities of a system that `rank_memory` reads: whether formats need transposed copies, and what software keeps.
+#: Quantities of a system that `rank_memory` reads: whether formats need transposed copies, and the activations that
+#: software keeps.
 MEMORY_READS: Final = ("mx_speedup", "software_kept_activations")
 
 
@@ -137,12 +138,12 @@ def quantised_parameters(run: RankRun, layer: Layer) -> tuple[FloatArray, FloatA
 def layer_memory(run: RankRun, layer: Layer) -> PartMemory:
     """Parameters and activations of one layer and micro-batch on one rank, (points,). [-], [B]
 
-    For GPT the activations are the table of [Korthikanti2022]_: s b h (10 + 24/t + 5 a s / (h t)), the 10
-    split by t in sequence parallelism, the term in a s dropped by selective recomputation, and 2 s b h (the
-    input of the layer) when recomputation is full. Fused attention keeps one fp32 number per row of scores
-    instead. Modules that are recomputed drop what `RecomputeModule.frees` says. What is recomputed is there
-    again for a while: of one layer all that it would keep without recomputation; the widest output
-    and its gradient live beside it, and the widest input that a product gathers.
+    For GPT the activations are the table of [Korthikanti2022]_: s b h (10 + 24/t + 5 a s / (h t)), the 10 split by t in
+    sequence parallelism, the term in a s dropped by selective recomputation, and 2 s b h (the input of the layer) when
+    recomputation is full. Fused attention keeps one fp32 number per row of scores instead. Modules that are recomputed
+    drop the tensors of `RecomputeModule.frees`. Recomputed tensors are alive again for a while: those of one layer that
+    it would keep without recomputation; in addition to the widest output and its gradient, and the widest input that a
+    product gathers.
     """
     run = run.of_kernel(layer.stream)  # a layer's kernels have dimensions in common
     shape, recompute = run.design, run.design.recompute
@@ -229,9 +230,9 @@ def layer_activations(run: RankRun, layer: Layer, *, recomputing: bool) -> Float
 def kept_activations(run: RankRun, layer: Layer, *, recomputing: bool) -> tuple[FloatArray, FloatArray]:
     """Bytes kept of a layer's forward pass on each rank of a group, and on all of them together, (points,). [B]
 
-    What is inside its attention core is left out. A gradient needs the input of its kernel, and that of a dropout its
-    mask. What a product gathers is kept as the kernel before it gave it; what it reads in a narrow format is kept so,
-    but for the output of an attention core, which that keeps in 16 bits.
+    Tensors inside of its attention core are left out. A gradient needs the input of its kernel, and that of a dropout
+    its mask. A gathered input is kept in the form in which the kernel before it wrote it; an input in a narrow format
+    is kept in that format, except the output of an attention core, which is kept in 16 bits.
     """
     shape = run.design
     whole, shared = np.zeros(np.shape(shape.tp)), np.zeros(np.shape(shape.tp))
@@ -255,7 +256,9 @@ def kept_activations(run: RankRun, layer: Layer, *, recomputing: bool) -> tuple[
             is_shared = shape.is_split(kernel, "row") | (shape.shards(before) == shape.tp)
             is_shared = is_shared & ~(by_adapter & shape.is_split(kernel, "column") & (shape.tp > 1))
             narrow = is_quantised(kernel) and not before.is_core
-            for others, alike, is_kept in kept_inputs.get(before, ()):  # what one product keeps, others need not
+            for others, alike, is_kept in kept_inputs.get(
+                before, ()
+            ):  # an input that one product keeps is not kept again by others
                 twice = (narrow != alike) & is_narrow(shape.precision) if formats else False
                 kept = np.where((is_shared == others) & is_kept & ~np.asarray(twice), 0.0, kept)
             kept_inputs.setdefault(before, []).append((is_shared, narrow, needs))

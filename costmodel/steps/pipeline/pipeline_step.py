@@ -3,7 +3,7 @@
 Each stage runs a forward and a backward pass for every micro-batch, and waits for its neighbours in between.
 `schedule_step` adds up the passes of the slowest stage by their cause, such as kernels, exposed collectives and
 messages. Its wait for other stages is the bubble: the time of the whole pipeline less the work of the busiest stage.
-For example, 4 equal stages and 8 micro-batches under 1F1B take 11 passes each way, of which each stage runs 8: 3 are
+For example, 4 equal stages and 8 micro-batches under 1F1B take 11 passes each way; each stage runs 8 of them: 3 are
 bubble.
 
 The time of the whole pipeline has a closed form for most schedules of equal stages; else every pass is simulated.
@@ -65,7 +65,7 @@ def recomputed_shares_of_model(run: TransformerRun) -> list[FloatArray] | None:
 def with_shares(
     whole: Sequence[KernelCost], costs: MicroBatch, shares: Sequence[FloatArray] | None
 ) -> list[KernelCost]:
-    """All passes of each part of which a share of layers is recomputed. [s], [J]
+    """All passes of each part; a share of its layers is recomputed. [s], [J]
 
     `whole` are all passes, recomputation included (`costs.whole`); `shares` are those of each kind of layer, (points,)
     each, or None where all are recomputed. [-]
@@ -93,14 +93,14 @@ def stage_parts(run: TransformerRun, stage: Stage, parts: Sequence[PartMemory]) 
 
 
 def _without_absent(design: DesignPoints, layer: PartMemory, count: FloatArray) -> PartMemory:
-    """A kind of layer of which nothing is recomputed by module on a stage that has none of the kind."""
+    """A kind of layer without recomputed modules, on a stage that has no layer of the kind."""
     absent = (design.recomputed_modules > 0) & (count == 0)
     again = np.where(absent, layer.everything - layer.kept, 0.0)
     return replace(layer, working=layer.working - again)
 
 
 def _with_counted(run: TransformerRun, stage: Stage, layers: Sequence[PartMemory]) -> list[PartMemory]:
-    """Layers of a stage of which some are recomputed, or several at once."""
+    """Layers of a stage where some are recomputed, or several at once."""
     design, together, leading = run.design, checkpoint_layers(run.design), leading_layers(run.design)
     shares = stage.recomputed_shares or [np.ones_like(together) for _ in layers]
     per_chunk, more = np.divmod(stage.num_layers, design.vpp)
@@ -128,8 +128,8 @@ def offloaded_activations(run: TransformerRun, costs: MicroBatch, parts: Sequenc
 
     `parts` hold the bytes that layers keep, (points,). [-], [B]
 
-    Each direction of the link has the passes of one direction beside it: what a layer keeps leaves while the
-    next layer runs forward, and comes back while the layer behind runs backward. Where a forward pass runs beside a
+    Each direction of the link overlaps with the passes of one direction: the activations of a layer leave while the
+    next layer runs forward, and come back while the layer behind runs backward. Where a forward pass overlaps with a
     backward pass (`overlap_ep`), both directions have the time of both.
     """
     design = run.design
@@ -149,13 +149,13 @@ def offloaded_activations(run: TransformerRun, costs: MicroBatch, parts: Sequenc
 
 
 def share_beside(design: DesignPoints) -> FloatArray:
-    """Share of a pipeline's passes beside which a pass of another micro-batch runs (`overlap_ep`), (points,). [-]
+    """Share of a pipeline's passes that overlap with a pass of another micro-batch (`overlap_ep`), (points,). [-]
 
-    Of m v passes forward, the last rank runs (v - 1) n + 1 before its first backward pass, and as many backward
-    passes behind its last forward one; all between run in pairs (Megatron-LM, combined_1f1b.py and
-    `get_pp_rank_microbatches`). The p - 1 passes for which it waits until the pipeline has filled and drained
-    have none beside them. The share is that of the longest chain, of all m v + p - 1. It is 0 without `overlap_ep`, and
-    where schedules pair passes themselves or run all forward passes first.
+    Of m v passes forward, the last rank runs (v - 1) n + 1 before its first backward pass, and the same number of
+    backward passes behind its last forward one; all between run in pairs (Megatron-LM, combined_1f1b.py and
+    `get_pp_rank_microbatches`). The p - 1 passes for which it waits until the pipeline has filled and drained have no
+    partner. The share is that of the longest chain, of all m v + p - 1. It is 0 without `overlap_ep`, and where
+    schedules pair passes themselves or run all forward passes first.
     """
     beside = passes_run_beside(design)
     if not beside.any():
@@ -462,10 +462,10 @@ def total_times(costs: Sequence[KernelCost]) -> list[FloatArray]:
 
 
 def overlapped_experts(costs: MicroBatch, share: FloatArray, system: System) -> MicroBatch:
-    """Passes of which a share runs with exchanges of experts behind those of another micro-batch.
+    """Passes with a share that runs exchanges of experts behind the kernels of another micro-batch.
 
-    The forward pass of one micro-batch runs beside the backward pass of the one before: each hides the
-    exchanges of the other, as far as its kernels take time. The host launches the kernels of both meanwhile.
+    The forward pass of one micro-batch overlaps with the backward pass of the one before: each hides the exchanges of
+    the other, up to the time of its kernels. The host launches the kernels of both meanwhile.
     """
     if not share.any():
         return costs
@@ -481,7 +481,7 @@ def overlapped_experts(costs: MicroBatch, share: FloatArray, system: System) -> 
 def _beside(
     forward: KernelCost, backward: KernelCost, share: FloatArray, system: System
 ) -> tuple[KernelCost, KernelCost]:
-    """Two passes, a share of them beside each other; (points,) columns."""
+    """Two passes that overlap in a share of the pipeline's passes; (points,) columns."""
     both = (forward, backward)
     if not any(cost.ep_time.ndim for cost in both):
         return both

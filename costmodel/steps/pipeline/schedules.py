@@ -294,9 +294,9 @@ REMEMBERED = 512
 class Order:
     """Entries of the ranks of one pipeline; (slots, ranks) arrays. [-]
 
-    An entry waits for the one before it on its rank and for its sources, of which a pair has two. An entry
-    without a source, and a slot without an entry, name their own rank's slot before. No source is `window`
-    slots back, so that its slot modulo the window tells which one it is.
+    An entry waits for the one before it on its rank and for its sources; a pair has two. An entry without a source, and
+    a slot without an entry, name the slot before on the same rank. No source is `window` slots back, so that its slot
+    modulo the window identifies it.
 
     With `Schedule.turn` more micro-batches, slots from `cut - period` to `cut` come once more and all else
     stays, if the pipeline is full by then.

@@ -72,9 +72,9 @@ class TimedPasses:
 class Ends:
     """End times of ranks, and the change of their state in the last period before their order's cut. [s]
 
-    A run depends on the state at the cut, that is when each rank was done with the slots that later ones look
-    back to, and on nothing before; if all of that state is later by some time, so is all that follows. A
-    period that shifts the whole state by one time will do so for ever.
+    A run depends only on the state at the cut: the times at which each rank finished the slots that later ones refer
+    to. If the whole state is later by some time, all later slots are too. A period that shifts the whole state by one
+    time does so in all later periods.
     """
 
     end: FloatArray  #: of the last entry; (points, ranks)

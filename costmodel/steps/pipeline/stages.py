@@ -82,8 +82,8 @@ class PipelineStages:
     A pipeline with fewer of them than others repeats its last one.
     """
 
-    #: First and last stages of runs of equal stages, in the order of the pipeline; all stages where a
-    #: schedule overlaps pairs of passes, of which ranks have different numbers.
+    #: First and last stages of runs of equal stages, in the order of the pipeline; all stages where a schedule overlaps
+    #: pairs of passes, whose number differs between ranks.
     corners: list[Stage]
     #: Stages that no other stage exceeds in everything.
     foremost: list[Stage]
