@@ -93,8 +93,7 @@ _LAYOUTS: dict[type[Any], Layout] = {}
 class Columns:
     """A table: every column is a float64 array of shape (), (1,) or (points,).
 
-    Columns of machines may have axes before that of points, as those of `Combinations` do: the same points
-    on each of them.
+    Columns of machines may have axes before that of points, as those of `Combinations` do.
     """
 
     @classmethod
@@ -373,8 +372,7 @@ def distinct_table_rows(table: NDArray[Any]) -> tuple[IntArray, IntArray]:
 
     Notes
     -----
-    Rows are compared by their bytes, all columns at once: quicker than `distinct_rows` where columns are many
-    and rows are not.
+    Rows are compared by their bytes, all columns at once: quicker than `distinct_rows` for many columns.
 
     >>> first, back = distinct_table_rows(np.array([[8, 1], [4, 1], [8, 1]]))
     >>> first.tolist(), back.tolist()

@@ -88,8 +88,7 @@ def adapter_passes(run: RankRun, kernel: Kernel) -> Iterator[tuple[str, str, Flo
     """Name, pass, elements, tensors moved and further bytes of the adapter's passes for a frozen product on one rank.
 
     Outputs of adapters are scaled (2 tensors) and added (3), their gradients scaled, and gradients of inputs added.
-    Compilers fuse these passes with others (`Software.adapter_passes`). Weights in NF4 are dequantized before each
-    product.
+    Compilers fuse these passes with others (`Software.adapter_passes`). Each product dequantizes weights in NF4.
     """
     run = run.of_kernel(kernel)
     adapter = LoraAdapter.of(run.model, run.design, kernel)

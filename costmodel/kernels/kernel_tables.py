@@ -8,8 +8,7 @@ Where the precision is below 16 bits, it is that of linear layers and experts of
 both its gradients. Embedding, head, routers, norms, softmax, attention cores, residual additions, accumulation and the
 optimizer keep 16 or 32 bits [DeepSeek2024]_, [NVIDIA2026]_.
 
-The optimizer's kernels clip gradients, update the weights that a rank owns, and multiply matrices for orthogonal
-updates.
+The optimizer's kernels clip gradients, update the weights that a rank owns, and multiply matrices for Muon.
 """
 
 from __future__ import annotations
@@ -163,8 +162,7 @@ def pointwise_rows(passes: Iterable[PointwisePass], kernel: str, part: str, core
 def stacked(rows: Sequence[Sequence[FloatArray | float]]) -> list[FloatArray]:
     """One (points, kernels) array per entry of a row, from rows of scalars and (points,) arrays.
 
-    The points of a kernel are contiguous in memory, so that values of one per design, as (points, 1), broadcast against
-    long lines of them.
+    The points of a kernel are contiguous in memory, and values of one per design, as (points, 1), broadcast along them.
     """
     points = max(np.size(value) for row in rows for value in row)
     columns = []

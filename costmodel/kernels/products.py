@@ -135,8 +135,7 @@ def is_unaligned(gemms: Gemms, element_bytes: FloatArray | float) -> BoolArray:
     """Which products have rows in memory that are no multiple of 16 bytes; (points, kernels).
 
     Rows of an operand run along the reduced dimension or along the output; for gradients of weights, whose operands are
-    read as they were written, along both edges of the output. The number of rows does not matter: tiles of them are
-    filled or not.
+    read as they were written, along both edges of the output. The number of rows does not matter.
     """
     per_multiple = 1 / 2.0 ** np.ceil(np.log2(16 / element_bytes))  # scales of blocks lie apart
     unaligned = _is_fraction(gemms.n * per_multiple)
@@ -515,8 +514,7 @@ def arithmetic_time(core: AttentionWork, of_pass: str, flops: FloatArray, system
     Matrix units and vector lanes take turns on a tile, so their times add up. Where a chip has `exponentials`, softmax
     overlaps with the products of the forward pass, and limits it on Blackwell; the backward pass is limited by shared
     memory [Zadouri2026]_, and its times still add up. FlashAttention-2 does not use all units of later chips;
-    FlashAttention-1 runs at half its rate. A tile of queries fills and drains its pipeline once, which takes the time
-    of a number of keys.
+    FlashAttention-1 runs at half its rate. A tile of queries fills and drains its pipeline once, as some keys would.
     """
     chip, kind = system.chip, core.kind
     vector = core.scores * FUSED_PASSES[of_pass].vector_flops / chip.vector_flop_rate

@@ -182,8 +182,7 @@ def weight_casts(run: TransformerRun, quantised: Sequence[FloatArray], owned: Se
     the rank updates, (points,) each. [-]
 
     A weight is cast once a step and kept for all micro-batches, as Megatron-LM does; where it is gathered for each, for
-    each. Weights that are gathered in the format are cast once a step, by their owner. The transposed copy is made of a
-    whole weight.
+    each. Weights that are gathered in the format are cast once a step, by their owner. The transposed copy is whole.
     """
     design, codes, w = run.design, run.design.precision, run.precision.element_bytes
     size, maxima = of_formats(codes, "weight_bytes"), of_formats(codes, "maxima")

@@ -1,5 +1,4 @@
-"""One optimizer step as events: the passes that each rank of the pipeline runs, with their times, and the end of the
-step.
+"""One optimizer step as events: the passes of each rank of the pipeline, with their times, and the end of the step.
 
 Times are those of `pipeline_step`, so that the last event ends at the step time. Each pass of a micro-batch through
 a chunk is an event, with the communication that it exposes; late exchanges and the update follow the passes."""

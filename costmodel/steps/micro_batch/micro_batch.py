@@ -94,8 +94,7 @@ def launch_wait(launches: FloatArray, busy: FloatArray, system: System) -> Float
 
     `launches` are kernels and collectives [-]; `busy` is their time [s], (points,) each.
 
-    Kernels are launched ahead, so that only their sum counts, not the shortest one; launches that block add to the busy
-    time.
+    Kernels are launched ahead, so that only their sum counts; launches that block add to the busy time.
     """
     dispatching, blocking = launches * system.host.dispatch, system.software.blocking_launches
     ahead = np.maximum(dispatching - busy, 0.0)

@@ -120,8 +120,7 @@ def pipeline_stages(model: ModelShape, design: DesignPoints) -> PipelineStages:
 def _foremost(contents: FloatArray, exists: BoolArray, *, in_turn: bool) -> BoolArray:
     """Ranks that no other rank exceeds in everything, the first of equal ones; (points, ranks).
 
-    Only first ranks of runs of equal contents are compared. With `in_turn` only earlier ranks count, as they hold more
-    micro-batches.
+    Only first ranks of runs of equal contents are compared. With `in_turn` only earlier ranks count.
     """
     first = exists.copy()
     first[:, 1:] &= (contents[:, 1:] != contents[:, :-1]).any(axis=2)
