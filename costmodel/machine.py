@@ -313,6 +313,8 @@ class Software(MachinePart):
     adapter_passes: FloatArray = column("-", 1)
     #: Passes in fp32 that add biases of experts, scaled by the weights of the router, which grouped products may fuse.
     expert_bias_passes: FloatArray = column("-", 1)
+    #: Work of the host to launch a cast for one expert, over that for a kernel; 0: one launch for all experts.
+    expert_casts: FloatArray = column("-", 0)
     #: Bytes that layers keep for their backward pass, over those with fused kernels.
     kept_activations: FloatArray = column("-", 1)
     #: Layers whose sharded weights and gradients are whole at once.

@@ -90,8 +90,7 @@ def spans(group: Group, network: Sequence[LinkTier]) -> Iterator[TierSpan]:
 def torus_span(switched: TierSpan, group: Group, unit: FloatArray) -> TierSpan:
     """Share of a group in a torus whose `bandwidth` is that of all links of a chip, two for each axis.
 
-    `switched` is its share where links are switched, which some points may have instead; `unit` are the ranks at one
-    place of the torus. [-]
+    `switched` is its share where links are switched, which some points may have; `unit` are ranks at one place. [-]
 
     Parts of a gathered or reduced tensor go along all axes of the group at once, in both directions of a ring, so that
     the links of the chip at the end of a line set the time. In an all-to-all the links in the middle of the longest
@@ -213,8 +212,7 @@ def climbed(sent: FloatArray, tier: LinkTier, passes: FloatArray | float = 1.0) 
 
     Notes
     -----
-    Short messages reach half of the rate, long ones lose `ramp` once a pass. It grows with `sent`, so that
-    more never takes less.
+    Short messages reach half of the rate, long ones lose `ramp` once a pass. It grows with `sent`.
     """
     fill = passes * tier.ramp
     return sent * (1 + fill / np.maximum(np.abs(sent) + fill, SOME_BYTES))
@@ -351,8 +349,7 @@ def posted_sends(
     """Time [s] and traffic [B] of messages between any ranks of a group, all of them posted together, (points,).
 
     `sent` are the bytes of one rank over each tier, (points,) each [B]; `message_bytes` are those that the rank holds,
-    with an equal share for every rank of the group, (points,) [B]; a rank copies its share locally. A group of one is
-    free.
+    with an equal share for every rank of the group, (points,) [B]; a rank copies its share locally.
 
     The slowest tier sets the time. Messages to all peers of a tier are under way at once, so that they wait for its
     latency once: exchanges of 64 KiB take as long among 8 ranks as between 2 (NVIDIA AI Configurator collector, B200).

@@ -226,8 +226,7 @@ def _for_kernels(values: FloatArray | float) -> FloatArray | float:
 def operand_feed(gemms: Gemms, system: System, *, element_bytes: FloatArray | float) -> FloatArray:
     """Bytes that the matrix units read from the nearest memory, for one product of the batch. [B]
 
-    The units of a core work on one block together, so that an operand read once serves a row or a
-    column of all of them.
+    The units of a core work on one block together, so that a row or a column of them shares an operand.
     """
     chip = system.chip
     per_row = 1 / per_kernel(chip.arrays_per_core * chip.array_height)

@@ -2,8 +2,7 @@
 
 A rank holds weights, gradients and optimizer states of its stage, divided by the replicas that share them; activations
 of the micro-batches whose backward pass is still to come; and buffers of the layer that runs. Under 1F1B the first of
-p stages holds p micro-batches, and the last holds one, with its logits: `fullest_stage` compares the few stages that
-may be the fullest.
+p stages holds p micro-batches, and the last holds one, with its logits: `fullest_stage` compares the few candidates.
 
 Tensors cannot use all memory of a chip. The driver and its context take a fixed part, `reserved_memory` of the system.
 An allocator that cannot move memory holds more than tensors take. NCCL adds buffers for each communicator, in

@@ -307,8 +307,7 @@ def update_step(
 
     Replicas exchange the tensors that a row of `ZERO` lists. Overlapped, an exchange hides behind the last
     micro-batch's backward pass and the next step's first forward pass, except for the last bucket; that of experts'
-    replicas comes behind it. An exchange of every micro-batch hides layer by layer: `unit_exchanges`. Ranks with most
-    parameters update last.
+    replicas comes behind it. An exchange of every micro-batch hides layer by layer: `unit_exchanges`.
     """
     design, ranks = run.design, run.design.world_size
     reduced = late_exchanges(run, passes, parts, stages, alone)

@@ -7,8 +7,7 @@ block. Kernel tables, parameters, activations, shardings, collectives, and the g
 simulators read all follow from these rows.
 
 A tensor-parallel group splits each kernel by one of its shardings, which fixes the layout of its activations: whole,
-split by tokens or by features, or summands. The modules of a layer that the backward pass may compute again are rows of
-one table.
+split by tokens or by features, or summands. Modules that the backward pass may compute again are rows of a table.
 """
 
 from __future__ import annotations

@@ -71,14 +71,15 @@ def expressed_row(row: MeasuredRow, system: str | None = None) -> Expressed:
     model, assumed = replace(model, **recipe), {**assumed, **recipe}
     graphs = cell_word(row, "cuda_graphs")
     assumed |= {"cuda_graphs": "the host launches all kernels"} if graphs == "partial" else {}
+    stated = stated_columns(row, model, defaults, assumed)
+    defaults = defaults_of(framework, model, machine.system, stated)
     if system is None:
         differing = {"host_dispatch": 0.0} if graphs == "whole" else {}  # one launch for the whole iteration
         differing |= {name: number_of(name, value) for name, value in given.items() if name not in fields}
         machine = Machine(machine.name, {**defaults.quantities, **machine.quantities, **differing})
         assumed |= {name: value for name, value in defaults.quantities.items() if machine.quantities[name] == value}
-    stated = stated_columns(row, model, defaults, assumed)
     domains = DesignPoints.domains(model.blocks)
-    usual = usual_columns(defaults_of(framework, model, machine.system, stated), stated, domains)
+    usual = usual_columns(defaults, stated, domains)
     assumed |= {} if row.framework else {"framework": framework.name}
     assumed |= {name: value for name, value in PLAIN.items() if name in domains and name not in {**usual, **stated}}
     run = Expressed(model, machine, {**usual, **stated}, framework, {**usual, **assumed})

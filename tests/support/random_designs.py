@@ -230,7 +230,7 @@ def random_system(rng: np.random.Generator) -> System:
         software=Software.of(
             pointwise_kernels=about(1, 5), kept_activations=about(1, 3), blocking_launches=none_or(share()),
             collective_launches=about(0.5, 5), pipelined_launches=none_or(about(0.5, 5)),
-            whole_gradients=float(rng.integers(2)),
+            whole_gradients=float(rng.integers(2)), expert_casts=none_or(about(0.1, 1)),
         ),
     )  # fmt: skip
 

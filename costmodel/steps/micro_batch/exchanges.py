@@ -529,8 +529,7 @@ def state_passing(run: RankRun, state_bytes: float) -> KernelCost:
 
     A rank waits for the state of the one before, adds the state of its tokens, and passes it on; all except the last
     send one message. Ranks run late by a message each, but stay so from layer to layer: each layer adds one message for
-    each rank, which nothing hides. The delay of the last rank by all messages, once in a pass over the layers, is left
-    out.
+    each rank, which nothing hides. The delay of the last rank, once in a pass over the layers, is left out.
     """
     shape = run.design
     state = shape.micro_batch_size * state_bytes / shape.tp

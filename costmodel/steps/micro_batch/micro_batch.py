@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache, partial
+from functools import cached_property, lru_cache, partial, reduce
 from typing import Final, Self
 
 import numpy as np
@@ -156,11 +156,20 @@ class CostTable:
         )
         return costs_of_points(cost, self.unique)
 
-    @property
-    def _launched(self) -> tuple[FloatArray, FloatArray]:
-        """Pointwise kernels of each row, and launches of each. [-]"""
-        count = self.pointwise.count
-        return count, np.broadcast_to(per_kernel(self.system.software.pointwise_kernels), count.shape)
+    @cached_property
+    def _launched(self) -> list[FloatArray]:
+        """Factors of the launches of kernels that are no products. [-]
+
+        Casts for the experts of a rank are launched one by one, each at `Software.expert_casts` of a launch.
+        """
+        others, software = self.pointwise, self.system.software
+        fused = [others.count, np.broadcast_to(per_kernel(software.pointwise_kernels), others.count.shape)]
+        experts = {(row.part, row.kernel): n for n, row in enumerate(self.gemms.labels) if row.runs == "grouped"}
+        if not (experts and software.expert_casts.any()):
+            return fused
+        casts = [experts.get((row.part, row.kernel), -1) if row.runs == "casting" else -1 for row in others.labels]
+        further = per_kernel(software.expert_casts) * np.maximum(self.gemms.batch[..., casts] - 1, 0.0)
+        return [*fused, 1 + np.where(np.array(casts) >= 0, further, 0.0)]
 
     @cached_property
     def _sums_of_gemms(self) -> KernelSums:
@@ -181,13 +190,14 @@ class CostTable:
                 "waiting": [np.where(self.pointwise_memory_bound, times, 0.0)],
                 "work": [kernels.count, kernels.flops],
                 "launches": launched,
-                "moved": [*launched, kernels.bytes_moved],
+                "moved": [*launched[:2], kernels.bytes_moved],
             }
         )
 
     def _items(self, dense: IntArray, thin: IntArray) -> Items:
         """Time, work and traffic of each kernel."""
         items: Items = {}
+        launches = reduce(np.multiply, self._launched)
         for number in dense:
             costs, label = self.gemm_costs, self.gemms.labels[number]
             count = self.gemms.count[..., number]
@@ -211,7 +221,7 @@ class CostTable:
                 waiting=self.pointwise_memory_bound[..., number],
                 flops=table.count[..., number] * table.flops[..., number],
                 traffic=[*[0.0 * launched] * (len(self.system.memory) - 1), launched * table.bytes_moved[..., number]],
-                launches=launched,
+                launches=launches[..., number],
             )
             items = added(items, of_kernel)
         return items

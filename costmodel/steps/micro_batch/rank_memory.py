@@ -142,8 +142,7 @@ def layer_memory(run: RankRun, layer: Layer) -> PartMemory:
     sequence parallelism, the term in a s dropped by selective recomputation, and 2 s b h (the input of the layer) when
     recomputation is full. Fused attention keeps one fp32 number per row of scores instead. Modules that are recomputed
     drop the tensors of `RecomputeModule.frees`. Recomputed tensors are alive again for a while: those of one layer that
-    it would keep without recomputation; in addition to the widest output and its gradient, and the widest input that a
-    product gathers.
+    it would keep without recomputation; the widest output and its gradient, and the widest gathered input.
     """
     run = run.of_kernel(layer.stream)  # a layer's kernels have dimensions in common
     shape, recompute = run.design, run.design.recompute

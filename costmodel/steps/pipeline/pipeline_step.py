@@ -3,8 +3,7 @@
 Each stage runs a forward and a backward pass for every micro-batch, and waits for its neighbours in between.
 `schedule_step` adds up the passes of the slowest stage by their cause, such as kernels, exposed collectives and
 messages. Its wait for other stages is the bubble: the time of the whole pipeline less the work of the busiest stage.
-For example, 4 equal stages and 8 micro-batches under 1F1B take 11 passes each way; each stage runs 8 of them: 3 are
-bubble.
+For example, 4 equal stages and 8 micro-batches under 1F1B take 11 passes each way; each stage runs 8, and waits for 3.
 
 The time of the whole pipeline has a closed form for most schedules of equal stages; else every pass is simulated.
 Where not all layers of a stage are recomputed as a whole, or hosts hold activations between the passes, the costs of
@@ -411,8 +410,7 @@ def scheduled_passes(
     """Times of the passes on all stages, and the time that the slowest stage waits for others.
 
     Exchanges of experts hide behind the pass that the schedule overlaps theirs with; or, where passes follow
-    each other in turn, behind the pass of another micro-batch (`share_beside`). Where all forward passes come
-    first none hides.
+    each other in turn, behind that of another micro-batch (`share_beside`). If forward passes come first, none hides.
     """
     design, steps, in_turn = run.design, run.design.gradient_accumulation_steps, share_beside(run.design)
     alone = together = overlapped_experts(costs, in_turn, run.system)

@@ -2,8 +2,7 @@
 
 A pass starts when the pass before it on its rank is done and its input has arrived. So the end of a slot is a maximum
 of earlier ends plus a time, and all ranks of all designs of one order take a slot in one NumPy call. A full pipeline
-repeats itself: once a period shifts all ends by the same time, further periods are multiplied instead of simulated
-(`Ends`).
+repeats itself: once a period shifts all ends by the same time, further periods are multiplied (`Ends`).
 
 Pipelines of unequal stages under 1F1B, interleaved or not, have an exact sum instead, from their critical path. A rank
 runs N = m v forward passes and as many backward passes; rank r runs W(r) forward passes ahead. A pass waits for the

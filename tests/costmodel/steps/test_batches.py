@@ -270,6 +270,7 @@ def opened(system: System) -> System:
 UNREAD = {
     *("fabric_size", "fabric_used", "fabric_in_switch_rate", "ep_collective_cores", "node_call", "fabric_call"),
     *("expert_latency", "grouped_efficiency", "sorting_efficiency", "software_expert_bias_passes", "burst"),
+    "software_expert_casts",
     *(f"modules_{name}" for name in column_units(Modules)),
     *("sram_nominal", "l2_nominal", "dram_nominal", "compute_capability"),
 }

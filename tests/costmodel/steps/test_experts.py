@@ -153,6 +153,23 @@ def test_biases_of_experts_move_fp32_tensors_unless_products_fuse_them(h100):
         assert backward == pytest.approx(forward * 30 / 28, rel=0.02)
 
 
+def test_hosts_launch_casts_expert_by_expert(h100):
+    """Two casts forward, two casts and four transposed copies backward, half of a launch for each further expert."""
+    model = load_model("qwen3_30b_a3b")
+    slow = h100.with_quantities({"host_dispatch": 1e-2})  # no kernel is longer
+    apart, together = (
+        step(
+            model,
+            slow.with_quantities({"software_expert_casts": work}),
+            designs(model, ep=8, dp=8, precision="fp8_blockwise"),
+        )
+        for work in (0.5, 0.0)
+    )
+    further = 0.5 * (model.num_experts / 8 - 1) * 1e-2 * model.num_layers
+    assert (apart.forward_time - together.forward_time).item() == pytest.approx(2 * further)
+    assert (apart.backward_time - together.backward_time).item() == pytest.approx(6 * further)
+
+
 @pytest.mark.parametrize("name", ["deepseek_v3", "gemma_3_27b", "llama_4_maverick", "qwen3_next_80b_a3b"])
 def test_only_the_foremost_stages_can_be_the_slowest_or_the_fullest(name):
     """Of all stages none is slower, or fuller with the micro-batches that it holds, whatever layers cost."""
