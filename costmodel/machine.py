@@ -199,9 +199,9 @@ class Chip(MachinePart):
         return 2 * self.cores * self.vector_lanes * self.clock
 
     def taken_cores(self, kind: str) -> FloatArray:
-        """Cores that a collective of a kind takes from concurrent kernels: "tp", "cp", "ep", "dp". [-]"""
+        """Cores that a collective of a kind takes from concurrent kernels, at most all: "tp", "cp", "ep", "dp". [-]"""
         cores: FloatArray = getattr(self, f"{kind}_collective_cores")
-        return np.where(np.isnan(cores), self.collective_cores, cores)
+        return np.minimum(np.where(np.isnan(cores), self.collective_cores, cores), self.cores)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)

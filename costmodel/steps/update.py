@@ -1,8 +1,8 @@
 """The end of a step: gradients are reduced over replicas and clipped, weights updated and gathered.
 
 Replicas exchange gradients and weights once a step, or for every micro-batch, as their row of `ZERO` states. Where they
-overlap, exchanges run during the last backward pass and the next forward pass. The stage that is done last counts: one
-with many parameters may finish its exchanges while the slowest stage still computes.
+overlap, exchanges run during the last backward pass and the next forward pass. Exposed exchanges of the stage with
+most of them follow the passes of the pipeline, since clipping waits for the gradients of all stages.
 
 A rank holds parameters of two kinds: those of dense layers, which all `dp * cp` ranks at the same place of the model
 have in common, and those of its experts, which fewer ranks do. The rows of `ZERO` list the exchanges of replicas. The
@@ -287,10 +287,6 @@ def pass_exposure(
     return exposed, whole - exposed
 
 
-#: Part of the exchanges of a stage that runs while the slowest stage is still at its passes.
-BEHIND_SLOWEST = Item(column="dp_communication_time", name="beside passes of the slowest stage")
-
-
 def update_step(
     run: TransformerRun,
     passes: ScheduledPasses,
@@ -335,9 +331,11 @@ def late_exchanges(
     stages: Sequence[Stage],
     alone: MicroBatch,
 ) -> KernelCost:
-    """Exchanges of replicas that go on after the passes of the slowest stage, on the stage that is done last.
+    """Exposed exchanges of replicas, on the stage that exposes most.
 
-    Parameters are those of `update_step`.
+    Parameters are those of `update_step`. The first stage ends its passes with the pipeline, and clipping waits for
+    the norm of all stages. Stages behind it end their passes earlier, by the last backward passes of those before
+    them, which is left out: more micro-batches then never hide more of an exchange.
     """
     sharing = run.design.sharing, run.design.expert_sharing if run.model.num_experts else None
     replicas = [replicated_parameters(run, stage, parts, sharing) for stage in stages]
@@ -357,19 +355,14 @@ def late_exchanges(
         replica_exchanges(collectives, rows, values, pass_times(run, stage, alone), of_stage, stage)
         for values, of_stage, stage in zip(replicas, units, stages, strict=True)
     ]
-    waits = [passes.slack(stage) for stage in stages]
-    last = largest([cost.time - wait for cost, wait in zip(exchanged, waits, strict=True)])
-    exposed = chosen([cost.time for cost in exchanged], last)
-    late = np.maximum(exposed - chosen(waits, last), 0.0)
-    items: dict[Item, FloatArray] = {}
+    last = largest([cost.time for cost in exchanged])
+    items: Items = {}
     if run.itemized:
-        nothing, share = np.zeros(()), np.divide(late, exposed, out=np.zeros_like(late), where=exposed > 0)
+        nothing = np.zeros(())
         for item in dict.fromkeys(item for cost in exchanged for item in cost.items):
-            values = chosen([cost.items.get(item, nothing) for cost in exchanged], last)
-            items[item] = values * share if item.quantity == "time" else values
-        items |= quantities_of(BEHIND_SLOWEST, {"hidden": exposed - late})
-    energy = chosen([cost.link_energy for cost in exchanged], last)
-    return KernelCost(time=late, link_energy=energy, items=items)
+            items[item] = chosen([cost.items.get(item, nothing) for cost in exchanged], last)
+    time, energy = (chosen([getattr(cost, name) for cost in exchanged], last) for name in ("time", "link_energy"))
+    return KernelCost(time=time, link_energy=energy, items=items)
 
 
 def zero_rows(run: TransformerRun) -> list[tuple[BoolArray, ZeroStage]]:

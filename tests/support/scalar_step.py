@@ -292,14 +292,13 @@ class ScalarStep:
         host = self.host.step_overhead + self.host.straggler * math.log2(nodes) * steps * computing
         backward_window = layers * (sum(layer["backward"]) + again)
         forward_window = layers * sum(layer["forward"])
-        slack = [max(busy) - own for own in busy]
-        return time + self.update(layers, slack, backward_window, forward_window) + host
+        return time + self.update(layers, backward_window, forward_window) + host
 
-    def update(self, layers: float, slack: list[float], backward_window: float, forward_window: float) -> float:
+    def update(self, layers: float, backward_window: float, forward_window: float) -> float:
         m, d = self.model, self.d
         table = m.vocab_size * m.hidden_size / d.tp
         positions = m.seq_len * m.hidden_size / d.tp if m.position_embedding == "learned" else 0.0
-        parameters = [layers * self.layer_parameters() for _ in slack]
+        parameters = [layers * self.layer_parameters() for _ in range(int(d.pp))]
         parameters[0] += table + positions
         parameters[-1] += (2 if m.normalization == "layer_norm" else 1) * m.hidden_size
         if d.pp > 1 or not m.tied_embeddings:
@@ -315,7 +314,7 @@ class ScalarStep:
             scattered = exposed("reduce_scatter", own * GRADIENT, backward_window)
             return scattered + exposed("all_gather", own * W, forward_window)
 
-        reduced = max(late(own) - wait for own, wait in zip(parameters, slack, strict=True))
+        reduced = max(map(late, parameters))
         if m.tied_embeddings and d.pp > 1:
             message = m.vocab_size * m.hidden_size / d.tp * GRADIENT
             reduced += self.collective("all_reduce", message, 2, d.tp * d.dp * (d.pp - 1))

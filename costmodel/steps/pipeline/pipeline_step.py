@@ -319,21 +319,12 @@ class ScheduledPasses:
     stages: Sequence[Stage]  #: corners of the pipeline
     times: StagePasses
     slowest: IntArray  #: place of the busiest among the stages; (points,) [-]
-    busiest: FloatArray  #: its work in a step; (points,) [s]
-    busy: FloatArray  #: work of each stage in a step; (stages, points) [s]
     idle: FloatArray  #: time that the busiest stage waits for others; (points,) [s]
 
     @property
     def stage(self) -> Stage:
         """The busiest stage of each pipeline."""
         return chosen_stage(self.stages, self.slowest)
-
-    def slack(self, stage: Stage) -> FloatArray:
-        """Work that the busiest stage has in a step beyond another stage. [s]"""
-        before = [other.rank < stage.rank for other in self.stages]
-        corner: IntArray = np.sum(before, axis=0, dtype=np.intp)  # its corner, the first at or behind its rank
-        slack: FloatArray = self.busiest - chosen([*self.busy], corner)
-        return slack
 
 
 def schedule_step(
@@ -427,7 +418,7 @@ def scheduled_passes(
         share = np.where(paired, chosen([*np.broadcast_to(pairs, busy.shape)], slowest) / number, in_turn)
         alone = overlapped_experts(costs, share, run.system)
     idle = np.where(design.pp > 1, np.maximum(time - busiest, 0.0), 0.0)
-    return ScheduledPasses(alone, stages, times, slowest, busiest, busy, idle)
+    return ScheduledPasses(alone, stages, times, slowest, idle)
 
 
 def stage_passes(
