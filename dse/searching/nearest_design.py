@@ -1,4 +1,4 @@
-"""The nearest design that works: what a user asked for, changed as little as its limits need."""
+"""The nearest feasible design: the design that a user gives, changed as little as the limits need."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from dse.pricing.evaluation import evaluate_unique
 from dse.spaces.legal import LISTED
 from dse.spaces.space import Batch, Params, Space
 
-#: Designs that are priced at a time, and drawn at random where a space is too large to list.
+#: Designs that are evaluated at a time, and drawn at random where a space is too large to list.
 BLOCK: Final = 1 << 16
 DRAWN: Final = 1 << 18
 #: Random designs that are moved to the values asked for, there.
@@ -24,11 +24,11 @@ NEAR: Final = 512
 
 @dataclass(frozen=True, slots=True)
 class FittedDesign:
-    """A design that keeps all limits, and what it took."""
+    """A feasible design, and the changes to reach it."""
 
     params: Params
-    changed: Mapping[str, tuple[Any, Any]]  #: of what was named: as asked, and as it is
-    broken: Mapping[str, float]  #: limits that what was asked breaks at best, and by how much [unit of each]
+    changed: Mapping[str, tuple[Any, Any]]  #: named values: given, and changed
+    broken: Mapping[str, float]  #: limits that the named values violate at best, and by how much [unit of each]
     exhaustive: bool  #: whether every legal design was looked at
 
 
@@ -43,7 +43,7 @@ class _Nearest:
 def nearest_feasible(space: Space, named: Mapping[str, Any], rules: WorkloadRules) -> FittedDesign | None:
     """The feasible design nearest to some values: fewest of them changed, by few options, then the best.
 
-    None where no design keeps all limits, of all or of the many that were looked at.
+    None where no design is feasible, of all or of the many that were evaluated.
     """
     best: _Nearest | None = None
     margins = np.full(len(space.limits), -np.inf)

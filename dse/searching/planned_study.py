@@ -86,7 +86,7 @@ def opened(space: Space, name: str, storage: str | None, *, again: bool) -> Base
 
 
 def closest(space: Space) -> Closest:
-    """The legal design that comes closest to the first limit that none keeps, by what needs no times."""
+    """The legal design that comes closest to the first limit that none satisfies, among limits without times."""
     rules, nearest = rules_for(space), None
     for designs in _blocks(space):
         margins = untimed_margins(space, designs, rules)
@@ -103,7 +103,7 @@ def closest(space: Space) -> Closest:
 
 
 def fits(space: Space) -> bool:
-    """True if some legal design keeps all limits that need no times."""
+    """True if some legal design satisfies all limits without times."""
     rules = rules_for(space)
     for designs in _blocks(space):
         margins = untimed_margins(space, designs, rules)

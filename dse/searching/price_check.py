@@ -1,4 +1,4 @@
-"""Stored trials of a study evaluated again: which of their figures are not what comes out now.
+"""Stored trials of a study evaluated again: the figures that differ now.
 
 A new version of the cost model changes prices. Before a study goes on, some of its trials are evaluated again; a
 difference beyond the last bits is refused, since old and new prices must not be mixed."""
@@ -39,7 +39,7 @@ TOLERANCE: Final = 1e-9
 
 @dataclass(frozen=True, slots=True)
 class Mismatch:
-    """A stored figure that is not what the model gives."""
+    """A stored figure that differs from that of the model."""
 
     trial: int
     column: str  #: as JSON has it: ``values.step_time_s``, ``breakdown.mfu``
@@ -131,7 +131,7 @@ def units_of(space: Space, evaluation: Evaluation) -> dict[str, str]:
 
 
 def spread(columns: TrialColumns, count: int) -> TrialColumns:
-    """So many of some trials, from the first to the last; all where there are no more."""
+    """Up to `count` of some trials, from the first to the last."""
     total = len(columns.ids)
     return columns.take(np.unique(np.linspace(0, total - 1, min(count, total)).round().astype(np.intp)))
 
@@ -155,7 +155,7 @@ def price_change(store: Store, stored: StoredStudy, columns: TrialColumns, space
 
 
 def figure_text(mismatch: Mismatch, value: Any) -> str:
-    """A figure of a difference for people, to so many digits that both sides differ."""
+    """A figure of a difference for people, with enough digits for both sides to differ."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return "none" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
     numbers = [v for v in (mismatch.stored, mismatch.model) if isinstance(v, int | float)]

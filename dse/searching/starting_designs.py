@@ -1,4 +1,4 @@
-"""Designs that a search starts from: named ones, what an expert would take, and another study's front."""
+"""Designs that a search starts from: named ones, an expert's choice, and another study's front."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dse.pricing.evaluation import evaluate
 from dse.searching.study import BaseStudy
 from dse.spaces.space import Params, Space
 
-#: What asks for `expert_design`.
+#: Word for `expert_design`.
 EXPERT: Final = "expert"
 #: Switches that save memory and cost next to no time.
 THRIFTY: Final = {"sequence_parallel": True, "distributed_optimizer": True}
@@ -77,7 +77,7 @@ def _options(space: Space, name: str) -> list[float]:
 def front_designs(study: BaseStudy, space: Space, rules: WorkloadRules) -> dict[str, Params]:
     """The designs of another study's front that dominate most, as the nearest legal ones of a space.
 
-    What that study did not choose is completed so that the designs are feasible here, if possible.
+    Values that the other study did not choose are completed so that the designs are feasible here, if possible.
 
     Raises `DseError` if the study has no feasible design, or shares no parameter with the space.
     """
@@ -100,7 +100,7 @@ def front_designs(study: BaseStudy, space: Space, rules: WorkloadRules) -> dict[
 def best_completion(space: Space, values: Params, rules: WorkloadRules) -> Params:
     """Feasible design that is best in the first objective, of some legal ones near some values.
 
-    What the values leave open is drawn at random; where none is feasible, it is the least violating one.
+    Open values are drawn at random; where none is feasible, it is the least violating one.
     """
     rng, legal = np.random.default_rng(0), space.legal
     tried = [space.completed(values)]

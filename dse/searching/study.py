@@ -1,4 +1,4 @@
-"""A study: a space, how it is searched, and what was found, all in one database.
+"""A study: a space, its sampler, and its trials, all in one database.
 
 The space is stored as text with the study, and so are seed, sampler and profile. A study therefore continues on any
 machine, and refuses a space or a cost model with other results."""
@@ -170,7 +170,7 @@ class BaseStudy:
                 )
 
     def _refuse_other(self, space: Space) -> None:
-        """Refuse a space that is not the study's, saying what differs and what to do."""
+        """Refuse a space that is not the study's, with the difference and a remedy."""
         if space.fingerprint == self.space.fingerprint:
             return
         keys = " and ".join(differences(self.space, space)) or "definition"
@@ -193,7 +193,7 @@ class BaseStudy:
         """Changes since the trials of the study were evaluated, one line each; none where the results would be the
         same.
 
-        Some of its trials, or all where they are not many, are priced again with the space that it has.
+        Some of its trials, or all where they are few, are evaluated again with its space.
         """
         with Store(self.storage, "read") as store, store.snapshot():
             columns = store.columns(self._stored, attribute=BREAKDOWN)
@@ -215,7 +215,7 @@ class BaseStudy:
             )
 
     def differing(self, jobs: Jobs = 1, *, most: int | None = None) -> Iterator[tuple[int, list[Mismatch]]]:
-        """Stored figures that differ in any bit from what the cost model gives now.
+        """Stored figures that differ in any bit from those of the cost model now.
 
         Yields, for each block, the number of trials and the figures that differ. `most` trials are evaluated, spread
         over all of them (default: all). [-]
@@ -227,18 +227,18 @@ class BaseStudy:
 
     @property
     def foreign(self) -> int:
-        """Finished trials of other programs: nothing says how these were priced. [-]"""
+        """Finished trials of other programs, whose evaluation is unknown. [-]"""
         with Store(self.storage, "read") as store, store.snapshot():
             finished = store.counts(self._stored.study_id)[TrialState.COMPLETE]
             return int(finished - len(store.columns(self._stored, attribute=BREAKDOWN).ids))
 
     def steer(self, focus: str | None, starts: Mapping[str, Params]) -> None:
-        """Change what its next batches seek, for this run and those that resume it.
+        """Change the focus of its next batches, for this run and those that resume it.
 
         `focus` is a condition, such as ``step_time < 15 s``; "" lifts it. `starts` are designs, or parts of designs, to
         evaluate first, by name.
 
-        Raises `DseError` if the space has no such designs, or the sampler knows no focus.
+        Raises `DseError` if the space has no design with that focus, or the sampler supports none.
         """
         changes: dict[str, Any] = {}
         if focus is not None:
@@ -265,7 +265,7 @@ class BaseStudy:
 
     @property
     def profile(self) -> str:
-        """Name of the rules that price its designs."""
+        """Name of the rules that evaluate its designs."""
         return str(self.attributes.get(PROFILE, NATIVE))
 
     @property
@@ -299,9 +299,9 @@ class BaseStudy:
         jobs : int or Workers
             Processes that evaluate designs, or who else does. [-]
         sampler : BaseSampler, optional
-            One of Optuna's or your own, which proposes in the place of the study's for this run. What it
-            proposes is made legal and new; it learns from all trials that the study has. The same trials come
-            again only if it proposes the same.
+            A sampler of Optuna or yours, which proposes in the place of the study's for this run. Its proposals are
+            made legal and new; it learns from all trials of the study. The same trials come again only if it proposes
+            the same.
         progress : callable or bool, optional
             Called at the start and after every batch; True draws a bar, in notebooks too.
         callbacks : sequence of callables
@@ -388,7 +388,7 @@ class BaseStudy:
 
     @property
     def designs_priced(self) -> int:
-        """Designs that were priced to find its trials; 0 where each trial is all that was priced. [-]"""
+        """Designs that were evaluated to find its trials; 0 where only the trials were evaluated. [-]"""
         with Store(self.storage, "read") as store:
             if self.space.inner:
                 return sum(store.attribute(self._stored, DESIGNS_PRICED).values())

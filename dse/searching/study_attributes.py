@@ -27,7 +27,7 @@ from dse.searching.samplers.screening_sampler import DESIGNS_PRICED
 from dse.spaces.space import Batch, Space
 from dse.storage.optuna_store import Store, StoredStudy, unreadable
 
-#: Attributes of a study in the database, beside those of `dse.searching.batches.history`.
+#: Attributes of a study in the database, in addition to those of `dse.searching.batches.history`.
 SPACE, SPACE_NAME, FINGERPRINT = "dse:space", "dse:space_name", "dse:fingerprint"
 SAMPLER, SEED, BATCH_SIZE = "dse:sampler", "dse:seed", "dse:batch_size"
 BUDGET, PROFILE, FOCUS, VERSIONS = "dse:budget", "dse:profile", "dse:focus", "dse:versions"
@@ -36,14 +36,14 @@ CONCURRENCY, INNER = "dse:lanes", "dse:exact_parameters"
 #: How many trials, from the first, earlier versions were asked to take as they are stored.
 ACCEPTED = "dse:accepted"
 
-#: What a file says of a value, and of itself, beside what counts.
+#: Descriptive entries of a file, which change no value.
 WORDS: Final = ("source", "kind", "description", "title", "name")
 
 #: Legal designs, drawn when a study is created, that span the box in which hypervolume is measured.
 BOX_SAMPLE = 1024
 #: Most trials of a batch, and most batches under way, that a study may ask for. [-]
 MOST_AT_ONCE: Final = 100_000
-#: The same of machines, each of which has all layouts of its workloads priced.
+#: The same for machines: all layouts of their workloads are evaluated.
 MACHINES_SAMPLE = 64
 
 
@@ -75,7 +75,7 @@ def new_study(store: Store, name: str, space: Space, attributes: Mapping[str, An
 
 
 def check_attributes(store: Store, stored: StoredStudy) -> None:
-    """Refuse a study whose own attributes are not what dse stores.
+    """Refuse a study whose attributes differ from those that dse stores.
 
     Raises `DseError` if it cannot be read.
     """
@@ -119,7 +119,7 @@ def stored_space(store: Store, stored: StoredStudy) -> Space:
 
 
 def drawn_designs(space: Space, profile: str) -> tuple[Batch, Evaluation]:
-    """Random legal designs, the same ones of each space, with what evaluation says of them."""
+    """Random legal designs, the same ones for each space, with their evaluation."""
     points = MACHINES_SAMPLE if space.workloads else BOX_SAMPLE
     designs = space.legal.random(points, np.random.default_rng(0))
     return designs, evaluate(space, designs, rules=rules_for(space, profile))

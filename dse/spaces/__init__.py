@@ -1,4 +1,4 @@
-"""Search spaces: what may be chosen, what follows, what must hold, what is sought.
+"""Search spaces: parameters, derived columns, rules and objectives.
 
 Rooms in the order in which they are read; those on one line do not know each other:
 

@@ -49,7 +49,7 @@ class SpaceWorkload(Generic[OwnSpace]):
 
     name: str
     weight: float  #: of its step among those of all [-]
-    space: OwnSpace  #: of it alone, with its layouts exact, judged by what its layout is chosen by
+    space: OwnSpace  #: only its part, with its layouts exact, judged by the objective that chooses its layout
 
 
 AnySpace = TypeVar("AnySpace", bound="Definition")
@@ -67,7 +67,7 @@ class Definition:
     description: str
     data: Mapping[str, Any]  #: the file's content, with the model and the system in it
     framework: str  #: software that its designs run; "" where it is not said
-    workload: Workload  #: the model, and what is done with it
+    workload: Workload  #: the model, and its kind of work
     system: System
     given: Mapping[str, float]
     parameters: tuple[Parameter, ...]
@@ -167,7 +167,7 @@ class _Reader:
         return given
 
     def _given(self, name: str, written: Any) -> tuple[float, Name]:
-        """Value of a column, and what the column is."""
+        """Value of a column, and its description as a name."""
         domain = all_columns().get(name, Domain())
         words, boolean = domain.words, domain.switch or isinstance(written, bool)
         unit = "-" if words or boolean else self._unit(name) or _unit_of(written)
@@ -210,7 +210,7 @@ class _Reader:
         return parameter
 
     def derive(self) -> None:
-        """Derived columns, each after those it needs, in whatever order the file has them."""
+        """Derived columns, each after those it needs, in any order of the file."""
         section = self.section.section("derived", required=False)
         waiting: dict[str, Expression] = {}
         for name in section:

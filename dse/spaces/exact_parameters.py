@@ -1,4 +1,4 @@
-"""Legal designs in two parts: outer ones, which are sampled, and all inner ones that are legal beside each.
+"""Legal designs in two parts: outer ones, which are sampled, and all legal inner ones of each.
 
 The tables of legal combinations have their exact parameters last, so that the rows of one outer combination
 follow each other: its inner ones are a range of rows in every table, and all of them the product of these.
@@ -31,7 +31,7 @@ class Nest:
     table: Component
     outer: Component  #: distinct combinations of the parameters that are sampled
     starts: IntArray  #: (combinations + 1,) first row of each, and the end
-    keys: tuple[IntArray, ...]  #: of each outer parameter, its places beside the rank of those before
+    keys: tuple[IntArray, ...]  #: of each outer parameter, its places next to the rank of those before
 
     @classmethod
     def of(cls, table: Component) -> Self:
@@ -61,13 +61,13 @@ class Nest:
 
 
 class OuterDesigns(LegalDesigns):
-    """Legal designs of a space without its exact parameters: those beside which some of these are legal."""
+    """Legal designs of a space without its exact parameters: those with legal values of the exact ones."""
 
     def __init__(self, whole: LegalDesigns) -> None:
         space = whole.space
         super().__init__(replace(space, parameters=tuple(p for p in space.parameters if not p.exact)))
         self.whole = whole
-        # What ties ranges to exact parameters is known only of whole designs.
+        # Rules between ranges and exact parameters are known only for whole designs.
         sampled = {p.name for p in self.space.parameters}
         self._tied = [check for check in whole._late if not check.parameters <= sampled]
 

@@ -154,7 +154,7 @@ class Lattice:
         return flat[rows], rows // len(moves)
 
     def crossed(self, places: FloatArray, elite: IntArray, n: int, rng: Generator) -> FloatArray:
-        """`n` children of random pairs of designs, of which the legal ones are left.
+        """`n` children of random pairs of designs, without the illegal ones.
 
         Half of them take each group of parameters that rules tie together from one parent as a whole, the
         others each parameter for itself; a share of `ELITE` have one of some rows as a parent.

@@ -4,7 +4,7 @@ Parameters that a rule ties together, be it through derived columns, form a comp
 legal combinations are one table, grown parameter by parameter and filtered by each rule as soon as all
 its names are known. A design is a row of every table.
 
-Designs of which some values are named are completed to the simplest legal ones, or found illegal.
+Designs with some values named are completed to the simplest legal ones, or found illegal.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ MOST_ROWS: Final = 20_000_000
 BLOCK_ROWS: Final = 1 << 20
 #: Draws of parameters that have no list of options before giving up on the rules they must keep.
 MOST_DRAWS: Final = 1000
-#: Of neighbours in ranges: small changes that are tried, and then blocks of so many designs at random.
+#: Neighbours in ranges: small changes that are tried, and then blocks of designs at random.
 MOST_SHIFTS: Final = 16
 MOST_BLOCKS, DRAWN_ROWS = 16, 1 << 16
 #: Rows of a component that are offered as neighbours, before all others.
@@ -109,7 +109,7 @@ class Component:
         for parameter, places in zip(self.parameters, self.places, strict=True):
             codes, want = places[low:high], wanted[parameter.name]
             at = int(np.searchsorted(codes, want))
-            # Rows are sorted, so that the nearest places below and above stand side by side.
+            # Rows are sorted, so that the nearest places below and above are next to each other.
             beside = sorted({int(codes[i]) for i in (at - 1, at) if 0 <= i < codes.size}, key=lambda p: abs(p - want))
             tied = [code for code in beside if abs(code - want) == abs(beside[0] - want)]
             chosen = tied[int(rng.integers(len(tied)))] if len(tied) > 1 else tied[0]
@@ -146,7 +146,7 @@ class LegalDesigns:
         self._listed = [p for p in space.parameters if p.options is not None]
         self._ranged = [p for p in space.parameters if p.options is None]
         ranged = {p.name for p in self._ranged}
-        # What no table can filter, for want of a list of options, is filtered as it is drawn.
+        # Rules that no table can filter, for want of a list of options, filter designs as they are drawn.
         self._late = [check for check in self.checks if check.parameters & ranged or not self._listed]
         self._early = [check for check in self.checks if check not in self._late]
         self.groups = _groups(self._listed, self._early)
@@ -189,8 +189,8 @@ class LegalDesigns:
     def nearest(self, params: Mapping[str, Value], rng: np.random.Generator) -> dict[str, Value]:
         """A legal design near `params`, which keeps all of it where that is legal.
 
-        Parameters are chosen in the order of the file: each takes the value proposed if some legal
-        design has it beside those chosen before, else the nearest option that one has.
+        Parameters are chosen in the order of the file: each takes the proposed value if a legal design has it together
+        with those chosen before, else the nearest legal option.
         """
         self._some()
         wanted = {p.name: _place(p, params[p.name]) for p in self._listed}
@@ -284,7 +284,7 @@ class LegalDesigns:
         return []
 
     def blocking(self) -> list[tuple[str, str]]:
-        """Name and text of rules that no design keeps together, none of which could be left out."""
+        """Name and text of rules that no design satisfies together; each of them is necessary."""
         for group in self.groups:
             names = {p.name for p in group}
             checks = [check for check in self._early if check.parameters <= names]
@@ -326,7 +326,7 @@ class LegalDesigns:
 
     def _grown(self, group: Sequence[Parameter], places: list[NDArray[np.int32]], options: int,
                checks: Sequence[Check]) -> list[NDArray[np.int32]]:  # fmt: skip
-        """The table with one more parameter, of which the rows that pass the checks are kept."""
+        """The table with one more parameter, restricted to rows that pass the checks."""
         rows = places[0].size if places else 1
         step = max(1, BLOCK_ROWS // options)
         blocks, total = [], 0
@@ -426,9 +426,9 @@ COMBINATIONS: Final = 32
 def completed_rows(legal_designs: LegalDesigns, named: Batch, rows: int) -> tuple[Batch, BoolArray]:
     """The simplest legal designs with some values, and a mask of the rows that have one, (rows,).
 
-    Simplest is what `Space.completed` takes: quantities as the system has them, else the first option; parameters give
-    way in the order of the space, whose named parameters come first. `named` has codes, (rows,). Rows without a legal
-    design hold values near one.
+    Simplest are the values of `Space.completed`: quantities as the system has them, else the first option; parameters
+    give way in the order of the space, whose named parameters come first. `named` has codes, (rows,). Rows without a
+    legal design hold values near one.
     """
     columns, legal = dict(named), np.ones(rows, dtype=bool)
     space = legal_designs.space
@@ -458,7 +458,7 @@ def simplest(space: Definition, parameter: Parameter) -> float:
 
 
 def _simplest(component: Component, named: Batch, rows: int, space: Definition) -> Batch:
-    """Columns of a component: of each row the nearest to what is named, then to what is simplest."""
+    """Columns of a component: for each row the nearest to the named values, then to the simplest."""
     if not component.rows:
         return {p.name: np.full(rows, simplest(space, p)) for p in component.parameters}
     wanted = [
@@ -504,7 +504,7 @@ def _first_at_least(places: NDArray[np.int32], wanted: IntArray, low: IntArray, 
 def blocking_rules(legal: LegalDesigns, named: Batch, columns: Batch, rows: IntArray) -> list[Check | None]:
     """A rule that no design with some values keeps, for each of `rows`; None where no single rule is to blame.
 
-    Rules that come before it in the space hold. `columns` are what `named` was completed to. [units of the parameters]
+    Rules that come before it in the space hold. `columns` are the completed `named`. [units of the parameters]
     """
     checks_of_rows: list[Check | None] = [None] * rows.size
     for group in legal.groups:

@@ -57,12 +57,12 @@ class ListedName:
     group: str  #: parameters, given, derived, margins, design, model, machine or results
     name: str
     unit: str
-    value: str  #: what it is or can be: options, a value, a formula; "" where only evaluation tells
+    value: str  #: its options, value or formula; "" where only evaluation gives it
     meaning: str
 
 
 def listed_names(space: Space) -> list[ListedName]:
-    """All names of a space, by group; what the space sets comes first."""
+    """All names of a space, by group; names that the space sets come first."""
     by_name: dict[str, ListedName] = {}
     for listed in _every(space):
         by_name.setdefault(listed.name, listed)

@@ -1,7 +1,7 @@
-"""The space of a question: a model, so many chips of a system, and every layout that is legal there.
+"""The space of a question: a model, N chips of a system, and every legal layout.
 
-What is opened, and how far, follows from model and machine: tensor parallelism within a node, stages of whole
-layers where they share out, context parallelism for long sequences, and what experts need.
+The open parameters and their ranges follow from model and machine: tensor parallelism within a node, stages of whole
+layers where they divide, context parallelism for long sequences, and the needs of experts.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from dse.spaces.sections.frameworks import refused_model
 from dse.spaces.sections.training_run import BY_EXPECTED, RENTAL
 from dse.spaces.space import Space
 
-#: Tokens of a step where nothing is said: of models below, and from, so many parameters.
+#: Default tokens of a step: for models below, and from, LARGE_MODEL parameters.
 SMALL_BATCH_TOKENS, LARGE_BATCH_TOKENS, LARGE_MODEL = 2**22, 2**24, 1e11
 #: Tokens of a step of adapters: recipes of Megatron-Bridge have 128 sequences of 2,048.
 ADAPTER_BATCH_TOKENS: Final = 2**18
@@ -41,7 +41,7 @@ USUAL_NODE, MOST_TP = 8, 16
 MOST_PP, MOST_VPP, MOST_EP = 64, 12, 64
 #: Tokens from which on sequences are shared out, least tokens of a rank's part, and most of a micro-batch.
 LONG_SEQUENCE, LEAST_PART, MOST_IN_MICRO_BATCH = 16384, 4096, 32768
-#: How far from a number of chips without a legal split another is sought.
+#: Largest distance between a number of chips without a legal layout and the suggested one.
 MOST_AWAY: Final = 4096
 #: Models of so few experts split each of them, too.
 FEW_EXPERTS: Final = 16
@@ -57,14 +57,14 @@ class NothingFits(ParameterError):
 
 @dataclass(frozen=True, kw_only=True)
 class Question:
-    """The question which split of a model over so many chips is best."""
+    """The question of the best layout of a model on N chips."""
 
-    model: str  #: name of a shipped model, or path of a model file or of a Hugging Face configuration
+    model: str  #: name of a built-in model, or path of a model file or of a Hugging Face configuration
     system: str
     chips: int
     seq_len: int | None = None  #: None: the model's [tokens]
     sequences: int | None = None  #: of a step; None: as `batch_tokens` says
-    batch_tokens: float | None = None  #: about so many in a step; None: by the size of the model
+    batch_tokens: float | None = None  #: approximate tokens of a step; None: by the size of the model
     precision: Sequence[str] = ()  #: formats to choose from; () is bf16
     framework: str = ""  #: "": the system's usual one, or `USUAL_FRAMEWORK`
     imbalance: float | None = None  #: tokens of the fullest rank of experts over the mean; None: the framework's
@@ -75,7 +75,7 @@ class Question:
     gpu_hour_price: float | None = None  #: rent of a GPU for an hour, with `tokens`; None: owned [$]
     max_days: float | None = None  #: that the whole run may take
     pins: Mapping[str, Any] = field(default_factory=dict)  #: values of the layout that are fixed
-    lora: int = 0  #: rank of adapters beside frozen weights; 0: all weights train [-]
+    lora: int = 0  #: rank of adapters of frozen weights; 0: all weights train [-]
     lora_targets: str = ""  #: a word of `LORA_TARGETS`; "": all linear layers
     quantized_base: str = ""  #: a word of `QUANTIZED_BASES`; "": 16 bits
     dpo: bool = False  #: whether a frozen reference model runs forward too
@@ -94,18 +94,18 @@ class PlannedModel:
 
 @dataclass(frozen=True)
 class Planned:
-    """The space of a question, and what was assumed to make it."""
+    """The space of a question, and the defaults that it assumes."""
 
     data: dict[str, Any]  #: as its file has it
     space: Space
     model: PlannedModel
     framework: Framework
-    runnable: bool  #: whether layouts are held to what the framework can run
+    runnable: bool  #: whether layouts are restricted to those that the framework can run
     assumed: tuple[ArgumentText, ...]  #: arguments that were left out, with their values
 
 
 def planned_model(word: str, seq_len: int | None = None) -> PlannedModel:
-    """The model that a word names: one that ships, a model file, or a Hugging Face configuration.
+    """The model of a name: a built-in one, a model file, or a Hugging Face configuration.
 
     Raises `DseError` if it is none, or no transformer.
     """
@@ -209,7 +209,7 @@ class _Layouts:
         return [size for size in powers_of_two(most) if chips % size == 0 and self.seq_len % (2 * size) == 0]
 
     def batch(self, chips: int) -> int:
-        """Sequences of a step: as asked, or about so many tokens in a number that the chips share out."""
+        """Sequences of a step: as given, or about the default tokens, in a number that the chips divide."""
         asked = self.question
         if asked.sequences:
             return asked.sequences
@@ -273,7 +273,7 @@ class _Layouts:
         }
 
     def schedules(self, stages: Sequence[int]) -> list[str]:
-        """Schedules to choose from: those that fill pipelines best, or what the framework has."""
+        """Schedules to choose from: those that fill pipelines best, or those of the framework."""
         best = ["1f1b", "zb_v"]
         if self.shape.num_experts and any(size % 2 == 0 for size in stages):
             best = ["1f1b", "dualpipe", "dualpipe_v"]

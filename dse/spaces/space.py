@@ -1,4 +1,4 @@
-"""A search space: what may be chosen, what follows from it, what it must hold, and what is sought.
+"""A search space: parameters, derived columns, limits and objectives.
 
 A `Space` is immutable: pinning a value, adding a condition or changing the machine returns another one. Designs are
 mappings for people and columns of numbers for the cost model; `encode` and `decode` convert."""
@@ -68,7 +68,7 @@ class Space(Definition):
 
     @classmethod
     def load(cls, name_or_path: str | Path, pins: Mapping[str, Any] | None = None) -> Self:
-        """A space by the name of one that ships, or by path, with some of its names pinned.
+        """A space by the name of a built-in one, or by path, with some of its names pinned.
 
         Raises `DseError` with one line for each mistake in the file.
         """
@@ -138,7 +138,7 @@ class Space(Definition):
 
     @cached_property
     def inner(self) -> tuple[Parameter, ...]:
-        """Parameters of which every value is tried beside each design of the others."""
+        """Parameters with every value tried for each design of the others."""
         return tuple(p for p in self.parameters if p.exact)
 
     @cached_property
@@ -152,7 +152,7 @@ class Space(Definition):
 
     @cached_property
     def starting_points(self) -> list[Params]:
-        """The designs that layouts name; what a layout leaves open is as simple as is legal beside it."""
+        """The designs that layouts name; values that a layout leaves open are the simplest legal ones."""
         completed = [(layout, self.completed(layout)) for layout in self.layouts.values()]
         return [params for layout, params in completed if layout.items() <= params.items()]
 
@@ -345,7 +345,7 @@ class Space(Definition):
     def check_settable(self, name: str) -> None:
         """Refuse a name that is none of `settable`.
 
-        Raises `DseError` that says what it follows from, or what may have been meant.
+        Raises `DseError` with the origin of the name, or similar names.
         """
         if any(name == derived.name for derived in self.derived):
             raise DseError(f"{name}: follows from other names here ({self._formula_of(name)}); pin those")
@@ -372,7 +372,7 @@ class Space(Definition):
     def with_layouts(self, layouts: Mapping[str, Mapping[str, Any]]) -> Self:
         """The space with more layouts to start from, after those that it has.
 
-        Raises `DseError` if no legal design has the values of one of them, saying what would be possible.
+        Raises `DseError` if no legal design has the values of one of them, with the possible values.
         """
         written: dict[str, Any] = dict(self.data.get("layouts") or {})
         for name, values in layouts.items():
@@ -410,14 +410,14 @@ class Space(Definition):
         return self._changed(at_worse_ends(self.data))
 
     def with_system(self, name_or_path: str) -> Self:
-        """The space on another machine: one that ships, or a file; what the space itself sets stays.
+        """The space on another machine: a built-in one, or a file; values that the space sets stay.
 
         Raises `DseError` if there is no such system, or it lacks a quantity that the space names.
         """
         return self._changed({**self.data, "system": name_or_path})
 
     def with_tokens(self, tokens: float) -> Self:
-        """The space of training runs of so many tokens; what else is known of its runs stays. [-]"""
+        """The space of training runs of `tokens` tokens; its other entries on runs stay. [-]"""
         return self._changed(runs.with_tokens(self.data, tokens))
 
     def focused(self, condition: str) -> Self:
@@ -435,7 +435,7 @@ class Space(Definition):
             raise DseError(str(error).replace(f"{self.name}: constraints.{FOCUS}: ", "condition: ")) from None
 
     def within_focus(self, condition: str) -> Self:
-        """`focused`, of which some design is legal. Raises `DseError` if none is."""
+        """`focused`, with at least one legal design. Raises `DseError` if none is."""
         space = self.focused(condition)
         if space.legal.count == 0:
             raise ParameterError(f"{{focus}} {condition!r}: no legal design of space {self.name} is so")

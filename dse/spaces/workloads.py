@@ -6,8 +6,8 @@
     combine: weighted_sum       # or worst
     best_by: step_time          # by which the layout of each is chosen
 
-Parameters that are columns of a layout are exact: beside each machine all of their legal values are priced,
-for each workload by itself. What is left is a space of machines.
+Parameters that are columns of a layout are exact: for each machine all of their legal values are evaluated, separately
+for each workload. The outer parameters are a space of machines.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ def _read(
 
 
 def _check(section: Section, frame: AnySpace, spaces: Mapping[str, AnySpace]) -> None:
-    """Note what several workloads cannot have; a `DseError` if there is something."""
+    """Note values that several workloads cannot have; a `DseError` if there are any."""
     layouts = {parameter.name for parameter in frame.parameters if parameter.exact}
     of_layouts = layouts | {derived.name for derived in frame.derived if derived.parameters & layouts}
     if not layouts:

@@ -1,7 +1,7 @@
 """The designs that a screening search has found, how designs climb from them, and which of them a batch may propose.
 
-An archive holds what nothing evaluated so far beats, and what comes close. From these, designs climb: each moves to its
-best neighbour by a goal of its own, until none is better.
+An archive holds the designs that no evaluated design dominates, and near ones. From these, designs climb: each moves to
+its best neighbour by a separate goal, until none is better.
 
 In a study of concurrency n, n batches can be proposed and evaluated at the same time, by as many processes.
 Designs are dealt out to n shares by a number that follows from each. Batch k proposes from share k modulo n;
@@ -26,21 +26,21 @@ from dse.fronts import low_and_span, non_dominated, shortfalls
 from dse.spaces.lattice import hashes
 from dse.spaces.sections.parameters import Parameter, Value
 
-#: Share of climbers that seek one objective alone.
+#: Share of climbers with a single objective.
 SINGLE: Final = 0.5
 #: Concentration of the weights of the others: below 1, most of them favour some objectives.
 CONCENTRATION: Final = 0.7
-#: Share of the weighted sum beside the largest term in a goal.
+#: Share of the weighted sum in a goal, in addition to the largest term.
 SUM_SHARE: Final = 0.1
 #: Score of a design that breaks limits, before by how much: worse than any that keeps them.
 BROKEN: Final = 1e6
-#: Designs at random of which a climber starts from the best.
+#: Random designs; a climber starts from the best of them.
 STARTS_EACH: Final = 16
 
 
 @dataclass(frozen=True, slots=True)
 class Climbers:
-    """Where some climbers are, and what they seek.
+    """Positions of climbers, and their goals.
 
     A goal is the largest weighted objective and a little of their sum [Steuer1983]_, where the front's span
     of each objective is 1; before it come the limits, by how much they are broken.
@@ -106,7 +106,7 @@ class Climbers:
 
 
 def drawn_weights(count: int, objectives: int, rng: Generator) -> FloatArray:
-    """(count, objectives) Weights of goals at random; a share of them seek one objective. [-]"""
+    """(count, objectives) Weights of random goals; a share of them have a single objective. [-]"""
     mixed = rng.dirichlet(np.full(objectives, CONCENTRATION), count)
     single = np.eye(objectives)[rng.integers(objectives, size=count)]
     return np.where(rng.random((count, 1)) < SINGLE, single, mixed)
@@ -120,26 +120,26 @@ def scores(costs: FloatArray, violations: FloatArray, weights: FloatArray, front
     return np.where(np.isnan(score), BROKEN + violations, score)
 
 
-#: Most designs of the front that are kept, beside those that became trials.
+#: Most designs of the front that are kept, in addition to trials.
 MOST_KEPT: Final = 4096
-#: What a packed column may unpack to: far more than `MOST_KEPT` designs, and those that are trials. [B]
+#: Largest unpacked size of a column: far more than `MOST_KEPT` designs, and the trials. [B]
 LARGEST: Final = 64 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class Archive:
-    """Designs that nothing priced so far beats, with what is known of each, and the next best.
+    """Designs that no evaluated design dominates, with their state, and the next best.
 
     Designs are rows of places, as `dse.spaces.lattice.Lattice` has them.
     """
 
     places: FloatArray  #: (designs, parameters)
     costs: FloatArray  #: (designs, objectives), less is better [the unit of each]
-    explored: FloatArray  #: (designs,) 1 where neighbours are priced, 2 where it was polished, else 0
+    explored: FloatArray  #: (designs,) 1 where neighbours are evaluated, 2 where it was polished, else 0
     sent: BoolArray  #: (designs,) whether it became a trial
     reserve: FloatArray  #: (others, parameters): feasible designs that are beaten, the least beaten first
     climbers: Climbers  #: where they are
-    complete: bool = False  #: whether every legal design is priced
+    complete: bool = False  #: whether every legal design is evaluated
 
     @classmethod
     def empty(cls, parameters: int, objectives: int) -> Self:
@@ -173,7 +173,7 @@ class Archive:
         return both.take(kept)
 
     def merged(self, other: Archive) -> Archive:
-        """Archive with what another batch has found; of equal costs a trial is kept, else the first."""
+        """Archive with the designs of another batch; of equal costs a trial is kept, else the first."""
         names = ("places", "costs", "explored", "sent")
         both = {name: np.concatenate([getattr(self, name), getattr(other, name)]) for name in names}
         order = np.argsort(~both["sent"], kind="stable")
@@ -267,7 +267,7 @@ def least_beaten(costs: FloatArray, front: FloatArray, n: int) -> IntArray:
     return rows[np.argsort(beaten, kind="stable")[:n]]
 
 
-#: What tells two designs apart.
+#: Identity of a design.
 Key = tuple[Any, ...]
 
 

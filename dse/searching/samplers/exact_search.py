@@ -1,7 +1,7 @@
-"""Inner searches: the exact parameters of a space are tried whole beside each design that a sampler proposes.
+"""Inner searches: the exact parameters of a space are tried whole for each design that a sampler proposes.
 
-A sampler proposes outer designs. All of their legal inner designs are priced in bulk, and those that none of
-them beats, the winners, stand for the outer design. One of them, the representative, becomes the trial.
+A sampler proposes outer designs. All of their legal inner designs are evaluated in bulk, and the nondominated ones, the
+winners, represent the outer design. One of them, the representative, becomes the trial.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from dse.spaces.exact_parameters import OuterDesigns
 from dse.spaces.space import Batch, Params, Space
 from dse.storage.trial_columns import TrialColumns
 
-#: Trial attribute: the winners beside the representative, their inner parameters and their values.
+#: Trial attribute: the winners other than the representative, their inner parameters and their values.
 WINNERS: Final = "winners"
 #: Most of these.
 MOST_WINNERS: Final = 64
@@ -30,7 +30,7 @@ MOST_WINNERS: Final = 64
 
 @dataclass(frozen=True)
 class WholeDesign:
-    """The design of a trial, and what was found with it."""
+    """The design of a trial, and the winners found with it."""
 
     params: Params
     winners: list[dict[str, Any]] = field(default_factory=list)  #: the others, as the trial keeps them
@@ -66,7 +66,7 @@ class Candidates:
 
 
 class InnerSearch:
-    """Finds the best inner designs of outer ones, and knows what those of a study have found."""
+    """Finds the best inner designs of outer ones, and remembers those of a study."""
 
     def __init__(self, space: Space, rules: WorkloadRules, box: Box, batch_size: int, concurrency: int) -> None:
         self.space = space
@@ -80,7 +80,7 @@ class InnerSearch:
         self._tail: list[FloatArray] = []  # costs that each trial of the batch in progress has found
 
     def learn(self, fronts: Sequence[FloatArray]) -> None:
-        """Take note of what some trials have found: values of their winners, (winners, objectives) each."""
+        """Record the winners of some trials: their values, (winners, objectives) each."""
         self._tail += [as_costs(values, self.directions) for values in fronts]
         while len(self._tail) >= self.batch_size:
             last, front = max(self._fronts.items())
@@ -100,7 +100,7 @@ class InnerSearch:
         return [self._represented(of_proposal, left, n) for of_proposal, n in pairs]
 
     def _candidates(self, proposals: Sequence[Params], jobs: Jobs) -> tuple[list[Candidates], IntArray]:
-        """The best inner designs of each outer one, and how many were priced."""
+        """The best inner designs of each outer one, and the number of evaluated designs."""
         outer = self.space.outer
         assert isinstance(outer, OuterDesigns)
         sampled = outer.space.parameters

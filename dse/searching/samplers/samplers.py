@@ -1,4 +1,4 @@
-"""Samplers by name, and the wrapper that makes whatever they propose legal and new.
+"""Samplers by name, and the wrapper that makes their proposals legal and new.
 
 Any Optuna sampler works. Its proposals need not be legal: the wrapper moves each to the nearest legal design that no
 trial has yet, and draws one at random where there is none near."""
@@ -40,12 +40,12 @@ class Choice:
     build: Callable[..., BaseSampler | None]  #: from a seed; None draws legal designs
     joint: bool = True  #: samples all parameters together; else it says which
     concurrency: int = 1  #: batches under way at a time, of a new study
-    learns: bool = True  #: from trials, so that its first batch is drawn; else it knows what to propose
+    learns: bool = True  #: from trials, so that its first batch is drawn; else it proposes from the start
     needs: tuple[str, ...] = ()  #: packages that do not come with dse
 
 
 def screening(space: Space, rules: WorkloadRules, seed: int, **options: Any) -> BaseSampler:
-    """The sampler that prices designs itself."""
+    """The sampler that evaluates designs itself."""
     from dse.searching.samplers.screening_sampler import ScreeningSampler
 
     return ScreeningSampler(space, rules=rules, seed=seed, **options)
@@ -101,7 +101,7 @@ def sampler_choice(name: str) -> Choice:
 
 
 def concurrency_of(name: str, space: Space) -> int:
-    """Batches that may be under way at a time in a new study; one where the first prices every design. [-]"""
+    """Batches that may run at a time in a new study; one where the first evaluates every design. [-]"""
     from dse.searching.samplers.screening_sampler import priced_whole
 
     choice = sampler_choice(name)
@@ -109,8 +109,7 @@ def concurrency_of(name: str, space: Space) -> int:
 
 
 class SeenDesigns:
-    """Designs seen before a batch, of which there may be very many, those that it adds itself, and all those
-    of other shares."""
+    """Designs seen before a batch, possibly very many, those that it adds, and all those of other shares."""
 
     def __init__(self, before: Collection[Key] | Known, share: DesignShare | None) -> None:
         self._before = before
@@ -164,7 +163,7 @@ class LegalSampler(BaseSampler):
         return self.distributions
 
     def sample_relative(self, study: Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]) -> Params:
-        # A genetic sampler counts generations as it proposes, so it is asked even where it knows nothing.
+        # A genetic sampler counts generations as it proposes, so it is asked even where its proposal is unused.
         proposal = self._proposal(self.base, study, trial) if self.base else {}
         legal = self.legal
         starts = [start for start in self.starts if legal.key(start) not in self.seen]

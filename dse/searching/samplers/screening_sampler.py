@@ -1,4 +1,4 @@
-"""The default sampler: it finds the designs of a batch by bulk pricing, hundreds for each that becomes a trial.
+"""The default sampler: it finds the designs of a batch by bulk evaluation, hundreds for each trial.
 
 The cost model prices thousands of designs in the time that Optuna takes for one trial. So each batch searches the
 space by itself and proposes the designs that add most to the front. Each round prices a few thousand designs in one
@@ -36,22 +36,22 @@ from dse.searching.samplers.archive import Archive, Climbers, DesignShare, Key, 
 from dse.spaces.lattice import Lattice, Move, hashes
 from dse.spaces.space import Space
 
-#: Most designs priced in one call: enough to drown Python's overhead, few enough to learn from each.
+#: Most designs evaluated in one call: enough to outweigh Python's overhead, few enough to learn from each.
 ROUND: Final = 3072
 #: Share of the first batch's designs that are drawn at random, before anything is known.
 DRAWN: Final = 0.15
 #: Shares of a round that are steps of climbers, crossings, and designs at random; the others are neighbours.
 CLIMBING, CROSSED, FRESH = 0.3, 0.25, 0.1
-#: Spaces of at most so many times the designs of a batch are priced whole.
+#: Spaces of at most WHOLE times the designs of a batch are evaluated whole.
 WHOLE: Final = 4
 
-#: Most designs priced for polishing beyond single options, over those of the batch.
+#: Most designs evaluated for polishing beyond single options, over those of the batch.
 POLISHED: Final = 4
 #: Most designs as good as the best of an objective that are looked around as well.
 MOST_EQUAL: Final = 4
 
-#: Prices designs given as places: costs, less is better, NaN where infeasible; and violations of limits, or
-#: where none is broken less than 0 by the least margin.
+#: Evaluates designs given as places: costs, less is better, NaN where infeasible; and violations of limits, or where
+#: all hold the least margin, below 0.
 Price = Callable[[FloatArray], tuple[FloatArray, FloatArray]]
 #: Which of some designs, given as places.
 Chosen = Callable[[FloatArray], BoolArray]
@@ -88,7 +88,7 @@ class Screening:
         self._whole = lattice.space.legal.count <= WHOLE * budget
 
     def run(self, reserve: int, starts: FloatArray) -> Archive:
-        """Spend the budget; what is found then, with so many designs in reserve where the front is small."""
+        """Spend the budget; the archive, with `reserve` designs in reserve where the front is small."""
         if self.archive.complete:
             return self.archive
         self._noted(starts)
@@ -148,7 +148,7 @@ class Screening:
         self.archive = replace(self.archive, climbers=climbers)
 
     def _near(self) -> FloatArray:
-        """Neighbours of some designs of the front whose neighbours are not priced yet."""
+        """Neighbours of some designs of the front whose neighbours are not evaluated yet."""
         unexplored = self.rng.permutation(np.flatnonzero(self.archive.explored == 0))
         most = int(self._size * (1 - CLIMBING - CROSSED - FRESH)) // max(len(self._moves), 1)
         if self.preferred:
@@ -166,10 +166,10 @@ class Screening:
     def _polish(self) -> None:
         """Move the best design of each objective until no option, pair of steps or component is better.
 
-        Pairs of steps, and other values of a whole component, are also tried from designs that are as good by
-        one other option, those with most room below their limits first: more memory, say, lets layouts be
-        feasible that were not. Where few designs
-        are priced for a batch, since they are dear, some pairs and combinations are left out by chance.
+        Pairs of steps, and other values of a whole component, are also tried from designs that are as good by one other
+        option, those with most room below their limits first: more memory, say, lets layouts be feasible that were not.
+        Where few designs are evaluated for a batch, since evaluation is slow, some pairs and combinations are left out
+        at random.
         """
         most = self.priced + POLISHED * self.budget
         for objective in self.polished:
@@ -190,7 +190,7 @@ class Screening:
                         self._noted(self._some(self.lattice.blocks(start[np.newaxis]), most))
 
     def _some(self, places: FloatArray, most: int) -> FloatArray:
-        """New designs among some; by chance where there are more than may be priced, `most` in all."""
+        """New designs among some; `most` at random where there are more."""
         left = max(most - self.priced, 0)
         new = self._new(places) if left else places[:0]
         return new if len(new) <= left else self.rng.permutation(new)[:left]
@@ -213,19 +213,19 @@ def joined(parts: Iterable[Priced]) -> Priced:
     return places, costs, violations
 
 
-#: Study attribute: how many batches there were, what they found, and among how many designs.
+#: Study attribute: the number of batches, their archive, and the number of designs.
 FOUND: Final = "dse:screening"
-#: Trial attribute, and study attribute: designs that were priced to find it, or all its trials.
+#: Trial attribute, and study attribute: designs that were evaluated to find it, or all its trials.
 DESIGNS_PRICED: Final = "designs_priced"
 
-#: What a study has found before its first batch.
+#: State of a study before its first batch.
 NOTHING: Final = {"batches": 0, "starts": 0, "focus": "", DESIGNS_PRICED: 0}
 
 #: Trials whose designs are found together.
 BATCH_SIZE: Final = 50
-#: CPU time that pricing may take for each trial. [s]
+#: CPU time of bulk evaluation for each trial. [s]
 TIME_SHARE: Final = 1.8e-3
-#: The first batch prices as many designs as so many others.
+#: The first batch evaluates as many designs as FIRST_BATCH others.
 FIRST_BATCH: Final = 4
 #: The same where several batches are under way at the same time, but the first alone; and rounds of a batch:
 #: more, since the next learn from it later. Each polishes the best design of one objective, in turn.
@@ -237,10 +237,10 @@ RESERVE: Final = 1024
 
 
 class ScreeningSampler(BaseSampler):
-    """Proposes designs that bulk pricing has found: see `dse.searching.samplers.screening_sampler`.
+    """Proposes designs found by bulk evaluation: see `dse.searching.samplers.screening_sampler`.
 
-    It works on any Optuna study whose trials suggest the parameters of a space; what is no parameter of the space is
-    drawn at random. What it has found is an attribute of the study, so that a study that is loaded again is continued.
+    It works on any Optuna study whose trials suggest the parameters of a space; other parameters are drawn at random.
+    Its archive is an attribute of the study, so that a study that is loaded again is continued.
 
     Random numbers follow from `seed` and the number of the batch, `turn` if several batches run at once. [-] Batches
     have `batch_size` trials; for each, `designs_per_trial` designs are evaluated by `rules`, by default the number that
@@ -312,7 +312,7 @@ class ScreeningSampler(BaseSampler):
         return self._others.sample_independent(study, trial, param_name, param_distribution)
 
     def next_batch(self, study: Study) -> list[tuple[dict[str, Any], int]]:
-        """Designs of the next batch, each with the number of designs that were priced for it."""
+        """Designs of the next batch, each with the number of designs that were evaluated for it."""
         memory = study._storage.get_study_system_attrs(study._study_id).get(FOUND, NOTHING)
         number, archive = memory["batches"], self._archive(memory)
         rng = np.random.default_rng(SeedSequence([self.seed, number]))
@@ -335,7 +335,7 @@ class ScreeningSampler(BaseSampler):
         return list(zip(self.space.decode(self.lattice.columns(chosen)), shares, strict=True))
 
     def _search(self, archive: Archive, number: int, rng: Generator) -> Screening:
-        """The search of a batch that so many others came before, from one to the next."""
+        """The search of a batch by its number, from 0."""
         batch = self.designs_per_trial * self.batch_size
         if self.turn is None:
             return Screening(self.lattice, self.priced, archive, batch * (1 if number else FIRST_BATCH), rng)
@@ -353,8 +353,8 @@ class ScreeningSampler(BaseSampler):
         )
 
     def _polished(self, turn: int) -> list[int]:
-        """Objectives whose best designs a batch polishes: in the first of all and in the first of each share,
-        which are the dearest, each share some of them."""
+        """Objectives whose best designs a batch polishes. The first of all batches and the first of each share, the
+        slowest ones, polish some of them."""
         objectives = range(len(self._directions))
         if turn == 0:
             return [0]
@@ -399,10 +399,10 @@ class ScreeningSampler(BaseSampler):
 
     @cached_property
     def _screened(self) -> tuple[Space, ...]:
-        """The spaces in which designs are screened, the best of which counts.
+        """The spaces in which designs are screened; the best result counts.
 
-        Solving for shardings takes twenty times as long as pricing one. So designs are screened with the
-        named shardings, which `solve` tries too: its time is no longer than theirs.
+        Solving for shardings takes twenty times as long as evaluating one. So designs are screened with the named
+        shardings, which `solve` tries too: its time is no longer than theirs.
         """
         if not solves_shardings(self.space) or priced_whole(self.space):
             return (self.space,)
@@ -414,7 +414,7 @@ class ScreeningSampler(BaseSampler):
         return self.lattice.places(self.space.encode(self.space.starting_points))
 
     def _chosen(self, archive: Archive, starts: FloatArray) -> tuple[FloatArray, Archive]:
-        """The designs of a batch: starts, the best of each objective, what adds most, then the reserve."""
+        """The designs of a batch: starts, the best of each objective, those that add most, then the reserve."""
         owners, taken = self._owners(np.concatenate([starts, archive.places, archive.reserve]))
         ends = [len(starts), len(starts) + len(archive.places)]
         (_, of_front, others), (_, known, beaten) = np.split(owners, ends), np.split(taken, ends)
@@ -482,5 +482,5 @@ def priced_whole(space: Space) -> bool:
 
 
 def designs_per_trial_of(space: Space) -> int:
-    """Designs to be priced for one trial: as many as take `TIME_SHARE` by their nominal rate. [-]"""
+    """Designs to be evaluated for one trial: the number that takes `TIME_SHARE` at their nominal rate. [-]"""
     return max(1, round(TIME_SHARE * nominal_rate(space)))

@@ -68,12 +68,12 @@ OF_MANY: Final[dict[str, Callable[[Any, Any], Any]]] = {"min": np.minimum, "max"
 
 @dataclass(frozen=True)
 class UnitFunction:
-    """A function whose arguments, and what it gives, each have a unit of their own."""
+    """A function with a unit for each of its arguments and for its result."""
 
     name: str
     function: Callable[..., Any]  #: arrays of one length, one for each of `of` -> an array of that length
     of: tuple[str, ...]  #: units of its arguments
-    unit: str  #: of what it gives
+    unit: str  #: of the result
 
     @property
     def dimensions(self) -> tuple[Dimension, ...]:
@@ -82,7 +82,7 @@ class UnitFunction:
 
     @property
     def dimension(self) -> Dimension:
-        """Dimension of what the function gives."""
+        """Dimension of the result."""
         return dimension(self.unit)
 
     def __call__(self, *arguments: Any) -> FloatArray:
@@ -128,9 +128,9 @@ def formula_function(
     of : sequence of str
         The unit in which it gets each of its arguments, arrays of one length.
     unit : str
-        The unit of what it gives, a number for each row.
+        The unit of the result, a number for each row.
     name : str, optional
-        What formulas call it; its own name by default.
+        Its name in formulas; by default the name of the function.
 
     Examples
     --------
@@ -295,7 +295,7 @@ class Expression:
 
     text: str
     tree: ast.expr
-    quantities: Mapping[str, str]  #: name that stands in for a quantity in the tree -> its text
+    quantities: Mapping[str, str]  #: name in the tree, in the place of a quantity -> its text
 
     @classmethod
     @lru_cache(4096)
@@ -314,7 +314,7 @@ class Expression:
 
         try:
             with _PARSING, warnings.catch_warnings():
-                warnings.simplefilter("error")  # what Python warns of is no formula either
+                warnings.simplefilter("error")  # text with a warning of Python is no formula either
                 spelt = WORD_FROM_A_DIGIT.sub(r"'\g<0>'", QUANTITY_IN_FORMULA.sub(stand_in, text))
                 tree = ast.parse(spelt.strip(), mode="eval").body
         except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
@@ -551,7 +551,7 @@ class _Compiler:
         return Compiled("number", lambda v: function(functions[0](v)), common)
 
     def measured(self, node: ast.Call, called: UnitFunction, arguments: Sequence[Compiled]) -> Compiled:
-        """A function whose arguments each have a unit of their own."""
+        """A function with a unit for each of its arguments."""
         for argument, argument_unit, unit in zip(node.args, arguments, called.dimensions, strict=True):
             if argument_unit.dimension != unit and argument_unit.constant != 0:
                 unit_found, expected = unit_name(argument_unit.dimension), unit_name(unit)

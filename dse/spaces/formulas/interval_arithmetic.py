@@ -1,7 +1,7 @@
 """Formulas over boxes: between which numbers a formula stays while its names move within theirs.
 
-Ends are worked out by the very operations that evaluate the formula, and rounding is monotone: what holds for
-the ends holds for each design between them, to the last bit. Where nothing is known, ends are infinite.
+Ends are computed by the operations that evaluate the formula, and rounding is monotone: a result for the ends holds for
+each design between them, to the last bit. Where nothing is known, ends are infinite.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class _Walker:
         return np.where(undefined, 0.0, surely), np.where(undefined, 1.0, maybe)
 
     def sides(self, left: ast.expr, right: ast.expr) -> tuple[Interval, Interval]:
-        """Ends of both sides of a comparison; a word is its code in the column beside it."""
+        """Ends of both sides of a comparison; a word is its code in the column on the other side."""
         for column, word in ((left, right), (right, left)):
             words = self.names[column.id].words if isinstance(column, ast.Name) and column.id in self.names else ()
             if words:
@@ -136,7 +136,7 @@ def _joined(parts: Sequence[Interval], function: Any) -> Interval:
 
 
 def _of_points(function: Any, parts: Sequence[Interval]) -> Interval:
-    """A function of which nothing is known unless all of its arguments are."""
+    """A function with unknown ends unless all of its arguments are points."""
     exact = np.all(np.broadcast_arrays(*(low == high for low, high in parts)), axis=0)
     value = function(*(low for low, _ in parts))
     return np.where(exact, value, -np.inf), np.where(exact, value, np.inf)
@@ -148,7 +148,7 @@ def _number(holds: Any) -> FloatArray:
 
 
 def _truth(ends: Interval) -> Interval:
-    """A condition, of which a column that is true or false is one."""
+    """A condition; a column that is true or false is one."""
     low, high = ends
     return _number((low > 0) | (high < 0)), _number((low != 0) | (high != 0))
 
@@ -177,7 +177,7 @@ def _power(a: Interval, b: Interval) -> Interval:
 
 
 def _only_points(operator: ast.operator) -> Callable[[Interval, Interval], Interval]:
-    """An operation of which nothing is known unless both sides are: the remainder, and joined conditions."""
+    """An operation with unknown ends unless both sides are points: the remainder, and joined conditions."""
     if isinstance(operator, ast.BitAnd | ast.BitOr):
         function = np.minimum if isinstance(operator, ast.BitAnd) else np.maximum
         return lambda a, b: _joined([_truth(a), _truth(b)], function)

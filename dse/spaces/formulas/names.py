@@ -1,4 +1,4 @@
-"""Names that the formulas of a space may use: what each is, and which parameters decide it.
+"""Names that the formulas of a space may use: their meaning, and the parameters that decide them.
 
 From the parameters behind a formula follows when it can be checked: as soon as these are chosen. Enumeration cuts
 branches by that, and samplers draw legal designs directly."""
@@ -25,7 +25,7 @@ from dse.spaces.formulas.expressions import Compiled, Expression, Name
 
 #: Dimensions of the model that a space may set without making another model of it.
 MODEL_SETTINGS: Final = ("seq_len", "vocab_size", "document_len")
-#: Names beside columns of designs that count things.
+#: Names of counts that are no columns of designs.
 OTHER_COUNTS: Final = (
     *("world_size", "global_batch_size", "nodes", "node_size", *MODEL_SETTINGS),
     *("cores", "arrays_per_core", "array_height", "array_width"),
@@ -82,12 +82,12 @@ class Names:
     def __init__(self, workload: Workload, system: System) -> None:
         model, results = workload.model, workload.work.results
         units, quantities = system.units(), system.quantities()
-        self.columns: Final = design_columns(workload)  #: of its designs, whatever evaluates them
+        self.columns: Final = design_columns(workload)  #: of its designs, for all profiles
         self.totals: Final = design_rules(NATIVE, workload).totals
         self.model: Final = (*model.dimensions, *model.counts, "num_parameters")
         self.settings: Final = {*MODEL_SETTINGS} & {*self.model}
         self.quantities: Final = units  #: name -> unit of every quantity of the system
-        self.ranges: Final = system.ranges()  #: name -> what every quantity of the system can be
+        self.ranges: Final = system.ranges()  #: name -> range of every quantity of the system
         self.known: dict[str, Name] = dict.fromkeys(self.model, Name())
         self.known |= {name: Name(dimension(unit)) for name, unit in units.items()}
         self.constants: dict[str, Any] = {name: float(getattr(model, name)) for name in self.model}
@@ -127,7 +127,7 @@ class Names:
 
     def define(self, name: str, known: Name, *, constant: float | None = None,
                decided_by: frozenset[str] = frozenset()) -> None:  # fmt: skip
-        """Say what a claimed name is."""
+        """Define a claimed name."""
         self.known[name] = known
         self._decided_by[name] = decided_by
         if constant is not None:
@@ -154,7 +154,7 @@ class Names:
                                      needs, evaluated)  # fmt: skip
 
     def compiled(self, section: Section, key: str, formula: Expression) -> Compiled | None:
-        """A formula with its names looked up; notes what is wrong with it."""
+        """A formula with its names looked up; notes its mistakes."""
         self.used |= formula.names
         try:
             return formula.compiled(self.all())

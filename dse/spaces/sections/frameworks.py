@@ -1,7 +1,7 @@
-"""`framework` of a search space: what it does, as values that designs share; what it can run, as rules.
+"""`framework` of a search space: its behaviour, as values that all designs share, and its limits, as rules.
 
-Some rules hold with every framework: `usual_rules.yaml` has what a schedule, a group of ranks or a switch can be beside
-the others.
+Some rules hold with every framework: `usual_rules.yaml` has the values of a schedule, a group of ranks or a switch that
+others allow.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from dse.spaces.formulas.expressions import Expression, Name
 
 @dataclass(frozen=True, slots=True)
 class UsualRule:
-    """A condition, and the columns of which one must be open for it to matter."""
+    """A condition, and the columns that make it matter if one of them is open."""
 
     name: str
     formula: str
@@ -238,8 +238,8 @@ def broken_rules(
 ) -> list[str]:
     """Reasons why a framework cannot run a design, a line for each rule that it breaks; none if it can.
 
-    `design` has words and switches as such; missing columns have their defaults. Limits that read quantities outside
-    `machine` are passed over. [SI units]
+    `design` has words and switches unconverted; missing columns have their defaults. Limits that read quantities
+    outside `machine` are passed over. [SI units]
     """
     return [*_broken_ones(framework, model, design, framework_rules(framework, model), machine)]
 

@@ -86,8 +86,8 @@ def _written(value: float, unit: str) -> str:
 
 
 def with_model(section: Section, name: str, base: Path) -> tuple[Section, Workload, Mapping[str, Any]]:
-    """The space with its program written out, if it names one; what is done with its model, and what the
-    model's file says."""
+    """The space with its program written out, if it names one; the kind of work, and the content of the model's
+    file."""
     work = ""
     if "workload" in section:
         source = section.section("workload")
@@ -143,8 +143,8 @@ def _with_program(section: Section, base: Path) -> Section:
 def with_system(
     section: Section, name: str, base: Path, model: Any, columns: Collection[str]
 ) -> tuple[Section, str, System, Mapping[str, Any]]:
-    """The space with what follows from its machine and its software written out; the software's name; the
-    machine, and what its file says."""
+    """The space with the consequences of its machine and its software written out; the software's name; the machine,
+    and the content of its file."""
     section, systems = _first_system(section, base)
     written = section.data.get("system")
     budget = isinstance(written, Mapping) and "derive" in written

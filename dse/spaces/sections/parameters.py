@@ -1,4 +1,4 @@
-"""Parameters and objectives of a search space: what may be chosen, what is sought, and the limits of results.
+"""Parameters and objectives of a search space: options, directions, and the limits of results.
 
 A parameter has options or a range. `sharding: sample` and `tiling: sample` are written out as one parameter for each
 choice of a kernel. An objective is a formula and a direction; a limit is a condition with a margin.
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     import optuna
 
 Direction = Literal["minimize", "maximize"]
-#: Columns of which more is better, where an objective does not say.
+#: Columns that are maximized where an objective has no direction.
 MAXIMIZED: Final = ("tokens_per_second", "tokens_per_second_per_gpu", "mfu")
 
 
@@ -135,8 +135,8 @@ class Parameter:
     step: float | None = None
     log: bool = False
     integer: bool = False
-    exact: bool = False  #: every value is tried beside each design of the others; else a sampler chooses
-    own_words: tuple[str, ...] = ()  #: that formulas know of it beside its choices
+    exact: bool = False  #: every value is tried with each design of the others; else a sampler chooses
+    own_words: tuple[str, ...] = ()  #: further words of it that formulas accept
 
     @cached_property
     def words(self) -> Sequence[str]:
@@ -179,7 +179,7 @@ class Parameter:
         return float(self.words.index(value))
 
     def value(self, code: float) -> Value:
-        """The opposite of `code`: whole pure numbers as int, words and booleans as such."""
+        """The opposite of `code`: whole pure numbers as int, words and booleans unchanged."""
         if self.words:
             return self.words[int(code)]
         if self.boolean:
@@ -258,7 +258,7 @@ def decoded(parameters: Sequence[Parameter], columns: Mapping[str, FloatArray]) 
 
 
 def written_value(written: object, unit: str, words: Sequence[str], boolean: bool) -> Value:
-    """A word, a boolean, or a number in SI units, from what a file or a command line holds.
+    """A word, a boolean, or a number in SI units, from a file or a command line.
 
     Raises `ValueError` if it is not of that kind.
     """
@@ -277,7 +277,7 @@ def written_value(written: object, unit: str, words: Sequence[str], boolean: boo
 
 def read_parameter(name: str, written: Any, unit: str | None, values: Mapping[str, Any],
                    scope: Mapping[str, Name]) -> Parameter:  # fmt: skip
-    """A parameter from what a file says: a list, a range, a formula that gives a list, or a mapping of these.
+    """A parameter from its entry in a file: a list, a range, a formula that gives a list, or a mapping of these.
 
     Raises `ValueError` if the options are none of these, or there is no end of values that are all to be tried.
     """
@@ -407,7 +407,7 @@ def _unit_of(written: object) -> str:
 
 
 def refuse_several(name: str, written: Any) -> None:
-    """Refuse several values where one is pinned; layouts of pipelines have commas of their own."""
+    """Refuse several values where one is pinned; layouts of pipelines contain commas."""
     if isinstance(written, str) and "," in written and name != "pipeline_layout":
         values = ", ".join(part.strip(" []") for part in written.split(","))
         raise ParameterError(
@@ -419,15 +419,15 @@ def refuse_several(name: str, written: Any) -> None:
 #: Size of the operands that on-chip memory has to have room for. [B]
 SIXTEEN_BITS: Final = 2.0
 
-#: What a sampled sharding needs of the sizes that it splits.
+#: Condition of a sampled sharding on the sizes that it splits.
 EVEN: Final = "hidden_size % tp == 0 and ffn_hidden_size % tp == 0 and seq_len % tp == 0"
 
 
 def with_sampled_kernels(section: Section, columns: Mapping[str, Domain], system: System) -> Section:
     """A space with a parameter for the split of each kernel, and the tile of each product on a system.
 
-    Names that the file has itself stay as they are. Mistakes are noted in the section's source. Models whose
-    designs have no such `columns` are left to the reader of the file, which tells what it does not know.
+    Names that the file has stay unchanged. Mistakes are noted in the section's source. Models whose designs have no
+    such `columns` are left to the reader of the file, which reports unknown names.
     """
     if "sharding" not in columns:
         return section
@@ -461,7 +461,7 @@ def with_sampled_kernels(section: Section, columns: Mapping[str, Domain], system
 def solved_parameters(
     blocks: Iterable[Block], given: Mapping[str, float], parameters: Mapping[str, Parameter]
 ) -> tuple[Parameter, ...]:
-    """Parameters for what a space leaves to the cost model: shardings of kernels, and tiles of products."""
+    """Parameters that a space leaves to the cost model: shardings of kernels, and tiles of products."""
     columns = DesignPoints.domains(blocks)
     codes = {name: {given[name]} for name in ("sharding", "tiling", "attention") if name in given}
     for name in ("sharding", "attention"):
@@ -509,7 +509,7 @@ def listed_values(written: Any) -> list[Any]:
 
 
 def _tiled(tiles: Iterable[str], *, unfused: bool) -> Iterator[str]:
-    """Products of each pass that some design has: fused attention has none of its own."""
+    """Products of each pass that some design has: fused attention has none."""
     kernels = dict.fromkeys(kernel_of_tile(name) for name in tiles)
     yield from (name for name in kernels if unfused or not name.startswith(ATTENTION_PRODUCTS))
 

@@ -23,7 +23,7 @@ from costmodel.machine import System
 
 DERIVATIONS: Final = ("power_budget",)
 REST: Final = "rest"
-#: What rounding may make of a sum of shares, or of nothing left.
+#: Rounding error of a sum of shares, or of nothing left.
 _ROUNDING: Final = "1e-9"
 
 #: Section of a space -> entries.
@@ -54,7 +54,7 @@ def written_out(section: Section, base: System, base_data: Mapping[str, Any]) ->
     if "tdp" in source:
         added[kind_of(source.data["tdp"])]["tdp"] = source.data["tdp"]
     written = merged(section, base_data, added)
-    section.source.finish()  # of what is wrong here the formulas would only tell the consequences
+    section.source.finish()  # formulas would report only the consequences of these mistakes
     return written
 
 
@@ -133,7 +133,7 @@ def kind_of(written: Any) -> str:
 
 
 def merged(section: Section, base_data: Mapping[str, Any], added: Entries) -> Section:
-    """The space with more entries; what is wrong with these is reported at the line of the system."""
+    """The space with more entries; their mistakes are reported at the line of the system."""
     data, source = {**section.data, "system": dict(base_data)}, section.source
     for key, entries in added.items():
         for name in entries:

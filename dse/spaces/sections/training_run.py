@@ -4,8 +4,8 @@
       tokens: 15T
       gpu_hour_price: 2.5 $/h
 
-Its columns follow from those of a step, so that objectives, limits, tables and files have them as they have
-any derived column. What the section leaves out has a default, and each default a source.
+Its columns follow from those of a step, so that objectives, limits, tables and files have them like any derived column.
+Entries that the section omits have a default, and each default a source.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Default:
 
 
 DATA: Final[dict[str, Any]] = data_beside(__file__)
-#: Entry of the section -> what it is where it is left out.
+#: Entry of the section -> its default.
 DEFAULTS: Final[Mapping[str, Default]] = {
     name: Default(entry["unit"], entry["value"], entry["kind"], entry["source"])
     for name, entry in DATA["defaults"].items()
@@ -60,7 +60,7 @@ UNITS: Final[Mapping[str, str]] = {
 
 
 def written_out(section: Section, dimensions: Collection[str]) -> Section:
-    """A space with its run as given values and derived columns, but for names that it has itself.
+    """A space with its run as given values and derived columns, except names that the space sets.
 
     Mistakes are noted in the section's source. `dimensions` are names of the model's.
     """
@@ -108,7 +108,7 @@ def _needed(formulas: Mapping[str, str]) -> dict[str, str]:
 
 
 def _merged(section: Section, added: Mapping[str, Mapping[str, Any]]) -> Section:
-    """The space with more entries; what is wrong with these is reported at the line of the run."""
+    """The space with more entries; their mistakes are reported at the line of the run."""
     data, source = {key: value for key, value in section.data.items() if key != KEY}, section.source
     for key, entries in added.items():
         for name in entries:
@@ -124,7 +124,7 @@ def has_run(data: Mapping[str, Any]) -> bool:
 
 
 def with_tokens(data: Mapping[str, Any], tokens: float) -> dict[str, Any]:
-    """A space, as its text has it, whose runs are of so many tokens."""
+    """The text of a space whose runs have `tokens` tokens."""
     if has_run(data):
         return {**data, "given": {**data["given"], "tokens": int(tokens)}}
     return {**data, KEY: {"tokens": int(tokens)}}
