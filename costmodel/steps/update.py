@@ -356,7 +356,7 @@ def late_exchanges(
         for values, of_stage, stage in zip(replicas, units, stages, strict=True)
     ]
     last = largest([cost.time for cost in exchanged])
-    items: Items = {}
+    items: dict[Item, FloatArray] = {}
     if run.itemized:
         nothing = np.zeros(())
         for item in dict.fromkeys(item for cost in exchanged for item in cost.items):

@@ -93,14 +93,14 @@ def joined(parts: list[Evaluation]) -> Evaluation:
 #: Column of tables of designs: which winner of its trial a design is.
 WINNER: Final = "winner"
 
-#: What records of designs have beside what is stored.
+#: Keys of records of designs that are not stored.
 RECORD_KEYS: Final = ("step_time_low_s", "step_time_high_s", "evidence")
 
 Record = dict[str, Any]
 
 
 def space_interval(space: Space, known: Mapping[str, Any], points: int) -> Interval:
-    """Intervals of designs of which everything is known that needs no evaluation; (points,) columns. [-]"""
+    """Intervals of designs with all columns that need no evaluation; (points,) columns. [-]"""
     if space.workload.work != TRAINING:
         return widest(points)
     system, ranks, columns = _measured_columns(space, known)
@@ -137,7 +137,7 @@ def interval_columns(
 ) -> dict[str, FloatArray]:
     """Ends of the intervals of a batch of designs as columns for formulas: `dse.predictions.intervals.ends`.
 
-    Raises `DseError` if there are none: what validation leaves is of training under the native cost model.
+    Raises `DseError` if there are none: measured errors are of training under the native cost model.
     """
     if profile != NATIVE:
         raise DseError(f"space {space.name}: profile {profile} has no intervals; native does")
@@ -147,7 +147,7 @@ def interval_columns(
 
 
 def with_intervals(space: Space, records: Sequence[Record], profile: str) -> list[Record]:
-    """Records of designs with the interval of their step time, and what it rests on."""
+    """Records of designs with the interval of their step time, and its evidence."""
     if not records or profile != NATIVE or space.workloads:
         return [*records]
     known = space.known_values(space.encode([record["params"] for record in records]))
@@ -179,7 +179,7 @@ SOLVED_RATE: Final = 5e3
 def rules_for(space: Space, profile: str = NATIVE) -> WorkloadRules:
     """Rules by which a profile evaluates the designs of a space.
 
-    Raises `DseError` if there is no such profile, or it does not know such models or columns.
+    Raises `DseError` if there is no such profile, or it lacks rules for the model or the columns.
     """
     rules = design_rules(profile, space.workload)
     every, rule_columns = design_columns(space.workload), rules.columns
@@ -196,9 +196,9 @@ def solves_shardings(space: Space) -> bool:
 
 
 def nominal_rate(space: Space) -> float:
-    """Designs of a space that are priced in a second on one core, to the order of magnitude. [1/s]
+    """Designs of a space that are evaluated in a second on one core, to the order of magnitude. [1/s]
 
-    It decides how many designs are priced for one trial, so it is no measurement: the same for everyone.
+    It decides how many designs are evaluated for one trial, so it is no measurement: the same on every machine.
     """
     usual_rate = space.workload.work.rate
     if space.workloads:
@@ -212,6 +212,6 @@ def nominal_rate(space: Space) -> float:
 
 
 def machine(space: Space, known: Mapping[str, Any]) -> System:
-    """The system of a batch of designs of which everything is known that needs no evaluation."""
+    """The system of a batch of designs with all columns that need no evaluation."""
     chosen = {*(p.name for p in space.parameters), *(d.name for d in space.derived)}
     return space.system.with_quantities({n: known[n] for n in space.system.units() if n in chosen})

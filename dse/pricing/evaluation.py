@@ -4,8 +4,8 @@
 objectives and margins that the formulas of the space give, and which designs are feasible. A record holds one design as
 JSON output has it, with the shardings and tiles of its kernels.
 
-A machine of several workloads is evaluated with every legal layout of each. Of those that keep all limits the best
-stands for the workload; where none does, the one that breaks them least.
+A machine of several workloads is evaluated with every legal layout of each. The best feasible one represents the
+workload; where none is feasible, the one with the least violation.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
 AnyDesign = TypeVar("AnyDesign", bound=DesignPoints)
 
-#: Designs evaluated at a time: as many as keep the intermediate arrays in the cache, whatever the batch.
+#: Designs evaluated at a time: a number that keeps the intermediate arrays in the cache, for any batch.
 CHUNK: Final = 16384
 #: CPU time of a chunk that is sent to another process, by the nominal rate of its space. [s]
 SENT_SECONDS: Final = 0.1
@@ -80,7 +80,7 @@ def evaluate(space: Space, columns: Mapping[str, FloatArray], *, rules: Workload
 
 
 def _evaluated(task: tuple[Pricer, dict[str, FloatArray]]) -> Evaluation:
-    """A chunk, evaluated by whoever it was sent to."""
+    """A chunk, evaluated in the process that received it."""
     pricer, columns = task
     return _evaluate_chunk(pricer.space, columns, pricer.rules)
 
@@ -125,7 +125,7 @@ def transformer_run(
 
 
 def reasons(space: Space, profile: str, params: Mapping[str, Any]) -> list[str]:
-    """Why a profile has no number for one design, and what would do; nothing where it has one.
+    """Reasons why a profile has no number for one design, with remedies; empty where it has one.
 
     Of several workloads that is not known.
     """
@@ -147,7 +147,7 @@ def remedies(space: Space, profile: str, columns: Mapping[str, FloatArray]) -> s
 
 
 def evaluate_unique(space: Space, columns: Mapping[str, FloatArray], rules: WorkloadRules) -> Evaluation:
-    """Evaluate a batch of which many designs differ only in what changes nothing: each kind once.
+    """Evaluate a batch with many designs that differ only in columns without effect: each kind once.
 
     Arguments and results are those of `evaluate`.
     """
@@ -165,7 +165,7 @@ def evaluate_unique(space: Space, columns: Mapping[str, FloatArray], rules: Work
 
 
 def _rows(known: Mapping[str, Any], points: int, rows: Any) -> dict[str, Any]:
-    """Rows taken from columns; what is one value for all stays so."""
+    """Rows taken from columns; one value for all stays one value."""
     return {
         name: values[rows] if np.ndim(values) and np.size(values) == points else values
         for name, values in known.items()
@@ -179,7 +179,7 @@ def _evaluate_chunk(space: Space, columns: Mapping[str, FloatArray], rules: Work
 
 
 def _step(space: Space, known: Mapping[str, Any], rules: WorkloadRules) -> ResultTable:
-    """The breakdown of designs of which everything is known that needs no evaluation."""
+    """The breakdown of designs with all columns that need no evaluation."""
     points = max(np.size(known[parameter.name]) for parameter in space.parameters)
     return rules.step(machine(space, known), known).map(lambda values: _filled(values, points))
 
@@ -392,13 +392,13 @@ def design_records(space: Space, designs: Mapping[str, FloatArray], evaluation: 
 
 
 def priced_design(space: Space, params: Mapping[str, Any], *, rules: WorkloadRules | None = None) -> dict[str, Any]:
-    """The record of one design, with what was solved for it."""
+    """The record of one design, with its solved values."""
     columns = space.encode([params])
     records = with_kernels(space, design_records(space, columns, evaluate(space, columns, rules=rules)))
     return with_intervals(space, records, rules.profile if rules else NATIVE)[0]
 
 
-#: Units of what a step takes, of which steps that follow each other take the sum.
+#: Units of columns that are summed over consecutive steps.
 TAKEN = ("s", "J", "FLOP")
 #: Columns that are rates or shares of a step's time.
 RATES = ("tokens_per_second", "tokens_per_second_per_gpu", "mfu", "average_power")
@@ -437,7 +437,7 @@ def combined(parts: Sequence[ResultTable], weights: Sequence[float], *, worst: b
     With `worst`, the workload whose weighted step takes longest stands for all; else times, energies and FLOPs add up
     by weight, and rates and shares are those over that time.
 
-    Memory is that of the workload that needs most, whichever is the slowest.
+    Memory is that of the workload that needs most, which need not be the slowest.
     """
     scale = np.array(weights)[:, None]
     tables = [part.columns() for part in parts]

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-#: A number, and what comes after it.
+#: A number, and the text after it.
 _NUMBER: Final = re.compile(r"\s*(\$?\s*[+-]?(?:\d[\d_]*\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*(.*?)\s*", re.ASCII)
 _FACTOR: Final = re.compile(r"\s*[x*]\s*([\d.]+)\s*(.*?)\s*", re.ASCII)
 
@@ -112,26 +112,26 @@ def _with_units(parts: Sequence[str]) -> list[str]:
     return [f"{part} {shared}".strip() if is_bare else part for part, is_bare in zip(parts, bare, strict=True)]
 
 
-#: Most rows that are priced at once; all legal designs of more combinations are for `dse enumerate`.
+#: Most rows that are evaluated at once; all legal designs of more combinations are for `dse enumerate`.
 MOST_ROWS: Final = 1_000_000
 
 
 @dataclass(frozen=True)
 class PartOfDesigns:
-    """Rows of one space: those that name the same parameters, and agree in what makes a space."""
+    """Rows of one space: those that name the same parameters, and agree in the settings of the space."""
 
-    space: Space  #: what is named comes first among its parameters
+    space: Space  #: named values come first among its parameters
     named: tuple[str, ...]
     settings: Mapping[str, Value]  #: of this space, where rows are of several
     rows: IntArray  #: (points,) places in the whole
-    columns: Batch  #: all parameters, (points,) each; of illegal designs what comes near one
+    columns: Batch  #: all parameters, (points,) each; of illegal designs those of a near one
     legal: BoolArray  #: (points,)
     evaluation: Evaluation  #: of the legal ones
     reasons: tuple[str, ...]  #: why a design is not legal, or not feasible; "" where it is
     profile: str
 
     def records(self) -> list[dict[str, Any]]:
-        """One nested record per row, as in JSON; of illegal designs what was named, and the reason."""
+        """One nested record per row, as in JSON; of illegal designs the named values, and the reason."""
         designs = {name: values[self.legal] for name, values in self.columns.items()}
         records = design_records(self.space, designs, self.evaluation)
         records = with_intervals(self.space, with_kernels(self.space, records), self.profile)
@@ -147,7 +147,7 @@ class PartOfDesigns:
         return {name: self.space.by_name[name].value(float(self.columns[name][row])) for name in self.named}
 
     def to_frame(self) -> pd.DataFrame:
-        """One row per design, the columns of a study's front but for those of trials, and the reason."""
+        """One row per design, the columns of a study's front except those of trials, and the reason."""
         import pandas as pd
 
         data: dict[str, Any] = dict(self.settings)
@@ -271,7 +271,7 @@ def combinations(sweeps: Mapping[str, Sequence[Value]]) -> dict[str, list[Value]
 def priced(
     space: Space, table: Mapping[str, Sequence[Any]], rows: int, *, profile: str = NATIVE, jobs: Jobs = 1
 ) -> NamedDesigns:
-    """Price designs that are named by some of their values; what is not named is as simple as is legal.
+    """Evaluate designs that are named by some of their values; other values are the simplest legal ones.
 
     Raises `DseError` if a name is none of the space's, or a value impossible.
 
@@ -326,13 +326,13 @@ def makes_a_space(space: Space, name: str) -> bool:
 
 def _part(base: Space, settings: dict[str, Any], named: dict[str, list[Any]], rows: IntArray, profile: str,
           jobs: Jobs) -> PartOfDesigns:  # fmt: skip
-    """Rows of one space, completed and priced."""
+    """Rows of one space, completed and evaluated."""
     space = base.set_to(settings) if settings else base
     opened = space.opened({name: list(dict.fromkeys(values)) for name, values in named.items()})
     codes = {name: _codes(opened.by_name[name], values) for name, values in named.items()}
     columns, legal = completed_rows(opened.legal, codes, rows.size)
     designs = {name: values[legal] for name, values in columns.items()}
-    # Where nothing is legal, a space that has some legal design says what columns there would be.
+    # Where nothing is legal, a space with legal designs gives the columns.
     priceable = opened if legal.any() else base
     evaluation = evaluate(priceable, designs, rules=rules_for(priceable, profile), jobs=jobs)
     reasons = np.full(rows.size, "", dtype=object)
@@ -380,14 +380,14 @@ MOST_COLUMNS: Final = 2000
 #: Most cells of a Parquet file, which may be small for all of them. [-]
 MOST_CELLS: Final = 20_000_000
 
-#: Columns of tables of designs that say nothing of which design it is.
+#: Columns of tables of designs that do not identify a design.
 FINDINGS: Final = {"trial", WINNER, "feasible", "legal", "reason", "completed", "designs_priced", *RECORD_KEYS}
 
 
 def read_designs(space: Space, path: Path, note: Callable[[str], None]) -> tuple[dict[str, list[Any]], int]:
     """Columns of the designs that a file names, and the number of designs.
 
-    Columns that tables of designs have beside parameters are passed over.
+    Columns of tables of designs that are no parameters are passed over.
 
     Raises `DseError` if it cannot be read, holds no design, or has a column that is none of the space's.
     """
@@ -447,12 +447,12 @@ def _parquet(content: BytesIO) -> pd.DataFrame:
             kind = column.type.value_type if types.is_dictionary(column.type) else column.type
             if not any(of_kind(kind) for of_kind in (*kinds, types.is_null, types.is_timestamp)):
                 raise ValueError(f"column {column.name}: {kind}, no numbers or words")
-        # What pandas says of itself is not read: it decides types, too.
+        # Metadata of pandas is not read: it decides types, too.
         table = file.read()
         table.validate(full=True)  # texts in UTF-8, too
         frame: pd.DataFrame = table.to_pandas(ignore_metadata=True)
         return frame.drop(columns=[name for name in frame.columns if str(name).startswith("__index_level_")])
-    except lib.ArrowException as error:  # of which not all are errors of Python's kinds
+    except lib.ArrowException as error:  # not all are errors of Python's kinds
         raise ValueError(str(error)) from error
 
 

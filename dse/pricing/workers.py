@@ -62,8 +62,8 @@ Item = TypeVar("Item")
 
 @dataclass(frozen=True)
 class Pricer:
-    """A space and the rules that evaluate its designs; to another process it goes as the space's text, with
-    the user's own that it needs: functions that its formulas call, a profile and work that do not ship."""
+    """A space and the rules that evaluate its designs; to another process it goes as the space's text, with the user's
+    objects that it needs: functions that its formulas call, a registered profile and work."""
 
     space: Space
     rules: WorkloadRules
@@ -158,7 +158,7 @@ class Workers:
         yield from results
 
 
-#: So many processes of this machine, or whoever works.
+#: A number of processes on this machine, or a pool of workers.
 Jobs = int | Workers
 
 

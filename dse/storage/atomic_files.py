@@ -1,4 +1,4 @@
-"""Files that are written whole or not at all, whatever befalls their writer; files of lines that survive its death.
+"""Files that are written whole or not at all, even if their writer dies; files of lines that survive its death.
 
 A line log syncs each line behind its CRC-32. A power cut damages at most the last line; the next writer removes it.
 """
@@ -24,7 +24,7 @@ from costmodel.errors import DseError
 if sys.platform != "win32":
     from fcntl import LOCK_EX, LOCK_NB, flock
 
-#: Names of files that are being written, beside those whose places they take.
+#: Names of files that are being written, next to the files that they replace.
 PART_BEGINNING, PART_ENDING = ".dse-", ".part"
 #: How old such a file must be to be one that a killed writer left: another needs less to lock its own. [s]
 LEFT: Final = 60.0
@@ -41,7 +41,7 @@ def write_beside(path: Path, pieces: Iterable[bytes], *, durable: bool = False) 
     clear_away(path.parent.absolute())
     part = path.with_name(f"{PART_BEGINNING}{secrets.token_hex(8)}{PART_ENDING}")
     try:
-        with part.open("xb") as file:  # anew: a link of that name is not followed
+        with part.open("xb") as file:  # created: a link of that name is not followed
             locked(file)
             file.writelines(pieces)
             file.flush()
@@ -80,8 +80,8 @@ def locked(file: BinaryIO) -> bool:
 
 @cache
 def clear_away(folder: Path) -> None:
-    """Remove what killed writers left in a folder; once a process, as it may be a large one."""
-    with suppress(OSError), os.scandir(folder) as entries:  # what cannot be removed stays
+    """Remove leftovers of killed writers in a folder; once a process, as it may be a large one."""
+    with suppress(OSError), os.scandir(folder) as entries:  # files that cannot be removed stay
         for entry in entries:
             if entry.name.startswith(PART_BEGINNING) and re.search(rf"{PART_ENDING}(-wal|-shm)?$", entry.name):
                 _remove_if_left(Path(entry.path))
@@ -99,7 +99,7 @@ def _remove_if_left(part: Path) -> None:
 
 
 def refuges() -> Iterator[Path]:
-    """Folders for what cannot be written where it belongs: where one works, one's own, that of all."""
+    """Folders for files that cannot be written to their folder: the working folder, the user's, the shared one."""
     with suppress(OSError):  # the folder where one works may be gone
         yield Path.cwd()
     with suppress(OSError, RuntimeError):  # some users have no home

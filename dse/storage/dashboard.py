@@ -1,10 +1,10 @@
-"""Studies as optuna-dashboard can show them: numbers in columns of their own, the feasible front alone.
+"""Studies as optuna-dashboard can show them: numbers in separate columns, and only the feasible front.
 
-Objectives are shown in units that people use, such as GB, which their names say. The page of a study does not show
+Objectives are shown in units that people use, such as GB, which their names contain. The page of a study does not show
 its space, which would fill the first screen. The dashboard sorts by attributes that are numbers, and takes its front
-from all finished trials, whatever they violate. So it is given each trial with its tables laid out, and the
-infeasible ones as pruned. Nothing of this is stored: an attribute for each number would make databases 1.9 times as
-large, and take 2.4 times as long to write.
+from all finished trials, feasible or not. So it is given each trial with its tables laid out, and the infeasible ones
+as pruned. Nothing of this is stored: an attribute for each number would make databases 1.9 times as large, and take 2.4
+times as long to write.
 
 A page may delete studies, and every account of a machine reaches its ports. So `private` answers those only who
 know the token in the printed URL, and only reads.
@@ -47,7 +47,7 @@ class DashboardStorage(_CachedStorage):
         shown = [self._shown(trial, names) for trial in super().get_all_trials(study_id, deepcopy=False)]
         return [trial for trial in shown if states is None or trial.state in states]
 
-    get_all_trials = shown_trials  # what Optuna calls it
+    get_all_trials = shown_trials  # Optuna's name
 
     def shown_studies(self) -> list[FrozenStudy]:
         """The studies with units in the names of their objectives, and without long attributes."""
@@ -61,7 +61,7 @@ class DashboardStorage(_CachedStorage):
             studies.append(shown)
         return studies
 
-    get_all_studies = shown_studies  # what Optuna calls it
+    get_all_studies = shown_studies  # Optuna's name
 
     def _shown(self, trial: FrozenTrial, names: Sequence[str]) -> FrozenTrial:
         """A trial laid out, once it is finished and so stays as it is."""

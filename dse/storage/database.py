@@ -4,9 +4,8 @@ Both databases look alike to callers: named parameters, transactions, waiting fo
 SQLAlchemy is not imported, so that commands start faster.
 
 An SQLite database in use is a file and its write-ahead log, ``dse.db-wal``. A backup is one file without a log. SQLite
-replays the log beside any file of the name, so the log of a killed writer would destroy a copy that takes the place of
-its database. `restore` moves the old files away together, and `Database` sets aside a log beside a file that has
-none.
+replays the log into any file of the name, so the log of a killed writer would destroy a copy that takes the place of
+its database. `restore` moves the old files away together, and `Database` sets aside a log next to a file that has none.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ from dse.storage.atomic_files import PART_BEGINNING, PART_ENDING, sync_folder, w
 #: Where studies live when neither ``--storage`` nor ``$DSE_STORAGE`` says otherwise.
 DEFAULT_URL = "sqlite:///dse.db"
 
-#: How a database is opened: only read, write what is there, or write and set up what is missing.
+#: Mode of opening a database: read only, write to an existing one, or write and create missing tables.
 Mode = Literal["read", "write", "create"]
 
 #: How long to wait for another program's transaction; ``sqlite:///dse.db?timeout=300`` waits longer. [s]
@@ -43,11 +42,10 @@ PATIENCE: ContextVar[float] = ContextVar("patience", default=60.0)
 #: Of that, how long to wait without a word, and the longest pause between two attempts. [s]
 IN_SILENCE, PAUSE = 2.0, 0.01
 
-#: How long whoever is interrupted still waits to leave all in order. [s]
+#: Time for an interrupted process to close its connection. [s]
 HURRY = 1.0
 
-#: How long a PostgreSQL server may take to answer, and what was sent to it to arrive, where its URL does not
-#: say. [s], [ms]
+#: Longest wait for an answer of a PostgreSQL server, and for sent data to arrive, where its URL has no other. [s], [ms]
 ANSWER: dict[str, Any] = {"connect_timeout": 10, "tcp_user_timeout": 30_000}
 
 LOG = logging.getLogger(__name__)
@@ -55,19 +53,19 @@ LOG = logging.getLogger(__name__)
 #: Rows that are fetched at once.
 ROWS_AT_ONCE = 10_000
 
-#: SQLite settings of a connection. A write-ahead log takes one fsync per transaction, and lets readers and
-#: the writer be; "full": what was acknowledged survives not only a killed process but also a power cut.
+#: SQLite settings of a connection. A write-ahead log takes one fsync per transaction, and readers and the writer do not
+#: block each other; "full": acknowledged data survives a killed process and a power cut.
 READING = ("query_only=ON",)
 WRITING = ("journal_mode=WAL", "synchronous=FULL")
 
-#: Parts of the messages of drivers -> what to say and do. The first match wins.
+#: Parts of the messages of drivers -> message and remedy. The first match wins.
 FAILURES: Final[tuple[tuple[list[str], str], ...]] = tuple(
     (row["messages"], row["say"]) for row in data_beside(__file__, "failures.yaml")
 )
 
 
 def storage_url(url: str | None = None) -> str:
-    """The storage that a command uses: what it was given, else ``$DSE_STORAGE``, else `DEFAULT_URL`."""
+    """The storage that a command uses: the given URL, else ``$DSE_STORAGE``, else `DEFAULT_URL`."""
     return url or os.environ.get("DSE_STORAGE") or DEFAULT_URL
 
 
@@ -154,7 +152,7 @@ class Database:
             given = parse_qs(url.partition("?")[2])
             unsaid = {name: value for name, value in ANSWER.items() if name not in given}
             connection = psycopg.connect(f"postgresql://{url.partition('://')[2]}", autocommit=True, **unsaid)
-            longest = f"{max(1, round(1000 * self._patience))}"  # 0 would wait for ever
+            longest = f"{max(1, round(1000 * self._patience))}"  # 0 would wait without end
             connection.execute("SELECT set_config('lock_timeout', %s, false)", [longest])
             return connection
 
@@ -218,7 +216,7 @@ class Database:
             raise
 
     def _patiently(self, attempt: Callable[[], object]) -> None:
-        """Do what SQLite refuses while others hold a lock, again and again as long as patience lasts."""
+        """Repeat an action that SQLite refuses while others hold a lock, as long as patience lasts."""
         start, said = time.monotonic(), False
         while True:
             try:
@@ -271,7 +269,7 @@ class Database:
             while rows := cursor.fetchmany(ROWS_AT_ONCE):
                 yield from rows
         finally:
-            with suppress(self._driver_error):  # whoever stops halfway may let go of the connection first
+            with suppress(self._driver_error):  # an interrupted caller may close the connection first
                 cursor.close()
 
     def change(self, statement: str, **parameters: Any) -> int:
@@ -300,7 +298,7 @@ class Database:
 
     @contextmanager
     def _failures_in_one_line(self) -> Iterator[None]:
-        """Turn what the driver raises into a `DseError` that says what would do."""
+        """Turn errors of the driver into a `DseError` with a remedy."""
         try:
             yield
         except self._driver_error as error:
@@ -357,7 +355,8 @@ def sqlite_path(url: str) -> Path | None:
 def set_aside_foreign_log(path: Path, url: str) -> None:
     """Rename a write-ahead log that belongs to another file of the name, as a killed writer leaves it.
 
-    A file that is in use with a log says so in its header, and a backup does not. SQLite would replay the log into it.
+    The header of a file that is in use with a log says it, and that of a backup does not. SQLite would replay the log
+    into it.
     """
     log = path.with_name(path.name + "-wal")
     try:
@@ -379,8 +378,8 @@ def set_aside_foreign_log(path: Path, url: str) -> None:
 
 
 def sqlite_access(path: Path, mode: Mode) -> str:
-    """The mode in which SQLite opens a file. Its write-ahead log needs files beside it, even to read, and only those
-    who may write clear them away; where nobody may write, and no log is left, the file cannot change.
+    """The mode in which SQLite opens a file. Its write-ahead log needs files next to it, even to read, and only users
+    who may write remove them; where nobody may write, and no log is left, the file cannot change.
     """
     if mode == "create":
         return "mode=rwc"
@@ -435,7 +434,7 @@ def restore(url: str, file: Path) -> Path | None:
     old = target.with_name(f"{target.name}.replaced-{secrets.token_hex(4)}")
     moved = False
     try:
-        for ending in ENDINGS:  # the old log stays beside the old file
+        for ending in ENDINGS:  # the old log stays with the old file
             log = target.with_name(target.name + ending)
             if log.exists():
                 log.rename(old.with_name(old.name + ending))

@@ -43,7 +43,7 @@ from dse.storage.trial_columns import (
     write_trials,
 )
 
-#: What reading content as something else raises.
+#: Errors of reading content as another type.
 DAMAGED: Final = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError)
 #: Characters that a message quotes of a failure.
 QUOTED: Final = 80
@@ -242,7 +242,7 @@ class Store:
 
     @contextmanager
     def reading(self, study_id: int, table: str = "") -> Iterator[None]:
-        """A block that reads a study as it is at one moment, and decodes what it holds.
+        """A block that reads a study at one moment, and decodes its content.
 
         `table` is the one that the block decodes, by default the last one read. Raises `DseError` (`unreadable`) if its
         content is not that of a study.
@@ -294,7 +294,7 @@ class Store:
         return stored
 
     def study_id(self, name: str) -> int:
-        """Identity of the study of that name, whatever else it holds; a `DseError` as of `study`."""
+        """Identity of the study of that name, with any content; a `DseError` as of `study`."""
         with self.database.transaction():
             identity = self._study_id(name) if self._has_tables else None
         if identity is None:
@@ -458,7 +458,7 @@ class Store:
         """Store finished trials, all of them or none, if the study still holds `after` trials, in any state.
 
         Numbers are assigned here, from `after` on. `user_attrs` of the study are set in the same transaction. Returns
-        False when another process has added trials: read again, and decide anew.
+        False when another process has added trials: read again, and decide again.
         """
         with self.turn(study_id):
             last_id, rows = read_last(self.database, study_id)

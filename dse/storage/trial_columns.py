@@ -43,7 +43,7 @@ class TrialColumns:
     numbers: IntArray  #: (trials,)
     objectives: FloatArray  #: (trials, objectives) values, NaN where there is none [the unit of each]
     feasible: BoolArray  #: (trials,) whether no constraint is violated
-    winners: IntArray | None = None  #: (trials,) place among what the trial has found
+    winners: IntArray | None = None  #: (trials,) place among the winners of the trial
 
     def take(self, rows: IntArray) -> TrialColumns:
         """Columns of some of the trials."""
@@ -128,7 +128,7 @@ def distribution_of(text: str) -> BaseDistribution:
 
 
 def read_attribute(database: Database, study_id: int, name: str, *, first: int = 0) -> dict[int, Any]:
-    """Identity of each finished trial that has a user attribute of some name -> what it is."""
+    """Identity of each finished trial with a user attribute of some name -> its value."""
     query = f'SELECT trial_id, value_json FROM trial_user_attributes WHERE trial_id IN ({FINISHED}) AND "key" = :name'
     rows = database.each(query, study_id=study_id, first=first, name=name)
     return {trial_id: json.loads(text) for trial_id, text in rows}
@@ -223,8 +223,8 @@ def is_violated(key: str, violation: Any) -> bool:
 def read_params(database: Database, study_id: int, ids: IntArray, *, first: int = 0) -> dict[str, list[Any]]:
     """Parameter -> its value in each of some finished trials, (trials,) identities, within a transaction. [-]
 
-    Optuna holds a parameter to one kind of distribution, and a categorical one to its choices, throughout a study, so
-    that those of one trial say what the stored numbers of all mean. `first` is the least of their numbers.
+    Optuna restricts a parameter to one kind of distribution, and a categorical one to its choices, throughout a study,
+    so that those of one trial decode the stored numbers of all. `first` is the least of their numbers.
     """
     if not len(ids):
         return {}
@@ -244,7 +244,7 @@ def read_params(database: Database, study_id: int, ids: IntArray, *, first: int 
     return columns
 
 
-#: What a finished trial is, beside its times.
+#: Fields of a finished trial, except its times.
 PACKED = ("params", "values", "user_attrs", "system_attrs")
 TIMES = ("datetime_start", "datetime_complete")
 

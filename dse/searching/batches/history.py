@@ -1,7 +1,7 @@
 """State of a search: designs seen, counts, and the trials that its sampler learns from.
 
 A batch depends only on the batches before it in its share. So any number of processes, started and killed at any time,
-store the same trials as one process: whoever is next proposes, prices and stores. A sampler of Optuna learns from a
+store the same trials as one process: the next process proposes, evaluates and stores. A sampler of Optuna learns from a
 study in memory with all finished trials, the last generation, or none.
 """
 
@@ -41,7 +41,7 @@ Lessons = Literal["all", "generation", "none"]
 #: Part of the study attributes of genetic samplers that list trials: the parents of a generation.
 PARENTS = ":parent:"
 
-#: Trials after which a study is made anew from the few that its sampler reads.
+#: Trials after which a study is built again from the few that its sampler reads.
 MOST_TRIALS = 400
 
 
@@ -55,9 +55,9 @@ def lessons_of(base: BaseSampler | None) -> Lessons:
 class LearningStudy:
     """The trials that a sampler reads, as an Optuna study in memory.
 
-    It grows by what it asks for, one for each share; where the sampler reads but a few trials, it is made
-    anew from these after `MOST_TRIALS`, so that a batch takes no longer the larger the study is. Trials are
-    known by their places, from 0, among the finished ones.
+    It grows by the trials that it requests, one for each share; where the sampler reads only a few trials, it is built
+    again from these after `MOST_TRIALS`, so that a batch takes no longer the larger the study is. Trials are known by
+    their places, from 0, among the finished ones.
     """
 
     def __init__(self, directions: Sequence[Direction], lessons: Lessons, batch_size: int, concurrency: int) -> None:
@@ -68,7 +68,7 @@ class LearningStudy:
         self._trials: dict[int, FrozenTrial] = {}  # place -> trial
         self._study: optuna.Study | None = None
         self._places: list[int] = []  # of the trials of `_study`
-        self._grown: dict[int, tuple[optuna.Study, list[int]]] = {}  # studies of the first so many trials
+        self._grown: dict[int, tuple[optuna.Study, list[int]]] = {}  # studies of the first N trials
 
     def needed(self, places: Iterable[int], first: int, memories: Iterable[Mapping[str, Any]]) -> list[int]:
         """Places among some that the sampler reads where batches may go on from trial `first` and later,
@@ -95,7 +95,7 @@ class LearningStudy:
             self._grown[places.stop] = self._study, [*self._places, *places]
 
     def study(self, full: int, memory: Mapping[str, Any]) -> optuna.Study:
-        """A study that knows what the sampler reads of the first `full` trials, which fill their batches."""
+        """A study with the trials that the sampler reads among the first `full`, which fill their batches."""
         self._study, self._places = self._grown.pop(full, (None, []))
         if self._study is None or (self._lessons != "all" and len(self._places) >= MOST_TRIALS):
             known = [number for number in sorted(self._trials) if number < full]
@@ -138,7 +138,7 @@ def quiet() -> Iterator[None]:
 #: A trial, finished or not.
 T = TypeVar("T", Trial, FrozenTrial)
 
-#: Study attribute: what a sampler remembers after a batch (a genetic sampler, its parents).
+#: Study attribute: state of a sampler after a batch (for a genetic sampler, its parents).
 MEMORY = "dse:sampler_memory"
 #: Study attribute: counts and best values of the trials before the last batch, which `summaries` goes on from.
 COUNTED = "dse:counted"
@@ -153,7 +153,7 @@ class Plan:
     sampler: str
     seed: int
     batch_size: int
-    focus: str = ""  #: a condition beside which no design is sought; it may change while a study runs
+    focus: str = ""  #: a condition that every new design satisfies; it may change while a study runs
     concurrency: int = 1  #: batches that may be under way at a time
     custom: BaseSampler | None = None  #: proposes in the place of `sampler`, in this process
 
@@ -166,11 +166,11 @@ class Batch:
     base: int  #: the batch from which it goes on
     proposals: list[Trial] = field(default_factory=list)
     finished: list[FrozenTrial] = field(default_factory=list)
-    memory: Mapping[str, Any] = field(default_factory=dict)  #: what the sampler remembers
+    memory: Mapping[str, Any] = field(default_factory=dict)  #: state of the sampler
 
 
 class History:
-    """Proposes batches of a study from the batches before them, and learns what came of them."""
+    """Proposes batches of a study from the batches before them, and records their results."""
 
     def __init__(
         self,
@@ -213,7 +213,7 @@ class History:
     # What the study holds.
 
     def refresh(self) -> None:
-        """Read what the database holds beyond what is known."""
+        """Read the trials of the database that are not known yet."""
         with self._store.snapshot():
             self._refresh()
 
@@ -247,7 +247,7 @@ class History:
         return trial
 
     def _stored_winners(self) -> dict[int, list[dict[str, Any]]]:
-        """Winners of the trials beyond what is known."""
+        """Winners of the trials that are not known yet."""
         keys = [objective.key for objective in self.space.objectives]
         return stored_winners(self._store, self._stored, keys, first=self.rows)
 
@@ -264,14 +264,14 @@ class History:
         return MEMORY if slots == 1 else f"{MEMORY}:{number % slots}"
 
     def _needed(self, places: Sequence[int]) -> list[int]:
-        """Trials among some that a sampler may read; what none reads any more is forgotten."""
+        """Trials among some that a sampler may read; those that none reads any more are forgotten."""
         first = max(self.current - self.plan.concurrency, 0)
         memories = [memory for number, memory in self._memories.items() if number >= first]
         self._learning.keep(first * self.plan.batch_size, memories)
         return self._learning.needed(places, first * self.plan.batch_size, memories)
 
     def _count(self, keys: Sequence[Key], trials: TrialColumns, winners: Mapping[int, Any]) -> None:
-        """Take note of finished trials, and of what they have found beside themselves."""
+        """Record finished trials, and their winners."""
         first = self.complete - len(self._tail)
         self.complete += len(keys)
         self.infeasible += int((~trials.feasible).sum())
@@ -296,7 +296,7 @@ class History:
     # What comes next.
 
     def window(self, budget: int) -> range:
-        """Batches that can be proposed and evaluated now, within so many trials.
+        """Batches that can be proposed and evaluated now, within a budget of trials.
 
         A batch that the budget cuts short has to wait until it is the batch in progress, and so has one that
         its share cannot fill, and all while designs to start from are not evaluated.
@@ -391,7 +391,7 @@ class History:
     # What becomes of it.
 
     def evaluate(self, batch: Batch) -> None:
-        """Make finished trials of the proposals of a batch: what is exact is found for each."""
+        """Turn the proposals of a batch into finished trials: exact parameters are solved for each."""
         designs = [WholeDesign(trial.params) for trial in batch.proposals]
         if self._inner:
             begun, outer = batch.number == self.current, [design.params for design in designs]
@@ -417,7 +417,7 @@ class History:
         batch.memory = self._learning.memory()
 
     def _completed(self, trial: FrozenTrial, design: WholeDesign) -> FrozenTrial:
-        """A finished trial with its inner parameters, and what else was found with it."""
+        """A finished trial with its inner parameters, and its other winners."""
         trial.params, trial.distributions = design.params, self.distributions
         trial.set_user_attr(WINNERS, design.winners)
         trial.set_user_attr(DESIGNS_PRICED, trial.user_attrs.get(DESIGNS_PRICED, 0) + design.priced)

@@ -1,13 +1,13 @@
 """The search loop: propose a batch, evaluate it in one call, store it in one transaction; and its progress bar (tqdm).
 
-Batch k is proposed from full batches before it alone, with random numbers that follow from the study's seed and k. So
-the trials of a study do not depend on where it was interrupted, on how its budget was dealt out, or on how many
-processes work on it: `samplers.archive` says what a batch knows.
+Batch k is proposed only from full batches before it, with random numbers that follow from the study's seed and k. So
+the trials of a study do not depend on interruptions, on the parts of its budget, or on the number of its processes:
+`samplers.archive` lists the inputs of a batch.
 
-Batches become trials in their order. What a process works on is claimed by an attribute of the study; a batch that is
-finished before others that come before it is parked in another, and becomes trials when these are there, by whichever
-process comes to it. A claim is a courtesy: two processes that work on one batch find the same trials, and the first to
-store them wins. So a claim that a process left behind when it died does not hold the others up for long.
+Batches become trials in their order. A process claims its batch by an attribute of the study; a batch that is finished
+before earlier ones is parked in another attribute, and becomes trials when these are stored, by any process. A claim is
+a courtesy: two processes that work on one batch find the same trials, and the first to store them wins. So a claim that
+a process left behind when it died does not delay the others for long.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from dse.spaces.space import Space
 from dse.storage.optuna_store import Store, StoredStudy
 from dse.storage.trial_columns import packed_trial, unpacked_trial
 
-#: Study attributes, before the number of a batch: who works on it, and what it is when it waits for others.
+#: Study attributes, before the number of a batch: its process, and its trials while it waits for others.
 CLAIM: Final = "dse:claim:"
 PARKED: Final = "dse:parked:"
 
@@ -45,7 +45,7 @@ PARKED: Final = "dse:parked:"
 #: batch of this process. [s], [-]
 PATIENCE: Final = 30.0
 BATCHES: Final = 4.0
-#: The shortest and the longest time between two looks at what other processes do. [s]
+#: The shortest and the longest time between two checks of other processes. [s]
 SHORTEST, LONGEST = 0.02, 0.5
 
 
@@ -168,7 +168,7 @@ class BatchClaims:
 
 
 def machine_name() -> str:
-    """Name of the machine whose processes `alive` finds: a container has processes of its own, and may share a name."""
+    """Name of the machine whose processes `alive` finds: a container has separate processes, and may share a name."""
     name = [socket.gethostname()]
     with suppress(OSError):  # Linux
         name.append(Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip())

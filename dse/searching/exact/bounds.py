@@ -4,9 +4,9 @@ A component of the legal designs is of the machine if all its parameters decide 
 form trees: a node is some of the rows, its box holds all of their quantities, and its two children share the rows, down
 to single ones. A node of each component's trees is a set of machines, the product of the nodes' rows.
 
-The fastest machine of a box has the most of every quantity of which more is never slower; it need not exist.
-No machine of the box is faster; none costs or draws less than one with the least of every quantity. From
-these, objectives and limits follow by interval arithmetic.
+The fastest machine of a box has the most of every quantity that never slows a step; it need not exist. No machine of
+the box is faster; none costs or draws less than one with the least of every quantity. From these, objectives and limits
+follow by interval arithmetic.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from dse.spaces.formulas.names import MODEL_SETTINGS, WITH_UNIT
 from dse.spaces.legal import Component
 from dse.spaces.space import Space
 
-#: Most rows of a component of which trees are made.
+#: Most rows of a component with trees.
 MOST_TREE_ROWS: Final = 200_000
 
 
@@ -43,7 +43,7 @@ MOST_TREE_ROWS: Final = 200_000
 class Forest:
     """The rows of a component of machines as trees: nodes by number, each behind its parent.
 
-    A tree holds rows that agree in every quantity of which more may be slower.
+    A tree holds rows that agree in every quantity that may slow a step when it grows.
     """
 
     component: Component
@@ -62,7 +62,7 @@ class Forest:
 
     @property
     def agrees(self) -> bool:
-        """True if all rows agree in every quantity of which more may be slower, so that one tree serves all."""
+        """True if all rows agree in every quantity that may slow a step, so that one tree serves all."""
         return self.roots.size == 1
 
 
@@ -123,8 +123,8 @@ class _Grower:
 def forest_of(space: Space, component: Component, weights: Mapping[str, float]) -> Forest:
     """The trees of a component of machines.
 
-    `weights` has the quantities of which more is never slower, with their effects; a large effect is halved early. [-]
-    A quantity that is 0 in a row is not taken as one of them: more of it may be slower than none.
+    `weights` has the quantities that never slow a step, with their effects; a large effect is halved early. [-] A
+    quantity that is 0 in a row is left out: a positive value may be slower than none.
     """
     columns = columns_of(space, [component], component.columns(np.arange(component.rows)))
     names, quantities = tuple(columns), space.system.units()
@@ -151,7 +151,7 @@ def forest_of(space: Space, component: Component, weights: Mapping[str, float]) 
 def columns_of(
     space: Space, components: Collection[Component], columns: Mapping[str, FloatArray]
 ) -> dict[str, FloatArray]:
-    """Parameters of some components, and all that is derived from them alone and needs no evaluation."""
+    """Parameters of some components, and columns that are derived only from them without evaluation."""
     decided = {parameter.name for component in components for parameter in component.parameters}
     values = {**space.constants, **columns}
     derived = {}
@@ -186,7 +186,7 @@ def rows_at(components: Sequence[Component], numbers: IntArray) -> list[IntArray
     return rows[::-1]
 
 
-#: Columns of a breakdown that no quantity of which more is never slower changes.
+#: Columns of a breakdown that no quantity of `never_slower` changes.
 OF_LAYOUTS: Final = ("peak_memory", *PARTS["peak_memory"], "model_flops", "world_size")
 #: Columns that the fastest machine bounds from below, and from above.
 FASTEST_LOW, FASTEST_HIGH = ("step_time",), ("tokens_per_second",)
@@ -202,7 +202,7 @@ class Boxes:
 
     layout: IntArray  #: (boxes,) number of the layout
     nodes: IntArray  #: (boxes, forests)
-    timed: FloatArray  #: (boxes, columns) what the fastest machine of the box, or of one around it, comes to
+    timed: FloatArray  #: (boxes, columns) results of the fastest machine of the box, or of one around it
     new: BoolArray  #: (boxes,) whether that is of one around it
 
     def __len__(self) -> int:
@@ -233,7 +233,7 @@ class Problem:
         return math.prod(component.rows for component in self.layouts)
 
     def layout_columns(self, layouts: IntArray) -> dict[str, FloatArray]:
-        """Parameters of some layouts, and what is derived from them."""
+        """Parameters of some layouts, and columns derived from them."""
         rows = rows_at(self.layouts, layouts)
         columns: dict[str, FloatArray] = {}
         for component, component_rows in zip(self.layouts, rows, strict=True):
@@ -269,7 +269,7 @@ class Problem:
         return self.layout_columns(boxes.layout) | self.machine_columns(boxes.nodes, most=True)
 
     def bounds(self, boxes: Boxes) -> tuple[FloatArray, BoolArray]:
-        """Costs that no design of a box is below, and whether one of the box may keep all limits.
+        """Lower bounds of the costs of a box, and whether one of its designs may be feasible.
 
         The costs are (boxes, objectives), and less is better. [the unit of each]
         """
@@ -337,7 +337,7 @@ class Problem:
     def least_of_nodes(self) -> list[FloatArray]:
         """By forest: (2, nodes) least price and power of a node's machines, other components at their least.
 
-        Nothing, that is 0, where trees of other components differ in a quantity of which more may cost less.
+        0 where trees of other components differ in a quantity that may lower costs when it grows.
         """
         of_forests = []
         for forest in self.forests:
@@ -349,7 +349,7 @@ class Problem:
                 beside = {name: np.full(leaves.size, ends.min()) for name, ends in lowest.items()}
                 least = np.full((2, forest.below.size), np.inf)
                 least[:, leaves] = self.cheapest(beside | forest.of(forest.low, leaves))
-                for node in np.flatnonzero(forest.below >= 0)[::-1]:  # children stand behind their parents
+                for node in np.flatnonzero(forest.below >= 0)[::-1]:  # children follow their parents
                     child = forest.below[node]
                     least[:, node] = np.minimum(least[:, child], least[:, child + 1])
             of_forests.append(least)
@@ -412,7 +412,8 @@ def _problem(text: str, profile: str) -> Problem | None:
 
 
 def bounded(problem: Problem) -> Problem | None:
-    """The problem with what layouts decide; nothing where more may be slower, or nothing is bounded."""
+    """The problem with the columns that layouts decide; None where quantities may slow a step, or nothing is
+    bounded."""
     pricer, every = problem.pricer, np.arange(problem.num_layouts)
     boxes = problem.unbounded(every, np.tile([forest.roots[0] for forest in problem.forests], (every.size, 1)))
     columns = problem.fastest(boxes)
@@ -429,8 +430,8 @@ def bounded(problem: Problem) -> Problem | None:
 def lawful(design: DesignPoints) -> BoolArray:
     """Which designs are of the kind that more of a machine never slows; (points,).
 
-    Not so, or not by argument: shardings solved anew, schedules timed pass by pass, states that are exchanged
-    layer by layer, and exchanges of experts that hide twice or beside activations on their way to hosts.
+    False, or unproved: shardings solved again, schedules timed pass by pass, states that are exchanged layer by layer,
+    and exchanges of experts that hide twice or during offload of activations.
     """
     solved = (design.sharding == SOLVE) | (design.sharding == SOLVE_BYTES)
     twice = (design.overlap_ep > 0) & (design.offload_activations > 0) | (design.overlap_shared_expert > 0)
@@ -448,5 +449,5 @@ def importance(pricer: Pricer, names: Sequence[str]) -> dict[str, float]:
             np.abs(getattr(moved, key) / getattr(usual, key) - 1).mean()
             for key in ("step_time", "system_price", "system_power")
         ]
-        weights[name] = float(sum(ratios)) + 1e-6  # whatever matters little is halved last
+        weights[name] = float(sum(ratios)) + 1e-6  # quantities with little effect are halved last
     return weights

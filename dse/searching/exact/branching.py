@@ -1,10 +1,10 @@
 """The exact front of spaces too large to list: branch and bound over boxes of machines.
 
-A box of which a known design beats the bound is dropped with all its designs, and so is one that breaks a
-limit for certain. Others are halved, down to single machines, which are evaluated. Designs from the middle of
-promising boxes are evaluated on the way: what they beat need not be looked into.
+A box is dropped with all its designs if a known design beats its bound, or if it violates a limit for certain. Others
+are halved, down to single machines, which are evaluated. Designs from the middle of promising boxes are evaluated on
+the way, and prune the boxes that they beat.
 
-Memory only has to be enough: what a chip's memory can hold changes no time, only the price and whether a layout fits.
+Memory only has to be enough: the capacity of a chip's memory changes no time, only the price and whether a layout fits.
 So a design with more than its layout needs is beaten by the same with less, where price counts and nothing asks for
 more.
 """
@@ -33,7 +33,7 @@ def smallest_capacities(problem: Problem) -> tuple[int, IntArray] | None:
     """The forest of the capacity, and each layout's node of it; nothing where more may be worth its price.
 
     The first is the forest's position in the problem, the second a node of each layout: that of the smallest capacity
-    with which the layout may keep all limits; -1 if none is enough. [-]
+    with which the layout may be feasible; -1 if none is enough. [-]
     """
     capacity = f"{problem.pricer.space.system.dram.name}_capacity"
     forests = [number for number, forest in enumerate(problem.forests) if forest.names == (capacity,)]
@@ -83,7 +83,7 @@ def _is_upper(tree: ast.expr, capacity: str) -> bool:
 #: Boxes that are halved at a time, which bounds the memory; and fewest that are worth sending to a process.
 MOST_BOXES: Final = 1 << 18
 WORTH_SENDING: Final = 1 << 12
-#: Promising boxes of a round of which a design is evaluated.
+#: Promising boxes of a round with a design that is evaluated.
 MOST_PROBES: Final = 4096
 #: Most designs that are evaluated before it is said to be too many.
 MOST_PRICED: Final = 1e9
@@ -117,8 +117,8 @@ class Search:
         """Take a problem, the boxes to look into (default: all) and costs that designs reach (default: none)."""
         self.problem, self.workers, self.space = problem, workers, problem.pricer.space
         self.designs = {parameter.name: np.empty(0) for parameter in self.space.parameters}
-        #: (designs, objectives) of the designs found that no other found beats; and the front that prunes,
-        #: which knows others beside.
+        #: (designs, objectives) of the nondominated designs found; and the front that prunes, which includes further
+        #: ones.
         self.costs = np.empty((0, len(self.space.objectives)))
         self.front = self.costs if known is None else known
         self.priced = 0  #: designs evaluated, and corners of boxes
@@ -146,7 +146,7 @@ class Search:
                 )
 
     def least(self) -> FloatArray:
-        """(objectives,) What no legal design costs less than, in each objective. [the unit of each]
+        """(objectives,) Lower bound of the cost of all legal designs, in each objective. [the unit of each]
 
         Designs of boxes that were dropped break a limit, or cost no less than one that is known; others cost
         no less than the bounds of their boxes.
@@ -163,7 +163,7 @@ class Search:
         return [every.take(slice(worker, None, count)) for worker in range(count)]
 
     def add(self, result: Explored) -> None:
-        """Take what a round found: designs, and costs that prune."""
+        """Add the results of a round: designs, and costs that prune."""
         self.priced += result.priced
         costs = np.unique(np.concatenate([self.front, result.costs, result.probes]), axis=0)
         self.front = costs[non_dominated(costs)]
@@ -210,7 +210,7 @@ def still_open(problem: Problem, front: FrontIndex, boxes: Boxes) -> tuple[IntAr
 
 
 def timed(problem: Problem, boxes: Boxes) -> Boxes:
-    """The boxes with what their own fastest machines come to."""
+    """The boxes with the results of their fastest machines."""
     new = np.flatnonzero(boxes.new)
     times = boxes.timed.copy()
     if new.size:

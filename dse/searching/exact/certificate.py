@@ -1,7 +1,7 @@
 """Distance between the front of a study and the exact front of its space, as far as it is known.
 
-Three answers: exact (the front was enumerated), bounded (a bounded search that stops halfway knows what no design can
-beat), or unknown. For an unknown distance the designs around the best one are evaluated, and the study says how many
+Three answers: exact (the front was enumerated), bounded (a bounded search that stops halfway has a bound of all
+designs), or unknown. For an unknown distance the designs around the best one are evaluated, and the study says how many
 of them were better.
 """
 
@@ -64,7 +64,7 @@ class Surroundings:
 
 
 def surroundings(study: BaseStudy) -> Surroundings | None:
-    """Evaluate the designs around the best one; None where each is a search of its own, or nothing is feasible."""
+    """Evaluate the designs around the best one; None where each is a search, or nothing is feasible."""
     space, front = sought_space(study), sought_designs(study).front()
     if space.workloads or space.inner or not len(front):
         return None

@@ -1,4 +1,4 @@
-"""Every design of a range of numbers evaluated: its front, and how many designs break what."""
+"""Every design of a range of numbers evaluated: its front, and the number of designs that violate each limit."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ class Tally:
     """Front and counts of some designs of a space; those of two ranges can be added."""
 
     legal: int  #: designs evaluated
-    feasible: int  #: those of them that keep all limits, and have a number
+    feasible: int  #: those that are feasible, and have a number
     broken: IntArray  #: (limits,) designs that break each limit
-    unpriced: int  #: designs that keep all limits, but of which some objective is no number
+    unpriced: int  #: feasible designs with an objective that is no number
     better: IntArray  #: (objectives,) feasible designs that are better than given costs
     numbers: IntArray  #: (front,) designs that none of the range beats, by number
     costs: FloatArray  #: (front, objectives), less is better
@@ -85,7 +85,7 @@ def unit_tally(pricer: Pricer, best: Sequence[float], task: tuple[int, tuple[int
 
 
 def _added(total: Tally, pricer: Pricer, best: Sequence[float], numbers: IntArray) -> Tally:
-    """A tally with some more designs; what breaks a limit anyway is not timed, where limits do not ask."""
+    """A tally with some more designs; infeasible ones are not timed, unless limits need times."""
     space = pricer.space
     columns = space.legal.at(numbers)
     margins = untimed_margins(space, columns, pricer.rules)

@@ -31,7 +31,7 @@ from dse.spaces.space import Space
 if TYPE_CHECKING:
     import pandas as pd
 
-#: Most designs that one worker evaluates before it says what it found.
+#: Most designs that one worker evaluates before it reports.
 STEP: Final = 1 << 18
 #: Most designs that are listed: hours on one core; and from how many on bounds are tried instead.
 MOST_DESIGNS: Final = 1e9
@@ -61,7 +61,7 @@ class ExactFront:
     evaluation: Evaluation
     legal: int  #: legal designs
     priced: int  #: designs that were evaluated; bounds rule out the others
-    tally: Tally | None  #: what all designs come to, where each was evaluated
+    tally: Tally | None  #: counts of all designs, where each was evaluated
     profile: str = NATIVE  #: rules that evaluated them
 
     @property
@@ -101,7 +101,7 @@ class ExactFront:
         return with_intervals(self.space, records, self.profile)
 
     def to_frame(self) -> pd.DataFrame:
-        """One row per design, with the columns of a study's front but for those of trials."""
+        """One row per design, with the columns of a study's front except those of trials."""
         import pandas as pd
 
         return pd.DataFrame([flat(record) | {"feasible": True} for record in self.records()])

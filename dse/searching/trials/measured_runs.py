@@ -61,7 +61,7 @@ def told_runs(storage: str, study: str) -> list[MeasuredRun]:
 def by_trial(
     runs: Sequence[MeasuredRun], name: Literal["step_time", "peak_memory"], of: Callable[[list[float]], float]
 ) -> dict[int, float]:
-    """One number of what the runs of each trial measured, such as the median of their step times. [s] or [B]"""
+    """One number of the measured runs of each trial, such as the median of their step times. [s] or [B]"""
     numbers: dict[int, list[float]] = {}
     for run in runs:
         if (value := getattr(run, name)) == value:
@@ -70,7 +70,7 @@ def by_trial(
 
 
 def with_measured(frame: pd.DataFrame, runs: Sequence[MeasuredRun]) -> pd.DataFrame:
-    """A table of trials with what was measured of them, if anything was.
+    """A table of trials with their measurements, if there are any.
 
     ``measured_step_time_s`` is the median of a trial's runs, ``measured_peak_memory_bytes`` their maximum,
     ``measured_failed`` the last failure.

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-#: Trial attributes: what the evaluation of a design says beside the objectives.
+#: Trial attributes: results of a design's evaluation, in addition to the objectives.
 BREAKDOWN, DERIVED, MARGINS = "breakdown", "derived", "margins"
 #: The same of several workloads: the layout of each.
 LAYOUTS = "layouts"
@@ -48,7 +48,7 @@ WORST = 1e150
 
 
 def check_trials(trials: Iterable[FrozenTrial]) -> None:
-    """Refuse trials whose attributes are not what dse stores.
+    """Refuse trials whose attributes differ from those that dse stores.
 
     Raises the error of reading the first one that is not.
     """
@@ -67,7 +67,7 @@ def is_feasible(trial: FrozenTrial) -> bool:
 
 
 def lesson(trial: FrozenTrial) -> FrozenTrial:
-    """A trial without what samplers do not read."""
+    """A trial without the attributes that samplers do not read."""
     learned = copy(trial)
     learned.user_attrs = {}
     return learned
@@ -91,7 +91,7 @@ def trial_attributes(space: Space, evaluation: Evaluation) -> list[dict[str, dic
     for table, columns in tables.items():
         for name, values in columns.items():
             for row, value in zip(rows, np.broadcast_to(values, (points,)).tolist(), strict=True):
-                if math.isfinite(value):  # JSON, and so PostgreSQL, knows no other numbers
+                if math.isfinite(value):  # JSON, and so PostgreSQL, has no other numbers
                     row[table][name] = value
     if space.workloads:
         for row, layouts in zip(rows, layouts_of(space, evaluation), strict=True):
@@ -100,7 +100,7 @@ def trial_attributes(space: Space, evaluation: Evaluation) -> list[dict[str, dic
 
 
 def finite(evaluation: Evaluation, minimize: np.ndarray[Any, np.dtype[np.bool_]]) -> tuple[FloatArray, FloatArray]:
-    """Values and violations with what is not finite made very bad: Optuna stores no NaN, and ranks no inf."""
+    """Values and violations with numbers that are not finite made very bad: Optuna stores no NaN, and ranks no inf."""
     worst = np.where(minimize, WORST, -WORST)
     values = np.where(np.isfinite(evaluation.values), evaluation.values, worst)
     return values, np.nan_to_num(evaluation.violations, nan=WORST, posinf=WORST, neginf=0.0)
@@ -138,7 +138,7 @@ def winner_columns(
 def winner_trials(
     space: Space, profile: str, trials: Sequence[FrozenTrial], places: Sequence[int]
 ) -> list[FrozenTrial]:
-    """Trials as if one of their winners were the trial, with all that pricing says of it."""
+    """Trials as if one of their winners were the trial, with its whole evaluation."""
     chosen = list(trials)
     rows = [row for row, number in enumerate(places) if number]
     if not rows:
@@ -198,7 +198,7 @@ class Details:
     def of(self, ids: IntArray, space: Space) -> DecodedDetails:
         """Details of some trials of a space, (trials,) identities. [-]
 
-        Trials of earlier versions have no parameters for what was solved (`Space.solved`).
+        Trials of earlier versions have no parameters for solved values (`Space.solved`).
         """
         with Store(self.storage, "read") as store, store.snapshot():
             stored = store.details(self.stored.study_id, ids, SHOWN)
@@ -213,7 +213,7 @@ class Details:
 
 @dataclass(frozen=True)
 class StoredTrials:
-    """Trials of a study, with what is stored of them."""
+    """Trials of a study, with their stored values."""
 
     space: Space
     profile: str
@@ -257,7 +257,7 @@ class StoredTrials:
         return number_columns(self.details.tables[attribute], keys)
 
     def intervals(self, times: FloatArray) -> tuple[list[float], list[float], list[str]] | tuple[()]:
-        """Ends of the interval of each step time [s], and what it rests on; nothing of other profiles."""
+        """Ends of the interval of each step time [s], and its evidence; empty for other profiles."""
         if self.profile != NATIVE or not len(times):
             return ()
         codes = {}
@@ -324,19 +324,19 @@ def number_columns(rows: Sequence[dict[str, float]], keys: Sequence[str] | None 
 
 
 def _scalar(value: float | str) -> str:
-    """A number or a word; null for what JSON cannot say."""
+    """A number or a word; null for values that JSON lacks."""
     if isinstance(value, str):
         return f'"{value}"'
     return repr(value) if math.isfinite(value) else "null"
 
 
 def _group(text: str) -> str:
-    """Members in lines of their own between braces."""
+    """Members in separate lines between braces."""
     return text if text == "{}" else f"{{\n        {text[1:-1]}\n      }}"
 
 
 def _stored(text: str) -> str:
-    """A mapping of names to numbers as it is stored, its members in lines of their own."""
+    """A mapping of names to numbers as it is stored, its members in separate lines."""
     plain = text.count('"') == 2 * text.count('": ') and "NaN" not in text and "Infinity" not in text
     if plain:
         return _group(text.replace(", ", _MEMBER) or "{}")
@@ -349,12 +349,12 @@ BLOCK = 1000
 #: Most trials of a front that reports read. [-]
 MOST_RECORDS = 1000
 
-#: What of a study is shown: its non-dominated designs, or every finished trial.
+#: Designs of a study to show: its non-dominated designs, or every finished trial.
 Selection = Literal["front", "trials"]
 
 
 class TrialTable:
-    """The finished trials of a study, by number. What they are besides their values is read when wanted.
+    """The finished trials of a study, by number. Other columns than their values are read when needed.
 
     `columns` are the finished trials of a study of `space`, evaluated by `profile`; `winners` are theirs, if the
     space has exact parameters. `load` returns the trials of some identities; `details` are values read before.
@@ -430,7 +430,7 @@ class TrialTable:
         return self.take(np.union1d(rows, self.costs.argmin(axis=0))) if len(self) > MOST_RECORDS else self
 
     def blocks(self) -> Iterator[TrialTable]:
-        """The trials in tables of at most `BLOCK`, for what goes through all of them one by one."""
+        """The trials in tables of at most `BLOCK`, for callers that read all of them one by one."""
         if len(self) <= BLOCK:
             yield self
             return
@@ -450,7 +450,7 @@ class TrialTable:
         return with_intervals(self.space, with_runs(self.space, self._records()), self._profile)
 
     def _records(self) -> list[dict[str, Any]]:
-        """Records of trials from what is stored."""
+        """Records of trials from their stored values."""
         keys = [objective.key for objective in self.space.objectives]
         places = [{} if self.columns.winners is None else {WINNER: n} for n in self.winners.tolist()]
         return [
@@ -484,7 +484,7 @@ class TrialTable:
         return (with_measured(frame, runs) for frame in self._frames())
 
     def _frames(self) -> Iterator[pd.DataFrame]:
-        """Pieces of what is stored with the trials."""
+        """Pieces of the stored attributes of the trials."""
         import pandas as pd
 
         if not len(self):
