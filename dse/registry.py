@@ -117,6 +117,8 @@ class Adapter:
     programs: tuple[ProgramSource, ...] = ()
     model_ending: str = ""  #: of configurations of models
     model_file: str = ""  #: a file that folders of models have
+    #: Kind of measurements -> function that takes the path of a file or folder and returns records of it.
+    measurements: Mapping[str, str] = field(default_factory=dict)
     import_model: str = ""  #: takes the path of one and a sequence length and returns an `ImportedModel`
     #: Takes the first bytes of a file and returns what it is that the program prints beside its workloads, else "".
     other_output: str = ""
@@ -208,6 +210,13 @@ def model_importer(path: Path) -> Callable[..., Any] | None:
     return next(
         (load(adapter.import_model) for adapter in adapters() if adapter.import_model and adapter.is_model(path)), None
     )
+
+
+def measurement_reader(kind: str) -> Callable[..., Any]:
+    """The function that reads files of a kind of measurements, such as ``"trace"``."""
+    references = (adapter.measurements[kind] for adapter in adapters() if kind in adapter.measurements)
+    reader: Callable[..., Any] = load(next(references))
+    return reader
 
 
 def recognized(path: Path, head: bytes | None = None) -> FileKind | None:

@@ -5,7 +5,7 @@ cost rules, and its options of `dse evaluate`.
 
 Rooms in the order in which they are read; those on one line do not know each other:
 
-    deepflow, hugging_face, chakra, megatron, maxtext, simai
+    aiconfigurator, deepflow, hugging_face, chakra, kineto, maxtext, megatron, nccl_tests, simai
     dfmodel, astra_sim, megatron_bridge, torchtitan
     xla
 """

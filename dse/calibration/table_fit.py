@@ -21,8 +21,9 @@ from costmodel.errors import DseError
 from dse.calibration.calibration import CalibratedStage, Calibration, calibrated_constants, system_text
 from dse.calibration.fit import Fit, Task, fits
 from dse.calibration.measurements import Constant, bounded
+from dse.registry import measurement_reader
 from dse.validation.expressed import system_named
-from dse.validation.kernel_tables import KINDS, KernelSample, samples
+from dse.validation.kernel_tables import KINDS, KernelSample
 from dse.validation.table_prices import sample_times
 
 #: Compute capability from which softmax may run beside products: asynchronous matrix instructions of Hopper. [-]
@@ -64,6 +65,7 @@ def calibrated_to_tables(folder: Path, system: str, *, library: str = "trtllm", 
     library.
     """
     machine, stages = system_named(system), list[CalibratedStage]()
+    samples = measurement_reader("kernels")
     for sample in samples(folder, system=system, library=library, rows=DRAWN, seed=seed):
         rows = TableRows(machine, fitted_rows(sample))
         if rows.count:

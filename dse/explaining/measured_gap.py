@@ -3,31 +3,27 @@
 `causes.yaml` lists changes of the design or the machine that real runs suffer from, such as half the network
 bandwidth. The cost model evaluates each alone; its share of the gap says whether it could explain the gap.
 
-Traces are those of the PyTorch profiler (Kineto, Chrome's trace format). The steps are those that the profiler marks
-(``ProfilerStep#N``). Each kernel of the GPU is put into a kind by its name: product, attention, optimizer,
-communication, copy, or pointwise. Communication is exposed while no kernel computes, as Holistic Trace Analysis counts
-it; the GPU is idle while nothing runs, which the model calls bubble and host time. Products are matched with those of
-the model by their shapes, if the profiler recorded shapes: three passes of one layer permute m, n and k, so a shape
-stands for all of them.
+An adapter reads traces. Each kernel of the GPU has a kind: product, attention, optimizer, communication, copy, or
+pointwise. The GPU is idle while nothing runs, which the model calls bubble and host time. Products are matched with
+those of the model by their shapes, if the profiler recorded shapes: three passes of one layer permute m, n and k, so a
+shape stands for all of them.
 """
 
 from __future__ import annotations
 
-import json
-import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 
-from costmodel.columns import FloatArray, short_repr
+from costmodel.columns import short_repr
 from costmodel.errors import DseError, ParameterError
-from costmodel.formats.input_files import content, data_beside
+from costmodel.formats.input_files import data_beside
 from dse.explaining.explanation import Explanation
 from dse.pricing.evaluation import priced_design
+from dse.registry import measurement_reader
 
 #: Causes below this share of the predicted step are left out. [-]
 SLIGHT: Final = 0.002
@@ -130,17 +126,6 @@ def _step_time(explanation: Explanation, changes: Mapping[str, Any]) -> float:
         return float("nan")
 
 
-Event = Mapping[str, Any]
-#: Kinds of GPU work: the first whose pattern the name of a kernel contains, without regard to case.
-COMMUNICATION: Final = "communication"
-KINDS: Final = {
-    COMMUNICATION: r"nccl|rccl|deep_?ep|all_?reduce|all_?gather|reduce_?scatter|all_?to_?all|userbuffers|nvshmem",
-    "copy": r"^mem(cpy|set)",
-    "attention": r"flash|fmha|attention|attn|sdpa",
-    "product": r"gemm|cutlass|nvjet|cublas|cijk_|xmma|matmul|wgmma|_mm_",
-    "optimizer": r"multi_tensor|adam|l2norm|optimizer",
-    "pointwise": r"",
-}
 #: Parts of the predicted step -> columns of the breakdown, without their unit.
 EXPOSED: Final = "exposed communication"
 IDLE: Final = "idle"
@@ -150,11 +135,8 @@ PARTS: Final[Mapping[str, Sequence[str]]] = {
     "copy": ("offload",),
     IDLE: ("bubble", "host"),
 }
-#: A kernel that starts this soon after its launch waited for the host. [s]
-SOON: Final = 20e-6
 #: Kernels that are furthest off, at most. [-]
 FURTHEST: Final = 10
-_STEP: Final = re.compile(r"ProfilerStep#(\d+)")
 
 
 @dataclass(frozen=True)
@@ -165,12 +147,12 @@ class GpuTrace:
     rank: int | None
     steps: int
     step_time: float  #: [s]
-    busy: Mapping[str, float]  #: other kind of `KINDS` -> time of its kernels; those side by side count twice [s]
+    busy: Mapping[str, float]  #: kind, communication aside -> time of its kernels; those side by side count twice [s]
     communication: float  #: any communication [s]
     exposed: float  #: communication while no kernel computes [s]
     idle: float  #: nothing runs [s]
     launches: float  #: kernels [-]
-    waited: float  #: share of kernels that start within `SOON` of their launch: the host is late [-]
+    waited: float  #: share of kernels that start as soon as they are launched: the host is late [-]
     products: Mapping[tuple[int, ...], tuple[float, float]]  #: batch, then m, n, k by size -> launches [-], time [s]
     longest: Mapping[str, float]  #: name of a kernel -> time, the longest first [s]
 
@@ -220,148 +202,10 @@ class TraceGap:
         }
 
 
-def read_trace(path: Path) -> GpuTrace:
-    """A trace of one rank, packed by gzip or not.
-
-    Raises `DseError` if the file cannot be read, is no trace of the PyTorch profiler, or has no kernels of a GPU or no
-    steps.
-    """
-    trace = trace_events(path)
-    events = [event for event in trace["traceEvents"] if isinstance(event, dict) and event.get("ph") == "X"]
-    try:
-        return gpu_trace(path, events, (trace.get("distributedInfo") or {}).get("rank"))
-    except (KeyError, TypeError, ValueError) as error:
-        raise DseError(f"{path}: no trace of the PyTorch profiler: an event without {error}") from None
-
-
-def gpu_trace(path: Path, events: Sequence[Event], rank: int | None) -> GpuTrace:
-    """A trace from its events with a duration; a `KeyError`, `TypeError` or `ValueError` if one is no such event."""
-    kernels = [event for event in events if str(event["cat"]).lower() in ("kernel", "gpu_memcpy", "gpu_memset")]
-    start, time = (1e-6 * np.array([event[key] for event in kernels], float) for key in ("ts", "dur"))
-    first, last, steps = step_window(path, events)
-    within = (start >= first) & (start < last)
-    if not within.any():
-        raise DseError(f"{path}: no kernels of a GPU within the steps; profile with ProfilerActivity.CUDA")
-    kernels = [kernel for kernel, kept in zip(kernels, within.tolist(), strict=True) if kept]
-    start, time = start[within], time[within]
-    names = [str(kernel["name"]) for kernel in kernels]
-    kinds = np.array([kind_of(name) for name in names])
-    ends, copies, moves = np.minimum(start + time, last), kinds == "copy", kinds == COMMUNICATION
-    computes, products = ~(moves | copies), np.flatnonzero(kinds == "product")
-    sent_or_computed = union(start[~copies], ends[~copies])
-    longest: dict[str, float] = {}
-    for name, seconds in zip(names, time.tolist(), strict=True):
-        longest[name] = longest.get(name, 0.0) + seconds / steps
-    return GpuTrace(
-        path=str(path),
-        rank=rank,
-        steps=steps,
-        step_time=(last - first) / steps,
-        busy={kind: float(time[kinds == kind].sum()) / steps for kind in KINDS if kind != COMMUNICATION},
-        communication=union(start[moves], ends[moves]) / steps,
-        exposed=(sent_or_computed - union(start[computes], ends[computes])) / steps,
-        idle=(last - first - union(start, ends)) / steps,
-        launches=len(kernels) / steps,
-        waited=waiting(events, kernels, start),
-        products=shapes(events, [kernels[row] for row in products], time[products], steps),
-        longest=dict(sorted(longest.items(), key=lambda pair: -pair[1])[:FURTHEST]),
-    )
-
-
-def trace_events(path: Path) -> dict[str, Any]:
-    """The object that a file of a trace holds. Raises `DseError` if it holds none."""
-    try:
-        trace = json.loads(content(path))
-    except (ValueError, RecursionError) as error:
-        raise DseError(f"{path}: no trace of the PyTorch profiler: {error}") from None
-    if not isinstance(trace, dict) or not isinstance(trace.get("traceEvents"), list):
-        raise DseError(f"{path}: no trace of the PyTorch profiler: it has no traceEvents")
-    return trace
-
-
-def kind_of(name: str) -> str:
-    """Kind of a kernel by its name.
-
-    >>> kind_of("ncclDevKernel_AllGather_RING_LL(ncclDevKernelArgsStorage<4096ul>)"), kind_of("nvjet_tst_192x192_64x4")
-    ('communication', 'product')
-    >>> kind_of("void flash_fwd_kernel<...>"), kind_of("Memcpy DtoD"), kind_of("void vectorized_elementwise_kernel")
-    ('attention', 'copy', 'pointwise')
-    """
-    return next(kind for kind, pattern in KINDS.items() if re.search(pattern, name, re.IGNORECASE))
-
-
-def step_window(path: Path, events: Iterable[Event]) -> tuple[float, float, int]:
-    """Begin and end of the marked steps, and their number; on the GPU's side if it marks as many. [s], [-]"""
-    marks: dict[str, dict[str, tuple[float, float]]] = {}
-    for event in events:
-        if match := _STEP.fullmatch(str(event["name"])):
-            begin = 1e-6 * float(event["ts"])
-            marks.setdefault(str(event["cat"]), {})[match[1]] = begin, begin + 1e-6 * float(event["dur"])
-    if not marks:
-        raise DseError(f"{path}: no steps (ProfilerStep#N); call profiler.step() once in each step")
-    host, device = (marks.get(key, {}) for key in ("user_annotation", "gpu_user_annotation"))
-    kept = device if len(device) >= max(len(host), 1) else host or device
-    return min(begin for begin, _ in kept.values()), max(end for _, end in kept.values()), len(kept)
-
-
-def union(start: FloatArray, end: FloatArray) -> float:
-    """Time that some intervals cover together, (n,) each. [s]"""
-    order = np.argsort(start, kind="stable")
-    start, end = start[order], np.maximum.accumulate(end[order])
-    before = np.concatenate([start[:1], end[:-1]])
-    return float(np.maximum(end - np.maximum(start, before), 0.0).sum())
-
-
-def argument(event: Event, name: str) -> Any:
-    """An argument of an event; None if it has none of this name."""
-    arguments = event.get("args")
-    return arguments.get(name) if isinstance(arguments, dict) else None
-
-
-def waiting(events: Iterable[Event], kernels: Sequence[Event], start: FloatArray) -> float:
-    """Share of the kernels with a known launch that start within `SOON` of it; `start` is (kernels,). [s], [-]"""
-    runtime = [event for event in events if event["cat"] in ("cuda_runtime", "cuda_driver", "hip_runtime")]
-    launched = {argument(event, "correlation"): 1e-6 * float(event["ts"]) for event in runtime}
-    launched.pop(None, None)
-    at = np.array([launched.get(argument(kernel, "correlation"), np.nan) for kernel in kernels])
-    known = np.isfinite(at)
-    return float((start - at < SOON)[known].mean()) if known.any() else np.nan
-
-
-def shapes(
-    events: Iterable[Event], kernels: Sequence[Event], time: FloatArray, steps: int
-) -> dict[tuple[int, ...], tuple[float, float]]:
-    """Shapes of matrix products -> launches and time in a step, where operators have them. [-], [s]
-
-    `kernels` are those of products, and `time` has theirs, (kernels,). [s]
-    """
-    operators = [event for event in events if event["cat"] == "cpu_op"]
-    dimensions = {argument(event, "External id"): argument(event, "Input Dims") or [] for event in operators}
-    by_shape: dict[tuple[int, ...], tuple[float, float]] = {}
-    for kernel, duration in zip(kernels, time.tolist(), strict=True):
-        if shape := product_shape(dimensions.get(argument(kernel, "External id"), [])):
-            count, seconds = by_shape.get(shape, (0.0, 0.0))
-            by_shape[shape] = count + 1 / steps, seconds + duration / steps
-    return by_shape
-
-
-def product_shape(dims: Sequence[Any]) -> tuple[int, ...]:
-    """Batch, then m, n and k by size, of the operands of a product; () if they are none.
-
-    >>> product_shape([[512], [1024, 1705], [1705, 512], [], []]), product_shape([[8, 128, 64], [8, 64, 128]])
-    ((1, 512, 1024, 1705), (8, 64, 128, 128))
-    """
-    matrices = [tuple(shape) for shape in dims if isinstance(shape, list) and len(shape) in (2, 3)]
-    for one, other in pairwise(matrices):
-        if one[-1] == other[-2] and one[:-2] == other[:-2]:
-            return (int(np.prod(one[:-2], initial=1)), *sorted((one[-2], one[-1], other[-1])))
-    return ()
-
-
 def trace_gap(explanation: Explanation, traces: Sequence[str | Path]) -> TraceGap:
     """Hold traces of the PyTorch profiler against the prediction: where a run loses time.
 
-    Raises `DseError` if a file is no such trace (`read_trace`).
+    Raises `DseError` if a file cannot be read, or is no such trace with kernels of a GPU and steps.
 
     Parameters
     ----------
@@ -370,7 +214,7 @@ def trace_gap(explanation: Explanation, traces: Sequence[str | Path]) -> TraceGa
     traces : sequence of str or Path
         Files of one rank each; the first is held against the prediction, all of them against each other.
     """
-    read = tuple(read_trace(Path(path)) for path in traces)
+    read = tuple(map(measurement_reader("trace"), map(Path, traces)))
     first, breakdown, kernels = read[0], explanation.record["breakdown"], explanation.kernels
     parts = [
         ComparedTime(kind, float(kernels["seconds"][kernels["kind"] == kind].sum()), first.busy[kind])

@@ -31,10 +31,10 @@ MOST_MODULES = 20
 
 #: The most lines of packages and rooms, less others; what would grow beyond says what it deletes. [lines]
 BUDGETS = [
-    ("costmodel dse", "", 68_918),
-    ("costmodel", "costmodel.formats costmodel.lstm costmodel.rules", 13_866),
-    ("dse.searching dse.storage", "", 7_073),
-    ("dse.adapters", "", 21_267),
+    ("costmodel dse", "dse.adapters", 47_236),
+    ("costmodel", "costmodel.formats costmodel.lstm costmodel.rules", 13_848),
+    ("dse.searching dse.storage", "", 7_061),
+    ("dse.adapters", "", 21_714),
     ("dse.adapters.xla", "", 6_921),
     ("dse.adapters.dfmodel", "", 4_107),
 ]

@@ -9,9 +9,10 @@ import pytest
 
 from costmodel import System, load_system
 from dse import calibrate, validate_kernels
+from dse.adapters.aiconfigurator.tables import KINDS
 from dse.calibration.measurements import candidates
 from dse.cli import main
-from dse.validation.kernel_tables import KINDS, KernelSample, is_kept_apart
+from dse.validation.kernel_tables import KernelSample, is_kept_apart
 from dse.validation.table_prices import sample_times
 
 #: Constants of the machine that the tables below are of.

@@ -11,8 +11,9 @@ import pytest
 
 from costmodel import DseError, load_system
 from dse import validate_kernels
+from dse.adapters.aiconfigurator.tables import samples
 from dse.cli import main
-from dse.validation.kernel_tables import is_kept_apart, samples
+from dse.validation.kernel_tables import is_kept_apart
 from dse.validation.kernels import attention_times, gemm_times
 from dse.validation.table import MeasuredRow
 from dse.validation.table_prices import TIMES, library_system, library_times

@@ -3,8 +3,8 @@
 import pytest
 
 from costmodel import DseError
+from dse.adapters.nccl_tests.log import read_nccl_tests
 from dse.api.files import calibrate
-from dse.calibration.measurements import read_nccl_tests
 from dse.cli import main
 
 #: Lines of version 2.17 as published for two nodes of four GH200 (docs.cscs.ch), and bus bandwidths there. [GB/s]

@@ -7,8 +7,8 @@ import pytest
 
 import dse
 from dse import DseError
+from dse.adapters.kineto.trace import kind_of, read_trace
 from dse.cli import main
-from dse.explaining.measured_gap import kind_of, read_trace
 from tests.support.cases import cases
 
 SPACE = "llama3_70b_512_h100"

@@ -1,0 +1,1 @@
+"""aiconfigurator: tables of timed kernels of inference libraries."""

@@ -1,0 +1,1 @@
+"""nccl-tests: logs of timed collectives."""
