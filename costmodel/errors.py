@@ -1,5 +1,4 @@
-"""The exception for a user's mistake: its message says where the mistake is, names it and says how to correct
-it."""
+"""The exception for a user's mistake: its message names the place, the mistake and the remedy."""
 
 from __future__ import annotations
 

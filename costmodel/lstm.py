@@ -300,8 +300,7 @@ def lstm_step(
     system : System
         The machine; each quantity holds one value, or one per design.
     design : LstmDesign
-        Parallel configurations, (points,). Nothing is refused here: whether sizes divide is for the
-        caller's rules to say.
+        Parallel configurations, (points,). Nothing is refused here: rules of the caller check whether sizes divide.
     precision : Precision
         Bytes of operands, gradients and optimizer states.
 

@@ -120,8 +120,7 @@ class Chip(MachinePart):
     exponentials: FloatArray = column("-", 0)
     softmax_overlap: FloatArray = column("-", 4.5, low=1)  #: power p of that time: 1 in turn, large if simultaneous [-]
     attention_efficiency: FloatArray = column("-", 1, high=2)  #: of its products, over those of matrix products
-    #: Keys that take as long as filling the pipeline of a tile of queries: forward (except FlashAttention-2), and
-    #: backward.
+    #: Keys that take as long as filling the pipeline of a query tile: forward (except FlashAttention-2), and backward.
     attention_fill: FloatArray = column("-", 0)
     attention_fill_backward: FloatArray = column("-", 0)
     product_streaming: FloatArray = column("-", 1, high=2)  #: rate of the farthest memory in products, over streams

@@ -222,8 +222,7 @@ def measurement_reader(kind: str) -> Callable[..., Any]:
 def recognized(path: Path, head: bytes | None = None) -> FileKind | None:
     """The kind of a file by its name and content, which gzip may have packed; None if no adapter knows it.
 
-    `head` is the first `HEAD` bytes where they are known. Raises `DseError` if the file cannot be read, or is another
-    output of a program.
+    `head` is the first `HEAD` bytes if known. Raises `DseError` for unreadable files and other outputs of a program.
     """
     kinds = file_kinds().values()
     if kind := next((kind for kind in kinds if path.suffix in kind.endings), None):

@@ -85,8 +85,7 @@ UNPACKED, RATIO = 32 << 20, 50
 def checked_file(path: Path, largest: int = LARGEST) -> int | None:
     """Size of a file that may be read; None of a pipe. [B]
 
-    Raises `DseError` if there is none, it is neither a regular file nor a pipe (a device need not end), or it is larger
-    than `largest`. [B]
+    Raises `DseError` for no file, no regular file or pipe (a device need not end), or more than `largest` bytes. [B]
     """
     try:
         status = path.stat()

@@ -168,8 +168,7 @@ class KernelCost(Columns):
 
     @property
     def window(self) -> FloatArray:
-        """Time that data-parallel communication can overlap with: less the time lent to exchanges of other passes.
-        [s]"""
+        """Time that data-parallel communication can overlap with, not lent to exchanges of other passes. [s]"""
         return self.total_time - self.lent_time if self.lent_time.ndim else self.total_time
 
 

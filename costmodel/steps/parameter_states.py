@@ -104,8 +104,7 @@ def owned_parameters(
 ) -> tuple[FloatArray, FloatArray]:
     """Parameters whose states a rank keeps: each by itself, and in matrices with orthogonal updates; (points,). [-]
 
-    `parameters` and `experts` are those of a rank of the stage without and of routed experts, (points,); None in models
-    without experts. [-]
+    `parameters` and `experts` are those of a rank, without and of routed experts, (points,); None without experts. [-]
     """
     design = run.design
     shards = [state_shards(design, "optimizer", of_experts=of_experts) for of_experts in (False, True)]

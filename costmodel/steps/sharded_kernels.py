@@ -48,8 +48,8 @@ def with_options(run: RankRun, places: Mapping[str, int]) -> RankRun:
 
 
 def followed(run: RankRun, kernel: Kernel) -> Kernel | None:
-    """The kernel whose option decides the split of a kernel: itself, or the one that writes the residual stream, or
-    none."""
+    """The kernel whose option decides the split of a kernel: itself, or the one that writes the residual stream, if
+    any."""
     if kernel.name in run.design.assignments.options:
         return kernel
     stream = run.design.stream

@@ -195,8 +195,7 @@ def step(
     -------
     breakdown : Breakdown
         (points,) columns; times of the slowest pipeline stage, memory of the fullest; NaN where chips have no units for
-        the design's `precision`. MFU is over the peak of 16 bits in every format, as published figures are. [s], [B],
-        [J], [$], [W]
+        the `precision`. MFU is over the peak of 16 bits in every format, as published. [s], [B], [J], [$], [W]
 
     Notes
     -----
@@ -317,8 +316,7 @@ def model_flops(run: TransformerRun) -> FloatArray:
 def step_parts(run: TransformerRun, ranks: RankRun, costs: MicroBatch) -> tuple[dict[str, FloatArray], Items]:
     """Parts of a step: columns of a `Breakdown`, (points,).
 
-    Parameters are those of `cost_of_passes`. The terms of the parts are returned with them where the run is itemized.
-    [s], [B], [J]
+    Parameters are those of `cost_of_passes`. The terms of the parts are returned if the run is itemized. [s], [B], [J]
     """
     design = run.design
     costs, memory = rank_costs(run, ranks, costs)

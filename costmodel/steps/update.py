@@ -196,8 +196,7 @@ def backward_windows(run: TransformerRun, stage: Stage, costs: MicroBatch) -> li
 def unit_exchanges(
     collectives: ReplicaCollectives, exchanges: Sequence[Exchange], units: Sequence[Unit], stage: Stage
 ) -> tuple[KernelCost, dict[str, FloatArray]]:
-    """Exposed exchanges of every micro-batch of a step [s], [J], and the time that one pass of each kind hides,
-    (points,). [s]
+    """Exposed exchanges of every micro-batch of a step [s], [J], and the time that one pass of each kind hides. [s]
 
     Weights that stay whole behind the forward pass are gathered once where a pipeline has several micro-batches under
     way. Hidden exchanges take cores.

@@ -246,8 +246,7 @@ def sequence_of(kinds: Iterable[LayerKind]) -> tuple[tuple[Layer, float], ...]:
 #: or as summands of the whole.
 LAYOUTS: Final[tuple[TensorLayout, ...]] = ("replicated", "sequence", "column", "partial")
 
-#: (layout held, layout needed) -> collective; pairs that are absent need none: the tensor is there already, or is a
-#: slice.
+#: (layout held, layout needed) -> collective; absent pairs need none: the tensor is there, or is a slice.
 TRANSITIONS: Final[Mapping[tuple[TensorLayout, TensorLayout], str]] = {
     ("sequence", "replicated"): "all_gather",
     ("column", "replicated"): "all_gather",

@@ -27,7 +27,7 @@ class ModelShape(ModelDimensions):
 
     __repr__ = short_repr
 
-    #: Kinds of layers and the number of each, in order; () means that the fields describe all layers. They sum to
+    #: Kinds of layers and the number of each, in order; () means that the fields describe all. They sum to
     #: `num_layers`.
     layers: tuple[tuple[Layer, float], ...] = ()
 

@@ -54,8 +54,7 @@ class OptimizerRule:
         return 3 + 2 * self.moments * moment_bytes / FULL_BYTES
 
 
-#: Word of `optimizer` -> its rule. Muon [Jordan2024]_ is for the matrices of layers; embeddings, the head, norms
-#: and biases use Adam.
+#: Word of `optimizer` -> its rule. Muon [Jordan2024]_ is for matrices of layers; all other parameters use Adam.
 OPTIMIZERS: Final[Mapping[str, OptimizerRule]] = {
     "adam": OptimizerRule(moments=2),
     "muon": OptimizerRule(moments=1, newton_schulz_steps=5),
@@ -158,8 +157,7 @@ FORMATS: Final[Mapping[str, Format]] = {
     word: Format(**fields) for word, fields in yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text()).items()
 }
 
-#: Words of `gradient_reduction` -> bytes of a gradient, where it is accumulated and where it is reduced; 0 as
-#: `Precision` says. [B]
+#: Words of `gradient_reduction` -> bytes of a gradient, accumulated and reduced; 0 as `Precision` says. [B]
 REDUCTIONS: Final[Mapping[str, float]] = {"fp32": 0.0, "bf16": 2.0}
 
 #: Words of `cross_entropy` -> bytes of a logit at once. megatron: an fp32 copy and 16-bit gradients; native: with

@@ -166,8 +166,7 @@ def _step_batch(model: ModelShape, rows: tuple[ComparedRow, ...], runs: tuple[Ex
 class Constant:
     """A quantity of a system, and what is known of it before anything is measured. [unit of the quantity]
 
-    It is fitted by its logarithm where it is large against `scale`, and as it is where it is small, so that
-    it may become 0.
+    It is fitted by its logarithm where it is large against `scale`, and linearly where it is small, as it may be 0.
     """
 
     name: str

@@ -61,8 +61,7 @@ class TableRows:
 def calibrated_to_tables(folder: Path, system: str, *, library: str = "trtllm", seed: int = 0) -> Calibration:
     """Fit constants of a system to kernel tables of its chip and of one library, kind by kind.
 
-    `seed` chooses the rows and where fits begin. [-] Raises `DseError` if the folder has no tables of the chip and the
-    library.
+    `seed` chooses the rows and where fits begin. [-] Raises `DseError` without tables of the chip and the library.
     """
     machine, stages = system_named(system), list[CalibratedStage]()
     samples = measurement_reader("kernels")

@@ -305,8 +305,7 @@ Record = dict[str, Any]
 def kernel_choices(space: Space, columns: Mapping[str, FloatArray]) -> list[dict[str, Value]]:
     """Values of `Space.solved` for each design: name -> word of a sharding, or edge of an output tile. [elements]
 
-    Empty where nothing is solved for; the edge is 0 if a design does not have the product. `columns` are (points,)
-    values of parameters.
+    Empty where nothing is solved for; the edge is 0 without the product. `columns` are (points,) values of parameters.
     """
     points = next(iter(columns.values())).size
     if not space.solved or not points:

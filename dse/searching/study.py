@@ -190,8 +190,7 @@ class BaseStudy:
         return f"start a new study from its best designs: `{command}`"
 
     def changes(self) -> list[str]:
-        """Changes since the trials of the study were evaluated, one line each; none where the results would be the
-        same.
+        """Changes since the trials of the study were evaluated, one line each; none where results stay the same.
 
         Some of its trials, or all where they are few, are evaluated again with its space.
         """
@@ -235,8 +234,8 @@ class BaseStudy:
     def steer(self, focus: str | None, starts: Mapping[str, Params]) -> None:
         """Change the focus of its next batches, for this run and those that resume it.
 
-        `focus` is a condition, such as ``step_time < 15 s``; "" lifts it. `starts` are designs, or parts of designs, to
-        evaluate first, by name.
+        `focus` is a condition, such as ``step_time < 15 s``; "" lifts it. `starts` are (partial) designs to evaluate
+        first.
 
         Raises `DseError` if the space has no design with that focus, or the sampler supports none.
         """
@@ -299,9 +298,9 @@ class BaseStudy:
         jobs : int or Workers
             Processes that evaluate designs, or who else does. [-]
         sampler : BaseSampler, optional
-            A sampler of Optuna or yours, which proposes in the place of the study's for this run. Its proposals are
-            made legal and new; it learns from all trials of the study. The same trials come again only if it proposes
-            the same.
+            A sampler of Optuna or yours, which proposes in the place of the study's for this run. Proposals are made
+            legal and new; it learns from all trials of the study. The same trials come again only if it proposes the
+            same.
         progress : callable or bool, optional
             Called at the start and after every batch; True draws a bar, in notebooks too.
         callbacks : sequence of callables

@@ -98,8 +98,7 @@ class OuterDesigns(LegalDesigns):
     def inner(self, columns: Batch, points: int) -> Iterator[tuple[IntArray, Batch]]:
         """Every legal whole design of outer designs, (points,): its outer design [-] and all parameters [SI units].
 
-        At most `CHUNK` at a time, one outer design after the other. Raises `DseError` if one has more than
-        `MOST_INNER`.
+        At most `CHUNK` at a time, in the order of outer designs. Raises `DseError` if one has more than `MOST_INNER`.
         """
         rows = [nest.combinations(columns, points) for nest in self.nests]
         first = [nest.starts[row] for nest, row in zip(self.nests, rows, strict=True)]

@@ -479,8 +479,7 @@ def _places(parameter: Parameter, values: FloatArray) -> IntArray:
 def nearest_rows(component: Component, wanted: Sequence[IntArray]) -> IntArray:
     """Rows of a table whose places are those wanted or near them, one parameter after the other. [-]
 
-    `Component.nearest_row` of many, (rows,) places of each parameter; of two places that are as near, the lower is
-    taken.
+    `Component.nearest_row` of many, (rows,) places of each parameter; of two equally near places the lower is taken.
     """
     low = np.zeros(wanted[0].size, dtype=np.int64)
     high = np.full(wanted[0].size, component.rows)

@@ -178,8 +178,7 @@ class Space(Definition):
     def solved(self) -> tuple[Parameter, ...]:
         """Choices that the cost model makes inside each design, as parameters that its trials record.
 
-        How kernels are split where `sharding` may be solve, and how products are tiled where the file says
-        ``tiling: solve``.
+        How kernels are split where `sharding` may be solve, and how products are tiled with ``tiling: solve``.
         """
         if self.workload.work != TRAINING or self.workloads:
             return ()

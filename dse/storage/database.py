@@ -355,8 +355,7 @@ def sqlite_path(url: str) -> Path | None:
 def set_aside_foreign_log(path: Path, url: str) -> None:
     """Rename a write-ahead log that belongs to another file of the name, as a killed writer leaves it.
 
-    The header of a file that is in use with a log says it, and that of a backup does not. SQLite would replay the log
-    into it.
+    Files with a log differ in their header from backups. SQLite would replay the log into it.
     """
     log = path.with_name(path.name + "-wal")
     try:

@@ -31,10 +31,11 @@ MOST_MODULES = 20
 
 #: The most lines of packages and rooms, less others; what would grow beyond says what it deletes. [lines]
 BUDGETS = [
-    ("costmodel dse", "dse.adapters", 47_236),
-    ("costmodel", "costmodel.formats costmodel.lstm costmodel.rules", 13_848),
-    ("dse.searching dse.storage", "", 7_061),
-    ("dse.adapters", "", 21_714),
+    ("costmodel dse", "", 68_916),
+    ("costmodel dse", "dse.adapters", 47_203),
+    ("costmodel", "costmodel.formats costmodel.lstm costmodel.rules", 13_839),
+    ("dse.searching dse.storage", "", 7_052),
+    ("dse.adapters", "", 21_713),
     ("dse.adapters.xla", "", 6_921),
     ("dse.adapters.dfmodel", "", 4_107),
 ]

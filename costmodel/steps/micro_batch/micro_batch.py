@@ -3,8 +3,7 @@
 This is the expensive half of a step, and it depends on the columns of `RankShape` alone. `step` evaluates
 its unique rows and scatters them back.
 
-Both kernel tables get their costs once for each distinct row, and sums of rows give the costs of each part of the model
-in each direction.
+Both kernel tables get their costs once for each distinct row; sums of rows are the costs of a part in a direction.
 """
 
 from __future__ import annotations
@@ -157,19 +156,24 @@ class CostTable:
         return costs_of_points(cost, self.unique)
 
     @cached_property
+    def _repeated(self) -> list[FloatArray]:
+        """Factors of the kernels that run for each that is no product. [-]"""
+        count = self.pointwise.count
+        return [count, np.broadcast_to(per_kernel(self.system.software.pointwise_kernels), count.shape)]
+
+    @cached_property
     def _launched(self) -> list[FloatArray]:
         """Factors of the launches of kernels that are no products. [-]
 
         Casts for the experts of a rank are launched one by one, each at `Software.expert_casts` of a launch.
         """
-        others, software = self.pointwise, self.system.software
-        fused = [others.count, np.broadcast_to(per_kernel(software.pointwise_kernels), others.count.shape)]
+        others, work = self.pointwise, self.system.software.expert_casts
         experts = {(row.part, row.kernel): n for n, row in enumerate(self.gemms.labels) if row.runs == "grouped"}
-        if not (experts and software.expert_casts.any()):
-            return fused
+        if not (experts and work.any()):
+            return self._repeated
         casts = [experts.get((row.part, row.kernel), -1) if row.runs == "casting" else -1 for row in others.labels]
-        further = per_kernel(software.expert_casts) * np.maximum(self.gemms.batch[..., casts] - 1, 0.0)
-        return [*fused, 1 + np.where(np.array(casts) >= 0, further, 0.0)]
+        further = per_kernel(work) * np.maximum(self.gemms.batch[..., casts] - 1, 0.0)
+        return [*self._repeated, 1 + np.where(np.array(casts) >= 0, further, 0.0)]
 
     @cached_property
     def _sums_of_gemms(self) -> KernelSums:
@@ -183,21 +187,21 @@ class CostTable:
     @cached_property
     def _sums_of_pointwise(self) -> KernelSums:
         """Times, work and traffic of the other kernels."""
-        kernels, times, launched = self.pointwise, self.pointwise_times, self._launched
+        kernels, times = self.pointwise, self.pointwise_times
         return KernelSums(
             {
                 "time": [times],
                 "waiting": [np.where(self.pointwise_memory_bound, times, 0.0)],
                 "work": [kernels.count, kernels.flops],
-                "launches": launched,
-                "moved": [*launched[:2], kernels.bytes_moved],
+                "launches": self._launched,
+                "moved": [*self._repeated, kernels.bytes_moved],
             }
         )
 
     def _items(self, dense: IntArray, thin: IntArray) -> Items:
         """Time, work and traffic of each kernel."""
         items: Items = {}
-        launches = reduce(np.multiply, self._launched)
+        repeated, launches = (reduce(np.multiply, factors) for factors in (self._repeated, self._launched))
         for number in dense:
             costs, label = self.gemm_costs, self.gemms.labels[number]
             count = self.gemms.count[..., number]
@@ -212,15 +216,14 @@ class CostTable:
             )
             items = added(items, of_kernel)
         for number in thin:
-            table, label = self.pointwise, self.pointwise.labels[number]
-            launched = table.count[..., number] * self.system.software.pointwise_kernels
+            table, label, run = self.pointwise, self.pointwise.labels[number], repeated[..., number]
             of_kernel = kernel_items(
                 item_of(label, "pointwise"),
                 self.system,
                 time=self.pointwise_times[..., number],
                 waiting=self.pointwise_memory_bound[..., number],
                 flops=table.count[..., number] * table.flops[..., number],
-                traffic=[*[0.0 * launched] * (len(self.system.memory) - 1), launched * table.bytes_moved[..., number]],
+                traffic=[*[0.0 * run] * (len(self.system.memory) - 1), run * table.bytes_moved[..., number]],
                 launches=launches[..., number],
             )
             items = added(items, of_kernel)

@@ -39,8 +39,7 @@ class PartMemory(Columns):
     logits: FloatArray = column("-", 0)  #: of a micro-batch
 
 
-#: Quantities of a system that `rank_memory` reads: whether formats need transposed copies, and the activations that
-#: software keeps.
+#: Quantities of a system that `rank_memory` reads: whether formats need transposed copies, and kept activations.
 MEMORY_READS: Final = ("mx_speedup", "software_kept_activations")
 
 

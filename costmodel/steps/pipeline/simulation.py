@@ -368,8 +368,7 @@ def one_forward_one_backward_time(
     forward, backward : (corners, ..., points) array
         Passes of a micro-batch through one chunk of each corner rank. [s]
     message : (..., points) array
-        From the end of a pass to its successor's start on another rank: at most as long as any pass, and 0
-        where vpp is 1. [s]
+        From the end of a pass to its successor's start on another rank: at most any pass, and 0 where vpp is 1. [s]
     sizes : Sizes
         Ranks of the corners, and sizes of the pipelines. [-]
 

@@ -39,7 +39,7 @@ _STEP: Final = re.compile(r"ProfilerStep#(\d+)")
 def read_trace(path: Path) -> GpuTrace:
     """A trace of one rank, packed by gzip or not.
 
-    Raises `DseError` if the file cannot be read, is no trace of the PyTorch profiler, or has no kernels of a GPU or no
+    Raises `DseError` for unreadable files, other files than traces of the PyTorch profiler, and no GPU kernels or
     steps.
     """
     trace = trace_events(path)

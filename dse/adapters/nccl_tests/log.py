@@ -31,8 +31,7 @@ _LINE: Final = re.compile(r"\s*(\d+)\s+\d+\s+[a-z]\w*(?:\s+[a-z]+)?(?:\s+-?\d+)?
 def read_nccl_tests(path: Path, system: str) -> list[MeasuredRow]:
     """Measured collectives of a log, on a system.
 
-    Raises `DseError` if the file cannot be read, has no lines of such tests, or its hosts do not have as many ranks as
-    the nodes of the system.
+    Raises `DseError` for unreadable files, no lines of these tests, or hosts that are not whole nodes of the system.
     """
     rows: list[MeasuredRow] = []
     of_node = int(system_named(system).quantities()["node_size"])

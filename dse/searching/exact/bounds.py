@@ -412,8 +412,7 @@ def _problem(text: str, profile: str) -> Problem | None:
 
 
 def bounded(problem: Problem) -> Problem | None:
-    """The problem with the columns that layouts decide; None where quantities may slow a step, or nothing is
-    bounded."""
+    """The problem with the columns that layouts decide; None where quantities may slow a step or have no bounds."""
     pricer, every = problem.pricer, np.arange(problem.num_layouts)
     boxes = problem.unbounded(every, np.tile([forest.roots[0] for forest in problem.forests], (every.size, 1)))
     columns = problem.fastest(boxes)

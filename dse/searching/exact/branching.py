@@ -4,9 +4,8 @@ A box is dropped with all its designs if a known design beats its bound, or if i
 are halved, down to single machines, which are evaluated. Designs from the middle of promising boxes are evaluated on
 the way, and prune the boxes that they beat.
 
-Memory only has to be enough: the capacity of a chip's memory changes no time, only the price and whether a layout fits.
-So a design with more than its layout needs is beaten by the same with less, where price counts and nothing asks for
-more.
+Memory only has to be enough: its capacity changes no time, only the price and whether a layout fits. So a design with
+more than its layout needs is beaten by the same with less, where price counts and nothing asks for more.
 """
 
 from __future__ import annotations
@@ -117,8 +116,7 @@ class Search:
         """Take a problem, the boxes to look into (default: all) and costs that designs reach (default: none)."""
         self.problem, self.workers, self.space = problem, workers, problem.pricer.space
         self.designs = {parameter.name: np.empty(0) for parameter in self.space.parameters}
-        #: (designs, objectives) of the nondominated designs found; and the front that prunes, which includes further
-        #: ones.
+        #: (designs, objectives) of the nondominated designs found; and the front that prunes, which has further ones.
         self.costs = np.empty((0, len(self.space.objectives)))
         self.front = self.costs if known is None else known
         self.priced = 0  #: designs evaluated, and corners of boxes
@@ -224,8 +222,7 @@ def timed(problem: Problem, boxes: Boxes) -> Boxes:
 def evaluated(problem: Problem, boxes: Boxes, bounds: FloatArray) -> tuple[dict[str, FloatArray], FloatArray]:
     """A design of each box, and its costs; those that are feasible.
 
-    Raises `BoundBroken` if one costs less than its box was said to at least: more of a machine slows a design of the
-    space.
+    Raises `BoundBroken` if one costs less than the bound of its box: more of a machine slows a design of the space.
     """
     space, designs = problem.pricer.space, problem.designs(boxes)
     costs = costs_of(space, evaluate(space, designs, rules=problem.pricer.rules))

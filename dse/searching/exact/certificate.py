@@ -44,8 +44,7 @@ class Certificate:
     found: int  #: designs of the exact front that the study has evaluated
     of: int  #: designs of the exact front
     gaps: dict[str, float]  #: objective -> how much worse than the best possible its best value is, relative
-    #: Objective -> feasible designs that are better than the study's best; None where not counted, for bounds
-    #: ruled them out.
+    #: Objective -> feasible designs better than the study's best; None where bounds ruled them out, without a count.
     ranks: dict[str, int | None]
     worst_gap: float  #: every exact design is matched by one of the study's within this share, in all objectives
     worst_missed: dict[str, Any] | None  #: parameters of the exact design that is matched worst, if any is not

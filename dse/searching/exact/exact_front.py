@@ -128,8 +128,7 @@ def exact_front(
     after any death of its process. `part` is the number of a part, from 1, and the number of parts. [-] `merged_front`
     puts the checkpoints of all parts together.
 
-    Raises `DseError` if the space is not finite, it has too many designs for the method, or the file holds another
-    enumeration.
+    Raises `DseError` if the space is not finite or too large for the method, or the file holds another enumeration.
     """
     pricer = Pricer.of(space, rules)
     bounded = method == "bounds" or (method == "auto" and BOUNDED_FROM < space.legal.count < np.inf)

@@ -309,8 +309,7 @@ def decoded_tables(texts: Sequence[str]) -> list[dict[str, float]]:
 
 
 def number_columns(rows: Sequence[dict[str, float]], keys: Sequence[str] | None = None) -> dict[str, FloatArray]:
-    """Columns of mappings of names to numbers, (rows,), under some names or all that they have; NaN where one
-    has none. [as stored]"""
+    """Columns of mappings of names to numbers, (rows,), under some names or all; NaN where one has none. [as stored]"""
     if keys is None:
         kinds = dict.fromkeys(tuple(row) for row in rows)
         keys = [*dict.fromkeys(key for kind in kinds for key in kind)]

@@ -118,8 +118,7 @@ def formula_function(
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Make a function of arrays known to the formulas of all spaces that are read from then on.
 
-    A space that calls it, and a study of that space, is read where it was made known before. Workers get it
-    with the space.
+    A space that calls it, and a study of it, is read where it was registered before. Workers get it with the space.
 
     Raises `DseError` for a name that formulas have, or an unknown unit.
 
@@ -339,8 +338,7 @@ class Expression:
     def compiled(self, known: Mapping[str, Name]) -> Compiled:
         """The formula as a function of the columns that are known.
 
-        Raises `DseError` for an unknown name, operands whose units differ, or a mixture of numbers, words and
-        conditions.
+        Raises `DseError` for an unknown name, operands of different units, or mixed numbers, words and conditions.
         """
         try:
             return _Compiler(known, self.quantities).visit(self.tree)

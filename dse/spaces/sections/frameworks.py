@@ -1,7 +1,6 @@
 """`framework` of a search space: its behaviour, as values that all designs share, and its limits, as rules.
 
-Some rules hold with every framework: `usual_rules.yaml` has the values of a schedule, a group of ranks or a switch that
-others allow.
+Some rules hold with every framework: `usual_rules.yaml` has the values that a schedule, rank group or switch allows.
 """
 
 from __future__ import annotations

@@ -29,8 +29,7 @@ SYSTEM: Final = "system"
 def written_out(section: Section, systems: Sequence[System]) -> Section:
     """A space with the parameter `system`, and each quantity that differs as a column derived from it.
 
-    Values that the space itself gives to a quantity stay. `systems` are those that it lists, first the one of its
-    parts.
+    Values that the space gives to a quantity stay. `systems` are those that it lists, first the one of its parts.
     """
     if not systems:
         return section
@@ -86,8 +85,7 @@ def _written(value: float, unit: str) -> str:
 
 
 def with_model(section: Section, name: str, base: Path) -> tuple[Section, Workload, Mapping[str, Any]]:
-    """The space with its program written out, if it names one; the kind of work, and the content of the model's
-    file."""
+    """The space with its program written out, if any; the kind of work, and the content of the model's file."""
     work = ""
     if "workload" in section:
         source = section.section("workload")
