@@ -73,7 +73,7 @@ class Framework:
     unstated: Mapping[str, Any] = field(default_factory=dict)
     releases: tuple[Release, ...] = ()  #: listed releases, the oldest first
     title: str = ""  #: its name as its makers write it
-    release: str = ""  #: newest release; the other fields belong to it
+    release: str = ""  #: the release that the other fields describe
     launch: tuple[str, ...] = ()  #: forms of the files that start it
     runs: Mapping[str, Runs] = field(default_factory=dict)  #: column of designs -> values that it can run
     limits: Mapping[str, str] = field(default_factory=dict)  #: name -> formula that its designs keep

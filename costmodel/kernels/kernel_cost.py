@@ -192,7 +192,7 @@ Summand = TypeVar("Summand", FloatArray, KernelCost)
 
 
 def weighted_sum(values: Sequence[Summand], counts: Sequence[FloatArray | float]) -> Summand:
-    """The first `counts` of the values, added up in order; counts beyond the values do not matter."""
+    """Sum of the values times their counts, in order; counts beyond the values do not matter."""
     return cast(Summand, reduce(add, map(mul, values, counts)))
 
 

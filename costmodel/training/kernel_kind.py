@@ -130,7 +130,7 @@ class KeptBytes(NamedTuple):
     """Bytes that a kernel keeps for its backward pass, on all ranks of a tensor-parallel group. [B]"""
 
     input: Callable[[RankSizes, Kernel], FloatArray]  #: of the activation that it reads
-    #: inside of the kernel; attention scores excluded
+    #: of tensors that it computes inside, without attention scores
     inside: Callable[[RankSizes, Kernel], FloatArray] | None
 
 

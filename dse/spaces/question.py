@@ -126,7 +126,7 @@ def planned_model(word: str, seq_len: int | None = None) -> PlannedModel:
 def planned_space(question: Question) -> Planned:
     """The space of a question; one without a legal design is refused.
 
-    Raises `DseError` for an unknown model, system or framework, or with a possible number of chips if none is legal.
+    Raises `DseError` for an unknown model, system or framework, or no legal layout, with a number of chips to take.
     """
     model, system = planned_model(question.model, question.seq_len), load_system(question.system)
     plan = _Layouts(question, model, system)
