@@ -175,23 +175,22 @@ def stacked(rows: Sequence[Sequence[FloatArray | float]]) -> list[FloatArray]:
 
 
 def total(*factors: FloatArray, places: Iterable[int] | None = None) -> FloatArray:
-    """Sum over kernels of a product of tables, strictly from left to right; (points,).
+    """Sum over kernels, or over those at `places`, of a product of (points, kernels) tables; (points,). [any]"""
+    counted = range(factors[0].shape[-1]) if places is None else places
+    products = (reduce(np.multiply, (factor[..., kernel] for factor in factors)) for kernel in counted)
+    return _in_order(products, factors[0].shape[:-1])
 
-    Parameters
-    ----------
-    *factors : (points, kernels) array
-        Tables of one shape. [any]
-    places : iterable of int, optional
-        Kernels that count; all by default.
 
-    Notes
-    -----
-    `np.sum` adds in an order that depends on the layout in memory; an accumulation does not, so that a batch of n
-    designs gives the same bits as n batches of one.
+def _in_order(terms: Iterable[FloatArray], shape: tuple[int, ...]) -> FloatArray:
+    """Sum of arrays, strictly from left to right.
+
+    `np.sum` adds in an order that depends on the layout in memory; this does not, so that a batch of n designs gives
+    the same bits as n batches of one.
     """
-    counted = slice(None) if places is None else [*places]
-    products = reduce(np.multiply, (factor[..., counted] for factor in factors))
-    return np.add.accumulate(products, axis=-1)[..., -1] if products.size else np.zeros(products.shape[:-1])
+    added = np.zeros(shape)
+    for term in terms:
+        added += term
+    return added
 
 
 class KernelSums:
@@ -220,8 +219,7 @@ class KernelSums:
         """Name -> sum over the kernels at `places`; (..., points)."""
         sums: dict[str, FloatArray] = {}
         for names, table in self._tables:
-            added = np.add.accumulate(table[:, places], axis=1)[:, -1] if places.size else np.zeros(table[:, 0].shape)
-            sums.update(zip(names, added, strict=True))
+            sums.update(zip(names, _in_order((table[:, row] for row in places), table[:, 0].shape), strict=True))
         return sums
 
 

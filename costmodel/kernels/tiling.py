@@ -224,12 +224,12 @@ class _Search:
         return np.concatenate(left)
 
     def _try_tiles(self, block: CoreBlock, tiles: Sequence[Tile], rows: IntArray) -> IntArray:
-        """Try tiles of one size on some products, and say which of them smaller ones may suit."""
+        """Try tiles on some products; rows for which a part of all of these tiles may be faster. [-]"""
         left = []
         for piece in self._pieces(rows):
             traffic = ProductTraffic.of(piece.products)
             moving = [self._try_tile(block, tile, piece, traffic) for tile in tiles]
-            left.append(piece.of(np.flatnonzero(np.minimum.reduce(moving) < piece.best.time)))
+            left.append(piece.of(np.flatnonzero(np.maximum.reduce(moving) < piece.best.time)))
         return np.concatenate(left)
 
     def _try_tile(self, block: CoreBlock, tile: Tile, piece: _Piece, traffic: ProductTraffic) -> FloatArray:
@@ -294,7 +294,7 @@ def _power_of_two(values: FloatArray) -> FloatArray:
     return power
 
 
-#: The tiles of a block but the first, those of one size together.
-_BY_SIZE = ((1,), (2,), (3, 4), (5,))
+#: The tiles of a block but the first, by size: those after a group are parts of all tiles of it.
+_BY_SIZE = ((1, 2), (3, 4), (5,))
 
 _NO_ROWS = np.zeros(0, dtype=np.intp)
