@@ -394,7 +394,7 @@ class _Layouts:
             spread = peak_spread(self.framework.name)
             yield (
                 "headroom",
-                f"'{100 * spread.headroom_share:.2g} %' (9 of 10 measured peaks of "
+                f"'{100 * spread.headroom_share:.2g} %' (90 % of measured peaks of "
                 f"{spread.software} are at most {spread.high:g} times the prediction)",
             )
         if "imbalance" in (said := self.framework.said(self.shape)) and not asked.imbalance:

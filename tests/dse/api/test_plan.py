@@ -44,7 +44,7 @@ def test_a_question_without_a_file_is_answered(capsys):
         assert line in out
     assert err == (
         "dse: assumed: --seq-len 8192, --global-batch-size 512 (4.2 million tokens), --precision bf16, "
-        "--framework megatron_core, --headroom '7.4 %' (9 of 10 measured peaks of Megatron Core are at most "
+        "--framework megatron_core, --headroom '7.4 %' (90 % of measured peaks of Megatron Core are at most "
         "1.08 times the prediction)\n"
     )
 
