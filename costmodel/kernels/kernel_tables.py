@@ -457,10 +457,10 @@ def with_adapters(run: RankRun, rows: list[PointwiseRow]) -> list[PointwiseRow]:
 
 
 def bias_gradient_row(run: RankRun, layer: Layer, of_products: Sequence[Kernel], part: str) -> PointwiseRow:
-    """The kernel that reduces the gradients of some products' biases."""
+    """The kernel that reduces the gradients of biases of some products; none where they are frozen."""
     outputs = run.tokens * total(np.stack([biases(run, layer, p)[1] for p in of_products], axis=-1))
     label = Label(BIAS_GRADIENTS, "weight_gradient", part, BIAS_GRADIENTS)
-    return label, outputs, BIAS_GRADIENT.tensors, 0.0, BIAS_GRADIENT.flops, 1.0
+    return label, outputs, BIAS_GRADIENT.tensors, 0.0, BIAS_GRADIENT.flops, trained_share(run)
 
 
 def accumulation_rows(run: RankRun, part: Part) -> Iterator[PointwiseRow]:

@@ -164,7 +164,9 @@ class _Chosen:
         dense, thin = first.gemms.labels, first.pointwise.labels
         chosen_table = replace(
             first,
-            gemms=replace(first.gemms, count=self._of_first(first.gemms.count)),
+            gemms=replace(
+                first.gemms, count=self._of_first(first.gemms.count), batch=self._of_first(first.gemms.batch)
+            ),
             gemm_costs=joined_costs(
                 [table.gemm_costs for table in tables],
                 lambda name, values: self._of(dense, values, read=name == "time"),

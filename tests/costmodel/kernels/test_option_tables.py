@@ -25,3 +25,21 @@ def test_a_solved_design_costs_what_its_explicit_shardings_do(share, schedule, g
     explicit = step(gpt, system, resolve_sharding(gpt, system, design))
     for column, values in explicit.columns().items():
         assert np.array_equal(values, getattr(solved, column)), column
+
+
+def test_solved_designs_with_frozen_weights_or_many_experts_cost_what_their_explicit_shardings_do(gpt, experts):
+    """Gradients of biases where only some designs of a batch train adapters; casts for each expert of a rank."""
+    rng, points = np.random.default_rng(5), 60
+    system = load_system("h100_80g_dgx").with_quantities({"software_expert_casts": 0.6, "host_dispatch": 2e-5})
+    for model, differing in (
+        (gpt, {"lora_rank": rng.choice([0, 16], points)}),
+        (experts, {"ep": rng.choice([1, 2, 4], points), "precision": rng.choice(["bf16", "fp8_blockwise"], points)}),
+    ):
+        design = DesignPoints.of(
+            blocks=model.blocks, tp=rng.choice([2, 4], points), dp=4, sharding="solve",
+            micro_batch_size=rng.choice([1, 2, 4], points), **differing,
+        )  # fmt: skip
+        solved = step(model, system, design)
+        explicit = step(model, system, resolve_sharding(model, system, design))
+        for column, values in explicit.columns().items():
+            assert np.array_equal(values, getattr(solved, column)), column
