@@ -1,4 +1,4 @@
-"""Recognizes what a word names: a space, a launch file, or a workload file, which `cost` evaluates.
+"""Recognition of a word: the name or file of a space, a launch file, or a workload file, which `cost` evaluates.
 
 Files are recognized by their content, never by their names. A file of another kind, such as a model or a system, gets
 a line that names the command for it."""
@@ -23,7 +23,7 @@ SPACE: Final = "space"
 _SPACE: Final = re.compile(rb"^[{ \t]*['\"]?schema['\"]?\s*:\s*['\"]?search_space/", re.MULTILINE)
 #: A system file.
 _SYSTEM: Final = re.compile(rb"^(schema\s*:\s*['\"]?system/|base\s*:)", re.MULTILINE)
-#: Files that are no designs: what they have in them -> what to do with them.
+#: Files that are no designs: content -> advice to the user.
 _OTHERS: Final = (
     (
         re.compile(rb"^schema\s*:\s*['\"]?model/", re.MULTILINE),
@@ -74,7 +74,7 @@ def kind_of_design(text: str, profile: str | None = None) -> str:
         if usual:
             return usual
         if path.suffix in (".yaml", ".yml") and not profile:
-            return SPACE  # which says what is missing
+            return SPACE  # which names the missing part
     return _evaluated_by(kind, path, profile).name
 
 
@@ -147,7 +147,7 @@ def cost(
     profile : str, optional
         Rules that evaluate it; by default those of its kind.
     note : callable
-        Called with each line on what was assumed.
+        Called with each line on an assumption.
     system, barriers : str, optional
         Of an HLO module.
     resolve, prefer, most_groups, tile_size

@@ -32,9 +32,9 @@ if TYPE_CHECKING:
     from dse.searching.nearest_design import FittedDesign
     from dse.spaces.listed_names import ListedName
 
-#: A space, the name of one that ships, or the path of a YAML file.
+#: A space, the name of a built-in one, or the path of a YAML file.
 AnySpace = Space | str | Path
-#: What `--set` says: name -> value, as a file writes it or as a number in SI units.
+#: Values of `--set`: name -> value, as in a file, or a number in SI units.
 Pins = Mapping[str, Any] | None
 
 
@@ -42,20 +42,20 @@ def chosen_space(
     space: AnySpace, *, set: Pins = None, layout: str | None = None, objective: Sequence[str] = (),
     tokens: float | str | None = None,
 ) -> Space:  # fmt: skip
-    """A space with what options of a command change in it.
+    """A space with the changes that options of a command make.
 
     Raises `DseError` if it does not load, or cannot be changed so.
 
     Parameters
     ----------
     space : Space, str or Path
-        A space, the name of one that ships, or a YAML file.
+        A space, the name of a built-in one, or a YAML file.
     set : mapping, optional
-        Parameters to pin, and what else to hold fixed: a text as a file has it, or a number in SI units.
+        Values of parameters, and of fixed values that change: text as in a file, or numbers in SI units.
     layout : str, optional
         A layout of the space whose parameters are pinned, those of `set` aside.
     objective : sequence of str
-        What to seek in place of the space's objectives, such as ``"maximize:tokens_per_second"``.
+        Objectives that replace those of the space, such as ``"maximize:tokens_per_second"``.
     tokens : float or str, optional
         Tokens of whole runs, such as ``"15T"``, which are then judged. [tokens]
     """
@@ -98,9 +98,9 @@ def evaluate_design(
     space : Space, str or Path
         Where the design comes from.
     set : mapping, optional
-        Values of it; what is not named is as simple as is legal beside them.
+        Values of it; parameters that are not named take the simplest legal values.
     best : bool
-        Choose what is not named for the best feasible design instead.
+        Choose the values that are not named for the best feasible design instead.
     profile : str, optional
         Rules of the cost model; the native ones by default.
     layout, objective, tokens
@@ -234,7 +234,7 @@ class NearestFit:
     space: Space
     named: Params
     fitted: FittedDesign
-    record: Record  #: what it costs, as `evaluate_design` says it
+    record: Record  #: its costs, as `evaluate_design` returns them
 
     @property
     def params(self) -> Params:
@@ -243,11 +243,11 @@ class NearestFit:
 
     @property
     def changed(self) -> dict[str, tuple[Any, Any]]:
-        """Name -> what was asked, and what it is now."""
+        """Name -> value that was requested, and value of this design."""
         return dict(self.fitted.changed)
 
     def to_json(self) -> dict[str, Any]:
-        """The design, and what was changed, as one JSON object."""
+        """The design and the values that were changed, as one JSON object."""
         figures = {key: self.record[key] for key in EVALUATION_KEYS if key in self.record}
         changed = {name: {"asked": before, "is": now} for name, (before, now) in self.fitted.changed.items()}
         return figures | {"changed": changed, "broken": self.fitted.broken, "exhaustive": self.fitted.exhaustive}
@@ -280,14 +280,14 @@ def fit(
     space: AnySpace, set: Pins = None, *, layout: str | None = None, profile: str | None = None,
     objective: Sequence[str] = (), tokens: float | str | None = None,
 ) -> NearestFit:  # fmt: skip
-    """The legal design nearest to some values that keeps all limits, and what of them it changed.
+    """The legal design within all limits that is nearest to some values, and the values that differ in it.
 
-    Raises `DseError` if no value is named, a name or value is none, or no design keeps all limits.
+    Raises `DseError` if no value is named, a name or value is unknown, or no design is within all limits.
 
     Parameters
     ----------
     set : mapping, optional
-        The values; of what is fixed in the space, they change it.
+        The values; values that the space fixes are changed to them.
     layout : str, optional
         A layout of the space that gives the values which `set` does not.
     space, profile, objective, tokens

@@ -37,8 +37,8 @@ def artefacts(space: Space, designs: Sequence[Mapping[str, Any]], form: str, *, 
     """The files of some designs of a space, one after the other.
 
     `form` is a key of `export_forms()`: a launch file, a file of another simulator, the events of a step ("trace"), or
-    a table of `dse.explaining.explanation`. `profile` evaluated the designs. With `anyway`, launch files of models are
-    written that their framework cannot train. Raises `DseError` if such models have no such form.
+    a table of `dse.explaining.explanation`. `profile` names the rules of the designs. With `anyway`, launch files are
+    written even for models that their framework cannot train. Raises `DseError` if no file has the form.
     """
     if form not in (forms := export_forms()):
         raise ParameterError(f"{{format}}: unknown form {form!r}{suggestion(form, forms)}")
@@ -93,7 +93,7 @@ def design_launches(
 
 
 def own_machine(space: Space) -> tuple[str, ...]:
-    """A note where a space says otherwise what machine or software does, which no launch file has."""
+    """A note where a space changes quantities of the machine or the software, which no launch file has."""
     said = load_framework(space.framework).given if is_built_in(space.framework) else {}
     opened = {*(p.name for p in space.parameters), *(d.name for d in space.derived)}
     opened |= {name for name, value in space.given.items() if said.get(name) != value}

@@ -1,4 +1,4 @@
-"""Files and what ships: measurements beside predictions, constants of a machine, catalogues."""
+"""Files and built-in data: measurements with predictions, constants of a machine, catalogues."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ from dse.validation.table_prices import kernels_record
 
 
 def validate(file: str | Path | None = None, *, system: str | None = None) -> list[ComparedRow]:
-    """Predictions beside measurements, a record for each row: `dse.validation.summary` counts their errors.
+    """Predictions for measured rows, a record for each: `dse.validation.summary` counts their errors.
 
     Raises `DseError` if the file or the machine cannot be read.
 
     Parameters
     ----------
     file : str or Path, optional
-        A CSV file with a row for each run, layer or kernel; by default the published figures that ship.
+        A CSV file with a row for each run, layer or kernel; by default the built-in published figures.
     system : str, optional
-        Price all rows on this machine, not on the one that a row names.
+        Evaluate all rows on this machine instead of those that the rows name.
     """
     rows = [row for path in ([Path(file)] if file else SHIPPED) for row in read_table(path)]
     return compared(rows, system)
@@ -62,7 +62,7 @@ def calibrate(
     file : str or Path, optional
         A CSV file with a row for each product, collective or step.
     system : str
-        What the machine is like: a shipped one, or a YAML file.
+        The machine to start from: a built-in one, or a YAML file.
     framework : str, optional
         Software of steps whose rows name none.
     nccl_tests : sequence of str or Path

@@ -231,7 +231,7 @@ def _totals_of(record: Record) -> tuple[float, float]:
 
 
 def _totals(launch: Launch) -> dict[str, Any]:
-    """Settings of a run beside the columns of its design."""
+    """Settings of a run other than the columns of its design."""
     model = replace(launch.model, seq_len=1.0, name="", title="")
     return {
         "GPUs": launch.world_size,

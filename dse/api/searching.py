@@ -37,11 +37,11 @@ from dse.spaces.question import NothingFits, Planned, Question, planned_space, s
 from dse.spaces.space import Params, Space
 from dse.storage.optuna_store import Store
 
-#: What `Study.run` takes as its progress.
+#: Values that `Study.run` accepts as its progress.
 Shown = Callable[[Progress], None] | bool | None
 #: Headroom of plans that may fill the memory of a chip.
 NO_HEADROOM: Final = "0"
-#: So many times as many chips are tried where none fits.
+#: Multiples of the number of chips that are tried where no design fits.
 MULTIPLES: Final = (2, 4, 8, 16, 32, 64, 128)
 
 
@@ -57,7 +57,7 @@ def search(
     Parameters
     ----------
     space : Space, str or Path
-        What to search.
+        The space to search.
     budget : int
         Finished trials in all, earlier runs included. [-]
     jobs : int or Workers
@@ -67,7 +67,7 @@ def search(
     study, storage : str, optional
         Name of the study, by default the space's, and database URL, as for `Study.create`.
     sampler, seed, profile : optional
-        What proposes designs, with which random numbers, and the rules of the cost model; settled when a study starts.
+        The sampler, its random numbers, and the rules of the cost model; fixed when a study starts.
     start, warm_start : sequence of str; str, optional
         Designs to evaluate first, such as ``"tp=8,pp=16"`` or ``"expert"``; a study whose best designs are.
     robust : bool
@@ -95,7 +95,7 @@ def opened_study(
     focus: str | None = None, profile: str | None = None, set: Pins = None, layout: str | None = None,
     objective: Sequence[str] = (), tokens: float | str | None = None,
 ) -> Study:  # fmt: skip
-    """The study of a space, new or as it stands, with the designs that it starts from and what it seeks.
+    """The study of a space, new or continued, with its first designs and its objectives.
 
     Raises `DseError` if an option is wrong: before a study comes into being.
 
@@ -135,14 +135,14 @@ class FasterElsewhere:
 
 @dataclass(frozen=True)
 class PlannedStudy:
-    """The best layouts of a model on so many chips, kept as a study."""
+    """The best layouts of a model on a number of chips, kept as a study."""
 
     __repr__ = short_repr
 
     study: Study
     planned: Planned
     legal: tuple[int, int] | None  #: legal layouts, and infeasible ones; None: too many to list
-    faster: FasterElsewhere | None = None  #: what no software is asked to run
+    faster: FasterElsewhere | None = None  #: a faster layout that the framework cannot run
 
     @property
     def assumed(self) -> tuple[ArgumentText, ...]:
@@ -176,11 +176,11 @@ def plan(
     Parameters
     ----------
     model : str or Path
-        Name of a shipped model, a model file, or a Hugging Face config.json.
+        Name of a built-in model, a model file, or a Hugging Face config.json.
     gpus : int
         Chips of the run. [-]
     system : str or Path
-        A shipped system, or a file.
+        A built-in system, or a file.
     tokens : float or str, optional
         Of the whole run, such as ``"15T"``: days and energy. [tokens]
     objective : sequence of str
@@ -200,7 +200,7 @@ def plan(
     seq_len : int, optional
         Tokens of a sequence; the model's by default.
     global_batch_size, batch_tokens : int and float, optional
-        Sequences of a step, or about so many tokens of it; by default by the size of the model. [-]
+        Sequences of a step, or about that number of tokens in it; by default by the size of the model. [-]
     precision : sequence of str
         Formats of products to choose from, such as ``["bf16", "fp8"]``; bf16 by default.
     framework : str
@@ -208,7 +208,7 @@ def plan(
     imbalance : float, optional
         Tokens of the fullest rank of experts over the mean; the framework's by default. [-]
     headroom : str, optional
-        Memory of a GPU that stays free, such as ``"4 GB"``, ``"5 %"`` or ``"0"``; by default as much as
+        Memory of a GPU that stays free, such as ``"4 GB"``, ``"5 %"`` or ``"0"``; by default the amount by which
         measured peaks of the framework exceed predicted ones.
     max_days : float, optional
         Days that the run of `tokens` may take. [-]
@@ -219,9 +219,9 @@ def plan(
     set : mapping, optional
         Values of the layout to fix, such as ``{"tp": 8}``.
     note : callable
-        Called with each line on what was read and assumed, before layouts are evaluated.
+        Called with each line on the input and on assumptions, before layouts are evaluated.
     lora : int
-        Rank of LoRA adapters beside frozen weights; 0 trains all weights. [-]
+        Rank of LoRA adapters on frozen weights; 0 trains all weights. [-]
     lora_targets : str
         Linear layers with adapters: all_linear (default), attention, mlp or query_value.
     quantized_base : str
@@ -289,7 +289,7 @@ def faster_elsewhere(
     keys = [objective.key for objective in exact.space.objectives]
     key = next((step_key for step_key in (EXPECTED_TIME, STEP_TIME) if step_key in keys), None)
     if not planned.runnable:
-        return None  # what is planned is any software's
+        return None  # the plan is for any software
     space = planned_space(replace(question, any_software=True)).space
     other = listed_front(space, workers) if space.fingerprint != planned.space.fingerprint else None
     if other is None or not len(other.costs) or key is None:

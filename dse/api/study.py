@@ -1,7 +1,7 @@
-"""A study as Python has it: what was searched and found, why it is so, and figures of it.
+"""A study in Python: its designs, explanations of them, and plots.
 
-`Study` adds reports, figures and comparisons to the stored study of `dse.searching.study`. Each method that draws
-imports what it needs, so that a search never loads a plotting library."""
+`Study` adds reports, plots and comparisons to the stored study of `dse.searching.study`. Each method that draws imports
+its modules when it is called, so that a search never loads a plotting library."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Study(BaseStudy):
         )
 
     def _repr_html_(self) -> str:
-        """The line of `repr`, and the first designs of the front with what they are judged by."""
+        """The line of `repr`, and the first designs of the front with their objectives."""
         from html import escape
 
         front = self.pareto_front().head(SHOWN)
@@ -63,7 +63,7 @@ class Study(BaseStudy):
     def explain(
         self, trial: int | None = None, *, objective: Sequence[str] = (), profile: str | None = None
     ) -> Explanation:
-        """Why a design costs what it does: ``.time`` and ``.memory`` are tables that add up.
+        """Parts of the costs of a design: ``.time`` and ``.memory`` are tables whose rows add up to the total.
 
         Raises `DseError` if there is no such trial, nothing feasible was found yet, or the design has no number.
 
@@ -72,7 +72,7 @@ class Study(BaseStudy):
         trial : int, optional
             Its number; by default that of the best design by the first objective. [-]
         objective : sequence of str
-            What to judge by in place of the study's objectives.
+            Objectives that replace those of the study.
         profile : str, optional
             Rules of the cost model; the study's by default.
         """
@@ -99,7 +99,7 @@ class Study(BaseStudy):
         return self._importance[1]
 
     def fit(self, set: Pins) -> NearestFit:
-        """The design of its space nearest to some values that keeps all limits, as `dse.fit` finds it."""
+        """The design of its space within all limits that is nearest to some values: `dse.fit`."""
         from dse.api.designs import fit
 
         return fit(self.space, set, profile=self.profile)
@@ -177,7 +177,7 @@ class Study(BaseStudy):
         return path
 
     def check(self, *, most: int | None = SAMPLE, jobs: Jobs = 1) -> pd.DataFrame:
-        """Stored figures that differ from what the cost model gives now: trial, column, stored, model, unit.
+        """Stored figures that differ from those of the present cost model: trial, column, stored, model, unit.
 
         Parameters
         ----------
@@ -250,7 +250,7 @@ class Study(BaseStudy):
         return tell(self, trial, failed=failed, software=software, **numbers)
 
     def runs(self) -> pd.DataFrame:
-        """Real runs of trials, a row for each, with the predicted step time beside the measured one."""
+        """Real runs of trials, a row for each, with predicted and measured step times."""
         import pandas as pd
 
         from dse.tuning.study_candidates import run_records

@@ -24,7 +24,7 @@ from typing import Any, Final, NoReturn
 from costmodel.errors import DseError, masked, suggestion
 from dse.cli.terminal import INTERRUPTED, PrintableStream, discard_output, interruptible, say
 
-#: Group of commands -> name -> what it does; in the order in which help lists them.
+#: Group of commands -> name -> description; in the order in which help lists them.
 GROUPS: Final[Mapping[str, Mapping[str, str]]] = {
     "Plan a run": {
         "plan": "find the best parallel layouts of a model on N GPUs",
@@ -54,7 +54,7 @@ GROUPS: Final[Mapping[str, Mapping[str, str]]] = {
     },
 }
 
-#: Command -> what it does.
+#: Command -> description.
 COMMANDS: Final = {name: text for group in GROUPS.values() for name, text in group.items()}
 
 DESCRIPTION: Final = "Plan distributed training of large language models, and the hardware for it."
@@ -139,7 +139,7 @@ def parsed(argv: Sequence[str]) -> argparse.Namespace:
 
 
 def crash_report(error: Exception) -> str:
-    """Path of a new file that says what was run, by which versions, and where it failed."""
+    """Path of a new file with the command that was run, the versions of its packages, and the place of the error."""
     import platform
     import tempfile
     import traceback
@@ -164,7 +164,7 @@ def replace_unprintable() -> None:
 
 
 class PrintVersion(argparse.Action):
-    """Prints the version, which is imported for it alone, and exits."""
+    """Print the version, whose module is imported only then, and exit."""
 
     def __call__(self, parser: argparse.ArgumentParser, *unused: Any) -> None:
         from costmodel.installation import __version__
@@ -282,7 +282,7 @@ FORMATS: Final = {"--json": "json", "--csv": "csv", "--parquet": "parquet", "--t
 #: Options of adapters, as other programs spell them; `dse plan` alone has --lora.
 ADAPTER_OPTIONS: Final = ("--lora", "--qlora", "--peft", "--adapter", "--adapters")
 
-#: What spaces hold fixed and ``--set`` changes.
+#: Fixed values of spaces that ``--set`` may change.
 GIVEN: Final = ("global_batch_size", "seq_len", "world_size")
 
 

@@ -103,7 +103,7 @@ def write(
 
 
 def say_why_no_number(profile: str, space: Space, record: Record) -> None:
-    """Name what the cost model does not cover."""
+    """Name the feature that the cost model does not cover."""
     has_none = math.isnan(record["breakdown"]["step_time_s"])
     why_not = reasons(space, profile, record["params"]) if has_none else []
     if why_not:
@@ -129,7 +129,7 @@ def nearest_text(args: argparse.Namespace, record: Record) -> str:
 
 #: Most legal designs among which the nearest is looked for unasked.
 SOON: Final = 200_000
-#: Ending of a file -> what is written there.
+#: Ending of a file -> its format.
 FORMS: Final = {**TABLE_ENDINGS, **PICTURES}
 
 

@@ -1,8 +1,8 @@
 """Arguments of commands: their tables, the types of their values, and the space that they name.
 
-A YAML table beside each command lists its arguments; `options.yaml` has those that several commands share.
-`changed_space` and `launched_space` turn them into a space, and import what they need then, so that a command's help
-starts at once.
+A YAML table in the folder of each command lists its arguments; `options.yaml` has those that several commands share.
+`changed_space` and `launched_space` turn them into a space, and import the modules for it then, so that a command's
+help starts at once.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 
 
 def add_arguments(parser: argparse.ArgumentParser, module: ModuleType) -> None:
-    """Add the arguments in the YAML table beside the module of a command, its description and its examples.
+    """Add the arguments in the YAML table of the module of a command, its description and its examples.
 
-    A group ``+NAME`` stands for a function of the module, which adds what the table cannot say.
+    A group ``+NAME`` stands for a function of the module, which adds arguments that the table cannot express.
     """
     table = data_beside(str(module.__file__))
     parser.description = table["about"]
@@ -221,7 +221,7 @@ def set_words(args: argparse.Namespace) -> str:
 
 
 def say_what_was_open(space: Space, params: Params) -> None:
-    """Name the parameters that the user did not, with what they were taken to be."""
+    """Name the parameters that the user did not set, with the values that were used for them."""
     from dse.output import design_text
 
     taken = {p.name: params[p.name] for p in space.parameters if len(p.choices or "open") > 1}

@@ -1,4 +1,4 @@
-"""Where results go, and in what form: what ``--format`` says, else the ending of ``-o FILE``."""
+"""Files and formats of results: that of ``--format``, else that of the ending of ``-o FILE``."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from costmodel.errors import DseError
 from dse.cli.terminal import discard_output
 from dse.output import NotWritten, json_text, plain_text, show, write_file
 
-#: Ending of a file -> what is written there.
+#: Ending of a file -> its format.
 TABLE_ENDINGS: Final[Mapping[str, str]] = {".txt": "table", ".csv": "csv", ".json": "json", ".parquet": "parquet"}
 
 #: Ending of a file -> form of the picture in it.

@@ -1,4 +1,4 @@
-"""Standard error of a command: text that steers no terminal; and what ends it from outside."""
+"""Standard error of a command: text without control sequences; and signals that end a command."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class PrintableStream(io.TextIOBase):
         return len(text)
 
     def flush(self) -> None:
-        """Pass on what is buffered."""
+        """Write the buffered text."""
         self.plain.flush()
 
     def isatty(self) -> bool:
@@ -40,11 +40,11 @@ class PrintableStream(io.TextIOBase):
 
 
 def plain_stream(stream: TextIO) -> TextIO:
-    """The stream itself, for what draws on a terminal."""
+    """The stream itself, for programs that draw on a terminal."""
     return stream.plain if isinstance(stream, PrintableStream) else stream
 
 
-#: Exit code of a command that was interrupted, by whatever signal: what it stored is whole.
+#: Exit code of a command that a signal interrupted: the trials that it stored are complete.
 INTERRUPTED: Final = 130
 
 #: Signals that interrupt; Windows has no SIGHUP.
@@ -55,8 +55,8 @@ ENDING: Final = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "S
 def interruptible() -> Iterator[None]:
     """Let signals end a block as Ctrl-C does, in order; a second one, at once.
 
-    What is stored is whole at any moment, so that nothing is lost by leaving at once. A signal that is
-    ignored from outside, as by `nohup`, stays ignored.
+    Stored trials are complete at any moment, so that nothing is lost by leaving at once. A signal that the caller
+    ignores, as `nohup` does, stays ignored.
     """
     if threading.current_thread() is not threading.main_thread():  # elsewhere Python handles no signals
         yield

@@ -112,9 +112,9 @@ def merged_parts(args: argparse.Namespace) -> tuple[ExactFront, Study | None]:
 
 
 def write_partial(exact: ExactFront, form: str, output: Path | None) -> NoReturn:
-    """The front of what was evaluated before an interruption, in a file of another name.
+    """Write the front of the designs evaluated before an interruption, to a file of another name.
 
-    Raises `KeyboardInterrupt`, which says what was written.
+    Raises `KeyboardInterrupt` with a message that names the file.
     """
     where = output and output.with_stem(f"{output.stem}.partial")
     write_result(lambda where: write(exact, None, form, where), where, ENDINGS[form])

@@ -1,7 +1,7 @@
 """`dse evaluate`: one design of a space, a launch script, a workload file; or a sweep of designs.
 
-The input decides the rules: a space or a launch script is priced by the native model, an HLO module, DFModel set-up or
-DeepFlow log by its adapter. A list of values (``tp=1,2,4``) makes a sweep."""
+The input decides the rules: the native model evaluates a space or a launch script, an adapter evaluates an HLO module,
+a DFModel set-up or a DeepFlow log. A list of values (``tp=1,2,4``) makes a sweep."""
 
 from __future__ import annotations
 

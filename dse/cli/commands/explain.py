@@ -1,4 +1,4 @@
-"""`dse explain`: where time and memory of a design go, what would change them, and how much.
+"""`dse explain`: parts of the step time and the memory of a design, and changes that would reduce them.
 
 Parts of time and memory form a tree that adds up to the totals. Sensitivities evaluate the design again with one value
 changed. A profiler trace adds measured kernels to the predicted ones."""
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from dse.api.study import Study
     from dse.searching.trials.measured_runs import MeasuredRun
 
-#: Ending of a file -> what is written there.
+#: Ending of a file -> its format.
 ENDINGS: Final = {".txt": "table", ".csv": "csv", ".json": "json", **PICTURES}
 
 

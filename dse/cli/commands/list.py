@@ -21,7 +21,7 @@ from dse.reporting.study_report import listing
 from dse.spaces.listed_names import ListedName
 from dse.spaces.space import Space
 
-#: Ending of a file -> what is written there.
+#: Ending of a file -> its format.
 ENDINGS: Final = {".txt": "table", ".csv": "csv", ".json": "json"}
 #: Kinds of built-in files.
 KINDS: Final = ("models", "systems", "spaces", "frameworks")

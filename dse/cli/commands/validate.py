@@ -45,7 +45,7 @@ def show_pairs(args: argparse.Namespace) -> int:
 
 
 def refuse_with(option: str, others: Mapping[str, object]) -> None:
-    """Refuse options that have no meaning beside one that asks for another comparison."""
+    """Refuse options that have no meaning together with an option for another comparison."""
     for other, value in others.items():
         if value:
             raise DseError(f"dse validate {option}: leave out {other}")
