@@ -38,7 +38,7 @@ def artefacts(space: Space, designs: Sequence[Mapping[str, Any]], form: str, *, 
 
     `form` is a key of `export_forms()`: a launch file, a file of another simulator, the events of a step ("trace"), or
     a table of `dse.explaining.explanation`. `profile` names the rules of the designs. With `anyway`, launch files are
-    written even for models that their framework cannot train. Raises `DseError` if no file has the form.
+    written even for models that their framework cannot train. Raises `DseError` if models have no file of the form.
     """
     if form not in (forms := export_forms()):
         raise ParameterError(f"{{format}}: unknown form {form!r}{suggestion(form, forms)}")

@@ -1,1 +1,1 @@
-"""Why a design costs what it does, what would change it, and which parameters matter."""
+"""Explanations of designs: parts of their costs, effects of changes, and parameters that matter."""

@@ -1,4 +1,4 @@
-"""Why a design costs what it does: step and memory as trees that add up, kernels and their rooflines.
+"""Explanation of the costs of a design: step and memory as trees that add up, kernels and their rooflines.
 
 The cost model repeats the evaluation of the design and keeps its items: a label for every amount that a column adds up.
 The difference of two designs is a waterfall of the same parts. Tables of work have the reload analysis of each matrix
@@ -86,7 +86,7 @@ def _gemm_rows(run: TransformerRun) -> Iterator[Row]:
 
 
 def _optimizer_rows(run: TransformerRun) -> Iterator[Row]:
-    """Rows of the parameter groups of one design, and what they share."""
+    """Rows of the parameter groups of one design, and of values common to them."""
     from costmodel.steps.transformer import parameter_groups
 
     for group, parameter_group in parameter_groups(run).items():
@@ -145,7 +145,7 @@ def leaves(space: Space, items: Items) -> Iterator[Portion]:
 
 
 def kernel_names(item: Item, blocks: Mapping[str, str]) -> list[str]:
-    """Block, kernel, what of it this is, and the pass where a direction has several."""
+    """Block, kernel, part of the kernel, and the pass where a direction has several."""
     kernel, name, of_pass = item.kernel, item.name, item.kernel_pass
     if item.kind == "pointwise" and of_pass == "weight_gradient" and name == kernel and kernel in blocks:
         name = "accumulation"
@@ -158,7 +158,7 @@ def kernel_names(item: Item, blocks: Mapping[str, str]) -> list[str]:
 
 
 def kernel_of(path: Path, blocks: Collection[str]) -> Path:
-    """Part, block and kernel that a leaf of a pass belongs to, whatever of the kernel it is.
+    """Part, block and kernel that a leaf of a pass belongs to, for any part of the kernel.
 
     >>> kernel_of(("backward", "layers", "mlp", "mlp up", "weight gradient"), {"attention", "mlp"})
     ('layers', 'mlp', 'mlp up')
@@ -181,7 +181,7 @@ def part_names(space: Space) -> dict[str, str]:
 
 
 def layer_name(layer: Layer) -> str:
-    """A kind of layer, by what it has that plain ones have not."""
+    """A kind of layer, by the blocks that plain layers do not have."""
     kinds = {kernel.kind for kernel in layer.kernels}
     words = [kind.layer_word for kind in reversed(KINDS.values()) if kind in kinds and kind.layer_word]
     return f"{' '.join(words) or 'plain'} layers"
@@ -262,21 +262,21 @@ def bound(row: Mapping[str, float], system: System) -> str:
 
 #: Total of a breakdown -> quantity of the items that add up to it, and the column of a tree that has it.
 TOTALS = {"step_time": ("time", "seconds"), "peak_memory": ("bytes", "bytes")}
-#: Last name of a leaf that stands above others.
+#: Last name of a leaf that is the parent of others.
 ITSELF = "itself"
 
 
 @dataclass(frozen=True)
 class Explanation:
-    """A design of a space, priced, with all that its step time and its memory add up to.
+    """A design of a space with its costs, and all terms of its step time and its memory.
 
-    Times are those of the slowest pipeline stage, with what it waits for; memory is that of the fullest one.
+    Times are those of the slowest pipeline stage, waiting included; memory is that of the fullest one.
     """
 
     __repr__ = short_repr
 
     space: Space
-    profile: str  #: rules that priced it
+    profile: str  #: name of the rules that evaluated it
     trial: int | None  #: its number, where it is of a study
     record: Mapping[str, Any]  #: params, derived, values, margins and breakdown, as JSON has them
     portions: tuple[Portion, ...]  #: items of the cost model [s], [B], [FLOP], [-]
@@ -308,7 +308,7 @@ class Explanation:
 
     @property
     def hidden(self) -> pd.DataFrame:
-        """Exchanges that run beside kernels, and so are no part of the step: ``path`` and ``seconds``. [s]"""
+        """Exchanges that overlap with kernels, so that they are no part of the step: ``path`` and ``seconds``. [s]"""
         hidden_times = summed((leaf.path, leaf.value) for leaf in self.portions if leaf.quantity == "hidden")
         return frame({path: value for path, value in hidden_times.items() if value > 0}, "seconds")
 
@@ -316,9 +316,9 @@ class Explanation:
     def kernels(self) -> pd.DataFrame:
         """A row for each kernel: ``path``, ``seconds``, ``launches``, ``flops``, bytes, and its roofline.
 
-        ``bound`` says what it waits for: arithmetic, a level of memory, or launches. ``intensity`` is FLOP
-        per byte of the farthest level, ``attained`` what it reaches, ``ceiling`` the most that the chip's
-        peak and that level allow at this intensity. [s], [FLOP], [B], [FLOP/B], [FLOP/s]
+        ``bound`` is the resource that limits it: arithmetic, a level of memory, or launches. ``intensity`` is FLOP per
+        byte of the farthest level, ``attained`` the rate, ``ceiling`` the most that the chip's peak and that level
+        allow at this intensity. [s], [FLOP], [B], [FLOP/B], [FLOP/s]
         """
         return kernel_table(self.portions, self.system)
 
@@ -362,7 +362,7 @@ class Explanation:
         return {leaf.path[0]: round(leaf.value) for leaf in self.portions if leaf.quantity == "rank"}
 
     def _tree(self, total: str) -> pd.DataFrame:
-        """Leaves of a total; a part of which nothing more is known is one. [unit of the total]"""
+        """Leaves of a total; a part without known terms is a single leaf. [unit of the total]"""
         quantity, column = TOTALS[total]
         of_part: dict[str, dict[Path, float]] = {}
         for leaf in self.portions:
@@ -389,9 +389,9 @@ class Explanation:
 
 
 def explain(space: Space, params: Mapping[str, Any], *, profile: str = NATIVE, trial: int | None = None) -> Explanation:
-    """Price one design, and say what its time and memory are made of.
+    """Evaluate one design with the terms of its time and memory.
 
-    Raises `DseError` if the profile does not know such designs.
+    Raises `DseError` if the profile has no rules for this kind of work.
 
     Parameters
     ----------
@@ -400,8 +400,8 @@ def explain(space: Space, params: Mapping[str, Any], *, profile: str = NATIVE, t
     params : mapping
         The design, a value for each parameter. [SI units]
     profile : str
-        The rules that price it. Those of the native cost model name every kernel; others name the parts of
-        their breakdown.
+        The rules that evaluate it. Those of the native cost model name every kernel; others name the parts of their
+        breakdown.
     trial : int, optional
         Its number in a study. [-]
     """
@@ -446,8 +446,8 @@ def summed(pairs: Iterable[tuple[Path, float]]) -> dict[Path, float]:
 def frame(values: Mapping[Path, float], column: str) -> pd.DataFrame:
     """A tree as a table: ``path`` and a column of values, whose every row is a leaf. [their unit]
 
-    What stands above other leaves with a value of its own, as a fused kernel above what runs beside it, is a
-    leaf below its name.
+    A parent of other leaves with a value as well, like a fused kernel that overlaps with other work, is a leaf below
+    its name.
     """
     import pandas as pd
 
@@ -466,19 +466,19 @@ def records(table: pd.DataFrame) -> list[dict[str, Any]]:
 
 @dataclass(frozen=True)
 class Difference:
-    """Two designs: what the second takes more than the first, leaf by leaf."""
+    """Two designs: the leaves by which the second takes more than the first."""
 
     one: Explanation
     other: Explanation
 
     @property
     def time(self) -> pd.DataFrame:
-        """``path`` and ``seconds``: what the other takes more; they add up to the difference of steps. [s]"""
+        """``path`` and ``seconds``: additional time of the other; they add up to the difference of steps. [s]"""
         return frame(tree_difference(self.one.time, self.other.time, "seconds"), "seconds")
 
     @property
     def memory(self) -> pd.DataFrame:
-        """``path`` and ``bytes``: what the other needs more on its fullest stage. [B]"""
+        """``path`` and ``bytes``: additional memory of the other on its fullest stage. [B]"""
         return frame(tree_difference(self.one.memory, self.other.memory, "bytes"), "bytes")
 
     @property
@@ -490,7 +490,7 @@ class Difference:
         return {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
 
     def to_json(self) -> dict[str, Any]:
-        """``difference`` and ``memory_difference`` as JSON has them, beside what the other design is."""
+        """``difference`` and ``memory_difference`` as in JSON, with a description of the other design."""
         return {
             "against": {
                 **({"trial": self.other.trial} if self.other.trial is not None else {}),

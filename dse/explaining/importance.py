@@ -20,7 +20,7 @@ from dse.spaces.space import Space
 
 #: Fewest feasible trials that say something, and share of them that are the best ones. [-]
 FEWEST, BEST = 20, 0.1
-#: Random legal designs that are priced, and groups that values of a range are put into.
+#: Random legal designs that are evaluated, and groups of the values of a range.
 DRAWN, GROUPS = 4096, 10
 #: Optuna says nothing of the studies that are made for its evaluators.
 QUIET: Final = optuna.logging.WARNING
@@ -34,7 +34,7 @@ class Importance:
 
     space: Space
     parameters: tuple[str, ...]
-    trials: FloatArray  #: (objectives, parameters) of what the best trials have in common; adds up to 1 [-]
+    trials: FloatArray  #: (objectives, parameters): how far the best trials agree in a parameter; adds up to 1 [-]
     designs: FloatArray  #: (objectives, parameters) of the variance that a parameter alone explains [-]
     n_trials: int
 
@@ -77,7 +77,7 @@ def importance(space: Space, table: TrialTable, profile: str) -> Importance:
 
 
 def best_share(trials: Sequence[optuna.trial.FrozenTrial], costs: FloatArray, names: Sequence[str]) -> list[float]:
-    """PED-ANOVA of trials by one objective, (trials,) of which less is better; 0 where all are equal. [-]"""
+    """PED-ANOVA of trials by one objective to be minimized, (trials,); 0 where all are equal. [-]"""
     if not np.ptp(costs):
         return [0.0 for _ in names]
     before = optuna.logging.get_verbosity()

@@ -174,13 +174,13 @@ class ComparedTime:
 
 @dataclass(frozen=True)
 class TraceGap:
-    """A predicted step beside the traces of some ranks; parts and kernels are those of the first one."""
+    """A predicted step and the traces of some ranks; parts and kernels are those of the first one."""
 
     explanation: Explanation
     traces: tuple[GpuTrace, ...]
     parts: tuple[ComparedTime, ...]  #: they add up to the predicted step
     kernels: tuple[ComparedTime, ...]  #: products of one shape, those first whose time is furthest off
-    hidden: ComparedTime  #: communication beside kernels
+    hidden: ComparedTime  #: communication that overlaps with kernels
 
     def to_json(self) -> dict[str, Any]:
         """Parts, kernels and ranks as JSON has them; times end in ``_s``."""

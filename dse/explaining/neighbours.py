@@ -102,7 +102,7 @@ NO_CHANGE: Final = 1e-12
 
 @dataclass(frozen=True)
 class Neighbour:
-    """A legal design one step away, and what it costs; changes are those from the design itself."""
+    """A legal design that differs in one step, and its costs; changes are relative to the design itself."""
 
     changes: Mapping[str, tuple[Any, Any]]  #: parameter -> its value in the design, and here [SI units]
     params: Params
@@ -200,10 +200,10 @@ def _neighbour(
 
 
 def binding(explanation: Explanation, beside: Sequence[Neighbour], room: FloatArray | None = None) -> Binding:
-    """The limit that binds a design: the one that most faster neighbours break, else the nearest by `room`.
+    """The limit that restricts a design most: the one that most faster neighbours break, else the nearest by `room`.
 
-    `room`, (limits,), is the margin of the design as a share of each limit; it is evaluated if omitted. [-]
-    Without limits memory binds, and every neighbour with less memory is a lever.
+    `room`, (limits,), is the margin of the design as a share of each limit; it is evaluated if omitted. [-] Without
+    limits memory counts, and every neighbour with less memory is a lever.
     """
     limits, margins, space = explanation.space.limits, explanation.record["margins"], explanation.space
     if room is None:
@@ -222,11 +222,11 @@ def binding(explanation: Explanation, beside: Sequence[Neighbour], room: FloatAr
 
 
 def _slowing(neighbour: Neighbour) -> tuple[float, float]:
-    """Order of levers: what they cost in time, then how much memory they free."""
+    """Order of levers: by the time that they add, then by the memory that they free."""
     return neighbour.step_time_change, neighbour.peak_memory_change
 
 
-#: Change of a quantity up and down, of which the central difference is taken. [-]
+#: Change of a quantity up and down, for a central difference. [-]
 STEP: Final = 0.01
 #: Elasticities below this are of quantities that do not matter. [-]
 LEAST: Final = 1e-6
@@ -262,7 +262,7 @@ class CountStep:
 
 @dataclass(frozen=True)
 class Sensitivity:
-    """A design, what single steps of its parameters change, and what its hardware is worth."""
+    """A design, effects of single steps of its parameters, and of changes of its hardware."""
 
     __repr__ = short_repr
 
@@ -311,7 +311,7 @@ class Sensitivity:
 def sensitivity(explanation: Explanation) -> Sensitivity:
     """Effects of a step of each parameter up and down, and elasticities of quantities of the hardware.
 
-    Raises `DseError` if the profile does not know such designs.
+    Raises `DseError` if the profile has no rules for this kind of work.
     """
     steps = [neighbour for neighbour in neighbours(explanation) if len(neighbour.changes) == 1]
     largest: dict[str, float] = {}

@@ -101,7 +101,7 @@ def traces(run: TransformerRun) -> Iterator[Artefact]:
 def spans(events: pd.DataFrame) -> Iterator[Span]:
     """Events in the lanes of their stages, each followed by its exposed communication, which ends it.
 
-    Of two passes that overlap the backward one has a lane of its own.
+    Where two passes overlap, the backward one has a separate lane.
     """
     places = ["stage", "start_s", "end_s"]
     beside = events.duplicated(places) & (events["kind"] == "backward")
@@ -129,12 +129,12 @@ class Period:
 
 
 def folded(events: pd.DataFrame) -> tuple[pd.DataFrame, Period | None]:
-    """Events of a step with the repetitions of its period left out, but for the first; and the period.
+    """Events of a step with the repetitions of its period left out, except the first; and the period.
 
     Later events are as much earlier as the time that is left out. Without two repetitions all events are returned.
 
-    A stage repeats an event k events later, at a distance that all stages share. The longest run of
-    such events around the middle of each stage gives the time in which all stages repeat.
+    A stage repeats an event k events later, at a distance that all stages share. The longest run of these events around
+    the middle of each stage gives the time in which all stages repeat.
     """
     passes = events[events["micro_batch"] >= 0].sort_values(["stage", "start_s"], kind="stable")
     stages = [rows for _, rows in passes.groupby("stage")]

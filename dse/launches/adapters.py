@@ -1,7 +1,7 @@
 """Adapters of LoRA in launch files: the modules that frameworks name for `lora_targets`, and sections that state them.
 
-A framework file lists under `runs: lora_targets` the modules beside which each word puts adapters. Megatron-Bridge has
-two classes: `LoRA` beside fused products (`fused`) and `CanonicalLoRA` beside each projection (`apart`).
+A framework file lists under `runs: lora_targets` the modules to which each word adds adapters. Megatron-Bridge has two
+classes: `LoRA` for fused products (`fused`) and `CanonicalLoRA` for each projection (`apart`).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dse.launches.launch import Launch, NotExpressible
 
 #: Columns of adapters that launch files state.
 LORA_COLUMNS: Final = ("lora_rank", "lora_targets", "lora_fused")
-#: What people fill in beside `PLACEHOLDERS`.
+#: Values that users fill in, in addition to `PLACEHOLDERS`.
 ADAPTER_PLACEHOLDERS: Final = {
     "PRETRAINED_CHECKPOINT": "weights of the model, which stay frozen",
     "LORA_ALPHA": "scale of adapters, such as twice their rank",
@@ -32,7 +32,7 @@ def lost_columns(launch: Launch) -> dict[str, bool]:
 
 
 def named_targets(modules: Collection[str], known: Mapping[str, Collection[str]], where: str) -> str:
-    """The word of `lora_targets` that puts adapters beside some modules.
+    """The word of `lora_targets` that adds adapters to some modules.
 
     Raises `DseError`, which names the setting `where`, if no word does.
     """
@@ -44,7 +44,7 @@ def named_targets(modules: Collection[str], known: Mapping[str, Collection[str]]
 def peft_section(launch: Launch, framework: Framework) -> dict[str, Any]:
     """The section `peft` of Megatron-Bridge; empty where all weights train.
 
-    Raises `NotExpressible` if no class puts adapters beside the targets.
+    Raises `NotExpressible` if no class adds adapters to the targets.
     """
     if not launch["lora_rank"]:
         return {}

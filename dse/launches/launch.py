@@ -29,7 +29,7 @@ from dse.spaces.space import Space
 
 Value = str | int | float | bool
 
-#: A name that a file leaves to be filled in -> what belongs there.
+#: A name that users fill in -> its meaning.
 PLACEHOLDERS: Final = {
     "DATA_PATH": "prefix of the tokenized data",
     "TOKENIZER_MODEL": "tokenizer: a file or a Hugging Face name",
@@ -42,9 +42,9 @@ LONGEST: Final = 1_000_000
 #: Chips of a host at most; and of one host of a rack that has more, as of GB200 NVL72. [-]
 MOST_OF_A_HOST: Final = 16
 CHIPS_OF_A_TRAY: Final = 4
-#: Columns of which a launch file need not speak: `dp` and the rest follow from the chips and the batch.
+#: Columns that a launch file may omit: `dp` and the rest follow from the chips and the batch.
 COUNTED: Final = ("dp", "gradient_accumulation_steps")
-#: Column that no launch file states: what comes of the router's training.
+#: Column that no launch file states: it depends on the training of the router.
 UNSTATED: Final = "imbalance"
 
 
@@ -57,9 +57,9 @@ class Launch:
     """A run of a framework: a model, and a value for each column of its design."""
 
     model: ModelShape
-    design: Mapping[str, Value]  #: all columns of the model's designs, words and switches as such
+    design: Mapping[str, Value]  #: all columns of the model's designs, words and switches as text and bool
     node_size: int  #: chips of a node [-]
-    framework: str = ""  #: by whose rules the design is priced, a name or a path; "": by none
+    framework: str = ""  #: whose rules evaluate the design, a name or a path; "": none
     compute_capability: float = 0.0  #: of its chips; 0: unknown, or no chips of CUDA [-]
     anyway: bool = False  #: whether a model is written that its framework cannot train as it is
     #: Settings of the file that was read, by their names in Megatron Core; empty in other frameworks.
@@ -211,7 +211,7 @@ def launch_space(launch: Launch, system: str, name: str, changes: Mapping[str, s
     said = load_framework(launch.framework).said(launch.model) if launch.framework else {}
     written = {
         column: value
-        for column, value in launch.design.items()  # of which nothing else is left to the framework
+        for column, value in launch.design.items()  # for which nothing else is left to the framework
         if value != usual[column] or (column in said and column != UNSTATED)
     }
     sizes = {column: [launch[column]] for column in ("tp", "pp", "vpp", "cp", "micro_batch_size")}
@@ -262,7 +262,7 @@ def launch_text(path: Path) -> str:
 def refuse(launch: Launch, form: str) -> None:
     """Refuse a model or a design that the software of a form of launch files cannot run.
 
-    Raises `NotExpressible`, saying what would do.
+    Raises `NotExpressible` with an alternative that works.
     """
     if reasons := refusals(launch, launching(form)):
         waived = not launch.anyway and not refusals(replace(launch, anyway=True), launching(form))
@@ -270,7 +270,7 @@ def refuse(launch: Launch, form: str) -> None:
 
 
 def refusals(launch: Launch, framework: Framework) -> list[str]:
-    """Why a framework cannot run a launch, with what would do; none if it can."""
+    """Reasons why a framework cannot run a launch, with alternatives; none if it can."""
     framework = without_limits_of_models(framework) if launch.anyway else framework
     if refused := refused_model(framework, launch.model):
         return [refused]
@@ -298,13 +298,13 @@ def with_line(message: str, text: str, names: Sequence[str] = ()) -> str:
 Writer = Callable[["Launch"], tuple[str, list[str]]]
 Reader = Callable[[Path, int | None], tuple["Launch", list[str]]]
 
-#: The comment that keeps by whose rules a design was priced: a framework's name or path; "none" by none.
+#: The comment with the framework whose rules evaluated a design: its name or path; "none" without one.
 _FRAMEWORK: Final = re.compile(r"^# dse framework: (.*\S)$", re.MULTILINE)
 
 
 def launch_files(run: TransformerRun, form: str, framework: str = "", *,
                  anyway: bool = False) -> Iterator[Artefact]:  # fmt: skip
-    """Designs as launch files, one of `launch_forms()`; `framework` is the one that prices them, "" none.
+    """Designs as launch files, one of `launch_forms()`; `framework` is the one that evaluates them, "" none.
 
     With `anyway`, a model is written that the framework cannot train; notes list the losses.
     """

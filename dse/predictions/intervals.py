@@ -1,9 +1,9 @@
 """Intervals of predicted step times and peaks of memory, from measured runs.
 
-Ratios of measured to predicted times are sorted into classes (software, chip, scale, stages, products): a
-design has the interval of its class. Evidence for it depends on the *kind* of the design: the kernels of its
-layers, number format, schedule, context parallelism and overlapped experts. A kind is measured where enough
-runs of it are among those that ship (`dse validate`); `residuals.yaml` counts them.
+Ratios of measured to predicted times are sorted into classes (software, chip, scale, stages, products): a design has
+the interval of its class. Evidence for it depends on the *kind* of the design: the kernels of its layers, number
+format, schedule, context parallelism and overlapped experts. A kind is measured where enough built-in runs of it are
+known (`dse validate`); `residuals.yaml` counts them.
 
 The best of many predictions is biased: a search picks the designs whose errors are favourable [Smith2006]_. The
 expected time corrects for it. It is the mean of the interval's log-normal distribution, so the more uncertain of two
@@ -37,11 +37,11 @@ from costmodel.training.design import DISPATCH_TWO_HOP, ONE_FORWARD_ONE_BACKWARD
 from costmodel.training.model import ModelShape
 from costmodel.training.precision import FORMATS, is_narrow
 
-#: What a prediction rests on: runs of its kind on its chip with its software; with other software; neither.
+#: Support of a prediction: runs of its kind on its chip with its software; with other software; neither.
 EVIDENCE: Final = ("measured", "calibrated", "extrapolated")
 MEASURED, CALIBRATED, EXTRAPOLATED = range(3)
 
-#: Words of a class: how far ranks stand apart, and what layers multiply.
+#: Words of a class: distance between ranks, and kind of the products of layers.
 ONE_NODE, NODES, WIDE_TP = "one node", "several nodes", "tensor parallelism across nodes"
 DENSE, NARROW, EXPERTS, NARROW_EXPERTS = "dense", "8 bits", "experts", "experts, 8 bits"
 SCALES: Final = (ONE_NODE, NODES, WIDE_TP)
@@ -49,9 +49,9 @@ LAYERS: Final = (DENSE, NARROW, EXPERTS, NARROW_EXPERTS)
 
 #: Chips are the same where rates, compute capability and links within a node agree to this share. [-]
 SAME_CHIP: Final = 0.01
-#: Beyond so many times the chips of the largest measured run nothing is measured. [-]
+#: Multiple of the chips of the largest measured run beyond which nothing is measured. [-]
 BEYOND: Final = 4.0
-#: In place of a chip, in classes of steps on whatever chip.
+#: Replaces the chip in classes of steps on any chip.
 ANY_CHIP: Final = "any chip"
 #: Fewest runs that measure a kind: two have no spread that a third could contradict. [-]
 FEWEST_RUNS: Final = 3
@@ -82,7 +82,7 @@ class Interval:
     low: FloatArray  #: [-]
     high: FloatArray  #: [-]
     evidence: IntArray  #: places in `EVIDENCE` [-]
-    mean: FloatArray  #: mean ratio of measured to predicted time, whatever the stages [-]
+    mean: FloatArray  #: mean ratio of measured to predicted time, for any stages [-]
     #: Column of exposed communication -> True where its group spans nodes, (points,) each.
     between_nodes: Mapping[str, BoolArray] = field(default_factory=dict)
 
@@ -94,9 +94,9 @@ class Interval:
 
 @dataclass(frozen=True, slots=True)
 class MeasuredChip:
-    """A chip of which steps were measured."""
+    """A chip with measured steps."""
 
-    name: str  #: of a shipped system that has it
+    name: str  #: of a built-in system that has it
     peak: float  #: rate of its matrix units [FLOP/s]
     bandwidth: float  #: of its memory [B/s]
     largest: float  #: chips of the largest measured run [-]
@@ -118,7 +118,7 @@ class Residuals:
 
     classes: dict[tuple[str, ...], tuple[float, float]]  #: the words of a class -> low and high
     chips: tuple[MeasuredChip, ...]  #: those with measured steps
-    kinds: Mapping[tuple[str, ...], int]  #: software, chip and words of a kind -> measured runs that ship
+    kinds: Mapping[tuple[str, ...], int]  #: software, chip and words of a kind -> number of built-in measured runs
     unseen: tuple[float, float]  #: by which multiples those of a chip without measured steps are wider
 
 
@@ -127,7 +127,7 @@ CHIP_NUMBERS: Final = ("peak", "bandwidth", "largest", "capability", "links")
 
 @cache
 def residuals() -> Residuals:
-    """The table that ships, written by ``benchmarks/intervals.py``."""
+    """The built-in table, written by ``benchmarks/intervals.py``."""
     data: dict[str, Any] = data_beside(__file__, "residuals.yaml")
     classes = {tuple(one["of"]): (float(one["low"]), float(one["high"])) for one in data["classes"]}
     unseen = data["unseen_chips"]
@@ -262,7 +262,7 @@ def unmeasured_features(system: System, model: ModelShape, world_size: ArrayLike
 
 
 def widest(points: int) -> Interval:
-    """The interval of what is like no measured step; (points,) columns. [-]"""
+    """The interval of designs that resemble no measured step; (points,) columns. [-]"""
     known = residuals()
     ends = np.broadcast_to(np.multiply(known.classes[()], known.unseen), (points, 2))
     low, high = ends.T
@@ -297,9 +297,9 @@ def _of_classes(
 def _of_class(
     known: Residuals, framework: str, model: ModelShape, places: Sequence[int]
 ) -> tuple[list[tuple[float, float]], int]:
-    """Low and high of a class or the next wider one that is known; the same whatever its stages; its evidence.
+    """Low and high of a class or the next wider known one; the same for any stages; its evidence.
 
-    The second is for expected times: no layout leads because runs with so many stages had smaller errors.
+    The second is for expected times: no layout is first only because runs with its number of stages had smaller errors.
     """
     chip, scale, staged, *kind = places
     name = known.chips[chip].name if chip < len(known.chips) else "another chip"
@@ -318,7 +318,7 @@ def _of_class(
 def measured_chips(system: System) -> tuple[IntArray, FloatArray]:
     """Place of each design's chip among the measured ones, and the chips of the largest run of it. [-]
 
-    A chip of which no step was measured has the place behind the last.
+    A chip without measured steps has the place behind the last.
     """
     known = residuals().chips
     numbers: IntArray = np.asarray(len(known))
@@ -329,7 +329,7 @@ def measured_chips(system: System) -> tuple[IntArray, FloatArray]:
     return numbers, largest
 
 
-#: Columns beside those of a breakdown, and their units: ends of the 90 % interval, and expected values.
+#: Columns in addition to those of a breakdown, and their units: ends of the 90 % interval, and expected values.
 INTERVAL_UNITS: Final[Mapping[str, str]] = {
     "step_time_expected": "s",
     "tokens_per_second_expected": "1/s",
@@ -405,9 +405,9 @@ def with_names(text: Any, names: Mapping[str, str]) -> Any:
     return re.sub(rf"\b({'|'.join(names)})\b", lambda match: names[match[1]], text)
 
 
-#: What can be said of a design's memory.
+#: Verdicts on the memory of a design.
 FITS, TIGHT, DOES_NOT_FIT = VERDICTS = ("fits", "tight", "does not fit")
-#: Fewer runs with a measured peak than this are no distribution of their own. [-]
+#: Fewer runs with a measured peak than this give no separate distribution. [-]
 FEWEST_PEAKS: Final = 16
 
 
@@ -440,8 +440,8 @@ class PeakSpread:
         )
 
 
-#: Start of a framework's name -> the spread of the built-in runs of such frameworks, the first that is found; of all
-#: where they have fewer than `FEWEST_PEAKS` runs (fitted: `tests/dse/predictions/test_memory_fit.py`).
+#: Start of a framework's name -> spread of the built-in runs of these frameworks; the first match counts. It is that of
+#: all runs where fewer than `FEWEST_PEAKS` match (fitted: `tests/dse/predictions/test_memory_fit.py`).
 SPREADS: Final[Mapping[str, PeakSpread]] = {
     "megatron_core@20": PeakSpread("Megatron-LM of 2022", 20, 0.92, 0.95, 1.01),
     "megatron_core": PeakSpread("Megatron Core", 20, 0.94, 1.0, 1.08),

@@ -1,1 +1,1 @@
-"""Predictions beside measurements that others published, or of one's own."""
+"""Comparison of predictions with measurements, published or the user's."""

@@ -1,6 +1,6 @@
-"""Every row of a table of measurements beside what the cost model predicts of it.
+"""Comparison of every row of a table of measurements with the prediction of the cost model.
 
-All rows of one model and machine are priced in one call. A row that cannot be expressed keeps its reason, and no
+All rows of one model and machine are evaluated in one call. A row that cannot be expressed keeps its reason, and no
 number is printed for it."""
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from dse.validation.memory import counted_memory, is_peak, measured_memory, usab
 from dse.validation.rows import expressed_row, measured_time
 from dse.validation.table import MeasuredRow
 
-#: Passes of one layer and what is exchanged within it.
+#: Passes of one layer and its exchanges.
 OF_LAYERS: Final = ("forward_time", "backward_time", "recompute_time", "tp_communication_time")
 
-#: What makes two runs of one sweep two layouts: columns of designs that are not settings of the software.
+#: Columns that do not make two runs of one sweep different layouts: settings of the software.
 NOT_LAYOUT: Final = ("precision", "attention")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ComparedRow:
-    """A row and what is predicted of it; nan where there is nothing to say."""
+    """A row and its predictions; nan where the model has none."""
 
     __repr__ = short_repr
 
@@ -37,17 +37,17 @@ class ComparedRow:
     predicted_s: float = math.nan
     low_s: float = math.nan  #: interval that holds the time nine times of ten
     high_s: float = math.nan
-    evidence: str = ""  #: what the prediction rests on
+    evidence: str = ""  #: runs that support the prediction
     measured_bytes: float = math.nan  #: infinite for a run that did not fit
-    predicted_bytes: float = math.nan  #: of what the measured figure counts
+    predicted_bytes: float = math.nan  #: of the memory that the measured figure counts
     system: str = ""
     framework: str = ""  #: with its release
     verdict: str = ""  #: whether it fits in the chip's memory, a word of `VERDICTS`
-    #: Model, ranks, tokens of a sequence, sequences: what runs of a sweep have in common.
+    #: Model, ranks, tokens of a sequence, sequences: values common to the runs of a sweep.
     sweep: tuple[str | float, ...] = ()
     layout: tuple[tuple[str, str | float], ...] = ()
     assumed: Mapping[str, Any] = field(default_factory=dict)  #: settings that the row does not state
-    why_not: str = ""  #: what keeps it from being priced
+    why_not: str = ""  #: reason why it cannot be evaluated
 
     @property
     def expressed(self) -> bool:
@@ -135,7 +135,7 @@ def _kernel(row: MeasuredRow, time: float | DseError) -> ComparedRow:
 
 
 def _runs(rows: Sequence[MeasuredRow], runs: Sequence[Expressed], *, own_hardware: bool) -> list[ComparedRow]:
-    """Runs priced together: steps, memory, and of one layer what a second one adds."""
+    """Runs evaluated together: steps, memory, and the difference that a second layer makes."""
     single = [number for number, row in enumerate(rows) if row.row_type == "layer_time"]
     layers = [runs[number].with_layers(count) for number in single for count in (1.0, 2.0)]
     priced = breakdowns([*runs, *layers])
@@ -192,7 +192,7 @@ def run_interval(run: Expressed) -> Interval:
 
 
 def layer_time(costs: Sequence[Mapping[str, float]]) -> float:
-    """Both passes of one layer: what a step of a model of two layers takes longer than that of one. [s]"""
+    """Both passes of one layer: step time of a model of two layers less that of a model of one. [s]"""
     one, two = (math.fsum(cost[part] for part in OF_LAYERS) for cost in costs)
     return two - one
 

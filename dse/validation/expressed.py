@@ -1,4 +1,4 @@
-"""A training run that somebody wrote down, in the words of the tool, and what the tool has no word for.
+"""A measured training run expressed as a model, a system and a design, and the parts that cannot be expressed.
 
 A row names a model, a system, a framework and settings. Settings that it does not give are the framework's defaults. A
 setting without a counterpart makes the row not expressed, with a reason."""
@@ -22,10 +22,10 @@ Value = float | str
 
 
 class NotExpressed(DseError):
-    """A run that cannot be priced, and what it lacks."""
+    """A run that cannot be evaluated, and the missing part."""
 
 
-#: Columns of a design that a run may need, and what they mean where a design has none of that name.
+#: Columns of a design that a run may need, and their meaning where a design has no such column.
 ABSENT: Mapping[str, frozenset[Value]] = {
     "precision": frozenset({"bf16"}),
     "schedule": frozenset({"1f1b"}),
@@ -42,7 +42,7 @@ NOTHING: frozenset[Value] = frozenset({0})
 
 
 def shipped_model(name: str, differing: Mapping[str, Any]) -> ModelShape:
-    """A shipped transformer with some of its fields replaced."""
+    """A built-in transformer with some of its fields replaced."""
     model = load_model(name)
     if not isinstance(model, ModelShape):
         raise NotExpressed(f"{name} as a transformer")
@@ -131,7 +131,7 @@ class Expressed:
 
 
 def known_values(values: Mapping[str, Value], domains: Mapping[str, Domain]) -> dict[str, Value]:
-    """The values that designs of some domains have columns for; the others must mean what such a design does.
+    """Values for which designs of some domains have columns; others must equal the meaning of a missing column.
 
     Raises `NotExpressed` for a column or a word that designs do not have.
     """
@@ -148,9 +148,9 @@ def known_values(values: Mapping[str, Value], domains: Mapping[str, Domain]) -> 
 
 
 def breakdowns(runs: Sequence[Expressed]) -> list[dict[str, float] | DseError]:
-    """Breakdown of each run, by column, or what keeps it from being priced. [SI units]
+    """Breakdown of each run, by column, or the reason why it cannot be evaluated. [SI units]
 
-    Runs of one model and one system are priced together.
+    Runs of one model and one system are evaluated together.
     """
     of_runs: list[dict[str, float] | DseError] = [{}] * len(runs)
     groups: dict[tuple[ModelShape, str], list[int]] = {}
@@ -163,7 +163,7 @@ def breakdowns(runs: Sequence[Expressed]) -> list[dict[str, float] | DseError]:
 
 
 def _together(runs: Sequence[Expressed]) -> list[dict[str, float] | DseError]:
-    """Breakdowns of runs of one model and one system; of each for itself where not all can be priced."""
+    """Breakdowns of runs of one model and one system, evaluated one by one where some cannot be evaluated."""
     try:
         cost = _cost(runs)
     except DseError as error:

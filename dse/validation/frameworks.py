@@ -39,7 +39,7 @@ class Defaults:
 def framework_of(row: MeasuredRow, system: System | None = None) -> Framework:
     """The framework that a row names, in its release; else the usual one of its system.
 
-    Raises `NotExpressed` if it names software of which nothing is known.
+    Raises `NotExpressed` if it names unknown software.
     """
     return _loaded(row.framework or (system.framework if system else "") or USUAL_FRAMEWORK)
 

@@ -1,4 +1,4 @@
-"""Hardware as tables of measurements name it, and the shipped systems that it stands for."""
+"""Hardware names in tables of measurements, and the built-in systems that they stand for."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from costmodel.formats.shipped import current_name
 from dse.validation.expressed import Machine, NotExpressed, system_named
 from dse.validation.table import WORDS, MeasuredRow
 
-#: System -> what fabrics are called that join its nodes by others than its own, and the system with these. A
-#: bandwidth "over the job" is printed of a cluster of AWS.
+#: System -> pattern of the names of other fabrics between its nodes, and the system with such a fabric. A bandwidth
+#: "over the job" is printed for clusters of AWS.
 FABRICS: Final[dict[str, tuple[str, str]]] = {
     "h100_80g_dgx": (r"EFA|over the job", "h100_80g_efa"),
     "b200_180g_dgx": (r"EFA", "b200_180g_efa"),
@@ -30,9 +30,9 @@ NODE: Final = 8.0
 
 
 def machine_of(row: MeasuredRow, system: str | None = None) -> Machine:
-    """The machine of a row: one that is asked for, or a shipped one with the fabric that the row states.
+    """The machine of a row: a requested one, or a built-in one with the fabric that the row states.
 
-    Raises `NotExpressed` if no system ships that the row's hardware stands for.
+    Raises `NotExpressed` if no built-in system has the row's hardware.
     """
     if system is not None:
         return Machine(system)

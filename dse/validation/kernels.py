@@ -32,10 +32,10 @@ from dse.validation.hardware import machine_of
 from dse.validation.rows import plain, precision_of
 from dse.validation.table import WORDS, MeasuredRow
 
-#: A kernel timed for itself is over before the clock falls to what a chip holds for hours.
+#: A kernel timed alone ends before the clock falls to the rate that a chip holds for hours.
 BURST: Final = {"sustained": 1.0}
 
-#: Switches that could reduce do not: what a row's `op` says with "NVLS off".
+#: Switches that could reduce do not: "NVLS off" in the column `op` of a row.
 PLAIN_SWITCHES: Final = {"node_in_switch": 0.0}
 
 #: Name of a collective, as `plain` leaves it -> ours.
@@ -64,7 +64,7 @@ PASSES: Final[Mapping[str, Literal["casting", "sorting"]]] = {
 #: Words of `mask`, and whether it is causal.
 MASKS: Final = {"": True, "causal": True, "full": False}
 
-#: Bytes of what a product writes: 16 bits, whatever its operands. [B]
+#: Bytes of an output element of a product: 16 bits, for any operands. [B]
 OUTPUT_BYTES: Final = 2.0
 
 
@@ -98,7 +98,7 @@ def size_of(row: MeasuredRow) -> tuple[float, str]:
 def measured_kernel_time(row: MeasuredRow) -> float:
     """Time of a kernel, as it is printed or follows from a printed rate; `NotExpressed` without either. [s]
 
-    The bus bandwidth of a collective is what each rank sends in a ring over its time.
+    The bus bandwidth of a collective is the number of bytes that each rank sends in a ring, over its time.
     """
     if row.latency_us:
         return row.latency_us * 1e-6
@@ -121,7 +121,7 @@ def kernel_machine(row: MeasuredRow, system: str | None) -> Machine:
 
 
 def kernel_times(rows: Sequence[MeasuredRow], system: str | None) -> list[float | DseError]:
-    """Predicted time of each kernel, or what keeps it from being priced; those of a machine together. [s]"""
+    """Predicted time of each kernel, or the reason why it cannot be evaluated; kernels of a machine together. [s]"""
     of_rows: list[float | DseError] = [0.0] * len(rows)
     groups: dict[tuple[str, str, str], list[tuple[int, Machine]]] = {}
     for number, row in enumerate(rows):
@@ -303,7 +303,7 @@ def attention_work(
     )
 
 
-#: Type of row -> times of such kernels on a machine, or on one for each: rows, what they are, the machine.
+#: Type of row -> times of its kernels on a machine, or on one for each: rows, kind of kernel, the machine.
 KERNEL_TIMES: Final[Mapping[str, Callable[[Sequence[MeasuredRow], str, System], FloatArray]]] = {
     "kernel_gemm": gemm_times,
     "kernel_grouped": grouped_times,

@@ -10,7 +10,7 @@ from costmodel import System
 from dse.validation.expressed import Expressed
 from dse.validation.table import MeasuredRow
 
-#: What PyTorch's allocator counts: not the driver's context and the buffers of its libraries.
+#: Memory that PyTorch's allocator counts: not the driver's context and the buffers of its libraries.
 ALLOCATED: Final = (
     *("weights_memory", "gradients_memory", "optimizer_memory"),
     *("activations_memory", "buffers_memory"),

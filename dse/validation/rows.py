@@ -58,7 +58,7 @@ OPERATORS_REPEATED: Final = 3 / 8
 def expressed_row(row: MeasuredRow, system: str | None = None) -> Expressed:
     """A row as the cost model takes it, on its own machine or on a system that is named.
 
-    Raises `NotExpressed`, naming what it lacks; `DseError` if its model or its machine contradicts itself.
+    Raises `NotExpressed` with the missing part; `DseError` if its model or its machine contradicts itself.
     """
     given = pairs_of(row.given)
     fields = {name: bool(value) if name in SWITCHED else value
@@ -188,9 +188,9 @@ def _built_in_model(cell: str) -> str:
 
 
 def model_of(row: MeasuredRow, differing: Mapping[str, Any], framework: Framework) -> tuple[ModelShape, dict[str, Any]]:
-    """The model of a row, and fields that are assumed: a shipped one, or GPT, or Llama-like where the MLP is gated.
+    """The model of a row, and fields that are assumed: a built-in one, or GPT, or Llama-like where the MLP is gated.
 
-    Columns describe dense models. For one with experts, or without dimensions in the row, the shipped file of its name
+    Columns describe dense models. For one with experts, or without dimensions in the row, the built-in file of its name
     counts; with fewer layers than this file it keeps the share of dense layers, and has no multi-token prediction.
     """
     seq: dict[str, Any] = {"seq_len": row.seq} if row.seq else {}
@@ -234,7 +234,7 @@ def _fields(row: MeasuredRow, framework: Framework) -> dict[str, Any]:
 
 
 def with_split(row: MeasuredRow) -> MeasuredRow:
-    """A row with the sizes of all groups of ranks: one that it leaves out is what its GPUs leave for it.
+    """A row with the sizes of all groups of ranks: a missing one follows from the number of GPUs.
 
     Raises `NotExpressed` if they leave a choice.
     """

@@ -35,7 +35,7 @@ def family_of(one: ComparedRow) -> str:
     return re.sub(r"\W", "_", match[0]) if match else one.row.model
 
 
-#: What rows are grouped by -> the group of a row.
+#: Name of a grouping -> the group of a row.
 GROUPINGS: Final[Mapping[str, Callable[[ComparedRow], str]]] = {
     "machine": lambda one: one.system,
     "software release": lambda one: one.framework,
@@ -190,7 +190,7 @@ def decade(one: ComparedRow) -> int:
 
 
 def reasons(rows: Iterable[ComparedRow]) -> dict[str, dict[str, int]]:
-    """Reason why rows are not expressed -> number of such rows of each data set; the most frequent first."""
+    """Reason why rows are not expressed -> number of rows with it in each data set; the most frequent first."""
     counts_of: dict[str, dict[str, int]] = {}
     for one in rows:
         if one.why_not:

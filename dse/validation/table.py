@@ -21,12 +21,12 @@ from costmodel.formats.quantity import plain_number
 #: Meanings of the words of rows, by column.
 WORDS: Final[Mapping[str, Any]] = data_beside(__file__, "words.yaml")
 
-#: Tables that ship, in the order in which they are shown: figures of others, and of `benchmarks/measure_steps.py`.
+#: Built-in tables, in the order in which they are shown: published figures, and those of `benchmarks/measure_steps.py`.
 SHIPPED: Final = tuple(
     Path(__file__).parent / "data" / name for name in ("steps.csv", "runs.csv", "memory.csv", "one_gpu.csv")
 )
 
-#: What a row is of.
+#: Types of rows.
 ROW_TYPES: Final = (
     *("train_step", "layer_time", "memory"),
     *("kernel_gemm", "kernel_grouped", "kernel_stream", "kernel_attention", "kernel_coll"),
@@ -49,8 +49,8 @@ SMALLEST: Final = 1e-18
 class MeasuredRow:
     """A row of a table of measurements: a field for each column that is read.
 
-    An empty cell is an empty text, or the number that stands here; 0 means that the row does not say. Times
-    are in seconds but for `latency_us`, rates as the names of columns say.
+    An empty cell is an empty text, or the default of its column; 0 means that the row does not state it. Times are in
+    seconds except `latency_us`, rates in the units that the names of columns give.
     """
 
     line: int = 0  #: of the file, the heading is 1
@@ -62,7 +62,7 @@ class MeasuredRow:
     framework: str = ""  #: software and its release, such as megatron_core@25.11
     source: str = ""
     notes: str = ""
-    hw: str = ""  #: as tables write it, or a shipped system
+    hw: str = ""  #: name in tables, or a built-in system
     hw_mem_gb: float = 0.0
     gpus_per_node: float = 0.0
     inter_node: str = ""
