@@ -190,6 +190,10 @@ DELTA_NETS = [
     ("h100_80g_dgx", "qwen3_5_397b_a17b", 16384, 2.183 + 0.348),
     ("h200_141g_dgx", "qwen3_5_35b_a3b", 4096, 0.308 + 0.051),
     ("h200_141g_dgx", "qwen3_5_397b_a17b", 16384, 2.005 + 0.365),
+    ("b200_180g_dgx", "qwen3_5_397b_a17b", 16384, 1.696 + 0.279),
+    ("b300_288g_dgx", "qwen3_5_397b_a17b", 16384, 1.625 + 0.269),
+    ("gb200_186g_nvl72", "qwen3_5_397b_a17b", 16384, 1.609 + 0.271),
+    ("gb300_288g_nvl72", "qwen3_5_397b_a17b", 16384, 1.485 + 0.258),
 ]
 
 
@@ -197,4 +201,4 @@ DELTA_NETS = [
 def test_chunks_of_delta_nets_take_their_published_time(system, name, tokens, measured):
     run = ranks_of(replace(load_model(name), seq_len=tokens), DesignPoints.of(), load_system(system))
     core = cost_table(run).cost("layer 0", "forward", lambda label: (label.kernel or label.name) == "delta")
-    assert 1e3 * core.time.item() == pytest.approx(measured, rel=0.3)
+    assert 1e3 * core.time.item() == pytest.approx(measured, rel=0.2)
