@@ -300,10 +300,7 @@ def is_possible(run: RankRun) -> BoolArray:
 
 
 def distinct_products(run: RankRun, gemms: Gemms) -> tuple[IntArray, IntArray]:
-    """Products of a table that differ in some row, ascending, and the place of each product's kind among them. [-]
-
-    Gradients of inputs of one are often the forward pass of another.
-    """
+    """Products of a table that differ in some row, ascending, and the place of each product's kind among them. [-]"""
     narrow, tiled = {*narrow_places(run.model, gemms.labels).tolist()}, bool(run.design.tiles)
     arrays = [gemms.m, gemms.n, gemms.k, gemms.batch, gemms.output_bytes, gemms.count]
     known: dict[tuple[Any, ...], list[int]] = {}

@@ -35,6 +35,7 @@ from costmodel.steps.pipeline.stages import (
     leading_layers,
     pipeline_stages,
     rank_layers,
+    recomputed_shares,
 )
 from costmodel.steps.pipeline.timed_pipelines import PipelineRanks, design_pipelines, pipeline_ranks
 from costmodel.training.design import RECOMPUTE_BLOCK, DesignPoints
@@ -47,18 +48,16 @@ def checkpoint_layers(design: DesignPoints) -> FloatArray:
     return np.where(uniform, design.recompute_layers, 1.0)
 
 
-def recomputed_shares_of_model(run: TransformerRun) -> list[FloatArray] | None:
-    """Shares of the layers of each kind that all stages together recompute; None where that is all of every design. [-]
-
-    The first layers of each chunk are recomputed, of any kind.
-    """
+def recomputed_shares_of_model(run: TransformerRun, *, least: bool = False) -> list[FloatArray] | None:
+    """Recomputed shares of the layers of each kind, of all stages or the `least` of a stage; None where all are. [-]"""
     design, leading = run.design, leading_layers(run.design)
     if not np.isfinite(leading).any():
         return None
     unique = UniqueRows.of(np.broadcast_to(leading, design.pp.shape), *(getattr(design, name) for name in PLACING))
     placed = unique.take(design)
-    counts = unique.each(rank_layers(run.model, placed, leading_layers(placed)).sum(axis=1))
-    return [again / count for again, count in zip(counts.T, run.model.kinds.values(), strict=False)]
+    layers = [rank_layers(run.model, placed, first) for first in (None, leading_layers(placed))]
+    shares = recomputed_shares(*(layers if least else [counts.sum(axis=1, keepdims=True) for counts in layers]))
+    return None if shares is None else [*unique.each(shares.min(axis=1)).T]
 
 
 def with_shares(
@@ -129,7 +128,8 @@ def offloaded_activations(run: TransformerRun, costs: MicroBatch, parts: Sequenc
 
     Each direction of the link overlaps with the passes of one direction: the activations of a layer leave while the
     next layer runs forward, and come back while the layer behind runs backward. Where a forward pass overlaps with a
-    backward pass (`overlap_ep`), both directions have the time of both.
+    backward pass (`overlap_ep`), both directions have the time of both. Where some layers are recomputed, transfers are
+    those of a mean layer of the stage that recomputes the smallest share.
     """
     design = run.design
     if not (design.offload_activations > 0).any():
@@ -137,11 +137,14 @@ def offloaded_activations(run: TransformerRun, costs: MicroBatch, parts: Sequenc
     beside = share_beside(design)
     paired = overlapped_experts(costs, np.where(beside > 0, 1.0, 0.0), run.system)
     forward, backward = list(costs.forward), list(costs.backward)
-    for number, again in enumerate(costs.again):
-        moving = host_transfer_time(design.offload_activations * parts[number].kept, run.system)
-        pair = paired.forward[number].total_time + paired.backward[number].total_time + again.total_time
+    shares = recomputed_shares_of_model(run, least=True) or [np.ones(())] * len(costs.again)
+    for number, (share, part) in enumerate(zip(shares, parts, strict=False)):
+        again = share * costs.again[number].total_time
+        kept = share * part.kept + (1 - share) * part.everything
+        moving = host_transfer_time(design.offload_activations * kept, run.system)
+        pair = paired.forward[number].total_time + paired.backward[number].total_time + again
         behind = beside * np.maximum(moving - pair, 0.0) / 2
-        for passes, later in ((forward, 0.0), (backward, again.total_time)):
+        for passes, later in ((forward, np.zeros(())), (backward, again)):
             alone = np.maximum(moving - (passes[number].total_time + later), 0.0)
             passes[number] = replace(passes[number], offload_time=(1 - beside) * alone + behind)
     return replace(costs, forward=tuple(forward), backward=tuple(backward))

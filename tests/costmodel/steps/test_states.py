@@ -311,3 +311,15 @@ def test_activations_on_the_way_hide_behind_their_layer(small, h100):
     assert moved.forward[0].offload_time == pytest.approx(1e-3)
     assert moved.backward[0].offload_time == 0
     assert moved.forward[0].total_time == pytest.approx(3e-3)
+
+
+def test_layers_without_recomputation_move_all_their_activations_and_wait_without_it(small, h100):
+    """Over a slow link, a model that recomputes half of its layers takes the mean of all and none of them."""
+    slow = h100.with_quantities({"host_link_bandwidth": 1e8})
+
+    def step_time(recompute: str, layers: int) -> float:
+        columns = {"recompute": recompute, "recompute_layers": layers, "recompute_method": "block"}
+        return float(step(small, slow, DesignPoints.of(offload_activations=1, **columns)).step_time[0])
+
+    half = small.num_layers // 2
+    assert step_time("full", half) == pytest.approx((step_time("full", 0) + step_time("none", 0)) / 2, rel=1e-3)
