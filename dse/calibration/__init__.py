@@ -1,1 +1,1 @@
-"""Constants of one's own machine from measurements of it."""
+"""Constants of the user's machine from measurements of it."""

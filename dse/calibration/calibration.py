@@ -1,4 +1,4 @@
-"""Constants of one's own machine from measurements of it: kernels, then collectives, then whole steps.
+"""Constants of the user's machine from measurements of it: kernels, then collectives, then whole steps.
 
 Kernels fix constants of the chip, collectives those of the links, and whole steps the rest. A stage is given up where
 steps are predicted better without it. Only constants that held-out rows support are written: forward selection by
@@ -35,14 +35,14 @@ from dse.validation.table import MeasuredRow
 
 #: Parts that rows are held out in.
 FOLDS: Final = 5
-#: Standard errors by which rows held out must be better predicted, and constants move; and by which steps
-#: must be better predicted without what kernels say, to give that up. [-]
+#: Standard errors by which held-out rows must be better predicted, and constants move; and by which steps must be
+#: better predicted without constants of kernels, to give those up. [-]
 BETTER, MOVED, GIVEN_UP = 1.0, 2.0, 2.0
 #: Constants that are tried in pairs: those that do best alone. [-]
 MOST_PAIRED: Final = 8
 #: Change of the logarithm of a row's time with a coordinate, below which it does not depend on it. [-]
 NO_CHANGE: Final = 2e-3
-#: Share of what a constant does to rows that no others can do, below which nothing tells them apart. [-]
+#: Share of the effect of a constant on rows that no others can have, below which rows cannot tell them apart. [-]
 ALIKE: Final = 0.1
 
 
@@ -74,9 +74,9 @@ def selected(
     `constants` may be fitted, the better known first; `others` are the values of all constants before. [SI units]
     `seed` chooses the rows that are held out together. [-]
 
-    In each round every constant that is left is tried beside those chosen, with each fold of the rows held out, and
+    In each round every remaining constant is tried together with those chosen, with each fold of the rows held out, and
     every two where no single one helps. Those with which the held-out rows are predicted best are chosen, if they are
-    by more than the standard error of that difference, and if each moves by more than twice its own.
+    by more than the standard error of that difference, and if each moves by more than twice its standard error.
     """
     held = folds(rows.groups, FOLDS, seed)
     fit = fits([Task((), np.ones(rows.count, dtype=bool), np.zeros(0))], rows, others)[0]
@@ -97,12 +97,12 @@ def selected(
 def indistinct(
     fit: Fit, constants: Sequence[Constant], rows: Measurements, others: Mapping[str, float]
 ) -> dict[str, str]:
-    """Constants that rows cannot determine beside those already fitted, by name, and why.
+    """Constants that rows cannot determine in addition to those already fitted, by name, with the reason.
 
-    `constants` stand in order, the better known first; `others` are the values of all constants before. [SI units]
+    `constants` are in order, the better known first; `others` are the values of all constants before. [SI units]
 
-    A constant is determined by what is left of its column of the Jacobian when the columns of those fitted are
-    projected out. Of two that are parallel then, as are two whose product alone matters, the first may be fitted.
+    A constant is determined by the remainder of its column of the Jacobian after projection on the columns of those
+    fitted. Of two with parallel remainders, as of two that only act by their product, the first may be fitted.
     """
     slopes = slopes_of([*fit.constants, *constants], rows, {**others, **fit.values})
     known, why = slopes[:, : len(fit.constants)], {}
@@ -157,7 +157,7 @@ def _round(
 
 
 def _task(fit: Fit, added: tuple[Constant, ...], rows: BoolArray, others: Mapping[str, float]) -> Task:
-    """Constants beside those fitted, to be fitted to some rows."""
+    """Constants in addition to those fitted, to be fitted to some rows."""
     start = [one.coordinate(others[one.name]) for one in added]
     return Task((*fit.constants, *added), rows, np.append(fit.coordinates, start))
 
@@ -169,7 +169,7 @@ def _trials(
     rows: Measurements,
     others: Mapping[str, float],
 ) -> dict[tuple[Constant, ...], State]:
-    """Constants beside those fitted: the fit to all rows, and ratios of rows by fits without them."""
+    """Constants in addition to those fitted: the fit to all rows, and ratios of rows by fits without them."""
     kept = [np.ones_like(held[0]), *(~out for out in held)]
     added = [extra for extra in added if min(part.sum() for part in kept) >= len(fit.constants) + len(extra)]
     tasks = [_task(fit, extra, part, others) for extra in added for part in kept]
@@ -276,9 +276,9 @@ def calibrated(
     fitted constants state. `seed` chooses the rows that are held out together. [-] Raises `DseError` if the system or
     the framework is unknown, no row can be used, or rows are of several machines.
 
-    Kinds of rows are taken in the order of `STAGES`: what one tells is fixed for the next. Within a kind
-    constants are chosen one by one, as long as rows held out are better predicted (`selected`). Errors of
-    rows held out are those of the folds that chose the constants: they are a little low where rows are few.
+    Kinds of rows are taken in the order of `STAGES`: constants of one kind are fixed for the next. Within a kind
+    constants are chosen one by one, as long as held-out rows are better predicted (`selected`). Errors of held-out rows
+    are those of the folds that chose the constants: they are a little low where rows are few.
     """
     rows, quantities = _of_software(rows, framework)
     names = sorted({name for row in rows if (name := _machine(row))})
@@ -299,7 +299,7 @@ def calibrated(
 
 
 def _of_software(rows: Sequence[MeasuredRow], framework: str | None) -> tuple[list[MeasuredRow], dict[str, float]]:
-    """Rows with a framework where their software is not known, and what it says of machines. [SI units]"""
+    """Rows with a framework where their software is not known, and the constants of machines in it. [SI units]"""
     if framework is None:
         return [*rows], {}
     named = [row if row.framework else replace(row, framework=framework) for row in rows]
@@ -307,7 +307,7 @@ def _of_software(rows: Sequence[MeasuredRow], framework: str | None) -> tuple[li
 
 
 def _machine(row: MeasuredRow) -> str:
-    """The shipped system that a row's hardware stands for; nothing where there is none."""
+    """The built-in system of a row's hardware; "" if there is none."""
     try:
         return machine_of(row).name
     except NotExpressed:
@@ -358,7 +358,7 @@ def _stage(
     values: Mapping[str, float],
     table: str,
 ) -> CalibratedStage:
-    """Fit of rows of one kind, beside what was known and the constants of kinds before."""
+    """Fit of rows of one kind, given the known values and the constants of kinds before."""
     fitted = calibrated_constants(selection.fit, rows.system.with_quantities(known))
     now = {**values, **{constant.name: constant.after for constant in fitted}}
     before, after = (rows.log_ratios({name: np.array([value]) for name, value in of.items()})[0] for of in (known, now))

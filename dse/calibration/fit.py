@@ -1,7 +1,7 @@
-"""Robust least squares of many sets of constants at once: all are priced together, each steps by itself.
+"""Robust least squares of many sets of constants at once: all are evaluated together, each takes its own steps.
 
-Gauss-Newton steps on logarithms of predicted over measured time, with a soft L1 loss for outliers. One call of the
-cost model prices all sets, so that a Jacobian costs little more than one evaluation."""
+Gauss-Newton steps on logarithms of predicted over measured time, with a soft L1 loss for outliers. One call of the cost
+model evaluates all sets, so that a Jacobian costs little more than one evaluation."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ def _evaluated(
     rows: EvaluatedRows,
     others: Mapping[str, float],
 ) -> list[Fit]:
-    """Ratios and their slopes at some points, all priced together."""
+    """Ratios and their slopes at some points, all evaluated together."""
     names, table, moves = list(others), [], []
     for constants, _, at in points:
         top = np.array([constant.coordinate(constant.high) for constant in constants])

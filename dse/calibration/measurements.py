@@ -1,7 +1,7 @@
-"""Measured rows of one machine, priced for many sets of its constants at once; and the constants that they tell.
+"""Measured rows of one machine, evaluated for many sets of its constants at once, and the constants in question.
 
-Rows of equal model or kernel are one batch. `log_ratios` prices a batch for all sets of constants in one call.
-`candidates` lists the constants that a kind of rows can determine, with bounds of the file's reader.
+Rows of equal model or kernel are one batch. `log_ratios` evaluates a batch for all sets of constants in one call.
+`candidates` lists the constants that a kind of rows can determine, with the bounds of the file's reader.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from dse.validation.kernels import checked_kernel, kernel_machine, times_alone
 from dse.validation.rows import expressed_row
 from dse.validation.table import MeasuredRow
 
-#: Kinds of rows in the order in which they are fitted: what one tells is fixed for the next.
+#: Kinds of rows in the order in which they are fitted: constants of one kind are fixed for the next.
 KERNELS, COLLECTIVES, STEPS = STAGES = ("kernels", "collectives", "steps")
-#: Type of rows -> what they are fitted with.
+#: Type of rows -> kind of rows with which they are fitted.
 STAGE_OF: Final = {
     "kernel_gemm": KERNELS,
     "kernel_grouped": KERNELS,
@@ -40,12 +40,12 @@ SIZES: Final = ("dp", "gradient_accumulation_steps")
 
 @dataclass(frozen=True, slots=True)
 class MeasuredBatch:
-    """Rows that are priced together."""
+    """Rows that are evaluated together."""
 
     rows: tuple[ComparedRow, ...]
     groups: tuple[str, ...]  #: of each row: those of one group are one configuration at different sizes
     quantities: Mapping[str, FloatArray]  #: that the rows themselves decide, (rows,) [SI units]
-    times: Callable[[System, int], FloatArray]  #: of all rows, so many times over; (copies * rows,) [s]
+    times: Callable[[System, int], FloatArray]  #: of all rows, repeated that number of times; (copies * rows,) [s]
 
     def log_ratios(self, system: System, values: Mapping[str, FloatArray]) -> FloatArray:
         """Logarithms of predicted over measured, as those of `Measurements`, of these rows. [-]"""
@@ -164,7 +164,7 @@ def _step_batch(model: ModelShape, rows: tuple[ComparedRow, ...], runs: tuple[Ex
 
 @dataclass(frozen=True, slots=True)
 class Constant:
-    """A quantity of a system, and what is known of it before anything is measured. [unit of the quantity]
+    """A quantity of a system, and its range before any measurement. [unit of the quantity]
 
     It is fitted by its logarithm where it is large against `scale`, and linearly where it is small, as it may be 0.
     """
@@ -207,7 +207,7 @@ def bounded(constant: Constant, allowed: Range) -> Constant:
 
 
 def candidates(system: System) -> dict[str, list[Constant]]:
-    """Constants of a system that rows of each kind may tell, by kind; bounds include what the system has."""
+    """Constants of a system that rows of each kind may determine, by kind; bounds include the values of the system."""
     levels = {f"{level.name}_{name}": at for level in system.memory[1:] for name, at in OF_LEVELS.items()}
     tiers = {f"{tier.name}_{name}": at for tier in system.network for name, at in OF_TIERS.items()}
     cores = system.chip.cores.item()

@@ -26,7 +26,7 @@ from dse.validation.expressed import system_named
 from dse.validation.kernel_tables import KINDS, KernelSample
 from dse.validation.table_prices import sample_times
 
-#: Compute capability from which softmax may run beside products: asynchronous matrix instructions of Hopper. [-]
+#: Compute capability from which softmax may overlap with products: asynchronous matrix instructions of Hopper. [-]
 ASYNCHRONOUS: Final = 9.0
 #: Fits that begin at other places than the constants of the system, and how far away, as coordinates. [-]
 OTHER_STARTS, START_SPREAD = 7, 0.5

@@ -2,16 +2,16 @@
 
 A constant of a system file is a data sheet's, or fitted to runs of another cluster. Real fabrics reach a third of the
 rate of their links where many nodes exchange, hosts differ, and software changes. An `Ensemble` of machines draws each
-constant around its shipped value. Times on all of them tell how the times of two designs move together: a slow fabric
-delays all designs that exchange gradients, and a run of one of them tells about the others.
+constant around its built-in value. Times on all of them give the correlation of the times of two designs: a slow fabric
+delays all designs that exchange gradients, so a run of one of them is informative about the others.
 
-Log step times are jointly normal. Their mean is that of the ensemble; their covariance is what the machines give, plus
-a level that all designs share (software, clocks), a part that is smooth over the layout, and a part of each design
-alone. Runs condition the normal distribution, which is exact (Rasmussen and Williams, Gaussian Processes for Machine
-Learning, 2006, chapter 2), and scale it: runs that come as predicted leave less doubt, surprises more, as in a
-Student-t process with `PRIOR_RUNS` degrees of freedom (Shah, Wilson and Ghahramani 2014). The constants of the machines
-move with the times, so that runs say which of them differ from the shipped ones. Memory is believed in the same way; a
-run that died counts as one that needed a little more than there is.
+Log step times are jointly normal. Their mean is that of the ensemble; their covariance is that of the machines, plus a
+level that all designs share (software, clocks), a part that is smooth over the layout, and a part of each design alone.
+Runs condition the normal distribution, which is exact (Rasmussen and Williams, Gaussian Processes for Machine Learning,
+2006, chapter 2), and scale it: runs as predicted leave less doubt, surprises more, as in a Student-t process with
+`PRIOR_RUNS` degrees of freedom (Shah, Wilson and Ghahramani 2014). The constants of the machines move with the times,
+so that runs show which of them differ from the built-in ones. Memory is treated in the same way; a run that died counts
+as one that needed a little more than the capacity.
 
 The next run is the design with the largest expected gain over the best run so far, until that gain is not worth one.
 """
@@ -47,7 +47,7 @@ SPREADS: Final = {
     "host_dispatch": 0.7,
     "host_straggler": 1.0,
 }
-#: The same of a tier of links, of which the innermost is well known.
+#: The same of a tier of links; the innermost tier is well known.
 INNER: Final = {"efficiency": 0.25, "launch": 0.7}
 #: Rates between nodes are nominal, and only lower in practice.
 OUTER: Final = {"efficiency": FABRIC_SPREAD, "launch": 0.7, "latency": 0.7}
@@ -60,13 +60,13 @@ class Ensemble:
     """Logarithms of the step times of designs on drawn machines."""
 
     names: tuple[str, ...]  #: constants that differ
-    shipped: FloatArray  #: their shipped values, (constants,) [unit of each]
+    shipped: FloatArray  #: their built-in values, (constants,) [unit of each]
     factors: FloatArray  #: logarithms of their factors, (machines, constants) [-]
     log_times: FloatArray  #: (machines, designs) [log s]
 
 
 def ensemble(run: TransformerRun, machines: int = MACHINES) -> Ensemble:
-    """Step times of the designs of a run on drawn machines; the first one is as shipped."""
+    """Step times of the designs of a run on drawn machines; the first one has the built-in constants."""
     design: DesignPoints = run.design
     points, known = run.num_points, run.system.quantities()
     spreads = dict(SPREADS)
@@ -98,22 +98,22 @@ def ensemble(run: TransformerRun, machines: int = MACHINES) -> Ensemble:
     return Ensemble(tuple(names), shipped, factors, log_times)
 
 
-#: Standard deviations of log step times beside those of machines: of all designs together, of neighbours, of a
-#: design alone; and of two runs of one design, unless repeats say more. [-]
+#: Standard deviations of log step times in addition to those of machines: of all designs together, of neighbours, of a
+#: design alone; and of two runs of one design, unless repeats give another value. [-]
 LEVEL, SMOOTH, ALONE, NOISE = 0.3, 0.3, 0.1, 0.05
-#: The same of the logarithm of peak memory. What a run reserved says little of a run that needs more: an allocator
-#: reserves what it can get, so that runs near the limit show less than they would take.
+#: The same of the logarithm of peak memory. Reserved memory of a run says little about a run that needs more: an
+#: allocator reserves all that it can get, so that runs near the limit show less than they would take.
 MEMORY_LEVEL, MEMORY_SMOOTH, MEMORY_ALONE, MEMORY_NOISE = 0.05, 0.05, 0.1, 0.1
-#: Distance over which neighbours are alike: doublings of a size, of which a switch counts as `SWITCH`. [-]
+#: Distance over which neighbours are alike, in doublings of a size; a switch counts as `SWITCH` doublings. [-]
 REACH, SWITCH = 2.0, 2.0
-#: What a run that died is taken to need beyond the memory, as a logarithm, and the deviation of that. [-]
+#: Memory that a run that died is assumed to need beyond the capacity, as a logarithm, and the deviation of that. [-]
 BEYOND: Final = 0.05
 #: Standard deviation of a first run by all of these and a usual ensemble; least share of it where predictions are known
 #: to be good. [-]
 WHOLE, LEAST_DOUBT = 0.45, 0.1
 #: Runs that the deviations above are worth when real runs scale them. [-]
 PRIOR_RUNS: Final = 4
-#: Weight of `NOISE` beside the spread of repeats, in runs. [-]
+#: Weight of `NOISE` against the spread of repeats, in runs. [-]
 PRIOR_REPEATS: Final = 4
 #: Columns of designs that count in doublings; other columns differ or do not.
 SIZES: Final = ("tp", "cp", "ep", "etp", "pp", "vpp", "dp", "micro_batch_size")
@@ -300,7 +300,7 @@ UNDECIDED: Final = 1.0
 
 @dataclass(frozen=True, slots=True)
 class RunCandidates:
-    """Designs of which one is run next."""
+    """Designs from which the next run is chosen."""
 
     machines: Ensemble
     design: DesignPoints

@@ -172,6 +172,6 @@ def replay_record(groups: Sequence[GroupReplay], left: dict[str, str]) -> dict[s
 def replay(file: str | Path, runs: int = RUNS) -> dict[str, Any]:
     """Replays of each group of a table of measured runs, as JSON has them.
 
-    Raises `DseError` if the file cannot be read, or has no groups of runs. `runs` are told in each group at most. [-]
+    At most `runs` of each group are evaluated. Raises `DseError` if the file cannot be read, or has no groups. [-]
     """
     return replay_record(*replays(read_table(Path(file)), runs))

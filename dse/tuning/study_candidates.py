@@ -1,4 +1,4 @@
-"""The designs of a study of which one is run next, and its runs on a real cluster: told, removed, and read from logs.
+"""Designs of a study from which the next run is chosen, and its real runs: reported, removed, and read from logs.
 
 A plan stores its front, but the fastest layout of the real machine may lie off it. So legal designs of the space join
 the candidates, and get a trial number once one is proposed. `run_logs.yaml` has the lines of logs that state step
@@ -60,7 +60,7 @@ def tell(study: BaseStudy, trial: int, *, failed: str = "", software: str = "", 
 
 
 def remove(study: BaseStudy, run: str) -> None:
-    """Remove a run that was told by mistake. Raises `DseError` if there is no run of that identity."""
+    """Remove a run that was reported by mistake. Raises `DseError` if no run has that identity."""
     known = [one.id for one in study.told_runs()]
     if run not in known:
         raise DseError(f"study {study.name!r}: no run {run!r}; its runs: {', '.join(known) or 'none'}")
@@ -88,7 +88,7 @@ def run_records(study: BaseStudy) -> list[dict[str, Any]]:
     ]
 
 
-#: Most legal designs that are evaluated, and most candidates beside those that ran. [-]
+#: Most legal designs that are evaluated, and most candidates besides those that ran. [-]
 EVALUATED, MOST = 1 << 16, 192
 #: Beginning of the names of designs that tuning adds to a study.
 ADDED: Final = "tune_"
@@ -113,7 +113,7 @@ class StudyCandidates:
         ]
 
     def _peak(self, row: int, allocated: float) -> float:
-        """Peak memory of everything on a chip, of which an allocator reserved a part. [B]"""
+        """Peak memory of everything on a chip; an allocator reserved a part of it. [B]"""
         peak = float(self.candidates.memory[row])
         return allocated * peak / (peak - float(self.reserved[row]))
 
@@ -175,7 +175,7 @@ class Proposal(Next):
 
 @dataclass(frozen=True, slots=True)
 class Learned:
-    """A constant of the machine that runs moved away from the shipped value."""
+    """A constant of the machine that runs moved away from the built-in value."""
 
     name: str
     shipped: float  #: [unit of the quantity]
@@ -245,7 +245,7 @@ def _numbered(study: BaseStudy, known: StudyCandidates, chosen: Sequence[Next]) 
 
 
 def learned(space: Space, known: StudyCandidates, decision: Decision) -> Iterable[Learned]:
-    """Constants that runs say differ from the shipped ones: by more than their remaining deviation."""
+    """Constants that differ from the built-in ones after the runs, by more than their remaining deviation."""
     machines, belief = known.candidates.machines, decision.belief
     before = machines.factors.std(axis=0)
     for at, name in enumerate(machines.names):
@@ -257,7 +257,7 @@ def learned(space: Space, known: StudyCandidates, decision: Decision) -> Iterabl
 
 
 DATA: Final[dict[str, Any]] = data_beside(__file__, "run_logs.yaml")
-#: Share of the steps that is left out as warm-up, and fewest such steps. [-]
+#: Share of the steps that is left out as warm-up, and fewest steps of it. [-]
 WARM_UP, FEWEST = 0.2, 2
 #: Bytes of the units of memory; Megatron-LM writes MiB without one. [B]
 UNITS: Final = {"": 2.0**20, "MiB": 2.0**20, "GiB": 2.0**30, "B": 1.0}
