@@ -1,4 +1,4 @@
-"""Fronts of tables of costs: non-dominated points, what a front beats, hypervolume, and points that stand for all.
+"""Fronts of tables of costs: non-dominated points, points that a front beats, hypervolume, representative points.
 
 Rows are sorted once, then an algorithm for their number of objectives removes dominated ones: a sweep for two, divide
 and conquer for three [Kung1975], culling for more. A cheap grid sieve goes first. `FrontIndex` answers which of many
@@ -87,8 +87,8 @@ def sieved(costs: FloatArray, rows: NDArray[np.intp]) -> NDArray[np.intp]:
 def uncovered(costs: FloatArray) -> NDArray[np.bool_]:
     """Rows that are not plainly dominated: a sieve that keeps the whole front, and little else.
 
-    A grid over all objectives but the last knows the least last objective of the cells that are below a
-    cell in every direction. Whoever is there is better in all but the last objective.
+    A grid over all objectives but the last holds the least last objective of the cells that are below a cell in every
+    direction. A row with a lower last objective is kept. Rows in those cells are better in the other objectives.
     """
     sides = costs.shape[1] - 1
     cells = int(min(len(costs), SAMPLE, MOST_CELLS ** (1 / sides)))
@@ -112,9 +112,9 @@ def sweep(costs: FloatArray) -> NDArray[np.bool_]:
 def halve(costs: FloatArray) -> NDArray[np.bool_]:
     """Non-dominated rows of distinct ones in lexicographic order, of three objectives.
 
-    Of two halves of such rows, only the first can dominate the second: where, in the order of the second
-    objective, the least third objective of the first half so far is no greater. All blocks of a size are
-    halved at once, from the whole table down to pairs; who has been dominated is left out from then on.
+    Of two halves of sorted rows, only the first can dominate the second: where, in the order of the second objective,
+    the least third objective of the first half so far is no greater. All blocks of a size are halved at once, from the
+    whole table down to pairs; dominated rows are left out from then on.
     """
     rows = np.argsort(costs[:, 1], kind="stable")  # by block, then by second objective
     rank = np.unique(costs[:, 2], return_inverse=True)[1].ravel()
@@ -138,7 +138,7 @@ def cull(costs: FloatArray) -> NDArray[np.bool_]:
     round finds one point of the front, so the work is rows times front.
     """
     places = [np.unique(column, return_inverse=True)[1].ravel() for column in costs.T]
-    ranks = np.sum(places, axis=0)  # equal costs have equal ranks: whatever beats a row has a smaller sum
+    ranks = np.sum(places, axis=0)  # equal costs have equal ranks: a row that beats another has a smaller sum
     left = np.argsort(ranks, kind="stable")
     kept = np.zeros(len(costs), dtype=bool)
     while left.size:
@@ -148,7 +148,7 @@ def cull(costs: FloatArray) -> NDArray[np.bool_]:
     return kept
 
 
-#: Number of objectives -> what finds the non-dominated rows of distinct ones in lexicographic order.
+#: Number of objectives -> function that finds the non-dominated rows of distinct ones in lexicographic order.
 NON_DOMINATED: Mapping[int, Callable[[FloatArray], NDArray[np.bool_]]] = {1: sweep, 2: sweep, 3: halve}
 
 #: Pairs of a point and one of the front that are compared at once; they stay in the processor's cache.
@@ -213,7 +213,7 @@ def hypervolume(costs: FloatArray, reference: FloatArray) -> float:
 
     Less is better; points that are not below the reference everywhere add nothing.
 
-    A sweep along the last objective [Guerreiro2021]_: what each point adds to those before it in the other
+    A sweep along the last objective [Guerreiro2021]_: the measure that each point adds to those before it in the other
     objectives, times its distance from the reference in the last. O(n log n) for up to three objectives.
 
     >>> hypervolume(np.array([[1.0, 2.0], [2.0, 1.0]]), np.array([3.0, 3.0]))
@@ -326,7 +326,7 @@ class Undominated:
             self.add(point)
 
     def reached(self, point: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """Lower and upper corners, (objectives, boxes) each, of what a point would dominate more. [-]"""
+        """Lower and upper corners, (objectives, boxes) each, of the space that a point would newly dominate. [-]"""
         hit = self._hit(point)
         return np.maximum(self._lower[:, hit], point[:, None]), self._upper[:, hit]
 
@@ -344,7 +344,7 @@ class Undominated:
         return np.concatenate(volumes) if volumes else np.empty(0)
 
     def add(self, point: FloatArray) -> None:
-        """Take away what a point dominates: a box leaves one piece for each side it sticks out."""
+        """Take away the space that a point dominates: a box leaves one piece for each side that sticks out."""
         hit = self._hit(point)
         lower, upper = self._lower[:, hit], self._upper[:, hit]
         self._upper[:, hit] = -inf
@@ -356,7 +356,7 @@ class Undominated:
             lower[objective, out] = point[objective]
 
     def _hit(self, point: FloatArray) -> NDArray[np.intp]:
-        """Boxes of which a point dominates a part. [-]"""
+        """Boxes that a point dominates in part. [-]"""
         hit = self._upper[0, : self._used] > point[0]
         for objective in range(1, point.size):
             hit &= self._upper[objective, : self._used] > point[objective]
@@ -413,8 +413,8 @@ def most_dominating(
     that is not below the reference everywhere, has a NaN, or equals another chosen one adds nothing. Of points that add
     the same, the first in lexicographic order is chosen. [-]
 
-    At least 1 - 1/e of the most that `count` points can add, since what a point adds only falls as others
-    are chosen [Nemhauser1978]_: by what it shares with the boxes that each of them takes away.
+    At least 1 - 1/e of the most that `count` points can add: the gain of a point only falls as others are chosen
+    [Nemhauser1978]_, by the part that it shares with the boxes that each of them takes away.
     """
     rows = np.flatnonzero((costs < reference).all(axis=1))
     rows = rows[np.lexsort(costs[rows].T[::-1])]
@@ -424,7 +424,7 @@ def most_dominating(
     chosen: list[int] = []
     while len(chosen) < min(count, rows.size):
         row = int(gains.argmax())
-        [gains[row]] = left.gains(points[row : row + 1])  # without the rounding of what was taken off
+        [gains[row]] = left.gains(points[row : row + 1])  # without the rounding of the parts subtracted before
         if gains.argmax() != row:
             continue
         if gains[row] <= 0:
@@ -448,21 +448,21 @@ def shared(points: FloatArray, lower: FloatArray, upper: FloatArray) -> FloatArr
     return volumes
 
 
-#: Points of a front that are compared one by one, beside the staircase of all before them.
+#: Points of a front that are compared one by one, in addition to the staircase of all before them.
 BLOCK_POINTS: Final = 64
 #: Comparisons made at once.
 MOST_PAIRS: Final = 1 << 20
 
 
 class FrontIndex:
-    """A front, in an order that makes it quick to say what it beats.
+    """A front, in an order that makes it quick to find the costs that it beats.
 
-    Points stand by their last cost, in blocks. What stands in whole blocks before a query is no worse in that
-    cost, so that the other costs alone decide: for two of them a staircase and a binary search.
+    Points are in the order of their last cost, in blocks. Points of whole blocks before a query are no worse in that
+    cost, so that only the other costs decide: for two of them a staircase and a binary search.
     """
 
     def __init__(self, front: FloatArray) -> None:
-        """Take (points, objectives) costs of which none beats another; less is better. [the unit of each]"""
+        """Take (points, objectives) costs that do not beat each other; less is better. [the unit of each]"""
         self.front = front[np.argsort(front[:, -1], kind="stable")]
         self._members = np.sort(_as_items(self.front))
         self._all = _staircase(front) if front.shape[1] == 2 and len(front) else front

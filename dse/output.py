@@ -51,7 +51,7 @@ ROWS_SHOWN: Final = 10
 #: Step time of a breakdown, and the expected one, an objective of plans.
 STEP_TIME, EXPECTED_TIME = "step_time_s", "step_time_expected_s"
 
-#: Width of what goes to a file or another program. [characters]
+#: Width of output to a file or another program. [characters]
 PLAIN_WIDTH = 100
 
 #: SI unit of every breakdown column, by its name in tables.
@@ -75,11 +75,11 @@ class SafeConsole(Console):
     """A console on which no name that is shown can steer the terminal."""
 
     def render_str(self, text: str, **options: Any) -> Text:
-        """A text, what would steer the terminal written out."""
+        """A text with its terminal control characters escaped."""
         return super().render_str(printable(text), **options)
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
-        """The pieces of what is shown, the same done to those that come as `Text`."""
+        """Segments of the output, with control characters escaped in those that come as `Text` too."""
         for piece in super().render(renderable, options):
             yield piece if piece.control else Segment(printable(piece.text), piece.style)
 
@@ -229,7 +229,7 @@ def names_solved(space: Space, condition: str) -> bool:
     """True if a condition names shardings or tiles that are solved for each design."""
     try:
         named = Expression.parse(condition).names
-    except DseError:  # `Space.focused` says what is wrong
+    except DseError:  # `Space.focused` reports the error
         return False
     return not named.isdisjoint(parameter.name for parameter in space.solved)
 
@@ -250,7 +250,7 @@ def bare_name(key: str, unit: str) -> str:
 
 @dataclass(frozen=True)
 class Artefact:
-    """A file, and what its reader will stumble over."""
+    """A file, and notes on problems that its reader may meet."""
 
     __repr__ = short_repr
 
@@ -274,7 +274,7 @@ COMPLETED: Final = "completed"
 
 
 def study_record(study: BaseStudy, part: Selection = "front") -> dict[str, Any]:
-    """A study as one JSON object: what it is, how far it is, and its front or its trials."""
+    """A study as one JSON object: its name and settings, its progress, and its front or its trials."""
     shown = study.table.front() if part == "front" else study.table
     return {
         **study_summary(study),
@@ -329,7 +329,7 @@ def json_text(value: Any) -> str:
 
 
 def only_finite(value: Any) -> Any:
-    """Nested value with None for what JSON cannot say."""
+    """Nested value with None for numbers that JSON cannot represent."""
     if isinstance(value, Mapping):
         return {key: only_finite(item) for key, item in value.items()}
     if isinstance(value, Sequence) and not isinstance(value, str):
@@ -421,7 +421,7 @@ class Waiting(io.RawIOBase):
         return True
 
     def write(self, data: Any) -> int:
-        """Append bytes to what is kept."""
+        """Append bytes to the pieces so far."""
         self._pieces.append(bytes(data))
         self._total += len(self._pieces[-1])
         return len(self._pieces[-1])

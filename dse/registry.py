@@ -1,4 +1,4 @@
-"""Adapters of other programs: what reads, writes and evaluates their files, without the core naming them.
+"""Adapters of other programs: functions that read, write and evaluate their files; the core does not name them.
 
 Each folder of `dse.adapters` describes one program in `adapter.yaml`. The file names functions as ``module:function``,
 with the module within the folder, and the registry imports a module when its function is first called: a command that
@@ -51,7 +51,7 @@ class FileKind:
     pattern: str = ""
     begins: str = ""
     order: int = 0  #: kinds of a lower number are tried first
-    endings: tuple[str, ...] = ()  #: file names that decide whatever the file holds
+    endings: tuple[str, ...] = ()  #: file names that decide, for any content of the file
     usual_endings: tuple[str, ...] = ()  #: file names that decide where the content does not
 
     def fits(self, head: bytes) -> bool:
@@ -79,7 +79,7 @@ class LaunchForm(FileKind):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WorkloadKind(FileKind):
-    """A file of work that a profile evaluates by itself, with options of its own in `dse evaluate`."""
+    """A file of work that a profile evaluates by itself, with separate options in `dse evaluate`."""
 
     profile: str  #: the profile that evaluates a file where none is named, or a function of the path that returns it
     run: str  #: takes parsed arguments, prints the result and returns the exit code
@@ -105,7 +105,7 @@ class ProgramSource:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Adapter:
-    """One program beside `dse`, and all that is known of it."""
+    """One program that `dse` works with, and all its entry points."""
 
     name: str
     title: str  #: as messages name the program
@@ -120,7 +120,7 @@ class Adapter:
     #: Kind of measurements -> function that takes the path of a file or folder and returns records of it.
     measurements: Mapping[str, str] = field(default_factory=dict)
     import_model: str = ""  #: takes the path of one and a sequence length and returns an `ImportedModel`
-    #: Takes the first bytes of a file and returns what it is that the program prints beside its workloads, else "".
+    #: Takes the first bytes of a file and returns the kind of other output of the program that it is, else "".
     other_output: str = ""
 
     def is_model(self, path: Path) -> bool:

@@ -87,7 +87,7 @@ def wrapped(lines: Iterable[Line], width: int) -> list[Text]:
 
 
 def joined(parts: Iterable[str]) -> str:
-    """Items of a sentence, each of which stays on one line."""
+    """Items of a sentence, with no line break inside an item."""
     return ", ".join(part.replace(" ", "\xa0") for part in parts if part)
 
 
@@ -302,7 +302,7 @@ def other_text(space: Space, best: Record, other: Record) -> str:
 
 
 def next_lines(commands: Sequence[str]) -> list[Line]:
-    """Commands to run next, each of which can be copied."""
+    """Commands to run next, one on each line to copy."""
     return [("Next" if not index else " ", command.replace(" ", "\xa0")) for index, command in enumerate(commands)]
 
 

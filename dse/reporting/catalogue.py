@@ -1,6 +1,6 @@
 """Built-in spaces, models and systems, with the figures that distinguish them.
 
-`dse list` shows a row for each file. A row is computed from the loaded file, never written beside it: parameters of a
+`dse list` shows a row for each file. A row is computed from the loaded file and never written by hand: parameters of a
 model, bandwidths of one chip of a system, legal designs of a space. Keys of rows end in their units, for JSON; a table
 has words instead (`heading`, `fact_text`).
 """
@@ -30,7 +30,7 @@ UNITS: Final[Mapping[str, str]] = data_beside(__file__, "tables.yaml")["units"]
 #: Facts that a table leaves out, or says below it in words.
 BELOW: Final = ("objectives", "description", "title", "flops_per_token_full", "active_parameters_without_input_table")
 
-#: Endings of such names.
+#: Endings of keys that state units.
 SUFFIXES: Final = ("_bytes_per_s", "_flop_per_s", "_bytes", "_usd", "_w")
 
 
@@ -155,7 +155,7 @@ def space_facts(space: Space) -> dict[str, Any]:
     }
 
 
-#: Kind of file -> facts about each that ships.
+#: Kind of file -> facts about each built-in file of the kind.
 LISTS: Final[Mapping[str, Callable[[], list[dict[str, Any]]]]] = {
     "spaces": lambda: [space_facts(Space.load(name)) for name in shipped.names("spaces")],
     "models": lambda: [model_facts(load_model(name)) for name in shipped.names("models")],
@@ -165,9 +165,9 @@ LISTS: Final[Mapping[str, Callable[[], list[dict[str, Any]]]]] = {
 
 
 def text_of(name: str, kind: str) -> str:
-    """The file of that name and kind (a key of `LISTS`), as it ships.
+    """Text of the built-in file with a name and kind (a key of `LISTS`).
 
-    Behind that of a model stands what follows from it, as comments.
+    The text of a model ends with quantities derived from it, as comments.
 
     Raises `DseError` if there is none.
     """

@@ -1,4 +1,4 @@
-"""A table of designs that fits a given width: what they share goes below it, what does not fit is named.
+"""A table of designs that fits a given width: shared values go below it, and columns without room are named.
 
 `design_columns` makes all columns, `fitted` takes those for which the terminal has room, and notes below the table
 name the others."""
@@ -134,7 +134,7 @@ def design_table(
     among: Sequence[Record] | None = None,
     varying: Sequence[str] | None = None,
 ) -> list[RenderableType]:
-    """A table of designs, and lines that say what it leaves out."""
+    """A table of designs, and lines that name the parts left out."""
     among = among or records
     varying = varying_parameters(space, among) if varying is None else varying
     kept, left_out = fitted(design_columns(space, records, varying, notes), width)
@@ -296,7 +296,7 @@ def sharding_lines(space: Space, records: Sequence[Record]) -> list[Text]:
 
 
 def derived_columns(space: Space, records: Sequence[Record]) -> list[Column]:
-    """Derived columns that differ; the first to go when it is narrow. What follows from the system is its."""
+    """Derived columns that differ; they go first when it is narrow. Those that follow from the system belong to it."""
     units = {derived.name: derived.unit for derived in space.derived if derived.parameters != {SYSTEM}}
     left_out = {name for name in UNITS if "run" in records[0] and name not in IN_TABLES}
     left_out |= {objective.name for objective in space.objectives}

@@ -159,7 +159,7 @@ def evaluation_report(
     space: Space, record: Record, width: int, *, instead: str = "", commands: Sequence[str] = (),
     brief: bool = False,
 ) -> Report:  # fmt: skip
-    """An evaluated design: whether it fits, its numbers, what would fit instead, then its parts.
+    """An evaluated design: if it fits, its numbers, a design that would fit instead, then its parts.
 
     With `brief`, the first lines name the sizes of groups and batches, and no switches.
     """
@@ -187,7 +187,7 @@ def evaluation_report(
 
 
 def quantities_table(space: Space, record: Record) -> Table:
-    """Energy, price and power of a design, and its derived columns."""
+    """Energy, cost and power of a design, and its derived columns."""
     table = Table.grid(padding=(0, 2, 0, 0))
     for column in SUMMARY:
         table.add_row(column.removesuffix(UNIT_SUFFIX[UNITS[column]]).replace("_", " "), column_text(record, column))

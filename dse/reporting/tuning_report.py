@@ -1,4 +1,4 @@
-"""The answer of `dse tune` in sentences: the layout to run next and why, what runs showed, and when to stop."""
+"""The answer of `dse tune` in sentences: the layout to run next and why, results of runs, and when to stop."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ STEPS = 50
 
 
 def tuning_report(study: BaseStudy, tuned: Tuning, width: int, storage: str | None = None) -> list[Text]:
-    """Lines that name the next runs with their commands, and what earlier runs showed."""
+    """Lines that name the next runs with their commands, and results of earlier runs."""
     words = study_words(study.name, storage)
     records = _records(study, [one.trial for one in tuned.proposals])
     lines: list[Line] = []
@@ -76,7 +76,7 @@ def reason(tuned: Tuning) -> str:
 
 
 def run_line(run: MeasuredRun, expected: Mapping[int, float]) -> str:
-    """A run that was told, beside its prediction."""
+    """A recorded run compared with its prediction."""
     if run.failed:
         what = "died out of memory" if run.failed == "oom" else "died"
     else:
@@ -88,7 +88,7 @@ def run_line(run: MeasuredRun, expected: Mapping[int, float]) -> str:
 
 
 def learned_line(one: Learned) -> str:
-    """A constant that runs moved away from the shipped value."""
+    """A constant that runs moved away from the built-in value."""
     unit = "" if one.unit == "-" else one.unit
 
     def shown(value: float) -> str:

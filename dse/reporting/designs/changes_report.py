@@ -294,7 +294,7 @@ def importance_report(name: str, importance: Importance, width: int) -> Report:
 
 @dataclass(frozen=True, slots=True)
 class TornadoRow:
-    """A bar, and what it is of."""
+    """A bar of a tornado chart, and its name."""
 
     name: str
     share: float  #: change of the step time, or an elasticity [-]

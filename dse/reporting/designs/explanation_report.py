@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 #: Passes whose times are of kernels, as trees name them.
 PASSES = ("forward", "backward", "recompute")
 HEADINGS = {"recompute": ("re-", "compute")}
-#: Shares of a step below which kernels of a block stand in one row; the first that leaves few rows. [-]
+#: Shares of a step below which kernels of a block share one row; the first that leaves few rows. [-]
 SMALL = (0.01, 0.02, 0.03, 0.04, 0.06, 0.08, 0.1, 0.2, 0.5, 1.0)
 #: Length of the longest bar. [characters]
 BAR = 10
@@ -139,7 +139,7 @@ def shown_rows(kernels: Sequence[KernelRow], step_time: float, *, everything: bo
 
 
 def shown_unit(step_time: float) -> tuple[str, float, int]:
-    """Unit in which times of a step stand below each other, its size, and decimals. [s]"""
+    """Unit of the times in a column of a step's report, its size, and decimals. [s]"""
     if step_time >= 1.0:
         return "s", 1.0, 3 if step_time < 100 else 1
     return "ms", 1e-3, 2 if step_time < 0.1 else 1
@@ -166,7 +166,7 @@ def listed(
             for row in inside:
                 if row not in small:
                     yield 2 if block else 1, row.path[-1], row
-            if 0 < len(small) < len(inside):  # the row of the block says what all of its kernels take
+            if 0 < len(small) < len(inside):  # the row of the block has the time of all its kernels
                 yield 2 if block else 1, f"{len(small)} others", total((*part, "others"), small)
 
 

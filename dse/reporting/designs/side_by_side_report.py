@@ -1,4 +1,4 @@
-"""Designs, launch files, systems and plans side by side, and a design beside its measurement: which is faster, and why.
+"""Designs, launch files, systems and plans side by side, and a design next to its measurement: the faster, and why.
 
 Differences are attributed to parts of the step, so that they add up to the difference of the totals.
 """
@@ -278,7 +278,7 @@ LONGEST = 60
 
 
 def trace_report(gap: TraceGap, width: int) -> Report:
-    """Where a run loses time: by part of the step and by product, and what the ranks wait for."""
+    """Parts of the step and products in which a run loses time, and causes for which ranks wait."""
     first, predicted = gap.traces[0], gap.explanation.step_time
     rank = f"{first.name}, " if first.rank is not None else ""
     off = percent_more(first.step_time / predicted)

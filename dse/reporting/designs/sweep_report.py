@@ -1,4 +1,4 @@
-"""Designs that a user named, as a table: what varies in columns, what is alike below."""
+"""Designs that a user named, as a table: differing values in columns, shared ones below."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def cells(records: Sequence[Record], group: str, name: str, unit: str) -> list[s
 
 
 def short_reason(reason: str) -> str:
-    """A reason without the text of its rule, which stands below the table.
+    """A reason without the text of its rule, which is printed below the table.
 
     >>> short_reason("not legal: tp_stays_in_the_node (tp <= node_size)")
     'not legal: tp_stays_in_the_node'

@@ -1,1 +1,1 @@
-"""Predictions beside measurements, and calibrations, as text."""
+"""Predictions compared with measurements, and calibrations, as text."""

@@ -1,4 +1,4 @@
-"""Calibrations as text and as JSON: constants before and after, what they rest on, errors held out."""
+"""Calibrations as text and as JSON: constants before and after, the rows they rest on, errors held out."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def error_rows(stages: Sequence[CalibratedStage]) -> Iterator[tuple[str, FloatAr
 
 
 def calibration_report(calibration: Calibration, width: int) -> list[RenderableType]:
-    """Tables of constants and of errors, and what was not fitted."""
+    """Tables of constants and of errors, and the constants that were not fitted."""
     shown: list[RenderableType] = [Text(headline(calibration))]
     unused = Counter(calibration.unused.values())
     constants = [constant_cells(constant, stage) for stage in calibration.stages for constant in stage.constants]

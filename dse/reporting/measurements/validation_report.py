@@ -1,6 +1,6 @@
 """Comparisons with measurements, and errors of kernel tables, as text.
 
-Errors stand by data set, machine, release and model family. Reasons why rows are not expressed follow, the most
+Errors are listed by data set, machine, release and model family. Reasons why rows are not expressed follow, the most
 frequent first. Kernel tables have a table for each kind, with a column for each chip.
 """
 
@@ -63,7 +63,7 @@ def pair_cells(pair: ComparedPair) -> tuple[str, ...]:
     return (pair.id, pair.changed, f"{pair.measured:+.1%}", f"{pair.predicted:+.1%}", *verdicts)
 
 
-#: A table: what it is called, its headings, and its rows of cells.
+#: A table: its title, its headings, and its rows of cells.
 Table = tuple[str, Sequence[str], Sequence[Sequence[str]]]
 
 #: Key of errors -> heading of their column, in order.
@@ -83,7 +83,7 @@ _LEFT_OUT: Final = {"max": 4, "p90": 3, "mean": 2, "bias": 1}
 
 
 def validation_report(rows: Sequence[ComparedRow], width: int) -> list[RenderableType]:
-    """All tables, each with its heading, and what rows that are not expressed lack."""
+    """All tables, each with its heading, and the reasons of rows that are not expressed."""
     shown: list[RenderableType] = [Text(headline(rows))]
     for title, headings, cells in tables(rows):
         columns = [
@@ -181,7 +181,7 @@ def memory_table(sets: Mapping[str, Sequence[ComparedRow]]) -> Table:
 
 
 def fit_cells(memory: Mapping[str, float]) -> list[str]:
-    """Precision and recall of runs that do not fit; precision where there are such runs at all."""
+    """Precision and recall of runs that do not fit; precision only if some runs do not fit."""
     full = memory["out_of_memory_rows"]
     precision = memory["out_of_memory_precision"] if full else math.nan
     return [
@@ -193,7 +193,7 @@ def fit_cells(memory: Mapping[str, float]) -> list[str]:
     ]
 
 
-#: Headings of what `fit_cells` makes.
+#: Headings of the cells of `fit_cells`.
 _FITS: Final = ("did not\nfit", "recall", "precision", "false\nalarms", "tight")
 
 #: Key of errors of memory -> how they are printed.
@@ -235,7 +235,7 @@ def number(value: float, form: str) -> str:
 
 
 def reason_rows(rows: Sequence[ComparedRow]) -> list[tuple[str, str, str]]:
-    """Numbers of rows, what these rows lack, and their data sets, the most frequent first."""
+    """Numbers of rows, the reason why they are not expressed, and their data sets, the most frequent first."""
     columns_of_errors = [
         (str(sum(counts.values())), lacks, ", ".join(f"{name} ({count})" for name, count in counts.items()))
         for lacks, counts in reasons(rows).items()

@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 #: Launch files of designs: form -> text, or the reason why the framework cannot run it, and True for a text.
 Launches = Callable[[Sequence[Record]], list[dict[str, tuple[str, bool]]]]
 
-#: Designs whose pipelines are drawn whatever they take, and events of such a pipeline, at most. [-]
+#: Designs whose pipelines are always drawn, and most events of one of these pipelines. [-]
 DETAILED, EVENTS = 24, 800
 #: Passes of a step, and events of two stages with gaps, at most, with which the pipelines of others are drawn. [-]
 FEW_PASSES, FEW_EVENTS = 4000, 600

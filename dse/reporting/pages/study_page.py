@@ -1,6 +1,6 @@
 """A study as one page: the answer, every design of its front, and the search.
 
-The page is one HTML file with its data as JSON. This module chooses what the page shows: the designs that open, the
+The page is one HTML file with its data as JSON. This module chooses the content of the page: the designs that open, the
 axes, the proposals. `page.js` draws it and handles clicks and keys."""
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ OPENED, CLOUD, LINES, RANKED = 250, 1500, 250, 500
 MOST_INFEASIBLE, CURVE = 2000, 5000
 #: Proposed designs at most: the best of each objective, and knees between them. [-]
 PROPOSED: Final = 7
-#: Columns of a breakdown that axes may show beside the objectives -> unit.
+#: Columns of a breakdown that axes may show in addition to the objectives -> unit.
 NUMBERS: Final = {"step_time_s": "s", PEAK_MEMORY: "B", "mfu": "-", "tokens_per_second": "1/s"}
 
 

@@ -60,8 +60,8 @@ HUE_STEP: Final = 137.508
 def sweep_plot(designs: NamedDesigns) -> alt.LayerChart:
     """The picture of a sweep.
 
-    Of more than two names, the best design beside each value of the first two is drawn. Designs that break a
-    limit are hollow; those that are not legal are left out.
+    Of more than two names, the best design at each pair of values of the first two is drawn. Designs that break a limit
+    are hollow; those that are not legal are left out.
 
     Raises `DseError` if nothing was swept, or no design has a number.
     """
@@ -117,7 +117,7 @@ def horizontal(first: Parameter, values: list[Any]) -> alt.X:
 
 
 def best_of(designs: NamedDesigns) -> dict[Any, dict[Any, Mapping[str, Any]]]:
-    """Value of the second name -> value of the first -> the best design beside both, feasible ones before."""
+    """Value of the second name -> value of the first -> the best design with both values; feasible ones come first."""
     objective = designs.space.objectives[0]
     sign = 1.0 if objective.direction == "minimize" else -1.0
     lines: dict[Any, dict[Any, Mapping[str, Any]]] = {}
@@ -135,10 +135,10 @@ def best_of(designs: NamedDesigns) -> dict[Any, dict[Any, Mapping[str, Any]]]:
     return lines
 
 
-#: Colours of what is faster and slower, and height of a row. [-, -, pixels]
+#: Colours of faster and slower changes, and height of a row. [-, -, pixels]
 FASTER, SLOWER, ROW = "#2a9d78", "#d9643a", 20
 
-#: Room beside the longest bar for its number. [-]
+#: Length of the axis over that of the longest bar, with room for its number. [-]
 ROOM: Final = 1.3
 
 

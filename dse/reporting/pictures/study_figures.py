@@ -38,16 +38,16 @@ from dse.searching.trials.trial_table import TrialTable
 from dse.spaces.sections.parameters import Direction, Objective, Parameter
 from dse.spaces.space import Space
 
-#: Designs that are not on the front, of which at most so many are drawn, evenly spread over the trials.
+#: Most designs that are drawn besides the front, evenly spread over the trials.
 CLOUD: Final = 2000
 
-#: Names of designs that are this near on both axes stand above each other, so far apart. [-], [pixels]
+#: Names of designs that are this near on both axes are stacked, at this distance. [-], [pixels]
 NEAR, LINE = (0.5, 0.12), 13
 #: Outline that keeps a text readable on lines and points.
 PAPER: Final[Mapping[str, Any]] = {"stroke": SCHEMES["light"][3], "strokeWidth": 3, "opacity": 0.8}
 #: Size of each of several panels, over that of one. [-]
 SEVERAL = 0.55
-#: Most designs that a screen reader reads one by one; a picture of more says what it shows as a whole.
+#: Most designs that a screen reader reads one by one; a larger picture has one summary.
 MOST_READ = 200
 
 
@@ -62,14 +62,14 @@ class Shown:
 
 @dataclass(frozen=True, kw_only=True)
 class FrontPicture:
-    """Designs by what is sought of them."""
+    """Designs plotted by their objectives."""
 
     axes: Sequence[Shown]
     front: FloatArray  #: (designs, axes) [the unit of each]
-    texts: Sequence[Mapping[str, str]]  #: what is said of each design of the front: heading -> text
+    texts: Sequence[Mapping[str, str]]  #: texts of each design of the front: heading -> text
     dominated: FloatArray  #: (designs, axes) feasible designs that others beat [the unit of each]
-    name: str = "Pareto front"  #: what the first designs are called
-    notable: Mapping[int, str] = field(default_factory=dict)  #: design of the front -> what it is best at
+    name: str = "Pareto front"  #: title of the first designs
+    notable: Mapping[int, str] = field(default_factory=dict)  #: design of the front -> text of its best objective
 
     @property
     def pairs(self) -> list[tuple[int, int]]:
@@ -144,7 +144,7 @@ def designs(picture: FrontPicture, front: pd.DataFrame) -> alt.Chart:
 def names(
     picture: FrontPicture, pair: tuple[int, int], front: pd.DataFrame, where: Mapping[str, Any]
 ) -> list[alt.Chart]:
-    """The name beside each design that is best by an axis, towards the middle of the picture."""
+    """The name next to each design that is best by an axis, on the side towards the middle of the picture."""
     signs = [1 if picture.axes[axis].direction == "minimize" else -1 for axis in pair]
     ends = {int(np.argmin(sign * picture.front[:, axis])) for sign, axis in zip(signs, pair, strict=True)}
     kept = {row: name for row, name in picture.notable.items() if row in ends or len(picture.axes) == 2}
@@ -254,7 +254,7 @@ def parameter_coordinate(parameter: Parameter, values: Sequence[Any]) -> tuple[A
 
 
 def between(values: Sequence[float], unit: str) -> tuple[Any, list[tuple[str, float]]]:
-    """Values as shares of what they span, and some of them as text. [-]"""
+    """Values as shares of their range, and labels of ticks. [-]"""
     low, high = min(values), max(values)
     places = np.linspace(0, 1, TICKS).tolist() if high > low else [0.0]
     ticks = [(readable(low + at * (high - low), unit), at) for at in places]
@@ -301,7 +301,7 @@ def importance_figure(importance: Importance) -> alt.Chart:
     return styled(bars.properties(width=WIDTH, height=height), f"Importance of {len(names)} parameters")
 
 
-#: Feasible designs beside the front that parallel coordinates show.
+#: Most feasible designs that parallel coordinates show in addition to the front.
 LINES: Final = 400
 
 

@@ -72,7 +72,7 @@ def look(scheme: str) -> dict[str, Any]:
 
 
 def styled(chart: alt.ChartType, about: str) -> Any:
-    """A chart in the light look, with what a screen reader says of it."""
+    """A chart in the light style, with the text for screen readers."""
     return chart.properties(description=about).configure(**look("light"))
 
 
@@ -84,7 +84,7 @@ def svg(chart: alt.ChartType) -> str:
     pairs = zip(SCHEMES["light"], SCHEMES["dark"], strict=True)
     dark = "".join(f'[fill="{old}"]{{fill:{new}}}[stroke="{old}"]{{stroke:{new}}}' for old, new in pairs)
     style = f"<title>{about}</title><style>@media (prefers-color-scheme: dark){{{dark}}}</style>"
-    places: dict[str, str] = {}  # Vega counts what it names on through all pictures of a process
+    places: dict[str, str] = {}  # Vega numbers its elements on through all pictures of a process
     named = re.compile(r"\b(clip|gradient_)\d+")
     text = named.sub(lambda at: places.setdefault(at[0], f"{at[1]}{len(places)}"), written.getvalue())
     text = re.sub(r' (?:d|transform)="[^"]*"', lambda at: re.sub(r"(\.\d\d)\d+", r"\1", at[0]), text)
@@ -102,7 +102,7 @@ def picture(chart: alt.ChartType, form: str) -> bytes:
 
 
 def rows(frame: pd.DataFrame) -> alt.InlineData:
-    """A table as the data of a chart: of any length, for callers thin what would be too many marks."""
+    """A table of any length as the data of a chart; callers thin data with too many marks."""
     kinds = {name: "string" if dtype.kind in "OUT" else "number" for name, dtype in frame.dtypes.items()}
     whole = frame.astype({name: int for name, dtype in frame.dtypes.items() if dtype.kind == "b"})
     return alt.InlineData(values=whole.to_csv(index=False), format=alt.CsvDataFormat(type="csv", parse=kinds))
@@ -155,7 +155,7 @@ def quantity(field: str, name: str, unit: str, values: Any, *, zero: bool = Fals
 def bars_of_parts(
     parts: Mapping[str, FloatArray | Sequence[float]], unit: str, names: Sequence[str], *, title: str
 ) -> alt.ChartType:
-    """A bar for each design of parts, (points,) each, that add up to `title`, but for unused ones. [their unit]"""
+    """A bar for each design of parts, (points,) each, that add up to `title`, without unused parts. [their unit]"""
     parts_drawn = {
         part_label(part): list(map(float, values)) for part, values in parts.items() if max(values, default=0.0) > 0
     }
@@ -179,7 +179,7 @@ def bars_of_parts(
 
 
 def part_label(part: str) -> str:
-    """A part without what it measures.
+    """Name of a part without its last word, which names the quantity.
 
     >>> part_label("tp_communication_time")
     'tp communication'

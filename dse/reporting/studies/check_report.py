@@ -1,4 +1,4 @@
-"""Which stored figures of a study are not what the cost model gives."""
+"""Stored figures of a study that differ from those of the cost model."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class CheckedStudy:
     study: BaseStudy
     blocks: Iterator[tuple[int, list[Mismatch]]]
     trials: int = 0
-    differing: int = 0  #: trials of which some figure is another
+    differing: int = 0  #: trials in which some figure differs
     figures: int = 0
 
     def __iter__(self) -> Iterator[Mismatch]:
@@ -70,7 +70,7 @@ def check_report(checked: CheckedStudy) -> list[RenderableType]:
 
 
 def figures_table(shown: Sequence[Mismatch]) -> Table:
-    """Stored figures beside what the cost model gives."""
+    """Stored figures next to those of the cost model."""
     table = ruled_table()
     table.add_column("trial", justify="right", no_wrap=True)
     table.add_column("figure", no_wrap=True)

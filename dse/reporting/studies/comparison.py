@@ -44,7 +44,7 @@ class Comparison:
     __repr__ = short_repr
 
     study: BaseStudy
-    kind: str  #: what differs: "profiles" or "systems"
+    kind: str  #: the things that differ: "profiles" or "systems"
     names: tuple[str, str]  #: the study's own, and the other one
     trials: list[int]
     designs: list[Params]

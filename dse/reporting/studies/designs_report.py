@@ -44,7 +44,7 @@ def designs_report(
 
 
 def run_notes(study: BaseStudy) -> dict[int, str]:
-    """Trial -> what real runs of it showed: the median step time, or that the last one died."""
+    """Trial -> result of real runs of it: the median step time, or that the last one died."""
     runs = study.told_runs()
     died = {run.trial: "ran out of memory" if run.failed == "oom" else "run died" for run in runs if run.failed}
     return died | {trial: f"ran: {readable(time, 's')}" for trial, time in by_trial(runs, "step_time", median).items()}

@@ -1,4 +1,4 @@
-"""Why nothing is feasible: which limit designs break, how close one comes, and what would help."""
+"""Why nothing is feasible: the limit that designs break, how close one comes, and a change that would help."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from dse.pricing.evaluation import remedies
 from dse.spaces.sections.parameters import Constraint
 from dse.spaces.space import Space
 
-#: Parameters of which more means less memory on the fullest chip, or more memory there.
+#: Parameters that reduce the memory in use on the fullest chip, or add capacity, when they grow.
 MORE_SAVES_MEMORY = ("pp", "tp", "recompute", "distributed_optimizer", "dram_capacity")
 
 
 def nothing_feasible(space: Space, records: Iterable[Record], profile: str) -> str:
-    """Why a study has no front, in one line: designs without a number, then limits, and what would help."""
+    """Why a study has no front, in one line: designs without a number, then limits, and a change that would help."""
     unpriced: list[Record] = []
     broken = BrokenLimits(space)
     for record in records:
@@ -38,7 +38,7 @@ def nothing_feasible(space: Space, records: Iterable[Record], profile: str) -> s
 
 
 class BrokenLimits:
-    """Which limit most designs break, how close one comes to it, and what would help."""
+    """The limit that most designs break, the distance of the closest design to it, and a change that would help."""
 
     def __init__(self, space: Space) -> None:
         self.space = space

@@ -4,8 +4,8 @@ A box is dropped with all its designs if a known design beats its bound, or if i
 are halved, down to single machines, which are evaluated. Designs from the middle of promising boxes are evaluated on
 the way, and prune the boxes that they beat.
 
-Memory only has to be enough: its capacity changes no time, only the price and whether a layout fits. So a design with
-more than its layout needs is beaten by the same with less, where price counts and nothing asks for more.
+Memory capacity only has to be sufficient: it changes no time, only the cost and whether a layout fits. So a design with
+more than its layout needs is beaten by the same with less, if cost counts and no condition requires more.
 """
 
 from __future__ import annotations

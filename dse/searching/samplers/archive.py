@@ -3,11 +3,11 @@
 An archive holds the designs that no evaluated design dominates, and near ones. From these, designs climb: each moves to
 its best neighbour by a separate goal, until none is better.
 
-In a study of concurrency n, n batches can be proposed and evaluated at the same time, by as many processes.
-Designs are dealt out to n shares by a number that follows from each. Batch k proposes from share k modulo n;
-it goes on from batch k - n, the one before it of its share, and knows nothing of those in between, so that no
-two batches under way propose the same. The first batch is under way alone, and all shares go on from it. All
-this follows from seed and space: who evaluates which batch, and when, leaves no trace in the trials.
+In a study of concurrency n, n batches can be proposed and evaluated at the same time, by as many processes. Designs are
+dealt out to n shares by a number that follows from each. Batch k proposes from share k modulo n; it continues from
+batch k - n, the one before it of its share, and does not read those in between, so that no two concurrent batches
+propose the same. No other batch runs during the first, and all shares continue from it. All this follows from seed and
+space: the process and the time of a batch do not change the trials.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""Finished trials: what the database holds of them, as tables and as records."""
+"""Finished trials of the database, as tables and as records."""
