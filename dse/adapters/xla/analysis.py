@@ -94,7 +94,7 @@ class Analysis:
     def pipelines(self) -> dict[Instruction, tuple[int, int]]:
         """Loop that passes activations to the next stage -> its ticks, and those that a stage waits. [-]
 
-        A stage starts as many ticks after the first as it stands behind it; the first ends so much sooner.
+        A stage waits one tick for each stage before it; the first ends that much before the last.
         """
         trips, pipelines = trip_counts(self.module), dict[Instruction, tuple[int, int]]()
         for kernel_number, message in self.collectives.items():

@@ -27,7 +27,7 @@ def record(
 
 
 def run(args: argparse.Namespace) -> int:
-    """Evaluate a compiled program, and write what it costs."""
+    """Evaluate a compiled program, and write its time and memory."""
     if args.output and args.format != "html":
         raise DseError(f"{args.design}: -o writes FILE.html; else redirect stdout")
     cost = ModuleCost.of(args.design, args.barriers, args.system)

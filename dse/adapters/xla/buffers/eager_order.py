@@ -2,7 +2,7 @@
 
 The text of a module that is not scheduled puts weight gradients last, whose operands would then live through the whole
 backward pass. This order keeps that of the text, but runs an instruction early once it frees at least as many bytes as
-it allocates. What an instruction frees only grows, so two heaps find the next one, in n log n steps.
+it allocates. The freed bytes of an instruction only grow, so two heaps find the next one, in n log n steps.
 """
 
 from __future__ import annotations
@@ -34,9 +34,8 @@ def eager_order(computation: Computation, given: frozenset[int] = frozenset()) -
 
     `given` are the arrays of the result, numbered through tuples, that live in the memory of a parameter.
 
-    The text's order, but of the instructions that could run the first is taken that frees at least as much as
-    it takes; weight gradients are such once their operands are no longer needed. What only names a value
-    stands as early as it can.
+    The order is that of the text, but the first ready instruction that frees at least as many bytes as it takes runs
+    next; weight gradients do so once their operands are no longer needed. Views come as early as possible.
     """
     kernels = _kernels(computation, given)
     return _with_names(computation, _Schedule(kernels).order())
@@ -45,8 +44,8 @@ def eager_order(computation: Computation, given: frozenset[int] = frozenset()) -
 class _Schedule:
     """Instructions that wait and that could run, while others run.
 
-    What an instruction frees only grows while others run, so that those that free enough are found once: they
-    stand on a heap of their own, and no step looks at all that could run.
+    The bytes that an instruction frees only grow while others run, so those that free enough are found once: they have
+    a separate heap, and no step looks at all ready instructions.
     """
 
     def __init__(self, kernels: _Dataflow) -> None:
@@ -59,7 +58,7 @@ class _Schedule:
                 self.after.setdefault(producer, []).append(instruction)
             for made in kernels.touches[instruction]:
                 self.readers.setdefault(made, set()).add(instruction)
-        #: What each would free beyond what it takes. [B]
+        #: Freed bytes less allocated bytes of each instruction. [B]
         self.gain = {
             instruction: -sum(kernels.bytes_of[made] for made in kernels.touches[instruction] if made[0] is instruction)
             for instruction in kernels.listed
@@ -168,7 +167,7 @@ def _made(dataflow: _Dataflow, instruction: Instruction, reads: list[_Made | Non
 
 
 def _with_names(computation: Computation, order: list[Instruction]) -> list[Instruction]:
-    """The order with parameters, constants and views, each as soon as what it names is there."""
+    """The order with parameters, constants and views, each as soon as its operands are available."""
     running = set(order)
     after: dict[Instruction, list[Instruction]] = {}
     missing: dict[Instruction, int] = {}

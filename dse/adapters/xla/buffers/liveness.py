@@ -1,7 +1,7 @@
-"""When each array of a program is made and last read, its size, and what lies in memory that others had.
+"""When each array of a program is made and last read, its size, and the arrays that share memory.
 
-Calls and loops are written out in order. XLA's rules of aliases say which outputs of an instruction lie, or
-may lie, in the memory of what it reads.
+Calls and loops are written out in order. XLA's rules of aliases give the outputs of an instruction that are, or may be,
+in the memory of one of its operands.
 """
 
 from __future__ import annotations
@@ -42,15 +42,15 @@ InPlace = dict[int, int]
 
 ALIAS: Final = re.compile(r"\{([\d,\s]*)\}\s*:\s*\(\s*(\d+)\s*(?:,\s*\{([\d,\s]*)\})?")
 
-#: Element of an output from the same element of what is read.
+#: Element of an output from the same element of an operand.
 ELEMENTWISE: Final = (ARITHMETIC | TRANSCENDENTAL | {"copy", "map"}) - {"rng", "rng-bit-generator"}
 
 
 def overwritten(instruction: Instruction) -> InPlace:
     """Outputs that must lie in an operand's memory.
 
-    Updates of slices, scatters and reductions over devices overwrite what they update, also as the last
-    instruction of a fusion; other outputs where ``output_to_operand_aliasing`` says so.
+    Updates of slices, scatters and reductions over devices overwrite the updated operand, also as the last instruction
+    of a fusion; other outputs where ``output_to_operand_aliasing`` has them.
     """
     opcode = parts(instruction.opcode)[0]
     in_place: InPlace = {}
@@ -187,10 +187,10 @@ def memory_bytes(shape: Shape) -> int:
 
 Order: TypeAlias = Callable[[Computation], Sequence[Instruction]]
 
-#: What an instruction gives: the array of a number, or a tuple.
+#: Value of an instruction: the number of an array, or a tuple.
 Tree: TypeAlias = "int | tuple[Tree, ...]"
 
-#: Instructions that use what they read when the arrays inside are used.
+#: Instructions that use their operands when the arrays inside are used.
 _PASSING: Final = VIEWS | {"call", "while", "conditional"}
 
 
@@ -199,7 +199,7 @@ class Array:
     """One array of a program. Times count instructions in the order they run. [-]"""
 
     maker: Instruction
-    holder: Instruction  #: the last that gives it by itself: its maker, or what picks it from a tuple
+    holder: Instruction  #: the last to give only this array: its maker, or the one that picks it from a tuple
     output: int  #: which of the maker's arrays
     bytes: int  #: [B]
     start: int
@@ -349,7 +349,7 @@ def _element(tree: Tree, index: int) -> Tree:
 
 
 def _buffers(run: _Run, results: set[int], aliased: set[int]) -> Iterator[Buffer]:
-    """The arrays that were joined, each buffer with what it holds in order."""
+    """The arrays that were joined, each buffer with its arrays in order."""
     groups: dict[int, list[int]] = {}
     for number in range(len(run.arrays)):
         groups.setdefault(run.home(number), []).append(number)
@@ -408,7 +408,7 @@ class _Run:
             self.arrays[leaf].end = max(self.arrays[leaf].end, len(self.ran))
 
     def run(self, computation: Computation, arguments: Sequence[Tree], path: str) -> Tree:
-        """Run a computation; what its root gives."""
+        """Run a computation; returns the value of its root."""
         if self.shares and computation in self.seen:
             return self.made(computation.root.shape, computation.root)
         self.seen.add(computation)
@@ -441,7 +441,7 @@ class _Run:
         return value
 
     def value(self, instruction: Instruction, operands: Sequence[Tree], path: str) -> Tree:
-        """Arrays that an instruction gives, new ones or those of what it reads."""
+        """Arrays that an instruction gives, new ones or those of its operands."""
         opcode, part = parts(instruction.opcode)
         inner = path + instruction.name + "/"
         if opcode in VIEWS:
@@ -498,7 +498,7 @@ class _Run:
         return made
 
     def started(self, instruction: Instruction, opcode: str, operands: Sequence[Tree], path: str) -> Tree:
-        """The first half of an asynchronous pair: what it reads, then what it gives, then its own state."""
+        """The first half of an asynchronous pair: its operands, then its results, then its state."""
         elements = instruction.shape.elements
         if opcode == "recv" or len(elements) < 2 or not operands:
             return self.made(instruction.shape, instruction)

@@ -29,16 +29,16 @@ _ENDLESS: Final = np.iinfo(np.int64).max
 class Reserved:
     """Memory of one device for a program."""
 
-    arguments: int  #: what is passed to it [B]
-    results: int  #: what it gives, where not in the memory of an argument [B]
+    arguments: int  #: arrays passed to it [B]
+    results: int  #: its results, where not in the memory of an argument [B]
     temporaries: int  #: [B]
-    peak_at: str  #: what runs when the program's own arrays take most
+    peak_at: str  #: kernel that runs when the program's own arrays take most
     least: int = 0  #: ends of the interval of temporaries on TPUs; 0 where they are known [B]
     most: int = 0  #: [B]
 
 
 def needed(liveness: Liveness) -> Reserved:
-    """Memory that a program takes in an order, where nothing is overwritten but what must be."""
+    """Memory that a program takes in an order, where only required overwrites happen."""
     arguments = sum(buffer.bytes for buffer in liveness.buffers if buffer.is_parameter)
     results = sum(b.bytes for b in liveness.buffers if b.is_output and not (b.is_parameter or b.is_constant))
     peak = liveness.peak()
@@ -60,15 +60,15 @@ class _Chunk:
 
 @dataclass(slots=True)
 class _Place:
-    """Memory of a result, and what lies there at times."""
+    """Memory of a result, and the arrays in it over time."""
 
     bytes: int
     arrays: list[Array]  #: by when they start
     is_argument: bool
 
 
-#: Memory beside arrays for each kernel on TPUs, which texts do not show: the mean and the most of programs
-#: that libtpu 0.0.52 compiled for v5e; and the least and the most that arrays took of their heap. [B], [-]
+#: Memory in addition to arrays for each kernel on TPUs, which texts do not show: the mean and the most of programs that
+#: libtpu 0.0.52 compiled for v5e; and the least and the most that arrays took of their heap. [B], [-]
 CODE_BYTES, MOST_CODE = 8192, 24576
 TPU_HEAP: Final = (0.87, 1.01)
 
@@ -76,13 +76,13 @@ TPU_HEAP: Final = (0.87, 1.01)
 def reserved(liveness: Liveness, *, tpu_kernels: int = 0) -> Reserved:
     """Memory that XLA would reserve for a program whose buffers are found in the order in which it runs.
 
-    As XLA's buffer assignment does it: from the largest on, a buffer goes into the memory of a result, or of
-    a parameter that the result overwrites, where it fits and nothing else is needed at the time. What remains
-    shares memory with the operand that its maker reads last, where the maker goes element by element, and is
-    packed, each into the smallest gap, by size or by length of life, whichever takes less. Alignment is left
-    out. On a TPU, whose kernels are counted, temporary arrays do not lie in what is donated, are packed by
-    length of life alone, and have memory of each kernel beside them, none if no array is there; numbers lie
-    elsewhere. The interval has the ends of `TPU_HEAP` for arrays, and up to `MOST_CODE` for each kernel.
+    As in XLA's buffer assignment: from the largest on, a buffer goes into the memory of a result, or of a parameter
+    that the result overwrites, where it fits and nothing else is needed at the time. Any other buffer shares memory
+    with the operand that its maker reads last, if the maker works element by element, and is packed into the smallest
+    gap, by size or by length of life, in the order that takes less. Alignment is left out. On a TPU, whose kernels are
+    counted, temporary arrays do not use donated memory, are packed only by length of life, and each kernel adds memory,
+    none if no array is on the heap; numbers are elsewhere. The interval has the ends of `TPU_HEAP` for arrays, and up
+    to `MOST_CODE` for each kernel.
     """
     places: list[_Place] = []
     heap: list[Buffer] = []

@@ -91,7 +91,7 @@ def parts_of_step(times: Record) -> list[tuple[str, float]]:
 
 
 def times_table(record: Record) -> Table:
-    """Times of a step, each with what it rests on."""
+    """Times of a step, each with its basis."""
     times = record["times"]
     words = {
         "a step": f"messages beside kernels start {times['messages_start']}; {percent(times['mfu'])} of the peak rate",
@@ -185,7 +185,7 @@ class ModuleCost:
         return {**record, "figures": hlo.figures(self.analysis)}
 
     def notes(self) -> list[str]:
-        """Assumptions for what the text does not say."""
+        """Assumptions for quantities that the text does not state."""
         notes = list(self.analysis.graph.notes)
         size = int(np.ravel(held_ranks(self.system.network)[-1])[0]) if self.system else 0  # devices of the machine
         if self.system and size < self.program.devices:
@@ -263,7 +263,7 @@ class ModuleCost:
         }
 
     def communication(self) -> list[dict[str, Any]]:
-        """Messages by what they are for, the largest first; the time of one is of what most of it is for."""
+        """Messages by purpose, the largest first; the time of one counts to the purpose of most of its bytes."""
         rows: dict[str, dict[str, Any]] = {}
         for number, collective in self.analysis.collectives.items():
             count = self.analysis.graph.kernels[number].count
@@ -359,7 +359,7 @@ def hlo_sections(record: Record, width: int) -> list[tuple[str, RenderableType]]
 
 
 def heading(record: Record) -> str:
-    """Heading of a report: what is evaluated, and the total."""
+    """Heading of a report: the program and its machine, and the total."""
     count = sum(row["count"] for row in record["kinds"])
     text = f"{record['module']} on {counted(int(record['devices']), 'device')}: {counted(int(count), 'kernel')}"
     flops = readable(record["figures"]["gemm.flops_total"], "FLOP", digits=4)
@@ -421,12 +421,12 @@ def program_name(op_name: str, room: int) -> str:
 
 
 def end_of(name: str, room: int) -> str:
-    """End of a name, as much as there is room for."""
+    """End of a name, cut to the room."""
     return name if len(name) <= room else "..." + name[len(name) - room + 3 :].lstrip("/")
 
 
 def communication_table(rows: Sequence[Record]) -> Table:
-    """Messages by what they are for."""
+    """Messages by purpose."""
     timed = "time_s" in rows[0]
     table = ruled_table("for", "collectives", "payload", *(["time"] if timed else []), texts=2)
     for row in rows:

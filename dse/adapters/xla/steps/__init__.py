@@ -1,1 +1,1 @@
-"""A program as kernel tables, evaluated on machines, with messages beside kernels."""
+"""A program as kernel tables, evaluated on machines, with messages that overlap with kernels."""

@@ -1,4 +1,4 @@
-"""A step in which messages run beside kernels: two streams, and what of the messages is exposed.
+"""A step in which messages run during kernels: two streams, and the exposed part of the messages.
 
 Kernels run one after the other on one stream, messages on a second one. A message waits for its inputs, and kernels
 wait for its result. A loop with messages has both streams inside one trip."""
@@ -41,13 +41,13 @@ class LoopBody:
 class Streams:
     """A program's kernels and messages in the order in which they start.
 
-    Kernels run one after the other, messages beside them, also one after the other. A loop is one entry
+    Kernels run one after the other, and messages on a second stream, also one after the other. A loop is one entry
     among the kernels; one with messages has both streams to itself.
     """
 
     whole: LoopBody
     messages: frozenset[int]
-    waiting: frozenset[int]  #: messages that kernels after them in the order wait for, whatever they read
+    waiting: frozenset[int]  #: messages that block all kernels after them in the order, also non-readers
     as_written: bool  #: a message starts no earlier than the kernels before it
 
     def exposed(self, times: FloatArray) -> FloatArray:
@@ -63,10 +63,10 @@ class Streams:
 def streams(analysis: Analysis, graph: HloGraph) -> Streams:
     """The order in which a program's kernels and messages start, by one of the meanings of a barrier.
 
-    A module that is scheduled with asynchronous collectives runs in the order of its text: such a collective
-    starts where the text starts it and is waited for by what reads it; any other holds up the kernels. In
-    other texts messages start in the order of the text, each as soon as what it sends is there, and a kernel
-    that waits for a message lets those go first that wait for none.
+    A module that is scheduled with asynchronous collectives runs in the order of its text: an asynchronous collective
+    starts where the text starts it and its readers wait for it; any other blocks the kernels. In other texts messages
+    start in the order of the text, each as soon as its operands are ready, and kernels that wait for no message run
+    before one that does.
     """
     messages = frozenset(analysis.collectives)
     split = frozenset(number for number in messages if _is_asynchronous(graph.kernels[number]))
@@ -89,7 +89,7 @@ def _nested(body: LoopBody) -> list[LoopBody]:
 
 
 def _loop_bodies(graph: HloGraph, messages: frozenset[int]) -> LoopBody:
-    """Kernels by the loops around them, and what waits for what among those of a loop."""
+    """Kernels by the loops around them, and the dependencies among those of a loop."""
     whole = LoopBody()
     ways: list[list[tuple[LoopBody, int]]] = []  # kernel -> its node in each body around it
     open_loops: list[tuple[tuple[Instruction, ...], LoopBody]] = []
@@ -117,7 +117,7 @@ def _loop_bodies(graph: HloGraph, messages: frozenset[int]) -> LoopBody:
 
 
 def _loops(kernel: HloKernel) -> list[tuple[Instruction, ...]]:
-    """The loops around a kernel, the outermost first, each with what stands around it."""
+    """The loops around a kernel, the outermost first, each with the instructions around it."""
     around = kernel.around
     return [around[: depth + 1] for depth, instruction in enumerate(around) if instruction.opcode == "while"]
 
@@ -167,7 +167,7 @@ class _Clock:
     exposed: FloatArray
 
     def run(self, body: LoopBody) -> FloatArray:
-        """Time of a body, what is exposed of its messages added up on the way. [s]"""
+        """Time of a body; adds up the exposed time of its messages. [s]"""
         kernels = messages = np.zeros(len(self.times))  # until when each stream is taken
         done: dict[int, FloatArray] = {}
         running: list[tuple[FloatArray, int]] = []
@@ -210,10 +210,10 @@ class ProgramTimes:
 
     breakdown: Breakdown  #: one kernel or message after the other
     cost: ProgramCost  #: of each kernel
-    step: FloatArray  #: with overlap: kernels, what is exposed and slowed, and the host's [s]
-    kernels: FloatArray  #: of them alone [s]
-    exposed: Mapping[str, FloatArray]  #: collective and what it is for -> time in which no kernel runs [s]
-    slowed: FloatArray  #: that kernels lose to the cores that messages beside them take [s]
+    step: FloatArray  #: with overlap: kernels, exposed messages, slowdown of kernels, and the host's time [s]
+    kernels: FloatArray  #: only kernels [s]
+    exposed: Mapping[str, FloatArray]  #: collective and its purpose -> time in which no kernel runs [s]
+    slowed: FloatArray  #: that kernels lose to the cores of messages that run at the same time [s]
     longest_path: FloatArray  #: that no overlap can beat [s]
     as_written: bool  #: messages start where the text starts them
 
@@ -230,10 +230,10 @@ class ProgramTimes:
 
 
 def program_times(analysis: Analysis, program: Program, graph: HloGraph, system: System) -> ProgramTimes:
-    """Times of a step where messages run beside kernels that do not wait for them.
+    """Times of a step where messages run during kernels that do not wait for them.
 
-    As in the native model, a message beside kernels takes the cores from them that the system gives to its
-    kind; a transfer between stages takes none.
+    As in the native model, a message that overlaps with kernels takes the cores that the system gives to its kind; a
+    transfer between stages takes none.
     """
     order, cost = streams(analysis, graph), program_cost(program, system)
     breakdown = program_step(program, system)

@@ -90,7 +90,7 @@ class ProgramKernel:
 class Program:
     """One step of a compiled program on each of its devices."""
 
-    #: What formulas may name of it.
+    #: Names of dimensions for formulas.
     dimensions: ClassVar[tuple[str, ...]] = ("devices",)
     counts: ClassVar[tuple[str, ...]] = ()
 
@@ -220,7 +220,7 @@ def _message(written: list[Any], number: int) -> Message | None:
 
 
 def _numbers(written: Any, count: int, row: int) -> list[float]:
-    """So many numbers, none of them negative."""
+    """`count` numbers, none of them negative."""
     if not isinstance(written, list) or len(written) != count:
         raise ValueError(f"row {row}: {written!r}: expected {count} numbers")
     if not all(type(number) in (int, float) and number >= 0 for number in written):
@@ -345,7 +345,7 @@ def program_cost(program: Program, system: System) -> ProgramCost:
     for index, kernel in enumerate(program.kernels):
         if kernel.message is not None:
             sent = message_cost(kernel.message, system)
-            time[:, index] = np.maximum(sent.time, products[:, index])  # work may stand beside it
+            time[:, index] = np.maximum(sent.time, products[:, index])  # other work may be in the same kernel
             links[:, index] = traffic_energy(sent.bytes_sent, system.network)
     memory_energy = near_energy + far_bytes * np.atleast_1d(system.dram.energy)[:, np.newaxis]
     per_flop = np.atleast_1d(system.chip.flop_energy)[:, np.newaxis]
@@ -375,9 +375,9 @@ def program_step(program: Program, system: System, design: Design | None = None)
 
     `design` is not read, since a program's layout is fixed; it makes the signature that of `step`.
 
-    Kernels and messages run one after the other. Messages count to the axis of the mesh that they are for;
-    numbers, inputs and what is unknown count to data-parallel communication.
-    The host launches ahead: its time to dispatch kernels is that of another framework, and left out.
+    Kernels and messages run one after the other. Messages count to the axis of the mesh of their purpose; numbers,
+    inputs and unknown purposes count to data-parallel communication. The host launches ahead: its time to dispatch
+    kernels is that of another framework, and left out.
     """
     program = program.grouped()
     quantities = system.quantities()
@@ -415,7 +415,7 @@ def _priced(program: Program, system: System, points: int) -> Breakdown:
 
 #: Times of kernels; the others are of messages.
 _COMPUTING = ("forward_time", "backward_time", "recompute_time", "optimizer_time", "bubble_time")
-#: What a message is for -> the axis that its time counts to.
+#: Purpose of a message -> the axis that its time counts to.
 AXES: Final = {
     "tensor parallel": "tp", "sequence parallel": "tp", "context parallel": "cp", "expert parallel": "ep",
     "pipeline parallel": "pp", "data parallel": "dp", "fully sharded": "dp", "input": "dp", "scalars": "dp",

@@ -1,1 +1,1 @@
-"""Figures of a program by name: what it trains, and how."""
+"""Figures of a program by name: the model that it trains, and the method."""

@@ -27,7 +27,7 @@ _PHASE: Final = {"forward": "fwd", "backward": "bwd"}
 def figures(analysis: Analysis) -> Figures:
     """All figures of a module: name -> number or text. [FLOP], [B], [s], [-]
 
-    Counts and sums count a kernel as often as it runs.
+    Counts and sums include all runs of a kernel.
     """
     groups = (
         text_figures, graph_figures, work_figures, gemm_figures, toy_machine_figures, collective_figures,

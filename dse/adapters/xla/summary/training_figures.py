@@ -1,9 +1,9 @@
 """The model that a program trains, and its method: recomputation, accumulation, clipping, and the optimizer.
 
 Weights of layers show hidden size and MLP width, products with square outputs show attention, a table shows the
-vocabulary, and trips of loops show the number of layers. The method follows by general rules from what instructions
-read and what the program keeps for each weight. A figure that the text does not determine is left out. Settings, such
-as a rate of learning, are values of constants, which are never read.
+vocabulary, and trips of loops show the number of layers. The method follows by general rules from the operands of
+instructions and the state that the program keeps for each weight. A figure that the text does not determine is left
+out. Settings, for example a learning rate, are values of constants, which are never read.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _LAYER: Final = re.compile(r"(?:layers?|blocks?|\bh)[/_.](\d+)")
 
 
 def model_figures(analysis: Analysis) -> Figures:
-    """The model, its number formats, its batch and the mesh of devices; what does not show is left out."""
+    """The model, its number formats, its batch and the mesh of devices; undetermined figures are left out."""
     figures: Figures = {"mesh.devices": analysis.devices}
     products = Counter[str]()
     for kernel in analysis.graph.kernels:
@@ -127,7 +127,7 @@ def step_tokens(analysis: Analysis) -> tuple[int, int] | None:
 
 
 def mesh_figures(analysis: Analysis) -> Figures:
-    """Axes of the mesh of devices by what they are for; an axis whose devices are unknown is left out."""
+    """Axes of the mesh of devices by purpose; an axis whose devices are unknown is left out."""
     axes = {name: analysis.axes[name] for name in ("dp", "pp", "cp", "tp", "ep") if name in analysis.axes}
     figures: Figures = {f"mesh.{name}": size for name, size in axes.items()}
     across = [name for name in axes if name != "ep"]  # experts lie across the others
@@ -156,8 +156,8 @@ def gradient_figures(analysis: Analysis) -> Figures:
 def transformer_figures(analysis: Analysis, micro_batch: int, tp: int) -> Figures:
     """Dimensions of a transformer with heads split over `tp` devices.
 
-    Scores are the batched products with square outputs; a matrix that layers have comes as often as they do,
-    and a table once more.
+    Scores are the batched products with square outputs; a matrix of layers occurs once in each layer, and a table once
+    more.
     """
     names = [_LAYER.search(kernel.instruction.op_name) for kernel in analysis.graph.kernels]
     layers = len({int(name[1]) for name in names if name})
@@ -201,12 +201,12 @@ class OptimizerRules:
     def name(self) -> str | None:
         """The method's name; None where the rules tell none.
 
-        SGD keeps nothing, its updates being sums of weights and gradients that are scaled by numbers;
-        momentum is the same with one array, and Muon multiplies matrices made of that array, for some of the
-        weights. Adam keeps two arrays, and divides one of them by a root of what it keeps. In AdamW the update
-        multiplies weights by a number and adds that to what depends on the moments, and not to a gradient.
-        Methods that keep the same, such as NAdam, pass for Adam; those that take norms of weights, such as LAMB,
-        and all others are left out; so is one whose updates are held back for some steps.
+        SGD keeps nothing, its updates being sums of weights and gradients that are scaled by numbers; momentum is the
+        same with one array, and Muon multiplies matrices made of that array, for some of the weights. Adam keeps two
+        arrays, and divides one of them by a root of the kept arrays. In AdamW the update multiplies weights by a number
+        and adds that to a term that depends on the moments, and not to a gradient. Methods that keep the same, such as
+        NAdam, pass for Adam; those that take norms of weights, such as LAMB, and all others are left out; so is one
+        whose updates are held back for some steps.
         """
         if not self.changed or self.held_back:
             return None
@@ -236,7 +236,7 @@ class OptimizerRules:
 
     @cached_property
     def _after_roots(self) -> Mapping[Source, int]:
-        """Marks, 1, of all that depends on roots of what is kept."""
+        """Marks, 1, of all that depends on roots of kept arrays."""
         kept = self.provenance.after_kept
         roots: dict[Source, int] = {
             step: 1 for step in self.provenance.leading if step.opcode in _ROOTS and kept.get(step, 0)
@@ -244,7 +244,7 @@ class OptimizerRules:
         return self.provenance.flow.after(roots, again=False)
 
     def _divided(self, steps: set[FlowStep]) -> list[Source]:
-        """Arrays made of gradients that roots of what is kept divide."""
+        """Arrays made of gradients that are divided by roots of kept arrays."""
         rooted, after = self._after_roots, self.provenance.after_gradients
         factors = (step.reads[:2] for step in steps if step.opcode in ("multiply", "divide"))
         return [
@@ -358,11 +358,10 @@ def training_figures(analysis: Analysis) -> Figures:
 
     - Rematerialisation: kernels that are named as computed again.
     - Optimizer: see `OptimizerRules.name`.
-    - Gradient accumulation: a loop whose runs depend on each other in nothing but sums, among them the
-      gradients of all weights; gradients of all weights that are sums of what depends on no common product;
-      micro-batches through a pipeline; an updated array that is added to, and that nothing else reads, or
-      updates that a count of steps holds back. That there is none is said where the optimizer is known, which
-      then accounts for all that the step keeps.
+    - Gradient accumulation: a loop whose runs depend on each other only by sums, among them the
+      gradients of all weights; gradients of all weights that are sums of terms without a common product; micro-batches
+      through a pipeline; an updated array that is added to and has no other reader, or updates that a count of steps
+      holds back. Its absence is stated only if the optimizer is known, which then accounts for all that the step keeps.
     - Gradient clipping: all updates depend on one number, and that on sums of squares of all gradients.
       Clipping value by value does not count.
     """
@@ -483,7 +482,7 @@ class _Sums:
         """True if an updated array is only added to, and has no other use."""
         readers: dict[Source, list[FlowStep]] = {}
         for step in self.flow.steps:
-            if behind(step) is step:  # else it hands on what it reads
+            if behind(step) is step:  # else it hands on its operands
                 for source in dict.fromkeys(behind(source) for source in step.reads):
                     readers.setdefault(source, []).append(step)
         arrays = {
