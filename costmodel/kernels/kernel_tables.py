@@ -325,7 +325,7 @@ def parts_of(model: ModelShape) -> list[Part]:
     layers = [Part(f"layer {n}", layer.kernels, layer.edges, layer) for n, layer in enumerate(model.kinds)]
     stream = model.last_layer.stream
     embedding = Part(EMBEDDING.name, EMBEDDING.kernels, (Edge(EMBEDDING.kernels[0], stream),))
-    return [*layers, embedding, Part(HEAD.name, HEAD.kernels, tuple(HEAD.edges(stream)))]
+    return [*layers, embedding, Part(HEAD.name, model.head.kernels, tuple(model.head.edges(stream)))]
 
 
 def mtp_part(model: ModelShape) -> Part:

@@ -139,8 +139,15 @@ ROWS: Final[Mapping[str, Any]] = yaml.load(
 EMBEDDING, HEAD, MTP_JOIN, PER_LAYER = (
     Block(name, ROWS["blocks"][name]) for name in ("embedding", "head", "mtp", "per_layer")
 )
+#: Head and join of models with several residual streams.
+STREAMS_HEAD, STREAMS_JOIN = Block("head", ROWS["blocks"]["streams_head"]), Block("mtp", ROWS["blocks"]["streams_mtp"])
 #: Words for mixers without attention.
 LINEAR_MIXERS: Final = tuple(name for name in ROWS["mixers"] if name not in ("attention", "latent"))
+
+
+def head_of(blocks: Iterable[Block]) -> Block:
+    """The head behind layers of some blocks."""
+    return STREAMS_HEAD if any(block.kernels[-1].makes == "stream" for block in blocks) else HEAD
 
 
 class LayerKind(NamedTuple):
@@ -159,6 +166,7 @@ class LayerKind(NamedTuple):
     shared_expert_gate: bool = False
     expert_norms: bool = False
     per_layer: bool = False  #: a part of a second embedding is added behind the MLP
+    streams: bool = False  #: branches read a weighted sum of several residual streams, and write to all
     expert_latent: bool = False  #: routed experts act on a narrower latent of each token
     sizes: Sizes = ()  #: dimensions that differ from the model's
 
@@ -221,8 +229,17 @@ def _block(name: str, norm: str, branch: Branch, residual: str, kind: LayerKind)
     """A branch between its norm and its residual addition."""
     post_norm = [f"{name}_post_norm  norm  hidden  < {' '.join(branch.ends)}"] if kind.post_norms else []
     ends = [f"{name}_post_norm"] if kind.post_norms else branch.ends
-    last = f"{residual}  residual  hidden  < {' '.join(ends)} stream"
-    return Block(name, "\n".join([f"{norm}  norm  hidden  < stream", *branch.rows, *post_norm, last]), kind.sizes)
+    read, last = "stream", f"{residual}  residual  hidden  < {' '.join(ends)} stream"
+    weights: list[str] = []
+    if kind.streams:
+        read, last = (
+            f"{name}_stream",
+            f"{residual}  stream_write  hidden > stream  < {' '.join(ends)} stream {name}_weights",
+        )
+        weights = [f"{name}_weights  stream_weights  stream > stream_weights  < stream"]
+        weights += [f"{read}  stream_read  stream > hidden  < {name}_weights stream"]
+    rows = [*weights, f"{norm}  norm  hidden  < {read}", *branch.rows, *post_norm, last]
+    return Block(name, "\n".join(rows), kind.sizes)
 
 
 #: Layer of GPT and Llama, and its blocks.
@@ -234,7 +251,8 @@ ATTENTION, MLP = BLOCKS
 @cache
 def mtp_layer(*layers: Layer) -> Layer:
     """The layer of a multi-token prediction module: a join, then the blocks of some layers."""
-    return Layer((MTP_JOIN, *(block for layer in layers for block in layer.blocks)))
+    join = STREAMS_JOIN if head_of(layers[-1].blocks) == STREAMS_HEAD else MTP_JOIN
+    return Layer((join, *(block for layer in layers for block in layer.blocks)))
 
 
 def sequence_of(kinds: Iterable[LayerKind]) -> tuple[tuple[Layer, float], ...]:
@@ -388,7 +406,7 @@ def _by_features(*features: str) -> Callable[[Kernel], bool]:
 
 
 def _is_layer_norm(kernel: Kernel) -> bool:
-    return _by_kind("layernorm")(kernel) and kernel.inputs == (STREAM,) and kernel.reads == "hidden"
+    return _by_kind("layernorm")(kernel) and kernel.inputs[0].endswith(STREAM) and kernel.reads == "hidden"
 
 
 #: In the order of a design's columns. Collectives that run again follow from the rows: products gather their inputs

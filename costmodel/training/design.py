@@ -16,7 +16,7 @@ import numpy as np
 
 from costmodel.columns import BoolArray, FloatArray, column, column_family
 from costmodel.errors import DseError
-from costmodel.training.blocks import BLOCKS, HEAD, MODULES, MTP_JOIN, SHARDINGS, Block
+from costmodel.training.blocks import BLOCKS, MODULES, MTP_JOIN, SHARDINGS, STREAMS_JOIN, Block, head_of
 from costmodel.training.design_table import Alias, Design, Domain, count_or_none, ratio, share, switch, words
 from costmodel.training.kernel_kind import PASSES, Kernel
 from costmodel.training.precision import CROSS_ENTROPY, FORMATS, MOMENTS, OPTIMIZERS, REDUCTIONS, ZERO
@@ -211,9 +211,9 @@ def splits_kernels(column: str) -> bool:
 
 def tiled_kernels(blocks: Iterable[Block] = BLOCKS) -> list[str]:
     """Products of each pass, whose output tiles may be explicit, those of the head included."""
-    products = dict.fromkeys(
-        product for block in (*blocks, HEAD) for kernel in block.kernels for product in kernel.products
-    )
+    blocks = tuple(blocks)
+    every = [kernel for block in (*blocks, head_of(blocks)) for kernel in block.kernels]
+    products = dict.fromkeys(product for kernel in every for product in kernel.products)
     return [tiled_kernel(product, of_pass) for product in products for of_pass in PASSES]
 
 
@@ -307,7 +307,7 @@ class DesignPoints(Design):
         """Column -> values that it may take, those of single kernels of some blocks included."""
         blocks = tuple(blocks)
         every = [kernel for block in blocks for kernel in block.kernels]
-        split = [k for k in every if len(k.kind.shardings) > 1 and k not in MTP_JOIN.kernels]
+        split = [k for k in every if len(k.kind.shardings) > 1 and k not in (*MTP_JOIN.kernels, *STREAMS_JOIN.kernels)]
         kernels = {kernel.name: kernel for kernel in split}.values()
         missing = {of for of, needed in NEEDS.items() if not any(map(needed, every))}
         hidden = {f.name for f in fields(cls) if f.metadata.get("of") in missing}

@@ -148,7 +148,7 @@ class ModelDimensions:
     #: Fields that count something, and so must be whole and positive.
     dimensions: ClassVar[tuple[str, ...]] = (
         "num_layers", "hidden_size", "num_attention_heads", "num_query_groups", "head_size",
-        "ffn_hidden_size", "seq_len", "vocab_size", "norms_per_layer", "moe_layer_freq",
+        "ffn_hidden_size", "seq_len", "vocab_size", "norms_per_layer", "moe_layer_freq", "num_residual_streams",
     )  # fmt: skip
     #: Fields that count something that a model may lack: whole, from 0.
     counts: ClassVar[tuple[str, ...]] = (
@@ -177,6 +177,7 @@ class ModelDimensions:
     gated_mlp: bool = False
     activation: Literal["gelu", "silu", "squared_relu"] = "gelu"
     normalization: Literal["layer_norm", "layer_norm_no_bias", "rms_norm"] = "layer_norm"
+    num_residual_streams: float = 1.0  #: hyper-connections read one stream from several, and mix them [Xie2025]_
     norms_per_layer: float = 2.0  #: 4: behind attention and MLP too; 1 in a parallel block
     position_embedding: Literal["learned", "rotary", "none"] = "learned"
     per_layer_embedding: float = 0.0  #: width of a second embedding of tokens, with one part for each layer
@@ -274,6 +275,8 @@ class ModelDimensions:
                 f"model {self.name}: num_query_groups: {self.num_query_groups:g} does not divide "
                 f"num_attention_heads, {self.num_attention_heads:g}"
             )
+        if self.num_residual_streams > 1 and self.per_layer_embedding:
+            raise DseError(f"model {self.name}: per_layer_embedding: none with several residual streams")
         if self.moe_topk > self.num_experts:
             raise DseError(f"model {self.name}: moe_topk: {self.moe_topk:g} of {self.num_experts:g} experts")
         self._check_order()
@@ -298,12 +301,15 @@ class ModelDimensions:
         return {**LAYER_LETTERS, **dict(self.layer_kinds)}
 
     def _features(self) -> Mapping[str, float]:
-        halves = 2 if self.gated_mlp else 1
+        halves, streams = 2 if self.gated_mlp else 1, self.num_residual_streams
         made = self.num_query_groups * self.score_size if self.values_are_keys else 2 * self.key_value_size
         gates = self.num_attention_heads if self.attention_head_gate else 0.0
         gates += self.query_size if self.attention_output_gate else 0.0
         return {
             "hidden": self.hidden_size,
+            "stream": streams * self.hidden_size,
+            "streams": streams,
+            "stream_weights": (2 + streams) * streams,
             "qkv": self.query_size + gates + (0.0 if self.reuses_keys else made),
             "attention": self.attention_size,
             "up": halves * self.ffn_hidden_size,

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Final, Literal, NamedTuple, Protocol
+from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
-from costmodel.columns import BoolArray, FloatArray
+from costmodel.columns import FloatArray
 from costmodel.training.dimensions import ModelDimensions, Sizes
 
 #: Passes over a layer. `activation_gradient` and `weight_gradient` make up the backward pass.
@@ -23,50 +23,13 @@ TensorLayout = Literal["replicated", "sequence", "column", "partial"]
 #: (m, n, k) of a product C[m, n] += A[m, k] B[k, n]. [elements]
 Dimensions = tuple[FloatArray | float, FloatArray | float, FloatArray | float]
 
+#: Sizes of a micro-batch on a rank, which functions of kinds read; a `RankRun` has them.
+RankSizes: TypeAlias = Any
+
 #: Software and reference models with names for kernels.
 FRAMEWORKS: Final = ("megatron", "torchtitan", "maxtext", "aicb", "dfmodel")
 #: Model fields that say whether products have biases, as rows name them.
 BIASES: Final = ("qkv_bias", "out_bias", "mlp_bias")
-
-
-class RankSizes(Protocol):
-    """Sizes of a micro-batch on a rank that kinds of kernels read; a `RankRun` has it. (points,) [-], [B]"""
-
-    @property
-    def model(self) -> ModelDimensions: ...
-    @property
-    def tokens(self) -> FloatArray: ...
-    @property
-    def sequences(self) -> FloatArray: ...
-    @property
-    def tp(self) -> FloatArray: ...
-    @property
-    def cp(self) -> FloatArray: ...
-    @property
-    def ep(self) -> FloatArray: ...
-    @property
-    def etp(self) -> FloatArray: ...
-    @property
-    def unfused(self) -> FloatArray: ...
-    @property
-    def stream_shards(self) -> FloatArray: ...
-    @property
-    def expert_tokens(self) -> FloatArray: ...
-    @property
-    def padded_expert_rows(self) -> FloatArray: ...
-    @property
-    def expert_bias_passes(self) -> FloatArray: ...
-    @property
-    def vocabulary_share(self) -> FloatArray: ...
-    @property
-    def fuses_loss(self) -> BoolArray: ...
-    @property
-    def element_bytes(self) -> float: ...
-    @property
-    def gradient_bytes(self) -> FloatArray | float: ...
-    def activation_bytes(self, features: str = "hidden") -> FloatArray: ...
-    def shards(self, kernel: Kernel) -> FloatArray: ...
-    def is_split(self, kernel: Kernel, option: str) -> BoolArray: ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -86,11 +86,6 @@ def none(*_: Any) -> float:
     return 0.0
 
 
-def no_bytes(rank: RankSizes, _: Kernel) -> FloatArray:
-    """Answer of kinds that keep nothing for the backward pass; (points,). [B]"""
-    return 0.0 * rank.tokens
-
-
 def both_passes(
     rank: RankSizes,
     name: str,
@@ -181,9 +176,12 @@ def delta_net_products(rank: RankSizes, kernel: Kernel) -> Iterator[MatrixProduc
 def lookup_passes(rank: RankSizes, kernel: Kernel) -> Iterator[PointwisePass]:
     """Rows of the word table gathered with a dropout, and their gradients added to those of the table."""
     mask = 1.0 if rank.model.dropout else 0.0
-    gathered = rank.tokens * rank.model.features[kernel.makes] / rank.stream_shards
-    yield PointwisePass(kernel.name, "forward", gathered, 2, mask, 2, 1.0)
-    yield PointwisePass(kernel.name, "weight_gradient", gathered, 1, mask + 2 * rank.gradient_bytes, 2, 1.0)
+    gathered, streams = (
+        rank.tokens * rank.model.features[kernel.makes] / rank.stream_shards,
+        rank.model.features["streams"],
+    )
+    yield PointwisePass(kernel.name, "forward", gathered, 1 + streams, mask, 2, 1.0)
+    yield PointwisePass(kernel.name, "weight_gradient", gathered, streams, mask + 2 * rank.gradient_bytes, 2, 1.0)
 
 
 def loss_passes(logits: FloatArray, fused: BoolArray | bool = False) -> Iterator[PointwisePass]:
@@ -266,25 +264,10 @@ def mamba_parameters(model: ModelDimensions, kernel: Kernel) -> float:
     return convolved + 3 * model.linear_value_heads + (model.features[kernel.makes] if model.linear_norm else 0.0)
 
 
-def mamba_multiply_adds(model: ModelDimensions, kernel: Kernel, causal: bool) -> float:
-    """The scan of one token: 3.5 for each entry of its states, as Megatron-LM counts. [-]"""
-    return 3.5 * model.features[kernel.makes] * model.linear_state_size
-
-
 def kda_parameters(model: ModelDimensions, kernel: Kernel) -> float:
     """The convolution, decay of each head, step of each feature, and the norm of a head's output [Kimi2025]_. [-]"""
     convolved = model.linear_conv_kernel * delta_net_channels(model)
     return convolved + model.linear_value_heads + model.features[kernel.makes] + model.linear_head_dim
-
-
-def convolution_taps(model: ModelDimensions, *_: Any) -> float:
-    """Weights of a short convolution; each multiplies each token once. [-]"""
-    return model.linear_conv_kernel * model.hidden_size
-
-
-def convolution_state(model: ModelDimensions, element_bytes: float) -> float:
-    """The last tokens that a short convolution sees. [B]"""
-    return element_bytes * (model.linear_conv_kernel - 1) * model.hidden_size
 
 
 def scan_passes(rank: RankSizes, kernel: Kernel) -> Iterator[PointwisePass]:
@@ -292,16 +275,6 @@ def scan_passes(rank: RankSizes, kernel: Kernel) -> Iterator[PointwisePass]:
     elements, scan = rank.tokens * rank.model.features[kernel.makes] / rank.tp, 9 * rank.model.linear_state_size
     costs = ElementCost(7, 20 + scan), ElementCost(12, 40 + 2 * scan)
     yield from both_passes(rank, kernel.name, costs, elements)
-
-
-def scan_parameters(model: ModelDimensions, kernel: Kernel) -> float:
-    """The convolution of each feature with its bias, decays of its states, a skip and the bias of its step. [-]"""
-    return (model.linear_conv_kernel + 1 + model.linear_state_size + 2) * model.features[kernel.makes]
-
-
-def scan_multiply_adds(model: ModelDimensions, kernel: Kernel, causal: bool) -> float:
-    """The convolution, and for each entry of the states of a token a decay, an input and an output. [-]"""
-    return (model.linear_conv_kernel + 3 * model.linear_state_size) * model.features[kernel.makes]
 
 
 def scan_state(model: ModelDimensions, element_bytes: float) -> float:
@@ -315,9 +288,32 @@ def kept_with_gates(rank: RankSizes, kernel: Kernel, *, gates: int) -> FloatArra
     return rank.activation_bytes(kernel.reads) + gates * rank.activation_bytes(kernel.makes)
 
 
-def kept_decays(rank: RankSizes, _: Kernel) -> FloatArray:
-    """Steps of each head and their sums over a chunk in fp32. [B]"""
-    return 8.0 * rank.tokens * rank.model.linear_value_heads
+def stream_passes(rank: RankSizes, kernel: Kernel) -> Iterator[PointwisePass]:
+    """Input of a branch from n streams, or streams mixed with its output, by fused kernels [Xie2025]_.
+
+    Forward passes move n + 1 or 2 n + 1 widths of a token. Backward passes read streams too, and add up gradients.
+    """
+    n = rank.model.features["streams"]
+    read = ElementCost(n + 1, 2 * n), ElementCost(3 * n + 1, 4 * n)
+    write = ElementCost(2 * n + 1, 2 * n * (n + 1)), ElementCost(3 * n + 2, 4 * n * (n + 1))
+    elements = rank.tokens * rank.model.hidden_size / rank.shards(kernel)
+    return both_passes(rank, kernel.name, read if kernel.makes == "hidden" else write, elements)
+
+
+def stream_weight_passes(rank: RankSizes, kernel: Kernel) -> Iterator[PointwisePass]:
+    """Weights of streams in fp32, mixtures scaled in 20 rounds, and the gradient of the norm of all streams."""
+    tokens = rank.tokens / rank.shards(kernel)
+    costs = ElementCost(4, 80), ElementCost(6, 160)
+    yield from both_passes(rank, kernel.name, costs, tokens * rank.model.features[kernel.makes])
+    yield PointwisePass(
+        f"{kernel.name}_norm", "activation_gradient", tokens * rank.model.features["stream"], 4, 0, 8, 1.0
+    )
+
+
+def each_stream_product(rank: RankSizes, kernel: Kernel) -> Iterator[MatrixProduct]:
+    """A product of each residual stream with one weight that every rank has whole."""
+    for name, (m, n, k), batch, launches in whole_product(rank, kernel):
+        yield MatrixProduct(name, (m * rank.model.features["streams"], n, k), batch, launches)
 
 
 def attention_multiply_adds(model: ModelDimensions, kernel: Kernel, causal: bool) -> float:
@@ -344,7 +340,7 @@ def sparse_keys(model: ModelDimensions) -> float:
     """Keys and values of one token: of latent attention the latent. [elements]"""
     if model.attention == "mla":
         return model.kv_lora_rank + model.qk_rope_head_dim
-    return attention_keys(model)
+    return 2 * model.key_value_size
 
 
 def kept_sparse_input(rank: RankSizes, kernel: Kernel) -> FloatArray:
@@ -370,11 +366,6 @@ def indexer_passes(rank: RankSizes, kernel: Kernel) -> Iterator[PointwisePass]:
     yield from both_passes(rank, kernel.name, (cost, cost), scores)
 
 
-def indexer_multiply_adds(model: ModelDimensions, _: Kernel, causal: bool) -> float:
-    """Scores of one token with the keys that it sees. [-]"""
-    return model.features["index_queries"] * model.keys_seen(windowed=False, causal=causal)
-
-
 def kept_index(rank: RankSizes, _: Kernel) -> FloatArray:
     """Queries and keys of an indexer with its weights, and the numbers of the keys picked in 32 bits. [B]"""
     return (
@@ -382,11 +373,6 @@ def kept_index(rank: RankSizes, _: Kernel) -> FloatArray:
         + rank.activation_bytes("index_keys")
         + (4.0 * rank.tokens * min(rank.model.index_topk, rank.model.key_len))
     )
-
-
-def attention_keys(model: ModelDimensions) -> float:
-    """Keys and values of one token. [elements]"""
-    return 2 * model.key_value_size
 
 
 def kept_input(rank: RankSizes, kernel: Kernel) -> FloatArray:
@@ -410,11 +396,6 @@ def kept_copies(rank: RankSizes, kernel: Kernel) -> FloatArray:
     """Copies of tokens that experts received, as the kernel reads them. [B]"""
     width = rank.model.features[kernel.reads] * (1.0 if kernel.reads == "expert_in" else 1 / rank.etp)
     return rank.element_bytes * rank.tp * rank.expert_tokens * width
-
-
-def kept_scores_of_experts(rank: RankSizes, _: Kernel) -> FloatArray:
-    """Scores and probabilities of all experts in fp32. [B]"""
-    return 8.0 * rank.tokens * rank.model.num_experts
 
 
 def over_output(forward: ElementCost, backward: ElementCost) -> PointwiseWork:
@@ -452,11 +433,31 @@ _MATRICES: Final[Mapping[str, Matrix | None]] = {
     "scores": Matrix(split=False, of_experts=False, biased=False, narrow=False, model_flops=False),
     "experts": Matrix(split=False, of_experts=True, biased=True, narrow=True, model_flops=True),
 }
-#: Answers of single kinds that are one expression.
+#: Answers of single kinds that are one expression; `kinds.yaml` describes them.
 _SHORT: Final[Mapping[str, Callable[..., Any]]] = {
     "state_of_mamba": partial(linear_state, of_mamba=True),
+    "mamba_multiply_adds": lambda model, kernel, _: 3.5 * model.features[kernel.makes] * model.linear_state_size,
+    "scan_parameters": lambda model, kernel: (
+        (model.linear_conv_kernel + 3 + model.linear_state_size) * model.features[kernel.makes]
+    ),
+    "scan_multiply_adds": lambda model, kernel, _: (
+        (model.linear_conv_kernel + 3 * model.linear_state_size) * model.features[kernel.makes]
+    ),
+    "convolution_taps": lambda model, *_: model.linear_conv_kernel * model.hidden_size,
+    "convolution_state": lambda model, element: element * (model.linear_conv_kernel - 1) * model.hidden_size,
+    "attention_keys": lambda model: 2 * model.key_value_size,
+    "kept_decays": lambda rank, _: 8.0 * rank.tokens * rank.model.linear_value_heads,
+    "kept_scores_of_experts": lambda rank, _: 8.0 * rank.tokens * rank.model.num_experts,
     "kept_with_gate": partial(kept_with_gates, gates=1),
     "kept_with_gate_and_decay": partial(kept_with_gates, gates=2),
+    "stream_weight_parameters": lambda model, kernel: model.features[kernel.makes] + (3 if "w" in kernel.makes else 1),
+    "kept_stream_weights": lambda rank, kernel: 8.0 * rank.tokens * rank.model.features[kernel.makes],
+    "kept_streams": lambda rank, _: rank.activation_bytes("stream"),
+    "other_streams": lambda model, *_: (model.features["streams"] - 1) * model.hidden_size**2,
+    "indexer_multiply_adds": lambda model, _, causal: (
+        model.features["index_queries"] * model.keys_seen(windowed=False, causal=causal)
+    ),
+    "no_bytes": lambda rank, _: 0.0 * rank.tokens,
     "index_norms": lambda model, _: 2 * model.index_head_dim,
     "index_keys": lambda model: model.index_head_dim,
     "output_norm": lambda model, kernel: model.features[kernel.makes],

@@ -10,7 +10,7 @@ from functools import cache
 
 from costmodel.columns import short_repr
 from costmodel.errors import DseError
-from costmodel.training.blocks import HEAD, Block, Layer, LayerKind, layer_of, mtp_layer, sequence_of
+from costmodel.training.blocks import Block, Layer, LayerKind, head_of, layer_of, mtp_layer, sequence_of
 from costmodel.training.dimensions import ModelDimensions, Sizes
 from costmodel.training.kernel_kind import Kernel
 
@@ -45,6 +45,11 @@ class ModelShape(ModelDimensions):
     def last_layer(self) -> Layer:
         """The kind of its last layer."""
         return self.sequence[-1][0]
+
+    @property
+    def head(self) -> Block:
+        """The kernels behind its last layer."""
+        return head_of(self.last_layer.blocks)
 
     @property
     def mtp_layer(self) -> Layer:
@@ -104,8 +109,8 @@ class ModelShape(ModelDimensions):
 
     @property
     def norm_parameters(self) -> float:
-        """Parameters of the final normalization. [-]"""
-        return self.kernel_parameters(HEAD.kernels[0])
+        """Parameters of the final normalization, and of weights that join residual streams before it. [-]"""
+        return sum(self.kernel_parameters(kernel) for kernel in self.head.kernels if kernel.is_whole)
 
     @property
     def embedding_parameters(self) -> float:
@@ -230,6 +235,7 @@ def layer_kind(model: ModelShape, mixer: str, mlp: str, sizes: Sizes) -> LayerKi
         shared_expert_gate=experts and model.shared_expert_gate,
         expert_norms=experts and model.expert_norms,
         per_layer=model.per_layer_embedding > 0,
+        streams=model.num_residual_streams > 1,
         expert_latent=experts and model.moe_latent_size > 0,
         sizes=sizes,
     )

@@ -363,7 +363,7 @@ class RankRun(Run[ModelShape, RankShape]):
         """Ranks that share out the residual stream as layers leave it. [-]"""
         return self.design.shards(self.design.stream)
 
-    def activation_bytes(self, features: str = "hidden") -> FloatArray:
+    def activation_bytes(self, features: str = "stream") -> FloatArray:
         """Size of a whole activation that goes from kernel to kernel, or from stage to stage. [B]"""
         return self.bytes_of(self.model.features[features])
 

@@ -139,6 +139,7 @@ def random_model(rng: np.random.Generator) -> ModelShape:
         "normalization": some("layer_norm", "layer_norm_no_bias", "rms_norm"), "dropout": some(False, True),
         "position_embedding": some("learned", "rotary"), "tied_embeddings": some(False, True),
         "qk_norm": some(False, True), "sinks": some(False, True), "mtp_layers": some(0, 0, 1, 2),
+        "num_residual_streams": some(1, 1, 1, 2, 4),
     }  # fmt: skip
     shape = some("plain", "parallel", "post_norms")
     fields |= {

@@ -59,7 +59,8 @@ def rank_memory(run: RankRun) -> list[PartMemory]:
         trained=table * trains,
         kept=run.tokens * model.hidden_size / shape.shards(shape.stream) * mask,
     )
-    heads, inputs = 1.0 + model.mtp_layers, 2 * run.activation_bytes() / shape.shards(HEAD.kernels[0])
+    width = 2 * model.hidden_size + (model.features["stream"] if model.num_residual_streams > 1 else 0.0)
+    heads, inputs = 1.0 + model.mtp_layers, run.bytes_of(width) / shape.shards(HEAD.kernels[0])
     head = PartMemory(working=heads * inputs, logits=heads * logits)
     if count := model.mtp_layers:
         ahead = layer_memory(run, model.mtp_layer)

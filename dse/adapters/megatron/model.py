@@ -153,9 +153,7 @@ def _layer_settings(model: ModelShape) -> dict[str, Any]:
         settings |= {s: int(getattr(model, field)) for s, field in LATENT.items() if getattr(model, field)}
     if model.num_experts:
         settings |= {"moe_grouped_gemm": True, "moe_router_dtype": "fp32"}
-        dense, freq, layers = (
-            int(value) for value in (model.first_dense_layers, model.moe_layer_freq, model.num_layers)
-        )
+        dense, freq, layers = map(int, (model.first_dense_layers, model.moe_layer_freq, model.num_layers))
         if dense or freq > 1:
             turns, rest = divmod(layers - dense, freq)
             parts = [f"[0]*{dense}"] * (dense > 0)
@@ -179,6 +177,7 @@ def model_losses(model: ModelShape) -> list[str]:
         "values that are keys": model.values_are_keys,
         "a gate of each head": model.attention_head_gate,
         "norms of experts": model.expert_norms and model.num_experts > 0,
+        "hyper-connections": model.num_residual_streams > 1,
         "embeddings of each layer": model.per_layer_embedding > 0,
         "sparse attention without latent keys": model.index_topk > 0 and model.attention != "mla",
         "norms of queries and keys over all heads": model.qk_norm and model.wide_qk_norm,

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from costmodel import DesignPoints, load_model, load_system, step
+from costmodel.kernels.kernel_tables import transformer_pointwise
 from costmodel.kernels.products import fused_attention
 from costmodel.steps.micro_batch.micro_batch import cost_table
 from costmodel.steps.micro_batch.rank_memory import layer_memory
@@ -202,3 +203,50 @@ def test_chunks_of_delta_nets_take_their_published_time(system, name, tokens, me
     run = ranks_of(replace(load_model(name), seq_len=tokens), DesignPoints.of(), load_system(system))
     core = cost_table(run).cost("layer 0", "forward", lambda label: (label.kernel or label.name) == "delta")
     assert 1e3 * core.time.item() == pytest.approx(measured, rel=0.2)
+
+
+# Hyper-connections, arXiv 2512.24880: weights that read, write and mix n streams, from all of them, for each branch.
+
+
+def with_streams(streams: int, **changes: float):
+    """Llama 3 8B with several residual streams."""
+    return replace(load_model("llama3_8b"), num_residual_streams=float(streams), **changes)
+
+
+def test_hyper_connections_have_the_published_parameters():
+    """A branch has (n^2 + 2 n) n h weights, n^2 + 2 n biases and three scales; the head n^2 h, n and one."""
+    model, plain = with_streams(4), with_streams(1)
+    of_branch, of_head = 24 * 4 * 4096 + 24 + 3, 4 * 4 * 4096 + 4 + 1
+    assert model.num_parameters - plain.num_parameters == 2 * 32 * of_branch + of_head
+    ahead = replace(model, mtp_layers=1.0).mtp_parameters - replace(plain, mtp_layers=1.0).mtp_parameters
+    assert ahead == 2 * of_branch + of_head
+    assert plain == load_model("llama3_8b")
+
+
+@pytest.mark.parametrize("streams", [2, 4])
+def test_stages_send_and_checkpoints_keep_all_streams(streams):
+    design = DesignPoints.of(tp=2, pp=4, gradient_accumulation_steps=8, recompute="full")
+    one, several = (layer_memory(ranks_of(with_streams(n), design), layer).kept
+                    for n in (1, streams) for layer in with_streams(n).kinds)  # fmt: skip
+    assert several == streams * one
+    sent = [ranks_of(with_streams(n), design).activation_bytes() for n in (1, streams)]
+    assert sent[1] == streams * sent[0]
+    times = [step(with_streams(n), SYSTEM, design).pp_communication_time.item() for n in (1, streams)]
+    assert 1 < times[1] / times[0] < streams * 1.01
+
+
+def test_a_layer_keeps_its_streams_and_the_input_and_output_of_each_branch():
+    """In 16 bits (n + 2) h of a branch more, less the h that a norm kept; and its weights twice in fp32."""
+    design = DesignPoints.of(micro_batch_size=2)
+    kept = [layer_memory(ranks_of(model, design), layer).kept for model in (with_streams(4), with_streams(1))
+            for layer in model.kinds]  # fmt: skip
+    tokens = 2 * with_streams(1).seq_len
+    assert (kept[0] - kept[1]).item() == 2 * tokens * (2 * (4 + 2 - 1) * 4096 + 8 * 24)
+
+
+def test_fused_kernels_of_hyper_connections_move_the_published_bytes():
+    """Forward 4 h in, h out; then h and 4 h in, 4 h out of a token and branch: reads and mixes of Table 2, fused."""
+    table = transformer_pointwise(ranks_of(with_streams(4), DesignPoints.of()))
+    widths = table.bytes_moved[0] / (2 * 4096 * with_streams(4).seq_len)
+    moved = {label.name: width for label, width in zip(table.labels, widths, strict=True) if label.of_pass == "forward"}
+    assert [moved[f"attention_{word}"] for word in ("stream", "residual")] == [4 + 1, 4 + 1 + 4]
