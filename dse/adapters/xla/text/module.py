@@ -1,7 +1,7 @@
 """An HLO module as it is written: its instructions by name, computations of them, and how often each runs.
 
-An opcode states what XLA's cost analysis counts for it. The value of an instruction is a tree of arrays, in the form of
-its shape.
+The table of opcodes follows the counts of XLA's cost analysis. The value of an instruction is a tree of arrays, in the
+form of its shape.
 
 The spellings of `replica_groups` become explicit lists of the devices that talk to each other.
 """
@@ -30,7 +30,7 @@ def _words(kind: str) -> frozenset[str]:
 ARITHMETIC, TRANSCENDENTAL, COLLECTIVES = map(_words, ("arithmetic", "transcendental", "collectives"))
 VIEWS, SOURCES = map(_words, ("views", "sources"))
 KNOWN: Final = frozenset[str]().union(*map(_words, TABLES["instructions"]))
-#: Any instruction may be split in two, or three, around what runs beside it.
+#: Any instruction may be split in two, or three, around instructions that overlap with it.
 _ASYNC_PARTS: Final = ("-start", "-update", "-done")
 
 
@@ -121,7 +121,7 @@ class Instruction:
     shape: Shape
     opcode: str
     operands: tuple[Instruction, ...]
-    argument: str  #: what a constant or a parameter has in place of operands
+    argument: str  #: text in place of operands, of a constant or a parameter
     attributes: Mapping[str, str]  #: as written, strings without their quotes
     called: tuple[Computation, ...]  #: computations that it runs, in the order of its attributes
 
@@ -209,12 +209,12 @@ def custom_call_target(instruction: Instruction) -> str:
     return instruction.attributes.get("custom_call_target", "") if instruction.opcode == "custom-call" else ""
 
 
-#: Instructions of a program, those of each call among them, from which on what is called is listed once,
-#: where they are also this many times those that are written. [-]
+#: Instructions of a program, counted again for each call, above which called computations are listed once, if they are
+#: also this many times the written ones. [-]
 MOST_UNFOLDED, MOST_REPEATED = 20_000, 4
-#: Most instructions of a fusion with those that stand in it, and most levels of calls. [-]
+#: Most instructions of a fusion including nested ones, and most levels of calls. [-]
 MOST_FUSED, DEEPEST = 100_000, 100
-#: Instructions that run what they call where they stand.
+#: Instructions that run the computations that they call in place.
 CALLING: Final = frozenset(("while", "conditional", "call", "async"))
 
 
@@ -251,7 +251,7 @@ def runs_of(
     Computations stand after those that they call, so that one way back from the entry finds both. Every branch of a
     choice counts. `trips` maps loops to the runs of their bodies, None where unknown; by default 1. [-]
     """
-    reached = {module.entry: 1}  # times that each stands in the program
+    reached = {module.entry: 1}  # number of occurrences in the program
     runs = {module.entry: 1}  # trips of loops multiplied
     for computation in reversed(module.computations):
         if computation not in reached:
@@ -271,7 +271,7 @@ Node = TypeVar("Node")
 
 
 def reached(starts: Iterable[Node], following: Callable[[Node], Iterable[Node]]) -> Iterator[Node]:
-    """Starts, and all that leads on from them by what follows each; every one once."""
+    """Starts, and all nodes that follow from them directly or indirectly; every one once."""
     waiting = list(dict.fromkeys(starts))
     seen = set(waiting)
     while waiting:
@@ -412,7 +412,7 @@ def _iota(written: str) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]]:
 
 def _mesh(axes: str, device_ids: str | None, used: str) -> Groups:
     """Groups along some axes of a mesh; an axis may be used in part, as ``'x':(2)4``."""
-    names: list[tuple[str, int]] = []  # of axes, with their parts as axes of their own
+    names: list[tuple[str, int]] = []  # of axes, with their parts as separate axes
     dims: list[int] = []
     wanted = {name: (before, size) for name, before, size in _AXIS_USED.findall(used)}
     for name, size in _AXIS.findall(axes):

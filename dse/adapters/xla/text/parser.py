@@ -1,4 +1,4 @@
-"""HLO text -> `Module`: old and new printers, refused where XLA refuses it; what other compilers print.
+"""HLO text -> `Module`: old and new printers, refused where XLA refuses it; text of other compilers.
 
 A cursor goes through the text once: computations, instructions, shapes, attributes. Errors name line and token. Text
 of another compiler (StableHLO, a jaxpr, TorchInductor) is recognized, and the message names the right command."""
@@ -27,11 +27,11 @@ from dse.adapters.xla.text.module import (
     size_problem,
 )
 
-#: As much of a file as tells what it is. [B]
+#: Bytes at the start of a file that determine its kind. [B]
 HEAD: Final = 1 << 16
 #: How a program that one device runs is printed.
 _PRINT: Final = TABLES["print"]
-#: Beginnings of files that are not compiled modules, and what these are.
+#: Beginnings of files that are not compiled modules, and a description of each kind.
 _PATTERNS: Final = tuple(
     (re.compile(pattern.replace("{MLIR}", TABLES["mlir"]).encode("latin-1")), what.format(print=_PRINT))
     for pattern, what in TABLES["other_texts"]
@@ -52,10 +52,10 @@ def other_text(head: bytes) -> str:
 
 
 def partition_problem(module: Module) -> str | None:
-    """Why a module is not what one device runs; None where it is.
+    """Why a module is not the program of one device; None where it is.
 
-    A schedule is made last, of what one device runs. Before that, shardings say how arrays are to be split,
-    and calls where; once they are split, collectives pass what was split.
+    A schedule is made last, for the program of one device. Before that, shardings state the split of arrays, and calls
+    mark positions; after the split, collectives pass the parts.
     """
     if module.is_scheduled:
         return None
@@ -89,7 +89,7 @@ _CLOSING: Final = {"(": ")", "[": "]", "{": "}"}
 
 
 def without_comments(text: str) -> str:
-    """The text with blanks in place of comments; strings keep what looks like one.
+    """The text with blanks in place of comments; strings keep text that looks like one.
 
     >>> without_comments('a /*x*/ "/*y*/"')
     'a       "/*y*/"'
@@ -116,7 +116,7 @@ class Cursor:
         self._shapes: dict[str, Shape] = {}
 
     def fail(self, problem: str, at: int | None = None) -> NoReturn:
-        """Say what is wrong with what stands at a place, by default here.
+        """Report a problem at a position, by default the present one.
 
         Raises `DseError` with the line, the token, and the problem.
         """
@@ -127,19 +127,19 @@ class Cursor:
         raise DseError(f"{self.name}: line {line}: {shown}: {problem}")
 
     def skip_space(self) -> int:
-        """Go on to what is no blank."""
+        """Go on to the next character that is not a blank."""
         self.at = _SPACE.match(self.text, self.at).end()  # type: ignore[union-attr]  # may be empty
         return self.at
 
     def match(self, pattern: re.Pattern[str]) -> re.Match[str] | None:
-        """Go past what a pattern finds here, if it does."""
+        """Go past the match of a pattern at this position, if it matches."""
         result = pattern.match(self.text, self.at)
         if result:
             self.at = result.end()
         return result
 
     def expect(self, pattern: re.Pattern[str], wanted: str) -> re.Match[str]:
-        """Go past what must stand here."""
+        """Go past a required pattern at this position."""
         match = self.match(pattern)
         if match is None:
             self.fail(f"expected {wanted}")
@@ -277,8 +277,8 @@ _CALLEE: Final = re.compile(_NAME)
 def parse(text: str, name: str) -> Module:
     """The module that a text of XLA describes; `name` is that of the text in messages.
 
-    Raises `DseError` for the first mistake, with its line and token; or for a text that is no compiled module, saying
-    what it is.
+    Raises `DseError` for the first mistake, with its line and token; or for a text that is no compiled module, with a
+    description of it.
     """
     encoded = text.encode()
     other = other_text(encoded[:HEAD])
@@ -369,7 +369,7 @@ class _Parser(Cursor):
         return Computation(name, instructions, root or instructions[-1])
 
     def instruction(self, name: str, defined: dict[str, Instruction]) -> Instruction:
-        """Instruction from its shape on: what follows ``name =``."""
+        """Instruction from its shape on: the text after ``name =``."""
         shape = self.shape()
         opcode = self.expect(_OPCODE, "an instruction and its operands")
         if not known(opcode[1]):
@@ -418,7 +418,7 @@ class _Parser(Cursor):
         return tuple(operands)
 
     def attributes(self) -> dict[str, str]:
-        """``, key=value`` as often as it comes."""
+        """Any number of ``, key=value``."""
         attributes = dict[str, str]()
         while attribute := self.match(_ATTRIBUTE):
             if attribute[1] in attributes:

@@ -1,7 +1,7 @@
 """Data flow: the sources of every instruction, through tuples, calls, fusions and around loops.
 
-Where `graph` says which kernels wait for which, here fusions are opened, an array that a loop carries is what
-it was at first or what the loop's body made of it, and a choice gives what any of its branches does.
+`graph` has the dependencies of kernels; here fusions are opened, an array that a loop carries is its initial value or
+the one that the loop's body makes, and a choice has the values of all of its branches.
 
 Operations have classes: those that pass elements on, sum, scale, or multiply matrices.
 """
@@ -32,20 +32,20 @@ from dse.adapters.xla.text.module import (
 from dse.adapters.xla.work.cost_analysis import is_product
 from dse.adapters.xla.work.kernel_graph import HloGraph
 
-#: Opcode of a step that stands for an array that a loop carries, and for what a choice gives.
+#: Opcode of a step for an array that a loop carries, and for the value of a choice.
 CARRIED, CHOSEN = "carried", "chosen"
-#: Instructions that give for each operand an array of its own.
+#: Instructions that give a separate array for each operand.
 _ONE_BY_ONE: Final = frozenset(("all-reduce", "all-gather", "reduce-scatter", "collective-permute"))
 #: Instructions that hand on tuples as they are.
 _WHOLE: Final = frozenset(("add-dependency", "bitcast", "copy", "domain", "opt-barrier"))
 _NOTHING: Final = frozenset(("after-all", "constant", "iota"))
-#: Instructions whose result holds what they read, converted or laid out anew.
+#: Instructions whose result has the values of their operand, converted or in another layout.
 SAME_VALUES: Final = frozenset(("bitcast", "broadcast", "convert", "copy", "reshape", "transpose"))
 
 
 @dataclass(slots=True, eq=False)
 class FlowStep:
-    """Part of an instruction that makes one array, and what it reads."""
+    """Part of an instruction that makes one array, and its operands."""
 
     kernel: int | None  #: that it is part of; None where it is of none
     opcode: str  #: without the ending of an asynchronous pair; or `CARRIED`, `CHOSEN`
@@ -54,11 +54,11 @@ class FlowStep:
     output: int  #: which of its instruction's arrays it is
     reads: tuple[Source, ...]
     loops: tuple[str, ...]  #: around it, the outermost first
-    body: tuple[str, ...] = ()  #: of what a loop carries, that loop too
+    body: tuple[str, ...] = ()  #: of a carried array: including that loop
 
     @property
     def operands(self) -> list[FlowStep]:
-        """Steps among what it reads, parameters and constants left out."""
+        """Steps among its operands, parameters and constants left out."""
         return [source for source in self.reads if isinstance(source, FlowStep)]
 
 
@@ -90,11 +90,11 @@ def _is_joined(step: FlowStep) -> bool:
 
 @dataclass(slots=True, eq=False)
 class Flow:
-    """Steps, each after what it reads but for what comes round a loop, and what the program gives."""
+    """Steps, each after its operands except values carried around a loop, and the results of the program."""
 
     steps: Sequence[FlowStep]
     root: Sequence[Source]
-    given: Mapping[Instruction, Instruction]  #: parameter of a fusion -> what the fusion is given for it
+    given: Mapping[Instruction, Instruction]  #: parameter of a fusion -> operand of the fusion
 
     def after(self, marks: Mapping[Source, int], *, again: bool = True) -> dict[Source, int]:
         """Marks, as bits, on everything that depends on the marked steps and parameters, and on themselves.
@@ -144,12 +144,12 @@ class _Walk:
     """Goes through computations as the graph does, and through fusions too."""
 
     places: Mapping[str, int]  #: name of a kernel -> its place
-    share: bool  #: whether what runs often is gone through once
+    share: bool  #: whether a computation that runs often is gone through once
     steps: list[FlowStep] = field(default_factory=list)
     shared: dict[Computation, _Value] = field(default_factory=dict)
 
     def run(self, computation: Computation, arguments: Sequence[_Value], around: _Around) -> _Value:
-        """Add the steps of a computation; what its root gives."""
+        """Add the steps of a computation; returns the value of its root."""
         if computation in self.shared:
             return self.shared[computation]
         values: dict[Instruction, _Value] = {}
@@ -205,7 +205,7 @@ class _Walk:
         return cast(_Value, shaped(shape, iter(made)))
 
     def _loop(self, instruction: Instruction, first: _Value, inside: _Around) -> _Value:
-        """A loop: each array that it carries is what it was at first, or what the body makes of it."""
+        """A loop: each array that it carries is its initial value, or the one that the body makes."""
         condition, body = instruction.called
         carried = [
             FlowStep(None, CARRIED, shape, instruction, output, (source,), inside.loops)
@@ -222,13 +222,13 @@ class _Walk:
             step.body = inside.loops
             if is_new:
                 step.reads = (*step.reads, source)
-        for step in carried:  # what each run fetches anew from what none changes
+        for step in carried:  # values fetched again in each run from unchanged ones
             same = {behind(source) for source in step.reads}
             step.reads = step.reads[:1] if len(same) == 1 and None not in same else step.reads
         return last
 
     def _choice(self, instruction: Instruction, operands: Sequence[_Value], inside: _Around) -> _Value:
-        """A choice: each array is what one of the branches gives."""
+        """A choice: each array is the value of one of the branches."""
         by = tuple(arrays_of(operands[0]))
         given = [
             list(arrays_of(self.run(branch, [operand], inside)))
@@ -242,20 +242,20 @@ class _Walk:
         return cast(_Value, shaped(instruction.shape, iter(chosen)))
 
 
-#: Instructions that lay out anew, cut, join or pass on what they read.
+#: Instructions that change the layout of, cut, join or pass on their operands.
 MOVING: Final = SAME_VALUES.union(
     (CARRIED, CHOSEN),
     ("all-gather", "all-reduce", "all-to-all", "collective-broadcast", "collective-permute", "concatenate"),
     ("dynamic-slice", "dynamic-update-slice", "opt-barrier", "pad", "ragged-all-to-all"),
     ("reduce-precision", "reduce-scatter", "reverse", "select", "slice"),
 )
-#: Instructions of which sums of scaled arrays are made.
+#: Instructions that make sums of scaled arrays.
 LINEAR: Final = MOVING | frozenset(("add", "subtract", "negate", "multiply", "divide"))
-#: Calls that hand on what they read: of compilers, for what they schedule and where they place it.
+#: Calls that return their operands: of compilers, for schedules and placements.
 _PASSING: Final = re.compile(
     r"async|sharding|full_?to_?shard|shard_?to_?full|move_?to|annotat|pin|bitcast|assume", re.IGNORECASE
 )
-#: Calls of libraries that multiply matrices, whatever else they do.
+#: Calls of libraries that multiply matrices, perhaps with other work.
 _MULTIPLYING: Final = re.compile(r"gemm|matmul|conv|attention|fmha|triton", re.IGNORECASE)
 _SORTING: Final = re.compile(r"top_?k|sort|partialreduce", re.IGNORECASE)
 
@@ -294,7 +294,7 @@ def elementwise(step: FlowStep) -> bool:
 def summed(step: FlowStep) -> Sequence[Source]:
     """Operands that are a term, or the numerator, of a sum of scaled arrays; () for other operations.
 
-    What a loop carries is what its body makes of it, if that is anything else.
+    The value that a loop carries is the one that its body makes, if that differs.
     """
     if step.opcode in ("dynamic-slice", "divide", "pad"):
         return step.reads[:1]

@@ -1,4 +1,4 @@
-"""Messages between devices: what each kernel sends, in which groups, and what for.
+"""Messages between devices: the arrays that each kernel sends, in which groups, and the purpose.
 
 The purpose of a message follows from the data that it carries (weights, gradients, activations) and from the axis of
 the mesh that its device groups span. Messages over one axis vote, by bytes, on the meaning of the axis."""
@@ -42,10 +42,10 @@ Purpose = Literal[
 ]  # fmt: skip
 PURPOSES: Final[tuple[Purpose, ...]] = get_args(Purpose)
 
-#: Messages that pass what they are given to a neighbour.
+#: Messages that pass their operands to a neighbour.
 _SENDING: Final = ("collective-permute", "send")
 _EXCHANGING: Final = ("all-to-all", "ragged-all-to-all")
-#: What an axis of the mesh is for -> what its messages may be for; the first where what flows tells another.
+#: Kind of an axis of the mesh -> purposes that its messages may have; the first where the data flow gives another.
 _KINDS: Final[Mapping[str, tuple[Purpose, ...]]] = {
     "sharded data": ("fully sharded", "data parallel", "context parallel"),
     "sharded data by rows": ("fully sharded", "data parallel"),
@@ -68,10 +68,10 @@ class Purposes:
 
     @cached_property
     def found(self) -> Mapping[FlowStep, Purpose]:
-        """Array of a message -> what it is for.
+        """Array of a message -> its purpose.
 
-        What flows is not all: an axis of the mesh is for one kind of parallelism, whatever a compiler moves
-        along it: rows of which it has other pieces, or integers that tell where they lie.
+        Data flow does not decide everything: an axis has one kind of parallelism, even if a compiler moves other data
+        along it: rows with other pieces, or integers with their positions.
         """
         purposes = {message: self._by_flow(message) for message in self.groups}
         if not self.provenance.weights:
@@ -92,7 +92,8 @@ class Purposes:
 
     @cached_property
     def _axes(self) -> Mapping[FlowStep, Axis]:
-        """Message -> groups of all devices of which it connects some, in a part of a ring perhaps."""
+        """Message -> groups of an axis over all devices; the message may connect only some of them, in a part of a
+        ring."""
         joined = {
             message: frozenset(group for group in connected(groups) if len(group) > 1)
             for message, groups in self.groups.items()
@@ -110,9 +111,9 @@ class Purposes:
     def _kind(self, axis: Axis, votes: Counter[Purpose]) -> str:
         """The purpose of an axis of the mesh.
 
-        Devices that sum the gradients of all matrices have other data, but for those that are given the same
-        sequences and cut them. Of those that hold parts of matrices, stages of a pipeline pass activations
-        on, experts have data of their own too, and other devices the same data.
+        Devices that sum the gradients of all matrices have different data, except those that get the same sequences and
+        cut them. Of those that hold parts of matrices, stages of a pipeline pass activations on, experts have different
+        data too, and other devices the same data.
         """
         groups = tuple(tuple(sorted(group)) for group in axis)
         matrices = [bits for bits in self.provenance.multiplied_by if bits]
@@ -147,7 +148,7 @@ class Purposes:
 
     @cached_property
     def inputs(self) -> list[Instruction]:
-        """Inputs of which the text tells what each device has."""
+        """Inputs whose sharding is in the text."""
         return [array for array in self.provenance.state.inputs if "sharding" in array.attributes]
 
     @staticmethod
@@ -263,7 +264,7 @@ class Purposes:
         return [connected(listed) for listed in groups]
 
     def _leads(self, message: FlowStep) -> int:
-        """Bits of the weights whose gradients a message moves: before what is kept comes in."""
+        """Bits of the weights whose gradients a message moves: before any kept array enters."""
         return 0 if self.provenance.after_kept.get(message, 0) else self.provenance.leading.get(message, 0)
 
     def _is_added(self, message: FlowStep) -> bool:
@@ -313,8 +314,8 @@ class Collective:
     operands: int
     payload_bytes: int  #: all operands on one device [B]
     result_bytes: int  #: [B]
-    reducer: str  #: what it reduces by; empty where it does not
-    payloads: tuple[tuple[Purpose, int], ...]  #: what it is for, with the bytes of its operands that are [B]
+    reducer: str  #: operation of its reduction; empty where it does not reduce
+    payloads: tuple[tuple[Purpose, int], ...]  #: its purposes, with the bytes of the operands of each [B]
 
     @property
     def purpose(self) -> Purpose:
@@ -340,9 +341,8 @@ class Collective:
 def collectives(graph: HloGraph, flow: Flow, provenance: Provenance, devices: int) -> dict[int, Collective]:
     """Kernel -> its message, those inside fusions too.
 
-    A compiler that hides a message behind other work writes it into each kernel that it runs beside, under
-    one channel: the first of them has it. An all-reduce of which the same kernel cuts out each device's own
-    slice is a reduce-scatter.
+    A compiler that hides a message during other work writes it into each kernel that it overlaps with, under one
+    channel: the first of them has it. An all-reduce whose kernel cuts out the slice of each device is a reduce-scatter.
     """
     sent: dict[int, dict[Instruction, list[FlowStep]]] = {}
     begun = set[tuple[object, ...]]()
@@ -395,7 +395,7 @@ def _collective(
 
 
 _SUMMING: Final = ("all-reduce", "reduce-scatter")
-#: Axis of a mesh -> what messages along it are for.
+#: Axis of a mesh -> purposes of messages along it.
 _AXES: Final[Mapping[str, tuple[Purpose, ...]]] = {
     "tp": ("tensor parallel", "sequence parallel"),
     "cp": ("context parallel",),
@@ -431,7 +431,7 @@ def mesh_axes(messages: Mapping[int, Collective], devices: int) -> dict[str, int
 
 
 def _sizes(messages: Sequence[Collective]) -> dict[int, int]:
-    """Devices that messages connect -> bytes of such messages."""
+    """Devices that messages connect -> bytes of these messages."""
     sizes: dict[int, int] = {}
     for message in messages:
         size = max(map(len, connected(message.groups)), default=1)

@@ -1,13 +1,13 @@
 """States of a training step, the sources of arrays, and the pass that each kernel belongs to.
 
-A parameter of the program is state where the program gives a new value for it: an array that takes its memory, or of
-its shape and made of it by sums and scales. Of the state, weights are the arrays that matrix products depend on, but
-for caches, of which some places are filled anew, for what only feeds updates, and in programs that by their names train
-nothing; what else decides the new value of one weight alone belongs to that weight.
+A parameter of the program is state if the program gives a new value for it: an array that takes its memory, or of its
+shape and made of it by sums and scales. Of the state, weights are the arrays that matrix products depend on, except
+caches, which are filled in part, arrays that only feed updates, and all state of programs whose names show no training;
+other state that decides the new value of only one weight belongs to that weight.
 
-Between a gradient and the new value of its weight, elements are scaled, summed and moved, each where it is.
-Before it stands what sums over the batch: a product, a reduction, a scatter. Going back from the new
-value as far as these finds the gradients, whatever the program calls them.
+Between a gradient and the new value of its weight, elements are scaled, summed and moved, each in place. The gradient
+comes from a sum over the batch: a product, a reduction, a scatter. Going back from the new value to these operations
+finds the gradients, without names in the program.
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ _WEIGHTS: Final = re.compile(r"b?f\d")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TrainingState:
-    """Parameters of a program by what they hold."""
+    """Parameters of a program by their content."""
 
     weights: tuple[Instruction, ...]
-    companions: Mapping[int, tuple[Instruction, ...]]  #: number of a weight -> what is kept for it alone
+    companions: Mapping[int, tuple[Instruction, ...]]  #: number of a weight -> state that is kept only for it
     counters: tuple[Instruction, ...]  #: scalars among the state
-    others: tuple[Instruction, ...]  #: all other state: statistics, averages, what several weights share
-    inputs: tuple[Instruction, ...]  #: what the step gives no new value for
-    updates: Mapping[int, Source]  #: number of a parameter -> what makes its new value
+    others: tuple[Instruction, ...]  #: all other state: statistics, averages, arrays that several weights share
+    inputs: tuple[Instruction, ...]  #: parameters without a new value in the step
+    updates: Mapping[int, Source]  #: number of a parameter -> source of its new value
 
     @property
     def moments(self) -> tuple[tuple[Instruction, ...], ...]:
@@ -103,9 +103,9 @@ def training_state(module: Module, flow: Flow) -> TrainingState:
 def _updates(module: Module, flow: Flow) -> dict[int, Source]:
     """Parameter -> its new value.
 
-    An array takes the memory of any parameter of its shape, which need not be what it is made of: where it is
-    made of others alone, those count. Where nothing takes the memory of another, sums alone do not tell an
-    update from a layer that adds to what it reads: then the program has to name its gradients.
+    An array takes the memory of any parameter of its shape, which need not be one that it is made of: if it is made
+    only of others, those count. If no array takes the memory of another, sums do not distinguish an update from a layer
+    that adds to its operand: then the program has to name its gradients.
     """
     memory = aliased_outputs(module)
     made_of = [_terms(module, source) for source in flow.root]
@@ -142,14 +142,14 @@ def _is_filled(number: int, updates: Mapping[int, Source]) -> bool:
     new = updates[number]
     if not isinstance(behind(new), FlowStep):
         return False
-    moving = MOVING | {"maximum"}  # of what compilers pad to join it
+    moving = MOVING | {"maximum"}  # of arrays that compilers pad to join
     moved = _reached([new], moving)
     sums = [source for source in moved if isinstance(source, FlowStep) and source.opcode not in moving]
     return number in moved and number not in _reached(sums, LINEAR)
 
 
 def _reached(sources: Iterable[Source], opcodes: frozenset[str]) -> set[Source]:
-    """Sources, and what they are made of as far back as instructions of some kinds go."""
+    """Sources, and their operands as far back as instructions of some kinds go."""
 
     def before(source: Source) -> Sequence[Source]:
         if not isinstance(source, FlowStep) or source.opcode not in opcodes:
@@ -162,10 +162,10 @@ def _reached(sources: Iterable[Source], opcodes: frozenset[str]) -> set[Source]:
 def _trained(
     multiplied: Sequence[Instruction], bits: Mapping[int, int], decided: Mapping[int, int]
 ) -> list[Instruction]:
-    """Parameters that matrix products depend on, but for those that only feed the updates of others.
+    """Parameters that matrix products depend on, except those that only feed the updates of others.
 
-    What is trained decides, by its gradients, at least what any other array does whose new value it decides.
-    What is kept for it decides less: a momentum that products make orthogonal, its own weight alone.
+    A trained array decides, by its gradients, at least all that is decided by any other array whose new value it
+    decides. An array that is kept for it decides less: a momentum that products make orthogonal, only its weight.
     """
     decides = {
         number: sum(bits[other] for other, other_bits in decided.items() if other_bits & bit)
@@ -201,7 +201,7 @@ def kept_per_element(kept: Instruction, weight: Instruction) -> bool:
 
 
 def global_dims(parameter: Instruction) -> tuple[int, ...]:
-    """Dimensions of the array of which a parameter is one device's piece, by its sharding. [elements]"""
+    """Dimensions of the whole array, from the piece of one device and its sharding. [elements]"""
     tiles = _TILES.search(parameter.attributes.get("sharding", ""))
     dims = parameter.shape.dims
     if tiles is None:
@@ -221,8 +221,8 @@ def numbers(parameters: Iterable[Instruction]) -> str:
     return ",".join(map(str, listed))
 
 
-#: Marks: of what is given anew for each step, of where a device stands among all, and of what is kept besides
-#: weights. Those of weights follow, one bit each.
+#: Marks: of new inputs for each step, of the number of a device among all, and of state that is kept besides weights.
+#: Those of weights follow, one bit each.
 INPUT, DEVICE, KEPT = 1, 2, 4
 _FIRST_WEIGHT: Final = 3
 
@@ -250,7 +250,7 @@ class Provenance:
 
     @cached_property
     def depends_on(self) -> Mapping[Source, int]:
-        """Marks of all that each step depends on, in whatever run of its loops."""
+        """Marks of all that each step depends on, in any run of its loops."""
         return self.flow.after(self._marks)
 
     def weights_in(self, source: Source) -> int:
@@ -279,7 +279,7 @@ class Provenance:
 
     @cached_property
     def led(self) -> Sequence[set[FlowStep]]:
-        """For each weight the steps between its gradients and its update, and that of what is kept for it."""
+        """For each weight the steps between its gradients and its update, and the updates of its kept state."""
         numbers = [int(weight.argument) for weight in self.state.weights]
         kept = [[int(array.argument) for array in self.state.companions[number]] for number in numbers]
         return [
@@ -298,7 +298,7 @@ class Provenance:
 
     @cached_property
     def gradients(self) -> Mapping[FlowStep, int]:
-        """Steps that sum over the batch what is then a gradient -> bits of the weights whose."""
+        """Steps that sum a gradient over the batch -> bits of its weights."""
         gradients: dict[FlowStep, int] = {}
         for step, weights in self.leading.items():
             for source in self.handed_on(step):
@@ -308,13 +308,13 @@ class Provenance:
 
     @cached_property
     def after_kept(self) -> Mapping[Source, int]:
-        """Bits of what is kept for a weight, by its place, on what depends on it: updates alone."""
+        """Bits of the kept state of a weight, by its position, on all that depends on it: only updates."""
         rows = self.state.companions.values()
         bits: dict[Source, int] = {int(array.argument): 1 << index for row in rows for index, array in enumerate(row)}
         return self.flow.after(bits, again=False)
 
     def later_readers(self, step: Source, passes: Callable[[FlowStep], bool] = hands_on) -> Iterator[FlowStep]:
-        """Readers of a step, and of what those give that pass on what they read."""
+        """Readers of a step, and readers of the results of those that pass on their operands."""
 
         def before(source: Source) -> Iterator[Source]:
             return filter(passes, self.readers.get(source, ()))
@@ -328,7 +328,7 @@ class Provenance:
         return self.flow.after(dict.fromkeys(self.gradients, 1), again=False)
 
     def _back(self, sources: Iterable[Source]) -> set[FlowStep]:
-        """Steps between some sources and what sums over the batch, or numbers, or parameters."""
+        """Steps between some sources and sums over the batch, or numbers, or parameters."""
 
         def before(step: FlowStep) -> Iterable[FlowStep]:
             on = self.handed_on(step)
@@ -371,7 +371,7 @@ class Provenance:
     def multiplying(self, step: FlowStep, *, later: bool, softened: bool = False) -> Iterator[FlowStep]:
         """The next steps, or the last before, that bring activations and weights together.
 
-        With `softened` those alone on whose way an exponential stands, as between the products of attention.
+        With `softened`, only those with an exponential on the way, as between the products of attention.
         """
         start = step, not softened
         seen, waiting = {start}, [start]
@@ -399,7 +399,7 @@ class Provenance:
 
 
 class StepPasses:
-    """Passes of steps by what they depend on, where some products are known to be computed again."""
+    """Passes of steps by their dependencies, if some products are known to be computed again."""
 
     def __init__(self, provenance: Provenance, repeated: Collection[FlowStep]) -> None:
         self.provenance = provenance
@@ -430,7 +430,7 @@ class StepPasses:
 
     @cached_property
     def updating(self) -> frozenset[FlowStep]:
-        """Steps in which gradients meet what is kept, or are scaled by a number made of gradients."""
+        """Steps in which gradients meet kept state, or are scaled by a number made of gradients."""
         leading, after = self.provenance.leading, self.provenance.after_gradients
         starts: dict[Source, int] = {
             step: 1
@@ -458,11 +458,11 @@ _LAYERS: Final = re.compile(r"encoder|decoder|layers?\b|layer_|blocks?\b|block_|
 def phases(graph: HloGraph, provenance: Provenance) -> list[Phase]:
     """The pass of each kernel; "unknown" of all where the text has no names.
 
-    A name that says "transposed" is of the backward pass. What is recomputed bears that name too. Newer names tell it
-    apart; where older ones tell the region alone, its kernels that read no gradient are recomputed. What such names
-    leave open goes by what it reads: what comes after the loss is of the backward pass, and where gradients meet what
-    is kept, of the optimizer. Where no product makes a gradient, what is not differentiated and reads a gradient is the
-    optimizer, and a kernel without a name is of the latest pass that it reads from.
+    A kernel with "transposed" in its name is in the backward pass. Recomputed kernels have it in their names too. Newer
+    names mark them; where older ones only name the region, its kernels that read no gradient are recomputed. Where
+    names decide nothing, operands do: kernels after the loss are in the backward pass, and those where gradients meet
+    kept state, in the optimizer. If no product makes a gradient, a kernel that is not differentiated and reads a
+    gradient is in the optimizer, and a kernel without a name is in the latest pass that it reads from.
     """
     names = [_name(kernel) for kernel in graph.kernels]
     if not any(names):
@@ -509,7 +509,7 @@ def _named(name: str, read: Sequence[Phase]) -> Phase | None:
 
 
 def _by_reads(steps: Sequence[FlowStep], passes: StepPasses) -> Phase | None:
-    """The pass that what a kernel reads tells."""
+    """The pass of a kernel by its operands."""
     if passes.forward is None or not steps:
         return None
     models = (step for step in steps if multiplies(step) and not passes.provenance.after_kept.get(step, 0))
@@ -519,7 +519,7 @@ def _by_reads(steps: Sequence[FlowStep], passes: StepPasses) -> Phase | None:
 
 
 def _latest(name: str, read: Sequence[Phase]) -> Phase:
-    """The pass of what is not differentiated, or has no name, by those that it reads from."""
+    """The pass of a kernel that is not differentiated, or has no name, by those that it reads from."""
     if not name:
         return max(read, key=PHASES.index, default="forward")
     after_gradient = any(phase in ("backward", "optimizer") for phase in read)

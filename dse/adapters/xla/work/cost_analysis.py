@@ -78,9 +78,9 @@ def _dims(instruction: Instruction) -> list[list[int]]:
 
 
 def _ragged(instruction: Instruction) -> Product:
-    """A product whose rows, or contracted elements, are split among groups, each with a matrix of its own.
+    """A product whose rows, or contracted elements, are split among groups, each with a separate matrix.
 
-    All groups together have as many as the array, so that the product is as large as that with one of them.
+    All groups together have the rows or elements of the array, so that the product is as large as that with one matrix.
     """
     dims = _dims(instruction)
     a, b = (operand.shape for operand in instruction.operands[:2])
@@ -183,7 +183,7 @@ def _window_size(instruction: Instruction) -> int:
 
 
 def _window_reductions(instruction: Instruction) -> int:
-    """For each result as many as the window has places but one; where it spans a dimension, all once. [-]"""
+    """For each result, the positions of the window less one; where it spans a dimension, all once. [-]"""
     result = _first(instruction.shape)
     spanned = None if instruction.shape.is_tuple else spans_dimension(window_of(instruction), result.dims)
     if spanned is None:
@@ -222,7 +222,7 @@ class Access:
 
 
 def access(instruction: Instruction, starts: Starts = "each") -> Access:
-    """Bytes by XLA's rule of access: what is sliced is not read whole. [B]"""
+    """Bytes by XLA's rule of access: a sliced operand is not read whole. [B]"""
     opcode = parts(instruction.opcode)[0]
     if opcode in VIEWS | SOURCES or is_same_memory(instruction) or is_staying(instruction):
         return Access(0, 0)
@@ -268,9 +268,10 @@ def output_bytes(instruction: Instruction) -> int:
 
 
 def _fusion_access(fusion: Instruction, starts: Starts) -> Access:
-    """Bytes of a fusion: of each parameter what its users read of it, constants, and what the root writes.
+    """Bytes of a fusion: the bytes of each parameter that its users read, constants, and the bytes that the root
+    writes.
 
-    A back end's own fusion around a gather or a scatter moves what that moves.
+    A back end's fusion around a gather or a scatter moves the bytes of that instruction.
     """
     body, alone = fusion.called[0], gather_or_scatter(fusion)
     if alone is not None:
@@ -291,7 +292,7 @@ def gather_or_scatter(instruction: Instruction) -> Instruction | None:
 
 
 class _Users:
-    """Who reads what within the body of a fusion."""
+    """Readers of each instruction within the body of a fusion."""
 
     def __init__(self, body: Computation, starts: Starts) -> None:
         self.body = body
@@ -311,7 +312,7 @@ class _Users:
         ]
 
     def _arrays(self, whole: Instruction, shape: Shape) -> list[Instruction]:
-        """The instruction that stands for each array of a parameter: what takes it out of a tuple."""
+        """The instruction for each array of a parameter: the one that takes it out of a tuple."""
         if not shape.is_tuple:
             return [whole]
         arrays = []
@@ -327,8 +328,8 @@ class _Users:
     def bytes_read(self, array: Instruction) -> int:
         """Bytes that the users of an array read of it. [B]
 
-        A slice reads what it gives, what is updated in place is not read. A broadcast or a reshape reads the
-        whole on its own; all others together read it once.
+        A slice reads the bytes of its result, an operand updated in place is not read. A broadcast or a reshape reads
+        the whole separately; all others together read it once.
         """
         read, shared = 0, False
         for user, places in self.of[array].items():
@@ -344,7 +345,7 @@ class _Users:
     def _nested_bytes(self, fusion: Instruction, operand: int) -> int:
         """Bytes that a fusion within the fusion reads of an operand, for each user of the result. [B]
 
-        One that passes its operand on to its root reads what is sliced of the result.
+        One that passes its operand on to its root reads the bytes of the slices of the result.
         """
         inner = fusion.called[0]
         parameter = inner.parameters[operand]
@@ -370,7 +371,7 @@ POINTER_BYTES: Final = 8
 _FREE: Final = frozenset(
     ("add-dependency", "after-all", "bitcast", "constant", "domain", "get-tuple-element", "parameter")
 )
-#: Instructions of which XLA counts what they read and give, whatever that is.
+#: Instructions whose operands and results XLA always counts whole.
 _WHOLE: Final = frozenset(
     (
         *("opt-barrier", "copy", "copy-start", "all-gather-start", "all-reduce-start"),
@@ -462,7 +463,7 @@ def _table_bytes(shape: Shape) -> int:
 
 
 def _in_xlas_order(computation: Computation) -> Iterator[Instruction]:
-    """Instructions, what nothing reads first, each after its operands and then what it must wait for."""
+    """Instructions, those without readers first, each after its operands and then its control predecessors."""
     named = {instruction.name: instruction for instruction in computation.instructions}
     before = {
         instruction: (

@@ -1,10 +1,10 @@
-"""The kernels of a module and what each waits for: tuples, views and asynchronous pairs seen through.
+"""The kernels of a module and their dependencies, through tuples, views and asynchronous pairs.
 
 A computation that is called stands where the call is, a loop's body once with a count.
 
 Where the text gives no count, a counter with a constant step and a constant limit does. An integer of a loop's state is
 followed through tuples, copies, conversions, fusions and calls. Its body gives it with a constant added; the condition
-compares it with what the body leaves as it is. Its first value comes from the call, in loops around it too.
+compares it with a value that the body does not change. Its first value comes from the call, in loops around it too.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from dse.adapters.xla.text.module import (
 from dse.adapters.xla.work.cost_analysis import access, products_in
 from dse.adapters.xla.work.matrix_products import Product, backend_config
 
-#: Where an array stands in a tuple of tuples.
+#: Position of an array in a tuple of tuples.
 Path: TypeAlias = "tuple[int, ...]"
 #: Most digits of a count. [-]
 MOST_DIGITS: Final = 18
@@ -74,7 +74,7 @@ class _Term:
         return replace(one, offset=one.offset * factor, scale=one.scale * factor)
 
 
-#: Number of a computation's parameter, and a place in it -> what it is.
+#: Number of a computation's parameter, and a position in it -> its value.
 Parameters: TypeAlias = Callable[[int, Path], "_Term | None"]
 
 
@@ -110,10 +110,10 @@ class _Values:
         self._known: dict[tuple[Instruction, Path], _Term | None] = {}
 
     def of(self, instruction: Instruction, path: Path = ()) -> _Term | None:
-        """An array of what an instruction gives; None where it is no integer that can be followed."""
+        """An array of an instruction's value; None where it is no integer that can be followed."""
         key = instruction, path
         if key not in self._known and self.counter.goes_on():
-            self._known[key] = None  # of what would wait for itself
+            self._known[key] = None  # of a value that depends on itself
             self._known[key] = _held(instruction, path, self._found(instruction, path))
         return self._known.get(key)
 
@@ -208,7 +208,7 @@ class _Counter:
         return trips
 
     def _line(self, loop: Instruction, side: _Term) -> tuple[int, int] | None:
-        """A side of a comparison before the first trip, and what each trip adds to it."""
+        """A side of a comparison before the first trip, and the amount that each trip adds to it."""
         if side.state is None:
             return side.offset, 0
         after = self.state_after_body(loop, side.state)
@@ -266,7 +266,7 @@ def _is_kept(after: _Term, path: Path) -> bool:
 
 
 def _held(instruction: Instruction, path: Path, term: _Term | None) -> _Term | None:
-    """A term within what the type of an array can hold; None for another than one integer."""
+    """A term within the range of an array's type; None unless it is one integer."""
     shape = instruction.shape
     for index in path:
         if index >= len(shape.elements):
@@ -276,7 +276,7 @@ def _held(instruction: Instruction, path: Path, term: _Term | None) -> _Term | N
         return None
     bits = BITS[shape.dtype]
     lowest = -(2 ** (bits - 1)) if shape.dtype[0] == "s" or term.state is not None else 0
-    offset = (term.offset - lowest) % 2**bits + lowest  # as it wraps around; what is added may be negative
+    offset = (term.offset - lowest) % 2**bits + lowest  # as it wraps around; the added value may be negative
     low, high = (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1) if shape.dtype[0] == "s" else (0, 2**bits - 1)
     return replace(term, offset=offset, low=max(term.low, low), high=min(term.high, high))
 
@@ -300,14 +300,14 @@ def _first_failure(direction: str, start: int, step: int) -> int | None:
     return -(start // step) if direction == "LT" else -start // step + 1
 
 
-#: What a tuple-shaped bitcast or a barrier means: each element passes on its own, or all wait for all.
+#: Meaning of a tuple-shaped bitcast or a barrier: each element passes separately, or all wait for all.
 Barriers = Literal["element", "barrier"]
 BARRIERS: Final[tuple[Barriers, ...]] = ("element", "barrier")
 
 
 @dataclass(frozen=True, slots=True)
 class Leaf:
-    """One array: which kernel gives it, and what else has to be there before it may be read."""
+    """One array: the kernel that gives it, and other kernels that must end before it may be read."""
 
     source: tuple[int, int] | None  #: kernel and which of its outputs; None for parameters and constants
     bytes: int  #: [B]
@@ -322,7 +322,7 @@ Weight = TypeVar("Weight", bound=Any)  #: of a kernel in sums along chains
 
 @dataclass(frozen=True, slots=True, eq=False)
 class HloKernel:
-    """A kernel of a device: an instruction, how often it runs, and what it reads."""
+    """A kernel of a device: an instruction, its number of runs, and its operands."""
 
     name: str
     kind: str  #: "gemm", "collective", or the instruction
@@ -352,7 +352,7 @@ class HloGraph:
     edges: tuple[HloEdge, ...]
     root: tuple[Leaf, ...]  #: arrays that the program gives
     barriers: Barriers
-    notes: tuple[str, ...]  #: what the text does not tell, and what was taken instead
+    notes: tuple[str, ...]  #: quantities that the text does not give, and the values assumed
 
     @property
     def pairs(self) -> set[tuple[int, int]]:
@@ -414,17 +414,17 @@ class _HloGraphBuilder:
 
     barriers: Barriers
     trips: Mapping[Instruction, int | None]  #: of loops
-    runs: Mapping[Computation, int]  #: how often each runs, where what runs often is listed once; else none
-    shared: dict[Computation, Value] = field(default_factory=dict)  #: what those that ran already give
+    runs: Mapping[Computation, int]  #: runs of each, where a computation that runs often is listed once; else none
+    shared: dict[Computation, Value] = field(default_factory=dict)  #: values of computations that already ran
     kernels: list[HloKernel] = field(default_factory=list)
     edges: list[HloEdge] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
-    around: list[Instruction] = field(default_factory=list)  #: what runs the kernels that are added now
+    around: list[Instruction] = field(default_factory=list)  #: instructions that run the kernels added now
 
     def run(self, computation: Computation, arguments: Sequence[Value], *, count: int, path: str) -> Value:
         """Add the kernels of a computation; the value of its root.
 
-        One that runs so often that it is listed once gives what it gave the first time.
+        A computation that is listed once because it runs often returns its first value again.
         """
         if computation in self.shared:
             return self.shared[computation]
@@ -493,7 +493,7 @@ class _HloGraphBuilder:
         return self.run(instruction.called[0], operands, count=count, path=path)
 
     def _loop(self, instruction: Instruction, operands: Sequence[Value], count: int, path: str) -> Value:
-        """A loop: each kernel of its condition and body counts as often as the body runs."""
+        """A loop: each kernel of its condition and body counts once for each run of the body."""
         trips = self.trips[instruction]
         if trips is None:
             self.notes.append(f"{path[:-1]}: trip count unknown; its body counts once")

@@ -1,7 +1,7 @@
 """Batches of matrix products: of `dot`, of convolutions as unrolled windows, and of libraries' calls.
 
-XLA counts nothing for calls of cuBLAS, cuDNN, oneDNN and others: shapes and the call's settings say
-what they do. A call that is not known here counts by its arrays alone.
+XLA counts nothing for calls of cuBLAS, cuDNN, oneDNN and others: shapes and the call's settings give their work. An
+unknown call counts only by its arrays.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ class Product:
     m: int
     n: int
     k: int
-    beta: bool  #: C is added to what its buffer holds, a third operand
-    operands: tuple[Shape, ...]  #: A, B, and with `beta` what is added
+    beta: bool  #: C is added to the content of its buffer, a third operand
+    operands: tuple[Shape, ...]  #: A, B, and with `beta` the added array
     output: Shape
     useful: Fraction = Fraction(1)  #: share of multiplications done, not of padding or masked [-]
 
@@ -173,7 +173,7 @@ def spans_dimension(windows: Sequence[WindowDimension], dims: Sequence[int]) -> 
     return index if covers and only.low == dims[index] - 1 else None
 
 
-#: What a convolution computes from the other two: its result, its data, or its kernel.
+#: The array that a convolution computes from the other two: its result, its data, or its kernel.
 Role = Literal["result", "data", "kernel"]
 
 
@@ -198,9 +198,9 @@ def convolution(instruction: Instruction, data: Shape, kernel: Shape, result: Sh
     `role` names the array that the instruction computes. Raises `DseError` if it lacks `dim_labels`, or contradicts
     itself.
 
-    Flops are those of XLA's cost analysis: a multiply and an add where a place of the kernel lies on an
-    element of the data. A dimension in which each place of the result is under one place of the kernel of its
-    own, as TPU programs write batched products, is a batch.
+    Flops are those of XLA's cost analysis: a multiply and an add where a position of the kernel is on an element of the
+    data. A dimension in which each position of the result is under a different position of the kernel, as TPU programs
+    write batched products, is a batch.
     """
     sizes = _extents(instruction, data, kernel, result)
     batch = sizes.groups * sizes.shared
@@ -330,7 +330,7 @@ def _cublas(instruction: Instruction) -> list[Product]:
 
 
 def _onednn(instruction: Instruction) -> list[Product]:
-    """oneDNN's product of the last two dimensions, either of which may be written transposed."""
+    """oneDNN's product of the last two dimensions; either operand may be written transposed."""
     settings = backend_config(instruction).get("onednn_matmul_config", {})
     ranks = [len(shape.dims) for shape in first_two(instruction)]
     sides = [(key in settings and bool(settings[key])) for key in ("transpose_a", "transpose_b")]
@@ -340,7 +340,7 @@ def _onednn(instruction: Instruction) -> list[Product]:
 
 
 def _cudnn_convolution(instruction: Instruction) -> list[Product]:
-    """cuDNN's convolutions; `dim_labels` and window are those of the forward one, whatever is computed."""
+    """cuDNN's convolutions; `dim_labels` and window are always those of the forward one."""
     a, b = first_two(instruction)
     output = next(instruction.shape.leaves())
     if "BackwardInput" in custom_call_target(instruction):
