@@ -85,7 +85,7 @@ def fewest_cycles(
     points = np.broadcast_shapes(m.shape, streams.shape, (setup.num_points, 1))[0]
     # A vector kernel has one stage and passes n columns in turn: a product whose k is n, and n is 1.
     steps = np.where(graph.systolic, k, n) * streams
-    # One of its own mapping has stages that share k, and n columns in turn.
+    # A kernel with its own mapping has stages that share k, and n columns in turn.
     steps = np.where(graph.own_stages, n * streams, steps)
     height = np.where(graph.own_stages, per_kernel(setup.effective_stages), per_kernel(setup.array_height))
     shards = (m, np.where(graph.own_stages, k, np.where(graph.systolic, n, 1)), steps, height)
@@ -108,7 +108,7 @@ def fewest_cycles(
 
 
 def _by_groups(kernels: _Kernels, counts: FloatArray) -> FloatArray:
-    """Fewest cycles of groups of so many kernels of each kind; (points, groups). [-]"""
+    """Fewest cycles of groups with `counts` kernels of each kind; (points, groups). [-]"""
     num_kinds, num_groups = counts.shape
     size = counts.sum(axis=0)
     cycles = np.zeros((kernels.m.size // num_kinds, num_groups))
@@ -163,7 +163,7 @@ def _fewest_parts(length: FloatArray, unit: FloatArray, most: FloatArray) -> tup
 
 
 def _ragged(counts: FloatArray) -> tuple[IntArray, IntArray]:
-    """Row of each item, and its place within the row, where rows have so many items."""
+    """Row of each item, and its position within the row, for rows of `counts` items."""
     whole = counts.astype(np.intp)
     row = np.repeat(np.arange(whole.size), whole)
     return row, np.arange(row.size) - np.repeat(np.cumsum(whole) - whole, whole)
@@ -215,7 +215,7 @@ def _curves(kernels: _Kernels) -> tuple[IntArray, FloatArray, FloatArray]:
         rounds = lane_kernels.rounds(row, lanes[of_lane], stages[of_stage]).astype(np.int64)
         order = np.argsort(row * span + cores)
         row, cores, rounds = row[order], cores[order], rounds[order]
-        # The fewest rounds on so many cores: each row starts below the one before.
+        # The fewest rounds on each number of cores: each row starts below the one before.
         fewest = np.minimum.accumulate(rounds - row * (rounds.max() + 1))
         kept = np.flatnonzero(np.diff(fewest, prepend=0))
         row, cores, rounds = row[kept], cores[kept], rounds[kept]
@@ -227,8 +227,8 @@ def _curves(kernels: _Kernels) -> tuple[IntArray, FloatArray, FloatArray]:
 def _balanced(kernels: _Kernels, counts: FloatArray) -> FloatArray:
     """Fewest cycles within which all kernels of a group are done, all cores shared out; (points, groups). [-]
 
-    What suits a group only changes at cycles that one of its kernels may take, hence the least of those
-    that suit it, found by halving, is the least of all.
+    The set of groups that fit only changes at cycles that one of the kernels may take, hence the least of those limits
+    at which a group fits, found by halving, is the least of all.
     """
     num_kinds = counts.shape[0]
     cores = kernels.cores[::num_kinds, np.newaxis]

@@ -5,10 +5,10 @@ bandwidth of the slowest tier that the group spans. `REFUSED` has the designs th
 `UNSUPPORTED` also those that have no number, each with a value that would do. Designs that share topology, overlap and
 execution share one set-up, since DFModel states these once for all.
 
-The rules stand behind `--profile dfmodel-gen3`; memory and the energy of the work are the native model's. Designs that
-can share a set-up are evaluated together, in pieces that fit the cache; within a piece, those with the same groups of
-fused kernels. The parts of the iteration go to the columns of the native breakdown, so that searches and reports treat
-them alike. Designs without a number get NaN, and `reasons` says why.
+`--profile dfmodel-gen3` uses these rules; memory and the energy of the work are the native model's. Designs that can
+share a set-up are evaluated together, in pieces that fit the cache; within a piece, those with the same groups of fused
+kernels. The parts of the iteration go to the columns of the native breakdown, so that searches and reports treat them
+alike. Designs without a number get NaN, and `reasons` explains why.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ from dse.adapters.dfmodel.setup import AXES, GENERATIONS, OVERLAPS, ROLES, TOPOL
 #: Ways to run the kernels of a layer: each alone, or in groups that stream tiles on chip.
 EXECUTIONS: Final = ("kernel_by_kernel", "dataflow")
 
-#: Share of a link in what it costs and draws together with its port of a switch: the published set-up
-#: has $2 and $24, 52 mW and 52 mW for a GB/s [Ko2024]_.
+#: Share of a link in the cost and power of the link and its port of a switch: the published set-up has $2 and $24, 52
+#: mW and 52 mW for a GB/s [Ko2024]_.
 LINK_PRICE_SHARE: Final = 2 / 26
 LINK_POWER_SHARE: Final = 1 / 2
 
@@ -53,7 +53,7 @@ _TOPOLOGIES: Final = (*TOPOLOGIES,)
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class DataflowDesign(DesignPoints):
-    """Candidate layouts of a transformer with what DFModel chooses beside; (points,) columns. [-]"""
+    """Candidate layouts of a transformer with the choices that DFModel adds; (points,) columns. [-]"""
 
     topology: FloatArray = words(TOPOLOGIES)
     tile_size: FloatArray = column("-", 1)  #: tokens of a tile that streams through a layer
@@ -79,7 +79,7 @@ def network_roles(design: DataflowDesign) -> IntArray:
     return choice_numbers
 
 
-#: What no set-up can hold.
+#: Designs that no set-up can hold.
 REFUSED: Final = (
     Unsupported[DataflowRun](
         "topology",
@@ -100,7 +100,7 @@ REFUSED: Final = (
         "1",
     ),
 )
-#: What has no number, whatever the machine.
+#: Designs that have no number on any machine.
 UNSUPPORTED: Final = (
     Unsupported[DataflowRun](
         "recompute",
@@ -146,13 +146,13 @@ def design_setup(run: DataflowRun) -> Setup:
     `setup_rows` yields them so. All-reduces come in two halves. [SI units] Raises `DseError` if the designs do not
     share these, their groups do not fit the topology, or tiles do not divide the sequence.
 
-    Every matrix unit is a core. The peak rate is that of the datasheet, `utilization` what the chip
-    sustains of it. SRAM is all on-chip levels together. Bandwidths are those that are reached; a group
-    has the links of the slowest tier that it spans, of the innermost where it is one chip.
+    Every matrix unit is a core. The peak rate is that of the datasheet, `utilization` the share that the chip sustains
+    of it. SRAM is all on-chip levels together. Bandwidths are those that are reached; a group has the links of the
+    slowest tier that it spans, of the innermost if it has one chip.
 
-    DFModel prices ports of links and of switches. What a tier costs and draws is split between both as
-    in the reference's published set-up, so that topologies differ in price. Units per port are means
-    over the dimensions, weighted by their ports. All else of a chip is the accelerator's, DRAM too.
+    DFModel has prices for ports of links and of switches. The price and power of a tier are split between both as in
+    the reference's published set-up, so that topologies differ in price. Units per port are means over the dimensions,
+    weighted by their ports. All else of a chip is the accelerator's, DRAM too.
     """
     design, system = run.design, run.system
     for gap in REFUSED:
@@ -282,7 +282,7 @@ KERNEL_CHUNK: Final = 2048
 _NATIVE: Final = {*PARTS["peak_memory"], *PARTS["energy_per_step"]} - {"idle_energy"}
 
 
-#: Where the time of an iteration goes, and what the system costs. [s], [$], [W]
+#: Parts of the time of an iteration, and price and power of the system. [s], [$], [W]
 _PARTS: Final = (
     *("forward_time", "backward_time", "tp_communication_time", "pp_communication_time", "bubble_time"),
     *("dp_communication_time", "memory_bound_time", "system_price", "system_power"),
@@ -295,9 +295,9 @@ def dataflow_step(run: DataflowRun, *, generation: str) -> Breakdown:
     Times, and price and power of the system, are DFModel's; memory and the energy of the work are the native model's.
     NaN where DFModel has no number. `generation` is a key of `GENERATIONS`.
 
-    DFModel knows neither recomputation nor several chunks a stage. It needs a dimension of the network for
-    each group of several chips, tiles that divide the sequence, and the SRAM for what a kernel streams.
-    It has no optimizer and no host, so they take no time.
+    DFModel has neither recomputation nor several chunks a stage. It needs a dimension of the network for each group of
+    several chips, tiles that divide the sequence, and SRAM for the tiles that a kernel streams. It has no optimizer and
+    no host, so they take no time.
     """
     return in_chunks(partial(_dataflow_chunk, generation=generation), run)
 
@@ -325,7 +325,7 @@ def _dataflow_chunk(run: DataflowRun, *, generation: str) -> Breakdown:
 
 
 def _pieces(run: DataflowRun) -> Iterator[IntArray]:
-    """Rows that DFModel has numbers for, as many as are alike and fit into the cache."""
+    """Rows that DFModel has numbers for, in pieces that are alike and fit into the cache."""
     known = ~np.any([gap.missing(run) for gap in UNSUPPORTED], axis=0)
     for setup_row in setup_rows(run.design):
         rows = setup_row[known[setup_row]]
@@ -342,7 +342,7 @@ def _grouped(run: DataflowRun, setup: Setup, generation: str) -> Iterable[tuple[
 
 
 def reasons(run: DataflowRun, *, generation: str) -> list[str]:
-    """Why the first of some designs has no number, and what would do; nothing where it has one.
+    """Why the first of some designs has no number, with a remedy; empty if it has one.
 
     Kernels that fit the SRAM alone have a number, in groups too: each may be its own.
     """
@@ -360,7 +360,7 @@ def remedies(run: DataflowRun) -> str:
     missing = {gap: gap.missing(run) for gap in UNSUPPORTED}
     counts = {gap.column: rows.sum() for gap, rows in missing.items()}
     pins = {gap.column: gap.pin for gap in UNSUPPORTED if counts[gap.column]}
-    too_large = ~np.any([*missing.values()], axis=0)  # what has no number though it could: the SRAM
+    too_large = ~np.any([*missing.values()], axis=0)  # rows without a number for another reason: the SRAM
     counts["SRAM"] = too_large.sum()
     larger = too_large & (run.design.tile_size > 1)
     pins |= {"tile_size": "1"} if larger.any() else {}
@@ -377,9 +377,9 @@ def iteration(
 
     Arguments are those of `evaluate`; a group is of one direction.
 
-    A group keeps its chip busy for its arithmetic and its DRAM traffic: their sum, or the longer one
-    where they overlap. Its communication is what the network adds: all of it, or under perfect overlap
-    what it takes beyond that. Gradients' share of it is data-parallel, all other is tensor-parallel.
+    A group keeps its chip busy for its arithmetic and its DRAM traffic: their sum, or the longer one if they overlap.
+    Its communication is the time that the network adds: all of it, or under perfect overlap the time beyond that.
+    Gradients' share of it is data-parallel, all other is tensor-parallel.
     """
     evaluation = evaluate(graph, setup, sharding, generation=generation, groups=groups)
     compute, memory, network = evaluation.compute_time, evaluation.memory_time, evaluation.network_time

@@ -1,4 +1,4 @@
-"""DFModel's cost of one training iteration, for a graph of one structure and many designs; what fits.
+"""DFModel's cost of one training iteration, for a graph of one structure and many designs; and if it fits.
 
 Tiles of a micro-batch stream through groups of fused kernels. A group takes the longest of its compute, its DRAM
 traffic and its network time, or their sum, as the overlap says; a layer is the sum of its groups. An iteration repeats
@@ -37,8 +37,8 @@ def weight_passes(buffers: FloatArray, weights: FloatArray, capacity: FloatArray
     `buffers` and `weights` are those of a group, (points, groups) [B]; `capacity` is the SRAM of a chip, (points, 1), 0
     without limit [B]; `alone` marks groups of one kernel, (groups,).
 
-    Weights that pass take all the cores, hence only a kernel that is alone in its group may have such.
-    They cost no time.
+    Weights that pass in parts take all the cores, hence only a kernel without others in its group has them. They cost
+    no time.
     """
     room = np.where(capacity > 0, capacity, np.inf) - buffers
     passes: FloatArray = np.ceil(weights / np.where(room > 0, room, np.inf))
@@ -50,7 +50,7 @@ def dram_need(load: Loads, start: IntArray, end: IntArray) -> FloatArray:
 
     `start` and `end` are the groups of the kernels of each edge. [-]
 
-    Weights of the backward kernels count beside those of the forward ones; gradients, optimizer state and
+    Weights of the backward kernels count in addition to those of the forward ones; gradients, optimizer state and
     tensors of other layers and micro-batches do not count: the rule of the reference.
     """
     setup = load.setup
@@ -94,7 +94,7 @@ def dram_tiers(setup: Setup) -> list[tuple[FloatArray, FloatArray]]:
 
 
 def dram_bandwidth(setup: Setup, needed: FloatArray) -> FloatArray:
-    """Bandwidth of DRAM: of the first tier where it holds what is needed, else of all. [B/s]"""
+    """Bandwidth of DRAM: of the first tier if it holds the needed bytes, else of all. [B/s]"""
     (first, capacity), *rest = dram_tiers(setup)
     return np.where(within_capacity(needed, capacity), first, rest[0][0]) if rest else first
 
@@ -104,7 +104,7 @@ def dram_capacity(setup: Setup) -> FloatArray:
     return dram_tiers(setup)[-1][1]
 
 
-#: What overlaps -> time of a group from those of compute, memory and network.
+#: Kind of overlap -> time of a group from those of compute, memory and network.
 OVERLAPPED: Final[Mapping[str, Callable[[FloatArray, FloatArray, FloatArray], FloatArray]]] = {
     "none": lambda compute, memory, network: compute + memory + network,
     "perfect": lambda compute, memory, network: np.maximum(np.maximum(compute, memory), network),
@@ -124,7 +124,7 @@ class Shards:
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Loads:
-    """Demands of kernels and edges on a chip, whatever the grouping of kernels."""
+    """Demands of kernels and edges on a chip, for any grouping of kernels."""
 
     graph: DfmodelGraph
     setup: Setup
@@ -161,7 +161,7 @@ class GroupCosts:
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class DfmodelEvaluation(GroupCosts):
-    """Where the time of an iteration goes, and what the system costs; (points,), and costs of groups."""
+    """Parts of the time of an iteration, and price and power of the system; (points,), and costs of groups."""
 
     iteration_time: FloatArray  #: [s]
     utilization: FloatArray  #: of the peak rate of all chips [-]
@@ -170,7 +170,7 @@ class DfmodelEvaluation(GroupCosts):
     price: FloatArray  #: [$]
     power: FloatArray  #: [W]
     dram_bytes: FloatArray  #: needed [B]
-    fits: BoolArray  #: SRAM of every group, and DRAM, hold what is needed
+    fits: BoolArray  #: SRAM of every group, and DRAM, hold the needed bytes
 
 
 def shards(graph: DfmodelGraph, setup: Setup, sharding: IntArray) -> Shards:

@@ -1,4 +1,4 @@
-"""Designs as set-ups of DFModel, text or binary: the sharding of the layer's graph, and what the file cannot say.
+"""Designs as set-ups of DFModel, text or binary: the sharding of the layer's graph, and notes on parts left out.
 
 DFModel's own solver chooses the sharding that moves least. A file can also state one, so an exported design keeps the
 split of the native model wherever the graph allows it, and a note names each kernel for which it does not. The file
@@ -46,7 +46,7 @@ _PRODUCT_CODES: Final[Mapping[str, Mapping[str, int]]] = {
     "_bwd_weight_update": {"column": codes.N, "row": codes.M},
 }
 
-#: What a design column says that a file cannot, and the rows of which that is true.
+#: Rows with a setting that a file cannot express, and the note for it.
 _UNSUPPORTED: Final[tuple[tuple[Callable[[DesignPoints], BoolArray], str], ...]] = (
     (lambda d: d.recompute != RECOMPUTE_NONE, "recompute (the graph has each kernel once)"),
     (lambda d: d.recomputed_modules > 0, "recompute_<module> (the graph has each kernel once)"),
@@ -75,15 +75,15 @@ def design_sharding(graph: DfmodelGraph, layer: Layer, shardings: Mapping[str, s
 
     `shardings` maps rows of the layer to "replicated", "sequence" or "column", and to "column" or "row" for products.
 
-    Attention is split by heads. What streams in tiles cannot be split: a kernel that shares out tokens is written
-    whole, and its collective as one all-reduce, which moves as much as the two halves that a sharing of tokens has.
+    Attention is split by heads. A dimension that streams in tiles cannot be split: a kernel that shares out tokens is
+    written whole, and its collective as one all-reduce, which moves the bytes of the two halves of a sharing of tokens.
     """
     asked = _asked(graph, layer, shardings)
     return np.array([_legal(graph, kernel, asked.get(kernel)) for kernel in range(len(graph))])
 
 
 def unsupported_shardings(graph: DfmodelGraph, layer: Layer, shardings: Mapping[str, str]) -> Iterator[str]:
-    """Rows whose split the graph cannot have, and what it has."""
+    """Rows whose split the graph cannot have, and the split that it has."""
     asked, written = _asked(graph, layer, shardings), design_sharding(graph, layer, shardings)
     rows = [row.name for row in rows_of(graph, layer)]
     wrong: dict[tuple[str, str], list[str]] = {}
@@ -98,7 +98,7 @@ def unsupported_shardings(graph: DfmodelGraph, layer: Layer, shardings: Mapping[
 
 
 def unsupported_columns(design: DesignPoints, point: int) -> Iterator[str]:
-    """Columns of one design that a file leaves out, of whatever generation."""
+    """Columns of one design that a file of any generation leaves out."""
     left_out = [words for lacks, words in _UNSUPPORTED if np.ravel(lacks(design))[point]]
     if left_out:
         yield f"left out: {', '.join(left_out)}"
@@ -175,7 +175,7 @@ class FileVersions:
 def design_message(
     run: DataflowRun, graph: DfmodelGraph, sharding: IntArray, rules: FileVersions
 ) -> tuple[Message, list[str]]:
-    """The set-up of one design, its kernels alone or in their fastest groups, and what these lack.
+    """The set-up of one design, its kernels alone or in their fastest groups, and the resources that these lack.
 
     Raises `DseError` if DFModel has no such network or tiles, or no groups fit the SRAM.
 

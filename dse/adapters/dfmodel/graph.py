@@ -1,4 +1,4 @@
-"""A dataflow graph of DFModel, and its sharding over a group: what is legal, what moves, what moves least.
+"""A dataflow graph of DFModel, and its sharding over a group: legal choices, moved tensors, the least moving choice.
 
 Kernels are matrix products or vector operations; edges are tensors. Each kernel is split by one dimension or by none.
 The split decides the layout of its output (replicated, by rows or by columns) and the layouts that it reads; where
@@ -23,7 +23,7 @@ from costmodel.solve import Link, optima, optimum
 OUTER, M, K, N, NONE = range(1, 6)
 SHARDINGS: Final = {OUTER: "outer", M: "m", K: "k", N: "n", NONE: "none"}
 
-#: What moves along an edge or out of a kernel, by the codes of the format.
+#: Collective along an edge or out of a kernel, by the codes of the format.
 NOTHING, ALL_REDUCE, ALL_TO_ALL, ALL_GATHER, PERIODIC, POINT_TO_POINT, BROADCAST = range(7)
 #: Collectives that a sharded kernel may state on top of those that follow from its sharding.
 STATED: Final = (ALL_TO_ALL, ALL_GATHER)
@@ -85,7 +85,7 @@ class DfmodelGraph:
             fed = np.isin(np.arange(len(self)), self.end[inside])
             if np.array_equal(fed & left, left):
                 break
-            left &= fed  # what nothing feeds is on no cycle
+            left &= fed  # kernels without producers are on no cycle
         before = dict(zip(self.end[inside].tolist(), self.start[inside].tolist(), strict=True))
         path = [next(iter(before))]
         while before[path[-1]] not in path:
@@ -119,7 +119,7 @@ class Traffic:
 #: Layouts of a tensor: replicated, or split by rows or by columns.
 REPLICATED, ROWS, COLUMNS = range(3)
 
-#: Sharding -> layout of what the kernel produces.
+#: Sharding -> layout of the kernel's output.
 PRODUCED: Final = {OUTER: ROWS, M: ROWS, K: REPLICATED, N: COLUMNS, NONE: REPLICATED}
 
 #: Kind of consumer -> sharding -> layout that it wants of an input.
@@ -146,7 +146,7 @@ PUBLISHED: Final[Mapping[str, Mapping[str, int]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Sharding:
-    """A choice for each kernel, what it moves, and how many choices move as little."""
+    """A choice for each kernel, the bytes that it moves, and the number of choices that move the same."""
 
     choices: IntArray  #: (kernels,)
     moved_bytes: float  #: all-reduces of kernels and changes of layout on edges, of unsharded tensors [B]
@@ -210,7 +210,7 @@ def moved_bytes(graph: DfmodelGraph, choices: Sequence[int] | IntArray) -> float
 def least_moving(
     graph: DfmodelGraph, *, prefer: Mapping[str, int] | None = None, order: Sequence[int] = SPLIT_FIRST
 ) -> Sharding:
-    """The sharding of one design that moves the fewest bytes, whatever the links and the size of the group.
+    """The sharding of one design that moves the fewest bytes; links and the size of the group have no effect.
 
     `prefer` maps kernels to shardings to take first among equally good ones, such as a row of `PUBLISHED`.
 

@@ -1,9 +1,9 @@
 """One transformer layer as a graph, of any kind of attention and MLP; forward alone, or backward too.
 
 A kernel is a line: name, outer, m, k (- for vector kernels) and n, by the words of `layer_graph`; then * where its
-second operand is a weight, + where it is a weight that every chip holds whole. An edge line is a kernel and those that
-read what it makes. `{0}`, `{1}`, ... are the kernels that make the row's inputs, `{gradient}` for those that make the
-gradient of its output. Rows that the reference does not know are written by their kind.
+second operand is a weight, + where it is a weight that every chip holds whole. An edge line is a kernel and the readers
+of its output. `{0}`, `{1}`, ... are the kernels that make the row's inputs, `{gradient}` for those that make the
+gradient of its output. Rows that the reference does not have are written by their kind.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ LOSS: Final = "Loss_bwd 1 H - S"
 
 
 def residual(drop: str, add: str, summands: int = 1) -> Fragment:
-    """A dropout of what products make, and the addition to the residual stream, the last input."""
+    """A dropout of the outputs of products, and the addition to the residual stream, the last input."""
     before, sums, edges = "{0}", [], []
     for summand in range(1, summands):
         sums.append(f"{add}_{summand} 1 H - S")
@@ -108,7 +108,7 @@ def fragment(kernel: Kernel) -> Fragment:
     return template(kernel.kind.name, kernel.name)
 
 
-#: A layer whose MLP is a mixture of experts, of which each token passes some.
+#: A layer whose MLP is a mixture of experts; each token passes some of them.
 EXPERT_LAYER: Final = Layer(
     (
         ATTENTION,
@@ -179,7 +179,7 @@ def layer_graph(
 ) -> DfmodelGraph:
     """The graph of one layer, for one design or for many at once; by default that of GPT.
 
-    Raises `DseError` if heads, groups or experts do not divide what they share out.
+    Raises `DseError` if heads, groups or experts do not divide the dimension that they split.
 
     Shapes are floats or (points,) columns. [-] By default there is one head of keys and values for each head,
     `head_size` is the hidden size over the heads, `ffn_hidden_size` four times the hidden size, and there is one MLP
@@ -210,8 +210,8 @@ def layer_graph(
 def _written(layer: Layer, backward: bool) -> tuple[list[list[str]], list[tuple[str, str]]]:
     """Kernel lines and edges of a layer, in the order of the reference's files.
 
-    The backward pass goes through the rows in reverse, along the way of the products: the additions to the
-    residual stream have no gradient of their own. Weights get their gradients last.
+    The backward pass goes through the rows in reverse, along the way of the products: the additions to the residual
+    stream have no separate gradient. Weights get their gradients last.
     """
     made = _inputs_of(layer)
     forward, back, gradients = [PassRows(BEFORE)], [PassRows(LOSS)], []
@@ -249,7 +249,7 @@ def _inputs_of(layer: Layer) -> dict[tuple[str, str], list[str]]:
 
 
 def _summed(makers: list[str], name: str) -> tuple[list[PassRows], list[str]]:
-    """Kernels that sum what others make until a kernel can read it, and who makes it then."""
+    """Kernels that sum outputs of others until a kernel can read them, and the makers after that."""
     sums = []
     while len(makers) > MOST_INPUTS:
         maker_name = f"{name}_{len(makers)}"
@@ -278,7 +278,7 @@ def _edges(part: PassRows) -> Iterator[tuple[str, str]]:
 def _without_dropout(
     rows: Sequence[list[str]], edges: Sequence[tuple[str, str]]
 ) -> tuple[list[list[str]], list[tuple[str, str]]]:
-    """Kernels and edges where what a dropout would read passes it by."""
+    """Kernels and edges without dropouts: readers of a dropout read its input."""
     before = {end: start for start, end in edges if end.startswith(_DROPOUT)}
     kept = [(before.get(start, start), end) for start, end in edges if end not in before]
     return [row for row in rows if not row[0].startswith(_DROPOUT)], kept
@@ -287,7 +287,7 @@ def _without_dropout(
 def _graph(
     rows: Sequence[Sequence[str]], edges: Sequence[tuple[str, str]], words: Words, element_bytes: FloatArray
 ) -> DfmodelGraph:
-    """Sizes follow from dimensions, and those of inputs from what makes them, in the order of the edges."""
+    """Sizes follow from dimensions, and those of inputs from their producers, in the order of the edges."""
     names = tuple(row[0] for row in rows)
     marks = ["".join(row[5:]) for row in rows]
     outer, m, k, n = (_columns([row[field] for row in rows], words) for field in range(1, 5))
@@ -309,7 +309,7 @@ def _graph(
 
 
 def _inputs(output: FloatArray, start: IntArray, end: IntArray) -> tuple[FloatArray, FloatArray]:
-    """Sizes of the first and the second input of each kernel; what nothing feeds reads what it makes. [B]"""
+    """Sizes of the first and the second input of each kernel; one without producers reads its own output. [B]"""
     first, second = output.copy(), np.zeros_like(output)
     for column in range(output.shape[-1]):
         producers = start[end == column]

@@ -1,8 +1,8 @@
 """The fastest groups of kernels on a chip, and the fastest size of a tile; exact.
 
 For many designs they are found once for each chip, share of the work and tile. Groups follow one another in the order
-of the graph; `cheapest` finds the best ones exactly. The native model needs no such search: it fuses what its blocks
-say is one kernel.
+of the graph; `cheapest` finds the best ones exactly. The native model needs no search of this kind: its blocks define
+the fused kernels.
 """
 
 from __future__ import annotations
@@ -49,16 +49,16 @@ TIE: Final = 1e-13
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Step:
-    """All ways to fill one group: pairs of what is done before it and what is done after it.
+    """All ways to fill one group: pairs of the kernels done before it and those done after it.
 
-    What is done is closed under predecessors: an order ideal of the graph.
+    The set of kernels that are done is closed under predecessors: an order ideal of the graph.
     """
 
     earlier: BoolArray  #: (ideals, nodes)
     later: BoolArray  #: (ideals, nodes)
     before: IntArray  #: places in `earlier`; (ways,)
     after: IntArray  #: places in `later`, ascending, every one of them; (ways,)
-    nodes: IntArray  #: what the group holds: places in the sets of the groupings; (ways,)
+    nodes: IntArray  #: content of the group: positions in the sets of the groupings; (ways,)
     bounds: IntArray  #: first way to each place of `later`, and the number of ways; (ideals + 1,)
 
 
@@ -68,7 +68,7 @@ class Groupings:
 
     start: IntArray  #: (edges,)
     end: IntArray  #: (edges,)
-    sets: BoolArray  #: what groups may hold; the first is nothing; (sets, nodes)
+    sets: BoolArray  #: possible contents of groups; the first is empty; (sets, nodes)
     inside: FloatArray  #: 1 where a set holds both ends of an edge; (edges, sets)
     steps: tuple[Step, ...]  #: one for each group
 
@@ -123,7 +123,7 @@ def groupings(start: IntArray, end: IntArray, first: IntArray, last: IntArray, c
 
 
 def _ideals(feeds: Sequence[int], must: int, may: int) -> BoolArray:
-    """Sets closed under predecessors that hold all of `must` and nothing but `may`, the largest first."""
+    """Sets closed under predecessors that hold all of `must` and only nodes of `may`, the largest first."""
     free = [node for node in range(len(feeds)) if (may & ~must) >> node & 1]
     reached, newest = {must}, [must]
     while newest:
@@ -138,7 +138,7 @@ def _ideals(feeds: Sequence[int], must: int, may: int) -> BoolArray:
 
 
 def _nested(earlier: BoolArray, later: BoolArray) -> tuple[IntArray, IntArray]:
-    """Pairs of ideals of which the later holds the earlier, in the order of the later, then the earlier."""
+    """Pairs of ideals whose later one holds the earlier, in the order of the later, then the earlier."""
     outside = (~later).astype(np.float32) @ earlier.T.astype(np.float32)
     after, before = np.nonzero(outside == 0)
     _refuse_above(after.size * earlier.shape[1], LARGEST_TABLE)
@@ -163,7 +163,7 @@ def carried(candidates: Groupings, step: Step, sizes: FloatArray) -> FloatArray:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Best:
-    """The cheapest ways to what is done after some group; (ideals,)."""
+    """The cheapest ways to each set of kernels done after some group; (ideals,)."""
 
     cost: FloatArray
     groups: FloatArray  #: fewest that are not empty, of equally cheap ways [-]
@@ -189,25 +189,25 @@ class _Best:
 def cheapest(
     candidates: Groupings, costs: FloatArray, *, sizes: FloatArray | None = None, room: float = np.inf
 ) -> tuple[float, IntArray] | None:
-    """The least sum of what groups cost, and the group of each node; None where no way is left.
+    """The least sum of the costs of groups, and the group of each node; None where no way is left.
 
     Parameters
     ----------
     found : Groupings
         Ways to choose from.
     costs : (sets,) array
-        What a group costs that holds a set; infinite where it may not. [cost]
+        Cost of a group that holds a set; infinite where it may not. [cost]
     sizes : (edges,) array, optional
-        What each edge carries from the group of its start to that of its end. [size]
+        Size that each edge carries from the group of its start to that of its end. [size]
     room : float
         The most that edges may carry into, out of and past any one group. [size]
 
     Notes
     -----
-    Groups in order are a chain of order ideals, and what a group costs depends on its nodes alone: the
-    cheapest way to each ideal in so many groups is the cheapest over those one group before. Nothing
-    is left out but ways that may not be. Among equally cheap ones, those of the fewest groups, and of
-    these the one whose last group holds the fewest nodes, then the group before it, and so on.
+    Groups in order are a chain of order ideals, and the cost of a group depends only on its nodes: the cheapest way to
+    each ideal with some number of groups is the cheapest over those one group before. Only forbidden ways are left out.
+    Among equally cheap ones, those of the fewest groups, and of these the one whose last group holds the fewest nodes,
+    then the group before it, and so on.
     """
     costs = np.concatenate([np.zeros(1), costs[1:]])  # an empty group costs nothing
     owns = {step: costs[step.nodes] for step in dict.fromkeys(candidates.steps)}
@@ -277,13 +277,13 @@ def fastest_mapping(
     (kernels,) [code]; `ways` are groups to choose from, such as `fused_ways` lists; `generation` is a key of
     `GENERATIONS`.
 
-    What a group costs depends on its kernels alone, so each distinct set is evaluated once; what is alive
-    in DRAM beside it, on the kernels done before and after it. With a second tier of DRAM the fastest
-    groups within the first compete with the fastest within both, at the bandwidth of both, which is the
-    lower: mappings that need only the first are never faster in the latter.
+    The cost of a group depends only on its kernels, so each distinct set is evaluated once; other live bytes in DRAM
+    depend on the kernels done before and after it. With a second tier of DRAM the fastest groups within the first
+    compete with the fastest within both, at the bandwidth of both, which is the lower: mappings that need only the
+    first are never faster in the latter.
 
-    The network takes the same time however kernels are grouped. Unless it hides behind other work, designs
-    that differ in it alone share their fastest groups.
+    The network takes the same time for all groupings of kernels. Unless it hides behind other work, designs that differ
+    only in it share their fastest groups.
 
     Designs are tried in the order of the time that they would take without memory traffic and at the
     full rate of all cores. Once that exceeds the best time found, no design left can be faster.
@@ -316,7 +316,7 @@ def fastest_mapping(
 
 
 def _same_groups(setup: Setup) -> IntArray:
-    """A number for each design, the same where the fastest groups are, whatever the network; (points,).
+    """A number for each design, the same for designs with the same fastest groups on any network; (points,).
 
     The layers of a stage count only where DRAM holds their weights and has an end.
     """
@@ -374,7 +374,7 @@ def with_tiles(setup: Setup, generation: str, largest: float = np.inf) -> Setup:
 
 
 def shortage(graph: DfmodelGraph, setup: Setup, sharding: IntArray, ways: Groupings, *, generation: str) -> str:
-    """The resource that no mapping has enough of, and the amount, for the closest of designs of which none fits."""
+    """The resource that no mapping has enough of, and the amount, for the closest of designs that do not fit."""
     row = setup.take(np.array([_closest(graph, setup, sharding, generation)]))
     load = loads(graph, row, sharding, generation)
     (sram,), (crowded,) = _least_sram(load, ways.sets)
@@ -453,7 +453,7 @@ _RATES: Final = ("cores", "array_width", "array_height", "frequency", "utilizati
 
 @lru_cache(maxsize=16)
 def sharded_graph(model: ModelShape, element_bytes: float) -> tuple[DfmodelGraph, IntArray]:
-    """The graph of a layer, and the sharding that moves least, whatever the layout."""
+    """The graph of a layer, and the sharding that moves least, for any layout."""
     graph = model_graph(model, element_bytes=element_bytes)
     return graph, published_sharding(graph).choices
 

@@ -50,9 +50,9 @@ _NANOSECONDS = 1e9
 class Wanted:
     """Options of the user that replace those of the file."""
 
-    resolve: bool = False  #: sharding, groups and tiles found anew, as if the file left them open
-    prefer: str | None = None  #: sharding found anew, with this row of `PUBLISHED` among equally good ones
-    most_groups: int | None = None  #: found anew, at most so many; 0 = each kernel alone
+    resolve: bool = False  #: sharding, groups and tiles solved again, as if the file left them open
+    prefer: str | None = None  #: sharding solved again, with this row of `PUBLISHED` among equally good ones
+    most_groups: int | None = None  #: groups solved again, with this maximum; 0 = each kernel alone
     tile_size: int | None = None  #: tokens; 0 = the fastest
 
 
@@ -67,7 +67,7 @@ class Ties:
 
 @dataclass(frozen=True, slots=True)
 class DfmodelReport:
-    """A set-up, what was decided about it, and what came out."""
+    """A set-up, the choices made for it, and the results."""
 
     file: SetupFile
     setup: Setup  #: with all sizes
@@ -81,8 +81,8 @@ class DfmodelReport:
 def priced_file(path: Path, *, generation: str, wanted: Wanted = Wanted()) -> DfmodelReport:
     """Evaluate a file by its own sharding, groups and tiles; where it leaves some open, by the best.
 
-    Where no tile that a file leaves open fits its groups, and the utilization is given, which makes all tiles
-    as fast, the smallest is taken: what it lacks, they all lack.
+    Where no tile that a file leaves open fits its groups, and the utilization is given, which makes all tiles as fast,
+    the smallest is taken: all others lack the same resources.
     """
     file = setup_file(load_setup(path), str(path))
     try:
@@ -92,7 +92,7 @@ def priced_file(path: Path, *, generation: str, wanted: Wanted = Wanted()) -> Df
 
 
 def _decided(file: SetupFile, generation: str, wanted: Wanted) -> DfmodelReport:
-    """The report, once what is open is found."""
+    """The report, once open parts are solved."""
     graph, sharding = file.graph, file.sharding
     best, ties = None, None
     if sharding is None or wanted.resolve or wanted.prefer:
@@ -262,7 +262,7 @@ def dfmodel_report(report: DfmodelReport) -> list[RenderableType]:
 
 
 def _tile(report: DfmodelReport) -> str:
-    """Tokens of a tile, and why so many where that was chosen."""
+    """Tokens of a tile, and the reason if they were chosen."""
     setup = report.setup
     tokens = f"{setup.tile_size.flat[0]:.0f} of {setup.seq_len.flat[0]:.0f} tokens"
     if not report.tile_chosen:

@@ -1,4 +1,4 @@
-"""Inputs of DFModel besides the graph: machine, network, prices, workload; columns of many designs.
+"""Inputs of DFModel besides the graph: machine, network, costs, workload; columns of many designs.
 
 A `Setup` is the typed form of a file and of a batch of designs alike: numbers are (points,) columns in SI units, words
 such as the topology are shared. A `Generation` lists the differences of the rules between published states of the
@@ -52,7 +52,7 @@ TOPOLOGIES: Final = {
     name: tuple(name.split("_"))
     for name in ("sw_sw_sw", "r_sw_sw", "r_r_r", "sw_sw", "r_sw", "r_r", "r_fc", "fc_fc", "sw", "r", "fc")
 }
-#: What of arithmetic, memory and network happens at once.
+#: Which of arithmetic, memory and network overlap.
 OVERLAPS: Final = ("none", "compute_memory", "perfect")
 ROLES: Final = {1: (("TP",), ("PP",), ("DP",)), 2: (("TP", "PP"), ("TP", "DP"), ("PP", "DP")), 3: (("TP", "PP", "DP"),)}
 AXES: Final = ("x", "y", "z")
@@ -72,7 +72,7 @@ class Dimension:
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Setup(Columns):
-    """Machine, network, prices and workload; (points,) columns, and what the designs share."""
+    """Machine, network, prices and workload; (points,) columns, and settings that the designs share."""
 
     topology: str
     roles: tuple[str, ...]  #: group that each dimension serves: TP, PP or DP
@@ -121,7 +121,7 @@ class Setup(Columns):
     tile_size: FloatArray = column("-", 1)  #: tokens of a tile
     element_bytes: FloatArray = column("B", 2)
     utilization: FloatArray = column("-", 0)  #: of the peak rate; 0 = from the shapes of the kernels
-    effective_stages: FloatArray = column("-", 0)  #: of k that an array takes, for kernels of their own mapping
+    effective_stages: FloatArray = column("-", 0)  #: of k in an array, for kernels with their own mapping
     copies: FloatArray = column("-", 1)  #: of the workload, on equal parts of the chips
     replicas: FloatArray = column("-", 1)  #: of weights, where no dimension serves DP
     stored_bytes: FloatArray = column("B", 0)  #: data in the DRAM of a chip besides weights and tensors
@@ -184,12 +184,12 @@ class Setup(Columns):
         return lines
 
 
-#: Columns on which no grouping of kernels depends: sizes that the graph has, what multiplies a layer's time,
-#: and what things cost. All others may decide on the fastest groups.
+#: Columns on which no grouping of kernels depends: sizes in the graph, factors of a layer's time, and prices. All
+#: others may decide on the fastest groups.
 IDLE: Final = (
     *("num_chips", "hidden_size", "head_size", "num_attention_heads", "num_layers"),
     *(name for name in column_units(Setup) if name.endswith(("_price", "_power"))),
 )
-#: Columns on which groups depend through the time of the network alone, and the batch beside them.
+#: Columns on which groups depend only through the time of the network, and the batch with them.
 NETWORK: Final = (*("x", "y", "z", "x_bandwidth", "y_bandwidth", "z_bandwidth", "link_latency", "domain_size"),)
 BATCH: Final = ("global_batch_size", "micro_batch_size")

@@ -1,4 +1,4 @@
-"""Workloads of DFModel: how chips share the kernels of each, and what its collectives cost.
+"""Workloads of DFModel: how chips share the kernels of each, and the cost of its collectives.
 
 A language model is sharded over a tensor-parallel group, and its collectives follow from the sharding. The others
 (High-Performance Linpack, FFT, recommendation models) run on all chips of a copy, and files state their collectives.

@@ -75,8 +75,8 @@ def _is_latest(message: Message) -> bool:
 def load_setup(path: Path) -> Message:
     """The set-up in a text or binary file.
 
-    A binary file of the first three generations says no more than that its number 16 is set: it is read
-    as `miscellany`, unless it holds what only the third generation has.
+    A binary file of the first three generations only shows that its number 16 is set: it is read as `miscellany`,
+    unless it holds fields that only the third generation has.
 
     Raises `DseError` with line and column of a mistake in text, or the number of an unknown field in binary.
     """
@@ -163,7 +163,7 @@ def _from_text(text: str, where: str) -> Message:
 
 
 def _explained(error: str) -> str:
-    """The parser's message: where, what, and what would do."""
+    """The parser's message: position, mistake, and a remedy."""
     match = _AT.match(error)
     line, column, what = match.groups() if match else ("", "", error)
     unknown = _UNKNOWN.search(what)

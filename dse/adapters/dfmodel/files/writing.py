@@ -73,7 +73,7 @@ def setup_message(
 
 
 def graph_message(graph: DfmodelGraph, traffic: Traffic) -> Message:
-    """A graph of what one chip runs, dimensions (kernels,); nothing in it is split further.
+    """A graph of the kernels that one chip runs, dimensions (kernels,); nothing in it is split further.
 
     `traffic` moves between chips.
     """
@@ -93,7 +93,7 @@ def _fill_graph(
     groups: IntArray | None,
     marks: ZeroMarks,
 ) -> None:
-    """Kernels and connections, with what their sharding says."""
+    """Kernels and connections, with the fields that follow from their sharding."""
     member = np.arange(len(graph)) if groups is None else groups
     levels = graph.levels()
     for number in range(len(graph)):
@@ -182,8 +182,8 @@ def _fill_setup(message: Message, setup: Setup, generation: str) -> None:
 def _one_token_is_fastest(graph: DfmodelGraph, setup: Setup, sharding: IntArray) -> bool:
     """True if tiles are of one token and no other size is faster.
 
-    So it is where each kernel runs alone at the given utilization, and has as many tokens in each tile,
-    whatever its size.
+    This is so if each kernel runs alone at the given utilization, and has the same number of tokens in each tile, for
+    any size.
     """
     single = setup.kernel_by_kernel and setup.tile_size.flat[0] == 1 and setup.utilization.flat[0] > 0
     tokens = np.select([graph.tiling == K, graph.tiling == N], [graph.k, graph.n], 0.0)
