@@ -279,9 +279,6 @@ EARLIER: Final[Mapping[str, Sequence[str]]] = {
 #: Option without a value -> a value of ``--format``.
 FORMATS: Final = {"--json": "json", "--csv": "csv", "--parquet": "parquet", "--table": "table"}
 
-#: Options of adapters, as other programs spell them; `dse plan` alone has --lora.
-ADAPTER_OPTIONS: Final = ("--lora", "--qlora", "--peft", "--adapter", "--adapters")
-
 #: Fixed values of spaces that ``--set`` may change.
 GIVEN: Final = ("global_batch_size", "seq_len", "world_size")
 
@@ -310,6 +307,8 @@ def current_options(words: Sequence[str], known: Collection[str]) -> list[str]:
     while rest:
         word = rest.pop(0)
         name, equals, value = word.partition("=")
+        if name == "--qlora" and "--quantized-base" in known:
+            options += ["--quantized-base", "nf4"]
         if not name.startswith("-") or name in known:
             options.append(word)
         elif target := usual_option(name, known):
@@ -345,10 +344,10 @@ def design_column(option: str) -> str:
 
 def option_hint(option: str, known: Collection[str]) -> str:
     """The way on from an option that `current_options` does not understand."""
-    if option == "--system":
-        return ": a space names its system. `dse plan MODEL --gpus N --system S` plans on another one"
-    if option in ADAPTER_OPTIONS:
-        return ". `dse plan MODEL --gpus N --system S --lora 16` plans adapters; --quantized-base nf4 adds QLoRA"
+    from costmodel.formats.shipped import spellings
+
+    if hint := spellings("hints").get(option):
+        return f". {hint}"
     near_names = sorted(spelling.strip("-") for spelling in known)
     near = difflib.get_close_matches(option.partition("=")[0].strip("-"), near_names, n=1)
     return f"; did you mean {'--' if len(near[0]) > 1 else '-'}{near[0]}?" if near else ""
