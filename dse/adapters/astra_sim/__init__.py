@@ -1,4 +1,4 @@
-"""Writes what ASTRA-sim's analytical back end runs: a trace for every rank, groups, network, and a start script.
+"""Writes files for ASTRA-sim's analytical back end: a trace for every rank, groups, network, and a start script.
 
 Rooms in the order in which they are read; those on one line do not know each other:
 

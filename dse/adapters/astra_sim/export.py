@@ -1,8 +1,8 @@
 """Designs as folders that ASTRA-sim's analytical back end runs: traces, network, system and memory.
 
-ASTRA-sim computes the time of messages from its own network file. Each dimension of that file is a tier of the
-machine, with the bandwidth that the messages of the step reach in the cost model, so that both use the same sizes and
-rates. A job with too many ranks is written with fewer replicas: as many as keep every group and its tiers.
+ASTRA-sim computes the time of messages from its own network file. Each dimension of that file is a tier of the machine,
+with the bandwidth that the messages of the step reach in the cost model, so that both use the same sizes and rates. A
+job with too many ranks is written with fewer replicas: the most that keep every group and its tiers.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ from dse.adapters.chakra.step import NAME, step_traces
 from dse.adapters.chakra.trace import Node, Value
 from dse.output import Artefact
 
-#: What the back end takes a GB to be. [B]
+#: Size of the back end's GB. [B]
 GIBI: Final = 2**30
 #: Least share of the time of a message that is left to its bytes when steps have been taken off. [-]
 LEAST: Final = 0.5
-#: Weight of exchanges of replicas beside passes in the rates of tiers: they count where there are no others.
+#: Weight of exchanges of replicas during passes in the rates of tiers: they count where there are no others.
 BESIDE: Final = 1e-3
 #: Rate at which local reductions read and write: so high that they take no time. [GB/s]
 ENDLESS: Final = 1_000_000_000
@@ -63,7 +63,7 @@ class NetworkDimension:
 
     @property
     def latency(self) -> float:
-        """Latency of one link, of which a message through a switch takes two. [s]"""
+        """Latency of one link; a message through a switch takes two links. [s]"""
         return _one(self.tier.latency) / (2 if self.topology == "Switch" else 1)
 
 
@@ -74,10 +74,10 @@ def dimensions(
 
     `stages` are the nodes of the ranks of each stage; `hop_time` is that of a message to the next stage. [s]
 
-    The bus bandwidth of nccl-tests: bytes that a rank sends in rings over the time of collectives, with
-    launches, ramps, copies and whatever switches reduce on the way, but for the latency of steps, which
-    ASTRA-sim counts by itself. Where tiers work at once in the cost model, which ASTRA-sim has one after the
-    other, each is as much faster. A tier without a message has the rate of its links.
+    The bus bandwidth of nccl-tests: bytes that a rank sends in rings over the time of collectives, with launches,
+    ramps, copies and reductions in switches, but without the latency of steps, which ASTRA-sim counts by itself. Where
+    tiers work at once in the cost model, but one after the other in ASTRA-sim, each is faster by that ratio. A tier
+    without a message has the rate of its links.
     """
     sent, times = (np.zeros(len(placement.tiers)) for _ in range(2))
     hops = placement.farthest("pp")
@@ -137,9 +137,9 @@ def system_file(tiers: Sequence[NetworkDimension]) -> str:
 #: the simulator keeps all nodes, 2 KB each, and all groups for each rank.
 MOST_RANKS: Final = 1024
 MOST_NODES: Final = 1_000_000
-#: What a job of one rank has instead of files.
+#: Error of a job of one rank, which has no files.
 ALONE: Final = "one rank: ASTRA-sim needs two at least; give it another, such as tp=2 or dp=2"
-#: What a job whose groups do not fill its stages has instead of files.
+#: Error of a job whose groups do not fill its stages.
 UNEVEN: Final = "ranks of a stage are not whole groups; give sizes of groups that divide those of stages"
 #: Ranks of a job that is too large.
 FEWER: Final = (
@@ -189,7 +189,7 @@ def _folder(run: TransformerRun) -> dict[str, bytes]:
 
 
 def fewer_replicas(run: TransformerRun, whole: RankPlacement, most: int) -> RankPlacement:
-    """Ranks of a job, with fewer replicas if it has too many: as many as keep all groups and their tiers."""
+    """Ranks of a job, with fewer replicas if it has too many: the most that keep all groups and their tiers."""
     ranks, replicas = whole.grid.world_size, int(run.design.dp.item())
     if ranks <= most:
         return whole

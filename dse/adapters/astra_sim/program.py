@@ -49,7 +49,7 @@ class RankPlacement:
 
     @classmethod
     def of(cls, grid: RankGrid, system: System) -> RankPlacement:
-        """Tiers of a system with what a job fills of them; those that join nothing are left out.
+        """Tiers of a system and the part of them that a job fills; those that join nothing are left out.
 
         Where a job does not fill its nodes evenly, its nodes are as large as divides it; a tier that groups
         of one kind do not all fill alike is part of the next.
@@ -85,7 +85,7 @@ class RankPlacement:
         return {rank: stage for ranks in self.alike("pp") for stage, rank in enumerate(ranks)}
 
     def alike(self, name: str) -> list[tuple[int, ...]]:
-        """All groups of one kind, one beside the other."""
+        """All groups of one kind, in the order of their first ranks."""
         first = members(self.grid.groups[name], 0)
         starts: Iterable[int] = range(self.grid.world_size)
         if name == "embedding":
@@ -183,7 +183,7 @@ class Phase:
 
     tier: int  #: place in the network, from the inside out
     word: str  #: key of `RINGS`
-    size: float  #: `comm_size`, what a rank puts in [B]
+    size: float  #: `comm_size`, the input of a rank [B]
     ranks: int
 
     @property
@@ -198,7 +198,7 @@ class Phase:
         return steps * share * self.size
 
     def scaled(self, ranks: int) -> Phase:
-        """This ring with as many bytes of each rank as in a ring of so many ranks."""
+        """This ring, where each rank sends the bytes that it sends in a ring of `ranks` ranks."""
         if ranks == self.ranks:
             return self
         wanted = Phase(self.tier, self.word, self._whole(ranks), ranks).sent
@@ -251,12 +251,12 @@ EVERY_MICRO_BATCH: Final = 2
 
 @dataclass(frozen=True, slots=True)
 class Ring:
-    """A ring of a collective, of whichever rank."""
+    """A ring of a collective, the same for every rank."""
 
     group: str  #: key of `RankGrid.groups`
     phase: Phase
-    time: float  #: its share of what the cost model has for the collective, hidden or not [s]
-    beside: bool = False  #: runs beside a pass, and is none of it
+    time: float  #: its share of the cost model's time for the collective, hidden or not [s]
+    beside: bool = False  #: runs during a pass, and is not part of it
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,7 +267,7 @@ class Rings:
     whole: RankPlacement  #: the same with all replicas
 
     def of(self, exchange: PassExchange, share: float = 1.0, *, beside: bool = False) -> list[Ring]:
-        """A share of an exchange; among fewer replicas, each rank sends as much as among all."""
+        """A share of an exchange; among fewer replicas, each rank sends the bytes that it sends among all."""
         sizes, all_sizes = (job.group_sizes(exchange.group) for job in (self.here, self.whole))
         message = exchange.message_bytes * share
         if exchange.collective == "all_gather":  # a rank has a larger part where there are fewer
@@ -293,7 +293,7 @@ class Replicas:
 
     @classmethod
     def of(cls, exchanges: Sequence[PassExchange], zero: int, traces: Sequence[RankTrace]) -> Replicas:
-        """Exchanges of a step by what its traces have exposed; those of tied embeddings hide nothing."""
+        """Exchanges of a step with the hidden share from its traces; those of tied embeddings hide nothing."""
         whole = sum(exchange.time for exchange in exchanges) / MICROSECOND
         exposed = max(sum(node.duration for node in trace.nodes if of_replicas(node)) for trace in traces)
         hides = tuple(exchange for exchange in exchanges if exchange.group != "embedding")
@@ -329,22 +329,22 @@ def of_replicas(node: Node) -> bool:
 class StageProgram:
     """Nodes of all ranks of a stage, from the trace of its first rank.
 
-    Kernels of a pass take the time that they have in the trace. What the model hides of collectives runs beside the end
-    of the kernels of their pass, so that as much is exposed if they take as long as there. Two passes that overlap
-    follow each other, in the time of both. Collectives of a rank follow each other in one order, so that no two ranks
-    wait for each other. What replicas exchange in every micro-batch begins with each pass; once a step, behind the pass
-    of each chunk, and runs beside the next. All dependencies are of data: ASTRA-sim reads no others.
+    Kernels of a pass take the time that they have in the trace. The collectives that the model hides run during the end
+    of the kernels of their pass, so that the exposed time is the same if they take the time of the trace. Two passes
+    that overlap follow each other, in the time of both. Collectives of a rank follow each other in one order, so that
+    no two ranks wait for each other. Exchanges of replicas in every micro-batch begin with each pass; once a step,
+    after the pass of each chunk, and run during the next. All dependencies are of data: ASTRA-sim reads no others.
     """
 
     def __init__(self, trace: RankTrace, rings: Rings, replicas: Replicas) -> None:
         self.trace, self._rings, self._replicas = trace, rings, replicas
         self._out = RankTrace(trace.rank, trace.metadata)
-        self._done: dict[int, tuple[int, ...]] = {}  # what waits for a node waits for these
-        self._free: dict[int, tuple[int, ...]] = {}  # what a collective behind it waits for
+        self._done: dict[int, tuple[int, ...]] = {}  # nodes that a successor of a node waits for
+        self._free: dict[int, tuple[int, ...]] = {}  # nodes that a collective after it waits for
         self._last_ring: tuple[int, ...] = ()
 
     def nodes(self) -> list[Node]:
-        """All nodes, of which those of rings lack the name of their group."""
+        """All nodes; those of rings lack the name of their group."""
         of_pass = _of_passes(self.trace.nodes)
         pairs = _pairs(of_pass)
         lengths, hidden = (
@@ -377,13 +377,13 @@ class StageProgram:
         return [new for old in (*node.order, *node.data) for new in self._done[old]]
 
     def _piece_nodes(self, pieces: Iterable[Piece], behind: Iterable[int]) -> None:
-        """Exchanges of replicas beside passes."""
+        """Add exchanges of replicas during passes."""
         for exchange, share in pieces:
             name = f"replicas {exchange.collective.replace('_', '-')} beside passes"
             self._ring_nodes(name, self._rings.of(exchange, share, beside=True), behind)
 
     def _computing(self, node: Node, length: int, hidden: int) -> None:
-        """Kernels, the last of them beside collectives."""
+        """Add kernels; the last of them runs during collectives."""
         behind = self._behind(node)
         if not isinstance(node.about, tuple):
             behind += self._last_ring
@@ -399,7 +399,7 @@ class StageProgram:
         self._done[node.id], self._free[node.id] = last, free if hidden else last
 
     def _collective(self, node: Node) -> None:
-        """Rings of an exchange, less what has run beside passes."""
+        """Rings of an exchange, without the part that ran during passes."""
         assert isinstance(node.about, PassExchange)
         [before] = node.data
         rings = self._rings.of(node.about, self._replicas.left(node.about))

@@ -71,7 +71,7 @@ class StepWork:
     #: Of each rank of the pipeline: "forward", "backward", "weight_gradient".
     passes: tuple[Mapping[str, PassWork], ...]
     replicas: tuple[PassExchange, ...]  #: behind all passes
-    update: Mapping[str, float]  #: what the optimizer does, in turn [s]
+    update: Mapping[str, float]  #: steps of the optimizer, in turn [s]
     grid: RankGrid
     hop_bytes: float  #: that a rank sends to the next stage after a pass [B]
     hop_time: float  #: of that [s]
@@ -181,7 +181,7 @@ def _of_replicas(items: Items, run: TransformerRun) -> tuple[PassExchange, ...]:
 
 
 def _hidden(items: Items, kind: str, chip: Chip) -> float:
-    """Time of collectives of a kind that is hidden, but for what kernels lose (`exposed_time`). [s]"""
+    """Hidden time of collectives of a kind, without the time that kernels lose (`exposed_time`). [s]"""
     column, lost = f"{kind}_communication_time", (chip.taken_cores(kind) / chip.cores).item()
     hides = (hidden for item, hidden in items.items() if (item.column, item.quantity) == (column, "hidden"))
     return (1 - lost) * sum(np.asarray(hidden).item() for hidden in hides)
@@ -190,7 +190,7 @@ def _hidden(items: Items, kind: str, chip: Chip) -> float:
 def _timed(
     exchanges: Sequence[PassExchange], times: Mapping[str, float], run: TransformerRun
 ) -> tuple[PassExchange, ...]:
-    """Exchanges with their shares of the time of their kind: by what each takes as one collective. [s]"""
+    """Exchanges with their shares of the time of their kind, by the time of each as one collective. [s]"""
     groups, network = _groups(run, rank_run(run)), run.system.network
     alone = [_alone(exchange, groups[exchange.group], network) for exchange in exchanges]
     whole = dict.fromkeys(times, 0.0)

@@ -30,7 +30,7 @@ from dse.output import Artefact
 
 #: Kinds of events that are passes.
 FORWARD, BACKWARD, WEIGHT = KINDS[:3]
-#: From a pass to the one of the next stage that takes what it sends.
+#: Steps from a pass to the stage that takes its output.
 STEP: Final = {FORWARD: 1, BACKWARD: -1}
 
 #: A pass of a micro-batch: kind, chain of stages, place in the chain, micro-batch.
@@ -79,7 +79,7 @@ class Pipeline:
         return int(self.ranks[one[1], one[2]])
 
     def is_split(self, one: Pass) -> bool:
-        """True if gradients of weights have a pass of their own after the backward pass."""
+        """True if gradients of weights have a separate pass after the backward pass."""
         _, chain, stage, micro = one
         return bool(self.split[chain, stage, micro - chain * self.split.shape[2]])
 
@@ -100,8 +100,8 @@ class Pipeline:
 def message_delay(events: Iterable[Event], pipeline: Pipeline, hop_time: float) -> float:
     """Time of messages that overlap, at most the time that the timeline leaves for them. [s]
 
-    The closed form of 1F1B may be shorter than its passes with such messages, and a timeline is then shorter
-    by as much.
+    The closed form of 1F1B may be shorter than its passes with these messages, and a timeline is then shorter by the
+    same time.
     """
     if not hop_time:
         return 0.0
@@ -116,9 +116,9 @@ def message_delay(events: Iterable[Event], pipeline: Pipeline, hop_time: float) 
 
 #: Pass -> the one of the same stage whose results it takes.
 NEEDS: Final = {BACKWARD: FORWARD, WEIGHT: BACKWARD}
-#: Collective -> Chakra's word. A ring of messages brings to each rank what a gather does.
+#: Collective -> Chakra's word. A ring of messages brings the same data to each rank as a gather.
 WORDS: Final = {"send_recv": "ALL_GATHER"}
-#: What the optimizer does, in turn, and whether that is a collective of all ranks.
+#: Steps of the optimizer, in turn, and whether each is a collective of all ranks.
 UPDATE: Final = {"clipping of gradients": False, "all_reduce of the norm": True, "update of weights": False}
 #: The norm of gradients is one number. [B]
 NORM_BYTES: Final = 4
@@ -148,7 +148,7 @@ class StageGraph:
         self._last = [self.trace.add("process groups", "METADATA_NODE", (0, 0))]
 
     def add(self, events: Sequence[Event]) -> None:
-        """Append what runs at once, behind all that ran before."""
+        """Append events that run at once, after all that ran before."""
         self._last = [self._pass(event) if event.of else self._whole(event) for event in events]
 
     def finished(self) -> RankTrace:
@@ -188,7 +188,7 @@ class StageGraph:
         return last
 
     def _work(self, one: Pass) -> PassWork:
-        """Work of a pass; gradients of weights are of the backward pass unless they have one of their own."""
+        """Work of a pass; gradients of weights belong to the backward pass unless they have a separate one."""
         passes = self.work.passes[self.stage]
         if one[0] != BACKWARD or self.pipeline.is_split(one):
             return passes[one[0]]
@@ -204,7 +204,7 @@ class StageGraph:
             yield node, exposed[node.kind] * node.message_bytes / whole
 
     def _received(self, event: Event, label: str) -> Iterator[int]:
-        """The node that has what the stage before sends: its own, or a receive."""
+        """The node with the output of the stage before: a local one, or a receive."""
         assert event.of
         source = self.pipeline.source(event.of)
         if source and self.pipeline.rank(source) == self.stage:
@@ -301,7 +301,7 @@ def _micros(time: float) -> int:
 
 
 def _times(event: Event, lengths: Sequence[float]) -> Iterator[tuple[int, int]]:
-    """Starts and ends of the pieces of an event, one behind the other, and of what is left of it. [us]"""
+    """Starts and ends of the pieces of an event, one after the other, and of the remainder. [us]"""
     marks, now = [event.start], event.start
     for length in lengths:
         now = min(now + length, event.end)
@@ -318,7 +318,7 @@ def members(group: Group, base: int) -> tuple[int, ...]:
     return tuple(base + row * apart + column * stride for row in range(rows) for column in range(size // rows))
 
 
-#: What files are called in front of a rank's number, as ASTRA-sim asks for them.
+#: Start of a file's name, before a rank's number, as ASTRA-sim requires.
 NAME: Final = "step"
 
 

@@ -16,7 +16,7 @@ SCHEMA: Final[Any] = schema_pb2
 Message = Any
 #: Version of the format that is named in a file.
 VERSION: Final = "1.0.0"
-#: Attribute -> the field that its value stands in, as Chakra's feeder reads it.
+#: Attribute -> the field of its value, as Chakra's feeder reads it.
 FIELDS: Final[Mapping[str, str]] = data_beside(__file__, "tables.yaml")["fields"]
 #: Value of an attribute.
 Value = bool | int | float | str
@@ -24,7 +24,7 @@ Value = bool | int | float | str
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """Something that a rank does; what it depends on has a smaller number."""
+    """An operation of a rank; its dependencies have smaller numbers."""
 
     id: int
     name: str
@@ -35,7 +35,7 @@ class Node:
     data: Sequence[int]  #: nodes whose results it takes
     attributes: Mapping[str, Value]
     inputs: str = ""
-    about: object = None  #: what it is of the step, such as a pass or an exchange; no file has it
+    about: object = None  #: its part of the step, such as a pass or an exchange; no file has it
 
 
 @dataclass(slots=True)
@@ -65,7 +65,7 @@ class RankTrace:
         return number
 
     def name_inputs(self, number: int, inputs: str) -> None:
-        """Say what a node takes."""
+        """Set the inputs of a node."""
         self.nodes[number] = replace(self.nodes[number], inputs=inputs)
 
     def encoded(self) -> bytes:
@@ -81,7 +81,7 @@ class RankTrace:
 
 
 def process_groups(groups: Mapping[str, tuple[str, Sequence[int]]]) -> str:
-    """Groups of ranks as PyTorch's traces list them: name -> what for, and ranks; none stands for all."""
+    """Groups of ranks as PyTorch's traces list them: name -> purpose and ranks; an empty list means all."""
     rows = [{"pg_name": name, "pg_desc": of, "ranks": [*ranks]} for name, (of, ranks) in groups.items()]
     return f"['{json.dumps(rows)}']"
 

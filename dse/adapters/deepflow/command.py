@@ -1,7 +1,7 @@
 """DeepFlow configurations and set-ups in `dse evaluate`: the command, JSON, sweeps, and reports from `command.yaml`.
 
 A sweep has every combination of the values that options of `--set` list, fastest first. A combination is read as a
-set-up of its own, so that DeepFlow's own rules say which ones it can run. All of these are evaluated in one batch.
+separate set-up, so that DeepFlow's own rules decide which ones it can run. All of these are evaluated in one batch.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from dse.reporting.design_table import facts, ruled_table
 
 #: Combinations of a sweep at most. [-]
 MOST: Final = 5000
-#: Figures of a design in a sweep beside its time, which people trade against it.
+#: Figures of a design in a sweep that users trade against its time.
 TRADED: Final = ("core.tot_area", "core.tot_power", "hw.throughput")
 
 

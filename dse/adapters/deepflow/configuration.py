@@ -124,7 +124,7 @@ PARTS = ("hidden", "softmax", "projection", "embedding")
 def broken_guards(config: LstmWorkload) -> dict[str, BoolArray]:
     """Guards of the reference model -> where they are broken: shards that do not divide.
 
-    Keys are the column, with a dot between part and dimension, and what is wrong with its value.
+    Keys are the column, with a dot between part and dimension, and the fault of its value.
     """
     hidden, softmax, projection = (config.split(part) for part in ("hidden", "softmax", "projection"))
     inputs, outputs, size = 2 * config.hidden_size, config.gate_size, config.hidden_size

@@ -92,7 +92,7 @@ class Device:
         return between_products(self.ring, split, *sizes, counted=(1.0, 0.5, 0.0), divided=np.floor_divide)
 
     def optimizer(self, weights: FloatArray) -> FloatArray:
-        """Time of the update and clipping of so many weights, without launches. [s]"""
+        """Time of the update and clipping of `weights` weights, without launches. [s]"""
         w = self.unit["element_bytes"]
         clipping = self.kernel(*optimizer_work("gradclip", weights, element_bytes=w))
         return self.kernel(3 * weights, 4 * weights * w) + clipping

@@ -62,8 +62,8 @@ def part_sizes(config: Configuration, part: str, role: str) -> tuple[FloatArray,
 def shares(split: Split, role: str, m: FloatArray, n: FloatArray, k: FloatArray) -> Dimensions:
     """One device's share of a product or of one of its gradients. [elements]
 
-    Gradients of row-column splits are shared out like results, after gathering what they need, where the
-    native model adds up partial sums.
+    Gradients of row-column splits are shared out like results, after gathering their operands, where the native model
+    adds up partial sums.
     """
     if role == "activation_gradient":
         return m / split.rows, k / (split.inner * split.columns), n
@@ -87,9 +87,9 @@ def gemm_table(config: Configuration) -> Gemms:
 def gemm_figures(config: Configuration, machine: Machine) -> Figures:
     """Reload factors, work, traffic and time of every product: rules GT1 to GT5.
 
-    Each result costs 15 FLOP and 5 per strip of k beside its multiply-adds (GT4), which the native model
-    leaves to its tiles. Both levels see the whole product: tiles are not nested. Where the swapped order is strictly
-    faster, traffic and time are of that order.
+    Each result costs 15 FLOP and 5 per strip of k in addition to its multiply-adds (GT4), which the native model leaves
+    to its tiles. Both levels see the whole product: tiles are not nested. Where the swapped order is strictly faster,
+    traffic and time are of that order.
     """
     gemms, wide = gemm_table(config), {name: per_kernel(values) for name, values in machine.items()}
     m, n, k = gemms.m, gemms.n, gemms.k
@@ -164,8 +164,8 @@ WHOLE = Split(np.zeros(1), np.ones(1), np.ones(1))
 #: Elements, or bytes, of a part by `PURPOSES`.
 Footprint = Mapping[str, tuple[FloatArray, ...]]
 
-#: The budget of time per step (rule TT5): one day over the steps that an epoch takes. The data set is
-#: `DATA_SCALE` times so many tokens, and a step is taken to have 32 sequences, whatever the batch.
+#: The budget of time per step (rule TT5): one day over the steps that an epoch takes. The data set has `DATA_SCALE`
+#: times `DATA_TOKENS` tokens, and a step is taken to have 32 sequences, for any batch.
 DATA_SCALE, DATA_TOKENS, BUDGET_BATCH, DAY = 100, 768_648_884, 32, 86400.0
 
 
@@ -402,6 +402,6 @@ def price(config: Configuration) -> Figures:
 
 
 def plain(figures: Figures) -> dict[str, Any]:
-    """Figures of the first design; whole numbers as such."""
+    """Figures of the first design; whole numbers as integers."""
     values = {name: float(column[0]) for name, column in figures.items()}
     return {name: int(v) if v.is_integer() else v for name, v in values.items()}

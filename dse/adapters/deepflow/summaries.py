@@ -67,7 +67,7 @@ _MODES: Final = {"LSTM": lstm_figures, "GEMM": gemm_figures, "LLM": llm_figures}
 
 
 def hardware_figures(blocks: Mapping[str, Values]) -> Figures:
-    """Rates and sizes before utilization, then the blocks of the chip with the used shares of what each has. [%]"""
+    """Rates and sizes before utilization, then the blocks of the chip with the used shares of their resources. [%]"""
     yield "hw.throughput", blocks["core"]["throughput"] / 1e12
     for index, level in enumerate(list(blocks.values())[1:5]):
         yield from ((f"hw.L{index}_bw", level["bandwidth"] / GIB), (f"hw.L{index}_size", level["size"] / MIB))

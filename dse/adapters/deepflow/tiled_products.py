@@ -1,8 +1,8 @@
 """Times of matrix products on a hierarchy of memories, in DeepFlow's second and present generation.
 
 Candidates of tiles of each level are drawn by a random generator with a fixed seed, from powers of two that fit. Every
-combination of tiles and loop orders is evaluated; the fastest counts. A product is as slow as its slowest level, and a
-level as slow as its memory or the arithmetic, whichever binds it.
+combination of tiles and loop orders is evaluated; the fastest counts. The time of a product is that of its slowest
+level, and the time of a level is that of its memory or of the arithmetic, the longer of both.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ ORDERS: Final = {
 }
 #: The dimension of a loop order that a unit of multiply-adds streams past the operand that stays, by dataflow.
 STREAMED: Final = {WEIGHT: 0, ACTIVATION: 2, OUTPUT: 1}
-#: Loop orders of the present generation with another innermost loop, of which the traffic depends.
+#: Loop orders of the present generation that differ in the innermost loop, which decides the traffic.
 INNERMOST: Final = ("mnk", "mkn", "nkm")
 #: Elements of temporary arrays at a time. [-]
 CHUNK: Final = 2_000_000
@@ -127,7 +127,7 @@ def _tiles(rows: Values, level: int, count: int) -> FloatArray:
 
 
 def _wide(rows: Values, axes: int) -> Values:
-    """Columns with so many axes behind that of rows."""
+    """Columns with `axes` axes after that of rows."""
     return {name: values.reshape(-1, *[1] * axes) for name, values in rows.items()}
 
 

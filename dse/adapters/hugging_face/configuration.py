@@ -88,8 +88,7 @@ def import_model(path: Path, *, name: str = "", seq_len: float | None = None) ->
     name : str, optional
         Of the model; by default that of the file, or of its folder.
     seq_len : float, optional
-        Length of a training sequence; by default what the model was first trained for, or
-        `USUAL_SEQ_LEN`. [tokens]
+        Length of a training sequence; by default that of the model's first training, or `USUAL_SEQ_LEN`. [tokens]
     """
     path = path / "config.json" if path.is_dir() else path
     reader = _ConfigurationReader(read_json(path, "the object of a config.json"), name or _name_of(path), seq_len)
@@ -225,7 +224,7 @@ class _ConfigurationReader:
             experts = {name: value_of for name, value_of in experts.items() if not name.startswith("routing_")}
         heads = max(experts.get("num_attention_heads", 1), 1)
         if experts.get("kv_lora_rank") and experts.get("hidden_size", 1) % heads:
-            experts["head_size"] = experts.get("qk_nope_head_dim", 1)  # latent attention has sizes of its own
+            experts["head_size"] = experts.get("qk_nope_head_dim", 1)  # latent attention has separate sizes
         if "shared_ffn_hidden_size" in experts and self.family.keys["shared_ffn_hidden_size"].startswith(
             ("n", "moe_n")
         ):
@@ -305,7 +304,7 @@ def _inner(data: Mapping[str, Any], names: Sequence[str]) -> Any:
 
 
 def _shortened(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Fields in the order of models, without those that say what is so anyway."""
+    """Fields in the order of models, without those that equal their defaults."""
     defaults = {field.name: field.default for field in fields(ModelShape) if field.init}
     always = ("gated_mlp", "activation", "normalization", "position_embedding", "biases", "dropout",
               "tied_embeddings", "seq_len", "vocab_size")  # fmt: skip

@@ -26,7 +26,7 @@ class Family:
     """Rules for reading the configurations of an architecture."""
 
     title: str
-    keys: Mapping[str, str]  #: field of a model -> key; several, by "|": whichever there is
+    keys: Mapping[str, str]  #: field of a model -> key; several, by "|": the one that is present
     fixed: Mapping[str, Any]  #: fields that all models of the family share
     defaults: Mapping[str, Any] = field(default_factory=dict)  #: key -> value where a file is silent
     window: str = "sliding_window"  #: key of the keys that a query sees
@@ -34,17 +34,17 @@ class Family:
     types: str = "layer_types"  #: key of a list with a word for each layer, or of a text with a letter
     mixers: Mapping[Any, str] = field(default_factory=dict)  #: word of such a list -> mixer, beyond `MIXERS`
     full_at: str = ""  #: key of the numbers of layers with full attention
-    first_layer: int = 0  #: number of the first layer in such lists
-    full_every: int | str = 0  #: every so many layers see all keys where others have a window; or its key
+    first_layer: int = 0  #: number of the first layer in these lists
+    full_every: int | str = 0  #: period of layers that see all keys where others have a window; or its key
     full_offset: str = ""  #: key: the first of these layers, from 0; the last of each group without one
     other: str = ""  #: mixer of layers without full attention; a window without one
-    sparse_step: str = ""  #: key: every so many layers have experts
+    sparse_step: str = ""  #: key of the period of layers with experts
     sparse_offset: str = ""  #: key: the first of these layers, from 0; the last of each group without one
     mtp_order: str = ""  #: key of the layers of multi-token prediction, as `types`
     sizes: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  #: mixer -> field of its layers -> key
     #: Field -> key of a list with a word for each layer, and the word of layers without this dimension.
     reused: Mapping[str, tuple[str, str]] = field(default_factory=dict)
-    shared_keys: str = ""  #: key: so many last layers see the keys and values of earlier ones
+    shared_keys: str = ""  #: key of the number of last layers that see the keys and values of earlier ones
     once: tuple[str, ...] = ()  #: keys that a model file can only say to be 1, or absent
     optional: tuple[str, ...] = ()  #: fields that models of the family may lack, such as those of experts
 
@@ -190,7 +190,7 @@ class LayerReader:
         return {"mtp_order": in_letters(kinds, "full")["layer_order"]}
 
     def _block(self, block: Any, model: Mapping[str, Any]) -> tuple[str, str, Sizes]:
-        """Layer of an architecture search: attention and an MLP of any size, either of which may be missing."""
+        """Layer of an architecture search: attention and an MLP of any size; one of them may be missing."""
         parts = [block.get(name) if isinstance(block, dict) else None for name in ("attention", "ffn")]
         attention, ffn = (part if isinstance(part, dict) else {"replace_with_linear": True} for part in parts)
         has = [not part.get("no_op") for part in (attention, ffn)]
@@ -289,7 +289,7 @@ class LayerReader:
         return self._with_shared_keys(sizes, model)
 
     def _with_shared_keys(self, sizes: Sequence[Sizes], model: Mapping[str, Any]) -> list[Sizes]:
-        """Dimensions of layers, the last of which may see keys and values of earlier layers, with a wider MLP."""
+        """Dimensions of layers; the last may see keys and values of earlier layers, with a wider MLP."""
         key = self.family.shared_keys
         shared = self.whole(key, self.value(key) or 0) if key else 0
         wide = (

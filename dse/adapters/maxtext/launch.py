@@ -20,7 +20,7 @@ from costmodel.training.dimensions import Numerics
 from costmodel.training.model import ModelShape
 from dse.launches.launch import MOST_OF_A_HOST, PLACEHOLDERS, Launch, NotExpressible, launch_text, refuse, with_line
 
-#: Keys of the program and fields of models, by `keys.yaml`, which says what each table is.
+#: Keys of the program and fields of models, from `keys.yaml`, which describes each table.
 KEYS: Final[Mapping[str, Any]] = data_beside(__file__, "keys.yaml")
 SIZES: Final[Mapping[str, str]] = KEYS["sizes"]
 EXPERTS: Final[Mapping[str, str]] = KEYS["experts"]
@@ -32,7 +32,7 @@ NUMERICS: Final[Mapping[str, str]] = KEYS["numerics"]
 OF_ONE_BLOCK: Final = {"local_rope_max_timescale": "gemma3", "partial_rotary_factor": "qwen3_next"}
 ROPES: Final = {"none": "default", "linear": "default", "llama3": "llama3.1", "yarn": "yarn"}
 YARN: Final[Mapping[str, str]] = KEYS["yarn"]
-#: Llama 3.1's scaling, whose constants stand in MaxText's code.
+#: Llama 3.1's scaling, whose constants are in MaxText's code.
 LLAMA: Final = {"rotary_scaling_factor": 8.0, "original_positions": 8192.0}
 GATES: Final = {"swiglu": "silu", "geglu": "gelu"}
 
@@ -50,7 +50,7 @@ IMPLIED: Final[Mapping[str, Mapping[str, Any]]] = {
 
 
 def model_keys(model: ModelShape) -> dict[str, Any]:
-    """The model in MaxText's keys. Raises `NotExpressible` if MaxText has none for such layers."""
+    """The model in MaxText's keys. Raises `NotExpressible` if MaxText has none for its layers."""
     keys: dict[str, Any] = {key: int(getattr(model, field)) for key, field in SIZES.items() if getattr(model, field)}
     if model.num_experts:
         keys |= {key: int(getattr(model, field)) for key, field in EXPERTS.items()}
@@ -93,7 +93,7 @@ def _experts_alone(model: ModelShape) -> bool:
 
 
 def _numerics_keys(numerics: Numerics, *, latent: bool) -> dict[str, Any]:
-    """Constants of functions; of the scaled rotations only what MaxText reads for them."""
+    """Constants of functions; of the scaled rotations only those that MaxText reads."""
     said = {key: getattr(numerics, field) for key, field in NUMERICS.items()}
     plain = {key: int(v) if float(v).is_integer() else v for key, v in said.items()}
     kept = ("rope_max_timescale", "normalization_layer_epsilon", "routed_scaling_factor")
@@ -194,7 +194,7 @@ def keys_model(keys: Mapping[str, Any], name: str) -> ModelShape:
 
 
 def _named(known: str, keys: Mapping[str, Any]) -> ModelShape:
-    """A model that ships, by the name that MaxText has for it."""
+    """A built-in model, by its name in MaxText."""
     for shipped in model_names():
         if shipped.replace("_", "") == re.sub(r"[\W_]", "", known.lower()):
             model = load_model(shipped)
@@ -251,7 +251,7 @@ def _number(value: Any) -> float:
     return float(value)
 
 
-#: What MaxText can do, and what it calls it.
+#: Capabilities of MaxText, and their names.
 MAXTEXT: Final = launching("maxtext")
 OF_SOFTWARE: Final = ("cross_entropy", "store_param_remainders", "gradient_reduction")
 
@@ -389,15 +389,15 @@ def read_script(path: Path, chips: int | None = None) -> tuple[Launch, list[str]
         raise DseError(f"{path}: {with_line(str(error), text)}") from None
 
 
-#: Axes of the mesh -> column; the rest of data parallelism is told apart below.
+#: Axes of the mesh -> column; other data parallelism is distinguished below.
 AXES: Final = {"tensor": "tp", "tensor_sequence": "tp", "context": "cp", "context_usp_ulysses": "cp",
                "expert": "ep", "pipeline": "pp"}  # fmt: skip
 
 
 def _read_mesh(keys: Mapping[str, Any], chips: int | None) -> dict[str, Any]:
-    """Sizes of groups, and what weights are sharded over.
+    """Sizes of groups, and the ranks that weights are sharded over.
 
-    Raises `DseError` if an axis takes what is left of the chips, and nobody says how many these are.
+    Raises `DseError` if an axis takes the remaining chips, and their number is not given.
     """
     names = {f"{link}_{axis}_parallelism": axis for link in ("ici", "dcn")
              for axis in (*AXES, "fsdp", "fsdp_transpose", "data")}  # fmt: skip

@@ -42,7 +42,7 @@ CROSS_ENTROPY: Final[Mapping[str, Mapping[str, Any]]] = {
 }
 #: Most ranks of a node that DeepEP knows (csrc/kernels/legacy); HybridEP is for larger domains of NVLink. [-]
 DEEPEP_NODE: Final = 8
-#: What Megatron Core can do, and what it calls it.
+#: Capabilities of Megatron Core, and their names.
 MEGATRON: Final = launching("megatron")
 
 
@@ -73,7 +73,7 @@ def settings_of(launch: Launch) -> tuple[dict[str, Any], list[str]]:
 
 
 def word_table(launch: Launch) -> int:
-    """Entries of the word table on all tensor-parallel ranks together, whatever the tokenizer has."""
+    """Entries of the word table on all tensor-parallel ranks together, for any tokenizer."""
     entries = int(np.max(padded_vocabulary(launch.model, launch.points.tp)))
     return entries + -entries % int(launch["tp"])
 
@@ -198,7 +198,7 @@ def _shown(value: Any) -> str:
 
 def launch_of(settings: Mapping[str, Any], *, world_size: int, node_size: int,
               name: str) -> tuple[Launch, list[str]]:  # fmt: skip
-    """The launch that settings describe, with Megatron-LM's defaults, and what is read otherwise.
+    """The launch that settings describe, with Megatron-LM's defaults, and notes on settings read otherwise.
 
     Raises `DseError` if settings contradict each other, or say too little.
     """
@@ -361,7 +361,7 @@ def _read_experts(settings: Mapping[str, Any], design: Mapping[str, Any]) -> dic
 
 
 def _otherwise(settings: Mapping[str, Any]) -> list[str]:
-    """Settings that are read as something else than what they say."""
+    """Settings that are read with another meaning."""
     notes = []
     if settings.get("fp8") and settings.get("fp8_recipe", "delayed") == "delayed":
         notes.append("fp8_recipe delayed is read as tensorwise")

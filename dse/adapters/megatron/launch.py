@@ -295,7 +295,7 @@ def _is_program(words: Sequence[str], at: int) -> bool:
 def refuse(program: str, flags: Sequence[str], plan: str = "") -> None:
     """Refuse a program that trains another kind of model, or with another engine, which `plan` plans.
 
-    Raises `DseError`, saying what it does.
+    Raises `DseError` that describes the program.
     """
     name = posixpath.basename(program)
     if re.search(DATA["idle"], name):
@@ -403,7 +403,7 @@ def connections(launch: Launch) -> list[int]:
 
 
 def groups(settings: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Settings by what they are of, so that a reader finds them."""
+    """Settings by subject, for readers."""
     arrays: dict[str, dict[str, Any]] = {"MODEL": {}, "PARALLEL": {}, "TRAINING": {}}
     parallel = re.compile(
         r"parallel|pipeline|overlap|sequence|fsdp|distributed|dispatcher|cp_comm|account|vp_stage|ckpt"

@@ -50,7 +50,7 @@ def _zeros_and_ones(node: ast.expr) -> list[int]:
     raise ValueError(len(marks))
 
 
-#: Keys of the program and fields of models, by `keys.yaml`, which says what each table is.
+#: Keys of the program and fields of models, from `keys.yaml`, which describes each table.
 KEYS: Final[Mapping[str, Any]] = data_beside(__file__, "keys.yaml")
 NUMBERS: Final[Mapping[str, str]] = KEYS["numbers"]
 LATENT: Final[Mapping[str, str]] = KEYS["latent"]
@@ -68,7 +68,7 @@ LATENT_YARN: Final[dict[str, str]] = KEYS["latent_yarn"]
 LATENT_POSITIONS: Final = 4096
 #: Fields of numerics that Megatron-LM has no flag for.
 UNSAID: Final = (*("local_rotary_base", "embedding_scale", "attention_scale", "attention_softcap", "logit_softcap"),)
-#: What Megatron-LM takes where nothing is said.
+#: Defaults of Megatron-LM.
 DEFAULTS: Final[Mapping[str, float]] = KEYS["defaults"]
 NORMS: Final = {"layer_norm": "LayerNorm", "layer_norm_no_bias": "LayerNorm", "rms_norm": "RMSNorm"}
 POSITIONS: Final = {"learned": "learned_absolute", "rotary": "rope", "none": "none"}

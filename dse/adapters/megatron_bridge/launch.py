@@ -34,7 +34,7 @@ PLACES: Final[Mapping[str, tuple[str, str]]] = {name: tuple(address) for name, a
 _FORMATS: Final = MEGATRON.runs["precision"].words
 _GATHERED: Final = {"fp8_param_gather": True}  # as all recipes of 8 bits have it
 _DELAYED: Final = {"fp8_recipe": "delayed", **_GATHERED}
-#: Recipe of `mixed_precision` -> settings; it decides over what `ddp` says.
+#: Recipe of `mixed_precision` -> settings; it overrides settings of `ddp`.
 RECIPES: Final[Mapping[str, Mapping[str, Any]]] = {
     "bf16_mixed": _FORMATS["bf16"],
     "fp16_mixed": {**_FORMATS["fp16"], "grad_reduce_in_bf16": True},

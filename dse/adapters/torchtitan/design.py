@@ -34,7 +34,7 @@ MOST: Final = 2**53
 
 @dataclass
 class Call:
-    """A call that is not followed: what is called, and with what; attributes that are set later included."""
+    """A call that is not followed: its name and arguments; attributes that are set later included."""
 
     name: str  #: with the module that it is imported from: "torchtitan.models.llama3.model_registry"
     arguments: dict[str, Any] = field(default_factory=dict)
@@ -56,7 +56,7 @@ MOST_DOTS: Final = 5_000
 
 
 class PythonFunctions:
-    """The functions of a module, and what they return.
+    """The functions of a module, and their return values.
 
     Assignments, attributes that are set, arithmetic and calls of functions of the same module are followed;
     conditions and loops are not.
@@ -128,7 +128,7 @@ class PythonFunctions:
                 owner.arguments[target.attr] = value
 
     def value(self, node: ast.expr, names: Mapping[str, Any]) -> Any:
-        """An expression: a number, a text, a list, a mapping; a `Call` of whatever else.
+        """An expression: a number, a text, a list, a mapping; a `Call` for any other.
 
         Raises `DseError` if reading takes too long.
         """
@@ -174,7 +174,7 @@ class PythonFunctions:
         return known[type(node.op)](one, other) if type(node.op) in known else Call("")
 
 
-#: Name and flavor there -> built-in model, and what differs: `model_args` of torchtitan's models.
+#: Name and flavor in torchtitan -> built-in model, and differences: `model_args` of torchtitan's models.
 VARIANTS: Final[Mapping[tuple[str, str], tuple[str, Mapping[str, Any]]]] = {
     ("qwen3", flavor): ("qwen3_8b", changes)
     for flavor, changes in data_beside(__file__, "tables.yaml")["qwen3"].items()
@@ -221,7 +221,7 @@ def layers_of_chunks(parallel: Call, layers: int, stages: int, *, several: bool)
 
 
 def stage_sizes(chunks: int, layers: int, first: int, last: int) -> list[int]:
-    """Layers of each chunk, where embedding and output count as so many: `generate_llm_fqn_per_model_part`.
+    """Layers of each chunk; embedding and output count as `first` and `last`: `generate_llm_fqn_per_model_part`.
 
     Raises `DseError` if a chunk would have none.
 
@@ -237,7 +237,7 @@ def stage_sizes(chunks: int, layers: int, first: int, last: int) -> list[int]:
     return sizes
 
 
-#: What torchtitan can do, and what it calls it.
+#: Capabilities of torchtitan, and their names.
 TORCHTITAN: Final = launching("torchtitan")
 OF_SOFTWARE: Final = ("cross_entropy", "store_param_remainders")
 #: Class that converts linear layers -> the format of their products.
@@ -248,7 +248,8 @@ PRECISIONS: Final = {
 }
 #: Policy of activation checkpointing -> recomputation.
 POLICIES: Final = {"SelectiveAC": "selective", "FullAC": "full", "MemoryBudgetAC": "memory_budget"}
-#: Column -> layers that the first or the last stage has less: written beside modules by name, which decide.
+#: Column -> number of layers by which the first or the last stage is shorter: written with modules by name, which
+#: decide.
 LESS_LAYERS: Final = {
     "count_embedding": "pipeline_parallel_first_stage_less_layers",
     "count_loss": "pipeline_parallel_last_stage_less_layers",

@@ -31,13 +31,13 @@ QUANTIZED: Final = ["attention", "feed_forward", "shared_experts"]
 
 
 class Code(str):
-    """Text that stands in a module as it is."""
+    """Text that is written into a module unchanged."""
 
     __slots__ = ()
 
 
 def script(launch: Launch) -> tuple[str, list[str]]:
-    """The module of a design, and what it does not say.
+    """The module of a design, and the settings that it leaves out.
 
     Raises `NotExpressible` if torchtitan cannot run such a design.
     """
@@ -76,7 +76,7 @@ _ENVIRONMENT: Final = {
 
 
 def _import_lines(package: str, text: str) -> list[str]:
-    """Imports of what a text names."""
+    """Imports for the names in a text."""
     modules = dict(IMPORTS)
     for module, names in CLASSES.items():
         if used := [name for name in names if re.search(rf"\b{name}\b", text)]:

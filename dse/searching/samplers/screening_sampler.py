@@ -1,11 +1,11 @@
 """The default sampler: it finds the designs of a batch by bulk evaluation, hundreds for each trial.
 
-The cost model prices thousands of designs in the time that Optuna takes for one trial. So each batch searches the
-space by itself and proposes the designs that add most to the front. Each round prices a few thousand designs in one
-call: neighbours of the front's designs, crossings of them, steps of climbers, each of which seeks a goal of its own,
-and designs at random, from which climbers start again where no step is better. In the end the best design of each
-objective is polished until no neighbour beats it. A space of few designs is priced whole. The result is an `Archive`,
-from which the next batch goes on.
+The cost model evaluates thousands of designs in the time that Optuna takes for one trial. So each batch searches the
+space by itself and proposes the designs that add most to the front. Each round evaluates a few thousand designs in one
+call: neighbours of the front's designs, crossings of them, steps of climbers, each with a different objective, and
+designs at random, from which climbers start again where no step is better. In the end the best design of each objective
+is polished until no neighbour beats it. A small space is evaluated whole. The result is an `Archive`, from which the
+next batch goes on.
 """
 
 from __future__ import annotations
@@ -388,7 +388,7 @@ class ScreeningSampler(BaseSampler):
         return costs[best, rows], violations[best, rows]
 
     def _costs(self, space: Space, columns: Mapping[str, FloatArray]) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """Costs and violations as `priced` has them, and step times, infinite where infeasible. [s]"""
+        """Costs and violations, as `priced` returns them, and step times, infinite where infeasible. [s]"""
         evaluation = evaluate(space, columns, rules=self.rules, jobs=self.jobs)
         broken = np.maximum(evaluation.violations, 0.0).sum(axis=1)
         tightest = evaluation.violations.max(axis=1, initial=-1.0)

@@ -383,7 +383,7 @@ class Script(Words):
         return True
 
     def located(self, name: str) -> Path | None:
-        """A file that the script names: beside the script, or below a folder above it.
+        """A file that the script names: in the folder of the script, or below a folder above it.
 
         The unknown part of a path, and the folders of another machine, are left out.
         """

@@ -29,7 +29,7 @@ def _quotient(left: int, right: int) -> int:
     return abs(left) // abs(right) * (1 if (left < 0) == (right < 0) else -1)
 
 
-#: Signs between numbers and before one, as Python's parser names them -> what they do.
+#: Signs between numbers and before one, as Python's parser names them -> their functions.
 _OPERATORS: Final[dict[type, Callable[..., int | bool]]] = {
     ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul,
     ast.FloorDiv: _quotient, ast.Mod: lambda left, right: left - _quotient(left, right) * right,
@@ -201,7 +201,7 @@ class WordPart(NamedTuple):
 class Words:
     """Variables and arguments of a script, and the words that they make."""
 
-    path: Path | None = None  #: of the script; files are looked for beside it
+    path: Path | None = None  #: of the script; files are searched in its folder
     variables: dict[str, list[str]] = field(default_factory=dict)
     arguments: list[str] | None = None  #: of a script that another starts
     slurm: dict[str, str] = field(default_factory=dict)  #: options of `#SBATCH` lines and of `sbatch`
