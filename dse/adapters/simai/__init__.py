@@ -1,7 +1,7 @@
 """SimAI's analytical mode [SimAI]_: closed forms over the rows of a workload of AICB.
 
-A profile over the shared rows. Where a rule of the reference is odd, the profile keeps it and says so in a
-line; where the reference has no number, there is none here either, and `missing` says why.
+A profile over the shared rows. Where a rule of the reference is odd, the profile keeps it and notes it in a line; where
+the reference has no number, the profile has none either, and `missing` explains why.
 
 Rooms in the order in which they are read; those on one line do not know each other:
 

@@ -1,8 +1,8 @@
-"""Bus bandwidths of collectives: given by a file, or derived from the links; what changed between revisions.
+"""Bus bandwidths of collectives: given by a file, or derived from the links; differences between revisions.
 
 Both come as tables with the axes (points, sides, groups, collectives). A side is 0 for the forward and
-activation-gradient passes and 1 for the weight gradient: the reference takes a group's size from there.
-Measured efficiencies by message size and number of nodes are as SimAI ships them [SimAI]_.
+activation-gradient passes and 1 for the weight gradient: the reference takes a group's size from there. Measured
+efficiencies by message size and number of nodes are those of SimAI [SimAI]_.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Revision:
     bandwidth: str  #: "file": bus bandwidths from a file; "links": from the machine
     bandwidth_unit: float = 2.0**30  #: of a bus bandwidth [B/s]
     gather: str = "all_gather"  #: collective whose bandwidth that takes over the tensor-parallel group
-    bubble_by: str = "vpp"  #: column of `Parallelism` that divides the bubble beside the micro-batches
+    bubble_by: str = "vpp"  #: column of `Parallelism` that divides the bubble in addition to the micro-batches
     overlaps: bool = True  #: whether ratios of overlap exist, and exposed pipeline messages
     least_forward_bytes: float = 4096  #: smaller messages of the forward pass count as this much [B]
 
@@ -65,7 +65,7 @@ def efficiency(table: IntArray, column: IntArray, message_bytes: FloatArray) -> 
     return np.where(beyond, np.nan, np.where(message_bytes == 0, 1.0, share))
 
 
-#: A bandwidth that is not defined, as the reference stores it; and that of what costs nothing.
+#: A bandwidth that is not defined, as the reference stores it; and that of free collectives.
 UNDEFINED, FREE = -1.0, np.inf
 
 #: NVLink bandwidth by GPU, and that of a NIC by type. [GiB/s]
@@ -122,9 +122,9 @@ def file_bandwidths(
 ) -> Bandwidths:
     """Bandwidths of collectives as a file gives them.
 
-    Over experts' groups all-gather and reduce-scatter are free. Where tensor-parallel groups leave the
-    server everything among experts is, but for the first revision, which takes the replicas' bandwidths.
-    If one server is all there is, replicas reduce at the tensor-parallel bandwidth and the rest is free.
+    Over experts' groups all-gather and reduce-scatter are free. If tensor-parallel groups leave the server, all
+    collectives among experts are free, except in the first revision, which takes the replicas' bandwidths. If the run
+    has only one server, replicas reduce at the tensor-parallel bandwidth and the rest is free.
     """
     sizes = group_sizes(layout, world_size)
     inside = layout.tp <= gpus_per_server
@@ -245,7 +245,7 @@ def ring_bandwidth(
 
 
 def all_to_all_bandwidth(placed: Placement, *, nvlink_bandwidth: FloatArray, nic_bandwidth: FloatArray) -> FloatArray:
-    """Bandwidth of an all-to-all: what leaves the node goes over the NICs. [GiB/s]"""
+    """Bandwidth of an all-to-all: messages that leave the node go over the NICs. [GiB/s]"""
     nodes = np.maximum(placed.nodes, 2.0)
     ranks = nodes * placed.per_node
     leaving = nic_bandwidth * placed.nics / placed.per_node * (ranks - 1) / (ranks - placed.per_node)

@@ -32,10 +32,10 @@ from dse.output import json_text, percent, show
 from dse.registry import workload_kinds
 from dse.reporting.design_table import ruled_table
 
-#: Column of `Totals` -> what it is called in the report, in the order in which they add up.
+#: Column of `Totals` -> its name in the report, in the order in which they add up.
 _PARTS: Final[Mapping[str, str]] = data_beside(__file__, "tables.yaml")["parts"]
 
-#: What the reference prints for a number that is none.
+#: Text that the reference prints for a value that is not a number.
 NOT_FINITE: Final = "NaN or Inf"
 
 
@@ -139,12 +139,12 @@ Note = Callable[[str], None]
 
 @dataclass(frozen=True)
 class SimaiCost:
-    """An AICB workload, priced by a revision of SimAI."""
+    """An AICB workload, evaluated by a revision of SimAI."""
 
     path: Path
     report: SimaiReport
     revision: str
-    lacking: list[str]  #: what the revision has no bandwidth or rule for
+    lacking: list[str]  #: collectives for which the revision has no bandwidth or rule
     strict: bool
 
     def to_json(self) -> dict[str, Any]:
@@ -158,9 +158,9 @@ def simai_cost(
     strict_compat: bool = False, dp_overlap: float = 0.0, tp_overlap: float = 0.0, ep_overlap: float = 0.0,
     pp_overlap: float = 1.0, note: Note = lambda text: None, **machine: Any,
 ) -> SimaiCost:  # fmt: skip
-    """Price an AICB workload.
+    """Evaluate an AICB workload.
 
-    Raises `DseError` if the file cannot be read, or lacks what the revision needs.
+    Raises `DseError` if the file cannot be read, or lacks fields that the revision needs.
 
     `profile` is "simai" or one of its revisions; `asked` is True if the user named it: a header without vpp is then
     evaluated as SimAI does. `gpus` is the number of GPUs of the run (default: the file's). [-] `strict_compat` shows

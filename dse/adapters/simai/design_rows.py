@@ -1,9 +1,9 @@
 """The workload of a design, row by row: AICB's rows, filled from the native model; and SimAI's closed forms on them.
 
-Arithmetic comes from the kernels that `micro_batches` finds, group sizes and messages from the design, and
-parameters from the model as it is. What recomputation repeats is added to the forward pass, as AICB has it.
-Attention and an MLP have a row up to their last product and one from there on; latent attention has one for
-each product; experts have one, beside the two of an expert that all tokens share.
+Arithmetic comes from the kernels that `micro_batches` finds, group sizes and messages from the design, and parameters
+from the model. Recomputed kernels are added to the forward pass, as in AICB. Attention and an MLP have a row up to
+their last product and one from there on; latent attention has one for each product; experts have one, besides the two
+of an expert that all tokens share.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ def rows_of(part: Part) -> dict[str, tuple[str, ...]]:
     start: list[str] = []
     for block in part.layer.blocks if part.layer else ():
         rows_of_block = {} if block == MTP_JOIN else block_rows(block)
-        if not rows_of_block:  # what comes before the first row belongs to it
+        if not rows_of_block:  # kernels before the first row belong to it
             start = [kernel.name for kernel in block.kernels]
         for row, names in rows_of_block.items():
             lists[row], start = [*start, *names], []
@@ -125,7 +125,7 @@ def block_rows(block: Block) -> dict[str, list[str]]:
 
 
 def latent_block_rows(block: Block) -> dict[str, list[str]]:
-    """Rows of latent attention: each product with what follows it, the first with the norm before."""
+    """Rows of latent attention: each product with the kernels after it, the first with the norm before."""
     rows: dict[str, list[str]] = {}
     waiting: list[str] = []
     for kernel in block.kernels:
@@ -159,8 +159,8 @@ def row_times(run: RankRun, costs: MicroBatch) -> list[RowTimes]:
     """Arithmetic of each row of one layer of each kind, of the embedding, of the head, and of a module of
     multi-token prediction.
 
-    The rows share out what the evaluation says of a whole layer, waiting for the host included, by the times
-    of their kernels. What recomputation repeats is in the forward pass.
+    The rows share out the evaluated times of a whole layer, waiting for the host included, by the times of their
+    kernels. Recomputed kernels are in the forward pass.
     """
     table, rows_of_layers = cost_table(run), []
     modules = max(run.model.mtp_layers, 1)
@@ -247,10 +247,10 @@ def design_workload(run: TransformerRun) -> StepRows:
     other; an embedding or a head that the slowest stage does not have takes no time. Raises `DseError` if kernels have
     a sharding that is explicit or solved, or layers are not attention and an MLP or experts, dense ones first.
 
-    Unlike AICB's own, messages of weights and gradients are as long as the rank's parameters, and say
-    whether the optimizer is distributed; vpp is the design's. A module of multi-token prediction, which AICB
-    does not know, has the rows of a layer and of a head behind the head. What experts exchange is an
-    all-to-all of all copies, whatever the dispatcher.
+    Unlike AICB's own, messages of weights and gradients are as long as the rank's parameters, and depend on whether the
+    optimizer is distributed; vpp is the design's. A module of multi-token prediction, which AICB does not have, has the
+    rows of a layer and of a head after the head. Experts always exchange an all-to-all of all copies, with any
+    dispatcher.
     """
     check_layers(run.model)
     check_designs(run)
@@ -351,7 +351,7 @@ def added(rows: Iterable[Times]) -> list[FloatArray]:
 
 
 def filled_experts(run: MessageShape, ranks: RankRun, times: Times, section: str) -> Iterator[Row]:
-    """The rows of experts: what ranks send is in the format of the design, and gradients likewise."""
+    """The rows of experts: ranks send data in the format of the design, and gradients likewise."""
     design, size = ranks.design, ranks.precision.element_bytes
     spread, split = run.ep > 1, (design.etp > 1) & (run.tp > 1)
     on_way, back = (
@@ -366,7 +366,7 @@ def filled_experts(run: MessageShape, ranks: RankRun, times: Times, section: str
 
 
 def closing_rows(run: MessageShape, ranks: RankRun, stage: Stage, times: list[RowTimes], modules: int) -> Iterator[Row]:
-    """The head; behind it what looks further ahead than one token, each time with the head once more."""
+    """The head; after it modules that predict further tokens, each with the head once more."""
     [head] = times[0].values()
     head = [values * stage.has_head / (1 + modules) for values in head]
     shared, further = run.sequence_parallel > 0, stage.counts[-1] > 0
@@ -465,9 +465,9 @@ def machine_links(system: System) -> Links:
 def simai_step(run: TransformerRun) -> Breakdown:
     """Evaluate one optimizer step of each design, as `costmodel.step` does.
 
-    (points,) columns. Communication, bubble and so the step are SimAI's, which hides nothing behind arithmetic and
-    knows no host; arithmetic, memory, costs and the energy of the work are the native model's. NaN where SimAI has no
-    number. [s], [B], [J], [$], [W]
+    (points,) columns. Communication, bubble and so the step are SimAI's, which hides nothing behind arithmetic and has
+    no host; arithmetic, memory, costs and the energy of the work are the native model's. NaN where SimAI has no number.
+    [s], [B], [J], [$], [W]
 
     Raises `DseError` where `design_workload` does, and for models with experts or latent attention.
     """
@@ -493,7 +493,7 @@ def simai_step(run: TransformerRun) -> Breakdown:
     )
 
 
-#: Columns that add up to others, but for the idle energy, which follows from the time of the step.
+#: Columns that add up to others, except the idle energy, which follows from the time of the step.
 _PARTS: Final = {*BOUNDS, *(name for parts in PARTS.values() for name in parts)} - {"idle_energy"}
 
 

@@ -1,6 +1,6 @@
 """Times of rows and of the step in closed form, and why the reference has no number for some.
 
-Times are whole nanoseconds, kept as such in float64: the reference floors them one by one.
+Times are whole nanoseconds in float64: the reference floors them one by one.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class SimaiReport:
     group_size: FloatArray  #: (points, rows, passes) ranks that each collective counts, 0 without one [-]
     undefined: BoolArray  #: (points, rows, passes) where the reference has no number
     communication: FloatArray  #: (points, rows, passes) of each collective [ns]
-    exposed: FloatArray  #: (points, rows, passes) what overlap leaves of it [ns]
+    exposed: FloatArray  #: (points, rows, passes) the part that overlap leaves [ns]
     totals: Totals
 
 
@@ -91,10 +91,10 @@ def price(
 
     Raises `DseError` if the revision takes other bandwidths, or the groups do not fit the GPUs.
 
-    `network` has bus bandwidths as a file gives them, or the machine's links: what `revision`, a key of `REVISIONS`,
-    takes. `world_size` is the number of GPUs of the run (default: that of the workload's header), `gpus_per_server`
-    that of a machine whose bandwidths are known. [-] `overlap` has hidden shares, by default those of pipeline messages
-    alone. `strict` returns the reference's value where it overflows.
+    `network` has bus bandwidths from a file, or the machine's links, depending on `revision`, a key of `REVISIONS`.
+    `world_size` is the number of GPUs of the run (default: that of the workload's header), `gpus_per_server` that of a
+    machine whose bandwidths are known. [-] `overlap` has hidden shares, by default only those of pipeline messages.
+    `strict` returns the reference's value where it overflows.
     """
     rules, layout = REVISIONS[revision], workload.layout
     if (rules.bandwidth == "links") != isinstance(network, Links):
@@ -122,7 +122,7 @@ def _priced(
     overlap: Overlap,
     strict: bool,
 ) -> SimaiReport:
-    """Times of every collective, what of them is exposed, and their sums."""
+    """Times of every collective, their exposed parts, and their sums."""
     rows, passes = np.nonzero(~silent(workload.collective).all(axis=0))  # cells where anything is sent
     kind = workload.collective[:, rows, passes]
     where = (np.arange(workload.num_points)[:, None], SIDES[passes], workload.group[:, rows, passes])
@@ -157,7 +157,7 @@ def _priced(
 
 
 def silent(collective: IntArray) -> BoolArray:
-    """Cells in which nothing is sent: the reference knows no broadcast."""
+    """Cells in which nothing is sent: the reference has no broadcast."""
     return np.isin(collective, (NONE, BROADCAST))
 
 

@@ -1,4 +1,4 @@
-"""A workload row by row: what one rank computes and sends in a step, as a template that repeats.
+"""A workload row by row: the arithmetic and messages of one rank in a step, as a template that repeats.
 
 The rows of a step recur: once before the micro-batches, once per micro-batch, once per layer of
 each. So a workload holds every row once, with how often it occurs; `StepRows.unrolled` gives their order.
@@ -41,7 +41,7 @@ class Pass:
     collective: str = "none"
     message_bytes: FloatArray | float = 0.0  #: the whole tensor [B]
     group: str | None = None  #: None: the usual group of the pass
-    happens: BoolArray | bool = True  #: where False there is no collective, of whatever size
+    happens: BoolArray | bool = True  #: where False there is no collective, of any size
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ class Parallelism(Columns):
     vpp: FloatArray = column("-", np.nan)
     gradient_accumulation_steps: FloatArray = column("-", np.nan)
     world_size: FloatArray = column("-", np.nan)
-    pp_message_bytes: FloatArray = column("B", 0)  #: what a stage sends to the next per micro-batch
+    pp_message_bytes: FloatArray = column("B", 0)  #: bytes from a stage to the next per micro-batch
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -178,7 +178,7 @@ class StepRows:
         return replace(self, layout=self.layout.take(points), **taken)
 
 
-#: Fields of a workload without an axis of designs of their own.
+#: Fields of a workload without a separate axis of designs.
 _SHARED = ("names", "sections", "layout")
 
 
@@ -209,7 +209,7 @@ class MessageShape(Columns):
         return 2 * self.micro_batch_size * self.seq_len * self.hidden_size
 
 
-#: What the reference states where it measures nothing. [s]
+#: Time that the reference states where it measures nothing. [s]
 NOTHING = 1e-9
 
 #: Product of latent attention -> its row, in the order of the forward pass.
@@ -267,7 +267,7 @@ def layer_rows(
 
 
 def column_row(name: str, section: str, run: MessageShape, times: Times, present: BoolArray) -> Row:
-    """A column-split product: inputs gathered; their gradients are scattered beside the arithmetic."""
+    """A column-split product: inputs gathered; their gradients are scattered during the arithmetic."""
     split = run.tp > 1
     return Row(
         name,

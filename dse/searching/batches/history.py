@@ -210,7 +210,7 @@ class History:
         """The batch in progress: the first that is not full. [-]"""
         return self.complete // self.plan.batch_size
 
-    # What the study holds.
+    # Reading the study.
 
     def refresh(self) -> None:
         """Read the trials of the database that are not known yet."""
@@ -293,7 +293,7 @@ class History:
             return {}
         return {o.key: float(best) for o, best in zip(self.space.objectives, self._best, strict=True)}
 
-    # What comes next.
+    # Proposals.
 
     def window(self, budget: int) -> range:
         """Batches that can be proposed and evaluated now, within a budget of trials.
@@ -388,7 +388,7 @@ class History:
             beside=[memory[FOUND] for memory in others if FOUND in memory],
         )
 
-    # What becomes of it.
+    # Finished designs.
 
     def evaluate(self, batch: Batch) -> None:
         """Turn the proposals of a batch into finished trials: exact parameters are solved for each."""

@@ -77,11 +77,11 @@ class AicbReader:
         self.mistakes: list[tuple[int, str]] = []
 
     def mistake(self, line: int, what: str) -> None:
-        """Note what is wrong on a line, counted from 1."""
+        """Note a mistake on a line, counted from 1."""
         self.mistakes.append((line, f"{self.name}:{line}: {shortened(what)}"))
 
     def finish(self) -> None:
-        """Raise what was noted, in the order of the lines."""
+        """Raise the noted mistakes, in the order of the lines."""
         if not self.mistakes:
             return
         listed = [text for _, text in sorted(self.mistakes, key=lambda mistake: mistake[0])]
@@ -166,7 +166,7 @@ class AicbReader:
         return float(word) * 1e-9
 
     def size(self, number: int, field: int, word: str) -> float:
-        """A size; what AICB divided in floating point has a fraction, which does not count. [B]"""
+        """A size; AICB's floating-point divisions leave a fraction, which does not count. [B]"""
         if not _DECIMAL.fullmatch(word) or float(word) >= TOO_LARGE:
             what = "expected a whole number of bytes from 0 to 2^50"
             self.mistake(number, f"field {field + 1}: {word!r}: {what}")
@@ -256,7 +256,7 @@ class WorkloadFile:
 
     @property
     def executed(self) -> StepRows:
-        """The rows as SimAI runs them: what recomputation repeats is in the forward time.
+        """The rows as SimAI runs them: recomputed rows count in the forward time.
 
         Before the backward pass over the row that `checkpoint_initiates` names, the forward pass runs again from the
         nearest row that `checkpoints` names. Of several rows SimAI reads the first, and it repeats no communication.
@@ -283,7 +283,7 @@ def load_workload(path: Path) -> WorkloadFile:
 
 
 def read_workload(text: str, name: str) -> WorkloadFile:
-    """The workload that a text holds; `name` is what messages call it.
+    """The workload in a text; messages call it `name`.
 
     Raises `DseError` with one line for each mistake.
     """
@@ -381,7 +381,7 @@ def row_table(report: SimaiReport, name: str, rules: Revision) -> list[str]:
 
 
 def reached_bandwidths(report: SimaiReport, took: FloatArray, rules: Revision) -> tuple[FloatArray, FloatArray]:
-    """(rows, passes) Message over time, and what of it goes over a link; in single precision, as there."""
+    """(rows, passes) Message over time, and the part over a link; in single precision, as in SimAI."""
     workload = report.workload
     kind, size = workload.collective[0], report.group_size[0]
     message = raised(workload.message_bytes[0], np.arange(3), rules)

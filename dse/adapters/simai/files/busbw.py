@@ -1,8 +1,8 @@
 """SimAI's files of bus bandwidths: text -> `Busbw`.
 
-Upstream's own files are not quite YAML: a title stands on the first line, a comma after the name of a
-collective, in October 2024 with the size of a message behind it, and what belongs to a group is not
-indented. All of that is understood; SimAI, too, reads nothing between the comma and the colon.
+Upstream's own files are not quite YAML: the first line is a title, a comma follows the name of a collective, in October
+2024 with the size of a message after it, and entries of a group are not indented. All of that is understood; SimAI,
+too, reads nothing between the comma and the colon.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def load_busbw(path: Path) -> Busbw:
 
 
 def read_busbw(text: str, name: str) -> Busbw:
-    """The bus bandwidths that a text holds; `name` is what messages call it.
+    """The bus bandwidths in a text; messages call it `name`.
 
     >>> read_busbw("TP: {allreduce: 300, allgather: 280}", "text").of("tp", "all_gather")
     280.0
