@@ -136,8 +136,7 @@ def _numerics(model: ModelShape) -> dict[str, Any]:
 
 def _layer_settings(model: ModelShape) -> dict[str, Any]:
     """Settings of the attention and the experts of each layer."""
-    settings: dict[str, Any] = {}
-    every = int(model.full_attention_every)
+    settings, every = dict[str, Any](), int(model.full_attention_every)
     if 0 < model.window < model.seq_len:
         settings["window_size"] = f"{model.window - 1:g},0"  # keys before the query's own
         settings |= {"window_attn_skip_freq": every} if every else {}
@@ -148,6 +147,8 @@ def _layer_settings(model: ModelShape) -> dict[str, Any]:
     if model.index_topk:
         settings["experimental_attention_variant"] = "dsa"
         settings |= {setting: int(getattr(model, field)) for setting, field in INDEX.items()}
+    if model.num_residual_streams > 1:
+        settings |= {"enable_mhc_connections": True, "mhc_num_residual_streams": int(model.num_residual_streams)}
     if model.attention == "mla":
         settings["multi_latent_attention"] = True
         settings |= {s: int(getattr(model, field)) for s, field in LATENT.items() if getattr(model, field)}
@@ -177,7 +178,6 @@ def model_losses(model: ModelShape) -> list[str]:
         "values that are keys": model.values_are_keys,
         "a gate of each head": model.attention_head_gate,
         "norms of experts": model.expert_norms and model.num_experts > 0,
-        "hyper-connections": model.num_residual_streams > 1,
         "embeddings of each layer": model.per_layer_embedding > 0,
         "sparse attention without latent keys": model.index_topk > 0 and model.attention != "mla",
         "norms of queries and keys over all heads": model.qk_norm and model.wide_qk_norm,
@@ -312,7 +312,8 @@ def _dense_layers(layers: list[int], num_layers: int) -> dict[str, float]:
 
 def _layers(given: Mapping[str, Any], fields: Mapping[str, float]) -> dict[str, Any]:
     """Fields of the attention of each layer."""
-    columns: dict[str, Any] = {}
+    streams = float(given.get("mhc_num_residual_streams", 4)) if given.get("enable_mhc_connections") else 1.0
+    columns: dict[str, Any] = {"num_residual_streams": streams}
     if "window_size" in given:
         before = re.findall(r"-?[0-9]+", str(given["window_size"]))
         if not before:

@@ -536,3 +536,20 @@ def test_what_a_launch_file_wants_is_said(tmp_path, capsys, arguments, why):
     (tmp_path / "train.sh").write_text(SCRIPT)
     assert main(["evaluate", *arguments]) == 1
     assert why in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("flags", ["--enable-mhc-connections", "--enable-hyper-connections --num-residual-streams 4"])
+def test_megatron_has_several_residual_streams(flags, tmp_path):
+    """As its arguments call them since August 2026, and before; four streams are the default."""
+    model = replace(load_model("llama3_8b"), num_residual_streams=4.0)
+    settings = model_settings(model)
+    assert settings["mhc_num_residual_streams"] == 4
+    assert settings_model(settings, "llama3_8b").num_parameters == model.num_parameters
+    assert not [lost for lost in model_losses(model) if "stream" in lost]
+    script = tmp_path / "train.sh"
+    script.write_text(
+        "python pretrain_gpt.py --num-layers 4 --hidden-size 512 --num-attention-heads 8 --seq-length 2048 "
+        f"--max-position-embeddings 2048 --micro-batch-size 1 --global-batch-size 8 {flags}\n"
+    )
+    launch, _ = read_launch(script, "megatron", 8)
+    assert launch.model.num_residual_streams == 4
