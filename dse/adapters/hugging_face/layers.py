@@ -269,8 +269,8 @@ class LayerReader:
             listed = numbers.split(",") if isinstance(numbers, str) else map(str, numbers)
             marked = {word.strip() for word in listed}
             sparse = [str(number) in marked for number in range(count)]
-        if isinstance(kinds := self.value("mlp_layer_types"), list):
-            sparse = [kind != "dense" for kind in kinds]
+        if isinstance(kinds := self.value("mlp_layer_types|is_moe_layer"), list):
+            sparse = [kind not in ("dense", False) for kind in kinds]
         dense = self.value("mlp_only_layers")
         dense = dense if isinstance(dense, list) else []
         sparse = [mark and number not in dense for number, mark in enumerate(sparse)]
