@@ -1,6 +1,6 @@
 """Prices training designs: arrays in, arrays out.
 
-Rooms in the order in which they are read; those on one line do not know each other:
+Rooms in the order in which they are read; those on one line do not import each other:
 
     columns, errors, installation, references, stubs
     machine, solve

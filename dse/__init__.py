@@ -1,6 +1,6 @@
 """Explores the design space of distributed training: search spaces, studies, Pareto fronts.
 
-Rooms in the order in which they are read; those on one line do not know each other:
+Rooms in the order in which they are read; those on one line do not import each other:
 
     registry, predictions, fronts
     spaces, validation

@@ -403,15 +403,15 @@ def stair_boxes(front: FloatArray, reference: FloatArray) -> tuple[FloatArray, F
 
 
 def most_dominating(
-    costs: FloatArray, count: int, reference: FloatArray, beside: FloatArray | None = None
+    costs: FloatArray, count: int, reference: FloatArray, existing: FloatArray | None = None
 ) -> NDArray[np.intp]:
     """Rows that are chosen one by one, each because it adds most hypervolume to all before it.
 
     `costs` are (points, objectives); less is better, and they need not be a front. Objectives of different units weigh
-    the same, since hypervolumes scale with each. `reference` is the far corner of the hypervolume, `beside` are points
-    that exist already. [the unit of each objective] Rows come in the order they are chosen, `count` at most: a point
-    that is not below the reference everywhere, has a NaN, or equals another chosen one adds nothing. Of points that add
-    the same, the first in lexicographic order is chosen. [-]
+    the same, since hypervolumes scale with each. `reference` is the far corner of the hypervolume, `existing` are
+    points that exist. [the unit of each objective] Rows come in the order they are chosen, `count` at most: a
+    point that is not below the reference everywhere, has a NaN, or equals another chosen one adds nothing. Of points
+    that add the same, the first in lexicographic order is chosen. [-]
 
     At least 1 - 1/e of the most that `count` points can add: the gain of a point only falls as others are chosen
     [Nemhauser1978]_, by the part that it shares with the boxes that each of them takes away.
@@ -419,7 +419,7 @@ def most_dominating(
     rows = np.flatnonzero((costs < reference).all(axis=1))
     rows = rows[np.lexsort(costs[rows].T[::-1])]
     points = costs[rows]
-    left = Undominated(reference, beside)
+    left = Undominated(reference, existing)
     gains = left.gains(points)
     chosen: list[int] = []
     while len(chosen) < min(count, rows.size):

@@ -16,7 +16,7 @@ ROOT: Final = Path(__file__).parent.parent
 PACKAGES: Final = ("costmodel", "dse")
 
 #: What stands before the floors in the docstring of a package that has rooms.
-ORDER: Final = "Rooms in the order in which they are read; those on one line do not know each other:"
+ORDER: Final = "Rooms in the order in which they are read; those on one line do not import each other:"
 
 
 def named(path: Path) -> str:

@@ -1,6 +1,6 @@
 """One optimizer step of each design, from micro-batches through the pipeline to the update.
 
-Rooms in the order in which they are read; those on one line do not know each other:
+Rooms in the order in which they are read; those on one line do not import each other:
 
     breakdown, micro_batch
     pipeline, sharded_kernels

@@ -3,7 +3,7 @@
 The `adapter.yaml` of a folder lists the files that the adapter recognizes, the functions that read and write them, its
 cost rules, and its options of `dse evaluate`.
 
-Rooms in the order in which they are read; those on one line do not know each other:
+Rooms in the order in which they are read; those on one line do not import each other:
 
     aiconfigurator, deepflow, hugging_face, chakra, kineto, maxtext, megatron, nccl_tests, simai
     dfmodel, astra_sim, megatron_bridge, torchtitan

@@ -1,6 +1,6 @@
 """Functions for Python users and for commands: spaces, designs, searches, studies and files.
 
-Rooms in the order in which they are read; those on one line do not know each other:
+Rooms in the order in which they are read; those on one line do not import each other:
 
     design_files, exports, files
     designs, launch_files

@@ -1,6 +1,6 @@
 """The `dse` command: parse the arguments, call one function, write its result.
 
-Rooms in the order in which they are read; those on one line do not know each other:
+Rooms in the order in which they are read; those on one line do not import each other:
 
     terminal
     options, output, progress

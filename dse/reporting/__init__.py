@@ -1,6 +1,6 @@
 """Text, pages and pictures for people.
 
-Rooms in the order in which they are read; those on one line do not know each other:
+Rooms in the order in which they are read; those on one line do not import each other:
 
     binding, catalogue
     design_table

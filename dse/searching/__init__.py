@@ -1,6 +1,6 @@
 """Studies: designs are proposed, evaluated and stored, or listed whole.
 
-Rooms in the order in which they are read; those on one line do not know each other:
+Rooms in the order in which they are read; those on one line do not import each other:
 
     samplers
     trials

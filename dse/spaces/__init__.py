@@ -1,6 +1,6 @@
 """Search spaces: parameters, derived columns, rules and objectives.
 
-Rooms in the order in which they are read; those on one line do not know each other:
+Rooms in the order in which they are read; those on one line do not import each other:
 
     formulas
     sections

@@ -2,7 +2,7 @@
 
 A profile over the shared solver. Where a rule of the reference is odd, the profile keeps it and notes it.
 
-Rooms in the order in which they are read; those on one line do not know each other:
+Rooms in the order in which they are read; those on one line do not import each other:
 
     graph, setup
     layer, network, cores

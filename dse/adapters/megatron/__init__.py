@@ -1,6 +1,6 @@
 """Megatron-LM: launch scripts, and the arguments that it prints in its log.
 
-Rooms in the order in which they are read; those on one line do not know each other:
+Rooms in the order in which they are read; those on one line do not import each other:
 
     model, shell
     design

@@ -1,6 +1,6 @@
 """torchtitan: configurations in Python.
 
-Rooms in the order in which they are read; those on one line do not know each other:
+Rooms in the order in which they are read; those on one line do not import each other:
 
     design
     launch

@@ -1,6 +1,6 @@
 """XLA: the text that it prints of a compiled program (HLO), read without XLA and evaluated by the native model.
 
-Rooms in the order in which they are read; those on one line do not know each other:
+Rooms in the order in which they are read; those on one line do not import each other:
 
     text
     work

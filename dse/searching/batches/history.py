@@ -385,7 +385,7 @@ class History:
             focus=self.plan.focus,
             jobs=self.jobs,
             turn=number if concurrency > 1 else None,
-            beside=[memory[FOUND] for memory in others if FOUND in memory],
+            memories=[memory[FOUND] for memory in others if FOUND in memory],
         )
 
     # Finished designs.

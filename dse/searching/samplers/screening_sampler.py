@@ -246,7 +246,7 @@ class ScreeningSampler(BaseSampler):
     have `batch_size` trials; for each, `designs_per_trial` designs are evaluated by `rules`, by default the number that
     takes some milliseconds. [-] `focus` is a condition that designs have to satisfy, such as ``step_time < 15 s``.
     Designs come from `share` (default: all), besides the starting points of the space; of a space with exact
-    parameters, outer designs in `taken` are excluded. `beside` are the attributes `FOUND` of other batches.
+    parameters, outer designs in `taken` are excluded. `memories` are the attributes `FOUND` of other batches.
 
     >>> space = Space.load("gpt3_175b_1024_a100")
     >>> study = optuna.create_study(directions=["minimize", "minimize"], sampler=ScreeningSampler(space))
@@ -265,7 +265,7 @@ class ScreeningSampler(BaseSampler):
         taken: Collection[Key] | Known = (),
         share: DesignShare | None = None,
         turn: int | None = None,
-        beside: Sequence[Mapping[str, Any]] = (),
+        memories: Sequence[Mapping[str, Any]] = (),
         jobs: Jobs = 1,
     ) -> None:
         self.space = space.focused(focus) if focus else space
@@ -273,7 +273,7 @@ class ScreeningSampler(BaseSampler):
         self.taken = taken
         self.share = share
         self.turn = turn
-        self.beside = beside
+        self.memories = memories
         self.rules = rules or rules_for(space)
         self.seed = seed
         self.batch_size = batch_size
@@ -370,7 +370,7 @@ class ScreeningSampler(BaseSampler):
             return empty
         archive = Archive.unpacked(memory["archive"], *shape)
         if memory["focus"] == self.focus:
-            for other in self.beside:
+            for other in self.memories:
                 if other["focus"] == self.focus:
                     archive = archive.merged(Archive.unpacked(other["archive"], *shape))
             return archive
@@ -388,7 +388,7 @@ class ScreeningSampler(BaseSampler):
         return costs[best, rows], violations[best, rows]
 
     def _costs(self, space: Space, columns: Mapping[str, FloatArray]) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """Costs and violations, as `priced` returns them, and step times, infinite where infeasible. [s]"""
+        """Costs and violations of designs, and step times, infinite where infeasible. [s]"""
         evaluation = evaluate(space, columns, rules=self.rules, jobs=self.jobs)
         broken = np.maximum(evaluation.violations, 0.0).sum(axis=1)
         tightest = evaluation.violations.max(axis=1, initial=-1.0)

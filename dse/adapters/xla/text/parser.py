@@ -46,7 +46,7 @@ def other_text(head: bytes) -> str:
     """Description of a file that begins so, with the command to use instead; "" where its kind is unknown.
 
     >>> other_text(b"{ lambda ; a:f32[]. let")[:34]
-    'is a jaxpr: what JAX traced, not w'
+    'is a jaxpr, traced by JAX and not '
     """
     return next((what for pattern, what in _PATTERNS if pattern.match(head)), "")
 
