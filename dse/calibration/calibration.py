@@ -406,7 +406,7 @@ def system_text(
         constants[quantity_place(base, quantity)] = {
             "value": written(quantities[quantity].item(), units[quantity]),
             "kind": "derived",
-            "source": f"what the framework {framework} says",
+            "source": f"the framework {framework}",
         }
     for stage in stages:
         for constant in stage.constants:

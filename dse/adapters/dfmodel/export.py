@@ -51,7 +51,7 @@ _UNSUPPORTED: Final[tuple[tuple[Callable[[DesignPoints], BoolArray], str], ...]]
     (lambda d: d.recompute != RECOMPUTE_NONE, "recompute (the graph has each kernel once)"),
     (lambda d: d.recomputed_modules > 0, "recompute_<module> (the graph has each kernel once)"),
     (lambda d: d.cp > 1, "cp (a sequence is whole on every rank)"),
-    (lambda d: d.vpp > 1, "vpp (the format has a rule of its own for chunks of a stage)"),
+    (lambda d: d.vpp > 1, "vpp (the format has another rule for chunks of a stage)"),
     (lambda d: d.zero > 0, "distributed_optimizer (gradients are summed whole)"),
     (lambda d: d.overlap_grad_reduce > 0, "overlap_grad_reduce (gradients are summed with each micro-batch)"),
     (lambda d: d.tiling == EXPLICIT_TILES, "tiling (tiles are of tokens, alike for all kernels)"),
@@ -94,7 +94,7 @@ def unsupported_shardings(graph: DfmodelGraph, layer: Layer, shardings: Mapping[
         if code != asked[index] and not by_heads:
             wrong.setdefault((word, codes.SHARDINGS[code]), []).append(name)
     for (word, split), names in wrong.items():
-        yield f"{', '.join(names)}: {word} cannot be said; split by {split}"
+        yield f"{', '.join(names)}: {word} cannot be expressed; split by {split}"
 
 
 def unsupported_columns(design: DesignPoints, point: int) -> Iterator[str]:
@@ -169,7 +169,7 @@ class FileVersions:
         """Note that a file looks like one of another generation, where it does."""
         looks = "gen3" if self.blocks in ("gen2b", "gen3", "gen4") else self.blocks if form == "dfmodel" else "gen1"
         if looks != self.generation:
-            yield f"looks like a file of {looks}; price it with --profile dfmodel-{self.generation}"
+            yield f"looks like a file of {looks}; evaluate it with --profile dfmodel-{self.generation}"
 
 
 def design_message(

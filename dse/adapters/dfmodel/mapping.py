@@ -169,7 +169,7 @@ class _Best:
     groups: FloatArray  #: fewest that are not empty, of equally cheap ways [-]
 
     def after(self, step: Step, costs: FloatArray) -> _Best:
-        """The cheapest ways once another group is filled, which costs `own`."""
+        """The cheapest ways once another group is filled, at `costs`."""
         bounds = step.bounds
         total, groups = self.cost[step.before] + costs, self.groups[step.before] + (step.nodes > 0)
         cost = np.minimum.reduceat(total, bounds[:-1])
@@ -193,7 +193,7 @@ def cheapest(
 
     Parameters
     ----------
-    found : Groupings
+    candidates : Groupings
         Ways to choose from.
     costs : (sets,) array
         Cost of a group that holds a set; infinite where it may not. [cost]

@@ -99,7 +99,7 @@ def price(
     rules, layout = REVISIONS[revision], workload.layout
     if (rules.bandwidth == "links") != isinstance(network, Links):
         takes = {"links": "the links of the machine", "file": "a file of bus bandwidths"}[rules.bandwidth]
-        raise DseError(f"{revision}: takes {takes}, and nothing else")
+        raise DseError(f"{revision}: takes only {takes}")
     world = np.broadcast_to(
         np.asarray(layout.world_size if world_size is None else world_size, dtype=np.float64), (workload.num_points,)
     )

@@ -403,7 +403,7 @@ def test_an_exported_design_is_priced_as_it_was(profile, overlap, execution, sma
         export = ["export", "rings", "--trial", str(best.number), "--format", form, "-o", form]
         capsys.readouterr()
         assert main(export) == 0
-        named = f"price it with --profile {profile}" in capsys.readouterr().err
+        named = f"evaluate it with --profile {profile}" in capsys.readouterr().err
         assert named != (profile_of(form) == profile)
         for option in [["--profile", profile], *([[]] if form == "dfmodel" and not named else [])]:
             assert main(["cost", form, *anew, *option]) == 0

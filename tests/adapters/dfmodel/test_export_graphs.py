@@ -71,10 +71,10 @@ def test_what_a_split_cannot_say_is_told():
     assert list(unsupported_shardings(graph, DECODER, MEGATRON)) == []
     shared = {**MEGATRON, "attention_norm": "sequence", "mlp_norm": "sequence"}
     assert list(unsupported_shardings(graph, DECODER, shared)) == [
-        "attention_norm, mlp_norm: sequence cannot be said; split by none"
+        "attention_norm, mlp_norm: sequence cannot be expressed; split by none"
     ]
     assert list(unsupported_shardings(graph, DECODER, {**MEGATRON, "qkv": "row"})) == [
-        "qkv: row cannot be said; split by outer"
+        "qkv: row cannot be expressed; split by outer"
     ]
     shape = ranks_of(GPT, DesignPoints.of(tp=4, sequence_parallel=[0, 1])).design
     whole, split = (shape.assignments.words(number) for number in shape.assignment)
@@ -156,7 +156,7 @@ def test_splits_that_are_told_or_solved_are_those_of_the_file(small_space, tmp_p
     file, read = designed(small_space, tmp_path, "sharding: sample", tp=4, **ways)
     split = dict(zip(read.graph.names, sharding_words(read.sharding), strict=True))
     assert [split[name] for name in ("FFN0", "FFN0_bwd", "LayerNorm_2", "PROJ_GEMM")] == ["k", "m", "none", "k"]
-    assert file.notes[0] == "mlp_norm: sequence cannot be said; split by none"
+    assert file.notes[0] == "mlp_norm: sequence cannot be expressed; split by none"
     _, read = designed(small_space, tmp_path, "sharding: solve_bytes", tp=4)
     split = dict(zip(read.graph.names, sharding_words(read.sharding), strict=True))
     assert [split[name] for name in ("FFN0", "FFN1", "PROJ_GEMM")] == ["m", "k", "k"]

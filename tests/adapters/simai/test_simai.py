@@ -185,9 +185,9 @@ def test_endless_rows_and_large_messages_are_said():
 
 
 def test_a_revision_takes_its_own_bandwidths():
-    with pytest.raises(DseError, match="simai-2025-07: takes the links of the machine"):
+    with pytest.raises(DseError, match="simai-2025-07: takes only the links of the machine"):
         price(sp_rows(), DECEMBER, revision=LINKS)
-    with pytest.raises(DseError, match="simai-2024-10: takes a file of bus bandwidths"):
+    with pytest.raises(DseError, match="simai-2024-10: takes only a file of bus bandwidths"):
         price(sp_rows(), H100, revision=FIRST)
     with pytest.raises(DseError, match="world size: less than tp \\* pp"):
         price(sp_rows(), H100, revision=LINKS, world_size=64)

@@ -364,7 +364,7 @@ def heading(record: Record) -> str:
     text = f"{record['module']} on {counted(int(record['devices']), 'device')}: {counted(int(count), 'kernel')}"
     flops = readable(record["figures"]["gemm.flops_total"], "FLOP", digits=4)
     text += f", {flops} of matrix products on each"
-    return f"{text}." if record["system"] else f"{text}. --system prices it."
+    return f"{text}." if record["system"] else f"{text}. --system evaluates it."
 
 
 def time_of(row: Record) -> str:
