@@ -318,8 +318,10 @@ def test_layers_without_recomputation_move_all_their_activations_and_wait_withou
     slow = h100.with_quantities({"host_link_bandwidth": 1e8})
 
     def step_time(recompute: str, layers: int) -> float:
-        columns = {"recompute": recompute, "recompute_layers": layers, "recompute_method": "block"}
-        return float(step(small, slow, DesignPoints.of(offload_activations=1, **columns)).step_time[0])
+        design = DesignPoints.of(
+            recompute=recompute, recompute_layers=layers, recompute_method="block", offload_activations=1
+        )
+        return float(step(small, slow, design).step_time[0])
 
     half = small.num_layers // 2
     assert step_time("full", half) == pytest.approx((step_time("full", 0) + step_time("none", 0)) / 2, rel=1e-3)
