@@ -232,10 +232,8 @@ def _block(name: str, norm: str, branch: Branch, residual: str, kind: LayerKind)
     read, last = "stream", f"{residual}  residual  hidden  < {' '.join(ends)} stream"
     weights: list[str] = []
     if kind.streams:
-        read, last = (
-            f"{name}_stream",
-            f"{residual}  stream_write  hidden > stream  < {' '.join(ends)} stream {name}_weights",
-        )
+        read = f"{name}_stream"
+        last = f"{residual}  stream_write  hidden > stream  < {' '.join(ends)} stream {name}_weights"
         weights = [f"{name}_weights  stream_weights  stream > stream_weights  < stream"]
         weights += [f"{read}  stream_read  stream > hidden  < {name}_weights stream"]
     rows = [*weights, f"{norm}  norm  hidden  < {read}", *branch.rows, *post_norm, last]

@@ -176,10 +176,8 @@ def delta_net_products(rank: RankSizes, kernel: Kernel) -> Iterator[MatrixProduc
 def lookup_passes(rank: RankSizes, kernel: Kernel) -> Iterator[PointwisePass]:
     """Rows of the word table gathered with a dropout, and their gradients added to those of the table."""
     mask = 1.0 if rank.model.dropout else 0.0
-    gathered, streams = (
-        rank.tokens * rank.model.features[kernel.makes] / rank.stream_shards,
-        rank.model.features["streams"],
-    )
+    gathered = rank.tokens * rank.model.features[kernel.makes] / rank.stream_shards
+    streams = rank.model.features["streams"]
     yield PointwisePass(kernel.name, "forward", gathered, 1 + streams, mask, 2, 1.0)
     yield PointwisePass(kernel.name, "weight_gradient", gathered, streams, mask + 2 * rank.gradient_bytes, 2, 1.0)
 
@@ -285,7 +283,8 @@ def scan_state(model: ModelDimensions, element_bytes: float) -> float:
 
 def kept_with_gates(rank: RankSizes, kernel: Kernel, *, gates: int) -> FloatArray:
     """The activation that a kernel reads, and gates and decays of each feature that it makes. [B]"""
-    return rank.activation_bytes(kernel.reads) + gates * rank.activation_bytes(kernel.makes)
+    kept: FloatArray = rank.activation_bytes(kernel.reads) + gates * rank.activation_bytes(kernel.makes)
+    return kept
 
 
 def stream_passes(rank: RankSizes, kernel: Kernel) -> Iterator[PointwisePass]:
@@ -349,7 +348,8 @@ def kept_sparse_input(rank: RankSizes, kernel: Kernel) -> FloatArray:
     if model.attention != "mla":
         return kept_input(rank, kernel)
     width = model.num_attention_heads * (2 * model.kv_lora_rank + model.qk_rope_head_dim) + sparse_keys(model)
-    return rank.element_bytes * rank.tokens * width
+    kept: FloatArray = rank.element_bytes * rank.tokens * width
+    return kept
 
 
 def indexer_products(rank: RankSizes, kernel: Kernel) -> Iterator[MatrixProduct]:
@@ -368,34 +368,39 @@ def indexer_passes(rank: RankSizes, kernel: Kernel) -> Iterator[PointwisePass]:
 
 def kept_index(rank: RankSizes, _: Kernel) -> FloatArray:
     """Queries and keys of an indexer with its weights, and the numbers of the keys picked in 32 bits. [B]"""
-    return (
+    kept: FloatArray = (
         rank.activation_bytes("index_queries")
         + rank.activation_bytes("index_keys")
         + (4.0 * rank.tokens * min(rank.model.index_topk, rank.model.key_len))
     )
+    return kept
 
 
 def kept_input(rank: RankSizes, kernel: Kernel) -> FloatArray:
     """The activation that a kernel reads. [B]"""
-    return rank.activation_bytes(kernel.reads)
+    kept: FloatArray = rank.activation_bytes(kernel.reads)
+    return kept
 
 
 def kept_attention_input(rank: RankSizes, kernel: Kernel) -> FloatArray:
     """Queries, keys and values: of latent attention the expanded ones. [B]"""
+    kept: FloatArray = rank.activation_bytes(kernel.reads)
     if rank.model.attention == "mla":
-        return rank.element_bytes * rank.tokens * (rank.model.query_size + 2 * rank.model.key_value_size)
-    return rank.activation_bytes(kernel.reads)
+        kept = rank.element_bytes * rank.tokens * (rank.model.query_size + 2 * rank.model.key_value_size)
+    return kept
 
 
 def kept_mask(rank: RankSizes, kernel: Kernel) -> FloatArray:
     """The mask of a dropout, a byte for each element. [B]"""
-    return rank.tokens * rank.model.features[kernel.makes] * (1.0 if rank.model.dropout else 0.0)
+    kept: FloatArray = rank.tokens * rank.model.features[kernel.makes] * (1.0 if rank.model.dropout else 0.0)
+    return kept
 
 
 def kept_copies(rank: RankSizes, kernel: Kernel) -> FloatArray:
     """Copies of tokens that experts received, as the kernel reads them. [B]"""
     width = rank.model.features[kernel.reads] * (1.0 if kernel.reads == "expert_in" else 1 / rank.etp)
-    return rank.element_bytes * rank.tp * rank.expert_tokens * width
+    kept: FloatArray = rank.element_bytes * rank.tp * rank.expert_tokens * width
+    return kept
 
 
 def over_output(forward: ElementCost, backward: ElementCost) -> PointwiseWork:
