@@ -262,24 +262,3 @@ class Study(BaseStudy):
         from dse.reporting.pictures.study_figures import front_figure, front_picture
 
         return front_figure(front_picture(self.table))
-
-    def plot_parallel(self) -> alt.LayerChart:
-        """Parameters and objectives of the front, and of some other feasible trials, as lines."""
-        from dse.reporting.pictures.study_figures import line_records, parallel_figure
-
-        return parallel_figure(self.space, line_records(self.table))
-
-    def plot_importance(self) -> alt.Chart:
-        """Draw the share of each objective's variance over the space that each parameter explains alone.
-
-        Raises `DseError` if too few trials are feasible.
-        """
-        from dse.reporting.pictures.study_figures import importance_figure
-
-        return importance_figure(self.importance())
-
-    def plot_hypervolume(self) -> alt.Chart:
-        """Hypervolume after each finished trial."""
-        from dse.reporting.pictures.study_figures import history_figure
-
-        return history_figure(self.hypervolume_history())

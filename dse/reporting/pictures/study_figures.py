@@ -1,4 +1,4 @@
-"""Pictures of a study: its front, parallel coordinates, the progress of the search, and importances.
+"""Pictures of a study: its front, or of a single objective the best value so far by trial.
 
 The front has a picture for each pair of objectives, with the designs that it beats behind it.
 """
@@ -17,17 +17,14 @@ import pandas as pd
 from costmodel.columns import FloatArray
 from costmodel.errors import DseError
 from costmodel.formats.quantity import readable
-from dse.explaining.importance import Importance
 from dse.fronts import thinned
 from dse.reporting.answers import picks, title
 from dse.reporting.pictures.style import (
-    COLOURS,
     DOMINATED,
     FRONT,
     HEIGHT,
     SCHEMES,
     WIDTH,
-    axis,
     picture,
     quantity,
     rows,
@@ -35,7 +32,7 @@ from dse.reporting.pictures.style import (
     words,
 )
 from dse.searching.trials.trial_table import TrialTable
-from dse.spaces.sections.parameters import Direction, Objective, Parameter
+from dse.spaces.sections.parameters import Direction
 from dse.spaces.space import Space
 
 #: Most designs that are drawn besides the front, evenly spread over the trials.
@@ -165,146 +162,6 @@ def names(
     return charts
 
 
-#: Values up to which a parameter has a tick for each of them, equally far apart; ticks of other coordinates.
-MOST_TICKS, TICKS = 16, 5
-
-#: Room that one coordinate needs, and its height. [pixels]
-COORDINATE, LINES_HEIGHT = 86, 300
-
-#: Whether a design is within a marked box on each coordinate that the box is over.
-INSIDE: Final = (
-    "!box.coordinate || indexof(box.coordinate, datum.coordinate) < 0 || "
-    "(datum.at >= min(box.at[0], box.at[1]) && datum.at <= max(box.at[0], box.at[1])) ? 1 : 0"
-)
-
-
-def parallel_figure(space: Space, records: Sequence[Mapping[str, Any]]) -> alt.LayerChart:
-    """A line for each design, a record with ``params`` and ``values``, across parameters that differ and objectives."""
-    first = space.objectives[0]
-    names = [p for p in space.parameters if len({record["params"][p.name] for record in records}) > 1]
-    coordinates = [
-        *(parameter_coordinate(p, [record["params"][p.name] for record in records]) for p in names),
-        *(between([record["values"][o.key] for record in records], o.unit) for o in space.objectives),
-    ]
-    titles = [words(name) for name in (*(p.name for p in names), *(o.name for o in space.objectives))]
-    lines = pd.DataFrame({
-        "coordinate": np.repeat(titles, len(records)),
-        "at": np.concatenate([at for at, _ in coordinates]).round(4),
-        "row": np.tile(np.arange(len(records)), len(titles)),
-        "first": np.tile([record["values"][first.key] for record in records], len(titles)),
-    })  # fmt: skip
-    marks = [pd.DataFrame(ticks, columns=["text", "at"]).assign(coordinate=title)
-             for title, (_, ticks) in zip(titles, coordinates, strict=True)]  # fmt: skip
-    chart = alt.layer(axes(titles), line_marks(lines, first, titles), *tick_texts(pd.concat(marks), titles))
-    size = {"width": COORDINATE * len(titles), "height": LINES_HEIGHT}
-    about = f"{len(records)} designs as lines over {', '.join(titles)}"
-    return styled(chart.properties(**size), about).configure_view(stroke=None)
-
-
-def across(titles: Sequence[str]) -> alt.X:
-    """The coordinates, side by side."""
-    heads = alt.Axis(orient="top", title=None, labelAngle=-24, grid=False, ticks=False, domain=False)
-    return alt.X("coordinate:N", sort=[*titles], scale=alt.Scale(type="point", padding=0.5), axis=heads)
-
-
-def axes(titles: Sequence[str]) -> alt.Chart:
-    """A line for each coordinate."""
-    data = pd.DataFrame({"coordinate": titles, "at": 0.0, "end": 1.0})
-    return alt.Chart(rows(data)).mark_rule().encode(x=across(titles), y=alt.Y("at:Q", axis=None), y2="end:Q")
-
-
-def line_marks(lines: pd.DataFrame, first: Objective, titles: Sequence[str]) -> alt.Chart:
-    """A line for each design; a box over some coordinates keeps those that are in it on all of these."""
-    box = alt.selection_interval("box")
-    best = ["#f0883e", "#8e6bbf", "#2f7de1"] if first.direction == "minimize" else ["#2f7de1", "#8e6bbf", "#f0883e"]
-    shade = alt.Color("first:Q", scale=alt.Scale(range=best), legend=None)
-    return (
-        alt.Chart(rows(lines))
-        .mark_line(strokeWidth=1.1)
-        .encode(
-            x=across(titles),
-            y=alt.Y("at:Q", axis=None, scale=alt.Scale(domain=[0, 1])),
-            detail="row:N",
-            color=shade,
-            opacity=alt.when("datum.inside === 1").then(alt.value(0.75)).otherwise(alt.value(0.04)),
-        )
-        .transform_calculate(within=INSIDE)
-        .transform_joinaggregate(inside="min(within)", groupby=["row"])
-        .add_params(box)
-    )
-
-
-def tick_texts(ticks: pd.DataFrame, titles: Sequence[str]) -> list[alt.Chart]:
-    """Labels of the ticks of each coordinate, on a background that lines do not cross."""
-    base = alt.Chart(rows(ticks)).encode(x=across(titles), y=alt.Y("at:Q", axis=None), text="text:N")
-    return [base.mark_text(align="left", dx=5, fontSize=11, **more) for more in (PAPER, {})]
-
-
-def parameter_coordinate(parameter: Parameter, values: Sequence[Any]) -> tuple[Any, list[tuple[str, float]]]:
-    """Where each design is on a parameter's coordinate, and its ticks: few options are evenly spread. [-]"""
-    used = sorted(set(values), key=parameter.code)
-    if len(used) > MOST_TICKS:
-        return between([parameter.code(value) for value in values], parameter.unit)
-    position = {value: at / max(1, len(used) - 1) for at, value in enumerate(used)}
-    ticks = [
-        (parameter.shown(value) if isinstance(value, str | bool) else readable(value, parameter.unit), at)
-        for value, at in position.items()
-    ]
-    return np.array([position[value] for value in values]), ticks
-
-
-def between(values: Sequence[float], unit: str) -> tuple[Any, list[tuple[str, float]]]:
-    """Values as shares of their range, and labels of ticks. [-]"""
-    low, high = min(values), max(values)
-    places = np.linspace(0, 1, TICKS).tolist() if high > low else [0.0]
-    ticks = [(readable(low + at * (high - low), unit), at) for at in places]
-    return (np.array(values) - low) / (high - low or 1.0), ticks
-
-
-#: Height of a curve, and of the bar of one parameter. [pixels]
-CURVE_HEIGHT, BAR = 240, 22
-
-
-def history_figure(history: pd.DataFrame) -> alt.Chart:
-    """Hypervolume after each trial, as a share of the study's box: columns ``trial`` and ``hypervolume``. [-]"""
-    changes = history["hypervolume"].diff().ne(0) | (history.index == len(history) - 1)
-    line = alt.Chart(rows(history[changes])).mark_line(interpolate="step-after", color=FRONT)
-    drawn = line.encode(
-        x=alt.X("trial:Q", axis=axis("trial", "-")),
-        y=alt.Y("hypervolume:Q", axis=axis("hypervolume", "-"), scale=alt.Scale(zero=False)),
-        tooltip=["trial:Q", alt.Tooltip("hypervolume:Q", format=".4f")],
-    )
-    return styled(drawn.properties(width=WIDTH, height=CURVE_HEIGHT), "Hypervolume of the front after each trial")
-
-
-def importance_figure(importance: Importance) -> alt.Chart:
-    """Share of the variance of each objective that each parameter explains alone. [-]"""
-    order = importance.designs.max(axis=0).argsort()[::-1].tolist()
-    names, ends = (
-        [words(importance.parameters[at]) for at in order],
-        [words(o.name) for o in importance.space.objectives],
-    )
-    frame = pd.DataFrame(
-        [(name, end, importance.designs[row, at])
-         for row, end in enumerate(ends) for name, at in zip(names, order, strict=True)],
-        columns=["parameter", "objective", "share"],
-    )  # fmt: skip
-    colours = [COLOURS[number % 5] for number in range(len(ends))]
-    bars = alt.Chart(rows(frame)).mark_bar().encode(
-        x=alt.X("share:Q", axis=alt.Axis(title="importance", format=".0%", tickCount=6)),
-        y=alt.Y("parameter:N", sort=names, title=None),
-        yOffset=alt.YOffset("objective:N", sort=ends),
-        color=alt.Color("objective:N", scale=alt.Scale(domain=ends, range=colours)),
-        tooltip=["parameter:N", "objective:N", alt.Tooltip("share:Q", format=".1%")],
-    )  # fmt: skip
-    height = (BAR + 9 * (len(ends) - 1)) * len(names)
-    return styled(bars.properties(width=WIDTH, height=height), f"Importance of {len(names)} parameters")
-
-
-#: Most feasible designs that parallel coordinates show in addition to the front.
-LINES: Final = 400
-
-
 def study_picture(table: TrialTable, name: str, form: str) -> bytes:
     """The front of a study as a picture file of one of `dse.reporting.pictures.style.FORMS`.
 
@@ -313,13 +170,6 @@ def study_picture(table: TrialTable, name: str, form: str) -> bytes:
     if not table.feasible.any():
         raise DseError(f"study {name!r}: no feasible trials, so no front")
     return picture(front_figure(front_picture(table), f"Pareto front of {name}"), form)
-
-
-def line_records(table: TrialTable) -> list[dict[str, Any]]:
-    """Designs of parallel coordinates: the front, then at most `LINES` other feasible trials."""
-    front = table.front()
-    others = np.flatnonzero(table.feasible & ~np.isin(table.numbers, front.numbers))
-    return [*front.records(), *table.take(thinned(others, LINES)).records()]
 
 
 def front_picture(table: TrialTable) -> FrontPicture:

@@ -318,10 +318,6 @@ def test_every_figure_of_a_study_is_really_drawn(small_space, tmp_path, count):
     endings = ((".svg", b"<svg"), (".png", b"\x89PNG"), (".pdf", b"%PDF-"))
     for ending, start in endings if count == 3 else ():
         assert study.report(tmp_path / f"front{ending}").read_bytes().startswith(start)
-    others = (study.plot_parallel, study.plot_importance, study.plot_hypervolume)
-    for plot in others if count == 3 else ():
-        plot().save(tmp_path / "other.svg")
-        assert (tmp_path / "other.svg").read_bytes().startswith(b"<svg")
     data = data_of(study.report(tmp_path / "page.html"))
     assert len(data["axes"]) >= count
     assert 1 <= len([own for own in data["designs"] if "title" in own]) <= 7
