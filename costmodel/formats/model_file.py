@@ -31,7 +31,7 @@ ORDERS: Final = ("layer_order", "mtp_order")
 PAIRS: Final = tuple(f"full+{mixer}" for mixer in LINEAR_MIXERS)
 #: Parts of a layer -> words for them in `layer_kinds`.
 BRANCHES: Final = {
-    "mixer": ("full", "window", "latent", "sparse", *LINEAR_MIXERS, *PAIRS, "none"),
+    "mixer": ("full", "window", "latent", "sparse", "compressed", *LINEAR_MIXERS, *PAIRS, "none"),
     "mlp": ("dense", "experts", "none"),
 }
 _TEXTS: Final = ("schema", "name", "title", "description", "source")

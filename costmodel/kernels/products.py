@@ -38,6 +38,7 @@ from costmodel.kernels.tiling import fastest_tiling
 from costmodel.machine import System
 from costmodel.training.design import CP_A2A, FLASH_ATTENTION_1, FLASH_ATTENTION_2, FUSED, tile_columns, tiled_kernel
 from costmodel.training.kernel_kind import PASSES, Kernel
+from costmodel.training.kinds import keys_met
 from costmodel.training.model import ModelShape
 from costmodel.training.run import RankRun
 
@@ -410,8 +411,8 @@ def visited_share(seq_len: float, window: float = np.inf, context_len: float = 0
 
 def core_share(model: ModelShape, kernel: Kernel) -> float:
     """Share of all scores of a sequence that an attention core visits. [-]"""
-    if kernel.kind.core and kernel.kind.core.indexed:
-        return model.keys_among(model.index_topk) / model.key_len
+    if kernel.kind.core and (kernel.kind.core.indexed or kernel.kind.core.compressed):
+        return keys_met(model, kernel) / model.key_len
     length = model.document_tokens
     of_sequence = (model.context_len + length) / model.key_len
     if not kernel.is_windowed or model.window >= model.context_len + length:

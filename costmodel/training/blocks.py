@@ -142,7 +142,7 @@ EMBEDDING, HEAD, MTP_JOIN, PER_LAYER = (
 #: Head and join of models with several residual streams.
 STREAMS_HEAD, STREAMS_JOIN = Block("head", ROWS["blocks"]["streams_head"]), Block("mtp", ROWS["blocks"]["streams_mtp"])
 #: Words for mixers without attention.
-LINEAR_MIXERS: Final = tuple(name for name in ROWS["mixers"] if name not in ("attention", "latent"))
+LINEAR_MIXERS: Final = tuple(name for name in ROWS["mixers"] if name not in ("attention", "latent", "compressed"))
 
 
 def head_of(blocks: Iterable[Block]) -> Block:
@@ -153,14 +153,16 @@ def head_of(blocks: Iterable[Block]) -> Block:
 class LayerKind(NamedTuple):
     """Kernels of a kind of layer: a mixer of tokens, then an MLP; either may be missing."""
 
-    mixer: str = "full"  #: "full", "window", "latent" or "sparse" attention, one of `LINEAR_MIXERS`, two by "+", or ""
+    #: "full", "window", "latent", "sparse" or "compressed" attention, one of `LINEAR_MIXERS`, two by "+", or "".
+    mixer: str = "full"
     mlp: str = "dense"  #: "dense", "experts" or ""
     post_norms: bool = False  #: a norm behind each branch, in addition to the one before it
     parallel: bool = False  #: both branches side by side behind one norm
     parallel_norms: bool = False  #: ... or each behind its own
     latent_keys: bool = False  #: keys are latents in sparse attention too
     query_latent: bool = False
-    indexer: bool = False  #: of sparse attention; else earlier layers' picks are used
+    indexer: bool = False  #: of sparse attention; else earlier layers' picks are used, or all compressed keys
+    compressor: bool = False  #: of compressed attention; else queries see a window
     output_gate: bool = False
     shared_expert: bool = False
     shared_expert_gate: bool = False
@@ -196,7 +198,7 @@ def mixer_branch(kind: LayerKind, norm: str) -> Branch:
         rows = [row.replace("projection ", f"{second}_out ") for row in other.rows]
         return Branch([*one.rows, *rows], [*one.ends, f"{second}_out"])
     latent = kind.latent_keys or kind.mixer == "latent"
-    word = kind.mixer if kind.mixer in LINEAR_MIXERS else "latent" if latent else "attention"
+    word = kind.mixer if kind.mixer in ROWS["mixers"] else "latent" if latent else "attention"
     core = "attention" if kind.mixer in ("full", "latent") else kind.mixer
     return Branch(present(kind, ROWS["mixers"][word].splitlines(), norm=norm, core=core), ROWS["ends"]["mixers"])
 

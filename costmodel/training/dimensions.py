@@ -46,7 +46,7 @@ class Numerics:
     attention_scale: float = 0.0  #: scores are divided by the root of it; 0: of the size of a head
     attention_softcap: float = 0.0  #: scores stay within; 0: no limit
     logit_softcap: float = 0.0
-    router_score: Literal["softmax", "sigmoid"] = "softmax"
+    router_score: Literal["softmax", "sigmoid", "sqrtsoftplus"] = "softmax"
     router_pre_softmax: bool = False  #: shares of all experts, without normalization over the chosen ones
     router_scaling: float = 1.0  #: factor of the experts' output
     router_bias_update_rate: float = 0.0  #: of a bias that balances experts without a loss
@@ -94,6 +94,7 @@ LAYER_LETTERS: Final[Mapping[str, tuple[str, str, Sizes]]] = {
 NEEDED: Final[Mapping[str, str]] = {
     **dict.fromkeys(("gated_delta_net", "kda", "lightning"), "linear_value_heads"),
     "window": "window",
+    "compressed": "o_groups",
     "latent": "kv_lora_rank",
     "sparse": "index_topk",
     "experts": "num_experts",
@@ -105,6 +106,7 @@ NEEDED: Final[Mapping[str, str]] = {
 OF_LAYERS: Final = (
     *("num_attention_heads", "num_query_groups", "head_size", "v_head_dim", "window", "ffn_hidden_size"),
     *("qk_norm", "sinks", "qkv_bias", "out_bias", "mlp_bias", "values_are_keys", "reuses_keys", "index_heads"),
+    *("compress_ratio", "router_bias"),
 )
 
 #: Most layers of a model, which are gone through one by one. [-]
@@ -151,14 +153,7 @@ class ModelDimensions:
         "ffn_hidden_size", "seq_len", "vocab_size", "norms_per_layer", "moe_layer_freq", "num_residual_streams",
     )  # fmt: skip
     #: Fields that count something that a model may lack: whole, from 0.
-    counts: ClassVar[tuple[str, ...]] = (
-        "q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim", "window",
-        "full_attention_every", "linear_key_heads", "linear_value_heads", "linear_head_dim",
-        "linear_conv_kernel", "linear_state_size", "linear_step_rank", "index_heads", "index_head_dim", "index_topk",
-        "num_experts", "moe_topk", "moe_ffn_hidden_size", "document_len",
-        "shared_ffn_hidden_size", "moe_latent_size", "routing_groups", "routing_group_topk",
-        "first_dense_layers", "mtp_layers", "learned_positions", "per_layer_embedding", "vocab_multiple", "context_len",
-    )  # fmt: skip
+    counts: ClassVar[tuple[str, ...]]
 
     name: str = "model"
     title: str = ""  #: as it is published
@@ -217,7 +212,10 @@ class ModelDimensions:
     index_heads: float = 0.0  #: of an indexer that picks the keys that queries see; 0 where layers reuse earlier picks
     index_head_dim: float = 0.0
     index_topk: float = 0.0  #: keys that a query sees; 0: all
+    compress_ratio: float = 0.0  #: tokens that become one key of compressed attention; 0: only a window is seen
     index_weights: bool = False  #: scores of an indexer's heads are added up by weights that each token makes
+    o_groups: float = 0.0  #: of compressed attention: groups of heads, each with a product into its part of a latent
+    o_lora_rank: float = 0.0  #: ... and the width of such a part
     num_experts: float = 0.0
     moe_topk: float = 0.0
     moe_ffn_hidden_size: float = 0.0
@@ -264,6 +262,7 @@ class ModelDimensions:
                 ("linear_key_heads", "linear_value_heads", "linear_head_dim"),
             ),
             "index_heads": (self.index_heads > 0, ("index_head_dim", "index_topk")),
+            "o_groups": (self.o_groups > 0, ("o_lora_rank", "q_lora_rank", "window")),
             "linear_attention: mamba2": (self.linear_attention == "mamba2", ("linear_state_size",)),
         }
         for name, (present, others) in needs.items():
@@ -320,8 +319,7 @@ class ModelDimensions:
             "key_latent": self.kv_lora_rank + self.qk_rope_head_dim,
             "keys_values": self.num_attention_heads * (self.qk_nope_head_dim + self.v_head_dim),
             **self._linear_features(),
-            "index_queries": self.index_heads * self.index_head_dim,
-            "index_keys": self.index_head_dim + (self.index_heads if self.index_weights else 0.0),
+            **self._sparse_features(),
             "experts": self.num_experts,
             "expert_in": self.moe_latent_size or self.hidden_size,
             "expert_up": halves * self.moe_ffn_hidden_size,
@@ -341,6 +339,7 @@ class ModelDimensions:
         return {
             "delta_in": 2 * (keys + values + self.linear_value_heads),
             "delta_out": values,
+            "delta_channels": 2 * keys + values,
             "kda_in": 3 * values + self.linear_value_heads,
             "kda_rank": self.linear_head_dim,
             "lightning_in": 3 * values,
@@ -350,6 +349,23 @@ class ModelDimensions:
             "step_rank": self.linear_step_rank,
             "mamba_in": 2 * (values + self.linear_key_heads * self.linear_state_size) + self.linear_value_heads,
             "mamba_out": values,
+            "mamba_channels": values + 2 * self.linear_key_heads * self.linear_state_size,
+        }
+
+    def _sparse_features(self) -> Mapping[str, float]:
+        """Features of sparse and compressed attention; a token has a part of each entry that is made from it."""
+        ratio, size, of_index = self.compress_ratio or float("inf"), self.head_size, self.index_head_dim
+        return {
+            "index_queries": self.index_heads * of_index,
+            "index_keys": of_index + (self.index_heads if self.index_weights else 0.0),
+            "index_weights": self.index_heads,
+            "index_pooled": 4 * of_index,
+            "index_entries": of_index / ratio,
+            "shared_key": size,
+            "pooled": 2 * size,
+            "pooled_twice": 4 * size,
+            "entries": size / ratio,
+            "output_rank": self.o_groups * self.o_lora_rank,
         }
 
     @property
@@ -396,6 +412,16 @@ class ModelDimensions:
             return (min(self.window, self.context_len + self.document_tokens) + 1) / 2
         return self.keys_among(self.window, causal=causal)
 
+    def entries_seen(self, *, causal: bool = True) -> float:
+        """Keys made from `compress_ratio` tokens each that a query of compressed attention meets on average. [-]
+
+        An indexer picks `index_topk` of them. Tokens behind the last whole entry count as a part of one.
+        """
+        if not self.compress_ratio:
+            return 0.0
+        most = self.index_topk if self.index_heads else float("inf")
+        return self.keys_among(most * self.compress_ratio, causal=causal) / self.compress_ratio
+
     def keys_among(self, most: float, *, causal: bool = True) -> float:
         """Keys that a query meets on average where it sees at most `most` of those before it. [-]"""
         window = min(most, self.context_len + self.document_tokens)
@@ -404,3 +430,8 @@ class ModelDimensions:
         before = min(window, self.context_len)  # the first queries take the missing keys from the context
         missing = window * (window - 1) - before * (2 * window - before - 1)
         return window - missing / (2 * self.document_tokens)
+
+
+ModelDimensions.counts = tuple(
+    f.name for f in fields(ModelDimensions) if f.type == "float" and f.name not in ModelDimensions.dimensions
+)

@@ -42,9 +42,6 @@ class OperatorSharding:
     gradient_gives: TensorLayout  #: of its input's gradient
 
 
-Shardings = Mapping[str, OperatorSharding]
-
-
 @dataclass(frozen=True, slots=True)
 class Matrix:
     """The weight that a kernel multiplies by."""
@@ -54,6 +51,7 @@ class Matrix:
     biased: bool  #: whether it has a bias, in models with biases
     narrow: bool  #: whether it multiplies in the format of a design; else in 16 bits
     model_flops: bool  #: whether model FLOPs count it: those of routers are left out, as in Megatron-LM
+    grouped: bool = False  #: whether each of `o_groups` groups of inputs makes outputs of a group
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +60,7 @@ class Core:
 
     windowed: bool  #: whether queries see the keys of a window alone
     indexed: bool = False  #: whether queries see only the keys that an indexer picks
+    compressed: bool = False  #: whether queries also see keys that are made from several tokens each
     #: Dimensions with which kernels run it, where these differ from the model's.
     sizes: Callable[[ModelDimensions], Sizes] | None = None
 
@@ -119,7 +118,7 @@ class KernelKind:
     name: str
     about: str = field(compare=False)  #: description in one line
     layer_word: str = field(compare=False)  #: name of layers with the kernel; "" where all layers have it
-    shardings: Shardings = field(compare=False)  #: places are the codes of a design's columns
+    shardings: Mapping[str, OperatorSharding] = field(compare=False)  #: places are the codes of a design's columns
     #: The dimension that Megatron-LM splits: "tokens", "features", or its "weight"; "" where there is no choice.
     usual_split: Literal["tokens", "features", "weight", ""] = field(compare=False)
     matrix: Matrix | None = field(compare=False)  #: the weight that it multiplies by

@@ -32,24 +32,7 @@ from costmodel.training.kernel_kind import (
     PointwisePass,
     PointwiseWork,
     RankSizes,
-    Shardings,
 )
-
-#: Shardings of a kernel that treats each element, or each token, for itself ...
-_EACH: Final[Shardings] = {
-    layout: OperatorSharding(layout, layout, layout, layout) for layout in ("replicated", "sequence", "column")
-}
-#: ... that needs all features of a token, that is split by heads, or by tokens.
-_TOKENS: Final = {layout: _EACH[layout] for layout in ("replicated", "sequence")}
-_HEADS: Final = {"column": _EACH["column"]}
-_SEQUENCE: Final = {"sequence": _EACH["sequence"]}
-_WHOLE_ONLY: Final = {"replicated": _EACH["replicated"]}
-#: Shardings of a product's weight of (k, n): the gradients are products with its transpose [Shoeybi2019]_.
-_WEIGHT: Final = {
-    "column": OperatorSharding("replicated", "column", "column", "partial"),
-    "row": OperatorSharding("column", "partial", "replicated", "column"),
-}
-_ROWS: Final = {"row": OperatorSharding("replicated", "partial", "replicated", "replicated")}
 
 #: Matrix products of an attention core: of queries with keys, and of their softmax with values.
 ATTENTION_PRODUCTS: Final = ("scores", "context")
@@ -73,7 +56,6 @@ _HEAD_NORM: Final = (ElementCost(2, 8), ElementCost(5, 12))
 _ROTARY: Final = (ElementCost(2, 6), ElementCost(2, 6))
 _SOFTMAX: Final = (ElementCost(2, 8), ElementCost(3, 6))
 _DROPOUT: Final = (ElementCost(2, 2, masks=1), ElementCost(2, 2, masks=1))
-_ACTIVATION: Final = (ElementCost(2, 12, gates=1), ElementCost(3, 16, gates=2))
 
 
 def nothing(*_: Any) -> Iterator[Any]:
@@ -191,11 +173,6 @@ def loss_passes(logits: FloatArray, fused: BoolArray | bool = False) -> Iterator
     yield PointwisePass("loss", "activation_gradient", logits, 1, more_back, 3, 1.0)
 
 
-def norm_parameters(model: ModelDimensions, kernel: Kernel) -> float:
-    """A gain for each feature, and in layer norm a bias. [-]"""
-    return (2 if model.normalization == "layer_norm" else 1) * model.features[kernel.reads]
-
-
 def attention_parameters(model: ModelDimensions, _: Kernel) -> float:
     """Norms of queries and keys, and sinks. [-]"""
     width = model.query_size + model.key_value_size if model.wide_qk_norm else 2 * model.score_size
@@ -203,33 +180,10 @@ def attention_parameters(model: ModelDimensions, _: Kernel) -> float:
     return (width if model.qk_norm else 0.0) + (model.num_attention_heads if model.sinks else 0.0)
 
 
-def router_parameters(model: ModelDimensions, _: Kernel) -> float:
-    """A bias for each expert; a scale of each feature and expert. [-]"""
-    scales = model.hidden_size + model.num_experts if model.expert_norms else 0.0
-    return scales + (model.num_experts if model.router_bias else 0.0)
-
-
-def delta_net_channels(model: ModelDimensions) -> float:
-    """Features that the convolution of a gated delta net slides over: queries, keys and values. [elements]"""
-    return (2 * model.linear_key_heads + model.linear_value_heads) * model.linear_head_dim
-
-
-def delta_net_parameters(model: ModelDimensions, _: Kernel) -> float:
-    """The convolution, decay and step of each head, and the norm of a head's output. [-]"""
-    convolved = model.linear_conv_kernel * delta_net_channels(model)
-    return convolved + 2 * model.linear_value_heads + model.linear_head_dim
-
-
-def delta_net_multiply_adds(model: ModelDimensions, _: Kernel, causal: bool) -> float:
-    """Convolution and recurrence of one token. [-]"""
-    convolved = model.linear_conv_kernel * delta_net_channels(model)
-    return convolved + 4 * model.linear_value_heads * model.linear_head_dim**2
-
-
 def linear_state(model: ModelDimensions, element_bytes: float, *, of_mamba: bool = False) -> float:
     """State of a sequence: a matrix of each head in fp32, and the last tokens of a convolution. [B]"""
     width = model.linear_state_size if of_mamba else model.linear_head_dim
-    channels = mamba_channels(model) if of_mamba else delta_net_channels(model)
+    channels = model.features["mamba_channels" if of_mamba else "delta_channels"]
     states = 4.0 * model.linear_value_heads * model.linear_head_dim * width
     return states + element_bytes * max(model.linear_conv_kernel - 1, 0) * channels
 
@@ -250,41 +204,11 @@ def mamba_products(rank: RankSizes, _: Kernel) -> Iterator[MatrixProduct]:
         yield MatrixProduct(name, size_of_product, batch, 1.0)
 
 
-def mamba_channels(model: ModelDimensions) -> float:
-    """Features that the convolution of a Mamba-2 mixer slides over: inputs, and the B and C of its states."""
-    written = 2 * model.linear_key_heads * model.linear_state_size
-    return model.linear_value_heads * model.linear_head_dim + written
-
-
-def mamba_parameters(model: ModelDimensions, kernel: Kernel) -> float:
-    """The convolution with its biases; decay, step and skip of each head; the norm of the output. [-]"""
-    convolved = (model.linear_conv_kernel + 1) * mamba_channels(model)
-    return convolved + 3 * model.linear_value_heads + (model.features[kernel.makes] if model.linear_norm else 0.0)
-
-
-def kda_parameters(model: ModelDimensions, kernel: Kernel) -> float:
-    """The convolution, decay of each head, step of each feature, and the norm of a head's output [Kimi2025]_. [-]"""
-    convolved = model.linear_conv_kernel * delta_net_channels(model)
-    return convolved + model.linear_value_heads + model.features[kernel.makes] + model.linear_head_dim
-
-
 def scan_passes(rank: RankSizes, kernel: Kernel) -> Iterator[PointwisePass]:
     """Convolution, selective scan and gate of Mamba-1: 9 FLOP for each entry of the states of a token [Gu2023]_."""
     elements, scan = rank.tokens * rank.model.features[kernel.makes] / rank.tp, 9 * rank.model.linear_state_size
     costs = ElementCost(7, 20 + scan), ElementCost(12, 40 + 2 * scan)
     yield from both_passes(rank, kernel.name, costs, elements)
-
-
-def scan_state(model: ModelDimensions, element_bytes: float) -> float:
-    """States of each feature in fp32, and the last tokens of the convolution. [B]"""
-    of_feature = 4.0 * model.linear_state_size + element_bytes * (model.linear_conv_kernel - 1)
-    return of_feature * model.linear_value_heads * model.linear_head_dim
-
-
-def kept_with_gates(rank: RankSizes, kernel: Kernel, *, gates: int) -> FloatArray:
-    """The activation that a kernel reads, and gates and decays of each feature that it makes. [B]"""
-    kept: FloatArray = rank.activation_bytes(kernel.reads) + gates * rank.activation_bytes(kernel.makes)
-    return kept
 
 
 def stream_passes(rank: RankSizes, kernel: Kernel) -> Iterator[PointwisePass]:
@@ -317,10 +241,38 @@ def each_stream_product(rank: RankSizes, kernel: Kernel) -> Iterator[MatrixProdu
 
 def attention_multiply_adds(model: ModelDimensions, kernel: Kernel, causal: bool) -> float:
     """Scores and context of one token with the keys that it sees. [-]"""
-    keys = model.keys_seen(windowed=kernel.is_windowed, causal=causal)
-    if kernel.kind.core and kernel.kind.core.indexed:
-        keys = model.keys_among(model.index_topk, causal=causal)
-    return model.num_attention_heads * (model.score_size + model.value_size) * keys
+    return model.num_attention_heads * (model.score_size + model.value_size) * keys_met(model, kernel, causal=causal)
+
+
+def keys_met(model: ModelDimensions, kernel: Kernel, *, causal: bool = True) -> float:
+    """Keys that a query of an attention core meets on average. [-]"""
+    core = kernel.kind.core
+    if core and core.indexed:
+        return model.keys_among(model.index_topk, causal=causal)
+    entries = model.entries_seen(causal=causal) if core and core.compressed else 0.0
+    return model.keys_seen(windowed=kernel.is_windowed, causal=causal) + entries
+
+
+def compressed_passes(rank: RankSizes, kernel: Kernel) -> Iterator[PointwisePass]:
+    """Norm of queries, and rotation in place of a part of them, and back of that of outputs [DeepSeek2026]_."""
+    model, tokens = rank.model, rank.tokens / rank.tp
+    yield from both_passes(rank, "head_norm", _HEAD_NORM, tokens * model.query_size)
+    yield from both_passes(rank, "rotary", _ROTARY, tokens * 2 * model.num_attention_heads * model.qk_rope_head_dim)
+    yield from (one for one in attention_passes(rank, kernel) if one.in_core)
+
+
+def pool_passes(rank: RankSizes, kernel: Kernel) -> Iterator[PointwisePass]:
+    """Weights of tokens by a softmax of their gates, the weighted sum of each entry, its norm and rotation."""
+    read, made = (rank.model.features[word] for word in (kernel.reads, kernel.makes))
+    costs = ElementCost(1 + made / read, 8), ElementCost(2 + made / read, 12)
+    return both_passes(rank, kernel.name, costs, rank.tokens * read)
+
+
+def grouped_product(rank: RankSizes, kernel: Kernel) -> Iterator[MatrixProduct]:
+    """A product of each group of heads with a matrix, by groups of a rank in one launch."""
+    model = rank.model
+    size = rank.tokens, model.o_lora_rank, model.features[kernel.reads] / model.o_groups
+    yield MatrixProduct(kernel.name, size, model.o_groups / rank.tp, 1.0)
 
 
 def absorbed(model: ModelDimensions) -> Sizes:
@@ -335,71 +287,47 @@ def absorbed(model: ModelDimensions) -> Sizes:
     return (*latent, ("v_head_dim", model.kv_lora_rank))
 
 
-def sparse_keys(model: ModelDimensions) -> float:
-    """Keys and values of one token: of latent attention the latent. [elements]"""
-    if model.attention == "mla":
-        return model.kv_lora_rank + model.qk_rope_head_dim
-    return 2 * model.key_value_size
-
-
 def kept_sparse_input(rank: RankSizes, kernel: Kernel) -> FloatArray:
     """Queries, keys and values; of latent attention queries and outputs in the width of latents, and latents. [B]"""
     model = rank.model
-    if model.attention != "mla":
-        return kept_input(rank, kernel)
-    width = model.num_attention_heads * (2 * model.kv_lora_rank + model.qk_rope_head_dim) + sparse_keys(model)
-    kept: FloatArray = rank.element_bytes * rank.tokens * width
+    kept: FloatArray = rank.activation_bytes(kernel.reads)
+    if model.attention == "mla":
+        width = model.num_attention_heads * (2 * model.kv_lora_rank + model.qk_rope_head_dim)
+        kept = rank.element_bytes * rank.tokens * (width + model.features["key_latent"])
     return kept
+
+
+def scored_keys(model: ModelDimensions, *, causal: bool = True) -> float:
+    """Keys that an indexer scores for a query on average, each of `compress_ratio` tokens. [-]"""
+    return model.keys_seen(windowed=False, causal=causal) / max(model.compress_ratio, 1.0)
 
 
 def indexer_products(rank: RankSizes, kernel: Kernel) -> Iterator[MatrixProduct]:
     """Scores of the indexer's heads with all keys before a query, added up over the heads on chip."""
     model = rank.model
-    size = model.seq_len / rank.cp, model.keys_seen(windowed=False), model.features["index_queries"]
+    size = model.seq_len / rank.cp, scored_keys(model), model.features["index_queries"]
     yield MatrixProduct(kernel.name, size, rank.sequences, 1.0)
 
 
 def indexer_passes(rank: RankSizes, kernel: Kernel) -> Iterator[PointwisePass]:
     """Activation and sum of the heads' scores on chip, and the choice of keys from fp32 scores."""
-    scores = rank.tokens * rank.model.keys_seen(windowed=False)
+    scores = rank.tokens * scored_keys(rank.model)
     cost = ElementCost(2, 3 * rank.model.index_heads)
     yield from both_passes(rank, kernel.name, (cost, cost), scores)
 
 
 def kept_index(rank: RankSizes, _: Kernel) -> FloatArray:
     """Queries and keys of an indexer with its weights, and the numbers of the keys picked in 32 bits. [B]"""
-    kept: FloatArray = (
-        rank.activation_bytes("index_queries")
-        + rank.activation_bytes("index_keys")
-        + (4.0 * rank.tokens * min(rank.model.index_topk, rank.model.key_len))
-    )
-    return kept
-
-
-def kept_input(rank: RankSizes, kernel: Kernel) -> FloatArray:
-    """The activation that a kernel reads. [B]"""
-    kept: FloatArray = rank.activation_bytes(kernel.reads)
-    return kept
-
-
-def kept_attention_input(rank: RankSizes, kernel: Kernel) -> FloatArray:
-    """Queries, keys and values: of latent attention the expanded ones. [B]"""
-    kept: FloatArray = rank.activation_bytes(kernel.reads)
-    if rank.model.attention == "mla":
-        kept = rank.element_bytes * rank.tokens * (rank.model.query_size + 2 * rank.model.key_value_size)
+    model = rank.model
+    words = ("index_queries", *(("index_entries", "index_weights") if model.compress_ratio else ("index_keys",)))
+    picks = min(model.index_topk, model.key_len / max(model.compress_ratio, 1.0))
+    kept: FloatArray = sum(rank.activation_bytes(word) for word in words) + 4.0 * rank.tokens * picks
     return kept
 
 
 def kept_mask(rank: RankSizes, kernel: Kernel) -> FloatArray:
     """The mask of a dropout, a byte for each element. [B]"""
     kept: FloatArray = rank.tokens * rank.model.features[kernel.makes] * (1.0 if rank.model.dropout else 0.0)
-    return kept
-
-
-def kept_copies(rank: RankSizes, kernel: Kernel) -> FloatArray:
-    """Copies of tokens that experts received, as the kernel reads them. [B]"""
-    width = rank.model.features[kernel.reads] * (1.0 if kernel.reads == "expert_in" else 1 / rank.etp)
-    kept: FloatArray = rank.element_bytes * rank.tp * rank.expert_tokens * width
     return kept
 
 
@@ -420,24 +348,6 @@ def over_copies(forward: ElementCost, backward: ElementCost, *, sorts: bool = Fa
     return passes
 
 
-#: Words of `kinds.yaml` -> the shardings of a kind, and its matrix.
-_SHARDINGS: Final[Mapping[str, Shardings]] = {
-    "each": _EACH,
-    "tokens": _TOKENS,
-    "heads": _HEADS,
-    "sequence": _SEQUENCE,
-    "whole": _WHOLE_ONLY,
-    "weight": _WEIGHT,
-    "rows": _ROWS,
-}
-#: Weights of layers: split, whole in the format of a design or in fp32, one for each expert.
-_MATRICES: Final[Mapping[str, Matrix | None]] = {
-    "none": None,
-    "split": Matrix(split=True, of_experts=False, biased=True, narrow=True, model_flops=True),
-    "whole": Matrix(split=False, of_experts=False, biased=False, narrow=True, model_flops=True),
-    "scores": Matrix(split=False, of_experts=False, biased=False, narrow=False, model_flops=False),
-    "experts": Matrix(split=False, of_experts=True, biased=True, narrow=True, model_flops=True),
-}
 #: Answers of single kinds that are one expression; `kinds.yaml` describes them.
 _SHORT: Final[Mapping[str, Callable[..., Any]]] = {
     "state_of_mamba": partial(linear_state, of_mamba=True),
@@ -453,15 +363,71 @@ _SHORT: Final[Mapping[str, Callable[..., Any]]] = {
     "attention_keys": lambda model: 2 * model.key_value_size,
     "kept_decays": lambda rank, _: 8.0 * rank.tokens * rank.model.linear_value_heads,
     "kept_scores_of_experts": lambda rank, _: 8.0 * rank.tokens * rank.model.num_experts,
-    "kept_with_gate": partial(kept_with_gates, gates=1),
-    "kept_with_gate_and_decay": partial(kept_with_gates, gates=2),
+    "norm_parameters": lambda model, kernel: (
+        (2 if model.normalization == "layer_norm" else 1) * model.features[kernel.reads]
+    ),
+    "sparse_keys": lambda model: model.features["key_latent"] if model.attention == "mla" else 2 * model.key_value_size,
+    "kept_input": lambda rank, kernel: rank.activation_bytes(kernel.reads),
+    "kept_attention_input": lambda rank, kernel: (
+        rank.element_bytes * rank.tokens * (rank.model.query_size + 2 * rank.model.key_value_size)
+        if rank.model.attention == "mla"
+        else rank.activation_bytes(kernel.reads)
+    ),
+    "kept_copies": lambda rank, kernel: (
+        rank.element_bytes
+        * rank.tp
+        * rank.expert_tokens
+        * (rank.model.features[kernel.reads] * (1.0 if kernel.reads == "expert_in" else 1 / rank.etp))
+    ),
+    "kept_compressed_input": lambda rank, kernel: (
+        rank.activation_bytes(kernel.reads)
+        + rank.tp * (rank.activation_bytes("shared_key") + rank.activation_bytes("entries"))
+    ),
+    "kept_with_gate": lambda rank, kernel: rank.activation_bytes(kernel.reads) + rank.activation_bytes(kernel.makes),
+    "kept_with_gate_and_decay": lambda rank, kernel: (
+        rank.activation_bytes(kernel.reads) + 2 * rank.activation_bytes(kernel.makes)
+    ),
+    "router_parameters": lambda model, _: (
+        (model.hidden_size + model.num_experts if model.expert_norms else 0.0)
+        + (model.num_experts if model.router_bias else 0.0)
+    ),
+    "delta_net_parameters": lambda model, _: (
+        model.linear_conv_kernel * model.features["delta_channels"]
+        + 2 * model.linear_value_heads
+        + model.linear_head_dim
+    ),
+    "delta_net_multiply_adds": lambda model, *_: (
+        model.linear_conv_kernel * model.features["delta_channels"]
+        + 4 * model.linear_value_heads * model.linear_head_dim**2
+    ),
+    "mamba_parameters": lambda model, kernel: (
+        (model.linear_conv_kernel + 1) * model.features["mamba_channels"]
+        + 3 * model.linear_value_heads
+        + (model.features[kernel.makes] if model.linear_norm else 0.0)
+    ),
+    "kda_parameters": lambda model, kernel: (
+        model.linear_conv_kernel * model.features["delta_channels"]
+        + model.linear_value_heads
+        + model.features[kernel.makes]
+        + model.linear_head_dim
+    ),
+    "scan_state": lambda model, element: (
+        (4.0 * model.linear_state_size + element * (model.linear_conv_kernel - 1)) * model.features["mamba_out"]
+    ),
     "stream_weight_parameters": lambda model, kernel: model.features[kernel.makes] + (3 if "w" in kernel.makes else 1),
     "kept_stream_weights": lambda rank, kernel: 8.0 * rank.tokens * rank.model.features[kernel.makes],
     "kept_streams": lambda rank, _: rank.activation_bytes("stream"),
     "other_streams": lambda model, *_: (model.features["streams"] - 1) * model.hidden_size**2,
     "indexer_multiply_adds": lambda model, _, causal: (
-        model.features["index_queries"] * model.keys_seen(windowed=False, causal=causal)
+        model.features["index_queries"] * scored_keys(model, causal=causal)
     ),
+    "pool_parameters": lambda model, kernel: (
+        model.compress_ratio * (model.features[kernel.reads] / 2 + model.features[kernel.makes])
+    ),
+    "compressed_keys": lambda model: (
+        model.head_size * min(model.window / model.seq_len, 1.0) + model.features["entries"]
+    ),
+    "index_entries": lambda model: model.features["index_entries"],
     "no_bytes": lambda rank, _: 0.0 * rank.tokens,
     "index_norms": lambda model, _: 2 * model.index_head_dim,
     "index_keys": lambda model: model.index_head_dim,
@@ -486,7 +452,8 @@ def _pointwise(answer: str | Mapping[str, Any]) -> PointwiseWork:
 
 def _kind(name: str, row: dict[str, Any]) -> KernelKind:
     """A kind from its row."""
-    answers = {**row, "name": name, "shardings": _SHARDINGS[row["shardings"]], "matrix": _MATRICES[row["matrix"]]}
+    shardings = {option: OperatorSharding(*layouts) for option, layouts in row["shardings"].items()}
+    answers = {**row, "name": name, "shardings": shardings, "matrix": row["matrix"] and Matrix(**row["matrix"])}
     answers |= {part: _function(row[part]) for part in ("products", "parameters", "multiply_adds")}
     core, kept, sent = row["core"], row["kept"], row["exchanged"]
     answers["core"] = core and Core(**{**core, "sizes": _function(core.get("sizes"))})

@@ -86,7 +86,8 @@ class ModelShape(ModelDimensions):
         """Entries of the matrices of a kernel, those of all experts; 0 where it has none. [-]"""
         sizes = self.of_kernel(kernel).features
         entries = sizes[kernel.reads] * sizes[kernel.makes] if kernel.kind.matrix else 0.0
-        return entries * (self.num_experts if kernel.of_experts else 1.0)
+        groups = self.o_groups if kernel.kind.matrix and kernel.kind.matrix.grouped else 1.0
+        return entries / groups * (self.num_experts if kernel.of_experts else 1.0)
 
     def active_share(self, kernel: Kernel) -> float:
         """Share of the matrices of a kernel that a token meets: of its experts alone. [-]"""
@@ -227,7 +228,8 @@ def layer_kind(model: ModelShape, mixer: str, mlp: str, sizes: Sizes) -> LayerKi
         parallel_norms=parallel and model.parallel_norms,
         latent_keys=latent,
         query_latent=latent and model.q_lora_rank > 0,
-        indexer=mixer == "sparse" and dict(sizes).get("index_heads", model.index_heads) > 0,
+        indexer=mixer in ("sparse", "compressed") and dict(sizes).get("index_heads", model.index_heads) > 0,
+        compressor=mixer == "compressed" and dict(sizes).get("compress_ratio", model.compress_ratio) > 0,
         output_gate=(model.attention_output_gate or model.attention_head_gate)
         and mixer in ("full", "window", "sparse")
         and not latent,

@@ -163,7 +163,8 @@ class _ConfigurationReader:
         numerics = read_numerics(self._value, self.family.title, experts=fields_of_model.get("num_experts", 0) > 0)
         self.section.source.finish()
         self._note_unread()
-        source = f"Hugging Face configuration {file}, {self._called()}"
+        called = self.section.data.get("model_type", self.family.title)
+        source = f"Hugging Face configuration {file}, model_type {called}"
         shortened = _shortened(fields_of_model) | ({"numerics": numerics} if numerics else {})
         shape = self._shape(shortened, source)
         written = self._written(shortened, source, f"{self.family.title}, {_billions(shape.num_parameters)}")
@@ -186,10 +187,6 @@ class _ConfigurationReader:
         """Title of the model, where the configuration has one."""
         called = self.outer.data.get("_name_or_path")
         return called.rsplit("/")[-1] if isinstance(called, str) and called.strip("/. ") else self.name
-
-    def _called(self) -> str:
-        """Type of the model, as the configuration has it."""
-        return f"model_type {self.section.data.get('model_type', self.family.title)}"
 
     def _value(self, key: str) -> Any:
         """Value of a key in the configuration, or the default of `transformers`; None without either."""

@@ -40,10 +40,12 @@ class Family:
     other: str = ""  #: mixer of layers without full attention; a window without one
     sparse_step: str = ""  #: key of the period of layers with experts
     sparse_offset: str = ""  #: key: the first of these layers, from 0; the last of each group without one
-    mtp_order: str = ""  #: key of the layers of multi-token prediction, as `types`
+    mtp_order: str = ""  #: key of the layers of multi-token prediction, as `types`; one of `types`: its last words
     sizes: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  #: mixer -> field of its layers -> key
-    #: Field -> key of a list with a word for each layer, and the word of layers without this dimension.
-    reused: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    #: Key of a list with a word for each layer -> word -> dimensions of layers with the word.
+    by_word: Mapping[str, Mapping[Any, Mapping[str, Any]]] = field(default_factory=dict)
+    #: Key of a number of layers -> dimensions of the first layers.
+    first: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     shared_keys: str = ""  #: key of the number of last layers that see the keys and values of earlier ones
     once: tuple[str, ...] = ()  #: keys that a model file can only say to be 1, or absent
     optional: tuple[str, ...] = ()  #: fields that models of the family may lack, such as those of experts
@@ -147,9 +149,9 @@ class LayerReader:
         """Fields of a model file for its layers, from the other fields of the model."""
         if isinstance(blocks := self.value("block_configs"), list):
             return in_letters([self._block(block, model) for block in blocks], "full")
-        words = self._words()
-        if model.get("mtp_layers") and len(words) == model.get("num_layers", 0) + model["mtp_layers"]:
-            words = words[: model["num_layers"]]  # the last are of multi-token prediction
+        words, ahead = self._words(), model.get("mtp_layers", 0)
+        last = words[len(words) - ahead :] if ahead and len(words) == model.get("num_layers", 0) + ahead else ()
+        words = words[: len(words) - len(last)]  # the last are of multi-token prediction
         count = len(words) or int(model.get("num_layers", 1))
         fields: dict[str, Any] = self._window()
         window = "window" if fields else ""
@@ -168,26 +170,24 @@ class LayerReader:
             self.mistake("use_conv_bias", "a model file can only say true")
         sizes = self._dimensions(mixers, model)
         layers = list(zip(mixers, mlps, sizes, strict=True))
-        fields = fields if "window" in mixers else {}
+        fields = fields if {"window", "compressed"} & {*mixers} else {}
         if "gated_delta_net" in mixers and self.value("linear_value_head_dim") != self.value("linear_key_head_dim"):
             self.mistake("linear_value_head_dim", "a model file can only say that of keys")
         ordered = periods(layers, model, full)
         if ordered is None:
-            ordered = {"first_dense_layers": 0} | in_letters(layers, plain)
-        if self.family.mtp_order and model.get("mtp_layers"):
-            ordered |= self._mtp_order()
+            of_mtp = self._ahead(last) if ahead else []
+            ordered = {"first_dense_layers": 0} | in_letters([*layers, *of_mtp], plain)
+            order = ordered["layer_order"]
+            ordered |= {"layer_order": order[:count]} | ({"mtp_order": order[count:]} if of_mtp else {})
         return {"num_layers": count} | fields | ordered
 
-    def _mtp_order(self) -> dict[str, Any]:
-        """Order of the layers of multi-token prediction, where the configuration has one."""
-        order = self.value(self.family.mtp_order)
-        if not isinstance(order, list | str) or not order:
-            return {}
-        if any(not isinstance(word, str) or word not in MIXERS for word in order):
-            self.mistake(self.family.mtp_order, f"{str(order)[:40]!r}: unknown kind of layer")
-            return {}
-        kinds = [(MIXERS[word], MLPS.get(word, ""), ()) for word in order]
-        return {"mtp_order": in_letters(kinds, "full")["layer_order"]}
+    def _ahead(self, last: Sequence[Any]) -> list[LayerOfModel]:
+        """Layers of multi-token prediction, from the last words of `types` or from another list."""
+        key, of_types = self.family.mtp_order, self.family.mtp_order in self.family.types.split("|")
+        words = last if of_types else self.value(key) if key else ()
+        known, words = self._known(key, words if isinstance(words, list | str) else ())
+        sizes, mlp = self.family.by_word.get(key, {}), "experts" if of_types else ""
+        return [(known[word], MLPS.get(str(word), mlp), tuple(sizes.get(str(word), {}).items())) for word in words]
 
     def _block(self, block: Any, model: Mapping[str, Any]) -> tuple[str, str, Sizes]:
         """Layer of an architecture search: attention and an MLP of any size; one of them may be missing."""
@@ -211,11 +211,15 @@ class LayerReader:
         for key in self.family.types.split("|"):
             words = self.value(key)
             if isinstance(words, list | str) and words:
-                known = {**MIXERS, **self.family.mixers}
-                if odd := [word for word in words if not isinstance(word, str | int) or word not in known]:
-                    self.mistake(key, f"{str(odd[0])[:40]!r}: unknown kind of layer")
-                return words if not odd else ()
+                return self._known(key, words)[1]
         return ()
+
+    def _known(self, key: str, words: Sequence[Any]) -> tuple[Mapping[Any, str], Sequence[Any]]:
+        """Mixers by word, and words of layers; no words where one is unknown."""
+        known = {**MIXERS, **self.family.mixers}
+        if odd := [word for word in words if not isinstance(word, str | int) or word not in known]:
+            self.mistake(key, f"{str(odd[0])[:40]!r}: unknown kind of layer")
+        return known, words if not odd else ()
 
     def _window(self) -> dict[str, Any]:
         """Keys that a query sees in layers with a window; nothing where the model has none."""
@@ -281,23 +285,22 @@ class LayerReader:
     def _dimensions(self, mixers: Sequence[str], model: Mapping[str, Any]) -> list[Sizes]:
         """Dimensions of each layer that differ from the model's."""
         sizes = [self._sizes(mixer, model) for mixer in mixers]
-        for name, (key, word) in self.family.reused.items():
+        for key, of_word in self.family.by_word.items():
             marked = self.value(key)
-            if isinstance(marked, list):
-                marked = [*marked, *[None] * len(mixers)][: len(mixers)]
-                sizes = [((name, 0), *of) if mark == word else of for of, mark in zip(sizes, marked, strict=True)]
+            words = [*(marked if isinstance(marked, list) else ()), *[None] * len(mixers)]
+            added = [of_word.get(str(word), {}) for word in words]
+            sizes = [(*more.items(), *of) for of, more in zip(sizes, added, strict=False)]
+        for key, more in self.family.first.items():
+            first = self.whole(key, self.value(key) or 0)
+            sizes = [(*of, *more.items()) if number < first else of for number, of in enumerate(sizes)]
         return self._with_shared_keys(sizes, model)
 
     def _with_shared_keys(self, sizes: Sequence[Sizes], model: Mapping[str, Any]) -> list[Sizes]:
         """Dimensions of layers; the last may see keys and values of earlier layers, with a wider MLP."""
         key = self.family.shared_keys
         shared = self.whole(key, self.value(key) or 0) if key else 0
-        wide = (
-            {"ffn_hidden_size": 2 * model.get("ffn_hidden_size", 0)}
-            if self.value("use_double_wide_mlp") is True
-            else {}
-        )
-        more = (("reuses_keys", True), *wide.items())
+        wide = self.value("use_double_wide_mlp") is True
+        more = (("reuses_keys", True), *([("ffn_hidden_size", 2 * model.get("ffn_hidden_size", 0))] if wide else []))
         return [(*of, *more) if number >= len(sizes) - shared else of for number, of in enumerate(sizes)]
 
     def _sizes(self, mixer: str, model: Mapping[str, Any]) -> Sizes:

@@ -17,9 +17,9 @@ from tests.support.cases import cases
 from tests.support.runs import ranks_of
 
 #: A layer with each kind that stands in layers, experts and windows and linear mixers among them.
-MIXERS = ("full", "window", "sparse", *LINEAR_MIXERS)
+MIXERS = ("full", "window", "sparse", "compressed", *LINEAR_MIXERS)
 LAYER_KINDS = [
-    LayerKind(mixer, mlp, indexer=mixer == "sparse")
+    LayerKind(mixer, mlp, indexer=mixer in ("sparse", "compressed"), compressor=mixer == "compressed")
     for mixer in (*MIXERS, "")
     for mlp in ("dense", "experts", "")
     if mixer or mlp
@@ -32,6 +32,7 @@ EVERYTHING = ModelShape(
     linear_attention="gated_delta_net", linear_key_heads=4, linear_value_heads=8, linear_head_dim=64,
     linear_conv_kernel=4, linear_state_size=128, tied_embeddings=False,
     index_heads=4, index_head_dim=32, index_topk=512, linear_step_rank=32,
+    q_lora_rank=128, o_groups=2, o_lora_rank=64, compress_ratio=4,
 )  # fmt: skip
 
 

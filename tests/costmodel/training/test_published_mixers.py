@@ -80,6 +80,43 @@ def test_layers_that_share_picks_have_no_indexer(tmp_path):
     assert five.num_parameters - later.num_parameters == 57 * indexer
 
 
+# DeepSeek-V4, by huggingface/transformers models/deepseek_v4 and csa.py of Megatron Core: queries see a window of 128
+# and entries of 4 tokens, 512 or 1,024 of which an indexer picks, or all entries of 128 tokens.
+
+
+@pytest.mark.parametrize(("name", "heads"), [("deepseek_v4_flash", 64), ("deepseek_v4_pro", 128)])
+def test_compressed_attention_has_the_parameters_and_work_of_its_modules(name, heads):
+    model, d = load_model(name), 512
+    h, rank, topk = model.hidden_size, model.q_lora_rank, model.index_topk
+    products = h * rank + rank * heads * d + h * d + heads * d * 1024 + heads // 8 * 1024 * h
+    small = rank + d + heads  # norms and sinks
+    of_branches = 2 * (24 * 4 * h + 24 + 3) + 2 * h  # hyper-connections and norms
+    indexer = rank * 64 * 128 + h * 64 + 2 * h * 2 * 128
+    sizes = {0: (0, 0), 4: (2 * h * 2 * d + indexer, 4 * 2 * d + d + 4 * 2 * 128 + 128), 128: (2 * h * d, 128 * d + d)}
+    experts = 3 * h * model.moe_ffn_hidden_size * (model.num_experts + 1) + h * model.num_experts
+    tokens = model.seq_len
+    for layer in model.kinds:
+        of_layer = dict(layer.stream.sizes)
+        ratio = of_layer.get("compress_ratio", 0)
+        matrices, others = sizes[ratio]
+        bias = model.num_experts if of_layer.get("router_bias", True) else 0
+        assert model.layer_parameters(layer) == products + small + matrices + others + of_branches + experts + bias
+        entries = [min(number // ratio, topk if ratio == 4 else number) for number in range(1, 8193)] if ratio else [0]
+        core = 2 * heads * d * (seen(8192, 128) + np.mean(entries))
+        scores = 64 * 128 * tokens / 2 / 4 if ratio == 4 else 0.0
+        mixer = sum(model.multiply_adds(kernel, causal=True) for kernel in layer.blocks[0].kernels)
+        assert mixer == pytest.approx(products + matrices + core + scores, rel=2e-3)  # entries behind the last count
+
+
+def test_compressed_keys_of_ranks_that_share_a_sequence_are_few():
+    """Per token 512 / 4 and an indexer's 128 / 4, or 512 / 128; DeepSeek-V3.2 sends 576 and 128."""
+    model = replace(load_model("deepseek_v4_flash"), seq_len=131072)
+    sent = {layer: sum(kernel.kind.exchanged.keys_values(model.of_kernel(kernel)) for kernel in layer.kernels
+                       if kernel.kind.exchanged.keys_values) for layer in model.kinds}  # fmt: skip
+    boundary = 512 * 128 / 131072
+    assert {*sent.values()} == {boundary, boundary + 512 / 4 + 128 / 4, boundary + 512 / 128}
+
+
 # Kimi delta attention, arXiv 2510.26692: 32 heads of 128, decays and gates by products of rank 128.
 
 
