@@ -28,7 +28,7 @@ from costmodel.kernels.output_tiles import (
 from costmodel.machine import System
 
 #: Products that are worked on at once: enough to drown the overhead of calls, few enough for the caches.
-TOGETHER = 16384
+TOGETHER = 32768
 
 
 @dataclass(frozen=True, slots=True, eq=False)

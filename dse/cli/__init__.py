@@ -244,6 +244,16 @@ class Parser(argparse.ArgumentParser):
                 self.error(f"unknown command {value!r}{hint} (`dse help` lists all commands)")
             raise argparse.ArgumentError(action, f"unknown value {value!r}{hint}")
 
+    def _match_argument(self, action: argparse.Action, arg_strings_pattern: str) -> int:
+        try:
+            return super()._match_argument(action, arg_strings_pattern)
+        except argparse.ArgumentError as error:
+            if action.nargs is not None:
+                raise
+            example = re.search(r"such as ([^ ,;)]+)", action.help or "")
+            expected = f"expected {action.metavar or 'a value'}" + (f", such as {example[1]}" if example else "")
+            raise argparse.ArgumentError(action, expected) from error
+
     def refuse(self, words: Sequence[str]) -> NoReturn:
         """Say which argument is unknown, and the nearest one that the command has."""
         option = next((word for word in words if word.startswith("-")), "")

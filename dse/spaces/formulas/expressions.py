@@ -273,6 +273,8 @@ LONGEST: Final = 10_000
 _LONG_NUMBER: Final = re.compile(r"[0-9_]{1000}")
 #: Neither filters of warnings nor the recursion depth of Python's parser belong to one thread.
 _PARSING: Final = threading.Lock()
+#: A count with a suffix, such as 20M; with B it would be bytes.
+_COUNT_IN_FORMULA: Final = re.compile(r"(?<![\w.$])([0-9]+\.?[0-9]*)([KMT])\b(?!/)")
 _UNDERSCORED: Final = re.compile(r"(?<![\w.'\"])[0-9][0-9.]*_")
 _SINGLE_EQUALS: Final = re.compile(r"(?<![<>=!])=(?!=)")
 #: A word such as 1f1b, which Python would not read as a name.
@@ -286,6 +288,11 @@ class Name:
     dimension: Dimension = PURE_NUMBER
     words: Sequence[str] = ()  #: of a column that is written in words; a word's code is its place
     boolean: bool = False
+
+
+def _in_ones(count: re.Match[str]) -> str:
+    """A count without its suffix: 20e6 for 20M."""
+    return f"{count[1]}e{({'K': 3, 'M': 6, 'T': 12})[count[2]]}"
 
 
 @dataclass(frozen=True)
@@ -314,7 +321,8 @@ class Expression:
         try:
             with _PARSING, warnings.catch_warnings():
                 warnings.simplefilter("error")  # text with a warning of Python is no formula either
-                spelt = WORD_FROM_A_DIGIT.sub(r"'\g<0>'", QUANTITY_IN_FORMULA.sub(stand_in, text))
+                spelt = QUANTITY_IN_FORMULA.sub(stand_in, _COUNT_IN_FORMULA.sub(_in_ones, text))
+                spelt = WORD_FROM_A_DIGIT.sub(r"'\g<0>'", spelt)
                 tree = ast.parse(spelt.strip(), mode="eval").body
         except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
             what = error.msg if isinstance(error, SyntaxError) else str(error)
