@@ -317,6 +317,10 @@ def launch_files(run: TransformerRun, form: str, framework: str = "", *,
         return
     for point in range(run.num_points):
         launch = replace(Launch.of_run(run, point, framework), anyway=anyway)
+        if launch["reference_model"] and not anyway:
+            reason = f"{form} has no setting for reference_model=true"
+            yield Artefact(None, (f"{reason}; --anyway writes the training of the model without one",))
+            continue
         try:
             text, lost = write(launch)
         except NotExpressible as error:

@@ -17,10 +17,11 @@ from costmodel.formats.framework_file import launching
 from costmodel.formats.input_files import data_beside
 from costmodel.training.blocks import MODULES
 from costmodel.training.design import EVEN, MODERN
+from costmodel.training.model import ModelShape
 from costmodel.training.run import padded_vocabulary
 from dse.adapters.megatron.model import BALANCES, model_losses, model_settings, settings_model
 from dse.launches.adapters import lost_columns
-from dse.launches.launch import Launch, even_or_written, refuse, written_layout
+from dse.launches.launch import Launch, NotExpressible, even_or_written, refuse, written_layout
 
 #: Setting -> column, of numbers that are left out where they are 1, or 0.
 SIZES: Final = {
@@ -45,6 +46,9 @@ DEEPEP_NODE: Final = 8
 #: Capabilities of Megatron Core, and their names.
 MEGATRON: Final = launching("megatron")
 
+#: Largest difference of parameters of a model that its settings may make. [-]
+SAME_SIZE: Final = 1e-3
+
 
 def settings_of(launch: Launch) -> tuple[dict[str, Any], list[str]]:
     """A launch as settings, and the settings that Megatron Core lacks.
@@ -52,6 +56,8 @@ def settings_of(launch: Launch) -> tuple[dict[str, Any], list[str]]:
     Raises `NotExpressible` if Megatron Core cannot run such a design.
     """
     refuse(launch, "megatron")
+    if not launch.anyway:
+        refuse_another_model(launch.model)
     settings = {
         **model_settings(launch.model),
         **{s: int(launch[column]) for s, column in SIZES.items()},
@@ -70,6 +76,18 @@ def settings_of(launch: Launch) -> tuple[dict[str, Any], list[str]]:
         **_experts(launch),
     }
     return settings, [*(f"model: {lost}" for lost in model_losses(launch.model)), *losses(launch)]
+
+
+def refuse_another_model(model: ModelShape) -> None:
+    """Refuse a model that settings describe with another number of parameters. Raises `NotExpressible`."""
+    if not (lost := model_losses(model)):
+        return
+    trained = settings_model(model_settings(model), model.name).num_parameters
+    if abs(trained / model.num_parameters - 1) > SAME_SIZE:
+        raise NotExpressible(
+            f"model {model.name}: Megatron Core would train {trained / 1e9:.1f}B parameters, not "
+            f"{model.num_parameters / 1e9:.1f}B, without settings for {'; '.join(lost)}; --anyway writes it"
+        )
 
 
 def word_table(launch: Launch) -> int:

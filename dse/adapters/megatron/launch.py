@@ -28,14 +28,14 @@ from dse.adapters.megatron.design import MEGATRON, launch_of, settings_of
 from dse.adapters.megatron.model import NEEDED
 from dse.adapters.megatron.shell.shell import Script
 from dse.adapters.megatron.shell.words import slurm_options, slurm_sizes
-from dse.launches.launch import PLACEHOLDERS, Launch, launch_text, script_file, with_line
+from dse.launches.launch import PLACEHOLDERS, Launch, NotExpressible, launch_text, script_file, with_line
 
 DATA: Final[dict[str, Any]] = data_beside(__file__, "flags.yaml")
-#: Names of arguments of each kind that are read.
+#: Names of arguments that are read, of each kind and of all.
 NUMBERS, SHARES, WORDS, LISTS, ON = (
     tuple(str(DATA[kind]).split()) for kind in ("numbers", "shares", "words", "lists", "switches")
 )
-_READ: Final = {*NUMBERS, *SHARES, *WORDS, *LISTS, *ON}
+READ: Final = {*NUMBERS, *SHARES, *WORDS, *LISTS, *ON}
 _WITHOUT_COST: Final = {*DATA["without_cost"].split()}
 _DERIVED: Final = _WITHOUT_COST | {*DATA["derived"].split()}
 _FLAGS: Final[dict[str, str]] = DATA["flags"]
@@ -90,7 +90,7 @@ class Flags:
         >>> Flags.of(["--batch-size=2", "--swiglu", "--lr", "1e-4", "--fancy", "3"])
         Flags(settings={'micro_batch_size': 2, 'swiglu': True}, unread={'--fancy': '3'}, unset=[])
         """
-        kinds = {flag(name): name for name in _READ}
+        kinds = {flag(name): name for name in READ}
         off = {name: setting for setting, name in NEGATED.items()}
         flags = cls()
         for name, values in _pairs(words):
@@ -124,11 +124,11 @@ class Flags:
             name = names.get(argument, argument)
             if name in NEGATED or name in ON:
                 flags.settings |= {name: value == "True"} if name in NEGATED or value == "True" else {}
-            elif name in _READ and value != "None":
+            elif name in READ and value != "None":
                 flags.settings[name] = cls.value(name, name, _values(name, value))
             elif name == "world_size":
                 flags.settings[name] = int(value)
-            elif name not in _READ | _DERIVED and value not in DATA["not_read"].get(name, ("None", "False")):
+            elif name not in READ | _DERIVED and value not in DATA["not_read"].get(name, ("None", "False")):
                 flags.unread[name] = value
         if padded := _PADDED.findall(text):
             flags.settings["padded_vocab_size"] = int(padded[-1])
@@ -368,6 +368,9 @@ def script(launch: Launch) -> tuple[str, list[str]]:
 
     Raises `NotExpressible` if Megatron-LM cannot run the design.
     """
+    if launch["lora_rank"] and not launch.anyway:
+        reason = f"lora_rank={launch['lora_rank']:g}: Megatron-LM has no adapters"
+        raise NotExpressible(f"{reason}; take --format nemo, or --anyway to train all weights")
     settings, lost = settings_of(launch)
     nodes, gpus = launch.nodes
     arrays = groups(settings | ({"ckpt_format": "fsdp_dtensor"} if "use_megatron_fsdp" in settings else {}))

@@ -9,8 +9,10 @@ import argparse
 import re
 import sys
 from dataclasses import asdict
-from itertools import product
+from itertools import islice, product
 from typing import Any, Final
+
+import numpy as np
 
 from costmodel.errors import DseError
 from costmodel.formats.system_file import load_system
@@ -183,14 +185,19 @@ def write(args: argparse.Namespace, answer: PlannedStudy) -> None:
 
 
 def next_commands(args: argparse.Namespace, answer: PlannedStudy) -> list[str]:
-    """Commands that launch the best layout and explain it."""
+    """Commands that launch the best layout, where a framework can state it, and explain it."""
+    from dse.api.exports import artefacts
+
     study = answer.study
-    best = study.table.front().numbers[0]
+    fastest = study.table.front().take(np.arange(1))
+    best = fastest.numbers[0]
     usual, framework = answer.planned.space.system.framework, answer.planned.framework
     forms = framework.launch if answer.planned.runnable and usual in ("", framework.name) else ()
     name = study_words(study.name, args.storage)
-    formats = forms[-1:] if args.lora else forms[:1]  # Megatron-Bridge has adapters, Megatron-LM has not
+    designs = [trial.params for trial in fastest.trials]
+    written = (form for form in forms if next(artefacts(answer.planned.space, designs, form)).content)
     exported = [
-        f"dse export {name} --trial {best} --format {form} -o train{launch_forms()[form].ending}" for form in formats
+        f"dse export {name} --trial {best} --format {form} -o train{launch_forms()[form].ending}"
+        for form in islice(written, 1)
     ]
     return [*exported, f"dse explain {name}"]

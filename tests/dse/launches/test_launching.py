@@ -152,6 +152,7 @@ def test_every_model_comes_back_that_megatron_core_has(name):
         same += ["forward_flops_per_sequence", "sequence"]
     for figure in same:
         assert getattr(back, figure) == getattr(model, figure), figure
+    assert {*model_settings(model)} <= megatron.READ | megatron.NEGATED.keys()
 
 
 @pytest.mark.parametrize("module", [megatron, nemo], ids=["megatron", "nemo"])
@@ -200,6 +201,23 @@ def test_a_model_that_megatron_cannot_train_is_written_on_demand_alone():
     pipelined = Launch.of(load_model("gemma_3_27b"), {"schedule": "zb_v", "pp": 2}, 8)
     with pytest.raises(NotExpressible, match="schedule=zb_v: Megatron Core has 1f1b"):
         megatron.script(replace(pipelined, anyway=True))
+
+
+def test_a_script_of_another_model_or_another_training_is_written_on_demand_alone():
+    """MiniMax-M3 has layers of several kinds, Megatron-LM no adapters, and no file a reference model."""
+    asked = {
+        "would train .* parameters, not .* without settings for layers": ("minimax_m3", {}),
+        "lora_rank=16: Megatron-LM has no adapters; take --format nemo": ("llama3_8b", {"lora": 16}),
+        "no setting for reference_model=true": ("llama3_8b", {"dpo": True}),
+    }
+    for why, (model, options) in asked.items():
+        plan = planned_space(Question(model=model, system="h100", chips=64, **options))
+        params = plan.space.completed({})
+        [refused] = artefacts(plan.space, [params], "megatron")
+        assert refused.content is None
+        assert re.search(f"{why}.*--anyway", refused.notes[0])
+        [written] = artefacts(plan.space, [params], "megatron", anyway=True)
+        assert written.content
 
 
 @pytest.mark.parametrize(("system", "form", "why"), cases(__file__, "chips_get_files_of_software_that_runs_on_them"))
