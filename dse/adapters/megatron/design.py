@@ -75,6 +75,8 @@ def settings_of(launch: Launch) -> tuple[dict[str, Any], list[str]]:
         **_overlaps(launch),
         **_experts(launch),
     }
+    if "hybrid_layer_pattern" in settings:
+        settings = _hybrid_pipeline(launch, settings)
     return settings, [*(f"model: {lost}" for lost in model_losses(launch.model)), *losses(launch)]
 
 
@@ -107,6 +109,31 @@ def _pipeline(launch: Launch) -> dict[str, Any]:
     if launch["vpp"] > 1:
         settings["num_virtual_stages_per_pipeline_rank"] = int(launch["vpp"])
     return settings
+
+
+#: Settings of pipelines that hybrid models state in their pattern (arguments.py).
+IN_PATTERN: Final = (
+    *("num_virtual_stages_per_pipeline_rank", "pipeline_model_parallel_layout", "decoder_first_pipeline_num_layers"),
+    *("decoder_last_pipeline_num_layers", "account_for_embedding_in_pipeline_split"),
+    "account_for_loss_in_pipeline_split",
+)
+
+
+def _hybrid_pipeline(launch: Launch, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings of a hybrid model, whose pattern has "|" between the chunks of the pipeline."""
+    order, *prediction = settings["hybrid_layer_pattern"].split("/")
+    ends = np.cumsum(launch.chunks()).tolist()
+    chunks = [order[start:end] for start, end in zip([0, *ends], ends, strict=False)]
+    text = "/".join(["|".join(chunks), *prediction])
+    kept = {name: value for name, value in settings.items() if name not in IN_PATTERN}
+    return kept | {"hybrid_layer_pattern": text}
+
+
+def _read_hybrid_pipeline(settings: Mapping[str, Any]) -> str:
+    """The chunks of a hybrid model's pattern as a layout; "" where it has none."""
+    order, *prediction = str(settings.get("hybrid_layer_pattern", "")).split("/")
+    chunks = "|".join("t" * len(chunk) for chunk in order.split("|"))
+    return f"E{chunks}{'m' * len(prediction)}L" if "|" in order else ""
 
 
 def _recomputation(launch: Launch) -> dict[str, Any]:
@@ -226,7 +253,7 @@ def launch_of(settings: Mapping[str, Any], *, world_size: int, node_size: int,
     design |= {column: True for s, column in SWITCHES.items() if settings.get(s)}
     design["vpp"] = 1
     design |= _read_pipeline(settings, design, model.num_layers)
-    if layout := settings.get("pipeline_model_parallel_layout"):
+    if layout := settings.get("pipeline_model_parallel_layout") or _read_hybrid_pipeline(settings):
         design |= even_or_written(model, design, str(layout))
     design |= _read_recomputation(settings)
     design |= _read_optimizer(settings)

@@ -242,7 +242,11 @@ def training_command(path: Path, answers: Mapping[int, int] | None = None) -> Tr
     elif start is not None:
         program = posixpath.basename(words[start])
         refuse(words[start], flags, plan)
-        if program not in ("pretrain_gpt.py", ""):
+        if program in HYBRID_PROGRAMS and not any(
+            re.match("--hybrid-(layer|override)-pattern", word) for word in flags
+        ):
+            raise OtherTraining(f"{program}: expected the order of its layers, --hybrid-layer-pattern")
+        if program not in ("pretrain_gpt.py", *HYBRID_PROGRAMS, ""):
             notes.append(f"{program} is read as if it were pretrain_gpt.py")
         same = {tuple(values) for values in script.commands if words[start] in values and _flag_count(values) > 3}
         if len(same) > 1:
@@ -359,6 +363,8 @@ PACKAGES: Final = {
     for setting, words in data_beside(__file__, "keys.yaml")["packages"].items()
     for word, package in words.items()
 }
+#: Programs that train hybrid models; the first is of today.
+HYBRID_PROGRAMS: Final = ("pretrain_hybrid.py", "pretrain_mamba.py")
 #: The script, with words between "@" where a design fills in lines.
 TEMPLATE: Final = Path(__file__).with_name("script.sh")
 
@@ -388,6 +394,7 @@ def script(launch: Launch) -> tuple[str, list[str]]:
             for line in (f"{title}_ARGS=(", *(f"  {flag_text(*flag)}" for flag in value.items()), ")")
         ],
         "GROUPS": [" ".join(f'"${{{title}_ARGS[@]}}"' for title in (*arrays, "OTHER"))],
+        "PROGRAM": [HYBRID_PROGRAMS[0] if "hybrid_layer_pattern" in settings else "pretrain_gpt.py"],
         "NODES": [f"{nodes}"],
         "GPUS": [f"{gpus}"],
         "TABLE": [f"{settings['padded_vocab_size']:,}"],

@@ -56,6 +56,12 @@ NUMBERS: Final[Mapping[str, str]] = KEYS["numbers"]
 LATENT: Final[Mapping[str, str]] = KEYS["latent"]
 LINEAR: Final[Mapping[str, str]] = KEYS["linear"]
 INDEX: Final[Mapping[str, str]] = KEYS["index"]
+MAMBA: Final[Mapping[str, str]] = KEYS["mamba"]
+#: Letters of a pattern of layers that are read and written (hybrid_layer_allocation.py).
+HYBRID_LETTERS: Final = "M*-E"
+#: Layers of hybrid models; tokens that the convolution of Mamba-2 sees (mamba_mixer.py).
+HYBRID_SPEC: Final = ("megatron.core.models.hybrid.hybrid_layer_specs", "hybrid_stack_spec")
+CONVOLUTION: Final = 4.0
 #: Switches that are off unless they are set.
 SWITCHES: Final[Mapping[str, str]] = KEYS["model_switches"]
 NUMERICS: Final[Mapping[str, str]] = KEYS["numerics"]
@@ -101,11 +107,26 @@ def model_settings(model: ModelShape) -> dict[str, Any]:
     if model.attention == "mla":  # the flag adds the norms of the latents, which the model always has
         settings["qk_layernorm"] = True
         del settings["kv_channels"]  # heads have the sizes of `LATENT`
-    if model.router_bias and model.biases:  # a bias of the router itself, as of all other products
-        settings.pop("moe_router_enable_expert_bias")
+    if not model.num_experts or model.biases:  # biases of other products are those of the router, too
+        settings.pop("moe_router_enable_expert_bias", None)
     settings |= _numerics(model)
     settings |= {"softmax_type": "learnable"} if model.sinks else {}
     return {**settings, **_layer_settings(model)}
+
+
+def hybrid_pattern(model: ModelShape) -> str:
+    """Layers as hybrid models of Megatron-LM write them, and those of multi-token prediction behind "/"; "" for others.
+
+    >>> from costmodel import load_model
+    >>> hybrid_pattern(load_model("nemotron_3_super_120b_a12b"))[-9:]
+    'EMEMEM/*E'
+    """
+    letters = {*model.layer_order, *model.mtp_order}
+    usual = model.linear_norm and model.linear_conv_kernel == CONVOLUTION
+    if not model.layer_order or model.layer_kinds or model.layers or letters - {*HYBRID_LETTERS} or not usual:
+        return ""
+    prediction = model.mtp_order or model.layer_order[-1]
+    return "/".join([model.layer_order, *[prediction] * int(model.mtp_layers)])
 
 
 def _positions(model: ModelShape) -> dict[str, Any]:
@@ -144,6 +165,9 @@ def _layer_settings(model: ModelShape) -> dict[str, Any]:
         settings["experimental_attention_variant"] = model.linear_attention
         settings["linear_attention_freq"] = every
         settings |= {setting: int(getattr(model, field)) for setting, field in LINEAR.items()}
+    if pattern_of_layers := hybrid_pattern(model):
+        settings |= {"hybrid_layer_pattern": pattern_of_layers, "is_hybrid_model": True, "spec": [*HYBRID_SPEC]}
+        settings |= {setting: int(getattr(model, field)) for setting, field in MAMBA.items()}
     if model.index_topk:
         settings["experimental_attention_variant"] = "dsa"
         settings |= {setting: int(getattr(model, field)) for setting, field in INDEX.items()}
@@ -173,7 +197,7 @@ def model_losses(model: ModelShape) -> list[str]:
         "layer norm without bias": model.normalization == "layer_norm_no_bias",
         "biases of single products": any(field is not None for field in (model.out_bias, model.mlp_bias)),
         "biases of all products but of queries, keys and values": model.biases and model.qkv_bias is False,
-        "layers": bool(model.layers or model.layer_order),
+        "layers": bool(model.layers or model.layer_order) and not hybrid_pattern(model),
         "head sizes of values": model.attention != "mla" and model.v_head_dim not in (0, model.head_size),
         "values that are keys": model.values_are_keys,
         "a gate of each head": model.attention_head_gate,
@@ -185,7 +209,10 @@ def model_losses(model: ModelShape) -> list[str]:
         "the best expert of a group, not the sum of several, chooses the group": model.routing_groups > 0
         and model.numerics.router_score == "softmax"
         and model.moe_topk >= 2 * model.routing_group_topk,
-        "bias of the router alone": model.router_bias and model.numerics.router_score == "softmax" and not model.biases,
+        "bias of the router alone": model.router_bias
+        and model.num_experts > 0
+        and model.numerics.router_score == "softmax"
+        and not model.biases,
     }
     return [*(name for name, lacks in lost.items() if lacks), *_numerics_unsaid(model)]
 
@@ -213,6 +240,7 @@ def settings_model(settings: Mapping[str, Any], name: str) -> ModelShape:
 
     Raises `DseError` if a number is missing that has no default, or layers stand as no model here has them.
     """
+    settings = {**_hybrid_layers(settings), **settings}
     missing = [setting for setting in NEEDED if setting not in settings]
     if missing:
         raise DseError(f"it does not say {', '.join(missing)}")
@@ -310,6 +338,27 @@ def _dense_layers(layers: list[int], num_layers: int) -> dict[str, float]:
     raise DseError("moe_layer_freq: expected dense layers first, then experts in every N-th layer")
 
 
+def _hybrid_layers(settings: Mapping[str, Any]) -> dict[str, int]:
+    """Numbers of layers of a hybrid model, which its pattern gives; none of other models."""
+    if not (text := settings.get("hybrid_layer_pattern")):
+        return {}
+    first, *others = str(text).split("/")
+    return {"num_layers": len(first.replace("|", ""))} | ({"mtp_num_layers": len(others)} if others else {})
+
+
+def _hybrid_fields(given: Mapping[str, Any], fields: Mapping[str, float]) -> dict[str, Any]:
+    """Fields of a model whose layers stand in a pattern. Raises `DseError` for letters that no layers here have."""
+    main, *others = str(given["hybrid_layer_pattern"]).replace("|", "").split("/")
+    prediction = others[0] if others else str(given.get("mtp_hybrid_override_pattern", ""))
+    if unknown := "".join(sorted({*main, *prediction} - {*HYBRID_LETTERS})):
+        raise DseError(f"hybrid_layer_pattern: layers {unknown}: dse reads {' '.join(HYBRID_LETTERS)}")
+    columns: dict[str, Any] = {"layer_order": main, "mtp_order": prediction, "linear_conv_kernel": CONVOLUTION}
+    heads = 2 * fields["hidden_size"] / float(given["mamba_head_dim"])
+    sizes = {"mamba_num_heads": heads, **given}
+    columns |= {field: float(sizes[s]) for s, field in MAMBA.items()} if "M" in main + prediction else {}
+    return columns | {"moe_layer_freq": 1.0}
+
+
 def _layers(given: Mapping[str, Any], fields: Mapping[str, float]) -> dict[str, Any]:
     """Fields of the attention of each layer."""
     streams = float(given.get("mhc_num_residual_streams", 4)) if given.get("enable_mhc_connections") else 1.0
@@ -320,6 +369,8 @@ def _layers(given: Mapping[str, Any], fields: Mapping[str, float]) -> dict[str, 
             raise DseError(f"window_size: {given['window_size']!r}: expected keys before and behind")
         columns["window"] = float(before[0]) + 1
         columns["full_attention_every"] = float(given.get("window_attn_skip_freq", 0))
+    if given.get("hybrid_layer_pattern"):
+        columns |= _hybrid_fields(given, fields)
     if given.get("experimental_attention_variant") in ("gdn", "gated_delta_net"):
         columns["linear_attention"] = "gated_delta_net"
         columns["full_attention_every"] = float(given.get("linear_attention_freq", 1))

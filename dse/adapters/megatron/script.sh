@@ -45,5 +45,5 @@ OTHER_ARGS=(
 )
 
 torchrun --nproc_per_node "$GPUS_PER_NODE" --nnodes "$NNODES" --node_rank "$NODE_RANK" \
-  --master_addr "$MASTER_ADDR" --master_port "$MASTER_PORT" "$MEGATRON/pretrain_gpt.py" \
+  --master_addr "$MASTER_ADDR" --master_port "$MASTER_PORT" "$MEGATRON/@PROGRAM@" \
   @GROUPS@

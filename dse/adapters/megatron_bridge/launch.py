@@ -81,7 +81,9 @@ def script(launch: Launch) -> tuple[str, list[str]]:
     content["optimizer"]["lr"] = "LEARNING_RATE"
     content["train"]["train_iters"] = "TRAIN_STEPS"
     nodes, gpus = launch.nodes
-    provider = ", with MLAModelProvider as its model" if settings.get("multi_latent_attention") else ""
+    hybrid, latent = "hybrid_layer_pattern" in settings, settings.get("multi_latent_attention")
+    name = "HybridModelProvider" if hybrid else "MLAModelProvider" if latent else ""
+    provider = f", with {name} as its model" if name else ""
     program = "finetune.py" if peft else "pretrain.py"
     lines = [
         f"# {launch.heading} on {launch.world_size:,} chips, for {VERSION}:",
@@ -114,7 +116,13 @@ def _sections(settings: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
         model["window_size"] = [int(size) for size in left.pop("window_size").split(",")]
     if "moe_layer_freq" in left:
         model["moe_layer_freq"] = pattern(left.pop("moe_layer_freq"))
-    interleaved = "num_virtual_stages_per_pipeline_rank" in left or "layout" in str(left)
+    left.pop("spec", None)  # the layers that the provider has
+    chunks = left.get("hybrid_layer_pattern", "").count("|") + 1
+    interleaved = (
+        chunks > left["pipeline_model_parallel_size"]
+        or "num_virtual_stages_per_pipeline_rank" in left
+        or "layout" in str(left)
+    )
     if left.pop("overlap_p2p_comm", True) and interleaved and left["pipeline_model_parallel_size"] > 1:
         model |= {"overlap_p2p_comm": True, "batch_p2p_comm": False}
     model |= {

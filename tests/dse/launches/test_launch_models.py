@@ -25,7 +25,7 @@ OF_THE_RUN = re.compile(
     r"--(save-interval|micro-batch-size|bf16|sequence-parallel|seq-length|max-position-embeddings|recompute-.*"
     r"|moe-layer-recompute|moe-token-dispatcher-type|moe-token-drop-policy|moe-shared-expert-overlap"
     r"|moe-grouped-gemm|no-.*-fusion|use-mcore-models|attention-softmax-in-fp32|tokenizer-type"
-    r"|trust-remote-code|export-(force-local-attention|moe-apply-probs-on-input)"
+    r"|attention-backend|spec|is-hybrid-model|trust-remote-code|export-(model-type|force-local-attention|moe-apply-probs-on-input)"
     r"|vocab-size|make-vocab-size-divisible-by)$"  # which --padded-vocab-size decides
 )
 #: Other words for the same setting.
@@ -48,6 +48,8 @@ REASONS = {
     **{(name, "--norm-epsilon"): _EPSILON for name in ("deepseek_v3", "kimi_k2")},
     **{(name, "--padded-vocab-size"): _TABLE for name in ("qwen3_8b", "qwen3_30b_a3b", "qwen3_235b_a22b")},
     **{(name, "--padded-vocab-size"): _TABLE for name in ("deepseek_v3", "deepseek_v2_lite", "llama3_8b")},
+    **{(name, "--num-layers"): "the pattern has them" for name in ("nemotron_nano_9b_v2", "nemotron_h_47b")},
+    ("nemotron_h_47b", "--padded-vocab-size"): _TABLE,
     **{(name, "--kv-channels"): _LATENT for name in ("deepseek_v3", "deepseek_v2_lite", "kimi_k2")},
     **{(name, "--moe-router-pre-softmax"): _SIGMOID for name in ("deepseek_v3", "kimi_k2")},
     **{

@@ -156,6 +156,24 @@ def test_every_model_comes_back_that_megatron_core_has(name):
 
 
 @pytest.mark.parametrize("module", [megatron, nemo], ids=["megatron", "nemo"])
+@pytest.mark.parametrize(("pp", "vpp", "first"), [(1, 1, ""), (2, 1, "*EMEMEME"), (2, 4, "EMEMEM*EME")])
+def test_hybrid_models_have_their_pipeline_in_the_pattern(module, pp, vpp, first, tmp_path):
+    """88 layers in chunks of 44 or 11, and one module of multi-token prediction behind a slash."""
+    model, design = load_model("nemotron_3_super_120b_a12b"), {"pp": pp, "vpp": vpp, "gradient_accumulation_steps": 8}
+    launch = Launch.of(model, {**design, "overlap_p2p": vpp > 1}, 8)
+    text, lost = module.script(launch)
+    assert lost == []
+    pattern = re.search(r"hybrid.layer.pattern:? '?([ME*|/]+)", text)[1]
+    main, prediction = pattern.split("/")
+    assert (main.count("|"), main.replace("|", ""), prediction) == (pp * vpp - 1, model.layer_order, "*E")
+    assert main.partition("|")[0].endswith(first)
+    (tmp_path / "run").write_text(text)
+    back, notes = module.read_script(tmp_path / "run", launch.world_size)
+    assert (back["pp"], back["vpp"], back.chunks(), notes) == (pp, vpp, launch.chunks(), [])
+    assert (back.model.num_parameters, back.model.mtp_parameters) == (model.num_parameters, model.mtp_parameters)
+
+
+@pytest.mark.parametrize("module", [megatron, nemo], ids=["megatron", "nemo"])
 @pytest.mark.parametrize("field", ["name", "title"])
 def test_no_name_of_a_model_is_a_command(module, field):
     [run, *_] = designs(Space.load("qwen3_235b_256_gb200"))
