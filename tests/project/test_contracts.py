@@ -35,7 +35,7 @@ BUDGETS = [
     ("costmodel dse", "dse.adapters", 47_203),
     ("costmodel", "costmodel.formats costmodel.lstm costmodel.rules", 13_839),
     ("dse.searching dse.storage", "", 7_052),
-    ("dse.adapters", "", 21_713),
+    ("dse.adapters", "", 21_830),
     ("dse.adapters.xla", "", 6_921),
     ("dse.adapters.dfmodel", "", 4_107),
 ]

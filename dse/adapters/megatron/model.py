@@ -347,7 +347,7 @@ def _hybrid_layers(settings: Mapping[str, Any]) -> dict[str, int]:
 
 
 def _hybrid_fields(given: Mapping[str, Any], fields: Mapping[str, float]) -> dict[str, Any]:
-    """Fields of a model whose layers stand in a pattern. Raises `DseError` for letters that no layers here have."""
+    """Fields of a model with a pattern of layers. Raises `DseError` for letters that no layers here have."""
     main, *others = str(given["hybrid_layer_pattern"]).replace("|", "").split("/")
     prediction = others[0] if others else str(given.get("mtp_hybrid_override_pattern", ""))
     if unknown := "".join(sorted({*main, *prediction} - {*HYBRID_LETTERS})):

@@ -310,7 +310,8 @@ def test_a_script_of_overlapped_exchanges_comes_back_with_its_overlap_of_tensors
     assert params.get("tp_overlap", "chunked") == overlap
     run = transformer_run(plan, plan.encode([params]), DesignPoints)
     text, lost = megatron.script(Launch.of_run(run, 0, plan.framework))
-    assert lost == []
+    assert lost == ["cross_entropy=te"]  # Megatron-LM refuses the loss of Transformer Engine (arguments.py)
+    assert "cross-entropy" not in text
     assert f"--moe-flex-dispatcher-backend {backend}" in text
     (tmp_path / "train.sh").write_text(text)
     launch, _ = read_launch(tmp_path / "train.sh", "megatron", 16)
