@@ -147,7 +147,7 @@ def random_model(rng: np.random.Generator) -> ModelShape:
         "parallel": {"parallel_block": True, "parallel_norms": some(False, True), "norms_per_layer": 1},
         "post_norms": {"norms_per_layer": 4},
     }[shape]
-    attention = some("full", "full", "window", "latent", "delta_net")
+    attention = some("full", "full", "window", "latent", "delta_net", "compressed")
     fields |= {
         "full": {},
         "window": {"window": some(16, 512, 4096), "window_kind": some("sliding", "chunked"),
@@ -159,6 +159,12 @@ def random_model(rng: np.random.Generator) -> ModelShape:
                       "linear_value_heads": 32, "linear_head_dim": 128, "linear_conv_kernel": 4,
                       "linear_state_size": 64, "full_attention_every": some(0, 2, 4),
                       "attention_output_gate": some(False, True)},
+        "compressed": {"window": 128, "q_lora_rank": 512, "qk_rope_head_dim": 64, "o_groups": 2, "o_lora_rank": 256,
+                       "index_heads": 16, "index_head_dim": 128, "index_topk": 64, "num_query_groups": 1,
+                       "layer_order": "".join("wsh"[int(kind)] for kind in rng.integers(0, 3, layers)),
+                       "layer_kinds": tuple((letter, ("compressed", "dense", sizes)) for letter, sizes in (
+                           ("w", (("index_heads", 0.0),)), ("s", (("compress_ratio", 4.0),)),
+                           ("h", (("compress_ratio", 128.0), ("index_heads", 0.0)))))},
     }[attention]  # fmt: skip
     if some(False, True) and not fields.get("parallel_block"):
         experts = some(4, 8, 60, 128)

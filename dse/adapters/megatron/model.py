@@ -204,6 +204,7 @@ def model_losses(model: ModelShape) -> list[str]:
         "norms of experts": model.expert_norms and model.num_experts > 0,
         "embeddings of each layer": model.per_layer_embedding > 0,
         "sparse attention without latent keys": model.index_topk > 0 and model.attention != "mla",
+        "compressed attention": model.o_groups > 0,
         "norms of queries and keys over all heads": model.qk_norm and model.wide_qk_norm,
         "norms of queries and keys of latent attention": model.qk_norm and model.attention == "mla",
         "the best expert of a group, not the sum of several, chooses the group": model.routing_groups > 0
