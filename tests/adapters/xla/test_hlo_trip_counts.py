@@ -71,6 +71,7 @@ def test_counters_are_followed_through_fusions_calls_conversions_and_loops_aroun
     assert trips(LONG) == {"w": 9, "v": 7}
     counts = {kernel.name: kernel.count for kernel in hlo.graph(hlo.parse(LONG, "text")).kernels}
     assert counts["v/r/w/j/f"] == 63
+    assert trips(cases(__file__, "NARROWING")) == {"w": 10}  # within the narrower type
 
 
 UNKNOWN = cases(__file__, "UNKNOWN")

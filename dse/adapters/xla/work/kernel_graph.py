@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import reduce
+from functools import partial, reduce
 from typing import Any, Final, Literal, TypeAlias, TypeVar, cast
 
 from costmodel.errors import DseError
@@ -45,37 +45,12 @@ MOST_DIGITS: Final = 18
 MOST_STEPS: Final = 300_000
 #: Give their operand's values, perhaps in another type of integer or another layout.
 _PASSING: Final = frozenset(("bitcast", "broadcast", "convert", "copy", "opt-barrier", "reshape"))
+_ARITHMETIC: Final = {"add": int.__add__, "subtract": int.__sub__, "multiply": int.__mul__}
 _MIRRORED: Final = {"LT": "GT", "LE": "GE", "GT": "LT", "GE": "LE", "EQ": "EQ", "NE": "NE"}
 
 
-@dataclass(frozen=True, slots=True)
-class _Term:
-    """An integer: `scale` times an array of a loop's state, if any, and an offset."""
-
-    offset: int
-    low: int  #: the least that all types on its way can hold
-    high: int
-    state: Path | None = None
-    scale: int = 0
-
-    def plus(self, other: _Term, sign: int) -> _Term | None:
-        """The sum, or the difference; None where two arrays of the state meet."""
-        if self.state is not None and other.state is not None:
-            return None
-        state = other.state if self.state is None else self.state
-        low, high = max(self.low, other.low), min(self.high, other.high)
-        return _Term(self.offset + sign * other.offset, low, high, state, self.scale + sign * other.scale)
-
-    def times(self, other: _Term) -> _Term | None:
-        """The product; None where two arrays of the state meet."""
-        if self.state is not None and other.state is not None:
-            return None
-        one, factor = (self, other.offset) if other.state is None else (other, self.offset)
-        return replace(one, offset=one.offset * factor, scale=one.scale * factor)
-
-
 #: Number of a computation's parameter, and a position in it -> its value.
-Parameters: TypeAlias = Callable[[int, Path], "_Term | None"]
+Parameters: TypeAlias = Callable[[int, Path], "int | None"]
 
 
 def written_trip_count(loop: Instruction) -> int | None:
@@ -101,29 +76,29 @@ def trip_counts(module: Module) -> dict[Instruction, int | None]:
     }
 
 
-class _Values:
-    """Integers within one computation, its parameters given."""
+class _Integers:
+    """Integers within one run of a computation, its parameters given."""
 
     def __init__(self, counter: _Counter, parameters: Parameters) -> None:
         self.counter = counter
         self.parameters = parameters
-        self._known: dict[tuple[Instruction, Path], _Term | None] = {}
+        self._known: dict[tuple[Instruction, Path], int | None] = {}
 
-    def of(self, instruction: Instruction, path: Path = ()) -> _Term | None:
+    def of(self, instruction: Instruction, path: Path = ()) -> int | None:
         """An array of an instruction's value; None where it is no integer that can be followed."""
         key = instruction, path
         if key not in self._known and self.counter.goes_on():
             self._known[key] = None  # of a value that depends on itself
-            self._known[key] = _held(instruction, path, self._found(instruction, path))
+            self._known[key] = _held(instruction.shape, path, self._found(instruction, path))
         return self._known.get(key)
 
-    def _found(self, instruction: Instruction, path: Path) -> _Term | None:
+    def _found(self, instruction: Instruction, path: Path) -> int | None:
         opcode, operands = instruction.opcode, instruction.operands
         if opcode == "parameter":
             return self.parameters(int(instruction.argument), path)
         if opcode == "constant":
             match = re.fullmatch(r"[{\s]*(-?\d{1,20})[}\s]*", instruction.argument)
-            return _Term(int(match[1]), -(2**64), 2**64) if match else None
+            return int(match[1]) if match else None
         if opcode == "tuple":
             return self.of(operands[path[0]], path[1:])
         if opcode == "get-tuple-element":
@@ -135,21 +110,18 @@ class _Values:
         if opcode in ("fusion", "call"):
             return self.within(instruction).of(instruction.called[0].root, path)
         if opcode == "while":
-            kept = self.counter.state_after_body(instruction, path)
-            return self.of(operands[0], path) if kept is not None and _is_kept(kept, path) else None
-        if opcode in ("add", "subtract", "multiply"):
+            return self.counter.kept(instruction, path, self.of(operands[0], path))
+        if opcode in _ARITHMETIC:
             a, b = map(self.of, operands)
-            if a is None or b is None:
-                return None
-            return a.times(b) if opcode == "multiply" else a.plus(b, 1 if opcode == "add" else -1)
+            return None if a is None or b is None else _ARITHMETIC[opcode](a, b)
         return None
 
-    def within(self, call: Instruction) -> _Values:
+    def within(self, call: Instruction) -> _Integers:
         """Integers of the computation that a fusion or a call runs."""
-        return _Values(self.counter, lambda number, path: self.of(call.operands[number], path))
+        return _Integers(self.counter, lambda number, path: self.of(call.operands[number], path))
 
-    def comparison(self, root: Instruction) -> tuple[str, _Term, _Term] | None:
-        """The comparison of a condition: direction and both sides; None where it is not one comparison."""
+    def comparison(self, root: Instruction) -> tuple[str, int] | None:
+        """The comparison of a condition: direction, and the left side less the right one; None where it is not one."""
         if root.opcode in ("bitcast", "copy", "reshape"):
             return self.comparison(root.operands[0])
         if root.opcode in ("fusion", "call"):
@@ -158,7 +130,7 @@ class _Values:
         if root.opcode != "compare" or direction not in _MIRRORED:
             return None
         a, b = map(self.of, root.operands)
-        return None if a is None or b is None else (direction, a, b)
+        return None if a is None or b is None else (direction, a - b)
 
 
 class _Counter:
@@ -171,8 +143,7 @@ class _Counter:
             for called in caller.called:
                 self._callers.setdefault(called, []).append((home, caller))
         self._steps = MOST_STEPS
-        self._outside: dict[Computation, _Values] = {}
-        self._inside: dict[Computation, _Values] = {}
+        self._outside: dict[Computation, _Integers] = {}
 
     def goes_on(self) -> bool:
         """True if the limit of steps for following integers is not reached; counts a step."""
@@ -185,100 +156,92 @@ class _Counter:
         if written is not None:
             return written
         try:
-            return self._counted(loop)
+            return _CountedLoop(self, loop).trips()
         except RecursionError:
             return None  # too long a way to follow
 
-    def _counted(self, loop: Instruction) -> int | None:
-        condition = loop.called[0]
-        compared = self._state(condition).comparison(condition.root)
-        if compared is None:
-            return None
-        direction, *sides = compared
-        lines = [self._line(loop, side) for side in sides]
-        if lines[0] is None or lines[1] is None:
-            return None
-        (start, step), (limit, drift) = lines[0], lines[1]
-        trips = _first_failure(direction, start - limit, step - drift)
-        if trips is None or not all(
-            side.low <= line[0] + line[1] * trips <= side.high
-            for side, line in zip(sides, (lines[0], lines[1]), strict=True)
-        ):
-            return None  # it would wrap around
-        return trips
+    def kept(self, loop: Instruction, path: Path, before: int | None) -> int | None:
+        """An array of a loop's state after the loop, by its value before; None unless trips leave it unchanged."""
+        alone = _Integers(self, lambda number, other: before if other == path else None)
+        return before if before is not None and alone.of(loop.called[1].root, path) == before else None
 
-    def _line(self, loop: Instruction, side: _Term) -> tuple[int, int] | None:
-        """A side of a comparison before the first trip, and the amount that each trip adds to it."""
-        if side.state is None:
-            return side.offset, 0
-        after = self.state_after_body(loop, side.state)
-        start = self._values(self._homes[loop]).of(loop.operands[0], side.state)
-        before = self._state(loop.called[1]).parameters(0, side.state)
-        if after is None or start is None or before is None:
-            return None
-        if replace(after, offset=0) != before:
-            return None  # more than a constant is added, or a narrower type is passed through
-        return side.scale * start.offset + side.offset, side.scale * after.offset
+    def around(self, instruction: Instruction) -> _Integers:
+        """Integers of the computation of an instruction, wherever it is called; those on which all callers agree."""
+        home = self._homes[instruction]
+        if home not in self._outside:
 
-    def state_after_body(self, loop: Instruction, path: Path) -> _Term | None:
-        """An array of a loop's state after a trip, by the state before it."""
-        body = loop.called[1]
-        return self._state(body).of(body.root, path)
-
-    def _state(self, computation: Computation) -> _Values:
-        """Integers of a loop's condition or body, by the state that it gets."""
-        known = self._inside.get(computation)
-        if known is None:
-            whole = computation.parameters[0]
-
-            def parameter(number: int, path: Path) -> _Term | None:
-                return _held(whole, path, _Term(0, -(2**64), 2**64, path, 1))
-
-            known = self._inside[computation] = _Values(self, parameter)
-        return known
-
-    def _values(self, computation: Computation) -> _Values:
-        """Integers of a computation wherever it is called; those on which all callers agree."""
-        known = self._outside.get(computation)
-        if known is None:
-
-            def parameter(number: int, path: Path) -> _Term | None:
-                values_given = {self._given(*caller, number, path) for caller in self._callers.get(computation, ())}
+            def parameter(number: int, path: Path) -> int | None:
+                values_given = {self._given(caller, number, path) for _, caller in self._callers.get(home, ())}
                 return values_given.pop() if len(values_given) == 1 else None
 
-            known = self._outside[computation] = _Values(self, parameter)
-        return known
+            self._outside[home] = _Integers(self, parameter)
+        return self._outside[home]
 
-    def _given(self, home: Computation, caller: Instruction, number: int, path: Path) -> _Term | None:
+    def _given(self, caller: Instruction, number: int, path: Path) -> int | None:
         """The value that a caller passes for a parameter, if it is a constant."""
-        if caller.opcode == "while":
-            after = self.state_after_body(caller, path)
-            if after is None or not _is_kept(after, path):
-                return None
-        elif caller.opcode not in ("call", "fusion", "async-start"):
+        if caller.opcode not in ("while", "call", "fusion", "async-start"):
             return None
-        return self._values(home).of(caller.operands[number], path)
+        value = self.around(caller).of(caller.operands[number], path)
+        return self.kept(caller, path, value) if caller.opcode == "while" else value
 
 
-def _is_kept(after: _Term, path: Path) -> bool:
-    """True if a trip leaves an array of the state unchanged."""
-    return (after.state, after.scale, after.offset) == (path, 1, 0)
+class _CountedLoop:
+    """A loop in whose state each trip adds constants to integers, as far as its condition depends on them.
 
+    The first trip shows the constants; the last one, which follows from them, has to add the same.
+    """
 
-def _held(instruction: Instruction, path: Path, term: _Term | None) -> _Term | None:
-    """A term within the range of an array's type; None unless it is one integer."""
-    shape = instruction.shape
-    for index in path:
-        if index >= len(shape.elements):
+    def __init__(self, counter: _Counter, loop: Instruction) -> None:
+        self.counter = counter
+        self.loop = loop
+        self.read: set[Path] = set()  #: arrays of the state that decide
+
+    def trips(self) -> int | None:
+        """Trip count of the loop. [-]"""
+        first, second = self._compared(0), self._compared(1)
+        if first is None:
             return None
-        shape = shape.elements[index]
-    if term is None or shape.is_tuple or shape.size != 1 or not re.fullmatch(r"[su]\d+", shape.dtype):
+        direction, start = first
+        trips = _first_failure(direction, start, second[1] - start if second else 0)
+        if not trips or second is None:
+            return trips
+        steady = all(self._after(trips - 1, path) == self._state(trips, 0, path) for path in self.read)
+        ends_so = self._compared(trips) == (direction, start + trips * (second[1] - start))
+        return trips if steady and ends_so else None
+
+    def _compared(self, trip: int) -> tuple[str, int] | None:
+        """The comparison of the condition after some trips."""
+        return _Integers(self.counter, partial(self._state, trip)).comparison(self.loop.called[0].root)
+
+    def _after(self, trip: int, path: Path) -> int | None:
+        """An array of the state after one more trip."""
+        return _Integers(self.counter, partial(self._state, trip)).of(self.loop.called[1].root, path)
+
+    def _state(self, trip: int, number: int, path: Path) -> int | None:
+        """An array of the state after some trips; None where it is unknown or would wrap around."""
+        self.read.add(path)
+        start = self.counter.around(self.loop).of(self.loop.operands[0], path)
+        after = start if trip == 0 else self._after(0, path)
+        if start is None or after is None:
+            return None
+        value = start + trip * (after - start)
+        bits = BITS[_element(self.loop.shape, path).dtype]
+        is_step = -(2 ** (bits - 1)) <= after - start < 2 ** (bits - 1)
+        return value if is_step and _held(self.loop.shape, path, value) == value else None
+
+
+def _element(shape: Shape, path: Path) -> Shape:
+    """The array at a position of a tuple of tuples; the last tuple on the way where there is none."""
+    return _element(shape.elements[path[0]], path[1:]) if path and path[0] < len(shape.elements) else shape
+
+
+def _held(shape: Shape, path: Path, value: int | None) -> int | None:
+    """An integer as an array's type holds it, wrapped around; None unless the array is one integer."""
+    array = _element(shape, path)
+    if value is None or array.is_tuple or array.size != 1 or not re.fullmatch(r"[su]\d+", array.dtype):
         return None
-    bits = BITS[shape.dtype]
-    lowest = -(2 ** (bits - 1)) if shape.dtype[0] == "s" or term.state is not None else 0
-    offset = (term.offset - lowest) % 2**bits + lowest  # as it wraps around; the added value may be negative
-    low, high = (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1) if shape.dtype[0] == "s" else (0, 2**bits - 1)
-    return replace(term, offset=offset, low=max(term.low, low), high=min(term.high, high))
+    low = -(2 ** (BITS[array.dtype] - 1)) if array.dtype[0] == "s" else 0
+    return (value - low) % 2 ** BITS[array.dtype] + low
 
 
 def _first_failure(direction: str, start: int, step: int) -> int | None:
