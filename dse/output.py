@@ -303,7 +303,7 @@ def exact_record(exact: ExactFront) -> dict[str, Any]:
         "space": exact.space.name,
         "directions": {objective.key: objective.direction for objective in exact.space.objectives},
         "n_legal": exact.legal,
-        "n_priced": exact.priced,
+        "n_priced": exact.evaluated,
         **({"partial": True} if exact.is_partial else {}),
         "n_infeasible": exact.infeasible,
         "broken": exact.broken,

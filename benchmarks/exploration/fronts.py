@@ -52,7 +52,7 @@ def certify(name: str) -> Front:
         "space": name,
         "proof": front.proof,
         "legal": exact.legal,
-        "evaluated": exact.priced,
+        "evaluated": exact.evaluated,
         "cpu_seconds": round(process_time() - start, 1),
         "objectives": [objective.key for objective in space.objectives],
         "least_costs_and_hypervolume": front.figures,

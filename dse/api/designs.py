@@ -17,7 +17,7 @@ from costmodel.formats.quantity import count_value, readable
 from costmodel.rules.registry import NATIVE
 from dse.output import EVALUATION_KEYS, Record, design_text
 from dse.pricing.evaluated import rules_for
-from dse.pricing.evaluation import priced_design, reasons
+from dse.pricing.evaluation import evaluated_design, reasons
 from dse.pricing.workers import Jobs, workers_of
 from dse.spaces.sections.parameters import written_value
 from dse.spaces.space import Params, Space
@@ -117,7 +117,7 @@ def evaluate_design(
             raise ParameterError("{best}: no design with these values is feasible; `fit` finds the nearest")
         params = feasible.params
     given = {name: space.given[name] for name in ("world_size", "global_batch_size") if name in space.given}
-    return priced_design(space, params, rules=rules) | {"given": given}
+    return evaluated_design(space, params, rules=rules) | {"given": given}
 
 
 def sweep(
@@ -182,9 +182,9 @@ def evaluate_designs(
     table = {str(name): list(column) for name, column in designs.items()}
     rows = len(next(iter(table.values()), [None]))
     space = chosen_space(space, set=set, layout=layout, objective=objective, tokens=tokens)
-    from dse.pricing.sweep import priced
+    from dse.pricing.sweep import evaluated_designs
 
-    return priced(space, table, rows, profile=profile or NATIVE, jobs=jobs)
+    return evaluated_designs(space, table, rows, profile=profile or NATIVE, jobs=jobs)
 
 
 def explain(
@@ -312,7 +312,7 @@ def fit(
     feasible = nearest_feasible(space, named, rules)
     if feasible is None:
         raise DseError(nothing_near(space))
-    return NearestFit(space, named, feasible, priced_design(space, feasible.params, rules=rules))
+    return NearestFit(space, named, feasible, evaluated_design(space, feasible.params, rules=rules))
 
 
 def nothing_near(space: Space) -> str:

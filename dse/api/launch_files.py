@@ -18,7 +18,7 @@ from dse.api.design_files import kind_of_design, title_of
 from dse.api.designs import Pins
 from dse.launches.launch import COUNTED, Launch, launch_space, read_launch
 from dse.output import Record
-from dse.pricing.evaluation import priced_design
+from dse.pricing.evaluation import evaluated_design
 from dse.registry import launch_forms, load
 from dse.reporting.answers import room_text
 from dse.spaces.space import Space
@@ -146,10 +146,10 @@ def compare_launches(
             space = launch_space(launch, str(system), "mixed")
         except (DseError, ArithmeticError):
             return None
-        return priced_design(space, space.completed({}))
+        return evaluated_design(space, space.completed({}))
 
     spaces = [launch_space(launch, str(system), launch.model.name) for launch in (first, last)]
-    records = [priced_design(space, space.completed({})) for space in spaces]
+    records = [evaluated_design(space, space.completed({})) for space in spaces]
     forms = [launch_forms()[kind_of_design(str(file))] for file in (one, other)]
     flags, parts = _flags(first, last, forms[0].rebuilt), []
     stated = next((load(form.stated) for form in forms if form.stated), None)

@@ -285,10 +285,10 @@ def calibrated(
     if len(names) > 1:
         raise DseError(f"rows of {len(names)} machines ({', '.join(names)}): calibrate one at a time")
     base = system_named(system).with_quantities(quantities)
-    priced = compared(rows, system)
-    used = [one for one in priced if _is_used(one)]
+    evaluated = compared(rows, system)
+    used = [one for one in evaluated if _is_used(one)]
     other_type = "a type of row that constants are fitted to (this is {})"
-    unused = {one.row.id: one.why_not or other_type.format(one.row.row_type) for one in priced if not _is_used(one)}
+    unused = {one.row.id: one.why_not or other_type.format(one.row.row_type) for one in evaluated if not _is_used(one)}
     if not used:
         reason = Counter(unused.values()).most_common(1)
         raise DseError(f"{table}: no row to fit" + (f"; most lack {reason[0][0]}" if reason else ""))

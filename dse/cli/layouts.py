@@ -139,10 +139,10 @@ def run_sweep(args: argparse.Namespace, space: Space, form: str) -> int:
     refuse_together(args, form, [name for name, _ in values])
     workers = Workers(args.jobs, args.backend, args.scheduler)
     if args.designs:
-        from dse.pricing.sweep import priced, read_designs
+        from dse.pricing.sweep import evaluated_designs, read_designs
 
         table, rows = read_designs(space, args.designs, say)
-        designs = priced(space, table, rows, profile=args.profile or NATIVE, jobs=workers)
+        designs = evaluated_designs(space, table, rows, profile=args.profile or NATIVE, jobs=workers)
     else:
         designs = sweep(space, dict(values), profile=args.profile, jobs=workers)
     write_result(lambda where: write_sweep(designs, form, where), args.output, ENDINGS[form])

@@ -25,7 +25,7 @@ from costmodel.training.design import DesignPoints
 from costmodel.training.kinds import KINDS
 from costmodel.training.run import TransformerRun, rank_run
 from dse.pricing.evaluated import machine, rules_for
-from dse.pricing.evaluation import priced_design, transformer_run
+from dse.pricing.evaluation import evaluated_design, transformer_run
 from dse.spaces.space import Params, Space
 
 if TYPE_CHECKING:
@@ -405,7 +405,7 @@ def explain(space: Space, params: Mapping[str, Any], *, profile: str = NATIVE, t
     trial : int, optional
         Its number in a study. [-]
     """
-    record = priced_design(space, params, rules=rules_for(space, profile))
+    record = evaluated_design(space, params, rules=rules_for(space, profile))
     [explanation] = explanations(space, [record if trial is None else {**record, "trial": trial}], profile)
     return explanation
 
@@ -414,8 +414,8 @@ def explanations(space: Space, records: Sequence[Mapping[str, Any]], profile: st
     """Explanations of evaluated designs, made in one batch; a design without a number has no portions."""
     rules = rules_for(space, profile)
     known = space.known_values(space.encode([record["params"] for record in records]))
-    priced = any(np.isfinite(record["breakdown"]["step_time_s"]) for record in records)
-    items = rules.items(machine(space, known), known) if priced else {}
+    has_times = any(np.isfinite(record["breakdown"]["step_time_s"]) for record in records)
+    items = rules.items(machine(space, known), known) if has_times else {}
     columns = {item: np.broadcast_to(np.ravel(values), (len(records),)) for item, values in items.items()}
     children = []
     for row, record in enumerate(records):

@@ -22,7 +22,7 @@ from costmodel.columns import short_repr
 from costmodel.errors import DseError, ParameterError
 from costmodel.formats.input_files import data_beside
 from dse.explaining.explanation import Explanation
-from dse.pricing.evaluation import priced_design
+from dse.pricing.evaluation import evaluated_design
 from dse.registry import measurement_reader
 
 #: Causes below this share of the predicted step are left out. [-]
@@ -121,7 +121,7 @@ def _step_time(explanation: Explanation, changes: Mapping[str, Any]) -> float:
     try:
         space = explanation.space.pinned(changes, replace=True)
         params = space.completed({**explanation.params, **{n: v for n, v in changes.items() if n in space.by_name}})
-        return float(priced_design(space, params)["breakdown"]["step_time_s"])
+        return float(evaluated_design(space, params)["breakdown"]["step_time_s"])
     except DseError:
         return float("nan")
 
@@ -224,8 +224,8 @@ def trace_gap(explanation: Explanation, traces: Sequence[str | Path]) -> TraceGa
     for name, columns in PARTS.items():
         predicted = sum(breakdown.get(f"{column}_time_s", 0.0) for column in columns)
         parts.append(ComparedTime(name, predicted, measured[name]))
-    beside = float(explanation.hidden["seconds"].sum())
-    hidden = ComparedTime("hidden communication", beside, first.communication - first.exposed)
+    hidden_time = float(explanation.hidden["seconds"].sum())
+    hidden = ComparedTime("hidden communication", hidden_time, first.communication - first.exposed)
     return TraceGap(explanation, read, tuple(parts), tuple(matched(explanation, first)), hidden)
 
 

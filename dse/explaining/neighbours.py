@@ -199,7 +199,7 @@ def _neighbour(
     )
 
 
-def binding(explanation: Explanation, beside: Sequence[Neighbour], room: FloatArray | None = None) -> Binding:
+def binding(explanation: Explanation, neighbours: Sequence[Neighbour], room: FloatArray | None = None) -> Binding:
     """The limit that restricts a design most: the one that most faster neighbours break, else the nearest by `room`.
 
     `room`, (limits,), is the margin of the design as a share of each limit; it is evaluated if omitted. [-] Without
@@ -210,13 +210,13 @@ def binding(explanation: Explanation, beside: Sequence[Neighbour], room: FloatAr
         rules = rules_for(space, explanation.profile)
         room = -evaluate(space, space.encode([explanation.params]), rules=rules).violations[0]
     if not limits:
-        levers = sorted((n for n in beside if n.peak_memory_change < 0), key=_slowing)
+        levers = sorted((n for n in neighbours if n.peak_memory_change < 0), key=_slowing)
         return Binding(None, float("nan"), (), tuple(levers))
-    faster = [neighbour for neighbour in beside if neighbour.step_time_change < 0 and not neighbour.feasible]
+    faster = [neighbour for neighbour in neighbours if neighbour.step_time_change < 0 and not neighbour.feasible]
     broken = [sum(neighbour.margins[limit.key] < 0 for neighbour in faster) for limit in limits]
     limit = limits[min(range(len(limits)), key=lambda at: (-broken[at], float(room[at])))]
     margin = float(margins[limit.key])
-    levers = sorted((neighbour for neighbour in beside if neighbour.margins[limit.key] > margin), key=_slowing)
+    levers = sorted((neighbour for neighbour in neighbours if neighbour.margins[limit.key] > margin), key=_slowing)
     breaking = sorted((n for n in faster if n.margins[limit.key] < 0), key=lambda n: n.step_time)
     return Binding(limit, margin, tuple(breaking), tuple(levers))
 

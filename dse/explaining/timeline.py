@@ -104,10 +104,10 @@ def spans(events: pd.DataFrame) -> Iterator[Span]:
     Where two passes overlap, the backward one has a separate lane.
     """
     places = ["stage", "start_s", "end_s"]
-    beside = events.duplicated(places) & (events["kind"] == "backward")
-    ordered = events.assign(beside=beside).sort_values(["stage", "beside", "start_s"], kind="stable")
+    paired = events.duplicated(places) & (events["kind"] == "backward")
+    ordered = events.assign(paired=paired).sort_values(["stage", "paired", "start_s"], kind="stable")
     for event in ordered.to_dict("records"):
-        lane = f"stage {event['stage']}" + (", beside" if event["beside"] else "")
+        lane = f"stage {event['stage']}" + (", beside" if event["paired"] else "")
         start, time, kind = event["start_s"], event["end_s"] - event["start_s"], event["kind"]
         of_pass = {} if event["micro_batch"] < 0 else {name: event[name] for name in COUNTS[1:]}
         name = kind.replace("_", " ")

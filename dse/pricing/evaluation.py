@@ -390,7 +390,7 @@ def design_records(space: Space, designs: Mapping[str, FloatArray], evaluation: 
     return with_runs(space, records)
 
 
-def priced_design(space: Space, params: Mapping[str, Any], *, rules: WorkloadRules | None = None) -> dict[str, Any]:
+def evaluated_design(space: Space, params: Mapping[str, Any], *, rules: WorkloadRules | None = None) -> dict[str, Any]:
     """The record of one design, with its solved values."""
     columns = space.encode([params])
     records = with_kernels(space, design_records(space, columns, evaluate(space, columns, rules=rules)))

@@ -268,7 +268,7 @@ def combinations(sweeps: Mapping[str, Sequence[Value]]) -> dict[str, list[Value]
     return {name: [row[index] for row in rows] for index, name in enumerate(sweeps)}
 
 
-def priced(
+def evaluated_designs(
     space: Space, table: Mapping[str, Sequence[Any]], rows: int, *, profile: str = NATIVE, jobs: Jobs = 1
 ) -> NamedDesigns:
     """Evaluate designs that are named by some of their values; other values are the simplest legal ones.

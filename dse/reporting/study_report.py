@@ -82,9 +82,9 @@ def exact_report(exact: ExactFront, width: int) -> Report:
     """The exact front of a space."""
     heading = f"Space {exact.space.name}: {counted(exact.legal, 'legal design')}, "
     if exact.is_partial:
-        heading = f"PARTIAL: {exact.priced:,} of {exact.legal:,} legal designs of space {exact.space.name}, "
+        heading = f"PARTIAL: {exact.evaluated:,} of {exact.legal:,} legal designs of space {exact.space.name}, "
     if exact.infeasible is None:
-        heading += f"{exact.priced:,} evaluated and the rest ruled out by bounds"
+        heading += f"{exact.evaluated:,} evaluated and the rest ruled out by bounds"
     else:
         counts = [f"{name} {count:,}" for name, count in exact.broken.items() if count]
         heading += f"{exact.infeasible:,} infeasible" + (f" ({', '.join(counts)})" if counts else "")

@@ -110,8 +110,8 @@ class Component:
             codes, want = places[low:high], wanted[parameter.name]
             at = int(np.searchsorted(codes, want))
             # Rows are sorted, so that the nearest places below and above are next to each other.
-            beside = sorted({int(codes[i]) for i in (at - 1, at) if 0 <= i < codes.size}, key=lambda p: abs(p - want))
-            tied = [code for code in beside if abs(code - want) == abs(beside[0] - want)]
+            nearest = sorted({int(codes[i]) for i in (at - 1, at) if 0 <= i < codes.size}, key=lambda p: abs(p - want))
+            tied = [code for code in nearest if abs(code - want) == abs(nearest[0] - want)]
             chosen = tied[int(rng.integers(len(tied)))] if len(tied) > 1 else tied[0]
             low, high = (low + int(np.searchsorted(codes, chosen)), low + int(np.searchsorted(codes, chosen, "right")))
         return low

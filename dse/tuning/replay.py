@@ -24,7 +24,7 @@ from dse.validation.rows import expressed_row, measured_time
 from dse.validation.table import MeasuredRow, read_table
 
 #: A row, its run, and the columns of its breakdown.
-Priced = tuple[MeasuredRow, Expressed, dict[str, float]]
+Evaluated = tuple[MeasuredRow, Expressed, dict[str, float]]
 #: Types of rows that are whole runs; one out of memory has no time.
 RUN_TYPES: Final = ("train_step", "memory")
 #: Numbers of runs after which shares are reported. [-]
@@ -78,7 +78,7 @@ def replays(rows: Sequence[MeasuredRow], runs: int = RUNS) -> tuple[list[GroupRe
 
 def _replayed(name: str, rows: Sequence[MeasuredRow], runs: int, left: dict[str, str]) -> GroupReplay | None:
     """One group; None if none of its runs has a time."""
-    known = _priced(rows, left)
+    known = _evaluated(rows, left)
     answers = [_answer(*one) for one in known]
     best = min((time for time, _ in answers if time > 0), default=math.nan)
     if math.isnan(best):
@@ -115,7 +115,7 @@ def _replayed(name: str, rows: Sequence[MeasuredRow], runs: int, left: dict[str,
     )
 
 
-def _priced(rows: Sequence[MeasuredRow], left: dict[str, str]) -> list[Priced]:
+def _evaluated(rows: Sequence[MeasuredRow], left: dict[str, str]) -> list[Evaluated]:
     """Rows of a group that the model evaluates, all of one model, each with its run and its costs."""
     runs: dict[int, Expressed] = {}
     for at, row in enumerate(rows):
@@ -125,7 +125,7 @@ def _priced(rows: Sequence[MeasuredRow], left: dict[str, str]) -> list[Priced]:
             runs[at] = expressed_row(row)
         except DseError as error:
             left[row.id] = str(error)
-    known = list[Priced]()
+    known = list[Evaluated]()
     for (at, run), cost in zip(runs.items(), breakdowns([*runs.values()]), strict=True):
         if isinstance(cost, DseError):
             left[rows[at].id] = str(cost)

@@ -138,13 +138,13 @@ def _runs(rows: Sequence[MeasuredRow], runs: Sequence[Expressed], *, own_hardwar
     """Runs evaluated together: steps, memory, and the difference that a second layer makes."""
     single = [number for number, row in enumerate(rows) if row.row_type == "layer_time"]
     layers = [runs[number].with_layers(count) for number in single for count in (1.0, 2.0)]
-    priced = breakdowns([*runs, *layers])
+    evaluated = breakdowns([*runs, *layers])
     compared_rows = []
     for number, (row, run) in enumerate(zip(rows, runs, strict=True)):
-        costs = [priced[number]]
+        costs = [evaluated[number]]
         if number in single:
             start = len(runs) + 2 * single.index(number)
-            costs = priced[start : start + 2]
+            costs = evaluated[start : start + 2]
         wrong = [cost for cost in costs if isinstance(cost, DseError)]
         if wrong:
             compared_rows.append(ComparedRow(row=row, why_not=str(wrong[0])))

@@ -157,8 +157,8 @@ def breakdowns(runs: Sequence[Expressed]) -> list[dict[str, float] | DseError]:
     for number, run in enumerate(runs):
         groups.setdefault((run.model, run.machine.name), []).append(number)
     for places in groups.values():
-        for number, priced in zip(places, _together([runs[number] for number in places]), strict=True):
-            of_runs[number] = priced
+        for number, evaluated in zip(places, _together([runs[number] for number in places]), strict=True):
+            of_runs[number] = evaluated
     return of_runs
 
 
@@ -167,10 +167,10 @@ def _together(runs: Sequence[Expressed]) -> list[dict[str, float] | DseError]:
     try:
         cost = _cost(runs)
     except DseError as error:
-        return [error] if len(runs) == 1 else [priced for run in runs for priced in _together([run])]
+        return [error] if len(runs) == 1 else [evaluated for run in runs for evaluated in _together([run])]
     columns = {name: np.broadcast_to(values, (len(runs),)) for name, values in cost.columns().items()}
     by_row = ({name: float(values[row]) for name, values in columns.items()} for row in range(len(runs)))
-    return [_priced(of_run) for of_run in by_row]
+    return [_evaluated(of_run) for of_run in by_row]
 
 
 def _cost(runs: Sequence[Expressed]) -> Breakdown:
@@ -179,7 +179,7 @@ def _cost(runs: Sequence[Expressed]) -> Breakdown:
     return step(runs[0].model, systems([run.machine for run in runs]), design)
 
 
-def _priced(columns: dict[str, float]) -> dict[str, float] | DseError:
+def _evaluated(columns: dict[str, float]) -> dict[str, float] | DseError:
     """A breakdown that has a number."""
     if np.isfinite(columns["step_time"]):
         return columns

@@ -40,7 +40,7 @@ GIBI: Final = 2**30
 #: Least share of the time of a message that is left to its bytes when steps have been taken off. [-]
 LEAST: Final = 0.5
 #: Weight of exchanges of replicas during passes in the rates of tiers: they count where there are no others.
-BESIDE: Final = 1e-3
+OVERLAPPED: Final = 1e-3
 #: Rate at which local reductions read and write: so high that they take no time. [GB/s]
 ENDLESS: Final = 1_000_000_000
 #: ASTRA-sim's collectives, all of them rings.
@@ -84,7 +84,7 @@ def dimensions(
     for node in (node for stage in stages for node in stage):
         if isinstance(node.about, Ring) and node.about.time:
             number, phase_here, time = node.about.phase.tier, node.about.phase, node.about.time
-            size, steps, weight = phase_here.sent, phase_here.steps, BESIDE if node.about.beside else 1.0
+            size, steps, weight = phase_here.sent, phase_here.steps, OVERLAPPED if node.about.overlapped else 1.0
         elif node.type == "COMM_SEND_NODE" and hop_time:
             number, time, size, steps, weight = hops, hop_time, float(node.attributes["comm_size"]), 1, 1.0
         else:

@@ -256,7 +256,7 @@ class Ring:
     group: str  #: key of `RankGrid.groups`
     phase: Phase
     time: float  #: its share of the cost model's time for the collective, hidden or not [s]
-    beside: bool = False  #: runs during a pass, and is not part of it
+    overlapped: bool = False  #: runs during a pass, and is not part of it
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,7 +266,7 @@ class Rings:
     here: RankPlacement
     whole: RankPlacement  #: the same with all replicas
 
-    def of(self, exchange: PassExchange, share: float = 1.0, *, beside: bool = False) -> list[Ring]:
+    def of(self, exchange: PassExchange, share: float = 1.0, *, overlapped: bool = False) -> list[Ring]:
         """A share of an exchange; among fewer replicas, each rank sends the bytes that it sends among all."""
         sizes, all_sizes = (job.group_sizes(exchange.group) for job in (self.here, self.whole))
         message = exchange.message_bytes * share
@@ -278,7 +278,7 @@ class Rings:
         alone = [phase.sent / self.here.rates[phase.tier] for phase in phases_here]
         time = exchange.time * share
         return [
-            Ring(exchange.group, phase, time * part / sum(alone), beside)
+            Ring(exchange.group, phase, time * part / sum(alone), overlapped)
             for phase, part in zip(phases_here, alone, strict=True)
         ]
 
@@ -380,7 +380,7 @@ class StageProgram:
         """Add exchanges of replicas during passes."""
         for exchange, share in pieces:
             name = f"replicas {exchange.collective.replace('_', '-')} beside passes"
-            self._ring_nodes(name, self._rings.of(exchange, share, beside=True), behind)
+            self._ring_nodes(name, self._rings.of(exchange, share, overlapped=True), behind)
 
     def _computing(self, node: Node, length: int, hidden: int) -> None:
         """Add kernels; the last of them runs during collectives."""

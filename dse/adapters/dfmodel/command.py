@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from costmodel.rules.registry import profile_named
-from dse.adapters.dfmodel.report import Wanted, dfmodel_report, figures, priced_file, shortages
+from dse.adapters.dfmodel.report import Wanted, dfmodel_report, evaluated_file, figures, shortages
 from dse.cli.options import positive
 from dse.cli.terminal import say
 from dse.output import json_text, show
@@ -18,7 +18,7 @@ from dse.output import json_text, show
 def run(args: argparse.Namespace) -> int:
     """Evaluate a DFModel set-up, text or binary, by the rules of one generation of DFModel."""
     wanted = Wanted(args.resolve, args.prefer, args.groups, args.tile_size)
-    report = priced_file(args.design, generation=profile_named(args.profile).version, wanted=wanted)
+    report = evaluated_file(args.design, generation=profile_named(args.profile).version, wanted=wanted)
     for line in shortages(report.file.graph, report.setup, report.groups, report.evaluation):
         say(f"{args.design}: does not fit: {line}")
     if args.format == "json":
@@ -32,7 +32,7 @@ def record(
     path: Path, profile: str, asked: bool, options: Mapping[str, Any], note: Callable[[str], None]
 ) -> dict[str, Any]:
     """The JSON of a set-up; `options` are fields of `Wanted`."""
-    report = priced_file(path, generation=profile_named(profile).version, wanted=Wanted(**options))
+    report = evaluated_file(path, generation=profile_named(profile).version, wanted=Wanted(**options))
     return {"file": str(path), "profile": profile, **figures(report)}
 
 

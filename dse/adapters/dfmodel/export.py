@@ -161,8 +161,8 @@ class FileVersions:
     def of(cls, profile: str, design: DataflowDesign) -> FileVersions:
         """Rules of the profile that evaluated a design; otherwise the first that can say its overlap."""
         newest = OVERLAPS[int(design.overlap[0])] == "compute_memory"
-        priced_by = profile_named(profile)
-        generation = priced_by.version if priced_by.file == "dfmodel" else "gen3" if newest else "gen1"
+        rules_profile = profile_named(profile)
+        generation = rules_profile.version if rules_profile.file == "dfmodel" else "gen3" if newest else "gen1"
         return cls(generation, "gen3" if newest else "gen1" if generation == "gen0" else generation)
 
     def note(self, form: str) -> Iterator[str]:
@@ -191,6 +191,6 @@ def design_message(
             raise DseError(f"execution=dataflow: no groups fit: {short}")
         groups = mapping.groups
     message = setup_message(graph, setup, sharding, generation=rules.blocks, groups=groups)
-    priced = evaluate(graph, setup, sharding, generation=generation, groups=groups)
+    costs = evaluate(graph, setup, sharding, generation=generation, groups=groups)
     member = np.arange(len(graph)) if groups is None else groups
-    return message, [f"does not fit: {line}" for line in shortages(graph, setup, member, priced)]
+    return message, [f"does not fit: {line}" for line in shortages(graph, setup, member, costs)]

@@ -78,7 +78,7 @@ class DfmodelReport:
     ties: Ties | None  #: where the sharding was found and others move as little
 
 
-def priced_file(path: Path, *, generation: str, wanted: Wanted = Wanted()) -> DfmodelReport:
+def evaluated_file(path: Path, *, generation: str, wanted: Wanted = Wanted()) -> DfmodelReport:
     """Evaluate a file by its own sharding, groups and tiles; where it leaves some open, by the best.
 
     Where no tile that a file leaves open fits its groups, and the utilization is given, which makes all tiles as fast,

@@ -218,7 +218,7 @@ def network_of(
         raise ParameterError(f"{revision}: takes no {{busbw}} any more; leave it out, or take {{profile}} {WITH_FILE}")
     gpu = gpu_type or USUAL_GPU
     if nvlink_bandwidth is None and gpu_type is None:
-        say(f": no --gpu-type named, so priced on {gpu}s")
+        say(f": no --gpu-type named, so evaluated on {gpu}s")
     links = Links.of(
         gpus_per_server=gpus_per_server,
         nics_per_server=nics_per_server or gpus_per_server,

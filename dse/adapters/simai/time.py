@@ -110,10 +110,10 @@ def price(
         bandwidths = file_bandwidths(network, layout, world, servers, rules)
     else:
         bandwidths = derived_bandwidths(network, layout, world, bandwidth_unit=rules.bandwidth_unit)
-    return _priced(workload, bandwidths, network, rules, world, overlap or Overlap(), strict)
+    return _report(workload, bandwidths, network, rules, world, overlap or Overlap(), strict)
 
 
-def _priced(
+def _report(
     workload: StepRows,
     bandwidths: Bandwidths,
     network: Busbw | Links,

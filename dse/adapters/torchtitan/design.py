@@ -194,8 +194,8 @@ def flavored(framework: Framework, name: str, flavor: str) -> ModelShape | None:
     """The model of a name and flavor of torchtitan; None where there is none here."""
     for wanted in ((name, flavor), (name, _KERNELS.sub("", flavor))):
         shipped = next((model_name for model_name, known in framework.models.items() if tuple(known) == wanted), "")
-        beside = {names: VARIANTS[names] for names in flavors(framework) if names in VARIANTS}
-        shipped, changes = beside.get(wanted, (shipped, {}))
+        variants = {names: VARIANTS[names] for names in flavors(framework) if names in VARIANTS}
+        shipped, changes = variants.get(wanted, (shipped, {}))
         if shipped:
             model = load_model(shipped)
             assert isinstance(model, ModelShape)

@@ -62,7 +62,7 @@ def run(args: argparse.Namespace) -> int:
     checked_place(args.output)
     exact, study = merged_parts(args) if args.merge else enumerated(args)
     if args.part:
-        text = f"{exact.priced:,} designs evaluated, {len(exact.costs):,} on their front, in {args.output}"
+        text = f"{exact.evaluated:,} designs evaluated, {len(exact.costs):,} on their front, in {args.output}"
         print(f"part {args.part[0]}/{args.part[1]}: {text}")
         return 0
     if exact.is_partial:
@@ -118,7 +118,7 @@ def write_partial(exact: ExactFront, form: str, output: Path | None) -> NoReturn
     """
     where = output and output.with_stem(f"{output.stem}.partial")
     write_result(lambda where: write(exact, None, form, where), where, ENDINGS[form])
-    done = f"interrupted after {exact.priced:,} of {exact.legal:,} designs"
+    done = f"interrupted after {exact.evaluated:,} of {exact.legal:,} designs"
     raise KeyboardInterrupt(f"{done}; their front is {f'in {where}' if where else 'above'}")
 
 
@@ -136,7 +136,7 @@ def run_bound(args: argparse.Namespace) -> int:
         study,
         workers,
         evaluations=args.evaluations or EVALUATIONS,
-        progress=lambda priced, boxes: update(Headway(priced, None, None, boxes)),
+        progress=lambda evaluated, boxes: update(Headway(evaluated, None, None, boxes)),
     )
     if args.format == "json":
         print(json_text({"bound": asdict(bound)}))
@@ -193,12 +193,12 @@ def headway_text(headway: Headway, seconds: float) -> str:
     >>> headway_text(Headway(200_000, None, None, boxes=512), 2.0)
     '200,000 designs evaluated, 100,000/s, 512 boxes left'
     """
-    rate = headway.priced / seconds
+    rate = headway.evaluated / seconds
     if headway.total is None:
-        return f"{headway.priced:,} designs evaluated, {rate:,.0f}/s, {headway.boxes:,} boxes left"
-    left = (headway.total - headway.priced) / rate
+        return f"{headway.evaluated:,} designs evaluated, {rate:,.0f}/s, {headway.boxes:,} boxes left"
+    left = (headway.total - headway.evaluated) / rate
     return (
-        f"{headway.priced:,}/{headway.total:,.0f} designs, {headway.feasible:,} feasible, {rate:,.0f}/s, "
+        f"{headway.evaluated:,}/{headway.total:,.0f} designs, {headway.feasible:,} feasible, {rate:,.0f}/s, "
         f"{readable(left, 's')} left"
     )
 

@@ -117,10 +117,10 @@ def short_reason(reason: str) -> str:
 
 def alike_lines(designs: NamedDesigns, records: Sequence[Record], alike: Sequence[Parameter]) -> list[RenderableType]:
     """Values that all evaluated designs share."""
-    priced = [record for record in records if record["values"]]
-    if len(records) < 2 or not priced:
+    timed = [record for record in records if record["values"]]
+    if len(records) < 2 or not timed:
         return []
-    first = priced[0]
+    first = timed[0]
     params = first["params"]
     design = " ".join(f"{p.name}={parameter_text(p, params[p.name])}" for p in alike if p.name in params)
     values = [

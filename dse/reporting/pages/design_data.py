@@ -104,8 +104,8 @@ class DesignPages:
             return [self.summary(record) | why for record in records]
         pipelines = self.pipelines(records, detailed)
         return [
-            self.summary(record) | self.reasons(explanation, *beside) | self.launch_data(files) | pipeline
-            for record, explanation, beside, files, pipeline in zip(
+            self.summary(record) | self.reasons(explanation, *explained) | self.launch_data(files) | pipeline
+            for record, explanation, explained, files, pipeline in zip(
                 records, explained, near, self.launches(records), pipelines, strict=True
             )
         ]

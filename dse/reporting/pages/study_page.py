@@ -162,10 +162,10 @@ def exact_texts(study: BaseStudy, plan: Mapping[str, Any]) -> list[str]:
         return ["exact" if plan.get("exact") else "searched", plan["counts"]]
     certificate = quick_certificate(study)
     text = certificate_text(study.space, certificate).plain if certificate else ""
-    priced = study.designs_priced or len(study.table)
+    evaluated = study.designs_priced or len(study.table)
     return [
         "exact" if certificate and certificate.found == certificate.of else "searched",
-        f"{counted(priced, 'design')} evaluated. {text}",
+        f"{counted(evaluated, 'design')} evaluated. {text}",
     ]
 
 

@@ -420,7 +420,7 @@ class History:
         """A finished trial with its inner parameters, and its other winners."""
         trial.params, trial.distributions = design.params, self.distributions
         trial.set_user_attr(WINNERS, design.winners)
-        trial.set_user_attr(DESIGNS_PRICED, trial.user_attrs.get(DESIGNS_PRICED, 0) + design.priced)
+        trial.set_user_attr(DESIGNS_PRICED, trial.user_attrs.get(DESIGNS_PRICED, 0) + design.evaluated)
         return trial
 
     def attributes(self, batch: Batch) -> dict[str, Any]:

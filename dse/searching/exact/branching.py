@@ -104,7 +104,7 @@ class Explored:
     designs: dict[str, FloatArray]  #: of boxes of one machine, feasible, and not beaten before
     costs: FloatArray  #: (designs, objectives) of these [the unit of each]
     probes: FloatArray  #: (probes, objectives) costs of other designs that were evaluated
-    priced: int  #: designs evaluated, and corners of boxes
+    evaluated: int  #: designs evaluated, and corners of boxes
 
 
 class Search:
@@ -119,7 +119,7 @@ class Search:
         #: (designs, objectives) of the nondominated designs found; and the front that prunes, which has further ones.
         self.costs = np.empty((0, len(self.space.objectives)))
         self.front = self.costs if known is None else known
-        self.priced = 0  #: designs evaluated, and corners of boxes
+        self.evaluated = 0  #: designs evaluated, and corners of boxes
         self.waiting = [start(problem) if boxes is None else boxes]  #: boxes not yet looked into
 
     def run(self, progress: Callable[[int, int], None] | None = None, *, enough: float = np.inf) -> None:
@@ -128,7 +128,7 @@ class Search:
         Raises `DseError` if more than `MOST_PRICED` designs have to be evaluated.
         """
         waiting = self.waiting
-        while waiting and self.priced < enough:
+        while waiting and self.evaluated < enough:
             taken = self.shares([waiting.pop() for _ in range(min(self.workers.jobs, len(waiting)))])
             tasks = [(self.problem, self.front, boxes) for boxes in taken]
             for result in self.workers.map(explored, tasks):
@@ -136,10 +136,10 @@ class Search:
                 left = range(0, len(result.boxes), MOST_BOXES)
                 waiting += [result.boxes.take(slice(at, at + MOST_BOXES)) for at in left]
             if progress:
-                progress(self.priced, sum(map(len, waiting)))
-            if self.priced > MOST_PRICED:
+                progress(self.evaluated, sum(map(len, waiting)))
+            if self.evaluated > MOST_PRICED:
                 raise ParameterError(
-                    f"space {self.space.name}: {self.priced:.3g} designs evaluated, and bounds leave more; "
+                    f"space {self.space.name}: {self.evaluated:.3g} designs evaluated, and bounds leave more; "
                     "pin some parameters with {set}, or search instead"
                 )
 
@@ -162,7 +162,7 @@ class Search:
 
     def add(self, result: Explored) -> None:
         """Add the results of a round: designs, and costs that prune."""
-        self.priced += result.priced
+        self.evaluated += result.evaluated
         costs = np.unique(np.concatenate([self.front, result.costs, result.probes]), axis=0)
         self.front = costs[non_dominated(costs)]
         costs = np.concatenate([self.costs, result.costs])
@@ -193,7 +193,7 @@ def explored(task: tuple[Problem, FloatArray, Boxes]) -> Explored:
         designs=designs,
         costs=values,
         probes=evaluated(problem, tried, costs[promising])[1],
-        priced=corners + int(single.sum()) + len(tried),
+        evaluated=corners + int(single.sum()) + len(tried),
     )
 
 

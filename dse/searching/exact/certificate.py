@@ -234,7 +234,7 @@ def study_bound(
     return StudyBound(
         study=study.name,
         trials=len(study.table),
-        designs_priced=search.priced,
+        designs_priced=search.evaluated,
         boxes_left=sum(map(len, search.waiting)),
         limits=dict(zip((objective.key for objective in space.objectives), (least * signs).tolist(), strict=True)),
         gaps=dict(zip(names, regrets(lowest, least[np.newaxis]).tolist(), strict=True)),

@@ -44,7 +44,7 @@ Method = Literal["auto", "list", "bounds"]
 class Headway:
     """Progress of an enumeration."""
 
-    priced: int  #: designs evaluated, and corners of boxes
+    evaluated: int  #: designs evaluated, and corners of boxes
     total: float | None  #: designs to evaluate; None where bounds decide
     feasible: int | None  #: of those evaluated; None where bounds decide
     boxes: int = 0  #: boxes of designs not yet looked into
@@ -60,7 +60,7 @@ class ExactFront:
     designs: dict[str, FloatArray]  #: encoded parameters, (points,) each
     evaluation: Evaluation
     legal: int  #: legal designs
-    priced: int  #: designs that were evaluated; bounds rule out the others
+    evaluated: int  #: designs that were evaluated; bounds rule out the others
     tally: Tally | None  #: counts of all designs, where each was evaluated
     profile: str = NATIVE  #: rules that evaluated them
 
@@ -184,15 +184,15 @@ def front_of(pricer: Pricer, total: Finished, *, bounds: bool) -> ExactFront:
     """The front of some units, evaluated again, the best of the first objective first."""
     space, legal = pricer.space, int(pricer.space.legal.count)
     if bounds:
-        counts, priced = None, sum(total.counts)
+        counts, evaluated = None, sum(total.counts)
         designs = dict(zip((parameter.name for parameter in space.parameters), total.rows.T, strict=True))
     else:
         counts = Tally.counted(space, total.counts, total.rows[:, 0], total.costs)
-        designs, priced = space.legal.at(counts.numbers), counts.legal
+        designs, evaluated = space.legal.at(counts.numbers), counts.legal
     evaluation = evaluate(space, designs, rules=pricer.rules)
     order = np.lexsort([*list(designs.values())[::-1], *costs_of(space, evaluation).T[::-1]])
     designs = {name: values[order] for name, values in designs.items()}
-    return ExactFront(space, designs, evaluation.take(order), legal, priced, counts, pricer.rules.profile)
+    return ExactFront(space, designs, evaluation.take(order), legal, evaluated, counts, pricer.rules.profile)
 
 
 @dataclass(frozen=True)
@@ -211,8 +211,8 @@ class _Work:
         for unit in {*range(self.part[0] - 1, units, self.part[1])} - {*self.saved.finished.units}:
             done = sum(self.saved.finished.counts)
             search = Search(problem, self.workers, boxes.take(slice(unit, None, units)), self.saved.finished.costs)
-            search.run(lambda priced, left, done=done: self.progress(Headway(done + priced, None, None, left)))  # type: ignore[misc]
-            self.saved.add(unit, [search.priced], np.stack([*search.designs.values()], axis=1), search.costs)
+            search.run(lambda evaluated, left, done=done: self.progress(Headway(done + evaluated, None, None, left)))  # type: ignore[misc]
+            self.saved.add(unit, [search.evaluated], np.stack([*search.designs.values()], axis=1), search.costs)
 
     def listed(self, best: Sequence[float] | None) -> None:
         """Evaluate every design of the part, a range of numbers at a time.

@@ -34,7 +34,7 @@ class WholeDesign:
 
     params: Params
     winners: list[dict[str, Any]] = field(default_factory=list)  #: the others, as the trial keeps them
-    priced: int = 0  #: inner designs
+    evaluated: int = 0  #: inner designs
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,8 +95,8 @@ class InnerSearch:
         left = Undominated(self.box.reference, front)
         for cost in np.concatenate([front[:0], *(self._tail if begun else ())]):
             left.add(cost)
-        candidates, priced = self._candidates(proposals, jobs)
-        pairs = zip(candidates, priced.tolist(), strict=True)
+        candidates, evaluated = self._candidates(proposals, jobs)
+        pairs = zip(candidates, evaluated.tolist(), strict=True)
         return [self._represented(of_proposal, left, n) for of_proposal, n in pairs]
 
     def _candidates(self, proposals: Sequence[Params], jobs: Jobs) -> tuple[list[Candidates], IntArray]:
@@ -106,7 +106,7 @@ class InnerSearch:
         sampled = outer.space.parameters
         columns = {p.name: np.array([p.code(design[p.name]) for design in proposals]) for p in sampled}
         best: dict[int, Candidates] = {}
-        priced = np.zeros(len(proposals), dtype=np.intp)
+        evaluated = np.zeros(len(proposals), dtype=np.intp)
         for owner, designs in outer.inner(columns, len(proposals)):
             evaluation = evaluate(self.space, designs, rules=self.rules, jobs=jobs)
             costs = as_costs(evaluation.values, self.directions)
@@ -115,17 +115,17 @@ class InnerSearch:
             violations = np.maximum(evaluation.violations, 0.0).sum(axis=1) + missing
             block = Candidates(designs, costs, violations)
             owners, starts, counts = np.unique(owner, return_index=True, return_counts=True)
-            priced[owners] += counts
+            evaluated[owners] += counts
             for one, start, count in zip(owners.tolist(), starts.tolist(), counts.tolist(), strict=True):
                 best_of_block = block.take(slice(start, start + count)).best()
                 best[one] = best[one].joined(best_of_block).best() if one in best else best_of_block
-        return [best[one] for one in range(len(proposals))], priced
+        return [best[one] for one in range(len(proposals))], evaluated
 
-    def _represented(self, candidates: Candidates, left: Undominated, priced: int) -> WholeDesign:
+    def _represented(self, candidates: Candidates, left: Undominated, evaluated: int) -> WholeDesign:
         """The design that adds most to the study's hypervolume, and the others of its front."""
         if np.isnan(candidates.costs).any():
             [params] = self.space.decode(candidates.designs)
-            return WholeDesign(params, [], priced)
+            return WholeDesign(params, [], evaluated)
         gains = left.gains(candidates.costs)
         nearest = self.box.scaled(candidates.costs).sum(axis=1).argmin()  # where none adds anything
         first = int(gains.argmax() if gains.max() > 0 else nearest)
@@ -143,7 +143,7 @@ class InnerSearch:
             {"params": {name: design[name] for name in names}, "values": dict(zip(keys, costs, strict=True))}
             for design, costs in zip(rest, values, strict=True)
         ]
-        return WholeDesign(params, winners, priced)
+        return WholeDesign(params, winners, evaluated)
 
 
 def winner_values(

@@ -56,7 +56,7 @@ Price = Callable[[FloatArray], tuple[FloatArray, FloatArray]]
 #: Which of some designs, given as places.
 Chosen = Callable[[FloatArray], BoolArray]
 #: Designs with their costs and violations.
-Priced = tuple[FloatArray, FloatArray, FloatArray]
+Evaluated = tuple[FloatArray, FloatArray, FloatArray]
 
 
 class Screening:
@@ -80,11 +80,11 @@ class Screening:
         self.rng = rng
         self.preferred = preferred
         self.polished = range(archive.costs.shape[1]) if polished is None else polished
-        self.priced = 0  #: designs so far
+        self.evaluated = 0  #: designs so far
         self._size = min(ROUND, max(budget // rounds, 1))  # of a round
         self._moves: tuple[Move, ...] = (*lattice.one_step, *lattice.swaps)
         self._known: NDArray[np.uint64] = np.empty(0, dtype=np.uint64)
-        self._all: list[Priced] = []
+        self._all: list[Evaluated] = []
         self._whole = lattice.space.legal.count <= WHOLE * budget
 
     def run(self, reserve: int, starts: FloatArray) -> Archive:
@@ -99,7 +99,7 @@ class Screening:
         else:
             if not len(self.archive.climbers.places):
                 self._draw()
-            while self.priced < self.budget - self._size // 2:
+            while self.evaluated < self.budget - self._size // 2:
                 self._round()
             self._polish()
         return replace(self.archive.thinned(), reserve=self._reserve(reserve))
@@ -109,7 +109,7 @@ class Screening:
         if not len(places):
             return np.empty((0, self.archive.costs.shape[1])), np.empty(0)
         costs, violations = self.price(places)
-        self.priced += len(places)
+        self.evaluated += len(places)
         self._all.append((places, costs, violations))
         self.archive = self.archive.joined(places, costs, ties=self._whole)
         return costs, violations
@@ -171,9 +171,9 @@ class Screening:
         Where few designs are evaluated for a batch, since evaluation is slow, some pairs and combinations are left out
         at random.
         """
-        most = self.priced + POLISHED * self.budget
+        most = self.evaluated + POLISHED * self.budget
         for objective in self.polished:
-            while len(self.archive.costs) and self.priced < most:
+            while len(self.archive.costs) and self.evaluated < most:
                 best = int(self.archive.costs[:, objective].argmin())
                 if self.archive.explored[best] == 2:
                     break
@@ -191,7 +191,7 @@ class Screening:
 
     def _some(self, places: FloatArray, most: int) -> FloatArray:
         """New designs among some; `most` at random where there are more."""
-        left = max(most - self.priced, 0)
+        left = max(most - self.evaluated, 0)
         new = self._new(places) if left else places[:0]
         return new if len(new) <= left else self.rng.permutation(new)[:left]
 
@@ -207,7 +207,7 @@ class Screening:
         return places[[row for row in rows if places[row].tobytes() not in front]][:n]
 
 
-def joined(parts: Iterable[Priced]) -> Priced:
+def joined(parts: Iterable[Evaluated]) -> Evaluated:
     """Designs of several calls as one table."""
     places, costs, violations = (np.concatenate(columns) for columns in zip(*parts, strict=True))
     return places, costs, violations
@@ -298,8 +298,8 @@ class ScreeningSampler(BaseSampler):
         with self._lock:
             if not self._queue:
                 self._queue = self.next_batch(study)
-            params, priced = self._queue.pop(0)
-        study._storage.set_trial_user_attr(trial._trial_id, DESIGNS_PRICED, priced)
+            params, evaluated = self._queue.pop(0)
+        study._storage.set_trial_user_attr(trial._trial_id, DESIGNS_PRICED, evaluated)
         return {
             name: params[name] if self.distributions.get(name) == distribution
             else self.sample_independent(study, trial, name, distribution)
@@ -327,23 +327,23 @@ class ScreeningSampler(BaseSampler):
             "batches": number + 1,
             "starts": len(self._starts) if self.share else memory["starts"] + len(starts),
             "focus": self.focus,
-            DESIGNS_PRICED: memory[DESIGNS_PRICED] + search.priced,
+            DESIGNS_PRICED: memory[DESIGNS_PRICED] + search.evaluated,
             "archive": archive.packed(),
         }
         study._storage.set_study_system_attr(study._study_id, FOUND, attribute)
-        shares = np.diff(np.arange(self.batch_size + 1) * search.priced // self.batch_size).tolist()
+        shares = np.diff(np.arange(self.batch_size + 1) * search.evaluated // self.batch_size).tolist()
         return list(zip(self.space.decode(self.lattice.columns(chosen)), shares, strict=True))
 
     def _search(self, archive: Archive, number: int, rng: Generator) -> Screening:
         """The search of a batch by its number, from 0."""
         batch = self.designs_per_trial * self.batch_size
         if self.turn is None:
-            return Screening(self.lattice, self.priced, archive, batch * (1 if number else FIRST_BATCH), rng)
+            return Screening(self.lattice, self.evaluated, archive, batch * (1 if number else FIRST_BATCH), rng)
         if self.share and self.share.number and number == 1:  # where the first batch's are is known to all shares
             archive = replace(archive, climbers=archive.climbers.aimed(rng))
         return Screening(
             self.lattice,
-            self.priced,
+            self.evaluated,
             archive,
             batch * (1 if number else FIRST_SHARED),
             rng,
@@ -376,9 +376,9 @@ class ScreeningSampler(BaseSampler):
             return archive
         places = np.concatenate([archive.places, archive.reserve])
         places = places[self.lattice.legal(places)]
-        return empty.joined(places, self.priced(places)[0]) if len(places) else empty
+        return empty.joined(places, self.evaluated(places)[0]) if len(places) else empty
 
-    def priced(self, places: FloatArray) -> tuple[FloatArray, FloatArray]:
+    def evaluated(self, places: FloatArray) -> tuple[FloatArray, FloatArray]:
         """Costs of designs, NaN where infeasible, and the sum of violations, or less the least margin. [-]"""
         columns = self.lattice.columns(places)
         costs, violations, times = (
@@ -404,7 +404,7 @@ class ScreeningSampler(BaseSampler):
         Solving for shardings takes twenty times as long as evaluating one. So designs are screened with the named
         shardings, which `solve` tries too: its time is no longer than theirs.
         """
-        if not solves_shardings(self.space) or priced_whole(self.space):
+        if not solves_shardings(self.space) or evaluated_whole(self.space):
             return (self.space,)
         return tuple(self.space.set_to({"sharding": word}) for word in ASSIGNMENTS)
 
@@ -475,7 +475,7 @@ def corner(costs: FloatArray) -> FloatArray:
     return far
 
 
-def priced_whole(space: Space) -> bool:
+def evaluated_whole(space: Space) -> bool:
     """True if the first batch of a study evaluates every legal design."""
     batch = designs_per_trial_of(space) * BATCH_SIZE * FIRST_BATCH
     return space.legal.count <= WHOLE * batch

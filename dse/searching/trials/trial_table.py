@@ -190,7 +190,7 @@ class Details:
             return store.keys(self.stored, BREAKDOWN)
 
     @cached_property
-    def priced(self) -> bool:
+    def evaluated(self) -> bool:
         """True if trials record the number of designs evaluated for them."""
         with Store(self.storage, "read") as store:
             return store.has(self.stored, DESIGNS_PRICED)
@@ -245,7 +245,7 @@ class StoredTrials:
             data |= {name: column for name, column in group.items() if name not in data}
         times = breakdown.get("step_time_s", np.full(len(self.values), np.nan))
         data |= dict(zip(RECORD_KEYS, self.intervals(times), strict=False))
-        if self.source.priced:
+        if self.source.evaluated:
             counts = details.designs_priced
             data[DESIGNS_PRICED] = counts if None not in counts else pd.array(counts, dtype="Int64")
         data["feasible"] = self.columns.feasible

@@ -20,7 +20,7 @@ from dse.adapters.dfmodel.graph import OUTER, PUBLISHED, DfmodelGraph, K, M, N, 
 from dse.adapters.dfmodel.layer import layer_graph
 from dse.adapters.dfmodel.mapping import fastest_mapping, fused_ways, shortage, with_tiles
 from dse.adapters.dfmodel.network import sized
-from dse.adapters.dfmodel.report import priced_file
+from dse.adapters.dfmodel.report import evaluated_file
 from dse.adapters.dfmodel.setup import Setup
 from dse.cli import main
 from tests.support.cases import cases
@@ -713,7 +713,7 @@ def test_sizes_that_a_file_leaves_open_are_the_fastest(layer, tmp_path, capsys):
     times = evaluate(layer, rows, sharding, generation="gen1").iteration_time
     assert found["final_s"] == pytest.approx(times.min())
     assert found["network"] == rows.take(np.array([np.argmin(times)])).shape()
-    report = priced_file(path, generation="gen1")
+    report = evaluated_file(path, generation="gen1")
     written = tmp_path / "sizes.txt"
     written.write_text(setup_text(setup_message(layer, report.setup, report.sharding)))
     assert 0 not in setup_file(load_setup(written), "sizes").setup.columns()["z"]

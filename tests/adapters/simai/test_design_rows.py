@@ -270,7 +270,7 @@ def test_a_workload_is_known_by_its_content_and_priced_without_an_option(priced,
     """On a usual machine, which is said."""
     assert main(["cost", "small.txt", "--format", "json"]) == 0
     out, err = capsys.readouterr()
-    assert err.startswith("dse: small.txt: no --gpu-type named, so priced on H100s")
+    assert err.startswith("dse: small.txt: no --gpu-type named, so evaluated on H100s")
     assert main(["cost", "small.txt", "--profile", "simai", "--gpu-type", "H100", "--format", "json"]) == 0
     assert capsys.readouterr().out == out
 

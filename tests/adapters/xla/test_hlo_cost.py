@@ -150,7 +150,7 @@ def test_what_is_not_known_is_said(capsys, tmp_path):
     assert ">=" not in cost(capsys, DATA / "loop.hlo")
     call = 'b = f32[2] custom-call(a), custom_call_target="mine"'
     (tmp_path / "c.hlo").write_text(f"HloModule c\nENTRY e {{ a = f32[2] parameter(0)\n {call} }}")
-    assert "Note: 1 call of mine: priced by its arrays alone\n" in cost(capsys, tmp_path / "c.hlo")
+    assert "Note: 1 call of mine: evaluated by its arrays alone\n" in cost(capsys, tmp_path / "c.hlo")
 
 
 def test_a_trace_has_every_kernel_and_every_edge(capsys):

@@ -22,7 +22,7 @@ from costmodel.training.design import DesignPoints
 from costmodel.training.model import ModelShape
 from costmodel.training.run import Run
 from dse.pricing.evaluation import evaluate
-from dse.pricing.sweep import priced
+from dse.pricing.sweep import evaluated_designs
 from dse.pricing.workers import Workers
 from dse.searching.exact.exact_front import exact_front
 from dse.spaces.space import Space
@@ -83,7 +83,7 @@ def test_its_columns_are_named_in_formulas_tables_and_other_processes(space):
     here, there = (exact_front(space, workers=Workers(jobs), method="list") for jobs in (1, 2))
     assert [own["params"] for own in here.records()] == [own["params"] for own in there.records()]
     assert "prompt_time_s" in here.records()[0]["breakdown"]
-    (named,) = priced(space, {"tp": [2]}, 1).records
+    (named,) = evaluated_designs(space, {"tp": [2]}, 1).records
     assert named["derived"]["wait_share"] == pytest.approx(
         named["breakdown"]["exposed_time_s"] / named["breakdown"]["prompt_time_s"]
     )

@@ -185,7 +185,7 @@ def test_an_interrupted_enumeration_writes_what_it_has_under_another_name(capsys
     monkeypatch.setattr("dse.searching.exact.exact_front.CHUNK", 20)
 
     def interrupted(headway):
-        if headway.priced >= 40:
+        if headway.evaluated >= 40:
             raise KeyboardInterrupt
 
     monkeypatch.setattr("dse.cli.commands.enumerate.headway_lines", lambda stream: interrupted)

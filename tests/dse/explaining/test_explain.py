@@ -13,7 +13,7 @@ from dse import Space, Study
 from dse.cli import main
 from dse.explaining.explanation import Difference, explain, label
 from dse.explaining.neighbours import neighbourhoods, neighbours
-from dse.pricing.evaluation import priced_design
+from dse.pricing.evaluation import evaluated_design
 from tests.support.cases import cases
 from tests.support.paths import ROOT
 
@@ -105,7 +105,7 @@ def test_a_neighbour_costs_what_pricing_it_alone_says(name):
         assert not space.broken_rules(neighbour.params)
         assert neighbour.changes
         assert {n: new for n, (_, new) in neighbour.changes.items()}.items() <= neighbour.params.items()
-        breakdown = priced_design(space, neighbour.params)["breakdown"]
+        breakdown = evaluated_design(space, neighbour.params)["breakdown"]
         change = breakdown["step_time_s"] - explanation.step_time
         assert neighbour.step_time_change == pytest.approx(change, abs=1e-9 * explanation.step_time)
         change = breakdown["peak_memory_bytes"] - explanation.peak_memory

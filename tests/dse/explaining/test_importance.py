@@ -10,7 +10,7 @@ from costmodel.formats import shipped
 from dse import Space, Study
 from dse.cli import main
 from dse.explaining.importance import explained_share, importance
-from dse.pricing.evaluation import priced_design
+from dse.pricing.evaluation import evaluated_design
 from dse.reporting.studies.comparison import dominated, study_pair
 from tests.support.cases import cases
 
@@ -67,7 +67,7 @@ def test_of_two_studies_the_one_that_has_seen_all_is_not_dominated(capsys, stora
     for row, objective in enumerate(pair.objectives):
         for study, best in zip(pair.studies, pair.best[row], strict=True):
             assert best.value == pytest.approx(study.table.front().costs[:, row].min())
-            assert priced_design(study.space, best.params)["values"][objective.key] == best.value
+            assert evaluated_design(study.space, best.params)["values"][objective.key] == best.value
     told = json.loads(printed(capsys, storage, "compare", "all", "some", "--format", "json").out)
     assert told["spaces_differ_in"] == ["given"]
     assert sum(told["joint_front"]) <= sum(told["front"])
@@ -92,7 +92,7 @@ def test_designs_of_a_study_are_priced_on_another_machine(capsys, storage):
     study = Study.load("all", storage=storage)
     other = study.space.with_system("h100_80g_dgx")
     best = found["designs"][0]
-    assert best["values"]["h100_80g_dgx"] == priced_design(other, best["params"])["values"]["step_time_s"]
+    assert best["values"]["h100_80g_dgx"] == evaluated_design(other, best["params"])["values"]["step_time_s"]
     out = printed(capsys, storage, *argv).out
     assert f"median ratio {found['median_ratio']:.3f}" in out
     change = 100 * (found["median_ratio"] - 1)

@@ -11,7 +11,7 @@ from dse import Space, Study
 from dse.cli import main
 from dse.explaining.explanation import explain
 from dse.explaining.neighbours import COUNTED, STEP, quantity_steps
-from dse.pricing.evaluation import priced_design
+from dse.pricing.evaluation import evaluated_design
 
 #: How often a unit has seconds in it.
 SECONDS = {"s": 1.0, "Hz": -1.0, "1/s": -1.0, "B/s": -1.0, "FLOP/s": -1.0}
@@ -36,7 +36,7 @@ def test_an_elasticity_is_what_two_machines_say():
     params = space.completed({"tp": 8, "pp": 16})
     [found] = [e for e in quantity_steps(explain(space, params))[1] if e.quantity == "fabric_bandwidth"]
     times = [
-        priced_design(space.pinned({"fabric_bandwidth": found.value * factor}), params)["breakdown"]["step_time_s"]
+        evaluated_design(space.pinned({"fabric_bandwidth": found.value * factor}), params)["breakdown"]["step_time_s"]
         for factor in (1 + STEP, 1 - STEP)
     ]
     slope = (times[0] - times[1]) / (2 * STEP * sum(times) / 2)
@@ -50,12 +50,12 @@ def test_counts_are_steps_to_the_next_number_of_parts(space):
     params = space.completed({})
     counts, elasticities = quantity_steps(explain(space, params))
     assert not [e.quantity for e in elasticities if e.quantity.endswith(COUNTED)]
-    own = priced_design(space, params)["breakdown"]["step_time_s"]
+    own = evaluated_design(space, params)["breakdown"]["step_time_s"]
     assert counts
     for count in counts:
         assert count.quantity not in space.by_name
         changed = space.pinned({count.quantity: count.larger})
-        time = priced_design(changed, params)["breakdown"]["step_time_s"]
+        time = evaluated_design(changed, params)["breakdown"]["step_time_s"]
         assert count.change == pytest.approx(time / own - 1, abs=1e-12)
     cores = [(count.value, count.larger) for count in counts if count.quantity == "cores"]
     assert cores == ([(108.0, 112.0)] if "cores" not in space.by_name else [])

@@ -17,7 +17,7 @@ from costmodel.training.run import Run
 from dse.api.study import Study
 from dse.cli import main
 from dse.output import exact_record, json_text, selected, study_record
-from dse.pricing.evaluation import evaluate, priced_design
+from dse.pricing.evaluation import evaluate, evaluated_design
 from dse.searching.exact.exact_front import exact_front
 from dse.searching.samplers import screening_sampler
 from dse.spaces.space import Space
@@ -152,7 +152,7 @@ def test_a_design_without_a_product_records_no_tile_of_it(tmp_path):
     study.run(8)
     for trial in study.optuna.trials:
         assert (trial.params["scores_tile_m"] > 0) == (trial.params["attention"] == "unfused")
-    fused = priced_design(own, {"tp": 8, "pp": 4, "attention": "fused"})["params"]
+    fused = evaluated_design(own, {"tp": 8, "pp": 4, "attention": "fused"})["params"]
     assert fused["scores_tile_m"] == 0
     assert fused["qkv_tile_m"] > 0
 
@@ -171,10 +171,10 @@ def test_a_study_resumed_records_the_same_kernels(tmp_path):
 def test_records_say_what_was_solved():
     own = space(parameters="sharding: [megatron, solve]")
     for name in ("megatron", "solve"):
-        record = priced_design(own, {"tp": 8, "pp": 4, "sharding": name})
+        record = evaluated_design(own, {"tp": 8, "pp": 4, "sharding": name})
         assert {f"{kernel}_sharding" for kernel in OPTIONS} <= {*record["params"]}
     assert all("qkv_sharding" in record["params"] for record in exact_record(exact_front(own))["front"])
-    assert "qkv_sharding" not in priced_design(space(), {"tp": 8, "pp": 4, "recompute": "none"})["params"]
+    assert "qkv_sharding" not in evaluated_design(space(), {"tp": 8, "pp": 4, "recompute": "none"})["params"]
 
 
 def test_screening_with_named_shardings_finds_what_solving_for_each_finds(monkeypatch, tmp_path):

@@ -11,7 +11,7 @@ import pytest
 
 from costmodel import DseError
 from dse.cli import main
-from dse.pricing.evaluation import design_records, priced_design
+from dse.pricing.evaluation import design_records, evaluated_design
 from dse.pricing.sweep import combinations, priced, swept_values
 from dse.pricing.workers import Workers
 from dse.spaces.space import Space
@@ -40,7 +40,7 @@ def layouts() -> Space:
 def alone(space: Space, values: dict[str, object]) -> dict[str, object] | None:
     """The same design as its own space has it; nothing where that has none."""
     one = space.opened({name: [value] for name, value in values.items()})
-    return priced_design(one, one.completed({})) if one.legal.count else None
+    return evaluated_design(one, one.completed({})) if one.legal.count else None
 
 
 def test_each_row_is_what_the_design_is_priced_alone(layouts):
@@ -78,7 +78,7 @@ def test_a_sweep_of_what_makes_a_space_is_priced_space_by_space(layouts):
     frame = found.to_frame()
     assert frame["seq_len"].tolist() == [1024, 4096, 1024, 4096]
     one = layouts.pinned({"seq_len": 4096, "micro_batch_size": 2})
-    assert frame["step_time_s"][3] == priced_design(one, one.completed({}))["values"]["step_time_s"]
+    assert frame["step_time_s"][3] == evaluated_design(one, one.completed({}))["values"]["step_time_s"]
 
 
 def test_who_prices_changes_no_bit(layouts, monkeypatch):

@@ -8,7 +8,7 @@ import pytest
 from costmodel import DseError
 from costmodel.steps.breakdown import daly_goodput, daly_interval
 from dse.cli import main
-from dse.pricing.evaluation import evaluate, priced_design
+from dse.pricing.evaluation import evaluate, evaluated_design
 from dse.spaces.sections.training_run import DEFAULTS
 from dse.spaces.space import Space
 from tests.support.cases import cases
@@ -70,7 +70,7 @@ LLAMA3 = "llama3_405b_16384_h100"
 
 
 def published(space: Space):
-    return priced_design(space, space.completed(space.layouts["published"]))
+    return evaluated_design(space, space.completed(space.layouts["published"]))
 
 
 def test_failures_are_those_that_llama_3_saw():
@@ -92,7 +92,7 @@ def plain() -> Space:
 
 def test_a_run_follows_from_its_step(plain):
     space = Space.from_text(plain.text + "run: {tokens: 1T, chip_mtbf: 20000 h, gpu_hour_price: 2.5 $/h}\n")
-    record = priced_design(space, space.completed({}))
+    record = evaluated_design(space, space.completed({}))
     run, step = record["run"], record["breakdown"]
     assert run["tokens"] == 1e12
     assert run["run_steps"] == np.ceil(1e12 / (space.given["global_batch_size"] * space.model.seq_len))
@@ -107,7 +107,7 @@ def test_a_run_follows_from_its_step(plain):
 
 
 def test_bought_machines_cost_their_price_over_their_life_and_electricity(plain):
-    record = priced_design(plain.with_tokens(1e12), plain.completed({}))
+    record = evaluated_design(plain.with_tokens(1e12), plain.completed({}))
     run = record["run"]
     bought = record["breakdown"]["system_price_usd"] * run["run_time_s"] / (1461 * DAY)
     assert run["run_cost_usd"] == pytest.approx(bought + 0.08 * run["run_energy_j"] / 3.6e6)

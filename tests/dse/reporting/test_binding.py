@@ -3,7 +3,7 @@
 import pytest
 
 from dse import Space
-from dse.pricing.evaluation import priced_design
+from dse.pricing.evaluation import evaluated_design
 from dse.reporting.binding import binding_shares, sentence
 from tests.support.cases import cases
 
@@ -11,6 +11,6 @@ from tests.support.cases import cases
 @pytest.mark.parametrize(("pins", "binds"), cases(__file__, "the_starved_resource_is_the_bottleneck"))
 def test_the_starved_resource_is_the_bottleneck(pins, binds):
     space = Space.load("gpt3_175b_1024_a100", pins)
-    record = priced_design(space, space.completed({}))
+    record = evaluated_design(space, space.completed({}))
     assert sentence(space, record).startswith(f"Bottleneck: {binds}, ")
     assert sum(binding_shares(record).values()) == pytest.approx(1)

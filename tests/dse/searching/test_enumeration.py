@@ -74,7 +74,7 @@ def test_listing_is_the_front_of_all_designs(layouts):
     kept = non_dominated(costs)
     found = exact_front(layouts)
     assert members(found) == {*map(tuple, np.column_stack([costs, *columns.values()])[kept].tolist())}
-    assert found.legal == found.priced == evaluation.num_points
+    assert found.legal == found.evaluated == evaluation.num_points
     assert found.infeasible == (~evaluation.feasible).sum() == found.broken["fits_in_memory"]
     assert found.costs[found.best["peak_memory"], 1] == np.nanmin(costs[:, 1])
 
@@ -97,13 +97,13 @@ def test_an_interrupted_listing_keeps_what_it_has(layouts, monkeypatch):
     monkeypatch.setattr(exact, "CHUNK", 500)
 
     def interrupted(headway: Headway) -> None:
-        if headway.priced >= 1000:
+        if headway.evaluated >= 1000:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         exact_front(layouts, progress=interrupted)
     found, whole = exact_front(layouts, progress=interrupted, partial_too=True), exact_front(layouts)
-    assert (found.is_partial, found.priced, found.legal) == (True, 1000, 2340)
+    assert (found.is_partial, found.evaluated, found.legal) == (True, 1000, 2340)
     assert not whole.is_partial
     assert all((whole.costs <= cost).all(axis=1).any() for cost in found.costs)
 
@@ -153,7 +153,7 @@ def test_bounds_evaluate_few_designs_of_many():
     space = Space.from_text(dump(data))
     found = exact_front(space, method="bounds")
     assert found.infeasible is None
-    assert found.priced < space.legal.count / 4
+    assert found.evaluated < space.legal.count / 4
 
 
 @pytest.mark.parametrize("change", [{"objectives": {"minimize": ["step_time", "energy_per_step"]}},

@@ -5,7 +5,7 @@ import pytest
 from costmodel.errors import DseError
 from dse.api.study import Study
 from dse.pricing.evaluated import rules_for
-from dse.pricing.evaluation import priced_design
+from dse.pricing.evaluation import evaluated_design
 from dse.searching.starting_designs import expert_design, front_designs, named_starts
 from dse.spaces.space import Space
 
@@ -52,10 +52,10 @@ def test_starts_given_later_come_next(space, storage):
 
 def test_an_expert_keeps_tensor_parallelism_in_the_node_and_the_pipeline_short(space):
     design = expert_design(space, rules_for(space))
-    assert priced_design(space, design)["feasible"]
+    assert evaluated_design(space, design)["feasible"]
     assert (design["tp"], design["recompute"], design["sequence_parallel"]) == (8, "none", True)
     shorter = [pp for pp in (1, 2, 4, 8, 16, 32) if pp < design["pp"]]
-    assert not any(priced_design(space, space.completed({**design, "pp": pp}))["feasible"] for pp in shorter)
+    assert not any(evaluated_design(space, space.completed({**design, "pp": pp}))["feasible"] for pp in shorter)
 
 
 def test_the_front_of_another_study_is_where_a_search_of_a_changed_space_starts(space, storage):

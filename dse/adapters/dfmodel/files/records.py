@@ -39,7 +39,7 @@ def mistakes(message: Message) -> list[str]:
     run = message.DESCRIPTOR.fields_by_number[4].name
     block = getattr(message, run)
     if not (message.HasField("system") or message.HasField(run)):
-        return [f"a graph alone, without system and {run}; whole set-ups are priced"]
+        return [f"a graph alone, without system and {run}; whole set-ups are evaluated"]
     return [
         *_workload_mistakes(block, run),
         *_system_mistakes(message.system, block),
@@ -78,7 +78,7 @@ def _system_mistakes(system: Message, block: Message) -> Iterator[str]:
     if not 0 < system.memory.dram_bw < inf:
         yield f"system.memory.dram_bw: {system.memory.dram_bw:g}; expected more than 0"
     if system.accelerator.pmu:
-        yield f"system.accelerator.pmu: {system.accelerator.pmu}; not priced yet, leave it out"
+        yield f"system.accelerator.pmu: {system.accelerator.pmu}; not evaluated yet, leave it out"
     yield from _capacity_mistakes(system)
     yield from _network_mistakes(system, block)
 

@@ -125,10 +125,10 @@ def _free(result: _Place, array: Array) -> bool:
     """True if no other array occupies a range of memory during the lifetime of an array, except one made of it at its
     end."""
     after = bisect(result.arrays, array.start, key=attrgetter("start"))
-    beside = [*result.arrays[max(after - 1, 0) : after], array, *result.arrays[after : after + 1]]
+    neighbours = [*result.arrays[max(after - 1, 0) : after], array, *result.arrays[after : after + 1]]
     return all(
         one.end < other.start or (one.end == other.start and _takes_over(one.holder, other))
-        for one, other in pairwise(beside)
+        for one, other in pairwise(neighbours)
     )
 
 
@@ -169,13 +169,13 @@ def _height(chunks: Sequence[_Chunk]) -> int:
     start, end, low, high = np.zeros((4, count), dtype=np.int64)
     placed = height = 0
     for chunk in chunks:
-        beside = np.zeros(placed, dtype=bool)
+        living = np.zeros(placed, dtype=bool)
         for first, last in chunk.taken:
-            beside |= (start[:placed] <= last) & (end[:placed] >= first)
-        order = np.argsort(low[:placed][beside])
-        tops = np.maximum.accumulate(high[:placed][beside][order])
+            living |= (start[:placed] <= last) & (end[:placed] >= first)
+        order = np.argsort(low[:placed][living])
+        tops = np.maximum.accumulate(high[:placed][living][order])
         floors = np.concatenate([[0], tops])
-        gaps = np.concatenate([low[:placed][beside][order], [_ENDLESS]]) - floors
+        gaps = np.concatenate([low[:placed][living][order], [_ENDLESS]]) - floors
         gaps[gaps < chunk.bytes] = _ENDLESS
         at = int(floors[gaps.argmin()] if gaps.min() < _ENDLESS else floors[-1])
         for first, last in chunk.taken:

@@ -195,7 +195,8 @@ class ModuleCost:
             if kernel.kind == "custom-call" and not is_known(kernel.instruction):
                 name = custom_call_target(kernel.instruction) or "unnamed"
                 opaque[name] = opaque.get(name, 0) + kernel.count
-        notes += [f"{counted(count, 'call')} of {name}: priced by its arrays alone" for name, count in opaque.items()]
+        calls = {name: counted(count, "call") for name, count in opaque.items()}
+        notes += [f"{count} of {name}: evaluated by its arrays alone" for name, count in calls.items()]
         return notes
 
     def memory(self) -> dict[str, Any]:

@@ -384,11 +384,11 @@ def program_step(program: Program, system: System, design: Design | None = None)
     points = max(values.size for values in quantities.values())
     rows, back = distinct_rows(*quantities.values())
     chunks = np.split(rows, range(CHUNK, rows.size, CHUNK))
-    breakdown = concatenated([_priced(program, system.take(chunk), chunk.size) for chunk in chunks])
+    breakdown = concatenated([_of_chunk(program, system.take(chunk), chunk.size) for chunk in chunks])
     return breakdown.map(lambda values: np.broadcast_to(values, rows.size)[back]) if points > 1 else breakdown
 
 
-def _priced(program: Program, system: System, points: int) -> Breakdown:
+def _of_chunk(program: Program, system: System, points: int) -> Breakdown:
     """Evaluate a step on a chunk of machines."""
     devices = np.full(points, program.devices)
     cost = program_cost(program, system)
