@@ -11,7 +11,10 @@ import re
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cache, lru_cache
-from typing import Final
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
 
 from costmodel.errors import suggestion
 
@@ -19,27 +22,16 @@ from costmodel.errors import suggestion
 Dimension = tuple[int, ...]
 
 PURE_NUMBER: Final[Dimension] = (0, 0, 0, 0, 0, 0, 0)
+#: Tables of units; the file explains them.
+_TABLES: Final[Any] = yaml.load(
+    Path(__file__).with_suffix(".yaml").read_text(), getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+)
 SYMBOLS: Final[dict[str, tuple[Fraction, Dimension]]] = {
-    "s": (Fraction(1), (1, 0, 0, 0, 0, 0, 0)),
-    "B": (Fraction(1), (0, 1, 0, 0, 0, 0, 0)),
-    "b": (Fraction(1, 8), (0, 1, 0, 0, 0, 0, 0)),
-    "bit": (Fraction(1, 8), (0, 1, 0, 0, 0, 0, 0)),
-    "J": (Fraction(1), (0, 0, 1, 0, 0, 0, 0)),
-    "W": (Fraction(1), (-1, 0, 1, 0, 0, 0, 0)),
-    "Hz": (Fraction(1), (-1, 0, 0, 0, 0, 0, 0)),
-    "m": (Fraction(1), (0, 0, 0, 1, 0, 0, 0)),
-    "$": (Fraction(1), (0, 0, 0, 0, 1, 0, 0)),
-    "FLOP": (Fraction(1), (0, 0, 0, 0, 0, 1, 0)),
-    "Wh": (Fraction(3600), (0, 0, 1, 0, 0, 0, 0)),
-    "g": (Fraction(1, 1000), (0, 0, 0, 0, 0, 0, 1)),
+    symbol: (Fraction(factor), tuple(powers)) for symbol, (factor, powers) in _TABLES["symbols"].items()
 }
 #: Units that take no prefix.
 WORDS: Final[dict[str, tuple[Fraction, Dimension]]] = {
-    "min": (Fraction(60), (1, 0, 0, 0, 0, 0, 0)),
-    "h": (Fraction(3600), (1, 0, 0, 0, 0, 0, 0)),
-    "day": (Fraction(86400), (1, 0, 0, 0, 0, 0, 0)),
-    "days": (Fraction(86400), (1, 0, 0, 0, 0, 0, 0)),
-    "t": (Fraction(1000), (0, 0, 0, 0, 0, 0, 1)),
+    word: (Fraction(factor), tuple(powers)) for word, (factor, powers) in _TABLES["words"].items()
 }
 _DECIMAL: Final = dict(zip("fpnuµμmkKMGTPE", (-15, -12, -9, -6, -6, -6, -3, 3, 3, 6, 9, 12, 15, 18), strict=True))
 PREFIXES: Final[dict[str, Fraction]] = {
@@ -49,29 +41,7 @@ PREFIXES: Final[dict[str, Fraction]] = {
 #: Suffixes of counts and dollars; B is 1e9, as in 70B parameters.
 COUNT_SCALES: Final[dict[str, int]] = {"": 1, "K": 10**3, "M": 10**6, "B": 10**9, "T": 10**12}
 #: A quantity of each unit, for messages.
-EXAMPLES: Final[dict[str, str]] = {
-    "B/s": "3.35 TB/s",
-    "s": "1.2 us",
-    "J": "0.6 pJ",
-    "J/B": "4 pJ/B",
-    "m2": "825 mm2",
-    "m2/B": "0.4 mm2/MB",
-    "$/m2": "0.3 $/mm2",
-    "$/B": "10 $/GB",
-    "$ s/B": "40 $ s/GB",
-    "$": "$15000",
-    "W": "400 W",
-    "Hz": "1.41 GHz",
-    "B": "80 GB",
-    "FLOP/s": "312 TFLOP/s",
-    "FLOP": "1 EFLOP",
-    "$/s": "2.5 $/h",
-    "$/W": "1 $/W",
-    "1/m2": "1000 1/m2",
-    "kg": "100 t",
-    "kg/J": "400 g/kWh",
-    "-": "8",
-}
+EXAMPLES: Final[dict[str, str]] = _TABLES["examples"]
 
 #: Most characters of a number with its unit; the largest number has 309 digits. [characters]
 LONGEST_NUMBER: Final = 350
@@ -258,22 +228,10 @@ def unit_name(measures: Dimension) -> str:
     return (above or "1") + below
 
 
-#: Units that read better in another than their own prefixed form: SI unit -> (shown, its factor).
-_SHOWN: Final[dict[str, str]] = {
-    "m2": "mm2",
-    "m2/B": "mm2/MB",
-    "$/m2": "$/mm2",
-    "$/B": "$/GB",
-    "$ s/B": "$ s/GB",
-    "$/s": "$/h",
-    "kg/J": "g/kWh",
-}
+#: Units that read better in another than their own prefixed form: SI unit -> unit shown.
+_SHOWN: Final[dict[str, str]] = _TABLES["shown"]
 #: Units that read better in others from some value on: SI unit -> (from here on, shown).
-_LARGE: Final[dict[str, tuple[tuple[float, str], ...]]] = {
-    "s": ((172_800.0, "days"), (7200.0, "h"), (600.0, "min")),
-    "J": ((3.6e15, "TWh"), (3.6e12, "GWh"), (3.6e9, "MWh")),
-    "kg": ((1e3, "t"), (1.0, "kg"), (0.0, "g")),
-}
+_LARGE: Final[dict[str, list[tuple[float, str]]]] = _TABLES["large"]
 _STEPS: Final = ((1e18, "E"), (1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""),
                  (1e-3, "m"), (1e-6, "u"), (1e-9, "n"), (1e-12, "p"))  # fmt: skip
 

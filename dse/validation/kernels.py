@@ -6,7 +6,7 @@ clock while it is short (`burst_time`)."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final, Literal
+from typing import Final
 
 import numpy as np
 
@@ -38,14 +38,12 @@ BURST: Final = {"sustained": 1.0}
 #: Switches that could reduce do not: "NVLS off" in the column `op` of a row.
 PLAIN_SWITCHES: Final = {"node_in_switch": 0.0}
 
-#: Name of a collective, as `plain` leaves it -> ours.
-COLLECTIVES: Final = {
-    "allreduce": "all_reduce",
-    "allgather": "all_gather",
-    "reducescatter": "reduce_scatter",
-    "alltoall": "all_to_all",
-    "sendrecv": "send_recv",
-}
+#: Words of kernels: of collectives, as `plain` leaves them -> ours, of `op` of kernels that read and write memory once
+#: -> how they run, as `Label.runs`, and of `mask` -> whether it is causal.
+COLLECTIVES: Final[Mapping[str, str]] = WORDS["kernels"]["collectives"]
+PASSES, MASKS = WORDS["kernels"]["passes"], WORDS["kernels"]["masks"]
+#: Type of row -> columns that the time of such a kernel depends on.
+SIZES: Final[Mapping[str, Sequence[str]]] = WORDS["kernels"]["sizes"]
 
 #: `op` of products whose time includes the cast of the input to 8 or 4 bits.
 CASTING: Final = "cast"
@@ -53,29 +51,8 @@ CASTING: Final = "cast"
 #: `op` of products of experts that are launched one by one; others are one call.
 SEQUENTIAL: Final = "sequential"
 
-#: `op` of kernels that read and write memory once -> how they run, as `Label.runs`.
-PASSES: Final[Mapping[str, Literal["casting", "sorting"]]] = {
-    "cast": "casting",
-    "maximum": "casting",
-    "gather": "sorting",
-    "combine": "sorting",
-}
-
-#: Words of `mask`, and whether it is causal.
-MASKS: Final = {"": True, "causal": True, "full": False}
-
 #: Bytes of an output element of a product: 16 bits, for any operands. [B]
 OUTPUT_BYTES: Final = 2.0
-
-
-#: Type of row -> columns that the time of such a kernel depends on.
-SIZES: Final[Mapping[str, tuple[str, ...]]] = {
-    "kernel_gemm": ("m", "n", "k"),
-    "kernel_grouped": ("m", "n", "k", "moe_experts"),
-    "kernel_coll": ("msg_bytes", "n_ranks"),
-    "kernel_stream": ("msg_bytes",),
-    "kernel_attention": ("mbs", "seq", "heads", "hidden"),
-}
 
 
 def kind_of(row: MeasuredRow) -> str:

@@ -346,9 +346,9 @@ class Problem:
             if all(other.agrees for other in others):
                 leaves = np.flatnonzero(forest.below < 0)
                 lowest = {name: ends for other in others for name, ends in other.of(other.low, other.roots).items()}
-                others = {name: np.full(leaves.size, ends.min()) for name, ends in lowest.items()}
+                elsewhere = {name: np.full(leaves.size, ends.min()) for name, ends in lowest.items()}
                 least = np.full((2, forest.below.size), np.inf)
-                least[:, leaves] = self.cheapest(others | forest.of(forest.low, leaves))
+                least[:, leaves] = self.cheapest(elsewhere | forest.of(forest.low, leaves))
                 for node in np.flatnonzero(forest.below >= 0)[::-1]:  # children follow their parents
                     child = forest.below[node]
                     least[:, node] = np.minimum(least[:, child], least[:, child + 1])

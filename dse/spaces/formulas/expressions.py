@@ -15,7 +15,7 @@ import threading
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, reduce
 from typing import Any, Final, Literal
 
 import numpy as np
@@ -255,17 +255,9 @@ def joined(parts: Sequence[Compiled], *, all_of: bool) -> Compiled:
 
     return Compiled(
         "boolean",
-        lambda v: reduced(combine, [f(v) for f in functions]),
+        lambda v: reduce(combine, [f(v) for f in functions]),
         margin=Margin(margin, margins[0].dimension if same else PURE_NUMBER),
     )
-
-
-def reduced(function: Any, values: Sequence[Any]) -> Any:
-    """``function(function(a, b), c)``, on arrays that broadcast."""
-    result = values[0]
-    for value in values[1:]:
-        result = function(result, value)
-    return result
 
 
 #: Most characters of a formula. Reading a number takes the square of its digits. [characters]
@@ -550,7 +542,7 @@ class _Compiler:
         if name in LISTS:
             return Compiled("list", lambda v: LISTS[name][0](*(f(v) for f in functions)), common)
         if name in OF_MANY:
-            return Compiled("number", lambda v: reduced(OF_MANY[name], [f(v) for f in functions]), common)
+            return Compiled("number", lambda v: reduce(OF_MANY[name], [f(v) for f in functions]), common)
         function, keeps_unit = OF_ONE[name]
         if not keeps_unit and common != PURE_NUMBER:
             raise _Mistake(f"{self.written(node)}: expected a pure number, got {unit_name(common)}")

@@ -1,4 +1,4 @@
-"""Designs that are named by a sweep or a file: completed, priced together, and said why not."""
+"""Designs that are named by a sweep or a file: completed, evaluated_designs together, and said why not."""
 
 import json
 import re
@@ -12,7 +12,7 @@ import pytest
 from costmodel import DseError
 from dse.cli import main
 from dse.pricing.evaluation import design_records, evaluated_design
-from dse.pricing.sweep import combinations, priced, swept_values
+from dse.pricing.sweep import combinations, evaluated_designs, swept_values
 from dse.pricing.workers import Workers
 from dse.spaces.space import Space
 from tests.support.cases import cases
@@ -46,7 +46,7 @@ def alone(space: Space, values: dict[str, object]) -> dict[str, object] | None:
 def test_each_row_is_what_the_design_is_priced_alone(layouts):
     """Named values are kept, the others the simplest beside them; illegal is what no design has."""
     table = combinations(SWEEPS)
-    found = priced(layouts, table, 60)
+    found = evaluated_designs(layouts, table, 60)
     records = found.records
     assert [tuple(r["params"][name] for name in SWEEPS) for r in records] == [*product(*SWEEPS.values())]
     for record in records:
@@ -63,7 +63,7 @@ def test_each_row_is_what_the_design_is_priced_alone(layouts):
 
 def test_a_rule_is_named_that_no_design_keeps(layouts):
     """Each is too much for every design of the row that keeps the rules before it."""
-    found = priced(layouts, combinations({"pp": [3, 5, 8], "vpp": [1, 2, 7]}), 9)
+    found = evaluated_designs(layouts, combinations({"pp": [3, 5, 8], "vpp": [1, 2, 7]}), 9)
     reasons = [record["reason"].partition(" (")[0].removeprefix("not legal: ") for record in found.records]
     assert reasons[6:8] == [record["reason"] for record in found.records[6:8]]  # of limits, or none
     dp, layers = "dp", "whole_layers_per_chunk"  # 1,024 ranks by threes; 96 layers by fives and sevens
@@ -73,7 +73,7 @@ def test_a_rule_is_named_that_no_design_keeps(layouts):
 
 def test_a_sweep_of_what_makes_a_space_is_priced_space_by_space(layouts):
     """The length of sequences is the model's."""
-    found = priced(layouts, combinations({"micro_batch_size": [1, 2], "seq_len": [1024, 4096]}), 4)
+    found = evaluated_designs(layouts, combinations({"micro_batch_size": [1, 2], "seq_len": [1024, 4096]}), 4)
     assert [record["params"]["seq_len"] for record in found.records] == [1024, 4096, 1024, 4096]
     frame = found.to_frame()
     assert frame["seq_len"].tolist() == [1024, 4096, 1024, 4096]
@@ -84,12 +84,12 @@ def test_a_sweep_of_what_makes_a_space_is_priced_space_by_space(layouts):
 def test_who_prices_changes_no_bit(layouts, monkeypatch):
     monkeypatch.setattr("dse.pricing.evaluation.SENT_SECONDS", 1e-9)
     table = combinations(SWEEPS)
-    one, two = (priced(layouts, table, 60, jobs=jobs).to_frame() for jobs in (1, Workers(2)))
+    one, two = (evaluated_designs(layouts, table, 60, jobs=jobs).to_frame() for jobs in (1, Workers(2)))
     pd.testing.assert_frame_equal(one, two, check_exact=True)
 
 
 def test_records_and_frames_hold_the_same(layouts):
-    found = priced(layouts, combinations(SWEEPS), 60)
+    found = evaluated_designs(layouts, combinations(SWEEPS), 60)
     frame = found.to_frame()
     for row, record in zip(frame.to_dict("records"), found.records, strict=True):
         for group in ("params", "values", "breakdown"):

@@ -17,7 +17,7 @@ from costmodel.kernels.kernel_tables import total
 from costmodel.machine import System
 from costmodel.steps.breakdown import Breakdown
 from dse.adapters.xla.analysis import Analysis
-from dse.adapters.xla.steps.program import AXES, Program, ProgramCost, program_cost, program_step
+from dse.adapters.xla.steps.program import AXIS_OF, Program, ProgramCost, program_cost, program_step
 from dse.adapters.xla.text.module import Instruction, parts
 from dse.adapters.xla.work.kernel_graph import HloGraph, HloKernel
 
@@ -248,7 +248,7 @@ def program_times(analysis: Analysis, program: Program, graph: HloGraph, system:
     for (name, purpose), places in places_of_kind.items():
         whole, alone = total(cost.time[:, places]), total(exposed[:, places])
         by_name[f"{name}, {purpose}"] = alone
-        axis = AXES[purpose]
+        axis = AXIS_OF[purpose]
         if axis != "pp":
             slowed = slowed + exposed_time(whole, whole - alone, system.chip, axis) - alone
     return ProgramTimes(

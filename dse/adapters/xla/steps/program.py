@@ -27,7 +27,7 @@ from costmodel.training.ranks import Group
 from dse.adapters.xla.analysis import Analysis
 from dse.adapters.xla.buffers.reserved_memory import Reserved, needed, reserved
 from dse.adapters.xla.summary.training_figures import step_tokens
-from dse.adapters.xla.training.messages import PURPOSES, Collective
+from dse.adapters.xla.training.messages import AXES, PURPOSES, Collective
 from dse.adapters.xla.training.provenance import PHASES, global_dims
 from dse.adapters.xla.work.kernel_graph import HloKernel
 from dse.adapters.xla.work.matrix_products import Product
@@ -416,12 +416,8 @@ def _of_chunk(program: Program, system: System, points: int) -> Breakdown:
 #: Times of kernels; the others are of messages.
 _COMPUTING = ("forward_time", "backward_time", "recompute_time", "optimizer_time", "bubble_time")
 #: Purpose of a message -> the axis that its time counts to.
-AXES: Final = {
-    "tensor parallel": "tp", "sequence parallel": "tp", "context parallel": "cp", "expert parallel": "ep",
-    "pipeline parallel": "pp", "data parallel": "dp", "fully sharded": "dp", "input": "dp", "scalars": "dp",
-    "unknown": "dp",
-}  # fmt: skip
-_COMMUNICATING = tuple(f"{axis}_communication_time" for axis in ("tp", "cp", "ep", "pp", "dp"))
+AXIS_OF: Final[Mapping[str, str]] = {purpose: axis for axis, purposes in AXES.items() for purpose in purposes}
+_COMMUNICATING = tuple(f"{axis}_communication_time" for axis in AXES)
 
 
 def _times(program: Program, cost: ProgramCost) -> dict[str, FloatArray]:
@@ -432,7 +428,7 @@ def _times(program: Program, cost: ProgramCost) -> dict[str, FloatArray]:
             phase = "forward" if kernel.phase == "unknown" else kernel.phase
             places[f"{phase}_time"].append(index)
         else:
-            places[f"{AXES[kernel.message.purpose]}_communication_time"].append(index)
+            places[f"{AXIS_OF[kernel.message.purpose]}_communication_time"].append(index)
     return {name: total(cost.time[:, columns]) for name, columns in places.items()}
 
 

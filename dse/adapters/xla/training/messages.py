@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Final, Literal, get_args
 
+from costmodel.formats.input_files import data_beside
 from dse.adapters.xla.text.module import (
     COLLECTIVES,
     GroupPlacement,
@@ -45,16 +46,11 @@ PURPOSES: Final[tuple[Purpose, ...]] = get_args(Purpose)
 #: Messages that pass their operands to a neighbour.
 _SENDING: Final = ("collective-permute", "send")
 _EXCHANGING: Final = ("all-to-all", "ragged-all-to-all")
+_TABLES: Final = data_beside(__file__, "tables.yaml")
 #: Kind of an axis of the mesh -> purposes that its messages may have; the first where the data flow gives another.
-_KINDS: Final[Mapping[str, tuple[Purpose, ...]]] = {
-    "sharded data": ("fully sharded", "data parallel", "context parallel"),
-    "sharded data by rows": ("fully sharded", "data parallel"),
-    "data": ("data parallel", "fully sharded", "context parallel"),
-    "data by rows": ("data parallel", "fully sharded"),
-    "expert": ("expert parallel", "data parallel", "fully sharded"),
-    "pipeline": ("pipeline parallel",),
-    "tensor": ("tensor parallel", "sequence parallel"),
-}
+_KINDS: Final[Mapping[str, Sequence[Purpose]]] = _TABLES["kinds"]
+#: Axis of a mesh -> purposes of messages whose time counts to it.
+AXES: Final[Mapping[str, Sequence[Purpose]]] = _TABLES["axes"]
 Axis = frozenset[frozenset[int]]
 
 
@@ -395,13 +391,6 @@ def _collective(
 
 
 _SUMMING: Final = ("all-reduce", "reduce-scatter")
-#: Axis of a mesh -> purposes of messages along it.
-_AXES: Final[Mapping[str, tuple[Purpose, ...]]] = {
-    "tp": ("tensor parallel", "sequence parallel"),
-    "cp": ("context parallel",),
-    "ep": ("expert parallel",),
-    "pp": ("pipeline parallel",),
-}
 
 
 def mesh_axes(messages: Mapping[int, Collective], devices: int) -> dict[str, int]:
@@ -411,9 +400,9 @@ def mesh_axes(messages: Mapping[int, Collective], devices: int) -> dict[str, int
     devices that the other axes leave tell of replicas only if there are none.
     """
     axes: dict[str, int] = {}
-    for axis, purposes in _AXES.items():
+    for axis, purposes in AXES.items():
         sizes = _sizes([message for message in messages.values() if message.purpose in purposes])
-        if sizes:
+        if sizes and axis != "dp":
             axes[axis] = max(sizes, key=lambda size: sizes[size])
     summing = [
         message

@@ -241,7 +241,8 @@ def _held(shape: Shape, path: Path, value: int | None) -> int | None:
     if value is None or array.is_tuple or array.size != 1 or not re.fullmatch(r"[su]\d+", array.dtype):
         return None
     low = -(2 ** (BITS[array.dtype] - 1)) if array.dtype[0] == "s" else 0
-    return (value - low) % 2 ** BITS[array.dtype] + low
+    held: int = (value - low) % 2 ** BITS[array.dtype] + low
+    return held
 
 
 def _first_failure(direction: str, start: int, step: int) -> int | None:
