@@ -13,14 +13,6 @@ from dse.output import csv_pieces, design_record, json_text, parquet_pieces, stu
 from dse.pricing.evaluated import RECORD_KEYS
 
 
-@pytest.fixture(scope="module")
-def storage(tmp_path_factory, small_space):
-    """A database with a study of 30 trials of a space of 144 legal designs."""
-    storage = f"sqlite:///{tmp_path_factory.mktemp('storage') / 'dse.db'}"
-    Study.create(Space.from_text(small_space), "small", storage=storage).run(30)
-    return storage
-
-
 @pytest.fixture(autouse=True)
 def stored(monkeypatch, storage):
     """Commands find the database by the environment."""

@@ -126,13 +126,6 @@ def test_levers_make_room_and_faster_designs_that_break_the_limit_bind_it():
     assert all(each.step_time_change < 0 and not each.feasible for each in bound.faster)
 
 
-@pytest.fixture(scope="module")
-def storage(tmp_path_factory, small_space):
-    storage = f"sqlite:///{tmp_path_factory.mktemp('storage') / 'dse.db'}"
-    Study.create(Space.from_text(small_space), "small", storage=storage).run(30)
-    return storage
-
-
 def printed(capsys, storage, *argv, code=0):
     assert main([*argv, "--storage", storage]) == code
     return capsys.readouterr()

@@ -8,7 +8,7 @@ import re
 import pytest
 
 from costmodel.formats import shipped
-from dse import Space, Study
+from dse import Space
 from dse.cli import main
 from dse.spaces.formulas.expressions import Expression
 from dse.spaces.listed_names import listed_names, meaning
@@ -53,14 +53,6 @@ def test_every_format_holds_the_same_names(capsys):
     assert [*csv.DictReader(io.StringIO(printed(capsys, "columns", "gpt_1t_codesign", "--format", "csv")))] == rows
     assert {"group": "parameters", "name": "cores", "unit": "-", "value": "64, 96, 128, 160, 192",
             "meaning": "cores of a chip"} in rows  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def storage(tmp_path_factory, small_space):
-    """A database with a study of 30 trials."""
-    storage = f"sqlite:///{tmp_path_factory.mktemp('storage') / 'dse.db'}"
-    Study.create(Space.from_text(small_space), "small", storage=storage).run(30)
-    return storage
 
 
 @pytest.fixture
