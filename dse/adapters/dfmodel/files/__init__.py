@@ -2,9 +2,9 @@
 
 from dse.adapters.dfmodel.files.records import SetupFile, setup_file
 from dse.adapters.dfmodel.files.setup_files import is_setup, load_setup, setup_bytes, setup_text
-from dse.adapters.dfmodel.files.writing import ZeroMarks, graph_message, setup_message
+from dse.adapters.dfmodel.files.writing import graph_message, setup_message
 
 __all__ = [
-    "SetupFile", "ZeroMarks", "graph_message", "is_setup", "load_setup", "setup_bytes", "setup_file",
+    "SetupFile", "graph_message", "is_setup", "load_setup", "setup_bytes", "setup_file",
     "setup_message", "setup_text",
 ]  # fmt: skip

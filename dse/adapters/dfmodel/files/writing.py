@@ -2,13 +2,12 @@
 
 The reference writes its answer into the file of the question: the sharding of each kernel, the shard and the tile that
 a chip holds, the depth of each buffer, and the bytes that edges exchange. A file that is written here has the same
-fields, so that the program and its scripts read it. Published files are reproduced byte for byte, down to the sign of
-zeros that its solver left (`ZeroMarks`).
+fields, so that the program and its scripts read it. Published files are reproduced byte for byte, except the
+signs of zeros that its solver left.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -23,22 +22,6 @@ from dse.adapters.dfmodel.setup import AXES, Setup
 KERNEL_BY_KERNEL: Final = 2
 
 
-@dataclass(frozen=True, slots=True)
-class ZeroMarks:
-    """Kernels and connections, by their numbers, whose communication size is a negative zero.
-
-    The reference's solver leaves them where it rounds to nothing. They mean nothing, and follow from
-    nothing that the cost model knows: with them a file is written byte for byte as the reference's.
-    """
-
-    kernels: tuple[int, ...] = ()
-    connections: tuple[int, ...] = ()
-
-
-#: The marks of the published graphs of a model with a trillion parameters.
-GPT_1T_MARKS: Final = ZeroMarks(kernels=(14,), connections=(1, 12, 13, 14, 15, 17, 19, 24, 26, 27, 49))
-
-
 def setup_message(
     graph: DfmodelGraph,
     setup: Setup,
@@ -46,29 +29,24 @@ def setup_message(
     *,
     generation: str = "gen1",
     groups: IntArray | None = None,
-    marks: ZeroMarks = ZeroMarks(),
-    solver: tuple[int, float, int] | None = None,
     tiles_open: bool = False,
 ) -> Message:
     """A set-up of one design, as the reference writes it.
 
     `sharding` is the dimension that each kernel is split by, (kernels,) [code]; `generation` decides the names of
-    blocks; `groups` is the fused group of each kernel, by default each kernel alone [-]; `marks` are the places of
-    negative zeros; `solver` has limits for the reference's solver: threads, gap [-], seconds. With `tiles_open`, the
-    file leaves the size of a tile open.
+    blocks; `groups` is the fused group of each kernel, by default each kernel alone. [-] With
+    `tiles_open`, the file leaves the size of a tile open.
 
     Tiles of one token are left out, as published files leave them out, where no other size is faster.
     """
     message = empty_setup(ROOTS[generation])
     traffic, part = Traffic.of(graph, sharding), shards(graph, setup, sharding)
-    _fill_graph(message.dataflow_graph, graph, sharding, traffic, part, groups, marks)
+    _fill_graph(message.dataflow_graph, graph, sharding, traffic, part, groups)
     _fill_setup(message, setup, generation)
     if not (tiles_open or _one_token_is_fastest(graph, setup, sharding)):
         run_block(message).llm.tile_size = round(float(setup.tile_size.flat[0]))
     if groups is not None:
         run_block(message).num_config = int(groups.max()) + 1
-    if solver is not None:
-        message.gurobi.thread, message.gurobi.gap, message.gurobi.time = solver
     return message
 
 
@@ -80,18 +58,12 @@ def graph_message(graph: DfmodelGraph, traffic: Traffic) -> Message:
     message = empty_setup(ROOTS["gen1"])
     m, k, n, output = (a[np.newaxis] for a in (graph.outer * graph.m, graph.k, graph.n, graph.output_bytes))
     whole = Shards(m=m, k=k, n=n, output_bytes=output)
-    _fill_graph(message.dataflow_graph, graph, np.full(len(graph), NONE), traffic, whole, None, ZeroMarks())
+    _fill_graph(message.dataflow_graph, graph, np.full(len(graph), NONE), traffic, whole, None)
     return message
 
 
 def _fill_graph(
-    block: Message,
-    graph: DfmodelGraph,
-    sharding: IntArray,
-    traffic: Traffic,
-    part: Shards,
-    groups: IntArray | None,
-    marks: ZeroMarks,
+    block: Message, graph: DfmodelGraph, sharding: IntArray, traffic: Traffic, part: Shards, groups: IntArray | None
 ) -> None:
     """Kernels and connections, with the fields that follow from their sharding."""
     member = np.arange(len(graph)) if groups is None else groups
@@ -106,15 +78,15 @@ def _fill_graph(
         if graph.systolic[number]:
             variant.shard_K = int(part.k[0, number])
         moved, size = int(traffic.of_kernels[number]), float(traffic.kernel_bytes[number])
-        _state_traffic(variant, moved, size, number + 1 in marks.kernels)
-    _fill_connections(block.connections, graph, levels, traffic, part, marks)
+        _state_traffic(variant, moved, size)
+    _fill_connections(block.connections, graph, levels, traffic, part)
 
 
-def _state_traffic(block: Message, moved: int, size: float, marked: bool) -> None:
-    """Write the moved tensors and their bytes; a negative zero marks that nothing moves."""
+def _state_traffic(block: Message, moved: int, size: float) -> None:
+    """Write the moved tensors and their bytes."""
     block.communication_type = moved
-    if moved != NOTHING or marked:
-        block.communication_size = size if moved != NOTHING else -0.0
+    if moved != NOTHING:
+        block.communication_size = size
 
 
 def _fill_kernel(kernel: Message, graph: DfmodelGraph, number: int) -> None:
@@ -145,7 +117,7 @@ def _fill_kernel(kernel: Message, graph: DfmodelGraph, number: int) -> None:
 
 
 def _fill_connections(
-    connections: Message, graph: DfmodelGraph, levels: IntArray, traffic: Traffic, part: Shards, marks: ZeroMarks
+    connections: Message, graph: DfmodelGraph, levels: IntArray, traffic: Traffic, part: Shards
 ) -> None:
     zero_out = np.broadcast_to(graph.zero_out, graph.start.shape)
     for number, (start, end) in enumerate(zip(graph.start, graph.end, strict=True), start=1):
@@ -155,7 +127,7 @@ def _fill_connections(
         edge.tensor_size = graph.output_bytes[start]
         edge.shard_tensor_size = part.output_bytes[0, start]
         moved, size = int(traffic.of_edges[number - 1]), float(traffic.edge_bytes[number - 1])
-        _state_traffic(edge, moved, size, number in marks.connections)
+        _state_traffic(edge, moved, size)
         edge.zero_out = bool(zero_out[number - 1])
 
 
