@@ -108,6 +108,13 @@ def test_compressed_attention_has_the_parameters_and_work_of_its_modules(name, h
         assert mixer == pytest.approx(products + matrices + core + scores, rel=2e-3)  # entries behind the last count
 
 
+def test_a_token_behind_a_million_takes_the_published_share_of_flops():
+    """DeepSeek-V4-Pro needs 27 % of the FLOPs of a token of DeepSeek-V3.2 behind a million others (abstract)."""
+    alone = {"seq_len": 1.0, "context_len": 2.0**20 - 1, "mtp_layers": 0.0}
+    four, three = (replace(load_model(name), **alone) for name in ("deepseek_v4_pro", "deepseek_v3_2"))
+    assert four.forward_flops(causal=True) / three.forward_flops(causal=True) == pytest.approx(0.27, abs=0.005)
+
+
 def test_compressed_keys_of_ranks_that_share_a_sequence_are_few():
     """Per token 512 / 4 and an indexer's 128 / 4, or 512 / 128; DeepSeek-V3.2 sends 576 and 128."""
     model = replace(load_model("deepseek_v4_flash"), seq_len=131072)
