@@ -80,15 +80,16 @@ def design_launches(
     """
     launches: list[dict[str, tuple[str, bool]]] = [{} for _ in records]
     usual = load_framework(space.framework).launch if is_built_in(space.framework) else ("megatron",)
-    ends = dict.fromkeys((0, len(records) - 1))
+    ends = [*dict.fromkeys((0, len(records) - 1))]
     known = space.workload.work == TRAINING and not space.workloads
     for form in dict.fromkeys((*usual, *launch_forms())) if known else ():
-        for number in dict.fromkeys((*ends, *range(len(records)))):
-            if number not in ends and not any(launches[end][form][1] for end in ends):
+        for rows in (ends, [row for row in range(len(records)) if row not in ends]):
+            files = artefacts(space, [records[row]["params"] for row in rows], form, profile=profile)
+            for row, file in zip(rows, files, strict=True):
+                text = file.content.decode() if isinstance(file.content, bytes) else file.notes[0]
+                launches[row][form] = (text, file.content is not None)
+            if not any(launches[end][form][1] for end in ends):
                 break
-            [file] = artefacts(space, [records[number]["params"]], form, profile=profile)
-            text = file.content.decode() if isinstance(file.content, bytes) else file.notes[0]
-            launches[number][form] = (text, file.content is not None)
     return launches
 
 

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from costmodel.columns import FloatArray
 from costmodel.errors import DseError
 from costmodel.formats.chrome_trace import Span, chrome_trace
 from costmodel.steps.timeline import Timeline
@@ -50,23 +49,16 @@ def timeline(space: Space, params: Mapping[str, Any]) -> pd.DataFrame:
     Raises `DseError` if the model is no transformer, or the cost model has no number for the design.
     """
     [events] = timelines(space, [params])
-    return events
+    return events_frame(events)
 
 
-def timelines(space: Space, designs: Sequence[Mapping[str, Any]]) -> Iterator[pd.DataFrame]:
-    """`timeline` of several designs, whose shardings are solved together."""
+def timelines(space: Space, designs: Sequence[Mapping[str, Any]]) -> Iterator[Timeline]:
+    """Events of several designs, whose shardings are solved together."""
     run = transformer_run(space, space.encode(designs), DesignPoints)
     run = run.of(resolve_sharding(run.model, run.system, run.design, precision=run.precision))
     costs = transformer_step(run)
     for row in np.arange(len(designs))[:, np.newaxis]:
-        yield events_frame(events_of(run.take(row), costs.take(row)))
-
-
-def pass_counts(space: Space, designs: Sequence[Mapping[str, Any]]) -> FloatArray:
-    """Forward and backward passes through the chunks of all stages in a step, (designs,). [-]"""
-    design = transformer_run(space, space.encode(designs), DesignPoints).design
-    passes = 2 * design.pp * design.vpp * design.gradient_accumulation_steps
-    return np.broadcast_to(passes, (len(designs),))
+        yield events_of(run.take(row), costs.take(row))
 
 
 def events_frame(events: Timeline) -> pd.DataFrame:

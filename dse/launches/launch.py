@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 
@@ -95,7 +96,7 @@ class Launch:
             return self.design[column]
         return decoded(DesignPoints.declared()[column], DesignPoints().columns()[column].item())
 
-    @property
+    @cached_property
     def points(self) -> DesignPoints:
         """The design as a table of one row."""
         return DesignPoints.of(blocks=self.model.blocks, **{name: [value] for name, value in self.design.items()})
@@ -124,8 +125,9 @@ class Launch:
     def nodes(self) -> tuple[int, int]:
         """Nodes of the run, and chips of each: hosts, where a node is a rack of them."""
         most = self.node_size if self.node_size <= MOST_OF_A_HOST else CHIPS_OF_A_TRAY
-        gpus = next(size for size in range(min(most, self.world_size), 0, -1) if self.world_size % size == 0)
-        return self.world_size // gpus, gpus
+        world_size = self.world_size
+        gpus = next(size for size in range(min(most, world_size), 0, -1) if world_size % size == 0)
+        return world_size // gpus, gpus
 
     @property
     def imbalance_differs(self) -> bool:

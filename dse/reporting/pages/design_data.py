@@ -5,12 +5,9 @@ All designs are explained in one batch. Texts and paths that many designs share 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
-
-import numpy as np
 
 from costmodel.errors import DseError
 from costmodel.formats.quantity import readable, readable_count
@@ -18,7 +15,7 @@ from costmodel.rules.registry import NATIVE
 from costmodel.steps.breakdown import with_unit_suffix
 from dse.explaining.explanation import Explanation, explanations
 from dse.explaining.neighbours import Binding, Neighbour, neighbourhoods
-from dse.explaining.timeline import EXPOSED, folded, pass_counts, timelines
+from dse.explaining.timeline import timelines
 from dse.output import Record, percent, ranked_rate
 from dse.pricing.evaluation import with_kernels
 from dse.reporting.answers import (
@@ -44,6 +41,7 @@ from dse.reporting.design_table import (
 from dse.reporting.designs.changes_report import faster_text, freed_name, levers_text, neighbour_columns
 from dse.reporting.designs.explanation_report import kernel_columns, stage_texts
 from dse.reporting.pages.page import rounded, table_data
+from dse.reporting.pages.pipeline_data import pipeline_data
 from dse.reporting.study_report import kernel_lines
 from dse.spaces.space import Space
 
@@ -53,14 +51,8 @@ if TYPE_CHECKING:
 #: Launch files of designs: form -> text, or the reason why the framework cannot run it, and True for a text.
 Launches = Callable[[Sequence[Record]], list[dict[str, tuple[str, bool]]]]
 
-#: Designs whose pipelines are always drawn, and most events of one of these pipelines. [-]
-DETAILED, EVENTS = 24, 800
-#: Passes of a step, and events of two stages with gaps, at most, with which the pipelines of others are drawn. [-]
-FEW_PASSES, FEW_EVENTS = 4000, 600
 #: Neighbours of a design at most. [-]
 NEIGHBOURS: Final = 8
-#: Resolution of times of a pipeline: this share of the step. [-]
-RESOLUTION: Final = 2e4
 
 
 @dataclass
@@ -94,15 +86,15 @@ class DesignPages:
     paths: Pool = field(default_factory=Pool)
     lines: Pool = field(default_factory=Pool)
 
-    def designs(self, records: Sequence[Record], detailed: Sequence[int]) -> list[dict[str, Any]]:
-        """Data of designs; the pipelines of those in the rows `detailed` have more stages."""
+    def designs(self, records: Sequence[Record]) -> list[dict[str, Any]]:
+        """Data of designs."""
         try:
             explained = explanations(self.space, records, self.profile)
             near = neighbourhoods(explained)
         except DseError as error:
             why = {"why": str(error)}
             return [self.summary(record) | why for record in records]
-        pipelines = self.pipelines(records, detailed)
+        pipelines = self.pipelines(records)
         return [
             self.summary(record) | self.reasons(explanation, *explained) | self.launch_data(files) | pipeline
             for record, explanation, explained, files, pipeline in zip(
@@ -166,22 +158,15 @@ class DesignPages:
             "refused": {form: text for form, (text, runs) in files.items() if not runs},
         }
 
-    def pipelines(self, records: Sequence[Record], detailed: Sequence[int]) -> list[dict[str, Any]]:
-        """Pipelines of the rows `detailed` and of designs with few passes; none by rules of other models."""
-        pipelines: list[dict[str, Any]] = [{} for _ in records]
+    def pipelines(self, records: Sequence[Record]) -> list[dict[str, Any]]:
+        """Pipelines of designs; none by rules of other models."""
         if self.profile != NATIVE or self.space.workloads:
-            return pipelines
-        designs = [record["params"] for record in records]
+            return [{} for _ in records]
         try:
-            few = pass_counts(self.space, designs) <= FEW_PASSES
-            rows = [row for row in range(len(records)) if few[row] or row in detailed]
-            for row, events in zip(rows, timelines(self.space, [designs[row] for row in rows]), strict=True):
-                data = pipeline_data(events, EVENTS if row in detailed else 0)
-                if row in detailed or sum(len(events) for _, events in data["rows"]) <= 2 * FEW_EVENTS:
-                    pipelines[row] = {"pipeline": data}
+            steps = timelines(self.space, [record["params"] for record in records])
+            return [{"pipeline": pipeline_data(events)} for events in steps]
         except DseError as error:
             return [{"no_pipeline": str(error)} for _ in records]
-        return pipelines
 
 
 def large_numbers(space: Space, record: Record) -> list[list[str]]:
@@ -212,34 +197,3 @@ def large_numbers(space: Space, record: Record) -> list[list[str]]:
             text = objective_text(objective, record).removeprefix(objective.name.replace("_", " ")).strip()
             numbers.append([text, objective.name.replace("_", " "), ""])
     return numbers
-
-
-def pipeline_data(events: pd.DataFrame, most_events: int) -> dict[str, Any]:
-    """One step, stage by stage: kinds of work, and the order of each stage as gaps and kinds.
-
-    A stage is a list of pairs: a work and a micro-batch for each event, or -1 and the gap before it. A work is a kind,
-    a chunk, its time and its exposed communication; times are whole multiples of ``unit``. Of a pipeline with more than
-    `most_events` [-] some of the stages are kept.
-    """
-    step = float(events["end_s"].max())
-    kept, period = folded(events)
-    unit, works, kinds, rows = step / RESOLUTION, Pool(), Pool(), {}
-    exposed = [name for name in EXPOSED if (kept[name] > 0).any()]
-    stages = sorted(kept["stage"].unique().tolist())
-    most = max(2, min(len(stages), most_events * len(stages) // len(kept)))
-    for stage in [stages[number] for number in np.linspace(0, len(stages) - 1, most).round().astype(int)]:
-        of_stage = kept[kept["stage"] == stage].sort_values(["start_s", "end_s"], kind="stable")
-        end, row = 0, []
-        for event in of_stage.to_dict("records"):
-            start, stop = (round(event[name] / unit) for name in ("start_s", "end_s"))
-            times = (stop - start, *(round(event[name] / unit) for name in exposed))
-            work = works.place((kinds.place(event["kind"]), event["chunk"], *times))
-            row += [*([-1, start - end] if start != end else []), work, event["micro_batch"]]
-            end = stop
-        rows[stage] = row
-    of = [name.rpartition("_communication")[0] or name.rpartition("_")[0] for name in exposed]
-    data = {"unit": unit, "stages": len(stages), "exposed": of, "kinds": [*kinds.places], "works": [*works.places]}
-    data["rows"] = [*rows.items()]
-    if period:
-        data["period"] = [round(period.start / unit), round(period.time / unit), period.count]
-    return data if math.isfinite(step) else {}

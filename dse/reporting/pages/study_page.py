@@ -18,7 +18,7 @@ from dse.fronts import as_costs, thinned
 from dse.output import Record, counted
 from dse.reporting.answers import PLAN, alternative, lead_text, other_text, picks, question_text, study_words
 from dse.reporting.design_table import PEAK_MEMORY, design_columns, machine_parameters, table_notes, varying_parameters
-from dse.reporting.pages.design_data import DETAILED, DesignPages, Launches
+from dse.reporting.pages.design_data import DesignPages, Launches
 from dse.reporting.pages.page import page, rounded, table_data
 from dse.reporting.studies.nothing_feasible import BrokenLimits
 from dse.reporting.study_report import certificate_text, spread
@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 
 #: Designs that open, other designs in the scatter plot and as lines, and trials that rank parameters, at most. [-]
 OPENED, CLOUD, LINES, RANKED = 250, 1500, 250, 500
+#: Designs that open where there is no front, the best ones of a single objective, at most. [-]
+BEST: Final = 24
 #: Infeasible trials that are read, and trials of the curve of the hypervolume, at most. [-]
 MOST_INFEASIBLE, CURVE = 2000, 5000
 #: Proposed designs at most: the best of each objective, and knees between them. [-]
@@ -76,7 +78,7 @@ def opened(table: TrialTable) -> list[dict[str, Any]]:
         return table.front().thinned().records()
     costs = table.costs[:, 0]
     rows = np.argsort(np.where(np.isnan(costs), np.inf, costs), kind="stable")[: int(np.isfinite(costs).sum())]
-    return table.take(rows[:DETAILED]).records()
+    return table.take(rows[:BEST]).records()
 
 
 def front_data(
@@ -87,9 +89,8 @@ def front_data(
     named = proposed(space, front)
     rows = spread(len(front), OPENED, [*named, *((second[0],) if second else ())])
     records, places = with_run_lines(study, [front[row] for row in rows]), {row: at for at, row in enumerate(rows)}
-    detailed = spread(len(records), DETAILED, [places[row] for row in named])
     pages = DesignPages(space, study.profile, launches)
-    designs = pages.designs(records, detailed)
+    designs = pages.designs(records)
     for row, text in named.items():
         designs[places[row]]["title"] = text
     varying = varying_parameters(space, front)

@@ -8,17 +8,22 @@ from io import StringIO
 from pathlib import Path
 from xml.etree import ElementTree
 
+import numpy as np
 import pandas as pd
 import pytest
 
 import dse
+from costmodel import DesignPoints, load_model, load_system
+from costmodel.steps.timeline import timeline as step_events
 from dse import DseError, Space, Study
 from dse.cli import main
-from dse.explaining.timeline import folded, timeline
+from dse.explaining.timeline import events_frame, folded, timeline, timelines
 from dse.reporting.pages import study_page
+from dse.reporting.pages.pipeline_data import pipeline_data
 from dse.reporting.pictures.style import COLOURS, DOMINATED, PART_COLOURS, SCHEMES
 from dse.reporting.pictures.style import FRONT as FRONT_COLOUR
 from dse.searching.trials import trial_table
+from tests.costmodel.steps.test_timeline import CHUNKS, run_of
 from tests.support.browser import browser, complaints, opened, until
 from tests.support.cases import cases
 
@@ -138,6 +143,38 @@ def test_a_pipeline_folds_what_it_repeats(toy_system, gpt, small_space):
     work = time[(events["start_s"] >= period.start - 1e-9) & (events["start_s"] < period.start + period.time - 1e-9)]
     rest = (kept["end_s"] - kept["start_s"]).sum()
     assert rest + (period.count - 1) * work.sum() == pytest.approx(time.sum(), rel=1e-9)
+
+
+def folded_passes(events, stages):
+    """Stage, kind, chunk, micro-batch, start and end of the passes of some stages of a folded step, in order."""
+    kept, _ = folded(events[events["stage"].isin(stages)])
+    names = ["stage", "kind", "chunk", "micro_batch", "start_s", "end_s"]
+    return kept.sort_values(["stage", "start_s", "end_s"], kind="stable")[names].to_numpy().tolist()
+
+
+def schedule_events(word, chunks, steps):
+    """A step of GPT-3 by a schedule."""
+    design = DesignPoints.of(tp=8, pp=8, vpp=chunks, schedule=word, gradient_accumulation_steps=steps, zero=1, dp=2)
+    return step_events(run_of(load_model("gpt3_175b"), design, load_system("a100_80g_dgx")))
+
+
+def test_a_pipeline_is_drawn_pass_by_pass(report, study, tmp_path):
+    """What the browser draws from runs of works, by every schedule and of every design, is the step itself."""
+    steps = [schedule_events(word, chunks, 80) for word, chunks in CHUNKS.items()]
+    steps += timelines(study.space, [design["params"] for design in study.table.front().records()])
+    stored = [pipeline_data(events) for events in steps]
+    assert [own["pipeline"] for own in data_of(report)["designs"]] == json.loads(json.dumps(stored[len(CHUNKS) :]))
+    assert sum("period" in data for data in stored) > len(CHUNKS) / 2
+    script = """return arguments[0].map((data) => data.rows.flatMap((row) => passes(data, row).map((own) =>
+        [row[0], data.kinds[own.work[0]], own.work[1], own.batch, own.start * data.unit, own.stop * data.unit])))"""
+    with browser(tmp_path, width=1440) as driver:
+        opened(driver, report)
+        drawn = driver.execute_script(script, stored)
+    for events, shown in zip(steps, drawn, strict=True):
+        expected = folded_passes(events_frame(events), {stage for stage, *_ in shown})
+        assert [row[:4] for row in shown] == [row[:4] for row in expected]
+        off = np.array([row[4:] for row in shown]) - [row[4:] for row in expected]
+        assert np.abs(off).max() < 1e-3 * events.end.max()
 
 
 @pytest.mark.parametrize(("width", "dark"), [(390, True), (1440, False)])

@@ -158,33 +158,43 @@ function tree(flat, unit, whole) {
   return el("div", { class: "tree" }, [...top.children].sort((a, b) => b[1].value - a[1].value).map(([name, node]) => show(name, node, name, 0)));
 }
 
+// Works of a stage with their times and micro-batches, from the runs that are stored.
+function passes(data, [, ...runs]) {
+  const all = [], next = new Map();
+  let time = 0;
+  for (const [count, ...own] of runs) for (let n = 0; n < count; n++) for (const place of own) {
+    const work = data.works[place], [kind, chunk, long] = work, key = (kind < -1 ? -2 - kind : kind) + 16 * chunk, batch = next.get(key) ?? 0;
+    if (kind < -1) { next.set(key, batch + long); continue; }
+    if (kind >= 0) { next.set(key, batch + 1); all.push({ work, start: time, stop: time + long, batch: chunk < 0 ? -1 : batch }); }
+    time += long;
+  }
+  return all;
+}
+
 function pipeline(data) {
   const KIND = (place) => ({ dp_communication: "dp", weight_cast: "weight-cast", weight_gradient: "weight-gradient" }[data.kinds[place]] ?? data.kinds[place]);
-  const kinds = [...new Set(data.works.map(([kind]) => KIND(kind)))], exposed = data.exposed.filter((_, at) => data.works.some((work) => work[3 + at] > 0));
+  const kinds = [...new Set(data.works.filter(([kind]) => kind >= 0).map(([kind]) => KIND(kind)))], exposed = data.exposed.filter((_, at) => data.works.some((work) => work[3 + at] > 0));
   const legend = el("ul", { class: "parts" }, [...kinds, ...exposed.map((own) => `${own} communication`)].map((kind) => el("li", {}, el("i", part(kind)), el("span", {}, kind.replace(/-/g, " ")))), el("li", {}, el("i", { style: "background:var(--panel)" }), el("span", {}, "idle")));
-  const end = Math.max(...data.rows.map(([, row]) => { let t = 0; for (let at = 0; at < row.length; at += 2) t += row[at] < 0 ? row[at + 1] : data.works[row[at]][2]; return t; }));
-  const [begin, lasts] = data.period ?? [0, Math.min(end, 40 * data.works[0][2])];
+  const rows = data.rows.map((row) => [row[0], passes(data, row)]);
+  const end = Math.max(...rows.map(([, row]) => row.at(-1)?.stop ?? 0));
+  const [begin, lasts] = data.period ?? [0, Math.min(end, 40 * Math.max(...rows[0][1].map((own) => own.work[2])))];
   const few = Math.min(end, 12 * Math.max(...data.works.filter(([, chunk]) => chunk >= 0).map((work) => work[2]), 1));
   const windows = { "Whole step": [0, end], "Warm-up": [0, Math.max(begin, lasts / 4)], "One period": [begin, begin + lasts], "A few passes": [begin, Math.min(end, begin + few)], "Cool-down": [Math.min(begin + lasts, end * 0.75), end] };
   if (!data.period) delete windows["One period"];
   let shown = "Whole step";
   const draw = (width) => {
-    const [left, high, top] = [54, Math.max(9, Math.min(24, 280 / data.rows.length)), data.period ? 34 : 8];
+    const [left, high, top] = [62, Math.max(9, Math.min(24, 280 / rows.length)), data.period ? 34 : 8];
     const [first, last] = windows[shown], right = width - 8, x = (time) => left + (time - first) / (last - first) * (right - left);
-    const height = top + data.rows.length * (high + 3) + 26;
-    const shapes = data.rows.flatMap(([stage, row], n) => {
-      const y = top + n * (high + 3), found = [sv("rect", { x: left, y, width: width - left - 8, height: high, fill: "var(--panel)" }), n % Math.ceil(data.rows.length / 18) === 0 ? sv("text", { x: left - 7, y: y + high / 2 + 4, "text-anchor": "end" }, `stage ${stage}`.slice(data.rows.length > 9 ? 6 : 0)) : null];
-      let time = 0;
-      for (let at = 0; at < row.length; at += 2) {
-        if (row[at] < 0) { time += row[at + 1]; continue; }
-        const [kind, chunk, long, ...beside] = data.works[row[at]], batch = row[at + 1];
-        if (time + long <= first || time >= last) { time += long; continue; }
-        const gone = beside.reduce((sum, own) => sum + own, 0), from = Math.max(left, x(time)), stop = Math.min(right, x(time + long)), wide = Math.max(0.4, stop - from - (stop - from > 3 ? 0.7 : 0));
+    const height = top + rows.length * (high + 3) + 26;
+    const shapes = rows.flatMap(([stage, row], n) => {
+      const y = top + n * (high + 3), found = [sv("rect", { x: left, y, width: width - left - 8, height: high, fill: "var(--panel)" }), n % Math.ceil(rows.length / 18) === 0 ? sv("text", { x: left - 7, y: y + high / 2 + 4, "text-anchor": "end" }, `stage ${stage}`.slice(rows.length > 9 ? 6 : 0)) : null];
+      for (const { work: [kind, chunk, long, ...beside], start, stop: ends, batch } of row) {
+        if (ends <= first || start >= last) continue;
+        const gone = beside.reduce((sum, own) => sum + own, 0), from = Math.max(left, x(start)), stop = Math.min(right, x(ends)), wide = Math.max(0.4, stop - from - (stop - from > 3 ? 0.7 : 0));
         const said = `${KIND(kind).replace(/-/g, " ")}${batch >= 0 ? `, micro-batch ${batch}, chunk ${chunk}` : ""}\n${readable(long * data.unit, "s")}` + beside.map((own, k) => own ? `\n${data.exposed[k]} communication ${readable(own * data.unit, "s")} of it` : "").join("");
         found.push(sv("rect", { x: from.toFixed(2), y, width: wide.toFixed(2), height: high, fill: `var(--${KIND(kind)}, var(--other))`, opacity: batch % 2 === 1 ? 0.78 : 1, ...tipped(said) }));
         let tail = from + wide;
         beside.forEach((own, k) => { if (!own) return; const size = wide * own / long; tail -= size; if (gone <= long) found.push(sv("rect", { x: tail.toFixed(2), y, width: size.toFixed(2), height: high, fill: `var(--${data.exposed[k]}, var(--other))`, "pointer-events": "none" })); });
-        time += long;
       }
       return found;
     });
