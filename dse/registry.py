@@ -75,6 +75,8 @@ class LaunchForm(FileKind):
     #: Where `Launch.settings` are flags: `stated` gives a flag and its value, `rebuilt` a launch from settings.
     stated: str = ""
     rebuilt: str = ""
+    #: Column -> value that the framework has instead of one that it cannot state.
+    instead: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -18,7 +18,9 @@ import numpy as np
 from costmodel.errors import DseError, printable
 from costmodel.formats.framework_file import Framework, launching, load_framework
 from costmodel.formats.input_files import dump, file_bytes
+from costmodel.formats.quantity import readable
 from costmodel.steps.pipeline.stages import chunk_sizes
+from costmodel.steps.transformer import transformer_footprint
 from costmodel.training.design import EVEN, DesignPoints, PipelineLayout
 from costmodel.training.design_table import Domain
 from costmodel.training.model import ModelShape
@@ -297,6 +299,24 @@ def with_line(message: str, text: str, names: Sequence[str] = ()) -> str:
     return message
 
 
+def with_peaks(
+    run: TransformerRun, launch: Launch, lost: Sequence[str], instead: Mapping[str, str]
+) -> tuple[list[str], float]:
+    """Losses with the peak of memory of values `instead`, and this peak, 0 if unknown; `run` has one design. [B]"""
+    domains = DesignPoints.domains(run.model.blocks)
+    words = {f"{name}={launch[name]}": (name, word) for name, word in instead.items()}
+    changed = [words[text] for text in lost if text in words]
+    if not changed:
+        return [*lost], 0.0
+    codes = {name: np.array([float([*domains[name].words].index(word))]) for name, word in changed}
+    before, after = (transformer_footprint(run.of(run.design.with_columns(new))) for new in ({}, codes))
+    if before is None or after is None:
+        return [*lost], 0.0
+    most = [readable(table["peak_memory"].item(), "B") for table in (before, after)]
+    named = {text: f"{text} ({word}: {most[1]}, not {most[0]})" for text, (_, word) in words.items()}
+    return [named.get(text, text) for text in lost], float(after["peak_memory"].item())
+
+
 Writer = Callable[["Launch"], tuple[str, list[str]]]
 Reader = Callable[[Path, int | None], tuple["Launch", list[str]]]
 
@@ -327,6 +347,11 @@ def launch_files(run: TransformerRun, form: str, framework: str = "", *,
             text, lost = write(launch)
         except NotExpressible as error:
             yield Artefact(None, (str(error),))
+            continue
+        lost, peak = with_peaks(run.take(np.array([point])), launch, lost, launch_forms()[form].instead)
+        if peak > run.system.dram.capacity.max() and not anyway:
+            other = next((f"; take --format {other}" for other in usual.launch if other != form), "")
+            yield Artefact(None, (f"no setting for {'; '.join(lost)}: more than a chip has{other}",))
             continue
         if launch["pp"] == 1 and launch.differs("schedule"):  # all micro-batches at once, without stages
             lost = [*lost, f"schedule={launch['schedule']}"]

@@ -28,7 +28,7 @@ from dse.adapters.torchtitan import launch as torchtitan
 from dse.adapters.torchtitan.design import TORCHTITAN, flavor_of, flavored
 from dse.api.exports import artefacts
 from dse.cli import main
-from dse.launches.launch import Launch, NotExpressible, launch_space, read_launch
+from dse.launches.launch import Launch, NotExpressible, launch_files, launch_space, read_launch
 from dse.pricing.evaluation import evaluate, transformer_run
 from dse.registry import launch_forms
 from dse.spaces.question import Question, planned_space
@@ -238,11 +238,23 @@ def test_a_script_of_another_model_or_another_training_is_written_on_demand_alon
         assert written.content
 
 
+@pytest.mark.parametrize(("vocabulary", "fits"), [(32_000, True), (3_000_000, False)])
+def test_a_loss_that_needs_more_memory_is_named_or_refused(vocabulary, fits):
+    """Logits of three million entries do not fit on 80 GB with the loss of Megatron-LM."""
+    space = framework_space("llama3_8b", "megatron_core", {"tp": 1, "zero": 3, "recompute": "full"})
+    run = transformer_run(space, space.encode([space.completed({})]), DesignPoints)
+    run = replace(run, model=replace(run.model, vocab_size=vocabulary))
+    [file] = launch_files(run, "megatron", "megatron_core")
+    assert bool(file.content) == fits
+    assert re.search(r"no setting for cross_entropy=te \(megatron: \d.* GB, not \d.* GB\)", file.notes[0])
+    assert ("more than a chip has; take --format nemo" in file.notes[0]) != fits
+
+
 @pytest.mark.parametrize(("system", "form", "why"), cases(__file__, "chips_get_files_of_software_that_runs_on_them"))
 def test_chips_get_files_of_software_that_runs_on_them(system, form, why):
     plan, params = planned("llama3_8b", system)
     assert (form in plan.framework.launch) == (not why)
-    [file] = artefacts(plan.space, [params], form)
+    [file] = artefacts(plan.space, [params], form, anyway=True)  # the design does not fit
     assert why in " ".join(file.notes)
     assert bool(file.content) == (not why)
 
