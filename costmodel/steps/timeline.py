@@ -110,14 +110,11 @@ def timeline(run: TransformerRun, cost: Breakdown | None = None) -> Timeline:
     stages = pipeline_stages(run.model, run.design).corners
     columns, _, scheduled = schedule_step(run, ranks, costs, stages)
     passes = _passes(run, scheduled, pipeline_hop(run, ranks))
-    casts = 0.0
-    if some_narrow(run):
-        casts = float(cost.forward_time[0] - columns["forward_time"][0])
+    casts = float(cost.forward_time[0] - columns["forward_time"][0]) if some_narrow(run) else 0.0
     ending = {kind: float(getattr(cost, f"{kind}_time")[0]) for kind in ENDING}
     ready = step_time - sum(ending.values())
     passes = replace(passes, start=passes.start + casts, end=passes.end + casts)
-    whole = [*_of_ranks(run, {"weight_cast": casts}, 0.0), *_of_ranks(run, ending, ready)]
-    events = concatenated([passes, *whole])
+    events = concatenated([passes, *_of_ranks(run, {"weight_cast": casts}, 0.0), *_of_ranks(run, ending, ready)])
     events = events.take(np.lexsort([events.end, events.stage, events.start]))
     return replace(events, end=np.where(events.end == events.end.max(), step_time, events.end))
 
@@ -179,15 +176,18 @@ def slot_ends(one: Order, passes: TimedPasses) -> FloatArray:
     `passes` are those on the ranks of one point. [s]
     """
     slots, p = one.entry.shape
-    times = passes.entries(np.zeros(1, np.intp), p)[:, :, 0]
-    ends, lanes = np.zeros((slots + 1, p)), np.arange(p)  # before the first slot all are done at 0
+    times = np.take_along_axis(passes.entries(np.zeros(1, np.intp), p)[:, :, 0], one.entry.astype(np.intp), axis=0)
+    before = np.arange(slots)[:, np.newaxis]
+    sources = [  # place of the source's end, and the time of its message
+        (p * (before - (before - 1 - (places >> 1)) % one.window) + ranks, passes.message[0] * (places & 1))
+        for places, ranks in one.sources
+    ]
+    ends = np.zeros((slots + 1, p))  # before the first slot all are done at 0
     for slot in range(slots):
         begin = ends[slot]
-        for places, ranks in one.sources:
-            back = (slot - 1 - (places[slot] >> 1)) % one.window  # slots between; the newest counts
-            arrived = ends[slot - back, ranks[slot]] + passes.message[0] * (places[slot] & 1)
-            begin = np.maximum(begin, arrived)
-        ends[slot + 1] = begin + times[one.entry[slot], lanes]
+        for ended, message in sources:
+            begin = np.maximum(begin, ends.take(ended[slot]) + message[slot])
+        np.add(begin, times[slot], out=ends[slot + 1])
     return ends[1:]
 
 

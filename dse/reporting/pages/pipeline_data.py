@@ -43,16 +43,16 @@ def pipeline_data(events: Timeline) -> dict[str, Any]:
     kept = kept[kept["stage"].isin(shown)].sort_values(["stage", "start_s", "end_s"], kind="stable")
     exposed = [name for name in EXPOSED if (kept[name] > 0).any()]
     works = whole_works(kept, exposed, unit)
-    unique, places = np.unique(works.reshape(-1, works.shape[2]), axis=0, return_inverse=True)
-    places, happens = places.reshape(works.shape[:2]), (works[:, :, 2] != 0) | (np.arange(works.shape[1]) > 1)
-    of_stage = {stage: kept["stage"].to_numpy() == stage for stage in shown.tolist()}
+    happens = (works[:, :, 2] != 0) | (np.arange(works.shape[1]) > 1)
+    unique, places = np.unique(works[happens], axis=0, return_inverse=True)
+    stage = np.repeat(kept["stage"].to_numpy(), happens.sum(axis=1))
     data = {
         "unit": unit,
         "stages": stages,
         "kinds": KINDS,
         "exposed": [name.rpartition("_communication")[0] or name.rpartition("_")[0] for name in exposed],
         "works": unique.astype(int).tolist(),
-        "rows": [[stage, *repeated(places[rows][happens[rows]].tolist())] for stage, rows in of_stage.items()],
+        "rows": [[row, *repeated(places.ravel()[stage == row].tolist())] for row in shown.tolist()],
     }
     if period:
         data["period"] = [round(period.start / unit), round(period.time / unit), period.count]
