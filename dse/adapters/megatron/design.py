@@ -111,12 +111,8 @@ def _pipeline(launch: Launch) -> dict[str, Any]:
     return settings
 
 
-#: Settings of pipelines that hybrid models state in their pattern (arguments.py).
-IN_PATTERN: Final = (
-    *("num_virtual_stages_per_pipeline_rank", "pipeline_model_parallel_layout", "decoder_first_pipeline_num_layers"),
-    *("decoder_last_pipeline_num_layers", "account_for_embedding_in_pipeline_split"),
-    "account_for_loss_in_pipeline_split",
-)
+#: First words of settings of pipelines that hybrid models state in their pattern (arguments.py).
+IN_PATTERN: Final = ("num_virtual_stages", "pipeline_model_parallel_layout", "decoder_", "account_for_")
 
 
 def _hybrid_pipeline(launch: Launch, settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -125,7 +121,7 @@ def _hybrid_pipeline(launch: Launch, settings: Mapping[str, Any]) -> dict[str, A
     ends = np.cumsum(launch.chunks()).tolist()
     chunks = [order[start:end] for start, end in zip([0, *ends], ends, strict=False)]
     text = "/".join(["|".join(chunks), *prediction])
-    kept = {name: value for name, value in settings.items() if name not in IN_PATTERN}
+    kept = {name: value for name, value in settings.items() if not name.startswith(IN_PATTERN)}
     return kept | {"hybrid_layer_pattern": text}
 
 

@@ -119,7 +119,7 @@ def hybrid_pattern(model: ModelShape) -> str:
 
     >>> from costmodel import load_model
     >>> hybrid_pattern(load_model("nemotron_3_super_120b_a12b"))[-9:]
-    'EMEMEM/*E'
+    'MEMEME/*E'
     """
     letters = {*model.layer_order, *model.mtp_order}
     usual = model.linear_norm and model.linear_conv_kernel == CONVOLUTION
@@ -161,7 +161,7 @@ def _layer_settings(model: ModelShape) -> dict[str, Any]:
     if 0 < model.window < model.seq_len:
         settings["window_size"] = f"{model.window - 1:g},0"  # keys before the query's own
         settings |= {"window_attn_skip_freq": every} if every else {}
-    if model.linear_attention != "none":
+    if model.linear_attention == "gated_delta_net":
         settings["experimental_attention_variant"] = model.linear_attention
         settings["linear_attention_freq"] = every
         settings |= {setting: int(getattr(model, field)) for setting, field in LINEAR.items()}
@@ -198,6 +198,7 @@ def model_losses(model: ModelShape) -> list[str]:
         "biases of single products": any(field is not None for field in (model.out_bias, model.mlp_bias)),
         "biases of all products but of queries, keys and values": model.biases and model.qkv_bias is False,
         "layers": bool(model.layers or model.layer_order) and not hybrid_pattern(model),
+        "Mamba-2 and an MLP in one layer": model.linear_attention == "mamba2",
         "head sizes of values": model.attention != "mla" and model.v_head_dim not in (0, model.head_size),
         "values that are keys": model.values_are_keys,
         "a gate of each head": model.attention_head_gate,
