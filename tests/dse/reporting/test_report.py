@@ -23,9 +23,10 @@ from dse.reporting.pages.pipeline_data import pipeline_data
 from dse.reporting.pictures.style import COLOURS, DOMINATED, PART_COLOURS, SCHEMES
 from dse.reporting.pictures.style import FRONT as FRONT_COLOUR
 from dse.searching.trials import trial_table
-from tests.costmodel.steps.test_timeline import CHUNKS, run_of
+from tests.costmodel.steps.test_timeline import CHUNKS
 from tests.support.browser import browser, complaints, opened, until
 from tests.support.cases import cases
+from tests.support.runs import run_of
 
 #: Points of the front that a filter leaves, and rows of the table that are shown.
 KEPT = "return document.querySelectorAll('.front:not(.out)').length"
