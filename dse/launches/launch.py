@@ -300,21 +300,22 @@ def with_line(message: str, text: str, names: Sequence[str] = ()) -> str:
 
 
 def with_peaks(
-    run: TransformerRun, launch: Launch, lost: Sequence[str], instead: Mapping[str, str]
-) -> tuple[list[str], float]:
-    """Losses with the peak of memory of values `instead`, and this peak, 0 if unknown; `run` has one design. [B]"""
+    run: TransformerRun, point: int, launch: Launch, lost: Sequence[str], instead: Mapping[str, str]
+) -> tuple[list[str], bool]:
+    """Losses with the peak of memory of values `instead`, and whether one design of a run fits with these."""
     domains = DesignPoints.domains(run.model.blocks)
     words = {f"{name}={launch[name]}": (name, word) for name, word in instead.items()}
     changed = [words[text] for text in lost if text in words]
     if not changed:
-        return [*lost], 0.0
+        return [*lost], True
+    run = run.take(np.array([point]))  # whose machine may be another than that of other designs
     codes = {name: np.array([float([*domains[name].words].index(word))]) for name, word in changed}
     before, after = (transformer_footprint(run.of(run.design.with_columns(new))) for new in ({}, codes))
     if before is None or after is None:
-        return [*lost], 0.0
+        return [*lost], True
     most = [readable(table["peak_memory"].item(), "B") for table in (before, after)]
     named = {text: f"{text} ({word}: {most[1]}, not {most[0]})" for text, (_, word) in words.items()}
-    return [named.get(text, text) for text in lost], float(after["peak_memory"].item())
+    return [named.get(text, text) for text in lost], bool((after["peak_memory"] <= run.system.dram.capacity).all())
 
 
 Writer = Callable[["Launch"], tuple[str, list[str]]]
@@ -348,8 +349,8 @@ def launch_files(run: TransformerRun, form: str, framework: str = "", *,
         except NotExpressible as error:
             yield Artefact(None, (str(error),))
             continue
-        lost, peak = with_peaks(run.take(np.array([point])), launch, lost, launch_forms()[form].instead)
-        if peak > run.system.dram.capacity.max() and not anyway:
+        lost, fits = with_peaks(run, point, launch, lost, launch_forms()[form].instead)
+        if not fits and not anyway:
             other = next((f"; take --format {other}" for other in usual.launch if other != form), "")
             yield Artefact(None, (f"no setting for {'; '.join(lost)}: more than a chip has{other}",))
             continue

@@ -9,7 +9,7 @@ import argparse
 import re
 import sys
 from dataclasses import asdict
-from itertools import islice, product
+from itertools import product
 from typing import Any, Final
 
 import numpy as np
@@ -195,9 +195,8 @@ def next_commands(args: argparse.Namespace, answer: PlannedStudy) -> list[str]:
     forms = framework.launch if answer.planned.runnable and usual in ("", framework.name) else ()
     name = study_words(study.name, args.storage)
     designs = [trial.params for trial in fastest.trials]
-    written = (form for form in forms if next(artefacts(answer.planned.space, designs, form)).content)
+    written = next(([form] for form in forms if next(artefacts(answer.planned.space, designs, form)).content), [])
     exported = [
-        f"dse export {name} --trial {best} --format {form} -o train{launch_forms()[form].ending}"
-        for form in islice(written, 1)
+        f"dse export {name} --trial {best} --format {form} -o train{launch_forms()[form].ending}" for form in written
     ]
     return [*exported, f"dse explain {name}"]

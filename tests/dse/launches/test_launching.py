@@ -8,6 +8,7 @@ import sys
 from dataclasses import fields, replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import yaml
 
@@ -246,6 +247,10 @@ def test_a_loss_that_needs_more_memory_is_named_or_refused(vocabulary, fits):
     run = replace(run, model=replace(run.model, vocab_size=vocabulary))
     [file] = launch_files(run, "megatron", "megatron_core")
     assert bool(file.content) == fits
+    capacity = run.system.dram.capacity * np.array([1.0, 100.0])  # of each design's machine
+    several = replace(run, system=run.system.with_quantities({"dram_capacity": capacity}))
+    several = several.of(run.design.map(lambda values: np.broadcast_to(values, (2,))))
+    assert [bool(one.content) for one in launch_files(several, "megatron", "megatron_core")] == [fits, True]
     assert re.search(r"no setting for cross_entropy=te \(megatron: \d.* GB, not \d.* GB\)", file.notes[0])
     assert ("more than a chip has; take --format nemo" in file.notes[0]) != fits
 
