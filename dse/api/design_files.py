@@ -23,17 +23,12 @@ SPACE: Final = "space"
 _SPACE: Final = re.compile(rb"^[{ \t]*['\"]?schema['\"]?\s*:\s*['\"]?search_space/", re.MULTILINE)
 #: A system file.
 _SYSTEM: Final = re.compile(rb"^(schema\s*:\s*['\"]?system/|base\s*:)", re.MULTILINE)
+_PLAN: Final = "use `dse plan {} --gpus N --system S`"
 #: Files that are no designs: content -> advice to the user.
 _OTHERS: Final = (
-    (
-        re.compile(rb"^schema\s*:\s*['\"]?model/", re.MULTILINE),
-        "is a model file; use `dse plan {} --gpus N --system S`",
-    ),
+    (re.compile(rb"^schema\s*:\s*['\"]?model/", re.MULTILINE), f"is a model file; {_PLAN}"),
     (_SYSTEM, "is a system file; use it as --system {}"),
-    (
-        re.compile(rb'"(architectures|model_type)"\s*:'),
-        "is a model configuration; use `dse plan {} --gpus N --system S`",
-    ),
+    (re.compile(rb'"(architectures|model_type)"\s*:'), f"is a model configuration; {_PLAN}"),
 )
 
 

@@ -26,11 +26,6 @@ PEFT: Final = {"megatron.bridge.peft.lora.LoRA": "fused", "megatron.bridge.peft.
 LATENT: Final = ("linear_q_proj", "linear_q_down_proj", "linear_q_up_proj", "linear_kv_down_proj", "linear_kv_up_proj")
 
 
-def lost_columns(launch: Launch) -> dict[str, bool]:
-    """Columns of adapters that a framework without adapters has no setting for."""
-    return {name: launch["lora_rank"] > 0 and launch.differs(name) for name in LORA_COLUMNS}
-
-
 def named_targets(modules: Collection[str], known: Mapping[str, Collection[str]], where: str) -> str:
     """The word of `lora_targets` that adds adapters to some modules.
 

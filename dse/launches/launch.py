@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from fnmatch import fnmatchcase
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
@@ -27,7 +28,7 @@ from costmodel.training.model import ModelShape
 from costmodel.training.run import TransformerRun
 from dse.output import Artefact
 from dse.registry import launch_forms, load
-from dse.spaces.sections.frameworks import broken_rules, refused_model, without_limits_of_models
+from dse.spaces.sections.frameworks import broken_rules, conditions_met, refused_model, shown, without_limits_of_models
 from dse.spaces.space import Space
 
 Value = str | int | float | bool
@@ -131,11 +132,18 @@ class Launch:
         gpus = next(size for size in range(min(most, world_size), 0, -1) if world_size % size == 0)
         return world_size // gpus, gpus
 
-    @property
-    def imbalance_differs(self) -> bool:
-        """True if the imbalance of experts is not that of the framework, which no file can state."""
+    def lost(self, conditions: Mapping[str, str]) -> list[str]:
+        """Columns whose values a form has no setting for, as `name=value`; `UNSTATED` where its framework has another.
+
+        `conditions` of these values are by patterns of columns; a pattern with "*" leaves out values that are defaults.
+        """
         said = load_framework(self.framework).said(self.model) if self.framework else {}
-        return bool(self[UNSTATED] != said.get(UNSTATED, 1))
+        rules = {UNSTATED: f"{UNSTATED} != {said.get(UNSTATED, 1)}"} if UNSTATED in self.design else {}
+        for pattern, condition in conditions.items():
+            names = [name for name in self.design if fnmatchcase(name, pattern)]
+            rules |= {name: condition for name in names if "*" not in pattern or self.differs(name)}
+        met = conditions_met(rules, self.model, self.design)
+        return [f"{name}={shown(self[name])}" for name in met]
 
     def differs(self, column: str) -> bool:
         """True if a column differs from its default."""
@@ -192,14 +200,11 @@ def written_layout(launch: Launch) -> str:
 
 def model_data(model: ModelShape) -> dict[str, Any]:
     """A model as the content of a model file."""
-    plain = {}
+    plain, apart = dict[str, Any](), ("layers", "features", "name", "numerics")
     for item in fields(model):
         value = getattr(model, item.name)
-        if item.name in ("layers", "features", "name", "numerics") or value is None or not item.init:
-            continue
-        if value != item.default:
-            whole = isinstance(value, float) and value.is_integer()
-            plain[item.name] = int(value) if whole else value
+        if item.init and item.name not in apart and value is not None and value != item.default:
+            plain[item.name] = int(value) if isinstance(value, float) and value.is_integer() else value
     numerics = model.numerics.said()
     plain |= {"numerics": numerics} if numerics else {}
     return {"schema": "model/v1", "name": model.name, "source": "flags of a launch file", **plain}

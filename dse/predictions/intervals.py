@@ -329,23 +329,17 @@ def measured_chips(system: System) -> tuple[IntArray, FloatArray]:
     return numbers, largest
 
 
+#: Rates of a breakdown that follow from its step time, and their units.
+RATES: Final = {"tokens_per_second": "1/s", "tokens_per_second_per_gpu": "1/s", "mfu": "-"}
 #: Columns in addition to those of a breakdown, and their units: ends of the 90 % interval, and expected values.
 INTERVAL_UNITS: Final[Mapping[str, str]] = {
-    "step_time_expected": "s",
-    "tokens_per_second_expected": "1/s",
-    "tokens_per_second_per_gpu_expected": "1/s",
-    "mfu_expected": "-",
-    "step_time_low": "s",
-    "step_time_high": "s",
-    "tokens_per_second_low": "1/s",
-    "tokens_per_second_per_gpu_low": "1/s",
-    "mfu_low": "-",
+    **{f"{name}_expected": unit for name, unit in {"step_time": "s", **RATES}.items()},
+    **dict.fromkeys(("step_time_low", "step_time_high"), "s"),
+    **{f"{name}_low": unit for name, unit in RATES.items()},
 }
 #: The same with their units, as tables show them -> the column.
 INTERVAL_KEYS: Final = {name + UNIT_SUFFIX[unit]: name for name, unit in INTERVAL_UNITS.items()}
 
-#: Rates of a breakdown that follow from its step time.
-RATES: Final = ("tokens_per_second", "tokens_per_second_per_gpu", "mfu")
 #: Column of a breakdown -> its expected value.
 EXPECTED: Final[Mapping[str, str]] = {
     "step_time_s": "step_time_expected_s",

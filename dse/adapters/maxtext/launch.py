@@ -262,7 +262,7 @@ def script(launch: Launch) -> tuple[str, list[str]]:
     Raises `NotExpressible` if MaxText cannot run such a design.
     """
     refuse(launch, "maxtext")
-    lost = [*model_losses(launch.model), *losses(launch)]
+    lost = [*model_losses(launch.model), *launch.lost(KEYS["lost"])]
     content: dict[str, Any] = {
         "base_config": "base.yml",
         "run_name": "RUN_NAME",
@@ -283,37 +283,6 @@ def script(launch: Launch) -> tuple[str, list[str]]:
         *(f"#   {name}: {text}" for name, text in {**PLACEHOLDERS, "RUN_NAME": "name of the run"}.items()),
     ]
     return "\n".join(lines) + "\n" + dump(content), lost
-
-
-def losses(launch: Launch) -> list[str]:
-    """Columns whose values MaxText has no key for, as `name=value`."""
-    modules = [name for name in launch.design if name.startswith("recompute_") and launch.differs(name)]
-    silent = (
-        *("overlap_ep", "overlap_shared_expert", "offload_activations", "moments"),
-        *("rank_order", "fp8_parameters", "group_size", "gradient_copy"),
-    )
-    lost = [name for name in (*silent, *modules) if launch.differs(name)]
-    sharded = launch.zero_stage == 3
-    others = {
-        "dispatcher": launch["dispatcher"] != "all_to_all",
-        "imbalance": launch.imbalance_differs,
-        "tp_overlap": launch["tp"] > 1 and launch["tp_overlap"] != "gradients",
-        "recompute": launch["recompute"] == "selective",
-        "offload_optimizer": launch["offload_optimizer"] not in (0, 1),
-        "overlap_grad_reduce": not launch["overlap_grad_reduce"],
-        "overlap_param_gather": not launch["overlap_param_gather"],
-        "overlap_p2p": launch["pp"] > 1 and launch["overlap_p2p"],
-        "gradient_accumulation_fusion": not launch["gradient_accumulation_fusion"],
-        "reshard_after_forward": sharded and not launch["reshard_after_forward"],
-        "cp_a2a": launch["cp_communication"] == "a2a_p2p" and launch["cp"] > 1,
-        "attention": launch["attention"] not in ("fused", "unfused"),
-        **{name: launch[name] != MAXTEXT.given[name] for name in OF_SOFTWARE},
-        "zero": not sharded and launch["dp"] == 1,
-        "shard_replicas": launch["shard_replicas"] > 1 and (not sharded or launch["dp"] == launch["shard_replicas"]),
-        "tiling": launch["tiling"] == "sample",
-    }
-    lost += [name for name, lacks in others.items() if lacks]
-    return [f"{name}={str(launch[name]).lower()}" for name in lost]
 
 
 def mesh(launch: Launch) -> dict[str, int]:

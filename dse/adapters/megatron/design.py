@@ -14,13 +14,11 @@ import numpy as np
 
 from costmodel.errors import DseError
 from costmodel.formats.framework_file import launching
-from costmodel.formats.input_files import data_beside
 from costmodel.training.blocks import MODULES
-from costmodel.training.design import EVEN, MODERN
+from costmodel.training.design import EVEN
 from costmodel.training.model import ModelShape
 from costmodel.training.run import padded_vocabulary
-from dse.adapters.megatron.model import BALANCES, model_losses, model_settings, settings_model
-from dse.launches.adapters import lost_columns
+from dse.adapters.megatron.model import BALANCES, KEYS, model_losses, model_settings, settings_model
 from dse.launches.launch import Launch, NotExpressible, even_or_written, refuse, written_layout
 
 #: Setting -> column, of numbers that are left out where they are 1, or 0.
@@ -36,8 +34,8 @@ COUNTS: Final = {
     "decoder_last_pipeline_num_layers": "last_stage_layers",
     "microbatch_group_size_per_vp_stage": "group_size",
 }
-SWITCHES: Final[Mapping[str, str]] = data_beside(__file__, "keys.yaml")["switches"]
-ATTENTION: Final[Mapping[str, Mapping[str, Any]]] = data_beside(__file__, "keys.yaml")["attention"]
+SWITCHES: Final[Mapping[str, str]] = KEYS["switches"]
+ATTENTION: Final[Mapping[str, Mapping[str, Any]]] = KEYS["attention"]
 CROSS_ENTROPY: Final[Mapping[str, Mapping[str, Any]]] = {
     word: {"cross_entropy_loss_fusion": True, "cross_entropy_fusion_impl": word} for word in ("native", "te")
 }
@@ -77,7 +75,7 @@ def settings_of(launch: Launch) -> tuple[dict[str, Any], list[str]]:
     }
     if "hybrid_layer_pattern" in settings:
         settings = _hybrid_pipeline(launch, settings)
-    return settings, [*(f"model: {lost}" for lost in model_losses(launch.model)), *losses(launch)]
+    return settings, [*(f"model: {lost}" for lost in model_losses(launch.model)), *launch.lost(KEYS["lost"])]
 
 
 def refuse_another_model(model: ModelShape) -> None:
@@ -197,44 +195,6 @@ def _experts(launch: Launch) -> dict[str, Any]:
     if launch["capacity_factor"]:
         settings["moe_expert_capacity_factor"] = float(launch["capacity_factor"])
     return settings
-
-
-def without_flag(launch: Launch) -> str:
-    """The overlap of tensor parallelism where a script does not ask for `--tp-comm-overlap`.
-
-    Exchanges of experts that overlap take the order of launches that it needs from it (`connections`).
-    """
-    return "none" if launch["overlap_ep"] else "gradients"
-
-
-def losses(launch: Launch) -> list[str]:
-    """Columns whose values Megatron Core has no setting for, as `name=value`."""
-    tp, moments = launch["tp"] > 1, launch["moments"] == "bf16"
-    sharded = launch.zero_stage > 0
-    two = launch["pp"] == 2 and launch["vpp"] > 1 and not launch["overlap_p2p"]  # asks for the overlap
-    said = ["chunked"] * launch.sequence_parallel + [without_flag(launch)]
-    lost = {
-        "attention": launch["attention"] == "flash_attention_1",
-        "cross_entropy": launch["cross_entropy"] not in ("megatron", *CROSS_ENTROPY),
-        "tp_overlap": tp and launch["tp_overlap"] not in said,
-        "overlap_p2p": two or (launch["pp"] > 1 and launch["vpp"] == 1 and launch["overlap_p2p"]),
-        "imbalance": launch.imbalance_differs,
-        "offload_activations": bool(launch["offload_activations"]),
-        "gradient_copy": bool(launch["gradient_copy"]),
-        **lost_columns(launch),
-        "store_param_remainders": (moments or launch["offload_optimizer"] > 0) and not launch["store_param_remainders"],
-        "recompute_core_attn": bool(launch["recompute_core_attn"]),
-        "reshard_after_forward": launch.zero_stage == 3 and not launch["reshard_after_forward"],
-        "tiling": launch["tiling"] == "sample",
-        "overlap_param_gather": False,
-        "shard_replicas": launch["shard_replicas"] > 1 and not sharded,
-    }
-    assert lost.keys() <= {*MODERN, "attention", "tiling"}
-    return [f"{name}={_shown(launch[name])}" for name, lacks in lost.items() if lacks]
-
-
-def _shown(value: Any) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def launch_of(settings: Mapping[str, Any], *, world_size: int, node_size: int,
@@ -357,7 +317,7 @@ def _read_overlaps(settings: Mapping[str, Any], design: Mapping[str, Any]) -> di
     if settings.get("tp_comm_overlap") and design["tp"] > 1:
         columns["tp_overlap"] = "chunked"
     elif design["tp"] > 1 and design.get("overlap_ep"):
-        columns["tp_overlap"] = "none"  # as `without_flag` says
+        columns["tp_overlap"] = "none"  # its exchanges need the order of launches that they overlap in (`connections`)
     if design["vpp"] > 1 and design["pp"] > 1 and settings.get("overlap_p2p_comm", True):
         columns["overlap_p2p"] = True
     if design["cp"] > 1:

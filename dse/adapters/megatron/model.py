@@ -15,6 +15,7 @@ from costmodel.errors import DseError
 from costmodel.formats.input_files import data_beside
 from costmodel.training.dimensions import MOST_LAYERS, Numerics, plain
 from costmodel.training.model import ModelShape
+from dse.spaces.sections.frameworks import conditions_met
 
 #: Most brackets of a pattern.
 MOST_BRACKETS: Final = 50
@@ -72,8 +73,6 @@ YARN: Final[dict[str, str]] = KEYS["yarn"]
 LATENT_YARN: Final[dict[str, str]] = KEYS["latent_yarn"]
 #: Positions that Megatron-LM's latent attention takes to be those before YaRN's scaling. [tokens]
 LATENT_POSITIONS: Final = 4096
-#: Fields of numerics that Megatron-LM has no flag for.
-UNSAID: Final = (*("local_rotary_base", "embedding_scale", "attention_scale", "attention_softcap", "logit_softcap"),)
 #: Defaults of Megatron-LM.
 DEFAULTS: Final[Mapping[str, float]] = KEYS["defaults"]
 NORMS: Final = {"layer_norm": "LayerNorm", "layer_norm_no_bias": "LayerNorm", "rms_norm": "RMSNorm"}
@@ -190,47 +189,10 @@ def _layer_settings(model: ModelShape) -> dict[str, Any]:
 
 def model_losses(model: ModelShape) -> list[str]:
     """Properties of a model that Megatron Core has no setting for."""
-    lost = {
-        "window_kind=chunked": 0 < model.window < model.seq_len and model.window_kind == "chunked",
-        "parallel_block": model.parallel_block,
-        "norms_per_layer=4": model.norms_per_layer == 4,
-        "layer norm without bias": model.normalization == "layer_norm_no_bias",
-        "biases of single products": any(field is not None for field in (model.out_bias, model.mlp_bias)),
-        "biases of all products but of queries, keys and values": model.biases and model.qkv_bias is False,
-        "layers": bool(model.layers or model.layer_order) and not hybrid_pattern(model),
-        "Mamba-2 and an MLP in one layer": model.linear_attention == "mamba2",
-        "head sizes of values": model.attention != "mla" and model.v_head_dim not in (0, model.head_size),
-        "values that are keys": model.values_are_keys,
-        "a gate of each head": model.attention_head_gate,
-        "norms of experts": model.expert_norms and model.num_experts > 0,
-        "embeddings of each layer": model.per_layer_embedding > 0,
-        "sparse attention without latent keys": model.index_topk > 0 and model.attention != "mla",
-        "compressed attention": model.o_groups > 0,
-        "norms of queries and keys over all heads": model.qk_norm and model.wide_qk_norm,
-        "norms of queries and keys of latent attention": model.qk_norm and model.attention == "mla",
-        "the best expert of a group, not the sum of several, chooses the group": model.routing_groups > 0
-        and model.numerics.router_score == "softmax"
-        and model.moe_topk >= 2 * model.routing_group_topk,
-        "bias of the router alone": model.router_bias
-        and model.num_experts > 0
-        and model.numerics.router_score == "softmax"
-        and not model.biases,
-    }
-    return [*(name for name, lacks in lost.items() if lacks), *_numerics_unsaid(model)]
-
-
-def _numerics_unsaid(model: ModelShape) -> list[str]:
-    """Numerics that Megatron-LM has no flag for."""
-    field, said = model.numerics, model.numerics.said()
-    fields: list[str] = [name for name in UNSAID if name in said]
-    if field.rotary_scaling == "llama3":
-        fixed = {"original_positions": 8192, "rotary_low_freq_factor": 1, "rotary_high_freq_factor": 4}
-        fields += [name for name, value in fixed.items() if getattr(field, name) not in (0, value)]
-    if field.rotary_scaling == "yarn" and model.attention == "mla":
-        fixed = {"original_positions": LATENT_POSITIONS, "yarn_beta_fast": 32, "yarn_beta_slow": 1}
-        fields += [name for name, value in fixed.items() if getattr(field, name) not in (0, value)]
-    fields += ["gate"] if model.gated_mlp and field.gate == "geglu" else []
-    return [f"{name}={plain(getattr(field, name))}" for name in fields]
+    layers = ["layers"] if (model.layers or model.layer_order) and not hybrid_pattern(model) else []
+    unsaid = [name for name in conditions_met(KEYS["lost_numerics"], model, {}) if name in model.numerics.said()]
+    values = [f"{name}={plain(getattr(model.numerics, name))}" for name in unsaid]
+    return [*layers, *conditions_met(KEYS["lost_properties"], model, {}), *values]
 
 
 #: Settings without defaults.

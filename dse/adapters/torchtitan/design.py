@@ -424,38 +424,6 @@ def flavor_of(model: ModelShape) -> tuple[str, str]:
     raise NotExpressible(f"model {model.name}: {TORCHTITAN.release} has it not; it has {known}")
 
 
-def losses(launch: Launch) -> list[str]:
-    """Columns whose values torchtitan has no setting for, as `name=value`."""
-    modules = [name for name in launch.design if name.startswith("recompute_") and launch.differs(name)]
-    lost = {
-        **{name: launch[name] != TORCHTITAN.given[name] for name in ("attention", *OF_SOFTWARE)},
-        "rank_order": launch["rank_order"] != "tp_cp_ep_dp_pp",
-        "zero": not launch.zero_stage and launch["dp"] == 1,  # fully_shard of one rank
-        "shard_replicas": launch.zero_stage > 0 and launch["cp"] == 1 < launch["dp"] == launch["shard_replicas"],
-        "recompute": launch["recompute"] == "selective",  # there: all but every other product
-        "overlap_grad_reduce": not launch["overlap_grad_reduce"] and launch.world_size > launch["pp"],
-        "overlap_param_gather": bool(launch["overlap_grad_reduce"]) and not launch["overlap_param_gather"],
-        "gradient_copy": bool(launch["gradient_copy"]),
-        "fp8_parameters": bool(launch["fp8_parameters"]) and launch["precision"] != "fp8_tensorwise",
-        "tp_overlap": launch["tp"] > 1 and launch["tp_overlap"] == "none",
-        "moments": launch["moments"] != "fp32",
-        "gradient_reduction": launch["gradient_reduction"] != "fp32",
-        "offload_optimizer": launch["offload_optimizer"] not in (0, 1),
-        "offload_activations": bool(launch["offload_activations"]),
-        "overlap_ep": bool(launch["overlap_ep"]),
-        "overlap_shared_expert": bool(launch["overlap_shared_expert"]),
-        "capacity_factor": bool(launch["capacity_factor"]),
-        "imbalance": launch.imbalance_differs,
-        "dispatcher": launch["ep"] == 1 and launch["dispatcher"] != "all_to_all",
-        "overlap_p2p": launch["pp"] > 1 and launch["overlap_p2p"],
-        "group_size": launch["group_size"] not in (0, launch["pp"]),
-        "gradient_accumulation_fusion": not launch["gradient_accumulation_fusion"],
-        "tiling": launch["tiling"] == "sample",
-        **{name: launch["recompute"] != "full" or name == "recompute_layers" for name in modules},
-    }
-    return [f"{name}={str(launch[name]).lower()}" for name, lacks in lost.items() if lacks]
-
-
 def degrees(launch: Launch) -> dict[str, Any]:
     """Sizes of groups, and whether weights are sharded again after the forward pass."""
     copies = int(launch["shard_replicas"]) if launch.zero_stage else int(launch["dp"])

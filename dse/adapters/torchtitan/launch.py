@@ -46,7 +46,7 @@ def script(launch: Launch) -> tuple[str, list[str]]:
     if launch.model.tied_embeddings and launch["pp"] > 1:
         raise NotExpressible(f"pp={launch['pp']}: torchtitan has no stages of a model with tied embeddings")
     predicts = launch.model.mtp_layers > 0 and launch["pp"] * launch["cp"] == 1
-    lost = torchtitan_design.losses(launch)
+    lost = launch.lost(_TABLES["lost"])
     if launch.model.mtp_layers and not predicts:
         lost.append(f"model: mtp_layers={launch.model.mtp_layers:g}")
     (nodes, gpus), name = launch.nodes, re.sub(r"\W", "_", launch.model.name)

@@ -148,6 +148,11 @@ def framework_rules(framework: Framework, model: ModelShape) -> Iterator[UsualRu
     for column, runs in framework.runs.items():
         known = " or ".join(f"{column} == {value}" for value in runs.words)
         yield UsualRule(f"runs_{column}", f"not ({runs.where}) or {known}" if runs.where else known)
+    yield from _with_settings(framework.limits, model)
+
+
+def _with_settings(limits: Mapping[str, str], model: ModelShape) -> Iterator[UsualRule]:
+    """Formulas with a model's settings in the place of their names."""
     values = _settings(model)
 
     def compared(match: re.Match[str]) -> str:
@@ -159,7 +164,7 @@ def framework_rules(framework: Framework, model: ModelShape) -> Iterator[UsualRu
         value = values.get(match[0])
         return match[0] if value is None or isinstance(value, str) else f"{float(value):g}"
 
-    for name, formula in framework.limits.items():
+    for name, formula in limits.items():
         yield UsualRule(name, re.sub(r"\w+", shown_value, re.sub(r"(\w+) (==|!=) (\w+)", compared, formula)))
 
 
@@ -220,10 +225,9 @@ def refused_model(framework: Framework, model: ModelShape) -> str:
     if framework.models and not any(is_same(load_model(name), model) for name in framework.models):
         return f"model {model.name}: {framework.title} has it not; it has {', '.join(framework.models)}"
     others = without_limits_of_models(framework).limits
-    limits = {name: text for name, text in framework.limits.items() if name not in others}
-    usual_rules = framework_rules(replace(framework, limits=limits, runs={}), model)
-    broken = [*_broken_ones(framework, model, {}, usual_rules, {})]
-    return f"model {model.name}: {broken[0]}" if broken else ""
+    rules = _with_settings({name: text for name, text in framework.limits.items() if name not in others}, model)
+    broken = next(_broken_ones(model, {}, rules, {}), None)
+    return f"model {model.name}: {_broken(framework, *broken)}" if broken else ""
 
 
 def is_same(one: Any, other: ModelShape) -> bool:
@@ -240,14 +244,20 @@ def broken_rules(
     `design` has words and switches unconverted; missing columns have their defaults. Limits that read quantities
     outside `machine` are passed over. [SI units]
     """
-    return [*_broken_ones(framework, model, design, framework_rules(framework, model), machine)]
+    broken = _broken_ones(model, design, framework_rules(framework, model), machine)
+    return [_broken(framework, rule, values) for rule, values in broken]
+
+
+def conditions_met(conditions: Mapping[str, str], model: ModelShape, design: Mapping[str, Any]) -> list[str]:
+    """Names of conditions that hold for a model and a design; those with names that are not of the model do not."""
+    rules = _with_settings({name: f"not ({text})" for name, text in conditions.items()}, model)
+    return [rule.name for rule, _ in _broken_ones(model, design, rules, {})]
 
 
 def _broken_ones(
-    framework: Framework, model: ModelShape, design: Mapping[str, Any], rules: Iterable[UsualRule],
-    machine: Mapping[str, float],
-) -> Iterator[str]:  # fmt: skip
-    """Why a design breaks some rules of a framework, a line for each that it breaks."""
+    model: ModelShape, design: Mapping[str, Any], rules: Iterable[UsualRule], machine: Mapping[str, float]
+) -> Iterator[tuple[UsualRule, dict[str, Any]]]:
+    """Rules that a design breaks, with the values of all names."""
     names = _columns(model)
     sizes = {name: float(getattr(model, name)) for name in (*model.dimensions, *model.counts)} | {**machine}
     names |= dict.fromkeys(sizes, Name())
@@ -257,7 +267,7 @@ def _broken_ones(
         formula = rule.expression({*columns})
         if formula is not None and not bool(np.all(formula.compiled(names)(columns))):
             usual = {name: np.asarray(value).flat[0].item() for name, value in columns.items()}
-            yield _broken(framework, rule, {**usual, **_settings(model), **sizes, **design})
+            yield rule, {**usual, **_settings(model), **sizes, **design}
 
 
 def _columns(model: ModelShape) -> dict[str, Name]:

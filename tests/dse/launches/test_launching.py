@@ -22,7 +22,7 @@ from costmodel.training.model import ModelShape
 from costmodel.training.run import Run
 from dse.adapters.maxtext import launch as maxtext
 from dse.adapters.megatron import launch as megatron
-from dse.adapters.megatron.model import model_losses, model_settings, pattern, settings_model
+from dse.adapters.megatron.model import KEYS, model_losses, model_settings, pattern, settings_model
 from dse.adapters.megatron.shell.shell import Script
 from dse.adapters.megatron_bridge import launch as nemo
 from dse.adapters.torchtitan import launch as torchtitan
@@ -333,6 +333,19 @@ def test_a_script_of_overlapped_exchanges_comes_back_with_its_overlap_of_tensors
     (tmp_path / "train.sh").write_text(text)
     launch, _ = read_launch(tmp_path / "train.sh", "megatron", 16)
     assert launch["tp_overlap"] == overlap
+
+
+@pytest.mark.parametrize("conditions", [
+    KEYS["lost"], KEYS["lost_properties"], KEYS["lost_numerics"], torchtitan._TABLES["lost"], maxtext.KEYS["lost"],
+])  # fmt: skip
+def test_conditions_of_losses_read_known_names(conditions):
+    """A condition with an unknown name would never hold."""
+    columns, model = DesignPoints.declared(), load_model("deepseek_v3")
+    sizes = {*columns, *(field.name for of in (model, model.numerics) for field in fields(of))}
+    for text in conditions.values():
+        assert {*re.findall(r"(\w+) (?:[!=]=|[<>])", text)} <= {*sizes, "1", "2"}
+        words = re.findall(r"(\w+) [!=]= ([a-z]\w*)", text)
+        assert not [pair for pair in words if pair[0] in columns and pair[1] not in {*columns[pair[0]].words, *sizes}]
 
 
 @pytest.mark.parametrize("name", [name for name in model_names() if name != "lstm_24b"])
