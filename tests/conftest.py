@@ -13,6 +13,9 @@ from costmodel import Chip, Host, LinkTier, MemoryLevel, ModelShape, System
 from tests.support.cases import cases
 from tests.support.servers import postgresql_server
 
+# Little of what is dropped has circles: looking for them as often as Python does takes a tenth of the time.
+gc.set_threshold(100_000, 50, 100)
+
 # Studies are those of the folder where a command runs, not of whoever runs the tests.
 os.environ.pop("DSE_STORAGE", None)
 
