@@ -148,8 +148,7 @@ class Launch:
     def differs(self, column: str) -> bool:
         """True if a column differs from its default."""
         usual = DesignPoints().columns().get(column)
-        value = self[column]
-        return usual is not None and value != decoded(DesignPoints.declared()[column], usual.item())
+        return usual is not None and self[column] != decoded(DesignPoints.declared()[column], usual.item())
 
     def chunks(self) -> list[int]:
         """Layers of each chunk of the pipeline, in the order of the model. [-]"""
@@ -205,8 +204,7 @@ def model_data(model: ModelShape) -> dict[str, Any]:
         value = getattr(model, item.name)
         if item.init and item.name not in apart and value is not None and value != item.default:
             plain[item.name] = int(value) if isinstance(value, float) and value.is_integer() else value
-    numerics = model.numerics.said()
-    plain |= {"numerics": numerics} if numerics else {}
+    plain |= {"numerics": numerics} if (numerics := model.numerics.said()) else {}
     return {"schema": "model/v1", "name": model.name, "source": "flags of a launch file", **plain}
 
 
@@ -318,8 +316,9 @@ def with_peaks(
     before, after = (transformer_footprint(run.of(run.design.with_columns(new))) for new in ({}, codes))
     if before is None or after is None:
         return [*lost], True
-    most = [readable(table["peak_memory"].item(), "B") for table in (before, after)]
-    named = {text: f"{text} ({word}: {most[1]}, not {most[0]})" for text, (_, word) in words.items()}
+    old, new = (readable(table["peak_memory"].item(), "B") for table in (before, after))
+    peak = f"{new}, not {old}" if new != old else f"the peak stays {old}"
+    named = {text: f"{text} ({word}: {peak})" for text, (_, word) in words.items()}
     return [named.get(text, text) for text in lost], bool((after["peak_memory"] <= run.system.dram.capacity).all())
 
 
@@ -361,10 +360,8 @@ def launch_files(run: TransformerRun, form: str, framework: str = "", *,
             continue
         if launch["pp"] == 1 and launch.differs("schedule"):  # all micro-batches at once, without stages
             lost = [*lost, f"schedule={launch['schedule']}"]
-        if launch.model.document_len:
-            lost = [*lost, f"document_len={launch.model.document_len:g}"]
-        if launch["reference_model"]:
-            lost = [*lost, "reference_model=true"]
+        lost = [*lost, *[f"document_len={launch.model.document_len:g}"] * (launch.model.document_len > 0)]
+        lost = [*lost, *["reference_model=true"] * launch["reference_model"]]
         notes = (f"{form} has no setting for {'; '.join(lost)}",) if lost else ()
         evaluated_by = rf"\g<0>\n# dse framework: {framework or 'none'}"  # below the first line of its comment
         yield Artefact(re.sub(r"^# .*$", evaluated_by, text, count=1, flags=re.M).encode(), notes)

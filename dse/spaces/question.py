@@ -407,8 +407,11 @@ class _Layouts:
         asked = self.question.sequences
         message = f"no legal layout of {self.model.name} on {chips:,} GPUs"
         if self.may_split(chips, batch):
-            reasons = "; ".join(f"{name} ({text})" for name, text in space.legal.blocking())
-            return f"{message}: breaks {reasons}"
+            limits, title = self.framework.limits, self.framework.title
+            blocking = space.legal.blocking()
+            reasons = [f"in {title} {n.replace('_', ' ')} ({text})" for n, text in blocking if n in limits]
+            reasons += [f"breaks {name} ({text})" for name, text in blocking if name not in limits]
+            return f"{message}: {'; '.join(reasons)}"
         near = [other for other in self.near(chips) if self.may_split(other, asked or self.batch(other))]
         others = sorted(near[:1] + [other for other in near if (other > chips) != (near[0] > chips)][:1])
         message += f" with {batch:,} sequences a step"

@@ -31,11 +31,11 @@ MOST_MODULES = 20
 
 #: The most lines of packages and rooms, less others; what would grow beyond says what it deletes. [lines]
 BUDGETS = [
-    ("costmodel dse", "", 68_665),
+    ("costmodel dse", "", 68_664),
     ("costmodel dse", "dse.adapters", 47_057),
     ("costmodel", "costmodel.formats costmodel.lstm costmodel.rules", 13_839),
     ("dse.searching dse.storage", "", 7_052),
-    ("dse.adapters", "", 21_608),
+    ("dse.adapters", "", 21_607),
     ("dse.adapters.xla", "", 6_870),
     ("dse.adapters.dfmodel", "", 4_079),
 ]

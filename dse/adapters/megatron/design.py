@@ -6,7 +6,7 @@ in Megatron Core.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -54,10 +54,11 @@ def settings_of(launch: Launch) -> tuple[dict[str, Any], list[str]]:
     Raises `NotExpressible` if Megatron Core cannot run such a design.
     """
     refuse(launch, "megatron")
-    if not launch.anyway:
-        refuse_another_model(launch.model)
+    of_model, lost = model_settings(launch.model), model_losses(launch.model)
+    if lost and not launch.anyway:
+        refuse_another_model(launch.model, of_model, lost)
     settings = {
-        **model_settings(launch.model),
+        **of_model,
         **{s: int(launch[column]) for s, column in SIZES.items()},
         "padded_vocab_size": word_table(launch),
         "global_batch_size": launch.global_batch_size,
@@ -75,14 +76,12 @@ def settings_of(launch: Launch) -> tuple[dict[str, Any], list[str]]:
     }
     if "hybrid_layer_pattern" in settings:
         settings = _hybrid_pipeline(launch, settings)
-    return settings, [*(f"model: {lost}" for lost in model_losses(launch.model)), *launch.lost(KEYS["lost"])]
+    return settings, [*(f"model: {text}" for text in lost), *launch.lost(KEYS["lost"])]
 
 
-def refuse_another_model(model: ModelShape) -> None:
+def refuse_another_model(model: ModelShape, settings: Mapping[str, Any], lost: Sequence[str]) -> None:
     """Refuse a model that settings describe with another number of parameters. Raises `NotExpressible`."""
-    if not (lost := model_losses(model)):
-        return
-    trained = settings_model(model_settings(model), model.name).num_parameters
+    trained = settings_model(settings, model.name).num_parameters
     if abs(trained / model.num_parameters - 1) > SAME_SIZE:
         raise NotExpressible(
             f"model {model.name}: Megatron Core would train {trained / 1e9:.1f}B parameters, not "

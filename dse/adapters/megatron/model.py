@@ -204,7 +204,7 @@ def settings_model(settings: Mapping[str, Any], name: str) -> ModelShape:
 
     Raises `DseError` if a number is missing that has no default, or layers stand as no model here has them.
     """
-    settings = {**_hybrid_layers(settings), **settings}
+    settings = {**settings, **_hybrid_layers(settings)}
     missing = [setting for setting in NEEDED if setting not in settings]
     if missing:
         raise DseError(f"it does not say {', '.join(missing)}")

@@ -251,7 +251,8 @@ def test_a_loss_that_needs_more_memory_is_named_or_refused(vocabulary, fits):
     several = replace(run, system=run.system.with_quantities({"dram_capacity": capacity}))
     several = several.of(run.design.map(lambda values: np.broadcast_to(values, (2,))))
     assert [bool(one.content) for one in launch_files(several, "megatron", "megatron_core")] == [fits, True]
-    assert re.search(r"no setting for cross_entropy=te \(megatron: \d.* GB, not \d.* GB\)", file.notes[0])
+    peak = r"the peak stays \d.* GB" if fits else r"\d.* GB, not \d.* GB"
+    assert re.search(rf"no setting for cross_entropy=te \(megatron: {peak}\)", file.notes[0])
     assert ("more than a chip has; take --format nemo" in file.notes[0]) != fits
 
 
@@ -620,3 +621,14 @@ def test_megatron_has_several_residual_streams(flags, tmp_path):
     )
     launch, _ = read_launch(script, "megatron", 8)
     assert launch.model.num_residual_streams == 4
+
+
+def test_a_pattern_of_layers_decides_their_number(tmp_path):
+    """As in Megatron-LM, which ignores --num-layers beside it (arguments.py)."""
+    script = tmp_path / "train.sh"
+    script.write_text(
+        "python pretrain_hybrid.py --num-layers 3 --hybrid-layer-pattern M-M*-/*- --hidden-size 512 "
+        "--num-attention-heads 8 --seq-length 2048 --max-position-embeddings 2048 --micro-batch-size 1\n"
+    )
+    model = read_launch(script, "megatron", 8)[0].model
+    assert (model.num_layers, model.layer_order, model.mtp_layers) == (5, "M-M*-", 1)
