@@ -12,6 +12,8 @@ import re
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 import dse
 from dse import __version__
 from dse.reporting.pages.validation_page import validation_page
@@ -125,7 +127,6 @@ def library() -> str:
 
 def references() -> str:
     """What docstrings cite."""
-    from costmodel.references import REFERENCES
-
-    cited = "\n".join(f".. [{key}] {text}" for key, text in sorted(REFERENCES.items()))
+    sources = yaml.safe_load((ROOT / "costmodel/references.yaml").read_text())
+    cited = "\n".join(f".. [{key}] {text}" for key, text in sorted(sources.items()))
     return f"# References\n\n```{{eval-rst}}\n{cited}\n```\n"

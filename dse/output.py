@@ -312,12 +312,6 @@ def exact_record(exact: ExactFront) -> dict[str, Any]:
     }
 
 
-def encoded_front(exact: ExactFront, form: str) -> Iterator[bytes]:
-    """The exact front as a "csv" or "parquet" file, piece by piece."""
-    pieces = csv_pieces if form == "csv" else parquet_pieces
-    return pieces([exact.to_frame()])
-
-
 def design_record(record: Mapping[str, Any]) -> dict[str, Any]:
     """Record of a design, with the keys of the JSON contract alone."""
     return {key: record[key] for key in DESIGN_KEYS if key in record}
@@ -392,48 +386,18 @@ def csv_pieces(frames: Iterable[pd.DataFrame]) -> Iterator[bytes]:
 
 
 def parquet_pieces(frames: Iterable[pd.DataFrame]) -> Iterator[bytes]:
-    """A table, in pieces of the same columns, as Parquet."""
+    """A table, in pieces of the same columns, as Parquet, which is small enough to be held whole."""
     import pyarrow as pa
     from pyarrow import parquet
 
-    schema, writer, waiting = None, None, Waiting()
+    buffer, writer = pa.BufferOutputStream(), None
     for frame in frames:
-        table = pa.Table.from_pandas(frame, preserve_index=False, schema=schema)
-        if writer is None:
-            schema = table.schema
-            writer = parquet.ParquetWriter(pa.PythonFile(waiting, mode="w"), schema)
+        table = pa.Table.from_pandas(frame, preserve_index=False, schema=writer and writer.schema)
+        writer = writer or parquet.ParquetWriter(buffer, table.schema)
         writer.write_table(table)
-        yield waiting.taken()
     if writer is not None:
         writer.close()
-        yield waiting.taken()
-
-
-class Waiting(io.RawIOBase):
-    """Bytes that were written and not yet taken; positions count from the first byte ever written."""
-
-    def __init__(self) -> None:
-        self._pieces: list[bytes] = []
-        self._total = 0
-
-    def writable(self) -> bool:
-        """True: tables are written into the file that keeps their bytes."""
-        return True
-
-    def write(self, data: Any) -> int:
-        """Append bytes to the pieces so far."""
-        self._pieces.append(bytes(data))
-        self._total += len(self._pieces[-1])
-        return len(self._pieces[-1])
-
-    def tell(self) -> int:
-        """Bytes written so far. [B]"""
-        return self._total
-
-    def taken(self) -> bytes:
-        """The bytes written since the last call."""
-        pieces, self._pieces = self._pieces, []
-        return b"".join(pieces)
+        yield buffer.getvalue().to_pybytes()
 
 
 def write_study(study: BaseStudy, directory: Path) -> None:

@@ -194,12 +194,8 @@ def export_forms() -> dict[str, str]:
     return {**dict(sorted({**written, **TABLES}.items())), **launches}
 
 
-def adapter_profiles() -> Sequence[Profile]:
-    """The cost rules of all adapters."""
-    return [profile for adapter in adapters() for profile in adapter.profiles]
-
-
-sources.append(adapter_profiles)  # `adapter.yaml` files are read when a profile is first asked for
+# `adapter.yaml` files are read when a profile is first asked for
+sources.append(lambda: [profile for adapter in adapters() for profile in adapter.profiles])
 
 
 def program_sources() -> Sequence[ProgramSource]:

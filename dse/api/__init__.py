@@ -2,7 +2,8 @@
 
 Rooms in the order in which they are read; those on one line do not import each other:
 
-    design_files, exports, files
+    arguments, design_files, exports
+    files
     designs, launch_files
     study
     searching

@@ -15,6 +15,7 @@ from costmodel.columns import short_repr
 from costmodel.errors import DseError, ParameterError, suggestion
 from costmodel.formats.quantity import count_value, readable
 from costmodel.rules.registry import NATIVE
+from dse.api.arguments import checked
 from dse.output import EVALUATION_KEYS, Record, design_text
 from dse.pricing.evaluated import rules_for
 from dse.pricing.evaluation import evaluated_design, reasons
@@ -38,6 +39,7 @@ AnySpace = Space | str | Path
 Pins = Mapping[str, Any] | None
 
 
+@checked
 def chosen_space(
     space: AnySpace, *, set: Pins = None, layout: str | None = None, objective: Sequence[str] = (),
     tokens: float | str | None = None,
@@ -85,6 +87,7 @@ def counted_tokens(tokens: float | str) -> float:
         raise ParameterError(f"{{tokens}}: {error}") from None
 
 
+@checked
 def evaluate_design(
     space: AnySpace, set: Pins = None, *, best: bool = False, profile: str | None = None,
     layout: str | None = None, objective: Sequence[str] = (), tokens: float | str | None = None,
@@ -120,6 +123,7 @@ def evaluate_design(
     return evaluated_design(space, params, rules=rules) | {"given": given}
 
 
+@checked
 def sweep(
     space: AnySpace, values: Mapping[str, Sequence[Any] | str], *, profile: str | None = None,
     jobs: Jobs = 1, set: Pins = None, layout: str | None = None, objective: Sequence[str] = (),
@@ -163,6 +167,7 @@ def values_of(space: Space, name: str, text: str) -> list[Any]:
     return [parameter.value(code) for code in options.tolist()]
 
 
+@checked
 def evaluate_designs(
     space: AnySpace, designs: Mapping[str, Sequence[Any]] | pd.DataFrame, *, profile: str | None = None,
     jobs: Jobs = 1, set: Pins = None, layout: str | None = None, objective: Sequence[str] = (),
@@ -187,6 +192,7 @@ def evaluate_designs(
     return evaluated_designs(space, table, rows, profile=profile or NATIVE, jobs=jobs)
 
 
+@checked
 def explain(
     space: AnySpace, set: Pins = None, *, profile: str | None = None, layout: str | None = None,
     objective: Sequence[str] = (), tokens: float | str | None = None,
@@ -214,6 +220,7 @@ def with_number(explanation: Explanation) -> Explanation:
     return explanation
 
 
+@checked
 def sensitivity(
     space: AnySpace, set: Pins = None, *, profile: str | None = None, layout: str | None = None,
     objective: Sequence[str] = (), tokens: float | str | None = None,
@@ -276,6 +283,7 @@ class NearestFit:
         return f"Changed: {changes}, since {why}.{seen}"
 
 
+@checked
 def fit(
     space: AnySpace, set: Pins = None, *, layout: str | None = None, profile: str | None = None,
     objective: Sequence[str] = (), tokens: float | str | None = None,
@@ -326,6 +334,7 @@ def nothing_near(space: Space) -> str:
     )
 
 
+@checked
 def exact_front(
     space: AnySpace, *, method: Method = "auto", profile: str | None = None, jobs: Jobs = 1,
     set: Pins = None, layout: str | None = None, objective: Sequence[str] = (),

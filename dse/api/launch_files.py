@@ -14,6 +14,7 @@ from typing import Any, Final
 from costmodel.columns import short_repr
 from costmodel.errors import DseError
 from costmodel.formats.quantity import readable
+from dse.api.arguments import checked
 from dse.api.design_files import kind_of_design, title_of
 from dse.api.designs import Pins
 from dse.launches.launch import COUNTED, Launch, launch_space, read_launch
@@ -24,6 +25,7 @@ from dse.reporting.answers import room_text
 from dse.spaces.space import Space
 
 
+@checked
 def launch_design(
     file: str | Path, *, system: str | Path, form: str = "", gpus: int | None = None, framework: str = "",
     set: Pins = None, note: Callable[[str], None] = lambda text: None,

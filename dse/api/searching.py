@@ -20,6 +20,7 @@ from costmodel.errors import ArgumentText, ParameterError, suggestion
 from costmodel.formats.quantity import readable
 from costmodel.rules.registry import NATIVE
 from costmodel.training.design import DesignPoints
+from dse.api.arguments import checked
 from dse.api.designs import AnySpace, Pins, chosen_space, counted_tokens
 from dse.api.study import Study
 from dse.launches.launch import Launch, refusals
@@ -45,6 +46,7 @@ NO_HEADROOM: Final = "0"
 MULTIPLES: Final = (2, 4, 8, 16, 32, 64, 128)
 
 
+@checked
 def search(
     space: AnySpace, *, budget: int = 500, study: str | None = None, storage: str | None = None,
     sampler: str | None = None, seed: int | None = None, start: Sequence[str] = (),
@@ -157,6 +159,7 @@ class PlannedStudy:
         return f"All {legal:,} legal layouts were evaluated; {legal - infeasible:,} fit."
 
 
+@checked
 def plan(
     model: str | Path, *, gpus: int, system: str | Path, tokens: float | str | None = None,
     objective: Sequence[str] = (), budget: int = 500, study: str | None = None,
@@ -165,7 +168,7 @@ def plan(
     seq_len: int | None = None, global_batch_size: int | None = None, batch_tokens: float | None = None,
     precision: Sequence[str] = (), framework: str = "", imbalance: float | None = None,
     headroom: str | None = None, max_days: float | None = None, gpu_hour_price: float | None = None,
-    optimistic: bool = False, set: Mapping[str, Any] | None = None, note: Callable[[str], None] = lambda text: None,
+    optimistic: bool = False, set: Pins = None, note: Callable[[str], None] = lambda text: None,
     lora: int = 0, lora_targets: str = "", quantized_base: str = "", document_len: int = 0, dpo: bool = False,
 ) -> PlannedStudy:  # fmt: skip
     """Find the best parallel layouts of a model on some chips: evaluates every legal layout, stores the best as a

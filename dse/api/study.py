@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from dse.api.arguments import checked
 from dse.pricing.workers import Jobs, workers_of
 from dse.searching.study import BaseStudy
 from dse.storage.optuna_store import Store, delete_study
@@ -60,6 +61,7 @@ class Study(BaseStudy):
         shown = front[[name for name in dict.fromkeys(names) if name in front]]
         return f"<p>{escape(repr(self))}</p>{shown.to_html(index=False)}"
 
+    @checked
     def explain(
         self, trial: int | None = None, *, objective: Sequence[str] = (), profile: str | None = None
     ) -> Explanation:
@@ -98,6 +100,7 @@ class Study(BaseStudy):
             self._importance = table, importance(self.space, table, self.profile)
         return self._importance[1]
 
+    @checked
     def fit(self, set: Pins) -> NearestFit:
         """The design of its space within all limits that is nearest to some values: `dse.fit`."""
         from dse.api.designs import fit
@@ -216,6 +219,7 @@ class Study(BaseStudy):
         with Store(self.storage, "write") as store:
             return delete_study(store, store.study_id(self.name))
 
+    @checked
     def ask(self, parallel: int = 1) -> tuple[Proposal, ...]:
         """Trials to run next on the real cluster; empty once 2 % more speed is unlikely.
 
@@ -226,6 +230,7 @@ class Study(BaseStudy):
 
         return tuning(self, parallel).proposals
 
+    @checked
     def tell(
         self,
         trial: int,

@@ -48,8 +48,9 @@ def add_table(parser: argparse._ActionsContainer, arguments: Mapping[str, Any], 
         if flags == "+one_of":
             add_table(parser.add_mutually_exclusive_group(), settings, module)
         elif flags.startswith("+"):
-            shared = shared_arguments()[flags[1:]].items()
-            add_table(parser, {flag: words and with_note(words, settings or "") for flag, words in shared}, module)
+            for flag, words in shared_arguments()[flags[1:]].items():
+                noted = words and {**words, "help": words["help"].replace("{note}", settings or "")}
+                add_table(parser, {flag: noted}, module)
         else:
             parser.add_argument(*flags.split(), **{key: setting(key, value, module) for key, value in settings.items()})
 
@@ -59,11 +60,6 @@ def shared_arguments() -> Mapping[str, Any]:
     """The arguments that commands share: a name -> a table of arguments."""
     tables: Mapping[str, Any] = data_beside(__file__)
     return tables
-
-
-def with_note(settings: Mapping[str, Any], note: str) -> dict[str, Any]:
-    """Settings of an argument whose help has a note in the place of ``{note}``."""
-    return {**settings, "help": settings["help"].replace("{note}", note)}
 
 
 def setting(key: str, value: Any, module: ModuleType) -> Any:
@@ -95,6 +91,7 @@ def bounded(low: float, high: float, expected: str) -> Callable[[str], float]:
 
 
 share = bounded(0, 1, "a share from 0 to 1")
+number = bounded(5e-324, 1.7e308, "a number above 0")
 
 
 def positive(text: str) -> int:
@@ -139,17 +136,6 @@ def pin(text: str) -> tuple[str, str]:
     if not (name and equals and value):
         raise argparse.ArgumentTypeError(f"{text!r}: expected NAME=VALUE, such as tp=8; quote < and >")
     return name, value
-
-
-def number(text: str) -> float:
-    """A number above 0."""
-    try:
-        value = plain_number(text)
-    except ValueError:
-        value = 0.0
-    if not 0 < value < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text!r}: expected a number above 0")
-    return value
 
 
 def name_list(text: str) -> list[str]:

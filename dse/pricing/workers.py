@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache, cached_property, lru_cache, partial
 from random import Random
-from typing import Any, Final, Literal, TypeVar, get_args
+from typing import Any, Final, Literal, TypeVar
 
 from costmodel.errors import DseError
 from costmodel.rules.registry import Profile, register_profile, register_work, registered, registered_work
@@ -54,7 +54,6 @@ def end_with(master: int) -> None:
 
 
 Backend = Literal["processes", "dask"]
-BACKENDS: Final[tuple[Backend, ...]] = get_args(Backend)
 
 Result = TypeVar("Result")
 Item = TypeVar("Item")

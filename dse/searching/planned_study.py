@@ -54,15 +54,9 @@ def stored_front(exact: ExactFront, name: str, *, storage: str | None, again: bo
 
 
 def searched(
-    space: Space,
-    name: str,
-    budget: int,
-    *,
-    storage: str | None,
-    again: bool,
-    workers: Workers,
+    space: Space, name: str, budget: int, *, storage: str | None, again: bool, workers: Workers,
     progress: Callable[[Progress], None] | bool | None,
-) -> BaseStudy:
+) -> BaseStudy:  # fmt: skip
     """A study of a space that is too large to list; arguments are those of `stored_front` and of a run."""
     study = opened(space, name, storage, again=again)
     study.run(budget, jobs=workers, progress=progress)

@@ -33,7 +33,6 @@ from dse.spaces.legal import LegalDesigns, simplest
 from dse.spaces.sections import training_run as runs
 from dse.spaces.sections.parameters import (
     MOST_OPTIONS,
-    Constraint,
     Parameter,
     Value,
     decoded,
@@ -220,11 +219,6 @@ class Space(Definition):
                 values[derived.name] = derived.formula(values)
         return values
 
-    def broken_rules(self, params: Mapping[str, Value]) -> list[Constraint]:
-        """Rules that a design breaks."""
-        values = self.known_values(self.encode([params]))
-        return [rule for rule in self.rules if not np.all(rule.formula(values))]
-
     def pinned(self, pins: Mapping[str, Any], *, replace: bool = False) -> Self:
         """The space with some names held fixed: parameters, given values, design columns, quantities.
 
@@ -258,7 +252,7 @@ class Space(Definition):
             elif name in self.pinnable:
                 accepted = self.pinnable[name].accepted(self.in_file(name, written))
                 parameters[name] = self._options(name, [accepted])
-                layouts = {key: layout for key, layout in layouts.items() if self._agrees(key, name, accepted)}
+                layouts = {key: layout for key, layout in layouts.items() if layout.get(name, accepted) == accepted}
             else:
                 self.check_settable(name)
                 given[name] = self.in_file(name, written)
@@ -312,10 +306,6 @@ class Space(Definition):
         is_word = isinstance(values[0], str) and name not in design_columns(self.workload)
         return {"options": options, "words": [*words]} if is_word and words else options
 
-    def _agrees(self, layout: str, name: str, value: Value) -> bool:
-        """True if a layout leaves a parameter open, or has it at some value."""
-        return self.layouts[layout].get(name, value) == value
-
     def unit_of(self, name: str) -> str:
         """SI unit of a name that may be set; "-" for pure numbers and words."""
         if name in self.pinnable:
@@ -346,13 +336,11 @@ class Space(Definition):
 
         Raises `DseError` with the origin of the name, or similar names.
         """
-        if any(name == derived.name for derived in self.derived):
-            raise DseError(f"{name}: follows from other names here ({self._formula_of(name)}); pin those")
+        for derived in self.derived:
+            if name == derived.name:
+                raise DseError(f"{name}: follows from other names here ({name}: {derived.expression}); pin those")
         if name not in self.settable:
             raise DseError(f"{name}: not a name of space {self.name}{suggestion(name, self.settable)}")
-
-    def _formula_of(self, name: str) -> str:
-        return next(f"{name}: {d.expression}" for d in self.derived if d.name == name)
 
     def _why_impossible(self, space: Self, pins: Mapping[str, Any], asked: Mapping[str, Any]) -> str:
         """The rules that the values asked for break together, and options that one of the pins could have."""

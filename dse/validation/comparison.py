@@ -60,11 +60,6 @@ class ComparedRow:
         return not self.row.is_kernel and self.predicted_s > 0
 
     @property
-    def has_memory(self) -> bool:
-        """True if a row is evaluated, and has a measured memory or did not fit."""
-        return self.expressed and not math.isnan(self.measured_bytes)
-
-    @property
     def error(self) -> float:
         """Error of the predicted time, relative to the measured one. [-]"""
         return self.predicted_s / self.measured_s - 1
@@ -137,7 +132,8 @@ def _kernel(row: MeasuredRow, time: float | DseError) -> ComparedRow:
 def _runs(rows: Sequence[MeasuredRow], runs: Sequence[Expressed], *, own_hardware: bool) -> list[ComparedRow]:
     """Runs evaluated together: steps, memory, and the difference that a second layer makes."""
     single = [number for number, row in enumerate(rows) if row.row_type == "layer_time"]
-    layers = [runs[number].with_layers(count) for number in single for count in (1.0, 2.0)]
+    alone = [(runs[number], count) for number in single for count in (1.0, 2.0)]
+    layers = [replace(run, model=replace(run.model, num_layers=count)) for run, count in alone]
     evaluated = breakdowns([*runs, *layers])
     compared_rows = []
     for number, (row, run) in enumerate(zip(rows, runs, strict=True)):

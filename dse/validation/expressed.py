@@ -106,10 +106,6 @@ class Expressed:
     framework: Framework  #: its software, in its release
     assumed: Mapping[str, Any] = field(default_factory=dict)  #: settings that the row does not state
 
-    def with_layers(self, count: float) -> Expressed:
-        """Run of the model with another number of layers."""
-        return replace(self, model=replace(self.model, num_layers=count))
-
     def design(self) -> DesignPoints:
         """The design, a table of one row; `NotExpressed` says which column or word the tool has not."""
         blocks = self.model.blocks

@@ -127,11 +127,6 @@ class MeasuredRow:
         """True if a row is of a single kernel."""
         return self.row_type in ROW_TYPES and self.row_type.startswith("kernel")
 
-    @property
-    def is_timed(self) -> bool:
-        """True if a row has the time of a step or of a layer."""
-        return self.row_type in ("train_step", "layer_time")
-
 
 #: Column -> whether it holds numbers.
 COLUMNS: Final[Mapping[str, bool]] = {

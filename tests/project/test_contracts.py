@@ -5,10 +5,11 @@ import ast
 import re
 import shlex
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
+import yaml
 
-from costmodel.references import REFERENCES
 from dse.cli import parsed, parser
 from dse.searching.samplers.samplers import DEFAULT_SAMPLER, SAMPLERS
 from tests.house import MODULES, ROOMS, arrows, arrows_between, children, floors, imported, tree
@@ -31,10 +32,10 @@ MOST_MODULES = 20
 
 #: The most lines of packages and rooms, less others; what would grow beyond says what it deletes. [lines]
 BUDGETS = [
-    ("costmodel dse", "", 68_664),
-    ("costmodel dse", "dse.adapters", 47_057),
-    ("costmodel", "costmodel.formats costmodel.lstm costmodel.rules", 13_839),
-    ("dse.searching dse.storage", "", 7_052),
+    ("costmodel dse", "", 68_662),
+    ("costmodel dse", "dse.adapters", 47_055),
+    ("costmodel", "costmodel.formats costmodel.lstm costmodel.rules", 13_829),
+    ("dse.searching dse.storage", "", 7_046),
     ("dse.adapters", "", 21_607),
     ("dse.adapters.xla", "", 6_870),
     ("dse.adapters.dfmodel", "", 4_079),
@@ -168,7 +169,7 @@ def entries(docstring: str) -> Iterator[tuple[str, str, str]]:
 def test_cited_sources_are_in_the_references():
     texts = (path.read_text() for path in MODULES.values())
     cited = {key for text in texts for key in re.findall(r"\[([A-Z][A-Za-z]+\d{4})\]_?", text)}
-    assert cited <= REFERENCES.keys()
+    assert cited <= yaml.safe_load(Path("costmodel/references.yaml").read_text()).keys()
 
 
 def test_modules_are_short():

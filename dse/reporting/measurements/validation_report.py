@@ -140,7 +140,10 @@ def accuracy_tables(rows: Sequence[ComparedRow]) -> list[Table]:
 
 def step_table(sets: Mapping[str, Sequence[ComparedRow]]) -> Table:
     """Errors of step times of each data set, and the order of its layouts."""
-    timed = {name: [one for one in compared if one.row.is_timed] for name, compared in sets.items()}
+    timed = {
+        name: [one for one in compared if one.row.row_type in ("train_step", "layer_time")]
+        for name, compared in sets.items()
+    }
     return (
         "Step time: |predicted / measured - 1|, and Kendall's tau of layouts of one run",
         ("data set", "rows", "expressed", *ERRORS.values(), "tau"),
@@ -162,7 +165,10 @@ def memory_table(sets: Mapping[str, Sequence[ComparedRow]]) -> Table:
     measured = {
         name: compared
         for name, compared in sets.items()
-        if any(one.has_memory or (one.ran and one.said_not_to_fit) for one in compared)
+        if any(
+            (one.expressed and one.measured_bytes == one.measured_bytes) or (one.ran and one.said_not_to_fit)
+            for one in compared
+        )
     }
     return (
         "Memory, and runs that did not fit",

@@ -59,7 +59,8 @@ def by_name(points: Iterable[tuple[str, Point]]) -> dict[str, list[Point]]:
 
 def point(one: ComparedRow, text: str) -> Point:
     """Point of the time of a row, a step or a kernel that a text describes."""
-    return rounded(one.measured_s), rounded(1 + one.error), f"{text}\n{times_text(one)}"
+    times = f"{readable(one.predicted_s, 's')} for {readable(one.measured_s, 's')}"
+    return rounded(one.measured_s), rounded(1 + one.error), f"{text}\n{times} ({one.error:+.1%})"
 
 
 def memory_point(one: ComparedRow) -> Point:
@@ -88,11 +89,6 @@ def kernel_text(one: ComparedRow) -> str:
     size, unit = size_of(row)
     ranks = f", {row.n_ranks:g} ranks" if row.n_ranks else ""
     return f"{row.id}, {row.op} of {readable(size, unit)}{ranks}, {row.hw}"
-
-
-def times_text(one: ComparedRow) -> str:
-    """Predicted and measured time, and the error."""
-    return f"{readable(one.predicted_s, 's')} for {readable(one.measured_s, 's')} ({one.error:+.1%})"
 
 
 def every_row(rows: Sequence[ComparedRow]) -> list[list[Any]]:

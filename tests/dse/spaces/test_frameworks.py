@@ -11,6 +11,7 @@ from costmodel.formats.input_files import dump
 from costmodel.rules.registry import all_columns
 from dse.spaces.sections.frameworks import broken_rules, refused_model
 from dse.spaces.space import Space
+from tests.support import rules
 from tests.support.cases import cases
 
 SPLIT = {"tp": 8, "pp": 8, "dp": 2, "gradient_accumulation_steps": 16, "recompute": "selective"}
@@ -63,8 +64,8 @@ def test_limits_of_a_framework_are_constraints_of_a_space_that_asks_for_them():
     kept = space_of(framework={"name": "megatron_core", "limits": True}, parameters=opened)
     assert {*kept.data["constraints"]} == {"fsdp_steps_with_adam"}
     assert free.legal.count > kept.legal.count
-    assert not kept.broken_rules({"tp": 4, "zero": 1, "optimizer": "muon", "schedule": "1f1b"})
-    assert kept.broken_rules({"tp": 4, "zero": 3, "optimizer": "muon", "schedule": "1f1b"})
+    assert not rules.broken_rules(kept, {"tp": 4, "zero": 1, "optimizer": "muon", "schedule": "1f1b"})
+    assert rules.broken_rules(kept, {"tp": 4, "zero": 3, "optimizer": "muon", "schedule": "1f1b"})
     assert Space.from_text(kept.text).fingerprint == kept.fingerprint
 
 
