@@ -293,7 +293,21 @@ class LayerReader:
         for key, more in self.family.first.items():
             first = self.whole(key, self.value(key) or 0)
             sizes = [(*of, *more.items()) if number < first else of for number, of in enumerate(sizes)]
-        return self._with_shared_keys(sizes, model)
+        return self._with_shared_keys(self._of_single_layers(sizes, model), model)
+
+    def _of_single_layers(self, sizes: Sequence[Sizes], model: Mapping[str, Any]) -> list[Sizes]:
+        """Dimensions of layers with keys of their number in `per_layer_config`, as transformers 5 writes it."""
+        changes = self.value("per_layer_config")
+        fields = {key: name for name, keys in self.family.keys.items() for key in keys.split("|")}
+        kept = [dict(of) for of in sizes]
+        for number, keys in changes.items() if isinstance(changes, dict) else ():
+            layer = kept[int(number)] if str(number).isdigit() and int(number) < len(kept) else None
+            for key, value in keys.items() if isinstance(keys, dict) else ():
+                if key not in fields or layer is None:
+                    self.mistake("per_layer_config", f"{number}: {key}: a model file cannot state it of one layer")
+                elif (size := value if isinstance(value, bool) else self.whole(key, value)) != model.get(fields[key]):
+                    layer[fields[key]] = size
+        return [tuple(layer.items()) for layer in kept]
 
     def _with_shared_keys(self, sizes: Sequence[Sizes], model: Mapping[str, Any]) -> list[Sizes]:
         """Dimensions of layers; the last may see keys and values of earlier layers, with a wider MLP."""

@@ -40,13 +40,7 @@ GATES: Final = {"swiglu": "silu", "geglu": "gelu"}
 PATTERNS: Final[Mapping[str, Any]] = KEYS["patterns"]
 BESIDE: Final[Mapping[str, Mapping[str, Any]]] = KEYS["beside"]
 #: Numerics that such a block has by itself.
-IMPLIED: Final[Mapping[str, Mapping[str, Any]]] = {
-    "gemma2": {"zero_centered_norms": True, "embedding_scale": True},
-    "gemma3": {"zero_centered_norms": True, "embedding_scale": True},
-    "gpt_oss": {"gate": "quick_geglu", "glu_offset": 1.0},
-    "llama4": {"rotary_interleaved": True},
-    "qwen3_next": {"zero_centered_norms": True},
-}
+IMPLIED: Final[Mapping[str, Mapping[str, Any]]] = KEYS["implied"]
 
 
 def model_keys(model: ModelShape) -> dict[str, Any]:

@@ -22,18 +22,8 @@ from dse.adapters.megatron.model import BALANCES, KEYS, model_losses, model_sett
 from dse.launches.launch import Launch, NotExpressible, even_or_written, refuse, written_layout
 
 #: Setting -> column, of numbers that are left out where they are 1, or 0.
-SIZES: Final = {
-    "tensor_model_parallel_size": "tp",
-    "pipeline_model_parallel_size": "pp",
-    "context_parallel_size": "cp",
-    "expert_model_parallel_size": "ep",
-    "micro_batch_size": "micro_batch_size",
-}
-COUNTS: Final = {
-    "decoder_first_pipeline_num_layers": "first_stage_layers",
-    "decoder_last_pipeline_num_layers": "last_stage_layers",
-    "microbatch_group_size_per_vp_stage": "group_size",
-}
+SIZES: Final[Mapping[str, str]] = KEYS["sizes"]
+COUNTS: Final[Mapping[str, str]] = KEYS["counts"]
 SWITCHES: Final[Mapping[str, str]] = KEYS["switches"]
 ATTENTION: Final[Mapping[str, Mapping[str, Any]]] = KEYS["attention"]
 CROSS_ENTROPY: Final[Mapping[str, Mapping[str, Any]]] = {

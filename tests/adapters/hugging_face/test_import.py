@@ -153,6 +153,8 @@ def test_numerics_are_those_of_the_shipped_file(name, imported):
     (json.dumps(MIXTRAL | {"num_hidden_layers": 10**9}), "expected a whole number up to 10,000"),
     (json.dumps(MIXTRAL | {"num_attention_heads": 33}), "head_size: expected a whole number from 1"),
     (json.dumps(MIXTRAL | {"num_experts_per_tok": 9}), "moe_topk: 9 of 8 experts"),
+    (json.dumps(MIXTRAL | {"per_layer_config": {"3": {"act": 1}}}), "3: act: a model file cannot state it of one"),
+    (json.dumps(MIXTRAL | {"per_layer_config": {"99": {"head_dim": 1}}}), "99: head_dim: a model file cannot state it"),
     (json.dumps(PUBLISHED["DeepSeek-V3"][0] | {"moe_layer_freq": 2}), "moe_layer_freq: 2: a model file can"),
 ])  # fmt: skip
 def test_a_mistake_is_one_line(text, message, imported):

@@ -65,6 +65,7 @@ RULES = {
     "cp_cuts_sequences_in_halves": lambda d: d.cp == 1 or whole(d.seq_len, 2 * d.cp),
     "tp_cuts_shared_sequences": lambda d: not d.sequence_parallel or whole(d.seq_len / d.cp, d.tp),
     "sparse_keys_are_gathered": lambda d: not d.topk or d.cp == 1 or d.cp_communication == "all_gather",
+    "tp_cuts_groups_of_outputs": lambda d: not d.o_groups or whole(d.o_groups, d.tp),
     "a2a_cuts_heads": lambda d: d.cp_communication != "a2a" or cut_by(d, d.cp),
     "inner_a2a_cuts_heads": lambda d: (
         d.cp_communication != "a2a_p2p" or (whole(d.cp, d.cp_a2a) and cut_by(d, d.cp_a2a))
@@ -132,7 +133,7 @@ class One:
         self.hidden, self.ffn = float(model.hidden_size), float(model.ffn_hidden_size)
         self.experts, self.moe_ffn = float(model.num_experts), float(model.moe_ffn_hidden_size)
         self.layers, self.seq_len = float(model.num_layers), float(model.seq_len)
-        self.chip, self.topk = space.system.chip, float(model.index_topk)
+        self.chip, self.topk, self.o_groups = space.system.chip, float(model.index_topk), float(model.o_groups)
 
 
 def frozen(design):
