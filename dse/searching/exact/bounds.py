@@ -439,14 +439,14 @@ def lawful(design: DesignPoints) -> BoolArray:
 
 def importance(pricer: Pricer, names: Sequence[str]) -> dict[str, float]:
     """Changes of time, price and power with some quantities, relative to each other. [-]"""
-    space = pricer.space
+    space, batches = pricer.space, 1 + len(names)  # of one table: the usual values, and each quantity moved
     columns = space.known_values(space.legal.random(SAMPLE, np.random.default_rng(0)))
-    usual, weights = breakdown_of(pricer, columns), {}
-    for name in names:
-        moved = breakdown_of(pricer, {**columns, name: 1.25 * columns[name]})
-        ratios = [
-            np.abs(getattr(moved, key) / getattr(usual, key) - 1).mean()
-            for key in ("step_time", "system_price", "system_power")
-        ]
-        weights[name] = float(sum(ratios)) + 1e-6  # quantities with little effect are halved last
-    return weights
+    varied = {name: values for name, values in columns.items() if np.ndim(values) or name in names}
+    tables = {name: np.tile(np.broadcast_to(values, SAMPLE), (batches, 1)) for name, values in varied.items()}
+    for batch, name in enumerate(names, 1):
+        tables[name][batch] *= 1.25
+    evaluated = breakdown_of(pricer, columns | {name: table.ravel() for name, table in tables.items()})
+    keys = ("step_time", "system_price", "system_power")
+    parts = (getattr(evaluated, key).reshape(batches, SAMPLE) for key in keys)
+    sums = sum(np.abs(part[1:] / part[0] - 1).mean(axis=1) for part in parts)
+    return dict(zip(names, (sums + 1e-6).tolist(), strict=True))  # those with little effect are halved last
