@@ -1,13 +1,16 @@
-"""What messages are for and how steps train, told of programs that XLA compiled here from small sources."""
+"""Messages, training, memory and bounds of time, told of programs that XLA compiled here from small sources."""
 
 from math import prod
 
 import pytest
 
 from costmodel import load_system
+from dse.adapters.xla import hlo
+from dse.adapters.xla.steps.overlap import program_times
 from dse.adapters.xla.steps.program import program, program_step
 from dse.adapters.xla.summary.training_figures import model_figures, training_figures
 from dse.adapters.xla.training.messages import Collective
+from tests.adapters.xla.test_hlo_overlap import bounds_hold
 from tests.support.compiled_programs import P, Step, compiled, compiled_function, jax, jnp, lax
 from tests.support.hlo_texts import analysed, without_metadata
 
@@ -15,6 +18,7 @@ TENSOR_OUTERMOST = Step(mesh=(("tensor", 4), ("data", 2)), optimizer="sgd", laye
 SHARDED = Step(mesh=(("fsdp", 4),), optimizer="adam", clip=True, remat=True, dtype="bfloat16", layers=3)
 MUON = Step(mesh=(("fsdp", 4),), optimizer="muon")
 ACCUMULATING = Step(mesh=(("data", 2),), optimizer="momentum", accumulate=4, batch=16, donate=False)
+UNROLLED = Step(scan=False, optimizer="momentum", donate=False)
 
 
 def purposes(messages: dict[int, Collective]) -> set[tuple[str, str]]:
@@ -81,6 +85,26 @@ def test_how_a_step_trains(kind):
     names = ("rematerialisation", "gradient_accumulation", "gradient_clipping", "optimizer")
     assert tuple(found.get(name) for name in names) == expected
     assert found.get("gradient_accumulation_steps", 1) == step.accumulate
+
+
+@pytest.mark.parametrize("step", [TENSOR_OUTERMOST, SHARDED, ACCUMULATING, UNROLLED])
+def test_memory_is_that_of_xlas_assignment(step):
+    """Argument + output - alias + temporary bytes of memory_analysis(), within 10 %."""
+    found = compiled(step)
+    told = found.memory
+    whole = told.argument_size_in_bytes + told.output_size_in_bytes - told.alias_size_in_bytes
+    _, held = hlo.memory(found.analysis)
+    assert held.arguments == told.argument_size_in_bytes
+    ours = held.arguments + held.results + held.temporaries
+    assert ours == pytest.approx(whole + told.temp_size_in_bytes, rel=0.1)
+
+
+@pytest.mark.parametrize("step", [TENSOR_OUTERMOST, ACCUMULATING])
+def test_a_compiled_step_lies_between_its_bounds(step):
+    analysis = compiled(step).analysis
+    found = program_times(analysis, hlo.program(analysis), analysis.barrier_graph, load_system("h100_80g_dgx"))
+    bounds_hold(found)
+    assert 0 < sum(found.exposed.values())[0] < found.breakdown.step_time[0] - found.kernels[0]
 
 
 def mapped(function, mesh, *specs):

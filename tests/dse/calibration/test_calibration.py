@@ -46,8 +46,8 @@ RUN = MeasuredRow(
 )  # fmt: skip
 STEPS_OF_ONE_NODE = [
     replace(RUN, id=f"{hidden} {ga}", hidden=hidden, ffn=4 * hidden, gpus=8, dp=4, ga=ga, gbs=4 * ga)
-    for hidden in (512, 1024, 2048, 4096, 6144, 8192)
-    for ga in (2, 8)
+    for hidden in (512, 1024, 4096, 8192)
+    for ga in (2, 4, 8)
 ]
 
 
