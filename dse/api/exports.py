@@ -76,20 +76,16 @@ def design_launches(
 ) -> list[dict[str, tuple[str, bool]]]:
     """Launch files of designs: form -> text and True, or the reason why a framework cannot run it and False.
 
-    The forms of the space's framework come first. A form that refuses the first and the last design is not tried again.
+    The forms of the space's framework come first.
     """
     launches: list[dict[str, tuple[str, bool]]] = [{} for _ in records]
     usual = load_framework(space.framework).launch if is_built_in(space.framework) else ("megatron",)
-    ends = [*dict.fromkeys((0, len(records) - 1))]
     known = space.workload.work == TRAINING and not space.workloads
     for form in dict.fromkeys((*usual, *launch_forms())) if known else ():
-        for rows in (ends, [row for row in range(len(records)) if row not in ends]):
-            files = artefacts(space, [records[row]["params"] for row in rows], form, profile=profile)
-            for row, file in zip(rows, files, strict=True):
-                text = file.content.decode() if isinstance(file.content, bytes) else file.notes[0]
-                launches[row][form] = (text, file.content is not None)
-            if not any(launches[end][form][1] for end in ends):
-                break
+        files = artefacts(space, [record["params"] for record in records], form, profile=profile)
+        for launch, file in zip(launches, files, strict=True):
+            text = file.content.decode() if isinstance(file.content, bytes) else file.notes[0]
+            launch[form] = (text, file.content is not None)
     return launches
 
 

@@ -302,8 +302,8 @@ def faster_elsewhere(
         return None
     row = int(other.costs[:, 0].argmin())
     [params] = space.decode({name: values[[row]] for name, values in other.designs.items()})
-    launch = Launch.of_run(transformer_run(space, space.encode([params]), DesignPoints), 0)
-    reasons = refusals(launch, planned.framework)
+    launches = Launch.of_run(transformer_run(space, space.encode([params]), DesignPoints))
+    [reasons] = refusals(launches, planned.framework)
     if not reasons:
         return None
     design = design_text(space, params)

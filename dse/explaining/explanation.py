@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from costmodel.columns import FloatArray, per_kernel, short_repr
+from costmodel.columns import per_kernel, short_repr
 from costmodel.errors import DseError
 from costmodel.kernels.kernel_cost import Item, Items
 from costmodel.machine import System
@@ -353,8 +353,9 @@ class Explanation:
 
     @cached_property
     def system(self) -> System:
-        """The machine of the design."""
-        return design_machine(self.space, self.params)
+        """The machine of the design, each quantity one number."""
+        quantities = machine(self.space, self.space.known_values(self.space.encode([self.params])))
+        return quantities.map(lambda values: np.asarray(values.reshape(-1)[0]))
 
     @cached_property
     def stages(self) -> dict[str, int]:
@@ -424,15 +425,6 @@ def explanations(space: Space, records: Sequence[Mapping[str, Any]], profile: st
         portions = tuple(leaves(space, values if finite else {}))
         children.append(Explanation(space, profile, record.get("trial"), record, portions))
     return children
-
-
-def design_machine(space: Space, params: Mapping[str, Any]) -> System:
-    """The machine of one design, each quantity one number."""
-
-    def one(values: FloatArray) -> FloatArray:
-        return np.asarray(values.reshape(-1)[0])
-
-    return machine(space, space.known_values(space.encode([params]))).map(one)
 
 
 def summed(pairs: Iterable[tuple[Path, float]]) -> dict[Path, float]:

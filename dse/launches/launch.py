@@ -66,19 +66,21 @@ class Launch:
     framework: str = ""  #: whose rules evaluate the design, a name or a path; "": none
     compute_capability: float = 0.0  #: of its chips; 0: unknown, or no chips of CUDA [-]
     anyway: bool = False  #: whether a model is written that its framework cannot train as it is
+    #: Reason that the framework of its form cannot run it, "" if it can; None: not yet examined.
+    refused: str | None = field(default=None, compare=False, repr=False)
     #: Settings of the file that was read, by their names in Megatron Core; empty in other frameworks.
     settings: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
 
     @classmethod
-    def of_run(cls, run: TransformerRun, point: int, framework: str = "") -> Launch:
-        """The launch of one design of a run."""
-        domains = DesignPoints.domains(run.model.blocks)
-        known = DesignPoints().columns() | run.design.columns()
-        values = {name: np.broadcast_to(known[name], (run.num_points,))[point] for name in domains if name in known}
-        constants = (run.system.network[0].size, run.system.chip.compute_capability)
-        size, capability = (float(np.broadcast_to(values, (run.num_points,))[point]) for values in constants)
-        design = {name: decoded(domains[name], float(value)) for name, value in values.items()}
-        return cls(run.model, design, int(size), framework, capability)
+    def of_run(cls, run: TransformerRun, framework: str = "") -> list[Launch]:
+        """Launches of the designs of a run."""
+        known, machine = DesignPoints().columns() | run.design.columns(), run.system
+        domains = {name: domain for name, domain in DesignPoints.domains(run.model.blocks).items() if name in known}
+        columns = [machine.network[0].size, machine.chip.compute_capability, *(known[name] for name in domains)]
+        rows = np.stack(np.broadcast_arrays(np.zeros(run.num_points), *columns)[1:], axis=1).tolist()
+        designs = [dict(zip(domains, map(decoded, domains.values(), codes), strict=True)) for _, _, *codes in rows]
+        pairs = zip(designs, rows, strict=True)
+        return [cls(run.model, design, int(row[0]), framework, row[1]) for design, row in pairs]
 
     @classmethod
     def of(cls, model: ModelShape, design: Mapping[str, Value], node_size: int) -> Launch:
@@ -142,7 +144,7 @@ class Launch:
         for pattern, condition in conditions.items():
             names = [name for name in self.design if fnmatchcase(name, pattern)]
             rules |= {name: condition for name in names if "*" not in pattern or self.differs(name)}
-        met = conditions_met(rules, self.model, self.design)
+        met = conditions_met(rules, self.model, self.points)
         return [f"{name}={shown(self[name])}" for name in met]
 
     def differs(self, column: str) -> bool:
@@ -271,20 +273,31 @@ def refuse(launch: Launch, form: str) -> None:
 
     Raises `NotExpressible` with an alternative that works.
     """
-    if reasons := refusals(launch, launching(form)):
-        waived = not launch.anyway and not refusals(replace(launch, anyway=True), launching(form))
-        raise NotExpressible(reasons[0] + "; --anyway writes it and lists the losses" * waived)
+    [examined] = [launch] if launch.refused is not None else with_refusals([launch], form)
+    if examined.refused:
+        raise NotExpressible(examined.refused)
 
 
-def refusals(launch: Launch, framework: Framework) -> list[str]:
-    """Reasons why a framework cannot run a launch, with alternatives; none if it can."""
-    framework = without_limits_of_models(framework) if launch.anyway else framework
-    if refused := refused_model(framework, launch.model):
-        return [refused]
-    machine = {"node_size": float(launch.node_size)}
-    if launch.compute_capability:
-        machine["compute_capability"] = launch.compute_capability
-    return broken_rules(framework, launch.model, launch.design, machine)
+def with_refusals(launches: Sequence[Launch], form: str) -> list[Launch]:
+    """Launches of one model with the reasons why the framework of a form cannot run them."""
+    reasons, waiver = refusals(launches, launching(form)), "; --anyway writes it and lists the losses"
+    forced = [replace(launch, anyway=True) for launch in launches]
+    others = refusals(forced, launching(form)) if any(reasons) else reasons
+    return [
+        replace(launch, refused=why[0] + waiver * (not launch.anyway and not others_why) if why else "")
+        for launch, why, others_why in zip(launches, reasons, others, strict=True)
+    ]
+
+
+def refusals(launches: Sequence[Launch], framework: Framework) -> list[list[str]]:
+    """Reasons why a framework cannot run each of some launches of one model, with alternatives; none if it can."""
+    model, framework = launches[0].model, without_limits_of_models(framework) if launches[0].anyway else framework
+    if refused := refused_model(framework, model):
+        return [[refused] for _ in launches]
+    names = ("node_size", "compute_capability")
+    known = {name: [float(getattr(launch, name)) for launch in launches] for name in names}
+    machine = {name: np.array(values) for name, values in known.items() if all(values)}
+    return broken_rules(framework, model, [launch.design for launch in launches], machine)
 
 
 def with_line(message: str, text: str, names: Sequence[str] = ()) -> str:
@@ -342,8 +355,8 @@ def launch_files(run: TransformerRun, form: str, framework: str = "", *,
         text = f"system {run.system.name} trains with {usual.title}, not {launching(form).title}; {other}"
         yield from [Artefact(None, (text,))] * run.num_points
         return
-    for point in range(run.num_points):
-        launch = replace(Launch.of_run(run, point, framework), anyway=anyway)
+    launches = [replace(launch, anyway=anyway) for launch in Launch.of_run(run, framework)]
+    for point, launch in enumerate(with_refusals(launches, form)):
         if launch["reference_model"] and not anyway:
             reason = f"{form} has no setting for reference_model=true"
             yield Artefact(None, (f"{reason}; --anyway writes the training of the model without one",))

@@ -190,9 +190,9 @@ def _layer_settings(model: ModelShape) -> dict[str, Any]:
 def model_losses(model: ModelShape) -> list[str]:
     """Properties of a model that Megatron Core has no setting for."""
     layers = ["layers"] if (model.layers or model.layer_order) and not hybrid_pattern(model) else []
-    unsaid = [name for name in conditions_met(KEYS["lost_numerics"], model, {}) if name in model.numerics.said()]
+    unsaid = [name for name in conditions_met(KEYS["lost_numerics"], model) if name in model.numerics.said()]
     values = [f"{name}={plain(getattr(model.numerics, name))}" for name in unsaid]
-    return [*layers, *conditions_met(KEYS["lost_properties"], model, {}), *values]
+    return [*layers, *conditions_met(KEYS["lost_properties"], model), *values]
 
 
 #: Settings without defaults.

@@ -155,7 +155,7 @@ class DesignPages:
         """Launch files of a design, and why frameworks cannot run it."""
         return {
             "launch": {form: self.lines.runs(text.split("\n")) for form, (text, runs) in files.items() if runs},
-            "refused": {form: text for form, (text, runs) in files.items() if not runs},
+            "refused": {form: self.lines.place(text) for form, (text, runs) in files.items() if not runs},
         }
 
     def pipelines(self, records: Sequence[Record]) -> list[dict[str, Any]]:

@@ -37,7 +37,8 @@ def pipeline_data(events: Timeline) -> dict[str, Any]:
     stages are kept.
     """
     unit, stages = float(events.end.max()) / RESOLUTION, int(events.stage.max()) + 1
-    shown = likely_stages(events, stages)
+    likely = min(int((events.stage == 0).sum()), 6 * (int(events.chunk.max()) + 1) * stages)  # 3 micro-batches a stage
+    shown = spread_out(np.arange(stages), PASSES // likely)
     kept, period = folded(events_frame(events.take(np.isin(events.stage, shown).nonzero()[0])))
     shown = spread_out(shown, PASSES * len(shown) // len(kept))
     kept = kept[kept["stage"].isin(shown)].sort_values(["stage", "start_s", "end_s"], kind="stable")
@@ -57,12 +58,6 @@ def pipeline_data(events: Timeline) -> dict[str, Any]:
     if period:
         data["period"] = [round(period.start / unit), round(period.time / unit), period.count]
     return data
-
-
-def likely_stages(events: Timeline, stages: int) -> IntArray:
-    """Stages with about `PASSES` passes in total, if a folded step has 3 micro-batches for each stage."""
-    of_stage = min(int((events.stage == 0).sum()), 6 * (int(events.chunk.max()) + 1) * stages)
-    return spread_out(np.arange(stages), PASSES // of_stage)
 
 
 def spread_out(stages: IntArray, most: int) -> IntArray:

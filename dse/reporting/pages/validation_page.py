@@ -41,10 +41,17 @@ def validation_page(rows: Sequence[ComparedRow], title: str) -> str:
 
 def pictures(rows: Sequence[ComparedRow]) -> list[tuple[str, dict[str, list[Point]]]]:
     """Quantities with the points of each data set, or kind of kernel; those that have points."""
-    times = by_name((one.row.dataset, point(one, run_text(one))) for one in rows if one.is_step)
-    memory = by_name((one.row.dataset, memory_point(one)) for one in rows if math.isfinite(one.memory_error))
+
+    def of_time(one: ComparedRow, text: str) -> Point:
+        return point(text, "s", one.measured_s, one.predicted_s, one.error)
+
+    times = by_name((one.row.dataset, of_time(one, run_text(one))) for one in rows if one.is_step)
+    memory = by_name(
+        (one.row.dataset, point(run_text(one), "B", one.measured_bytes, one.predicted_bytes, one.memory_error))
+        for one in rows if math.isfinite(one.memory_error)
+    )  # fmt: skip
     kernels = by_name(
-        (kind_of(one.row), point(one, kernel_text(one))) for one in rows if one.row.is_kernel and one.expressed
+        (kind_of(one.row), of_time(one, kernel_text(one))) for one in rows if one.row.is_kernel and one.expressed
     )
     return [pair for pair in (("step time", times), ("memory", memory), ("kernel time", kernels)) if pair[1]]
 
@@ -57,17 +64,10 @@ def by_name(points: Iterable[tuple[str, Point]]) -> dict[str, list[Point]]:
     return series
 
 
-def point(one: ComparedRow, text: str) -> Point:
-    """Point of the time of a row, a step or a kernel that a text describes."""
-    times = f"{readable(one.predicted_s, 's')} for {readable(one.measured_s, 's')}"
-    return rounded(one.measured_s), rounded(1 + one.error), f"{text}\n{times} ({one.error:+.1%})"
-
-
-def memory_point(one: ComparedRow) -> Point:
-    """Point of the memory of a row."""
-    both = f"{readable(one.predicted_bytes, 'B')} for {readable(one.measured_bytes, 'B')}"
-    about = f"{run_text(one)}\n{both} ({one.memory_error:+.1%})"
-    return rounded(one.measured_bytes), rounded(1 + one.memory_error), about
+def point(text: str, unit: str, measured: float, predicted: float, error: float) -> Point:
+    """Point of a measured and a predicted quantity of a row that a text describes."""
+    both = f"{readable(predicted, unit)} for {readable(measured, unit)} ({error:+.1%})"
+    return rounded(measured), rounded(1 + error), f"{text}\n{both}"
 
 
 def run_text(one: ComparedRow) -> str:

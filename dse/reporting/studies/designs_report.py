@@ -33,7 +33,9 @@ def designs_report(
         return [Text(f"Study {study.name}: no such design.")]
     first = table.take(np.arange(min(most or len(table), len(table))))
     notes = {row: "infeasible" for row, kept in enumerate(first.feasible.tolist()) if not kept}
-    ran = run_notes(study)
+    runs = study.told_runs()
+    died = {run.trial: "ran out of memory" if run.failed == "oom" else "run died" for run in runs if run.failed}
+    ran = died | {trial: f"ran: {readable(time, 's')}" for trial, time in by_trial(runs, "step_time", median).items()}
     notes |= {row: ran[trial] for row, trial in enumerate(first.numbers.tolist()) if trial in ran}
     records = [in_short(record) for record in first.records()]
     varying = [p.name for p in study.space.parameters if p.options is None or p.options.size > 1]
@@ -41,13 +43,6 @@ def designs_report(
         *design_table(study.space, records, width, notes, varying=varying if len(first) < len(table) else None),
         *rest_lines(study, table, part, most),
     ]
-
-
-def run_notes(study: BaseStudy) -> dict[int, str]:
-    """Trial -> result of real runs of it: the median step time, or that the last one died."""
-    runs = study.told_runs()
-    died = {run.trial: "ran out of memory" if run.failed == "oom" else "run died" for run in runs if run.failed}
-    return died | {trial: f"ran: {readable(time, 's')}" for trial, time in by_trial(runs, "step_time", median).items()}
 
 
 def rest_lines(study: BaseStudy, table: TrialTable, part: Selection, most: int | None) -> list[Text]:

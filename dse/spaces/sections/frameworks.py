@@ -8,21 +8,22 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 
+from costmodel.columns import BoolArray
 from costmodel.errors import DseError, suggestion
 from costmodel.formats.framework_file import Framework, load_framework
 from costmodel.formats.input_files import Section, data_beside
 from costmodel.formats.model_file import load_model
 from costmodel.rules.registry import all_columns
-from costmodel.training.blocks import MODULES, kinds_without_word
+from costmodel.training.blocks import MODULES, Block, kinds_without_word
 from costmodel.training.design import DesignPoints
 from costmodel.training.model import ModelShape
-from dse.spaces.formulas.expressions import Expression, Name
+from dse.spaces.formulas.expressions import Compiled, Expression, Name
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,7 +207,7 @@ def limits_of(
 
     sizes = {name: point(getattr(model, name)) for name in (*model.dimensions, *model.counts)}
     sizes |= {name: point(values) for name, values in quantities.items() if name not in named}
-    known, columns, expected_rules = {*named, *sizes}, _columns(model), {}
+    known, columns, expected_rules = {*named, *sizes}, _columns(model.blocks), {}
     for rule in framework_rules(framework, model):
         formula, column = rule.expression(known), rule.name.removeprefix("runs_")
         if formula is None or not formula.names & {*named}:
@@ -225,9 +226,9 @@ def refused_model(framework: Framework, model: ModelShape) -> str:
     if framework.models and not any(is_same(load_model(name), model) for name in framework.models):
         return f"model {model.name}: {framework.title} has it not; it has {', '.join(framework.models)}"
     others = without_limits_of_models(framework).limits
-    rules = _with_settings({name: text for name, text in framework.limits.items() if name not in others}, model)
-    broken = next(_broken_ones(model, {}, rules, {}), None)
-    return f"model {model.name}: {_broken(framework, *broken)}" if broken else ""
+    limits = {name: text for name, text in framework.limits.items() if name not in others}
+    [broken] = broken_rules(replace(framework, limits=limits, runs={}), model, [{}], {})
+    return f"model {model.name}: {broken[0]}" if broken else ""
 
 
 def is_same(one: Any, other: ModelShape) -> bool:
@@ -237,43 +238,51 @@ def is_same(one: Any, other: ModelShape) -> bool:
 
 
 def broken_rules(
-    framework: Framework, model: ModelShape, design: Mapping[str, Any], machine: Mapping[str, float]
-) -> list[str]:
-    """Reasons why a framework cannot run a design, a line for each rule that it breaks; none if it can.
+    framework: Framework, model: ModelShape, designs: Sequence[Mapping[str, Any]], machine: Mapping[str, Any]
+) -> list[list[str]]:
+    """Reasons why a framework cannot run each of some designs, a line for each rule that it breaks; none if it can.
 
-    `design` has words and switches unconverted; missing columns have their defaults. Limits that read quantities
-    outside `machine` are passed over. [SI units]
+    Designs have the same columns, with words and switches unconverted; missing columns have their defaults. `machine`
+    has a value for all designs or one for each. Limits that read other quantities are passed over. [SI units]
     """
-    broken = _broken_ones(model, design, framework_rules(framework, model), machine)
-    return [_broken(framework, rule, values) for rule, values in broken]
+    points = DesignPoints.of(blocks=model.blocks, **{c: [design[c] for design in designs] for c in designs[0]})
+    values, rules = _values_and_rules(framework_rules(framework, model), model, points, machine)
+    broken: list[list[str]] = [[] for _ in designs]
+    for rule, met in rules:
+        for row in np.flatnonzero(~np.broadcast_to(met, len(designs))).tolist():
+            known = {name: np.broadcast_to(value, len(designs))[row].item() for name, value in values.items()}
+            broken[row].append(_broken(framework, rule, {**known, **_settings(model), **designs[row]}))
+    return broken
 
 
-def conditions_met(conditions: Mapping[str, str], model: ModelShape, design: Mapping[str, Any]) -> list[str]:
+def conditions_met(conditions: Mapping[str, str], model: ModelShape, design: DesignPoints | None = None) -> list[str]:
     """Names of conditions that hold for a model and a design; those with names that are not of the model do not."""
-    rules = _with_settings({name: f"not ({text})" for name, text in conditions.items()}, model)
-    return [rule.name for rule, _ in _broken_ones(model, design, rules, {})]
+    _, rules = _values_and_rules(_with_settings(conditions, model), model, design or DesignPoints(), {})
+    return [rule.name for rule, met in rules if met.all()]
 
 
-def _broken_ones(
-    model: ModelShape, design: Mapping[str, Any], rules: Iterable[UsualRule], machine: Mapping[str, float]
-) -> Iterator[tuple[UsualRule, dict[str, Any]]]:
-    """Rules that a design breaks, with the values of all names."""
-    names = _columns(model)
-    sizes = {name: float(getattr(model, name)) for name in (*model.dimensions, *model.counts)} | {**machine}
-    names |= dict.fromkeys(sizes, Name())
-    values = DesignPoints.of(blocks=model.blocks, **{c: [v] for c, v in design.items()}).columns()
-    columns = {**{c: v for c, v in values.items() if c in names}, **sizes}
-    for rule in rules:
-        formula = rule.expression({*columns})
-        if formula is not None and not bool(np.all(formula.compiled(names)(columns))):
-            usual = {name: np.asarray(value).flat[0].item() for name, value in columns.items()}
-            yield rule, {**usual, **_settings(model), **sizes, **design}
+def _values_and_rules(
+    rules: Iterable[UsualRule], model: ModelShape, design: DesignPoints, machine: Mapping[str, Any]
+) -> tuple[dict[str, Any], list[tuple[UsualRule, BoolArray]]]:
+    """Values by name, and where they keep the rules that read nothing else."""
+    columns = _columns(model.blocks)
+    values: dict[str, Any] = {name: column for name, column in design.columns().items() if name in columns}
+    values |= {name: float(getattr(model, name)) for name in (*model.dimensions, *model.counts)} | {**machine}
+    compiled = _compiled(tuple(rules), tuple((name, columns.get(name, Name())) for name in values))
+    return values, [(rule, np.asarray(formula(values), dtype=bool)) for rule, formula in compiled]
 
 
-def _columns(model: ModelShape) -> dict[str, Name]:
-    """Columns of a model's designs, as formulas know them."""
-    domains = DesignPoints.domains(model.blocks)
-    return {c: Name(words=tuple(d.words), boolean=d.switch) for c, d in domains.items()}
+@lru_cache
+def _compiled(rules: Sequence[UsualRule], names: Sequence[tuple[str, Name]]) -> list[tuple[UsualRule, Compiled]]:
+    """Rules that read only some names, compiled."""
+    formulas = [(rule, rule.expression([name for name, _ in names])) for rule in rules]
+    return [(rule, formula.compiled(dict(names))) for rule, formula in formulas if formula is not None]
+
+
+@lru_cache
+def _columns(blocks: tuple[Block, ...]) -> Mapping[str, Name]:
+    """Columns of designs of some blocks, as formulas know them."""
+    return {c: Name(words=tuple(d.words), boolean=d.switch) for c, d in DesignPoints.domains(blocks).items()}
 
 
 def _broken(framework: Framework, rule: UsualRule, values: Mapping[str, Any]) -> str:

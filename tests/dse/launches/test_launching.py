@@ -61,7 +61,7 @@ def meaning(launch):
 
 def expressible(module, run):
     """A launch and its file where the framework can say all of it."""
-    launch = Launch.of_run(run, 0)
+    launch = Launch.of_run(run)[0]
     try:
         text, lost = module.script(launch)
     except NotExpressible:
@@ -178,7 +178,7 @@ def test_hybrid_models_have_their_pipeline_in_the_pattern(module, pp, vpp, first
 @pytest.mark.parametrize("field", ["name", "title"])
 def test_no_name_of_a_model_is_a_command(module, field):
     [run, *_] = designs(Space.load("qwen3_235b_256_gb200"))
-    launch = Launch.of_run(run, 0)
+    launch = Launch.of_run(run)[0]
     named = replace(launch, model=replace(launch.model, **{"title": "", field: "m\ntouch x\r\x85touch y\x1b"}))
     text = module.script(named)[0]
     assert "# m touch x touch y\\x1b on 256 chips" in text
@@ -198,7 +198,7 @@ def test_no_name_of_a_model_is_a_command(module, field):
 def test_what_a_framework_cannot_run_is_refused(module, name, pins, why):
     [run, *_] = designs(Space.load(name, pins))
     with pytest.raises(NotExpressible, match=why):
-        module.script(Launch.of_run(run, 0))
+        module.script(Launch.of_run(run)[0])
 
 
 def planned(model, system, chips=64):
@@ -267,7 +267,7 @@ def test_chips_get_files_of_software_that_runs_on_them(system, form, why):
 
 def test_what_a_framework_cannot_say_is_said_of_it():
     [run, *_] = designs(Space.load("mixtral_8x22b_128_h100", {"imbalance": 1.2}))
-    text, lost = megatron.script(Launch.of_run(run, 0))
+    text, lost = megatron.script(Launch.of_run(run)[0])
     assert "imbalance=1.2" in lost
     assert "# Megatron-LM has no flag for: imbalance=1.2" in text
 
@@ -278,7 +278,7 @@ def test_an_imbalance_that_is_not_the_frameworks_is_said_to_be_lost(imbalance, l
     plan = planned_space(Question(model="mixtral_8x7b", system="h100_80g_dgx", chips=64, imbalance=imbalance))
     space, params = plan.space, plan.space.completed({"tp": 1, "pp": 4, "ep": 8})
     run = transformer_run(space, space.encode([params]), DesignPoints)
-    launch = Launch.of_run(run, 0, space.framework)
+    launch = Launch.of_run(run, space.framework)[0]
     assert [text for text in megatron.script(launch)[1] if "imbalance" in text] == lost
     back = launch_space(replace(launch, design={**launch.design, "imbalance": 1}), "h100_80g_dgx", "back")
     assert back.given["imbalance"] == 1.3
@@ -297,7 +297,7 @@ def test_megatron_lm_accepts_what_is_planned(model, chips, pins, tmp_path):
     """With a Python that has torch and einops, which MEGATRON_PYTHON names."""
     plan = planned_space(Question(model=model, system="h100_80g_dgx", chips=chips)).space
     run = transformer_run(plan, plan.encode([plan.completed(pins)]), DesignPoints)
-    (tmp_path / "train.sh").write_text(megatron.script(Launch.of_run(run, 0))[0])
+    (tmp_path / "train.sh").write_text(megatron.script(Launch.of_run(run)[0])[0])
     python = os.environ.get("MEGATRON_PYTHON", sys.executable)
     command = [python, JUDGE, os.environ["MEGATRON_LM"], tmp_path / "train.sh"]
     assert "1 of 1 accepted" in subprocess.run(command, capture_output=True, text=True, check=False).stdout
@@ -327,7 +327,7 @@ def test_a_script_of_overlapped_exchanges_comes_back_with_its_overlap_of_tensors
     params = plan.completed(pins)
     assert params.get("tp_overlap", "chunked") == overlap
     run = transformer_run(plan, plan.encode([params]), DesignPoints)
-    text, lost = megatron.script(Launch.of_run(run, 0, plan.framework))
+    text, lost = megatron.script(Launch.of_run(run, plan.framework)[0])
     assert lost == ["cross_entropy=te"]  # Megatron-LM refuses the loss of Transformer Engine (arguments.py)
     assert "cross-entropy" not in text
     assert f"--moe-flex-dispatcher-backend {backend}" in text
@@ -465,7 +465,7 @@ def test_hostile_modules_give_one_line(tmp_path, text):
 def test_maxtext_has_the_numerics_of_a_model_and_reads_the_rest_as_base_yml_has_it(tmp_path):
     space = framework_space("deepseek_v2_lite", "maxtext", {"tp": 1, "ep": 8})
     [run, *_] = designs(space)
-    found = yaml.safe_load(maxtext.script(Launch.of_run(run, 0))[0])
+    found = yaml.safe_load(maxtext.script(Launch.of_run(run)[0])[0])
     assert (found["rope_type"], found["rope_max_timescale"]) == ("yarn", 10_000)
     assert found["normalization_layer_epsilon"] == 1e-6
     (tmp_path / "mine.yml").write_text("model_name: llama3-8b\nici_fsdp_parallelism: 16\ndcn_data_parallelism: 2\n")

@@ -42,7 +42,7 @@ def test_what_a_framework_runs_are_values_of_columns_and_formulas(name):
         usual = (
             {"schedule": next(iter(framework.runs["schedule"].words), "1f1b")} if "schedule" in framework.runs else {}
         )
-        assert isinstance(broken_rules(framework, model, usual, {}), list)
+        assert isinstance(broken_rules(framework, model, [usual], {}), list)
 
 
 def test_a_value_follows_what_balances_the_experts(tmp_path):
@@ -92,12 +92,12 @@ def test_overlaps_that_exclude_each_other_before_blackwell_leave_the_better_one(
 def test_overlaps_that_exclude_each_other_are_refused_by_name():
     megatron, model = load_framework("megatron_core"), load_model("mixtral_8x7b")
     both = {"tp": 2, "ep": 8, "overlap_ep": True, "tp_overlap": "chunked", "sequence_parallel": True}
-    [why] = broken_rules(megatron, model, both, {"compute_capability": 9.0})
+    [[why]] = broken_rules(megatron, model, [both], {"compute_capability": 9.0})
     assert "exchanges or tensors overlap" in why
     fine = (({}, 10.0), ({"tp_overlap": "none"}, 9.0), ({"overlap_ep": False}, 9.0), ({"tp": 1}, 9.0))
     for changed, capability in fine:
         design = {**both, **changed}
-        assert not broken_rules(megatron, model, design, {"compute_capability": capability})
+        assert broken_rules(megatron, model, [design], {"compute_capability": capability}) == [[]]
 
 
 @pytest.mark.parametrize(("node", "ep", "fits"), [
@@ -108,7 +108,7 @@ def test_two_hops_reach_as_far_as_the_library_of_their_nodes(node, ep, fits):
     model = load_model("deepseek_v3")
     for dispatcher, legal in (("two_hop", fits), ("all_to_all", True)):
         design = {"ep": ep, "dispatcher": dispatcher}
-        broken = broken_rules(load_framework("megatron_core"), model, design, {"node_size": float(node)})
+        [broken] = broken_rules(load_framework("megatron_core"), model, [design], {"node_size": float(node)})
         assert (broken == []) == legal
 
 
@@ -226,7 +226,7 @@ def test_limits_read_words_switches_and_numerics_of_a_model(shape, numerics, rul
 @pytest.mark.parametrize(("pins", "limited"), cases(__file__, "maxtext_accumulates_no_gradients_in_eight_bits"))
 def test_maxtext_accumulates_no_gradients_in_eight_bits(pins, limited):
     """types.py of MaxText: "FP8 quantization is not compatible with gradient accumulation"."""
-    broken = broken_rules(load_framework("maxtext"), load_model("llama3_8b"), {"zero": 3, **pins}, {})
+    [broken] = broken_rules(load_framework("maxtext"), load_model("llama3_8b"), [{"zero": 3, **pins}], {})
     assert [text for text in broken if "eight bits" in text] == broken
     assert bool(broken) == limited
 

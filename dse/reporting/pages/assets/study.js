@@ -222,7 +222,7 @@ function launch(design) {
   const save = () => { const link = el("a", { href: URL.createObjectURL(new Blob([text], { type: "text/plain" })), download: `train.${ENDINGS[form]}` }); link.click(); URL.revokeObjectURL(link.href); };
   return [known.length > 1 ? el("div", { class: "row" }, known.map((own) => el("button", { type: "button", "aria-pressed": String(own === form), onclick: () => { state.framework = own; changed(); } }, FORMS[own]))) : null,
     form ? [el("div", { class: "row" }, copyButton(`Copy ${FORMS[form]} file`, text, "first"), el("button", { type: "button", onclick: save }, "Save"), el("code", {}, exported(design, form))), el("pre", {}, text)] : null,
-    refused.map(([own, reason]) => el("p", { class: "dim" }, `${FORMS[own]}: ${reason}.`))];
+    refused.map(([own, reason]) => el("p", { class: "dim" }, `${FORMS[own]}: ${page.texts[reason]}.`))];
 }
 
 const TABS = {
