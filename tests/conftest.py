@@ -1,7 +1,10 @@
 """Machines and models that several tests share, and how Hypothesis runs."""
 
+import compileall
 import gc
 import os
+from importlib import import_module, util
+from pathlib import Path
 
 # Matrices are small here: in workers of pytest-xdist and in commands, which inherit this, threads would only spin.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
@@ -11,6 +14,7 @@ from hypothesis import HealthCheck, settings
 
 from costmodel import Chip, Host, LinkTier, MemoryLevel, ModelShape, System
 from tests.support.cases import cases
+from tests.support.paths import ROOT
 from tests.support.servers import postgresql_server
 
 # Little of what is dropped has circles: looking for them as often as Python does takes a tenth of the time.
@@ -25,6 +29,16 @@ os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=8")
 # Time limits of an example say how busy the machine is, not whether the code is right.
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("patient")
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_setupnodes():
+    """In a fresh environment modules are compiled once, before workers start that would all compile them."""
+    for folder in ("costmodel", "dse", "tests"):
+        compileall.compile_dir(ROOT / folder, quiet=2)
+    for library in ("altair", "distributed", "jax", "optuna", "pandas", "psycopg", "pyarrow", "scipy.stats"):
+        if (spec := util.find_spec(library)) and not Path(spec.cached).exists():
+            import_module(library)
 
 
 def pytest_collection_finish():
