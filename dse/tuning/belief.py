@@ -5,8 +5,9 @@ rate of their links where many nodes exchange, hosts differ, and software change
 constant around its built-in value. Times on all of them give the correlation of the times of two designs: a slow fabric
 delays all designs that exchange gradients, so a run of one of them is informative about the others.
 
-Log step times are jointly normal. Their mean is that of the ensemble; their covariance is that of the machines, plus a
-level that all designs share (software, clocks), a part that is smooth over the layout, and a part of each design alone.
+Log step times are jointly normal. Their mean is that of the ensemble, at the level of the expected times of a plan;
+their covariance is that of the machines, plus a level that all designs share (software, clocks), a part that is smooth
+over the layout, and a part of each design alone.
 Runs condition the normal distribution, which is exact (Rasmussen and Williams, Gaussian Processes for Machine Learning,
 2006, chapter 2), and scale it: runs as predicted leave less doubt, surprises more, as in a Student-t process with
 `PRIOR_RUNS` degrees of freedom (Shah, Wilson and Ghahramani 2014). The constants of the machines move with the times,
@@ -63,10 +64,11 @@ class Ensemble:
     shipped: FloatArray  #: their built-in values, (constants,) [unit of each]
     factors: FloatArray  #: logarithms of their factors, (machines, constants) [-]
     log_times: FloatArray  #: (machines, designs) [log s]
+    middle: FloatArray  #: their means, all moved so that half of the designs take the expected time, (designs,) [log s]
 
 
-def ensemble(run: TransformerRun, machines: int = MACHINES) -> Ensemble:
-    """Step times of the designs of a run on drawn machines; the first one has the built-in constants."""
+def ensemble(run: TransformerRun, expected: FloatArray, machines: int = MACHINES) -> Ensemble:
+    """Step times of a run's designs on drawn machines, the built-in one first; `expected` times (designs,) in s."""
     design: DesignPoints = run.design
     points, known = run.num_points, run.system.quantities()
     spreads = dict(SPREADS)
@@ -95,7 +97,8 @@ def ensemble(run: TransformerRun, machines: int = MACHINES) -> Ensemble:
         many = replace(run, system=run.system.take(rows).with_quantities(values), design=design.take(rows))
         times = step(many.model, many.system, many.design).step_time
         log_times[drawn] = np.log(times).reshape(drawn.size, points)
-    return Ensemble(tuple(names), shipped, factors, log_times)
+    means = log_times.mean(axis=0)
+    return Ensemble(tuple(names), shipped, factors, log_times, means + np.median(np.log(expected) - means))
 
 
 #: Standard deviations of log step times in addition to those of machines: of all designs together, of neighbours, of a
@@ -214,7 +217,7 @@ def belief(
     prior = centred.T @ centred / len(centred) + doubt**2 * (LEVEL**2 + SMOOTH**2 * near + ALONE**2 * alone)
     timed = [run for run in runs if run.step_time > 0]
     noise, rows = noise_of(timed, doubt * NOISE), [run.candidate for run in timed]
-    surprise = np.log([run.step_time for run in timed]) - machines.log_times.mean(axis=0)[rows]
+    surprise = np.log([run.step_time for run in timed]) - machines.middle[rows]
     mean, covariance = conditioned(prior, rows, surprise, noise)
     drift = machines.factors - machines.factors.mean(axis=0)
     weights, together = _weights(prior, rows, noise), drift.T @ centred / len(centred)
@@ -231,7 +234,7 @@ def belief(
         shift, memory_covariance = conditioned(memory_covariance, places, seen, doubt * sure)
         memory_mean = needs + shift
     return Belief(
-        mean=machines.log_times.mean(axis=0) + mean,
+        mean=machines.middle + mean,
         covariance=scale * covariance,
         memory_mean=memory_mean,
         memory_deviation=np.sqrt(np.maximum(np.diag(memory_covariance), 1e-12)),

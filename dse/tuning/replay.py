@@ -58,14 +58,15 @@ def shares_after(shares: Sequence[float]) -> dict[str, float]:
     return {str(count): shares[min(count, len(shares)) - 1] for count in AFTER}
 
 
-def replays(rows: Sequence[MeasuredRow], runs: int = RUNS) -> tuple[list[GroupReplay], dict[str, str]]:
-    """Groups of a table replayed, and the reason for each row that is no candidate, by identity.
+def replay(file: str | Path, runs: int = RUNS) -> dict[str, Any]:
+    """Replays of each group of a table of measured runs, as JSON has them.
 
-    Raises `DseError` if no group has a run with a time.
+    At most `runs` of each group are evaluated; `not_candidates` has the reason for each row that is none, by identity.
+    Raises `DseError` if the file cannot be read, or no group has a run with a time. [-]
     """
     groups: dict[str, list[MeasuredRow]] = {}
     left: dict[str, str] = {}
-    for row in rows:
+    for row in read_table(Path(file)):
         if row.group and row.row_type in RUN_TYPES:
             groups.setdefault(row.group, []).append(row)
         else:
@@ -73,7 +74,18 @@ def replays(rows: Sequence[MeasuredRow], runs: int = RUNS) -> tuple[list[GroupRe
     replayed = [one for name, rows in groups.items() if (one := _replayed(name, rows, runs, left))]
     if not replayed:
         raise DseError(f"no group of runs with a time: a row needs a `group`, and `row_type` {' or '.join(RUN_TYPES)}")
-    return replayed, left
+
+    def mean(shares: Sequence[Sequence[float]]) -> dict[str, float]:
+        every = [shares_after(row) for row in shares]
+        return {key: float(np.mean([row[key] for row in every])) for key in every[0]}
+
+    return {
+        "groups": [one.to_json() for one in replayed],
+        "mean": mean([one.shares for one in replayed]),
+        "model_only_mean": mean([one.model_only for one in replayed]),
+        "out_of_memory": sum(one.out_of_memory for one in replayed),
+        "not_candidates": left,
+    }
 
 
 def _replayed(name: str, rows: Sequence[MeasuredRow], runs: int, left: dict[str, str]) -> GroupReplay | None:
@@ -88,8 +100,9 @@ def _replayed(name: str, rows: Sequence[MeasuredRow], runs: int, left: dict[str,
     memory, predicted = (np.array([cost[key] for *_, cost in known]) for key in ("peak_memory", "step_time"))
     capacity = usable_memory(known[0][1].machine.system, known[0][0].hw_mem_gb)
     ends = [run_interval(run) for _, run, _ in known]
+    expected = np.concatenate([end.expected(cost) for end, (*_, cost) in zip(ends, known, strict=True)])
     doubt = doubt_of(np.array([one.low[0] for one in ends]), np.array([one.high[0] for one in ends]))
-    machines = ensemble(Run(known[0][1].model, machine, design))
+    machines = ensemble(Run(known[0][1].model, machine, design), expected)
     candidates = RunCandidates(machines, design, memory, capacity, doubt)
     told, shares, stopped = list[Told](), list[float](), None
     for count in range(min(runs, len(known))):
@@ -151,27 +164,3 @@ def _answer(row: MeasuredRow, run: Expressed, cost: Mapping[str, float]) -> tupl
 def _share(best: float, times: Sequence[float]) -> float:
     ran = [time for time in times if time > 0]
     return best / min(ran) if ran else 0.0
-
-
-def replay_record(groups: Sequence[GroupReplay], left: dict[str, str]) -> dict[str, Any]:
-    """Replays as JSON has them."""
-
-    def mean(shares: Sequence[Sequence[float]]) -> dict[str, float]:
-        every = [shares_after(row) for row in shares]
-        return {key: float(np.mean([row[key] for row in every])) for key in every[0]}
-
-    return {
-        "groups": [one.to_json() for one in groups],
-        "mean": mean([one.shares for one in groups]),
-        "model_only_mean": mean([one.model_only for one in groups]),
-        "out_of_memory": sum(one.out_of_memory for one in groups),
-        "not_candidates": left,
-    }
-
-
-def replay(file: str | Path, runs: int = RUNS) -> dict[str, Any]:
-    """Replays of each group of a table of measured runs, as JSON has them.
-
-    At most `runs` of each group are evaluated. Raises `DseError` if the file cannot be read, or has no groups. [-]
-    """
-    return replay_record(*replays(read_table(Path(file)), runs))

@@ -151,7 +151,7 @@ def study_candidates(study: BaseStudy, runs: Sequence[MeasuredRun]) -> StudyCand
     doubt = doubt_of(interval.low, interval.high)
     capacity = float(np.ravel(run.system.dram.capacity)[0])
     return StudyCandidates(
-        RunCandidates(ensemble(run), run.design, costs["peak_memory"], capacity, doubt),
+        RunCandidates(ensemble(run, interval.expected(costs)), run.design, costs["peak_memory"], capacity, doubt),
         tuple(space.decode(columns)),
         tuple(numbers[row] for row in order),
         costs["reserved_memory"],

@@ -32,8 +32,8 @@ MOST_MODULES = 20
 
 #: The most lines of packages and rooms, less others; what would grow beyond says what it deletes. [lines]
 BUDGETS = [
-    ("costmodel dse", "", 68_660),
-    ("costmodel dse", "dse.adapters", 47_055),
+    ("costmodel dse", "", 68_652),
+    ("costmodel dse", "dse.adapters", 47_047),
     ("costmodel", "costmodel.formats costmodel.lstm costmodel.rules", 13_829),
     ("dse.searching dse.storage", "", 7_046),
     ("dse.adapters", "", 21_605),

@@ -48,7 +48,7 @@ def system():
 def candidates(model, system):
     run = Run(model, system, design())
     cost = step(model, system, design())
-    return RunCandidates(ensemble(run), run.design, cost.peak_memory, float(system.dram.capacity))
+    return RunCandidates(ensemble(run, cost.step_time), run.design, cost.peak_memory, float(system.dram.capacity))
 
 
 def test_the_first_machine_is_as_shipped(model, system, candidates):

@@ -60,6 +60,16 @@ def test_a_plan_is_tuned_by_runs_until_more_speed_is_unlikely(study, capsys):
     assert (runs.step_time_s / runs.predicted_step_time_s).to_numpy() == pytest.approx(1.2)
 
 
+def test_a_proposal_is_expected_to_take_as_long_as_in_its_plan(tmp_path):
+    """Experts, whose expected time is far above the predicted one."""
+    plan = dse.plan("qwen3_30b_a3b", gpus=16, system="h200_141g_dgx", storage=f"sqlite:///{tmp_path / 'dse.db'}")
+    [first] = plan.study.ask()
+    trials = plan.study.trials()
+    [row] = trials[trials.trial == first.trial].to_dict("records")
+    assert row["step_time_expected_s"] > 1.15 * row["step_time_s"]
+    assert first.step_time == pytest.approx(row["step_time_expected_s"], rel=0.05)
+
+
 def test_proposals_are_trials_with_launch_scripts(study, capsys, tmp_path):
     found = tuned(capsys, "--parallel", "3")
     trials = [one["trial"] for one in found["proposals"]]
