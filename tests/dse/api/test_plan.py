@@ -73,10 +73,9 @@ def test_every_command_that_is_printed_as_next_works(model, system, framework, c
     check_next_commands(capsys, model, system, framework)
 
 
-def test_no_launch_file_is_proposed_for_chips_that_run_other_software(capsys):
-    for framework in ([], ["--framework", "megatron_core"]):
-        assert main(["plan", "llama3_8b", "--gpus", "64", "--system", "trainium2_96g", *framework]) == 0
-        assert "dse export" not in capsys.readouterr().out
+@pytest.mark.parametrize("framework", [[], ["--framework", "megatron_core"]])
+def test_no_launch_file_is_proposed_for_chips_that_run_other_software(framework, capsys):
+    assert "dse export" not in asked(capsys, "gpt2_xl", "--gpus", "8", "--system", "trainium2_96g", *framework).out
 
 
 def test_a_framework_may_be_a_file_of_ones_own(tmp_path, capsys):
@@ -137,13 +136,12 @@ def test_the_study_holds_the_front_and_asking_again_adds_nothing(capsys):
 
 def test_a_plan_ranks_by_expected_times_and_names_what_its_lead_rests_on(capsys):
     """Of two exchanges that nobody measured together on this chip; a measured kind needs no such words."""
-    asked(capsys, *LLAMA_8B)
+    assert "Lead " not in asked(capsys, *LLAMA_8B).out
     [best, *_] = Study.load("plan_llama3_8b_8").table.front().records()
     assert best["values"]["step_time_expected_s"] > best["breakdown"]["step_time_s"]
     experts = " ".join(asked(capsys, "qwen3_30b_a3b", "--gpus", "16", "--system", "b200").out.split())
     assert re.search(r"[\d.]+ s a step expected \(predicted [\d.]+ s; 90 %", experts)
     assert "Lead rests on its layers, overlapped experts and two hops; too few runs on this GPU were" in experts
-    assert "Lead " not in asked(capsys, *LLAMA_8B).out
 
 
 def test_an_optimistic_plan_ranks_by_predicted_times(capsys):
@@ -228,7 +226,6 @@ def test_the_whole_run_is_the_tokens_at_the_rate_of_a_step(capsys):
     useful = best["run"]["run_time_s"] * best["run"]["goodput"]
     steps = 1e9 / best["breakdown"]["tokens_per_second"] / best["breakdown"]["step_time_s"]
     assert useful == pytest.approx(np.ceil(steps) * best["values"]["step_time_expected_s"])
-    assert "1B tokens: " in asked(capsys, *LLAMA_8B, "--tokens", "1B").out
 
 
 def test_chips_that_no_layout_splits_are_refused_with_some_that_would_do():
