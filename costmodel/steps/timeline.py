@@ -16,6 +16,7 @@ from costmodel.errors import DseError
 from costmodel.kernels.kernel_cost import BESIDE_KERNELS, KernelCost, weighted_sum
 from costmodel.kernels.kernel_tables import some_narrow
 from costmodel.steps.breakdown import Breakdown
+from costmodel.steps.micro_batch.micro_batch import MicroBatch
 from costmodel.steps.pipeline.pipeline_step import (
     ScheduledPasses,
     message_delay,
@@ -31,7 +32,7 @@ from costmodel.steps.pipeline.stages import pipeline_stages
 from costmodel.steps.pipeline.timed_pipelines import design_pipelines
 from costmodel.steps.transformer import pass_costs, rank_costs, resolve_sharding, transformer_step
 from costmodel.training.design import SCHEDULE_WORDS
-from costmodel.training.run import TransformerRun, rank_run
+from costmodel.training.run import RankRun, TransformerRun, rank_run
 
 #: Kinds of events, by their codes. A backward pass is that of inputs and weights unless the schedule separates the
 #: gradients of weights. The last four are of the whole rank: casts of weights before its first pass; the exposed part
@@ -69,26 +70,13 @@ class Timeline(Columns):
         return [KINDS[int(code)] for code in self.kind]
 
 
-def timeline(run: TransformerRun, cost: Breakdown | None = None) -> Timeline:
-    """The step of one design, event by event; the last one ends when the step does.
+def timelines(run: TransformerRun) -> Iterator[Timeline]:
+    """The step of each design, event by event; the last one ends when the step does.
 
-    Parameters
-    ----------
-    run : TransformerRun
-        Model, machine and one design.
-    cost : Breakdown, optional
-        Cost of the step, where it is known. [s]
+    A timeline has a row for each pass of a micro-batch through a chunk of a rank, and for the work of each rank before
+    and behind all passes; in the order of start, then of stage. [-], [s]
 
-    Returns
-    -------
-    events : Timeline
-        A row for each pass of a micro-batch through a chunk of a rank, and for the work of each rank before and behind
-        all passes; in the order of start, then of stage. [-], [s]
-
-    Raises
-    ------
-    DseError
-        If there is not one design, or the cost model has no number for it.
+    Raises `DseError` if the cost model has no number for a design.
 
     Notes
     -----
@@ -96,22 +84,25 @@ def timeline(run: TransformerRun, cost: Breakdown | None = None) -> Timeline:
     start and end. Stages of both ends of a pipeline, as of DualPipe, are chunks of one rank. Exchanges of replicas
     follow all passes, also where parts of them are exposed between passes.
     """
-    if run.num_points != 1:
-        raise DseError(f"timeline: expected one design, got {run.num_points}")
     run = run.of(run.design.map(np.atleast_1d))
     run = run.of(resolve_sharding(run.model, run.system, run.design, precision=run.precision))
-    cost = transformer_step(run) if cost is None else cost
-    step_time = float(cost.step_time[0])
-    if not np.isfinite(step_time):
+    cost = transformer_step(run)
+    if not np.isfinite(cost.step_time).all():
         raise DseError("timeline: the cost model has no number for this design")
     run = replace(run, system=run.system.sliced(run.design.world_size))
     ranks = rank_run(run)
     costs, _ = rank_costs(run, ranks, pass_costs(run, ranks))
+    for row in np.arange(run.num_points)[:, np.newaxis]:
+        yield _timeline(run.take(row), ranks.take(row), costs.take(row), cost.take(row))
+
+
+def _timeline(run: TransformerRun, ranks: RankRun, costs: MicroBatch, cost: Breakdown) -> Timeline:
+    """The step of one design, event by event; `costs` are those of a micro-batch, `cost` is that of the step. [s]"""
     stages = pipeline_stages(run.model, run.design).corners
     columns, _, scheduled = schedule_step(run, ranks, costs, stages)
     passes = _passes(run, scheduled, pipeline_hop(run, ranks))
     casts = float(cost.forward_time[0] - columns["forward_time"][0]) if some_narrow(run) else 0.0
-    ending = {kind: float(getattr(cost, f"{kind}_time")[0]) for kind in ENDING}
+    ending, step_time = {kind: float(getattr(cost, f"{kind}_time")[0]) for kind in ENDING}, float(cost.step_time[0])
     ready = step_time - sum(ending.values())
     passes = replace(passes, start=passes.start + casts, end=passes.end + casts)
     events = concatenated([passes, *_of_ranks(run, {"weight_cast": casts}, 0.0), *_of_ranks(run, ending, ready)])

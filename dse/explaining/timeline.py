@@ -7,16 +7,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from costmodel.errors import DseError
 from costmodel.formats.chrome_trace import Span, chrome_trace
-from costmodel.steps.timeline import Timeline
-from costmodel.steps.timeline import timeline as events_of
-from costmodel.steps.transformer import resolve_sharding, transformer_step
+from costmodel.steps.timeline import KINDS, Timeline
+from costmodel.steps.timeline import timelines as events_of
 from costmodel.training.design import DesignPoints
 from costmodel.training.run import TransformerRun
 from dse.output import Artefact
@@ -25,6 +24,8 @@ from dse.spaces.space import Space
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from costmodel.columns import FloatArray
 
 
 #: Columns that count from 0; -1 where an event is of a whole stage.
@@ -55,10 +56,7 @@ def timeline(space: Space, params: Mapping[str, Any]) -> pd.DataFrame:
 def timelines(space: Space, designs: Sequence[Mapping[str, Any]]) -> Iterator[Timeline]:
     """Events of several designs, whose shardings are solved together."""
     run = transformer_run(space, space.encode(designs), DesignPoints)
-    run = run.of(resolve_sharding(run.model, run.system, run.design, precision=run.precision))
-    costs = transformer_step(run)
-    for row in np.arange(len(designs))[:, np.newaxis]:
-        yield events_of(run.take(row), costs.take(row))
+    return events_of(run)
 
 
 def events_frame(events: Timeline) -> pd.DataFrame:
@@ -80,7 +78,7 @@ def traces(run: TransformerRun) -> Iterator[Artefact]:
     """Designs as Chrome traces of a step each."""
     for point in range(run.num_points):
         try:
-            events = events_of(run.take(np.array([point])))
+            [events] = events_of(run.take(np.array([point])))
         except DseError as error:
             yield Artefact(None, (str(error),))
             continue
@@ -120,7 +118,7 @@ class Period:
     count: int  #: repetitions [-]
 
 
-def folded(events: pd.DataFrame) -> tuple[pd.DataFrame, Period | None]:
+def folded(events: Timeline) -> tuple[Timeline, Period | None]:
     """Events of a step with the repetitions of its period left out, except the first; and the period.
 
     Later events are as much earlier as the time that is left out. Without two repetitions all events are returned.
@@ -128,34 +126,37 @@ def folded(events: pd.DataFrame) -> tuple[pd.DataFrame, Period | None]:
     A stage repeats an event k events later, at a distance that all stages share. The longest run of these events around
     the middle of each stage gives the time in which all stages repeat.
     """
-    passes = events[events["micro_batch"] >= 0].sort_values(["stage", "start_s"], kind="stable")
-    stages = [rows for _, rows in passes.groupby("stage")]
-    for stride in dict.fromkeys((1, 2, len(stages), 2 * len(stages))) if stages else ():
+    rows = np.lexsort([events.start, events.stage])
+    rows = rows[events.micro_batch[rows] >= 0]
+    kinds = events.chunk * len(KINDS) + events.kind
+    stages = [
+        (events.start[stage], events.micro_batch[stage], kinds[stage])
+        for stage in np.split(rows, np.flatnonzero(np.diff(events.stage[rows])) + 1)
+    ]
+    for stride in dict.fromkeys((1, 2, len(stages), 2 * len(stages))) if rows.size else ():
         if (period := _period(stages, stride)) and period.count > 1:
             left_out = (period.count - 1) * period.time
-            within = events["start_s"].to_numpy() - (period.start + period.time)
+            within = events.start - (period.start + period.time)
             early = within < -PRECISION * period.time
             late = within >= left_out - PRECISION * period.time
-            moved = events.assign(
-                start_s=np.where(early, events["start_s"], events["start_s"] - left_out),
-                end_s=np.where(early, events["end_s"], events["end_s"] - left_out),
-            )
-            return moved[early | late], period
+            start, end = (np.where(early, times, times - left_out) for times in (events.start, events.end))
+            return replace(events, start=start, end=end).take(np.flatnonzero(early | late)), period
     return events, None
 
 
-def _period(stages: Sequence[pd.DataFrame], stride: int) -> Period | None:
-    """The period in which every stage advances by `stride` micro-batches; None if there is none."""
-    micro_batches = int(stages[0]["micro_batch"].max()) + 1
+def _period(stages: Sequence[tuple[FloatArray, FloatArray, FloatArray]], stride: int) -> Period | None:
+    """The period in which every stage advances by `stride` micro-batches; None if there is none.
+
+    `stages` have the start [s], the micro-batch and the kind of each pass, in order. [-]
+    """
+    micro_batches = int(stages[0][1].max()) + 1
     starts, ends, times = [], [], []
-    for rows in stages:
-        step, left = divmod(len(rows) * stride, micro_batches)
-        if left or not 0 < step < len(rows):
+    for start, batch, kind in stages:
+        step, left = divmod(len(start) * stride, micro_batches)
+        if left or not 0 < step < len(start):
             return None
-        start, batch = rows["start_s"].to_numpy(), rows["micro_batch"].to_numpy()
-        code = rows["chunk"].to_numpy() * 10 + rows["kind"].astype("category").cat.codes.to_numpy()
-        away, middle = start[step:] - start[:-step], (len(rows) - step) // 2
-        same = (code[step:] == code[:-step]) & (batch[step:] - batch[:-step] == stride)
+        away, middle = start[step:] - start[:-step], (len(start) - step) // 2
+        same = (kind[step:] == kind[:-step]) & (batch[step:] - batch[:-step] == stride)
         same &= np.abs(away - away[middle]) < PRECISION * away[middle]
         if not same[middle]:
             return None
@@ -163,7 +164,7 @@ def _period(stages: Sequence[pd.DataFrame], stride: int) -> Period | None:
         first = int(breaks[breaks < middle].max(initial=-1)) + 1
         last = int(breaks[breaks > middle].min(initial=len(same)))
         starts.append(start[first])
-        ends.append(min(start[min(last + step, len(rows) - 1)], start[min(last, len(away) - 1)] + away[middle]))
+        ends.append(min(start[min(last + step, len(start) - 1)], start[min(last, len(away) - 1)] + away[middle]))
         times.append(away[middle])
     time = float(np.median(times))
     if max(times) - min(times) > PRECISION * time:

@@ -362,6 +362,7 @@ def launch_files(run: TransformerRun, form: str, framework: str = "", *,
             yield Artefact(None, (f"{reason}; --anyway writes the training of the model without one",))
             continue
         try:
+            refuse(launch, form)
             text, lost = write(launch)
         except NotExpressible as error:
             yield Artefact(None, (str(error),))

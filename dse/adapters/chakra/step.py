@@ -20,7 +20,7 @@ from costmodel.errors import DseError
 from costmodel.formats.chrome_trace import MICROSECOND
 from costmodel.rules.registry import NATIVE
 from costmodel.steps.pipeline.schedules import NONE, SCHEDULES
-from costmodel.steps.timeline import KINDS, Timeline, timeline
+from costmodel.steps.timeline import KINDS, Timeline, timelines
 from costmodel.training.design import SCHEDULE_WORDS, DesignPoints
 from costmodel.training.ranks import Group
 from costmodel.training.run import TransformerRun
@@ -342,7 +342,7 @@ def step_traces(run: TransformerRun, work: StepWork | None = None) -> list[RankT
     message to the next stage. Ends of passes are rounded, not lengths, so that errors do not add up. Where a
     pass sends nothing, the time of the message that the model charges every pass is left out.
     """
-    timed, work = timeline(run), work or step_work(run)
+    [timed], work = timelines(run), work or step_work(run)
     pipeline = Pipeline.of(run.design.map(np.atleast_1d))
     events = [*_events(timed, pipeline)]
     delay = message_delay(events, pipeline, work.hop_time if work.overlaps_hops else 0.0)

@@ -15,6 +15,7 @@ import operator
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import cache
 from typing import Any, Final
 
 from costmodel.errors import DseError, suggestion
@@ -186,8 +187,7 @@ _KERNELS: Final = re.compile(r"_(flex|varlen|sdpa|flex_attn|varlen_attn)$")
 def flavors(framework: Framework) -> list[tuple[str, str]]:
     """Names and flavors of torchtitan that are models here."""
     named = [(names[0], names[1]) for names in framework.models.values()]
-    kinds = {name for name, _ in named}
-    return [*named, *(names for names in VARIANTS if names[0] in kinds)]
+    return [*named, *(names for names in VARIANTS if names[0] in dict(named))]
 
 
 def flavored(framework: Framework, name: str, flavor: str) -> ModelShape | None:
@@ -415,13 +415,13 @@ def unread(config: Call) -> list[str]:
     return notes
 
 
+@cache
 def flavor_of(model: ModelShape) -> tuple[str, str]:
     """Name and flavor of a model there. Raises `NotExpressible` if there is none."""
     for names in flavors(TORCHTITAN):
         if is_same(flavored(TORCHTITAN, *names), model):
             return names
-    known = ", ".join(TORCHTITAN.models)
-    raise NotExpressible(f"model {model.name}: {TORCHTITAN.release} has it not; it has {known}")
+    raise NotExpressible(f"model {model.name}: {TORCHTITAN.release} has it not; it has {', '.join(TORCHTITAN.models)}")
 
 
 def degrees(launch: Launch) -> dict[str, Any]:

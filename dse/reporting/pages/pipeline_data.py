@@ -6,17 +6,16 @@ Schedules repeat themselves, so a stage is stored as runs of patterns of few dis
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from costmodel.columns import distinct_rows
 from costmodel.steps.timeline import KINDS, Timeline
-from dse.explaining.timeline import EXPOSED, events_frame, folded
+from dse.explaining.timeline import EXPOSED, folded
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from costmodel.columns import FloatArray, IntArray
 
 #: Passes that a pipeline draws at most, if these are of two stages or more. [-]
@@ -39,21 +38,22 @@ def pipeline_data(events: Timeline) -> dict[str, Any]:
     unit, stages = float(events.end.max()) / RESOLUTION, int(events.stage.max()) + 1
     likely = min(int((events.stage == 0).sum()), 6 * (int(events.chunk.max()) + 1) * stages)  # 3 micro-batches a stage
     shown = spread_out(np.arange(stages), PASSES // likely)
-    kept, period = folded(events_frame(events.take(np.isin(events.stage, shown).nonzero()[0])))
-    shown = spread_out(shown, PASSES * len(shown) // len(kept))
-    kept = kept[kept["stage"].isin(shown)].sort_values(["stage", "start_s", "end_s"], kind="stable")
-    exposed = [name for name in EXPOSED if (kept[name] > 0).any()]
-    works = whole_works(kept, exposed, unit)
+    kept, period = folded(events.take(np.isin(events.stage, shown).nonzero()[0]))
+    shown = spread_out(shown, PASSES * len(shown) // kept.num_points)
+    order = np.lexsort([kept.end, kept.start, kept.stage])
+    kept = kept.take(order[np.isin(kept.stage[order], shown)])
+    exposed = {name: column for name, column in EXPOSED.items() if (getattr(kept, column) > 0).any()}
+    works = whole_works(kept, exposed.values(), unit)
     happens = (works[:, :, 2] != 0) | (np.arange(works.shape[1]) > 1)
-    unique, places = np.unique(works[happens], axis=0, return_inverse=True)
-    stage = np.repeat(kept["stage"].to_numpy(), happens.sum(axis=1))
+    works, stage = works[happens], np.repeat(kept.stage, happens.sum(axis=1))
+    unique, places = distinct_rows(*works.T)
     data = {
         "unit": unit,
         "stages": stages,
         "kinds": KINDS,
         "exposed": [name.rpartition("_communication")[0] or name.rpartition("_")[0] for name in exposed],
-        "works": unique.astype(int).tolist(),
-        "rows": [[row, *repeated(places.ravel()[stage == row].tolist())] for row in shown.tolist()],
+        "works": works[unique].astype(int).tolist(),
+        "rows": [[row, *repeated(places[stage == row].tolist())] for row in shown.tolist()],
     }
     if period:
         data["period"] = [round(period.start / unit), round(period.time / unit), period.count]
@@ -66,20 +66,25 @@ def spread_out(stages: IntArray, most: int) -> IntArray:
     return kept
 
 
-def whole_works(kept: pd.DataFrame, exposed: Sequence[str], unit: float) -> FloatArray:
+def whole_works(kept: Timeline, exposed: Collection[str], unit: float) -> FloatArray:
     """Works of each event, in whole units: the gap before it, micro-batches that are skipped, and the event. [-]
 
-    (events, 3, numbers of a work).
+    `exposed` are columns of exposed communication. (events, 3, numbers of a work).
     """
-    numbers, stage, chunk = kept[["start_s", "end_s", *exposed]].to_numpy() / unit, kept["stage"], kept["chunk"]
-    kind, batch = kept["kind"].map(KINDS.index), kept["micro_batch"]
-    before = np.append(0.0, numbers[:-1, 1]) * (stage == stage.shift())
-    skipped = batch - batch.groupby([stage, kind, chunk]).shift(fill_value=-1) - 1
-    works = np.zeros((len(kept), 3, 3 + len(exposed)))
-    works[:, 0, 0], works[:, 0, 2] = -1, numbers[:, 0] - before
-    works[:, 1, :3] = np.stack([-2 - kind, chunk, skipped * (batch >= 0)], axis=1)
-    works[:, 2, 0], works[:, 2, 1], works[:, 2, 2] = kind, chunk, numbers[:, 1] - numbers[:, 0]
-    works[:, 2, 3:] = numbers[:, 2:]
+    start, end, stage = kept.start / unit, kept.end / unit, kept.stage
+    gap = start - np.append(0.0, end[:-1]) * (stage == np.append(-1.0, stage[:-1]))
+    order = np.lexsort([kept.chunk, kept.kind, stage])
+    passes = np.stack([stage, kept.kind, kept.chunk])[:, order]
+    follows = np.append(False, (passes[:, 1:] == passes[:, :-1]).all(axis=0))
+    before, batch = np.full(len(order), -1.0), kept.micro_batch[order]
+    before[order] = np.where(follows, np.append(-1.0, batch[:-1]), -1.0)
+    works = np.zeros((len(order), 3, 3 + len(exposed)))
+    works[:, 0, 0], works[:, 0, 2] = -1, gap
+    works[:, 1, :3] = np.stack(
+        [-2 - kept.kind, kept.chunk, (kept.micro_batch - before - 1) * (kept.micro_batch >= 0)], axis=1
+    )
+    works[:, 2, :3] = np.stack([kept.kind, kept.chunk, end - start], axis=1)
+    works[:, 2, 3:] = np.stack([getattr(kept, name) / unit for name in exposed], axis=1) if exposed else 0.0
     return works.round() + 0.0
 
 

@@ -5,10 +5,10 @@ import json
 import numpy as np
 import pytest
 
-from costmodel import DesignPoints, DseError, load_model, load_system, step
+from costmodel import DesignPoints, load_model, load_system, step
 from costmodel.columns import distinct_rows
 from costmodel.formats import shipped
-from costmodel.steps.timeline import EXPOSED, KINDS, timeline
+from costmodel.steps.timeline import EXPOSED, KINDS, timelines
 from costmodel.steps.transformer import transformer_step
 from costmodel.training.design import SCHEDULE_WORDS
 from dse.cli import main
@@ -48,7 +48,7 @@ def designed(schedule, vpp, **others):
 @pytest.mark.parametrize(("schedule", "vpp"), LAYOUTS)
 def test_the_last_event_ends_when_the_step_does(a100, schedule, vpp):
     model, design = load_model("gpt3_175b"), designed(schedule, vpp)
-    events, cost = timeline(run_of(model, design, a100)), step(model, a100, design)
+    [events], cost = timelines(run_of(model, design, a100)), step(model, a100, design)
     assert events.end.max() == cost.step_time
     last = events.take(events.kind < KINDS.index("weight_cast")).end.max()
     tail = cost.dp_communication_time + cost.optimizer_time + cost.host_time
@@ -58,7 +58,7 @@ def test_the_last_event_ends_when_the_step_does(a100, schedule, vpp):
 
 @pytest.mark.parametrize(("schedule", "vpp"), LAYOUTS)
 def test_every_micro_batch_passes_every_chunk_once_each_way_and_a_stage_does_one_thing_at_a_time(a100, schedule, vpp):
-    events = timeline(run_of(load_model("gpt3_175b"), designed(schedule, vpp), a100))
+    [events] = timelines(run_of(load_model("gpt3_175b"), designed(schedule, vpp), a100))
     stages = np.arange(4)
     for kind in ("forward", "backward"):
         own = events.take(events.kind == KINDS.index(kind))
@@ -79,7 +79,7 @@ def test_every_micro_batch_passes_every_chunk_once_each_way_and_a_stage_does_one
 
 def test_gradients_of_weights_are_events_of_their_own_where_schedules_have_them_apart(a100):
     model = load_model("gpt3_175b")
-    kinds = {word: set(timeline(run_of(model, designed(word, CHUNKS[word]), a100)).words) for word in CHUNKS}
+    kinds = {word: set(next(timelines(run_of(model, designed(word, CHUNKS[word]), a100))).words) for word in CHUNKS}
     apart = {word for word in kinds if "weight_gradient" in kinds[word]}
     assert apart == {"zb_h1", "zb_h2", "zb_v", "dualpipe", "dualpipe_v"}
 
@@ -106,8 +106,3 @@ def test_a_trace_opens_in_perfetto(searched, capsys):
     lanes = {event["tid"]: event["args"]["name"] for event in trace["traceEvents"] if event["ph"] == "M"}
     assert all(lane.startswith("stage ") for lane in lanes.values() if "step" not in lane)
     assert {event["cat"] for event in spans} <= {*KINDS, "communication"}
-
-
-def test_a_timeline_is_of_one_design(a100):
-    with pytest.raises(DseError, match="expected one design, got 2"):
-        timeline(run_of(load_model("gpt3_175b"), DesignPoints.of(tp=[4, 8]), a100))

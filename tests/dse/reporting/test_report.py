@@ -14,10 +14,10 @@ import pytest
 
 import dse
 from costmodel import DesignPoints, load_model, load_system
-from costmodel.steps.timeline import timeline as step_events
+from costmodel.steps.timeline import timelines as step_events
 from dse import DseError, Space, Study
 from dse.cli import main
-from dse.explaining.timeline import events_frame, folded, timeline, timelines
+from dse.explaining.timeline import events_frame, folded, timelines
 from dse.reporting.pages import study_page
 from dse.reporting.pages.pipeline_data import pipeline_data
 from dse.reporting.pictures.style import COLOURS, DOMINATED, PART_COLOURS, SCHEMES
@@ -134,21 +134,22 @@ def test_launch_files_on_the_page_are_those_of_export(report, study):
 
 def test_a_pipeline_folds_what_it_repeats(toy_system, gpt, small_space):
     space = Space.from_text(small_space)
-    events = timeline(space, space.completed({"tp": 4, "pp": 4, "recompute": "none"}))
+    [events] = timelines(space, [space.completed({"tp": 4, "pp": 4, "recompute": "none"})])
     kept, period = folded(events)
     assert period.count >= 2
-    assert len(kept) < len(events)
+    assert kept.num_points < events.num_points
     left_out = (period.count - 1) * period.time
-    assert kept["end_s"].max() + left_out == pytest.approx(events["end_s"].max(), rel=1e-9)
-    time = events["end_s"] - events["start_s"]
-    work = time[(events["start_s"] >= period.start - 1e-9) & (events["start_s"] < period.start + period.time - 1e-9)]
-    rest = (kept["end_s"] - kept["start_s"]).sum()
+    assert kept.end.max() + left_out == pytest.approx(events.end.max(), rel=1e-9)
+    time = events.end - events.start
+    work = time[(events.start >= period.start - 1e-9) & (events.start < period.start + period.time - 1e-9)]
+    rest = (kept.end - kept.start).sum()
     assert rest + (period.count - 1) * work.sum() == pytest.approx(time.sum(), rel=1e-9)
 
 
 def folded_passes(events, stages):
     """Stage, kind, chunk, micro-batch, start and end of the passes of some stages of a folded step, in order."""
-    kept, _ = folded(events[events["stage"].isin(stages)])
+    kept, _ = folded(events.take(np.flatnonzero(np.isin(events.stage, [*stages]))))
+    kept = events_frame(kept)
     names = ["stage", "kind", "chunk", "micro_batch", "start_s", "end_s"]
     return kept.sort_values(["stage", "start_s", "end_s"], kind="stable")[names].to_numpy().tolist()
 
@@ -156,7 +157,7 @@ def folded_passes(events, stages):
 def schedule_events(word, chunks, steps):
     """A step of GPT-3 by a schedule."""
     design = DesignPoints.of(tp=8, pp=8, vpp=chunks, schedule=word, gradient_accumulation_steps=steps, zero=1, dp=2)
-    return step_events(run_of(load_model("gpt3_175b"), design, load_system("a100_80g_dgx")))
+    return next(step_events(run_of(load_model("gpt3_175b"), design, load_system("a100_80g_dgx"))))
 
 
 def test_a_pipeline_is_drawn_pass_by_pass(report, study, tmp_path):
@@ -172,7 +173,7 @@ def test_a_pipeline_is_drawn_pass_by_pass(report, study, tmp_path):
         opened(driver, report)
         drawn = driver.execute_script(script, stored)
     for events, shown in zip(steps, drawn, strict=True):
-        expected = folded_passes(events_frame(events), {stage for stage, *_ in shown})
+        expected = folded_passes(events, {stage for stage, *_ in shown})
         assert [row[:4] for row in shown] == [row[:4] for row in expected]
         off = np.array([row[4:] for row in shown]) - [row[4:] for row in expected]
         assert np.abs(off).max() < 1e-3 * events.end.max()
