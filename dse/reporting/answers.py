@@ -142,7 +142,7 @@ def gpu_word(space: Space) -> str:
 def layout_text(space: Space, record: Record, names: Iterable[str] | None = None, *, brief: bool = False) -> str:
     """A design in words: its layout, then the parameters of its machine; `brief`: no other parameters."""
     known, machine = known_values(space, record), machine_parameters(space)
-    skipped = {*LAYOUT, *space.kernel_columns}
+    skipped = {*LAYOUT, *space.kernel_columns, *(["schedule"] if known.get("pp") == 1 and names is None else [])}
     others = [name for name in space.by_name if name not in skipped and not brief]
     order = [*LAYOUT, *(n for n in others if n not in machine), *(n for n in others if n in machine)]
     wanted = order if names is None else [name for name in order if name in {*names}]
