@@ -36,7 +36,7 @@ from costmodel.kernels.kernel_tables import (
 from costmodel.kernels.output_tiles import ExplicitTiles, has_room, seconds_per_byte, tile_edge, useful_edges
 from costmodel.kernels.tiling import fastest_tiling
 from costmodel.machine import System
-from costmodel.training.design import CP_A2A, FLASH_ATTENTION_1, FLASH_ATTENTION_2, FUSED, tile_columns, tiled_kernel
+from costmodel.training.design import CP_A2A, FLASH_1, FLASH_2, FUSED, FUSED_FP8, tile_columns, tiled_kernel
 from costmodel.training.kernel_kind import PASSES, Kernel
 from costmodel.training.kinds import keys_met
 from costmodel.training.model import ModelShape
@@ -432,54 +432,42 @@ class AttentionWork:
     keys: FloatArray | float  #: that a query sees, on average [-]
     size: FloatArray  #: width of a head, averaged over the products [elements]
     once: FloatArray  #: bytes of queries, keys, values and outputs [B]
-    element_bytes: float  #: [B]
+    element_bytes: FloatArray | float  #: [B]
     kind: FloatArray | float = float(FUSED)  #: code of `attention`
+    casts: FloatArray | float = 0.0  #: bytes of casts to 8 bits, which other kernels make [B]
 
 
 def fused_attention(run: RankRun, kernel: Kernel, of_pass: str) -> FusedAttentionCost:
-    """Time, work and traffic of the fused attention core of one layer and micro-batch.
+    """Time, work and traffic of the fused attention core of one layer and micro-batch; 0 where it is not fused.
 
-    Parameters
-    ----------
-    run : RankRun
-        Model, machines and the rank's shapes of the designs, (points,).
-    kernel : Kernel
-        The attention core.
-    of_pass : str
-        A key of `FUSED_PASSES`.
-
-    Returns
-    -------
-    cost : FusedAttentionCost
-        (points,) columns; all zero where attention is not fused.
-
-    Notes
-    -----
-    Ranks that share a sequence have equal parts of its causal half; each works on the keys of all of them.
-    FlashAttention-2 [Dao2022]_ has one head size, to which values are padded.
+    `of_pass` is a key of `FUSED_PASSES`. Ranks that share a sequence have equal parts of its causal half; each works on
+    the keys of all of them. FlashAttention-2 [Dao2022]_ has one head size, to which values are padded. In 8 bits, each
+    tensor is cast once.
     """
     run = run.of_core(kernel)
     work, model, shape = FUSED_PASSES[of_pass], run.model, run.design
     fused, width = np.where(shape.attention > 0, 1.0, 0.0), model.query_size + model.attention_size
     products = work.score_products + work.value_products
-    flash_2 = (shape.attention == FLASH_ATTENTION_2) | (shape.attention == FLASH_ATTENTION_1)
+    flash_2 = (shape.attention == FLASH_2) | (shape.attention == FLASH_1)
     padded = np.ceil(model.score_size / HEAD_MULTIPLE) * HEAD_MULTIPLE
     scored, values = (np.where(flash_2, padded, size) for size in (model.score_size, model.value_size))
     heads = fused * shape.micro_batch_size * model.num_attention_heads / shape.tp / shape.cp
     queries, keys = work.reads
     seen = np.where(shape.cp_communication == CP_A2A, shape.cp, 1.0)  # ranks that share out the keys of a head
     tokens = fused * shape.micro_batch_size * model.seq_len
-    w, keys_each = run.precision.element_bytes, model.key_len / model.seq_len
-    key_width = keys_each * keys * model.key_value_size
+    w = np.where(shape.attention == FUSED_FP8, 1.0, run.precision.element_bytes)
+    key_width = model.key_len / model.seq_len * keys * model.key_value_size
+    elements = tokens * (queries * width / 2 / shape.cp + key_width / seen) / shape.tp
     core = AttentionWork(
         fused=fused,
         scores=heads * (model.seq_len * model.key_len) * core_share(model, kernel),
         tiles=heads * np.ceil(model.seq_len / QUERY_TILE),
         keys=model.key_len * core_share(model, kernel),
         size=(work.score_products * scored + work.value_products * values) / products,
-        once=w * tokens * (queries * width / 2 / shape.cp + key_width / seen) / shape.tp,
+        once=w * elements,
         element_bytes=w,
         kind=shape.attention,
+        casts=np.where(shape.attention == FUSED_FP8, elements * (run.precision.element_bytes + 1), 0.0),
     )
     return attention_cost(core, of_pass, run.system)
 
@@ -496,13 +484,12 @@ def attention_cost(core: AttentionWork, of_pass: str, system: System) -> FusedAt
     streamed = core.once + w * core.scores / QUERY_TILE * work.reads[1] * core.size
     feed = w * core.scores * products * core.size / QUERY_TILE
     traffic = (feed, streamed, *[core.once for _ in memory[2:]])[: len(memory)]
-    transfer = [
-        moved / (level.bandwidth * level.efficiency) for moved, level in zip(traffic[1:], memory[1:], strict=True)
-    ]
+    rates = [level.bandwidth * level.efficiency for level in memory]
+    transfer = [moved / rate for moved, rate in zip(traffic[1:], rates[1:], strict=True)]
     busy = arithmetic_time(core, of_pass, flops, system) * idle
     moving = np.maximum.reduce(np.broadcast_arrays(*transfer, busy)[:-1])
-    time = np.maximum(busy, moving) + core.fused * chip.kernel_launch
-    return FusedAttentionCost(time, moving > busy, flops, traffic)
+    time = np.maximum(busy, moving) + core.fused * chip.kernel_launch + core.casts / (rates[-1] * chip.cast_efficiency)
+    return FusedAttentionCost(time, moving > busy, flops, (*traffic[:-1], traffic[-1] + core.casts))
 
 
 def arithmetic_time(core: AttentionWork, of_pass: str, flops: FloatArray, system: System) -> FloatArray:
@@ -511,13 +498,15 @@ def arithmetic_time(core: AttentionWork, of_pass: str, flops: FloatArray, system
     Matrix units and vector lanes take turns on a tile, so their times add up. Where a chip has `exponentials`, softmax
     overlaps with the products of the forward pass, and limits it on Blackwell; the backward pass is limited by shared
     memory [Zadouri2026]_, and its times still add up. FlashAttention-2 does not use all units of later chips;
-    FlashAttention-1 runs at half its rate. A tile of queries fills and drains its pipeline once, as some keys would.
+    FlashAttention-1 runs at half its rate. Products of 8 bits have the chip's rate of the format. A tile of queries
+    fills and drains its pipeline once, as some keys would.
     """
     chip, kind = system.chip, core.kind
     vector = core.scores * FUSED_PASSES[of_pass].vector_flops / chip.vector_flop_rate
-    matrix = flops / (chip.matrix_flop_rate * chip.attention_efficiency)
+    narrow = np.where(kind == FUSED_FP8, np.maximum(chip.format_rate("fp8"), 1.0), 1.0)
+    matrix = flops / (chip.matrix_flop_rate * chip.attention_efficiency * narrow)
     busy = matrix + vector
-    flash_1, flash_2 = kind == FLASH_ATTENTION_1, (kind == FLASH_ATTENTION_1) | (kind == FLASH_ATTENTION_2)
+    flash_1, flash_2 = kind == FLASH_1, (kind == FLASH_1) | (kind == FLASH_2)
     if of_pass == "forward" and np.any(chip.exponentials):
         beside = (chip.exponentials > 0) & ~flash_2
         softmax = core.scores / np.where(beside, chip.exponentials * chip.cores * chip.clock, 1.0)

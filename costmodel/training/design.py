@@ -134,9 +134,9 @@ MEGATRON, MEGATRON_SP, SOLVE, SOLVE_BYTES, SAMPLE = range(5)
 FREE_TILES, EXPLICIT_TILES = range(2)
 
 #: Words of `attention`, and their codes: scores in memory; on chip, by the fastest kernels that there are for
-#: the chip; on chip, by FlashAttention-2, or by the one before.
-ATTENTION = ("unfused", "fused", "flash_attention_2", "flash_attention_1")
-UNFUSED, FUSED, FLASH_ATTENTION_2, FLASH_ATTENTION_1 = range(4)
+#: the chip; on chip, by FlashAttention-2, or by the one before; fused, with products of 8 bits.
+ATTENTION = ("unfused", "fused", "flash_attention_2", "flash_attention_1", "fused_fp8")
+UNFUSED, FUSED, FLASH_2, FLASH_1, FUSED_FP8 = range(5)
 
 #: Words of `tp_overlap`, and their codes: collectives of tensor parallelism do not overlap, as in 2021; overlap
 #: with products that compute weight gradients; or are also split into pieces that overlap with their product.

@@ -35,8 +35,6 @@ YARN: Final[Mapping[str, str]] = KEYS["yarn"]
 #: Llama 3.1's scaling, whose constants are in MaxText's code.
 LLAMA: Final = {"rotary_scaling_factor": 8.0, "original_positions": 8192.0}
 GATES: Final = {"swiglu": "silu", "geglu": "gelu"}
-
-
 PATTERNS: Final[Mapping[str, Any]] = KEYS["patterns"]
 BESIDE: Final[Mapping[str, Mapping[str, Any]]] = KEYS["beside"]
 #: Numerics that such a block has by itself.

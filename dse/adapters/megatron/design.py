@@ -335,7 +335,7 @@ def _read_attention(settings: Mapping[str, Any]) -> dict[str, Any]:
     elif backend == "flash" and str(settings.get("flash_attention_version")) == "2":
         columns["attention"] = "flash_attention_2"
     else:
-        columns["attention"] = "fused"
+        columns["attention"] = "fused_fp8" if settings.get("fp8_dot_product_attention") else "fused"
     return columns
 
 

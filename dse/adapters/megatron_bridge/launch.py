@@ -48,7 +48,7 @@ RECIPES: Final[Mapping[str, Mapping[str, Any]]] = {
 PLAIN_YARN: Final = NAMES["plain_yarn"]
 _PRECISION: Final = "megatron.bridge.training.mixed_precision.MixedPrecisionConfig"
 #: Settings of `mixed_precision`, where it is an object.
-NUMBERS_OF: Final = ("bf16", "fp16", "fp8", "fp8_recipe", "fp4", "fp4_recipe", "fp8_param_gather")
+NUMBERS_OF: Final = NAMES["mixed_precision"]
 _SILU: Final = {"_target_": "torch.nn.functional.silu", "_call_": False}
 _QUICK: Final = {"_target_": "megatron.core.fusions.fused_bias_geglu.quick_gelu", "_call_": False}
 _SQUARED: Final = {"_target_": "megatron.core.activations.squared_relu", "_call_": False}

@@ -632,3 +632,25 @@ def test_a_pattern_of_layers_decides_their_number(tmp_path):
     )
     model = read_launch(script, "megatron", 8)[0].model
     assert (model.num_layers, model.layer_order, model.mtp_layers) == (5, "M-M*-", 1)
+
+
+def test_attention_of_8_bits_comes_back_from_megatron_bridge(tmp_path):
+    """Megatron-LM has no argument for it, and runs 16 bits instead; the peak of memory is the same."""
+    pins = {
+        "tp": 1,
+        "zero": 3,
+        "recompute": "full",
+        "attention": "fused_fp8",
+        "precision": "fp8_tensorwise",
+        "cross_entropy": "native",
+    }
+    space = framework_space("llama3_8b", "megatron_core", pins)
+    run = transformer_run(space, space.encode([space.completed({})]), DesignPoints)
+    launch = Launch.of_run(run, 0)
+    text, lost = nemo.script(launch)
+    assert not [line for line in lost if "attention" in line]
+    (tmp_path / "run.yaml").write_text(text)
+    assert nemo.read_script(tmp_path / "run.yaml")[0]["attention"] == "fused_fp8"
+    [file] = launch_files(run, "megatron", "megatron_core")
+    assert b"fp8-dot-product" not in file.content
+    assert "attention=fused_fp8 (fused: the peak stays" in file.notes[0]

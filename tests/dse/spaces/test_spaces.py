@@ -89,6 +89,10 @@ RULES = {
     "experts_overlap_once": lambda d: not (d.overlap_ep and d.overlap_shared_expert),
     "shared_expert_is_recomputed_or_overlapped": lambda d: not (d.recompute_shared_experts and d.overlap_shared_expert),
     "chip_has_fp8": lambda d: d.precision in SIXTEEN_BITS or d.chip.fp8_speedup > 0,
+    "attention_of_8_bits_is_full": lambda d: (
+        d.attention != "fused_fp8"
+        or (d.chip.fp8_speedup > 0 and d.precision not in SIXTEEN_BITS and not d.topk and not d.o_groups)
+    ),
     "chip_has_mx": lambda d: d.precision != "mxfp8" or d.chip.mx_speedup > 0,
     "chip_has_fp4": lambda d: d.precision != "nvfp4" or d.chip.fp4_speedup > 0,
     "widths_fill_blocks": lambda d: d.precision in SIXTEEN_BITS or wide(d, 16),
