@@ -139,29 +139,21 @@ main([sys.argv[2], "gpt3_175b_1024_a100", "--set", "tp=8", "--set", "pp=16", "--
 LOADED = """
 import re
 wanted = re.compile(r"dse[.]adapters|sqlalchemy$|altair$|pandas$|optuna$")
+print(sum(name.split(".")[0] in ("costmodel", "dse") for name in sys.modules))
 print(*filter(wanted.match, sys.modules))
 """
 
 
-@pytest.mark.parametrize(
-    ("code", "command", "loaded"),
-    [(SEARCHED, "search", {"optuna"}), (EVALUATED, "evaluate", set()), (EVALUATED, "explain", {"pandas"})],
-    ids=lambda value: value if isinstance(value, str) and "\n" not in value else "",
-)
-def test_a_command_loads_what_it_needs(tmp_path, code, command, loaded):
-    """No adapter, no Optuna for one design, no SQLAlchemy for SQLite; pictures wait until they are asked for."""
+@pytest.mark.parametrize(("command", "loaded", "most"), [
+    ("search", {"optuna"}, 94), ("evaluate", set(), 86), ("explain", {"pandas"}, 90),
+])  # fmt: skip
+def test_a_command_loads_what_it_needs(tmp_path, command, loaded, most):
+    """No adapter, no Optuna for one design, no SQLAlchemy for SQLite; pictures wait until they are asked for.
+
+    And few modules of `costmodel` and `dse`, which only become fewer.
+    """
+    code = SEARCHED if command == "search" else EVALUATED
     words = [sys.executable, "-c", code + LOADED, f"sqlite:///{tmp_path}/study.db", command]
-    output = subprocess.run(words, capture_output=True, text=True, check=True).stdout
-    assert {*output.splitlines()[-1].split()} == loaded
-
-
-#: The most modules of `costmodel` and `dse` that a command on one design loads; they only become fewer. [-]
-MOST_LOADED = {"evaluate": 86, "explain": 90}
-
-
-@pytest.mark.parametrize("command", MOST_LOADED)
-def test_one_design_loads_few_modules(command):
-    count = 'print(sum(name.split(".")[0] in ("costmodel", "dse") for name in sys.modules))'
-    words = [sys.executable, "-c", f"{EVALUATED}\n{count}", "", command]
-    output = subprocess.run(words, capture_output=True, text=True, check=True).stdout
-    assert int(output.splitlines()[-1]) <= MOST_LOADED[command]
+    *_, count, names = subprocess.run(words, capture_output=True, text=True, check=True).stdout.splitlines()
+    assert {*names.split()} == loaded
+    assert int(count) <= most

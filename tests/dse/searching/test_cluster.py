@@ -86,7 +86,7 @@ def test_workers_with_another_model_or_program_are_refused(monkeypatch):
     changes = {another_model: "its cost model gives other results",
                another_program: r"runs another dse or NumPy \(dse 0.0.1"}  # fmt: skip
     with (
-        distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster,
+        distributed.LocalCluster(n_workers=1, threads_per_worker=1, dashboard_address=None) as cluster,
         distributed.Client(cluster) as client,
     ):
         workers = Workers(jobs=2, backend="dask", scheduler=cluster.scheduler_address)

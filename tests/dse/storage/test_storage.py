@@ -66,6 +66,21 @@ def url(tmp_path):
     return f"sqlite:///{tmp_path}/dse.db"
 
 
+@pytest.fixture(scope="module")
+def postgresql():
+    """URL of a temporary server's database."""
+    with postgresql_server() as url:
+        if url is None:
+            pytest.skip("needs psycopg and the PostgreSQL server programs")
+        yield url
+
+
+@pytest.fixture(params=["url", "postgresql"])
+def either(request):
+    """A database of each kind."""
+    return request.getfixturevalue(request.param)
+
+
 def test_optuna_opens_a_study_as_its_own(url):
     with a_study(url, [finished(0.1), finished(0.2)]) as (store, study):
         ours = store.trials(study.study_id)
@@ -90,12 +105,12 @@ def broken(**constraints):
     return optuna.trial.create_trial(values=[float("inf"), 1.0], constraints=constraints)
 
 
-def check_columns(url):
+def test_columns_say_what_trials_say(either):
     """Of all kinds of trials, columns say what the trials say one by one."""
     trials = [finished(0.1 + 0.2), broken(memory=1e-9, power=-1.0), finished(0.5, tp=2), broken(memory=0.0)]
     trials.append(optuna.trial.create_trial(values=[-float("inf"), 2.0], system_attrs={"constraints": [0, 3]}))
-    with a_study(url, trials, "columns") as (store, study):
-        plain_study = optuna.load_study(study_name="columns", storage=plain_optuna(optuna_url(url)))
+    with a_study(either, trials, "columns") as (store, study):
+        plain_study = optuna.load_study(study_name="columns", storage=plain_optuna(optuna_url(either)))
         plain_study.ask()  # and left there
         plain_study.add_trial(finished(0.75))
         complete = [trial for trial in store.trials(study.study_id) if trial.state == TrialState.COMPLETE]
@@ -109,10 +124,6 @@ def check_columns(url):
         assert (priced.rows, priced.trials.numbers.tolist()) == (7, [2, 6])
         assert priced.params == {name: [complete[2].params[name], value] for name, value in finished().params.items()}
         assert priced.user_attrs == study.user_attrs
-
-
-def test_columns_say_what_trials_say(url):
-    check_columns(url)
 
 
 @pytest.mark.parametrize("violation", [float("nan"), "none", None, True, [], [float("nan")], [[1]]])
@@ -163,12 +174,12 @@ def test_a_batch_that_fails_halfway_leaves_nothing(url):
         assert store.trials(study.study_id) == []
 
 
-def check_abandoned(url):
+def test_trials_that_were_given_up_are_marked_as_failed(either):
     """Of trials that are running, those are marked as failed that were given up: begun long ago, or hearts
     that ceased to beat; what waits for its turn is nobody's fault.
     """
-    with a_study(url, name="abandoned") as (store, study):
-        storage = plain_optuna(optuna_url(url))
+    with a_study(either, name="abandoned") as (store, study):
+        storage = plain_optuna(optuna_url(either))
         plain = optuna.load_study(study_name="abandoned", storage=storage)
         running = [plain.ask() for _ in range(4)]
         plain.enqueue_trial({"x": 1})
@@ -184,10 +195,6 @@ def check_abandoned(url):
         assert store.fail_running(study.study_id) == 2
         states = [trial.state.name for trial in store.trials(study.study_id)]
         assert states == ["FAIL", "RUNNING", "FAIL", "RUNNING", "WAITING"]
-
-
-def test_trials_that_were_given_up_are_marked_as_failed(url):
-    check_abandoned(url)
 
 
 def test_options_that_are_equal_in_python_keep_their_kind(url):
@@ -350,15 +357,6 @@ def test_a_server_that_does_not_answer_is_not_waited_for_without_end():
 # The same on PostgreSQL, where its programs are installed.
 
 
-@pytest.fixture(scope="module")
-def postgresql():
-    """URL of a temporary server's database."""
-    with postgresql_server() as url:
-        if url is None:
-            pytest.skip("needs psycopg and the PostgreSQL server programs")
-        yield url
-
-
 def test_postgresql_holds_the_same(postgresql):
     with a_study(postgresql, [finished(0.1), finished(0.1 + 0.2)]) as (store, study):
         ours = store.trials(study.study_id)
@@ -392,14 +390,6 @@ def test_processes_share_a_study_on_postgresql(postgresql):
     assert [process.wait() for process in both] == [0, 0]
     tables = [study.trials().drop(columns="completed") for study in (alone, shared)]
     assert tables[0].equals(tables[1])
-
-
-def test_columns_say_on_postgresql_what_trials_say(postgresql):
-    check_columns(postgresql)
-
-
-def test_trials_that_were_given_up_on_postgresql(postgresql):
-    check_abandoned(postgresql)
 
 
 def test_a_missing_database_on_a_postgresql_server(postgresql):
