@@ -84,11 +84,18 @@ def helps() -> dict[str, str]:
     return texts
 
 
+@cache
+def sources(package: str) -> list[tuple[str, list[ast.AST]]]:
+    """Text and nodes of the modules of a package."""
+    texts = [path.read_text() for path in sorted((ROOT / package).rglob("*.py"))]
+    return [(text, [*ast.walk(ast.parse(text))]) for text in texts]
+
+
 def messages(package: str) -> list[str]:
     """String literals in arguments of errors that a package raises."""
     texts = []
-    for path in sorted((ROOT / package).rglob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text())):
+    for _, nodes in sources(package):
+        for node in nodes:
             if isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call):
                 for argument in node.exc.args:
                     parts = [
@@ -102,9 +109,8 @@ def messages(package: str) -> list[str]:
 
 def remarks(package: str) -> Iterator[str]:
     """Docstrings and comments of a package, paragraph by paragraph."""
-    for path in sorted((ROOT / package).rglob("*.py")):
-        source = path.read_text()
-        for node in ast.walk(ast.parse(source)):
+    for source, nodes in sources(package):
+        for node in nodes:
             if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and (text := ast.get_docstring(node)):
                 yield from (" ".join(part.split()) for part in text.split("\n\n"))
         # A comment of several lines is one remark.
