@@ -17,7 +17,7 @@ from costmodel.formats.input_files import data_beside
 from costmodel.formats.quantity import readable
 from costmodel.rules.rules import TRAINING
 from costmodel.steps.breakdown import PARTS, with_unit_suffix
-from dse.output import Record, bar, percent
+from dse.output import EXPECTED_TIME, Record, bar, percent
 from dse.predictions.intervals import TIGHT, peak_spread
 from dse.spaces.space import Space
 
@@ -78,11 +78,7 @@ def binding_tables(space: Space, record: Record, width: int) -> list[Table | Tex
     used = record["breakdown"][with_unit_suffix("peak_memory")]
     memory = parts_of(record, "peak_memory")
     headroom = [Contribution("headroom_memory", capacity - used, (capacity - used) / used)] if capacity > used else []
-    time = bars(
-        f"{readable(record['breakdown'][with_unit_suffix('step_time')], 's')} per step",
-        parts_of(record, "step_time"),
-        "s",
-    )
+    time = bars(step_title(record), parts_of(record, "step_time"), "s")
     space_used = bars(f"{readable(used, 'B')} of {readable(capacity, 'B')}", [*memory, *headroom], "B", capacity)
     both: Table | Text
     if width >= 90:
@@ -90,6 +86,12 @@ def binding_tables(space: Space, record: Record, width: int) -> list[Table | Tex
         both.add_row(time, space_used)
         return [both, Text(), Text(sentence(space, record))]
     return [time, Text(), space_used, Text(), Text(sentence(space, record))]
+
+
+def step_title(record: Record) -> str:
+    """Title of the parts of a step: its time, called predicted where designs are ranked by their expected time."""
+    word = "predicted" if EXPECTED_TIME in record["values"] else "per step"
+    return f"{readable(record['breakdown'][with_unit_suffix('step_time')], 's')} {word}"
 
 
 def bars(title: str, parts: Sequence[Contribution], unit: str, whole: float | None = None) -> Table:
@@ -146,4 +148,4 @@ def limits(space: Space, record: Record) -> str:
         for limit in space.limits
         if (margin := record["margins"].get(limit.key)) is not None and (margin < 0 or limit.unit != "B")
     ]
-    return f" {'; '.join(shown)}." if shown else ""
+    return f" {'; '.join(shown)}.".replace("_", " ") if shown else ""

@@ -89,7 +89,7 @@ def faster_text(explanation: Explanation, near: Sequence[Neighbour], bound: Bind
 
 def freed_name(bound: Binding) -> str:
     """The resource that levers free: memory, or the limit by its name."""
-    return "memory" if bound.limit is None or bound.limit.unit == "B" else f"{bound.limit.name}"
+    return "memory" if bound.limit is None or bound.limit.unit == "B" else bound.limit.name.replace("_", " ")
 
 
 def levers_text(explanation: Explanation, bound: Binding) -> str:

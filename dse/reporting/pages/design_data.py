@@ -28,7 +28,7 @@ from dse.reporting.answers import (
     room_text,
     step_texts,
 )
-from dse.reporting.binding import memory_capacity, parts_of, sentence
+from dse.reporting.binding import memory_capacity, parts_of, sentence, step_title
 from dse.reporting.design_table import (
     EVIDENCE_TEXTS,
     PEAK_MEMORY,
@@ -104,15 +104,13 @@ class DesignPages:
 
     def summary(self, record: Record) -> dict[str, Any]:
         """Sentences and numbers of a design, and the parts of its totals."""
-        space, step = self.space, record["breakdown"][with_unit_suffix("step_time")]
-        [solved] = with_kernels(space, [dict(record)])
+        space, [solved] = self.space, with_kernels(self.space, [dict(record)])
         below = [
             place_text(space, record), *kernel_lines(space, solved), *workload_lines(space, record),
             f"Interval: {EVIDENCE_TEXTS[record['evidence']]}." if "evidence" in record else "",
             failures_text(record) if "run" in record else "",
             *record.get("ran", ()),
         ]  # fmt: skip
-        totals = {"step": "step_time", "memory": "peak_memory"}
         return {
             "trial": record.get("trial", 0),
             "winner": record.get("winner", 0),
@@ -122,10 +120,12 @@ class DesignPages:
             "run": run_text(space, record) if "run" in record else "",
             "below": [line for line in below if line],
             "sentence": sentence(space, record),
-            "seconds": step,
+            "seconds": record["breakdown"][with_unit_suffix("step_time")],
+            "per_step": step_title(record),
             "bytes": record["breakdown"][PEAK_MEMORY],
             "capacity": memory_capacity(space, record),
-            **{key: [[p.label, rounded(p.value)] for p in parts_of(record, total)] for key, total in totals.items()},
+            "step": [[part.label, rounded(part.value)] for part in parts_of(record, "step_time")],
+            "memory": [[part.label, rounded(part.value)] for part in parts_of(record, "peak_memory")],
         }
 
     def reasons(self, explanation: Explanation, near: Sequence[Neighbour], bound: Binding) -> dict[str, Any]:
@@ -177,11 +177,9 @@ def large_numbers(space: Space, record: Record) -> list[list[str]]:
     remarks = [*predicted, f"90 %: {interval_text(record)}"] if "evidence" in record else predicted
     numbers = [[time, f"a {name}", "; ".join(remarks)]]
     if rate := ranked_rate(record, "tokens_per_second"):
-        rate_per_gpu = breakdown.get(PER_GPU)
-        unit = next((part for part in numbers_text(space, record).split(", ") if "tokens/s" in part), "")
-        numbers.append(
-            [readable_count(float(f"{rate:.3g}")), "tokens/s", unit.replace("\xa0", " ") if rate_per_gpu else ""]
-        )
+        texts = numbers_text(space, record).replace("\xa0", " ").split(", ") if breakdown.get(PER_GPU) else []
+        of_gpu = next((part for part in texts if "tokens/s" in part), "")
+        numbers.append([readable_count(float(f"{rate:.3g}")), "tokens/s", of_gpu])
     if mfu := ranked_rate(record, "mfu"):
         numbers.append([percent(mfu), "MFU", ""])
     if memory_text(space, record):

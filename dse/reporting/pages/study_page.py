@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from costmodel.errors import DseError
+from costmodel.formats import shipped
 from dse.explaining.importance import importance
 from dse.fronts import as_costs, thinned
 from dse.output import Record, counted
@@ -24,13 +25,13 @@ from dse.reporting.studies.nothing_feasible import BrokenLimits
 from dse.reporting.study_report import certificate_text, spread
 from dse.reporting.tuning_report import run_line
 from dse.searching.exact.certificate import quick_certificate
+from dse.spaces.space import Space
 from dse.storage.database import DEFAULT_URL
 
 if TYPE_CHECKING:
     from costmodel.columns import FloatArray
     from dse.searching.study import BaseStudy
     from dse.searching.trials.trial_table import TrialTable
-    from dse.spaces.space import Space
 
 #: Designs that open, other designs in the scatter plot and as lines, and trials that rank parameters, at most. [-]
 OPENED, CLOUD, LINES, RANKED = 250, 1500, 250, 500
@@ -228,7 +229,8 @@ def search_data(study: BaseStudy) -> dict[str, Any]:
     history = study.hypervolume_history(CURVE)
     thinned_text = f" (the curve is that of {CURVE:,} trials, evenly spread)" if len(history) > CURVE else ""
     changes = history[history["hypervolume"].diff().ne(0) | (history.index == len(history) - 1)]
-    name = quote(study.name)
+    name, built_in = quote(study.name), [n for n in shipped.names("spaces") if n == study.space.name]
+    file = f"{name}.yaml" if [Space.load(n).text for n in built_in] != [study.space.text] else built_in[0]
     return {
         "facts": {
             "trials": f"{len(study.table):,}",
@@ -237,7 +239,7 @@ def search_data(study: BaseStudy) -> dict[str, Any]:
             "seed": str(study.plan.seed),
             "hypervolume": f"{study.hypervolume:.3f}{thinned_text}",
         },
-        "command": f"dse search {name}.yaml --study {name} --sampler {study.plan.sampler} "
+        "command": f"dse search {file} --study {name} --sampler {study.plan.sampler} "
         f"--seed {study.plan.seed} --budget {len(study.table)}",
         "progress": [[int(n), rounded(v)] for n, v in changes.to_numpy().tolist()],
         **importance_data(study),

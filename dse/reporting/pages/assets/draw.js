@@ -112,10 +112,14 @@ function fitting(grid, box, order) {
   const fit = () => {
     order.forEach((at) => hide(at, false));
     box.classList.toggle("wide", every);
-    let hidden = 0;
+    const widths = order.map((at) => grid.rows[0].cells[at].offsetWidth);
+    let hidden = 0, wide = grid.scrollWidth;
+    while (!every && hidden < order.length && wide > box.clientWidth) wide -= widths[hidden++];
+    order.slice(0, hidden).forEach((at) => hide(at, true));
     while (!every && hidden < order.length && grid.scrollWidth > box.clientWidth) hide(order[hidden++], true);
     button.hidden = !every && !hidden; button.textContent = every ? "Only columns that fit" : `${hidden} more column${hidden === 1 ? "" : "s"}`;
   };
+  button.fit = fit;
   new ResizeObserver(() => { if (box.clientWidth && box.clientWidth !== width) { width = box.clientWidth; fit(); } }).observe(box);
   return button;
 }

@@ -3,7 +3,7 @@
 
 const designs = page.designs, many = designs.length;
 const state = { chosen: 0, second: null, kept: designs.map(() => true), tab: "Neighbours", framework: null };
-const listeners = [];
+const listeners = [], later = [];  // after each change; once, after the first screen is drawn
 const changed = () => { for (const listener of listeners) listener(); };
 const name = (design) => `trial ${design.trial}${design.winner ? `, winner ${design.winner}` : ""}`;
 const address = (design) => `#trial=${design.trial}${design.winner ? `.${design.winner}` : ""}`;
@@ -171,10 +171,11 @@ function passes(data, [, ...runs]) {
   return all;
 }
 
+const called = (exposed) => (exposed === "offload" ? exposed : `${exposed} communication`);
 function pipeline(data) {
   const KIND = (place) => ({ dp_communication: "dp", weight_cast: "weight-cast", weight_gradient: "weight-gradient" }[data.kinds[place]] ?? data.kinds[place]);
   const kinds = [...new Set(data.works.filter(([kind]) => kind >= 0).map(([kind]) => KIND(kind)))], exposed = data.exposed.filter((_, at) => data.works.some((work) => work[3 + at] > 0));
-  const legend = el("ul", { class: "parts" }, [...kinds, ...exposed.map((own) => `${own} communication`)].map((kind) => el("li", {}, el("i", part(kind)), el("span", {}, kind.replace(/-/g, " ")))), el("li", {}, el("i", { style: "background:var(--panel)" }), el("span", {}, "idle")));
+  const legend = el("ul", { class: "parts" }, [...new Set([...kinds.map((kind) => (kind === "dp" ? "dp communication" : kind)), ...exposed.map(called)])].map((kind) => el("li", {}, el("i", part(kind)), el("span", {}, kind.replace(/-/g, " ")))), el("li", {}, el("i", { style: "background:var(--panel)" }), el("span", {}, "idle")));
   const rows = data.rows.map((row) => [row[0], passes(data, row)]);
   const end = Math.max(...rows.map(([, row]) => row.at(-1)?.stop ?? 0));
   const [begin, lasts] = data.period ?? [0, Math.min(end, 40 * Math.max(...rows[0][1].map((own) => own.work[2])))];
@@ -191,7 +192,7 @@ function pipeline(data) {
       for (const { work: [kind, chunk, long, ...beside], start, stop: ends, batch } of row) {
         if (ends <= first || start >= last) continue;
         const gone = beside.reduce((sum, own) => sum + own, 0), from = Math.max(left, x(start)), stop = Math.min(right, x(ends)), wide = Math.max(0.4, stop - from - (stop - from > 3 ? 0.7 : 0));
-        const said = `${KIND(kind).replace(/-/g, " ")}${batch >= 0 ? `, micro-batch ${batch}, chunk ${chunk}` : ""}\n${readable(long * data.unit, "s")}` + beside.map((own, k) => own ? `\n${data.exposed[k]} communication ${readable(own * data.unit, "s")} of it` : "").join("");
+        const said = `${data.kinds[kind].replace(/_/g, " ")}${batch >= 0 ? `, micro-batch ${batch}, chunk ${chunk}` : ""}\n${readable(long * data.unit, "s")}` + beside.map((own, k) => own ? `\n${called(data.exposed[k])} ${readable(own * data.unit, "s")} of it` : "").join("");
         found.push(sv("rect", { x: from.toFixed(2), y, width: wide.toFixed(2), height: high, fill: `var(--${KIND(kind)}, var(--other))`, opacity: batch % 2 === 1 ? 0.78 : 1, ...tipped(said) }));
         let tail = from + wide;
         beside.forEach((own, k) => { if (!own) return; const size = wide * own / long; tail -= size; if (gone <= long) found.push(sv("rect", { x: tail.toFixed(2), y, width: size.toFixed(2), height: high, fill: `var(--${data.exposed[k]}, var(--other))`, "pointer-events": "none" })); });
@@ -239,7 +240,7 @@ function designPanel(design) {
   const buttons = known.map((own) => el("button", { type: "button", role: "tab", "aria-selected": String(own === tab), onclick: () => { state.tab = own; changed(); [...document.querySelectorAll(".tabs button")].find((button) => button.textContent === own)?.focus(); } }, own));
   return [el("h2", {}, `${name(design)[0].toUpperCase()}${name(design).slice(1)}${design.title ? `, ${design.title}` : ""}`),
     el("p", { class: "layout" }, items(design.layout)), el("p", {}, plain(design.numbers)), design.run ? el("p", {}, design.run) : null,
-    el("h3", {}, `${readable(design.seconds, "s")} per step`), totals(design.step, design.seconds, "s"),
+    el("h3", {}, design.per_step), totals(design.step, design.seconds, "s"),
     el("h3", {}, `${readable(design.bytes, "B")} of ${readable(design.capacity, "B")}`), totals(design.memory, design.bytes, "B", design.capacity),
     el("p", { style: "margin-top:.8rem" }, design.sentence), design.below.map((line) => el("p", { class: "dim" }, line)),
     known.length ? [el("div", { class: "tabs", role: "tablist" }, buttons), el("div", { role: "tabpanel" }, TABS[tab](design))] : null];
@@ -324,7 +325,7 @@ function allDesigns() {
     body.append(...[...lines].sort((a, b) => (up ? order(a, b) : order(b, a))));
   };
   const heads = head.map((text, at) => el("th", { scope: "col", class: left.includes(at) || at === noted ? "left" : undefined }, el("button", { type: "button", onclick: (event) => sort(at, event.currentTarget.parentNode) }, text || "best at")));
-  const grid = el("table", { class: "all" }, el("caption", { class: "skip" }, "designs"), el("thead", {}, el("tr", {}, heads)), body);
+  const grid = el("table", { class: "all early" }, el("caption", { class: "skip" }, "designs"), el("thead", {}, el("tr", {}, heads)), body);
   const input = el("input", { type: "search", id: "filter", size: 34, style: "max-width:100%", placeholder: page.objectives.length ? `${page.objectives[0].name} < ${page.table.rows[Math.floor(many / 2)][Math.max(0, head.indexOf(page.objectives[0].name))].replace("*", "")}` : "", "aria-label": "filter designs", oninput: () => {
     const tests = conditions(input.value);
     input.setAttribute("aria-invalid", String(tests === null));
@@ -335,6 +336,7 @@ function allDesigns() {
   const first = [...page.objectives.map((own) => head.indexOf(own.name)), ...(noted >= 0 ? [noted] : [])];
   const order = [...head.map((_, at) => at).slice(1).filter((at) => !first.includes(at)).reverse(), ...first.slice(1).reverse()];
   const more = fitting(grid, box, order);
+  later.push(() => { grid.classList.remove("early"); more.fit(); });
   listeners.push(() => { let shown = 0; lines.forEach((line, row) => { const keep = state.kept[row]; shown += keep; line.hidden = !keep; line.setAttribute("aria-selected", String(row === state.chosen)); line.classList.toggle("second", row === state.second); }); count.textContent = `${shown} of ${many} designs`; });
   return el("section", { class: "block", id: "all" }, el("h2", {}, "All designs"), el("div", { class: "row" }, input, count, more),
     el("p", { class: "dim" }, "Filter by words and bounds, such as ", el("code", {}, "recompute = full and < 40 GB"), ". Click a row to open it, Shift-click to compare."), box);
@@ -399,7 +401,7 @@ function searched() {
     const path = progress.map(([n, v], k) => k ? `H${x(n + 1)}V${y(v)}` : `M${x(n + 1)},${y(v)}`).join("");
     return sv("svg", { width: wide, height: high, viewBox: `0 0 ${wide} ${high}`, role: "img", "aria-label": "hypervolume by trial" }, [...new Set([progress[0], progress.at(-1)])].map(([n, v], k) => [sv("text", { x: 38, y: y(v) + (k ? 4 : 0), "text-anchor": "end" }, v.toFixed(3)), sv("text", { x: x(n + 1), y: high - 5, "text-anchor": k ? "end" : "start" }, `trial ${n}`)]), sv("path", { d: path, fill: "none", stroke: "var(--ink)", "stroke-width": 1.5 }));
   };
-  return [el("p", {}, Object.entries(facts).map(([key, text]) => `${key} ${text}`).join(", "), "."), el("p", { class: "dim narrow" }, "Hypervolume: the share of a box, spanned by random legal designs, that the front dominates after each trial; trials on a logarithmic axis."), drawn(el("figure", {}), draw), el("p", {}, command(page.search.command))];
+  return [el("p", {}, Object.entries(facts).map(([key, text]) => `${key} ${text}`).join(", "), "."), el("p", { class: "dim narrow" }, "Hypervolume: the share of a box, spanned by random legal designs, that the front dominates after each trial; trials on a logarithmic axis."), drawn(el("figure", {}), draw), / \S+\.yaml /.test(page.search.command) ? el("p", {}, "To repeat it, save the text of the last section as the file that this command names:") : "", el("p", {}, command(page.search.command))];
 }
 
 function start() {
@@ -411,6 +413,6 @@ function start() {
   if (page.infeasible && many) main.append(folded("Designs that do not fit", "", () => el("p", { class: "narrow" }, page.infeasible)));
   main.append(folded("Space and versions", page.search ? "The same space, seed and versions give the same trials." : "", () => [el("p", {}, Object.entries(page.versions).map(([key, text]) => `${key} ${text}`).join(", ")), el("pre", {}, page.space)]));
   if (many) { changed(); fromAddress(); addEventListener("hashchange", fromAddress); }
-  requestAnimationFrame(() => requestAnimationFrame(() => { root.dataset.ready = "true"; }));
+  requestAnimationFrame(() => requestAnimationFrame(() => { root.dataset.ready = "true"; setTimeout(() => later.forEach((own) => own()), 50); }));
 }
 start();
