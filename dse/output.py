@@ -181,14 +181,9 @@ def counted(number: int, thing: str) -> str:
 
 
 def selected(
-    study: BaseStudy,
-    part: Selection,
-    *,
-    where: str | None = None,
-    sort: str | None = None,
-    descending: bool = False,
-    top: int | None = None,
-) -> TrialTable:
+    study: BaseStudy, part: Selection, *, where: str | None = None, sort: str | None = None,
+    descending: bool = False, top: int | None = None,
+) -> TrialTable:  # fmt: skip
     """The front or the trials of a study, filtered by a condition, sorted by a column and cut to `top` rows. [-]
 
     `where` is a condition on columns, such as ``"step_time < 15 s"``; infeasible designs may satisfy it, too. `sort` is

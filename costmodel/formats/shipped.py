@@ -132,8 +132,20 @@ def located(name_or_path: str | Path, kind: str, base: Path) -> Path:
             return ROOT / kind / f"{known}.yaml"
     if is_path:
         return base / text
-    hint = suggestion(text, names(kind))
+    hint = unknown_name(text, kind)
     raise DseError(
         f"unknown {kind.removesuffix('s')} {text!r}{hint}{' ' if hint.endswith('?') else '; '}"
         f"`dse list {kind}` shows all. Files need a path, such as ./{text}.yaml"
     )
+
+
+def unknown_name(text: str, kind: str) -> str:
+    """The way on from a name that no built-in file of a kind has: similar names, or the kind of file that has it.
+
+    >>> unknown_name("llama3_70b", "spaces"), unknown_name("h100", "models")
+    ('; it is a model: `dse plan llama3_70b --gpus N --system S`', '; it is a system')
+    """
+    for other, command in {"models": f": `dse plan {text} --gpus N --system S`", "systems": "", "spaces": ""}.items():
+        if other != kind and current_name(text, other) in names(other):
+            return f"; it is a {other.removesuffix('s')}{command}"
+    return suggestion(text, names(kind))

@@ -91,7 +91,14 @@ def _tier(section: Section, name: str) -> LinkTier:
 def _part(record: type[AnyPart], section: Section, **names: str) -> AnyPart:
     """One record, a constant for each of its columns."""
     units = column_units(record)
-    section.only(units, "quantity")
+    derived = {
+        key: made.fget.__code__.co_names
+        for key, made in vars(record).items()
+        if isinstance(made, property) and made.fget
+    }
+    section.only({*units, *derived}, "quantity")
+    for key in derived.keys() & section.data.keys():
+        section.mistake(key, f"follows from {', '.join(n for n in derived[key] if n in units)}; change one of those")
     optional = {f.name for f in fields(record) if f.default_factory is not MISSING}
     values: dict[str, Any] = {}
     for key, unit in units.items():

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from costmodel.errors import DseError, ParameterError, suggestion
+from costmodel.errors import DseError, ParameterError
 from costmodel.formats import shipped
 from costmodel.formats.input_files import content
 from costmodel.rules.registry import profile_named
@@ -98,10 +98,9 @@ def _absent(text: str) -> str:
     """The kind of a word that is no file: the call of a script."""
     if is_call(text):
         return "megatron"
-    known = shipped.names("spaces")
     if "/" in text or "." in text:
         raise DseError(f"{text}: no such file")
-    raise DseError(f"{text}: no built-in space and no file of this name{suggestion(text, known)} "
+    raise DseError(f"{text}: no built-in space and no file of this name{shipped.unknown_name(text, 'spaces')} "
                    "(`dse list spaces` shows all; `dse explain` reads studies)")  # fmt: skip
 
 

@@ -93,15 +93,9 @@ class BaseStudy:
 
     @classmethod
     def create(
-        cls,
-        space: Space,
-        name: str | None = None,
-        *,
-        storage: str | None = None,
-        seed: int = 0,
-        sampler: str | None = None,
-        profile: str = NATIVE,
-    ) -> Self:
+        cls, space: Space, name: str | None = None, *, storage: str | None = None, seed: int = 0,
+        sampler: str | None = None, profile: str = NATIVE,
+    ) -> Self:  # fmt: skip
         """Create a study in a database.
 
         `name` is by default that of the space, `storage` a database URL, by default ``$DSE_STORAGE`` or

@@ -32,10 +32,10 @@ MOST_MODULES = 20
 
 #: The most lines of packages and rooms, less others; what would grow beyond says what it deletes. [lines]
 BUDGETS = [
-    ("costmodel dse", "", 68_640),
-    ("costmodel dse", "dse.adapters", 47_036),
-    ("costmodel", "costmodel.formats costmodel.lstm costmodel.rules", 13_818),
-    ("dse.searching dse.storage", "", 7_046),
+    ("costmodel dse", "", 68_636),
+    ("costmodel dse", "dse.adapters", 47_032),
+    ("costmodel", "costmodel.formats costmodel.lstm costmodel.rules", 13_809),
+    ("dse.searching dse.storage", "", 7_031),
     ("dse.adapters", "", 21_604),
     ("dse.adapters.xla", "", 6_870),
     ("dse.adapters.dfmodel", "", 4_079),

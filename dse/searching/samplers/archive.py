@@ -63,14 +63,9 @@ class Climbers:
 
     @classmethod
     def starting(
-        cls,
-        count: int,
-        places: FloatArray,
-        costs: FloatArray,
-        violations: FloatArray,
-        front: FloatArray,
+        cls, count: int, places: FloatArray, costs: FloatArray, violations: FloatArray, front: FloatArray,
         rng: Generator,
-    ) -> Self:
+    ) -> Self:  # fmt: skip
         """New climbers, each at the best of a few designs by a goal at random."""
         weights = drawn_weights(count, costs.shape[1], rng)
         candidates = rng.integers(len(places), size=(count, STARTS_EACH))
@@ -83,13 +78,9 @@ class Climbers:
         return replace(self, weights=drawn_weights(len(self.weights), self.weights.shape[1], rng))
 
     def stepped(
-        self,
-        parents: IntArray,
-        near: tuple[FloatArray, FloatArray, FloatArray],
-        fresh: tuple[FloatArray, FloatArray, FloatArray],
-        front: FloatArray,
-        rng: Generator,
-    ) -> Climbers:
+        self, parents: IntArray, near: tuple[FloatArray, FloatArray, FloatArray],
+        fresh: tuple[FloatArray, FloatArray, FloatArray], front: FloatArray, rng: Generator,
+    ) -> Climbers:  # fmt: skip
         """The climbers a step further; who finds no better neighbour starts again from a fresh design."""
         count = len(self.places)
         nearby = scores(near[1], near[2], self.weights[parents], front)
