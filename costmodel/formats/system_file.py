@@ -91,14 +91,11 @@ def _tier(section: Section, name: str) -> LinkTier:
 def _part(record: type[AnyPart], section: Section, **names: str) -> AnyPart:
     """One record, a constant for each of its columns."""
     units = column_units(record)
-    derived = {
-        key: made.fget.__code__.co_names
-        for key, made in vars(record).items()
-        if isinstance(made, property) and made.fget
-    }
+    derived = {key for key, made in vars(record).items() if isinstance(made, property)}
     section.only({*units, *derived}, "quantity")
-    for key in derived.keys() & section.data.keys():
-        section.mistake(key, f"follows from {', '.join(n for n in derived[key] if n in units)}; change one of those")
+    for key in derived & section.data.keys():
+        names_of_it = [name for name in vars(record)[key].fget.__code__.co_names if name in units]
+        section.mistake(key, f"follows from {', '.join(names_of_it)}; change one of those")
     optional = {f.name for f in fields(record) if f.default_factory is not MISSING}
     values: dict[str, Any] = {}
     for key, unit in units.items():
