@@ -356,12 +356,13 @@ function parallel() {
     return el("div", {}, bands.map((band) => strip(band, width)));
   };
   const strip = (band, width) => {
-    const [top, tall, side] = [46, 210, 52], gap = band.length > 1 ? (width - side - 72) / (band.length - 1) : 0;
+    const [top, tall, side] = [58, 210, 52], gap = band.length > 1 ? (width - side - 72) / (band.length - 1) : 0;
     const x = (n) => side + n * gap, y = (share) => top + tall * (1 - share);
     const lines = Array.from({ length: rows }, (_, n) => rows - 1 - n).map((row) => sv("path", { class: `line${row < many ? " on" : ""}${inside(row) && (row >= many || state.kept[row]) ? "" : " off"}${row === state.chosen ? " chosen" : ""}`, d: band.map((at, n) => `${n ? "L" : "M"}${x(n).toFixed(1)},${y(places[at][row]).toFixed(1)}`).join(""),
       onclick: (event) => { if (row < many) choose(row, { second: event.shiftKey }); }, ...tipped(() => `${row < many ? name(designs[row]) : "another feasible design"}\n${page.lines.map((axis) => `${axis.name} ${text(axis, row)}`).join("\n")}`) }));
     const marks = band.map((at, n) => {
-      const axis = page.lines[at], words = axis.name.split(" "), lines = words.length > 2 ? [words.slice(0, 2).join(" "), words.slice(2).join(" ")] : words;
+      const axis = page.lines[at], room = Math.max(9, gap / 6.9), lines = [];
+      for (const word of axis.name.split(" ")) if (lines.length && `${lines.at(-1)} ${word}`.length <= room) lines.push(`${lines.pop()} ${word}`); else lines.push(word);
       const values = axis.texts ? axis.texts.map((own, k) => [own, axis.texts.length > 1 ? k / (axis.texts.length - 1) : 0.5]) : [Math.min(...axis.values), Math.max(...axis.values)].map((v) => [readable(v, axis.unit), place(axis, v)]);
       const move = (event) => { const step = { ArrowLeft: -1, ArrowRight: 1 }[event.key]; if (!step) return; event.preventDefault(); const from = order.indexOf(at), to = Math.max(0, Math.min(order.length - 1, from + step)); order.splice(from, 1); order.splice(to, 0, at); redraw(); [...box.querySelectorAll(".axisname")].find((own) => own.dataset.axis === String(at))?.focus(); };
       const drag = (event) => { event.preventDefault(); const start = event.clientX; const up = (last) => { removeEventListener("pointerup", up); const steps = Math.round((last.clientX - start) / gap); if (!steps) return; const from = order.indexOf(at), to = Math.max(0, Math.min(order.length - 1, from + steps)); order.splice(from, 1); order.splice(to, 0, at); redraw(); }; addEventListener("pointerup", up); };
@@ -371,7 +372,7 @@ function parallel() {
       return sv("g", {}, sv("line", { class: "base", x1: x(n), x2: x(n), y1: top, y2: top + tall }), own ? sv("rect", { class: "brush", x: x(n) - 7, width: 14, y: y(own[1]), height: y(own[0]) - y(own[1]) }) : null,
         sv("rect", { x: x(n) - 9, width: 18, y: top, height: tall, fill: "transparent", style: "cursor:ns-resize;touch-action:none", onpointerdown: brush }),
         values.filter((_, k) => k % Math.ceil(values.length / 9) === 0 || k === values.length - 1).map(([own, share]) => sv("text", { ...side(own), y: Math.min(y(share) + 4, top + tall), "pointer-events": "none", style: "paint-order:stroke;stroke:var(--paper);stroke-width:3px" }, own)),
-        sv("text", { class: "axisname axis", "data-axis": at, x: x(n), y: lines.length > 1 ? 16 : 30, "text-anchor": "middle", tabindex: 0, role: "button", "aria-label": `${axis.name}: arrow keys move this axis`, onkeydown: move, onpointerdown: drag }, lines.map((own, k) => sv("tspan", { x: x(n), dy: k ? 14 : 0 }, own))));
+        sv("text", { class: "axisname axis", "data-axis": at, x: x(n), y: top - 2 - 14 * lines.length, "text-anchor": "middle", tabindex: 0, role: "button", "aria-label": `${axis.name}: arrow keys move this axis`, onkeydown: move, onpointerdown: drag }, lines.map((own, k) => sv("tspan", { x: x(n), dy: k ? 14 : 0 }, own))));
     });
     return sv("svg", { width, height: top + tall + 12, viewBox: `0 0 ${width} ${top + tall + 12}`, role: "img", "aria-label": `lines over ${band.map((at) => page.lines[at].name).join(", ")}` }, lines, marks);
   };
