@@ -6,10 +6,18 @@ import pytest
 from costmodel import DesignPoints, load_system, resolve_sharding, step
 
 
+def check_explicit(model, system, design):
+    """Every column, to the last bit."""
+    solved = step(model, system, design)
+    explicit = step(model, system, resolve_sharding(model, system, design))
+    for column, values in explicit.columns().items():
+        assert np.array_equal(values, getattr(solved, column)), column
+
+
 @pytest.mark.parametrize("schedule", ["1f1b", "gpipe"])
 @pytest.mark.parametrize("share", [0.3, 0.7, 1.0, 8.0])
 def test_a_solved_design_costs_what_its_explicit_shardings_do(share, schedule, gpt):
-    """Every column, to the last bit, whether all fits or few assignments do."""
+    """Whether all fits or few assignments do."""
     rng, points = np.random.default_rng(3), 60
     system = load_system("a100_80g_dgx")
     known = system.quantities()
@@ -21,10 +29,7 @@ def test_a_solved_design_costs_what_its_explicit_shardings_do(share, schedule, g
         micro_batch_size=rng.choice([1, 2], points), recompute=rng.choice(["none", "full"], points),
         gradient_accumulation_steps=4, schedule=schedule, sharding="solve",
     )  # fmt: skip
-    solved = step(gpt, system, design)
-    explicit = step(gpt, system, resolve_sharding(gpt, system, design))
-    for column, values in explicit.columns().items():
-        assert np.array_equal(values, getattr(solved, column)), column
+    check_explicit(gpt, system, design)
 
 
 def test_solved_designs_with_frozen_weights_or_many_experts_cost_what_their_explicit_shardings_do(gpt, experts):
@@ -39,7 +44,4 @@ def test_solved_designs_with_frozen_weights_or_many_experts_cost_what_their_expl
             blocks=model.blocks, tp=rng.choice([2, 4], points), dp=4, sharding="solve",
             micro_batch_size=rng.choice([1, 2, 4], points), **differing,
         )  # fmt: skip
-        solved = step(model, system, design)
-        explicit = step(model, system, resolve_sharding(model, system, design))
-        for column, values in explicit.columns().items():
-            assert np.array_equal(values, getattr(solved, column)), column
+        check_explicit(model, system, design)

@@ -447,21 +447,6 @@ def test_functions_of_a_module_are_read_and_not_run(tmp_path):
         torchtitan.read_script(Path(f"{path}:base"))
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        *("def a():\n return a()", "def a(:", "(" * 9999, "x = 1", "def a(): return Trainer.Config()"),
-        "def a(): return Trainer.Config(model_spec=model_registry(9**9**9))",
-        "\n".join(f"def f{n}():\n x = f{n + 1}()\n return f{n + 1}()" for n in range(40)) + "\ndef f40(): return 1",
-    ],
-)
-def test_hostile_modules_give_one_line(tmp_path, text):
-    (tmp_path / "configs.py").write_text(text)
-    with pytest.raises(DseError) as caught:
-        torchtitan.read_script(tmp_path / "configs.py", 8)
-    assert len(str(caught.value).splitlines()) == 1
-
-
 def test_maxtext_has_the_numerics_of_a_model_and_reads_the_rest_as_base_yml_has_it(tmp_path):
     space = framework_space("deepseek_v2_lite", "maxtext", {"tp": 1, "ep": 8})
     [run, *_] = designs(space)
@@ -561,9 +546,13 @@ def test_a_script_that_says_no_run_gives_one_line(tmp_path, change, why):
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
+HOSTILE = {
+    torchtitan: [
+        *("def a():\n return a()", "def a(:", "(" * 9999, "x = 1", "def a(): return Trainer.Config()"),
+        "def a(): return Trainer.Config(model_spec=model_registry(9**9**9))",
+        "\n".join(f"def f{n}():\n x = f{n + 1}()\n return f{n + 1}()" for n in range(40)) + "\ndef f40(): return 1",
+    ],
+    megatron: [
         *("", "\0", "(" * 5000, "echo $((((((", "x --num-layers", "x --num-layers 4 --hidden-size", "x \\"),
         *("'", "A=(", "x --moe-layer-freq ([0]*9999999)", "${A:-" * 3000 + "}" * 3000),
         "A=1\n" + "A=$A$A$A$A$A$A$A$A\n" * 30,
@@ -571,11 +560,14 @@ def test_a_script_that_says_no_run_gives_one_line(tmp_path, change, why):
         "x --pipeline-model-parallel-layout 'E|(((t|)*9999)*9999)*9999L' --num-layers 4 --hidden-size 8 "
         "--num-attention-heads 2 --seq-length 4",
     ],
-)  # fmt: skip
-def test_hostile_scripts_give_one_line_too(tmp_path, text):
-    (tmp_path / "train.sh").write_text(text)
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("module", "text"), [(module, text) for module in HOSTILE for text in HOSTILE[module]])
+def test_hostile_files_give_one_line(tmp_path, module, text):
+    (tmp_path / "configs.py").write_text(text)
     with pytest.raises(DseError) as caught:
-        megatron.read_script(tmp_path / "train.sh", 8)
+        module.read_script(tmp_path / "configs.py", 8)
     assert len(str(caught.value).splitlines()) == 1
 
 
