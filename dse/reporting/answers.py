@@ -164,7 +164,8 @@ def value_text(space: Space, name: str, value: Any, *, full: bool) -> str:
     part, _, last = name.rpartition("_")
     words = LAYOUT.get(name) or (MACHINE.get(last) if name in space.system.units() else None)
     part = part.upper() if part in {level.name for level in space.system.memory} else part
-    return words.format(text, part) if words else f"{name.replace('_', ' ')} {text}"
+    said = words.format(text, part) if words else f"{name.replace('_', ' ')} {text}"
+    return said.replace("steps", "step") if said.startswith("1 ") else said
 
 
 def numbers_text(space: Space, record: Record) -> str:
@@ -200,9 +201,7 @@ def objective_text(objective: Objective, record: Record) -> str:
 def memory_text(space: Space, record: Record) -> str:
     """Memory of a design with the room left: ``75.1 of 85.5 GB (10.4 GB free)``; "" where unknown."""
     peak = record["breakdown"].get(PEAK_MEMORY, math.nan)
-    if not peak > 0:
-        return ""
-    return f"{of_text(peak, memory_capacity(space, record))} ({room_text(space, record)})"
+    return f"{of_text(peak, memory_capacity(space, record))} ({room_text(space, record)})" if peak > 0 else ""
 
 
 def of_text(part: float, whole: float) -> str:
