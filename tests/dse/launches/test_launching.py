@@ -226,6 +226,7 @@ def test_a_script_of_another_model_or_another_training_is_written_on_demand_alon
     """MiniMax-M3 has layers of several kinds, Megatron-LM no adapters, and no file a reference model."""
     asked = {
         "would train .* parameters, not .* without settings for layers": ("minimax_m3", {}),
+        "without settings for layers; compressed attention and experts chosen by a hash": ("deepseek_v4_flash", {}),
         "lora_rank=16: Megatron-LM has no adapters; take --format nemo": ("llama3_8b", {"lora": 16}),
         "no setting for reference_model=true": ("llama3_8b", {"dpo": True}),
     }
