@@ -2,9 +2,81 @@
 
 Rooms in the order in which they are read; those on one line do not import each other:
 
-    arguments, design_files, exports
-    files
+    design_files, exports, files
     designs, launch_files
     study
     searching
+
+Their arguments are checked against their signatures by `checked`.
 """
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Callable, Mapping
+from functools import wraps
+from numbers import Real
+from pathlib import Path
+from typing import Any, Final, ParamSpec, TypeVar
+
+from costmodel.errors import ParameterError
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+#: Whole numbers that are at least 1; others may be 0.
+FROM_ONE: Final = {"gpus", "seq_len", "global_batch_size", "budget", "parallel"}
+#: Declared type -> whether it takes a value, the words for it, and the value that the function gets.
+KINDS: Final[dict[str, tuple[Callable[[Any], bool], str, Callable[[Any], Any]]]] = {
+    "int": (lambda value: whole(value, 0), "a whole number of at least 0", int),
+    "positive": (lambda value: whole(value, 1), "a whole number of at least 1", int),
+    "float": (lambda value: isinstance(value, Real) and 0 < float(value) < math.inf, "a number above 0", float),
+    "str": (lambda value: isinstance(value, str | Real), "text", str),
+    "Path": (lambda value: isinstance(value, Path), "a path", Path),
+    "Pins": (lambda value: isinstance(value, Mapping), "a mapping, such as {'tp': 8}", dict),
+    "Sequence[str]": (
+        lambda value: isinstance(value, str | list | tuple),
+        "names, such as ['bf16', 'fp8']",
+        lambda value: (value,) if isinstance(value, str) else tuple(value),
+    ),
+}
+
+
+def whole(value: Any, low: int) -> bool:
+    """True for a whole number from `low` on, be it 8.0 or NumPy's."""
+    return isinstance(value, Real) and float(value).is_integer() and float(value) >= low
+
+
+def checked(function: Callable[P, R]) -> Callable[P, R]:
+    """A function whose arguments are checked against its signature: a `ParameterError` names the first wrong one.
+
+    One word stands for a sequence of one, and 8.0 for 8. Arguments of types that `KINDS` lacks pass as they are.
+
+    >>> @checked
+    ... def plan(*, gpus: int, objective: Sequence[str] = ()):
+    ...     return gpus, objective
+    >>> plan(gpus=8.0, objective="mfu")
+    (8, ('mfu',))
+    """
+    signature = inspect.signature(function)
+    declared = {name: str(parameter.annotation).split(" | ") for name, parameter in signature.parameters.items()}
+
+    @wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        bound = signature.bind(*args, **kwargs)
+        for name, value in bound.arguments.items():
+            if {*declared[name]} <= {*KINDS, "None"} and not (value is None and {"None", "Pins"} & {*declared[name]}):
+                bound.arguments[name] = converted(name, value, declared[name])
+        return function(*bound.args, **bound.kwargs)
+
+    return call
+
+
+def converted(name: str, value: Any, declared: list[str]) -> Any:
+    """A value as the first declared type that takes it; a `ParameterError` if none does. The first takes numbers."""
+    kinds = [KINDS["positive" if name in FROM_ONE and kind == "int" else kind] for kind in declared if kind != "None"]
+    for takes, _, convert in kinds[:1] if isinstance(value, Real) else kinds:
+        if takes(value) and not isinstance(value, bool):
+            return convert(value)
+    raise ParameterError(f"{name}: expected {' or '.join(words for _, words, _ in kinds)}, not {value!r}")

@@ -15,7 +15,7 @@ from costmodel.columns import short_repr
 from costmodel.errors import DseError, ParameterError, suggestion
 from costmodel.formats.quantity import count_value, readable
 from costmodel.rules.registry import NATIVE
-from dse.api.arguments import checked
+from dse.api import checked
 from dse.output import EVALUATION_KEYS, Record, design_text
 from dse.pricing.evaluated import rules_for
 from dse.pricing.evaluation import evaluated_design, reasons

@@ -14,7 +14,7 @@ from typing import Any, Final
 from costmodel.columns import short_repr
 from costmodel.errors import DseError
 from costmodel.formats.quantity import readable
-from dse.api.arguments import checked
+from dse.api import checked
 from dse.api.design_files import kind_of_design, title_of
 from dse.api.designs import Pins
 from dse.launches.launch import COUNTED, Launch, launch_space, read_launch

@@ -20,7 +20,7 @@ from costmodel.errors import ArgumentText, ParameterError, suggestion
 from costmodel.formats.quantity import readable
 from costmodel.rules.registry import NATIVE
 from costmodel.training.design import DesignPoints
-from dse.api.arguments import checked
+from dse.api import checked
 from dse.api.designs import AnySpace, Pins, chosen_space, counted_tokens
 from dse.api.study import Study
 from dse.launches.launch import Launch, refusals

@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dse.api.arguments import checked
+from dse.api import checked
 from dse.pricing.workers import Jobs, workers_of
 from dse.searching.study import BaseStudy
 from dse.storage.optuna_store import Store, delete_study

@@ -4,7 +4,7 @@ import pytest
 
 import dse
 from costmodel.errors import ParameterError
-from dse.api.arguments import checked
+from dse.api import checked
 
 WRONG = [
     ({"gpus": "8"}, "gpus: expected a whole number of at least 1, not '8'"),
