@@ -124,15 +124,9 @@ class BaseStudy:
 
     @classmethod
     def open(
-        cls,
-        space: Space,
-        name: str | None = None,
-        *,
-        storage: str | None = None,
-        seed: int | None = None,
-        sampler: str | None = None,
-        profile: str | None = None,
-    ) -> Self:
+        cls, space: Space, name: str | None = None, *, storage: str | None = None, seed: int | None = None,
+        sampler: str | None = None, profile: str | None = None,
+    ) -> Self:  # fmt: skip
         """The study of that name if it searches this very space, else a new one.
 
         Raises `OtherStudy` if the study of that name searches another space, `DseError` if it has another seed, sampler

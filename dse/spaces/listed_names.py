@@ -92,8 +92,9 @@ def _every(space: Space) -> Iterator[ListedName]:
     )
     for name, unit in space.system.units().items():
         yield listed("machine", name, unit, _constant(space.constants.get(name, np.nan), unit))
+    ruled = {*re.findall(r"\w+", " ".join(rule.expression for rule in space.rules))}
     for name in ("num_parameters", *space.model.dimensions, *space.model.counts):
-        if space.constants.get(name):
+        if space.constants.get(name) or name in ruled:
             yield listed("model", name, "-", readable(space.constants[name], "-", digits=12))
     for name in design_columns(space.workload):
         yield listed("design", name, "-", ", ".join(all_columns().get(name, Domain()).words[:8]))

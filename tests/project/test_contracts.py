@@ -32,10 +32,10 @@ MOST_MODULES = 20
 
 #: The most lines of packages and rooms, less others; what would grow beyond says what it deletes. [lines]
 BUDGETS = [
-    ("costmodel dse", "", 68_634),
-    ("costmodel dse", "dse.adapters", 47_030),
+    ("costmodel dse", "", 68_629),
+    ("costmodel dse", "dse.adapters", 47_025),
     ("costmodel", "costmodel.formats costmodel.lstm costmodel.rules", 13_809),
-    ("dse.searching dse.storage", "", 7_031),
+    ("dse.searching dse.storage", "", 7_025),
     ("dse.adapters", "", 21_604),
     ("dse.adapters.xla", "", 6_870),
     ("dse.adapters.dfmodel", "", 4_079),

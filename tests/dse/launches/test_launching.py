@@ -639,7 +639,7 @@ def test_attention_of_8_bits_comes_back_from_megatron_bridge(tmp_path):
     }
     space = framework_space("llama3_8b", "megatron_core", pins)
     run = transformer_run(space, space.encode([space.completed({})]), DesignPoints)
-    launch = Launch.of_run(run, 0)
+    [launch] = Launch.of_run(run)
     text, lost = nemo.script(launch)
     assert not [line for line in lost if "attention" in line]
     (tmp_path / "run.yaml").write_text(text)
