@@ -29,7 +29,7 @@ from dse.output import EXPECTED_TIME, STEP_TIME, Record, counted, percent, perce
 from dse.predictions.intervals import EVIDENCE, EXTRAPOLATED, TIGHT
 from dse.pricing.evaluated import unmeasured
 from dse.reporting.binding import memory_capacity, memory_verdict
-from dse.reporting.design_table import PEAK_MEMORY, PER_GPU, interval_text, machine_parameters, run_text
+from dse.reporting.design_table import PEAK_MEMORY, PER_GPU, gpu_word, interval_text, machine_parameters, run_text
 from dse.spaces.sections.parameters import Constraint, Objective
 from dse.spaces.space import Space
 
@@ -132,11 +132,6 @@ def trained_parameters(model: ModelShape, design: DesignPoints) -> FloatArray:
 def known_values(space: Space, record: Record) -> dict[str, Any]:
     """Constants of a space, and the derived columns and parameters of a design."""
     return {**space.constants, **record["derived"], **record["params"]}
-
-
-def gpu_word(space: Space) -> str:
-    """The word for a chip of a system: GPU where NVIDIA's architecture has a number."""
-    return "GPU" if np.max(space.system.chip.compute_capability) else "chip"
 
 
 def layout_text(space: Space, record: Record, names: Iterable[str] | None = None, *, brief: bool = False) -> str:

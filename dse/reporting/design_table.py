@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from string import ascii_uppercase
 from typing import Any
 
+import numpy as np
 from rich import box
 from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.segment import Segment
@@ -127,13 +128,9 @@ class Column:
 
 
 def design_table(
-    space: Space,
-    records: Sequence[Record],
-    width: int,
-    notes: Mapping[int, str] | None = None,
-    among: Sequence[Record] | None = None,
-    varying: Sequence[str] | None = None,
-) -> list[RenderableType]:
+    space: Space, records: Sequence[Record], width: int, notes: Mapping[int, str] | None = None,
+    among: Sequence[Record] | None = None, varying: Sequence[str] | None = None,
+) -> list[RenderableType]:  # fmt: skip
     """A table of designs, and lines that name the parts left out."""
     among = among or records
     varying = varying_parameters(space, among) if varying is None else varying
@@ -364,6 +361,11 @@ def interval_text(record: Record) -> str:
     return f"{low.split()[0] if low.split()[1:] == high.split()[1:] else low} to {high}"
 
 
+def gpu_word(space: Space) -> str:
+    """The word for a chip of a system: GPU where NVIDIA's architecture has a number."""
+    return "GPU" if np.max(space.system.chip.compute_capability) else "chip"
+
+
 def rate_columns(space: Space, records: Sequence[Record]) -> list[Column]:
     """Model FLOPs utilization and tokens per second of one chip, where they are no objectives.
 
@@ -372,7 +374,7 @@ def rate_columns(space: Space, records: Sequence[Record]) -> list[Column]:
     columns = [Column("mfu", ("mfu",), [percent(ranked_rate(record, "mfu")) for record in records], 500)]
     if all(PER_GPU in record["breakdown"] for record in records):
         cells = [f"{ranked_rate(record, PER_GPU):,.0f}" for record in records]
-        columns.append(Column(PER_GPU, ("tokens/s", "per GPU"), cells, 600))
+        columns.append(Column(PER_GPU, ("tokens/s", f"per {gpu_word(space)}"), cells, 600))
     objectives = {objective.name for objective in space.objectives}
     return [column for column in columns if column.name not in objectives]
 
