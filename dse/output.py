@@ -330,8 +330,7 @@ def encoded(study: BaseStudy, shown: TrialTable, part: Selection, form: str) -> 
     """The front or the trials as a "csv", "json" or "parquet" file, piece by piece."""
     if form == "json":
         return json_object(study_summary(study), part, design_texts(study, shown))
-    pieces = csv_pieces if form == "csv" else parquet_pieces
-    return pieces(timeless(shown.frames()))
+    return table_pieces(timeless(shown.frames()), form)
 
 
 def timeless(frames: Iterable[pd.DataFrame]) -> Iterator[pd.DataFrame]:
@@ -361,6 +360,11 @@ def design_texts(study: BaseStudy, shown: TrialTable) -> Iterator[str]:
     for block in shown.blocks():
         for record in with_kernels(study.space, block.records()):
             yield json_text(design_record(record)).replace("\n", "\n    ")
+
+
+def table_pieces(frames: Iterable[pd.DataFrame], form: str) -> Iterator[bytes]:
+    """A table, in pieces of the same columns, as a "csv" or a "parquet" file."""
+    return csv_pieces(frames) if form == "csv" else parquet_pieces(frames)
 
 
 def csv_pieces(frames: Iterable[pd.DataFrame]) -> Iterator[bytes]:

@@ -33,16 +33,7 @@ from dse.cli.output import (
     write_result,
 )
 from dse.cli.terminal import say
-from dse.output import (
-    EVALUATION_KEYS,
-    Record,
-    counted,
-    csv_pieces,
-    design_text,
-    json_object,
-    only_finite,
-    parquet_pieces,
-)
+from dse.output import EVALUATION_KEYS, Record, counted, design_text, json_object, only_finite, table_pieces
 from dse.pricing.evaluation import reasons
 from dse.pricing.workers import Workers
 from dse.reporting.study_report import evaluation_report
@@ -183,8 +174,7 @@ def write_sweep(designs: NamedDesigns, form: str, output: Path | None) -> None:
     elif form == "json":
         write_content(json_pieces(designs), form, output)
     else:
-        pieces = csv_pieces if form == "csv" else parquet_pieces
-        write_content(pieces([designs.to_frame()]), form, output)
+        write_content(table_pieces([designs.to_frame()], form), form, output)
 
 
 def json_pieces(designs: NamedDesigns) -> Iterator[bytes]:

@@ -91,7 +91,7 @@ def bounded(low: float, high: float, expected: str) -> Callable[[str], float]:
 
 
 share = bounded(0, 1, "a share from 0 to 1")
-number = bounded(5e-324, 1.7e308, "a number above 0")
+number = bounded(5e-324, 1.7e308, "a number above 0")  #: from the least float to the largest
 
 
 def positive(text: str) -> int:

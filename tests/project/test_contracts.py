@@ -32,8 +32,8 @@ MOST_MODULES = 20
 
 #: The most lines of packages and rooms, less others; what would grow beyond says what it deletes. [lines]
 BUDGETS = [
-    ("costmodel dse", "", 68_626),
-    ("costmodel dse", "dse.adapters", 47_022),
+    ("costmodel dse", "", 68_623),
+    ("costmodel dse", "dse.adapters", 47_019),
     ("costmodel", "costmodel.formats costmodel.lstm costmodel.rules", 13_809),
     ("dse.searching dse.storage", "", 7_025),
     ("dse.adapters", "", 21_604),

@@ -378,10 +378,10 @@ def script(launch: Launch) -> tuple[str, list[str]]:
         reason = f"lora_rank={launch['lora_rank']:g}: Megatron-LM has no adapters"
         raise NotExpressible(f"{reason}; take --format nemo, or --anyway to train all weights")
     settings, lost = settings_of(launch)
-    for column, value in (("cross_entropy", "te"), ("attention", "fused_fp8")):
+    for column, value, words in (("cross_entropy", "te", "cross_entropy"), ("attention", "fused_fp8", "fp8_dot")):
         if launch[column] == value:  # which Megatron-LM refuses, or has no argument for (arguments.py)
             lost = [*lost, f"{column}={value}"]
-            settings = {s: v for s, v in settings.items() if not s.startswith(("fp8_dot", column)[value == "te"])}
+            settings = {name: stated for name, stated in settings.items() if not name.startswith(words)}
     nodes, gpus = launch.nodes
     arrays = groups(settings | ({"ckpt_format": "fsdp_dtensor"} if "use_megatron_fsdp" in settings else {}))
     filled = {

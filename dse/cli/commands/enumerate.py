@@ -20,7 +20,7 @@ from dse.api.study import Study
 from dse.cli.options import changed_space, positive
 from dse.cli.output import ENDINGS, checked_place, form_of, write_content, write_report, write_result
 from dse.cli.terminal import say
-from dse.output import Report, csv_pieces, exact_record, json_text, parquet_pieces, show
+from dse.output import Report, exact_record, json_text, show, table_pieces
 from dse.pricing.evaluated import rules_for
 from dse.pricing.workers import Workers
 from dse.reporting.study_report import bound_text, certificate_text, exact_report
@@ -210,7 +210,7 @@ def write(exact: ExactFront, certified: Certificate | None, form: str, output: P
         return
     more = {"certificate": asdict(certified)} if certified else {}
     text = json_text(exact_record(exact) | more) + "\n" if form == "json" else ""
-    content = [text.encode()] if text else (csv_pieces if form == "csv" else parquet_pieces)([exact.to_frame()])
+    content = [text.encode()] if text else table_pieces([exact.to_frame()], form)
     write_content(content, form, output)
 
 

@@ -8,7 +8,7 @@ from costmodel.errors import DseError
 from dse.api.study import Study
 from dse.cli.output import MOST_ROWS, form_of, write_content, write_report
 from dse.cli.terminal import say
-from dse.output import csv_pieces, encoded, parquet_pieces, selected
+from dse.output import encoded, selected, table_pieces
 from dse.reporting.studies.designs_report import chosen_frame, chosen_report, designs_report
 from dse.reporting.studies.nothing_feasible import nothing_feasible
 from dse.searching.study import BaseStudy
@@ -51,4 +51,4 @@ def write_columns(
         write_report(lambda width: shown, args.output)
         return
     chosen = (chosen_frame(study.space, frame, args.columns) for frame in table.frames())
-    write_content(csv_pieces(chosen) if form == "csv" else parquet_pieces(chosen), form, args.output)
+    write_content(table_pieces(chosen, form), form, args.output)

@@ -166,7 +166,7 @@ def memory_table(sets: Mapping[str, Sequence[ComparedRow]]) -> Table:
         name: compared
         for name, compared in sets.items()
         if any(
-            (one.expressed and one.measured_bytes == one.measured_bytes) or (one.ran and one.said_not_to_fit)
+            (one.expressed and not math.isnan(one.measured_bytes)) or (one.ran and one.said_not_to_fit)
             for one in compared
         )
     }

@@ -229,8 +229,9 @@ def search_data(study: BaseStudy) -> dict[str, Any]:
     history = study.hypervolume_history(CURVE)
     thinned_text = f" (the curve is that of {CURVE:,} trials, evenly spread)" if len(history) > CURVE else ""
     changes = history[history["hypervolume"].diff().ne(0) | (history.index == len(history) - 1)]
-    name, built_in = quote(study.name), [n for n in shipped.names("spaces") if n == study.space.name]
-    file = f"{name}.yaml" if [Space.load(n).text for n in built_in] != [study.space.text] else built_in[0]
+    name, space = quote(study.name), study.space
+    is_built_in = space.name in shipped.names("spaces") and Space.load(space.name).text == space.text
+    file = space.name if is_built_in else f"{name}.yaml"
     return {
         "facts": {
             "trials": f"{len(study.table):,}",
