@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from functools import cached_property
 from operator import attrgetter
 from reprlib import Repr
 from typing import Any, Final, Protocol, Self, TypeVar, cast
@@ -89,11 +90,12 @@ def layout_of(record: type[Columns]) -> Layout:
 _LAYOUTS: dict[type[Any], Layout] = {}
 
 
-@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Columns:
     """A table: every column is a float64 array of shape (), (1,) or (points,).
 
-    Columns of machines may have axes before that of points, as those of `Combinations` do.
+    Columns of machines may have axes before that of points, as those of `Combinations` do. Values that follow from
+    columns and are asked for several times are kept with the record: `cached_property`.
     """
 
     @classmethod
@@ -134,6 +136,11 @@ class Columns:
         """Rows of the table; columns that hold one value for all points stay as they are."""
         columns = {name: of_points(values, rows) for name, values in self.columns().items() if is_long(values)}
         return self.with_columns(columns) if columns else self
+
+    @cached_property
+    def unique_rows(self) -> UniqueRows:
+        """Rows that differ in some column."""
+        return UniqueRows.of(*self.arrays())
 
     @property
     def num_points(self) -> int:
@@ -193,17 +200,8 @@ MULTIPLIER: Final = 0x9E3779B97F4A7C15
 
 
 def distinct_rows(*columns: FloatArray) -> tuple[IntArray, IntArray]:
-    """Rows that differ in the given columns, and the row of each point.
+    """First point of each row that differs in the given columns, and for each point its place among these. [-]
 
-    Returns
-    -------
-    rows : (distinct,) array
-        Index of the first point of each distinct row. [-]
-    back : (points,) array
-        For each point, the index of its row in `rows`. [-]
-
-    Notes
-    -----
     Points are the last axis of a column; a column of one value there cannot distinguish rows and is skipped.
     Rows are distinguished by the exact values: `x[rows][back]` equals `x` for each given column.
 
@@ -213,13 +211,14 @@ def distinct_rows(*columns: FloatArray) -> tuple[IntArray, IntArray]:
     """
     long = (column for column in columns if is_long(column) and column.strides[-1])  # no stride: one value, broadcast
     lines = [line for values in long for line in values.reshape(-1, values.shape[-1])]
-    varying = [np.ascontiguousarray(line).view(np.uint64) for line in lines if (line != line[0]).any()]
-    if not varying:
+    table = np.array(lines).view(np.uint64) if lines else np.zeros((0, 1), np.uint64)
+    varying = table[(table != table[:, :1]).any(axis=1)]
+    if not varying.size:
         points = max((values.shape[-1] for values in columns if values.ndim), default=1)
         return np.zeros(1, dtype=np.intp), np.zeros(points, dtype=np.intp)
     multiplier = MULTIPLIER
     rows, back = _distinct_numbers(_mixed(varying, multiplier))
-    while not all((line == line[rows][back]).all() for line in varying):
+    while not (varying == varying.take(rows[back], axis=1)).all():
         multiplier += 2  # rows that differ were mixed to the same number
         rows, back = _distinct_numbers(_mixed(varying, multiplier))
     return rows, back
@@ -356,22 +355,8 @@ def largest(columns: Sequence[FloatArray]) -> IntArray:
 
 
 def distinct_table_rows(table: NDArray[Any]) -> tuple[IntArray, IntArray]:
-    """Rows of a table of two axes that differ, and the kind of each row.
+    """Rows of a (rows, columns) table of any type that differ, ascending, and for each row its place among these. [-]
 
-    Parameters
-    ----------
-    table : (rows, columns) array
-        Of any type. [-]
-
-    Returns
-    -------
-    first : (distinct,) array
-        Places of the first row of each kind, ascending. [-]
-    back : (rows,) array
-        For each row, the index of its kind in `first`. [-]
-
-    Notes
-    -----
     Rows are compared by their bytes, all columns at once: quicker than `distinct_rows` for many columns.
 
     >>> first, back = distinct_table_rows(np.array([[8, 1], [4, 1], [8, 1]]))

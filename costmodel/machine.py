@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, field, fields, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any, Final, Self
 
 import numpy as np
@@ -26,6 +26,7 @@ POSITIVE: Final = (
 NONE_OF: Final = ("collective_cores", "nominal_clock")
 #: The largest number that is finite. [-]
 LARGEST: Final = float(np.finfo(np.float64).max)
+_UNKNOWN: Final = np.asarray(np.nan)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +58,6 @@ class Range:
 
 class MachinePart(Columns):
     """A table of quantities of machines, each in its range."""
-
-    __slots__ = ()
 
     @classmethod
     def of(cls, **values: Any) -> Self:
@@ -262,7 +261,7 @@ class LinkTier(MachinePart):
         """Chips along the axes of a torus; 0 for axes that it has not. [-]"""
         return self.torus_x, self.torus_y, self.torus_z
 
-    @property
+    @cached_property
     def is_torus(self) -> bool:
         """True if the links are those of a torus, at any point."""
         return bool((self.torus_x > 0).any())
@@ -458,9 +457,8 @@ class System:
     def only(self, names: frozenset[str] | tuple[str, ...]) -> Self:
         """The system with some of its quantities alone: others are NaN, so that no result can depend on them."""
 
-        def kept(prefix: str, part: Any) -> Any:
-            other = {name: np.asarray(np.nan) for name in column_units(type(part)) if prefix + name not in names}
-            return replace(part, **other) if other else part
+        def kept(prefix: str, part: Columns) -> Columns:
+            return part.with_columns({n: _UNKNOWN for n in column_units(type(part)) if prefix + n not in names})
 
         return self._changed(kept)
 

@@ -73,7 +73,7 @@ class LoraAdapter:
 def adapter_products(run: RankRun, kernel: Kernel) -> Iterator[tuple[str, Dimensions, FloatArray]]:
     """Name, (m, n, k) and launches of the forward products of a kernel's adapters, on one rank. [elements], [-]"""
     run = run.of_kernel(kernel)
-    adapter, by_rows = LoraAdapter.of(run.model, run.design, kernel), run.is_split(kernel, "row")
+    adapter, by_rows = LoraAdapter.of(run.model, run.design, kernel), run.design.is_split(kernel, "row")
     [product] = kernel.kind.products(run, kernel)
     m, n, k = product.size
     split = np.where(by_rows, 1.0, run.tp) if kernel.splits_weight else np.ones(())
@@ -95,7 +95,7 @@ def adapter_passes(run: RankRun, kernel: Kernel) -> Iterator[tuple[str, str, Flo
     [product] = kernel.kind.products(run, kernel)
     m, n, k = (np.asarray(size, dtype=np.float64) for size in product.size)
     has, rows = np.where(adapter.rank > 0, run.system.software.adapter_passes, 0.0), m * product.batch
-    outputs = rows * n / np.where(run.is_split(kernel, "row"), run.tp, 1.0)
+    outputs = rows * n / np.where(run.design.is_split(kernel, "row"), run.tp, 1.0)
     yield f"{kernel.name}_lora_add", "forward", has * outputs, 5.0, 0.0
     yield f"{kernel.name}_lora_scale", "activation_gradient", has * outputs, 2.0, 0.0
     yield f"{kernel.name}_lora_sum", "activation_gradient", has * rows * k, 3.0, 0.0
@@ -115,8 +115,8 @@ def adapter_exchanges(run: RankRun, kernel: Kernel) -> Iterator[tuple[str, str, 
     adapter, sizes = LoraAdapter.of(run.model, run.design, kernel), run.model.features
     bytes_of_tokens = np.where(adapter.rank > 0, run.tokens * run.element_bytes, 0.0)
     thin = bytes_of_tokens * adapter.made
-    by_rows = run.is_split(kernel, "row")
-    sequence = run.is_split(run.design.stream, "sequence")
+    by_rows = run.design.is_split(kernel, "row")
+    sequence = run.design.is_split(run.design.stream, "sequence")
     yield "forward", "all_gather", np.where(by_rows, bytes_of_tokens * sizes[kernel.makes], thin)
     yield "forward", "all_reduce", np.where(by_rows, thin, 0.0)
     yield "backward", "all_reduce", thin

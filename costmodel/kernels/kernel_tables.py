@@ -164,7 +164,7 @@ def stacked(rows: Sequence[Sequence[FloatArray | float]]) -> list[FloatArray]:
 
     The points of a kernel are contiguous in memory, and values of one per design, as (points, 1), broadcast along them.
     """
-    points = max(np.size(value) for row in rows for value in row)
+    points = max(getattr(value, "size", 1) for row in rows for value in row)
     columns = []
     for entry in zip(*rows, strict=True):
         array = np.empty((len(rows), points), dtype=np.float64)

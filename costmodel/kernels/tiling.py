@@ -7,7 +7,7 @@ are tried, for all products of a batch at once.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -220,17 +220,36 @@ class _Search:
         rows = np.concatenate(others)
         for alike in _BY_SIZE:
             if rows.size:
-                rows = self._try_tiles(block, [block.tile(loop_order) for loop_order in alike], rows)
+                rows = self._try_tiles(block, alike, rows)
         return np.concatenate(left)
 
-    def _try_tiles(self, block: CoreBlock, tiles: Sequence[Tile], rows: IntArray) -> IntArray:
+    def _try_tiles(self, block: CoreBlock, numbers: tuple[int, ...], rows: IntArray) -> IntArray:
         """Try tiles on some products; rows for which a part of all of these tiles may be faster. [-]"""
         left = []
         for piece in self._pieces(rows):
             traffic = ProductTraffic.of(piece.products)
-            moving = [self._try_tile(block, tile, piece, traffic) for tile in tiles]
-            left.append(piece.of(np.flatnonzero(np.maximum.reduce(moving) < piece.best.time)))
+            for number in numbers:
+                if number in _TURNED:
+                    self._try_turned(block, number, piece)
+                else:
+                    transfer = self._try_tile(block, block.tile(number), piece, traffic)
+            left.append(piece.of(np.flatnonzero(transfer < piece.best.time)))
         return np.concatenate(left)
+
+    def _try_turned(self, block: CoreBlock, number: int, piece: _Piece) -> None:
+        """Try a tile where the one before it, which was tried, is not as fast by construction.
+
+        That one is if it covers the outputs exactly, and takes a core no more cycles.
+        """
+        tile, other, products = block.tile(number), block.tile(number - 1), piece.products
+        m, n = products.m * products.each(other.per_row), products.n * products.each(other.per_column)
+        shorter = np.where(tile.cycles < other.cycles, 1.0, 0.0)
+        uneven = np.flatnonzero((np.floor(m) != m) | (np.floor(n) != n) | (products.each(shorter) > 0))
+        if uneven.size:
+            places, best = piece.of(uneven), piece.best.take(uneven)
+            part = _Piece(places, self.products.take(places), best)
+            self._try_tile(block, tile, part, ProductTraffic.of(part.products))
+            piece.best.put(uneven, best)
 
     def _try_tile(self, block: CoreBlock, tile: Tile, piece: _Piece, traffic: ProductTraffic) -> FloatArray:
         """Try a tile, with k whole and in pieces, and say how long its traffic takes. [s]"""
@@ -296,5 +315,7 @@ def _power_of_two(values: FloatArray) -> FloatArray:
 
 #: The tiles of a block but the first, by size: those after a group are parts of all tiles of it.
 _BY_SIZE = ((1, 2), (3, 4), (5,))
+#: Those that are the tile before, the other way round.
+_TURNED = (1, 4)
 
 _NO_ROWS = np.zeros(0, dtype=np.intp)

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Final
 
 import numpy as np
@@ -257,7 +258,7 @@ def held_micro_batches(design: DesignPoints, stages: Sequence[Stage]) -> list[Fl
     return held
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class FullestStage:
     """The stages that may need most memory, and which of them does in each design."""
 
@@ -266,7 +267,7 @@ class FullestStage:
     memories: list[StageMemory]
     index: IntArray  #: of the fullest among them; (points,) [-]
 
-    @property
+    @cached_property
     def memory(self) -> StageMemory:
         """Memory of the fullest stage, without the memory that the system reserves; (points,) columns. [B]"""
         columns = [memory.columns() for memory in self.memories]

@@ -69,13 +69,12 @@ class Combinations:
             return None
         chips = long & quantities_of_kernels(run.system)
         surroundings = long - chips
-        design = run.design.map(lambda values: np.broadcast_to(values, (points,)))
         tables = [[quantities[name] for name in names] for names in (surroundings, chips)]
         rows: list[IntArray] = []
         places: list[IntArray] = []
         shape: tuple[int, ...] = ()
-        for columns in (*tables, [*design.columns().values()]):
-            different, back = distinct_rows(*columns)
+        for columns in (*tables, run.design.arrays()):
+            different, back = distinct_rows(*columns, np.zeros(points))
             rows, places, shape = [*rows, different], [*places, back], (*shape, different.size)
             if math.prod(shape) > MOST_CELLS * points:
                 return None
@@ -83,7 +82,8 @@ class Combinations:
             return None
         axes = {name: _behind(1, quantities[name][rows[1]]) for name in chips}
         axes |= {name: _behind(2, quantities[name][rows[0]]) for name in surroundings}
-        combined = replace(run, system=run.system.with_quantities(axes), design=design.take(rows[2]))
+        design = run.design.map(lambda values: np.broadcast_to(values, (points,))[rows[2]])
+        combined = replace(run, system=run.system.with_quantities(axes), design=design)
         return cls(combined, shape, tuple(np.broadcast_arrays(*places)))
 
     def evaluated(

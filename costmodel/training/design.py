@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
+from functools import cached_property
 from typing import ClassVar, Final, Self, overload
 
 import numpy as np
@@ -349,7 +350,7 @@ class DesignPoints(Design):
         m, n = (self.tile_edges.get(name, best) for name in tile_columns(kernel))
         return np.where(m == 0, n, m), np.where(n == 0, m, n)
 
-    @property
+    @cached_property
     def ranks(self) -> Ranks:
         """The grid of all ranks."""
         return self._grid(ORDER)
@@ -361,54 +362,54 @@ class DesignPoints(Design):
             return Ranks(sizes)
         return Ranks(sizes, self.tp * self.cp, np.where(inside, self.pp, 1.0))
 
-    @property
+    @cached_property
     def expert_spread(self) -> FloatArray:
         """Stages that take turns between the ranks of a group of experts; 1 where it stands together. [-]"""
         parted = (self.rank_order == STAGES_INSIDE) & (self.ep * self.etp > self.tp * self.cp)
         return np.where(parted, self.pp, 1.0)
 
-    @property
+    @cached_property
     def edp(self) -> FloatArray:
         """Replicas of each expert; one where a stage has fewer ranks than its experts ask for. [-]"""
         return np.maximum(self.tp * self.cp * self.dp / (self.ep * self.etp), 1.0)
 
-    @property
+    @cached_property
     def expert_ranks(self) -> Ranks:
         """The grid of ranks as experts divide it."""
         return self._grid(EXPERT_ORDER)
 
-    @property
+    @cached_property
     def replicas(self) -> Group:
         """Ranks with the same weights, those of experts aside: gradients are summed over them."""
         return self.ranks.group("cp", "dp")
 
-    @property
+    @cached_property
     def zero_row(self) -> FloatArray:
         """Row of `ZERO` that a design follows. [-]"""
         return np.asarray(self.zero + ((self.pp > 1) & (self.zero == HIGHEST_ZERO)))
 
-    @property
+    @cached_property
     def sharing(self) -> Sharing:
         """The replicas, as sharded states see them."""
         return Sharing.of(self.replicas, self.shard_replicas)
 
-    @property
+    @cached_property
     def expert_sharing(self) -> Sharing:
         """Ranks with the same experts, as sharded states see them."""
         return Sharing.of(self.expert_ranks.group("edp"), self.shard_replicas)
 
-    @property
+    @cached_property
     def world_size(self) -> FloatArray:
         """Chips of the run. [-]"""
         return self.ranks.all.size
 
-    @property
+    @cached_property
     def is_1f1b(self) -> BoolArray:
         """Where forward and backward passes follow each other in turn, interleaved or not; (points,)."""
         in_turn: BoolArray = self.schedule == ONE_FORWARD_ONE_BACKWARD
         return in_turn
 
-    @property
+    @cached_property
     def recomputed_modules(self) -> FloatArray:
         """Modules whose switches are on, a bit each as `MODULES` are; 0 in full recomputation. [-]"""
         switches = [getattr(self, module.column) for module in MODULES]

@@ -87,7 +87,7 @@ def both_passes(
 
 def split_product(rank: RankSizes, kernel: Kernel) -> Iterator[MatrixProduct]:
     """A product whose weight is split by columns or by rows."""
-    sizes, by_columns = rank.model.features, rank.is_split(kernel, "column")
+    sizes, by_columns = rank.model.features, rank.design.is_split(kernel, "column")
     n = sizes[kernel.makes] / np.where(by_columns, rank.tp, 1.0)
     if kernel.makes == "vocabulary":
         n = rank.vocabulary_share
@@ -98,7 +98,7 @@ def split_product(rank: RankSizes, kernel: Kernel) -> Iterator[MatrixProduct]:
 def whole_product(rank: RankSizes, kernel: Kernel) -> Iterator[MatrixProduct]:
     """A product with a weight that every rank has whole: tokens may be split."""
     sizes = rank.model.features
-    size = rank.tokens / rank.shards(kernel), sizes[kernel.makes], sizes[kernel.reads]
+    size = rank.tokens / rank.design.shards(kernel), sizes[kernel.makes], sizes[kernel.reads]
     yield MatrixProduct(kernel.name, size, 1.0, 1.0)
 
 
@@ -219,13 +219,13 @@ def stream_passes(rank: RankSizes, kernel: Kernel) -> Iterator[PointwisePass]:
     n = rank.model.features["streams"]
     read = ElementCost(n + 1, 2 * n), ElementCost(3 * n + 1, 4 * n)
     write = ElementCost(2 * n + 1, 2 * n * (n + 1)), ElementCost(3 * n + 2, 4 * n * (n + 1))
-    elements = rank.tokens * rank.model.hidden_size / rank.shards(kernel)
+    elements = rank.tokens * rank.model.hidden_size / rank.design.shards(kernel)
     return both_passes(rank, kernel.name, read if kernel.makes == "hidden" else write, elements)
 
 
 def stream_weight_passes(rank: RankSizes, kernel: Kernel) -> Iterator[PointwisePass]:
     """Weights of streams in fp32, mixtures scaled in 20 rounds, and the gradient of the norm of all streams."""
-    tokens = rank.tokens / rank.shards(kernel)
+    tokens = rank.tokens / rank.design.shards(kernel)
     costs = ElementCost(4, 80), ElementCost(6, 160)
     yield from both_passes(rank, kernel.name, costs, tokens * rank.model.features[kernel.makes])
     yield PointwisePass(
@@ -334,7 +334,10 @@ def kept_mask(rank: RankSizes, kernel: Kernel) -> FloatArray:
 def over_output(forward: ElementCost, backward: ElementCost) -> PointwiseWork:
     """Passes over a rank's share of a kernel's output, by the cost of each element."""
     return lambda rank, kernel: both_passes(
-        rank, kernel.name, (forward, backward), rank.tokens * rank.model.features[kernel.makes] / rank.shards(kernel)
+        rank,
+        kernel.name,
+        (forward, backward),
+        rank.tokens * rank.model.features[kernel.makes] / rank.design.shards(kernel),
     )
 
 

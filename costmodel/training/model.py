@@ -6,7 +6,7 @@ the sequence of layers: 12 h^2 + 13 h parameters for a layer of GPT [Narayanan20
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, cached_property
 
 from costmodel.columns import short_repr
 from costmodel.errors import DseError
@@ -15,7 +15,7 @@ from costmodel.training.dimensions import ModelDimensions, Sizes
 from costmodel.training.kernel_kind import Kernel
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class ModelShape(ModelDimensions):
     """A decoder-only transformer: dimensions, and the sequence of layers that follows from them. [-]
 
@@ -36,28 +36,28 @@ class ModelShape(ModelDimensions):
         if sum(count for _, count in self.sequence) != self.num_layers:
             raise DseError(f"model {self.name}: layers: expected {self.num_layers:g} in all, as num_layers says")
 
-    @property
+    @cached_property
     def sequence(self) -> tuple[tuple[Layer, float], ...]:
         """Kinds of layers and how many of each, in order."""
         return self.layers or layer_sequence(self)
 
-    @property
+    @cached_property
     def last_layer(self) -> Layer:
         """The kind of its last layer."""
         return self.sequence[-1][0]
 
-    @property
+    @cached_property
     def head(self) -> Block:
         """The kernels behind its last layer."""
         return head_of(self.last_layer.blocks)
 
-    @property
+    @cached_property
     def mtp_layer(self) -> Layer:
         """The layers of a multi-token prediction module, where `mtp_layers` asks for one."""
         ordered = [layer_of(layer_kind(self, *self.letters[letter])) for letter in self.mtp_order]
         return mtp_layer(*ordered or [self.last_layer])
 
-    @property
+    @cached_property
     def kinds(self) -> dict[Layer, float]:
         """The kinds of its layers, and how many it has of each in all."""
         counts = dict.fromkeys((layer for layer, _ in self.sequence), 0.0)
@@ -65,7 +65,7 @@ class ModelShape(ModelDimensions):
             counts[layer] += count
         return counts
 
-    @property
+    @cached_property
     def blocks(self) -> tuple[Block, ...]:
         """The blocks of its layers, each once."""
         layers = [*self.kinds, *([self.mtp_layer] if self.mtp_layers else [])]
@@ -108,7 +108,7 @@ class ModelShape(ModelDimensions):
         """All parameters of a layer; 12 h^2 + 13 h for GPT [Narayanan2021]_. [-]"""
         return sum(self.kernel_parameters(kernel, active=active) for kernel in layer.kernels)
 
-    @property
+    @cached_property
     def norm_parameters(self) -> float:
         """Parameters of the final normalization, and of weights that join residual streams before it. [-]"""
         return sum(self.kernel_parameters(kernel) for kernel in self.head.kernels if kernel.is_whole)

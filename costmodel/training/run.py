@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, Final, Generic, Self, TypeVar
 
 import numpy as np
@@ -161,7 +161,7 @@ class RankShape(Columns):
     #: Edges of explicit output tiles; 0 where they are free. [elements]
     tiles: Mapping[str, FloatArray] = column_family()
 
-    @property
+    @cached_property
     def of_kernels(self) -> RankShape:
         """The run without differences in columns that no kernel depends on."""
         return self.with_columns({**self.tiles, **dict.fromkeys(BESIDE_KERNELS, np.zeros(1))})
@@ -227,7 +227,7 @@ def grouping_columns(design: DesignPoints) -> list[FloatArray]:
 TransformerRun = Run[ModelShape, DesignPoints]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class RankRun(Run[ModelShape, RankShape]):
     """A run as stages of one micro-batch read it: sizes on a rank, (points,) each. [-], [B]"""
 
@@ -274,27 +274,27 @@ class RankRun(Run[ModelShape, RankShape]):
         """Sequences of one micro-batch. [-]"""
         return self.design.micro_batch_size
 
-    @property
+    @cached_property
     def tokens(self) -> FloatArray:
         """Tokens of one micro-batch on a rank, before tensor parallelism shares them out. [-]"""
         return self.design.micro_batch_size * self.model.seq_len / self.design.cp
 
-    @property
+    @cached_property
     def key_tokens(self) -> FloatArray:
         """Tokens of one micro-batch on a rank that have keys. [-]"""
         return self.design.micro_batch_size * self.model.key_len / self.design.cp
 
-    @property
+    @cached_property
     def routed_tokens(self) -> FloatArray:
         """Tokens of one micro-batch that a rank sends to experts. [-]"""
         return self.tokens / self.design.tp
 
-    @property
+    @cached_property
     def has_capacity(self) -> bool:
         """True if experts of some designs have a capacity."""
         return bool((self.design.capacity_factor > 0).any())
 
-    @property
+    @cached_property
     def expert_rows(self) -> FloatArray:
         """Rows of the products of one expert, on the fullest rank: copies that it receives, or its capacity.
 
@@ -309,7 +309,7 @@ class RankRun(Run[ModelShape, RankShape]):
             rows = np.where(shape.capacity_factor > 0, np.ceil(shape.capacity_factor * mean), rows)
         return rows
 
-    @property
+    @cached_property
     def padded_expert_rows(self) -> FloatArray:
         """Rows of the products of an expert, padded to the multiple that their format needs. [elements]"""
         rows, codes = self.expert_rows, self.design.precision
@@ -318,7 +318,7 @@ class RankRun(Run[ModelShape, RankShape]):
         multiple = of_formats(codes, "multiple")
         return np.where(multiple > 1, np.ceil(rows / multiple) * multiple, rows)
 
-    @property
+    @cached_property
     def expert_tokens(self) -> FloatArray:
         """Copies of tokens that the experts of a rank work on, of the fullest one. [-]"""
         model, shape = self.model, self.design
@@ -338,12 +338,12 @@ class RankRun(Run[ModelShape, RankShape]):
         has_biases = self.model.biases if self.model.mlp_bias is None else self.model.mlp_bias
         return self.system.software.expert_bias_passes * float(has_biases)
 
-    @property
+    @cached_property
     def vocabulary_share(self) -> FloatArray:
         """A rank's share of the vocabulary, padded to whole entries. [-]"""
         return np.ceil(padded_vocabulary(self.model, self.design.tp) / self.design.tp)
 
-    @property
+    @cached_property
     def unfused(self) -> FloatArray:
         """1 where attention keeps its scores in memory, else 0. [-]"""
         return np.where(self.design.attention == 0, 1.0, 0.0)
@@ -353,12 +353,12 @@ class RankRun(Run[ModelShape, RankShape]):
         """Bytes of an operand or an activation. [B]"""
         return self.precision.element_bytes
 
-    @property
+    @cached_property
     def gradient_bytes(self) -> FloatArray | float:
         """Bytes of a gradient, where it is accumulated and where it is reduced. [B]"""
         return gradient_bytes(self)
 
-    @property
+    @cached_property
     def stream_shards(self) -> FloatArray:
         """Ranks that share out the residual stream as layers leave it. [-]"""
         return self.design.shards(self.design.stream)
@@ -370,14 +370,6 @@ class RankRun(Run[ModelShape, RankShape]):
     def bytes_of(self, width: float) -> FloatArray:
         """Size of a whole activation of some features. [B]"""
         return self.tokens * width * self.precision.element_bytes
-
-    def shards(self, kernel: Kernel) -> FloatArray:
-        """Ranks that share out the work of a kernel: tp unless it is replicated. [-]"""
-        return self.design.shards(kernel)
-
-    def is_split(self, kernel: Kernel, option: str) -> BoolArray:
-        """Where a kernel is split by one of its shardings; (points,)."""
-        return self.design.is_split(kernel, option)
 
 
 def padded_vocabulary(model: ModelShape, tp: FloatArray) -> FloatArray | float:
@@ -409,7 +401,7 @@ def once_each(run: Run[AnyShape, AnyTable], stage: Callable[[Any], Sequence[AnyR
 
     The stage reads the run and nothing else: its columns are the key. Tables of a single point are remembered by stage.
     """
-    unique = UniqueRows.of(*run.columns())
+    unique = run.design.unique_rows if run.system.is_one() else UniqueRows.of(*run.columns())
     rows = unique.take(run)
     if unique.rows.size > 1 or run.itemized:
         return [unique.spread(table) for table in stage(rows)]

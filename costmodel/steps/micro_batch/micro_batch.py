@@ -353,7 +353,7 @@ def quantities_of_kernels(system: System) -> frozenset[str]:
     return frozenset(name for name in quantities_read(system) if not name.startswith((*others, *cores)))
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class MicroBatch:
     """One micro-batch on one rank: in a layer of each kind, embedding, head, multi-token prediction."""
 
@@ -362,7 +362,7 @@ class MicroBatch:
     again: tuple[KernelCost, ...]  #: recomputation in the backward pass, only of layers
     weight: tuple[KernelCost, ...]  #: time of the kernels of `backward` that make gradients of weights
 
-    @property
+    @cached_property
     def whole(self) -> list[KernelCost]:
         """All passes of each part: times and energies."""
         every = ([cost.only((*TIMES, *ENERGIES)) for cost in costs] for costs in self.passes[:3])

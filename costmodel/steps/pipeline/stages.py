@@ -150,13 +150,12 @@ def _stages_at(
     counts: FloatArray, shares: FloatArray | None, ranks: BoolArray, unique: UniqueRows, copies: FloatArray
 ) -> list[Stage]:
     """Stages of some ranks, in their order; the last is repeated where others have more."""
-    order, count, stages = np.argsort(~ranks, axis=1, kind="stable"), ranks.sum(axis=1), []
-    for index in range(int(count.max())):
-        rank = np.take_along_axis(order, np.minimum(index, count - 1)[:, np.newaxis], axis=1)[:, 0]
+    order, last, stages = np.argsort(~ranks, axis=1, kind="stable"), ranks.sum(axis=1) - 1, []
+    points = np.arange(last.size)
+    for index in range(int(last.max()) + 1):
+        rank = order[points, np.minimum(index, last)]
         columns = [
-            []
-            if table is None
-            else [unique.each(np.ascontiguousarray(column)) for column in table[range(rank.size), rank].T]
+            [] if table is None else [unique.each(column) for column in np.ascontiguousarray(table[points, rank].T)]
             for table in (counts, shares)
         ]
         stages.append(Stage(tuple(columns[0]), unique.each(rank.astype(np.float64)), copies, columns[1] or None))
