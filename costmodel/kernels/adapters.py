@@ -76,12 +76,12 @@ def adapter_products(run: RankRun, kernel: Kernel) -> Iterator[tuple[str, Dimens
     adapter, by_rows = LoraAdapter.of(run.model, run.design, kernel), run.design.is_split(kernel, "row")
     [product] = kernel.kind.products(run, kernel)
     m, n, k = product.size
-    split = np.where(by_rows, 1.0, run.tp) if kernel.splits_weight else np.ones(())
+    split = np.where(by_rows, 1.0, run.design.tp) if kernel.splits_weight else np.ones(())
     made = adapter.width / run.model.features[kernel.makes] * n / adapter.pieces
     launches = np.where(adapter.rank > 0, adapter.pieces, 0.0)
     rank = np.maximum(adapter.rank, 1.0)
     yield f"{kernel.name}_lora_a", (m * product.batch, rank / split, k), launches
-    yield f"{kernel.name}_lora_b", (m * product.batch, made / np.where(by_rows, run.tp, 1.0), rank), launches
+    yield f"{kernel.name}_lora_b", (m * product.batch, made / np.where(by_rows, run.design.tp, 1.0), rank), launches
 
 
 def adapter_passes(run: RankRun, kernel: Kernel) -> Iterator[tuple[str, str, FloatArray, float, FloatArray | float]]:
@@ -95,7 +95,7 @@ def adapter_passes(run: RankRun, kernel: Kernel) -> Iterator[tuple[str, str, Flo
     [product] = kernel.kind.products(run, kernel)
     m, n, k = (np.asarray(size, dtype=np.float64) for size in product.size)
     has, rows = np.where(adapter.rank > 0, run.system.software.adapter_passes, 0.0), m * product.batch
-    outputs = rows * n / np.where(run.design.is_split(kernel, "row"), run.tp, 1.0)
+    outputs = rows * n / np.where(run.design.is_split(kernel, "row"), run.design.tp, 1.0)
     yield f"{kernel.name}_lora_add", "forward", has * outputs, 5.0, 0.0
     yield f"{kernel.name}_lora_scale", "activation_gradient", has * outputs, 2.0, 0.0
     yield f"{kernel.name}_lora_sum", "activation_gradient", has * rows * k, 3.0, 0.0
@@ -129,4 +129,4 @@ def adapter_parameters(run: RankRun, kernel: Kernel) -> FloatArray:
     """Parameters of a kernel's adapters on one rank. [-]"""
     run = run.of_kernel(kernel)
     whole = LoraAdapter.of(run.model, run.design, kernel).parameters(run.model, kernel)
-    return whole / (run.tp if kernel.splits_weight else run.etp if kernel.of_experts else 1.0)
+    return whole / (run.design.tp if kernel.splits_weight else run.design.etp if kernel.of_experts else 1.0)

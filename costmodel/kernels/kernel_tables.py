@@ -348,6 +348,7 @@ def transformer_gemms(run: RankRun) -> Gemms:
     """
     operand, fused = run.precision.element_bytes, run.design.gradient_accumulation_fusion > 0
     accumulated = np.where(fused, 2 * run.gradient_bytes, operand)
+    trained, adapted = trained_share(run), some_adapters(run)
     rows: list[tuple[Label, Sequence[FloatArray | float]]] = []
     for part in every_part(run.model):
         for kernel in part.kernels:
@@ -358,9 +359,9 @@ def transformer_gemms(run: RankRun) -> Gemms:
                 for of_pass, (size, output_bytes) in zip(PASSES, sizes, strict=True):
                     runs: Runs = "grouped" if kernel.of_experts else ""
                     label = Label(product.name, of_pass, of_part, kernel.name, runs)
-                    made = trained_share(run) if of_pass == "weight_gradient" and kernel.kind.matrix else 1.0
+                    made = trained if of_pass == "weight_gradient" and kernel.kind.matrix else 1.0
                     rows.append((label, (*size, product.batch, output_bytes, product.launches * made)))
-            rows += adapter_rows(run, part, kernel, accumulated) if some_adapters(run) else ()
+            rows += adapter_rows(run, part, kernel, accumulated) if adapted else ()
     return Gemms.stack(rows)
 
 

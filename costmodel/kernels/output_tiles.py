@@ -243,7 +243,7 @@ class Products:
 
     def each(self, values: FloatArray) -> FloatArray:
         """For each product the value of its machine."""
-        return values if self.at is None or values.size == 1 else values[self.at]
+        return values if self.at is None or values.size == 1 else values.take(self.at)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)

@@ -37,7 +37,13 @@ from costmodel.steps.optimizer import weight_kernel
 from costmodel.steps.parameter_states import moment_bytes, state_shards
 from costmodel.steps.pipeline.pipeline_step import offloaded_activations, schedule_step
 from costmodel.steps.pipeline.stages import pipeline_stages
-from costmodel.steps.stage_memory import fullest_stage, head_parameters, memory_items, reserved_memory
+from costmodel.steps.stage_memory import (
+    fullest_stage,
+    head_parameters,
+    memory_items,
+    reserved_memory,
+    trained_parameters,
+)
 from costmodel.steps.update import fullest_update, update_step
 from costmodel.training.design import EXPLICIT_TILES, SOLVE, SOLVE_BYTES, DesignPoints, canonical
 from costmodel.training.model import ModelShape
@@ -426,7 +432,7 @@ def parameter_groups(run: TransformerRun) -> dict[str, GroupUpdate]:
         raise DseError("parameter groups: known for optimizer=adam with offload_optimizer=0 and lora_rank=0 only")
     ranks = rank_run(run)
     parts, stages = rank_memory(ranks), pipeline_stages(run.model, design).foremost
-    stage, *_ = fullest_update(run, parts, stages)
+    stage, *_ = fullest_update(stages, [trained_parameters(run, stage, parts) for stage in stages])
     sizes = {
         name: (stage.counts[part] * parameters, of_experts)
         for part, name, parameters, of_experts in _on_rank(ranks, parts)

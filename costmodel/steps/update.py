@@ -305,9 +305,10 @@ def update_step(
     replicas comes behind it. An exchange of every micro-batch hides layer by layer: `unit_exchanges`.
     """
     design, ranks = run.design, run.design.world_size
-    reduced = late_exchanges(run, passes, parts, stages, alone)
+    trained = [trained_parameters(run, stage, parts) for stage in stages]
+    reduced = late_exchanges(run, passes, parts, stages, trained, alone)
     tied = tied_embedding_reduction(run)
-    update, cast = weight_update(run, parts, stages)
+    update, cast = weight_update(run, parts, stages, trained)
     items: Items = {}
     if run.itemized:
         casts = {Item("time", "forward_time", name="casts of weights"): cast.time}
@@ -328,16 +329,20 @@ def late_exchanges(
     passes: ScheduledPasses,
     parts: Sequence[PartMemory],
     stages: Sequence[Stage],
+    trained: Sequence[tuple[FloatArray, FloatArray]],
     alone: MicroBatch,
 ) -> KernelCost:
     """Exposed exchanges of replicas, on the stage that exposes most.
 
-    Parameters are those of `update_step`. The first stage ends its passes with the pipeline, and clipping waits for
-    the norm of all stages. Stages behind it end their passes earlier, by the last backward passes of those before
-    them, which is left out: more micro-batches then never hide more of an exchange.
+    Parameters are those of `update_step`, and the `trained_parameters` of each stage. The first stage ends its passes
+    with the pipeline, and clipping waits for the norm of all stages. Stages behind it end their passes earlier, by the
+    last backward passes of those before them, which is left out: more micro-batches never hide more of an exchange.
     """
     sharing = run.design.sharing, run.design.expert_sharing if run.model.num_experts else None
-    replicas = [replicated_parameters(run, stage, parts, sharing) for stage in stages]
+    replicas = [
+        replicated_parameters(run, stage, parts, of_stage, sharing)
+        for stage, of_stage in zip(stages, trained, strict=True)
+    ]
     sharded = bool((run.design.zero > 1).any())
     units = [stage_units(run, stage, passes.costs, parts, replicas[0]) if sharded else [] for stage in stages]
     rows = zero_rows(run)
@@ -373,14 +378,18 @@ def zero_rows(run: TransformerRun) -> list[tuple[BoolArray, ZeroStage]]:
 
 
 def replicated_parameters(
-    run: TransformerRun, stage: Stage, parts: Sequence[PartMemory], sharing: tuple[Sharing, Sharing | None]
+    run: TransformerRun,
+    stage: Stage,
+    parts: Sequence[PartMemory],
+    trained: tuple[FloatArray, FloatArray],
+    sharing: tuple[Sharing, Sharing | None],
 ) -> list[ReplicatedParameters]:
     """Trained parameters of a stage and the replicas that hold the same (`sharing`): those of experts second.
 
     A rank has the parameters of two stages where a pipeline has two ends.
     """
     quantised, (replicas, of_experts) = stage_quantised(run, stage, parts), sharing
-    number, experts = (trained * stage.copies for trained in trained_parameters(run, stage, parts))
+    number, experts = (of_rank * stage.copies for of_rank in trained)
     narrow = [trained_share(run) * whole * stage.copies for whole in quantised]  # adapters have 16 bits
     parameters = [ReplicatedParameters(number, number, narrow[0], replicas)]
     if of_experts is not None:
@@ -389,13 +398,16 @@ def replicated_parameters(
 
 
 def weight_update(
-    run: TransformerRun, parts: Sequence[PartMemory], stages: Sequence[Stage]
+    run: TransformerRun,
+    parts: Sequence[PartMemory],
+    stages: Sequence[Stage],
+    trained: Sequence[tuple[FloatArray, FloatArray]],
 ) -> tuple[KernelCost, KernelCost]:
     """Clipping and update of the weights, and their casts, on the stage with most parameters.
 
-    Parameters are those of `update_step`.
+    Parameters are those of `update_step`, and the `trained_parameters` of each stage.
     """
-    stage, parameters, experts = fullest_update(run, parts, stages)
+    stage, parameters, experts = fullest_update(stages, trained)
     plain, matrices = owned_parameters(run, stage, parameters, experts if run.model.num_experts else None)
     update = optimizer_step(
         plain + matrices, run.system, run.design.ranks.all, update=state_update(run, stage, plain, matrices)
@@ -404,12 +416,11 @@ def weight_update(
 
 
 def fullest_update(
-    run: TransformerRun, parts: Sequence[PartMemory], stages: Sequence[Stage]
+    stages: Sequence[Stage], trained: Sequence[tuple[FloatArray, FloatArray]]
 ) -> tuple[Stage, FloatArray, FloatArray]:
     """The stage that trains most parameters, and those of a rank of it: all but routed experts, and these. [-]"""
-    every = [trained_parameters(run, candidate, parts) for candidate in stages]
-    most = largest([parameters + experts for parameters, experts in every])
-    parameters, experts = (chosen([*candidate], most) for candidate in zip(*every, strict=True))
+    most = largest([parameters + experts for parameters, experts in trained])
+    parameters, experts = (chosen([*candidate], most) for candidate in zip(*trained, strict=True))
     return chosen_stage(stages, most), parameters, experts
 
 

@@ -88,10 +88,10 @@ def both_passes(
 def split_product(rank: RankSizes, kernel: Kernel) -> Iterator[MatrixProduct]:
     """A product whose weight is split by columns or by rows."""
     sizes, by_columns = rank.model.features, rank.design.is_split(kernel, "column")
-    n = sizes[kernel.makes] / np.where(by_columns, rank.tp, 1.0)
+    n = sizes[kernel.makes] / np.where(by_columns, rank.design.tp, 1.0)
     if kernel.makes == "vocabulary":
         n = rank.vocabulary_share
-    size = rank.tokens, n, sizes[kernel.reads] / np.where(by_columns, 1.0, rank.tp)
+    size = rank.tokens, n, sizes[kernel.reads] / np.where(by_columns, 1.0, rank.design.tp)
     yield MatrixProduct(kernel.name, size, 1.0, 1.0)
 
 
@@ -105,9 +105,10 @@ def whole_product(rank: RankSizes, kernel: Kernel) -> Iterator[MatrixProduct]:
 def expert_products(rank: RankSizes, kernel: Kernel) -> Iterator[MatrixProduct]:
     """A product of each expert of a rank with the rows that chose it, in one launch."""
     n, k = (
-        rank.model.features[word] / (rank.etp if word != "expert_in" else 1.0) for word in (kernel.makes, kernel.reads)
+        rank.model.features[word] / (rank.design.etp if word != "expert_in" else 1.0)
+        for word in (kernel.makes, kernel.reads)
     )
-    yield MatrixProduct(kernel.name, (rank.padded_expert_rows, n, k), rank.model.num_experts / rank.ep, 1.0)
+    yield MatrixProduct(kernel.name, (rank.padded_expert_rows, n, k), rank.model.num_experts / rank.design.ep, 1.0)
 
 
 def expert_bias_passes(rank: RankSizes, kernel: Kernel) -> Iterator[PointwisePass]:
@@ -120,7 +121,10 @@ def expert_bias_passes(rank: RankSizes, kernel: Kernel) -> Iterator[PointwisePas
     passes = rank.expert_bias_passes
     if kernel.makes != "expert_in" or not np.any(passes):
         return
-    outputs, experts = rank.padded_expert_rows * rank.model.features[kernel.makes], rank.model.num_experts / rank.ep
+    outputs, experts = (
+        rank.padded_expert_rows * rank.model.features[kernel.makes],
+        rank.model.num_experts / rank.design.ep,
+    )
     for of_pass, moved in (("forward", 28.0), ("activation_gradient", 18.0), ("weight_gradient", 12.0)):
         yield PointwisePass(f"{kernel.name}_bias", of_pass, outputs, 0.0, moved, 2.0, experts * passes)
 
@@ -128,8 +132,8 @@ def expert_bias_passes(rank: RankSizes, kernel: Kernel) -> Iterator[PointwisePas
 def attention_products(rank: RankSizes, _: Kernel) -> Iterator[MatrixProduct]:
     """Scores and context of the heads of a rank, where attention is not fused."""
     model = rank.model
-    keys, queries = model.key_len, model.seq_len / rank.cp
-    heads = rank.sequences * model.num_attention_heads / rank.tp
+    keys, queries = model.key_len, model.seq_len / rank.design.cp
+    heads = rank.design.micro_batch_size * model.num_attention_heads / rank.design.tp
     shapes = (queries, keys, model.score_size), (queries, model.value_size, keys)
     for name, size in zip(ATTENTION_PRODUCTS, shapes, strict=True):
         yield MatrixProduct(name, size, heads, rank.unfused)
@@ -138,8 +142,8 @@ def attention_products(rank: RankSizes, _: Kernel) -> Iterator[MatrixProduct]:
 def attention_passes(rank: RankSizes, _: Kernel) -> Iterator[PointwisePass]:
     """Rotation and norms of queries and keys; softmax and dropout of scores, where attention is not fused."""
     model, unfused = rank.model, rank.unfused
-    rotated = rank.tokens * model.query_size / rank.tp + rank.tokens * model.key_value_size / rank.tp
-    scores = unfused * rank.tokens * model.key_len * model.num_attention_heads / rank.tp
+    rotated = rank.tokens * model.query_size / rank.design.tp + rank.tokens * model.key_value_size / rank.design.tp
+    scores = unfused * rank.tokens * model.key_len * model.num_attention_heads / rank.design.tp
     rotary = 1.0 if model.position_embedding == "rotary" else 0.0
     dropout = unfused if model.dropout else 0.0
     yield from both_passes(rank, "rotary", _ROTARY, rotated, rotary)
@@ -151,7 +155,7 @@ def attention_passes(rank: RankSizes, _: Kernel) -> Iterator[PointwisePass]:
 def delta_net_products(rank: RankSizes, kernel: Kernel) -> Iterator[MatrixProduct]:
     """The recurrence of the heads of a rank as products of tokens with states."""
     size = rank.model.linear_head_dim
-    heads = rank.model.linear_value_heads / rank.tp
+    heads = rank.model.linear_value_heads / rank.design.tp
     yield MatrixProduct(kernel.name, (rank.tokens, size, 4 * size), heads, 1.0)
 
 
@@ -197,7 +201,8 @@ def mamba_products(rank: RankSizes, _: Kernel) -> Iterator[MatrixProduct]:
     model, chunk, chunks = rank.model, MAMBA_CHUNK, rank.tokens / MAMBA_CHUNK
     size, width = model.linear_head_dim, model.linear_state_size or model.linear_head_dim
     heads, groups = (
-        chunks * size_of_product / rank.tp for size_of_product in (model.linear_value_heads, model.linear_key_heads)
+        chunks * size_of_product / rank.design.tp
+        for size_of_product in (model.linear_value_heads, model.linear_key_heads)
     )
     sizes = (chunk, chunk, width), (chunk, size, chunk), (width, size, chunk), (chunk, size, width)
     for name, size_of_product, batch in zip(MAMBA_PRODUCTS, sizes, (groups, heads, heads, heads), strict=True):
@@ -206,7 +211,7 @@ def mamba_products(rank: RankSizes, _: Kernel) -> Iterator[MatrixProduct]:
 
 def scan_passes(rank: RankSizes, kernel: Kernel) -> Iterator[PointwisePass]:
     """Convolution, selective scan and gate of Mamba-1: 9 FLOP for each entry of the states of a token [Gu2023]_."""
-    elements, scan = rank.tokens * rank.model.features[kernel.makes] / rank.tp, 9 * rank.model.linear_state_size
+    elements, scan = rank.tokens * rank.model.features[kernel.makes] / rank.design.tp, 9 * rank.model.linear_state_size
     costs = ElementCost(7, 20 + scan), ElementCost(12, 40 + 2 * scan)
     yield from both_passes(rank, kernel.name, costs, elements)
 
@@ -255,7 +260,7 @@ def keys_met(model: ModelDimensions, kernel: Kernel, *, causal: bool = True) -> 
 
 def compressed_passes(rank: RankSizes, kernel: Kernel) -> Iterator[PointwisePass]:
     """Norm of queries, and rotation in place of a part of them, and back of that of outputs [DeepSeek2026]_."""
-    model, tokens = rank.model, rank.tokens / rank.tp
+    model, tokens = rank.model, rank.tokens / rank.design.tp
     yield from both_passes(rank, "head_norm", _HEAD_NORM, tokens * model.query_size)
     yield from both_passes(rank, "rotary", _ROTARY, tokens * 2 * model.num_attention_heads * model.qk_rope_head_dim)
     yield from (one for one in attention_passes(rank, kernel) if one.in_core)
@@ -272,7 +277,7 @@ def grouped_product(rank: RankSizes, kernel: Kernel) -> Iterator[MatrixProduct]:
     """A product of each group of heads with a matrix, by groups of a rank in one launch."""
     model = rank.model
     size = rank.tokens, model.o_lora_rank, model.features[kernel.reads] / model.o_groups
-    yield MatrixProduct(kernel.name, size, model.o_groups / rank.tp, 1.0)
+    yield MatrixProduct(kernel.name, size, model.o_groups / rank.design.tp, 1.0)
 
 
 def absorbed(model: ModelDimensions) -> Sizes:
@@ -305,8 +310,8 @@ def scored_keys(model: ModelDimensions, *, causal: bool = True) -> float:
 def indexer_products(rank: RankSizes, kernel: Kernel) -> Iterator[MatrixProduct]:
     """Scores of the indexer's heads with all keys before a query, added up over the heads on chip."""
     model = rank.model
-    size = model.seq_len / rank.cp, scored_keys(model), model.features["index_queries"]
-    yield MatrixProduct(kernel.name, size, rank.sequences, 1.0)
+    size = model.seq_len / rank.design.cp, scored_keys(model), model.features["index_queries"]
+    yield MatrixProduct(kernel.name, size, rank.design.micro_batch_size, 1.0)
 
 
 def indexer_passes(rank: RankSizes, kernel: Kernel) -> Iterator[PointwisePass]:
@@ -345,7 +350,7 @@ def over_copies(forward: ElementCost, backward: ElementCost, *, sorts: bool = Fa
     """Passes over copies of tokens that experts receive, by the cost of each element; `sorts` if they sort them."""
 
     def passes(rank: RankSizes, kernel: Kernel) -> Iterator[PointwisePass]:
-        copies = rank.expert_tokens * rank.model.features[kernel.makes] / rank.etp
+        copies = rank.expert_tokens * rank.model.features[kernel.makes] / rank.design.etp
         return both_passes(rank, kernel.name, (forward, backward), copies, sorts=sorts)
 
     return passes
@@ -378,13 +383,13 @@ _SHORT: Final[Mapping[str, Callable[..., Any]]] = {
     ),
     "kept_copies": lambda rank, kernel: (
         rank.element_bytes
-        * rank.tp
+        * rank.design.tp
         * rank.expert_tokens
-        * (rank.model.features[kernel.reads] * (1.0 if kernel.reads == "expert_in" else 1 / rank.etp))
+        * (rank.model.features[kernel.reads] * (1.0 if kernel.reads == "expert_in" else 1 / rank.design.etp))
     ),
     "kept_compressed_input": lambda rank, kernel: (
         rank.activation_bytes(kernel.reads)
-        + rank.tp * (rank.activation_bytes("shared_key") + rank.activation_bytes("entries"))
+        + rank.design.tp * (rank.activation_bytes("shared_key") + rank.activation_bytes("entries"))
     ),
     "kept_with_gate": lambda rank, kernel: rank.activation_bytes(kernel.reads) + rank.activation_bytes(kernel.makes),
     "kept_with_gate_and_decay": lambda rank, kernel: (

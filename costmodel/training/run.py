@@ -249,31 +249,6 @@ class RankRun(Run[ModelShape, RankShape]):
         """Features of a token that a kernel reads or makes, by their word. [elements]"""
         return self.model.of_kernel(kernel).features[features]
 
-    @property
-    def tp(self) -> FloatArray:
-        """Ranks of a tensor-parallel group. [-]"""
-        return self.design.tp
-
-    @property
-    def cp(self) -> FloatArray:
-        """Ranks that share a sequence. [-]"""
-        return self.design.cp
-
-    @property
-    def ep(self) -> FloatArray:
-        """Ranks that share out experts. [-]"""
-        return self.design.ep
-
-    @property
-    def etp(self) -> FloatArray:
-        """Ranks that share out each expert. [-]"""
-        return self.design.etp
-
-    @property
-    def sequences(self) -> FloatArray:
-        """Sequences of one micro-batch. [-]"""
-        return self.design.micro_batch_size
-
     @cached_property
     def tokens(self) -> FloatArray:
         """Tokens of one micro-batch on a rank, before tensor parallelism shares them out. [-]"""

@@ -522,7 +522,7 @@ def core_cost(
     if (run.design.cp > 1).any():
         for kernel in part.kernels:
             if keys_values := kernel.kind.exchanged.keys_values:
-                sized, ranks = run.of_kernel(kernel), run.tp if kernel.kind.exchanged.whole else 1.0
+                sized, ranks = run.of_kernel(kernel), run.design.tp if kernel.kind.exchanged.whole else 1.0
                 core = core + context_parallel(sized, ranks * keys_values(sized.model), core.time, direction)
     return core
 

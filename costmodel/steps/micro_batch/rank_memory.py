@@ -187,7 +187,7 @@ def with_adapters(
     adapters = [kernel for kernel in layer.kernels if may_adapt(kernel)]
     added = sum((adapter_parameters(run, kernel) for kernel in adapters), start=np.zeros(()))
     saved, packed = 1 - NF4_BYTES / run.precision.element_bytes, np.where(is_packed(run), 1.0, 0.0)
-    shares, sizes, largest = (run.tp, run.ep * run.etp), [np.zeros(()), np.zeros(())], np.zeros(())
+    shares, sizes, largest = (run.design.tp, run.design.ep * run.design.etp), [np.zeros(()), np.zeros(())], np.zeros(())
     for kernel in adapters:
         size = run.model.weights(kernel) / (1.0 if kernel.is_whole else shares[kernel.of_experts])
         sizes[kernel.of_experts] = sizes[kernel.of_experts] + size
@@ -200,7 +200,9 @@ def with_adapters(
 def sequence_buffers(run: RankRun, layer: Layer) -> FloatArray:
     """Keys and values of other ranks of a sequence: of one, or of all where they are gathered. [elements]"""
     exchanged = [kernel.kind.exchanged for kernel in layer.kernels]
-    keys_values = sum(of.keys_values(run.model) * (run.tp if of.whole else 1.0) for of in exchanged if of.keys_values)
+    keys_values = sum(
+        of.keys_values(run.model) * (run.design.tp if of.whole else 1.0) for of in exchanged if of.keys_values
+    )
     shape = run.design
     gathered = np.where(shape.cp_communication == CP_ALL_GATHER, shape.cp - 1, np.minimum(shape.cp - 1, 1.0))
     held = np.where(shape.cp_communication == CP_A2A, 0.0, gathered)

@@ -219,7 +219,7 @@ def _groups(run: TransformerRun, ranks: RankRun) -> dict[str, Group]:
     groups = {name: design.ranks.group(name) for name in ("tp", "pp")}
     groups |= {"world": design.ranks.all, "embedding": design.ranks.ends("pp")}
     groups |= {f"cp {name}": group for name, group in exchange_groups(ranks).items()}
-    groups["cp state"] = Group(ranks.cp, ranks.tp)
+    groups["cp state"] = Group(design.cp, design.tp)
     if run.model.num_experts:
         sharings["edp"] = design.expert_sharing
         groups |= dict(zip(("ep", "etp", "etp ep"), expert_groups(ranks), strict=True))

@@ -35,7 +35,7 @@ from costmodel.steps.micro_batch.micro_batch import (
 from costmodel.steps.micro_batch.rank_memory import PartMemory, rank_memory
 from costmodel.steps.pipeline.pipeline_step import slowest_stage
 from costmodel.steps.pipeline.stages import Stage, chosen_stage, pipeline_stages
-from costmodel.steps.stage_memory import stage_expert_parameters, updated_parameters
+from costmodel.steps.stage_memory import stage_expert_parameters, trained_parameters, updated_parameters
 from costmodel.steps.transformer import resolve_sharding, transformer_step
 from costmodel.steps.update import weight_update
 from costmodel.training.blocks import MODULES, MTP_JOIN, SHARDINGS, Block, kinds_beyond, kinds_without_word
@@ -408,7 +408,7 @@ def weight_rows(run: TransformerRun, parts: list[PartMemory], shape: MessageShap
     owned = [updated_parameters(stage, parts) + stage_expert_parameters(stage, parts) for stage in stages]
     stage = chosen_stage(stages, largest(owned))
     parameters, experts = updated_parameters(stage, parts), stage_expert_parameters(stage, parts)
-    update, casts = weight_update(run, parts, stages)
+    update, casts = weight_update(run, parts, stages, [trained_parameters(run, stage, parts) for stage in stages])
     cast = casts.time
 
     def ways(owned: FloatArray, group: str) -> tuple[Pass, Ways]:
