@@ -94,8 +94,7 @@ _LAYOUTS: dict[type[Any], Layout] = {}
 class Columns:
     """A table: every column is a float64 array of shape (), (1,) or (points,).
 
-    Columns of machines may have axes before that of points, as those of `Combinations` do. Values that follow from
-    columns and are asked for several times are kept with the record: `cached_property`.
+    Columns of machines may have axes before that of points. Values that follow from columns are kept with the record.
     """
 
     @classmethod

@@ -113,7 +113,7 @@ def adapter_exchanges(run: RankRun, kernel: Kernel) -> Iterator[tuple[str, str, 
         return
     run = run.of_kernel(kernel)
     adapter, sizes = LoraAdapter.of(run.model, run.design, kernel), run.model.features
-    bytes_of_tokens = np.where(adapter.rank > 0, run.tokens * run.element_bytes, 0.0)
+    bytes_of_tokens = np.where(adapter.rank > 0, run.tokens * run.precision.element_bytes, 0.0)
     thin = bytes_of_tokens * adapter.made
     by_rows = run.design.is_split(kernel, "row")
     sequence = run.design.is_split(run.design.stream, "sequence")

@@ -227,7 +227,9 @@ class Products:
         return self._map(lambda values: values[kernels] if values.shape[0] > 1 else values, at=None)
 
     def take(self, rows: IntArray) -> Self:
-        """Products taken from a whole table, by their places in its (kernels, points)."""
+        """Products taken from a whole table, by their places in its (kernels, points), or from those already taken."""
+        if self.at is not None:
+            return self._map(lambda values: values.take(rows) if values.size > 1 else values, at=self.at.take(rows))
         shape, (kernel, point) = self.shape, np.divmod(rows, self.shape[1])
 
         def taken(values: FloatArray) -> FloatArray:

@@ -7,8 +7,9 @@ are tried, for all products of a batch at once.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -126,7 +127,7 @@ def fastest_tiling(
     return Best(search.best.time.T, search.best.filling.T)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class _Piece:
     """A piece of a table: products whose tilings are tried at once, and the best tiling of each."""
 
@@ -134,9 +135,18 @@ class _Piece:
     products: Products
     best: Best
 
+    @cached_property
+    def traffic(self) -> ProductTraffic:
+        """Traffic of its products."""
+        return ProductTraffic.of(self.products)
+
     def of(self, rows: IntArray) -> IntArray:
         """Rows in the table of several of them."""
         return rows + self.places if isinstance(self.places, int) else self.places[rows]
+
+    def take(self, rows: IntArray) -> _Piece:
+        """A copy of several of them."""
+        return _Piece(self.of(rows), self.products.take(rows), self.best.take(rows))
 
 
 def _worth(piece: _Piece, seconds_alone: FloatArray) -> IntArray:
@@ -170,7 +180,7 @@ class _Search:
                 block = CoreBlock.of(self.cores, m / along_m / self.cores.edge)
                 fits = np.broadcast_to(self.cores.room(block.scale) >= 1, self.products.shape[1:])
                 for piece in self._pieces(rows[fits[rows % fits.size]]):
-                    self._try_tile(block, block.tile(index), piece, ProductTraffic.of(piece.products))
+                    self._try_tile(block, block.tile(index), piece)
 
     def within_cores(self, rows: IntArray | None) -> None:
         """Try blocks that fit once into every core, from the largest, on all products or some."""
@@ -208,52 +218,44 @@ class _Search:
 
     def _try_block(self, block: CoreBlock, rows: IntArray | None, smaller: CoreBlock | None = None) -> IntArray:
         """Try one of the largest tiles of a block, and others if they may be faster; rows for smaller blocks. [-]"""
-        others, left, first = [], [_NO_ROWS], block.tile(0)
+        left = [_NO_ROWS]
         for piece in self._pieces(rows):
-            traffic = ProductTraffic.of(piece.products)
-            self._try_tile(block, first, piece, traffic)
-            bound = block.bound(piece.products, traffic, whole_waves=True)
-            others.append(piece.of(np.flatnonzero(bound < piece.best.time)))
+            self._try_tile(block, block.tile(0), piece)
+            bound = block.bound(piece.products, piece.traffic, whole_waves=True)
+            self._try_others(block, piece, np.flatnonzero(bound < piece.best.time), _BY_SIZE)
             if smaller is not None:
-                bound = smaller.bound(piece.products, traffic)
+                bound = smaller.bound(piece.products, piece.traffic)
                 left.append(piece.of(np.flatnonzero(bound < piece.best.time)))
-        rows = np.concatenate(others)
-        for alike in _BY_SIZE:
-            if rows.size:
-                rows = self._try_tiles(block, alike, rows)
         return np.concatenate(left)
 
-    def _try_tiles(self, block: CoreBlock, numbers: tuple[int, ...], rows: IntArray) -> IntArray:
-        """Try tiles on some products; rows for which a part of all of these tiles may be faster. [-]"""
-        left = []
-        for piece in self._pieces(rows):
-            traffic = ProductTraffic.of(piece.products)
-            for number in numbers:
-                if number in _TURNED:
-                    self._try_turned(block, number, piece)
-                else:
-                    transfer = self._try_tile(block, block.tile(number), piece, traffic)
-            left.append(piece.of(np.flatnonzero(transfer < piece.best.time)))
-        return np.concatenate(left)
+    def _try_others(self, block: CoreBlock, piece: _Piece, rows: IntArray, groups: Sequence[Sequence[int]]) -> None:
+        """Try groups of tiles on some products of a piece: each where a part of all tiles before may be faster."""
+        if not (rows.size and groups):
+            return
+        tried = piece if 2 * rows.size > piece.best.time.size else piece.take(rows)
+        for number in groups[0]:
+            if number in _TURNED:
+                self._try_turned(block, number, tried)
+            else:
+                transfer = self._try_tile(block, block.tile(number), tried)
+        self._try_others(block, tried, np.flatnonzero(transfer < tried.best.time), groups[1:])
+        if tried is not piece:
+            piece.best.put(rows, tried.best)
 
     def _try_turned(self, block: CoreBlock, number: int, piece: _Piece) -> None:
-        """Try a tile where the one before it, which was tried, is not as fast by construction.
-
-        That one is if it covers the outputs exactly, and takes a core no more cycles.
-        """
+        """Try a tile but where the one before covers the outputs exactly, in as few cycles: it is no faster there."""
         tile, other, products = block.tile(number), block.tile(number - 1), piece.products
         m, n = products.m * products.each(other.per_row), products.n * products.each(other.per_column)
         shorter = np.where(tile.cycles < other.cycles, 1.0, 0.0)
         uneven = np.flatnonzero((np.floor(m) != m) | (np.floor(n) != n) | (products.each(shorter) > 0))
         if uneven.size:
-            places, best = piece.of(uneven), piece.best.take(uneven)
-            part = _Piece(places, self.products.take(places), best)
-            self._try_tile(block, tile, part, ProductTraffic.of(part.products))
-            piece.best.put(uneven, best)
+            part = piece.take(uneven)
+            self._try_tile(block, tile, part)
+            piece.best.put(uneven, part.best)
 
-    def _try_tile(self, block: CoreBlock, tile: Tile, piece: _Piece, traffic: ProductTraffic) -> FloatArray:
+    def _try_tile(self, block: CoreBlock, tile: Tile, piece: _Piece) -> FloatArray:
         """Try a tile, with k whole and in pieces, and say how long its traffic takes. [s]"""
-        cores, products, best, resident = self.cores, piece.products, piece.best, tile.resident
+        cores, products, traffic, best = self.cores, piece.products, piece.traffic, piece.best
         rows, columns = products.m * products.each(tile.per_row), products.n * products.each(tile.per_column)
         np.ceil(rows, out=rows)
         np.ceil(columns, out=columns)
@@ -266,7 +268,7 @@ class _Search:
         time = traffic.depth * products.each(tile.streaming)
         time += products.each(cores.draining)
         time *= np.ceil(rounds, out=columns)
-        waves = np.ceil(np.multiply(rounds, 1 / resident, out=columns), out=columns)
+        waves = np.ceil(np.multiply(rounds, 1 / tile.resident, out=columns), out=columns)
         time += np.multiply(waves, products.each(cores.latency), out=columns)
         transfer = np.multiply(filling, products.each(cores.seconds_per_byte), out=columns)
         np.maximum(time, transfer, out=time)
@@ -276,10 +278,9 @@ class _Search:
         if splits.any():
             split = np.flatnonzero((rounds <= 1 / 2) & (products.k > SHORTEST_SPLIT) & (products.each(splits) > 0))
             if split.size:
-                in_pieces = self.products.take(piece.of(split))
-                fastest = best.take(split)
-                _try_pieces(in_pieces, cores, tile, fastest, filling.take(split), rounds.take(split))
-                best.put(split, fastest)
+                part = piece.take(split)
+                _try_pieces(part.products, cores, tile, part.best, filling.take(split), rounds.take(split))
+                best.put(split, part.best)
         return transfer
 
 

@@ -298,7 +298,7 @@ def kept_sparse_input(rank: RankSizes, kernel: Kernel) -> FloatArray:
     kept: FloatArray = rank.activation_bytes(kernel.reads)
     if model.attention == "mla":
         width = model.num_attention_heads * (2 * model.kv_lora_rank + model.qk_rope_head_dim)
-        kept = rank.element_bytes * rank.tokens * (width + model.features["key_latent"])
+        kept = rank.precision.element_bytes * rank.tokens * (width + model.features["key_latent"])
     return kept
 
 
@@ -377,12 +377,12 @@ _SHORT: Final[Mapping[str, Callable[..., Any]]] = {
     "sparse_keys": lambda model: model.features["key_latent"] if model.attention == "mla" else 2 * model.key_value_size,
     "kept_input": lambda rank, kernel: rank.activation_bytes(kernel.reads),
     "kept_attention_input": lambda rank, kernel: (
-        rank.element_bytes * rank.tokens * (rank.model.query_size + 2 * rank.model.key_value_size)
+        rank.precision.element_bytes * rank.tokens * (rank.model.query_size + 2 * rank.model.key_value_size)
         if rank.model.attention == "mla"
         else rank.activation_bytes(kernel.reads)
     ),
     "kept_copies": lambda rank, kernel: (
-        rank.element_bytes
+        rank.precision.element_bytes
         * rank.design.tp
         * rank.expert_tokens
         * (rank.model.features[kernel.reads] * (1.0 if kernel.reads == "expert_in" else 1 / rank.design.etp))

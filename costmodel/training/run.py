@@ -323,11 +323,6 @@ class RankRun(Run[ModelShape, RankShape]):
         """1 where attention keeps its scores in memory, else 0. [-]"""
         return np.where(self.design.attention == 0, 1.0, 0.0)
 
-    @property
-    def element_bytes(self) -> float:
-        """Bytes of an operand or an activation. [B]"""
-        return self.precision.element_bytes
-
     @cached_property
     def gradient_bytes(self) -> FloatArray | float:
         """Bytes of a gradient, where it is accumulated and where it is reduced. [B]"""

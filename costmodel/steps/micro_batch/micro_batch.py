@@ -530,7 +530,7 @@ def core_cost(
 def passed_states(run: RankRun, part: Part) -> KernelCost:
     """States of a layer's linear mixers, which ranks that share the sequence pass on; either direction."""
     exchanged = [(run.model.of_kernel(kernel), kernel.kind.exchanged.state) for kernel in part.kernels]
-    states = [state_of(model, run.element_bytes) for model, state_of in exchanged if state_of]
+    states = [state_of(model, run.precision.element_bytes) for model, state_of in exchanged if state_of]
     return sum((state_passing(run, state) for state in states), start=KernelCost())
 
 

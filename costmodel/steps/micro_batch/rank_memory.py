@@ -269,7 +269,7 @@ def kept_activations(run: RankRun, layer: Layer, *, recomputing: bool) -> tuple[
         shared = shared + np.where(is_shared, kept, 0.0)
         if by_adapter.any():  # outputs of A: whole on each rank
             rows = run.expert_tokens if kernel.of_experts else run.tokens
-            whole = whole + run.element_bytes * rows * made
+            whole = whole + run.precision.element_bytes * rows * made
     return whole, shared
 
 
