@@ -17,7 +17,7 @@ from costmodel.machine import System, chip_power, chip_price
 from dse.explaining.measured_gap import IDLE, ComparedTime, MeasuredGap, TraceGap
 from dse.output import ROWS_SHOWN, Report, percent, percent_more, ranked_rate, ranked_time
 from dse.reporting.answers import Line, joined, layout_text, memory_text, numbers_text, question_text, wrapped
-from dse.reporting.design_table import PER_GPU, Column, drawn, fitted, interval_text, thousands
+from dse.reporting.design_table import PER_GPU, Column, drawn, fitted, gpu_word, interval_text, thousands
 from dse.reporting.designs.changes_report import change_text, relative
 
 
@@ -258,11 +258,12 @@ def _columns(rows: list[Any]) -> list[Column]:
     memory = [memory_text(space, record).partition(" (")[0] for space, record in pairs]
     runs, dollars = [_run(row) for row in rows], [_dollars(row).partition(" for")[0] for row in rows]
     heading = ("cost",) if any(runs) else ("$ for 1B", "tokens")
+    word = "GPU" if all(gpu_word(space) == "GPU" for space, _ in pairs) else "chip"
     return [
         Column("system", ("system",), [row.system for row in rows], left=True),
-        Column("GPUs", ("GPUs",), [f"{row.gpus:,}" for row in rows]),
+        Column("GPUs", (f"{word}s",), [f"{row.gpus:,}" for row in rows]),
         Column("step", ("step",), [readable(ranked_time(record), "s") for _, record in pairs]),
-        Column(PER_GPU, ("tokens/s", "per GPU"), [f"{ranked_rate(record, PER_GPU):,.0f}" for _, record in pairs]),
+        Column(PER_GPU, ("tokens/s", f"per {word}"), [f"{ranked_rate(record, PER_GPU):,.0f}" for _, record in pairs]),
         Column("mfu", ("MFU",), [percent(ranked_rate(record, "mfu")) for _, record in pairs], 2),
         Column("memory", ("memory",), memory, 1),
         *([Column("run", ("run",), runs)] if any(runs) else []),
