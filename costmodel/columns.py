@@ -210,14 +210,17 @@ def distinct_rows(*columns: FloatArray) -> tuple[IntArray, IntArray]:
     """
     long = (column for column in columns if is_long(column) and column.strides[-1])  # no stride: one value, broadcast
     lines = [line for values in long for line in values.reshape(-1, values.shape[-1])]
-    table = np.array(lines).view(np.uint64) if lines else np.zeros((0, 1), np.uint64)
-    varying = table[(table != table[:, :1]).any(axis=1)]
-    if not varying.size:
+    if lines and lines[0].size <= 1024:  # all at once, while they stay in the caches
+        table = np.array(lines).view(np.uint64)
+        varying = [*table[(table != table[:, :1]).any(axis=1)]]
+    else:
+        varying = [np.ascontiguousarray(line).view(np.uint64) for line in lines if (line != line[0]).any()]
+    if not varying:
         points = max((values.shape[-1] for values in columns if values.ndim), default=1)
         return np.zeros(1, dtype=np.intp), np.zeros(points, dtype=np.intp)
     multiplier = MULTIPLIER
     rows, back = _distinct_numbers(_mixed(varying, multiplier))
-    while not (varying == varying.take(rows[back], axis=1)).all():
+    while not all((line == line[rows][back]).all() for line in varying):
         multiplier += 2  # rows that differ were mixed to the same number
         rows, back = _distinct_numbers(_mixed(varying, multiplier))
     return rows, back

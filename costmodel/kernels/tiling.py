@@ -316,7 +316,6 @@ def _power_of_two(values: FloatArray) -> FloatArray:
 
 #: The tiles of a block but the first, by size: those after a group are parts of all tiles of it.
 _BY_SIZE = ((1, 2), (3, 4), (5,))
-#: Those that are the tile before, the other way round.
-_TURNED = (1, 4)
+_TURNED = (1, 4)  #: those that are the tile before, the other way round
 
 _NO_ROWS = np.zeros(0, dtype=np.intp)

@@ -392,13 +392,13 @@ def one_forward_one_backward_time(
     if not rows.size:
         return without_break
     longest = np.array(np.broadcast_to(without_break, last_is_slowest.shape))
+    tables = [np.ascontiguousarray(of) for of in (forward, backward, np.broadcast_to(message, longest.shape))]
     block = max(BLOCK * sizes.pp.size // longest.size, 1)
     interleaved, has_room = sizes.vpp[rows] > 1, sizes.has_room[rows]
     for alike in (~interleaved, interleaved & has_room, interleaved & ~has_room):
         alike_rows = rows[alike]
         for points in (alike_rows[start : start + block] for start in range(0, alike_rows.size, block)):
-            late = np.take(np.broadcast_to(message, longest.shape), points, axis=-1)
-            out, back = (np.take(time, points, axis=-1) for time in (forward, backward))
+            out, back, late = (np.take(times, points, axis=-1) for times in tables)
             longest[..., points] = _longest_of(out, back, late, sizes.take(points))
     return np.where(last_is_slowest, without_break, longest)
 
