@@ -199,7 +199,7 @@ MULTIPLIER: Final = 0x9E3779B97F4A7C15
 
 
 def distinct_rows(*columns: FloatArray) -> tuple[IntArray, IntArray]:
-    """First point of each row that differs in the given columns, and for each point its place among these. [-]
+    """First points of rows that differ in the given columns, (rows,), and the row of each point, (points,). [-]
 
     Points are the last axis of a column; a column of one value there cannot distinguish rows and is skipped.
     Rows are distinguished by the exact values: `x[rows][back]` equals `x` for each given column.
@@ -357,7 +357,7 @@ def largest(columns: Sequence[FloatArray]) -> IntArray:
 
 
 def distinct_table_rows(table: NDArray[Any]) -> tuple[IntArray, IntArray]:
-    """Rows of a (rows, columns) table of any type that differ, ascending, and for each row its place among these. [-]
+    """Rows of a (rows, columns) table that differ, (kinds,) ascending, and the kind of each row, (rows,). [-]
 
     Rows are compared by their bytes, all columns at once: quicker than `distinct_rows` for many columns.
 

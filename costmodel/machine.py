@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, field, fields, replace
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from typing import Any, Final, Self
 
 import numpy as np
@@ -261,7 +261,7 @@ class LinkTier(MachinePart):
         """Chips along the axes of a torus; 0 for axes that it has not. [-]"""
         return self.torus_x, self.torus_y, self.torus_z
 
-    @cached_property
+    @property
     def is_torus(self) -> bool:
         """True if the links are those of a torus, at any point."""
         return bool((self.torus_x > 0).any())

@@ -243,7 +243,7 @@ class _Search:
             piece.best.put(rows, tried.best)
 
     def _try_turned(self, block: CoreBlock, number: int, piece: _Piece) -> None:
-        """Try a tile but where the one before covers the outputs exactly, in as few cycles: it is no faster there."""
+        """Try a tile unless its transpose, the tile before, covers the outputs exactly in as few cycles."""
         tile, other, products = block.tile(number), block.tile(number - 1), piece.products
         m, n = products.m * products.each(other.per_row), products.n * products.each(other.per_column)
         shorter = np.where(tile.cycles < other.cycles, 1.0, 0.0)

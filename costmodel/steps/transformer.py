@@ -80,7 +80,7 @@ class Combinations:
         places: list[IntArray] = []
         shape: tuple[int, ...] = ()
         for columns in (*tables, run.design.arrays()):
-            different, back = distinct_rows(*columns, np.zeros(points))
+            different, back = distinct_rows(*columns, np.zeros(points))  # columns may have one value each
             rows, places, shape = [*rows, different], [*places, back], (*shape, different.size)
             if math.prod(shape) > MOST_CELLS * points:
                 return None

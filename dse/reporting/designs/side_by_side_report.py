@@ -258,7 +258,7 @@ def _columns(rows: list[Any]) -> list[Column]:
     memory = [memory_text(space, record).partition(" (")[0] for space, record in pairs]
     runs, dollars = [_run(row) for row in rows], [_dollars(row).partition(" for")[0] for row in rows]
     heading = ("cost",) if any(runs) else ("$ for 1B", "tokens")
-    word = max(gpu_word(space) for space, _ in pairs)  # chip, unless all are GPUs
+    word = "GPU" if {gpu_word(space) for space, _ in pairs} == {"GPU"} else "chip"
     return [
         Column("system", ("system",), [row.system for row in rows], left=True),
         Column("GPUs", (f"{word}s",), [f"{row.gpus:,}" for row in rows]),
