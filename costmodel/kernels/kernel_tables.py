@@ -328,15 +328,10 @@ def parts_of(model: ModelShape) -> list[Part]:
     return [*layers, embedding, Part(HEAD.name, model.head.kernels, tuple(model.head.edges(stream)))]
 
 
-def mtp_part(model: ModelShape) -> Part:
-    """The layer of a multi-token prediction module; its head is the model's once more."""
-    layer = model.mtp_layer
-    return Part("mtp", layer.kernels, layer.edges, layer)
-
-
 def every_part(model: ModelShape) -> list[Part]:
-    """`parts_of` a model, and multi-token prediction where it has some."""
-    return [*parts_of(model), *([mtp_part(model)] if model.mtp_layers else [])]
+    """`parts_of` a model, and the layer of multi-token prediction where it has some: its head is the model's."""
+    layer = model.mtp_layer
+    return [*parts_of(model), *([Part("mtp", layer.kernels, layer.edges, layer)] if model.mtp_layers else [])]
 
 
 def transformer_gemms(run: RankRun) -> Gemms:

@@ -93,12 +93,6 @@ def owned_matrices(
     return [numbers[matrix] for matrix in matrices]
 
 
-def matrix_share(design: DesignPoints, matrix: WeightMatrix) -> FloatArray:
-    """Entries of a matrix on one rank. [-]"""
-    split = design.etp if matrix.of_experts else design.tp
-    return matrix.size / np.where(matrix.whole, 1.0, split)
-
-
 def owned_parameters(
     run: TransformerRun, stage: Stage, parameters: FloatArray, experts: FloatArray | None
 ) -> tuple[FloatArray, FloatArray]:
@@ -116,7 +110,8 @@ def owned_parameters(
     within = [np.zeros(()), np.zeros(())]  # of all parameters, and of experts
     owned = np.zeros(())
     for matrix, (held, fullest) in zip(matrices, owned_matrices(run, stage, matrices), strict=True):
-        size = matrix_share(design, matrix)
+        split = design.etp if matrix.of_experts else design.tp
+        size = matrix.size / np.where(matrix.whole, 1.0, split)  # entries on one rank
         within[matrix.of_experts] = within[matrix.of_experts] + held * size
         owned = owned + fullest * size
     others = (parameters - within[0]) / shards[0]

@@ -98,7 +98,7 @@ def timelines(run: TransformerRun) -> Iterator[Timeline]:
 
 def _timeline(run: TransformerRun, ranks: RankRun, costs: MicroBatch, cost: Breakdown) -> Timeline:
     """The step of one design, event by event; `costs` are those of a micro-batch, `cost` is that of the step. [s]"""
-    stages = pipeline_stages(run.model, run.design).corners
+    stages = pipeline_stages(run.model, run.design).runs
     columns, _, scheduled = schedule_step(run, ranks, costs, stages)
     passes = _passes(run, scheduled, pipeline_hop(run, ranks))
     casts = float(cost.forward_time[0] - columns["forward_time"][0]) if some_narrow(run) else 0.0
@@ -131,7 +131,7 @@ def _passes(run: TransformerRun, scheduled: ScheduledPasses, hop: KernelCost) ->
     """Passes of all micro-batches, from the start of the first."""
     design, stages = run.design, scheduled.stages
     late = np.broadcast_to(message_delay(design, hop), 1)
-    timed, corner = passes_on_ranks(design, scheduled.times, late, stages, (np.zeros(1, np.intp),))
+    timed, like = passes_on_ranks(design, scheduled.times, late, stages, (np.zeros(1, np.intp),))
     asked = design_pipelines(design, timed)
     word = SCHEDULE_WORDS[int(design.schedule.item())]
     p, v, m, n = (int(size.item()) for size in (asked.pp, asked.vpp, asked.micro_batches, asked.group_size))
@@ -155,7 +155,7 @@ def _passes(run: TransformerRun, scheduled: ScheduledPasses, hop: KernelCost) ->
                 kind=np.full(slot.size, code),
                 start=end - durations[one.entry[slot, rank_of_pass], rank_of_pass],
                 end=end,
-                **{name: times[corner[0, rank_of_pass]] for name, times in exposed[bit].items()},
+                **{name: times[like[0, rank_of_pass]] for name, times in exposed[bit].items()},
             )
         )
     return concatenated([events for events in tables if events.stage.size])

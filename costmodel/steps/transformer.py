@@ -289,12 +289,8 @@ def transformer_chunk(run: TransformerRun) -> Breakdown:
 def pass_costs(run: TransformerRun, ranks: RankRun) -> MicroBatch:
     """Costs of one micro-batch on a rank, evaluated once for ranks that are alike. [s], [J]"""
     passes = ranks.reading(quantities_read(run.system))
-    [costs] = once_each(passes, _micro_batches)
+    [costs] = once_each(passes, lambda run: [micro_batches(run)])
     return costs
-
-
-def _micro_batches(run: RankRun) -> list[MicroBatch]:
-    return [micro_batches(run)]
 
 
 def cost_of_passes(run: TransformerRun, ranks: RankRun, costs: MicroBatch) -> Breakdown:
@@ -327,7 +323,7 @@ def step_parts(run: TransformerRun, ranks: RankRun, costs: MicroBatch) -> tuple[
     design = run.design
     costs, memory = rank_costs(run, ranks, costs)
     stages = pipeline_stages(run.model, design)
-    schedule, of_schedule, passes = schedule_step(run, ranks, costs, stages.corners)
+    schedule, of_schedule, passes = schedule_step(run, ranks, costs, stages.runs)
     update, of_update = update_step(run, passes, memory, stages.foremost, alone=costs)
     fullest = fullest_stage(run, ranks, memory, stages.foremost)
     kernels = schedule["forward_time"] + schedule["backward_time"] + schedule["recompute_time"]

@@ -467,7 +467,7 @@ def replica_exchanges(
     """
     reduced = KernelCost()
     for where, zero in rows:
-        happens, left = np.where(where, 1.0, 0.0), dict(windows)
+        happens, left = np.where(where, 1.0, 0.0) if len(rows) > 1 else np.ones(()), dict(windows)
         often = [exchange for exchange in zero.exchanges if exchange.every == "micro_batch"]
         if often:
             cost, hidden = unit_exchanges(collectives, often, units, stage)

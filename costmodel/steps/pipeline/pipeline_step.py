@@ -13,7 +13,7 @@ a stage depend on its layers.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Final
 
 import numpy as np
@@ -172,14 +172,14 @@ def share_beside(design: DesignPoints) -> FloatArray:
 SIZES: Final = ("schedule", "pp", "vpp", "gradient_accumulation_steps", "group_size")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False)
 class StagePasses:
     """Passes of a micro-batch through one chunk of each stage; (stages, points) arrays. [s]"""
 
     forward: FloatArray
     backward: FloatArray  #: gradient of the input, with the recomputation that it needs
     weight: FloatArray
-    pair: FloatArray  #: all of them, where a forward pass overlaps with a backward pass
+    pair: FloatArray = field(default_factory=lambda: np.zeros(1))  #: all, where a forward pass overlaps with a backward
 
     def on_axes(self, shape: tuple[int, ...]) -> StagePasses:
         """The passes with the axes of all of them, and of a shape, behind that of stages."""
@@ -188,7 +188,7 @@ class StagePasses:
         for name, times in arrays.items():
             axes = [1] * (len(shape) + 1 - times.ndim)
             aligned = times.reshape(len(times), *axes, *times.shape[1:])
-            arrays[name] = np.broadcast_to(aligned, (len(times), *shape))
+            arrays[name] = np.broadcast_to(aligned, (len(self.forward), *shape))
         return StagePasses(**arrays)
 
     @property
@@ -211,7 +211,7 @@ def pipeline_time(
     message : (..., points) array
         Time from the end of a pass to its successor's start on another rank. [s]
     stages : sequence of Stage
-        Corners of each pipeline: `PipelineStages.corners`.
+        First stages of runs of equal stages: `PipelineStages.runs`.
 
     Returns
     -------
@@ -299,15 +299,14 @@ def passes_on_ranks(
     """
     rows = places[-1]
     pp = np.broadcast_to(design.pp, message.shape[-1:])[rows, np.newaxis]
-    corners = np.stack([np.broadcast_to(stage.rank, message.shape[-1:])[rows] for stage in stages], axis=1)
+    firsts = np.stack([np.broadcast_to(stage.rank, message.shape[-1:])[rows] for stage in stages], axis=1)
     ranks = np.arange(int(pp.max()))
-    corner = (corners[:, np.newaxis] < ranks[:, np.newaxis]).sum(axis=2)  # the first at or behind each rank
-    corner = np.minimum(corner, len(stages) - 1)
+    like = (firsts[:, np.newaxis] <= ranks[:, np.newaxis]).sum(axis=2) - 1
     tables = {}
-    for field in fields(times):
-        of_stages = getattr(times, field.name)[(slice(None), *places)].T
-        tables[field.name] = np.where(ranks < pp, np.take_along_axis(of_stages, corner, axis=1), 0.0)
-    return TimedPasses(message=message[places], **tables), corner
+    for table in fields(times):
+        of_stages = getattr(times, table.name)[(slice(None), *places)].T
+        tables[table.name] = np.where(ranks < pp, np.take_along_axis(of_stages, like, axis=1), 0.0)
+    return TimedPasses(message=message[places], **tables), like
 
 
 #: Exchanges of experts that run behind the passes of another micro-batch.
@@ -319,7 +318,7 @@ class ScheduledPasses:
     """Passes of a step in the order of their schedule, and the stages that they run on."""
 
     costs: MicroBatch  #: with the exchanges that passes of several micro-batches hide
-    stages: Sequence[Stage]  #: corners of the pipeline
+    stages: Sequence[Stage]  #: first ones of runs of equal stages
     times: StagePasses
     slowest: IntArray  #: place of the busiest among the stages; (points,) [-]
     idle: FloatArray  #: time that the busiest stage waits for others; (points,) [s]
@@ -335,7 +334,7 @@ def schedule_step(
 ) -> tuple[dict[str, FloatArray], Items, ScheduledPasses]:
     """Columns of a `Breakdown` for the passes of all micro-batches, their items, and the passes behind them.
 
-    `costs` are those of one micro-batch [s], [J]; `stages` are the corners of each pipeline: `PipelineStages.corners`.
+    `costs` are those of one micro-batch [s], [J]; `stages` are `PipelineStages.runs`.
     Times are those of the slowest stage, energies those of all ranks, (points,). [s], [J]
     """
     design, hop = run.design, pipeline_hop(run, ranks)
@@ -434,18 +433,20 @@ def stage_passes(
     """
     sends, whole = sending_time(run.design, hop), total_times(alone.whole)
     forwards, weights = total_times(alone.forward), total_times(alone.weight)
-    of_pairs = [] if together is alone else total_times(together.whole)
+    of_pairs, paired = [] if together is alone else total_times(together.whole), of_schedule(run.design, "pairs").any()
     rows: list[list[FloatArray]] = []
     for stage in stages:
         activations, gradients = (number * sends for number in messages(run.design, stage))
         forward, weight = weighted_sum(forwards, stage.counts), weighted_sum(weights, stage.counts)
         backward = stage_time(stage, whole, alone) - forward - weight
-        pair = stage_time(stage, of_pairs, together) if of_pairs else forward + backward + weight
-        rows.append([forward + activations, backward + gradients, weight, pair + activations + gradients])
+        rows.append([forward + activations, backward + gradients, weight])
+        if paired:
+            pair = stage_time(stage, of_pairs, together) if of_pairs else forward + backward + weight
+            rows[-1].append(pair + activations + gradients)
     columns = [np.stack(np.broadcast_arrays(*of_pass)) for of_pass in zip(*rows, strict=True)]
     for column in columns:
         column /= run.design.vpp
-    return StagePasses(**dict(zip(("forward", "backward", "weight", "pair"), columns, strict=True)))
+    return StagePasses(*columns)
 
 
 def total_times(costs: Sequence[KernelCost]) -> list[FloatArray]:
@@ -501,7 +502,7 @@ def _beside(
 
 def slowest_stage(run: TransformerRun, costs: MicroBatch, whole: Sequence[KernelCost]) -> Stage:
     """The stage whose layers, embedding and head take longest for a micro-batch, forward and backward."""
-    stages, times = pipeline_stages(run.model, run.design).corners, total_times(whole)
+    stages, times = pipeline_stages(run.model, run.design).runs, total_times(whole)
     return chosen_stage(stages, largest([stage_time(stage, times, costs) for stage in stages]))
 
 

@@ -21,12 +21,12 @@ orders are those of [Narayanan2021]_; tests compare the sums with a simulation o
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
 
-from costmodel.columns import BoolArray, FloatArray, IntArray
+from costmodel.columns import AnyArray, BoolArray, FloatArray, IntArray
 from costmodel.steps.pipeline.schedules import BACKWARD, FORWARD, PAIR, WEIGHT, Order
 
 #: Designs of one order that run side by side. [designs]
@@ -271,13 +271,15 @@ def chunk_by_chunk(
 
 #: Designs whose chains are added up at once: their arrays stay in the caches. [designs]
 BLOCK: Final = 2048
+#: As many designs on several machines are added up one by one. [designs]
+FEW: Final = 8
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Sizes:
-    """Sizes of 1F1B pipelines; (points,) columns, `rank` (corners, points). [-]"""
+    """Sizes of 1F1B pipelines; (points,) columns, `rank` (ranks, points). [-]"""
 
-    rank: FloatArray  #: ascending; first and last ranks of runs of equal ranks
+    rank: FloatArray  #: ascending: first ranks of runs of equal ranks, or `corners`; repeated behind the last
     pp: FloatArray
     vpp: FloatArray
     passes: FloatArray  #: forward passes of a rank, N; interleaved, a multiple of pp * vpp
@@ -285,6 +287,25 @@ class Sizes:
     def take(self, rows: IntArray) -> Sizes:
         """Sizes of some of the pipelines."""
         return Sizes(*(np.take(column, rows, axis=-1) for column in (self.rank, self.pp, self.vpp, self.passes)))
+
+    @property
+    def last(self) -> FloatArray:
+        """Last rank of the run that each rank begins; (runs, points)."""
+        behind = np.concatenate([self.rank[1:], self.pp[np.newaxis]])
+        return np.where(behind > self.rank, behind, self.pp) - 1
+
+    def corners(self) -> tuple[Sizes, IntArray]:
+        """Ranks at which chains of passes may turn, and the run of each; (corners, points).
+
+        These are the first and last ranks of runs, which are cut in two where forward and backward passes of their
+        ranks begin to meet.
+        """
+        last, meeting = self.last, np.maximum(self.pp - self.passes, 0.0)
+        meeting = np.where(self.vpp > 1, np.ceil((self.pp - 1) / 2), meeting)
+        ranks = np.sort(np.stack([*self.rank, *last, np.maximum(meeting - 1, 0.0), meeting]), axis=0)
+        ranks[1:] = np.where(ranks[1:] > ranks[:-1], ranks[1:], self.pp - 1)
+        ranks = np.sort(ranks, axis=0)[: 1 + int((np.diff(ranks, axis=0) > 0).sum(axis=0).max())]
+        return replace(self, rank=ranks), (last[:, np.newaxis] < ranks).sum(axis=0)
 
     @property
     def ahead(self) -> FloatArray:
@@ -296,12 +317,12 @@ class Sizes:
     @property
     def has_room(self) -> BoolArray:
         """Where every way into a pivot leaves time for every way out of it; (points,)."""
-        room: BoolArray = self.passes + self.ahead[-1] > 2 * (self.vpp + 2) * self.pp
-        return room
+        return np.asarray(self.passes > (self.vpp + 5) * self.pp)
 
-    def on_axes(self, values: FloatArray, axes: int) -> FloatArray:
-        """A (corners, points) array that broadcasts against arrays of more axes."""
-        return values.reshape(values.shape[0], *[1] * (axes - 2), values.shape[1])
+
+def on_axes(values: AnyArray, axes: int) -> AnyArray:
+    """A (ranks, points) array that broadcasts against arrays of more axes."""
+    return values.reshape(values.shape[0], *[1] * (axes - 2), values.shape[1])
 
 
 def _accumulated(combine: np.ufunc, values: FloatArray) -> FloatArray:
@@ -329,7 +350,7 @@ class Lane:
     @classmethod
     def of(cls, time: FloatArray, message: FloatArray, sizes: Sizes, *, interleaved: bool) -> Lane:
         """A lane of passes that take some time on each of the ranks up to a corner, after the one before."""
-        rank = sizes.on_axes(sizes.rank, time.ndim)
+        rank = on_axes(sizes.rank, time.ndim)
         steps = rank.copy()
         steps[1:] -= rank[:-1]
         steps[0] += 1
@@ -365,12 +386,12 @@ def one_forward_one_backward_time(
 
     Parameters
     ----------
-    forward, backward : (corners, ..., points) array
-        Passes of a micro-batch through one chunk of each corner rank. [s]
+    forward, backward : (runs, ..., points) array
+        Passes of a micro-batch through one chunk of the ranks of each run of equal ranks. [s]
     message : (..., points) array
         From the end of a pass to its successor's start on another rank: at most any pass, and 0 where vpp is 1. [s]
     sizes : Sizes
-        Ranks of the corners, and sizes of the pipelines. [-]
+        First ranks of the runs, and sizes of the pipelines. [-]
 
     Returns
     -------
@@ -382,33 +403,36 @@ def one_forward_one_backward_time(
     Where the last rank is the slowest in both directions, and messages take no time, it works without a break
     from the first micro-batch that reaches it until the last one leaves it.
     """
-    pair = forward + backward
-    steps = np.diff(sizes.rank, axis=0, prepend=-1.0)
-    every = _accumulated(np.add, sizes.on_axes(steps, pair.ndim) * pair)[-1]  # in order, for any number of points
-    others = every - pair[-1]
-    without_break: FloatArray = sizes.passes * pair[-1] + others
-    last_is_slowest = (message == 0) & ((forward <= forward[-1]) & (backward <= backward[-1])).all(axis=0)
+    lengths = on_axes(np.diff(sizes.last, axis=0, prepend=-1.0), forward.ndim)
+    every, last_is_slowest = np.zeros(()), message == 0
+    for ranks, out, back in zip(lengths, forward, backward, strict=True):
+        every = every + ranks * (out + back)
+        last_is_slowest = last_is_slowest & (out <= forward[-1]) & (back <= backward[-1])
+    pair = forward[-1] + backward[-1]
+    without_break: FloatArray = sizes.passes * pair + (every - pair)
     rows = np.flatnonzero(~last_is_slowest.reshape(-1, last_is_slowest.shape[-1]).all(axis=0))
     if not rows.size:
         return without_break
     longest = np.array(np.broadcast_to(without_break, last_is_slowest.shape))
-    tables = [np.ascontiguousarray(of) for of in (forward, backward, np.broadcast_to(message, longest.shape))]
-    block = max(BLOCK * sizes.pp.size // longest.size, 1)
-    interleaved, has_room = sizes.vpp[rows] > 1, sizes.has_room[rows]
+    block = few if (few := BLOCK * sizes.pp.size // longest.size) > FEW else 1  # few make short inner loops
+    interleaved, has_room, late = sizes.vpp > 1, sizes.has_room, np.broadcast_to(message, longest.shape)
     for alike in (~interleaved, interleaved & has_room, interleaved & ~has_room):
-        alike_rows = rows[alike]
-        for points in (alike_rows[start : start + block] for start in range(0, alike_rows.size, block)):
-            out, back, late = (np.take(times, points, axis=-1) for times in tables)
-            longest[..., points] = _longest_of(out, back, late, sizes.take(points))
+        points = rows[alike[rows]]
+        tables = [np.take(times, points, axis=-1) for times in (forward, backward, late)]
+        for rows_of in (slice(start, start + block) for start in range(0, points.size, block)):
+            forward_of, backward_of, late_of = (times[..., rows_of] for times in tables)
+            longest[..., points[rows_of]] = _longest_of(forward_of, backward_of, late_of, sizes.take(points[rows_of]))
     return np.where(last_is_slowest, without_break, longest)
 
 
 def _longest_of(forward: FloatArray, backward: FloatArray, message: FloatArray, sizes: Sizes) -> FloatArray:
     """Longest chain of passes of pipelines that are all interleaved, with room, or not; (..., points). [s]"""
     interleaved, has_room = bool(sizes.vpp[0] > 1), bool(sizes.has_room[0])
+    sizes, runs = sizes.corners()
+    forward, backward = (np.take_along_axis(times, on_axes(runs, times.ndim), axis=0) for times in (forward, backward))
     out, back = (Lane.of(time, message, sizes, interleaved=interleaved) for time in (forward, backward))
     pair = forward + backward
-    passes, ahead = sizes.passes, sizes.on_axes(sizes.ahead, pair.ndim)
+    passes, ahead = sizes.passes, on_axes(sizes.ahead, pair.ndim)
     few = np.minimum(ahead, passes - 1)
     first, last = out.walk(few), back.walk(few)
     longest = np.zeros(pair.shape[1:])

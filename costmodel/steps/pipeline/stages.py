@@ -1,7 +1,7 @@
 """Which layers each rank of a pipeline has, and the stages that decide on the time and memory of a step.
 
 Chunks of the model follow one another over the ranks. Most ranks of a pipeline have the same layers, so that
-a few stages stand for all of them: the first and last ranks of each run of equal stages.
+a few stages stand for all of them: the first one of each run of equal stages.
 """
 
 from __future__ import annotations
@@ -82,39 +82,38 @@ class PipelineStages:
     A pipeline with fewer of them than others repeats its last one.
     """
 
-    #: First and last stages of runs of equal stages, in the order of the pipeline; all stages where a schedule overlaps
-    #: pairs of passes, whose number differs between ranks.
-    corners: list[Stage]
+    #: First stages of runs of equal stages, in the order of the pipeline; all stages where a schedule overlaps pairs of
+    #: passes, whose number differs between ranks.
+    runs: list[Stage]
     #: Stages that no other stage exceeds in everything.
     foremost: list[Stage]
 
 
 def pipeline_stages(model: ModelShape, design: DesignPoints) -> PipelineStages:
-    """Stages that decide on times (`PipelineStages.corners`) and on memory and exchanges (`foremost`).
+    """Stages that decide on times (`PipelineStages.runs`) and on memory and exchanges (`foremost`).
 
-    A stage does not count if another has at least its layers of every kind, recomputed or not, and holds at least
-    its micro-batches. Under 1F1B a stage never holds more micro-batches than a stage before it. A run of equal
-    stages is cut in two where forward and backward passes of its ranks begin to meet (`critical_path`).
+    Of the latter a stage is none if another has at least its layers of every kind, recomputed or not, and holds at
+    least its micro-batches. Under 1F1B a stage never holds more micro-batches than a stage before it.
     """
-    p, v, m = design.pp, design.vpp, design.gradient_accumulation_steps
-    meeting = np.where(v > 1, np.ceil((p - 1) / 2), np.maximum(p - m, 0.0))
     in_turn, leading = bool(design.is_1f1b.all()), leading_layers(design)
     names = PLACING if in_turn else (*PLACING, "gradient_accumulation_steps", "group_size")
-    meeting = np.broadcast_to(meeting, (design.num_points,))
-    unique = UniqueRows.of(meeting, leading, *(getattr(design, name) for name in names))
+    unique = UniqueRows.of(leading, *(getattr(design, name) for name in names))
     placed = unique.take(design)
     counts = contents = rank_layers(model, placed)
     if (again := recomputed_on_ranks(model, placed)) is not None:
         contents = np.concatenate([counts - again, again], axis=2)
     exists = np.arange(counts.shape[1]) < placed.pp[:, np.newaxis]
-    corners = _corners(contents, exists, unique.pick(meeting)[:, np.newaxis])
+    begins = exists.copy()
+    begins[:, 1:] &= (contents[:, 1:] != contents[:, :-1]).any(axis=2)
     if not in_turn:
-        corners |= exists & of_schedule(placed, "pairs")[:, np.newaxis]
+        last = np.arange(counts.shape[1]) == placed.pp[:, np.newaxis] - 1
+        turns, pairs = (of_schedule(placed, name)[:, np.newaxis] for name in ("turns", "pairs"))
+        begins |= exists & (pairs | (turns & last))
         held = rank_counts(design_pipelines(placed)).until_w[:, :, np.newaxis]
         contents = np.concatenate([contents, held], axis=2)
     foremost = _foremost(contents, exists, in_turn=in_turn)
     shares, copies = recomputed_shares(counts, again), _copies(design)
-    return PipelineStages(*(_stages_at(counts, shares, ranks, unique, copies) for ranks in (corners, foremost)))
+    return PipelineStages(*(_stages_at(counts, shares, ranks, unique, copies) for ranks in (begins, foremost)))
 
 
 def _foremost(contents: FloatArray, exists: BoolArray, *, in_turn: bool) -> BoolArray:
@@ -134,16 +133,6 @@ def _foremost(contents: FloatArray, exists: BoolArray, *, in_turn: bool) -> Bool
         behind |= covered & ~np.swapaxes(covered, 1, 2)
     np.put_along_axis(first, ranks, np.take_along_axis(first, ranks, axis=1) & ~behind.any(axis=1), axis=1)
     return first
-
-
-def _corners(contents: FloatArray, exists: BoolArray, cut: FloatArray) -> BoolArray:
-    """First and last ranks of runs of equal contents, which end before the rank `cut`; (points, ranks)."""
-    ranks = np.arange(exists.shape[1])
-    begins = (ranks == 0) | (ranks == cut)
-    begins[:, 1:] |= (contents[:, 1:] != contents[:, :-1]).any(axis=2)
-    ends = np.ones_like(exists)
-    ends[:, :-1] = begins[:, 1:] | ~exists[:, 1:]
-    return np.asarray((begins | ends) & exists)
 
 
 def _stages_at(

@@ -146,7 +146,7 @@ def simulated_in_flight(p: int, v: int, m: int, rank: int) -> int:
 def test_activations_in_flight_are_those_of_the_schedule_run_step_by_step(p, v, m):
     model = load_model("gpt3_175b")
     design = DesignPoints.of(pp=p, vpp=v, gradient_accumulation_steps=m)
-    stages = pipeline_stages(model, design).corners
+    stages = pipeline_stages(model, design).runs
     for stage, held in zip(stages, held_micro_batches(design, stages), strict=True):
         assert v * held.item() == pytest.approx(simulated_in_flight(p, v, m, int(stage.rank.item())))
 
