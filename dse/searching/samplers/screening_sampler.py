@@ -381,32 +381,31 @@ class ScreeningSampler(BaseSampler):
     def evaluated(self, places: FloatArray) -> tuple[FloatArray, FloatArray]:
         """Costs of designs, NaN where infeasible, and the sum of violations, or less the least margin. [-]"""
         columns = self.lattice.columns(places)
-        costs, violations, times = (
-            np.stack(parts) for parts in zip(*(self._costs(space, columns) for space in self._screened), strict=True)
-        )
-        best, rows = times.argmin(axis=0), np.arange(len(places))
-        return costs[best, rows], violations[best, rows]
-
-    def _costs(self, space: Space, columns: Mapping[str, FloatArray]) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """Costs and violations of designs, and step times, infinite where infeasible. [s]"""
-        evaluation = evaluate(space, columns, rules=self.rules, jobs=self.jobs)
+        if self._screened is not self.space:
+            shardings = [self._screened.by_name["sharding"].code(word) for word in ASSIGNMENTS]
+            columns = {name: np.tile(column, len(shardings)) for name, column in columns.items()}
+            columns["sharding"] = np.repeat(shardings, len(places))
+        evaluation = evaluate(self._screened, columns, rules=self.rules, jobs=self.jobs)
         broken = np.maximum(evaluation.violations, 0.0).sum(axis=1)
         tightest = evaluation.violations.max(axis=1, initial=-1.0)
         costs = as_costs(evaluation.values, self._directions)
         costs = np.where(evaluation.feasible[:, None], costs, np.nan)
-        times = evaluation.breakdown.columns().get("step_time", costs[:, 0])
-        return (costs, np.where(evaluation.feasible, tightest, broken), np.where(evaluation.feasible, times, np.inf))
+        times = np.where(evaluation.feasible, evaluation.breakdown.columns().get("step_time", costs[:, 0]), np.inf)
+        violations = np.where(evaluation.feasible, tightest, broken)
+        rows = np.arange(len(places))
+        rows += times.reshape(-1, len(places)).argmin(axis=0) * len(places)
+        return costs[rows], violations[rows]
 
     @cached_property
-    def _screened(self) -> tuple[Space, ...]:
-        """The spaces in which designs are screened; the best result counts.
+    def _screened(self) -> Space:
+        """The space in which designs are screened; the best of its shardings counts.
 
         Solving for shardings takes twenty times as long as evaluating one. So designs are screened with the named
         shardings, which `solve` tries too: its time is no longer than theirs.
         """
         if not solves_shardings(self.space) or evaluated_whole(self.space):
-            return (self.space,)
-        return tuple(self.space.set_to({"sharding": word}) for word in ASSIGNMENTS)
+            return self.space
+        return self.space.opened({"sharding": [*ASSIGNMENTS]})
 
     @cached_property
     def _starts(self) -> FloatArray:
