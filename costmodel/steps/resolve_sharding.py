@@ -219,6 +219,9 @@ MOST_TRIED: Final = 20_000
 #: Assignments of all ranks together whose bytes are counted at once: with four million take some 250 MB.
 COUNTED: Final = 4_194_304
 
+#: Candidates of all designs together that are evaluated in one call, also where some of a design are equal.
+FEW: Final = 2048
+
 #: Designs that are solved at once where each has a different machine: their tables fit into a core's cache.
 SOLVED: Final = 8192
 
@@ -373,6 +376,8 @@ class _Designs:
         points, costs = self.run.num_points, []
         numbers, tight = np.empty(points), np.full(points, self.assignments.share_collectives)
         candidates, counts = _different_first(self.candidates())
+        if candidates.shape[0] * points <= FEW:
+            counts[:] = candidates.shape[0]  # further calls would take longer than evaluating equal ones again
         for count in np.unique(counts):
             rows = np.flatnonzero(counts[self.back] == count)
             designs = self.take(rows)
