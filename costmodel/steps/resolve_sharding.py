@@ -219,9 +219,6 @@ MOST_TRIED: Final = 20_000
 #: Assignments of all ranks together whose bytes are counted at once: with four million take some 250 MB.
 COUNTED: Final = 4_194_304
 
-#: Candidates of all designs together that are evaluated in one call, also where some of a design are equal.
-FEW: Final = 2048
-
 #: Designs that are solved at once where each has a different machine: their tables fit into a core's cache.
 SOLVED: Final = 8192
 
@@ -376,12 +373,11 @@ class _Designs:
         points, costs = self.run.num_points, []
         numbers, tight = np.empty(points), np.full(points, self.assignments.share_collectives)
         candidates, counts = _different_first(self.candidates())
-        if candidates.shape[0] * points <= FEW:
-            counts[:] = candidates.shape[0]  # further calls would take longer than evaluating equal ones again
+        if len(candidates) * points <= CHUNK:  # further calls would take longer than equal candidates
+            counts[:] = len(candidates)
         for count in np.unique(counts):
             rows = np.flatnonzero(counts[self.back] == count)
-            designs = self.take(rows)
-            fastest = designs.best_of(candidates[:count, np.unique(self.back[rows])])
+            fastest = self.take(rows).best_of(candidates[:count, np.unique(self.back[rows])])
             numbers[rows] = fastest.numbers
             tight[rows] |= ~fastest.fits
             costs.append((rows, fastest.costs))
@@ -420,8 +416,7 @@ class _Designs:
         tight = tight[_least_memory(self.run.take(tight)) <= capacity[tight]]
         size = max(TRIED // self.assignments.count, 1)
         for rows in (tight[start : start + size] for start in range(0, tight.size, size)):
-            fits = _memory_of_all(self.run.take(rows)) <= capacity[rows]
-            places, tried = np.nonzero(fits.T)
+            places, tried = np.nonzero((_memory_of_all(self.run.take(rows)) <= capacity[rows]).T)
             if not places.size:
                 continue
             costs, even = self._evaluated_with(rows[places], tried.astype(np.float64), times_alone=True)
