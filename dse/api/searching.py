@@ -321,8 +321,8 @@ def what_would_do(question: Question, planned: Planned) -> str:
     if nearest.margin >= 0:
         return too_slow(question, planned, days)
     text = (
-        f"none of {space.legal.count:,.0f} layouts fits on {question.chips:,} GPUs: the smallest needs "
-        f"{readable(-nearest.margin, nearest.unit)} more per GPU ({design_text(space, nearest.params)})"
+        f"none of {space.legal.count:,.0f} layouts fits on {question.chips:,} {space.chip_word}s: the smallest needs "
+        f"{readable(-nearest.margin, nearest.unit)} more per {space.chip_word} ({design_text(space, nearest.params)})"
     )
     if question.headroom != NO_HEADROOM and fits(planned_space(replace(question, headroom=NO_HEADROOM)).space):
         text += "; without free memory some fit: {headroom} 0"
@@ -330,13 +330,13 @@ def what_would_do(question: Question, planned: Planned) -> str:
         other = with_chips(question, planned, times * question.chips)
         if other and fits(other):
             return f"{text}; enough: {{gpus}} {times * question.chips}"
-    return f"{text}; {MULTIPLES[-1]} times as many GPUs are not enough: try shorter sequences"
+    return f"{text}; {MULTIPLES[-1]} times as many {space.chip_word}s are not enough: try shorter sequences"
 
 
 def too_slow(question: Question, planned: Planned, days: float) -> str:
     """The days of the fastest layout, and a number of GPUs that is enough."""
     text = (
-        f"no layout on {question.chips:,} GPUs finishes within {days:g} days: "
+        f"no layout on {question.chips:,} {planned.space.chip_word}s finishes within {days:g} days: "
         f"the fastest takes {shortest_days(planned.space):,.0f} days"
     )
     for times in MULTIPLES:

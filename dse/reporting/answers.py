@@ -29,7 +29,7 @@ from dse.output import EXPECTED_TIME, STEP_TIME, Record, counted, percent, perce
 from dse.predictions.intervals import EVIDENCE, EXTRAPOLATED, TIGHT
 from dse.pricing.evaluated import unmeasured
 from dse.reporting.binding import memory_capacity, memory_verdict
-from dse.reporting.design_table import PEAK_MEMORY, PER_GPU, gpu_word, interval_text, machine_parameters, run_text
+from dse.reporting.design_table import PEAK_MEMORY, PER_GPU, interval_text, machine_parameters, run_text
 from dse.spaces.sections.parameters import Constraint, Objective
 from dse.spaces.space import Space
 
@@ -170,7 +170,7 @@ def numbers_text(space: Space, record: Record) -> str:
     rate, mfu = ranked_rate(record, PER_GPU), ranked_rate(record, "mfu")
     parts = [
         f"{time}{' (' + '; '.join(remarks) + ')' if remarks else ''}",
-        f"{rate:,.0f} tokens/s/{gpu_word(space)}" if rate else "",
+        f"{rate:,.0f} tokens/s/{space.chip_word}" if rate else "",
         f"{percent(mfu)} MFU" if mfu else "",
         memory_text(space, record),
     ]
@@ -276,7 +276,7 @@ def lead_text(space: Space, record: Record) -> str:
         return ""
     *others, last = unmeasured(space, record) or ["this combination of features"]
     which = f"{', '.join(others)} and {last}" if others else last
-    return f"rests on {which}; too few runs on this {gpu_word(space)} were measured."
+    return f"rests on {which}; too few runs on this {space.chip_word} were measured."
 
 
 def other_text(space: Space, best: Record, other: Record) -> str:
@@ -341,4 +341,4 @@ def place_text(space: Space, record: Record) -> str:
     """GPUs and nodes of a design; "" where the space fixes no number."""
     chips, node = (int(known_values(space, record).get("world_size", 0)), int(np.max(space.system.network[0].size)))
     nodes = f" in {counted(-(-chips // node), 'node')}" if node > 1 else ""
-    return f"{counted(chips, gpu_word(space))}{nodes}" if chips else ""
+    return f"{counted(chips, space.chip_word)}{nodes}" if chips else ""

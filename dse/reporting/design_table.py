@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 from string import ascii_uppercase
 from typing import Any
 
-import numpy as np
 from rich import box
 from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.segment import Segment
@@ -92,9 +91,9 @@ def workload_lines(space: Space, record: Record) -> Sequence[str]:
 
 #: Evidence for the interval of a prediction -> a sentence.
 EVIDENCE_TEXTS = {
-    "measured": "based on measured runs of this kind with this framework on this GPU",
-    "calibrated": "based on measured runs of this kind on this GPU with other frameworks",
-    "extrapolated": "extrapolated, too few measured runs of this kind on this GPU at this scale (wider)",
+    "measured": "based on measured runs of this kind with this framework on this chip",
+    "calibrated": "based on measured runs of this kind on this chip with other frameworks",
+    "extrapolated": "extrapolated, too few measured runs of this kind on this chip at this scale (wider)",
 }
 
 #: Blanks between two columns, one of them the line that `box.SIMPLE_HEAD` leaves blank. [characters]
@@ -361,11 +360,6 @@ def interval_text(record: Record) -> str:
     return f"{low.split()[0] if low.split()[1:] == high.split()[1:] else low} to {high}"
 
 
-def gpu_word(space: Space) -> str:
-    """The word for a chip of a system: GPU where NVIDIA's architecture has a number."""
-    return "GPU" if np.max(space.system.chip.compute_capability) else "chip"
-
-
 def rate_columns(space: Space, records: Sequence[Record]) -> list[Column]:
     """Model FLOPs utilization and tokens per second of one chip, where they are no objectives.
 
@@ -374,7 +368,7 @@ def rate_columns(space: Space, records: Sequence[Record]) -> list[Column]:
     columns = [Column("mfu", ("mfu",), [percent(ranked_rate(record, "mfu")) for record in records], 500)]
     if all(PER_GPU in record["breakdown"] for record in records):
         cells = [f"{ranked_rate(record, PER_GPU):,.0f}" for record in records]
-        columns.append(Column(PER_GPU, ("tokens/s", f"per {gpu_word(space)}"), cells, 600))
+        columns.append(Column(PER_GPU, ("tokens/s", f"per {space.chip_word}"), cells, 600))
     objectives = {objective.name for objective in space.objectives}
     return [column for column in columns if column.name not in objectives]
 

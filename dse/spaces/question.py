@@ -405,7 +405,7 @@ class _Layouts:
         """The reason why no layout is legal, and numbers of GPUs that have legal layouts."""
         chips, batch = self.question.chips, self.batch(self.question.chips)
         asked = self.question.sequences
-        message = f"no legal layout of {self.model.name} on {chips:,} GPUs"
+        message = f"no legal layout of {self.model.name} on {chips:,} {space.chip_word}s"
         if self.may_split(chips, batch):
             limits, title = self.framework.limits, self.framework.title
             blocking = space.legal.blocking()

@@ -163,6 +163,11 @@ class Space(Definition):
         wanted = {p.name: values[p.name] if p.name in values else p.value(simplest(self, p)) for p in self.parameters}
         return self.legal.nearest(wanted, np.random.default_rng(0))
 
+    @property
+    def chip_word(self) -> str:
+        """The word for a chip of the system: GPU where NVIDIA's architecture has a number."""
+        return "GPU" if np.max(self.system.chip.compute_capability) else "chip"
+
     @cached_property
     def chosen(self) -> tuple[str, ...]:
         """Names that the file sets: given values, parameters, derived columns."""

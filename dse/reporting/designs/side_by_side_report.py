@@ -17,7 +17,7 @@ from costmodel.machine import System, chip_power, chip_price
 from dse.explaining.measured_gap import IDLE, ComparedTime, MeasuredGap, TraceGap
 from dse.output import ROWS_SHOWN, Report, percent, percent_more, ranked_rate, ranked_time
 from dse.reporting.answers import Line, joined, layout_text, memory_text, numbers_text, question_text, wrapped
-from dse.reporting.design_table import PER_GPU, Column, drawn, fitted, gpu_word, interval_text, thousands
+from dse.reporting.design_table import PER_GPU, Column, drawn, fitted, interval_text, thousands
 from dse.reporting.designs.changes_report import change_text, relative
 
 
@@ -254,11 +254,13 @@ def _columns(rows: list[Any]) -> list[Column]:
     """Columns of the table; where it is too wide the layout goes first."""
     pairs = [(row.plan.study.space, row.record) for row in rows]
     short = ("tp", "pp", "vpp", "cp", "ep", "dp")
-    layouts = [layout_text(space, record, short).replace("\xa0", " ") for space, record in pairs]
+    layouts = [
+        layout_text(space, record, short).replace("\xa0", " ").replace("pp 1, vpp 1", "pp 1") for space, record in pairs
+    ]
     memory = [memory_text(space, record).partition(" (")[0] for space, record in pairs]
     runs, dollars = [_run(row) for row in rows], [_dollars(row).partition(" for")[0] for row in rows]
     heading = ("cost",) if any(runs) else ("$ for 1B", "tokens")
-    word = "GPU" if {gpu_word(space) for space, _ in pairs} == {"GPU"} else "chip"
+    word = "GPU" if {space.chip_word for space, _ in pairs} == {"GPU"} else "chip"
     return [
         Column("system", ("system",), [row.system for row in rows], left=True),
         Column("GPUs", (f"{word}s",), [f"{row.gpus:,}" for row in rows]),

@@ -159,7 +159,7 @@ def test_an_evaluation_says_first_by_how_much_it_does_not_fit_and_what_would(sto
     over = readable(-record["margins"]["fits_in_memory_bytes"], "B")
     assert lines[1].startswith(f"Does not fit: {over} too much. tp 8, pp 4, dp 32, ")
     assert re.match(r"Instead: distributed_optimizer=true would fit, -\d\.\d % step time\.", lines[2])
-    assert lines[3].startswith("Interval: based on measured runs of this kind with this framework on this GPU")
+    assert lines[3].startswith("Interval: based on measured runs of this kind with this framework on this chip")
     assert lines[4] == "Next   dse explain gpt3_175b_1024_a100 --set tp=8 --set pp=4"
     assert main(shlex.split(lines[4])[2:]) == 0
 
