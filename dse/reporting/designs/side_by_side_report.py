@@ -254,9 +254,7 @@ def _columns(rows: list[Any]) -> list[Column]:
     """Columns of the table; where it is too wide the layout goes first."""
     pairs = [(row.plan.study.space, row.record) for row in rows]
     short = ("tp", "pp", "vpp", "cp", "ep", "dp")
-    layouts = [
-        layout_text(space, record, short).replace("\xa0", " ").replace("pp 1, vpp 1", "pp 1") for space, record in pairs
-    ]
+    layouts = [layout_text(*pair, short).replace("\xa0", " ").replace(", vpp 1,", ",") for pair in pairs]
     memory = [memory_text(space, record).partition(" (")[0] for space, record in pairs]
     runs, dollars = [_run(row) for row in rows], [_dollars(row).partition(" for")[0] for row in rows]
     heading = ("cost",) if any(runs) else ("$ for 1B", "tokens")
