@@ -110,15 +110,11 @@ class Combinations:
                 parts = [np.concatenate([np.broadcast_to(part, (size, *others)) for part, size in full])]
             [whole] = parts
             if whole.shape not in known:
-                known[whole.shape] = self._cells(whole.shape)
+                axes = (1,) * (len(self.shape) - whole.ndim) + whole.shape  # a column may have only some of them
+                indices = [np.minimum(index, size - 1) for index, size in zip(self.places, axes, strict=True)]
+                known[whole.shape] = np.ravel_multi_index(indices, axes)
             columns[name] = whole.reshape(-1)[known[whole.shape]]
         return tables[0].with_columns(columns)
-
-    def _cells(self, shape: tuple[int, ...]) -> IntArray:
-        """Cell of each point in a column that has only some of the axes; (points,) [-]"""
-        axes = (1,) * (len(self.shape) - len(shape)) + shape
-        indices = [np.minimum(index, size - 1) for index, size in zip(self.places, axes, strict=True)]
-        return np.ravel_multi_index(indices, axes)
 
 
 def _behind(axes: int, values: FloatArray) -> FloatArray:

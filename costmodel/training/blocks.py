@@ -164,6 +164,7 @@ class LayerKind(NamedTuple):
     indexer: bool = False  #: of sparse attention; else earlier layers' picks are used, or all compressed keys
     compressor: bool = False  #: of compressed attention; else queries see a window
     output_gate: bool = False
+    full_rank_gate: bool = False  #: of Kimi delta attention
     shared_expert: bool = False
     shared_expert_gate: bool = False
     expert_norms: bool = False
