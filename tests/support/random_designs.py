@@ -129,8 +129,7 @@ def random_model(rng: np.random.Generator) -> ModelShape:
 
     heads, layers = some(8, 12, 16, 24, 40, 64), int(rng.integers(4, 60))
     fields: dict[str, Any] = {
-        "num_layers": layers, "num_attention_heads": heads, "num_query_groups": some(heads, heads // 4,
-        heads // 2),
+        "num_layers": layers, "num_attention_heads": heads, "num_query_groups": some(heads, heads // 4, heads // 2),
         "hidden_size": int(rng.integers(4, 130)) * 64, "head_size": some(64, 80, 128, 192),
         "ffn_hidden_size": int(rng.integers(4, 400)) * 64, "seq_len": int(2 ** rng.uniform(7, 17)),
         "vocab_size": int(2 ** rng.uniform(10, 18)), "vocab_multiple": some(0, 128),
@@ -154,11 +153,12 @@ def random_model(rng: np.random.Generator) -> ModelShape:
                    "full_attention_every": some(0, 2, 6)},
         "latent": {"attention": "mla", "q_lora_rank": some(0, 768), "kv_lora_rank": 512,
         "qk_nope_head_dim": 128,
-                   "qk_rope_head_dim": some(0, 64), "v_head_dim": some(64, 128)},
-        "delta_net": {"linear_attention": some("gated_delta_net", "mamba2"), "linear_key_heads": 16,
+                   "qk_rope_head_dim": some(0, 64), "v_head_dim": some(64, 128),
+                   "attention_output_gate": some(False, True)},
+        "delta_net": {"linear_attention": some("gated_delta_net", "mamba2", "kda"), "linear_key_heads": 16,
                       "linear_value_heads": 32, "linear_head_dim": 128, "linear_conv_kernel": 4,
                       "linear_state_size": 64, "full_attention_every": some(0, 2, 4),
-                      "attention_output_gate": some(False, True)},
+                      "attention_output_gate": some(False, True), "linear_full_rank_gate": some(False, True)},
         "compressed": {"window": 128, "q_lora_rank": 512, "qk_rope_head_dim": 64, "o_groups": 2, "o_lora_rank": 256,
                        "index_heads": 16, "index_head_dim": 128, "index_topk": 64, "num_query_groups": 1,
                        "layer_order": "".join("wsh"[int(kind)] for kind in rng.integers(0, 3, layers)),
