@@ -95,7 +95,7 @@ def pipeline_stages(model: ModelShape, design: DesignPoints) -> PipelineStages:
     Of the latter a stage is none if another has at least its layers of every kind, recomputed or not, and holds at
     least its micro-batches. Under 1F1B a stage never holds more micro-batches than a stage before it.
     """
-    in_turn, leading = bool(design.is_1f1b.all()), leading_layers(design)
+    in_turn, leading = bool(design.is_1f1b.all()), np.broadcast_to(leading_layers(design), (design.num_points,))
     names = PLACING if in_turn else (*PLACING, "gradient_accumulation_steps", "group_size")
     unique = UniqueRows.of(leading, *(getattr(design, name) for name in names))
     placed = unique.take(design)

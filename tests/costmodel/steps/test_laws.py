@@ -31,7 +31,7 @@ def test_more_of_a_resource_is_never_slower():
     laws.check_resources(0, 30)
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", [0, 1, 51])  # 51: one design alone is solved among all assignments in DualPipe
 def test_order_and_company_change_no_bit(seed):
     """Any permutation, any part of a batch, and each design alone."""
     laws.check_order(seed, 60)
