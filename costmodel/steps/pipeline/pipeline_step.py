@@ -179,7 +179,7 @@ class StagePasses:
     forward: FloatArray
     backward: FloatArray  #: gradient of the input, with the recomputation that it needs
     weight: FloatArray
-    pair: FloatArray = field(default_factory=lambda: np.zeros(1))  #: all, where a forward pass overlaps with a backward
+    pair: FloatArray = field(default_factory=lambda: np.zeros(1))  #: overlapped passes; one 0 where none are
 
     def on_axes(self, shape: tuple[int, ...]) -> StagePasses:
         """The passes with the axes of all of them, and of a shape, behind that of stages."""

@@ -271,7 +271,7 @@ def chunk_by_chunk(
 
 #: Designs whose chains are added up at once: their arrays stay in the caches. [designs]
 BLOCK: Final = 2048
-#: As many designs on several machines are added up one by one. [designs]
+#: A block that would have at most this many designs, each with several machines, has one. [designs]
 FEW: Final = 8
 
 
