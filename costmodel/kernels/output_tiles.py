@@ -337,14 +337,14 @@ class CoreBlock:
         return BELOW / (BLOCK_AREA * self.busy) * self._whole**2
 
     @cached_property
-    def _crossings(self) -> FloatArray:
-        """Least number of operands that cross into the nearest memory for each multiply-add. [-]"""
-        return sum(1 / share for share in TILE_SHARES[0]) * self._whole
-
-    @cached_property
     def _streaming(self) -> FloatArray:
         """Time of a core for each element of k, at least. [s]"""
         return np.minimum(self.tile(0).streaming, self.tile(1).streaming)
+
+    def crossing(self, products: Products, traffic: ProductTraffic) -> FloatArray:
+        """Traffic of operands of a tile over the sum of 1 / its shares, as if tiles covered the outputs exactly. [B]"""
+        crossing = traffic.of_a * products.n
+        return np.multiply(crossing, products.each(self._whole), out=crossing)
 
     def bound(self, products: Products, traffic: ProductTraffic, *, whole_waves: bool = False) -> FloatArray:
         """Time that no tile of the block beats nor, unless waves are whole, any of a smaller one. [s]
@@ -360,8 +360,8 @@ class CoreBlock:
         wave += products.each(cores.draining)
         wave += products.each(cores.latency)
         time *= wave
-        transfer = np.multiply(traffic.of_a, products.n, out=wave)
-        transfer *= products.each(self._crossings)
+        transfer = self.crossing(products, traffic)
+        transfer *= sum(1 / share for share in TILE_SHARES[0])
         transfer += traffic.of_c
         transfer *= products.each(cores.seconds_per_byte)
         np.maximum(time, transfer, out=time)

@@ -7,13 +7,13 @@ are tried, for all products of a batch at once.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 
-from costmodel.columns import FloatArray, IntArray
+from costmodel.columns import BoolArray, FloatArray, IntArray
 from costmodel.kernels.kernel_tables import Gemms
 from costmodel.kernels.output_tiles import (
     ACCUMULATOR_BYTES,
@@ -29,7 +29,7 @@ from costmodel.kernels.output_tiles import (
 from costmodel.machine import System
 
 #: Products that are worked on at once: enough to drown the overhead of calls, few enough for the caches.
-TOGETHER = 32768
+TOGETHER = 65536
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -148,6 +148,15 @@ class _Piece:
         """A copy of several of them."""
         return _Piece(self.of(rows), self.products.take(rows), self.best.take(rows))
 
+    def some(self, rows: IntArray) -> Iterator[_Piece]:
+        """Several of them, or all if these are most of it, to try tilings on; the best of each is put back."""
+        if 2 * rows.size > self.best.time.size:
+            yield self
+        elif rows.size:
+            part = self.take(rows)
+            yield part
+            self.best.put(rows, part.best)
+
 
 def _worth(piece: _Piece, seconds_alone: FloatArray) -> IntArray:
     """Products that may be fast enough with this time for each multiply-add, on each machine."""
@@ -222,39 +231,32 @@ class _Search:
         for piece in self._pieces(rows):
             self._try_tile(block, block.tile(0), piece)
             bound = block.bound(piece.products, piece.traffic, whole_waves=True)
-            self._try_others(block, piece, np.flatnonzero(bound < piece.best.time), _BY_SIZE)
+            for part in piece.some(np.flatnonzero(bound < piece.best.time)):
+                self._try_others(block, part)
             if smaller is not None:
                 bound = smaller.bound(piece.products, piece.traffic)
                 left.append(piece.of(np.flatnonzero(bound < piece.best.time)))
         return np.concatenate(left)
 
-    def _try_others(self, block: CoreBlock, piece: _Piece, rows: IntArray, groups: Sequence[Sequence[int]]) -> None:
-        """Try groups of tiles on some products of a piece: each where a part of all tiles before may be faster."""
-        if not (rows.size and groups):
-            return
-        tried = piece if 2 * rows.size > piece.best.time.size else piece.take(rows)
-        for number in groups[0]:
-            if number in _TURNED:
-                self._try_turned(block, number, tried)
-            else:
-                transfer = self._try_tile(block, block.tile(number), tried)
-        self._try_others(block, tried, np.flatnonzero(transfer < tried.best.time), groups[1:])
-        if tried is not piece:
-            piece.best.put(rows, tried.best)
+    def _try_others(self, block: CoreBlock, piece: _Piece) -> None:
+        """Try the other tiles of a block on some products, each where its traffic alone may take less time."""
+        products, traffic, uneven = piece.products, piece.traffic, self._uneven(block, piece.products)
+        crossing, per_byte = block.crossing(products, traffic), products.each(self.cores.seconds_per_byte)
+        for number, shares in enumerate(TILE_SHARES[1:], start=1):
+            worth = (sum(1 / share for share in shares) * crossing + traffic.of_c) * per_byte < piece.best.time
+            for part in piece.some(np.flatnonzero(worth & uneven if number in _TURNED else worth)):
+                self._try_tile(block, block.tile(number), part)
 
-    def _try_turned(self, block: CoreBlock, number: int, piece: _Piece) -> None:
-        """Try a tile unless its transpose, the tile before, covers the outputs exactly in as few cycles."""
-        tile, other, products = block.tile(number), block.tile(number - 1), piece.products
-        m, n = products.m * products.each(other.per_row), products.n * products.each(other.per_column)
-        shorter = np.where(tile.cycles < other.cycles, 1.0, 0.0)
-        uneven = np.flatnonzero((np.floor(m) != m) | (np.floor(n) != n) | (products.each(shorter) > 0))
-        if uneven.size:
-            part = piece.take(uneven)
-            self._try_tile(block, tile, part)
-            piece.best.put(uneven, part.best)
+    def _uneven(self, block: CoreBlock, products: Products) -> BoolArray:
+        """Products that a turned tile may be faster for than the tile before: that one does not cover them exactly."""
+        first = block.tile(0)
+        rows, columns = products.m * products.each(first.per_row), products.n * products.each(first.per_column)
+        shorter = [block.tile(number).cycles < block.tile(number - 1).cycles for number in _TURNED]
+        uneven: BoolArray = (np.floor(rows) != rows) | (np.floor(columns) != columns)
+        return uneven | (products.each(np.where(np.logical_or(*shorter), 1.0, 0.0)) > 0)
 
-    def _try_tile(self, block: CoreBlock, tile: Tile, piece: _Piece) -> FloatArray:
-        """Try a tile, with k whole and in pieces, and say how long its traffic takes. [s]"""
+    def _try_tile(self, block: CoreBlock, tile: Tile, piece: _Piece) -> None:
+        """Try a tile, with k whole and in pieces."""
         cores, products, traffic, best = self.cores, piece.products, piece.traffic, piece.best
         rows, columns = products.m * products.each(tile.per_row), products.n * products.each(tile.per_column)
         np.ceil(rows, out=rows)
@@ -281,7 +283,6 @@ class _Search:
                 part = piece.take(split)
                 _try_pieces(part.products, cores, tile, part.best, filling.take(split), rounds.take(split))
                 best.put(split, part.best)
-        return transfer
 
 
 def _try_pieces(
@@ -314,8 +315,7 @@ def _power_of_two(values: FloatArray) -> FloatArray:
     return power
 
 
-#: The tiles of a block but the first, by size: those after a group are parts of all tiles of it.
-_BY_SIZE = ((1, 2), (3, 4), (5,))
-_TURNED = (1, 4)  #: those that are the tile before, the other way round
+#: Tiles of a block that are the tile before, the other way round.
+_TURNED = (1, 4)
 
 _NO_ROWS = np.zeros(0, dtype=np.intp)

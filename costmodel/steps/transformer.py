@@ -113,7 +113,7 @@ class Combinations:
                 axes = (1,) * (len(self.shape) - whole.ndim) + whole.shape  # a column may have only some of them
                 indices = [np.minimum(index, size - 1) for index, size in zip(self.places, axes, strict=True)]
                 known[whole.shape] = np.ravel_multi_index(indices, axes)
-            columns[name] = whole.reshape(-1)[known[whole.shape]]
+            columns[name] = whole.reshape(-1).take(known[whole.shape])
         return tables[0].with_columns(columns)
 
 
