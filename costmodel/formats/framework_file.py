@@ -343,7 +343,7 @@ def _runs(section: Section) -> Runs:
     section.only(("values", "where", "source"))
     section.text("source")
     values = section.data.get("values")
-    if isinstance(values, list):
+    if isinstance(values, list) and not any(isinstance(value, (list, dict)) for value in values):
         values = {value: value for value in values}
     if not isinstance(values, dict) or not values:
         section.mistake("values", "expected values, or what the software calls each")
