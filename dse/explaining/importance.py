@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -71,30 +73,32 @@ def importance(space: Space, table: TrialTable, profile: str) -> Importance:
     groups = [grouped(columns[name]) for name in names]
     directions = [objective.direction for objective in space.objectives]
     costs, trials_read = as_costs(feasible.values, directions), feasible.trials
-    trials = [best_share(trials_read, values, names) for values in costs.T]
+    trials = best_shares(trials_read, costs, names)
     designs = [[explained_share(values, group) for group in groups] for values in evaluation.values.T]
     return Importance(space, tuple(names), np.array(trials), np.array(designs), len(feasible))
 
 
-def best_share(trials: Sequence[optuna.trial.FrozenTrial], costs: FloatArray, names: Sequence[str]) -> list[float]:
-    """PED-ANOVA of trials by one objective to be minimized, (trials,); 0 where all are equal. [-]"""
-    if not np.ptp(costs):
-        return [0.0 for _ in names]
-    before = optuna.logging.get_verbosity()
+def best_shares(
+    trials: Sequence[optuna.trial.FrozenTrial], costs: FloatArray, names: Sequence[str]
+) -> list[list[float]]:
+    """PED-ANOVA of trials for objectives to be minimized, (trials, objectives); 0 where all trials are equal. [-]"""
+    before, evaluator = optuna.logging.get_verbosity(), PedAnovaImportanceEvaluator(target_quantile=BEST)
     optuna.logging.set_verbosity(QUIET)
     try:
-        study = optuna.create_study()
+        study = optuna.create_study(directions=["minimize"] * costs.shape[1])
         study.add_trials(
-            [
-                optuna.trial.create_trial(params=trial.params, distributions=trial.distributions, value=float(cost))
-                for trial, cost in zip(trials, costs, strict=True)
-            ]
+            optuna.trial.create_trial(params=trial.params, distributions=trial.distributions, values=values)
+            for trial, values in zip(trials, costs.tolist(), strict=True)
         )
-        evaluator = PedAnovaImportanceEvaluator(target_quantile=BEST)
-        importances = get_param_importances(study, evaluator=evaluator)
+        with warnings.catch_warnings(action="ignore", category=UserWarning):  # low is better, and some are all equal
+            targets = (partial(lambda at, trial: float(trial.values[at]), at) for at in range(costs.shape[1]))
+            shares = [get_param_importances(study, evaluator=evaluator, target=target) for target in targets]
     finally:
         optuna.logging.set_verbosity(before)
-    return [importances.get(name, 0.0) for name in names]
+    return [
+        [share.get(name, 0.0) * varies for name in names]
+        for share, varies in zip(shares, np.ptp(costs, axis=0) > 0, strict=True)
+    ]
 
 
 def grouped(values: FloatArray) -> FloatArray:
