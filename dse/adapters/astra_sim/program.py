@@ -422,15 +422,9 @@ class StageProgram:
         return last
 
     def _add(
-        self,
-        name: str,
-        kind: str,
-        attributes: Mapping[str, bool | int | float | str],
-        behind: Iterable[int],
-        length: int = 0,
-        *,
-        about: Ring | None = None,
-    ) -> int:
+        self, name: str, kind: str, attributes: Mapping[str, bool | int | float | str], behind: Iterable[int],
+        length: int = 0, *, about: Ring | None = None,
+    ) -> int:  # fmt: skip
         return self._out.add(name, kind, (0, length), attributes, data=sorted({*behind}), about=about)
 
     def _pieces(self, passes: Sequence[Node]) -> tuple[dict[int, list[Piece]], dict[int, list[Piece]]]:

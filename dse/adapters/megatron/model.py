@@ -9,6 +9,7 @@ import ast
 import re
 from collections.abc import Mapping
 from contextlib import suppress
+from functools import lru_cache
 from typing import Any, Final
 
 from costmodel.errors import DseError
@@ -187,12 +188,13 @@ def _layer_settings(model: ModelShape) -> dict[str, Any]:
     return settings
 
 
-def model_losses(model: ModelShape) -> list[str]:
+@lru_cache
+def model_losses(model: ModelShape) -> tuple[str, ...]:
     """Properties of a model that Megatron Core has no setting for."""
     layers = ["layers"] if (model.layers or model.layer_order) and not hybrid_pattern(model) else []
-    unsaid = [name for name in conditions_met(KEYS["lost_numerics"], model) if name in model.numerics.said()]
-    values = [f"{name}={plain(getattr(model.numerics, name))}" for name in unsaid]
-    return [*layers, *conditions_met(KEYS["lost_properties"], model), *values]
+    unsaid = (name for name in conditions_met(KEYS["lost_numerics"], model) if name in model.numerics.said())
+    values = (f"{name}={plain(getattr(model.numerics, name))}" for name in unsaid)
+    return (*layers, *conditions_met(KEYS["lost_properties"], model), *values)
 
 
 #: Settings without defaults.

@@ -149,24 +149,24 @@ def framework_rules(framework: Framework, model: ModelShape) -> Iterator[UsualRu
     for column, runs in framework.runs.items():
         known = " or ".join(f"{column} == {value}" for value in runs.words)
         yield UsualRule(f"runs_{column}", f"not ({runs.where}) or {known}" if runs.where else known)
-    yield from _with_settings(framework.limits, model)
+    yield from _with_settings(tuple(framework.limits.items()), model)
 
 
-def _with_settings(limits: Mapping[str, str], model: ModelShape) -> Iterator[UsualRule]:
+@lru_cache
+def _with_settings(limits: Sequence[tuple[str, str]], model: ModelShape) -> list[UsualRule]:
     """Formulas with a model's settings in the place of their names."""
     values = _settings(model)
 
     def compared(match: re.Match[str]) -> str:
-        name, sign, word = match.groups()
-        stated = values.get(name)
-        return f"{int((stated == word) == (sign == '=='))} == 1" if isinstance(stated, str) else match[0]
+        stated = values.get(match[1])
+        return f"{int((stated == match[3]) == (match[2] == '=='))} == 1" if isinstance(stated, str) else match[0]
 
     def shown_value(match: re.Match[str]) -> str:
         value = values.get(match[0])
         return match[0] if value is None or isinstance(value, str) else f"{float(value):g}"
 
-    for name, formula in limits.items():
-        yield UsualRule(name, re.sub(r"\w+", shown_value, re.sub(r"(\w+) (==|!=) (\w+)", compared, formula)))
+    replaced = ((name, re.sub(r"(\w+) (==|!=) (\w+)", compared, formula)) for name, formula in limits)
+    return [UsualRule(name, re.sub(r"\w+", shown_value, formula)) for name, formula in replaced]
 
 
 def _settings(model: ModelShape) -> dict[str, bool | str | float]:
@@ -249,15 +249,16 @@ def broken_rules(
     values, rules = _values_and_rules(framework_rules(framework, model), model, points, machine)
     broken: list[list[str]] = [[] for _ in designs]
     for rule, met in rules:
+        read = values.keys() & Expression.parse(framework.limits.get(rule.name, rule.name.removeprefix("runs_"))).names
         for row in np.flatnonzero(~np.broadcast_to(met, len(designs))).tolist():
-            known = {name: np.broadcast_to(value, len(designs))[row].item() for name, value in values.items()}
+            known = {name: np.broadcast_to(values[name], len(designs))[row].item() for name in read}
             broken[row].append(_broken(framework, rule, {**known, **_settings(model), **designs[row]}))
     return broken
 
 
 def conditions_met(conditions: Mapping[str, str], model: ModelShape, design: DesignPoints | None = None) -> list[str]:
     """Names of conditions that hold for a model and a design; those with names that are not of the model do not."""
-    _, rules = _values_and_rules(_with_settings(conditions, model), model, design or DesignPoints(), {})
+    _, rules = _values_and_rules(_with_settings(tuple(conditions.items()), model), model, design or DesignPoints(), {})
     return [rule.name for rule, met in rules if met.all()]
 
 

@@ -116,7 +116,10 @@ class Script(Words):
         except Mistake as mistake:
             reader.line = reader.first + text.count("\n", 0, mistake.args[0]) + 1
             raise reader.refused(mistake.args[1]) from None
-        reader.run(0, len(reader.syntax.tokens))
+        try:
+            reader.run(0, len(reader.syntax.tokens))
+        except Mistake as mistake:  # in a word of the statement of this line
+            raise reader.refused(mistake.args[1]) from None
 
     # Statements are ranges of tokens. Each method returns whether they succeed, None where that is unknown
 
@@ -213,7 +216,7 @@ class Script(Words):
                 tokens = self.syntax.tokens[start + 1 : end]
                 return holds([part.text if part.kind == "sign" else self.known(part.text) for part in tokens])
             case "!":
-                status = self.statement(start + 1, stop)
+                status = self.statement(start + 1, stop) if start + 1 < stop else True
                 return None if status is None else not status
             case "{":
                 return self.run(start + 1, end)
