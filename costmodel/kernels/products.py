@@ -152,13 +152,9 @@ def _is_fraction(values: FloatArray) -> BoolArray:
 
 
 def gemm_cost(
-    gemms: Gemms,
-    system: System,
-    *,
-    element_bytes: FloatArray | float,
-    rate: FloatArray | float = 1.0,
+    gemms: Gemms, system: System, *, element_bytes: FloatArray | float, rate: FloatArray | float = 1.0,
     tiles: ExplicitTiles | None = None,
-) -> GemmCost:
+) -> GemmCost:  # fmt: skip
     """Time, work and traffic of matrix products: the best of a family of tilings, or an explicit one.
 
     Parameters

@@ -165,6 +165,7 @@ class LayerKind(NamedTuple):
     compressor: bool = False  #: of compressed attention; else queries see a window
     output_gate: bool = False
     full_rank_gate: bool = False  #: of Kimi delta attention
+    full_rank_decay: bool = False
     shared_expert: bool = False
     shared_expert_gate: bool = False
     expert_norms: bool = False

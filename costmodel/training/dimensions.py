@@ -210,6 +210,7 @@ class ModelDimensions:
     linear_step_rank: float = 0.0  #: of Mamba-1: width from which steps of all features are made
     linear_norm: bool = True  #: of Mamba-2: a norm of the output
     linear_full_rank_gate: bool = False  #: of Kimi delta attention: its gate is one product, not two of low rank
+    linear_full_rank_decay: bool = False  #: ... its decay too
     index_heads: float = 0.0  #: of an indexer that picks the keys that queries see; 0 where layers reuse earlier picks
     index_head_dim: float = 0.0
     index_topk: float = 0.0  #: keys that a query sees; 0: all
@@ -303,7 +304,7 @@ class ModelDimensions:
     def _features(self) -> Mapping[str, float]:
         halves, streams = 2 if self.gated_mlp else 1, self.num_residual_streams
         made = self.num_query_groups * self.score_size if self.values_are_keys else 2 * self.key_value_size
-        gates = self.num_attention_heads * self.attention_head_gate + self.query_size * self.attention_output_gate
+        gates = self.num_attention_heads * self.attention_head_gate + self.attention_size * self.attention_output_gate
         return {
             "hidden": self.hidden_size,
             "stream": streams * self.hidden_size,
@@ -311,6 +312,7 @@ class ModelDimensions:
             "stream_weights": (2 + streams) * streams,
             "qkv": self.query_size + gates + (0.0 if self.reuses_keys else made),
             "attention": self.attention_size,
+            "gates": gates,
             "up": halves * self.ffn_hidden_size,
             "ffn": self.ffn_hidden_size,
             "query_rank": self.q_lora_rank,

@@ -230,9 +230,10 @@ def layer_kind(model: ModelShape, mixer: str, mlp: str, sizes: Sizes) -> LayerKi
         query_latent=latent and model.q_lora_rank > 0,
         indexer=mixer in ("sparse", "compressed") and dict(sizes).get("index_heads", model.index_heads) > 0,
         compressor=mixer == "compressed" and dict(sizes).get("compress_ratio", model.compress_ratio) > 0,
-        output_gate=(model.attention_output_gate or (model.attention_head_gate and not latent))
+        output_gate=(model.attention_output_gate or model.attention_head_gate)
         and mixer in ("full", "window", "sparse", "latent"),
         full_rank_gate=mixer == "kda" and model.linear_full_rank_gate,
+        full_rank_decay=mixer == "kda" and model.linear_full_rank_decay,
         shared_expert=experts and model.shared_ffn_hidden_size > 0,
         shared_expert_gate=experts and model.shared_expert_gate,
         expert_norms=experts and model.expert_norms,

@@ -217,6 +217,13 @@ class _ConfigurationReader:
                 inner = experts.get("hidden_size", 0) * self._whole("mamba_expand", self._value("mamba_expand") or 2)
                 value = inner / max(experts.get("linear_value_heads", 1), 1)
             experts[name] = self._read(name, key.split("|")[0], value)
+        if idle := self._whole("zero_expert_num", self._value("zero_expert_num") or 0):
+            picked, every = experts.get("moe_topk", 1), idle + experts.get("num_experts", 1)
+            experts["moe_topk"] = max(round(picked * (1 - idle / every)), 1)
+            mean = (
+                f"{idle} of {every} experts do nothing: of {picked} picked ones, {experts['moe_topk']} work on average"
+            )
+            self.notes.append(f"zero_expert_num: {mean}")
         if experts.get("routing_groups") == 1:
             experts = {name: value_of for name, value_of in experts.items() if not name.startswith("routing_")}
         heads = max(experts.get("num_attention_heads", 1), 1)
@@ -283,6 +290,8 @@ class _ConfigurationReader:
         """Name the keys that a model file has no use for."""
         left = [key for key in self.section.data if key not in self.read and key not in WITHOUT_COST]
         left = [key for key in left if key.isidentifier() and self.section.data[key] not in (None, False, 0, [])]
+        if self.family.apart:
+            self.notes.append(f"{self.family.title}: {self.family.apart}")
         if left:
             shown = ", ".join(left if len(left) <= 16 else [*left[:16], f"{len(left) - 16} more"])
             self.notes.append(f"not in a model file, which prices a step without: {shown}")

@@ -49,6 +49,8 @@ class Family:
     shared_keys: str = ""  #: key of the number of last layers that see the keys and values of earlier ones
     once: tuple[str, ...] = ()  #: keys that a model file can only say to be 1, or absent
     optional: tuple[str, ...] = ()  #: fields that models of the family may lack, such as those of experts
+    pattern: str = ""  #: letters of what a layer of the configuration is here
+    apart: str = ""  #: how models of the family differ from what a model file can say
 
 
 @cache
@@ -147,6 +149,8 @@ class LayerReader:
 
     def fields(self, model: Mapping[str, Any]) -> dict[str, Any]:
         """Fields of a model file for its layers, from the other fields of the model."""
+        if order := self.family.pattern * int(model.get("num_layers", 1)):
+            return {"num_layers": len(order), "layer_order": order, "first_dense_layers": 0}
         if isinstance(blocks := self.value("block_configs"), list):
             return in_letters([self._block(block, model) for block in blocks], "full")
         words, ahead = self._words(), model.get("mtp_layers", 0)
@@ -258,12 +262,12 @@ class LayerReader:
         """MLP of each layer."""
         if any(word in MLPS for word in words):
             return [MLPS.get(word, "") for word in words]
-        if not model.get("num_experts"):
-            return ["dense"] * count
         family, first = self.family, int(model.get("first_dense_layers", 0))
         for key in family.once:
             if not isinstance(value := self.value(key), list) and value not in (None, 1):
                 self.mistake(key, f"{value!r}: a model file can only say 1")
+        if not model.get("num_experts"):
+            return ["dense"] * count
         step = self.whole(family.sparse_step, self.value(family.sparse_step) or 1) if family.sparse_step else 1
         sparse = marks(count, step, self._offset(family.sparse_offset, step))
         sparse = [mark and number >= first for number, mark in enumerate(sparse)]

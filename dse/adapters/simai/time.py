@@ -78,15 +78,9 @@ class SimaiReport:
 
 
 def price(
-    workload: StepRows,
-    network: Busbw | Links,
-    *,
-    revision: str,
-    world_size: FloatArray | float | None = None,
-    gpus_per_server: float = 8.0,
-    overlap: Overlap | None = None,
-    strict: bool = False,
-) -> SimaiReport:
+    workload: StepRows, network: Busbw | Links, *, revision: str, world_size: FloatArray | float | None = None,
+    gpus_per_server: float = 8.0, overlap: Overlap | None = None, strict: bool = False,
+) -> SimaiReport:  # fmt: skip
     """Evaluate workloads by the rules of SimAI's analytical mode.
 
     Raises `DseError` if the revision takes other bandwidths, or the groups do not fit the GPUs.
@@ -114,14 +108,9 @@ def price(
 
 
 def _report(
-    workload: StepRows,
-    bandwidths: Bandwidths,
-    network: Busbw | Links,
-    rules: Revision,
-    world: FloatArray,
-    overlap: Overlap,
-    strict: bool,
-) -> SimaiReport:
+    workload: StepRows, bandwidths: Bandwidths, network: Busbw | Links, rules: Revision, world: FloatArray,
+    overlap: Overlap, strict: bool,
+) -> SimaiReport:  # fmt: skip
     """Times of every collective, their exposed parts, and their sums."""
     rows, passes = np.nonzero(~silent(workload.collective).all(axis=0))  # cells where anything is sent
     kind = workload.collective[:, rows, passes]
@@ -198,14 +187,9 @@ def exposed_time(workload: StepRows, communication: FloatArray, overlap: Overlap
 
 
 def summed(
-    workload: StepRows,
-    communication: FloatArray,
-    exposed: FloatArray,
-    network: Busbw | Links,
-    rules: Revision,
-    overlap: Overlap,
-    strict: bool,
-) -> Totals:
+    workload: StepRows, communication: FloatArray, exposed: FloatArray, network: Busbw | Links, rules: Revision,
+    overlap: Overlap, strict: bool,
+) -> Totals:  # fmt: skip
     """Sums over rows, the bubble, and the messages between stages."""
     counts, layout = workload.counts, workload.layout
     compute = np.rint(workload.time * 1e9).sum(axis=-1)
