@@ -241,13 +241,9 @@ def host_time(system: System, world_size: FloatArray, computing: FloatArray) -> 
 
 
 def assemble_breakdown(
-    parts: Mapping[str, FloatArray],
-    system: System,
-    *,
-    world_size: FloatArray,
-    tokens: FloatArray,
+    parts: Mapping[str, FloatArray], system: System, *, world_size: FloatArray, tokens: FloatArray,
     model_flops: FloatArray,
-) -> Breakdown:
+) -> Breakdown:  # fmt: skip
     """The table of a step from its parts.
 
     Parameters

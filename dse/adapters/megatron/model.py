@@ -9,7 +9,6 @@ import ast
 import re
 from collections.abc import Mapping
 from contextlib import suppress
-from functools import lru_cache
 from typing import Any, Final
 
 from costmodel.errors import DseError
@@ -188,7 +187,6 @@ def _layer_settings(model: ModelShape) -> dict[str, Any]:
     return settings
 
 
-@lru_cache
 def model_losses(model: ModelShape) -> tuple[str, ...]:
     """Properties of a model that Megatron Core has no setting for."""
     layers = ["layers"] if (model.layers or model.layer_order) and not hybrid_pattern(model) else []

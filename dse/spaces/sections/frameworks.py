@@ -149,13 +149,13 @@ def framework_rules(framework: Framework, model: ModelShape) -> Iterator[UsualRu
     for column, runs in framework.runs.items():
         known = " or ".join(f"{column} == {value}" for value in runs.words)
         yield UsualRule(f"runs_{column}", f"not ({runs.where}) or {known}" if runs.where else known)
-    yield from _with_settings(tuple(framework.limits.items()), model)
+    yield from _with_settings(tuple(framework.limits.items()), tuple(_settings(model).items()))
 
 
 @lru_cache
-def _with_settings(limits: Sequence[tuple[str, str]], model: ModelShape) -> list[UsualRule]:
+def _with_settings(limits: Sequence[tuple[str, str]], settings: Sequence[tuple[str, Any]]) -> list[UsualRule]:
     """Formulas with a model's settings in the place of their names."""
-    values = _settings(model)
+    values = dict(settings)
 
     def compared(match: re.Match[str]) -> str:
         stated = values.get(match[1])
@@ -258,7 +258,8 @@ def broken_rules(
 
 def conditions_met(conditions: Mapping[str, str], model: ModelShape, design: DesignPoints | None = None) -> list[str]:
     """Names of conditions that hold for a model and a design; those with names that are not of the model do not."""
-    _, rules = _values_and_rules(_with_settings(tuple(conditions.items()), model), model, design or DesignPoints(), {})
+    stated = _with_settings(tuple(conditions.items()), tuple(_settings(model).items()))
+    _, rules = _values_and_rules(stated, model, design or DesignPoints(), {})
     return [rule.name for rule, met in rules if met.all()]
 
 
