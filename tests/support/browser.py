@@ -1,6 +1,10 @@
 """A browser without a window, where Chromium and its driver are installed."""
 
+import json
+import re
 import shutil
+import zlib
+from base64 import b64decode
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,6 +20,12 @@ FLAGS = (
 
 #: How long a page may take to draw itself on a busy machine. [s]
 PATIENCE = 120
+
+
+def data_of(page: Path) -> dict[str, Any]:
+    """The JSON object that a page is drawn from."""
+    [packed] = re.findall(r'id="data">(.*?)</script>', page.read_text())
+    return dict(json.loads(zlib.decompress(b64decode(packed))))
 
 
 @contextmanager

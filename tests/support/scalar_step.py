@@ -60,18 +60,9 @@ class ScalarStep:
         return best + chip.kernel_launch
 
     def tiled(
-        self,
-        m: float,
-        n: float,
-        k: float,
-        batch: float,
-        out: float,
-        e: float,
-        a: float,
-        b: float,
-        floor: float,
+        self, m: float, n: float, k: float, batch: float, out: float, e: float, a: float, b: float, floor: float,
         pace: float,
-    ) -> float:
+    ) -> float:  # fmt: skip
         """The best of all numbers of pieces of k for one tile of one block."""
         chip, source = self.chip, self.levels[1]
         cores = min(chip.cores, math.floor(self.levels[0].capacity / (6 * W * e**2 / 2)))

@@ -1,12 +1,14 @@
 """Pages that need no network and no other file: style, scripts and data are in the HTML.
 
-A page has a heading in HTML and one JSON object, from which the scripts in `assets` draw tables and figures as
-HTML and SVG. Texts and numbers come from the functions that print reports on a terminal.
+A page has one JSON object, compressed, from which the scripts in `assets` draw tables and figures as HTML and SVG.
+Texts and numbers come from the functions that print reports on a terminal.
 """
 
 from __future__ import annotations
 
 import json
+import zlib
+from base64 import b64encode
 from collections.abc import Mapping, Sequence
 from html import escape
 from pathlib import Path
@@ -20,14 +22,14 @@ ASSETS: Final = Path(__file__).with_name("assets")
 
 def page(title: str, data: Mapping[str, Any], script: str) -> str:
     """HTML of a page that `script`, a file of `ASSETS`, draws from data."""
-    content = json.dumps(data, allow_nan=False, separators=(",", ":")).replace("</", "<\\/")
-    run = "".join(f"<script>{asset(name)}</script>\n" for name in ("draw.js", script))
+    content = zlib.compress(json.dumps(data, allow_nan=False, separators=(",", ":")).encode(), 9)
+    run = f'<script type="module">{asset("draw.js")}{asset(script)}</script>\n'
     return (
         f'<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title>'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         f"<style>{asset('style.css')}</style></head>\n"
         '<body><main id="page"><noscript>This page needs JavaScript.</noscript></main>\n'
-        f'<script type="application/json" id="data">{content}</script>\n{run}</body></html>\n'
+        f'<script type="text/plain" id="data">{b64encode(content).decode()}</script>\n{run}</body></html>\n'
     )
 
 

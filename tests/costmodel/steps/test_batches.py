@@ -128,15 +128,10 @@ class Alone:
 
 
 def check_columns(
-    table: type[Design],
-    base: Mapping[str, Any],
-    price: Callable[[Any], Breakdown],
-    blocks: Iterable[Block] = BLOCKS,
-    known: Collection[str] = (),
-    idle: Collection[str] = (),
-    *,
+    table: type[Design], base: Mapping[str, Any], price: Callable[[Any], Breakdown],
+    blocks: Iterable[Block] = BLOCKS, known: Collection[str] = (), idle: Collection[str] = (), *,
     at_once: bool = False,
-) -> set[str]:
+) -> set[str]:  # fmt: skip
     """Columns that change a price, after checks of every column, in a batch each or all in one.
 
     One batch costs what it does where its rows share nothing, and columns that are not known yet cost the same

@@ -21,7 +21,7 @@ from dse.predictions.intervals import DOES_NOT_FIT, FITS, TIGHT
 from dse.validation.comparison import ComparedRow
 from dse.validation.summary import dataset_record, error_record, kendall_tau
 from dse.validation.table import COLUMNS, SHIPPED, MeasuredRow
-from tests.support.browser import browser, complaints, opened
+from tests.support.browser import browser, complaints, data_of, opened
 from tests.support.cases import cases
 from tests.validation_figures import KEPT, PAGE, PUBLIC, README, REPORT, SUMMARY, figures, report, rows_of, summary
 
@@ -426,7 +426,7 @@ def test_the_page_needs_nothing_else_and_shows_every_row(page, measured, tmp_pat
         parsed.feed(path.read_text())
         assert parsed.open == []
         assert parsed.loads == []
-    drawn = json.loads(re.search(r'id="data">(.*?)</script>', page.read_text(), flags=re.DOTALL)[1])["pictures"]
+    drawn = data_of(page)["pictures"]
     assert drawn[0]["what"] == "step time"
     assert sum(map(len, drawn[0]["series"].values())) == sum(one.is_step for one in measured)
 

@@ -1,7 +1,9 @@
 "use strict";
 // Elements, numbers, axes and tips that all pages share.
 
-const page = JSON.parse(document.getElementById("data").textContent);
+// The data of the page: JSON, compressed by zlib, in base64.
+const packed = Uint8Array.from(atob(document.getElementById("data").textContent), (letter) => letter.charCodeAt(0));
+const page = await new Response(new Blob([packed]).stream().pipeThrough(new DecompressionStream("deflate"))).json();
 const main = document.getElementById("page"), root = document.documentElement;
 const SVG = "http://www.w3.org/2000/svg";
 
