@@ -106,7 +106,7 @@ def fastest_tiling(
     machine has all candidates of the smaller one: the best of them is never slower for it.
 
     Few need be tried, and none that could be better is left out. Of a block one tile is tried, and the others where
-    `CoreBlock.bound` leaves room: if its tiles cover the outputs exactly, none of them is better. A block of half the
+    `CoreBlock.bound` and the traffic of each leave room, as if tiles covered the outputs exactly. A block of half the
     edge is tried where the bound of all smaller ones is below the best so far. Once a core takes as few cycles for each
     element of k as for one output, all smaller blocks take as long or longer. Smaller tiles have more traffic: once
     that of a tile alone takes as long as the best so far, smaller ones are no better. Once so few cores have room for a

@@ -210,7 +210,7 @@ class ModelDimensions:
     linear_step_rank: float = 0.0  #: of Mamba-1: width from which steps of all features are made
     linear_norm: bool = True  #: of Mamba-2: a norm of the output
     linear_full_rank_gate: bool = False  #: of Kimi delta attention: its gate is one product, not two of low rank
-    linear_full_rank_decay: bool = False  #: ... its decay too
+    linear_full_rank_decay: bool = False  #: ... its decay is one product
     index_heads: float = 0.0  #: of an indexer that picks the keys that queries see; 0 where layers reuse earlier picks
     index_head_dim: float = 0.0
     index_topk: float = 0.0  #: keys that a query sees; 0: all
