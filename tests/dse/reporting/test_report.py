@@ -164,12 +164,10 @@ def test_a_pipeline_is_drawn_pass_by_pass(report, study, tmp_path):
     assert [own["pipeline"] for own in data_of(report)["designs"]] == json.loads(json.dumps(stored[len(CHUNKS) :]))
     assert sum("period" in data for data in stored) > len(CHUNKS) / 2
     [function] = re.findall(r"^function passes.*?^}$", asset("study.js"), flags=re.DOTALL | re.MULTILINE)
-    script = (
-        f"{function}\n"
-        """return arguments[0].map((data) => data.rows.flatMap((row) => passes(data, row)
-        .map((own) => [row[0], data.kinds[own.work[0]], own.work[1], own.batch,
-            own.start * data.unit, own.stop * data.unit])))"""
-    )
+    script = f"""{function}
+        return arguments[0].map((data) => data.rows.flatMap((row) => passes(data, row).map((own) =>"""
+    script += """
+        [row[0], data.kinds[own.work[0]], own.work[1], own.batch, own.start * data.unit, own.stop * data.unit])))"""
     with browser(tmp_path, width=1440) as driver:
         opened(driver, report)
         drawn = driver.execute_script(script, stored)

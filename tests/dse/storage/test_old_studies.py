@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from dse.cli import main
+from tests.support.browser import data_of
 from tests.support.cases import cases
 from tests.support.paths import TEST_DATA
 
@@ -71,6 +72,6 @@ def test_the_explanation_of_an_old_trial_names_its_stored_step_time(folder, caps
 def test_the_page_of_an_old_study_says_that_its_numbers_are_of_another_cost_model(folder, capsys):
     restored("5877065")
     assert main(["report", "layouts", "-o", "page.html"]) == 0
-    page = Path("page.html").read_text(encoding="utf-8")
+    page = str(data_of(Path("page.html")))
     assert "Numbers are of the cost model that searched, parts of the present one" in page
     assert "18.43 s stored" in page

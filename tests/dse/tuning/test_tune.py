@@ -13,6 +13,7 @@ import pytest
 import dse
 from dse import DseError, Study
 from dse.cli import main
+from tests.support.browser import data_of
 from tests.support.cases import cases
 from tests.support.paths import ROOT
 
@@ -104,7 +105,7 @@ def test_tables_and_the_page_show_runs_beside_predictions(study, capsys, tmp_pat
     assert "ran out of memory" in printed
     assert main(["show", NAME, "--where", "step_time > 0 s", "-o", str(tmp_path / "front.json")]) == 0
     assert len(json.loads((tmp_path / "front.json").read_text())["runs"]) == 4
-    assert "Ran: trial 0: 5 s a step" in study.report(tmp_path / "page.html").read_text().replace("\\u00a0", " ")
+    assert "Ran: trial 0: 5 s a step" in str(data_of(study.report(tmp_path / "page.html"))).replace("\\xa0", " ")
 
 
 def test_explain_shows_runs_of_its_trial(study, capsys):
