@@ -72,8 +72,7 @@ def importance(space: Space, table: TrialTable, profile: str) -> Importance:
     evaluation = evaluate(space, columns, rules=rules_for(space, profile))
     groups = [grouped(columns[name]) for name in names]
     directions = [objective.direction for objective in space.objectives]
-    costs, trials_read = as_costs(feasible.values, directions), feasible.trials
-    trials = best_shares(trials_read, costs, names)
+    trials = best_shares(feasible.trials, as_costs(feasible.values, directions), names)
     designs = [[explained_share(values, group) for group in groups] for values in evaluation.values.T]
     return Importance(space, tuple(names), np.array(trials), np.array(designs), len(feasible))
 
@@ -90,6 +89,8 @@ def best_shares(
             optuna.trial.create_trial(params=trial.params, distributions=trial.distributions, values=values)
             for trial, values in zip(trials, costs.tolist(), strict=True)
         )
+        for copied, trial in zip(study.get_trials(deepcopy=False), trials, strict=True):
+            copied.distributions = trial.distributions  # copies are compared choice by choice, the shared ones are not
         with warnings.catch_warnings(action="ignore", category=UserWarning):  # low is better, and some are all equal
             targets = (partial(lambda at, trial: float(trial.values[at]), at) for at in range(costs.shape[1]))
             shares = [get_param_importances(study, evaluator=evaluator, target=target) for target in targets]

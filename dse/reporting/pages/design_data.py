@@ -106,10 +106,10 @@ class DesignPages:
         """Sentences and numbers of a design, and the parts of its totals."""
         space, [solved] = self.space, with_kernels(self.space, [dict(record)])
         below = [
-            place_text(space, record), *kernel_lines(space, solved), *workload_lines(space, record),
+            place_text(space, record), *kernel_lines(space, {"params": solved["params"]}),
+            *workload_lines(space, record),
             f"Interval: {EVIDENCE_TEXTS[record['evidence']]}." if "evidence" in record else "",
-            failures_text(record) if "run" in record else "",
-            *record.get("ran", ()),
+            failures_text(record) if "run" in record else "", *record.get("ran", ()),
         ]  # fmt: skip
         return {
             "trial": record.get("trial", 0),

@@ -130,8 +130,8 @@ def with_run_lines(study: BaseStudy, records: Sequence[Record]) -> list[Record]:
     """Records of designs with a sentence for each real run of theirs."""
     told = study.told_runs()
     return [
-        {**record, "ran": [f"Ran: {run_line(run, {run.trial: record['breakdown']['step_time_s']})}" for run in told
-                           if run.trial == record["trial"]]}
+        {**record, "ran": [f"Ran: {run_line(run, {run.trial: record['breakdown']['step_time_s']}).partition(': ')[2]}"
+                           for run in told if run.trial == record["trial"]]}
         for record in records
     ] if told else [*records]  # fmt: skip
 
@@ -275,5 +275,5 @@ def infeasible_text(study: BaseStudy) -> str:
         broken.add(record)
     counts = ", ".join(f"{name.replace('_', ' ')} {count:,}" for name, count in broken.counts.items() if count)
     sample = f"of {seen.size:,} of them, " if seen.size < rows.size else ""
-    text = f"{counted(int(rows.size), 'trial')} of {len(study.table):,} cannot be used ({sample}{counts})"
-    return f"{text}: {broken.text()}."
+    unusable = counted(int(rows.size), "design" if PLAN in study.attributes else "trial")
+    return f"{unusable} of {len(study.table):,} cannot be used ({sample}{counts}): {broken.text()}."

@@ -105,7 +105,7 @@ def test_tables_and_the_page_show_runs_beside_predictions(study, capsys, tmp_pat
     assert "ran out of memory" in printed
     assert main(["show", NAME, "--where", "step_time > 0 s", "-o", str(tmp_path / "front.json")]) == 0
     assert len(json.loads((tmp_path / "front.json").read_text())["runs"]) == 4
-    assert "Ran: trial 0: 5 s a step" in str(data_of(study.report(tmp_path / "page.html"))).replace("\\xa0", " ")
+    assert "Ran: 5 s a step" in str(data_of(study.report(tmp_path / "page.html"))).replace("\\xa0", " ")
 
 
 def test_explain_shows_runs_of_its_trial(study, capsys):

@@ -5,21 +5,29 @@ const designs = page.designs, many = designs.length;
 const state = { chosen: 0, second: null, kept: designs.map(() => true), tab: "Neighbours", framework: null };
 const listeners = [], later = [];  // after each change; once, after the first screen is drawn
 const changed = () => { for (const listener of listeners) listener(); };
-const name = (design) => `trial ${design.trial}${design.winner ? `, winner ${design.winner}` : ""}`;
-const address = (design) => `#trial=${design.trial}${design.winner ? `.${design.winner}` : ""}`;
+const WORD = page.search ? "trial" : "design";  // a plan evaluates all layouts: it has no trials
+const name = (design) => `${WORD} ${design.trial}${design.winner ? `, winner ${design.winner}` : ""}`;
+const capital = (text) => `${text[0].toUpperCase()}${text.slice(1)}`;
+const numbered = (design) => `${design.trial}${design.winner ? `.${design.winner}` : ""}`;
+const address = (design) => `#trial=${numbered(design)}`;
+if (page.table?.head[0] === "trial") page.table.head[0] = WORD;
+const spelled = (step) => step.replace(/(all_gather|all_reduce|all_to_all|reduce_scatter)/, (own) => own.replace(/_/g, "-")).replace(/_/g, " ");
+page.paths = (page.paths ?? []).map((path) => path.map(spelled));
 const plain = (text) => text.replace(/\u00a0/g, " ");
+// Names of parameters in "zero 1 to 2, micro_batch_size 1 to 2" in words.
+const changesText = (text) => text.replace(/(^|[,;:] )([a-z]\w*)(?= \S+ to \S)/g, (_, before, own) => before + own.replace(/_/g, " "));
 const items = (text) => plain(text).split(", ").map((own, at, all) => [el("span", { class: "item" }, at < all.length - 1 ? `${own},` : own), " "]);
 
 function choose(row, { second = false, write = true } = {}) {
   if (second && row !== state.chosen) state.second = state.second === row ? null : row;
   else { state.chosen = row; if (state.second === row) state.second = null; }
-  if (write) history.replaceState(null, "", address(designs[state.chosen]) + (state.second === null ? "" : `&against=${designs[state.second].trial}`));
+  if (write) history.replaceState(null, "", address(designs[state.chosen]) + (state.second === null ? "" : `&against=${numbered(designs[state.second])}`));
   changed();
 }
 function fromAddress() {
   // `#trial=17` or `#trial=17&against=40`.
   const numbers = Object.fromEntries(location.hash.slice(1).split("&").map((own) => own.split("=")));
-  const at = (text) => designs.findIndex((own) => `${own.trial}${own.winner ? `.${own.winner}` : ""}` === text);
+  const at = (text) => designs.findIndex((own) => numbered(own) === text);
   const row = at(numbers.trial), other = at(numbers.against);
   if (row >= 0) { state.chosen = row; state.second = other >= 0 && other !== row ? other : null; changed(); }
 }
@@ -41,9 +49,9 @@ function heading() {
   const [question, ...rest] = page.question.split(", ");
   const best = designs[0];
   const title = el("div", { class: "top" }, el("div", {}, el("h1", {}, question), el("p", { class: "dim" }, rest.join(", "))), schemeButton());
-  if (!best) return el("header", {}, title, el("p", {}, page.infeasible || "No feasible trials yet."));
+  if (!best) return el("header", {}, title, el("p", {}, page.infeasible || `No feasible ${WORD}s yet.`));
   const label = page.machine ? "Fastest" : "Use";
-  const other = page.or.length ? [el("dt", {}, "Or"), el("dd", {}, `${plain(page.or[0])} `, open(page.or[1], "show"))] : [];
+  const other = page.or.length ? [el("dt", {}, "Or"), el("dd", {}, `${plain(page.or[0]).replace("(trial ", `(${WORD} `)} `, open(page.or[1], "show"))] : [];
   const run = best.run ? [el("dt", {}, "Run"), el("dd", {}, best.run)] : [];
   const [word, counts] = page.exact;
   return el("header", {}, title, large(best),
@@ -227,7 +235,7 @@ function launch(design) {
 }
 
 const TABS = {
-  Neighbours: (design) => [design.faster ? el("p", {}, el("b", {}, "Faster: "), design.faster) : null, design.levers ? el("p", {}, el("b", {}, `${design.levers[0]}: `), design.levers[1]) : null, design.near ? table(design.near, { caption: "neighbours" }) : null, design.why ? el("p", {}, design.why) : null],
+  Neighbours: (design) => [design.faster ? el("p", {}, el("b", {}, "Faster: "), changesText(design.faster)) : null, design.levers ? el("p", {}, el("b", {}, `${design.levers[0]}: `), changesText(design.levers[1])) : null, design.near ? table({ ...design.near, rows: design.near.rows.map(([first, ...rest]) => [changesText(first), ...rest]) }, { caption: "neighbours" }) : null, design.why ? el("p", {}, design.why) : null],
   "Step tree": (design) => [design.stages.map((text) => el("p", { class: "dim" }, text)), tree(design.time, "s", design.seconds), design.hidden.length ? [el("h3", {}, "Hidden behind kernels"), tree(design.hidden, "s", design.seconds)] : null],
   "Memory tree": (design) => tree(design.held, "B", design.capacity),
   Kernels: (design) => design.kernels ? table(design.kernels, { caption: "kernels" }) : null,
@@ -238,7 +246,7 @@ function designPanel(design) {
   const known = Object.keys(TABS).filter((tab) => (tab === "Neighbours" ? design.faster || design.why : tab === "Kernels" ? design.kernels : tab === "Launch" ? !("launch" in design) || forms(design).length + Object.keys(design.refused).length : tab === "Pipeline" ? design.pipeline || page.machine || !("launch" in design) : design.time));
   const tab = known.includes(state.tab) ? state.tab : known[0];
   const buttons = known.map((own) => el("button", { type: "button", role: "tab", "aria-selected": String(own === tab), onclick: () => { state.tab = own; changed(); [...document.querySelectorAll(".tabs button")].find((button) => button.textContent === own)?.focus(); } }, own));
-  return [el("h2", {}, `${name(design)[0].toUpperCase()}${name(design).slice(1)}${design.title ? `, ${design.title}` : ""}`),
+  return [el("h2", {}, `${capital(name(design))}${design.title ? `, ${design.title}` : ""}`),
     el("p", { class: "layout" }, items(design.layout)), el("p", {}, plain(design.numbers)), design.run ? el("p", {}, design.run) : null,
     el("h3", {}, design.per_step), totals(design.step, design.seconds, "s"),
     el("h3", {}, `${readable(design.bytes, "B")} of ${readable(design.capacity, "B")}`), totals(design.memory, design.bytes, "B", design.capacity),
@@ -264,8 +272,8 @@ function differences(one, other, key, unit, whole) {
 function comparison(one, other) {
   const heads = page.table.head, rows = [state.chosen, state.second].map((row) => page.table.rows[row]);
   const changes = heads.map((head, at) => [head || "best at", rows[0][at], rows[1][at]]).filter(([, a, b], at) => at && a !== b);
-  return [el("div", { class: "top" }, el("h2", {}, `Trial ${name(one).slice(6)} and ${name(other)}`), el("button", { type: "button", onclick: () => choose(state.second, { second: true }) }, "End comparison")),
-    el("p", {}, `Trial ${name(other).slice(6)} takes ${readable(Math.abs(other.seconds - one.seconds), "s")} ${other.seconds > one.seconds ? "more" : "less"} (${other.seconds > one.seconds ? "+" : ""}${(100 * (other.seconds / one.seconds - 1)).toFixed(1)} %) and needs ${readable(Math.abs(other.bytes - one.bytes), "B")} ${other.bytes > one.bytes ? "more" : "less"} memory.`),
+  return [el("div", { class: "top" }, el("h2", {}, `${capital(name(one))} and ${name(other)}`), el("button", { type: "button", onclick: () => choose(state.second, { second: true }) }, "End comparison")),
+    el("p", {}, `${capital(name(other))} takes ${readable(Math.abs(other.seconds - one.seconds), "s")} ${other.seconds > one.seconds ? "more" : "less"} (${other.seconds > one.seconds ? "+" : ""}${(100 * (other.seconds / one.seconds - 1)).toFixed(1)} %) and needs ${readable(Math.abs(other.bytes - one.bytes), "B")} ${other.bytes > one.bytes ? "more" : "less"} memory.`),
     table({ head: ["", name(one), name(other)], rows: changes }, { caption: "settings that differ" }),
     one.time && other.time ? [el("h3", {}, "Step time"), differences(one, other, "time", "s", one.seconds), el("h3", {}, "Memory"), differences(one, other, "held", "B", one.bytes)] : null,
     el("p", { style: "margin-top:1rem" }, command(`dse explain ${page.words} --trial ${one.trial} --against ${other.trial}`))];
