@@ -148,4 +148,5 @@ def limits(space: Space, record: Record) -> str:
         for limit in space.limits
         if (margin := record["margins"].get(limit.key)) is not None and (margin < 0 or limit.unit != "B")
     ]
-    return f" {'; '.join(shown)}.".replace("_", " ") if shown else ""
+    text = "; ".join(shown).replace("_", " ")
+    return f" {text[0].upper()}{text[1:]}." if text else ""

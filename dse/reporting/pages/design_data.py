@@ -186,8 +186,8 @@ def large_numbers(space: Space, record: Record) -> list[list[str]]:
         value = of_text(breakdown[PEAK_MEMORY], memory_capacity(space, record))
         numbers.append([value, "memory", room_text(space, record)])
     if "run_time_s" in run:
-        hours = f"{readable_count(run['gpu_hours'])} GPU-hours"
-        numbers.append([readable(run["run_time_s"], "s"), f"for {readable_count(run['tokens'])} tokens", hours])
+        days, hours, *_ = run_text(space, record).partition(": ")[2].split(", ")
+        numbers.append([days, f"for {readable_count(run['tokens'])} tokens", hours])
         if cost := run.get("run_cost_usd"):
             numbers.append([readable(cost, "$"), "cost", f"${cost / run['gpu_hours']:.2f} per GPU-hour"])
     for objective in space.objectives:

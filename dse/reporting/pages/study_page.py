@@ -5,7 +5,7 @@ axes, the proposals. `page.js` draws it and handles clicks and keys."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import combinations
 from shlex import quote
 from typing import TYPE_CHECKING, Any, Final
@@ -49,7 +49,7 @@ def study_page(study: BaseStudy, launches: Launches) -> str:
     """HTML of a study; a `DseError` if it has no finished trials."""
     if not len(study.table):
         raise DseError(f"study {study.name!r}: no finished trials yet")
-    plan: Mapping[str, Any] = study.attributes.get(PLAN, {})
+    plan: Record = study.attributes.get(PLAN, {})
     front = opened(study.table)
     on_front = len(study.table.front()) if len(study.space.objectives) > 1 else len(front)
     data = {
@@ -82,9 +82,7 @@ def opened(table: TrialTable) -> list[dict[str, Any]]:
     return table.take(rows[:BEST]).records()
 
 
-def front_data(
-    study: BaseStudy, front: Sequence[Record], plan: Mapping[str, Any], launches: Launches
-) -> dict[str, Any]:
+def front_data(study: BaseStudy, front: Sequence[Record], plan: Record, launches: Launches) -> dict[str, Any]:
     """The answer, the designs that open, and the designs around them."""
     space, best, second = study.space, front[0], alternative(study.space, front)
     named = proposed(space, front)
@@ -158,7 +156,7 @@ def knee(costs: FloatArray) -> int:
     return int(np.argmin((shares**2).sum(axis=1)))
 
 
-def exact_texts(study: BaseStudy, plan: Mapping[str, Any]) -> list[str]:
+def exact_texts(study: BaseStudy, plan: Record) -> list[str]:
     """A word for how the result was found, and a sentence about it."""
     if plan:
         return ["exact" if plan.get("exact") else "searched", plan["counts"]]
