@@ -430,8 +430,8 @@ class Section:
         """The value of a key that is one of some words."""
 
         def read(value: Any) -> str:
-            if value in words:
-                return str(value)
+            if isinstance(value, str) and value in words:
+                return value
             raise ValueError(f"{value!r} is not a value{suggestion(str(value), words)}")
 
         return self.value(key, read, default or next(iter(words)), required=default is None)

@@ -205,6 +205,7 @@ class ModelDimensions:
     linear_key_heads: float = 0.0  #: of Mamba-2: groups of heads that share keys and queries (B and C)
     linear_value_heads: float = 0.0
     linear_head_dim: float = 0.0
+    linear_key_head_dim: float = 0.0  #: of gated delta nets, where keys have another width than values
     linear_conv_kernel: float = 0.0
     linear_state_size: float = 0.0  #: of Mamba-2: width of the states of a head
     linear_step_rank: float = 0.0  #: of Mamba-1: width from which steps of all features are made
@@ -250,19 +251,19 @@ class ModelDimensions:
         for name, value in defaults.items():
             if not getattr(self, name):
                 object.__setattr__(self, name, value)
+        if self.linear_key_head_dim == self.linear_head_dim:
+            object.__setattr__(self, "linear_key_head_dim", 0.0)
         check_dimensions(self)
         self._check()
         object.__setattr__(self, "features", self._features())
 
     def _check(self) -> None:
         """Refuse fields that contradict each other; `DseError` says which."""
+        linear = self.linear_attention != "none"
         needs = {
             "attention: mla": (self.attention == "mla", ("kv_lora_rank", "qk_nope_head_dim", "v_head_dim")),
             "num_experts": (self.num_experts > 0, ("moe_topk", "moe_ffn_hidden_size")),
-            "linear_attention": (
-                self.linear_attention != "none",
-                ("linear_key_heads", "linear_value_heads", "linear_head_dim"),
-            ),
+            "linear_attention": (linear, ("linear_key_heads", "linear_value_heads", "linear_head_dim")),
             "index_heads": (self.index_heads > 0, ("index_head_dim", "index_topk")),
             "o_groups": (self.o_groups > 0, ("o_lora_rank", "q_lora_rank", "window")),
             "linear_attention: mamba2": (self.linear_attention == "mamba2", ("linear_state_size",)),
@@ -278,6 +279,8 @@ class ModelDimensions:
             )
         if self.num_residual_streams > 1 and self.per_layer_embedding:
             raise DseError(f"model {self.name}: per_layer_embedding: none with several residual streams")
+        if self.linear_key_head_dim and self.linear_attention != "gated_delta_net":
+            raise DseError(f"model {self.name}: linear_key_head_dim: only of linear_attention: gated_delta_net")
         if self.moe_topk > self.num_experts:
             raise DseError(f"model {self.name}: moe_topk: {self.moe_topk:g} of {self.num_experts:g} experts")
         self._check_order()
@@ -336,9 +339,10 @@ class ModelDimensions:
 
     def _linear_features(self) -> Mapping[str, float]:
         """Features of linear mixers, by word. [elements]"""
-        keys = self.linear_key_heads * self.linear_head_dim
-        values = self.linear_value_heads * self.linear_head_dim
+        key = self.linear_key_head_dim or self.linear_head_dim
+        keys, values = self.linear_key_heads * key, self.linear_value_heads * self.linear_head_dim
         return {
+            "delta_key": key,
             "delta_in": 2 * (keys + values + self.linear_value_heads),
             "delta_out": values,
             "delta_channels": 2 * keys + values,

@@ -154,9 +154,8 @@ def attention_passes(rank: RankSizes, _: Kernel) -> Iterator[PointwisePass]:
 
 def delta_net_products(rank: RankSizes, kernel: Kernel) -> Iterator[MatrixProduct]:
     """The recurrence of the heads of a rank as products of tokens with states."""
-    size = rank.model.linear_head_dim
-    heads = rank.model.linear_value_heads / rank.design.tp
-    yield MatrixProduct(kernel.name, (rank.tokens, size, 4 * size), heads, 1.0)
+    model, heads = rank.model, rank.model.linear_value_heads / rank.design.tp
+    yield MatrixProduct(kernel.name, (rank.tokens, model.linear_head_dim, 4 * model.features["delta_key"]), heads, 1.0)
 
 
 def lookup_passes(rank: RankSizes, kernel: Kernel) -> Iterator[PointwisePass]:
@@ -186,7 +185,7 @@ def attention_parameters(model: ModelDimensions, _: Kernel) -> float:
 
 def linear_state(model: ModelDimensions, element_bytes: float, *, of_mamba: bool = False) -> float:
     """State of a sequence: a matrix of each head in fp32, and the last tokens of a convolution. [B]"""
-    width = model.linear_state_size if of_mamba else model.linear_head_dim
+    width = model.linear_state_size if of_mamba else model.features["delta_key"]
     channels = model.features["mamba_channels" if of_mamba else "delta_channels"]
     states = 4.0 * model.linear_value_heads * model.linear_head_dim * width
     return states + element_bytes * max(model.linear_conv_kernel - 1, 0) * channels
@@ -200,10 +199,7 @@ def mamba_products(rank: RankSizes, _: Kernel) -> Iterator[MatrixProduct]:
     """
     model, chunk, chunks = rank.model, MAMBA_CHUNK, rank.tokens / MAMBA_CHUNK
     size, width = model.linear_head_dim, model.linear_state_size or model.linear_head_dim
-    heads, groups = (
-        chunks * size_of_product / rank.design.tp
-        for size_of_product in (model.linear_value_heads, model.linear_key_heads)
-    )
+    heads, groups = (chunks * n / rank.design.tp for n in (model.linear_value_heads, model.linear_key_heads))
     sizes = (chunk, chunk, width), (chunk, size, chunk), (width, size, chunk), (chunk, size, width)
     for name, size_of_product, batch in zip(MAMBA_PRODUCTS, sizes, (groups, heads, heads, heads), strict=True):
         yield MatrixProduct(name, size_of_product, batch, 1.0)
@@ -406,7 +402,7 @@ _SHORT: Final[Mapping[str, Callable[..., Any]]] = {
     ),
     "delta_net_multiply_adds": lambda model, *_: (
         model.linear_conv_kernel * model.features["delta_channels"]
-        + 4 * model.linear_value_heads * model.linear_head_dim**2
+        + 4 * model.linear_value_heads * model.linear_head_dim * model.features["delta_key"]
     ),
     "mamba_parameters": lambda model, kernel: (
         (model.linear_conv_kernel + 1) * model.features["mamba_channels"]

@@ -224,6 +224,8 @@ class _ConfigurationReader:
                 f"{idle} of {every} experts do nothing: of {picked} picked ones, {experts['moe_topk']} work on average"
             )
             self.notes.append(f"zero_expert_num: {mean}")
+        if experts.get("linear_key_head_dim") == experts.get("linear_head_dim"):
+            experts.pop("linear_key_head_dim", None)
         if experts.get("routing_groups") == 1:
             experts = {name: value_of for name, value_of in experts.items() if not name.startswith("routing_")}
         heads = max(experts.get("num_attention_heads", 1), 1)

@@ -175,8 +175,6 @@ class LayerReader:
         sizes = self._dimensions(mixers, model)
         layers = list(zip(mixers, mlps, sizes, strict=True))
         fields = fields if {"window", "compressed"} & {*mixers} else {}
-        if "gated_delta_net" in mixers and self.value("linear_value_head_dim") != self.value("linear_key_head_dim"):
-            self.mistake("linear_value_head_dim", "a model file can only say that of keys")
         ordered = periods(layers, model, full)
         if ordered is None:
             of_mtp = self._ahead(last) if ahead else []

@@ -60,6 +60,7 @@ def model_keys(model: ModelShape) -> dict[str, Any]:
     learned = model.position_embedding == "learned"
     if (style := block(model)) in PATTERNS:
         keys |= {key: int(getattr(model, field)) for key, field in PATTERNS[style][1].items()}
+        keys |= {"gdn_key_head_dim": int(model.features["delta_key"])} if "gdn_key_head_dim" in keys else {}
     if style == "gemma2":  # a layer there is one with a window and one without
         keys["base_num_decoder_layers"] = int(model.num_layers // 2)
     if style == "llama4":

@@ -164,6 +164,7 @@ def _layer_settings(model: ModelShape) -> dict[str, Any]:
         settings["experimental_attention_variant"] = model.linear_attention
         settings["linear_attention_freq"] = every
         settings |= {setting: int(getattr(model, field)) for setting, field in LINEAR.items()}
+        settings["linear_key_head_dim"] = int(model.features["delta_key"])
     if pattern_of_layers := hybrid_pattern(model):
         settings |= {"hybrid_layer_pattern": pattern_of_layers, "is_hybrid_model": True, "spec": [*HYBRID_SPEC]}
         settings |= {setting: int(getattr(model, field)) for setting, field in MAMBA.items()}
