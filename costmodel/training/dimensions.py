@@ -106,6 +106,7 @@ NEEDED: Final[Mapping[str, str]] = {
 OF_LAYERS: Final = (
     *("num_attention_heads", "num_query_groups", "head_size", "v_head_dim", "window", "ffn_hidden_size"),
     *("qk_norm", "sinks", "qkv_bias", "out_bias", "mlp_bias", "values_are_keys", "reuses_keys", "index_heads"),
+    *("q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim"),
     *("compress_ratio", "router_bias"),
 )
 

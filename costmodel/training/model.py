@@ -219,7 +219,7 @@ def layers_by_fields(model: ModelShape) -> list[tuple[str, str, Sizes]]:
 def layer_kind(model: ModelShape, mixer: str, mlp: str, sizes: Sizes) -> LayerKind:
     """A layer of a model by its mixer and MLP, with the norms, gates and shared experts of the model."""
     parallel, experts = model.parallel_block and bool(mixer and mlp), mlp == "experts"
-    latent = mixer == "latent" or (mixer == "sparse" and model.attention == "mla")
+    latent = mixer == "latent" or (mixer in ("sparse", "window") and model.attention == "mla")
     return LayerKind(
         mixer,
         mlp,
