@@ -71,7 +71,7 @@ def main() -> None:
     parser.add_argument("reader", choices=TARGETS)
     parser.add_argument("--runs", type=int, default=100_000, help="inputs to try (default: 100000)")
     parser.add_argument("--seconds", type=int, default=0, help="stop after so long (default: never)")
-    parser.add_argument("--largest", type=int, default=4096, help="bytes of an input (default: 4096)")
+    parser.add_argument("--largest", type=int, default=4096, help="bytes of an input, or a seed (default: 4096)")
     parser.add_argument("--findings", type=Path, default=Path("findings"), help="(default: findings)")
     parser.add_argument("--seed", type=int, default=1, help="(default: 1)")
     args = parser.parse_args()
@@ -81,15 +81,15 @@ def main() -> None:
     scratch = Path(tempfile.mkdtemp(prefix="fuzz-", dir="/dev/shm" if Path("/dev/shm").is_dir() else None))
     grown, dictionary = scratch / "corpus", scratch / "words"
     grown.mkdir()
-    kept = CORPUS / args.reader
-    for place, data in enumerate([*target.seeds(), *(p.read_bytes() for p in sorted(kept.glob("*")))]):
+    seeds = [*target.seeds(), *(path.read_bytes() for path in sorted((CORPUS / args.reader).glob("*")))]
+    for place, data in enumerate(seeds):
         (grown / str(place)).write_bytes(data)
     dictionary.write_text("".join(f'"{quoted(word)}"\n' for word in words(target.seeds())))
     findings = Findings(target, folder, scratch)
     options = {
-        "runs": args.runs, "max_total_time": args.seconds, "max_len": args.largest, "seed": args.seed,
+        "runs": args.runs, "max_total_time": args.seconds, "max_len": max(args.largest, *map(len, seeds)),
         "timeout": STOPPED, "rss_limit_mb": MEMORY >> 20, "artifact_prefix": f"{folder}/stopped-",
-        "verbosity": 0, "print_final_stats": 1, "dict": dictionary, "len_control": 20,
+        "seed": args.seed, "verbosity": 0, "print_final_stats": 1, "dict": dictionary, "len_control": 20,
     }  # fmt: skip
     atheris.Setup([sys.argv[0], *(f"-{name}={value}" for name, value in options.items()), str(grown)], findings)
     atheris.Fuzz()
