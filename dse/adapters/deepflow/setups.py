@@ -237,12 +237,14 @@ class SetupReader:
             if self.rules["fractions"]:
                 sheet[path] *= whole
             elif part in SRAMS.values():
-                sheet[path] = sheet[path] / whole * whole  # rounds as the reference does
+                sheet[path] = np.divide(sheet[path], whole) * whole  # rounds as the reference does
         system, core, split = "system_hierarchy.", "tech_param.core.", "scheduling_param."
         if self.generation == SECOND:
             sheet["area_breakdown.device_area_budget"] = sheet["area_breakdown.node_area_budget"]
             sheet[f"{core}FMA_d1"] = sheet[f"{core}FMA_d2"] = sheet[f"{core}FMA_width"]
-            sheet[f"{system}num_nodes"] = np.ceil(sheet[f"{system}num_workers"] / sheet[f"{system}num_nodes_per_wafer"])
+            if not (per_wafer := sheet[f"{system}num_nodes_per_wafer"]):
+                self.mistake(f"{system}num_nodes_per_wafer", "0: expected at least 1 node")
+            sheet[f"{system}num_nodes"] = np.ceil(sheet[f"{system}num_workers"] / (per_wafer or np.nan))
         else:
             sheet[f"{system}num_workers"] = sheet[f"{system}num_nodes"] * sheet[f"{system}num_devices_per_node"]
         for path in (f"{split}kp_{part}_{end}" for part in PARTS for end in ("dim1", "dim2", "type")):

@@ -182,6 +182,8 @@ class Script(Words):
     def pipeline(self, start: int, stop: int) -> bool | None:
         """Follow a command, or several with `|` between them."""
         parts = self.split(start, stop, "|", "|&")
+        if self.syntax.tokens[start].text in ("|", "|&"):
+            raise Mistake(start, f"expected a command, not {self.syntax.tokens[start].text}")
         if len(parts) == 1:
             return self.statement(start, stop)
         for begin, end, _ in parts:
