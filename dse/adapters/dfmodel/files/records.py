@@ -161,7 +161,7 @@ def _kernel_mistakes(message: Message, block: Message) -> Iterator[str]:
         stated = {part.communication_type, part.communication_type_2} - {NOTHING}
         if not stated <= collectives:
             names = part.DESCRIPTOR.fields_by_name["communication_type"].enum_type.values_by_number
-            wrong = ", ".join(names[code].name for code in sorted(stated - collectives))
+            wrong = ", ".join(names[code].name if code in names else str(code) for code in sorted(stated - collectives))
             yield f"{where}: {wrong} is no collective of this workload; leave it out"
         dims = [part.outer, part.M, part.N, *([part.K] if kind.startswith("gemm") else [])]
         if min(dims) < 1 or part.tiling not in SHARDINGS:
