@@ -39,10 +39,11 @@ _WORDS: Final[Mapping[str, tuple[Any, ...]]] = {
 }  # fmt: skip
 #: Paths that may be null.
 _NULLABLE: Final = {"scheduling_param.t", "scheduling_param.kp1", "scheduling_param.kp2", "model_param.ffn_mult"}
-#: Blocks of counts, and paths in them that are none or may be another number.
+#: Blocks of counts, paths in them that are none or may be another number, and paths that others are divided by.
 _COUNTS: Final = ("model_param.", "scheduling_param.kp", "scheduling_param.dp", "scheduling_param.lp", "search.")
 _FREE: Final = {"model_param.ffn_mult", "model_param.communication_time", "model_param.data_scale",
                 *(f"scheduling_param.kp_{part}_type" for part in PARTS)}  # fmt: skip
+_TOTALS: Final = {"area_breakdown.proc_chip_area_budget", "power_breakdown.TDP", "system_hierarchy.num_nodes_per_wafer"}
 #: Column of a workload -> its path.
 _COLUMNS: Final[Mapping[str, str]] = _DATA["workload"]
 
@@ -212,8 +213,9 @@ class SetupReader:
                 is_count = path.startswith(_COUNTS) and path not in _FREE
                 if is_count and not (sheet[path] >= 1 and sheet[path].is_integer()):
                     raise ValueError(f"{value!r}: expected a whole number from 1")
-                if not (0 <= sheet[path] < 1e30 or path.endswith(".t")):
-                    raise ValueError(f"{value!r}: expected a number from 0 to 1e30")
+                least = 1e-30 if path in _TOTALS else 0
+                if not (least <= sheet[path] < 1e30 or path.endswith(".t")):
+                    raise ValueError(f"{value!r}: expected a number from {least:g} to 1e30")
             except ValueError as error:
                 self.mistake(path, str(error))
         return sheet
@@ -237,14 +239,12 @@ class SetupReader:
             if self.rules["fractions"]:
                 sheet[path] *= whole
             elif part in SRAMS.values():
-                sheet[path] = np.divide(sheet[path], whole) * whole  # rounds as the reference does
+                sheet[path] = sheet[path] / whole * whole  # rounds as the reference does
         system, core, split = "system_hierarchy.", "tech_param.core.", "scheduling_param."
         if self.generation == SECOND:
             sheet["area_breakdown.device_area_budget"] = sheet["area_breakdown.node_area_budget"]
             sheet[f"{core}FMA_d1"] = sheet[f"{core}FMA_d2"] = sheet[f"{core}FMA_width"]
-            if not (per_wafer := sheet[f"{system}num_nodes_per_wafer"]):
-                self.mistake(f"{system}num_nodes_per_wafer", "0: expected at least 1 node")
-            sheet[f"{system}num_nodes"] = np.ceil(sheet[f"{system}num_workers"] / (per_wafer or np.nan))
+            sheet[f"{system}num_nodes"] = np.ceil(sheet[f"{system}num_workers"] / sheet[f"{system}num_nodes_per_wafer"])
         else:
             sheet[f"{system}num_workers"] = sheet[f"{system}num_nodes"] * sheet[f"{system}num_devices_per_node"]
         for path in (f"{split}kp_{part}_{end}" for part in PARTS for end in ("dim1", "dim2", "type")):
