@@ -499,7 +499,8 @@ def replica_exchange(
     rest = np.maximum(whole.time - window, bucket)
     exposed = np.where(overlaps(run.design, exchange), rest, whole.time)
     chip, hidden = run.system.chip, whole.time - exposed
-    slowed = hidden * chip.taken_cores("dp") / chip.cores
+    taken = chip.taken_cores("dp")
+    slowed = hidden * taken / chip.cores if taken.any() else np.zeros(())
     items: Items = {}
     if run.itemized:
         label = Item(column="dp_communication_time", name=f"{exchange.collective} of {exchange.of}")

@@ -26,7 +26,7 @@ from typing import Final
 
 import numpy as np
 
-from costmodel.columns import AnyArray, BoolArray, FloatArray, IntArray
+from costmodel.columns import BoolArray, FloatArray, IntArray
 from costmodel.steps.pipeline.schedules import BACKWARD, FORWARD, PAIR, WEIGHT, Order
 
 #: Designs of one order that run side by side. [designs]
@@ -269,10 +269,8 @@ def chunk_by_chunk(
     return free
 
 
-#: Designs whose chains are added up at once: their arrays stay in the caches. [designs]
+#: Pipelines whose chains are added up at once: their arrays stay in the caches. [pipelines]
 BLOCK: Final = 2048
-#: A block that would have at most this many designs, each with several machines, has one. [designs]
-FEW: Final = 8
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -320,11 +318,6 @@ class Sizes:
         return np.asarray(self.passes > (self.vpp + 5) * self.pp)
 
 
-def on_axes(values: AnyArray, axes: int) -> AnyArray:
-    """A (ranks, points) array that broadcasts against arrays of more axes."""
-    return values.reshape(values.shape[0], *[1] * (axes - 2), values.shape[1])
-
-
 def _accumulated(combine: np.ufunc, values: FloatArray) -> FloatArray:
     """Each row combined with all rows before it; `ufunc.accumulate` is slow along the first axis."""
     combined = values.copy()
@@ -335,7 +328,7 @@ def _accumulated(combine: np.ufunc, values: FloatArray) -> FloatArray:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Lane:
-    """Walks through passes of one direction; (corners, ..., points) arrays.
+    """Walks through passes of one direction; (corners, points) arrays.
 
     Backward passes, mirrored in time, are walked through as forward passes are: from rank 0 to the last.
     """
@@ -343,19 +336,16 @@ class Lane:
     sizes: Sizes
     reached: FloatArray  #: passes and messages from rank 0 to each corner [s]
     slowest_before: FloatArray  #: longest pass of the ranks up to each corner [s]
-    around: FloatArray  #: passes and messages of one round over all ranks; (..., points) [s]
+    around: FloatArray  #: passes and messages of one round over all ranks; (points,) [s]
     message: FloatArray
     interleaved: bool  #: whether vpp is above 1, for all points alike
 
     @classmethod
     def of(cls, time: FloatArray, message: FloatArray, sizes: Sizes, *, interleaved: bool) -> Lane:
         """A lane of passes that take some time on each of the ranks up to a corner, after the one before."""
-        rank = on_axes(sizes.rank, time.ndim)
-        steps = rank.copy()
-        steps[1:] -= rank[:-1]
-        steps[0] += 1
+        steps = np.diff(sizes.rank, axis=0, prepend=-1.0)
         reached = _accumulated(np.add, steps * time)
-        reached += rank * message
+        reached += sizes.rank * message
         slowest = _accumulated(np.maximum, time)
         return cls(sizes, reached, slowest, reached[-1] + message, message, interleaved)
 
@@ -403,36 +393,37 @@ def one_forward_one_backward_time(
     Where the last rank is the slowest in both directions, and messages take no time, it works without a break
     from the first micro-batch that reaches it until the last one leaves it.
     """
-    lengths = on_axes(np.diff(sizes.last, axis=0, prepend=-1.0), forward.ndim)
+    lengths = np.diff(sizes.last, axis=0, prepend=-1.0)
     every, last_is_slowest = np.zeros(()), message == 0
     for ranks, out, back in zip(lengths, forward, backward, strict=True):
         every = every + ranks * (out + back)
         last_is_slowest = last_is_slowest & (out <= forward[-1]) & (back <= backward[-1])
     pair = forward[-1] + backward[-1]
-    without_break: FloatArray = sizes.passes * pair + (every - pair)
-    rows = np.flatnonzero(~last_is_slowest.reshape(-1, last_is_slowest.shape[-1]).all(axis=0))
-    if not rows.size:
-        return without_break
-    longest = np.array(np.broadcast_to(without_break, last_is_slowest.shape))
-    block = few if (few := BLOCK * sizes.pp.size // longest.size) > FEW else 1  # few make short inner loops
-    interleaved, has_room, late = sizes.vpp > 1, sizes.has_room, np.broadcast_to(message, longest.shape)
+    longest: FloatArray = sizes.passes * pair + (every - pair)
+    others = np.flatnonzero(~last_is_slowest)
+    if not others.size:
+        return longest
+    late = np.broadcast_to(message, longest.shape).reshape(-1)
+    forward, backward = (times.reshape(len(times), -1) for times in (forward, backward))
+    interleaved, has_room = sizes.vpp > 1, sizes.has_room
     for alike in (~interleaved, interleaved & has_room, interleaved & ~has_room):
-        points = rows[alike[rows]]
-        tables = [np.take(times, points, axis=-1) for times in (forward, backward, late)]
-        for rows_of in (slice(start, start + block) for start in range(0, points.size, block)):
-            forward_of, backward_of, late_of = (times[..., rows_of] for times in tables)
-            longest[..., points[rows_of]] = _longest_of(forward_of, backward_of, late_of, sizes.take(points[rows_of]))
-    return np.where(last_is_slowest, without_break, longest)
+        if not (of_kind := others[alike[others % alike.size]]).size:
+            continue
+        rows, points = np.unique(of_kind % alike.size, return_inverse=True)
+        corners, runs = sizes.take(rows).corners()
+        for start in range(0, of_kind.size, BLOCK):
+            cells, row = of_kind[start : start + BLOCK], points[start : start + BLOCK]
+            out, back = (times[np.take(runs, row, axis=1), cells] for times in (forward, backward))
+            np.put(longest, cells, _longest_of(out, back, late[cells], corners.take(row)))
+    return longest
 
 
 def _longest_of(forward: FloatArray, backward: FloatArray, message: FloatArray, sizes: Sizes) -> FloatArray:
-    """Longest chain of passes of pipelines that are all interleaved, with room, or not; (..., points). [s]"""
+    """Longest chain of passes on the `corners` of pipelines that are alike: interleaved, with room, or not. [s]"""
     interleaved, has_room = bool(sizes.vpp[0] > 1), bool(sizes.has_room[0])
-    sizes, runs = sizes.corners()
-    forward, backward = (np.take_along_axis(times, on_axes(runs, times.ndim), axis=0) for times in (forward, backward))
     out, back = (Lane.of(time, message, sizes, interleaved=interleaved) for time in (forward, backward))
     pair = forward + backward
-    passes, ahead = sizes.passes, on_axes(sizes.ahead, pair.ndim)
+    passes, ahead = sizes.passes, sizes.ahead
     few = np.minimum(ahead, passes - 1)
     first, last = out.walk(few), back.walk(few)
     longest = np.zeros(pair.shape[1:])
