@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
-from operator import add, mul
-from typing import Final, TypeVar, cast
+from operator import mul
+from typing import Any, Final, TypeVar, cast
 
 import numpy as np
 
@@ -193,7 +193,16 @@ Summand = TypeVar("Summand", FloatArray, KernelCost)
 
 def weighted_sum(values: Sequence[Summand], counts: Sequence[FloatArray | float]) -> Summand:
     """Sum of the values times their counts, in order; counts beyond the values do not matter."""
-    return cast(Summand, reduce(add, map(mul, values, counts)))
+    return cast(Summand, reduce(_plus, map(mul, values, counts)))
+
+
+def _plus(total: Any, term: Any) -> Any:
+    """Their sum, in the memory of the total where that has its shape: products are of no other use."""
+    if isinstance(total, KernelCost):
+        sums, terms = total.present(), term.present()
+        sums |= {name: _plus(sums[name], more) if name in sums else more for name, more in terms.items()}
+        return KernelCost(**sums, items=added(total.items, term.items))
+    return np.add(total, term, out=total if total.ndim and total.shape == term.shape else None)
 
 
 def traffic_energy(moved: Sequence[FloatArray], through: Sequence[MemoryLevel | LinkTier]) -> FloatArray:

@@ -13,7 +13,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Final, Self
 
 import numpy as np
@@ -100,8 +99,8 @@ class Combinations:
         """Costs of the points; arguments are those of `in_chunks`."""
         surroundings, *others = self.shape
         step, tables = max(CELLS // self.shape[1], 1), []
-        for start in range(0, surroundings, step):
-            system = self.run.system.map(partial(_of_surroundings, slice(start, start + step)))
+        for rows in (slice(start, start + step) for start in range(0, surroundings, step)):
+            system = self.run.system.map(lambda v: v[rows] if v.ndim > 2 else v)  # noqa: B023  (called at once)
             tables.append(in_chunks(chunk, replace(self.run, system=system), grouping))
         sizes = [min(step, surroundings - start) for start in range(0, surroundings, step)]
         columns, known = {}, {}
@@ -128,11 +127,6 @@ def kinds_of_stages(run: TransformerRun) -> FloatArray:
 def _behind(axes: int, values: FloatArray) -> FloatArray:
     """A quantity with `axes` further axes behind its axis; one value has none."""
     return values.reshape(-1, *[1] * axes) if values.size > 1 else values.reshape(())
-
-
-def _of_surroundings(rows: slice, values: FloatArray) -> FloatArray:
-    """A quantity in some surroundings alone."""
-    return values[rows] if values.ndim > 2 else values
 
 
 #: Columns of a breakdown that are known without times.

@@ -498,9 +498,8 @@ def replica_exchange(
     bucket = whole.time / np.maximum(layers, 1.0)
     rest = np.maximum(whole.time - window, bucket)
     exposed = np.where(overlaps(run.design, exchange), rest, whole.time)
-    chip, hidden = run.system.chip, whole.time - exposed
-    taken = chip.taken_cores("dp")
-    slowed = hidden * taken / chip.cores if taken.any() else np.zeros(())
+    taken, hidden = run.system.chip.taken_cores("dp"), whole.time - exposed
+    slowed = hidden * taken / run.system.chip.cores if taken.any() else np.zeros(())
     items: Items = {}
     if run.itemized:
         label = Item(column="dp_communication_time", name=f"{exchange.collective} of {exchange.of}")

@@ -401,8 +401,6 @@ def one_forward_one_backward_time(
     pair = forward[-1] + backward[-1]
     longest: FloatArray = sizes.passes * pair + (every - pair)
     others = np.flatnonzero(~last_is_slowest)
-    if not others.size:
-        return longest
     late = np.broadcast_to(message, longest.shape).reshape(-1)
     forward, backward = (times.reshape(len(times), -1) for times in (forward, backward))
     interleaved, has_room = sizes.vpp > 1, sizes.has_room
