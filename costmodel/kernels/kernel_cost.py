@@ -197,7 +197,7 @@ def weighted_sum(values: Sequence[Summand], counts: Sequence[FloatArray | float]
 
 
 def _plus(total: Any, term: Any) -> Any:
-    """Their sum, in the memory of the total where that has its shape: products are of no other use."""
+    """Their sum, in the memory of the total, a product that nothing else reads, where both have its shape."""
     if isinstance(total, KernelCost):
         sums, terms = total.present(), term.present()
         sums |= {name: _plus(sums[name], more) if name in sums else more for name, more in terms.items()}

@@ -85,7 +85,7 @@ class Combinations:
                 return None
         if math.prod(shape[:-1]) == 1 or shape[1] > CELLS:
             return None
-        order = np.argsort(kinds_of_stages(run)[rows[2]], kind="stable")  # a chunk has as many as its longest pipeline
+        order = np.argsort(kinds_of_stages(run)[rows[2]], kind="stable")  # a chunk times the most of its pipelines
         rows[2], places[2] = rows[2][order], np.argsort(order)[places[2]]
         axes = {name: _behind(1, quantities[name][rows[1]]) for name in chips}
         axes |= {name: _behind(2, quantities[name][rows[0]]) for name in surroundings}
