@@ -6,10 +6,10 @@ energy is dynamic: joules per FLOP and per byte. Items are rows of these sums, n
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
-from operator import mul
+from operator import add, mul
 from typing import Any, Final, TypeVar, cast
 
 import numpy as np
@@ -137,9 +137,12 @@ class KernelCost(Columns):
     items: Items = column_family()
 
     def __add__(self, other: KernelCost) -> KernelCost:
-        sums = self.present()
-        for name, values in other.present().items():
-            sums[name] = sums[name] + values if name in sums else values
+        return self.joined(other, add)
+
+    def joined(self, other: KernelCost, plus: Callable[[FloatArray, FloatArray], FloatArray]) -> KernelCost:
+        """The sum of both costs; `plus` adds up two columns."""
+        sums, terms = self.present(), other.present()
+        sums |= {name: plus(sums[name], values) if name in sums else values for name, values in terms.items()}
         return KernelCost(**sums, items=added(self.items, other.items))
 
     def __mul__(self, count: FloatArray | float) -> KernelCost:
@@ -199,9 +202,7 @@ def weighted_sum(values: Sequence[Summand], counts: Sequence[FloatArray | float]
 def _plus(total: Any, term: Any) -> Any:
     """Their sum, in the memory of the total, a product that nothing else reads, where both have its shape."""
     if isinstance(total, KernelCost):
-        sums, terms = total.present(), term.present()
-        sums |= {name: _plus(sums[name], more) if name in sums else more for name, more in terms.items()}
-        return KernelCost(**sums, items=added(total.items, term.items))
+        return total.joined(term, _plus)
     return np.add(total, term, out=total if total.ndim and total.shape == term.shape else None)
 
 

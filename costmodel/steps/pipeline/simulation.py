@@ -403,8 +403,7 @@ def one_forward_one_backward_time(
     others = np.flatnonzero(~last_is_slowest)
     late = np.broadcast_to(message, longest.shape).reshape(-1)
     forward, backward = (times.reshape(len(times), -1) for times in (forward, backward))
-    interleaved, has_room = sizes.vpp > 1, sizes.has_room
-    for alike in (~interleaved, interleaved & has_room, interleaved & ~has_room):
+    for alike in (sizes.vpp <= 1, (sizes.vpp > 1) & sizes.has_room, (sizes.vpp > 1) & ~sizes.has_room):
         if not (of_kind := others[alike[others % alike.size]]).size:
             continue
         rows, points = np.unique(of_kind % alike.size, return_inverse=True)
