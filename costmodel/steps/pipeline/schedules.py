@@ -400,12 +400,14 @@ def _sources(
 FULL = 4
 
 
-def shortest(schedule: str, p: int, v: int, m: int, n: int) -> tuple[int, int]:
+def shortest(schedule: str, p: int, v: int, m: int, n: int, full: int = FULL) -> tuple[int, int]:
     """Fewest micro-batches whose order is that of m without some turns of a full pipeline, and those turns.
+
+    `full` are the micro-batches for each rank that stay. [-]
 
     >>> shortest("1f1b", 4, 1, 100, 4)
     (16, 84)
     """
     turn = SCHEDULES[schedule].turn(v, n)
-    turns = max(m - FULL * max(p, turn), 0) // turn
+    turns = max(m - full * max(p, turn), 0) // turn
     return m - turns * turn, turns

@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from costmodel.columns import BoolArray, Columns, FloatArray, IntArray, broadcast_columns, column, distinct_rows
 from costmodel.errors import DseError, suggestion
-from costmodel.steps.pipeline.schedules import SCHEDULES, Order, Schedule, order, shortest
+from costmodel.steps.pipeline.schedules import FULL, SCHEDULES, Order, Schedule, order, shortest
 from costmodel.steps.pipeline.simulation import TimedPasses, chunk_by_chunk, ends_of_ranks
 from costmodel.training.design import SCHEDULE_WORDS, DesignPoints
 
@@ -262,15 +262,12 @@ def pipeline_times(
 
 def pipeline_ranks(asked: Pipelines) -> PipelineRanks:
     """Times and held activations of each rank of each pipeline."""
-    in_line = asked.where(lambda schedule: schedule.chunk_by_chunk)
-    followers = Followers.of(asked, np.flatnonzero(~in_line), shortened=True)
-    counts = _counts(asked, in_line, followers)
-    passes = asked.passes
+    counts, passes = rank_counts(asked), asked.passes
     number = (asked.micro_batches * asked.vpp)[:, np.newaxis]
     busy = number * passes.whole + counts.pairs * (passes.pair - passes.whole)
     return PipelineRanks(
         start=_starts(asked),
-        end=np.where((asked.pp == 1)[:, np.newaxis], busy, _ends(asked, in_line, followers)),
+        end=np.where((asked.pp == 1)[:, np.newaxis], busy, _ends(asked)),
         busy=busy,
         until_b=counts.until_b,
         until_w=counts.until_w,
@@ -282,10 +279,7 @@ def pipeline_ranks(asked: Pipelines) -> PipelineRanks:
 def rank_counts(asked: Pipelines) -> RankCounts:
     """Activations that ranks hold and messages that they send, from their orders: times of passes do not matter."""
     in_line = asked.where(lambda schedule: schedule.chunk_by_chunk)
-    return _counts(asked, in_line, Followers.of(asked, np.flatnonzero(~in_line), shortened=True))
-
-
-def _counts(asked: Pipelines, in_line: BoolArray, followers: Followers) -> RankCounts:
+    followers = Followers.of(asked, np.flatnonzero(~in_line))
     held = np.where(in_line, asked.micro_batches * asked.vpp, 0.0)[:, np.newaxis] * asked.there
     until_b, until_w, pairs = held, held.copy(), np.zeros_like(held)
     messages = np.where(asked.pp > 1, 2 * asked.micro_batches * (asked.pp * asked.vpp - 1), 0.0)
@@ -305,8 +299,8 @@ class Followers:
     turns: FloatArray  #: times that a point's order repeats its last period; (points,) [-]
 
     @classmethod
-    def of(cls, asked: Pipelines, points: IntArray, *, shortened: bool) -> Followers:
-        """The orders that some points follow: in full, or of long ones only beginning and end."""
+    def of(cls, asked: Pipelines, points: IntArray, full: int = FULL) -> Followers:
+        """The orders that some points follow, of long ones only beginning and end: see `shortest`."""
         grouped = asked.where(lambda schedule: schedule.groups) & (asked.vpp > 1)
         n = np.where(grouped, asked.group_size, asked.pp)
         columns = (asked.schedule.astype(np.float64), asked.pp, asked.vpp, asked.micro_batches, n)
@@ -317,7 +311,7 @@ class Followers:
         for rows in equal_rows(*keys) if points.size else ():
             number, *sizes = (int(key[rows[0]]) for key in keys)
             p, v, m, group = sizes
-            fewer, more = shortest(words[number], p, v, m, group) if shortened else (m, 0)
+            fewer, more = shortest(words[number], p, v, m, group, full)
             points_of_order.setdefault((words[number], p, v, fewer, group), []).append(points[rows])
             turns[points[rows]] = more
         return cls(
@@ -325,15 +319,6 @@ class Followers:
             points=[np.concatenate(rows) for rows in points_of_order.values()],
             turns=turns,
         )
-
-    def of_several_ranks(self) -> tuple[list[Order], list[IntArray]]:
-        """Orders in which ranks wait for each other, and the points that follow each."""
-        both = [
-            (one, points_of_order)
-            for one, points_of_order in zip(self.orders, self.points, strict=True)
-            if one.until_b.size > 1
-        ]
-        return [one for one, _ in both], [points_of_order for _, points_of_order in both]
 
 
 def equal_rows(*columns: FloatArray) -> list[IntArray]:
@@ -354,15 +339,18 @@ def _starts(asked: Pipelines) -> FloatArray:
     return np.where(asked.there, np.where(turned, from_last, until - hop), 0.0)
 
 
-def _ends(asked: Pipelines, in_line: BoolArray, followers: Followers) -> FloatArray:
-    """When each rank is done; (points, ranks). [s]"""
-    passes = asked.passes
-    ends = ends_of_ranks(*followers.of_several_ranks(), passes)
-    done = ends.end + (followers.turns * ends.shift)[:, np.newaxis] * asked.there
-    unsettled = np.flatnonzero(~ends.settled(followers.turns))
-    if unsettled.size:
-        in_full = Followers.of(asked, unsettled, shortened=False)
-        done[unsettled] = ends_of_ranks(*in_full.of_several_ranks(), passes).end[unsettled]
+def _ends(asked: Pipelines) -> FloatArray:
+    """When each rank of several is done; (points, ranks). [s]"""
+    in_line = asked.where(lambda schedule: schedule.chunk_by_chunk)
+    passes, unsettled, full = asked.passes, np.flatnonzero(~in_line & (asked.pp > 1)), FULL
+    done = np.zeros(passes.forward.shape)
+    while unsettled.size:
+        followers = Followers.of(asked, unsettled, full)
+        ends = ends_of_ranks(followers.orders, followers.points, passes)
+        later = (followers.turns * ends.shift)[:, np.newaxis] * asked.there
+        done[unsettled] = (ends.end + later)[unsettled]
+        unsettled = unsettled[~ends.settled(followers.turns)[unsettled]]
+        full *= 4  # the last turns of few pipelines do not repeat then
     if in_line.any():
         done[in_line] = chunk_by_chunk(
             asked.pp[in_line],
