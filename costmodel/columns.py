@@ -10,11 +10,11 @@ micro-batches on a rank.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from operator import attrgetter
 from reprlib import Repr
-from typing import Any, Final, Protocol, Self, TypeVar, cast
+from typing import Any, Final, Self, TypeVar, cast
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -24,6 +24,7 @@ IntArray = NDArray[np.intp]
 BoolArray = NDArray[np.bool_]
 AnyArray = TypeVar("AnyArray", FloatArray, BoolArray, IntArray)
 AnyColumns = TypeVar("AnyColumns", bound="Columns")
+AnyRecord = TypeVar("AnyRecord")
 
 # glibc returns freed arrays of 128 KiB and more to the kernel, which clears their pages when they are allocated
 # again. Once a larger block was freed, arrays up to its size stay with the process (mallopt(3), M_MMAP_THRESHOLD):
@@ -226,16 +227,6 @@ def distinct_rows(*columns: FloatArray) -> tuple[IntArray, IntArray]:
     return rows, back
 
 
-class Rows(Protocol):
-    """A table with a row for each point."""
-
-    def take(self, rows: IntArray, /) -> Self:
-        """A table of some of the rows."""
-
-
-AnyRows = TypeVar("AnyRows", bound=Rows)
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class UniqueRows:
     """Rows that differ among points, and the row of each point: a formula evaluates rows, points get the results.
@@ -254,9 +245,9 @@ class UniqueRows:
         rows, places = distinct_rows(*columns)
         return cls(rows, None if rows.size == places.size else places)
 
-    def take(self, table: AnyRows) -> AnyRows:
+    def take(self, table: AnyRecord) -> AnyRecord:
         """The rows of a table of points."""
-        return table if self.places is None else table.take(self.rows)
+        return table if self.places is None else taken(table, self.rows)
 
     def pick(self, values: AnyArray) -> AnyArray:
         """The rows of an array of points, which are its first axis."""
@@ -266,9 +257,9 @@ class UniqueRows:
         """An array of rows, its first axis, with the row of each point."""
         return values if self.places is None else values[self.places]
 
-    def spread(self, table: AnyRows) -> AnyRows:
+    def spread(self, table: AnyRecord) -> AnyRecord:
         """A table of rows with the row of each point."""
-        return table if self.places is None else table.take(self.places)
+        return table if self.places is None else taken(table, self.places)
 
     def of_points(self, values: FloatArray) -> FloatArray:
         """Values of rows, as values of points; one value for all rows is broadcast."""
@@ -300,6 +291,20 @@ def stacked_columns(columns: Sequence[FloatArray], axes: int) -> FloatArray:
     """Columns as one array, with room for `axes` axes of machines between; (columns, ..., points)."""
     stacked = np.stack(np.broadcast_arrays(*columns))
     return stacked.reshape(len(columns), *[1] * (axes + 2 - stacked.ndim), *stacked.shape[1:])
+
+
+def taken(record: AnyRecord, rows: IntArray | slice) -> AnyRecord:
+    """A column, or a record, tuple or list of columns, for some of its points."""
+    whole: Any = record
+    if isinstance(whole, np.ndarray):
+        whole = of_points(whole, rows) if is_long(whole) else whole
+    elif isinstance(whole, tuple | list):
+        whole = type(whole)(taken(part, rows) for part in whole)
+    elif hasattr(whole, "take"):
+        whole = whole.take(rows)
+    else:
+        whole = replace(whole, **{member.name: taken(getattr(whole, member.name), rows) for member in fields(whole)})
+    return cast(AnyRecord, whole)
 
 
 def is_long(values: FloatArray) -> bool:

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from costmodel.columns import BoolArray, FloatArray, IntArray, UniqueRows, chosen, distinct_rows, in_rows, is_long
+from costmodel.columns import BoolArray, FloatArray, IntArray, UniqueRows, chosen, distinct_rows, in_rows, taken
 from costmodel.kernels.kernel_cost import pointwise_time
 from costmodel.kernels.kernel_tables import Part, Pointwise, bias_gradient_row, parts_of
 from costmodel.solve import Link, optima
@@ -295,8 +295,7 @@ def _solved(run: TransformerRun, cost: Cost) -> Solution:
 def _blocks(run: TransformerRun) -> Iterator[IntArray]:
     """Rows of designs that are solved together: alike, and either all of 1F1B or none."""
     columns = run.design.columns()
-    machines = any(is_long(values) for values in run.system.quantities().values())
-    size = SOLVED if machines else CHUNK
+    size = CHUNK if run.system.is_one() else SOLVED
     order = like_rows([columns[name] for name in OF_RANKS if name in columns])
     rows = np.arange(run.num_points) if order is None else order
     in_turn = np.broadcast_to(run.design.is_1f1b, rows.shape)[rows]
@@ -399,7 +398,7 @@ class _Designs:
         numbers = candidates[:, self.back]
         run = self.run.of(with_assignments(self.run.design, self.assignments, numbers))
         ranks = rank_run(run)
-        micro_batches = self.tables.micro_batches(candidates).take(self.back)
+        micro_batches = taken(self.tables.micro_batches(candidates), self.back)
         breakdown = self.cost(run, ranks, micro_batches)
         shape, points = numbers.shape, np.arange(self.run.num_points)
         times, memory = (np.broadcast_to(column, shape) for column in (breakdown.step_time, breakdown.peak_memory))

@@ -11,7 +11,7 @@ from typing import Final
 
 import numpy as np
 
-from costmodel.columns import Columns, FloatArray, column, concatenated
+from costmodel.columns import Columns, FloatArray, column, concatenated, taken
 from costmodel.errors import DseError
 from costmodel.kernels.kernel_cost import BESIDE_KERNELS, KernelCost, weighted_sum
 from costmodel.kernels.kernel_tables import some_narrow
@@ -93,7 +93,7 @@ def timelines(run: TransformerRun) -> Iterator[Timeline]:
     ranks = rank_run(run)
     costs, _ = rank_costs(run, ranks, pass_costs(run, ranks))
     for row in np.arange(run.num_points)[:, np.newaxis]:
-        yield _timeline(run.take(row), ranks.take(row), costs.take(row), cost.take(row))
+        yield _timeline(run.take(row), ranks.take(row), taken(costs, row), cost.take(row))
 
 
 def _timeline(run: TransformerRun, ranks: RankRun, costs: MicroBatch, cost: Breakdown) -> Timeline:

@@ -35,7 +35,7 @@ from itertools import product
 
 import numpy as np
 
-from costmodel.columns import BoolArray, FloatArray, chosen, largest, stacked_columns
+from costmodel.columns import BoolArray, FloatArray, chosen, largest, stacked_columns, taken
 from costmodel.kernels.collectives import COSTS_AS, collective, input_bytes
 from costmodel.kernels.kernel_cost import Item, Items, KernelCost, added, quantities_of, traffic_energy, weighted_sum
 from costmodel.kernels.kernel_tables import some_narrow
@@ -306,7 +306,7 @@ def update_step(
     """
     design, ranks = run.design, run.design.world_size
     trained = [trained_parameters(run, stage, parts) for stage in stages]
-    reduced = late_exchanges(run, passes, parts, stages, trained, alone)
+    reduced = late_exchanges(run, passes.costs.windows(), parts, stages, trained, alone.windows())
     tied = tied_embedding_reduction(run)
     update, cast = weight_update(run, parts, stages, trained)
     items: Items = {}
@@ -326,7 +326,7 @@ def update_step(
 
 def late_exchanges(
     run: TransformerRun,
-    passes: ScheduledPasses,
+    passes: MicroBatch,
     parts: Sequence[PartMemory],
     stages: Sequence[Stage],
     trained: Sequence[tuple[FloatArray, FloatArray]],
@@ -334,17 +334,22 @@ def late_exchanges(
 ) -> KernelCost:
     """Exposed exchanges of replicas, on the stage that exposes most.
 
-    Parameters are those of `update_step`, and the `trained_parameters` of each stage. The first stage ends its passes
-    with the pipeline, and clipping waits for the norm of all stages. Stages behind it end their passes earlier, by the
-    last backward passes of those before them, which is left out: more micro-batches never hide more of an exchange.
+    Parameters are those of `update_step`, passes as `MicroBatch.windows`, and the `trained_parameters` of each stage.
+    The first stage ends its passes with the pipeline, and clipping waits for the norm of all stages. Stages behind it
+    end their passes earlier, by the last backward passes of those before them, which is left out: more micro-batches
+    never hide more of an exchange. Designs with exchanges in every micro-batch are apart from others.
     """
+    kinds = np.unique(kind_of := np.maximum(run.design.zero_row, 1))
+    if kinds.size > 1 and not run.itemized:
+        time, energy = np.empty((2, *run.axes, kind_of.size))
+        for designs in (np.flatnonzero(kind_of == kind) for kind in kinds):
+            cost = late_exchanges(*taken((run, passes, parts, stages, trained, alone), designs))
+            time[..., designs], energy[..., designs] = cost.time, cost.link_energy
+        return KernelCost(time=time, link_energy=energy)
     sharing = run.design.sharing, run.design.expert_sharing if run.model.num_experts else None
-    replicas = [
-        replicated_parameters(run, stage, parts, of_stage, sharing)
-        for stage, of_stage in zip(stages, trained, strict=True)
-    ]
+    replicas = [replicated_parameters(run, *both, parts, sharing) for both in zip(stages, trained, strict=True)]
     sharded = bool((run.design.zero > 1).any())
-    units = [stage_units(run, stage, passes.costs, parts, replicas[0]) if sharded else [] for stage in stages]
+    units = [stage_units(run, stage, passes, parts, replicas[0]) if sharded else [] for stage in stages]
     rows = zero_rows(run)
     once = [parameters for of_stage in replicas for parameters in of_stage]
     often = [parameters for of_stage in units for unit in of_stage for parameters in unit.parameters]
@@ -359,12 +364,9 @@ def late_exchanges(
         replica_exchanges(collectives, rows, values, pass_times(run, stage, alone), of_stage, stage)
         for values, of_stage, stage in zip(replicas, units, stages, strict=True)
     ]
-    last = largest([cost.time for cost in exchanged])
-    items: dict[Item, FloatArray] = {}
-    if run.itemized:
-        nothing = np.zeros(())
-        for item in dict.fromkeys(item for cost in exchanged for item in cost.items):
-            items[item] = chosen([cost.items.get(item, nothing) for cost in exchanged], last)
+    last, nothing = largest([cost.time for cost in exchanged]), np.zeros(())
+    names = dict.fromkeys(item for cost in exchanged for item in cost.items)
+    items = {item: chosen([cost.items.get(item, nothing) for cost in exchanged], last) for item in names}
     time, energy = (chosen([getattr(cost, name) for cost in exchanged], last) for name in ("time", "link_energy"))
     return KernelCost(time=time, link_energy=energy, items=items)
 
@@ -380,8 +382,8 @@ def zero_rows(run: TransformerRun) -> list[tuple[BoolArray, ZeroStage]]:
 def replicated_parameters(
     run: TransformerRun,
     stage: Stage,
-    parts: Sequence[PartMemory],
     trained: tuple[FloatArray, FloatArray],
+    parts: Sequence[PartMemory],
     sharing: tuple[Sharing, Sharing | None],
 ) -> list[ReplicatedParameters]:
     """Trained parameters of a stage and the replicas that hold the same (`sharing`): those of experts second.

@@ -18,7 +18,7 @@ from typing import Any, Final, Generic, Self, TypeVar
 import numpy as np
 
 from costmodel.columns import (
-    AnyRows,
+    AnyRecord,
     BoolArray,
     Columns,
     FloatArray,
@@ -366,7 +366,7 @@ def rank_run(run: TransformerRun) -> RankRun:
     return RankRun(model, run.system, shape, run.precision, run.itemized)
 
 
-def once_each(run: Run[AnyShape, AnyTable], stage: Callable[[Any], Sequence[AnyRows]]) -> Sequence[AnyRows]:
+def once_each(run: Run[AnyShape, AnyTable], stage: Callable[[Any], Sequence[AnyRecord]]) -> Sequence[AnyRecord]:
     """Tables of a stage, evaluated once for points that agree in all columns of a run.
 
     The stage reads the run and nothing else: its columns are the key. Tables of a single point are remembered by stage.

@@ -16,7 +16,7 @@ from typing import Final, Self
 
 import numpy as np
 
-from costmodel.columns import EACH_ITS_OWN, BoolArray, FloatArray, IntArray, UniqueRows, concatenated, per_kernel
+from costmodel.columns import EACH_ITS_OWN, BoolArray, FloatArray, IntArray, UniqueRows, concatenated, per_kernel, taken
 from costmodel.kernels.collectives import exposed_time
 from costmodel.kernels.kernel_cost import (
     ENERGIES,
@@ -376,9 +376,9 @@ class MicroBatch:
         """All passes, in the order of the fields."""
         return self.forward, self.backward, self.again, self.weight
 
-    def take(self, rows: IntArray | slice) -> Self:
-        """The record of some of its points, in every table."""
-        return type(self)(*(tuple(cost.take(rows) for cost in costs) for costs in self.passes))
+    def windows(self) -> Self:
+        """Passes with the time alone that data-parallel communication can overlap with."""
+        return type(self)(*(tuple(KernelCost(time=cost.window) for cost in costs) for costs in self.passes))
 
     @classmethod
     def joined(cls, pieces: Sequence[Self]) -> Self:
@@ -426,7 +426,7 @@ def micro_batches(run: RankRun) -> MicroBatch:
         for start, points in zip(range(0, rows.size, size), np.split(order, ends), strict=True)
         for unique_rows in (rows[start : start + size],)
     ]
-    return MicroBatch.joined(pieces).take(np.argsort(order))
+    return taken(MicroBatch.joined(pieces), np.argsort(order))
 
 
 def micro_batch(run: RankRun, kernels: TimedKernels) -> MicroBatch:

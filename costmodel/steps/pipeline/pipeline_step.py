@@ -508,7 +508,7 @@ def slowest_stage(run: TransformerRun, costs: MicroBatch, whole: Sequence[Kernel
 
 def stage_time(stage: Stage, times: Sequence[FloatArray], costs: MicroBatch) -> FloatArray:
     """Time of all passes of a micro-batch on a stage; `times` are those of each part, all layers recomputed. [s]"""
-    if stage.recomputed_shares is None:
+    if not stage.recomputed_shares:
         return weighted_sum(times, stage.counts)
     passes = with_shares(costs.whole, costs, stage.recomputed_shares)
     return weighted_sum(total_times(passes), stage.counts)

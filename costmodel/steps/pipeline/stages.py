@@ -29,13 +29,13 @@ class Stage:
     rank: FloatArray  #: place in the pipeline, from 0
     #: Of the model on all ranks together; one value where no pipeline has more than one.
     copies: FloatArray = field(default_factory=lambda: np.ones(()))
-    #: Shares of the layers of each kind that full recomputation repeats; None where those are 1 in every design.
-    recomputed_shares: list[FloatArray] | None = None
+    #: Shares of the layers of each kind that full recomputation repeats; none where those are 1 in every design.
+    recomputed_shares: Sequence[FloatArray] = ()
 
     @property
     def recomputed_layers(self) -> Sequence[FloatArray]:
         """Layers of each kind that full recomputation repeats. [-]"""
-        if self.recomputed_shares is None:
+        if not self.recomputed_shares:
             return self.layers
         return [layers * share for layers, share in zip(self.layers, self.recomputed_shares, strict=True)]
 
@@ -62,10 +62,10 @@ class Stage:
 
 def chosen_stage(stages: Sequence[Stage], places: IntArray) -> Stage:
     """For each design one of some stages; (points,) places among them."""
-    columns = zip(*((*stage.counts, *(stage.recomputed_shares or ()), stage.rank) for stage in stages), strict=True)
+    columns = zip(*((*stage.counts, *stage.recomputed_shares, stage.rank) for stage in stages), strict=True)
     *tables, rank = (chosen(values, places) for values in columns)
     first, kinds = stages[0], len(stages[0].counts)
-    return Stage(tuple(tables[:kinds]), rank, first.copies, tables[kinds:] or None)  # copies are equal in all stages
+    return Stage(tuple(tables[:kinds]), rank, first.copies, tables[kinds:])  # copies are equal in all stages
 
 
 #: Columns that say which layers are where.
@@ -147,7 +147,7 @@ def _stages_at(
             [] if table is None else [unique.each(column) for column in np.ascontiguousarray(table[points, rank].T)]
             for table in (counts, shares)
         ]
-        stages.append(Stage(tuple(columns[0]), unique.each(rank.astype(np.float64)), copies, columns[1] or None))
+        stages.append(Stage(tuple(columns[0]), unique.each(rank.astype(np.float64)), copies, columns[1]))
     return stages
 
 
@@ -159,7 +159,7 @@ def every_stage(model: ModelShape, design: DesignPoints) -> list[Stage]:
     counts, copies = rank_layers(model, design), _copies(design)
     shares, stages = recomputed_shares(counts, recomputed_on_ranks(model, design)), []
     for rank in range(counts.shape[1]):
-        again = None if shares is None else [*shares[:, rank].T]
+        again = () if shares is None else [*shares[:, rank].T]
         stages.append(Stage((*counts[:, rank].T,), 0 * design.pp + rank, copies, again))
     return stages
 

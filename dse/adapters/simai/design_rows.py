@@ -14,7 +14,7 @@ from typing import Final
 
 import numpy as np
 
-from costmodel.columns import BoolArray, FloatArray, distinct_rows, largest
+from costmodel.columns import BoolArray, FloatArray, distinct_rows, largest, taken
 from costmodel.errors import DseError
 from costmodel.kernels.kernel_cost import KernelCost
 from costmodel.kernels.kernel_tables import BIAS_GRADIENTS, Part, dispatched_bytes, every_part, total
@@ -263,7 +263,7 @@ def design_workload(run: TransformerRun) -> StepRows:
     unique = ranks.take(rows)
     costs = micro_batches(unique)
     pieces = [
-        row_times(unique.take(part), costs.take(part))
+        row_times(unique.take(part), taken(costs, part))
         for part in np.split(np.arange(rows.size), range(KERNEL_CHUNK, rows.size, KERNEL_CHUNK))
     ]
     times = [
@@ -272,7 +272,7 @@ def design_workload(run: TransformerRun) -> StepRows:
         for same in zip(*pieces, strict=True)
     ]  # fmt: skip
     parameters = [part.take(back) for part in rank_memory(unique)]
-    return filled_rows(run, ranks, costs.take(back), parameters, times)
+    return filled_rows(run, ranks, taken(costs, back), parameters, times)
 
 
 def check_designs(run: TransformerRun) -> None:
