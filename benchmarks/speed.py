@@ -62,6 +62,8 @@ RULES = {
 PRODUCT = (200, 25, 40)
 #: Designs of small calls, as searches make them.
 SMALL = (20, 500)
+#: Space of whole searches.
+SEARCHED = "gpt3_175b_1024_a100"
 
 OPENED = ("cores", "clock", "dram_bandwidth", "sram_capacity", "l2_capacity", "node_bandwidth")
 
@@ -171,10 +173,10 @@ def commands(repeats: int) -> float:
 
     def fresh_search() -> None:
         with tempfile.TemporaryDirectory() as folder:
-            run([*dse, "search", "--budget", "500"], folder)
+            run([*dse, "search", SEARCHED, "--budget", "500"], folder)
 
     seconds = median_seconds(fresh_search, repeats)
-    print(f"{'dse search --budget 500':32s} {seconds:12.2f} s")
+    print(f"{'dse search ' + SEARCHED:32s} {seconds:12.2f} s for 500 trials")
     return seconds
 
 
@@ -188,7 +190,7 @@ def search_parts(process_seconds: float) -> None:
     from dse import Space, Study
 
     with tempfile.TemporaryDirectory() as folder:
-        study = Study.open(Space.load("gpt3_175b_1024_a100"), storage=f"sqlite:///{folder}/dse.db")
+        study = Study.open(Space.load(SEARCHED), storage=f"sqlite:///{folder}/dse.db")
         seconds = study.run(500).seconds
     rest = {"start-up and report": process_seconds - sum(seconds.values())}
     print("of which " + ", ".join(f"{name} {value:.2f} s" for name, value in {**seconds, **rest}.items()))

@@ -193,6 +193,7 @@ def in_chunks(
     size = max(CELLS // math.prod(axes), 1) if axes else CHUNK
     if points <= size:
         return chunk(run)
+    run = run.of(run.design.map(lambda v: v if (v != v[0]).any() else np.broadcast_to(v[0], (points,))))
     order = None if grouping is None else like_rows(grouping(run.design), first_apart=True)
     pieces = (slice(start, start + size) for start in range(0, points, size))
     rows = pieces if order is None else (order[piece] for piece in pieces)

@@ -347,8 +347,7 @@ def _ends(asked: Pipelines) -> FloatArray:
     while unsettled.size:
         followers = Followers.of(asked, unsettled, full)
         ends = ends_of_ranks(followers.orders, followers.points, passes)
-        later = (followers.turns * ends.shift)[:, np.newaxis] * asked.there
-        done[unsettled] = (ends.end + later)[unsettled]
+        done[unsettled] = (ends.end + (followers.turns * ends.shift)[:, np.newaxis] * asked.there)[unsettled]
         unsettled = unsettled[~ends.settled(followers.turns)[unsettled]]
         full *= 4  # the last turns of few pipelines do not repeat then
     if in_line.any():
