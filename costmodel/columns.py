@@ -314,11 +314,11 @@ def is_long(values: FloatArray) -> bool:
 
 def of_points(values: AnyArray, rows: IntArray | slice) -> AnyArray:
     """Values of a column at some of its points, which are its last axis."""
-    if not isinstance(rows, slice) and not values.strides[-1] and rows.size <= values.shape[-1]:
-        rows = slice(rows.size)  # of one value, broadcast
-    if values.ndim == 1 or isinstance(rows, slice):
-        return values[..., rows]
-    return values.take(rows, axis=-1)  # several times as fast as an index
+    if isinstance(rows, np.ndarray) and rows.dtype == np.intp:  # neither a slice nor a mask
+        if rows.ndim == 1 and not values.strides[-1] and rows.size <= values.shape[-1]:
+            return values[..., : rows.size]  # of one value, broadcast
+        return values.take(rows, axis=-1) if values.ndim > 1 else values[rows]  # faster than [..., rows]
+    return values[..., rows]
 
 
 def _mixed(columns: Sequence[NDArray[np.uint64]], multiplier: int) -> NDArray[np.uint64]:

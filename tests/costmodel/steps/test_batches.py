@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from costmodel import DesignPoints, LstmDesign, LstmShape, ModelShape, System, load_model, load_system, lstm_step, step
-from costmodel.columns import UniqueRows, column_units, concatenated
+from costmodel.columns import UniqueRows, column_units, concatenated, of_points
 from costmodel.machine import Modules
 from costmodel.steps.breakdown import Breakdown
 from costmodel.training.blocks import BLOCKS, SHARDINGS, Block
@@ -71,19 +71,19 @@ def values_of(domain: Domain) -> list[float]:
     return list(np.arange(domain.low, domain.high + 1)) if np.isfinite(domain.high) else [*COUNTS]
 
 
-def in_turn(breakdowns: list[Breakdown]) -> dict[str, np.ndarray]:
-    """Batches of one, one after the other."""
-    return {
-        name: np.concatenate([np.atleast_1d(one.columns()[name]) for one in breakdowns])
-        for name in breakdowns[0].columns()
-    }
-
-
 def assert_same(batch: Breakdown, singles: list[Breakdown]) -> None:
     """To the last bit, in every column."""
-    expected = in_turn(singles)
+    tables = [one.columns() for one in singles]
     for name, values in batch.columns().items():
-        np.testing.assert_array_equal(values, expected[name], err_msg=name)
+        alone = np.concatenate([np.atleast_1d(table[name]) for table in tables])
+        np.testing.assert_array_equal(values, alone, err_msg=name)
+
+
+def test_columns_are_taken_as_arrays_are():
+    table = np.arange(24.0).reshape(2, 3, 4)
+    for values in (table, table[0, 0], np.broadcast_to(2.0, 4), np.broadcast_to(table[..., :1], table.shape)):
+        for rows in (slice(1, 3), np.array([2, 0]), np.array([1] * 6), np.array([[0, 1], [2, 3]]), table[0, 0] > 1):
+            np.testing.assert_array_equal(of_points(values, rows), values[..., rows])
 
 
 def batches(
