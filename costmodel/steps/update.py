@@ -500,8 +500,8 @@ def replica_exchange(
     bucket = whole.time / np.maximum(layers, 1.0)
     rest = np.maximum(whole.time - window, bucket)
     exposed = np.where(overlaps(run.design, exchange), rest, whole.time)
-    taken, hidden = run.system.chip.taken_cores("dp"), whole.time - exposed
-    slowed = hidden * taken / run.system.chip.cores if taken.any() else np.zeros(())
+    cores, hidden = run.system.chip.taken_cores("dp"), whole.time - exposed
+    slowed = hidden * cores / run.system.chip.cores if cores.any() else np.zeros(())
     items: Items = {}
     if run.itemized:
         label = Item(column="dp_communication_time", name=f"{exchange.collective} of {exchange.of}")
