@@ -167,8 +167,9 @@ class _ConfigurationReader:
         source = f"Hugging Face configuration {file}, model_type {called}"
         shortened = _shortened(fields_of_model) | ({"numerics": numerics} if numerics else {})
         shape = self._shape(shortened, source)
-        written = self._written(shortened, source, f"{self.family.title}, {_billions(shape.num_parameters)}")
-        return ImportedModel(shape, written, tuple(self.notes))
+        described = f"{self.family.title}, {_billions(shape.num_parameters)}"
+        texts = {"schema": "model/v1", "title": self._title(), "description": described, "source": source}
+        return ImportedModel(shape, {**texts, **shortened}, tuple(self.notes))
 
     def _shape(self, settings: Mapping[str, Any], source: str) -> ModelShape:
         """The model of some fields."""
@@ -177,11 +178,6 @@ class _ConfigurationReader:
         section.source.finish()
         assert isinstance(model, ModelShape)
         return model
-
-    def _written(self, settings: Mapping[str, Any], source: str, description: str) -> dict[str, Any]:
-        """The data of a model file for an imported model."""
-        texts = {"schema": "model/v1", "title": self._title(), "description": description, "source": source}
-        return {**texts, **settings}
 
     def _title(self) -> str:
         """Title of the model, where the configuration has one."""

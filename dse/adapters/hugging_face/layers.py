@@ -204,8 +204,11 @@ class LayerReader:
             heads = max(self.whole("n_heads_in_group", attention.get("n_heads_in_group")), 1)
             sizes["num_query_groups"] = model.get("num_attention_heads", 1) // heads
         if has[1]:
-            wide = ffn.get("intermediate_size") or 2 * (ffn.get("ffn_mult") or 0) * model.get("hidden_size", 0) / 3
-            sizes["ffn_hidden_size"] = math.ceil(int(wide) / 256) * 256
+            key = "ffn_mult" if ffn.get("intermediate_size") is None else "intermediate_size"
+            size = ffn.get(key)
+            if key == "ffn_mult" and type(size) in (int, float) and 0 < size <= 1e9:
+                size = math.ceil(int(2 * size * model.get("hidden_size", 0) / 3) / 256) * 256
+            sizes["ffn_hidden_size"] = self.whole(key, size)
         return "full" if has[0] else "", "dense" if has[1] else "", tuple(sizes.items())
 
     def _words(self) -> Sequence[Any]:
