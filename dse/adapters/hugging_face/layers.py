@@ -206,7 +206,7 @@ class LayerReader:
         if has[1]:
             key = "ffn_mult" if ffn.get("intermediate_size") is None else "intermediate_size"
             size = ffn.get(key)
-            if key == "ffn_mult" and type(size) in (int, float) and 0 < size <= 1e9:
+            if key == "ffn_mult" and isinstance(size, int | float) and size is not True and 0 < size <= 1e9:
                 size = math.ceil(int(2 * size * model.get("hidden_size", 0) / 3) / 256) * 256
             sizes["ffn_hidden_size"] = self.whole(key, size)
         return "full" if has[0] else "", "dense" if has[1] else "", tuple(sizes.items())
