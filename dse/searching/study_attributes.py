@@ -19,7 +19,7 @@ from costmodel.errors import DseError
 from costmodel.installation import __version__
 from costmodel.rules.registry import NATIVE
 from dse.fronts import Box, as_costs
-from dse.pricing.evaluated import Evaluation, rules_for
+from dse.pricing.evaluated import Evaluation, rules_for, solves_shardings
 from dse.pricing.evaluation import evaluate, remedies
 from dse.searching.batches.history import BOX
 from dse.searching.samplers.samplers import concurrency_of, sampler_choice
@@ -119,7 +119,11 @@ def stored_space(store: Store, stored: StoredStudy) -> Space:
 
 
 def drawn_designs(space: Space, profile: str) -> tuple[Batch, Evaluation]:
-    """Random legal designs, the same ones for each space, with their evaluation."""
+    """Random legal designs, the same ones for each space, with their evaluation.
+
+    Where shardings are solved, all have Megatron-LM's: to solve them for random machines takes longest of all.
+    """
+    space = space.opened({"sharding": ["megatron_sp"]}) if solves_shardings(space) else space
     points = MACHINES_SAMPLE if space.workloads else BOX_SAMPLE
     designs = space.legal.random(points, np.random.default_rng(0))
     return designs, evaluate(space, designs, rules=rules_for(space, profile))

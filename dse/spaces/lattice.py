@@ -125,21 +125,27 @@ class Lattice:
         """Every change of two parameters by one step each."""
         return tuple((*one, *other) for one, other in combinations(self.one_step, 2) if one[0][0] != other[0][0])
 
-    def blocks(self, places: FloatArray) -> FloatArray:
-        """Neighbours of a design: every other combination of each component, its other parameters kept.
+    def varied(self, design: FloatArray) -> list[FloatArray]:
+        """For each component, a design and the legal ones with another combination of it, all else kept.
 
-        Components of more than `MOST_ROWS` combinations are left out.
+        Of components of more than `MOST_ROWS` combinations, those that options and pairs of steps lead to.
         """
         at = {p.name: at for at, p in enumerate(self.parameters)}
-        neighbours = [places[:0]]
-        for component in self.space.legal.components:
-            if len(component.parameters) > 1 and component.rows <= MOST_ROWS:
-                block = np.repeat(places, component.rows, axis=0)
+        tables = []
+        components = dict(enumerate(self.space.legal.components))
+        for group in np.unique(self.groups).tolist():
+            component = components.get(group)
+            if component is not None and component.rows <= MOST_ROWS:
+                others = np.repeat(design[None], component.rows, axis=0)
                 for parameter, codes in zip(component.parameters, component.places, strict=True):
-                    block[:, at[parameter.name]] = codes
-                neighbours.append(block)
-        every = np.concatenate(neighbours)
-        return every[self.legal(every)] if len(every) else every
+                    others[:, at[parameter.name]] = codes
+                others = others[self.legal(others)]
+            else:
+                inside = {*np.flatnonzero(self.groups == group).tolist()}
+                moves = (*self.one_step, *self.lines, *self.pairs)
+                others = self.moved(design[None], tuple(m for m in moves if inside.issuperset(at for at, _ in m)))[0]
+            tables.append(np.concatenate([design[None], others]))
+        return tables
 
     def moved(self, places: FloatArray, moves: tuple[Move, ...]) -> tuple[FloatArray, IntArray]:
         """The legal designs that some moves make of each of some designs, and which each comes from."""

@@ -70,7 +70,7 @@ def surroundings(study: BaseStudy) -> Surroundings | None:
     lattice, [best] = Lattice(space), front.take(np.arange(1)).trials
     here = lattice.places(space.encode([best.params]))
     around = [lattice.moved(here, moves)[0] for moves in (lattice.lines, lattice.pairs)]
-    places = np.unique(np.concatenate([*around, lattice.blocks(here)]), axis=0)
+    places = np.unique(np.concatenate([*around, *lattice.varied(here[0])]), axis=0)
     costs = costs_of(space, evaluate(space, lattice.columns(places), rules=rules_for(space, study.profile)))
     return Surroundings(
         study=study.name,

@@ -1,7 +1,6 @@
-"""The designs that a screening search has found, how designs climb from them, and which of them a batch may propose.
+"""The designs that a screening search has found, and which of them a batch may propose.
 
-An archive holds the designs that no evaluated design dominates, and near ones. From these, designs climb: each moves to
-its best neighbour by a separate goal, until none is better.
+An archive holds the designs that no evaluated design dominates, and near ones.
 
 In a study of concurrency n, n batches can be proposed and evaluated at the same time, by as many processes. Designs are
 dealt out to n shares by a number that follows from each. Batch k proposes from share k modulo n; it continues from
@@ -19,97 +18,14 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, Self
 
 import numpy as np
-from numpy.random import Generator
 
 from costmodel.columns import BoolArray, FloatArray, IntArray
 from dse.fronts import low_and_span, non_dominated, shortfalls
 from dse.spaces.lattice import hashes
 from dse.spaces.sections.parameters import Parameter, Value
 
-#: Share of climbers with a single objective.
-SINGLE: Final = 0.5
-#: Concentration of the weights of the others: below 1, most of them favour some objectives.
-CONCENTRATION: Final = 0.7
-#: Share of the weighted sum in a goal, in addition to the largest term.
-SUM_SHARE: Final = 0.1
-#: Score of a design that breaks limits, before by how much: worse than any that keeps them.
-BROKEN: Final = 1e6
-#: Random designs; a climber starts from the best of them.
-STARTS_EACH: Final = 16
-
-
-@dataclass(frozen=True, slots=True)
-class Climbers:
-    """Positions of climbers, and their goals.
-
-    A goal is the largest weighted objective and a little of their sum [Steuer1983]_, where the front's span
-    of each objective is 1; before it come the limits, by how much they are broken.
-    """
-
-    places: FloatArray  #: (climbers, parameters)
-    costs: FloatArray  #: (climbers, objectives), NaN where infeasible [the unit of each]
-    violations: FloatArray  #: (climbers,) of limits [-]
-    weights: FloatArray  #: (climbers, objectives) [-]
-
-    @classmethod
-    def empty(cls, parameters: int, objectives: int) -> Self:
-        """Table without climbers."""
-        none = np.empty((0, objectives))
-        return cls(np.empty((0, parameters)), none, np.empty(0), none)
-
-    def columns(self) -> tuple[FloatArray, ...]:
-        """Columns of the table, a row for each climber."""
-        return self.places, self.costs, self.violations, self.weights
-
-    @classmethod
-    def starting(
-        cls, count: int, places: FloatArray, costs: FloatArray, violations: FloatArray, front: FloatArray,
-        rng: Generator,
-    ) -> Self:  # fmt: skip
-        """New climbers, each at the best of a few designs by a goal at random."""
-        weights = drawn_weights(count, costs.shape[1], rng)
-        candidates = rng.integers(len(places), size=(count, STARTS_EACH))
-        best = scores(costs[candidates], violations[candidates], weights[:, None], front).argmin(axis=1)
-        rows = candidates[np.arange(count), best]
-        return cls(places[rows], costs[rows], violations[rows], weights)
-
-    def aimed(self, rng: Generator) -> Climbers:
-        """Climbers of the same designs, with other goals at random."""
-        return replace(self, weights=drawn_weights(len(self.weights), self.weights.shape[1], rng))
-
-    def stepped(
-        self, parents: IntArray, near: tuple[FloatArray, FloatArray, FloatArray],
-        fresh: tuple[FloatArray, FloatArray, FloatArray], front: FloatArray, rng: Generator,
-    ) -> Climbers:  # fmt: skip
-        """The climbers a step further; who finds no better neighbour starts again from a fresh design."""
-        count = len(self.places)
-        nearby = scores(near[1], near[2], self.weights[parents], front)
-        order = np.lexsort((nearby, parents))
-        first = order[np.unique(parents[order], return_index=True)[1]]
-        climbers = parents[first]
-        better = nearby[first] < scores(self.costs, self.violations, self.weights, front)[climbers]
-        again = Climbers.starting(count, *fresh, front, rng)
-        places, costs, violations, weights = again.places, again.costs, again.violations, again.weights
-        rows, climbers = first[better], climbers[better]
-        places[climbers], costs[climbers], violations[climbers] = near[0][rows], near[1][rows], near[2][rows]
-        weights[climbers] = self.weights[climbers]
-        return Climbers(places, costs, violations, weights)
-
-
-def drawn_weights(count: int, objectives: int, rng: Generator) -> FloatArray:
-    """(count, objectives) Weights of random goals; a share of them have a single objective. [-]"""
-    mixed = rng.dirichlet(np.full(objectives, CONCENTRATION), count)
-    single = np.eye(objectives)[rng.integers(objectives, size=count)]
-    return np.where(rng.random((count, 1)) < SINGLE, single, mixed)
-
-
-def scores(costs: FloatArray, violations: FloatArray, weights: FloatArray, front: FloatArray) -> FloatArray:
-    """Score of designs by goals, less is better; arrays broadcast, objectives last. [-]"""
-    low, span = low_and_span(front) if len(front) else (0.0, 1.0)
-    weighted = weights * ((costs - low) / span)
-    score = weighted.max(axis=-1) + SUM_SHARE * weighted.sum(axis=-1)
-    return np.where(np.isnan(score), BROKEN + violations, score)
-
+#: Trials whose designs are found together.
+BATCH_SIZE: Final = 100
 
 #: Most designs of the front that are kept, in addition to trials.
 MOST_KEPT: Final = 4096
@@ -129,14 +45,13 @@ class Archive:
     explored: FloatArray  #: (designs,) 1 where neighbours are evaluated, 2 where it was polished, else 0
     sent: BoolArray  #: (designs,) whether it became a trial
     reserve: FloatArray  #: (others, parameters): feasible designs that are beaten, the least beaten first
-    climbers: Climbers  #: where they are
     complete: bool = False  #: whether every legal design is evaluated
 
     @classmethod
     def empty(cls, parameters: int, objectives: int) -> Self:
         """Archive without designs."""
-        places, climbers = np.empty((0, parameters)), Climbers.empty(parameters, objectives)
-        return cls(places, np.empty((0, objectives)), np.empty(0), np.empty(0, dtype=bool), places, climbers)
+        places = np.empty((0, parameters))
+        return cls(places, np.empty((0, objectives)), np.empty(0), np.empty(0, dtype=bool), places)
 
     def take(self, rows: IntArray | BoolArray) -> Archive:
         """Archive of some of the front's designs."""
@@ -175,7 +90,7 @@ class Archive:
         both["explored"] = explored[owners.ravel()]
         first.sort()
         kept = first[non_dominated(both["costs"][first])]
-        archive = Archive(**both, reserve=self.reserve, climbers=self.climbers, complete=self.complete)
+        archive = Archive(**both, reserve=self.reserve, complete=self.complete)
         return archive.take(kept)
 
     def thinned(self) -> Archive:
@@ -196,12 +111,7 @@ class Archive:
     def packed(self) -> dict[str, Any]:
         """Archive as text and numbers that JSON knows."""
         names = ("places", "costs", "explored", "sent", "reserve")
-        climbers = ("places", "costs", "violations", "weights")
-        return {
-            **{name: _text(getattr(self, name)) for name in names},
-            "climbers": {name: _text(getattr(self.climbers, name)) for name in climbers},
-            "complete": self.complete,
-        }
+        return {**{name: _text(getattr(self, name)) for name in names}, "complete": self.complete}
 
     @classmethod
     def unpacked(cls, packed: Mapping[str, Any], parameters: int, objectives: int) -> Self:
@@ -209,25 +119,16 @@ class Archive:
 
         Raises `ValueError`, `LookupError`, `TypeError` or `AttributeError` if it is no such thing.
         """
-        climbers = {name: _array(text) for name, text in packed["climbers"].items()}
         archive = cls(
             places=_array(packed["places"]).reshape(-1, parameters),
             costs=_array(packed["costs"]).reshape(-1, objectives),
             explored=_array(packed["explored"]),
             sent=_array(packed["sent"]) > 0,
             reserve=_array(packed["reserve"]).reshape(-1, parameters),
-            climbers=Climbers(
-                climbers["places"].reshape(-1, parameters),
-                climbers["costs"].reshape(-1, objectives),
-                climbers["violations"],
-                climbers["weights"].reshape(-1, objectives),
-            ),
             complete=bool(packed["complete"]),
         )
-        front = archive.places, archive.costs, archive.explored, archive.sent
-        for columns in (front, archive.climbers.columns()):
-            if len({len(column) for column in columns}) > 1:
-                raise ValueError("columns of unequal length")
+        if len({len(column) for column in (archive.places, archive.costs, archive.explored, archive.sent)}) > 1:
+            raise ValueError("columns of unequal length")
         return archive
 
 

@@ -22,7 +22,7 @@ from optuna.trial import FrozenTrial, TrialState
 from costmodel.errors import DseError, suggestion
 from costmodel.rules.rules import WorkloadRules
 from dse.pricing.evaluated import rules_for
-from dse.searching.samplers.archive import DesignShare, Key, Known
+from dse.searching.samplers.archive import BATCH_SIZE, DesignShare, Key, Known
 from dse.spaces.sections.parameters import decoded
 from dse.spaces.space import Params, Space
 
@@ -54,7 +54,7 @@ def screening(space: Space, rules: WorkloadRules, seed: int, **options: Any) -> 
 #: Name -> sampler, as ``--sampler`` takes it. A genetic population is a batch: generations end with batches.
 SAMPLERS: Mapping[str, Choice] = {
     "screening": Choice(
-        "screens some hundreds of designs for each trial (default)", 50, screening, concurrency=2, learns=False
+        "screens some hundreds of designs for each trial (default)", BATCH_SIZE, screening, concurrency=2, learns=False
     ),
     "nsga2": Choice(
         "genetic search by non-dominated sorting",

@@ -2,10 +2,10 @@
 
 The cost model evaluates thousands of designs in the time that Optuna takes for one trial. So each batch searches the
 space by itself and proposes the designs that add most to the front. Each round evaluates a few thousand designs in one
-call: neighbours of the front's designs, crossings of them, steps of climbers, each with a different objective, and
-designs at random, from which climbers start again where no step is better. In the end the best design of each objective
-is polished until no neighbour beats it. A small space is evaluated whole. The result is an `Archive`, from which the
-next batch goes on.
+call: neighbours of the front's designs, crossings of them, and designs at random. In the end the best design of each
+objective is polished: its components are varied one by one, and combinations that should then be better are evaluated,
+until none is (`dse.searching.samplers.combining`). A small space is evaluated whole. The result is an `Archive`, from
+which the next batch goes on.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ from dse.fronts import as_costs, low_and_span, most_dominating
 from dse.pricing.evaluated import nominal_rate, rules_for, solves_shardings
 from dse.pricing.evaluation import evaluate
 from dse.pricing.workers import Jobs
-from dse.searching.samplers.archive import Archive, Climbers, DesignShare, Key, Known, least_beaten
+from dse.searching.samplers.archive import BATCH_SIZE, Archive, DesignShare, Key, Known, least_beaten
+from dse.searching.samplers.combining import combined
 from dse.spaces.lattice import Lattice, Move, hashes
 from dse.spaces.space import Space
 
@@ -40,18 +41,19 @@ from dse.spaces.space import Space
 ROUND: Final = 3072
 #: Share of the first batch's designs that are drawn at random, before anything is known.
 DRAWN: Final = 0.15
-#: Shares of a round that are steps of climbers, crossings, and designs at random; the others are neighbours.
-CLIMBING, CROSSED, FRESH = 0.3, 0.25, 0.1
+#: Shares of a round that are crossings, and designs at random; the others are neighbours.
+CROSSED, FRESH = 0.35, 0.15
 #: Spaces of at most WHOLE times the designs of a batch are evaluated whole.
-WHOLE: Final = 4
+WHOLE: Final = 5
 
-#: Most designs evaluated for polishing beyond single options, over those of the batch.
-POLISHED: Final = 4
-#: Most designs as good as the best of an objective that are looked around as well.
-MOST_EQUAL: Final = 4
+#: Most designs evaluated for polishing, over those of the batch.
+POLISHED: Final = 12
+#: Added to the time of infeasible shardings of a design, so that feasible ones come first. [s]
+LATE: Final = 1e6
+#: Least violation of a limit that has a logarithm of use. [-]
+LEAST_USE: Final = 1e-9 - 1
 
-#: Evaluates designs given as places: costs, less is better, NaN where infeasible; and violations of limits, or where
-#: all hold the least margin, below 0.
+#: Evaluates designs given as places: costs, less is better; and by how much they exceed each limit, as a share of it.
 Price = Callable[[FloatArray], tuple[FloatArray, FloatArray]]
 #: Which of some designs, given as places.
 Chosen = Callable[[FloatArray], BoolArray]
@@ -85,6 +87,7 @@ class Screening:
         self._moves: tuple[Move, ...] = (*lattice.one_step, *lattice.swaps)
         self._known: NDArray[np.uint64] = np.empty(0, dtype=np.uint64)
         self._all: list[Evaluated] = []
+        self._nearest: FloatArray = np.empty(0)  #: the design that breaks limits the least, once it was polished
         self._whole = lattice.space.legal.count <= WHOLE * budget
 
     def run(self, reserve: int, starts: FloatArray) -> Archive:
@@ -97,7 +100,7 @@ class Screening:
                 self._noted(self.lattice.places(columns))
             self.archive = replace(self.archive, complete=True)
         else:
-            if not len(self.archive.climbers.places):
+            if not len(self.archive.places):
                 self._draw()
             while self.evaluated < self.budget - self._size // 2:
                 self._round()
@@ -105,14 +108,14 @@ class Screening:
         return replace(self.archive.thinned(), reserve=self._reserve(reserve))
 
     def _noted(self, places: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """Costs and violations of designs, which are kept where nothing beats them."""
+        """Costs and violations of limits of designs, which are kept where nothing beats them."""
         if not len(places):
-            return np.empty((0, self.archive.costs.shape[1])), np.empty(0)
-        costs, violations = self.price(places)
+            return np.empty((0, self.archive.costs.shape[1])), np.empty((0, 0))
+        costs, excess = self.price(places)
         self.evaluated += len(places)
-        self._all.append((places, costs, violations))
-        self.archive = self.archive.joined(places, costs, ties=self._whole)
-        return costs, violations
+        self._all.append((places, *summed(costs, excess)))
+        self.archive = self.archive.joined(places, self._all[-1][1], ties=self._whole)
+        return costs, excess
 
     def _new(self, places: FloatArray) -> FloatArray:
         """Designs among some that no round of this batch has had, each once."""
@@ -126,31 +129,21 @@ class Screening:
         return places[new]
 
     def _draw(self) -> None:
-        """Designs at random, and climbers that start from some of them."""
+        """Designs at random."""
         most = max(int(self.budget * DRAWN), 1)
         for start in range(0, most, self._size):
             self._noted(self._new(self.lattice.random(min(self._size, most - start), self.rng)))
-        count = max(1, int(self._size * CLIMBING) // max(len(self._moves), 1))
-        climbers = Climbers.starting(count, *joined(self._all), self.archive.costs, self.rng)
-        self.archive = replace(self.archive, climbers=climbers)
 
     def _round(self) -> None:
-        """Price in one call steps of climbers, neighbours and crossings of the front, and random designs."""
-        climbers = self.archive.climbers
-        steps, parents = self.lattice.moved(climbers.places, self._moves)
-        others = self._new(np.concatenate([self._near(), self._crossings()]))
-        free = max(int(self._size * FRESH), self._size - len(steps) - len(others), 1)
-        places = np.concatenate([steps, others, self.lattice.random(free, self.rng)])
-        costs, violations = self._noted(places)
-        ends = np.cumsum([len(steps), len(others)])
-        parts = list(zip(*(np.split(column, ends) for column in (places, costs, violations)), strict=True))
-        climbers = climbers.stepped(parents, parts[0], parts[2], self.archive.costs, self.rng)
-        self.archive = replace(self.archive, climbers=climbers)
+        """Price in one call neighbours and crossings of the front, and random designs."""
+        near = self._new(np.concatenate([self._near(), self._crossings()]))
+        free = max(int(self._size * FRESH), self._size - len(near), 1)
+        self._noted(np.concatenate([near, self.lattice.random(free, self.rng)]))
 
     def _near(self) -> FloatArray:
         """Neighbours of some designs of the front whose neighbours are not evaluated yet."""
         unexplored = self.rng.permutation(np.flatnonzero(self.archive.explored == 0))
-        most = int(self._size * (1 - CLIMBING - CROSSED - FRESH)) // max(len(self._moves), 1)
+        most = int(self._size * (1 - CROSSED - FRESH)) // max(len(self._moves), 1)
         if self.preferred:
             unexplored = unexplored[np.argsort(~self.preferred(self.archive.places[unexplored]), kind="stable")]
         parents = unexplored[: max(most, 1)]
@@ -164,36 +157,45 @@ class Screening:
         return self.lattice.crossed(front.places, best, int(self._size * CROSSED), self.rng)
 
     def _polish(self) -> None:
-        """Move the best design of each objective until no option, pair of steps or component is better.
+        """Move the best design of each objective until no combination of components that should be better is.
 
-        Pairs of steps, and other values of a whole component, are also tried from designs that are as good by one other
-        option, those with most room below their limits first: more memory, say, lets layouts be feasible that were not.
-        Where few designs are evaluated for a batch, since evaluation is slow, some pairs and combinations are left out
-        at random.
+        Where nothing is feasible yet, the design that breaks limits the least moves.
         """
         most = self.evaluated + POLISHED * self.budget
         for objective in self.polished:
-            while len(self.archive.costs) and self.evaluated < most:
-                best = int(self.archive.costs[:, objective].argmin())
-                if self.archive.explored[best] == 2:
-                    break
-                self.archive.explored[best] = 2
-                here, cost = self.archive.places[[best]], self.archive.costs[best, objective]
-                options, _ = self.lattice.moved(here, self.lattice.lines)
-                costs, tightest = self._noted(options)
-                equal = np.flatnonzero(costs[:, objective] == cost)
-                roomy = equal[np.argsort(tightest[equal], kind="stable")][:MOST_EQUAL]
-                starts = np.concatenate([here, options[roomy]])
-                self._noted(self._some(self.lattice.moved(starts, self.lattice.pairs)[0], most))
-                for start in starts[:2]:
-                    if self.archive.costs[:, objective].min() == cost:
-                        self._noted(self._some(self.lattice.blocks(start[np.newaxis]), most))
+            while self.evaluated < most and (here := self._unpolished(objective)) is not None:
+                self._noted(self._new(self._combined(here, objective, most)))
 
-    def _some(self, places: FloatArray, most: int) -> FloatArray:
-        """New designs among some; `most` at random where there are more."""
-        left = max(most - self.evaluated, 0)
-        new = self._new(places) if left else places[:0]
-        return new if len(new) <= left else self.rng.permutation(new)[:left]
+    def _unpolished(self, objective: int) -> FloatArray | None:
+        """The best design of an objective, or the one nearest to feasibility; None where it was polished."""
+        if len(self.archive.costs):
+            best = int(self.archive.costs[:, objective].argmin())
+            polished, self.archive.explored[best] = self.archive.explored[best] == 2, 2
+            return None if polished else self.archive.places[best]
+        places, _, violations = joined(self._all)
+        last, self._nearest = self._nearest, places[violations.argmin()]
+        return None if np.array_equal(last, self._nearest) else self._nearest
+
+    def _combined(self, best: FloatArray, objective: int, most: int) -> FloatArray:
+        """Designs that should be better, whose components are those of evaluated designs that differ in one alone.
+
+        Components may act on each other, so designs that are two steps from the best are among them too.
+        Where few designs are evaluated for a batch, since evaluation is slow, some are left out at random.
+        """
+        tables = self.lattice.varied(best)
+        share = min((most - self.evaluated) / sum(map(len, tables)), 1.0)
+        tables = [table[np.r_[True, self.rng.random(len(table) - 1) < share]] for table in tables]
+        costs, excess = self._noted(np.concatenate(tables))
+        logs = np.column_stack([logarithms(costs[:, objective]), np.log1p(np.maximum(excess, LEAST_USE))])
+        if np.isnan(logs[0, 0]):
+            return tables[0][:0]
+        changes = np.split(np.where(np.isnan(logs[:, :1]), np.nan, logs - logs[0]), np.cumsum([*map(len, tables)])[:-1])
+        rows = combined(changes, -logs[0, 1:])
+        designs = np.tile(best, (len(rows), 1))
+        for table, chosen in zip(tables, rows.T, strict=True):
+            designs = np.where(table[chosen] != best, table[chosen], designs)
+        pairs = self.rng.permutation(self.lattice.moved(best[np.newaxis], self.lattice.pairs)[0])
+        return np.concatenate([designs, pairs])[: max(most - self.evaluated, 0)]
 
     def _reserve(self, n: int) -> FloatArray:
         """The designs next to the front; where nothing is feasible, those next to feasibility."""
@@ -205,6 +207,21 @@ class Screening:
         front = {row.tobytes() for row in self.archive.places}
         rows = least_beaten(costs, self.archive.costs, n + len(front))
         return places[[row for row in rows if places[row].tobytes() not in front]][:n]
+
+
+def logarithms(costs: FloatArray) -> FloatArray:
+    """Logarithms of costs, so that less is better, of negative ones too; NaN of infinite ones and of 0."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        logs = np.sign(costs) * np.log(np.abs(costs))
+    return np.where(np.isfinite(logs), logs, np.nan)
+
+
+def summed(costs: FloatArray, excess: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Costs, NaN where infeasible; and the sum of violations, or where all limits hold the least margin, below 0."""
+    tightest = excess.max(axis=1, initial=-1.0)
+    broken = (tightest > 0) | ~np.isfinite(costs).all(axis=1)
+    violations = np.where(broken, np.maximum(excess, 0.0).sum(axis=1), tightest)
+    return np.where(broken[:, None], np.nan, costs), violations
 
 
 def joined(parts: Iterable[Evaluated]) -> Evaluated:
@@ -221,15 +238,12 @@ DESIGNS_PRICED: Final = "designs_priced"
 #: State of a study before its first batch.
 NOTHING: Final = {"batches": 0, "starts": 0, "focus": "", DESIGNS_PRICED: 0}
 
-#: Trials whose designs are found together.
-BATCH_SIZE: Final = 50
 #: CPU time of bulk evaluation for each trial. [s]
-TIME_SHARE: Final = 1.8e-3
+TIME_SHARE: Final = 0.9e-3
 #: The first batch evaluates as many designs as FIRST_BATCH others.
-FIRST_BATCH: Final = 4
-#: The same where several batches are under way at the same time, but the first alone; and rounds of a batch:
-#: more, since the next learn from it later. Each polishes the best design of one objective, in turn.
-FIRST_SHARED, SHARED_ROUNDS = 3, 3
+FIRST_BATCH: Final = 3
+#: Rounds of a batch where several batches are under way at the same time: more, since the next learn from it later.
+SHARED_ROUNDS: Final = 3
 #: How far beyond the worst values of a front its hypervolume is measured, as a share of its span.
 BEYOND: Final = 0.1
 #: Beaten designs that are kept to become trials when there are no others.
@@ -339,13 +353,11 @@ class ScreeningSampler(BaseSampler):
         batch = self.designs_per_trial * self.batch_size
         if self.turn is None:
             return Screening(self.lattice, self.evaluated, archive, batch * (1 if number else FIRST_BATCH), rng)
-        if self.share and self.share.number and number == 1:  # where the first batch's are is known to all shares
-            archive = replace(archive, climbers=archive.climbers.aimed(rng))
         return Screening(
             self.lattice,
             self.evaluated,
             archive,
-            batch * (1 if number else FIRST_SHARED),
+            batch * (1 if number else FIRST_BATCH),
             rng,
             self._open if self.share else None,
             self._polished(self.turn),
@@ -376,25 +388,21 @@ class ScreeningSampler(BaseSampler):
             return archive
         places = np.concatenate([archive.places, archive.reserve])
         places = places[self.lattice.legal(places)]
-        return empty.joined(places, self.evaluated(places)[0]) if len(places) else empty
+        return empty.joined(places, summed(*self.evaluated(places))[0]) if len(places) else empty
 
     def evaluated(self, places: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """Costs of designs, NaN where infeasible, and the sum of violations, or less the least margin. [-]"""
+        """Costs of designs, less is better, and by how much they exceed each limit, as a share of it."""
         columns = self.lattice.columns(places)
         if self._screened is not self.space:
             shardings = [self._screened.by_name["sharding"].code(word) for word in ASSIGNMENTS]
             columns = {name: np.tile(column, len(shardings)) for name, column in columns.items()}
             columns["sharding"] = np.repeat(shardings, len(places))
         evaluation = evaluate(self._screened, columns, rules=self.rules, jobs=self.jobs)
-        broken = np.maximum(evaluation.violations, 0.0).sum(axis=1)
-        tightest = evaluation.violations.max(axis=1, initial=-1.0)
         costs = as_costs(evaluation.values, self._directions)
-        costs = np.where(evaluation.feasible[:, None], costs, np.nan)
-        times = np.where(evaluation.feasible, evaluation.breakdown.columns().get("step_time", costs[:, 0]), np.inf)
-        violations = np.where(evaluation.feasible, tightest, broken)
+        times = evaluation.breakdown.columns().get("step_time", costs[:, 0]) + np.where(evaluation.feasible, 0.0, LATE)
         rows = np.arange(len(places))
-        rows += times.reshape(-1, len(places)).argmin(axis=0) * len(places)
-        return costs[rows], violations[rows]
+        rows += np.nan_to_num(times, nan=np.inf).reshape(-1, len(places)).argmin(axis=0) * len(places)
+        return costs[rows], evaluation.violations[rows]
 
     @cached_property
     def _screened(self) -> Space:

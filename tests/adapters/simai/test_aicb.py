@@ -59,30 +59,11 @@ def test_the_group_of_a_collective_follows_from_its_column_and_suffix():
     ]
 
 
-MISTAKES = {
-    ("\n5\n", "\n839\n"): "2: 839 rows are declared, and 5 are there",
-    ("\n5\n", "\nfive\n"): "2: 'five': expected the number of rows",
-    ("ALLREDUCE_DP_EP", "ALREDUCE_DP_EP"): "6: field 10: 'ALREDUCE_DP_EP': unknown collective; did you mean",
-    ("ALLTOALL_EP", "ALLTOALL_XP"): "6: field 4: 'ALLTOALL_XP': unknown collective",
-    ("33554432\t31000", "-1\t31000"): "5: field 5: '-1': expected a whole number of bytes from 0",
-    ("\t29000\t", "\t29.5\t"): "5: field 3: '29.5': expected a whole number of ns",
-    ("0\t100\nmlp", "0\nmlp"): "4: 11 fields; expected 12",
-    ("grad\t-1", "grad\t0"): "3: dependency: '0': expected -1",
-    ("model_parallel_NPU_group: 4 ", ""): "1: model_parallel_NPU_group: missing; every reader needs it",
-    ("pp: 3 ", ""): "1: pp: missing",
-    ("ep: 2 ", ""): "1: ep: missing; every reader needs it where a collective ends in _DP_EP",
-    ("ga: 5", "ga: 0"): "1: ga: '0': expected a whole number from 1",
-    ("ga: 5", "ga: 5 ga: 5"): "1: ga: given twice",
-    ("checkpoints: 0", "checkpoints: 2 1"): "1: checkpoints: '2 1': expected a count and as many rows",
-    ("HYBRID_TRANSFORMER_FWD_IN_BCKWD", "HYBRID"): "1: 'HYBRID': expected a training loop",
-}
-
-
-@pytest.mark.parametrize(("old", "new"), MISTAKES, ids=lambda text: repr(text))
-def test_a_mistake_is_told_with_its_line(old, new):
+@pytest.mark.parametrize(("old", "new", "message"), cases(__file__, "MISTAKES"), ids=lambda text: repr(text))
+def test_a_mistake_is_told_with_its_line(old, new, message):
     with pytest.raises(DseError) as told:
         read_workload(SMALL.replace(old, new), "small.txt")
-    assert f"small.txt:{MISTAKES[old, new]}" in str(told.value)
+    assert f"small.txt:{message}" in str(told.value)
 
 
 def test_all_mistakes_are_told_at_once():

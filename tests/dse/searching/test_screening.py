@@ -122,6 +122,14 @@ def test_a_study_that_is_loaded_again_goes_on_as_if_it_had_not_stopped(codesign)
     assert again == designs
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_limits_that_no_random_design_keeps_are_met(seed, codesign):
+    rare = codesign.focused("step_time < 10 s")
+    assert not evaluate(rare, rare.legal.random(5000, np.random.default_rng(seed))).feasible.any()
+    study = study_of(rare, seed=seed)
+    assert evaluate(rare, rare.encode([study.ask(study.sampler.distributions).params])).feasible.all()
+
+
 def test_where_nothing_is_feasible_the_nearest_to_feasibility_come(space):
     impossible = space.pinned({"dram_capacity": "6 GB"})
     study = study_of(impossible, batch_size=5)

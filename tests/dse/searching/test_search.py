@@ -12,6 +12,7 @@ from optuna.trial import TrialState
 
 from dse.api.study import Study
 from dse.pricing.evaluated import rules_for
+from dse.searching.samplers.archive import BATCH_SIZE
 from dse.searching.samplers.samplers import SAMPLERS
 from dse.storage.optuna_store import Store
 from tests.support.runs import told
@@ -53,12 +54,12 @@ def test_a_generation_is_bred_alike_from_the_one_before_alone(space, url, monkey
 def test_progress_tells_what_is_done_and_best(space, url):
     reports = []
     study = Study.create(space, "gpt3", storage=url)
-    study.run(60, progress=reports.append)
-    assert [report.complete for report in reports] == [0, 50, 60]
+    study.run(BATCH_SIZE + 10, progress=reports.append)
+    assert [report.complete for report in reports] == [0, BATCH_SIZE, BATCH_SIZE + 10]
     assert reports[0].best == {}
     trials = study.trials()
     feasible = trials[trials["feasible"]]
-    assert reports[-1].infeasible == 60 - len(feasible)
+    assert reports[-1].infeasible == BATCH_SIZE + 10 - len(feasible)
     assert reports[-1].best == {key: feasible[key].min() for key in ("step_time_s", "peak_memory_bytes")}
 
 
@@ -82,15 +83,15 @@ def test_an_interrupt_loses_the_batch_in_progress_and_nothing_else(space, url):
     study = Study.create(space, "gpt3", storage=url, seed=3)
 
     def interrupt(report):
-        if report.complete == 50:
+        if report.complete == BATCH_SIZE:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        study.run(100, progress=interrupt)
-    assert len(all_trials(study)) == 50
-    study.run(100)
+        study.run(2 * BATCH_SIZE, progress=interrupt)
+    assert len(all_trials(study)) == BATCH_SIZE
+    study.run(2 * BATCH_SIZE)
     whole = Study.create(space, "whole", storage=url, seed=3)
-    whole.run(100)
+    whole.run(2 * BATCH_SIZE)
     assert told(study) == told(whole)
 
 
