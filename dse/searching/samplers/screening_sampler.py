@@ -4,8 +4,13 @@ The cost model evaluates thousands of designs in the time that Optuna takes for 
 space by itself and proposes the designs that add most to the front. Each round evaluates a few thousand designs in one
 call: neighbours of the front's designs, crossings of them, and designs at random. In the end the best design of each
 objective is polished: its components are varied one by one, and combinations that should then be better are evaluated,
-until none is (`dse.searching.samplers.combining`). A small space is evaluated whole. The result is an `Archive`, from
-which the next batch goes on.
+until none is. A small space is evaluated whole. The result is an `Archive`, from which the next batch goes on.
+
+Components are parameters that rules tie together; only limits such as memory, power or price tie one to another. A few
+thousand designs tell by which factor each combination of a component changes an objective and the use of each limit.
+These factors are taken to multiply. The best combination of all components under the limits is then a knapsack problem
+with a choice for each component. Multipliers of the limits from its Lagrangian dual [Kellerer2004]_ rank partial
+combinations. The best are kept, component by component.
 """
 
 from __future__ import annotations
@@ -33,7 +38,6 @@ from dse.pricing.evaluated import nominal_rate, rules_for, solves_shardings
 from dse.pricing.evaluation import evaluate
 from dse.pricing.workers import Jobs
 from dse.searching.samplers.archive import BATCH_SIZE, Archive, DesignShare, Key, Known, least_beaten
-from dse.searching.samplers.combining import combined
 from dse.spaces.lattice import Lattice, Move, hashes
 from dse.spaces.space import Space
 
@@ -52,6 +56,15 @@ POLISHED: Final = 12
 LATE: Final = 1e6
 #: Least violation of a limit that has a logarithm of use. [-]
 LEAST_USE: Final = 1e-9 - 1
+
+#: Partial combinations that are kept, and combinations of a component that extend them.
+KEPT: Final = 1024
+#: Steps of the multipliers of limits.
+DUAL_STEPS: Final = 50
+#: By how much more than a limit a combination may seem to use, as a share: estimates are rough.
+TOLERANCE: Final = 0.02
+#: Logarithm of the factor by which a combination has to seem better.
+LEAST_GAIN: Final = 1e-9
 
 #: Evaluates designs given as places: costs, less is better; and by how much they exceed each limit, as a share of it.
 Price = Callable[[FloatArray], tuple[FloatArray, FloatArray]]
@@ -491,3 +504,36 @@ def evaluated_whole(space: Space) -> bool:
 def designs_per_trial_of(space: Space) -> int:
     """Designs to be evaluated for one trial: the number that takes `TIME_SHARE` at their nominal rate. [-]"""
     return max(1, round(TIME_SHARE * nominal_rate(space)))
+
+
+def combined(changes: Sequence[FloatArray], room: FloatArray) -> IntArray:
+    """Combinations that should lessen an objective within the limits: (combinations, components) rows of components.
+
+    `changes` have, for each component, (rows, 1 + limits) logarithms of factors of the objective and of the use of each
+    limit; a row that must not be taken has NaN. `room` is the logarithm of the factor to each limit, (limits,). The
+    combinations come in the order of the objective, the least first. [-]
+    """
+    weights = np.r_[1.0, _multipliers(changes, room)]
+    limits = np.r_[-LEAST_GAIN if (room >= 0).all() else np.inf, room + TOLERANCE]
+    least = np.array([np.nanmin(change, axis=0) for change in changes])
+    lowest = np.array([np.nanmin(change @ weights) for change in changes])
+    rows, total = np.empty((1, 0), dtype=np.intp), np.zeros((1, limits.size))
+    for number, change in enumerate(changes):
+        scores = change @ weights
+        near = np.flatnonzero(scores - lowest[number] <= limits @ weights - lowest.sum())  # the others are too far
+        near = near[np.argsort(scores[near], kind="stable")][:KEPT]
+        both = total[:, None] + change[near]
+        one, other = np.nonzero((both + least[number + 1 :].sum(axis=0) <= limits).all(axis=-1))
+        kept = np.argsort(both[one, other] @ weights, kind="stable")[:KEPT]
+        one, other = one[kept], other[kept]
+        rows, total = np.column_stack([rows[one], near[other]]), both[one, other]
+    return rows[np.argsort(total[:, 0], kind="stable")]
+
+
+def _multipliers(changes: Sequence[FloatArray], room: FloatArray) -> FloatArray:
+    """(limits,) Change of the objective that a change of the use of each limit is worth, by subgradients. [-]"""
+    worth = np.zeros(room.size)
+    for step in range(DUAL_STEPS):
+        used = sum(change[np.nanargmin(change @ np.r_[1.0, worth]), 1:] for change in changes)
+        worth = np.maximum(worth + (used - room) / (2 + 2 * step), 0.0)
+    return worth
