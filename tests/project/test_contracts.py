@@ -32,11 +32,11 @@ MOST_MODULES = 20
 
 #: The most lines of packages and rooms, less others; what would grow beyond says what it deletes. [lines]
 BUDGETS = [
-    ("costmodel dse", "", 68_623),
-    ("costmodel dse", "dse.adapters", 47_019),
+    ("costmodel dse", "", 68_587),
+    ("costmodel dse", "dse.adapters", 46_984),
     ("costmodel", "costmodel.formats costmodel.lstm costmodel.rules", 13_808),
-    ("dse.searching dse.storage", "", 7_025),
-    ("dse.adapters", "", 21_604),
+    ("dse.searching dse.storage", "", 6_983),
+    ("dse.adapters", "", 21_603),
     ("dse.adapters.xla", "", 6_870),
     ("dse.adapters.dfmodel", "", 4_079),
     ("tests", "", 31_893),
