@@ -69,8 +69,9 @@ def surroundings(study: BaseStudy) -> Surroundings | None:
         return None
     lattice, [best] = Lattice(space), front.take(np.arange(1)).trials
     here = lattice.places(space.encode([best.params]))
-    around = [lattice.moved(here, moves)[0] for moves in (lattice.lines, lattice.pairs)]
-    places = np.unique(np.concatenate([*around, *lattice.varied(here[0])]), axis=0)
+    moved = [lattice.moved(here, moves)[0] for moves in (lattice.lines, lattice.pairs)]
+    around = np.concatenate([*moved, *lattice.varied(here[0])])
+    places = np.unique(around[(around != here).any(axis=1)], axis=0)
     costs = costs_of(space, evaluate(space, lattice.columns(places), rules=rules_for(space, study.profile)))
     return Surroundings(
         study=study.name,

@@ -10,14 +10,15 @@ Components are parameters that rules tie together; only limits such as memory, p
 thousand designs tell by which factor each combination of a component changes an objective and the use of each limit.
 These factors are taken to multiply. The best combination of all components under the limits is then a knapsack problem
 with a choice for each component. Multipliers of the limits from its Lagrangian dual [Kellerer2004]_ rank partial
-combinations. The best are kept, component by component.
+combinations, and the best are kept. The same is done with fewer and fewer components: those with many combinations
+have more that only seem good, and would leave no room to the others.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from threading import Lock
 from typing import Any, Final
 
@@ -33,7 +34,7 @@ from optuna.trial import FrozenTrial
 from costmodel.columns import BoolArray, FloatArray, IntArray
 from costmodel.rules.rules import WorkloadRules
 from costmodel.training.blocks import ASSIGNMENTS
-from dse.fronts import as_costs, low_and_span, most_dominating
+from dse.fronts import as_costs, low_and_span, most_dominating, non_dominated
 from dse.pricing.evaluated import nominal_rate, rules_for, solves_shardings
 from dse.pricing.evaluation import evaluate
 from dse.pricing.workers import Jobs
@@ -58,7 +59,7 @@ LATE: Final = 1e6
 LEAST_USE: Final = 1e-9 - 1
 
 #: Partial combinations that are kept, and combinations of a component that extend them.
-KEPT: Final = 1024
+KEPT: Final = 512
 #: Steps of the multipliers of limits.
 DUAL_STEPS: Final = 50
 #: By how much more than a limit a combination may seem to use, as a share: estimates are rough.
@@ -132,14 +133,10 @@ class Screening:
 
     def _new(self, places: FloatArray) -> FloatArray:
         """Designs among some that no round of this batch has had, each once."""
-        keys = hashes(places)
-        first = np.unique(keys, return_index=True)[1]
-        at = np.searchsorted(self._known, keys[first])
-        known = at < self._known.size
-        known[known] = self._known[at[known]] == keys[first][known]
-        new = np.sort(first[~known])
-        self._known = np.sort(np.concatenate([self._known, keys[new]]), kind="stable")  # both are in order
-        return places[new]
+        keys, first = np.unique(hashes(places), return_index=True)
+        new = ~np.isin(keys, self._known, assume_unique=True)
+        self._known = np.concatenate([self._known, keys[new]])
+        return places[np.sort(first[new])]
 
     def _draw(self) -> None:
         """Designs at random."""
@@ -196,17 +193,22 @@ class Screening:
         Where few designs are evaluated for a batch, since evaluation is slow, some are left out at random.
         """
         tables = self.lattice.varied(best)
-        share = min((most - self.evaluated) / sum(map(len, tables)), 1.0)
-        tables = [table[np.r_[True, self.rng.random(len(table) - 1) < share]] for table in tables]
-        costs, excess = self._noted(np.concatenate(tables))
-        logs = np.column_stack([logarithms(costs[:, objective]), np.log1p(np.maximum(excess, LEAST_USE))])
-        if np.isnan(logs[0, 0]):
-            return tables[0][:0]
-        changes = np.split(np.where(np.isnan(logs[:, :1]), np.nan, logs - logs[0]), np.cumsum([*map(len, tables)])[:-1])
-        rows = combined(changes, -logs[0, 1:])
-        designs = np.tile(best, (len(rows), 1))
-        for table, chosen in zip(tables, rows.T, strict=True):
-            designs = np.where(table[chosen] != best, table[chosen], designs)
+        places, owners = np.concatenate(tables), np.repeat(np.arange(len(tables)), [*map(len, tables)])
+        drawn = self.rng.random(len(places)) < (most - self.evaluated) / len(places)
+        kept = np.flatnonzero(drawn | (places == best).all(axis=1))
+        places, owners = places[kept], owners[kept]
+        costs, excess = self._noted(places)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            gains = np.sign(costs[:, objective]) * np.log(np.abs(costs[:, objective]))
+            factors = np.column_stack([gains, np.log1p(np.maximum(excess, LEAST_USE))])
+            factors, room = factors - factors[0], -factors[0, 1:]
+        finite = np.isfinite(factors).all(axis=1)
+        if not finite[0]:
+            return places[:0]
+        owned = [np.flatnonzero(finite & (owners == component)) for component in range(len(tables))]
+        designs = best
+        for rows, chosen in zip(owned, combined([factors[rows] for rows in owned], room).T, strict=True):
+            designs = np.where(places[rows][chosen] != best, places[rows][chosen], designs)
         pairs = self.rng.permutation(self.lattice.moved(best[np.newaxis], self.lattice.pairs)[0])
         return np.concatenate([designs, pairs])[: max(most - self.evaluated, 0)]
 
@@ -220,13 +222,6 @@ class Screening:
         front = {row.tobytes() for row in self.archive.places}
         rows = least_beaten(costs, self.archive.costs, n + len(front))
         return places[[row for row in rows if places[row].tobytes() not in front]][:n]
-
-
-def logarithms(costs: FloatArray) -> FloatArray:
-    """Logarithms of costs, so that less is better, of negative ones too; NaN of infinite ones and of 0."""
-    with np.errstate(divide="ignore", invalid="ignore"):
-        logs = np.sign(costs) * np.log(np.abs(costs))
-    return np.where(np.isfinite(logs), logs, np.nan)
 
 
 def summed(costs: FloatArray, excess: FloatArray) -> tuple[FloatArray, FloatArray]:
@@ -363,19 +358,11 @@ class ScreeningSampler(BaseSampler):
 
     def _search(self, archive: Archive, number: int, rng: Generator) -> Screening:
         """The search of a batch by its number, from 0."""
-        batch = self.designs_per_trial * self.batch_size
+        budget = self.designs_per_trial * self.batch_size * (1 if number else FIRST_BATCH)
+        search = partial(Screening, self.lattice, self.evaluated, archive, budget, rng)
         if self.turn is None:
-            return Screening(self.lattice, self.evaluated, archive, batch * (1 if number else FIRST_BATCH), rng)
-        return Screening(
-            self.lattice,
-            self.evaluated,
-            archive,
-            batch * (1 if number else FIRST_BATCH),
-            rng,
-            self._open if self.share else None,
-            self._polished(self.turn),
-            rounds=SHARED_ROUNDS,
-        )
+            return search()
+        return search(self._open if self.share else None, self._polished(self.turn), rounds=SHARED_ROUNDS)
 
     def _polished(self, turn: int) -> list[int]:
         """Objectives whose best designs a batch polishes. The first of all batches and the first of each share, the
@@ -510,18 +497,26 @@ def combined(changes: Sequence[FloatArray], room: FloatArray) -> IntArray:
     """Combinations that should lessen an objective within the limits: (combinations, components) rows of components.
 
     `changes` have, for each component, (rows, 1 + limits) logarithms of factors of the objective and of the use of each
-    limit; a row that must not be taken has NaN. `room` is the logarithm of the factor to each limit, (limits,). The
-    combinations come in the order of the objective, the least first. [-]
+    limit; the first row is that of no change. `room` is the logarithm of the factor to each limit, (limits,). The
+    combinations of all components come first, then those of fewer and fewer, without the components of most rows. [-]
     """
-    weights = np.r_[1.0, _multipliers(changes, room)]
+    rows, changes, edges = [], [*changes], [change[non_dominated(change)] for change in changes]
+    for number in np.argsort([-len(change) for change in changes], kind="stable"):
+        rows.append(_least(changes, room, np.r_[1.0, _multipliers(edges, room)]))
+        changes[number] = edges[number] = changes[number][:1]
+    return np.concatenate(rows)
+
+
+def _least(changes: Sequence[FloatArray], room: FloatArray, weights: FloatArray) -> IntArray:
+    """(combinations, components) Rows that should lessen the objective within the limits, the best first. [-]"""
     limits = np.r_[-LEAST_GAIN if (room >= 0).all() else np.inf, room + TOLERANCE]
-    least = np.array([np.nanmin(change, axis=0) for change in changes])
-    lowest = np.array([np.nanmin(change @ weights) for change in changes])
+    scores = [change @ weights for change in changes]
+    excess = limits @ weights - sum(score.min() for score in scores)
+    least = np.array([change.min(axis=0) for change in changes])
     rows, total = np.empty((1, 0), dtype=np.intp), np.zeros((1, limits.size))
-    for number, change in enumerate(changes):
-        scores = change @ weights
-        near = np.flatnonzero(scores - lowest[number] <= limits @ weights - lowest.sum())  # the others are too far
-        near = near[np.argsort(scores[near], kind="stable")][:KEPT]
+    for number, (change, score) in enumerate(zip(changes, scores, strict=True)):
+        near = np.flatnonzero(score - score.min() <= excess)  # the others are too far
+        near = near[np.argsort(score[near], kind="stable")][:KEPT]
         both = total[:, None] + change[near]
         one, other = np.nonzero((both + least[number + 1 :].sum(axis=0) <= limits).all(axis=-1))
         kept = np.argsort(both[one, other] @ weights, kind="stable")[:KEPT]
@@ -534,6 +529,6 @@ def _multipliers(changes: Sequence[FloatArray], room: FloatArray) -> FloatArray:
     """(limits,) Change of the objective that a change of the use of each limit is worth, by subgradients. [-]"""
     worth = np.zeros(room.size)
     for step in range(DUAL_STEPS):
-        used = sum(change[np.nanargmin(change @ np.r_[1.0, worth]), 1:] for change in changes)
+        used = sum(change[(change @ np.r_[1.0, worth]).argmin(), 1:] for change in changes)
         worth = np.maximum(worth + (used - room) / (2 + 2 * step), 0.0)
     return worth
