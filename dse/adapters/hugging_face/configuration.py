@@ -108,7 +108,7 @@ def nearest_types(word: str, data: Mapping[str, Any]) -> list[str]:
     for name, family in families().items():
         keys = {key for alternatives in family.keys.values() for key in alternatives.split("|")}
         present = len(keys & {*data})
-        alike[name] = -present, present and len((keys & {*NEEDED}) - {*data})
+        alike[name] = -present, present and len({*NEEDED} - (keys & {*data}))
     return [*dict.fromkeys([*close, *sorted(alike, key=lambda name: alike[name])])][:3]
 
 
@@ -216,10 +216,10 @@ class _ConfigurationReader:
         if idle := self._whole("zero_expert_num", self._value("zero_expert_num") or 0):
             picked, every = experts.get("moe_topk", 1), idle + experts.get("num_experts", 1)
             experts["moe_topk"] = max(round(picked * (1 - idle / every)), 1)
-            mean = (
-                f"{idle} of {every} experts do nothing: of {picked} picked ones, {experts['moe_topk']} work on average"
-            )
-            self.notes.append(f"zero_expert_num: {mean}")
+            mean = f"of {picked} picked ones, {experts['moe_topk']} work on average"
+            self.notes.append(f"zero_expert_num: {idle} of {every} experts do nothing: {mean}")
+        if self._value("multi_query") is True and self._value("new_decoder_architecture") is not True:
+            experts["num_query_groups"] = 1  # whatever other keys say
         if experts.get("linear_key_head_dim") == experts.get("linear_head_dim"):
             experts.pop("linear_key_head_dim", None)
         if experts.get("routing_groups") == 1:
@@ -227,9 +227,8 @@ class _ConfigurationReader:
         heads = max(experts.get("num_attention_heads", 1), 1)
         if experts.get("kv_lora_rank") and experts.get("hidden_size", 1) % heads:
             experts["head_size"] = experts.get("qk_nope_head_dim", 1)  # latent attention has separate sizes
-        if "shared_ffn_hidden_size" in experts and self.family.keys["shared_ffn_hidden_size"].startswith(
-            ("n", "moe_n")
-        ):
+        counted = self.family.keys.get("shared_ffn_hidden_size", "").startswith(("n", "moe_n"))
+        if counted and "shared_ffn_hidden_size" in experts:
             experts["shared_ffn_hidden_size"] *= experts.get("moe_ffn_hidden_size", 0)
         if self._value("block_auto_adjust_ff_dim") is True:  # of LFM2
             factor = _number("factor", self._value("block_ffn_dim_multiplier")).get("factor", 1.0)
