@@ -30,6 +30,7 @@ from dse.pricing.evaluated import RECORD_KEYS, rules_for
 from dse.pricing.evaluation import evaluate, with_kernels
 from dse.spaces.formulas.expressions import Expression
 from dse.spaces.sections.parameters import keyed
+from dse.spaces.sections.training_run import has_run
 from dse.spaces.space import FOCUS, Space
 
 if TYPE_CHECKING:
@@ -353,13 +354,13 @@ def json_object(
 
 def design_texts(study: BaseStudy, shown: TrialTable) -> Iterator[str]:
     """Designs as JSON, one by one, indented as in an object of the study."""
-    if shown.as_stored and not study.space.solved:
-        for stored in shown.stored_blocks():
-            yield from stored.json_texts()
-        return
     for block in shown.blocks():
-        for record in with_kernels(study.space, block.records()):
-            yield json_text(design_record(record)).replace("\n", "\n    ")
+        stored = block.stored() if shown.as_stored and not has_run(study.space.data) else None
+        if stored and {choice.name for choice in study.space.solved} <= stored.details.params.keys():
+            yield from stored.json_texts()
+        else:
+            for record in with_kernels(study.space, block.records()):
+                yield json_text(design_record(record)).replace("\n", "\n    ")
 
 
 def table_pieces(frames: Iterable[pd.DataFrame], form: str) -> Iterator[bytes]:

@@ -489,7 +489,7 @@ class TrialTable:
         if not len(self):
             yield pd.DataFrame(columns=self._names())
         elif self.as_stored:
-            yield from (block.frame() for block in self.stored_blocks())
+            yield from (block.stored().frame() for block in self.blocks())
         else:
             yield pd.concat([block._frame_of_records() for block in self.blocks()], ignore_index=True)
 
@@ -498,11 +498,10 @@ class TrialTable:
         """True if the stored attributes of each trial are all that tables show of it."""
         return self._details is not None and self.columns.winners is None and not self.space.workloads
 
-    def stored_blocks(self) -> Iterator[StoredTrials]:
-        """Stored trials in blocks; for tables that are `as_stored`."""
+    def stored(self) -> StoredTrials:
+        """The stored attributes of the trials; for tables that are `as_stored`."""
         assert self._details is not None
-        for block in self.blocks():
-            yield StoredTrials(self.space, self._profile, block.columns, block.values, self._details)
+        return StoredTrials(self.space, self._profile, self.columns, self.values, self._details)
 
     def _frame_of_records(self) -> pd.DataFrame:
         """One row per trial that is loaded with all that is known of it."""

@@ -64,7 +64,7 @@ def test_what_is_stored_says_what_records_say(storage, part, monkeypatch):
     assert table.as_stored
     records = pd.concat([block._frame_of_records() for block in table.blocks()], ignore_index=True)
     pd.testing.assert_frame_equal(table.to_frame(), records, check_exact=True, check_dtype=False)
-    stored = [json.loads(text) for block in table.stored_blocks() for text in block.json_texts()]
+    stored = [json.loads(text) for block in table.blocks() for text in block.stored().json_texts()]
     assert stored == [design_record(record) for record in table.each_record()]
 
 
