@@ -149,6 +149,9 @@ class LayerReader:
 
     def fields(self, model: Mapping[str, Any]) -> dict[str, Any]:
         """Fields of a model file for its layers, from the other fields of the model."""
+        for key in self.family.once:
+            if not isinstance(value := self.value(key), list) and value not in (None, 1):
+                self.mistake(key, f"{value!r}: a model file can only say 1")
         if order := self.family.pattern * int(model.get("num_layers", 1)):
             return {"num_layers": len(order), "layer_order": order, "first_dense_layers": 0}
         if isinstance(blocks := self.value("block_configs"), list):
@@ -264,9 +267,6 @@ class LayerReader:
         if any(word in MLPS for word in words):
             return [MLPS.get(word, "") for word in words]
         family, first = self.family, int(model.get("first_dense_layers", 0))
-        for key in family.once:
-            if not isinstance(value := self.value(key), list) and value not in (None, 1):
-                self.mistake(key, f"{value!r}: a model file can only say 1")
         if not model.get("num_experts"):
             return ["dense"] * count
         step = self.whole(family.sparse_step, self.value(family.sparse_step) or 1) if family.sparse_step else 1
