@@ -89,8 +89,8 @@ def test_the_rent_of_one_plan_is_part_of_its_answer(capsys):
     assert front[0]["run"]["run_cost_usd"] == pytest.approx(2.5 * front[0]["run"]["gpu_hours"])
     assert main([*words, "--gpu-hour-price", "2.5", "--tokens", "100B"]) == 0
     text = capsys.readouterr().out
-    assert re.match("Llama 3.1 8B on 8 x h100_80g_dgx.*\nUse    tp ", text)
-    assert re.search(r"\nRun    100B tokens: .* at \$2.50 per GPU-hour \(rented\)", text)
+    assert re.match(r"Llama 3\.1 8B on 8 x h100_80g_dgx.*\nUse    tp ", text)
+    assert re.search(r"\nRun    100B tokens: .*at \$2\.50 per GPU-hour \(rented\)", text)
     assert main([*words, "--gpu-hour-price", "2.5"]) == 0
     best = dse.Study.load("plan_llama3_8b_8").table.front().records()[0]
     slower = best["values"]["step_time_expected_s"] / best["breakdown"]["step_time_s"]
