@@ -81,6 +81,7 @@ def test_there_are_examples():
 
 
 @pytest.mark.parametrize("command", other_examples())
+@pytest.mark.slow
 def test_an_example_of_another_command_runs_and_shows_what_fits(command, folder, monkeypatch, capsys):
     """Limits of CI on a comparison may be exceeded, as they are there for."""
     monkeypatch.chdir(folder)

@@ -18,7 +18,9 @@ def read(path: Path) -> Any:
     return pytest.importorskip("nbformat", reason="needs the `notebook` extra").read(path, as_version=4)
 
 
-@BY_NAME
+@pytest.mark.parametrize("path", [
+    pytest.param(path, id=path.stem, marks=() if path.stem == "analysis" else pytest.mark.slow) for path in NOTEBOOKS
+])  # fmt: skip
 def test_notebook_runs(path, tmp_path):
     pytest.importorskip("ipykernel", reason="needs the `notebook` extra")
     nbclient = pytest.importorskip("nbclient", reason="needs the `notebook` extra")

@@ -9,7 +9,6 @@ import sys
 import tomllib
 from types import ModuleType
 
-import numpy as np
 import pytest
 
 import costmodel
@@ -85,31 +84,6 @@ def test_designs_of_a_space_are_priced_by_evaluate(small_space, tmp_path):
     assert study._repr_html_().count("<tr") == 1 + min(5, len(study.pareto_front()))
     assert [study.name for study in studies(storage)] == ["small"]
     assert issubclass(dse.DseError, Exception)
-
-
-def test_the_cost_model_is_called_as_the_readme_does():
-    from costmodel import DesignPoints, load_model, load_system, model_names, step, system_names
-
-    assert "gpt3_175b" in model_names()
-    assert "a100_80g_dgx" in system_names()
-    model, system = load_model("gpt3_175b"), load_system("a100_80g_dgx")
-    design = DesignPoints.of(tp=[4, 8], pp=16, dp=16, gradient_accumulation_steps=96)
-    breakdown = step(model, system, design)
-    assert breakdown.to_frame()["step_time_s"].tolist() == breakdown.step_time.tolist()
-    assert costmodel.resolve_sharding(model, system, design).tp.tolist() == [4, 8]
-    assert isinstance(model, costmodel.ModelShape)
-    assert isinstance(system, costmodel.System)
-    records = (costmodel.Chip, costmodel.Host, costmodel.LinkTier, costmodel.MemoryLevel)
-    assert {type(part) for part in system.parts().values()} == {*records, costmodel.Modules, costmodel.Software}
-
-
-def test_language_models_of_lstm_cells_have_a_step_of_their_own():
-    from costmodel import Breakdown, LstmDesign, LstmShape, lstm_step
-
-    model = LstmShape(num_layers=2, hidden_size=512, projection_size=256, vocab_size=1000)
-    priced = lstm_step(model, costmodel.load_system("a100_80g_dgx"), LstmDesign.of(micro_batch_size=[8, 512]))
-    assert isinstance(priced, Breakdown)
-    assert np.all(np.diff(priced.step_time) > 0)
 
 
 def test_the_wheel_holds_every_package_that_the_program_imports():

@@ -15,6 +15,7 @@ from tests.support.browser import data_of
 from tests.support.paths import ROOT
 
 pytest.importorskip("sphinx", reason="the site needs the extra: pip install 'dse-training[docs]'")
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")

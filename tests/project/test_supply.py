@@ -116,6 +116,7 @@ def unsafe(path: Path) -> list[str]:
     return found
 
 
+@pytest.mark.slow
 def test_nothing_that_is_read_can_run():
     """No pickle, no evaluation of text, YAML by safe loaders alone.
 

@@ -290,6 +290,7 @@ def test_more_sram_is_never_slower(forward, utilization, overlap):
 
 
 @pytest.mark.parametrize("utilization", [0, 0.9])
+@pytest.mark.slow
 def test_more_groups_are_never_slower(layer, utilization):
     """From an even number to the next, two more; from one to the odd one above, which has a middle group."""
     time = {
@@ -512,6 +513,7 @@ def test_own_groups_are_kept_and_told_where_they_do_not_fit(layer, file, capsys)
     assert cost(capsys, file(np.where(layer.backward, 1, 0)), "--groups", 6)["fits"]
 
 
+@pytest.mark.slow
 def test_tiles_are_kept_unless_they_are_open(layer, file, capsys):
     path = file(tile_size=8, sram_bytes=6e4, generation="gen2a")
     assert cost(capsys, path)["tile_size"] == 8
@@ -663,6 +665,7 @@ def test_tiles_that_do_not_divide_the_sequence_are_of_one_generation(file, capsy
     assert "setup.txt: tile_size: 5 does not divide seq_len, 32; choose a divisor" in found["error"]
 
 
+@pytest.mark.slow
 def test_what_is_short_is_told(file, capsys):
     """SRAM of the tightest groups there are, DRAM of weights and tensors: so much is enough, and no less."""
     for what, column in (("SRAM", "sram_bytes"), ("DRAM", "dram_bytes")):

@@ -261,6 +261,7 @@ def fused() -> DataflowDesign:
 
 
 @pytest.mark.parametrize("generation", ["gen1", "gen3"])
+@pytest.mark.slow
 def test_groups_are_the_fastest_of_each_design(generation, gpt, toy_system, fused):
     """One design after the other, with its own network, bubble and batch; DRAM is without limit."""
     run = Run(gpt, toy_system.with_quantities({"dram_capacity": 1e15}), fused)
@@ -382,8 +383,9 @@ def test_an_lstm_has_no_layer_for_dfmodel(capsys):
 
 #: Every profile, every overlap and every execution.
 EXPORTED = [
-    (profile, OVERLAPS[place % 3], EXECUTIONS[place % 2]) for place, profile in enumerate(DFMODEL)
-]  # fmt: skip
+    pytest.param(profile, OVERLAPS[place % 3], EXECUTIONS[place % 2], marks=pytest.mark.slow if place else ())
+    for place, profile in enumerate(DFMODEL)
+]
 
 
 @pytest.mark.parametrize(("profile", "overlap", "execution"), EXPORTED)

@@ -283,6 +283,7 @@ def scanned(tokens: int, **more: object) -> dict[str, dict[str, Any]]:
     return {"execution": {"llm": model, **run, "skip_inter_chip_optimization": "true", **more}}
 
 
+@pytest.mark.slow
 def test_a_scan_takes_its_inputs_in_turn(evaluated):
     machine = system(1, (520, 32, 12, 545259520, 1.6), "r", (1,), (10,), (8192, 68719476736), ("TP",))
     graph = mamba(524288, [kernel("Scan", 4, BLOCKS[1], (1, 1, 524288), num_input=32)])
@@ -295,6 +296,7 @@ def test_a_scan_takes_its_inputs_in_turn(evaluated):
 STAGE = {"skip_weight": "true", "use_effective_stage": "true"}
 
 
+@pytest.mark.slow
 def test_stages_of_a_scan_share_k(evaluated):
     machine = system(1, (520, 32, 12, 0, 1.6), "r", (1,), (10,), (8192, 68719476736), ("TP",))
     scan = [

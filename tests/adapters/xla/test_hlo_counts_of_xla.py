@@ -151,6 +151,7 @@ def test_loops_choices_calls_and_pairs():
     assert hlo.graph(hlo.parse(text, "text")).kernels
 
 
+@pytest.mark.slow
 def test_a_training_step():
     from tests.support.compiled_programs import Step, compiled
 

@@ -14,6 +14,8 @@ from tests.adapters.xla.test_hlo_overlap import bounds_hold
 from tests.support.compiled_programs import P, Step, compiled, compiled_function, jax, jnp, lax
 from tests.support.hlo_texts import analysed, without_metadata
 
+pytestmark = pytest.mark.slow  # JAX compiles each program
+
 TENSOR_OUTERMOST = Step(mesh=(("tensor", 4), ("data", 2)), optimizer="sgd", layers=3)
 SHARDED = Step(mesh=(("fsdp", 4),), optimizer="adam", clip=True, remat=True, dtype="bfloat16", layers=3)
 MUON = Step(mesh=(("fsdp", 4),), optimizer="muon")

@@ -311,6 +311,7 @@ def stepped(model: ModelShape, design: DesignPoints, system: System) -> Breakdow
     return step(model, system, design)
 
 
+@pytest.mark.slow
 def test_every_quantity_of_a_system_counts_for_its_row_alone(toy_system):
     """And every one changes some price, but those that nothing reads."""
     model, read = load_model("gpt2_xl"), set()
@@ -329,6 +330,7 @@ def test_every_quantity_of_a_system_counts_for_its_row_alone(toy_system):
     assert read == {*toy_system.quantities()} - UNREAD
 
 
+@pytest.mark.slow
 def test_every_quantity_counts_for_its_row_alone_where_the_sharding_is_solved(toy_system):
     design = DesignPoints.of(**SPLIT, sharding="solve")
     known = {*toy_system.quantities()} - {*[*toy_system.quantities()][::4]}  # one of four is priced alone too
@@ -340,6 +342,7 @@ def test_every_quantity_counts_for_its_row_alone_with_lstm_cells(toy_system):
     check_quantities(toy_system, lambda system: lstm_step(LSTM, system, design), apart=True)
 
 
+@pytest.mark.slow
 def test_every_quantity_counts_for_its_row_alone_with_a_compiled_program(toy_system):
     program = hlo.program(hlo.Analysis(hlo.load_module(TEST_DATA / "hlo" / "loop.hlo")))
     check_quantities(toy_system, lambda system: program_step(program, system))

@@ -8,7 +8,7 @@ import pytest
 from tests.support import laws
 
 #: What is drawn in a run of the usual tests. [-]
-DRAWS, POINTS = 4, 100
+DRAWS, POINTS = 2, 100
 
 
 @pytest.mark.parametrize("seed", range(DRAWS))
@@ -28,16 +28,16 @@ def test_reference_profiles_are_finite_or_say_why(profile):
 
 
 def test_more_of_a_resource_is_never_slower():
-    laws.check_resources(0, 30)
+    laws.check_resources(0, 10)
 
 
-@pytest.mark.parametrize("seed", [0, 1, 51])  # 51: one design alone is solved among all assignments in DualPipe
+@pytest.mark.parametrize("seed", [1, 51])  # 51: one design alone is solved among all assignments in DualPipe
 def test_order_and_company_change_no_bit(seed):
     """Any permutation, any part of a batch, and each design alone."""
     laws.check_order(seed, 60)
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 def test_zero_over_one_rank_changes_nothing(seed):
     laws.check_zero(seed, POINTS)
 

@@ -35,6 +35,7 @@ def space_with(**extended):
     return dse.Space.load("gpt3_175b_1024_a100").extended(**extended)
 
 
+@pytest.mark.slow
 def test_the_examples_of_the_page_run_as_they_stand(tmp_path, monkeypatch):
     monkeypatch.setenv("DSE_STORAGE", f"sqlite:///{tmp_path / 'dse.db'}")
     told = {}

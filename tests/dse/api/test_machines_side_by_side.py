@@ -18,6 +18,7 @@ def rows_of(capsys, *words):
     return json.loads(capsys.readouterr().out)["rows"]
 
 
+@pytest.mark.slow
 def test_each_combination_is_a_row_and_a_study(capsys):
     rows = rows_of(capsys, *PLAN, "--gpus", "8,16")
     assert [(row["system"], row["gpus"]) for row in rows] == [
@@ -33,6 +34,7 @@ def test_each_combination_is_a_row_and_a_study(capsys):
     assert rows[2]["breakdown"]["step_time_s"] == best["breakdown"]["step_time_s"]
 
 
+@pytest.mark.slow
 def test_rented_dollars_are_hours_times_the_price(capsys):
     """GPU-hours at the price of each system; the cheapest and the fastest come first."""
     words = [*PLAN, "--tokens", "100B", "--gpu-hour-price", "h100=2.5,b200=4.2"]
@@ -52,6 +54,7 @@ def test_rented_dollars_are_hours_times_the_price(capsys):
     assert "rented, $2.50 a GPU-hour of h100, $4.20 a GPU-hour of b200" in " ".join(out.split())
 
 
+@pytest.mark.slow
 def test_a_price_without_tokens_gives_the_rent_of_a_billion(capsys):
     for row in rows_of(capsys, *PLAN, "--gpu-hour-price", "2"):
         slower = row["values"]["step_time_expected_s"] / row["breakdown"]["step_time_s"]

@@ -64,7 +64,7 @@ def test_experts_are_as_balanced_as_the_framework_says(model, said):
 
 
 @pytest.mark.parametrize(("model", "system", "framework"), [
-    ("deepseek_v2_lite", "h100_80g_dgx", ""),
+    pytest.param("deepseek_v2_lite", "h100_80g_dgx", "", marks=pytest.mark.slow),
     ("llama3_8b", "tpu_v5p_pod", ""),
     ("qwen3_32b", "h100_80g_dgx", "torchtitan"),
 ])  # fmt: skip
@@ -87,6 +87,7 @@ def test_a_framework_may_be_a_file_of_ones_own(tmp_path, capsys):
     assert "dse export" not in out  # no form of launch files starts it
 
 
+@pytest.mark.slow
 def test_what_other_software_would_run_faster_is_said(capsys):
     """Halves of DualPipe hide exchanges of experts; Megatron Core has 1F1B."""
     out = asked(capsys, "deepseek_v3", "--gpus", "1024", "--system", "h100_80g_dgx").out
@@ -98,7 +99,7 @@ def test_what_other_software_would_run_faster_is_said(capsys):
 
 
 @pytest.mark.parametrize(("framework", "why"), [
-    ("torchtitan", "model gpt3_175b: torchtitan has it not; it has llama3_8b,"),
+    ("torchtitan", "model gpt3_175b: not in torchtitan, which has llama3_8b,"),
     ("pytorch_fsdp", ""),
 ])  # fmt: skip
 def test_a_framework_runs_what_its_file_says(framework, why):
@@ -134,6 +135,7 @@ def test_the_study_holds_the_front_and_asking_again_adds_nothing(capsys):
     assert study.table.front().numbers[0] == 0  # the fastest is trial 0
 
 
+@pytest.mark.slow
 def test_a_plan_ranks_by_expected_times_and_names_what_its_lead_rests_on(capsys):
     """Of two exchanges that nobody measured together on this chip; a measured kind needs no such words."""
     assert "Lead " not in asked(capsys, *LLAMA_8B).out
@@ -144,6 +146,7 @@ def test_a_plan_ranks_by_expected_times_and_names_what_its_lead_rests_on(capsys)
     assert "Lead rests on its layers, overlapped experts and two hops; too few runs on this GPU were" in experts
 
 
+@pytest.mark.slow
 def test_an_optimistic_plan_ranks_by_predicted_times(capsys):
     record = json.loads(asked(capsys, *LLAMA_8B, "--optimistic", "--tokens", "1B", "--format", "json").out)
     space = planned("llama3_8b", 8, optimistic=True).space
@@ -156,6 +159,7 @@ def test_an_optimistic_plan_ranks_by_predicted_times(capsys):
     assert "expected" not in out
 
 
+@pytest.mark.slow
 def test_another_question_gets_another_study(capsys):
     asked(capsys, *LLAMA_8B)
     assert "Stored as study plan_llama3_8b_8_2." in asked(capsys, *LLAMA_8B, "--seq-len", "4096").out
@@ -241,6 +245,7 @@ def test_a_question_without_an_answer_says_what_would_do(argv, message, capsys):
     assert message in asked(capsys, *argv, code=1).err
 
 
+@pytest.mark.slow
 def test_best_plans_stay_near_what_was_measured():
     """NVIDIA measured 4,916 tokens/s a GPU, in bf16; MegaScale's 65.3 % are the most on A100s."""
     qwen = planned("qwen3_235b_a22b", 256, system="gb200_186g_nvl72").space

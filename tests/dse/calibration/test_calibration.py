@@ -71,6 +71,7 @@ def calibration():
     return calibrated(timed([*PRODUCTS, *GATHERS, *STEPS_OF_ONE_NODE]), SYSTEM)
 
 
+@pytest.mark.slow
 def test_known_constants_are_found_again(calibration):
     """Within three standard errors, and those are small; nothing else moves far."""
     found = {own.name: own for stage in calibration.stages for own in stage.constants}
@@ -80,6 +81,7 @@ def test_known_constants_are_found_again(calibration):
         assert found[name].standard_error < 0.1 * value
 
 
+@pytest.mark.slow
 def test_rows_held_out_are_met_as_well_as_their_noise_lets(calibration):
     for stage in calibration.stages:
         assert np.abs(stage.before).mean() > 5 * NOISE
@@ -87,6 +89,7 @@ def test_rows_held_out_are_met_as_well_as_their_noise_lets(calibration):
         assert np.abs(stage.held_out).mean() < 2.5 * NOISE
 
 
+@pytest.mark.slow
 def test_the_file_loads_and_prices_as_fitted(calibration, tmp_path):
     """Lines of other constants are those of the shipped file, comments too."""
     path = tmp_path / "mine.yaml"

@@ -72,6 +72,7 @@ def fitted(tables, tmp_path_factory) -> tuple[Path, dict]:
     return path, json.loads(said.getvalue())
 
 
+@pytest.mark.slow
 def test_a_fit_finds_the_constants_of_the_machine_that_was_timed(tables, fitted):
     path, record = fitted
     assert max(Counter(constant["rows"] for constant in record["constants"]).values()) <= 15
@@ -84,6 +85,7 @@ def test_a_fit_finds_the_constants_of_the_machine_that_was_timed(tables, fitted)
         assert now["kept_apart"]["median_abs_error_percent"] < was["kept_apart"]["median_abs_error_percent"]
 
 
+@pytest.mark.slow
 def test_a_file_says_what_its_constants_rest_on(fitted):
     path, record = fitted
     assert "kind: fitted" in path.read_text()
@@ -91,6 +93,7 @@ def test_a_file_says_what_its_constants_rest_on(fitted):
     assert record["left_out"]["fp4_efficiency"] == "no row depends on it"
 
 
+@pytest.mark.slow
 def test_shapes_that_are_kept_apart_do_not_change_a_fit(tables, fitted, tmp_path):
     """Kept-apart rows that are ten times as slow."""
     place = Path("h100_sxm", "collectives", "nccl", "1.0.0", "nccl_perf.parquet")

@@ -61,6 +61,7 @@ def test_an_unknown_study_is_told_with_those_there_are(capsys):
     assert "did you mean 'mine'?" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_an_unknown_study_among_many_is_told_with_the_nearest(capsys):
     names = [f"{word}_{number}" for word in ("plan", "robust") for number in range(15)]
     for name in names:

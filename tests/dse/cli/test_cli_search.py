@@ -144,7 +144,7 @@ def test_a_full_disk_is_one_line(folder, capsys):
     assert err.count("\n") == 1
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
 def test_an_interrupted_search_exits_with_130_and_says_how_to_go_on(number, folder):
     search = subprocess.Popen(
         python_after(HEEDING, *DSE[1:], "search", "--budget", "100000"),
@@ -162,19 +162,12 @@ def test_an_interrupted_search_exits_with_130_and_says_how_to_go_on(number, fold
     )
 
 
+@pytest.mark.slow
 def test_a_reader_that_has_seen_enough_is_no_error(folder):
     main(["search", "small.yaml", "--budget", "30"])
     script = f"set -o pipefail; {shlex.join(DSE)} trials small --format json | head -1"
     done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, "{\n", "")
-
-
-def test_a_terminal_without_block_characters_shows_question_marks(folder):
-    main(["search", "small.yaml", "--budget", "10"])
-    ascii_only = os.environ | {"PYTHONIOENCODING": "ascii"}
-    command = [*DSE, "resume", "small", "--budget", "10"]
-    done = subprocess.run(command, env=ascii_only, capture_output=True, text=True, check=True)
-    assert "???" in done.stdout
 
 
 def test_progress_lines_are_sparse_and_end_with_the_last_state(folder, capsys):

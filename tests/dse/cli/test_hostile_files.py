@@ -150,6 +150,7 @@ def test_a_file_that_cannot_be_read_is_one_line(case, answers):
 @pytest.mark.parametrize(
     ("file", "content"), [("shared.hlo", calls(40)), ("long.txt", aicb(40_000))], ids=["calls", "rows"]
 )
+@pytest.mark.slow
 def test_a_small_file_takes_little_time_and_memory(file, content, tmp_path):
     (tmp_path / file).write_text(content)
     assert command("cost", file, folder=tmp_path).returncode == 0
@@ -227,6 +228,7 @@ def test_a_pipe_is_read_no_further_than_a_limit(monkeypatch):
         file_bytes(Path(pipe(b"a" * 4000)))
 
 
+@pytest.mark.slow
 def test_a_width_that_is_none_and_a_closed_output_are_no_tracebacks(monkeypatch):
     for width in ("abc", "9" * 30):
         monkeypatch.setenv("COLUMNS", width)

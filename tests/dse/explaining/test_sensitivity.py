@@ -81,6 +81,7 @@ def test_memory_of_tiles_is_doubled_and_has_no_elasticity():
     assert max(abs(own.elasticity) for own in elasticities) <= 1
 
 
+@pytest.mark.slow
 def test_every_format_of_the_command_holds_the_same(capsys, small_space):
     Study.create(Space.from_text(small_space), "small").run(30)
 

@@ -112,6 +112,7 @@ def exported(study, trial, form):
     return pd.read_csv(io.BytesIO(study.export(trial, form).content))
 
 
+@pytest.mark.slow
 def test_every_trial_is_exported_as_graph_workload_and_tables(study):
     for trial in range(4):
         for form in ("dfmodel", "aicb"):

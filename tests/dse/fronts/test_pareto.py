@@ -19,7 +19,7 @@ def test_front_is_what_the_definition_says(objectives):
         assert non_dominated(costs).tolist() == expected
 
 
-@pytest.mark.parametrize("objectives", [2, 3, 4])
+@pytest.mark.parametrize("objectives", [2, 3, pytest.param(4, marks=pytest.mark.slow)])
 def test_front_of_many_points_beats_the_rest_and_not_itself(objectives):
     """Enough points that most are sieved out; of points in a plane, all stay."""
     rng = np.random.default_rng(objectives)

@@ -91,6 +91,7 @@ def plan(capsys, tmp_path, *more):
     return capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_a_plan_recommends_nothing_tight_unless_it_is_asked_to(capsys, tmp_path):
     """Lifting the headroom leaves faster layouts."""
     capacity, spread = 81559 * 2**20, peak_spread("megatron_core")

@@ -80,6 +80,7 @@ def test_an_unmeasured_chip_is_as_uncertain_as_any_measured_one(columns):
         assert high >= highest
 
 
+@pytest.mark.slow
 def test_the_table_counts_the_runs_that_ship():
     """`python benchmarks/intervals.py -o dse/predictions/residuals.yaml` counts them anew."""
     assert residuals().kinds == made.kinds_of(made.timed_runs(SHIPPED), residuals().chips)

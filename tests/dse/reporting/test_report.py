@@ -156,6 +156,7 @@ def schedule_events(word, chunks, steps):
     return next(step_events(run_of(load_model("gpt3_175b"), design, load_system("a100_80g_dgx"))))
 
 
+@pytest.mark.slow
 def test_a_pipeline_is_drawn_pass_by_pass(report, study, tmp_path):
     """What the browser draws from runs of works, by every schedule and of every design, is the step itself."""
     steps = [schedule_events(word, chunks, 80) for word, chunks in CHUNKS.items()]
@@ -193,6 +194,7 @@ def test_a_browser_shows_it_without_complaint(width, dark, report, tmp_path):
 
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+@pytest.mark.slow
 def test_colours_differ_and_stand_out(dark, report, tmp_path):
     with browser(tmp_path, width=1024, dark=dark) as driver:
         opened(driver, report)
@@ -255,6 +257,7 @@ def test_two_designs_are_compared_by_differences_that_add_up(report, study, tmp_
         assert driver.execute_script(OPENED).startswith(f"Trial {one['trial']}")
 
 
+@pytest.mark.slow
 def test_a_filter_keeps_rows_and_points(report, study, tmp_path):
     front = study.pareto_front()
     shown = front["step_time_s"].map(lambda seconds: float(f"{seconds:.3g}"))  # as the table prints them
@@ -286,6 +289,7 @@ def words(text):
     return {word.strip("(),.:;*") for word in text.split()} - {""}
 
 
+@pytest.mark.slow
 def test_a_plan_page_says_all_that_the_terminal_says(tmp_path, capsys):
     asked = ["plan", "llama3_70b", "--gpus", "256", "--system", "h100", "--tokens", "15T"]
     assert main(asked) == 0
@@ -319,6 +323,7 @@ def tables(chart):
     return [pd.read_csv(StringIO(rows)) for rows in chart.to_dict()["datasets"].values()]
 
 
+@pytest.mark.slow
 def test_figures_follow_the_objectives_of_the_study(small_space, study):
     assert titles(study.plot_front()) == [("step time", "peak memory")]
     space = Space.from_text(small_space)
@@ -407,6 +412,7 @@ def test_a_name_leads_a_page_into_no_other_folder(tmp_path, monkeypatch, capsys,
     assert {path.name for path in tmp_path.rglob("*.html")} == {"__.._page.html"}
 
 
+@pytest.mark.slow
 def test_a_compiled_program_has_a_page(tmp_path, capsys):
     path = tmp_path / "step.html"
     program = str(Path(__file__).parents[2] / "data" / "hlo" / "gpt.hlo")

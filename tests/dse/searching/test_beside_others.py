@@ -43,6 +43,7 @@ def searching(processes):
     return any(process.poll() is None for process in processes)
 
 
+@pytest.mark.slow
 def test_whoever_reads_beside_a_search_sees_it_at_one_moment(study):
     both, seen = started(study, 2), [0]
     while searching(both):
@@ -57,6 +58,7 @@ def test_whoever_reads_beside_a_search_sees_it_at_one_moment(study):
     assert [process.wait() for process in both] == [0, 0]
 
 
+@pytest.mark.slow
 def test_a_foreign_loop_beside_a_search_keeps_its_trials_and_we_ours(study):
     storage = optuna.storages.RDBStorage(optuna_url(study.storage), engine_kwargs={"poolclass": NullPool})
     foreign = optuna.load_study(study_name="shared", storage=storage)

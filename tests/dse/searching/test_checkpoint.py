@@ -38,7 +38,7 @@ def same(one, other) -> bool:
     return bits[0] == bits[1] and one.costs.tobytes() == other.costs.tobytes() and one.broken == other.broken
 
 
-@pytest.mark.parametrize(("method", "seed"), [("list", 5), ("bounds", 5)])
+@pytest.mark.parametrize(("method", "seed"), [("list", 5), pytest.param("bounds", 5, marks=pytest.mark.slow)])
 def test_parts_in_any_order_are_the_whole(method, seed, tmp_path, monkeypatch):
     monkeypatch.setattr(exact, "UNITS", 3)
     space, rng = random_space(seed), random.Random(seed)
@@ -55,7 +55,7 @@ def test_parts_in_any_order_are_the_whole(method, seed, tmp_path, monkeypatch):
         merged_front(paths[1:])
 
 
-@pytest.mark.parametrize(("method", "cuts"), [("list", 3), ("bounds", 2)])
+@pytest.mark.parametrize(("method", "cuts"), [("list", 3), pytest.param("bounds", 2, marks=pytest.mark.slow)])
 def test_a_file_cut_anywhere_is_continued(method, cuts, tmp_path, monkeypatch):
     """A power cut leaves any beginning of the file, the last line torn or of zeros."""
     monkeypatch.setattr(exact, "UNITS", 3)
@@ -84,6 +84,7 @@ def test_the_python_call_continues_from_its_checkpoint(tmp_path, monkeypatch):
         dse.exact_front(random_space(4), method="list", checkpoint=path)
 
 
+@pytest.mark.slow
 def test_a_killed_command_continues(layouts, tmp_path):
     """The same command, killed again and again, ends with the bytes of one that nobody disturbed."""
     space, path, table = tmp_path / "space.yaml", tmp_path / "big.ckpt", tmp_path / "front.csv"
@@ -105,6 +106,7 @@ def test_a_killed_command_continues(layouts, tmp_path):
     assert table.read_bytes() == (tmp_path / "usual.csv").read_bytes()
 
 
+@pytest.mark.slow
 def test_only_what_belongs_together_is_put_together(layouts, tmp_path, monkeypatch):
     paths = [tmp_path / "part1", tmp_path / "part2"]
     for part, path in enumerate(paths, start=1):

@@ -51,6 +51,7 @@ def test_a_front_is_the_same_on_a_cluster(address, monkeypatch):
     assert there.broken == here.broken
 
 
+@pytest.mark.slow
 def test_a_lost_worker_loses_nothing(address, tmp_path):
     function = partial(dies_once, str(tmp_path / "died"))
     results = [*Workers(backend="dask", scheduler=address).map(function, range(20))]
@@ -79,6 +80,7 @@ def another_program() -> None:
     setattr(cluster, "program_digest", lambda: "dse 0.0.1")  # noqa: B010
 
 
+@pytest.mark.slow
 def test_workers_with_another_model_or_program_are_refused(monkeypatch):
     """The program is looked at before the results of its model."""
     monkeypatch.setattr(exact, "STEP", 300)
@@ -116,6 +118,7 @@ def cluster(tmp_path):
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+@pytest.mark.slow
 def test_the_loss_of_the_scheduler_is_one_line(cluster, tmp_path, number, capfd, monkeypatch):
     """Nothing waits for it; the same command continues from the finished ranges."""
     scheduler, address = cluster
@@ -145,6 +148,7 @@ def lose(path: Path, scheduler: subprocess.Popen[bytes], number: int) -> None:
     scheduler.send_signal(number)
 
 
+@pytest.mark.slow
 def test_a_cluster_without_workers_is_not_waited_for(monkeypatch):
     monkeypatch.setattr(dask_cluster, "WORKERS", 0.5)
     monkeypatch.setattr(dask_cluster, "LOOK", 0.2)
@@ -155,6 +159,7 @@ def test_a_cluster_without_workers_is_not_waited_for(monkeypatch):
 
 
 @pytest.mark.parametrize("scheduler", [None, "tcp://127.0.0.1:9"])
+@pytest.mark.slow
 def test_a_cluster_has_to_answer(scheduler):
     with pytest.raises(DseError, match="scheduler"):
         list(Workers(backend="dask", scheduler=scheduler).map(str, [1, 2]))

@@ -44,6 +44,7 @@ def both(tmp_path_factory) -> tuple[dict[str, bytes], dict[str, bytes]]:
     return one, other
 
 
+@pytest.mark.slow
 def test_two_processes_make_the_same_bytes(both):
     one, other = both
     assert [*one] == [*other]

@@ -134,6 +134,7 @@ def test_bounds_rule_out_nothing_of_the_front(seed):
     assert len(bounded.costs) == len(everything.costs)
 
 
+@pytest.mark.slow
 def test_the_way_through_the_boxes_changes_nothing(monkeypatch):
     """Neither which boxes come first, nor what is known early, nor who evaluates their corners."""
     space = random_space(2)
@@ -146,6 +147,7 @@ def test_the_way_through_the_boxes_changes_nothing(monkeypatch):
     assert all((found.designs[name] == values).all() for name, values in usual.designs.items())
 
 
+@pytest.mark.slow
 def test_bounds_evaluate_few_designs_of_many():
     data = dict(random_space(4).data)
     open_machine = {name: options for name, options in OPEN.items() if name.endswith(("width", "capacity", "clock"))}

@@ -72,6 +72,7 @@ def test_rules_and_limits_are_violations_and_the_budget_ends():
         problem.evaluate(rows)
 
 
+@pytest.mark.slow
 def test_a_sampler_of_ten_lines_is_scored(front, monkeypatch, capsys):
     monkeypatch.setattr(samplers, "SAMPLERS", {**samplers.SAMPLERS, "greedy": greedy})
     table = [*scores.rows([SMALL], ["greedy", "screening"], 2, 100)]

@@ -104,7 +104,7 @@ def test_every_outer_design_is_a_trial_once(space, tmp_path, name):
     assert study.hypervolume == pytest.approx(study.box.hypervolume(exact_front(space).costs), rel=1e-12)
 
 
-@pytest.mark.parametrize("sampler", ["screening", "nsga2"])
+@pytest.mark.parametrize("sampler", [pytest.param("screening", marks=pytest.mark.slow), "nsga2"])
 def test_interrupted_studies_have_the_same_trials(tmp_path, sampler, monkeypatch):
     """The batches of all samplers are cut into parts, and the inner designs too."""
     space = small({**EXACT, "clock": {"from": "1 GHz", "to": "1.41 GHz", "step": "10 MHz"}})

@@ -73,6 +73,7 @@ def test_the_front_of_another_study_is_where_a_search_of_a_changed_space_starts(
     assert set(found) >= {fewer.legal.key(params) for params in starts.values()}
 
 
+@pytest.mark.slow
 def test_a_focus_keeps_all_trials_within_it_and_can_be_lifted(storage):
     space = Space.load("gpt_1t_codesign")
     study = Study.create(space, "focus", storage=storage)

@@ -206,6 +206,7 @@ def terminate_all(server):
         administrator.execute(others)
 
 
+@pytest.mark.slow
 def test_what_a_server_that_ends_its_connections_does_not_take(server, space, befall, undisturbed):
     study = new_study(space, server.url, "terminated")
     befall(2, lambda: terminate_all(server))
@@ -214,6 +215,7 @@ def test_what_a_server_that_ends_its_connections_does_not_take(server, space, be
     check_resumed(study, undisturbed)
 
 
+@pytest.mark.slow
 def test_what_a_server_that_has_lost_its_power_does_not_take(server, space, befall, undisturbed):
     study = new_study(space, server.url, "stopped")
     befall(3, server.stop)
@@ -251,6 +253,7 @@ study.run(int(sys.argv[3]))
 """
 
 
+@pytest.mark.slow
 def test_searches_that_are_killed_on_postgresql(server, space, undisturbed):
     """Whose connections the server finds closed within transactions; tests/stress has 200 of them."""
     study, moments = new_study(space, server.url, "killed"), random.Random(0)
@@ -309,6 +312,7 @@ def test_a_signal_that_is_ignored_from_outside_stays_ignored():
     process.communicate()
 
 
+@pytest.mark.slow
 def test_whoever_is_interrupted_while_he_waits_for_a_lock_ends_at_once():
     process = begun(HEEDING, "-m", "dse", "search", "gpt3_175b_1024_a100", "--budget", "100000")
     while process.stderr.readline().startswith("0/"):  # until it has stored a batch, and taken the next
@@ -402,6 +406,7 @@ for letter in itertools.cycle(b"abcdefgh"):
 """
 
 
+@pytest.mark.slow
 def test_a_file_whose_writers_are_killed_is_whole_and_nothing_else_is_left(folder, monkeypatch):
     path, moments = folder / "front.csv", random.Random(0)
     for _ in range(3):

@@ -35,7 +35,7 @@ def restored(commit: str) -> list[str]:
         return [name for (name,) in database.execute("SELECT study_name FROM studies")]
 
 
-@pytest.mark.parametrize("commit", COMMITS[::2])
+@pytest.mark.parametrize("commit", [pytest.param(COMMITS[0], marks=pytest.mark.slow), COMMITS[2]])
 def test_every_command_works_on_an_old_study(commit, folder, capsys):
     restored(commit)
     for command, code in COMMANDS.items():

@@ -381,6 +381,7 @@ def test_a_search_on_postgresql_finds_what_it_finds_on_sqlite(postgresql, url):
     assert on_postgresql.equals(on_sqlite)
 
 
+@pytest.mark.slow
 def test_processes_share_a_study_on_postgresql(postgresql):
     space = Space.load(TEST_DATA / "small_space.yaml")
     alone, shared = (Study.create(space, name, storage=postgresql, sampler="random") for name in ("alone", "shared"))

@@ -46,6 +46,7 @@ def predicted_time(study, trial):
     return trials.step_time_s[trials.trial == trial].item()
 
 
+@pytest.mark.slow
 def test_a_plan_is_tuned_by_runs_until_more_speed_is_unlikely(study, capsys):
     found = tuned(capsys)
     for _ in range(12):
@@ -61,6 +62,7 @@ def test_a_plan_is_tuned_by_runs_until_more_speed_is_unlikely(study, capsys):
     assert (runs.step_time_s / runs.predicted_step_time_s).to_numpy() == pytest.approx(1.2)
 
 
+@pytest.mark.slow
 def test_a_proposal_is_expected_to_take_as_long_as_in_its_plan(tmp_path):
     """Experts, whose expected time is far above the predicted one."""
     plan = dse.plan("qwen3_30b_a3b", gpus=16, system="h200_141g_dgx", storage=f"sqlite:///{tmp_path / 'dse.db'}")
@@ -90,6 +92,7 @@ def test_ask_and_tell_as_optuna_has_them(study):
     assert math.isnan(died["step_time_s"])
 
 
+@pytest.mark.slow
 def test_tables_and_the_page_show_runs_beside_predictions(study, capsys, tmp_path):
     assert "measured_step_time_s" not in study.trials()
     for time in (3.0, 5.0, 4.0):

@@ -30,6 +30,7 @@ def predictions(rows):
     }
 
 
+@pytest.mark.slow
 def test_no_label_changes_a_prediction():
     """Data set, source and notes are labels; the order of rows is none of their business either."""
     rows = ROWS[::3]

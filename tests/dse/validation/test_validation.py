@@ -129,6 +129,7 @@ def test_layouts_of_published_pairs_are_ordered_as_published(measured, faster, s
     assert by_id[faster].predicted_s < by_id[slower].predicted_s
 
 
+@pytest.mark.slow
 def test_public_runs_are_priced_or_lack_something_that_is_named(public):
     """Eight rows have no split, three contradict theirs, three have models that do not ship; all others are priced."""
     runs = [one for one in public if not one.row.is_kernel]
@@ -140,6 +141,7 @@ def test_public_runs_are_priced_or_lack_something_that_is_named(public):
     assert all(one.predicted_s > 0 and one.measured_s > 0 for one in runs if one.is_step)
 
 
+@pytest.mark.slow
 def test_public_kernels_are_priced_where_their_machine_is_known(public):
     kernels = [one for one in public if one.row.is_kernel]
     left = {one.why_not for one in kernels if not one.expressed}
@@ -147,6 +149,7 @@ def test_public_kernels_are_priced_where_their_machine_is_known(public):
     assert sum(one.expressed for one in kernels) >= 247
 
 
+@pytest.mark.slow
 def test_layers_under_five_settings(public):
     """Korthikanti et al. 2022, table 4: passes of one layer, printed to 0.1 ms of about 20."""
     error = errors_of(public, "korthikanti_table4")
@@ -154,6 +157,7 @@ def test_layers_under_five_settings(public):
     assert error.max() < 0.03
 
 
+@pytest.mark.slow
 def test_memory_of_published_analyses_and_of_runs_that_did_not_fit(public):
     analytic = [one for one in public if one.row.dataset == "korthikanti_fig1"]
     assert max(abs(one.memory_error) for one in analytic) < 0.10
@@ -176,7 +180,7 @@ def test_shipped_peaks_of_memory_are_of_several_frameworks_and_of_runs_that_did_
     assert np.mean(simumax) < 0.035
 
 
-@pytest.mark.parametrize("name", ["shipped", "public"])
+@pytest.mark.parametrize("name", ["shipped", pytest.param("public", marks=pytest.mark.slow)])
 def test_no_error_has_grown_unnoticed(name, request):
     """Since the figures were kept: `python -m tests.validation_figures` keeps those of the tree."""
     rows = request.getfixturevalue("measured" if name == "shipped" else name)
@@ -239,6 +243,7 @@ def test_json_has_every_data_set_and_every_row(evaluated, measured, capsys):
     ]
 
 
+@pytest.mark.slow
 def test_rows_of_all_types_are_in_the_json(public, monkeypatch, capsys):
     monkeypatch.setattr(files, "compared", lambda rows, system: public)
     assert main(["validate", str(PUBLIC), "--format", "json"]) == 0
@@ -341,7 +346,7 @@ def test_a_row_that_is_not_understood_is_not_expressed_and_others_are_judged(tmp
 
 PLANS = [
     ("llama3_70b", 256, "h100_80g_dgx", ("bf16", "fp8")),
-    ("qwen3_30b_a3b", 64, "b200_180g_dgx", ("fp8_blockwise",)),
+    pytest.param("qwen3_30b_a3b", 64, "b200_180g_dgx", ("fp8_blockwise",), marks=pytest.mark.slow),
 ]
 
 
@@ -432,6 +437,7 @@ def test_the_page_needs_nothing_else_and_shows_every_row(page, measured, tmp_pat
 
 
 @pytest.mark.parametrize(("width", "dark"), [(390, True), (1440, False)])
+@pytest.mark.slow
 def test_a_browser_shows_the_errors_of_every_data_set(page, measured, tmp_path, width, dark):
     with browser(tmp_path / "profile", width=width, dark=dark) as driver:
         opened(driver, page)
