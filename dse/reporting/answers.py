@@ -159,7 +159,7 @@ def value_text(space: Space, name: str, value: Any, *, full: bool) -> str:
     part, _, last = name.rpartition("_")
     words = LAYOUT.get(name) or (MACHINE.get(last) if name in space.system.units() else None)
     part = part.upper() if part in {level.name for level in space.system.memory} else part
-    said = words.format(text, part) if words else f"{name.replace('_', ' ')} {text}"
+    said = words.format("no" if text == "none" else text, part) if words else f"{name.replace('_', ' ')} {text}"
     return said.replace("steps", "step") if said.startswith("1 ") else said
 
 

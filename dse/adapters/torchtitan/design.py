@@ -421,7 +421,7 @@ def flavor_of(model: ModelShape) -> tuple[str, str]:
     for names in flavors(TORCHTITAN):
         if is_same(flavored(TORCHTITAN, *names), model):
             return names
-    raise NotExpressible(f"model {model.name}: {TORCHTITAN.release} has it not; it has {', '.join(TORCHTITAN.models)}")
+    raise NotExpressible(f"model {model.name}: not in {TORCHTITAN.release}, which has {', '.join(TORCHTITAN.models)}")
 
 
 def degrees(launch: Launch) -> dict[str, Any]:

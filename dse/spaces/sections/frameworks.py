@@ -224,7 +224,7 @@ def refused_model(framework: Framework, model: ModelShape) -> str:
     if framework.launch and (unknown := kinds_without_word(model.kinds, framework.launch[0])):
         return f"model {model.name}: {framework.title} has no words for {', '.join(unknown)}"
     if framework.models and not any(is_same(load_model(name), model) for name in framework.models):
-        return f"model {model.name}: {framework.title} has it not; it has {', '.join(framework.models)}"
+        return f"model {model.name}: not in {framework.title}, which has {', '.join(framework.models)}"
     others = without_limits_of_models(framework).limits
     limits = {name: text for name, text in framework.limits.items() if name not in others}
     [broken] = broken_rules(replace(framework, limits=limits, runs={}), model, [{}], {})

@@ -192,7 +192,7 @@ def test_no_name_of_a_model_is_a_command(module, field):
     [
         (megatron, "deepseek_v3_2048_h800", {"schedule": "dualpipe"}, "schedule=dualpipe: Megatron Core has"),
         (megatron, "gpt3_175b_kernels", {}, "sharding=sample: Megatron Core has megatron, megatron_sp"),
-        (torchtitan, "gpt3_175b_1024_a100", {}, "model gpt3_175b: torchtitan of 2026-08-21 has it not"),
+        (torchtitan, "gpt3_175b_1024_a100", {}, "model gpt3_175b: not in torchtitan of 2026-08-21, which has"),
         (torchtitan, "qwen3_235b_256_gb200", {}, "zero=1: torchtitan has 0, 3"),
         (maxtext, "gpt3_175b_1024_a100", {"pp": 8}, "schedule=1f1b: MaxText has gpipe, breadth_first"),
     ],
