@@ -106,7 +106,7 @@ def set_up(database: Database, url: str) -> None:
 def create_file(url: str) -> None:
     """Create the file of a new SQLite database with all its tables, or no file.
 
-    A power cut while SQLite creates a file in its place can leave one that is no database. Where the folder has no
+    A power cut while SQLite creates a file in its place can leave one that is not a database. Where the folder has no
     links or cannot be written, or another process is first, `Database` opens or creates the file, or refuses it.
     """
     path = sqlite_path(url)
@@ -153,8 +153,8 @@ def read_last(database: Database, study_id: int) -> tuple[int, int]:
     return (rows[0][0], rows[0][1] + 1) if rows else (0, 0)
 
 
-#: A trial of another program is given up once its heart has not beaten for so long, or, without a heartbeat,
-#: once it was begun so long ago: training runs take hours.
+#: A trial of another program is marked as failed after so long without a heartbeat, or, if it never has one, so long
+#: after its start: training runs take hours.
 BEATS, OLD = timedelta(minutes=10), timedelta(days=1)
 
 #: Attribute in which Optuna keeps the names of objectives.
