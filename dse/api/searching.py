@@ -336,7 +336,7 @@ def what_would_do(question: Question, planned: Planned) -> str:
 def too_slow(question: Question, planned: Planned, days: float) -> str:
     """The days of the fastest layout, and a number of GPUs that is enough."""
     text = (
-        f"no layout on {question.chips:,} {planned.space.chip_word}s finishes within {days:g} days: "
+        f"no layout on {question.chips:,} {planned.space.chip_word}s finishes within {days:g} day{'s' * (days != 1)}: "
         f"the fastest takes {shortest_days(planned.space):,.0f} days"
     )
     for times in MULTIPLES:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from costmodel.columns import divisors
-from costmodel.errors import ArgumentText, DseError, ParameterError
+from costmodel.errors import ArgumentText, DseError, ParameterError, suggestion
 from costmodel.formats import shipped
 from costmodel.formats.framework_file import USUAL_FRAMEWORK, Framework, load_framework
 from costmodel.formats.input_files import data_beside, dump, parse, read_text
@@ -24,6 +24,7 @@ from costmodel.machine import System
 from costmodel.training.blocks import MODULES
 from costmodel.training.dimensions import BALANCING
 from costmodel.training.model import ModelShape
+from costmodel.training.precision import FORMATS
 from dse.predictions.intervals import peak_spread
 from dse.registry import model_importer
 from dse.spaces.sections.frameworks import refused_model
@@ -116,7 +117,7 @@ def planned_model(word: str, seq_len: int | None = None) -> PlannedModel:
         )
     shape = load_model(word)
     if not isinstance(shape, ModelShape):
-        raise DseError(f"{word}: no transformer; plans are of transformers")
+        raise DseError(f"{word}: not a transformer; dse plans transformers")
     if (known := shipped.current_name(word, "models")) in shipped.names("models") and not Path(word).exists():
         return PlannedModel(shape.name, known, shape)
     data = parse(read_text(Path(word)), word).data
@@ -193,11 +194,10 @@ class _Layouts:
         """Numbers of chunks of a stage."""
         if not self.whole:
             return [1, 2, 4, 8] if len(stages) > 1 else [1]
-        total = self.shared_out
         return [
             size
             for size in self.even_parts
-            if size <= MOST_VPP and (size == 1 or any(pp > 1 and total % (pp * size) == 0 for pp in stages))
+            if size <= MOST_VPP and (size == 1 or any(pp > 1 and self.shared_out % (pp * size) == 0 for pp in stages))
         ]
 
     def cp(self, chips: int, batch: int) -> list[int]:
@@ -292,6 +292,8 @@ class _Layouts:
 
     def precisions(self) -> list[str]:
         """Formats to choose from."""
+        for word in {*self.question.precision} - {*FORMATS, *PRECISIONS}:
+            raise ParameterError(f"{{precision}} {word!r}: not a number format{suggestion(word, FORMATS)}")
         return [PRECISIONS.get(word, word) for word in self.question.precision]
 
     @property
