@@ -53,7 +53,7 @@ class Range:
             return f"{value:g}: expected {wanted if self.high < LARGEST else 'a finite number'}"
         if value < 0:
             return f"{value:g}: expected no negative number"
-        return f"{value:g}: expected {f'at least {self.low:g}' if self.low else 'more than nothing'}"
+        return f"{value:g}: expected {f'at least {self.low:g}' if self.low else 'more than 0'}"
 
 
 class MachinePart(Columns):
@@ -258,7 +258,7 @@ class LinkTier(MachinePart):
 
     @property
     def axes(self) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """Chips along the axes of a torus; 0 for axes that it has not. [-]"""
+        """Chips along the axes of a torus; 0 for axes that it does not have. [-]"""
         return self.torus_x, self.torus_y, self.torus_z
 
     @property
@@ -439,7 +439,7 @@ class System:
 
         Any number will do: laws and differences hold for machines that cannot be, too.
 
-        Raises `DseError` for a name that is no quantity of this system.
+        Raises `DseError` for a name that is not a quantity of this system.
         """
         known = self.quantities()
         for name in values:

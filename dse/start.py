@@ -1,4 +1,4 @@
-"""Where the `dse` command begins and ends: Ctrl-C while Python is at its own work is no traceback either."""
+"""Where the `dse` command begins and ends: Ctrl-C while Python is at its own work is not a traceback either."""
 
 from __future__ import annotations
 

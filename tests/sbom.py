@@ -13,7 +13,7 @@ from typing import Any, Final
 from tests.support.paths import ROOT
 
 FILE: Final = ROOT / "docs" / "sbom.cdx.json"
-#: Extras of those who work on the project; their packages are no part of what users install.
+#: Extras of those who work on the project; their packages are not part of what users install.
 OF_DEVELOPERS: Final = {"dev", "docs"}
 #: Texts and classifiers that packages declare in place of an SPDX expression -> the expression.
 LICENCES: Final = (

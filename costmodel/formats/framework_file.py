@@ -255,7 +255,7 @@ _RELEASE: Final = re.compile(r"(20)?\d\d(\.\d\d?(\.\d{1,3})?)?")
 def release_order(text: str) -> tuple[int, ...]:
     """Year, month and number of a release, for comparisons.
 
-    Raises `DseError` if it is no release.
+    Raises `DseError` if it is not a release.
 
     >>> release_order("25.11") < release_order("2026") < release_order("2026.01.2")
     True

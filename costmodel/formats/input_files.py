@@ -229,7 +229,7 @@ class Source:
 def exact_text(path: Path, expected: str, *, largest: int = LARGEST_WRITTEN) -> str:
     """Text of a file of at most `largest` bytes, unchanged; `expected` names the format for messages.
 
-    Raises `DseError` if it cannot be read, is too large, or is no text.
+    Raises `DseError` if it cannot be read, is too large, or is not text.
     """
     try:
         return file_bytes(path, largest).decode("utf-8")
@@ -249,7 +249,7 @@ def plain_text(text: str) -> str:
 def read_text(path: Path, expected: str = "YAML in UTF-8", *, largest: int = LARGEST_WRITTEN) -> str:
     """The `plain_text` of a file of at most `largest` bytes; `expected` names the format for messages.
 
-    Raises `DseError` if it cannot be read, is too large, or is no text.
+    Raises `DseError` if it cannot be read, is too large, or is not text.
     """
     return plain_text(exact_text(path, expected, largest=largest))
 

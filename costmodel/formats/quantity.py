@@ -163,7 +163,7 @@ def dimension(unit_text: str) -> Dimension:
 def si_value(text: object, unit_text: str) -> float:
     """The number in SI units of a text (or, for pure numbers, of a number) that measures `unit_text`.
 
-    Raises `ValueError` if it has another dimension, or is no quantity, with an example of a correct one.
+    Raises `ValueError` if it has another dimension, or is not a quantity, with an example of a correct one.
 
     >>> si_value("3.35 TB/s", "B/s"), si_value(8, "-"), si_value("825 mm2", "m2")
     (3350000000000.0, 8.0, 0.000825)
@@ -188,7 +188,7 @@ def si_value(text: object, unit_text: str) -> float:
 def count_value(text: object) -> float:
     """A count as people write it: a number, or one that ends in K, M, B (1e9) or T. [-]
 
-    Raises `ValueError` if it is no whole number of at least 1.
+    Raises `ValueError` if it is not a whole number of at least 1.
 
     >>> count_value("15T"), count_value("15.6 B"), count_value(3e9)
     (15000000000000.0, 15600000000.0, 3000000000.0)

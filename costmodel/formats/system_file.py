@@ -195,7 +195,7 @@ def _placed(text: str, keys: tuple[str, ...], value: str) -> str:
 
 
 def _added(text: str, mapping: Any, keys: tuple[str, ...], value: str) -> str:
-    """The text with a value below keys that a mapping has not, at its end."""
+    """The text with a value below keys that a mapping lacks, at its end."""
     for key in reversed(keys[1:]):
         value = f"{{{key}: {value}}}"
     end = _end(mapping)

@@ -32,7 +32,7 @@ class Item:
     of_pass: str = ""  #: over the part: forward, backward, recompute
     kind: str = ""  #: of a kernel: product, pointwise, attention
     kernel: str = ""  #: row of a block
-    name: str = ""  #: of a piece of the kernel, or of a cost that is no kernel
+    name: str = ""  #: of a piece of the kernel, or of a cost that is not a kernel
     kernel_pass: str = ""  #: forward, activation_gradient, weight_gradient; backward of fused kernels
     group: str = ""  #: ranks that take part in a collective
     collective: str = ""

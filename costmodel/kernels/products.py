@@ -42,7 +42,7 @@ from costmodel.training.kinds import keys_met
 from costmodel.training.model import ModelShape
 from costmodel.training.run import RankRun
 
-#: Rate of the matrix units where rows of operands are no multiple of 16 bytes, over that where they are. [-]
+#: Rate of the matrix units where rows of operands are not a multiple of 16 bytes, over that where they are. [-]
 UNALIGNED_RATE: Final = 2 / 3
 
 
@@ -133,7 +133,7 @@ def reload_traffic(gemms: Gemms, *, edge: FloatArray, element_bytes: FloatArray 
 
 
 def is_unaligned(gemms: Gemms, element_bytes: FloatArray | float) -> BoolArray:
-    """Which products have rows in memory that are no multiple of 16 bytes; (points, kernels).
+    """Which products have rows in memory that are not a multiple of 16 bytes; (points, kernels).
 
     Rows of an operand run along the reduced dimension or along the output; for gradients of weights, whose operands are
     read as they were written, along both edges of the output. The number of rows does not matter.
@@ -180,7 +180,7 @@ def gemm_cost(
     -----
     An output tile belongs to one core, which streams k past it. Tiles run in waves over the cores; a core
     works on a block of some tiles at once, and a grid takes as long as the core with most tiles. Operands
-    whose rows are no multiple of 16 bytes are loaded in smaller pieces, which costs a third of the rate
+    whose rows are not a multiple of 16 bytes are loaded in smaller pieces, which costs a third of the rate
     [Anthony2024]_. Each wave fills and drains the pipeline once. Each
     level's traffic follows from the tiles above it, and the time is that of the slowest of arithmetic and
     levels, plus the launch, and `Chip.expert_latency` for each expert of a call but the first.

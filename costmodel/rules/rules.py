@@ -61,7 +61,7 @@ class Workload:
         """
         known: Mapping[str, KindOfWork] = {name: work for name, work in WORKS.items() if isinstance(model, work.model)}
         if work and work not in known:
-            others = f"; {model.name} is no model for it" if work in WORKS else suggestion(work, known)
+            others = f"; {model.name} is not a model for it" if work in WORKS else suggestion(work, known)
             raise DseError(f"work {work!r}: no kind of work here{others}")
         return cls(model, known[work] if work else next(iter(known.values())))
 

@@ -268,9 +268,9 @@ def _solved(run: TransformerRun, cost: Cost) -> Solution:
     "solve" takes the fastest step, of those that fit into the memory of the chip if any does. A layer's time is a sum
     over kernels and edges, whose least is found exactly, for each layout of the activation between layers; the terms
     outside of the sum, waiting for the host and the ends of the model, decide among these and the named assignments.
-    Where the fastest does not fit and another might, and where edges share collectives, so that the time is no sum over
-    them, all are tried, unless there are more than `MOST_TRIED`. "solve_bytes" takes the assignment in which a rank
-    sends the fewest bytes. Options that would cut a dimension into unequal shares are left out, unless there is no
+    Where the fastest does not fit and another might, and where edges share collectives, so that the time is not a sum
+    over them, all are tried, unless there are more than `MOST_TRIED`. "solve_bytes" takes the assignment in which a
+    rank sends the fewest bytes. Options that would cut a dimension into unequal shares are left out, unless there is no
     other. In a group of one all assignments cost the same, and "solve" takes Megatron's. Kernels are timed once with
     each of their options; candidates and their results are assembled from these times.
     """

@@ -364,7 +364,7 @@ def remedies(run: TransformerRun) -> str:
     units, possible = has_units(run), is_possible(rank_run(run))
     sentences = []
     if missing := int((~units).sum()):
-        sentences.append(f"for precision ({missing}), whose units {run.system.name} has not; take --set precision=bf16")
+        sentences.append(f"for precision ({missing}): {run.system.name} lacks its units; take --set precision=bf16")
     if large := int((units & ~possible).sum()):
         sentences.append(f"for tiles ({large}) that on-chip memory has no room for; take smaller ones")
     return "; ".join(sentences)
@@ -454,7 +454,7 @@ def _busy(cost: KernelCost, run: TransformerRun) -> FloatArray:
 def _on_rank(run: RankRun, parts: Sequence[PartMemory]) -> Iterator[tuple[int, str, FloatArray, bool]]:
     """Place of a part in `Stage.counts`, name of a group, its parameters on a rank [-], and if they are of experts.
 
-    `parts` are those of `rank_memory`; the head is no part of them.
+    `parts` are those of `rank_memory`; the head is not part of them.
     """
     kinds = run.model.kinds
     for number, layer in enumerate(kinds):

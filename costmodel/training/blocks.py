@@ -119,7 +119,7 @@ class Layer:
 
 
 def kinds_beyond(layers: Iterable[Layer]) -> list[str]:
-    """Kinds of kernels that the layer of GPT and Llama has not, in the order in which they come."""
+    """Kinds of kernels that layers of GPT and Llama do not have, in the order in which they come."""
     known = {kernel.kind for kernel in DECODER.kernels}
     every = (kernel.kind for layer in layers for kernel in layer.kernels)
     return [kind.name for kind in dict.fromkeys(every) if kind not in known]

@@ -47,7 +47,7 @@ class PipelineLayout:
         >>> PipelineLayout.parse("Et*3|(tt|)*2,m|L")
         PipelineLayout(layers=(3.0, 2.0, 2.0, 0.0, 0.0), mtp=3)
 
-        Raises `DseError` if the text is no layout.
+        Raises `DseError` if the text is not a layout.
         """
         written = re.sub(r"[,\s]", "", text)
         while (more := _GROUP.sub(_repeated, written)) != written and len(more) < 100 * MOST_CHUNKS:

@@ -168,7 +168,7 @@ def shown(value: float, domain: Domain) -> str:
 def encoded(name: str, value: Any, domain: Domain) -> FloatArray:
     """Codes of a column's words, where it has words; numbers and switches pass through. [-]
 
-    Raises `DseError` for a word that is not one of the column's, or a value that is no number.
+    Raises `DseError` for a word that is not one of the column's, or a value that is not a number.
     """
     array = np.asarray(value)
     if array.dtype.kind not in "USO":

@@ -416,7 +416,7 @@ def is_packed(run: RankRun | TransformerRun) -> BoolArray:
 def assignment_numbers(assignments: Assignments, design: DesignPoints) -> FloatArray:
     """Numbers of the assignments that designs name, or give kernel by kernel; (points,). [-]
 
-    Raises `DseError` if a design splits a kernel that the model has not.
+    Raises `DseError` if a design splits a kernel that the model does not have.
     """
     columns = {kernel: sharding_column(kernel) for kernel in assignments.options}
     for name in design.kernel_shardings:

@@ -24,7 +24,7 @@ _SPACE: Final = re.compile(rb"^[{ \t]*['\"]?schema['\"]?\s*:\s*['\"]?search_spac
 #: A system file.
 _SYSTEM: Final = re.compile(rb"^(schema\s*:\s*['\"]?system/|base\s*:)", re.MULTILINE)
 _PLAN: Final = "use `dse plan {} --gpus N --system S`"
-#: Files that are no designs: content -> advice to the user.
+#: Files that are not designs: content -> advice to the user.
 _OTHERS: Final = (
     (re.compile(rb"^schema\s*:\s*['\"]?model/", re.MULTILINE), f"is a model file; {_PLAN}"),
     (_SYSTEM, "is a system file; use it as --system {}"),
@@ -95,7 +95,7 @@ def is_call(text: str) -> bool:
 
 
 def _absent(text: str) -> str:
-    """The kind of a word that is no file: the call of a script."""
+    """The kind of a word that is not a file: the call of a script."""
     if is_call(text):
         return "megatron"
     if "/" in text or "." in text:

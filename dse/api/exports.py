@@ -52,7 +52,7 @@ def artefacts(space: Space, designs: Sequence[Mapping[str, Any]], form: str, *, 
     for start in range(0, len(designs), CHUNK):
         run = transformer_run(space, space.encode(designs[start : start + CHUNK]), table)
         if adapter and (lost := fine_tuning_columns(run)):
-            reason = f"{form} has no words for {', '.join(lost)}"
+            reason = f"{form} cannot express {', '.join(lost)}"
             yield from [Artefact(None, (reason,))] * run.num_points
         elif adapter:
             yield from load(adapter.write)(run, form, profile)
@@ -65,7 +65,7 @@ def artefacts(space: Space, designs: Sequence[Mapping[str, Any]], form: str, *, 
 
 
 def fine_tuning_columns(run: TransformerRun) -> list[str]:
-    """Columns of fine-tuning that some designs have, and other simulators have not."""
+    """Columns of fine-tuning of some designs that other simulators do not have."""
     columns = run.design.columns()
     asked = [name for name in ("lora_rank", "reference_model") if (columns.get(name, np.zeros(1)) > 0).any()]
     return [*asked, *(["document_len"] if run.model.document_len else [])]
@@ -117,7 +117,7 @@ def trial_artefact(study: BaseStudy, number: int | None, form: str, winner: int 
             raise DseError(f"study {study.name!r}: trial {trial.number}: {file.notes[0]}")
         return file
     if number is None:
-        raise ParameterError(f"study {study.name!r}: has found nothing feasible; name a trial with {{trial}}")
+        raise ParameterError(f"study {study.name!r}: has no feasible design; name a trial with {{trial}}")
     known = table.numbers
     held = f"it holds {len(known)}, from {min(known)} to {max(known)}" if len(known) else "it holds none yet"
     raise DseError(f"study {study.name!r}: no finished trial {number}; {held}")

@@ -223,7 +223,7 @@ class Study(BaseStudy):
     def ask(self, parallel: int = 1) -> tuple[Proposal, ...]:
         """Trials to run next on the real cluster; empty once 2 % more speed is unlikely.
 
-        Proposed designs that are no trials yet become trials. Raises `DseError` if the study opens the machine.
+        Proposed designs that are not trials yet become trials. Raises `DseError` if the study opens the machine.
         `parallel` is how many runs there can be at once. [-]
         """
         from dse.tuning.study_candidates import tuning

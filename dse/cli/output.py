@@ -112,7 +112,7 @@ def rescue(write: Callable[[Path | None], None], failure: str, named: Path) -> N
 def write_content(content: Iterable[bytes], form: str, output: Path | None) -> None:
     """A file's content, to the file or to stdout.
 
-    Raises `DseError` if the file cannot be written, or the content is no text and stdout is a terminal.
+    Raises `DseError` if the file cannot be written, or the content is not text and stdout is a terminal.
     """
     if output:
         write_file(output, content)

@@ -41,7 +41,7 @@ WORK_TABLES: Final = ("gemms", "optimizer")
 def work_tables(kind: str, space: Space, designs: Sequence[Mapping[str, Any]]) -> Iterator[list[Row]]:
     """A table of the work of each of some designs, one after the other.
 
-    Raises `DseError` if the model is no transformer, or groups of the optimizer share costs (`parameter_groups`).
+    Raises `DseError` if the model is not a transformer, or groups of the optimizer share costs (`parameter_groups`).
 
     "gemms": a row for each matrix product and pass of one micro-batch on one rank, with the times that each operand
     crosses from each memory level: ``LEVEL_reload_AB`` of A, ``LEVEL_reload_BC`` of B and ``LEVEL_reload_AC`` of C.
@@ -308,7 +308,7 @@ class Explanation:
 
     @property
     def hidden(self) -> pd.DataFrame:
-        """Exchanges that overlap with kernels, so that they are no part of the step: ``path`` and ``seconds``. [s]"""
+        """Exchanges that overlap with kernels, so that they are not part of the step: ``path`` and ``seconds``. [s]"""
         hidden_times = summed((leaf.path, leaf.value) for leaf in self.portions if leaf.quantity == "hidden")
         return frame({path: value for path, value in hidden_times.items() if value > 0}, "seconds")
 

@@ -234,7 +234,7 @@ LEAST: Final = 1e-6
 TOPOLOGY: Final = ("_size", "_used", "_in_switch", "_torus_x", "_torus_y", "_torus_z", "_torus_wrap")
 #: Memory that tiles fit into. The step time jumps where it holds the next tile, so that it is doubled.
 TILED: Final = "sram_capacity"
-#: Endings of quantities that count parts of a chip, and that memory: a hundredth more of them is no chip, and the
+#: Endings of quantities that count parts of a chip, and that memory: a hundredth more of them is not a chip, and the
 #: change of the step time is a jump of roundings.
 COUNTED: Final = ("cores", "array_height", "array_width", "arrays_per_core", "vector_lanes", TILED)
 

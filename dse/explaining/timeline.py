@@ -47,7 +47,7 @@ def timeline(space: Space, params: Mapping[str, Any]) -> pd.DataFrame:
     stage), ``kind`` (a word of `costmodel.steps.timeline.KINDS`), ``start_s``, ``end_s``, and its exposed
     communication: the columns of `EXPOSED`. The last event ends at ``step_time_s``.
 
-    Raises `DseError` if the model is no transformer, or the cost model has no number for the design.
+    Raises `DseError` if the model is not a transformer, or the cost model has no number for the design.
     """
     [events] = timelines(space, [params])
     return events_frame(events)

@@ -172,7 +172,7 @@ def even_or_written(model: ModelShape, design: Mapping[str, Value], text: str) -
 
     That may be where embedding and loss count as layers.
 
-    Raises `DseError` if the text is no layout, or not of such a pipeline.
+    Raises `DseError` if the text is not a layout, or not of such a pipeline.
     """
     layout, pp = PipelineLayout.parse(text), int(design["pp"])
     vpp, rest = divmod(len(layout.layers), pp)
@@ -258,7 +258,7 @@ def script_file(path: Path) -> Path:
 
 
 def launch_text(path: Path) -> str:
-    """Text of a launch file. Raises `DseError` if it cannot be read, is no text, or far longer than any."""
+    """Text of a launch file. Raises `DseError` if it cannot be read, is not text, or far longer than any."""
     data = file_bytes(path, LONGEST)
     if b"\0" in data:
         raise DseError(f"{path}: expected a launch file: text of at most {LONGEST:,} characters")

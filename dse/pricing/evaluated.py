@@ -186,7 +186,7 @@ def rules_for(space: Space, profile: str = NATIVE) -> WorkloadRules:
     for name in space.chosen:
         if name in every and name not in rule_columns:
             others = ", ".join(profiles_reading(name, space.workload))
-            raise DseError(f"space {space.name}: {name}: profile {profile} does not know it; {others} do")
+            raise DseError(f"space {space.name}: {name}: profile {profile} does not have it; take {others}")
     return rules
 
 
@@ -198,7 +198,7 @@ def solves_shardings(space: Space) -> bool:
 def nominal_rate(space: Space) -> float:
     """Designs of a space that are evaluated in a second on one core, to the order of magnitude. [1/s]
 
-    It decides how many designs are evaluated for one trial, so it is no measurement: the same on every machine.
+    It decides how many designs are evaluated for one trial, so it is not a measurement: the same on every machine.
     """
     usual_rate = space.workload.work.rate
     if space.workloads:

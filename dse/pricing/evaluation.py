@@ -115,10 +115,10 @@ def transformer_run(
 ) -> Run[ModelShape, AnyDesign]:
     """Model, machines and designs of a batch, as a table of some profile.
 
-    Raises `DseError` if the space's model is no transformer.
+    Raises `DseError` if the space's model is not a transformer.
     """
     if space.workload.work != TRAINING:
-        raise DseError(f"space {space.name}: its model is no transformer")
+        raise DseError(f"space {space.name}: its model is not a transformer")
     known, blocks = space.known_values(columns), space.model.blocks
     columns_of_table = {name: known[name] for name in table.domains(blocks) if name in known}
     return Run(space.model, machine(space, known), table.of(blocks=blocks, **columns_of_table))

@@ -387,7 +387,7 @@ FINDINGS: Final = {"trial", WINNER, "feasible", "legal", "reason", "completed", 
 def read_designs(space: Space, path: Path, note: Callable[[str], None]) -> tuple[dict[str, list[Any]], int]:
     """Columns of the designs that a file names, and the number of designs.
 
-    Columns of tables of designs that are no parameters are passed over.
+    Columns of tables of designs that are not parameters are passed over.
 
     Raises `DseError` if it cannot be read, holds no design, or has a column that is none of the space's.
     """

@@ -361,7 +361,7 @@ def interval_text(record: Record) -> str:
 
 
 def rate_columns(space: Space, records: Sequence[Record]) -> list[Column]:
-    """Model FLOPs utilization and tokens per second of one chip, where they are no objectives.
+    """Model FLOPs utilization and tokens per second of one chip, where they are not objectives.
 
     Trials of earlier versions have no tokens per second of one chip.
     """

@@ -78,7 +78,7 @@ def reason(tuned: Tuning) -> str:
 def run_line(run: MeasuredRun, expected: Mapping[int, float]) -> str:
     """A recorded run compared with its prediction."""
     if run.failed:
-        what = "died out of memory" if run.failed == "oom" else "died"
+        what = "ran out of memory" if run.failed == "oom" else "died"
     else:
         predicted = expected[run.trial]
         error = percent_more(run.step_time / predicted)
@@ -109,7 +109,7 @@ def replay_report(record: Mapping[str, Any], width: int) -> list[RenderableType]
     for name, key in (("mean", "mean"), ("mean, model alone", "model_only_mean")):
         table.add_row(name, "", *(f"{share:.3f}" for share in record[key].values()), "")
     runs = counted(sum(len(group["order"]) for group in record["groups"]), "run")
-    note = f"{record['out_of_memory']} of {runs} died out of memory"
+    note = f"{record['out_of_memory']} of {runs} ran out of memory"
     if left := len(record["not_candidates"]):
         note += f"; {counted(left, 'row')} could not be used (--format json has the reasons)"
     return [Text("Share of the best measured throughput, by number of runs:"), Text(), table, Text(), Text(note)]

@@ -83,7 +83,7 @@ def front_designs(study: BaseStudy, space: Space, rules: WorkloadRules) -> dict[
     """
     front = study.table.front()
     if not len(front):
-        raise DseError(f"study {study.name!r}: has found nothing feasible to start from")
+        raise DseError(f"study {study.name!r}: has no feasible design to start from")
     corner = Box.around(front.costs).reference
     rows = most_dominating(front.costs, MOST_TAKEN, corner + 0.1 * np.abs(corner))
     starts = {}

@@ -262,7 +262,7 @@ class BaseStudy:
         Raises `DseError` if there was no run yet.
         """
         if BUDGET not in self.attributes:
-            raise DseError(f"study {self.name!r}: was not run yet, so it has no budget; give it one")
+            raise DseError(f"study {self.name!r}: did not run yet and has no budget; name one")
         return int(self.attributes[BUDGET])
 
     def run(
@@ -364,7 +364,7 @@ class BaseStudy:
         if trial is None:
             table, rows = table.front(), np.arange(1)
             if not len(table):
-                raise ParameterError(f"study {self.name!r}: has found nothing feasible yet; name a {{trial}}")
+                raise ParameterError(f"study {self.name!r}: has no feasible design yet; name a {{trial}}")
         elif not rows.size:
             table = self.table
             rows = np.flatnonzero(table.numbers == trial)

@@ -245,7 +245,7 @@ class _Reader:
             return None
         if compiled.margin is None:
             section.mistake(
-                name, f"{formula.text!r} is no condition; compare it with a value, as in '{formula.text} > 0'"
+                name, f"{formula.text!r} is not a condition; compare it with a value, as in '{formula.text} > 0'"
             )
             return None
         unit = unit_name(compiled.margin.dimension)

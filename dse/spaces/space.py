@@ -270,7 +270,7 @@ class Space(Definition):
         names_known, usual = {*self.given, *self.by_name}, DesignPoints().columns()
         named = {self._full_name(name): value for name, value in pins.items()}
         if len(named) < len(pins):
-            raise DseError(f"{', '.join(pins)}: two of these are one name")
+            raise DseError(f"{', '.join(pins)}: two of these names mean the same")
         for name, alias in DesignPoints.aliases.items():
             if name in names_known and alias.column in named:
                 named.setdefault(name, False)
@@ -415,12 +415,12 @@ class Space(Definition):
     def focused(self, condition: str) -> Self:
         """The space with one more condition on its designs.
 
-        Raises `DseError` if it is no condition, or has unknown names.
+        Raises `DseError` if it is not a condition, or has unknown names.
         """
         constraints = dict(self.data.get("constraints") or {})
         if not re.search("[<>=]", condition):  # a shell takes < and > outside quotes
             example = "system_power < 5 MW" if "power" in condition else f"{condition} > 0"
-            raise DseError(f"condition: {condition!r} is no condition; compare it with a value, in quotes: '{example}'")
+            raise DseError(f"condition {condition!r}: not a condition; compare it with a value, in quotes: '{example}'")
         try:
             return self._changed({**self.data, "constraints": {**constraints, FOCUS: condition}})
         except DseError as error:
@@ -430,12 +430,12 @@ class Space(Definition):
         """`focused`, with at least one legal design. Raises `DseError` if none is."""
         space = self.focused(condition)
         if space.legal.count == 0:
-            raise ParameterError(f"{{focus}} {condition!r}: no legal design of space {self.name} is so")
+            raise ParameterError(f"{{focus}} {condition!r}: no legal design of space {self.name} meets it")
         return space
 
     def with_objectives(self, objectives: Iterable[str]) -> Self:
         """The space with other objectives: ``"step_time"``, ``"maximize:tokens_per_second"``.
 
-        Raises `DseError` if a name is no column.
+        Raises `DseError` if a name is not a column.
         """
         return self._changed({**self.data, "objectives": directed(list(objectives))})

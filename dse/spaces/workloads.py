@@ -55,7 +55,7 @@ def read(section: Section, name: str, read_space: Reader[AnySpace]) -> Several[A
     parts = section.section(KEY).sections("workload, such as dense: {model: llama3_70b}")
     for key, why in ALONE.items():
         if key in section:
-            section.mistake(key, f"stands beside no workloads: {why}")
+            section.mistake(key, f"does not go with workloads: {why}")
     section.value("combine", _combination, COMBINATIONS[0], required=False)
     best_by = section.text("best_by", required=False) or "step_time"
     weights = {}
@@ -132,13 +132,13 @@ def _check(section: Section, frame: AnySpace, spaces: Mapping[str, AnySpace]) ->
         section.mistake("parameters", "expected some of the machine, such as nodes: [16, 32]")
     for objective in frame.objectives:
         if objective.name in of_layouts:
-            section.mistake("objectives", f"{objective.name}: is of one workload's layout")
+            section.mistake("objectives", f"{objective.name}: belongs to the layout of one workload")
     for layout, values in frame.layouts.items():
         if layouts & {*values}:
             section.mistake("layouts", f"{layout}: layouts of workloads are found for each machine")
     for key, space in spaces.items():
         if space.workload.work != TRAINING:
-            section.mistake(KEY, f"{key}: its model is no transformer")
+            section.mistake(KEY, f"{key}: its model is not a transformer")
     if frame.reads_intervals:
         section.mistake(None, "several workloads have no intervals; take one workload at a time")
     section.source.finish()

@@ -132,7 +132,7 @@ class LineLog:
     def __init__(self, path: Path, first: bytes) -> None:
         """Open a file, and create it with a first line if there is none.
 
-        Raises `DseError` if another process writes to it, or it is no file of lines.
+        Raises `DseError` if another process writes to it, or it is not a file of lines.
         """
         self.path = path
         try:

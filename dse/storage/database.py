@@ -397,7 +397,7 @@ PIECE: Final = 1 << 20
 def back_up(url: str, file: Path) -> int:
     """Write a copy of a database to a file, as the last finished transaction left it; returns its size. [B]
 
-    Raises `DseError` if the database is no SQLite file, or the copy cannot be written.
+    Raises `DseError` if the database is not an SQLite file, or the copy cannot be written.
     """
     source = required_path(url, "pg_dump DATABASE > FILE")
     if file.exists() and source.exists() and file.samefile(source):
@@ -424,7 +424,7 @@ def back_up(url: str, file: Path) -> int:
 def restore(url: str, file: Path) -> Path | None:
     """Put a backup in the place of a database; returns the name that the old database has now, None if none was there.
 
-    Raises `DseError` if the file is no whole database of studies, or cannot be put there.
+    Raises `DseError` if the file is not a whole database of studies, or cannot be put there.
     """
     target = required_path(url, "psql DATABASE < FILE")
     if target.exists() and file.exists() and file.samefile(target):
@@ -454,7 +454,7 @@ def required_path(url: str, instead: str) -> Path:
 
 
 def checked(file: Path) -> None:
-    """Refuse a file that is no whole database of studies; a `DseError`."""
+    """Refuse a file that is not a whole database of studies; a `DseError`."""
     if not file.is_file():
         raise DseError(f"--restore {file}: no such file")
     if (log := file.with_name(file.name + "-wal")).exists() and log.stat().st_size:

@@ -212,7 +212,7 @@ def violating(database: Database, meant: dict[str, Any]) -> set[int]:
 def is_violated(key: str, violation: Any) -> bool:
     """True if a system attribute of a trial, `CONSTRAINTS` or one that begins with `CONSTRAINT`, reports a violation.
 
-    Raises `ValueError` or `TypeError` if it holds no number, or is no list of them: neither kept nor violated.
+    Raises `ValueError` or `TypeError` if it holds no number, or is not a list of them: neither kept nor violated.
     """
     numbers = violation if key == CONSTRAINTS else [violation]
     if not all(type(number) in (int, float) and not math.isnan(number) for number in numbers):

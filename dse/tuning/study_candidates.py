@@ -2,7 +2,7 @@
 
 A plan stores its front, but the fastest layout of the real machine may lie off it. So legal designs of the space join
 the candidates, and get a trial number once one is proposed. `run_logs.yaml` has the lines of logs that state step
-times, peak memory, and runs that died out of memory.
+times, peak memory, and runs that ran out of memory.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ class StudyCandidates:
 
     candidates: RunCandidates
     params: tuple[Params, ...]
-    trials: tuple[int | None, ...]  #: None for designs that are no trials yet
+    trials: tuple[int | None, ...]  #: None for designs that are not trials yet
     reserved: FloatArray  #: predicted memory outside the framework's allocator, (designs,) [B]
 
     def told(self, runs: Iterable[MeasuredRun]) -> list[Told]:
@@ -121,7 +121,7 @@ class StudyCandidates:
 def study_candidates(study: BaseStudy, runs: Sequence[MeasuredRun]) -> StudyCandidates:
     """Candidates of a study; trials with runs are among them.
 
-    Raises `DseError` if the machine of the study is open, or its designs are no layouts of one training run.
+    Raises `DseError` if the machine of the study is open, or its designs are not layouts of one training run.
     """
     space = study.space
     machine = sorted(space.by_name.keys() & space.system.units())
@@ -204,7 +204,7 @@ class Tuning:
 
 
 def tuning(study: BaseStudy, parallel: int = 1) -> Tuning:
-    """Choose the next runs of a study; proposed designs that are no trials yet become trials.
+    """Choose the next runs of a study; proposed designs that are not trials yet become trials.
 
     Raises `DseError` if the study cannot be tuned. `parallel` is how many runs there can be at once. [-]
     """
@@ -317,7 +317,7 @@ def number(text: str) -> float:
 
 
 def tell_log(study: BaseStudy, trial: int, log: str | Path) -> MeasuredRun:
-    """Store the step time after warm-up and the peak memory of a log, or that its run died out of memory.
+    """Store the step time after warm-up and the peak memory of a log, or that its run ran out of memory.
 
     Raises `DseError` if there is no such trial, or the log has no lines that are known.
     """

@@ -107,7 +107,7 @@ class Expressed:
     assumed: Mapping[str, Any] = field(default_factory=dict)  #: settings that the row does not state
 
     def design(self) -> DesignPoints:
-        """The design, a table of one row; `NotExpressed` says which column or word the tool has not."""
+        """The design, a table of one row; `NotExpressed` says which column or word is missing here."""
         blocks = self.model.blocks
         return DesignPoints.of(blocks=blocks, **known_values(self.columns, DesignPoints.domains(blocks)))
 

@@ -112,7 +112,7 @@ def kendall_tau(rows: Sequence[ComparedRow]) -> float:
     """Kendall's tau of layouts within sweeps, averaged over sweeps by their numbers of pairs; NaN without a pair. [-]
 
     Concordant less discordant pairs, over all. A sweep is the steps of one data set with the same model, ranks, tokens
-    and sequences; two runs of one layout are no pair.
+    and sequences; two runs of one layout are not a pair.
     """
     sweeps: dict[tuple[str | float, ...], list[ComparedRow]] = {}
     for one in rows:

@@ -164,7 +164,7 @@ def read_table(path: Path) -> list[MeasuredRow]:
 def csv_cells(path: Path) -> tuple[list[str], list[tuple[int, list[str]]]]:
     """Heading of a CSV file, and the number and cells of each line that is not empty.
 
-    Raises `DseError` if it is no CSV file.
+    Raises `DseError` if it is not a CSV file.
     """
     reader = csv.reader(io.StringIO(read_text(path, "a CSV file in UTF-8"), newline=""), strict=True)
     try:

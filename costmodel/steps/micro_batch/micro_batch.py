@@ -157,13 +157,13 @@ class CostTable:
 
     @cached_property
     def _repeated(self) -> list[FloatArray]:
-        """Factors of the kernels that run for each that is no product. [-]"""
+        """Factors of the kernels that run for each that is not a product. [-]"""
         count = self.pointwise.count
         return [count, np.broadcast_to(per_kernel(self.system.software.pointwise_kernels), count.shape)]
 
     @cached_property
     def _launched(self) -> list[FloatArray]:
-        """Factors of the launches of kernels that are no products. [-]
+        """Factors of the launches of kernels that are not products. [-]
 
         Casts for the experts of a rank are launched one by one, each at `Software.expert_casts` of a launch.
         """

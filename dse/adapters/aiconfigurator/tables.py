@@ -112,7 +112,7 @@ def drawn_sample(kind: str, folder: str, system: str, paths: Sequence[Path], row
 def read_kernel_table(path: Path, kind: str) -> pd.DataFrame:
     """The rows of a table, latency in seconds as `measured`; its library and release are those of its folders.
 
-    Raises `DseError` if the file is no table of this kind, or no Parquet reader is installed.
+    Raises `DseError` if the file is not a table of this kind, or no Parquet reader is installed.
     """
     try:
         from pyarrow import ArrowException, parquet

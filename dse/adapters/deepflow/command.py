@@ -171,7 +171,7 @@ def report(name: str, figures: Mapping[str, Any]) -> list[RenderableType]:
 
 
 def filled(text: str, figures: Mapping[str, Any]) -> str:
-    """A text with its figures; one that is no number is unknown."""
+    """A text with its figures; one that is not a number is unknown."""
 
     def written(match: re.Match[str]) -> str:
         values, form = [figures[name] for name in match[1].split(",")], match[2]

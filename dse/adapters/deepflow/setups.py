@@ -97,7 +97,7 @@ def read_setup(path: Path, generation: str, model_path: Path | None, values: Map
     if "tech_param" not in hardware:
         raise DseError(f"{path}: describes a model: evaluate a hardware file with --model-config {path}")
     if (generation == SECOND) != ("model_param" in hardware):
-        raise DseError(f"{path}: is no file of {generation}: model_param is in files of {SECOND} alone")
+        raise DseError(f"{path}: is not a file of {generation}: model_param is in files of {SECOND} alone")
     if (generation == SECOND) == bool(model_path):
         has = "holds its model: leave --model-config out" if model_path else (
             "describes hardware: name its model file, such as --model-config GEMM.yaml")  # fmt: skip

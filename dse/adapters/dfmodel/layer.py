@@ -140,7 +140,7 @@ def model_graph(model: ModelShape, *, backward: bool = True, element_bytes: floa
 
     Rotary positions are left out, as the reference has no kernel for them. With `backward`, it has the kernels of the
     backward pass. `element_bytes` is the size of an element. [B] Raises `DseError` if the model has layers of several
-    kinds, or kernels that the graph has not.
+    kinds, or kernels that the graph does not have.
     """
     if len(model.kinds) > 1:
         raise DseError(f"model {model.name}: has layers of several kinds; DFModel's graph is of one layer")

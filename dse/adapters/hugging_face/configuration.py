@@ -125,7 +125,7 @@ class _ConfigurationReader:
             if isinstance(section.data.get(key), dict):
                 self.section = Section(section.source, (key,), section.data[key])
         if self.section is not section or "vision_config" in section.data:
-            self.notes.append("only the language model is read: what sees or hears beside it is left out")
+            self.notes.append("only the language model is read: its parts for images and sound are left out")
         self.family = self._family()
         self.read: set[str] = {*self.family.once, self.family.window_switch}
 

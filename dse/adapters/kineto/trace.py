@@ -47,7 +47,7 @@ def read_trace(path: Path) -> GpuTrace:
     try:
         return gpu_trace(path, events, (trace.get("distributedInfo") or {}).get("rank"))
     except (KeyError, TypeError, ValueError) as error:
-        raise DseError(f"{path}: no trace of the PyTorch profiler: an event without {error}") from None
+        raise DseError(f"{path}: not a trace of the PyTorch profiler: an event without {error}") from None
 
 
 def gpu_trace(path: Path, events: Sequence[Event], rank: int | None) -> GpuTrace:
@@ -89,9 +89,9 @@ def trace_events(path: Path) -> dict[str, Any]:
     try:
         trace = json.loads(content(path))
     except (ValueError, RecursionError) as error:
-        raise DseError(f"{path}: no trace of the PyTorch profiler: {error}") from None
+        raise DseError(f"{path}: not a trace of the PyTorch profiler: {error}") from None
     if not isinstance(trace, dict) or not isinstance(trace.get("traceEvents"), list):
-        raise DseError(f"{path}: no trace of the PyTorch profiler: it has no traceEvents")
+        raise DseError(f"{path}: not a trace of the PyTorch profiler: it has no traceEvents")
     return trace
 
 

@@ -40,7 +40,7 @@ _WITHOUT_COST: Final = {*DATA["without_cost"].split()}
 _DERIVED: Final = _WITHOUT_COST | {*DATA["derived"].split()}
 _FLAGS: Final[dict[str, str]] = DATA["flags"]
 NEGATED: Final[dict[str, str]] = DATA["negated"]
-_UNSET: Final = "no line of the script sets it; what its caller gives stands in quotes: 'NAME=8 train.sh ARGUMENT'"
+_UNSET: Final = "no line of the script sets it; write what its caller gives in quotes: 'NAME=8 train.sh ARGUMENT'"
 #: Value that a statement decides which is not followed: `$(for:12)`, with its line, or `$(for:FILE:12)`.
 _DECIDED: Final = re.compile(r"\$\(([a-z-]+):(?:([^:()]+):)?(\d+)\)")
 #: The arguments that a run prints, and one of them; lines may begin with the rank.
@@ -289,7 +289,7 @@ def _flag_count(words: Iterable[str]) -> int:
 
 
 def _is_program(words: Sequence[str], at: int) -> bool:
-    """True if a word of a command names a Python program, or a module that is no launcher."""
+    """True if a word of a command names a Python program, or a module that is not a launcher."""
     word = words[at]
     if at and words[at - 1] == "-m":
         return not word.startswith(("torch.", "deepspeed"))

@@ -26,8 +26,8 @@ __all__ = [
 def load_module(path: Path) -> Module:
     """The module in a file, which may be compressed by gzip.
 
-    Raises `DseError` if the file cannot be read, is no compiled module, or for the first mistake in it, with its line
-    and token.
+    Raises `DseError` if the file cannot be read, is not a compiled module, or for the first mistake in it, with its
+    line and token.
     """
     encoded = content(path)
     try:
@@ -50,6 +50,6 @@ RULES: Final[Rules[Design]] = Rules(work=PROGRAM, design=Design, cost=lambda run
 def program_file(path: Path) -> dict[str, Any]:
     """The model section of a space that runs the program of an HLO module.
 
-    Raises `DseError` if the file is no module.
+    Raises `DseError` if the file is not a module.
     """
     return program_data(program(Analysis(load_module(path))))

@@ -163,9 +163,7 @@ def subject(args: argparse.Namespace) -> tuple[Study | None, Space]:
         return study, sought_space(study)
     space = changed_space(args)
     if space.fingerprint != study.space.fingerprint:
-        raise DseError(
-            f"study {study.name!r}: searches another space than this; leave SPACE out to take the study's own"
-        )
+        raise DseError(f"study {study.name!r}: searches another space; leave SPACE out to take the study's own")
     return study, sought_space(study)
 
 

@@ -82,7 +82,7 @@ def sensitivities(args: argparse.Namespace, form: str) -> int:
 def importance(args: argparse.Namespace, form: str) -> int:
     """Print which parameters matter for each objective."""
     if args.set or args.layout or args.trial is not None:
-        raise DseError("--importance: is of all trials of a study; leave out --set, --layout and --trial")
+        raise DseError("--importance: takes all trials of a study; leave out --set, --layout and --trial")
     study = stored_study(args)
     importances = study.importance()
     record = {"study": study.name, **importances.to_json()}

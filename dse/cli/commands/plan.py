@@ -143,7 +143,7 @@ def run(args: argparse.Namespace) -> int:
 def side_by_side(args: argparse.Namespace, workload: dict[str, Any]) -> int:
     """Plan every system and number of GPUs; 1 where nothing fits."""
     if option := next((name for name in ("save", "study") if getattr(args, name)), ""):
-        raise DseError(f"--{option}: of one system and one number of GPUs")
+        raise DseError(f"--{option}: needs one system and one number of GPUs")
     prices_of(args.system, args.gpu_hour_price)  # mistakes are refused before anything is planned
     for name in args.system:
         load_system(name)

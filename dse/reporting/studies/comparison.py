@@ -260,7 +260,7 @@ class StudyPair:
 def study_pair(one: BaseStudy, other: BaseStudy) -> StudyPair:
     """Compare the feasible designs of two studies by the objectives that both have.
 
-    Raises `DseError` if they have no objective in common, or one has found nothing feasible.
+    Raises `DseError` if they have no objective in common, or one has no feasible design.
     """
     either = {o.key: o for o in (*one.space.objectives, *other.space.objectives)}
     wanted = [o for o in either.values() if states(one, o) and states(other, o)]

@@ -68,7 +68,7 @@ def chosen_report(
 ) -> Report:
     """Designs of a study with some columns, in the order in which they are named, at most the first `most`.
 
-    Raises `DseError` if one is no column.
+    Raises `DseError` if one is not a column.
     """
     records = table.take(np.arange(min(most or len(table), len(table)))).records()
     if not records:
@@ -119,7 +119,7 @@ def _known(record: Record) -> list[str]:
 def chosen_frame(space: Space, frame: pd.DataFrame, names: Sequence[str]) -> pd.DataFrame:
     """Chosen columns of a study's table, with the number of the trial.
 
-    Raises `DseError` if one is no column.
+    Raises `DseError` if one is not a column.
     """
     known = column_names(space, frame)
     for name in names:

@@ -321,7 +321,7 @@ class History:
         """A batch, as far as it is not stored and within the budget; None where it has to wait for others.
 
         It goes on from the batch before it in its share. In its turn, it goes on from the very batch before
-        it, and takes designs of all shares, where its share has not enough of them.
+        it, and takes designs of all shares, where its share has too few of them.
         """
         concurrency, own_turn = self.plan.concurrency, number == self.current
         alone = concurrency == 1 or number == 0 or (own_turn and self._pending(number - 1))

@@ -214,7 +214,7 @@ def study_bound(
 ) -> StudyBound:
     """Bound the best values of a study's space by a branch and bound that stops after some evaluations.
 
-    Raises `DseError` if the study has found nothing feasible, or no bounds are known of its space.
+    Raises `DseError` if the study has no feasible design, or no bounds are known of its space.
     """
     lowest, space = best_costs(study), sought_space(study)
     problem = problem_of(Pricer.of(space, rules_for(space, study.profile)))

@@ -26,7 +26,7 @@ class Tally:
     legal: int  #: designs evaluated
     feasible: int  #: those that are feasible, and have a number
     broken: IntArray  #: (limits,) designs that break each limit
-    unpriced: int  #: feasible designs with an objective that is no number
+    unpriced: int  #: feasible designs with an objective that is not a number
     better: IntArray  #: (objectives,) feasible designs that are better than given costs
     numbers: IntArray  #: (front,) designs that none of the range beats, by number
     costs: FloatArray  #: (front, objectives), less is better

@@ -298,7 +298,7 @@ class Expression:
     @classmethod
     @lru_cache(4096)
     def parse(cls, text: str) -> Expression:
-        """Read a formula by the grammar. Raises `DseError` if the text is no formula."""
+        """Read a formula by the grammar. Raises `DseError` if the text is not a formula."""
         if len(text) > LONGEST or _LONG_NUMBER.search(text):
             raise DseError(f"'{text[:40]}...': not a formula: longer than any ({len(text):,} characters)")
         if _UNDERSCORED.search(text):
@@ -312,7 +312,7 @@ class Expression:
 
         try:
             with _PARSING, warnings.catch_warnings():
-                warnings.simplefilter("error")  # text with a warning of Python is no formula either
+                warnings.simplefilter("error")  # text with a warning of Python is not a formula either
                 spelt = QUANTITY_IN_FORMULA.sub(stand_in, _COUNT_IN_FORMULA.sub(_in_ones, text))
                 spelt = WORD_FROM_A_DIGIT.sub(r"'\g<0>'", spelt)
                 tree = ast.parse(spelt.strip(), mode="eval").body
@@ -400,7 +400,7 @@ class _Compiler:
         visited = self.visit(node)
         if visited.kind != "boolean":
             raise _Mistake(
-                f"{self.written(node)} is no condition; comparisons joined by & | ~ need parentheses "
+                f"{self.written(node)} is not a condition; comparisons joined by & | ~ need parentheses "
                 "(or write and, or, not)"
             )
         return visited

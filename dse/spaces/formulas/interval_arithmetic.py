@@ -49,7 +49,7 @@ class _Walker:
         self.undefined: Any = False
 
     def visit(self, node: ast.expr) -> Interval:
-        """Ends of a node; where they are no numbers, nothing is known."""
+        """Ends of a node; where they are not numbers, nothing is known."""
         method: Callable[[Any], Interval] = getattr(self, f"visit_{type(node).__name__}")
         low, high = method(node)
         undefined = np.isnan(low) | np.isnan(high)

@@ -25,7 +25,7 @@ from dse.spaces.formulas.expressions import Compiled, Expression, Name
 
 #: Dimensions of the model that a space may set without making another model of it.
 MODEL_SETTINGS: Final = ("seq_len", "vocab_size", "document_len")
-#: Names of counts that are no columns of designs.
+#: Names of counts that are not columns of designs.
 OTHER_COUNTS: Final = (
     *("world_size", "global_batch_size", "nodes", "node_size", *MODEL_SETTINGS),
     *("cores", "arrays_per_core", "array_height", "array_width"),

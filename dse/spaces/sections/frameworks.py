@@ -222,7 +222,7 @@ def limits_of(
 def refused_model(framework: Framework, model: ModelShape) -> str:
     """Why a framework cannot train a model; "" if it can, or nothing is known."""
     if framework.launch and (unknown := kinds_without_word(model.kinds, framework.launch[0])):
-        return f"model {model.name}: {framework.title} has no words for {', '.join(unknown)}"
+        return f"model {model.name}: {framework.title} cannot express {', '.join(unknown)}"
     if framework.models and not any(is_same(load_model(name), model) for name in framework.models):
         return f"model {model.name}: not in {framework.title}, which has {', '.join(framework.models)}"
     others = without_limits_of_models(framework).limits

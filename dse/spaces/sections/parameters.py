@@ -209,7 +209,7 @@ class Parameter:
         return exact(value, "B") if self.unit == "B" else readable(value, self.unit, digits=6)
 
     def understood(self, written: object) -> Value:
-        """The value that a text or number stands for, an option or not; a `DseError` if it is no value."""
+        """The value that a text or number stands for, an option or not; a `DseError` if it is not a value."""
         try:
             value = written_value(written, self.unit, self.words, self.boolean)
             self.code(value)
@@ -524,7 +524,7 @@ def _check(
     for name, columns in kernel_columns.items():
         options = parameters.get(name)
         if isinstance(options, list) and "sample" in options:
-            section.section("parameters").mistake(name, "sample is no option beside others; write it under given")
+            section.section("parameters").mistake(name, "sample is not an option beside others; write it under given")
         explicit = next((column for column in columns if column in {*given, *parameters}), None)
         if explicit and given.get(name) != "sample":
             section.mistake(None, f"{explicit}: counts with {name}: sample alone; write that under given")

@@ -99,7 +99,7 @@ def formulas(base: System) -> dict[str, str]:
 
 
 def check_shares(fractions: Section) -> None:
-    """Note shares that are no shares, and fixed ones that leave no power for the others."""
+    """Note shares that are not shares, and fixed ones that leave no power for the others."""
     fixed = []
     for part, written in fractions.data.items():
         if written == REST:

@@ -85,7 +85,7 @@ def written_out(section: Section, dimensions: Collection[str]) -> Section:
     for name in ({*stated} & taken) | ({"tokens"} & taken):
         run.mistake(name, "the space says this itself, by the same name")
     for name in {*stated} - read - taken:
-        run.mistake(name, "counts for nothing beside the other entries")
+        run.mistake(name, "has no effect with the other entries")
     given = {name: value for name, value in given.items() if name in read}
     return _merged(section, {"given": {"tokens": int(tokens), **given}, "derived": formulas})
 
@@ -94,7 +94,7 @@ def _positive(unit: str, written: Any) -> float:
     """A quantity above nothing. [the unit given]"""
     value = si_value(written, unit)
     if not 0 < value < float("inf"):
-        raise ValueError(f"{written!r}: expected more than nothing")
+        raise ValueError(f"{written!r}: expected more than 0")
     return value
 
 

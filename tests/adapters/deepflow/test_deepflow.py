@@ -208,7 +208,7 @@ def test_shares_beyond_the_power_are_priced_as_the_reference_does_and_told(share
 
 
 def test_only_links_that_exist_count_against_the_power(tmp_path, capsys):
-    """0.9 without links, 1.1 with them, which one device does not have; exactly 1 is no surplus."""
+    """0.9 without links, 1.1 with them, which one device does not have; exactly 1 is not a surplus."""
     whole, exact = (0.3, 0.3, 0.15, 0.15), (0.4, 0.4, 0.1, 0.1)
     told = {}
     for name, shares, others in (("whole", whole, {}), ("split", whole, {"dp": "2"}), ("exact", exact, {})):

@@ -155,7 +155,7 @@ def test_files_need_each_other(tmp_path, capsys):
         ([hardware], "describes hardware: name its model file"),
         ([model], "describes a model: evaluate a hardware file with --model-config"),
         ([str(stored_run(tmp_path, next(iter(SECOND_RUNS)))), "--model-config", model], "holds its model"),
-        ([hardware, "--model-config", model, "--profile", "deepflow-gen2"], "is no file of deepflow-gen2"),
+        ([hardware, "--model-config", model, "--profile", "deepflow-gen2"], "is not a file of deepflow-gen2"),
     ):
         assert main(["evaluate", *arguments]) == 1
         assert said in capsys.readouterr().err

@@ -360,7 +360,7 @@ def test_columns_that_a_profile_does_not_know_are_refused(command, profile, smal
     error = capsys.readouterr().err
     name = profile[-1] if profile else "native"
     assert (
-        f"dse: space small: topology: profile {name} does not know it; dfmodel-gen0, dfmodel-gen1, dfmodel-gen2a"
+        f"dse: space small: topology: profile {name} does not have it; take dfmodel-gen0, dfmodel-gen1, dfmodel-gen2a"
         in error
     )
 

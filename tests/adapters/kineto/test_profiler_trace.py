@@ -92,7 +92,7 @@ def test_a_slow_rank_is_named(written, capsys):
 
 
 @pytest.mark.parametrize(("content", "message"), [
-    (b"{", "no trace of the PyTorch profiler"),
+    (b"{", "not a trace of the PyTorch profiler"),
     (b'{"traceEvents": 3}', "it has no traceEvents"),
     (b'{"traceEvents": []}', "no steps"),
     (b'{"traceEvents": [{"ph": "X", "cat": "kernel", "name": "gemm", "ts": 1}]}', "an event without 'dur'"),

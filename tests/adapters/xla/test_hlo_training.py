@@ -109,7 +109,7 @@ def test_gradients_are_clipped_by_the_norm_of_all():
     largest = TOTAL.replace("to_apply=sum", "to_apply=most")
     most = f"most {{ {SUM[5:].replace('add', 'maximum')}\nsum {{ "
     text = step(UPDATED.replace("NORM", "total"), first=largest).replace("sum { ", most, 1)
-    assert told(text)["gradient_clipping"] == "no"  # the largest square is no norm
+    assert told(text)["gradient_clipping"] == "no"  # the largest square is not a norm
 
 
 def accumulating(total: str = "add(ma, grad_a)", rest: str = "") -> str:

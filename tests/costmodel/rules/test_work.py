@@ -92,7 +92,7 @@ def test_its_columns_are_named_in_formulas_tables_and_other_processes(space):
 def test_a_kind_of_work_is_known_and_fits_the_model(space):
     with pytest.raises(DseError, match=r"workload\.kind: work 'decode': no kind of work here"):
         Space.from_text(SPACE.replace("prefill", "decode"))
-    with pytest.raises(DseError, match="gpt2_xl is no model for it"):
+    with pytest.raises(DseError, match="gpt2_xl is not a model for it"):
         Space.from_text(SPACE.replace("prefill", "lstm_training"))
     with pytest.raises(DseError, match="work 'training': is built in"):
         register_work(Rules(work=work.TRAINING, design=DesignPoints, cost=prefill))

@@ -130,7 +130,7 @@ LAYOUTS = [
 @pytest.mark.parametrize("model_name", ["gpt", "llama"])
 @pytest.mark.parametrize("layout", LAYOUTS, ids=str)
 def test_solving_finds_what_trying_everything_finds(layout, model_name, request, toy_system):
-    """Of all 1,728 none is faster; the host is left out, since its waiting is no sum over kernels."""
+    """Of all 1,728 none is faster; the host is left out, since its waiting is not a sum over kernels."""
     model = request.getfixturevalue(model_name)
     system = toy_system.with_quantities({"host_dispatch": 0.0})
     layout = {**layout, "pp": 2, "gradient_accumulation_steps": 4}

@@ -1,4 +1,4 @@
-"""Stages get what they read of a system and nothing else: what they do not read is no number for them."""
+"""Stages get what they read of a system and nothing else: what they do not read is not a number for them."""
 
 import numpy as np
 

@@ -176,7 +176,7 @@ def test_a_hybrid_of_mamba_2_is_planned_and_what_cannot_say_it_refuses_it(tmp_pa
     study = "plan_hybrid_64"
     assert main(["explain", study]) == 0
     assert "Mamba-2 layers" in capsys.readouterr().out
-    refusals = {"megatron": "without settings for Mamba-2 and an MLP in one layer", "maxtext": "no words for mamba2"}
+    refusals = {"megatron": "without settings for Mamba-2 and an MLP in one layer", "maxtext": "cannot express mamba2"}
     for form, why in refusals.items():
         assert main(["export", study, "--format", form, "-o", "there"]) == 1
         assert why in capsys.readouterr().err

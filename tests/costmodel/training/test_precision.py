@@ -332,10 +332,10 @@ def test_a_format_without_units_that_a_space_holds_fixed_has_no_number(tmp_path,
     assert error.rstrip().endswith("take precision=bf16")
     assert main(["search", str(space), "--storage", f"sqlite:///{tmp_path}/dse.db"]) == 1
     error = capsys.readouterr().err
-    assert "whose units a100_80g_dgx has not; take --set precision=bf16" in error
+    assert "a100_80g_dgx lacks its units; take --set precision=bf16" in error
     assert error.count("\n") == 1
     assert main(["evaluate", str(space), "--profile", "simai"]) == 1
-    assert "precision: profile simai does not know it; native do" in capsys.readouterr().err
+    assert "precision: profile simai does not have it; take native" in capsys.readouterr().err
 
 
 # -- published runs --------------------------------------------------------------------------------------

@@ -1,3 +1,3 @@
-"""The script here needs jax, and is no test."""
+"""The script here needs jax, and is not a test."""
 
 collect_ignore = ["make_modules.py"]

@@ -75,7 +75,7 @@ def test_a_row_that_does_not_fit_says_so(capsys):
 @pytest.mark.parametrize(("words", "message"), [
     (["--gpu-hour-price", "h100=2.5"], "--gpu-hour-price: no price of b200"),
     (["--gpu-hour-price", "h100=2.5,b200=4,a100=1"], "--gpu-hour-price: a100: not planned"),
-    (["--save", "space.yaml"], "--save: of one system and one number of GPUs"),
+    (["--save", "space.yaml"], "--save: needs one system and one number of GPUs"),
 ])  # fmt: skip
 def test_mistakes_are_one_line(words, message, capsys):
     assert main([*PLAN, *words]) == 1

@@ -45,7 +45,7 @@ def test_an_elasticity_is_what_two_machines_say():
 
 @pytest.mark.parametrize("space", ["gpt3_175b_1024_a100", "gpt_1t_codesign"])
 def test_counts_are_steps_to_the_next_number_of_parts(space):
-    """108 cores become 112; 109.08 are no chip. Parameters of a space are stepped as parameters."""
+    """108 cores become 112; 109.08 are not a chip. Parameters of a space are stepped as parameters."""
     space = Space.load(space)
     params = space.completed({})
     counts, elasticities = quantity_steps(explain(space, params))

@@ -80,4 +80,4 @@ def test_other_simulators_have_no_adapters(form):
     first = {parameter.name: parameter.choices[0] for parameter in planned.space.parameters}
     [file] = artefacts(planned.space, [first], form)
     assert file.content is None
-    assert file.notes == (f"{form} has no words for lora_rank",)
+    assert file.notes == (f"{form} cannot express lora_rank",)

@@ -350,7 +350,7 @@ def symbols(svg):
 
 @pytest.mark.parametrize("count", [1, 3])
 def test_every_figure_of_a_study_is_really_drawn(small_space, tmp_path, count):
-    """Vega-Lite's compiler draws each one: a specification that it refuses is no picture."""
+    """Vega-Lite's compiler draws each one: a specification that it refuses is not a picture."""
     space = Space.from_text(small_space).with_objectives(OBJECTIVES[:count])
     study = Study.create(space, "drawn", storage=f"sqlite:///{tmp_path / 'dse.db'}", sampler="random")
     study.run(45)

@@ -142,8 +142,9 @@ def test_the_loss_of_the_scheduler_is_one_line(cluster, tmp_path, number, capfd,
 
 
 def lose(path: Path, scheduler: subprocess.Popen[bytes], number: int) -> None:
-    """Send a signal to a scheduler once some ranges are stored."""
-    while not path.exists() or path.read_bytes().count(b"\n") < 4:
+    """Send a signal to a scheduler once some ranges are stored, or after a minute if its workers were refused."""
+    late = time.monotonic() + 60
+    while time.monotonic() < late and (not path.exists() or path.read_bytes().count(b"\n") < 4):
         time.sleep(0.01)
     scheduler.send_signal(number)
 

@@ -99,5 +99,5 @@ def test_what_cannot_be_started_from_or_sought_is_refused(space, storage):
         study.steer(None, named_starts(space, ["tp=8,pp=32"], rules))
     with pytest.raises(DseError, match="a focus needs sampler screening, it has random"):
         study.steer("step_time < 20 s", {})
-    with pytest.raises(DseError, match="has found nothing feasible to start from"):
+    with pytest.raises(DseError, match="has no feasible design to start from"):
         front_designs(study, space, rules)

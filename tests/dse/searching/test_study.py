@@ -134,7 +134,7 @@ def test_storage_comes_from_the_environment(space, tmp_path, monkeypatch):
 
 def test_a_study_that_was_never_run_has_no_budget(space, tmp_path):
     study = Study.create(space, storage=f"sqlite:///{tmp_path}/dse.db")
-    with pytest.raises(DseError, match=f"study '{space.name}': was not run yet, so it has no budget; give it one"):
+    with pytest.raises(DseError, match=f"study '{space.name}': did not run yet and has no budget; name one"):
         study.run()
 
 

@@ -162,7 +162,7 @@ def _kernel_mistakes(message: Message, block: Message) -> Iterator[str]:
         if not stated <= collectives:
             names = part.DESCRIPTOR.fields_by_name["communication_type"].enum_type.values_by_number
             wrong = ", ".join(names[code].name if code in names else str(code) for code in sorted(stated - collectives))
-            yield f"{where}: {wrong} is no collective of this workload; leave it out"
+            yield f"{where}: {wrong} is not a collective of this workload; leave it out"
         dims = [part.outer, part.M, part.N, *([part.K] if kind.startswith("gemm") else [])]
         if min(dims) < 1 or part.tiling not in SHARDINGS:
             yield f"{where}: dimensions {' x '.join(map(str, dims))} and a tiling; expected 1 or more"

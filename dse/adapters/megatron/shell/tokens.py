@@ -39,7 +39,7 @@ _CONTINUED: Final = {"&&", "||", "|", "|&"}
 
 
 class Mistake(Exception):
-    """A position at which a text is no script, and the reason."""
+    """A position at which a text is not a script, and the reason."""
 
 
 class Token(NamedTuple):

@@ -129,7 +129,7 @@ class AicbReader:
         return rows
 
     def row(self, number: int, line: str) -> _Row | None:
-        """Row of a line, checked field by field; None where it has not the fields of one."""
+        """Row of a line, checked field by field; None where it does not have the fields of one."""
         fields = line.split()
         if len(fields) != FIELDS:
             self.mistake(number, f"{len(fields)} fields; expected {FIELDS}")

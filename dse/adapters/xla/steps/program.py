@@ -201,7 +201,7 @@ def _kernel(row: Any, number: int) -> ProgramKernel:
         raise ValueError(f"row {number}: expected {_ROW}")
     kind, phase, *numbers, products, message = row
     if phase not in PHASES:
-        raise ValueError(f"row {number}: {phase!r} is no phase{suggestion(str(phase), PHASES)}")
+        raise ValueError(f"row {number}: {phase!r} is not a phase{suggestion(str(phase), PHASES)}")
     count, moved, flops = _numbers(numbers, 3, number)
     dense = tuple(Dense(*_numbers(product, 6, number)) for product in products)
     return ProgramKernel(f"{kind}.{number}", str(kind), phase, count, moved, flops, dense, _message(message, number))
@@ -211,10 +211,10 @@ def _message(written: list[Any], number: int) -> Message | None:
     if not written:
         return None
     if written[0] not in MESSAGE_KINDS:
-        raise ValueError(f"row {number}: {written[0]!r} is no message{suggestion(str(written[0]), MESSAGE_KINDS)}")
+        raise ValueError(f"row {number}: {written[0]!r} is not a message{suggestion(str(written[0]), MESSAGE_KINDS)}")
     purpose = written[4] if len(written) == 5 else None
     if purpose not in PURPOSES:
-        raise ValueError(f"row {number}: {purpose!r} is no purpose{suggestion(str(purpose), PURPOSES)}")
+        raise ValueError(f"row {number}: {purpose!r} is not a purpose{suggestion(str(purpose), PURPOSES)}")
     size, devices, stride = _numbers(written[1:4], 3, number)
     return Message(written[0], size, devices, stride, purpose)
 

@@ -345,7 +345,7 @@ def groups_of(instruction: Instruction, devices: int) -> Groups:
 def normalised(written: str) -> Groups:
     """Explicit lists from any spelling; no lists where all devices are meant.
 
-    Raises `ValueError` or `IndexError` if it is no known spelling.
+    Raises `ValueError` or `IndexError` if it is not a known spelling.
 
     >>> normalised("{{0,2},{1,3}}")
     ((0, 2), (1, 3))

@@ -146,7 +146,7 @@ class Cursor:
         return match
 
     def peek(self) -> str:
-        """The next character that is no blank; empty at the end."""
+        """The next character that is not a blank; empty at the end."""
         return self.text[self.skip_space() : self.at + 1]
 
     def taken(self, character: str) -> bool:
@@ -277,8 +277,8 @@ _CALLEE: Final = re.compile(_NAME)
 def parse(text: str, name: str) -> Module:
     """The module that a text of XLA describes; `name` is that of the text in messages.
 
-    Raises `DseError` for the first mistake, with its line and token; or for a text that is no compiled module, with a
-    description of it.
+    Raises `DseError` for the first mistake, with its line and token; or for a text that is not a compiled module, with
+    a description of it.
     """
     encoded = text.encode()
     other = other_text(encoded[:HEAD])

@@ -85,7 +85,7 @@ class _Integers:
         self._known: dict[tuple[Instruction, Path], int | None] = {}
 
     def of(self, instruction: Instruction, path: Path = ()) -> int | None:
-        """An array of an instruction's value; None where it is no integer that can be followed."""
+        """An array of an instruction's value; None where it is not an integer that can be followed."""
         key = instruction, path
         if key not in self._known and self.counter.goes_on():
             self._known[key] = None  # of a value that depends on itself

@@ -286,7 +286,7 @@ def is_known(instruction: Instruction) -> bool:
 def backend_config(instruction: Instruction) -> dict[str, Any]:
     """The back end's own settings, from JSON that is bare or escaped in a string; {} where there are none.
 
-    Raises `DseError` if they are no JSON.
+    Raises `DseError` if they are not JSON.
     """
     text = instruction.attributes.get("backend_config", "")
     for decoded in (text, re.sub(r"\\(.)", r"\1", text)):
@@ -296,7 +296,7 @@ def backend_config(instruction: Instruction) -> dict[str, Any]:
             continue
         if isinstance(config, dict):
             return config
-    raise DseError(f"{instruction.name}: backend_config is no JSON object: {text[:40]!r}")
+    raise DseError(f"{instruction.name}: backend_config is not a JSON object: {text[:40]!r}")
 
 
 def does_products(instruction: Instruction) -> bool:
@@ -315,7 +315,7 @@ def library_products(instruction: Instruction) -> list[Product]:
 
 
 def _cublas(instruction: Instruction) -> list[Product]:
-    """cuBLAS, hipBLAS and Triton by `dot_dimension_numbers`; scales of narrow operands are no work."""
+    """cuBLAS, hipBLAS and Triton by `dot_dimension_numbers`; scales of narrow operands are not work."""
     config = backend_config(instruction)
     config = config.get("gemm_backend_config", config)
     try:
