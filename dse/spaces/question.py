@@ -292,7 +292,7 @@ class _Layouts:
 
     def precisions(self) -> list[str]:
         """Formats to choose from."""
-        for word in {*self.question.precision} - {*FORMATS, *PRECISIONS}:
+        for word in sorted({*self.question.precision} - {*FORMATS, *PRECISIONS}):
             raise ParameterError(f"{{precision}} {word!r}: not a number format{suggestion(word, FORMATS)}")
         return [PRECISIONS.get(word, word) for word in self.question.precision]
 

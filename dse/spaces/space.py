@@ -420,7 +420,7 @@ class Space(Definition):
         constraints = dict(self.data.get("constraints") or {})
         if not re.search("[<>=]", condition):  # a shell takes < and > outside quotes
             example = "system_power < 5 MW" if "power" in condition else f"{condition} > 0"
-            raise DseError(f"condition {condition!r}: not a condition; compare it with a value, in quotes: '{example}'")
+            raise DseError(f"{condition!r}: not a condition; compare it with a value, in quotes: '{example}'")
         try:
             return self._changed({**self.data, "constraints": {**constraints, FOCUS: condition}})
         except DseError as error:
