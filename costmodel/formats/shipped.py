@@ -90,12 +90,8 @@ def changed_base(section: Section, kind: str, path: Path) -> Section:
     source = f"changed from {known.stem} by {path.name}"
     data = {**_changed(section, content.data, changes, source), "schema": content.data.get("schema")}
     section.source.finish()
-    return Section(section.source, section.at, {"description": source, **data, **_words(changes)})
-
-
-def _words(data: dict[str, Any]) -> dict[str, Any]:
-    """Words of a file about itself, which no base replaces."""
-    return {key: data[key] for key in ("schema", "name", "description") if key in data}
+    about: dict[str, Any] = {key: changes[key] for key in ("schema", "name", "description") if key in changes}
+    return Section(section.source, section.at, {"description": source, **data, **about})
 
 
 def _changed(

@@ -434,13 +434,9 @@ def recomputes_otherwise(design: DesignPoints) -> list[str]:
     return [name for name, read in asked.items() if (read & (getattr(design, name) > 0)).any()]
 
 
-def _full(design: DesignPoints) -> BoolArray:
-    return np.asarray(design.recompute == RECOMPUTE_FULL)
-
-
 #: Column -> where it changes nothing.
 IDLE: Final[Mapping[str, Callable[[DesignPoints], BoolArray]]] = {
-    **dict.fromkeys((module.column for module in MODULES), _full),
+    **dict.fromkeys((m.column for m in MODULES), lambda design: np.asarray(design.recompute == RECOMPUTE_FULL)),
     "reshard_after_forward": lambda design: design.zero < HIGHEST_ZERO,
     "overlap_param_gather": lambda design: (design.overlap_grad_reduce == 0) | (design.zero == 0),
     "overlap_p2p": lambda design: design.pp == 1,

@@ -91,11 +91,13 @@ def design_launches(
 
 def own_machine(space: Space) -> tuple[str, ...]:
     """A note where a space changes quantities of the machine or the software, which no launch file has."""
-    said = load_framework(space.framework).given if is_built_in(space.framework) else {}
+    quantities, said = space.system.quantities(), dict[str, Any]()
+    if is_built_in(space.framework):
+        said = load_framework(space.framework).said(space.model, lambda name: np.max(quantities.get(name, np.nan)))
     opened = {*(p.name for p in space.parameters), *(d.name for d in space.derived)}
     opened |= {name for name, value in space.given.items() if said.get(name) != value}
     changed = sorted(opened & space.system.units().keys())
-    return (f"of the machine, no launch file says {', '.join(changed)}",) if changed else ()
+    return (f"not in launch files: the machine's {', '.join(changed)}",) if changed else ()
 
 
 def trial_artefact(study: BaseStudy, number: int | None, form: str, winner: int = 0,

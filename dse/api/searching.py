@@ -320,8 +320,9 @@ def what_would_do(question: Question, planned: Planned) -> str:
     nearest = closest(space)
     if nearest.margin >= 0:
         return too_slow(question, planned, days)
+    chips = f"{question.chips:,} {space.chip_word}{'s' * (question.chips != 1)}"
     text = (
-        f"none of {space.legal.count:,.0f} layouts fits on {question.chips:,} {space.chip_word}s: the smallest needs "
+        f"none of {space.legal.count:,.0f} layouts fits on {chips}: the smallest needs "
         f"{readable(-nearest.margin, nearest.unit)} more per {space.chip_word} ({design_text(space, nearest.params)})"
     )
     if question.headroom != NO_HEADROOM and fits(planned_space(replace(question, headroom=NO_HEADROOM)).space):
@@ -336,8 +337,8 @@ def what_would_do(question: Question, planned: Planned) -> str:
 def too_slow(question: Question, planned: Planned, days: float) -> str:
     """The days of the fastest layout, and a number of GPUs that is enough."""
     text = (
-        f"no layout on {question.chips:,} {planned.space.chip_word}s finishes within {days:g} day{'s' * (days != 1)}: "
-        f"the fastest takes {shortest_days(planned.space):,.0f} days"
+        f"no layout on {question.chips:,} {planned.space.chip_word}{'s' * (question.chips != 1)} finishes "
+        f"within {days:g} day{'s' * (days != 1)}: the fastest takes {shortest_days(planned.space):,.0f} days"
     )
     for times in MULTIPLES:
         other = with_chips(question, planned, times * question.chips)

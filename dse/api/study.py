@@ -151,11 +151,11 @@ class Study(BaseStudy):
 
         Raises `DseError` if the studies have no objective in common, or nothing feasible was found.
         """
-        from dse.reporting.studies.comparison import comparison, study_pair, usual_profile
+        from dse.reporting.studies.comparison import comparison, study_pair
 
         if other is not None:
             return study_pair(self, other)
-        return comparison(self, profile or (None if system else usual_profile(self)), system)
+        return comparison(self, profile, system)
 
     def report(self, path: str | Path | None = None) -> Path:
         """Write a page, or a picture of the front if the path ends in .svg, .png or .pdf; returns the path.

@@ -164,12 +164,9 @@ def with_runs(space: Space, records: Sequence[dict[str, Any]]) -> list[dict[str,
     """Records of designs with `run`: the columns of their runs, names ending in their units."""
     if not has_run(space.data):
         return [*records]
-    tokens = space.given["tokens"]
-    return [{**record, "run": {"tokens": tokens, **_columns(record["derived"])}} for record in records]
-
-
-def _columns(derived: dict[str, float]) -> dict[str, float]:
-    return {keyed(name, unit): derived[name] for name, unit in UNITS.items() if name in derived}
+    run, tokens = {keyed(name, unit): name for name, unit in UNITS.items()}, space.given["tokens"]
+    columns = [{key: r["derived"][name] for key, name in run.items() if name in r["derived"]} for r in records]
+    return [{**record, "run": {"tokens": tokens, **column}} for record, column in zip(records, columns, strict=True)]
 
 
 #: Designs evaluated in a second on one core where shardings are solved on open machines. [1/s]

@@ -139,12 +139,10 @@ class PartOfDesigns:
         nothing: dict[str, Any] = {key: {} for key in ("derived", "values", "margins", "breakdown")}
         records = []
         for row, (legal, reason) in enumerate(zip(self.legal.tolist(), self.reasons, strict=True)):
-            record = next(decoded) if legal else {"feasible": False, **nothing, "params": self._named_values(row)}
+            named = {name: self.space.by_name[name].value(float(self.columns[name][row])) for name in self.named}
+            record = next(decoded) if legal else {"feasible": False, **nothing, "params": named}
             records.append({**record, "params": {**self.settings, **record["params"]}, "reason": reason})
         return records
-
-    def _named_values(self, row: int) -> dict[str, Value]:
-        return {name: self.space.by_name[name].value(float(self.columns[name][row])) for name in self.named}
 
     def to_frame(self) -> pd.DataFrame:
         """One row per design, the columns of a study's front except those of trials, and the reason."""

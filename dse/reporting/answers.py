@@ -96,13 +96,18 @@ def question_text(space: Space, record: Record) -> str:
     known, model = known_values(space, record), space.model
     chips, batch, length = (known.get(n) for n in ("world_size", "global_batch_size", "seq_len"))
     machine_text = f"{int(chips):,} x {space.system.name}" if chips else space.system.name
-    formats = [*FORMATS]
-    precision = formats[int(known.get("precision", 0))] if "precision" not in space.by_name else ""
+    precision = known.get("precision", 0) if has_one_format(space) else ""
+    precision = precision if isinstance(precision, str) else [*FORMATS][int(precision)]
     tokens = f"{int(batch):,} x {int(length):,} tokens a step" if batch and length else ""
     return joined(
         [f"{getattr(model, 'title', '') or model.name} on {machine_text}", space.framework, precision, tokens,
          adapters_text(space, known)]
     )  # fmt: skip
+
+
+def has_one_format(space: Space) -> bool:
+    """True if all designs of a space have the same number format."""
+    return "precision" not in space.by_name or len(space.by_name["precision"].choices or ()) == 1
 
 
 def adapters_text(space: Space, known: Mapping[str, Any]) -> str:
@@ -140,7 +145,8 @@ def layout_text(space: Space, record: Record, names: Iterable[str] | None = None
     skipped = {*LAYOUT, *space.kernel_columns, *(["schedule"] if known.get("pp") == 1 and names is None else [])}
     others = [name for name in space.by_name if name not in skipped and not brief]
     order = [*LAYOUT, *(n for n in others if n not in machine), *(n for n in others if n in machine)]
-    wanted = order if names is None else [name for name in order if name in {*names}]
+    titled = "precision" if has_one_format(space) else ""  # stands in the line of the question
+    wanted = [name for name in order if (name != titled if names is None else name in {*names})]
     return joined(value_text(space, name, known[name], full=names is None) for name in wanted if name in known)
 
 

@@ -519,15 +519,11 @@ def blocking_rules(legal: LegalDesigns, named: Batch, columns: Batch, rows: IntA
             part = distinct[first : first + COMBINATIONS]
             checks += _emptied_by(legal, group, dict(zip(names_in_group, part.T, strict=True)), len(part))
         checks_of_rows = [old or checks[row] for old, row in zip(checks_of_rows, back.ravel().tolist(), strict=True)]
+    designs = ({name: values[[row]] for name, values in columns.items()} for row in rows.tolist())
     return [
-        check or _first_broken(legal, {name: values[[row]] for name, values in columns.items()})
-        for check, row in zip(checks_of_rows, rows.tolist(), strict=True)
+        check or next((c for c in legal.checks if not legal.kept(design, [c]).all()), None)
+        for check, design in zip(checks_of_rows, designs, strict=True)
     ]
-
-
-def _first_broken(legal: LegalDesigns, design: Batch) -> Check | None:
-    """The first rule that a design breaks."""
-    return next((check for check in legal.checks if not legal.kept(design, [check]).all()), None)
 
 
 def _emptied_by(

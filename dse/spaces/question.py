@@ -12,6 +12,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
+
 from costmodel.columns import divisors
 from costmodel.errors import ArgumentText, DseError, ParameterError, suggestion
 from costmodel.formats import shipped
@@ -46,6 +48,8 @@ LONG_SEQUENCE, LEAST_PART, MOST_IN_MICRO_BATCH = 16384, 4096, 32768
 MOST_AWAY: Final = 4096
 #: Models of so few experts split each of them, too.
 FEW_EXPERTS: Final = 16
+#: Compute capability from which on tensor cores multiply bf16 (NVIDIA, CUDA C++ Programming Guide).
+BF16_CAPABILITY: Final = 8
 #: `--precision` -> the format that it stands for, where that has another word.
 PRECISIONS: Final = {"fp8": "fp8_tensorwise", "mx": "mxfp8", "fp4": "nvfp4"}
 #: Rule of a plan -> its text, and the parameters that it needs.
@@ -66,7 +70,7 @@ class Question:
     seq_len: int | None = None  #: None: the model's [tokens]
     sequences: int | None = None  #: of a step; None: as `batch_tokens` says
     batch_tokens: float | None = None  #: approximate tokens of a step; None: by the size of the model
-    precision: Sequence[str] = ()  #: formats to choose from; () is bf16
+    precision: Sequence[str] = ()  #: formats to choose from; () is bf16, or fp16 on chips without it
     framework: str = ""  #: "": the system's usual one, or `USUAL_FRAMEWORK`
     imbalance: float | None = None  #: tokens of the fullest rank of experts over the mean; None: the framework's
     headroom: str | None = None  #: memory of a chip that stays free, such as "4 GB" or "5 %"; None: by its peaks
@@ -134,7 +138,8 @@ def planned_space(question: Question) -> Planned:
     if not question.any_software and (broken := refused_model(plan.framework, model.shape)):
         if question.framework:
             raise ParameterError(f"{broken}; {{framework}} names another")
-        notes = (*model.notes, f"{broken}; layouts are what any software could run")
+        speed = f"at the speed of {plan.framework.title}"
+        notes = (*model.notes, f"{broken}; layouts are what any software could run, {speed}")
         model, question = replace(model, notes=notes), replace(question, any_software=True)
         plan = _Layouts(question, model, system)
     data = plan.data(question.chips)
@@ -239,6 +244,7 @@ class _Layouts:
         if self.shape.num_experts:
             modules = {f"recompute_{name}": [False, True] for name in ("layernorm", "moe_act")}
             modules |= {"recompute_mla_up_proj": [False, True]} if self.shape.attention == "mla" else {}
+        precisions = self.precisions()
         zero = [1, 2, 3] if self.runs or self.framework.given.get("zero", 1) == 1 else []
         opened = {
             "tp": self.tp(chips),
@@ -250,7 +256,7 @@ class _Layouts:
             "recompute": ["none", "full"] if modules else ["none", "selective", "full"],
             **modules,
             **({"zero": zero} if zero else {}),
-            **({"precision": self.precisions()} if self.question.precision else {}),
+            **({"precision": precisions} if self.question.precision or precisions != ["bf16"] else {}),
             **({"schedule": self.schedules(stages)} if stages != [1] else {}),
         }
         return self.runnable(opened)
@@ -291,10 +297,24 @@ class _Layouts:
         }
 
     def precisions(self) -> list[str]:
-        """Formats to choose from."""
+        """Formats to choose from: those asked for that both the chip and the framework have.
+
+        Raises `ParameterError` for an unknown format, and `NothingFits` if none is left.
+        """
         for word in sorted({*self.question.precision} - {*FORMATS, *PRECISIONS}):
             raise ParameterError(f"{{precision}} {word!r}: not a number format{suggestion(word, FORMATS)}")
-        return [PRECISIONS.get(word, word) for word in self.question.precision]
+        chip = self.system.chip
+        has = {word: not row.units or bool(np.any(chip.format_rate(row.units))) for word, row in FORMATS.items()}
+        has["bf16"] = not 0 < np.max(chip.compute_capability) < BF16_CAPABILITY
+        of_chip = [word for word in FORMATS if has[word]]
+        of_framework = list(self.runs["precision"].words) if "precision" in self.runs else of_chip
+        asked = [PRECISIONS.get(word, word) for word in self.question.precision] or of_chip[:1]
+        if not (both := [word for word in asked if word in of_chip and word in of_framework]):
+            sides = {self.framework.title: of_framework, self.system.name: of_chip}
+            lacking = {name: words for name, words in sides.items() if not {*asked} & {*words}} or sides
+            known = "; ".join(f"{name} has {', '.join(words)}" for name, words in lacking.items())
+            raise NothingFits(f"{{precision}} {','.join(asked)}: {known}")
+        return both
 
     @property
     def usable_memory(self) -> str:
@@ -389,7 +409,7 @@ class _Layouts:
         if not asked.sequences:
             yield "global_batch_size", f"{batch} ({batch * self.seq_len / 1e6:.1f} million tokens)"
         if not asked.precision:
-            yield "precision", "bf16"
+            yield "precision", self.precisions()[0]
         if not asked.framework:
             yield "framework", f"{self.framework.name}"
         if asked.headroom is None:
@@ -407,7 +427,7 @@ class _Layouts:
         """The reason why no layout is legal, and numbers of GPUs that have legal layouts."""
         chips, batch = self.question.chips, self.batch(self.question.chips)
         asked = self.question.sequences
-        message = f"no legal layout of {self.model.name} on {chips:,} {space.chip_word}s"
+        message = f"no legal layout of {self.model.name} on {chips:,} {space.chip_word}{'s' * (chips != 1)}"
         if self.may_split(chips, batch):
             limits, title = self.framework.limits, self.framework.title
             blocking = space.legal.blocking()

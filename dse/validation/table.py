@@ -33,7 +33,7 @@ ROW_TYPES: Final = (
 )
 
 #: Columns without which a table says nothing.
-NEEDED: Final = ("row_type", "dataset")
+NEEDED: Final = {"row_type": f"one of {', '.join(ROW_TYPES)}", "dataset": "a name of rows that belong together"}
 
 #: Rows with mistakes that a table may have. [-]
 MOST_MISTAKES: Final = 1000
@@ -185,7 +185,7 @@ def measured_row(line: int, heading: list[str], cells: list[str]) -> MeasuredRow
             mistakes.append(f"{name}: {text!r}: {wrong}")
         if not (wrong and COLUMNS[name]):
             values[name] = float(text) if COLUMNS[name] else text
-    mistakes += [f"{name}: empty; expected {_expected(name)}" for name in NEEDED if not values[name]]
+    mistakes += [f"{name}: empty; expected {said}" for name, said in NEEDED.items() if not values[name]]
     if len(cells) != len(heading):
         mistakes = [f"{len(cells)} cells, expected {len(heading)} as in the heading"]
     mistake = f"line {line}: {'; '.join(mistakes)}" if mistakes else ""
@@ -209,8 +209,3 @@ def _mistake(name: str, text: str) -> str:
     most = MOST_LAYERS if name == "layers" else LARGEST
     known = number == 0 or SMALLEST <= number <= most
     return "" if known else "expected a number that can be measured"
-
-
-def _expected(name: str) -> str:
-    """The expected content of a column that every row needs."""
-    return f"one of {', '.join(ROW_TYPES)}" if name == "row_type" else "a name of rows that belong together"

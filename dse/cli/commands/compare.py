@@ -14,7 +14,7 @@ from dse.cli.options import require_system
 from dse.cli.output import write_answer
 from dse.cli.terminal import say
 from dse.reporting.designs.side_by_side_report import differing, pair_report, system_report
-from dse.reporting.studies.comparison import comparison, comparison_report, study_pair, study_pair_report, usual_profile
+from dse.reporting.studies.comparison import comparison, comparison_report, study_pair, study_pair_report
 
 
 def run(args: argparse.Namespace) -> int:
@@ -35,7 +35,7 @@ def run(args: argparse.Namespace) -> int:
     study = Study.load(args.study, storage=args.storage)
     if args.other:
         return side_by_side(study, Study.load(args.other, storage=args.storage), args.format)
-    result = comparison(study, args.profile or (None if args.system else usual_profile(study)), args.system)
+    result = comparison(study, args.profile, args.system)
     write_answer(args.format, result.record(), lambda width: comparison_report(result, width))
     return 0
 

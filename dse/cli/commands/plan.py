@@ -181,22 +181,27 @@ def write(args: argparse.Namespace, answer: PlannedStudy) -> None:
     notes = [str(answer.faster)] if answer.faster else []
     [row] = compare_plans({(args.system[0], args.gpus[0]): answer}, gpu_hour_price=args.gpu_hour_price).rows
     rent = [("Rent", rent_text(row))] if args.gpu_hour_price and not args.tokens else []
-    show(sys.stdout, lambda width: plan_report(study, str(answer), notes, next_commands(args, answer), width, rent))
+    commands = next_commands(args, answer, notes)
+    show(sys.stdout, lambda width: plan_report(study, str(answer), notes, commands, width, rent))
 
 
-def next_commands(args: argparse.Namespace, answer: PlannedStudy) -> list[str]:
-    """Commands that launch the best layout, where a framework can state it, and explain it."""
+def next_commands(args: argparse.Namespace, answer: PlannedStudy, notes: list[str]) -> list[str]:
+    """Commands that launch the best layout and explain it; the reason why no launch file states it joins the notes."""
     from dse.api.exports import artefacts
 
     study = answer.study
     fastest = study.table.front().take(np.arange(1))
-    best = fastest.numbers[0]
     usual, framework = answer.planned.space.system.framework, answer.planned.framework
     forms = framework.launch if answer.planned.runnable and usual in ("", framework.name) else ()
     name = study_words(study.name, args.storage)
     designs = [trial.params for trial in fastest.trials]
-    written = next(([form] for form in forms if next(artefacts(answer.planned.space, designs, form)).content), [])
-    exported = [
-        f"dse export {name} --trial {best} --format {form} -o train{launch_forms()[form].ending}" for form in written
-    ]
-    return [*exported, f"dse explain {name}"]
+    refused: dict[str, list[str]] = {}
+    for form in forms if designs else ():
+        file = next(artefacts(answer.planned.space, designs, form))
+        if file.content:
+            ending = launch_forms()[form].ending
+            export = f"dse export {name} --trial {fastest.numbers[0]} --format {form} -o train{ending}"
+            return [export, f"dse explain {name}"]
+        refused.setdefault(file.notes[0], []).append(form)
+    notes += [f"No launch file for {', '.join(names)}: {reason}." for reason, names in refused.items()]
+    return [f"dse explain {name}"]

@@ -106,18 +106,13 @@ def refuse_mixed_machine(study: BaseStudy, system: str) -> None:
         )
 
 
-def usual_profile(study: BaseStudy) -> str:
-    """The profile that a study is compared with where none is named."""
-    return "simai" if study.profile == NATIVE else NATIVE
-
-
 def comparison(study: BaseStudy, profile: str | None = None, system: str | None = None) -> Comparison:
-    """Evaluate the feasible designs of a study by another profile too, or on another machine.
+    """Evaluate the feasible designs of a study by another profile too (default: native), or on another machine.
 
     Raises `DseError` if both are the same, the space sets quantities of the machine, or fewer than two designs have a
     value under both.
     """
-    profile = profile or study.profile
+    profile = profile or (study.profile if system else NATIVE)
     if system:
         refuse_mixed_machine(study, system)
     other = study.space.with_system(system) if system else study.space
@@ -125,7 +120,7 @@ def comparison(study: BaseStudy, profile: str | None = None, system: str | None 
     if names[0] == names[1]:
         how, option = ("on", "{system}") if system else ("by", "{profile}")
         raise ParameterError(
-            f"study {study.name!r}: is evaluated {how} {names[0]} already; compare with another {option}"
+            f"study {study.name!r}: is evaluated {how} {names[0]} already; compare with another {option} or study"
         )
     trials = study.table.take(np.flatnonzero(study.table.feasible)).trials
     designs = [trial.params for trial in trials]

@@ -282,11 +282,6 @@ class Name:
     boolean: bool = False
 
 
-def _in_ones(count: re.Match[str]) -> str:
-    """A count without its suffix: 20e6 for 20M."""
-    return f"{count[1]}e{({'K': 3, 'M': 6, 'T': 12})[count[2]]}"
-
-
 @dataclass(frozen=True)
 class Expression:
     """A formula that has been parsed, its names not yet looked up."""
@@ -313,7 +308,8 @@ class Expression:
         try:
             with _PARSING, warnings.catch_warnings():
                 warnings.simplefilter("error")  # text with a warning of Python is not a formula either
-                spelt = QUANTITY_IN_FORMULA.sub(stand_in, _COUNT_IN_FORMULA.sub(_in_ones, text))
+                plain = _COUNT_IN_FORMULA.sub(lambda count: f"{count[1]}e{({'K': 3, 'M': 6, 'T': 12})[count[2]]}", text)
+                spelt = QUANTITY_IN_FORMULA.sub(stand_in, plain)
                 spelt = WORD_FROM_A_DIGIT.sub(r"'\g<0>'", spelt)
                 tree = ast.parse(spelt.strip(), mode="eval").body
         except (SyntaxError, ValueError, RecursionError, MemoryError) as error:

@@ -297,7 +297,7 @@ def _broken(framework: Framework, rule: UsualRule, values: Mapping[str, Any]) ->
     formula = framework.limits[rule.name]
     names = sorted(Expression.parse(formula).names & values.keys())
     shown_values = " ".join(f"{name}={shown(values[name])}" for name in names)
-    return f"{shown_values}: {framework.title}: {rule.name.replace('_', ' ')}: {formula}"
+    return f"{shown_values}: in {framework.title} {rule.name.replace('_', ' ')} ({formula})"
 
 
 def shown(value: Any) -> str:

@@ -217,3 +217,6 @@ def test_a_run_that_breaks_a_rule_is_refused_in_words(tmp_path, monkeypatch, cap
     assert "overlap_ep_has_a_micro_batch_beside" in said
     assert "schedule == dualpipe" in said
     assert not re.search(r"[0-9] == [0-9]", said)
+    (tmp_path / "b.sh").write_text(f"torchrun --nproc_per_node 8 pretrain_gpt.py {MODEL} {SIZES}\n")
+    assert main(["evaluate", "b.sh", "--system", "v100_32g_dgx2"]) == 1
+    assert "chip_has_bf16" in capsys.readouterr().err

@@ -151,7 +151,7 @@ def test_a_search_emits_workloads_and_compares_profiles(searched, capsys):
     [alone] = json_of(capsys, "cost", "s/aicb/trial_00000.txt", "--profile", "simai", *machine(study.space))
     assert alone["total_us"] / 1e6 == pytest.approx(design.user_attrs["breakdown"]["step_time_s"], abs=1e-6)
 
-    [found] = json_of(capsys, "compare", "native")
+    [found] = json_of(capsys, "compare", "native", "--profile", "simai")
     assert found["profiles"] == ["native", "simai"]
     assert 0.5 < found["rank_correlation"] <= 1
     ranks = [design["ranks"]["native"] for design in found["designs"]]

@@ -50,10 +50,7 @@ def test_a_question_without_a_file_is_answered(capsys):
     )
 
 
-@pytest.mark.parametrize(("model", "said"), [
-    ("mixtral_8x7b", "imbalance 1.3 (experts balanced by an auxiliary loss)"),
-    ("deepseek_v3", "imbalance 1.1 (experts balanced by a bias of the router)"),
-])  # fmt: skip
+@pytest.mark.parametrize(("model", "said"), cases(__file__, "experts_are_as_balanced_as_the_framework_says"))
 def test_experts_are_as_balanced_as_the_framework_says(model, said):
     plan = planned(model, 128)
     assert plan.assumed[-1] == said
@@ -61,6 +58,12 @@ def test_experts_are_as_balanced_as_the_framework_says(model, said):
     forced = planned(model, 128, imbalance=1.0)
     assert not any("imbalance" in text for text in forced.assumed)
     assert forced.space.given["imbalance"] == 1
+
+
+def test_chips_without_bf16_train_in_fp16():
+    plan = planned("llama3_8b", 16, "v100_32g_dgx2")
+    assert "precision fp16" in plan.assumed
+    assert options(plan)["precision"] == ["fp16"]
 
 
 @pytest.mark.parametrize(("model", "system", "framework"), [
@@ -202,12 +205,7 @@ def test_what_is_opened_follows_from_model_and_machine():
     assert options(planned("mixtral_8x22b", 128))["etp"] == [1, 2, 4, 8]
 
 
-@pytest.mark.parametrize(("model", "chips", "layout"), [
-    ("llama3_405b", 16384, {"tp": 8, "pp": 16, "vpp": 8, "zero": 2, "recompute": "none"}),
-    ("deepseek_v3", 2048, {"tp": 1, "pp": 16, "ep": 64, "vpp": 2, "zero": 1}),
-    ("deepseek_v3", 1024, {"tp": 1, "pp": 8, "vpp": 4, "ep": 64, "overlap_ep": True}),
-    ("mixtral_8x22b", 128, {"tp": 2, "pp": 8, "ep": 8, "etp": 1}),
-])  # fmt: skip
+@pytest.mark.parametrize(("model", "chips", "layout"), cases(__file__, "layouts_that_were_run_are_among_those_listed"))
 def test_layouts_that_were_run_are_among_those_listed(model, chips, layout):
     space = planned(model, chips).space
     params = space.completed(layout)
@@ -215,11 +213,7 @@ def test_layouts_that_were_run_are_among_those_listed(model, chips, layout):
     assert not broken_rules(space, params)
 
 
-@pytest.mark.parametrize(("chips", "batch", "expected"), [
-    (512, None, 512),  # four million tokens of 8,192 a sequence
-    (1000, None, 500),  # a number that 1,000 chips share out
-    (512, 16e6, 2048),  # about so many tokens
-])  # fmt: skip
+@pytest.mark.parametrize(("chips", "batch", "expected"), cases(__file__, "a_batch_is_about_as_many_tokens_as_usual"))
 def test_a_batch_is_about_as_many_tokens_as_usual(chips, batch, expected):
     assert planned("llama3_70b", chips, batch_tokens=batch).data["given"]["global_batch_size"] == expected
 

@@ -213,7 +213,7 @@ def test_a_model_that_megatron_cannot_train_is_written_on_demand_alone():
     plan, params = planned("gemma_3_27b", "h100_80g_dgx")
     [refused] = artefacts(plan.space, [params], "megatron")
     assert (plan.runnable, refused.content) == (False, None)
-    assert refused.notes[0].startswith("model gemma_3_27b: norms_per_layer=4: Megatron Core")
+    assert refused.notes[0].startswith("model gemma_3_27b: norms_per_layer=4: in Megatron Core")
     assert refused.notes[0].endswith("; --anyway writes it and lists the losses")
     [written] = artefacts(plan.space, [params], "megatron", anyway=True)
     for lost in ("norms_per_layer=4", "embedding_scale=True", "gate=geglu"):

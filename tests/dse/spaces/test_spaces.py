@@ -13,8 +13,7 @@ from tests.support.cases import cases
 from tests.support.rules import broken_rules
 
 DEFAULTS = cases(__file__, "DEFAULTS")
-DUAL = ("dualpipe", "dualpipe_v")
-SIXTEEN_BITS = ("bf16", "fp16")
+DUAL, SIXTEEN_BITS = ("dualpipe", "dualpipe_v"), ("bf16", "fp16")
 
 
 def whole(a: float, b: float) -> bool:
@@ -88,6 +87,7 @@ RULES = {
     "overlap_ep_keeps_activations": lambda d: not d.overlap_ep or (d.recompute != "full" and not d.recompute_moe),
     "experts_overlap_once": lambda d: not (d.overlap_ep and d.overlap_shared_expert),
     "shared_expert_is_recomputed_or_overlapped": lambda d: not (d.recompute_shared_experts and d.overlap_shared_expert),
+    "chip_has_bf16": lambda d: d.precision != "bf16" or d.chip.compute_capability not in (7, 7.5),
     "chip_has_fp8": lambda d: d.precision in SIXTEEN_BITS or d.chip.fp8_speedup > 0,
     "attention_of_8_bits_is_full": lambda d: (
         d.attention != "fused_fp8"
