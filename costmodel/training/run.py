@@ -265,6 +265,12 @@ class RankRun(Run[ModelShape, RankShape]):
         return self.tokens / self.design.tp
 
     @cached_property
+    def imbalance(self) -> FloatArray:
+        """Tokens of the fullest rank of experts over the mean: at most all tokens, or a copy of each per expert. [-]"""
+        most = np.minimum(self.design.ep, self.model.num_experts / self.model.moe_topk)
+        return np.minimum(self.design.imbalance, most)
+
+    @cached_property
     def has_capacity(self) -> bool:
         """True if experts of some designs have a capacity."""
         return bool((self.design.capacity_factor > 0).any())
@@ -277,8 +283,7 @@ class RankRun(Run[ModelShape, RankShape]):
         multiple of that share, in whole rows: copies beyond are dropped, missing ones are padding [Fedus2022]_. [-]
         """
         model, shape = self.model, self.design
-        received = model.moe_topk * shape.imbalance * shape.etp * self.routed_tokens * shape.ep
-        rows = received / model.num_experts
+        rows = model.moe_topk * self.imbalance * shape.etp * self.routed_tokens * shape.ep / model.num_experts
         if self.has_capacity:
             mean = model.moe_topk * shape.etp * self.routed_tokens * shape.ep / model.num_experts
             rows = np.where(shape.capacity_factor > 0, np.ceil(shape.capacity_factor * mean), rows)
@@ -297,7 +302,7 @@ class RankRun(Run[ModelShape, RankShape]):
     def expert_tokens(self) -> FloatArray:
         """Copies of tokens that the experts of a rank work on, of the fullest one. [-]"""
         model, shape = self.model, self.design
-        received = model.moe_topk * shape.imbalance * shape.etp * self.routed_tokens
+        received = model.moe_topk * self.imbalance * shape.etp * self.routed_tokens
         if not self.has_capacity:
             return received
         return np.where(shape.capacity_factor > 0, self.expert_rows * model.num_experts / shape.ep, received)

@@ -170,7 +170,8 @@ class _Reader:
         """Value of a column, and its description as a name."""
         domain = all_columns().get(name, Domain())
         words, boolean = domain.words, domain.switch or isinstance(written, bool)
-        unit = "-" if words or boolean else self._unit(name) or _unit_of(written)
+        unit = "-" if words or boolean else self._unit(name)
+        unit = unit or (unit_name(quantity(written).dimension) if isinstance(written, str) else "-")
         value = written_value(written, unit, words, boolean)
         number = float(words.index(value)) if isinstance(value, str) else float(value)
         if wrong := impossible(name, number, self.names.ranges):
@@ -344,11 +345,6 @@ class _Reader:
         read = set[str]().union(*(formula.names for formula in derived))
         parameters = self.section.section("parameters", required=False)
         return [name for name in parameters if name in all_columns() and name not in columns | read]
-
-
-def _unit_of(written: Any) -> str:
-    """Unit of a value that carries its own."""
-    return unit_name(quantity(written).dimension) if isinstance(written, str) else "-"
 
 
 def _formula(written: Any) -> Expression | None:

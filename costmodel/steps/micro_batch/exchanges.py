@@ -188,7 +188,7 @@ def expert_messages(run: RankRun) -> Items:
     everyone = expert_groups(run)[2].size
     for name, size in dispatched_sizes(run).items():
         once = routed_bytes(run, size)
-        hops = once * shape.imbalance * places_reached(shape.ep, run.model)
+        hops = once * run.imbalance * places_reached(shape.ep, run.model)
         direct_or_hops = np.where(shape.dispatcher == DISPATCH_TWO_HOP, hops, sent_copies(run, size))
         gathers = shape.dispatcher == DISPATCH_ALL_GATHER
         sent = {
@@ -233,10 +233,9 @@ def gathered(run: RankRun, name: str, size: FloatArray | float) -> CollectiveCos
 
 def hopping(run: RankRun, within: str, size: FloatArray | float) -> CollectiveCost:
     """Each token once to each node and rank of its experts, or back; with a collective within experts."""
-    shape, model = run.design, run.model
-    ep, once = expert_groups(run)[0], routed_bytes(run, size) * shape.imbalance
-    arrived = once * places_reached(shape.ep, model)
-    return _sum(two_hops(model, once, ep, run.system.network), _within_experts(run, within, arrived))
+    ep, once = expert_groups(run)[0], routed_bytes(run, size) * run.imbalance
+    arrived = once * places_reached(run.design.ep, run.model)
+    return _sum(two_hops(run.model, once, ep, run.system.network), _within_experts(run, within, arrived))
 
 
 #: Cost of a dispatch: of a run, the collective within experts, and bytes of an element.
@@ -258,7 +257,7 @@ def routed_bytes(run: RankRun, size: FloatArray | float) -> FloatArray:
 def sent_copies(run: RankRun, size: FloatArray | float) -> FloatArray:
     """Bytes of the copies of tokens that the fullest rank sends; its share of capacities. [B]"""
     model, shape = run.model, run.design
-    copies = routed_bytes(run, size) * model.moe_topk * shape.imbalance
+    copies = routed_bytes(run, size) * model.moe_topk * run.imbalance
     if not run.has_capacity:
         return copies
     row = model.features["expert_in"] * size

@@ -111,7 +111,11 @@ class Archive:
     def packed(self) -> dict[str, Any]:
         """Archive as text and numbers that JSON knows."""
         names = ("places", "costs", "explored", "sent", "reserve")
-        return {**{name: _text(getattr(self, name)) for name in names}, "complete": self.complete}
+        packed = {name: zlib.compress(getattr(self, name).astype(np.float64).tobytes(), 6) for name in names}
+        return {
+            **{name: base64.b64encode(data).decode("ascii") for name, data in packed.items()},
+            "complete": self.complete,
+        }
 
     @classmethod
     def unpacked(cls, packed: Mapping[str, Any], parameters: int, objectives: int) -> Self:
@@ -130,10 +134,6 @@ class Archive:
         if len({len(column) for column in (archive.places, archive.costs, archive.explored, archive.sent)}) > 1:
             raise ValueError("columns of unequal length")
         return archive
-
-
-def _text(values: FloatArray | BoolArray) -> str:
-    return base64.b64encode(zlib.compress(values.astype(np.float64).tobytes(), 6)).decode("ascii")
 
 
 def _array(text: str) -> FloatArray:

@@ -152,14 +152,7 @@ def test_all_ranks_together_hold_all_parameters():
     assert only.weights == 2 * model.num_parameters
 
 
-@pytest.mark.parametrize(
-    ("dimensions", "message"),
-    [
-        ({"num_layers": 0}, "model model: num_layers: expected a whole number from 1, got 0"),
-        ({"hidden_size": 10.5}, "model model: hidden_size: expected a whole number from 1, got 10.5"),
-        ({"num_query_groups": 5}, "num_query_groups: 5 does not divide num_attention_heads, 8"),
-    ],
-)
+@pytest.mark.parametrize(("dimensions", "message"), cases(__file__, "impossible_shapes_are_refused"))
 def test_impossible_shapes_are_refused(dimensions, message):
     with pytest.raises(DseError, match=message):
         ModelShape(**{"num_layers": 2, "hidden_size": 64, "num_attention_heads": 8} | dimensions)

@@ -85,6 +85,13 @@ def test_the_fullest_rank_sets_the_time(experts):
     assert skewed.weights_memory == balanced.weights_memory
 
 
+@pytest.mark.parametrize("ep", [1, 2, 4])
+def test_no_rank_of_experts_has_more_than_all_tokens(ep, experts):
+    design = DesignPoints.of(blocks=experts.blocks, dp=8, ep=ep, imbalance=[ep, 50])
+    for column in step(experts, load_system("h100_80g_dgx"), design).columns().values():
+        assert column[0] == pytest.approx(column[1])
+
+
 def test_the_fullest_rank_keeps_and_buffers_what_it_receives(experts):
     """Of each copy of a token: 2 h of its input, 6 f of a gated MLP, in proportion."""
     columns = {"blocks": experts.blocks, "dp": 8, "ep": 8, "imbalance": [1, 1.5, 2]}
