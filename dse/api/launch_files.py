@@ -13,7 +13,9 @@ from typing import Any, Final
 
 from costmodel.columns import short_repr
 from costmodel.errors import DseError
+from costmodel.formats.framework_file import load_framework
 from costmodel.formats.quantity import readable
+from costmodel.formats.system_file import load_system
 from dse.api import checked
 from dse.api.design_files import kind_of_design, title_of
 from dse.api.designs import Pins
@@ -22,6 +24,7 @@ from dse.output import Record
 from dse.pricing.evaluation import evaluated_design
 from dse.registry import launch_forms, load
 from dse.reporting.answers import room_text
+from dse.spaces.sections.frameworks import software_of_others
 from dse.spaces.space import Space
 
 
@@ -52,6 +55,8 @@ def launch_design(
         Called with each line on a setting that is not read.
     """
     launch = _launch(file, form, gpus, framework, note)
+    if launch.framework and (unusual := software_of_others(load_framework(launch.framework), load_system(system))):
+        note(unusual)
     return launch_space(launch, str(system), launch.model.name, set)
 
 

@@ -345,7 +345,7 @@ def too_slow(question: Question, planned: Planned, days: float) -> str:
         took = shortest_days(other) if other else math.inf
         if took <= days:
             return f"{text}; {{gpus}} {times * question.chips} takes {took:.1f} days"
-    return f"{text}; so does none on {MULTIPLES[-1]} times as many: try a larger {{global_batch_size}}"
+    return f"{text}; {MULTIPLES[-1]} times as many are not enough: try a larger {{global_batch_size}}"
 
 
 def shortest_days(space: Space) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -26,7 +26,8 @@ STEPS = 50
 def tuning_report(study: BaseStudy, tuned: Tuning, width: int, storage: str | None = None) -> list[Text]:
     """Lines that name the next runs with their commands, and results of earlier runs."""
     words = study_words(study.name, storage)
-    records = _records(study, [one.trial for one in tuned.proposals])
+    rows = np.flatnonzero(np.isin(study.table.numbers, [one.trial for one in tuned.proposals]))
+    records = {record["trial"]: record for record in study.table.take(rows).records()}
     lines: list[Line] = []
     for one in tuned.proposals:
         record = records[one.trial]
@@ -44,11 +45,6 @@ def tuning_report(study: BaseStudy, tuned: Tuning, width: int, storage: str | No
     if not tuned.proposals:
         commands = [f"dse export {words} --trial {tuned.best} --format megatron -o train.sh"]
     return wrapped([*lines, *next_lines(commands)], width)
-
-
-def _records(study: BaseStudy, trials: Sequence[int]) -> dict[int, Record]:
-    rows = np.flatnonzero(np.isin(study.table.numbers, trials))
-    return {record["trial"]: record for record in study.table.take(rows).records()}
 
 
 def expected_text(study: BaseStudy, one: Proposal, record: Record) -> str:

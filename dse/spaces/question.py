@@ -29,7 +29,7 @@ from costmodel.training.model import ModelShape
 from costmodel.training.precision import FORMATS
 from dse.predictions.intervals import peak_spread
 from dse.registry import model_importer
-from dse.spaces.sections.frameworks import refused_model
+from dse.spaces.sections.frameworks import refused_model, software_of_others
 from dse.spaces.sections.training_run import BY_EXPECTED, RENTAL
 from dse.spaces.space import Space
 
@@ -135,6 +135,8 @@ def planned_space(question: Question) -> Planned:
     """
     model, system = planned_model(question.model, question.seq_len), load_system(question.system)
     plan = _Layouts(question, model, system)
+    if usual := software_of_others(plan.framework, system):
+        model = replace(model, notes=(*model.notes, usual))
     if not question.any_software and (broken := refused_model(plan.framework, model.shape)):
         if question.framework:
             raise ParameterError(f"{broken}; {{framework}} names another")
@@ -308,7 +310,7 @@ class _Layouts:
         has["bf16"] = not 0 < np.max(chip.compute_capability) < BF16_CAPABILITY
         of_chip = [word for word in FORMATS if has[word]]
         of_framework = list(self.runs["precision"].words) if "precision" in self.runs else of_chip
-        asked = [PRECISIONS.get(word, word) for word in self.question.precision] or of_chip[:1]
+        asked = [*dict.fromkeys(PRECISIONS.get(word, word) for word in self.question.precision)] or of_chip[:1]
         if not (both := [word for word in asked if word in of_chip and word in of_framework]):
             sides = {self.framework.title: of_framework, self.system.name: of_chip}
             lacking = {name: words for name, words in sides.items() if not {*asked} & {*words}} or sides
@@ -345,9 +347,7 @@ class _Layouts:
             given["seq_len"] = self.seq_len
         if self.counted:
             given |= {"count_embedding": True, "count_loss": True}
-        if self.question.imbalance:
-            given["imbalance"] = self.question.imbalance
-        given |= self.adapters | ({"reference_model": True} if self.question.dpo else {})
+        given |= self.imbalance | self.adapters | ({"reference_model": True} if self.question.dpo else {})
         if self.question.document_len:
             given["document_len"] = self.question.document_len
         groups = "tp * cp * pp" if "cp" in parameters else "tp * pp"
@@ -380,12 +380,24 @@ class _Layouts:
         }
 
     @property
+    def imbalance(self) -> dict[str, float]:
+        """The imbalance of experts, where it is asked for. Raises `ParameterError` without experts, or below 1."""
+        if (asked := self.question.imbalance) is None:
+            return {}
+        if not self.shape.num_experts or not asked >= 1:
+            expected = "a number from 1" if self.shape.num_experts else "a model with experts"
+            raise ParameterError(f"{{imbalance}} {asked:g}: expected {expected}")
+        return {"imbalance": asked}
+
+    @property
     def adapters(self) -> dict[str, Any]:
         """Columns of adapters and frozen weights that the question fixes.
 
-        Raises `ParameterError` if it has targets or a format of frozen weights without adapters.
+        Raises `ParameterError` if it has targets or a format of frozen weights without adapters, or too large a rank.
         """
-        asked = self.question
+        asked, widest = self.question, int(self.shape.hidden_size)
+        if asked.lora > widest:
+            raise ParameterError(f"{{lora}} {asked.lora}: expected at most the hidden size of the model, {widest}")
         for name, value in (("lora_targets", asked.lora_targets), ("quantized_base", asked.quantized_base)):
             if value and not asked.lora:
                 raise ParameterError(f"{{{name}}} {value}: expected a rank of adapters too, such as {{lora}} 16")
@@ -419,7 +431,7 @@ class _Layouts:
                 f"'{100 * spread.headroom_share:.2g} %' (90 % of measured peaks of "
                 f"{spread.software} are at most {spread.high:g} times the prediction)",
             )
-        if "imbalance" in (said := self.framework.said(self.shape)) and not asked.imbalance:
+        if "imbalance" in (said := self.framework.said(self.shape)) and asked.imbalance is None:
             method = BALANCING[self.shape.numerics.balancing]
             yield "imbalance", f"{said['imbalance']} (experts balanced by {method})"
 

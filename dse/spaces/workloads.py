@@ -56,7 +56,7 @@ def read(section: Section, name: str, read_space: Reader[AnySpace]) -> Several[A
     for key, why in ALONE.items():
         if key in section:
             section.mistake(key, f"does not go with workloads: {why}")
-    section.value("combine", _combination, COMBINATIONS[0], required=False)
+    section.word("combine", COMBINATIONS, default=COMBINATIONS[0])
     best_by = section.text("best_by", required=False) or "step_time"
     weights = {}
     for key, described in parts.items():
@@ -88,12 +88,6 @@ def machine_fields(section: Section, name: str, read_space: Reader[AnySpace]) ->
         "workloads": several.workloads,
     }
     return {f.name: changes.get(f.name, getattr(frame, f.name)) for f in fields(Definition)}
-
-
-def _combination(written: Any) -> str:
-    if written not in COMBINATIONS:
-        raise ValueError(f"{written!r}: expected {' or '.join(COMBINATIONS)}")
-    return str(written)
 
 
 def _weight(written: Any) -> float:

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from costmodel import Breakdown, DesignPoints, DseError, ModelShape, System, load_model, load_system, step
+from costmodel import DesignPoints, DseError, ModelShape, System, load_model, load_system, step
 from costmodel.columns import concatenated
 from costmodel.formats.framework_file import Framework
 from costmodel.training.design_table import Domain
@@ -161,18 +161,13 @@ def breakdowns(runs: Sequence[Expressed]) -> list[dict[str, float] | DseError]:
 def _together(runs: Sequence[Expressed]) -> list[dict[str, float] | DseError]:
     """Breakdowns of runs of one model and one system, evaluated one by one where some cannot be evaluated."""
     try:
-        cost = _cost(runs)
+        design = concatenated([run.design() for run in runs])
+        cost = step(runs[0].model, systems([run.machine for run in runs]), design)
     except DseError as error:
         return [error] if len(runs) == 1 else [evaluated for run in runs for evaluated in _together([run])]
     columns = {name: np.broadcast_to(values, (len(runs),)) for name, values in cost.columns().items()}
     by_row = ({name: float(values[row]) for name, values in columns.items()} for row in range(len(runs)))
     return [_evaluated(of_run) for of_run in by_row]
-
-
-def _cost(runs: Sequence[Expressed]) -> Breakdown:
-    """Breakdown of runs of one model and one system."""
-    design = concatenated([run.design() for run in runs])
-    return step(runs[0].model, systems([run.machine for run in runs]), design)
 
 
 def _evaluated(columns: dict[str, float]) -> dict[str, float] | DseError:

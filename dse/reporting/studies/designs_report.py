@@ -81,7 +81,9 @@ def column_of(space: Space, records: Sequence[Record], name: str) -> Column:
     """A column of a table."""
     cells = [_cell(space, record, name) for record in records]
     if all(cell is None for cell in cells):
-        raise ParameterError(f"{{columns}}: {name}: no column of this study{suggestion(name, _known(records[0]))}")
+        groups = ("params", "breakdown", "derived", "values", "margins")
+        known = [key for group in groups for key in records[0][group]]
+        raise ParameterError(f"{{columns}}: {name}: no column of this study{suggestion(name, known)}")
     parameter = space.recorded_by_name.get(name)
     words = parameter is not None and bool(parameter.words)
     return Column(name, lines_of(name), ["-" if cell is None else cell for cell in cells], left=words)
@@ -108,12 +110,6 @@ def _others(space: Space, record: Record) -> Iterator[tuple[str, str, Any]]:
     yield from ((o.key, o.unit, record["values"]) for o in space.objectives if o.key in record["values"])
     yield from ((one.key, one.unit, record["margins"]) for one in space.limits if one.key in record["margins"])
     yield from ((key, "s", record) for key in ("step_time_low_s", "step_time_high_s") if key in record)
-
-
-def _known(record: Record) -> list[str]:
-    """Names that there are."""
-    groups = (record["params"], record["breakdown"], record["derived"], record["values"], record["margins"])
-    return [name for group in groups for name in group]
 
 
 def chosen_frame(space: Space, frame: pd.DataFrame, names: Sequence[str]) -> pd.DataFrame:

@@ -19,6 +19,7 @@ from costmodel.errors import DseError, suggestion
 from costmodel.formats.framework_file import Framework, load_framework
 from costmodel.formats.input_files import Section, data_beside
 from costmodel.formats.model_file import load_model
+from costmodel.machine import System
 from costmodel.rules.registry import all_columns
 from costmodel.training.blocks import MODULES, Block, kinds_without_word
 from costmodel.training.design import DesignPoints
@@ -229,6 +230,13 @@ def refused_model(framework: Framework, model: ModelShape) -> str:
     limits = {name: text for name, text in framework.limits.items() if name not in others}
     [broken] = broken_rules(replace(framework, limits=limits, runs={}), model, [{}], {})
     return f"model {model.name}: {broken[0]}" if broken else ""
+
+
+def software_of_others(framework: Framework, system: System) -> str:
+    """A line on a framework that is not known to run on a system; "" if it may."""
+    if system.framework in ("", framework.name):
+        return ""
+    return f"{framework.title} is not known to run on {system.name}, which has {load_framework(system.framework).title}"
 
 
 def is_same(one: Any, other: ModelShape) -> bool:

@@ -348,7 +348,9 @@ def _from_formula(name: str, written: str, unit: str | None, values: Mapping[str
     if unit is not None and dimension(unit) != formula.dimension:
         raise ValueError(f"{written!r} is in {measured}; expected {unit}")
     options = (float(value) for value in formula(values))
-    return _listed(Parameter(name, unit or measured, tuple(_whole(v, unit or measured) for v in options)))
+    whole = (unit or measured) == "-"
+    choices = tuple(int(value) if whole and value.is_integer() else value for value in options)
+    return _listed(Parameter(name, unit or measured, choices))
 
 
 def _listed(parameter: Parameter) -> Parameter:
@@ -388,10 +390,6 @@ def _range(name: str, written: dict[str, Any], unit: str | None) -> Parameter:
     if log and step != 1 and integer:
         raise ValueError("step: a log scale has steps of 1 only")
     return Parameter(name, unit, low=low, high=high, step=step, log=log, integer=integer)
-
-
-def _whole(value: float, unit: str) -> Value:
-    return int(value) if unit == "-" and value.is_integer() else value
 
 
 def _is_word(written: object) -> bool:

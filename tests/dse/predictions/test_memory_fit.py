@@ -14,6 +14,7 @@ from dse.spaces.question import Question, planned_space, usable_memory
 from dse.validation.comparison import compared
 from dse.validation.rows import expressed_row
 from dse.validation.table import SHIPPED, read_table
+from tests.support.cases import cases
 
 
 @pytest.fixture(scope="module")
@@ -53,13 +54,7 @@ def test_verdicts_follow_the_spread():
     assert spread.headroom_share == pytest.approx(1 - 1 / 1.25)
 
 
-@pytest.mark.parametrize(
-    ("headroom", "formula"),
-    [
-        ("4 GB", "m - 4 GB"), ("4GB", "m - 4GB"), ("1.5 GiB", "m - 1.5 GiB"), ("10 %", "0.9 * m"),
-        ("2.5%", "0.975 * m"), ("0", "m"), ("0 %", "m"), ("0 GB", "m"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("headroom", "formula"), cases(__file__, "headroom_is_a_size_or_a_share"))
 def test_headroom_is_a_size_or_a_share(headroom, formula):
     assert usable_memory(headroom, "m") == formula
 
