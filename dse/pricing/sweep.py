@@ -75,14 +75,8 @@ def _list(parts: Sequence[str], unit: str) -> list[Value]:
     if not all(part.strip() for part in parts):
         raise ValueError("a value is missing")
     if unit == "-":
-        return [_plain(part.strip()) for part in parts]
+        return [text if (value := scalar(text)) is None else value for text in map(str.strip, parts)]
     return [si_value(part, unit) for part in _with_units(parts)]
-
-
-def _plain(text: str) -> Value:
-    """A word, a boolean or a pure number."""
-    value = scalar(text)
-    return text if value is None else value
 
 
 def stepped(parts: Sequence[str], unit: str, most: int = MOST_OPTIONS) -> list[Value]:
