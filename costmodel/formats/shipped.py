@@ -126,12 +126,14 @@ def located(name_or_path: str | Path, kind: str, base: Path) -> Path:
         known = current_name(text, kind)
         if known in names(kind):
             return ROOT / kind / f"{known}.yaml"
-    if is_path:
+    on_hub = kind == "models" and re.fullmatch(r"[\w-]+/[\w.-]+(?<!\.json)(?<!\.yaml)(?<!\.yml)", text)
+    if is_path and (not on_hub or (base / text).exists()):
         return base / text
     hint = unknown_name(text, kind)
+    others = "Others on the Hub: name their config.json" if on_hub else f"Files need a path, such as ./{text}.yaml"
     raise DseError(
         f"unknown {kind.removesuffix('s')} {text!r}{hint}{' ' if hint.endswith('?') else '; '}"
-        f"`dse list {kind}` shows all. Files need a path, such as ./{text}.yaml"
+        f"`dse list {kind}` shows all. {others}"
     )
 
 

@@ -156,12 +156,6 @@ def _round(
     return better, why
 
 
-def _task(fit: Fit, added: tuple[Constant, ...], rows: BoolArray, others: Mapping[str, float]) -> Task:
-    """Constants in addition to those fitted, to be fitted to some rows."""
-    start = [one.coordinate(others[one.name]) for one in added]
-    return Task((*fit.constants, *added), rows, np.append(fit.coordinates, start))
-
-
 def _trials(
     fit: Fit,
     added: Sequence[tuple[Constant, ...]],
@@ -172,7 +166,9 @@ def _trials(
     """Constants in addition to those fitted: the fit to all rows, and ratios of rows by fits without them."""
     kept = [np.ones_like(held[0]), *(~out for out in held)]
     added = [extra for extra in added if min(part.sum() for part in kept) >= len(fit.constants) + len(extra)]
-    tasks = [_task(fit, extra, part, others) for extra in added for part in kept]
+    starts = [np.append(fit.coordinates, [one.coordinate(others[one.name]) for one in extra]) for extra in added]
+    both = zip(added, starts, strict=True)
+    tasks = [Task((*fit.constants, *extra), part, start) for extra, start in both for part in kept]
     if len(held) < 2 or not tasks:
         return {}
     fits_in_turn = iter(fits(tasks, rows, others))

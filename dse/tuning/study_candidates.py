@@ -22,6 +22,7 @@ import numpy as np
 from costmodel.columns import FloatArray
 from costmodel.errors import DseError
 from costmodel.formats.input_files import content, data_beside, dump
+from costmodel.formats.quantity import readable
 from costmodel.rules.registry import NATIVE
 from costmodel.training.design import DesignPoints
 from dse.predictions.intervals import NINETY
@@ -29,7 +30,7 @@ from dse.pricing.evaluated import space_interval
 from dse.pricing.evaluation import evaluate, transformer_run
 from dse.searching.study import BaseStudy
 from dse.searching.trials.measured_runs import PREFIX, MeasuredRun, with_units
-from dse.spaces.space import Batch, Params, Space
+from dse.spaces.space import Params, Space
 from dse.storage.optuna_store import Store
 from dse.tuning.belief import Decision, Next, RunCandidates, Told, decide, doubt_of, ensemble
 
@@ -57,6 +58,19 @@ def tell(study: BaseStudy, trial: int, *, failed: str = "", software: str = "", 
     with Store(study.storage, "write") as store:
         store.set_user_attrs(study._stored.study_id, {PREFIX + run.id: stored})
     return run
+
+
+def impossible(study: BaseStudy, run: MeasuredRun) -> str:
+    """A line on a run that chips cannot have: a step faster than their peak rate, or more memory; "" for others."""
+    [record] = study.table.take(np.flatnonzero(study.table.numbers == run.trial)).records()
+    chip, columns = study.space.system.chip, record["breakdown"]
+    rates = (1.0, *(float(np.max(rate)) for rate in (chip.fp8_speedup, chip.mx_speedup, chip.fp4_speedup)))
+    least = columns["step_time_s"] * columns["mfu"] / max(rates)
+    capacity = float(np.max(study.space.system.dram.capacity))
+    time, peak = readable(run.step_time, "s"), readable(run.peak_memory, "B")
+    fast = [f"{time} a step: at the peak rate it takes {readable(least, 's')}"] if run.step_time < least else []
+    large = [f"{peak} of memory: a chip has {readable(capacity, 'B')}"] if run.peak_memory > capacity else []
+    return "; ".join([*fast, *large])
 
 
 def remove(study: BaseStudy, run: str) -> None:
@@ -131,7 +145,9 @@ def study_candidates(study: BaseStudy, runs: Sequence[MeasuredRun]) -> StudyCand
         raise DseError(f"study {study.name!r}: opens the machine ({', '.join(machine)}); tune a plan of one machine")
     trials = {trial.number: trial for block in study.table.blocks() for trial in block.trials}
     stored = space.encode([{name: trial.params[name] for name in space.by_name} for trial in trials.values()])
-    batches = [stored, *_legal(space)]
+    few = space.legal.count <= EVALUATED
+    drawn = space.legal.enumerate(EVALUATED) if few else [space.legal.random(EVALUATED, np.random.default_rng(0))]
+    batches = [stored, *drawn]
     columns = {name: np.concatenate([batch[name] for batch in batches]) for name in stored}
     rows = np.stack([*columns.values()], axis=1)
     numbers: list[int | None] = [*trials, *[None] * (len(rows) - len(trials))]
@@ -156,13 +172,6 @@ def study_candidates(study: BaseStudy, runs: Sequence[MeasuredRun]) -> StudyCand
         tuple(numbers[row] for row in order),
         costs["reserved_memory"],
     )
-
-
-def _legal(space: Space) -> list[Batch]:
-    """Legal designs: all, or random ones where there are many."""
-    if space.legal.count <= EVALUATED:
-        return [*space.legal.enumerate(EVALUATED)]
-    return [space.legal.random(EVALUATED, np.random.default_rng(0))]
 
 
 @dataclass(frozen=True, slots=True)

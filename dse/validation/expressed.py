@@ -167,11 +167,5 @@ def _together(runs: Sequence[Expressed]) -> list[dict[str, float] | DseError]:
         return [error] if len(runs) == 1 else [evaluated for run in runs for evaluated in _together([run])]
     columns = {name: np.broadcast_to(values, (len(runs),)) for name, values in cost.columns().items()}
     by_row = ({name: float(values[row]) for name, values in columns.items()} for row in range(len(runs)))
-    return [_evaluated(of_run) for of_run in by_row]
-
-
-def _evaluated(columns: dict[str, float]) -> dict[str, float] | DseError:
-    """A breakdown that has a number."""
-    if np.isfinite(columns["step_time"]):
-        return columns
-    return NotExpressed("a rate of its chip for that number format")
+    no_rate = NotExpressed("a rate of its chip for that number format")
+    return [of_run if np.isfinite(of_run["step_time"]) else no_rate for of_run in by_row]

@@ -8,9 +8,10 @@ from costmodel.errors import DseError
 from dse.api.study import Study
 from dse.cli.output import write_answer, write_content
 from dse.cli.terminal import say
+from dse.reporting.answers import study_words
 from dse.reporting.tuning_report import replay_report, tuning_report
 from dse.tuning.replay import replay
-from dse.tuning.study_candidates import learned_system, remove, tell_log, tuning
+from dse.tuning.study_candidates import impossible, learned_system, remove, tell_log, tuning
 
 
 def run(args: argparse.Namespace) -> int:
@@ -44,6 +45,8 @@ def tell(args: argparse.Namespace, study: Study) -> None:
     else:
         raise DseError(f"--tell {args.tell}: give --step-time, --failed or --log")
     say(f"stored run {told.id} of trial {told.trial}")
+    if faults := impossible(study, told):
+        say(f"{faults}; a mistake is removed by `dse tune {study_words(study.name, args.storage)} --forget {told.id}`")
 
 
 def proposed(args: argparse.Namespace, study: Study) -> int:

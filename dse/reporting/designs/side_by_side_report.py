@@ -27,7 +27,7 @@ def pair_report(pair: Any, exceeded: Sequence[str], width: int) -> Report:
     slower, memory = (other[key] - one[key] for key in ("step_time_s", "peak_memory_bytes"))
     word = "slower" if slower > 0 else "faster"
     speed = f"{percent(abs(pair.change))} {word} than" if slower else "as fast as"
-    more = f"{readable(abs(memory), 'B')} {'more' if memory > 0 else 'less'} memory"
+    more = f"{readable(abs(memory), 'B')} {'more' if memory > 0 else 'less'} memory" if memory else "the same memory"
     lines = [("", f"{pair.files[1]} is {speed} {pair.files[0]}, with {more}.")]
     lines += [("", f"{line}.") for line in exceeded]
     labels = ("Before", "After")

@@ -73,15 +73,10 @@ def _spelt_out(system: System) -> System:
 
 def _looked_up(values: Sequence[float], names: Sequence[str], unit: str) -> str:
     """A formula for the value of each system."""
-    written = [_written(value, unit) for value in values]
+    plain = ["inf * 1" if np.isinf(value) else repr(value) for value in values]
+    written = plain if unit == "-" else [f"{number} {unit.replace(' ', ' * 1 ')}" for number in plain]
     choices = [f"{value} if {SYSTEM} == {name} else " for value, name in zip(written, names, strict=True)]
     return "".join(choices[:-1]) + written[-1]
-
-
-def _written(value: float, unit: str) -> str:
-    """A number as formulas have it."""
-    number = "inf * 1" if np.isinf(value) else repr(value)
-    return number if unit == "-" else f"{number} {unit.replace(' ', ' * 1 ')}"
 
 
 def with_model(section: Section, name: str, base: Path) -> tuple[Section, Workload, Mapping[str, Any]]:

@@ -135,8 +135,10 @@ def test_concurrent_tells_lose_nothing(study):
 
 
 def test_a_run_told_by_mistake_is_removed(study, capsys):
+    assert main(["tune", NAME, "--tell", "1", "--step-time", "5ms"]) == 0
+    assert "5 ms a step: at the peak rate it takes" in capsys.readouterr().err
     told = study.tell(0, step_time=1.0)
-    assert tuned(capsys, "--forget", told.id)["runs"] == []
+    assert [run["trial"] for run in tuned(capsys, "--forget", told.id)["runs"]] == [1]
     with pytest.raises(DseError, match="no run"):
         dse.tuning.study_candidates.remove(study, told.id)
 
