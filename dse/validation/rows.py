@@ -349,7 +349,7 @@ def measured_time(row: MeasuredRow, run: Expressed) -> float:
         return float(tokens * flops / (row.tflops_gpu * 1e12))
     if row.mfu:
         return float(tokens * flops / (row.mfu * run.machine.system.chip.peak_flop_rate.item()))
-    raise NotExpressed("its time")
+    raise NotExpressed("its time (iter_time_s, tokens_s_gpu, tflops_gpu or mfu)")
 
 
 def halved(row: MeasuredRow, run: Expressed) -> bool:

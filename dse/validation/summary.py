@@ -54,19 +54,14 @@ def accuracy_records(rows: Sequence[ComparedRow], grouping: str) -> list[dict[st
             "group": name,
             "rows": sum(one.is_step for one in members),
             **error_record(one.error for one in members if one.is_step),
-            "coverage_percent": _share(one.low_s <= one.measured_s <= one.high_s for one in members if one.low_s > 0),
+            "coverage_percent": 100 * sum(inside) / len(inside) if inside else math.nan,
             "ran_rows": sum(one.ran for one in members),
             "false_alarms": sum(one.ran and one.said_not_to_fit for one in members),
             "sources": [*dict.fromkeys(one.row.source for one in members if one.row.source)],
         }
         for name, members in sorted(groups.items())
+        for inside in [[one.low_s <= one.measured_s <= one.high_s for one in members if one.low_s > 0]]
     ]
-
-
-def _share(hits: Iterable[bool]) -> float:
-    """Share of true values; nan without any. [%]"""
-    values = [*hits]
-    return 100 * sum(values) / len(values) if values else math.nan
 
 
 def row_record(one: ComparedRow) -> dict[str, Any]:

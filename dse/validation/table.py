@@ -15,8 +15,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from costmodel.errors import DseError, suggestion
+from costmodel.formats import shipped
 from costmodel.formats.input_files import data_beside, read_text
 from costmodel.formats.quantity import plain_number
+from costmodel.rules.registry import all_columns
 
 #: Meanings of the words of rows, by column.
 WORDS: Final[Mapping[str, Any]] = data_beside(__file__, "words.yaml")
@@ -135,7 +137,7 @@ COLUMNS: Final[Mapping[str, bool]] = {
 
 
 def read_table(path: Path) -> list[MeasuredRow]:
-    """The rows of a table of measurements; columns of other names are for people.
+    """The rows of a table of measurements; columns of other names are for people (`unread_columns`).
 
     A row with a cell that is not understood has its `mistake`.
 
@@ -159,6 +161,12 @@ def read_table(path: Path) -> list[MeasuredRow]:
         if len(wrong) > MOST_MISTAKES:
             raise DseError(f"{path}: {wrong[0]}; more than {MOST_MISTAKES:,} rows have mistakes")
     return rows
+
+
+def unread_columns(path: Path) -> list[str]:
+    """Columns of a table that have names of designs, or of their costs, and are not read; others are for people."""
+    taken = {*all_columns(), *shipped.spellings("columns"), "step_time", "step_time_s", "peak_memory"} - {*COLUMNS}
+    return [name for name in csv_cells(path)[0] if name.lower() in taken]
 
 
 def csv_cells(path: Path) -> tuple[list[str], list[tuple[int, list[str]]]]:

@@ -9,11 +9,13 @@ from costmodel.errors import DseError
 from dse.api.files import validate, validate_kernels
 from dse.cli.options import refuse_same
 from dse.cli.output import checked_ending, write_answer
+from dse.cli.terminal import say
 from dse.output import write_file
 from dse.reporting.measurements.validation_report import kernel_tables_report, pairs_report, validation_report
 from dse.reporting.pages.validation_page import validation_page
 from dse.validation.pairs import compared_pairs, pairs_record
 from dse.validation.summary import validation_record
+from dse.validation.table import unread_columns
 
 
 def run(args: argparse.Namespace) -> int:
@@ -28,6 +30,8 @@ def run(args: argparse.Namespace) -> int:
     refuse_same(args.file, args.out)
     checked_ending(args.out, (".html", ".htm"))
     compared_rows = validate(args.file, system=args.system)
+    if args.file and (unread := unread_columns(args.file)):
+        say(f"{args.file}: not read: {', '.join(unread)}; docs/validation.md lists the columns")
     if args.out:
         title = args.file.name if args.file else "published figures"
         write_file(args.out, validation_page(compared_rows, title).encode())

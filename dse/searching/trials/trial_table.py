@@ -290,7 +290,8 @@ class StoredTrials:
             if counts[row] is not None:
                 members[DESIGNS_PRICED] = str(counts[row])
             for name, value in zip(RECORD_KEYS, next(ends, ()), strict=False):
-                members[name] = _scalar(value)
+                number = repr(value) if isinstance(value, str) or math.isfinite(value) else "null"
+                members[name] = f'"{value}"' if isinstance(value, str) else number
             body = _GROUP.join(f'"{name}": {text}' for name, text in members.items())
             yield f"{{\n      {body}\n    }}"
 
@@ -320,13 +321,6 @@ def number_columns(rows: Sequence[dict[str, float]], keys: Sequence[str] | None 
     of_row = itemgetter(*keys, keys[0])  # one more, so that it gives a tuple of one key too
     table = np.array([*map(of_row, every)], dtype=np.float64).T.copy()
     return dict(zip(keys, table, strict=False))
-
-
-def _scalar(value: float | str) -> str:
-    """A number or a word; null for values that JSON lacks."""
-    if isinstance(value, str):
-        return f'"{value}"'
-    return repr(value) if math.isfinite(value) else "null"
 
 
 def _group(text: str) -> str:

@@ -381,13 +381,7 @@ def test_what_a_full_disk_does_not_take_of_stdout_is_written_elsewhere(small, fo
     assert path.read_text().startswith("tp,")
 
 
-@pytest.mark.parametrize(
-    ("output", "said"),
-    [
-        ("nosuch/front.csv", "-o nosuch/front.csv: no folder 'nosuch'; create it first"),
-        ("there.csv", "-o there.csv: is a folder; name a file in it"),
-    ],
-)
+@pytest.mark.parametrize(("output", "said"), cases(__file__, "what_cannot_be_written_is_refused_before_the_work"))
 def test_what_cannot_be_written_is_refused_before_the_work(small, folder, output, said, capsys):
     (folder / "there.csv").mkdir()
     assert main(["enumerate", "small.yaml", "-o", output]) == 1

@@ -454,3 +454,9 @@ def test_a_browser_shows_the_errors_of_every_data_set(page, measured, tmp_path, 
 def test_the_docs_name_every_column():
     text = PAGE.read_text()
     assert {*re.findall(r"`(\w+)`", text)} >= {*COLUMNS}
+
+
+def test_columns_of_designs_that_are_not_read_are_named(tmp_path, capsys):
+    (tmp_path / "mine.csv").write_text("row_type,dataset,model,zero,comment\ntrain_step,mine,llama3_8b,3,fine\n")
+    assert main(["validate", str(tmp_path / "mine.csv")]) == 0
+    assert "mine.csv: not read: zero; docs" in capsys.readouterr().err
