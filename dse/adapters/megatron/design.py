@@ -298,7 +298,7 @@ def _read_optimizer(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 def _read_overlaps(settings: Mapping[str, Any], design: Mapping[str, Any]) -> dict[str, Any]:
     columns: dict[str, Any] = {}
-    if settings.get("sequence_parallel") and design["tp"] > 1:
+    if settings.get("sequence_parallel"):  # of no effect where tp is 1, until it is changed
         columns["sharding"] = "megatron_sp"
     if settings.get("overlap_grad_reduce") and not settings.get("overlap_param_gather"):
         sharded = any(settings.get(s) for s in ("use_distributed_optimizer", "use_megatron_fsdp"))

@@ -220,3 +220,8 @@ def test_a_run_that_breaks_a_rule_is_refused_in_words(tmp_path, monkeypatch, cap
     (tmp_path / "b.sh").write_text(f"torchrun --nproc_per_node 8 pretrain_gpt.py {MODEL} {SIZES}\n")
     assert main(["evaluate", "b.sh", "--system", "v100_32g_dgx2"]) == 1
     assert "chip_has_bf16" in capsys.readouterr().err
+
+
+def test_sequence_parallelism_is_kept_for_designs_with_tp(tmp_path):
+    (tmp_path / "a.sh").write_text(f"torchrun --nproc_per_node 8 pretrain_gpt.py {MODEL} {SIZES} --sequence-parallel\n")
+    assert megatron.read_script(tmp_path / "a.sh")[0]["sharding"] == "megatron_sp"

@@ -100,14 +100,7 @@ def test_a_v_has_embedding_and_head_on_its_first_rank():
     assert [stage.has_head.item() for stage in stages] == [1, 0, 0, 0]
 
 
-@pytest.mark.parametrize(
-    ("columns", "wanted"),
-    [
-        ({"schedule": "zb_v"}, "two chunks per rank; vpp=2 would do"),
-        ({"schedule": "zb_h1", "vpp": 2}, "one chunk per rank; vpp=1 would do"),
-        ({"schedule": "dualpipe", "gradient_accumulation_steps": 8}, "gradient_accumulation_steps of at least 2 pp"),
-    ],
-)
+@pytest.mark.parametrize(("columns", "wanted"), cases(__file__, "what_a_schedule_cannot_run_is_said"))
 def test_what_a_schedule_cannot_run_is_said(gpt, a100, columns, wanted):
     with pytest.raises(DseError, match=wanted):
         step(gpt, a100, DesignPoints.of(**{**PIPELINE, **columns}))
