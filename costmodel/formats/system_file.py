@@ -63,7 +63,10 @@ def read_system(section: Section, name: str) -> System:
     section.text("description", required=False)
     memory = section.section("memory").sections("memory level")
     network = section.section("network").sections("tier of links")
-    _check_names(section, [*memory, *network])
+    for index, part in enumerate(names := [*memory, *network]):
+        if not part.isidentifier() or part in ("host", "software", "modules") or part in names[:index]:
+            known = suggestion(part, ("sram", "l2", "dram", "node", "fabric"))
+            section.mistake(None, f"{part}: not a name of its own for a memory level or a tier of links{known}")
     return System(
         name=section.text("name", required=False) or name,
         chip=_part(Chip, section.section("chip")),
@@ -123,14 +126,6 @@ def _constant(section: Section, key: str, unit: str, allowed: Range) -> float:
         constant.mistake("value", allowed.refusal(value))
         return np.nan
     return value
-
-
-def _check_names(section: Section, names: list[str]) -> None:
-    """Note level and tier names that cannot prefix the names of quantities."""
-    for index, name in enumerate(names):
-        if not name.isidentifier() or name in ("host", "software", "modules") or name in names[:index]:
-            known = suggestion(name, ("sram", "l2", "dram", "node", "fabric"))
-            section.mistake(None, f"{name}: not a name of its own for a memory level or a tier of links{known}")
 
 
 #: Digits of a constant that is written.

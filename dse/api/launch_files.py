@@ -16,10 +16,11 @@ from costmodel.errors import DseError
 from costmodel.formats.framework_file import load_framework
 from costmodel.formats.quantity import readable
 from costmodel.formats.system_file import load_system
+from costmodel.machine import System
 from dse.api import checked
 from dse.api.design_files import kind_of_design, title_of
 from dse.api.designs import Pins
-from dse.launches.launch import COUNTED, Launch, launch_space, read_launch
+from dse.launches.launch import COUNTED, MOST_OF_A_HOST, Launch, launch_space, read_launch
 from dse.output import Record
 from dse.pricing.evaluation import evaluated_design
 from dse.registry import launch_forms, load
@@ -55,9 +56,19 @@ def launch_design(
         Called with each line on a setting that is not read.
     """
     launch = _launch(file, form, gpus, framework, note)
-    if launch.framework and (unusual := software_of_others(load_framework(launch.framework), load_system(system))):
-        note(unusual)
+    for text in _misfits(launch, load_system(system), set or {}):
+        note(text)
     return launch_space(launch, str(system), launch.model.name, set)
+
+
+def _misfits(launch: Launch, system: System, pins: Mapping[str, Any]) -> Iterator[str]:
+    """A line on each part of a launch that a system does not have: its software, its nodes."""
+    if launch.framework and (unusual := software_of_others(load_framework(launch.framework), system)):
+        yield unusual
+    node, gpus = system.network[0], launch.node_size  # 8 where the file does not say
+    size, name = int(node.size.max()), f"{node.name}_size"
+    if gpus not in (8, size) and size <= MOST_OF_A_HOST and launch.world_size > gpus and name not in pins:
+        yield f"GPUs of a node: {gpus} in the file, {size} on {system.name}; --set {name}={gpus} takes those of the file"
 
 
 def _launch(file: str | Path, form: str, gpus: int | None, framework: str, note: Callable[[str], None]) -> Launch:

@@ -165,11 +165,6 @@ def _quotient(a: Interval, b: Interval) -> Interval:
     return np.where(around, -np.inf, low), np.where(around, np.inf, high)
 
 
-def _floored(a: Interval, b: Interval) -> Interval:
-    low, high = _quotient(a, b)
-    return np.floor(low) - 1, np.floor(high)  # NumPy's own may be one less, for the remainder's sake
-
-
 def _power(a: Interval, b: Interval) -> Interval:
     low, high = _corners(np.power, a, b)
     known = (a[0] > 0) | ((a[0] == a[1]) & (b[0] == b[1]))
@@ -209,7 +204,8 @@ _OPERATIONS: Final[dict[type[ast.operator], Callable[[Interval, Interval], Inter
     ast.Sub: lambda a, b: (a[0] - b[1], a[1] - b[0]),
     ast.Mult: lambda a, b: _corners(np.multiply, a, b),
     ast.Div: _quotient,
-    ast.FloorDiv: _floored,
+    # NumPy's own quotient may be one less, for the remainder's sake
+    ast.FloorDiv: lambda a, b: (np.floor(_quotient(a, b)[0]) - 1, np.floor(_quotient(a, b)[1])),
     ast.Pow: _power,
 }
 _COMPARISONS: Final[dict[type[ast.cmpop], Callable[[Interval, Interval], Interval]]] = {

@@ -225,3 +225,11 @@ def test_a_run_that_breaks_a_rule_is_refused_in_words(tmp_path, monkeypatch, cap
 def test_sequence_parallelism_is_kept_for_designs_with_tp(tmp_path):
     (tmp_path / "a.sh").write_text(f"torchrun --nproc_per_node 8 pretrain_gpt.py {MODEL} {SIZES} --sequence-parallel\n")
     assert megatron.read_script(tmp_path / "a.sh")[0]["sharding"] == "megatron_sp"
+
+
+def test_nodes_that_a_system_does_not_have_are_named(tmp_path, capsys):
+    program = f"pretrain_gpt.py {MODEL} {SIZES} --tensor-model-parallel-size 8"
+    (tmp_path / "a.sh").write_text(f"torchrun --nproc_per_node 4 --nnodes 2 {program}\n")
+    for changes, named in ([], True), (["--set", "node_size=4"], False):
+        assert main(["evaluate", str(tmp_path / "a.sh"), "--system", "h100_80g_dgx", *changes]) == 0
+        assert ("4 in the file, 8 on h100_80g_dgx; --set node_size=4" in capsys.readouterr().err) == named

@@ -11,6 +11,7 @@ from costmodel.kernels.collectives import RING
 from costmodel.rules.registry import _REGISTERED, NATIVE, Profile, profile_named, register_profile
 from dse.cli import main
 from dse.spaces.formulas.expressions import OWN
+from tests.support.cases import cases
 from tests.support.paths import ROOT
 
 PAGE = ROOT / "docs" / "python.md"
@@ -89,14 +90,7 @@ def test_a_study_asks_for_a_function_that_is_not_registered(tmp_path, capsys, sm
     assert main(["pareto", "own", "--storage", storage]) == 0
 
 
-@pytest.mark.parametrize(
-    ("formula", "mistake"),
-    [
-        ("unheard_of(step_time)", "sqrt, or make one known by dse.formula_function in Python"),
-        ("half(peak_memory)", "'peak_memory' is in B; expected s"),
-        ("half(step_time, step_time)", "half: expected 1 argument, got 2"),
-    ],
-)
+@pytest.mark.parametrize(("formula", "mistake"), cases(__file__, "a_call_that_cannot_be_is_said_to_be_one"))
 def test_a_call_that_cannot_be_is_said_to_be_one(formula, mistake):
     dse.formula_function(of=["s"], unit="s", name="half")(lambda time: time / 2)
     with pytest.raises(dse.DseError, match=re.escape(mistake)):
