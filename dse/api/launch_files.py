@@ -68,7 +68,7 @@ def _misfits(launch: Launch, system: System, pins: Mapping[str, Any]) -> Iterato
     node, gpus = system.network[0], launch.node_size  # 8 where the file does not say
     size, name = int(node.size.max()), f"{node.name}_size"
     if gpus not in (8, size) and size <= MOST_OF_A_HOST and launch.world_size > gpus and name not in pins:
-        yield f"GPUs of a node: {gpus} in the file, {size} on {system.name}; --set {name}={gpus} takes those of the file"
+        yield f"GPUs of a node: {gpus} in the file, {size} on {system.name}; --set {name}={gpus} is that of the file"
 
 
 def _launch(file: str | Path, form: str, gpus: int | None, framework: str, note: Callable[[str], None]) -> Launch:
