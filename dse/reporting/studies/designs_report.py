@@ -81,8 +81,7 @@ def column_of(space: Space, records: Sequence[Record], name: str) -> Column:
     """A column of a table."""
     cells = [_cell(space, record, name) for record in records]
     if all(cell is None for cell in cells):
-        groups = ("params", "breakdown", "derived", "values", "margins")
-        known = [key for group in groups for key in records[0][group]]
+        known = [key for part in ("params", "breakdown", "derived", "values", "margins") for key in records[0][part]]
         raise ParameterError(f"{{columns}}: {name}: no column of this study{suggestion(name, known)}")
     parameter = space.recorded_by_name.get(name)
     words = parameter is not None and bool(parameter.words)

@@ -112,10 +112,8 @@ class Archive:
         """Archive as text and numbers that JSON knows."""
         names = ("places", "costs", "explored", "sent", "reserve")
         packed = {name: zlib.compress(getattr(self, name).astype(np.float64).tobytes(), 6) for name in names}
-        return {
-            **{name: base64.b64encode(data).decode("ascii") for name, data in packed.items()},
-            "complete": self.complete,
-        }
+        texts = {name: base64.b64encode(data).decode("ascii") for name, data in packed.items()}
+        return {**texts, "complete": self.complete}
 
     @classmethod
     def unpacked(cls, packed: Mapping[str, Any], parameters: int, objectives: int) -> Self:
