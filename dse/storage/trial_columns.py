@@ -71,12 +71,9 @@ def read_columns(
     meant: dict[str, Any] = {"study_id": study_id, "first": first}
     heads = f"SELECT trial_id, number FROM trials WHERE trial_id IN ({FINISHED})"
     if attribute is not None:
-        heads += (
-            " AND EXISTS (SELECT 1 FROM trial_user_attributes WHERE trial_user_attributes.trial_id = "
-            'trials.trial_id AND "key" = :attribute)'
-        )
-    named = meant if attribute is None else meant | {"attribute": attribute}
-    rows = list(database.each(f"{heads} ORDER BY number", **named))
+        of_trial = 'trial_user_attributes.trial_id = trials.trial_id AND "key" = :attribute'
+        heads += f" AND EXISTS (SELECT 1 FROM trial_user_attributes WHERE {of_trial})"
+    rows = list(database.each(f"{heads} ORDER BY number", **meant, attribute=attribute))
     trials = np.array(rows, dtype=np.intp).reshape(-1, 2)
     row_of = {trial_id: row for row, trial_id in enumerate(trials[:, 0].tolist())}
     values = _values(database, meant, row_of, objectives)
@@ -141,10 +138,8 @@ def read_details(database: Database, ids: IntArray, names: Sequence[str]) -> Tri
     """
     meant = ", ".join(map(str, ids.tolist()))
     row_of = {trial_id: row for row, trial_id in enumerate(ids.tolist())}
-    completed: list[datetime | None] = [None] * len(ids)
     query = f"SELECT trial_id, datetime_complete FROM trials WHERE trial_id IN ({meant})"
-    for trial_id, moment in database.each(query):
-        completed[row_of[trial_id]] = moment_of(moment)
+    moments = {trial_id: moment_of(moment) for trial_id, moment in database.each(query)}
     attributes = {name: [""] * len(ids) for name in names}
     wanted = {f"name_{number}": name for number, name in enumerate(names)}
     query = (
@@ -153,7 +148,7 @@ def read_details(database: Database, ids: IntArray, names: Sequence[str]) -> Tri
     )
     for trial_id, name, text in database.each(query, **wanted):
         attributes[name][row_of[trial_id]] = text
-    return TrialDetails(_params_in_order(database, ids, meant), attributes, completed)
+    return TrialDetails(_params_in_order(database, ids, meant), attributes, [moments.get(i) for i in row_of])
 
 
 def _params_in_order(database: Database, ids: IntArray, meant: str) -> dict[str, list[Any]]:
@@ -193,9 +188,8 @@ def moment_of(stored: str | datetime | None) -> datetime | None:
 def read_keys(database: Database, study_id: int, name: str) -> list[str]:
     """Every key that a user attribute has in finished trials: a mapping whose keys have no quotes."""
     query = f'SELECT value_json FROM trial_user_attributes WHERE trial_id IN ({FINISHED}) AND "key" = :name'
-    key_lists = {
-        tuple(str(t).split('"')[1::2]): None for (t,) in database.each(query, study_id=study_id, first=0, name=name)
-    }
+    rows = database.each(query, study_id=study_id, first=0, name=name)
+    key_lists = dict.fromkeys(tuple(str(text).split('"')[1::2]) for (text,) in rows)
     return list(dict.fromkeys(key for keys in key_lists for key in keys))
 
 
@@ -205,8 +199,17 @@ def violating(database: Database, meant: dict[str, Any]) -> set[int]:
         f'SELECT trial_id, "key", value_json FROM trial_system_attributes WHERE trial_id IN ({FINISHED}) '
         f'AND (substr("key", 1, {len(CONSTRAINT)}) = :prefix OR "key" = :name)'
     )
-    rows = database.each(query, prefix=CONSTRAINT, name=CONSTRAINTS, **meant)
-    return {trial_id for trial_id, key, text in rows if is_violated(key, json.loads(text))}
+    rows = list(database.each(query, prefix=CONSTRAINT, name=CONSTRAINTS, **meant))
+    decoded = decoded_texts([text for *_, text in rows])
+    return {row[0] for row, value in zip(rows, decoded, strict=True) if is_violated(row[1], value)}
+
+
+def decoded_texts(texts: Sequence[str]) -> list[Any]:
+    """Values of JSON texts, all at once. Raises `ValueError` if one of them is something else."""
+    values: list[Any] = json.loads(f"[{','.join(texts)}]")
+    if len(values) != len(texts):
+        raise ValueError("several values in one text")
+    return values
 
 
 def is_violated(key: str, violation: Any) -> bool:
@@ -215,9 +218,10 @@ def is_violated(key: str, violation: Any) -> bool:
     Raises `ValueError` or `TypeError` if it holds no number, or is not a list of them: neither kept nor violated.
     """
     numbers = violation if key == CONSTRAINTS else [violation]
-    if not all(type(number) in (int, float) and not math.isnan(number) for number in numbers):
-        raise ValueError("no number")
-    return any(number > 0 for number in numbers)
+    for number in numbers:
+        if type(number) not in (int, float) or math.isnan(number):
+            raise ValueError("no number")
+    return max(numbers, default=0) > 0
 
 
 def read_params(database: Database, study_id: int, ids: IntArray, *, first: int = 0) -> dict[str, list[Any]]:
@@ -387,7 +391,5 @@ def utc_text(local: datetime | None) -> str | None:
 
 def local_time(utc: str | datetime | None) -> datetime | None:
     """The inverse of `utc_text`; PostgreSQL has a type for times, SQLite has text."""
-    if utc is None:
-        return None
-    moment = datetime.fromisoformat(utc) if isinstance(utc, str) else utc
-    return moment.replace(tzinfo=UTC).astimezone().replace(tzinfo=None)
+    moment = moment_of(utc)
+    return moment and moment.astimezone().replace(tzinfo=None)

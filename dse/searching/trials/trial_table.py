@@ -32,7 +32,7 @@ from dse.searching.samplers.screening_sampler import DESIGNS_PRICED
 from dse.searching.trials.measured_runs import told_runs, with_measured
 from dse.spaces.space import Space
 from dse.storage.optuna_store import Store, StoredStudy
-from dse.storage.trial_columns import TrialColumns
+from dse.storage.trial_columns import TrialColumns, decoded_texts
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -301,9 +301,7 @@ def decoded_tables(texts: Sequence[str]) -> list[dict[str, float]]:
 
     Raises `ValueError`, `TypeError`, `AttributeError` or `OverflowError` if one of them is something else.
     """
-    rows: list[dict[str, float]] = json.loads(f"[{','.join(text or '{}' for text in texts)}]")
-    if len(rows) != len(texts):
-        raise ValueError("no table")
+    rows: list[dict[str, float]] = decoded_texts([text or "{}" for text in texts])
     for row in rows:
         math.fsum(row.values())
     return rows
@@ -338,7 +336,7 @@ def _stored(text: str) -> str:
 
 
 #: Trials that are loaded at once, all that is known of them.
-BLOCK = 1000
+BLOCK = 4000
 #: Most trials of a front that reports read. [-]
 MOST_RECORDS = 1000
 
