@@ -24,10 +24,8 @@ def named(path: Path) -> str:
     return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
 
 
-#: Module -> its file; packages among them, and code that is generated.
+#: Module -> its file; packages among them.
 FILES: Final = {named(path): path for package in PACKAGES for path in sorted((ROOT / package).rglob("*.py"))}
-#: The same without code that is generated.
-MODULES: Final = {name: path for name, path in FILES.items() if not name.endswith("_pb2")}
 #: Packages.
 ROOMS: Final = tuple(name for name, path in FILES.items() if path.name == "__init__.py")
 
@@ -59,13 +57,12 @@ def imported(module: ast.AST) -> Iterator[str]:
 @cache
 def arrows() -> dict[str, set[str]]:
     """Module -> modules of the house that it imports."""
-    return {name: {*imported(tree(name))} & FILES.keys() for name in MODULES}
+    return {name: {*imported(tree(name))} & FILES.keys() for name in FILES}
 
 
 def children(room: str) -> list[str]:
     """Names of what stands in a package: modules, and rooms of its own."""
-    inside = (name.removeprefix(f"{room}.").split(".")[0] for name in FILES if name.startswith(f"{room}."))
-    return sorted({name for name in inside if not name.endswith("_pb2")})
+    return sorted({name.removeprefix(f"{room}.").split(".")[0] for name in FILES if name.startswith(f"{room}.")})
 
 
 def floors(room: str) -> list[list[str]]:

@@ -22,7 +22,7 @@ from costmodel.kernels.collectives import held_ranks
 from costmodel.machine import LinkTier, System
 from dse.adapters.chakra.pass_work import PassExchange, RankGrid
 from dse.adapters.chakra.step import BACKWARD, FORWARD, members
-from dse.adapters.chakra.trace import SCHEMA, Node, RankTrace
+from dse.adapters.chakra.trace import COLLECTIVES, Node, RankTrace
 
 #: A group of ranks in each tier, by each of its ranks.
 Tiers = Sequence[Mapping[int, tuple[int, ...]]]
@@ -412,10 +412,7 @@ class StageProgram:
         """Nodes of rings in turn, and the last of them."""
         last = tuple(behind)
         for ring in rings:
-            attributes = {
-                "comm_type": SCHEMA.CollectiveCommType.Value(ring.phase.word),
-                "comm_size": max(round(ring.phase.size), 1),
-            }
+            attributes = {"comm_type": COLLECTIVES[ring.phase.word], "comm_size": max(round(ring.phase.size), 1)}
             behind_all = (*last, *self._last_ring)
             last = (self._add(name, "COMM_COLL_NODE", attributes, behind_all, about=ring),)
             self._last_ring = last

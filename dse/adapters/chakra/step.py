@@ -25,7 +25,7 @@ from costmodel.training.design import SCHEDULE_WORDS, DesignPoints
 from costmodel.training.ranks import Group
 from costmodel.training.run import TransformerRun
 from dse.adapters.chakra.pass_work import PassExchange, PassWork, StepWork, step_work, together
-from dse.adapters.chakra.trace import SCHEMA, RankTrace, Value, process_groups
+from dse.adapters.chakra.trace import COLLECTIVES, RankTrace, Value, process_groups
 from dse.output import Artefact
 
 #: Kinds of events that are passes.
@@ -244,11 +244,7 @@ class StageGraph:
             f"{name} {one.collective.replace('_', '-')}",
             "COMM_COLL_NODE",
             times,
-            {
-                "comm_type": SCHEMA.CollectiveCommType.Value(word),
-                "comm_size": round(message),
-                "pg_name": self._group(one.group, group),
-            },
+            {"comm_type": COLLECTIVES[word], "comm_size": round(message), "pg_name": self._group(one.group, group)},
             data=[last],
             about=one,
         )

@@ -6,14 +6,22 @@ import io
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from importlib.resources import files
 from typing import Any, Final
 
-from costmodel.formats.input_files import data_beside
-from dse.adapters.chakra import schema_pb2
+from google.protobuf import descriptor_pool, message_factory
+from google.protobuf.descriptor_pb2 import FileDescriptorSet
+from google.protobuf.proto import serialize_length_prefixed
 
-#: Messages of `schema.proto`; generated, hence untyped.
-SCHEMA: Final[Any] = schema_pb2
+from costmodel.formats.input_files import data_beside
+
+#: A message of `schema.proto`. Classes are made of the schema as it is read, hence untyped.
 Message = Any
+[_FILE] = FileDescriptorSet.FromString(files(__package__).joinpath("schema.binpb").read_bytes()).file
+_SCHEMA: Final = descriptor_pool.Default().AddSerializedFile(_FILE.SerializeToString())
+_CLASSES: Final = {n: message_factory.GetMessageClass(m) for n, m in _SCHEMA.message_types_by_name.items()}
+#: Type of a collective -> its number.
+COLLECTIVES: Final = {row.name: row.number for row in _SCHEMA.enum_types_by_name["CollectiveCommType"].values}
 #: Version of the format that is named in a file.
 VERSION: Final = "1.0.0"
 #: Attribute -> the field of its value, as Chakra's feeder reads it.
@@ -70,10 +78,8 @@ class RankTrace:
 
     def encoded(self) -> bytes:
         """The file: metadata, then nodes, each message behind its length as a varint."""
-        from google.protobuf.proto import serialize_length_prefixed
-
         stream = io.BytesIO()
-        metadata = SCHEMA.GlobalMetadata(version=VERSION, attr=_attributes(self.metadata))
+        metadata = _CLASSES["GlobalMetadata"](version=VERSION, attr=_attributes(self.metadata))
         serialize_length_prefixed(metadata, stream)
         for node in self.nodes:
             serialize_length_prefixed(_message(node), stream)
@@ -88,19 +94,19 @@ def process_groups(groups: Mapping[str, tuple[str, Sequence[int]]]) -> str:
 
 def _message(node: Node) -> Message:
     """A node as a message."""
-    return SCHEMA.Node(
+    return _CLASSES["Node"](
         id=node.id,
         name=node.name,
-        type=SCHEMA.NodeType.Value(node.type),
+        type=node.type,
         ctrl_deps=node.order,
         data_deps=node.data,
         start_time_micros=node.start,
         duration_micros=node.duration,
-        inputs=SCHEMA.IOInfo(values=node.inputs) if node.inputs else None,
+        inputs=_CLASSES["IOInfo"](values=node.inputs) if node.inputs else None,
         attr=_attributes(node.attributes),
     )
 
 
 def _attributes(values: Mapping[str, Value]) -> list[Message]:
     """Attributes, each in the field that readers expect."""
-    return [SCHEMA.AttributeProto(name=name, **{FIELDS[name]: value}) for name, value in values.items()]
+    return [_CLASSES["AttributeProto"](name=name, **{FIELDS[name]: value}) for name, value in values.items()]

@@ -195,6 +195,6 @@ def _unknown_fields(message: Message, where: str) -> list[str]:
     unknown = [f"{where}{field.field_number}" for field in UnknownFieldSet(message)]
     for descriptor, value in message.ListFields():
         if descriptor.message_type is not None:
-            for inner in value if descriptor.is_repeated else [value]:
+            for inner in [value] if hasattr(value, "ListFields") else value:
                 unknown += _unknown_fields(inner, f"{where}{descriptor.name}.")
     return list(dict.fromkeys(unknown))
