@@ -75,7 +75,7 @@ def _drained(path: Path, room: int) -> bytes:
 
 _GZIP: Final = b"\x1f\x8b"
 #: Largest file of a kind that a person writes: YAML, JSON, a table of measurements. [B]
-LARGEST_WRITTEN: Final = 16 << 20
+LARGEST_WRITTEN: Final = 4 << 20
 #: Largest file of a kind that a program writes. [B]
 LARGEST: Final = 1 << 30
 #: Largest unpacked size of a packed file, and the largest ratio to its packed size beyond that. [B], [-]

@@ -32,14 +32,14 @@ MOST_MODULES = 20
 
 #: The most lines of packages and rooms, less others; what would grow beyond says what it deletes. [lines]
 BUDGETS = [
-    ("costmodel dse", "", 68_581),
+    ("costmodel dse", "", 68_580),
     ("costmodel dse", "dse.adapters", 46_980),
     ("costmodel", "costmodel.formats costmodel.lstm costmodel.rules", 13_802),
     ("dse.searching dse.storage", "", 6_970),
-    ("dse.adapters", "", 21_601),
+    ("dse.adapters", "", 21_600),
     ("dse.adapters.xla", "", 6_870),
     ("dse.adapters.dfmodel", "", 4_079),
-    ("tests", "", 31_889),
+    ("tests", "", 31_888),
 ]
 
 #: Names without a meaning, which no value has.

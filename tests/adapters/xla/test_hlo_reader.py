@@ -96,11 +96,6 @@ def test_a_damaged_text_is_refused_or_read_but_never_breaks_the_reader(data):
         figures(text)
 
 
-def test_a_bottomless_text_is_refused():
-    with pytest.raises(DseError, match="nested too deeply"):
-        hlo.parse(program(f"  a = {'(' * 1500}f32[]{')' * 1500} parameter(0)"), "deep")
-
-
 def test_files_that_cannot_be_read_are_named(tmp_path):
     damaged, binary = tmp_path / "a.hlo.gz", tmp_path / "b.hlo"
     damaged.write_bytes(gzip.compress(OLD_PRINTER.encode())[:-9])

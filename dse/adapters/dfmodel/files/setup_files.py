@@ -33,6 +33,8 @@ ROOTS: Final = {
     "gen4": "SetupGen3",
 }  # fmt: skip
 
+#: Largest file that is read: the parser needs 170 times as much memory. [B]
+LARGEST: Final = 4 << 20
 #: Marks of a text file.
 _BLOCK = re.compile(
     r"^[^\S\n]*(dataflow_graph|system|cost|miscellany|execution|training|gurobi)\s*(?::\s*)?\{", re.MULTILINE
@@ -80,7 +82,7 @@ def load_setup(path: Path) -> Message:
 
     Raises `DseError` with line and column of a mistake in text, or the number of an unknown field in binary.
     """
-    data = file_bytes(path)
+    data = file_bytes(path, LARGEST)
     text = _as_text(data)
     return _from_bytes(data, str(path)) if text is None else _from_text(text, str(path))
 
@@ -166,8 +168,7 @@ def _explained(error: str) -> str:
     """The parser's message: position, mistake, and a remedy."""
     match = _AT.match(error)
     line, column, what = match.groups() if match else ("", "", error)
-    unknown = _UNKNOWN.search(what)
-    if unknown:
+    if unknown := _UNKNOWN.search(what):
         kind, name = unknown.groups()
         known = _MESSAGES[kind].fields_by_name
         what = f"{kind} has no field {name!r}{suggestion(name, known)}"
@@ -184,8 +185,7 @@ def _from_bytes(data: bytes, where: str) -> Message:
         message = message if newer else empty_setup(ROOTS["gen1"]).FromString(data)
     except DecodeError as error:
         raise DseError(f"{where}: neither text nor a whole binary set-up of DFModel") from error
-    unknown = list(_unknown_fields(message, ""))
-    if unknown:
+    if unknown := _unknown_fields(message, ""):
         raise DseError(f"{where}: no such field: {', '.join(unknown)}")
     return message
 

@@ -207,6 +207,8 @@ class Script(Words):
             return None if value is None else value != 0
         if token.kind in ("word", "redirection"):
             return self.simple(start, stop)
+        if token.text != "!" and start not in (self.syntax.arms if token.text == "if" else self.syntax.closers):
+            raise Mistake(start, f"{token.text}: not a whole command")
         match token.text:
             case "if":
                 self.branches(start)

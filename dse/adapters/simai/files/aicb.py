@@ -9,7 +9,7 @@ finite SimAI writes "NaN or Inf", and so does this.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
@@ -18,7 +18,7 @@ import numpy as np
 
 from costmodel.columns import FloatArray
 from costmodel.errors import DseError, shortened, suggestion
-from costmodel.formats.input_files import LARGEST, data_beside, exact_text, plain_text
+from costmodel.formats.input_files import data_beside, exact_text, plain_text
 from dse.adapters.simai.bandwidth import REVISIONS, Revision
 from dse.adapters.simai.time import ALL_REDUCE, SimaiReport, raised, silent
 from dse.adapters.simai.workload_rows import COLLECTIVES, DEFAULT_GROUPS, GROUPS, Parallelism, StepRows
@@ -53,8 +53,10 @@ _WHOLE: Final = re.compile(r"[0-9]{1,40}")
 _DECIMAL: Final = re.compile(r"[0-9]{1,40}(?:\.[0-9]{0,40})?")
 #: Numbers from here on are not exact in seconds and back. [ns], [B]
 TOO_LARGE: Final = 2.0**50
-#: Mistakes that one message tells.
-MOST_LISTED_MISTAKES: Final = 20
+#: Mistakes that one message tells, and mistakes from which a file is not read on.
+MOST_LISTED_MISTAKES, MOST_MISTAKES = 20, 1000
+#: Largest file and header [B], and most different rows of a file.
+LARGEST, LONGEST_HEADER, MOST_ROWS = 64 << 20, 1 << 20, 200_000
 
 
 @dataclass(frozen=True)
@@ -79,6 +81,8 @@ class AicbReader:
     def mistake(self, line: int, what: str) -> None:
         """Note a mistake on a line, counted from 1."""
         self.mistakes.append((line, f"{self.name}:{line}: {shortened(what)}"))
+        if len(self.mistakes) == MOST_MISTAKES:
+            self.finish()
 
     def finish(self) -> None:
         """Raise the noted mistakes, in the order of the lines."""
@@ -86,7 +90,8 @@ class AicbReader:
             return
         listed = [text for _, text in sorted(self.mistakes, key=lambda mistake: mistake[0])]
         if (more := len(listed) - MOST_LISTED_MISTAKES) > 0:
-            listed[MOST_LISTED_MISTAKES:] = [f"{self.name}: and {more} more mistakes"]
+            least = "at least " * (len(listed) == MOST_MISTAKES)
+            listed[MOST_LISTED_MISTAKES:] = [f"{self.name}: and {least}{more} more mistakes"]
         raise DseError("\n".join(listed))
 
     def header(self, line: str) -> tuple[str, dict[str, str]]:
@@ -107,12 +112,12 @@ class AicbReader:
                 current.append(word)
         return loop, {token: " ".join(values) for token, values in tokens.items()}
 
-    def rows(self, lines: list[str]) -> list[_Row]:
-        """Every row, from the third line on; equal lines are read once, and empty ones hold nothing."""
+    def rows(self, lines: Iterator[str]) -> list[_Row]:
+        """Every row, from the second line on, their number; equal lines are read once, and empty ones hold nothing."""
         known: dict[str, _Row] = {}
         rows: list[_Row] = []
-        rows_read = 0
-        for number, line in enumerate(lines[2:], start=3):
+        rows_read, written = 0, next(lines, "").strip()
+        for number, line in enumerate(lines, start=3):
             if not line.strip():
                 continue
             rows_read, before = rows_read + 1, len(self.mistakes)
@@ -121,7 +126,8 @@ class AicbReader:
                 rows.append(row)
                 if len(self.mistakes) == before:
                     known[line] = row
-        written = lines[1].strip() if len(lines) > 1 else ""
+            if len(known) > MOST_ROWS:
+                raise DseError(f"{self.name}: more than {MOST_ROWS:,} different rows")
         if not _WHOLE.fullmatch(written):
             self.mistake(2, f"{written!r}: expected the number of rows")
         elif float(written) != rows_read:
@@ -142,11 +148,11 @@ class AicbReader:
         ]
         return _Row(
             fields[0],
-            tuple(self.time(number, column, fields[column]) for column in (2, 5, 8)),
+            tuple(1e-9 * self.whole(number, column, fields[column], _WHOLE, "ns") for column in (2, 5, 8)),
             tuple(code[0] for code in codes),
             tuple(groups),
-            tuple(self.size(number, column, fields[column]) for column in (4, 7, 10)),
-            self.time(number, 11, fields[11]),
+            tuple(self.whole(number, column, fields[column], _DECIMAL, "bytes") for column in (4, 7, 10)),
+            1e-9 * self.whole(number, 11, fields[11], _WHOLE, "ns"),
         )
 
     def collective(self, number: int, field: int, word: str) -> tuple[int, int]:
@@ -158,18 +164,10 @@ class AicbReader:
         code = COLLECTIVES.index(SPELLED[word.removesuffix(suffix)])
         return code, GROUPS.index(SUFFIXES[suffix]) if suffix else -1
 
-    def time(self, number: int, field: int, word: str) -> float:
-        """A time in whole nanoseconds. [s]"""
-        if not _WHOLE.fullmatch(word) or float(word) >= TOO_LARGE:
-            self.mistake(number, f"field {field + 1}: {word!r}: expected a whole number of ns from 0 to 2^50")
-            return 0.0
-        return float(word) * 1e-9
-
-    def size(self, number: int, field: int, word: str) -> float:
-        """A size; AICB's floating-point divisions leave a fraction, which does not count. [B]"""
-        if not _DECIMAL.fullmatch(word) or float(word) >= TOO_LARGE:
-            what = "expected a whole number of bytes from 0 to 2^50"
-            self.mistake(number, f"field {field + 1}: {word!r}: {what}")
+    def whole(self, number: int, field: int, word: str, digits: re.Pattern[str], unit: str) -> float:
+        """A whole number of ns or bytes; AICB's divisions leave a fraction of a byte, which does not count."""
+        if not digits.fullmatch(word) or float(word) >= TOO_LARGE:
+            self.mistake(number, f"field {field + 1}: {word!r}: expected a whole number of {unit} from 0 to 2^50")
             return 0.0
         return float(np.floor(float(word)))
 
@@ -180,7 +178,8 @@ class AicbReader:
             needed.append(EP)
         for token in needed:
             if token not in tokens:
-                self.mistake(1, f"{token}: missing; every reader needs it{_why.get(token, '')}")
+                where = " where a collective ends in _DP_EP" * (token == EP)
+                self.mistake(1, f"{token}: missing; every reader needs it{where}")
         for token in (CHECKPOINTS, INITIATES):
             self.marks(token, tokens.get(token, "0"))
         columns: dict[str, Any] = {"tp": np.nan, "pp": np.nan}
@@ -202,9 +201,6 @@ class AicbReader:
         if not (lowest <= value < TOO_LARGE) or (token != PP_COMM and not value.is_integer()):
             self.mistake(1, f"{token}: {written!r}: expected a whole number from {lowest}")
         return float(np.floor(value))
-
-
-_why: Final = {EP: " where a collective ends in _DP_EP"}
 
 
 def template_of(rows: list[_Row], layout: Parallelism) -> StepRows:
@@ -287,9 +283,10 @@ def read_workload(text: str, name: str) -> WorkloadFile:
 
     Raises `DseError` with one line for each mistake.
     """
-    lines = plain_text(text).split("\n")
-    reader = AicbReader(name)
-    loop, words = reader.header(lines[0])
+    lines, reader = (line[0] for line in re.finditer("^.*$", plain_text(text), re.MULTILINE)), AicbReader(name)
+    if len(header := next(lines)) > LONGEST_HEADER:
+        raise DseError(f"{name}:1: a header of {len(header):,} characters; at most {LONGEST_HEADER:,} are read")
+    loop, words = reader.header(header)
     rows = reader.rows(lines)
     layout = reader.layout(loop, {word.removesuffix(":"): value for word, value in words.items()}, rows)
     reader.finish()

@@ -77,8 +77,8 @@ def _is_split(instruction: Instruction) -> bool:
     return False
 
 
-#: Most elements of an array, far more than any memory has.
-LARGEST: Final = 10**18
+#: Most elements of an array, far more than any memory has; and most brackets within each other.
+LARGEST, DEEPEST = 10**18, 1000
 _STRING: Final = r'"(?:[^"\\]|\\.)*+"'
 _STRING_OR_COMMENT: Final = re.compile(rf"{_STRING}|/\*.*?\*/", re.DOTALL)
 _BRACKET: Final = re.compile(rf"{_STRING}|[\"(){{}}\[\]]", re.DOTALL)
@@ -159,10 +159,7 @@ class Cursor:
     def balanced(self) -> str:
         """Go past a string, or from a bracket to the one that closes it; the text of it."""
         start, open_brackets = self.at, []
-        while True:
-            match = _BRACKET.search(self.text, self.at)
-            if match is None:
-                self.fail("never closed", start)
+        for match in _BRACKET.finditer(self.text, start):
             self.at, token = match.end(), match[0]
             if token == '"':
                 self.fail("a string that never ends", match.start())
@@ -172,6 +169,9 @@ class Cursor:
                 self.fail("closes nothing", match.start())
             if not open_brackets:
                 return self.text[start : self.at]
+            if len(open_brackets) > DEEPEST:
+                break
+        return self.fail(f"never closed, or around more than {DEEPEST:,} others", start)
 
     def shape(self, *, within: bool = False) -> Shape:
         """Go past a shape: ``f32[2,3]{1,0}`` or ``(f32[], s32[4])``; only outermost tuples are kept."""
