@@ -405,16 +405,17 @@ def _frame(path: Path) -> pd.DataFrame:
     """The file as a table; of text, cells as they are written."""
     import pandas as pd
 
-    ending = path.suffix.lower()
-    if ending not in (".csv", ".parquet"):
+    if (ending := path.suffix.lower()) not in (".csv", ".parquet"):
         raise ParameterError(f"{{designs}} {path}: expected a .csv or a .parquet file")
-    content = BytesIO(file_bytes(path))
+    content = file_bytes(path)
     try:
         if ending == ".parquet":
-            return _parquet(content)
-        if max(line.count(b",") for line in [b"", *content.getvalue().splitlines()]) > MOST_COLUMNS:
+            return _parquet(BytesIO(content))
+        if max(counts := [0, *(line.count(b",") for line in BytesIO(content))]) > MOST_COLUMNS:
             raise ValueError(f"more than {MOST_COLUMNS:,} columns")
-        return pd.read_csv(content, dtype=str, keep_default_na=False, skipinitialspace=True)
+        if sum(counts) + len(counts) > MOST_CELLS:
+            raise ValueError(f"more than {MOST_CELLS:,} cells")
+        return pd.read_csv(BytesIO(content), dtype=str, keep_default_na=False, skipinitialspace=True)
     except OSError as error:
         raise DseError(f"{path}: {error.strerror or error}") from None
     except (ValueError, TypeError, ArithmeticError, LookupError, NotImplementedError) as error:
@@ -425,8 +426,7 @@ def _frame(path: Path) -> pd.DataFrame:
 def _parquet(content: BytesIO) -> pd.DataFrame:
     """The columns of numbers, words and truth values of a Parquet file.
 
-    Raises an error of a reader if it is none, has a
-    column of something else, or says that it has more than `MOST_CELLS`.
+    Raises an error of a reader if it is none, has a column of something else, or more than `MOST_CELLS`.
     """
     from pyarrow import lib, parquet, types
 

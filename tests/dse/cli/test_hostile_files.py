@@ -85,7 +85,7 @@ REFUSED: dict[str, Any] = {
     "an array of 400 digits": (("cost",), "a.hlo", array("9" * 400), "at most 1e+18 elements"),
     "an array of 5,000 digits": (("cost",), "a.hlo", array("9" * 5000), "longer than any"),
     "brackets in HLO": (("cost",), "a.hlo", array("1").replace("f32[1] add", "(" * 1500), "more than 1,000 others"),
-    "blanks in a set-up": (("cost",), "t.txt", "execution {" + " " * (5 << 20), "at most 4,194,304 are read"),
+    "blanks in a set-up": (("cost",), "t.txt", "execution {" + " " * (5 << 20), "at most 1,048,576 are read"),
     "lines without fields": (("cost",), "t.txt", aicb(1) + "a\n" * (20 << 20), "and at least 980 more mistakes"),
     "a header of 40 MiB": (("cost",), "t.txt", aicb(1).replace("ga:", "1 pp:" * (8 << 20)), "characters; at most"),
     "a packed bomb": (("cost",), "b.hlo", bomb, "unpacks to"),

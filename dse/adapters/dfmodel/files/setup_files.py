@@ -33,8 +33,8 @@ ROOTS: Final = {
     "gen4": "SetupGen3",
 }  # fmt: skip
 
-#: Largest file that is read: the parser needs 170 times as much memory. [B]
-LARGEST: Final = 4 << 20
+#: Largest file that is read: the parser needs some microseconds and 170 bytes for each. [B]
+LARGEST: Final = 1 << 20
 #: Marks of a text file.
 _BLOCK = re.compile(
     r"^[^\S\n]*(dataflow_graph|system|cost|miscellany|execution|training|gurobi)\s*(?::\s*)?\{", re.MULTILINE

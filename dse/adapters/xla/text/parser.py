@@ -258,7 +258,7 @@ def _passing_problem(name: str, parameters: Sequence[Instruction], operands: Seq
 
 _NAME: Final = r"%?([A-Za-z_][\w.\-]*)"
 _HEAD: Final = re.compile(rf"\s*HloModule\s+{_NAME}")
-_TABLE: Final = re.compile(r"\s*(?:FileNames|FunctionNames|FileLocations|StackFrames)[ \t]*(?:\n[ \t]*\d+[ \t].*)*\n")
+_TABLE: Final = re.compile(r"\s*(?:File(?:Name|Location)|FunctionName|StackFrame)s[ \t]*(?:\n[ \t]*+\d++[ \t].*+)*+\n")
 _COMPUTATION: Final = re.compile(rf"\s*(ENTRY\s+)?{_NAME}\s*(?=[({{])")
 _ARROW: Final = re.compile(r"\s*->")
 _OPEN: Final = re.compile(r"\s*\{")
