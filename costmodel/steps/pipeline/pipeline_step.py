@@ -438,10 +438,10 @@ def stage_passes(
     for stage in stages:
         activations, gradients = (number * sends for number in messages(run.design, stage))
         forward, weight = weighted_sum(forwards, stage.counts), weighted_sum(weights, stage.counts)
-        backward = stage_time(stage, whole, alone) - forward - weight
+        backward = (in_turn := stage_time(stage, whole, alone)) - forward - weight
         rows.append([forward + activations, backward + gradients, weight])
         if paired:
-            pair = stage_time(stage, of_pairs, together) if of_pairs else forward + backward + weight
+            pair = stage_time(stage, of_pairs, together) if of_pairs else in_turn
             rows[-1].append(pair + activations + gradients)
     columns = [np.stack(np.broadcast_arrays(*of_pass)) for of_pass in zip(*rows, strict=True)]
     for column in columns:
