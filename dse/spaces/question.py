@@ -135,8 +135,8 @@ def planned_space(question: Question) -> Planned:
     """
     model, system = planned_model(question.model, question.seq_len), load_system(question.system)
     plan = _Layouts(question, model, system)
-    if usual := software_of_others(plan.framework, system):
-        model = replace(model, notes=(*model.notes, usual))
+    lines = filter(None, (software_of_others(plan.framework, system), plan.precisions()[1]))
+    model = replace(model, notes=(*model.notes, *lines))
     if not question.any_software and (broken := refused_model(plan.framework, model.shape)):
         if question.framework:
             raise ParameterError(f"{broken}; {{framework}} names another")
@@ -246,7 +246,7 @@ class _Layouts:
         if self.shape.num_experts:
             modules = {f"recompute_{name}": [False, True] for name in ("layernorm", "moe_act")}
             modules |= {"recompute_mla_up_proj": [False, True]} if self.shape.attention == "mla" else {}
-        precisions = self.precisions()
+        precisions, _ = self.precisions()
         zero = [1, 2, 3] if self.runs or self.framework.given.get("zero", 1) == 1 else []
         opened = {
             "tp": self.tp(chips),
@@ -298,8 +298,8 @@ class _Layouts:
             "overlap_ep": [False, True],
         }
 
-    def precisions(self) -> list[str]:
-        """Formats to choose from: those asked for that both the chip and the framework have.
+    def precisions(self) -> tuple[list[str], ArgumentText]:
+        """Formats to choose from: those asked for that both the chip and the framework have; and a line on the others.
 
         Raises `ParameterError` for an unknown format, and `NothingFits` if none is left.
         """
@@ -311,12 +311,13 @@ class _Layouts:
         of_chip = [word for word in FORMATS if has[word]]
         of_framework = list(self.runs["precision"].words) if "precision" in self.runs else of_chip
         asked = [*dict.fromkeys(PRECISIONS.get(word, word) for word in self.question.precision)] or of_chip[:1]
-        if not (both := [word for word in asked if word in of_chip and word in of_framework]):
-            sides = {self.framework.title: of_framework, self.system.name: of_chip}
-            lacking = {name: words for name, words in sides.items() if not {*asked} & {*words}} or sides
-            known = "; ".join(f"{name} has {', '.join(words)}" for name, words in lacking.items())
-            raise NothingFits(f"{{precision}} {','.join(asked)}: {known}")
-        return both
+        others = [word for word in asked if word not in of_chip or word not in of_framework]
+        sides = {self.framework.title: of_framework, self.system.name: of_chip}
+        known = "; ".join(f"{name} has {', '.join(words)}" for name, words in sides.items() if {*others} - {*words})
+        line = f"{{precision}} {','.join(others)}: {known}" if others else ""
+        if asked == others:
+            raise NothingFits(line)
+        return [word for word in asked if word not in others], ArgumentText(line)
 
     @property
     def usable_memory(self) -> str:
@@ -421,7 +422,7 @@ class _Layouts:
         if not asked.sequences:
             yield "global_batch_size", f"{batch} ({batch * self.seq_len / 1e6:.1f} million tokens)"
         if not asked.precision:
-            yield "precision", self.precisions()[0]
+            yield "precision", self.precisions()[0][0]
         if not asked.framework:
             yield "framework", f"{self.framework.name}"
         if asked.headroom is None:

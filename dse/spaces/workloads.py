@@ -63,7 +63,9 @@ def read(section: Section, name: str, read_space: Reader[AnySpace]) -> Several[A
         described.only(("model", "weight", "given"))
         if not key.isidentifier():
             described.mistake(None, "not a name; expected letters, digits and _")
-        weights[key] = described.value("weight", _weight, 1.0, required=False)
+        weights[key] = described.number("weight", default=1.0)
+        if not 0 < weights[key] < float("inf"):
+            described.mistake("weight", f"{weights[key]:g}: expected a number above 0")
     section.source.finish()
     common = _with_exact_layouts(section)
     frame = _read(section, common, next(iter(parts.values())), name, read_space)
@@ -88,12 +90,6 @@ def machine_fields(section: Section, name: str, read_space: Reader[AnySpace]) ->
         "workloads": several.workloads,
     }
     return {f.name: changes.get(f.name, getattr(frame, f.name)) for f in fields(Definition)}
-
-
-def _weight(written: Any) -> float:
-    if isinstance(written, bool) or not isinstance(written, int | float) or not 0 < written < float("inf"):
-        raise ValueError(f"{written!r}: expected a number above 0")
-    return float(written)
 
 
 def _with_exact_layouts(section: Section) -> dict[str, Any]:

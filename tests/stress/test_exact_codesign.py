@@ -16,4 +16,4 @@ def test_the_front_of_chips_and_layouts_is_exact():
 
 @pytest.mark.parametrize("seed", range(2, 16))
 def test_a_bound_is_never_above_the_best(seed, tmp_path, monkeypatch):
-    check_bound(seed, tmp_path, monkeypatch)
+    check_bound(tmp_path, monkeypatch, seed)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from costmodel.errors import DseError
+from costmodel.formats import shipped
 from costmodel.formats.quantity import readable
 from dse.api.designs import explain, with_number
 from dse.cli.options import changed_space, changes_of, launched_space, pin, say_what_was_open, set_words
@@ -189,6 +190,8 @@ def named_design(args: argparse.Namespace) -> Explanation:
         return study.explain(args.trial, objective=args.objective, profile=args.profile)
     if args.trial is not None:
         raise DseError(f"--trial {args.trial}: names a design; leave out --set and --layout, or use --against")
+    if not Path(args.design).exists() and args.design not in shipped.names("spaces"):
+        raise DseError(f"{args.design}: no space or file, which --set and --layout change; of a study use --against")
     pinned = changed_space(args)
     say_what_was_open(pinned, pinned.completed({}))
     return explain(args.design, profile=args.profile, **changes_of(args))

@@ -60,16 +60,11 @@ def test_experts_are_as_balanced_as_the_framework_says(model, said):
     assert forced.space.given["imbalance"] == 1
 
 
-def test_software_that_is_not_known_to_run_on_a_chip_is_named():
-    [note] = planned("llama3_8b", 64, "tpu_v5p_pod", framework="torchtitan").model.notes
-    assert note == "torchtitan is not known to run on tpu_v5p_pod, which has MaxText"
-    assert not planned("llama3_8b", 64, "tpu_v5p_pod").model.notes
-
-
-def test_chips_without_bf16_train_in_fp16():
-    plan = planned("llama3_8b", 16, "v100_32g_dgx2")
-    assert "precision fp16" in plan.assumed
-    assert options(plan)["precision"] == ["fp16"]
+@pytest.mark.parametrize(("system", "asked", "notes", "formats"), cases(__file__, "what_does_not_go_together_is_named"))
+def test_what_does_not_go_together_is_named(system, asked, notes, formats):
+    plan = planned("llama3_8b", 64, system, **asked)
+    assert [*plan.model.notes] == notes
+    assert options(plan).get("precision") == formats
 
 
 @pytest.mark.parametrize(("model", "system", "framework"), [
