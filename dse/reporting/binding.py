@@ -123,20 +123,18 @@ def sentence(space: Space, record: Record) -> str:
 def bottleneck_text(record: Record) -> str:
     """The largest share of a step, and the next: ``arithmetic, 80 % of the step; next ..., 7.9 %``."""
     first, *others = sorted(binding_shares(record).items(), key=lambda item: -item[1])
-    text = f"{first[0]}, {percent(first[1])} of the step"
-    return f"{text}; next {others[0][0]}, {percent(others[0][1])}" if others else text
+    following = "".join(f"; next {name}, {percent(share)}" for name, share in others[:1])
+    return f"{first[0]}, {percent(first[1])} of the step{following}"
 
 
 def binding_shares(record: Record) -> dict[str, float]:
     """Bottleneck in words -> its share of the step. [-]"""
     shares: dict[str, float] = {}
     for part in parts_of(record, "step_time"):
-        phrase = PHRASES[part.name]
-        shares[phrase] = shares.get(phrase, 0.0) + part.share
+        shares[PHRASES[part.name]] = shares.get(PHRASES[part.name], 0.0) + part.share
     whole = record["breakdown"][with_unit_suffix("step_time")]
     for name, phrase in BOUND_PHRASES.items():
-        share = record["breakdown"].get(with_unit_suffix(name), 0.0) / whole
-        shares[phrase] = share
+        shares[phrase] = share = record["breakdown"].get(with_unit_suffix(name), 0.0) / whole
         shares["arithmetic"] = shares.get("arithmetic", 0.0) - share
     return {phrase: share for phrase, share in shares.items() if share > 0}
 
@@ -144,7 +142,9 @@ def binding_shares(record: Record) -> dict[str, float]:
 def limits(space: Space, record: Record) -> str:
     """Distance to each limit; where a design has room, memory is left out, which the tables show."""
     shown = [
-        f"{limit.name}: {readable(abs(margin), limit.unit)} {'below' if margin >= 0 else 'above'} the limit"
+        f"{limit.name}: {readable(margin, limit.unit)} below the limit"
+        if margin >= 0
+        else f"breaks {limit.name!r} by {readable(-margin, limit.unit)}"
         for limit in space.limits
         if (margin := record["margins"].get(limit.key)) is not None and (margin < 0 or limit.unit != "B")
     ]
