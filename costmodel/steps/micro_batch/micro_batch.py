@@ -515,15 +515,16 @@ def core_cost(
     run: RankRun, part: Part, table: CostTable, fused: Mapping[tuple[Kernel, str], KernelCost], direction: str
 ) -> KernelCost:
     """The attention cores of a layer, with the exchanges of ranks that share the sequence."""
-    core = table.cost(part.core, direction)
-    for kernel in part.kernels:
-        if kernel.is_core:
-            core = core + fused[kernel, direction]
+    core = sum((fused[k, direction] for k in part.kernels if k.is_core), start=table.cost(part.core, direction))
     if (run.design.cp > 1).any():
-        for kernel in part.kernels:
-            if keys_values := kernel.kind.exchanged.keys_values:
-                sized, ranks = run.of_kernel(kernel), run.design.tp if kernel.kind.exchanged.whole else 1.0
-                core = core + context_parallel(sized, ranks * keys_values(sized.model), core.time, direction)
+        rings = [
+            (sized := run.of_kernel(kernel), of(sized.model) * (run.design.tp if kernel.kind.exchanged.whole else 1.0))
+            for kernel in part.kernels
+            if (of := kernel.kind.exchanged.keys_values)
+        ]
+        sizes = [sized.key_tokens * features for sized, features in rings]
+        for (sized, features), size in zip(rings, sizes, strict=True):  # hidden by its share of the core
+            core = core + context_parallel(sized, features, core.time * (size / sum(sizes)), direction)
     return core
 
 
@@ -537,8 +538,7 @@ def passed_states(run: RankRun, part: Part) -> KernelCost:
 def expert_exchange(run: RankRun, part: Part, table: CostTable, exchange: KernelCost) -> list[KernelCost]:
     """Exchanges of a layer with experts forward and backward, less the part that the shared expert hides."""
     costs = []
-    words = {"shared_up", "shared_ffn"}
-    shared = [kernel.name for kernel in part.kernels if words & {kernel.reads, kernel.makes}]
+    shared = [k.name for k in part.kernels if {"shared_up", "shared_ffn"} & {k.reads, k.makes}]
     for passes in DIRECTIONS.values():
         beside = sum(table.kernels_time(part, shared, of_pass) for of_pass in passes)
         hidden = np.where(run.design.overlap_shared_expert > 0, np.minimum(exchange.ep_time, beside), 0.0)

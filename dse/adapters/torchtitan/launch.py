@@ -198,7 +198,7 @@ def read_script(path: Path, chips: int | None = None) -> tuple[Launch, list[str]
         source = PythonFunctions(text, file.resolve().parent.name)
         config = _configuration(source, part)
         launch = torchtitan_design.launch_of(config, chips)
-    except (DseError, ValueError, TypeError, AttributeError, ZeroDivisionError) as error:
+    except (DseError, ValueError, TypeError, AttributeError, ArithmeticError) as error:
         raise DseError(f"{path}: {with_line(str(error), text)}") from None
     return launch, torchtitan_design.unread(config)
 
