@@ -205,7 +205,7 @@ _OPERATIONS: Final[dict[type[ast.operator], Callable[[Interval, Interval], Inter
     ast.Mult: lambda a, b: _corners(np.multiply, a, b),
     ast.Div: _quotient,
     # NumPy's own quotient may be one less, for the remainder's sake
-    ast.FloorDiv: lambda a, b: (np.floor(_quotient(a, b)[0]) - 1, np.floor(_quotient(a, b)[1])),
+    ast.FloorDiv: lambda a, b: (np.floor((ends := _quotient(a, b))[0]) - 1, np.floor(ends[1])),
     ast.Pow: _power,
 }
 _COMPARISONS: Final[dict[type[ast.cmpop], Callable[[Interval, Interval], Interval]]] = {
