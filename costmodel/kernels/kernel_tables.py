@@ -277,17 +277,17 @@ class WeightMatrix:
 
 def weight_matrices(model: ModelShape) -> list[WeightMatrix]:
     """Matrices of all kinds of layers, the largest first; tables and the head are none of them."""
-    kinds: list[tuple[Layer, int, float]] = [(layer, number, 1.0) for number, layer in enumerate(model.kinds)]
-    if model.mtp_layers:
-        kinds.append((model.mtp_layer, len(kinds) + 2, model.mtp_layers))  # behind embedding and head
+    kinds = [(layer, number, 1.0) for number, layer in enumerate(model.kinds)]
+    kinds += [(model.mtp_layer, len(kinds) + 2, model.mtp_layers)] * bool(model.mtp_layers)  # behind embedding and head
     matrices = []
     for layer, part, repeats in kinds:
         for kernel in layer.kernels:
-            sizes = model.of_kernel(kernel).features
-            short, long = sorted((sizes[kernel.reads], sizes[kernel.makes]))
-            if model.weights(kernel) and short > 1:
-                experts, whole = kernel.of_experts, kernel.is_whole
-                matrices.append(WeightMatrix(kernel.name, part, short, long, repeats, experts, whole))
+            entries = model.weights(kernel) / (model.num_experts if kernel.of_experts else 1.0)
+            made = model.of_kernel(kernel).features[kernel.makes]
+            short, long = sorted((entries / made, made)) if entries else (0.0, 0.0)
+            if short > 1:
+                kind = kernel.of_experts, kernel.is_whole
+                matrices.append(WeightMatrix(kernel.name, part, short, long, repeats, *kind))
     return sorted(matrices, key=lambda matrix: -matrix.size)
 
 

@@ -39,9 +39,8 @@ def real_root(threshold: FloatArray, constant: FloatArray) -> FloatArray:
     Roots are eigenvalues of the companion matrix in the order of LAPACK, as `numpy.roots` gives them. Where `constant`
     is 0 the matrix is that of the square, whose root differs from `threshold` by rounding, and 0 is the last root.
     """
-    shape = np.broadcast_shapes(threshold.shape, constant.shape)
-    threshold, constant = np.broadcast_to(threshold, shape), np.broadcast_to(constant, shape)
-    first = np.full(shape, np.nan)
+    threshold, constant = np.broadcast_arrays(threshold, constant)
+    first = np.full(constant.shape, np.nan)
     finite = np.isfinite(threshold) & np.isfinite(constant)
     for order, rows in ((3, finite & (constant != 0)), (2, finite & (constant == 0))):
         companion = np.zeros((int(rows.sum()), order, order))
@@ -56,25 +55,26 @@ def real_root(threshold: FloatArray, constant: FloatArray) -> FloatArray:
 
 
 def operating_point(
-    block: Values, power: FloatArray, nominal_power: FloatArray, clock: FloatArray, *, powered: BoolArray
+    block: Values, power: FloatArray, nominal: FloatArray, clock: FloatArray, *, powered: BoolArray, raised: bool
 ) -> tuple[FloatArray, FloatArray]:
     """Voltage and clock at which a block takes its power: clock ~ (v - vt)^2 / v, power ~ v (v - vt)^2. [V], [Hz]
 
-    Below the least voltage a block stays there and its clock falls with the square of the difference; no clock exceeds
-    that of `max_voltage`. The voltage is that before both limits. The clock is 0 where a block is not `powered`.
+    Below the least voltage the clock falls with the square of the ratio: the clock of the voltage itself, or of the
+    least one if it is `raised`. No clock exceeds that of `max_voltage`. The voltage is that before both limits; both
+    are 0 where a block is not `powered`. `nominal` is the power at the nominal voltage. [W]
     """
-    nominal, threshold, (least, most) = block["nominal_voltage"], block["threshold_voltage"], voltage_limits(block)
-    constant = power / nominal_power * nominal * (nominal - threshold) ** 2
+    usual, threshold, (least, most) = block["nominal_voltage"], block["threshold_voltage"], voltage_limits(block)
+    constant = power / nominal * usual * (usual - threshold) ** 2
     solved = real_root(threshold, np.where(powered, constant, 1.0))
 
     def speed(voltage: FloatArray) -> FloatArray:
         return (voltage - threshold) ** 2 / voltage
 
-    free = clock * (speed(solved) / speed(nominal))
-    slowed = (solved / least) ** 2 * free
+    free = clock * (speed(solved) / speed(usual))
+    slowed = (solved / least) ** 2 * (clock * (speed(least) / speed(usual)) if raised else free)
     capped = free * (speed(most) / speed(solved))
     frequency = np.where(solved < least, slowed, np.where(solved > most, capped, free))
-    return solved, np.where(powered, frequency, 0.0)
+    return np.where(powered, solved, 0.0), np.where(powered, frequency, 0.0)
 
 
 def voltage_limits(block: Values) -> tuple[FloatArray, FloatArray]:
@@ -88,7 +88,7 @@ def chip(sheet: Values, *, states: bool) -> dict[str, Values]:
     (points,) columns. [FLOP/s], [B/s], [B], [s] `states` is True for the generation whose files state sizes; in the
     other a memory without bandwidth has no size.
     """
-    core = core_figures(sheet)
+    core = core_figures(sheet, states=states)
     units = dict(zip(SCOPES, (np.ones(1), core["num_bundle"], core["num_mcu"]), strict=True))
     blocks = {"core": core}
     for level in range(4):
@@ -102,7 +102,7 @@ def chip(sheet: Values, *, states: bool) -> dict[str, Values]:
     return blocks | {name: network(sheet, name) for name in DEGREES}
 
 
-def core_figures(sheet: Values) -> Values:
+def core_figures(sheet: Values, *, states: bool) -> Values:
     """Compute units (mcu), their bundles, voltage and clock. [-], [V], [Hz], [mm2], [W]"""
     block = within(sheet, "tech_param.core")
     area, power = sheet["area_breakdown.core"], sheet["power_breakdown.core"]
@@ -113,8 +113,8 @@ def core_figures(sheet: Values) -> Values:
     nominal_power = block["nominal_power_per_mcu"] * mcus * scale
     clock, frequency = block["nominal_frequency"], block["operating_frequency"]
     powered = (power > 0) & (nominal_power > 0)
-    voltage, solved = operating_point(block, power, nominal_power, clock, powered=powered)
-    voltage = np.clip(voltage, *voltage_limits(block))
+    voltage, solved = operating_point(block, power, nominal_power, clock, powered=powered, raised=states)
+    voltage = np.maximum(voltage, voltage_limits(block)[0])
     drawn = block["nominal_power_per_mcu"] * (solved / clock) * (voltage / block["nominal_voltage"]) ** 2
     clocked = np.where(powered & (frequency > 0), frequency, solved)
     return {
@@ -167,17 +167,17 @@ def dram(sheet: Values, *, states: bool) -> Values:
     clock = np.where(block["nominal_frequency"] > 0, block["nominal_frequency"], block["operating_frequency"])
     nominal_power = block["dynamic_energy_per_bit"] * links * clock
     powered = (dynamic > 0) & (nominal_power > 0)
-    voltage, solved = operating_point(block, dynamic, nominal_power, clock, powered=powered)
-    voltage = np.clip(voltage, *voltage_limits(block))
+    voltage, solved = operating_point(block, dynamic, nominal_power, clock, powered=powered, raised=states)
+    least, most = voltage_limits(block)
+    voltage = np.where(voltage < least, least, np.minimum(voltage, most))
     frequency = np.where(powered & (block["operating_frequency"] > 0), block["operating_frequency"], solved)
-    bandwidth = np.where(block["bandwidth"] > 0, block["bandwidth"], np.where(size == 0, 0.0, links * frequency / 8))
+    bandwidth = np.where(block["bandwidth"] > 0, block["bandwidth"], np.where(size <= 0, 0.0, links * frequency / 8))
     per_stack = np.where(stacks == 0, 0.0, bandwidth / stacks)
-    if states:
-        links = np.where(size > 0, block["num_links_per_stack"] * stacks, links)
+    links = np.where((size > 0) & states, block["num_links_per_stack"] * stacks, links)
     drawn = links * (block["dynamic_energy_per_bit"] * (voltage / block["nominal_voltage"]) ** 2) * frequency
     return {
         "size": size, "bandwidth": bandwidth, "operating_voltage": voltage, "operating_freq": frequency,
-        "voltage_lowerbound": voltage_limits(block)[0], "voltage_upperbound": block["max_voltage"],
+        "voltage_lowerbound": least, "voltage_upperbound": block["max_voltage"],
         "num_stacks": stacks, "node_area_limit": by_area, "chip_area_limit": by_chip, "num_links": links,
         "stack_limit": bound, "perimeter_limit": block["num_links_per_stack"] * stacks, "stack_bandwidth": per_stack,
         "stack_capacity": block["stack_capacity"], "eff_ctrl_area": stacks * block["mem_ctrl_area"],
@@ -194,8 +194,7 @@ def network(sheet: Values, name: str) -> Values:
     length = sheet[f"perimeter_breakdown.{name}"] * (np.sqrt(sheet["area_breakdown.proc_chip_area_budget"]) * 4)
     links = np.trunc(np.minimum(area / block["nominal_area_per_link"], length * block["num_links_per_mm"]))
     energy, clock = block["nominal_energy_per_link"], block["nominal_frequency"]
-    voltage, frequency = operating_point(block, power, energy * links * clock, clock, powered=links > 0)
-    voltage = np.where(links > 0, voltage, 0.0)
+    voltage, frequency = operating_point(block, power, energy * links * clock, clock, powered=links > 0, raised=False)
     drawn = links * frequency * (energy * (voltage / block["nominal_voltage"]) ** 2)
     return {
         "bandwidth": links * frequency * block["util"] / (8 * DEGREES[name]), "latency": block["latency"],

@@ -265,8 +265,9 @@ def problems(setup: ChipSetup) -> Iterator[str]:
             yield f"Product of {names} must be equal to number of workers, which is {workers[0]:g}"
         if np.any((dp > 1) & (sheet["system_hierarchy.dp_inter"] == 0)):
             yield "Data parallelism requires dp_inter to be True"
-        if np.any(sheet["tech_param.core.operating_frequency"] + sheet["tech_param.core.nominal_frequency"] <= 0):
-            yield "tech_param.core needs operating_frequency or nominal_frequency"
+        for block in ("tech_param.core", "tech_param.DRAM"):
+            if np.any(sheet[f"{block}.operating_frequency"] + sheet[f"{block}.nominal_frequency"] <= 0):
+                yield f"{block} needs operating_frequency or nominal_frequency"
     if setup.mode == "LSTM":
         work, softmax = setup.workload, setup.workload.split("softmax")
         guards = {name: rows for name, rows in broken_guards(work).items() if name.startswith(("hidden", "softmax"))}

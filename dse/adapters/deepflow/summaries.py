@@ -92,7 +92,7 @@ def setup_figures(setup: ChipSetup) -> Values:
 def runs(setup: ChipSetup, figures: Values) -> list[str]:
     """Why DeepFlow stops, or ends with no time, for each set-up, by its figures; "" where it runs."""
     time = np.atleast_1d(figures["Time"])
-    too_high = setup.rules["states"] & (figures["DRAM.operating_voltage"] >= figures["DRAM.voltage_upperbound"])
+    too_high = setup.rules["states"] & (figures["DRAM.operating_voltage"] == figures["DRAM.voltage_upperbound"])
     stops = "power_breakdown.DRAM: its voltage exceeds max_voltage, where DeepFlow stops; lower the power"
     endless = "a split or a level has no bandwidth, so that the step never ends; give links or memories power"
     reasons = np.where(too_high, stops, np.where(time < np.inf, "", endless))

@@ -6,7 +6,7 @@ from itertools import pairwise, product
 import numpy as np
 import pytest
 
-from costmodel import DesignPoints, ModelShape, load_model, load_system, step
+from costmodel import DesignPoints, ModelShape, load_model, load_system, model_names, step
 from costmodel.kernels.kernel_cost import KernelCost
 from costmodel.kernels.kernel_tables import WeightMatrix, orthogonal_products, weight_matrices
 from costmodel.machine import System
@@ -250,8 +250,7 @@ def test_large_matrices_run_at_the_rate_of_products(h100):
 def test_the_fullest_owner_is_the_first_whom_matrices_are_dealt(owners, small):
     """Against dealing them out one by one, the largest first."""
     design = DesignPoints.of(dp=owners, zero=1, optimizer="muon")
-    ones = np.ones(1)
-    stage = Stage((small.num_layers * ones, ones, ones), 0 * ones)
+    stage = Stage((small.num_layers * np.ones(1), np.ones(1), np.ones(1)), np.zeros(1))
     matrices = weight_matrices(small)
     found = owned_matrices(run_of(small, design), stage, matrices)
     deck = [matrix.size for matrix in matrices for _ in range(int(small.num_layers))]
@@ -262,14 +261,15 @@ def test_the_fullest_owner_is_the_first_whom_matrices_are_dealt(owners, small):
     assert sum(deck) / owners <= load
 
 
-def test_matrices_of_muon_are_all_weights_of_layers():
-    for name in ("llama3_8b", "gpt3_175b", "mixtral_8x7b", "deepseek_v2_lite", "deepseek_v3"):
-        model = load_model(name)
-        copies = {True: model.num_experts, False: 1.0}
-        counts = [*model.kinds.values(), 0.0, 0.0, 1.0]
-        found = sum(m.size * m.repeats * copies[m.of_experts] * counts[m.part] for m in weight_matrices(model))
-        layers = [*model.kinds.items(), *([(model.mtp_layer, model.mtp_layers)] if model.mtp_layers else [])]
-        assert found == pytest.approx(sum(count * sum(map(model.weights, layer.kernels)) for layer, count in layers))
+@pytest.mark.parametrize("name", [name for name in model_names() if not name.startswith("lstm")])
+def test_matrices_of_muon_are_all_weights_of_layers(name):
+    """All but vectors, such as the gates of shared experts; also where outputs of attention are in groups."""
+    model = load_model(name)
+    counts, copies = [*model.kinds.values(), 0.0, 0.0, 1.0], {True: model.num_experts, False: 1.0}
+    in_matrices = sum(m.size * m.repeats * copies[m.of_experts] * counts[m.part] for m in weight_matrices(model))
+    layers = [*model.kinds.items(), *([(model.mtp_layer, model.mtp_layers)] if model.mtp_layers else [])]
+    weights = sum(count * sum(map(model.weights, layer.kernels)) for layer, count in layers)
+    assert weights * (1 - 1e-5) < in_matrices <= weights * (1 + 1e-12)
 
 
 def test_narrow_moments_are_read_and_written_faster(small, h100):
