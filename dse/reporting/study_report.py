@@ -247,6 +247,7 @@ def studies_table(summaries: Sequence[Summary]) -> Report:
             "infeasible": study.infeasible,
             "failed": study.failed,
             "running": study.running,
+            f"not read (`dse studies {quote(study.name)}` reads them)": study.unread,
         }
         states = [f"{count:,} {state}" for state, count in counts.items() if count or state == "finished"]
         best = [best_text(key, value) for key, value in study.best.items()]

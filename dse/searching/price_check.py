@@ -74,7 +74,15 @@ def mismatches(
         designs = stored_designs(store, stored, block, space)
         evaluation = evaluate(space, space.encode([design.params for design in designs]), rules=rules, jobs=jobs)
         known = {name for design in designs for name in design.figures}  # others are younger than all of these
-        units = units_of(space, evaluation)
+        units = {
+            **{f"values.{o.key}": o.unit for o in space.objectives},
+            **{f"{DERIVED}.{d.name}": d.unit for d in space.derived},
+            **{f"{MARGINS}.{limit.key}": limit.unit for limit in space.limits},
+            **{
+                f"{BREAKDOWN}.{evaluation.breakdown.key(name)}": unit
+                for name, unit in column_units(type(evaluation.breakdown)).items()
+            },
+        }
         differing = [
             Mismatch(design.trial, design.prefix + name, design.figures.get(name), now.get(name), units.get(name, "-"))
             for design, now in zip(designs, figures_now(space, evaluation), strict=True)
@@ -117,17 +125,6 @@ def figures_now(space: Space, evaluation: Evaluation) -> Iterator[dict[str, Any]
     ):
         record = {"values": dict(zip(keys, row, strict=True)), "feasible": feasible, **attributes}
         yield dict(leaves(record))
-
-
-def units_of(space: Space, evaluation: Evaluation) -> dict[str, str]:
-    """Units of the figures of a trial."""
-    table = evaluation.breakdown
-    return {
-        **{f"values.{o.key}": o.unit for o in space.objectives},
-        **{f"{DERIVED}.{d.name}": d.unit for d in space.derived},
-        **{f"{MARGINS}.{limit.key}": limit.unit for limit in space.limits},
-        **{f"{BREAKDOWN}.{table.key(name)}": unit for name, unit in column_units(type(table)).items()},
-    }
 
 
 def spread(columns: TrialColumns, count: int) -> TrialColumns:

@@ -423,21 +423,31 @@ class Summary:
     complete: int
     failed: int
     running: int
-    infeasible: int
-    best: Mapping[str, float]  #: objective -> best value among the feasible trials
+    infeasible: int  #: of those that were read
+    best: Mapping[str, float]  #: objective -> best value among the feasible trials that were read
+    unread: int  #: trials behind the last stored counts that were too many to read [-]
 
 
-def studies(storage: str | None = None) -> list[Summary]:
-    """The studies of a database, the oldest first.
+#: Trials that `studies` reads at most, in all studies together, where no search has stored their counts.
+MOST_UNCOUNTED: Final = 20_000
+
+
+def studies(storage: str | None = None, study: str | None = None) -> list[Summary]:
+    """The studies of a database, the oldest first; of one `study` all trials are read.
 
     Raises `DseError` if there is no database, or it cannot be read.
     """
     with Store(storage_url(storage), "read") as store, store.snapshot():
-        return [summary(store, store.study(name)) for name in store.names()]
+        names = [name for name in store.names() if study in (None, name)]
+        most = np.inf if study else MOST_UNCOUNTED // max(len(names), 1)
+        return [summary(store, store.study(name), most) for name in names]
 
 
-def summary(store: Store, stored: StoredStudy) -> Summary:
-    """Counts and best values of one study: those that were stored with its last batch, and of the trials since then."""
+def summary(store: Store, stored: StoredStudy, most: float) -> Summary:
+    """Counts and best values of one study: those that were stored with its last batch, and of trials since then.
+
+    If there are more than `most` trials since then, all are counted, and no others are read. [-]
+    """
     counts = store.counts(stored.study_id)
     ours = SPACE in stored.user_attrs
     if ours:
@@ -449,10 +459,11 @@ def summary(store: Store, stored: StoredStudy) -> Summary:
         before = stored.user_attrs.get(COUNTED, {"rows": 0, "complete": 0, "infeasible": 0, "best": {}})
         rows, complete, infeasible = (index(before[name]) for name in ("rows", "complete", "infeasible"))
         known = np.array([[float(before["best"][name]) for name in names]] if before["best"] else [])
-    columns = store.columns(stored, attribute=BREAKDOWN if ours else None, first=rows)
-    designs = columns
+    since = store.rows(stored.study_id) - rows
+    unread = since if since > most else 0
+    designs = columns = store.columns(stored, attribute=BREAKDOWN if ours else None, first=rows + unread)
     if INNER in stored.user_attrs:
-        designs = winner_columns(names, columns, stored_winners(store, stored, names, first=rows))
+        designs = winner_columns(names, columns, stored_winners(store, stored, names, first=rows + unread))
     feasible = np.vstack([known.reshape(-1, len(stored.directions)), designs.objectives[designs.feasible]])
     best = {
         name: float(values.min() if direction == "minimize" else values.max())
@@ -463,9 +474,10 @@ def summary(store: Store, stored: StoredStudy) -> Summary:
         name=stored.name,
         space=stored.user_attrs.get(SPACE_NAME),
         sampler=stored.user_attrs.get(SAMPLER),
-        complete=complete + len(columns.ids),
+        complete=counts[TrialState.COMPLETE] if unread else complete + len(columns.ids),
         failed=counts[TrialState.FAIL],
         running=counts[TrialState.RUNNING],
         infeasible=infeasible + int((~columns.feasible).sum()),
         best=best,
+        unread=unread,
     )

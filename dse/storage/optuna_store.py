@@ -129,15 +129,6 @@ def create_file(url: str) -> None:
 DIRECTIONS: Final[Mapping[str, Direction]] = {"MINIMIZE": "minimize", "MAXIMIZE": "maximize"}
 
 
-def read_directions(database: Database, study_id: int) -> tuple[Direction, ...]:
-    """Direction of each objective of a study."""
-    query = "SELECT direction FROM study_directions WHERE study_id = :study_id ORDER BY objective"
-    rows = database.rows(query, study_id=study_id)
-    if not rows:
-        raise LookupError("no objectives")
-    return tuple(DIRECTIONS[direction] for (direction,) in rows)
-
-
 def read_study_attributes(database: Database, kind: str, study_id: int, name: str | None = None) -> dict[str, Any]:
     """The "user" or "system" attributes of a study; only one of them, if one is named."""
     query = f'SELECT "key", value_json FROM study_{kind}_attributes WHERE study_id = :study_id'
@@ -273,7 +264,10 @@ class Store:
             if study_id is None:
                 return None
             with self.reading(study_id):
-                directions = read_directions(self.database, study_id)
+                query = "SELECT direction FROM study_directions WHERE study_id = :study_id ORDER BY objective"
+                directions = tuple(DIRECTIONS[word] for (word,) in self.database.rows(query, study_id=study_id))
+                if not directions:
+                    raise LookupError("no objectives")
                 user_attrs, system_attrs = (
                     read_study_attributes(self.database, kind, study_id) for kind in ("user", "system")
                 )
@@ -374,10 +368,13 @@ class Store:
 
     def counts(self, study_id: int) -> Counter[TrialState]:
         """Number of trials of a study in each state."""
-        query = "SELECT state, COUNT(*) FROM trials WHERE study_id = :study_id GROUP BY state"
+        every, others = "FROM trials WHERE study_id = :study_id", "AND state <> 'COMPLETE' GROUP BY state"
+        query = f"SELECT 'COMPLETE', COUNT(*) {every} UNION ALL SELECT state, COUNT(*) {every} {others}"
         with self.reading(study_id):
             rows = self.database.rows(query, study_id=study_id)
-            return Counter({TrialState[state]: count for state, count in rows})
+            counts = Counter({TrialState[state]: count for state, count in rows})
+        counts[TrialState.COMPLETE] = 2 * counts[TrialState.COMPLETE] - counts.total()
+        return counts
 
     def trials(self, study_id: int) -> list[FrozenTrial]:
         """Every trial of a study, by number, in five queries."""

@@ -35,7 +35,7 @@ BUDGETS = [
     ("costmodel dse", "", 68_580),
     ("costmodel dse", "dse.adapters", 46_980),
     ("costmodel", "costmodel.formats costmodel.lstm costmodel.rules", 13_802),
-    ("dse.searching dse.storage", "", 6_970),
+    ("dse.searching dse.storage", "", 6_969),
     ("dse.adapters", "", 21_600),
     ("dse.adapters.xla", "", 6_870),
     ("dse.adapters.dfmodel", "", 4_079),

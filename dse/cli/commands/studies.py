@@ -45,7 +45,7 @@ def listing(args: argparse.Namespace) -> int:
     """List the studies, or one."""
     if args.study:
         Study.load(args.study, storage=args.storage)
-    summaries = [summary for summary in studies(args.storage) if args.study in (None, summary.name)]
+    summaries = studies(args.storage, args.study)
     record = {"studies": [asdict(summary) for summary in summaries]}
     write_answer(args.format, record, lambda width: studies_table(summaries))
     return 0

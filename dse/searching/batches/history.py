@@ -199,7 +199,10 @@ class History:
         lessons = lessons_of(sampler.base)
         self._learning = LearningStudy(stored.directions, lessons, plan.batch_size, plan.concurrency)
         self._memories: dict[int, Mapping[str, Any]] = {}  # of the last batches
-        self._inner = inner_search(space, rules, stored, plan) if space.inner else None
+        self._inner: InnerSearch | None = None
+        if space.inner:
+            box = Box(*(np.array(corner) for corner in stored.user_attrs[BOX]))
+            self._inner = InnerSearch(space, rules or rules_for(space), box, plan.batch_size, plan.concurrency)
         self.distributions = {p.name: p.distribution() for p in space.recorded}
         self._records_kernels = bool(space.solved)
         self._starts = [space.outer.key(start) for start in space.starting_points]
@@ -227,7 +230,8 @@ class History:
             designs = zip(*moment.params.values(), strict=True)
             keys = [self.space.outer.key(dict(zip(moment.params, design, strict=True))) for design in designs]
         places = range(self.complete, self.complete + len(keys))
-        winners = self._stored_winners() if self._inner else {}
+        values = [objective.key for objective in self.space.objectives]
+        winners = stored_winners(self._store, self._stored, values, first=self.rows) if self._inner else {}
         self._count(keys, moment.trials, winners)
         self.rows = moment.rows
         kept = range(max(self.current - 2 * self.plan.concurrency + 1, 0), self.current)
@@ -245,11 +249,6 @@ class History:
             trial.params = {name: value for name, value in trial.params.items() if name in names}
             trial.distributions = {name: self.distributions[name] for name in trial.params}
         return trial
-
-    def _stored_winners(self) -> dict[int, list[dict[str, Any]]]:
-        """Winners of the trials that are not known yet."""
-        keys = [objective.key for objective in self.space.objectives]
-        return stored_winners(self._store, self._stored, keys, first=self.rows)
 
     def _memory(self, moment: Moment, number: int) -> Mapping[str, Any]:
         """The memory of the sampler after a batch."""
@@ -456,9 +455,3 @@ class History:
         self.rows += len(finished)
         needed = self._needed(places)
         self._learning.learn({number: lesson(finished[number - places.start]) for number in needed})
-
-
-def inner_search(space: Space, rules: WorkloadRules | None, stored: StoredStudy, plan: Plan) -> InnerSearch:
-    """The search for the inner designs of a study."""
-    box = Box(*(np.array(corner) for corner in stored.user_attrs[BOX]))
-    return InnerSearch(space, rules or rules_for(space), box, plan.batch_size, plan.concurrency)

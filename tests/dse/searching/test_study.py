@@ -47,7 +47,6 @@ def test_the_front_is_feasible_and_what_optuna_calls_best(study):
 def test_optuna_finds_its_own_study(study):
     assert study.optuna.metric_names == ["step_time_s", "peak_memory_bytes"]
     assert study.optuna.trials[3].user_attrs["breakdown"].keys() >= {"step_time_s", "mfu"}
-
     importances = optuna.importance.get_param_importances(study.optuna)  # for reaching the front
     assert importances.keys() <= {parameter.name for parameter in study.space.parameters}
 
@@ -98,8 +97,7 @@ def test_studies_lists_what_a_database_holds(space, tmp_path):
     study = Study.create(space, "gpt3", storage=url, sampler="random")
     study.run(30)
     study.optuna.ask()
-    [summary] = studies(url)
-    trials = study.trials()
+    [summary], trials = studies(url), study.trials()
     assert (summary.name, summary.sampler) == ("gpt3", "random")
     assert (summary.complete, summary.failed, summary.running) == (30, 0, 1)
     assert summary.infeasible == (~trials["feasible"]).sum()
@@ -120,9 +118,11 @@ def test_studies_reads_only_the_trials_after_the_last_counts(space, tmp_path, mo
     with Store(url, "write") as store:
         store.drop_user_attrs(store.study("gpt3").study_id, [COUNTED])
     assert studies(url) == counted
-    assert counted[0].complete == 400
-    assert first_read[1] == 0
-    assert 300 <= first_read[0] < 400
+    assert 0 == first_read[1] < 300 <= first_read[0] < 400
+    monkeypatch.setattr("dse.searching.study.MOST_UNCOUNTED", 399)
+    [unread] = studies(url)
+    assert (counted[0].complete, unread.complete, unread.unread, unread.best) == (400, 400, 400, {})
+    assert studies(url, "gpt3") == counted
 
 
 def test_storage_comes_from_the_environment(space, tmp_path, monkeypatch):
