@@ -9,6 +9,7 @@ from math import prod
 from costmodel.errors import DseError
 from dse.adapters.xla.buffers.eager_order import eager_order
 from dse.adapters.xla.buffers.liveness import Liveness, aliased_outputs, liveness
+from dse.adapters.xla.buffers.reserved_memory import Reserved, needed, reserved
 from dse.adapters.xla.text.module import Computation, Instruction, Module, connected, normalised
 from dse.adapters.xla.training.data_flow import Flow, flow
 from dse.adapters.xla.training.messages import Collective, collectives, mesh_axes
@@ -69,6 +70,19 @@ class Analysis:
             return eager_order(computation, given if computation is self.module.entry else frozenset())
 
         return liveness(self.module, order)
+
+    @cached_property
+    def memory(self) -> tuple[str, Reserved]:
+        """Memory of one device, and the order of the instructions that it belongs to.
+
+        A module that says that it is scheduled runs in the order of its text. For others that order is only one
+        in which they can run; a scheduler has yet to choose, and is taken to free memory as soon as it can.
+        """
+        if self.module.is_scheduled:
+            given = (leaf for parameter in self.module.entry.parameters for leaf in parameter.shape.leaves())
+            kernels = len(self.graph.kernels) if any("T(" in leaf.layout for leaf in given) else 0
+            return "the text's order, which is its schedule", reserved(self.as_written, tpu_kernels=kernels)
+        return "what frees memory first; the text is not scheduled", needed(self.freed_early)
 
     @cached_property
     def flow(self) -> Flow:

@@ -11,7 +11,7 @@ from costmodel.rules.rules import WORKS, KindOfWork, Rules
 from costmodel.steps.breakdown import Breakdown
 from costmodel.training.design_table import Design
 from dse.adapters.xla.analysis import Analysis
-from dse.adapters.xla.steps.program import Program, memory, program, program_data, program_step, read_program
+from dse.adapters.xla.steps.program import Program, program, program_data, program_step, read_program
 from dse.adapters.xla.summary.figures import figures
 from dse.adapters.xla.text.module import Computation, Instruction, Module, Shape
 from dse.adapters.xla.text.parser import HEAD, other_text, parse
@@ -19,7 +19,7 @@ from dse.adapters.xla.work.kernel_graph import BARRIERS, HloGraph, graph
 
 __all__ = [
     "BARRIERS", "Analysis", "Computation", "HloGraph", "Instruction", "Module", "Shape", "figures", "graph",
-    "load_module", "memory", "parse", "program", "read_program",
+    "load_module", "parse", "program", "read_program",
 ]  # fmt: skip
 
 

@@ -95,7 +95,7 @@ def test_memory_is_that_of_xlas_assignment(step):
     found = compiled(step)
     told = found.memory
     whole = told.argument_size_in_bytes + told.output_size_in_bytes - told.alias_size_in_bytes
-    _, held = hlo.memory(found.analysis)
+    _, held = found.analysis.memory
     assert held.arguments == told.argument_size_in_bytes
     ours = held.arguments + held.results + held.temporaries
     assert ours == pytest.approx(whole + told.temp_size_in_bytes, rel=0.1)

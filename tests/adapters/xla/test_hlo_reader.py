@@ -18,15 +18,14 @@ from tests.support.hlo_texts import GPT, LOOP, OLD_PRINTER, PRINTERS, TRANSFORME
 @pytest.mark.parametrize("text", [OLD_PRINTER, TRANSFORMER, GPT], ids=["old", "new", "gpt"])
 def test_figures_do_not_depend_on_the_printer(text, printer):
     told, changed = figures(text), figures(PRINTERS[printer](text))
-    own = {"file.sha256", "file.bytes"}
-    assert {name for name in told.keys() | changed.keys() if told.get(name) != changed.get(name)} <= own
+    differing = {name for name in told.keys() | changed.keys() if told.get(name) != changed.get(name)}
+    assert differing <= {"file.sha256", "file.bytes"}
 
 
 def test_strings_may_hold_anything():
     op_name = r"a, (b) = {c] \"d\" \\ /*e*/ %f\'"
     attributes = f'metadata={{op_name="{op_name}" source_line=3}}, sharding={{replicated}}'
-    text = program(f"  ROOT x = f32[2] parameter(0), {attributes}")
-    root = hlo.parse(text, "text").entry.root
+    root = hlo.parse(program(f"  ROOT x = f32[2] parameter(0), {attributes}"), "text").entry.root
     assert root.op_name == op_name
     assert root.attributes["sharding"] == "{replicated}"
 
@@ -34,8 +33,7 @@ def test_strings_may_hold_anything():
 def test_layouts_bounds_and_tuples_in_shapes():
     text = program("  a = (f32[<=4,2]{1,0:T(8,128)S(1)}, (s32[], pred[3]{0})) parameter(0)")
     shape = hlo.parse(text, "text").entry.root.shape
-    assert str(shape) == "(f32[4,2], (s32[], pred[3]))"
-    assert shape.bytes == 32 + 4 + 3
+    assert (str(shape), shape.bytes) == ("(f32[4,2], (s32[], pred[3]))", 32 + 4 + 3)
 
 
 # Spelling -> the same groups; the mesh is of 4 x 2 devices.
@@ -49,14 +47,17 @@ def test_replica_groups_of_every_spelling(written):
 
 @given(groups=st.integers(1, 6), size=st.integers(1, 6))
 def test_iota_groups_are_a_partition_with_the_stride_that_they_say(groups, size):
-    near, far = (
-        normalised(f"[{groups},{size}]<=[{groups * size}]"),
-        normalised(f"[{groups},{size}]<=[{size},{groups}]T(1,0)"),
-    )
-    for lists, stride in ((near, 1), (far, groups)):
+    for order, stride in ((f"[{groups * size}]", 1), (f"[{size},{groups}]T(1,0)", groups)):
+        lists = normalised(f"[{groups},{size}]<={order}")
         assert sorted(device for group in lists for device in group) == list(range(groups * size))
         assert placement(lists).size == size
         assert placement(lists).stride == (stride if size > 1 else 1)
+
+
+def test_fusions_that_run_once_have_no_limit(monkeypatch):
+    """A program of 300 unrolled layers has 220,000 instructions in fusions."""
+    monkeypatch.setattr("dse.adapters.xla.text.module.MOST_FUSED", 0)
+    assert "fusion" in {instruction.opcode for instruction in hlo.parse(TRANSFORMER, "text").instructions}
 
 
 # What is wrong -> the text, and what the message says.
@@ -89,9 +90,8 @@ def test_a_text_cut_anywhere_is_refused(text):
 
 @given(st.data())
 def test_a_damaged_text_is_refused_or_read_but_never_breaks_the_reader(data):
-    place = data.draw(st.integers(0, len(OLD_PRINTER) - 1))
-    other = data.draw(st.sampled_from(["", *'(){}[]",=%*/ a0']))
-    text = OLD_PRINTER[:place] + other + OLD_PRINTER[place + 1 :]
+    at, other = data.draw(st.integers(0, len(OLD_PRINTER) - 1)), data.draw(st.sampled_from(["", *'(){}[]",=%*/ a0']))
+    text = OLD_PRINTER[:at] + other + OLD_PRINTER[at + 1 :]
     with suppress(DseError):
         figures(text)
 

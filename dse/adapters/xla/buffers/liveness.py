@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from math import ceil, prod
 from typing import Final, TypeAlias
 
@@ -291,11 +291,8 @@ def liveness(module: Module, order: Order) -> Liveness:
 
 def aliased_outputs(module: Module) -> dict[int, int]:
     """Array of the result -> parameter whose memory it lives in, by the module's header."""
-    shapes = module.entry.root.shape.elements
-    return {
-        sum(1 for shape in shapes[: path[0]] for _ in shape.leaves()) if path else 0: parameter
-        for path, parameter, _ in header_aliases(module)
-    }
+    first = [0, *accumulate(len([*shape.leaves()]) for shape in module.entry.root.shape.elements)]
+    return {first[path[0]] if path else 0: parameter for path, parameter, _ in header_aliases(module)}
 
 
 #: Indices from a tuple down to an element of it.

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect, insort
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 from operator import attrgetter
 from typing import Final
@@ -65,6 +65,12 @@ class _Place:
     bytes: int
     arrays: list[Array]  #: by when they start
     is_argument: bool
+    end: int  #: of the program
+    longest: int = field(init=False)  #: time in which nothing is in it
+
+    def __post_init__(self) -> None:
+        times = [0, *(time for array in self.arrays for time in (array.start, array.end)), self.end]
+        self.longest = max(later - earlier for earlier, later in zip(times[::2], times[1::2], strict=True))
 
 
 #: Memory in addition to arrays for each kernel on TPUs, which texts do not show: the mean and the most of programs that
@@ -86,15 +92,15 @@ def reserved(liveness: Liveness, *, tpu_kernels: int = 0) -> Reserved:
     """
     places: list[_Place] = []
     heap: list[Buffer] = []
-    arguments = 0
+    arguments, end = 0, max((array.end for buffer in liveness.buffers for array in buffer.arrays), default=0)
     for buffer in sorted(liveness.buffers, key=lambda b: (-b.bytes, not b.is_output, b.arrays[0].start)):
         if buffer.is_parameter:
             arguments += buffer.bytes
             if buffer.overwritten:
-                places.append(_Place(buffer.bytes, list(buffer.arrays), is_argument=True))
+                places.append(_Place(buffer.bytes, list(buffer.arrays), True, end))
         elif not buffer.is_constant and ((tpu_kernels and not buffer.is_output) or not _placed(buffer, places)):
             if buffer.is_output:
-                places.append(_Place(buffer.bytes, list(buffer.arrays), is_argument=False))
+                places.append(_Place(buffer.bytes, list(buffer.arrays), False, end))
             elif not tpu_kernels or any([*array.maker.shape.leaves()][array.output].dims for array in buffer.arrays):
                 heap.append(buffer)
     results = sum(buffer.bytes for buffer in places if not buffer.is_argument)
@@ -112,11 +118,14 @@ def reserved(liveness: Liveness, *, tpu_kernels: int = 0) -> Reserved:
 
 def _placed(buffer: Buffer, places: Sequence[_Place]) -> bool:
     """True if a buffer fits into the memory of a result, from the smallest on; it is put there."""
+    size, life = buffer.bytes, max(array.end - array.start for array in buffer.arrays)
     for result in reversed(places):
-        fits = result.bytes == buffer.bytes if buffer.is_output else result.bytes >= buffer.bytes
-        if fits and all(_free(result, array) for array in buffer.arrays):
+        if result.longest < life or (buffer.is_output and result.bytes != size):
+            continue
+        if result.bytes >= size and all(_free(result, array) for array in buffer.arrays):
             for array in buffer.arrays:
                 insort(result.arrays, array, key=attrgetter("start"))
+            result.__post_init__()
             return True
     return False
 

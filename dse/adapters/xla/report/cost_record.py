@@ -201,7 +201,7 @@ class ModuleCost:
 
     def memory(self) -> dict[str, Any]:
         """Memory of one device, and with a system its capacity."""
-        schedule, held = hlo.memory(self.analysis)
+        schedule, held = self.analysis.memory
         program = held.arguments + held.results + held.temporaries
         record: dict[str, Any] = {
             "schedule": schedule,

@@ -94,7 +94,8 @@ def _loop_bodies(graph: HloGraph, messages: frozenset[int]) -> LoopBody:
     ways: list[list[tuple[LoopBody, int]]] = []  # kernel -> its node in each body around it
     open_loops: list[tuple[tuple[Instruction, ...], LoopBody]] = []
     for index, kernel in enumerate(graph.kernels):
-        loops = _loops(kernel)
+        outer = kernel.around
+        loops = [outer[: depth + 1] for depth, instruction in enumerate(outer) if instruction.opcode == "while"]
         shared = sum(1 for loop, (known, _) in zip(loops, open_loops, strict=False) if loop == known)
         del open_loops[shared:]
         for loop in loops[shared:]:
@@ -114,12 +115,6 @@ def _loop_bodies(graph: HloGraph, messages: frozenset[int]) -> LoopBody:
                 one.before[second].add(first)
                 break
     return whole
-
-
-def _loops(kernel: HloKernel) -> list[tuple[Instruction, ...]]:
-    """The loops around a kernel, the outermost first, each with the instructions around it."""
-    around = kernel.around
-    return [around[: depth + 1] for depth, instruction in enumerate(around) if instruction.opcode == "while"]
 
 
 def _early_messages(body: LoopBody, messages: frozenset[int]) -> list[int]:

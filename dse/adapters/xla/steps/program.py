@@ -25,7 +25,6 @@ from costmodel.steps.breakdown import Breakdown, assemble_breakdown, host_time
 from costmodel.training.design_table import Design
 from costmodel.training.ranks import Group
 from dse.adapters.xla.analysis import Analysis
-from dse.adapters.xla.buffers.reserved_memory import Reserved, needed, reserved
 from dse.adapters.xla.summary.training_figures import step_tokens
 from dse.adapters.xla.training.messages import AXES, PURPOSES, Collective
 from dse.adapters.xla.training.provenance import PHASES, global_dims
@@ -239,7 +238,7 @@ def program(analysis: Analysis) -> Program:
     held = {"weights": state.weights, "optimizer": state.kept}
     resident = {name: sum(array.shape.bytes for array in arrays) for name, arrays in held.items()}
     parameters = sum(parameter.shape.bytes for parameter in module.entry.parameters)
-    tokens, needs = step_tokens(analysis), memory(analysis)[1]
+    tokens, needs = step_tokens(analysis), analysis.memory[1]
     return Program(
         name=module.name,
         kernels=tuple(_program_kernel(analysis, index, kernel) for index, kernel in enumerate(analysis.graph.kernels)),
@@ -251,19 +250,6 @@ def program(analysis: Analysis) -> Program:
         inputs_bytes=parameters - resident["weights"] - resident["optimizer"],
         temporaries_bytes=needs.temporaries + needs.results,
     )
-
-
-def memory(analysis: Analysis) -> tuple[str, Reserved]:
-    """Memory of one device, and the order of the instructions that it belongs to.
-
-    A module that says that it is scheduled runs in the order of its text. For others that order is only one
-    in which they can run; a scheduler has yet to choose, and is taken to free memory as soon as it can.
-    """
-    if analysis.module.is_scheduled:
-        given = (leaf for parameter in analysis.module.entry.parameters for leaf in parameter.shape.leaves())
-        kernels = len(analysis.graph.kernels) if any("T(" in leaf.layout for leaf in given) else 0
-        return "the text's order, which is its schedule", reserved(analysis.as_written, tpu_kernels=kernels)
-    return "what frees memory first; the text is not scheduled", needed(analysis.freed_early)
 
 
 def _program_kernel(analysis: Analysis, number: int, kernel: HloKernel) -> ProgramKernel:
@@ -331,7 +317,9 @@ def program_cost(program: Program, system: System) -> ProgramCost:
     products, waiting = np.zeros(time.shape), np.zeros(time.shape)
     for element_bytes, places, gemms in program.gemms(points):
         far_bytes[:, sorted(set(places))] = 0.0
-        cost = gemm_cost(gemms, _at_width(system, element_bytes), element_bytes=element_bytes)
+        rated = system.chip.matrix_efficiency * (RATED_BYTES / element_bytes)
+        machine = replace(system, chip=replace(system.chip, matrix_efficiency=rated))
+        cost = gemm_cost(gemms, machine, element_bytes=element_bytes)
         energies = np.zeros(time.shape)
         for column, number in enumerate(places):
             products[:, number] += cost.time[:, column]
@@ -351,12 +339,6 @@ def program_cost(program: Program, system: System) -> ProgramCost:
     per_flop = np.atleast_1d(system.chip.flop_energy)[:, np.newaxis]
     compute_energy = flops * per_flop
     return ProgramCost(time * counts, memory_bound, compute_energy * counts, memory_energy * counts, links * counts)
-
-
-def _at_width(system: System, element_bytes: float) -> System:
-    """The machine with the matrix rate that it has for operands of a size."""
-    efficiency = system.chip.matrix_efficiency * (RATED_BYTES / element_bytes)
-    return replace(system, chip=replace(system.chip, matrix_efficiency=efficiency))
 
 
 def message_cost(message: Message, system: System) -> CollectiveCost:

@@ -53,7 +53,8 @@ def model_figures(analysis: Analysis) -> Figures:
     if analysis.state.weights:
         figures["model.master_dtype"] = analysis.state.weights[0].shape.dtype
     if analysis.state.inputs:
-        figures["batch.inputs"] = inputs_text(analysis.state.inputs)
+        runs = groupby(analysis.state.inputs, key=lambda entry: str(entry.shape))
+        figures["batch.inputs"] = ", ".join(f"{numbers(run)} {shape}" for shape, run in runs)
     figures |= mesh_figures(analysis) | gradient_figures(analysis)
     tokens, given = step_tokens(analysis), given_tokens(analysis)
     if given:
@@ -134,12 +135,6 @@ def mesh_figures(analysis: Analysis) -> Figures:
     if len(across) > 1 and prod(axes[name] for name in across) == analysis.devices:
         figures["mesh.shape"] = f"{'x'.join(str(axes[name]) for name in across)} ({','.join(across)})"
     return figures
-
-
-def inputs_text(inputs: Sequence[Instruction]) -> str:
-    """Parameter numbers of the inputs, with their shapes."""
-    runs = [(shape, list(run)) for shape, run in groupby(inputs, key=lambda entry: str(entry.shape))]
-    return ", ".join(f"{numbers(run)} {shape}" for shape, run in runs)
 
 
 def gradient_figures(analysis: Analysis) -> Figures:
@@ -270,16 +265,22 @@ class OptimizerRules:
 
     def _takes_norm(self, weight: Instruction) -> bool:
         """True if an update is scaled by a norm of its weight."""
-        number = int(weight.argument)
-        squares: dict[Source, int] = {
-            step: 1 for step in self.provenance.flow.steps if behind(square_factor(step)) == number
-        }
+        squares: dict[Source, int] = dict.fromkeys(self._squares.get(int(weight.argument), ()), 1)
         if not squares:
             return False
         after = self.provenance.flow.after(squares, again=False)
         return any(
             after.get(source, 0) and collected(source) for step in self._leading(weight) for source in step.reads
         )
+
+    @cached_property
+    def _squares(self) -> Mapping[Source, Sequence[FlowStep]]:
+        """Parameter -> operations that sum its squares."""
+        squares: dict[Source, list[FlowStep]] = {}
+        for step in self.provenance.flow.steps:
+            if (factor := square_factor(step)) is not None:
+                squares.setdefault(factor, []).append(step)
+        return squares
 
     def _is_linear(self, weight: Instruction) -> bool:
         """True if an update is a linear combination of the weight, its gradients and states."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from math import ceil, prod
 from typing import Any, Final, TypeVar
 
@@ -140,7 +141,7 @@ class Instruction:
         return op_name(self.attributes.get("metadata", ""))
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class Computation:
     """Instructions, each after those it reads."""
 
@@ -148,7 +149,7 @@ class Computation:
     instructions: tuple[Instruction, ...]
     root: Instruction
 
-    @property
+    @cached_property
     def parameters(self) -> list[Instruction]:
         """Parameters in the order of their numbers."""
         parameters = [instruction for instruction in self.instructions if instruction.opcode == "parameter"]
@@ -212,7 +213,7 @@ def custom_call_target(instruction: Instruction) -> str:
 #: Instructions of a program, counted again for each call, above which called computations are listed once, if they are
 #: also this many times the written ones. [-]
 MOST_UNFOLDED, MOST_REPEATED = 20_000, 4
-#: Most instructions of a fusion including nested ones, and most levels of calls. [-]
+#: Most instructions of fusions that repeat others, and most levels of calls. [-]
 MOST_FUSED, DEEPEST = 100_000, 100
 #: Instructions that run the computations that they call in place.
 CALLING: Final = frozenset(("while", "conditional", "call", "async"))
@@ -224,11 +225,11 @@ def unfolded_limit(module: Module) -> int:
     return max(MOST_UNFOLDED, MOST_REPEATED * written)
 
 
-def size_problem(computation: Computation, sizes: dict[Computation, tuple[int, int]]) -> str | None:
+def size_problem(computation: Computation, sizes: dict[Computation, tuple[int, int]], total: int) -> str | None:
     """The limit that a computation exceeds; None if it exceeds none.
 
     It calls only those of `sizes`: computation -> its instructions with those of fusions, and its levels of calls. [-]
-    Its own size is added.
+    Its own size is added. `total` are the instructions of the text so far, which may all be of different fusions. [-]
     """
     size, depth = len(computation.instructions), 0
     for instruction in computation.instructions:
@@ -238,8 +239,8 @@ def size_problem(computation: Computation, sizes: dict[Computation, tuple[int, i
     sizes[computation] = size, depth
     if depth > DEEPEST:
         return f"{depth} levels of calls; at most {DEEPEST} are read"
-    if size > len(computation.instructions) + MOST_FUSED:
-        return f"fusions of {size:,} instructions; at most {MOST_FUSED:,} are read"
+    if size > total + MOST_FUSED:
+        return f"fusions of {size:,} instructions, of {total:,} in the text; at most {MOST_FUSED:,} more are read"
     return None
 
 

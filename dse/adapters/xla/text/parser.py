@@ -96,12 +96,7 @@ def without_comments(text: str) -> str:
     """
     if "/*" not in text:
         return text
-    return _STRING_OR_COMMENT.sub(_blanked, text)
-
-
-def _blanked(match: re.Match[str]) -> str:
-    words = match[0]
-    return words if words[0] == '"' else re.sub(r"[^\n]", " ", words)
+    return _STRING_OR_COMMENT.sub(lambda m: m[0] if m[0][0] == '"' else re.sub(r"[^\n]", " ", m[0]), text)
 
 
 class Cursor:
@@ -305,6 +300,7 @@ class _Parser(Cursor):
         super().__init__(text, name)
         self.computations: dict[str, Computation] = {}
         self.sizes: dict[Computation, tuple[int, int]] = {}
+        self.total = 0  # instructions of the computations so far
 
     def module(self, sha256: str, text_bytes: int) -> Module:
         """Module of the whole text: its header, tables, computations and entry."""
@@ -338,7 +334,8 @@ class _Parser(Cursor):
         computation = self.body(name)
         if result is not None and result != computation.root.shape:
             self.fail(f"{name} is said to give {result}, its root gives {computation.root.shape}", head.start(2))
-        wrong = size_problem(computation, self.sizes)
+        self.total += len(computation.instructions)
+        wrong = size_problem(computation, self.sizes, self.total)
         if wrong:
             self.fail(f"{name}: {wrong}", head.start(2))
         self.attributes()

@@ -347,16 +347,11 @@ def _element(instruction: Instruction) -> Instruction:
 def square_factor(step: FlowStep) -> Source:
     """The array whose squares an operation sums, in one or several steps; None for other operations."""
     terms: Source = step
-    while isinstance(terms, FlowStep) and _sums(terms):
+    while isinstance(terms, FlowStep) and terms.opcode in ("reduce", "reduce-window"):
+        if terms.instruction.called[0].root.opcode != "add":
+            break
         terms = behind(terms.reads[0])
     if not isinstance(terms, FlowStep) or terms.opcode not in (("dot",) if terms is step else ("multiply",)):
         return None
     first, second = (behind(source) for source in terms.reads[:2])
     return first if first == second else None
-
-
-def _sums(step: FlowStep) -> bool:
-    """True if an operation sums elements of its operand."""
-    if step.opcode not in ("reduce", "reduce-window"):
-        return False
-    return step.instruction.called[0].root.opcode == "add"

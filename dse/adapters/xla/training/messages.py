@@ -6,7 +6,7 @@ the mesh that its device groups span. Messages over one axis vote, by bytes, on 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Final, Literal, get_args
@@ -24,17 +24,8 @@ from dse.adapters.xla.text.module import (
     pieces,
     placement,
 )
-from dse.adapters.xla.training.data_flow import (
-    Flow,
-    FlowStep,
-    Source,
-    collected,
-    elementwise,
-    hands_on,
-    multiplies,
-    picks,
-)
-from dse.adapters.xla.training.provenance import DEVICE, INPUT, Provenance
+from dse.adapters.xla.training.data_flow import Flow, FlowStep, Source, collected, multiplies, picks
+from dse.adapters.xla.training.provenance import INPUT, Provenance
 from dse.adapters.xla.work.kernel_graph import HloGraph
 
 Purpose = Literal[
@@ -52,6 +43,8 @@ _KINDS: Final[Mapping[str, Sequence[Purpose]]] = _TABLES["kinds"]
 #: Axis of a mesh -> purposes of messages whose time counts to it.
 AXES: Final[Mapping[str, Sequence[Purpose]]] = _TABLES["axes"]
 Axis = frozenset[frozenset[int]]
+#: Bits of steps next to others: of one without weights, and the place of the first weight.
+_WEIGHTLESS, _WEIGHTS = 2, 2
 
 
 @dataclass(eq=False)
@@ -182,45 +175,39 @@ class Purposes:
 
     def _of_activations(self, message: FlowStep) -> Purpose:
         """The purpose of a message that carries activations or their gradients."""
-        near: list[FlowStep] = []  # products, lookups of rows and sums into rows
-        for later in (True, False):
-            near += dict.fromkeys(self.provenance.multiplying(message, later=later))
-        groups = self.groups[message]
-        weights = [self.provenance.weights_of(source) for source in near]
-        pairs = zip(near, weights, strict=True)
-        split = [source for source, bits in pairs if bits and self._has_parts(bits, groups)]
-        if any(map(multiplies, split)):
+        groups, near = self.groups[message], self._near.get(message, 0)
+        if self._has_parts(near >> _WEIGHTS, groups):
             if moved := self._of_tokens_moved(message):
                 return moved
             return "sequence parallel" if self._splits_tokens(message) else "tensor parallel"
-        if split:  # by rows of a table
+        if self._has_parts(near >> _WEIGHTS + len(self.provenance.weights), groups):  # by rows of a table
             multiplied = filter(None, self.provenance.multiplied_by)
             shares = all(self._has_parts(bits, groups) for bits in multiplied)
             return "tensor parallel" if shares else "fully sharded"
-        if any(bits is None and self._attends(source) for source, bits in zip(near, weights, strict=True)):
+        if near & _WEIGHTLESS and message in self._by_attention:
             return "context parallel"
-        return "data parallel" if near and None not in weights and message.opcode == "all-reduce" else "unknown"
-
-    def _attends(self, product: FlowStep) -> bool:
-        """True if a product belongs to attention: scores, weighted values, or a neighbour of these."""
-        near = (source for later in (True, False) for source in self.provenance.multiplying(product, later=later))
-        return self._weighs(product) or any(map(self._weighs, near))
-
-    def _weighs(self, product: FlowStep) -> bool:
-        """True if an exponential lies between a product of activations and another product."""
-        if product not in self._weighing:
-            provenance = self.provenance
-            self._weighing[product] = provenance.weights_of(product) is None and any(
-                provenance.weights_of(source) is None
-                for later in (True, False)
-                for source in provenance.multiplying(product, later=later, softened=True)
-            )
-        return self._weighing[product]
+        return "data parallel" if near & 3 == 1 and message.opcode == "all-reduce" else "unknown"
 
     @cached_property
-    def _weighing(self) -> dict[FlowStep, bool]:
-        """Products that `_weighs` has looked at."""
-        return {}
+    def _near(self) -> Mapping[Source, int]:
+        """Bits of meetings next to each step: any, any without weights; then weights of products, and of lookups."""
+        marks = {}
+        for step in self.provenance.meeting:
+            bits = self.provenance.weights_of(step)
+            shift = _WEIGHTS if multiplies(step) else _WEIGHTS + len(self.provenance.weights)
+            marks[step] = 1 | (_WEIGHTLESS if bits is None else bits << shift)
+        return self.provenance.multiplying(marks)
+
+    @cached_property
+    def _by_attention(self) -> Collection[Source]:
+        """Steps next to a product of attention (two of activations alone, an exponential between), or its neighbour."""
+        provenance = self.provenance
+        weightless = {step: 1 for step in provenance.meeting if provenance.weights_of(step) is None}
+        softened = provenance.multiplying(weightless, softened=True)
+        weighing = {step: 1 for step in weightless if softened.get(step)}
+        near = provenance.multiplying(weighing)
+        attending = {step: 1 for step in weightless if step in weighing or near.get(step)}
+        return {source for source, bits in provenance.multiplying(attending).items() if bits}
 
     def _of_tokens_moved(self, message: FlowStep) -> Purpose | None:
         """The purpose of moved tokens between devices with different weights; None for gathers and sums."""
@@ -253,7 +240,9 @@ class Purposes:
         groups: list[list[tuple[int, ...]]] = [[] for _ in self.provenance.weights]
         for message, group in self.groups.items():
             leads = self._leads(message)
-            if message.opcode in ("all-reduce", "reduce-scatter") or self._is_added(message):
+            later = self.provenance.later_readers(message) if message.opcode in _SENDING else ()
+            added = any(reader.opcode == "add" for reader in later)  # as in a sum by steps
+            if message.opcode in ("all-reduce", "reduce-scatter") or added:
                 for index, listed in enumerate(groups):
                     if leads >> index & 1:
                         listed.extend(group)
@@ -262,11 +251,6 @@ class Purposes:
     def _leads(self, message: FlowStep) -> int:
         """Bits of the weights whose gradients a message moves: before any kept array enters."""
         return 0 if self.provenance.after_kept.get(message, 0) else self.provenance.leading.get(message, 0)
-
-    def _is_added(self, message: FlowStep) -> bool:
-        """True if a device adds the received array to its own, as in a sum by steps."""
-        later = self.provenance.later_readers(message)
-        return message.opcode in _SENDING and any(reader.opcode == "add" for reader in later)
 
     def _splits_tokens(self, message: FlowStep) -> bool:
         """True if a message gathers or scatters along another dimension than the last, the features."""
@@ -291,14 +275,10 @@ def _is_finer(axis: Axis, other: Axis) -> bool:
 def own_slices(provenance: Provenance, message: Source) -> Iterator[FlowStep]:
     """Slices of a message that are taken where the device's own number says."""
 
-    def is_own(reader: FlowStep) -> bool:
-        places = reader.reads[1:] if reader.opcode == "dynamic-slice" else ()
-        return any(provenance.made_of.get(source, 0) & DEVICE for source in places)
-
     def passes(reader: FlowStep) -> bool:
-        return not is_own(reader) and (elementwise(reader) or hands_on(reader))
+        return reader in provenance.sliced_later and not provenance.is_own_slice(reader)
 
-    return filter(is_own, provenance.later_readers(message, passes))
+    return filter(provenance.is_own_slice, provenance.later_readers(message, passes))
 
 
 @dataclass(frozen=True, slots=True)

@@ -343,13 +343,10 @@ class Provenance:
         """True if an operation depends on states, or returns their elements in place or moved."""
         if source.shape.size <= 1:
             return False
-        if source.opcode == "dynamic-update-slice" and self._placed_by_input(source):
+        placed = source.reads[2:] if source.opcode == "dynamic-update-slice" else ()
+        if any(self.made_of.get(index, 0) & INPUT for index in placed):  # by the input, as a scatter does
             return False
         return bool(self.after_kept.get(source, 0)) or elementwise(source) or hands_on(source)
-
-    def _placed_by_input(self, step: FlowStep) -> bool:
-        """True if an update changes rows whose indices come from the input, as a scatter does."""
-        return any(self.made_of.get(source, 0) & INPUT for source in step.reads[2:])
 
     def handed_on(self, step: FlowStep) -> Sequence[Source]:
         """Operands that an operation reads for their elements, not for positions."""
@@ -368,22 +365,59 @@ class Provenance:
                 sources.update(step.reads)
         return frozenset(sources)
 
-    def multiplying(self, step: FlowStep, *, later: bool, softened: bool = False) -> Iterator[FlowStep]:
-        """The next steps, or the last before, that bring activations and weights together.
+    def beyond(self, ends: Mapping[FlowStep, int], *, later: bool = True) -> Mapping[Source, int]:
+        """Bits of the `ends` that each step leads to, or comes from, through steps that are no ends.
 
-        With `softened`, only those with an exponential on the way, as between the products of attention.
+        Passes go over all steps, so that time grows with the program and not with the number of ways through it.
         """
-        start = step, not softened
-        seen, waiting = {start}, [start]
-        while waiting:
-            current, met = waiting.pop()
-            for other in self.readers.get(current, ()) if later else current.operands:
-                if multiplies(other) or self.looks_up(other):
-                    if met:
-                        yield other
-                elif (way := (other, met or other.opcode in _SOFTENING)) not in seen:
-                    seen.add(way)
-                    waiting.append(way)
+        bits: dict[Source, int] = {}
+        steps = self.flow.steps[::-1] if later else self.flow.steps
+        carried, changed = any(step.opcode == CARRIED for step in steps), True
+        while changed:
+            changed = False
+            for step in steps:
+                total = 0
+                for other in self.readers.get(step, ()) if later else step.operands:
+                    total |= ends[other] if other in ends else bits.get(other, 0)
+                if total != bits.get(step, 0):
+                    bits[step], changed = total, carried
+        return bits
+
+    def multiplying(self, marks: Mapping[FlowStep, int], *, softened: bool = False) -> Mapping[Source, int]:
+        """Marks, as bits, of the next steps that bring activations and weights together, and of the last before.
+
+        With `softened`, only of those with an exponential on the way, as between the products of attention.
+        """
+        bits: dict[Source, int] = {}
+        for later in (True, False):
+            ends = {step: marks.get(step, 0) for step in self.meeting}
+            near = self.beyond(ends, later=later)
+            if softened:
+                exponentials = (step for step in self.flow.steps if step.opcode in _SOFTENING)
+                ends = {step: near.get(step, 0) for step in exponentials} | dict.fromkeys(ends, 0)
+                near = self.beyond(ends, later=later)
+            for source, total in near.items():
+                bits[source] = bits.get(source, 0) | total
+        return bits
+
+    def is_own_slice(self, step: FlowStep) -> bool:
+        """True if a step slices an array where the device's own number says."""
+        places = step.reads[1:] if step.opcode == "dynamic-slice" else ()
+        return any(self.made_of.get(source, 0) & DEVICE for source in places)
+
+    @cached_property
+    def sliced_later(self) -> Collection[Source]:
+        """Elementwise and moving steps with the device's own slices later, and these."""
+        passing = {step for step in self.flow.steps if elementwise(step) or hands_on(step)}
+        slices = {step for step in passing if self.is_own_slice(step)}
+        ends = {step: int(step in slices) for step in self.flow.steps if step in slices or step not in passing}
+        bits = self.beyond(ends)
+        return {step for step in passing if bits.get(step) or step in slices}
+
+    @cached_property
+    def meeting(self) -> Sequence[FlowStep]:
+        """Steps that bring activations and weights together: products, lookups of rows, and sums into rows."""
+        return [step for step in self.flow.steps if multiplies(step) or self.looks_up(step)]
 
     def looks_up(self, step: FlowStep) -> bool:
         """True if an operation reads rows of a weight, or sums the gradient of a weight into its rows."""
@@ -406,7 +440,7 @@ class StepPasses:
         flow = provenance.flow
         products = [step for step in flow.steps if multiplies(step) and step not in repeated]
         bits: dict[Source, int] = {step: 1 << bit for bit, step in enumerate(products)}
-        self._products = flow.after(bits, again=False)
+        self.products = flow.after(bits, again=False)
 
     @cached_property
     def forward(self) -> int | None:
@@ -417,16 +451,10 @@ class StepPasses:
 
     def _error(self, product: FlowStep) -> int:
         """Bits of the products that the error depends on which a product multiplies; 0 where unknown."""
-        first, second = (self._products.get(source, 0) for source in product.reads[:2])
+        first, second = (self.products.get(source, 0) for source in product.reads[:2])
         if first == second or first & second not in (first, second):
             return 0
         return first | second
-
-    def after_loss(self, step: FlowStep) -> bool:
-        """True if an operand of an operation depends on the whole forward pass."""
-        assert self.forward is not None
-        reads = (self._products.get(source, 0) for source in step.reads)
-        return any(bits & self.forward == self.forward for bits in reads)
 
     @cached_property
     def updating(self) -> frozenset[FlowStep]:
@@ -514,7 +542,8 @@ def _by_reads(steps: Sequence[FlowStep], passes: StepPasses) -> Phase | None:
         return None
     models = (step for step in steps if multiplies(step) and not passes.provenance.after_kept.get(step, 0))
     if passes.updating.isdisjoint(steps) or any(models):
-        return "backward" if any(map(passes.after_loss, steps)) else "forward"
+        reads = (passes.products.get(source, 0) for step in steps for source in step.reads)
+        return "backward" if any(bits & passes.forward == passes.forward for bits in reads) else "forward"
     return "optimizer"
 
 
