@@ -139,19 +139,19 @@ class _ConfigurationReader:
         flat = {word.replace("_", ""): word for word in known}
         short = class_name.removesuffix("ForCausalLM").removesuffix("LMHeadModel").lower()
         names = [name for word in [*words, flat.get(short, "")] for name in (word, word.removesuffix("_text"))]
+        where = self.outer.source.name
+        if {"producer", "quantization"} <= self.outer.data.keys():
+            raise DseError(f"{where}: states formats of weights alone; import the config.json of the model")
         if refused := next((name for name in names if name in REFUSED), None):
-            raise DseError(
-                f"{self.outer.source.name}: model_type: {refused!r} is not supported: it has {REFUSED[refused]}"
-            )
+            raise DseError(f"{where}: model_type: {refused!r} is not supported: it has {REFUSED[refused]}")
         for name in (name for name in names if name in known):
             return families()[known[name]]
         called = next(iter(words), class_name)
         near = ", ".join(nearest_types(called, self.section.data))
+        what = f"{called!r} is not supported" if called else "missing"
         raise DseError(
-            f"{self.outer.source.name}: "
-            + (f"model_type: {called!r} is not supported" if called else "model_type: missing")
-            + f"; the nearest of {len(known)} that are: {near}. Write one of them if the architecture is the "
-            "same, or edit a built-in model: `dse list model llama3_8b`"
+            f"{where}: model_type: {what}; the nearest of {len(known)} that are: {near}. Write one of them if the "
+            "architecture is the same, or edit a built-in model: `dse list model llama3_8b`"
         )
 
     def imported(self, file: str) -> ImportedModel:
