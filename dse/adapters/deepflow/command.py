@@ -52,8 +52,7 @@ def listed(text: str) -> list[str]:
     try:
         values = stepped(parts, "-", MOST)
     except ValueError as error:
-        example = "2,4,8 or first:last:step, such as 36:132:12"
-        raise DseError(f"--set {text!r}: {error}; expected values such as {example}") from None
+        raise DseError(f"--set {text!r}: {error}; expected 2,4,8 or first:last:step, such as 36:132:12") from None
     if len(values) > MOST:
         raise DseError(f"--set {text!r}: at most {MOST:,} values")
     return [str(value) for value in values]
@@ -101,7 +100,6 @@ def sweep(
 _REPORTS: Final[Mapping[str, Mapping[str, Any]]] = data_beside(__file__)
 #: ``<figure>``, or ``<figure:format>`` with a unit, "kind", "bound" or a format of Python.
 _FIGURE: Final = re.compile(r"<([^:>]+):?([^>]*)>")
-_KINDS: Final = {-1: "whole", 1: "column-row", 2: "row-column"}
 
 
 def run(args: argparse.Namespace) -> int:
@@ -125,8 +123,7 @@ def record(
     """The JSON of a configuration of the first generation, or of a hardware file of a later one."""
     head = {"file": str(path), "profile": profile}
     if profile == "deepflow":
-        is_printed = is_log(read_text(path).encode())
-        config, printed = load_log(path) if is_printed else (load_configuration(path), "")
+        config, printed = load_log(path) if is_log(read_text(path).encode()) else (load_configuration(path), "")
         for line in filter(None, (printed, *power_notes(config))):
             note(line)
         return head | {"figures": plain(price(config))}
@@ -181,7 +178,7 @@ def filled(text: str, figures: Mapping[str, Any]) -> str:
         if form == "bound":
             return "memory" if value < values[1] else "compute"
         if form == "kind":
-            return _KINDS[value]
+            return {-1: "whole", 1: "column-row", 2: "row-column"}[value]
         return readable(value, form, digits=4 if form in "sJW" else 3) if form.isalpha() else f"{value:{form}}"
 
     return _FIGURE.sub(written, text)

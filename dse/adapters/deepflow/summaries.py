@@ -47,10 +47,12 @@ def gemm_figures(setup: ChipSetup, device: Device, capacity: FloatArray) -> Figu
     """Time of one product with the collective of its split, traffic, and the fastest loop order and tiles."""
     split, (m, k, n) = product_split(setup), (setup.model(key) for key in "MKN")
     local = split_products(split, m, k, n)[0]
-    chosen = device.products([local])
+    exchanged = setup.rules["nested"] & (split.kind == 0)  # K and N of a product that is not split
+    chosen = device.products([[*np.where(exchanged, (m, n, k), local)]])
+    order = chosen.order[:, 0].astype(int)
     yield "Time", chosen.time[:, 0] + device.between_products(split, m, k, n)[0]
     yield from ((f"L{level}", chosen.traffic[:, 0, level]) for level in range(4))
-    yield "order", chosen.order[:, 0]
+    yield "order", np.where(exchanged, np.array([1, 0, 4, 5, 2, 3])[order], order)  # of permutations
     for level, tile in enumerate((*np.moveaxis(chosen.tiles[:, 0], 0, -1), local)):
         yield from ((f"tile{level}.{name}", edge) for name, edge in zip("mkn", tile, strict=True))
 

@@ -212,15 +212,15 @@ def test_the_documented_search_finds_the_front_of_a_hardware_file(tmp_path, monk
 SECOND_PRODUCTS = cases(__file__, "SECOND_PRODUCTS")
 
 
-@pytest.mark.parametrize(("m", "k", "n", "t", "kp1", "kp2", "order", "tiles", "time"), SECOND_PRODUCTS)
-def test_products_of_the_second_generation_take_what_the_reference_printed(m, k, n, t, kp1, kp2, order, tiles, time,
-                                                                           tmp_path, capsys):  # fmt: skip
-    """The base of the stored runs is that configuration but for the links."""
+@pytest.mark.parametrize(("flow", "m", "k", "n", "t", "kp1", "kp2", "order", "tiles", "time"), SECOND_PRODUCTS)
+def test_products_of_the_second_generation_take_what_the_reference_printed(flow, m, k, n, t, kp1, kp2, order, tiles,
+                                                                           time, tmp_path, capsys):  # fmt: skip
+    """The base of the stored runs is that configuration but for the links. Unsplit, K and N are exchanged."""
     path = tmp_path / "exp_config.yaml"
     links = {"nominal_area_per_link": 0.0033788108825683594, "nominal_energy_per_link": 2.5390625e-14}
     changes = {f"tech_param.network.inter_node.{key}": value for key, value in links.items()}
     path.write_text(dump(nested(RUNS["second"]["base"] | changes)))
-    options = {"mode": "GEMM", "M": m, "K": k, "N": n, "t": t, "kp1": kp1, "kp2": kp2}
+    options = {"mode": "GEMM", "M": m, "K": k, "N": n, "t": t, "kp1": kp1, "kp2": kp2, "dataflow": flow}
     figures = evaluated([str(path), *(f"--set={name}={value}" for name, value in options.items())], capsys)
     assert (figures["order"], figures["tile"][:3], figures["Time"]) == (order, tiles, time)
 
