@@ -169,7 +169,7 @@ def _layer_settings(model: ModelShape) -> dict[str, Any]:
         settings |= {"hybrid_layer_pattern": pattern_of_layers, "is_hybrid_model": True, "spec": [*HYBRID_SPEC]}
         settings |= {setting: int(getattr(model, field)) for setting, field in MAMBA.items()}
     if model.index_topk:
-        settings["experimental_attention_variant"] = "dsa"
+        settings |= {"experimental_attention_variant": "dsa", "no_rope_fusion": True}
         settings |= {setting: int(getattr(model, field)) for setting, field in INDEX.items()}
     if model.num_residual_streams > 1:
         settings |= {"enable_mhc_connections": True, "mhc_num_residual_streams": int(model.num_residual_streams)}

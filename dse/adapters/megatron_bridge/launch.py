@@ -99,11 +99,10 @@ def script(launch: Launch) -> tuple[str, list[str]]:
 def _sections(settings: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """Settings in the sections of a configuration."""
     sections: dict[str, dict[str, Any]] = {"model": {}, "train": {}, "ddp": {}, "optimizer": {}}
-    left = {name: value for name, value in settings.items() if name != "vocab_size"}
+    implied = ("vocab_size", "max_position_embeddings", "group_query_attention", "make_vocab_size_divisible_by", "spec")
+    left = {name: value for name, value in settings.items() if name not in implied}
     sections["mixed_precision"] = _mixed_precision(left)
     model = sections["model"]
-    for name in ("max_position_embeddings", "group_query_attention", "make_vocab_size_divisible_by"):
-        left.pop(name, None)
     if left.pop("swiglu", False):
         model |= {"gated_linear_unit": True, "activation_func": _SILU}
     elif left.pop("quick_geglu", False):
@@ -116,7 +115,8 @@ def _sections(settings: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
         model["window_size"] = [int(size) for size in left.pop("window_size").split(",")]
     if "moe_layer_freq" in left:
         model["moe_layer_freq"] = pattern(left.pop("moe_layer_freq"))
-    left.pop("spec", None)  # the layers that the provider has
+    if left.pop("no_rope_fusion", False):
+        model["apply_rope_fusion"] = False
     chunks = left.get("hybrid_layer_pattern", "").count("|") + 1
     interleaved = (
         chunks > left["pipeline_model_parallel_size"]
