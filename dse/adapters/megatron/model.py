@@ -99,13 +99,13 @@ def model_settings(model: ModelShape) -> dict[str, Any]:
     if not model.biases:
         settings["add_bias_linear"] = False
         settings |= {"add_qkv_bias": True} if model.qkv_bias else {}
-    if not model.dropout:
-        settings |= {"hidden_dropout": 0.0, "attention_dropout": 0.0}
+    settings |= {} if model.dropout else {"hidden_dropout": 0.0, "attention_dropout": 0.0}
     settings |= {"untie_embeddings_and_output_weights": True} if not model.tied_embeddings else {}
     settings |= {setting: True for setting, field in SWITCHES.items() if getattr(model, field)}
     if model.attention == "mla":  # the flag adds the norms of the latents, which the model always has
         settings["qk_layernorm"] = True
-        del settings["kv_channels"]  # heads have the sizes of `LATENT`
+        if model.hidden_size % model.num_attention_heads == 0:  # else arguments.py asks for it
+            del settings["kv_channels"]  # heads have the sizes of `LATENT`
     if not model.num_experts or model.biases:  # biases of other products are those of the router, too
         settings.pop("moe_router_enable_expert_bias", None)
     settings |= _numerics(model)
