@@ -316,12 +316,14 @@ def _training(launch: Launch) -> dict[str, Any]:
         keys["num_layers_per_pipeline_stage"] = launch.chunks()[0]
         keys["num_pipeline_repeats"] = int(launch["vpp"])
     if launch["cp"] > 1:
-        keys["context_parallel_strategy"] = MAXTEXT.word("cp_communication", launch["cp_communication"])
-    if launch["capacity_factor"]:
-        keys |= {"capacity_factor": float(launch["capacity_factor"]), "sparse_matmul": False}
-    if launch["offload_optimizer"] == 1:
-        keys["optimizer_memory_host_offload"] = True
-    return keys
+        word = keys["context_parallel_strategy"] = MAXTEXT.word("cp_communication", launch["cp_communication"])
+        if word != "all_gather" and keys["hardware"] != "gpu":  # TPUs have it in this kernel alone (types.py)
+            balanced = word == "ring" and not launch.model.mtp_layers
+            keys |= {"attention": "flash", "use_tokamax_splash": True, "context_parallel_load_balance": balanced}
+            keys |= {"packing": False} if launch.model.attention == "mla" else {}
+    if capacity := float(launch["capacity_factor"]):
+        keys |= {"capacity_factor": capacity, "sparse_matmul": False}
+    return keys | ({"optimizer_memory_host_offload": True} if launch["offload_optimizer"] == 1 else {})
 
 
 def read_script(path: Path, chips: int | None = None) -> tuple[Launch, list[str]]:
@@ -416,6 +418,4 @@ def _read_training(keys: Mapping[str, Any], design: Mapping[str, Any], model: Mo
         columns["cp_communication"] = MAXTEXT.value("cp_communication", word, "all_gather")
     if float(keys.get("capacity_factor", -1)) > 0:
         columns["capacity_factor"] = float(keys["capacity_factor"])
-    if keys.get("optimizer_memory_host_offload"):
-        columns["offload_optimizer"] = 1
-    return columns
+    return columns | ({"offload_optimizer": 1} if keys.get("optimizer_memory_host_offload") else {})

@@ -451,11 +451,11 @@ def test_functions_of_a_module_are_read_and_not_run(tmp_path):
 
 
 def test_maxtext_has_the_numerics_of_a_model_and_reads_the_rest_as_base_yml_has_it(tmp_path):
-    space = framework_space("deepseek_v2_lite", "maxtext", {"tp": 1, "ep": 8})
-    [run, *_] = designs(space)
+    [run, *_] = designs(framework_space("deepseek_v2_lite", "maxtext", {"tp": 1, "ep": 8}))
     found = yaml.safe_load(maxtext.script(Launch.of_run(run)[0])[0])
-    assert (found["rope_type"], found["rope_max_timescale"]) == ("yarn", 10_000)
-    assert found["normalization_layer_epsilon"] == 1e-6
+    assert [found[key] for key in ("rope_type", "normalization_layer_epsilon")] == ["yarn", 1e-6]
+    on_tpus = Launch.of(load_model("llama3_8b"), {"cp": 4, "cp_communication": "p2p", "zero": 3}, 256)
+    assert yaml.safe_load(maxtext.script(on_tpus)[0])["use_tokamax_splash"]  # which types.py asks for
     (tmp_path / "mine.yml").write_text("model_name: llama3-8b\nici_fsdp_parallelism: 16\ndcn_data_parallelism: 2\n")
     launch, _ = maxtext.read_script(tmp_path / "mine.yml")
     assert (launch.model.name, launch.model.seq_len, launch["micro_batch_size"]) == ("llama3_8b", 2048, 12)
