@@ -278,7 +278,7 @@ class WeightMatrix:
 def weight_matrices(model: ModelShape) -> list[WeightMatrix]:
     """Matrices of all kinds of layers, the largest first; tables and the head are none of them."""
     kinds = [(layer, number, 1.0) for number, layer in enumerate(model.kinds)]
-    kinds += [(model.mtp_layer, len(kinds) + 2, model.mtp_layers)] * bool(model.mtp_layers)  # behind embedding and head
+    kinds += [(model.mtp_layer, len(kinds) + 2, model.mtp_layers)] if model.mtp_layers else []  # after embedding, head
     matrices = []
     for layer, part, repeats in kinds:
         for kernel in layer.kernels:

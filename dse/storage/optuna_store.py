@@ -373,7 +373,7 @@ class Store:
         with self.reading(study_id):
             rows = self.database.rows(query, study_id=study_id)
             counts = Counter({TrialState[state]: count for state, count in rows})
-        counts[TrialState.COMPLETE] = 2 * counts[TrialState.COMPLETE] - counts.total()
+        counts[TrialState.COMPLETE] -= counts.total() - counts[TrialState.COMPLETE]  # all, less the others
         return counts
 
     def trials(self, study_id: int) -> list[FrozenTrial]:

@@ -32,12 +32,12 @@ MOST_MODULES = 20
 
 #: The most lines of packages and rooms, less others; what would grow beyond says what it deletes. [lines]
 BUDGETS = [
-    ("costmodel dse", "", 68_579),
+    ("costmodel dse", "", 68_578),
     ("costmodel dse", "dse.adapters", 46_980),
     ("costmodel", "costmodel.formats costmodel.lstm costmodel.rules", 13_802),
     ("dse.searching dse.storage", "", 6_969),
-    ("dse.adapters", "", 21_599),
-    ("dse.adapters.xla", "", 6_870),
+    ("dse.adapters", "", 21_598),
+    ("dse.adapters.xla", "", 6_869),
     ("dse.adapters.dfmodel", "", 4_079),
     ("tests", "", 31_881),
 ]

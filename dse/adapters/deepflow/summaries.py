@@ -52,7 +52,7 @@ def gemm_figures(setup: ChipSetup, device: Device, capacity: FloatArray) -> Figu
     order = chosen.order[:, 0].astype(int)
     yield "Time", chosen.time[:, 0] + device.between_products(split, m, k, n)[0]
     yield from ((f"L{level}", chosen.traffic[:, 0, level]) for level in range(4))
-    yield "order", np.where(exchanged, np.array([1, 0, 4, 5, 2, 3])[order], order)  # of permutations
+    yield "order", np.where(exchanged, np.array([1, 0, 4, 5, 2, 3])[order], order)  # k and n of a loop order exchanged
     for level, tile in enumerate((*np.moveaxis(chosen.tiles[:, 0], 0, -1), local)):
         yield from ((f"tile{level}.{name}", edge) for name, edge in zip("mkn", tile, strict=True))
 

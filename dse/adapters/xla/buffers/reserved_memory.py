@@ -7,9 +7,9 @@ by length of life. The figures are compared with `memory_analysis` of compiled p
 
 from __future__ import annotations
 
-from bisect import bisect, insort
+from bisect import bisect
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from operator import attrgetter
 from typing import Final
@@ -116,16 +116,15 @@ def reserved(liveness: Liveness, *, tpu_kernels: int = 0) -> Reserved:
     return Reserved(arguments, results, temporaries + CODE_BYTES * kernels, peak.kernel, least, most)
 
 
-def _placed(buffer: Buffer, places: Sequence[_Place]) -> bool:
+def _placed(buffer: Buffer, places: list[_Place]) -> bool:
     """True if a buffer fits into the memory of a result, from the smallest on; it is put there."""
-    size, life = buffer.bytes, max(array.end - array.start for array in buffer.arrays)
-    for result in reversed(places):
-        if result.longest < life or (buffer.is_output and result.bytes != size):
-            continue
-        if result.bytes >= size and all(_free(result, array) for array in buffer.arrays):
-            for array in buffer.arrays:
-                insort(result.arrays, array, key=attrgetter("start"))
-            result.__post_init__()
+    life = max(array.end - array.start for array in buffer.arrays)
+    for number in [number for number, result in enumerate(places) if result.longest >= life][::-1]:
+        result = places[number]
+        fits = result.bytes == buffer.bytes if buffer.is_output else result.bytes >= buffer.bytes
+        if fits and all(_free(result, array) for array in buffer.arrays):
+            arrays = sorted([*result.arrays, *buffer.arrays], key=attrgetter("start"))
+            places[number] = replace(result, arrays=arrays)
             return True
     return False
 

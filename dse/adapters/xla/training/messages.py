@@ -43,8 +43,8 @@ _KINDS: Final[Mapping[str, Sequence[Purpose]]] = _TABLES["kinds"]
 #: Axis of a mesh -> purposes of messages whose time counts to it.
 AXES: Final[Mapping[str, Sequence[Purpose]]] = _TABLES["axes"]
 Axis = frozenset[frozenset[int]]
-#: Bits of steps next to others: of one without weights, and the place of the first weight.
-_WEIGHTLESS, _WEIGHTS = 2, 2
+#: Bits of steps next to others: of any, and of one without weights; and the place of the first weight.
+_ANY, _WEIGHTLESS, _WEIGHTS = 1, 2, 2
 
 
 @dataclass(eq=False)
@@ -186,7 +186,7 @@ class Purposes:
             return "tensor parallel" if shares else "fully sharded"
         if near & _WEIGHTLESS and message in self._by_attention:
             return "context parallel"
-        return "data parallel" if near & 3 == 1 and message.opcode == "all-reduce" else "unknown"
+        return "data parallel" if near & (_ANY | _WEIGHTLESS) == _ANY and message.opcode == "all-reduce" else "unknown"
 
     @cached_property
     def _near(self) -> Mapping[Source, int]:
@@ -195,7 +195,7 @@ class Purposes:
         for step in self.provenance.meeting:
             bits = self.provenance.weights_of(step)
             shift = _WEIGHTS if multiplies(step) else _WEIGHTS + len(self.provenance.weights)
-            marks[step] = 1 | (_WEIGHTLESS if bits is None else bits << shift)
+            marks[step] = _ANY | (_WEIGHTLESS if bits is None else bits << shift)
         return self.provenance.multiplying(marks)
 
     @cached_property

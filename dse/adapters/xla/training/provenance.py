@@ -389,13 +389,13 @@ class Provenance:
         With `softened`, only of those with an exponential on the way, as between the products of attention.
         """
         bits: dict[Source, int] = {}
+        ends = {step: marks.get(step, 0) for step in self.meeting}
+        exponentials = [step for step in self.flow.steps if softened and step.opcode in _SOFTENING]
         for later in (True, False):
-            ends = {step: marks.get(step, 0) for step in self.meeting}
             near = self.beyond(ends, later=later)
             if softened:
-                exponentials = (step for step in self.flow.steps if step.opcode in _SOFTENING)
-                ends = {step: near.get(step, 0) for step in exponentials} | dict.fromkeys(ends, 0)
-                near = self.beyond(ends, later=later)
+                through = {step: near.get(step, 0) for step in exponentials} | dict.fromkeys(ends, 0)
+                near = self.beyond(through, later=later)
             for source, total in near.items():
                 bits[source] = bits.get(source, 0) | total
         return bits
