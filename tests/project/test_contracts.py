@@ -37,7 +37,7 @@ BUDGETS = [
     ("costmodel", "costmodel.formats costmodel.lstm costmodel.rules", 13_802),
     ("dse.searching dse.storage", "", 6_969),
     ("dse.adapters", "", 21_598),
-    ("dse.adapters.xla", "", 6_869),
+    ("dse.adapters.xla", "", 6_868),
     ("dse.adapters.dfmodel", "", 4_079),
     ("tests", "", 31_881),
 ]

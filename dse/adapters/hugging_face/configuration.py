@@ -196,8 +196,7 @@ class _ConfigurationReader:
                 value = _inner(section.data, name.split("."))
                 if value is not None and (section is self.section or name.startswith("tie_")):
                     return value
-        silent = [self.family.defaults[name] for name in names if name in self.family.defaults]
-        return silent[0] if silent else None
+        return next((self.family.defaults[name] for name in names if name in self.family.defaults), None)
 
     def _fields(self) -> dict[str, Any]:
         """Fields that keys of the configuration give."""

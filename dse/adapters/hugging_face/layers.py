@@ -152,6 +152,9 @@ class LayerReader:
         for key in self.family.once:
             if not isinstance(value := self.value(key), list) and value not in (None, 1):
                 self.mistake(key, f"{value!r}: a model file can only say 1")
+        rows = self.value("vocab_size_per_layer_input") if model.get("per_layer_embedding") else None
+        if rows not in (None, model.get("vocab_size")):
+            self.mistake("vocab_size_per_layer_input", f"{rows!r}: a model file can only say as much as vocab_size")
         if order := self.family.pattern * int(model.get("num_layers", 1)):
             return {"num_layers": len(order), "layer_order": order, "first_dense_layers": 0}
         if isinstance(blocks := self.value("block_configs"), list):
@@ -301,11 +304,15 @@ class LayerReader:
         return self._with_shared_keys(self._of_single_layers(sizes, model), model)
 
     def _of_single_layers(self, sizes: Sequence[Sizes], model: Mapping[str, Any]) -> list[Sizes]:
-        """Dimensions of layers with keys of their number in `per_layer_config`, as transformers 5 writes it."""
-        changes = self.value("per_layer_config")
+        """Dimensions of layers by their number: `per_layer_config` of transformers 5, and lists `KEY_per_layer`."""
+        by_number = self.value("per_layer_config")
         fields = {key: name for name, keys in self.family.keys.items() for key in keys.split("|")}
+        changes: list[tuple[Any, Any]] = [*by_number.items()] if isinstance(by_number, dict) else []
+        for key in fields:
+            listed = self.value(f"{key}_per_layer")
+            changes += enumerate({key: value} for value in listed) if isinstance(listed, list) else []
         kept = [dict(of) for of in sizes]
-        for number, keys in changes.items() if isinstance(changes, dict) else ():
+        for number, keys in changes:
             layer = kept[int(number)] if str(number).isdigit() and int(number) < len(kept) else None
             for key, value in keys.items() if isinstance(keys, dict) else ():
                 if key not in fields or layer is None:

@@ -320,19 +320,14 @@ def whole_row(name: str, run: MessageShape, times: Times, present: BoolArray, se
 def epilogue(run: MessageShape) -> list[Row]:
     """The loss over the split vocabulary, and four numbers of the optimizer."""
     loss = Pass(0.0, "all_reduce", 4 * run.micro_batch_size * run.seq_len)
-    number = Pass(0.0, "all_reduce", 4.0)
     return [
         *(Row(f"cross_entropy{i}", "epilogue", loss) for i in (1, 2, 3)),
-        *(Row(f"optimizer{i}", "epilogue", number) for i in (1, 2, 3, 4)),
+        *(Row(f"optimizer{i}", "epilogue", Pass(0.0, "all_reduce", 4.0)) for i in (1, 2, 3, 4)),
     ]
 
 
-#: Forward pass and gradient of the input.
-Both = tuple[Pass, Pass]
-
-
-def within_experts(whole: FloatArray, happens: BoolArray) -> list[Both]:
-    """Tensors that ranks of an expert-parallel group gather and scatter."""
+def within_experts(whole: FloatArray, happens: BoolArray) -> list[tuple[Pass, Pass]]:
+    """Tensors that ranks of an expert-parallel group gather and scatter: forward, and the gradient of the input."""
     gathered, scattered = (Pass(NOTHING, kind, whole, happens=happens) for kind in ("all_gather", "reduce_scatter"))
     return [(gathered, scattered), (scattered, gathered)]
 

@@ -265,7 +265,6 @@ _MESH: Final = re.compile(r"@?mesh[\w.]*\s*\[[^\]]*\]\s*(?:,\s*device_ids\s*=\s*
 #: More digits than a number of any program has.
 _LONG_NUMBER: Final = re.compile(r"\d{1000}")
 _PLAIN: Final = re.compile(r"[^\s,{}\[\]()\"]+")
-
 _CALLEE: Final = re.compile(_NAME)
 
 
