@@ -15,7 +15,7 @@ from numpy.random import Generator
 from numpy.typing import NDArray
 
 from costmodel.columns import BoolArray, FloatArray, IntArray
-from dse.spaces.legal import within
+from dse.spaces.legal import Component, within
 from dse.spaces.sections.parameters import Parameter
 from dse.spaces.space import Batch, Space
 
@@ -101,17 +101,6 @@ class Lattice:
         return tuple(((at, step),) for at, steps in enumerate(self.steps) for step in steps)
 
     @cached_property
-    def swaps(self) -> tuple[Move, ...]:
-        """Two parameters of one component, one a step up and the other a step down: products may stay."""
-        number = {p.name: at for at, p in enumerate(self.parameters)}
-        all_moves: list[Move] = []
-        for component in self.space.legal.components:
-            ordered = [number[p.name] for p in component.parameters if is_ordered(p)]
-            for a, b in combinations(ordered, 2):
-                all_moves += [((a, 1.0), (b, -1.0)), ((a, -1.0), (b, 1.0))]
-        return tuple(all_moves)
-
-    @cached_property
     def lines(self) -> tuple[Move, ...]:
         """Every change of one listed parameter to any other option."""
         return tuple(
@@ -130,22 +119,26 @@ class Lattice:
 
         Of components of more than `MOST_ROWS` combinations, those that options and pairs of steps lead to.
         """
-        at = {p.name: at for at, p in enumerate(self.parameters)}
         tables = []
         components = dict(enumerate(self.space.legal.components))
         for group in np.unique(self.groups).tolist():
             component = components.get(group)
             if component is not None and component.rows <= MOST_ROWS:
-                others = np.repeat(design[None], component.rows, axis=0)
-                for parameter, codes in zip(component.parameters, component.places, strict=True):
-                    others[:, at[parameter.name]] = codes
-                others = others[self.legal(others)]
+                others = self.with_rows(design, component, np.arange(component.rows))
             else:
                 inside = {*np.flatnonzero(self.groups == group).tolist()}
                 moves = (*self.one_step, *self.lines, *self.pairs)
                 others = self.moved(design[None], tuple(m for m in moves if inside.issuperset(at for at, _ in m)))[0]
             tables.append(np.concatenate([design[None], others]))
         return tables
+
+    def with_rows(self, design: FloatArray, component: Component, rows: IntArray) -> FloatArray:
+        """The legal designs with some combinations of a component, all else as in a design."""
+        at = {p.name: at for at, p in enumerate(self.parameters)}
+        designs = np.repeat(design[None], rows.size, axis=0)
+        for parameter, codes in zip(component.parameters, component.places, strict=True):
+            designs[:, at[parameter.name]] = codes[rows]
+        return designs[self.legal(designs)]
 
     def moved(self, places: FloatArray, moves: tuple[Move, ...]) -> tuple[FloatArray, IntArray]:
         """The legal designs that some moves make of each of some designs, and which each comes from."""

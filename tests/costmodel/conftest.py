@@ -21,3 +21,8 @@ def links() -> System:
     """Every byte sent costs a joule, on either tier, and nothing else counts."""
     waits = {f"{tier}_{name}": 0.0 for tier in ("node", "fabric") for name in ("latency", "launch", "in_switch")}
     return load_system("h100_80g_dgx").with_quantities({**waits, "node_energy": 1.0, "fabric_energy": 1.0})
+
+
+@pytest.fixture(scope="session")
+def a100() -> System:
+    return load_system("a100_80g_dgx")

@@ -32,14 +32,14 @@ MOST_MODULES = 20
 
 #: The most lines of packages and rooms, less others; what would grow beyond says what it deletes. [lines]
 BUDGETS = [
-    ("costmodel dse", "", 68_578),
-    ("costmodel dse", "dse.adapters", 46_980),
+    ("costmodel dse", "", 68_570),
+    ("costmodel dse", "dse.adapters", 46_972),
     ("costmodel", "costmodel.formats costmodel.lstm costmodel.rules", 13_802),
-    ("dse.searching dse.storage", "", 6_969),
+    ("dse.searching dse.storage", "", 6_968),
     ("dse.adapters", "", 21_598),
     ("dse.adapters.xla", "", 6_868),
     ("dse.adapters.dfmodel", "", 4_079),
-    ("tests", "", 31_881),
+    ("tests", "", 31_879),
 ]
 
 #: Names without a meaning, which no value has.

@@ -25,7 +25,7 @@ from dse.fronts import Box
 from dse.pricing.evaluated import rules_for
 from dse.pricing.evaluation import evaluate, kernel_choices
 from dse.pricing.workers import Jobs
-from dse.searching.samplers.archive import Archive, DesignShare, Key, Known, base_of, memories_of
+from dse.searching.samplers.archive import Archive, DesignShare, Key, Known, base_of
 from dse.searching.samplers.exact_search import WINNERS, InnerSearch, WholeDesign, winner_values
 from dse.searching.samplers.samplers import LegalSampler, SpaceExhausted, legal_sampler
 from dse.searching.samplers.screening_sampler import DESIGNS_PRICED, FOUND, ScreeningSampler
@@ -372,7 +372,6 @@ class History:
         """The sampler of a batch."""
         concurrency = self.plan.concurrency
         outer = self.space.outer.space.parameters
-        others = [self._memories.get(at, {}) for at in memories_of(base, concurrency)[1:]]
         return legal_sampler(
             self.plan.sampler,
             self.space,
@@ -383,8 +382,6 @@ class History:
             share=None if alone else DesignShare(number % concurrency, concurrency, outer),
             focus=self.plan.focus,
             jobs=self.jobs,
-            turn=number if concurrency > 1 else None,
-            memories=[memory[FOUND] for memory in others if FOUND in memory],
         )
 
     # Finished designs.

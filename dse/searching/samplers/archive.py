@@ -78,21 +78,6 @@ class Archive:
             kept = kept[np.sort(np.unique(both.costs[kept], axis=0, return_index=True)[1])]
         return both.take(kept)
 
-    def merged(self, other: Archive) -> Archive:
-        """Archive with the designs of another batch; of equal costs a trial is kept, else the first."""
-        names = ("places", "costs", "explored", "sent")
-        both = {name: np.concatenate([getattr(self, name), getattr(other, name)]) for name in names}
-        order = np.argsort(~both["sent"], kind="stable")
-        both = {name: column[order] for name, column in both.items()}
-        _, first, owners = np.unique(both["costs"], axis=0, return_index=True, return_inverse=True)
-        explored = np.zeros(first.size)
-        np.maximum.at(explored, owners.ravel(), both["explored"])
-        both["explored"] = explored[owners.ravel()]
-        first.sort()
-        kept = first[non_dominated(both["costs"][first])]
-        archive = Archive(**both, reserve=self.reserve, complete=self.complete)
-        return archive.take(kept)
-
     def thinned(self) -> Archive:
         """At most about `MOST_KEPT` designs: one of each cell of a grid that is as fine as that allows."""
         if len(self.places) <= MOST_KEPT:
@@ -164,11 +149,6 @@ Key = tuple[Any, ...]
 def base_of(number: int, concurrency: int) -> int:
     """The batch from which another goes on: the one before it of its share, or the first; -1 is none. [-]"""
     return max(number - concurrency, min(number, 1) - 1)
-
-
-def memories_of(base: int, concurrency: int) -> range:
-    """Batches from whose memories all is known that was found up to one of them, this one first. [-]"""
-    return range(base, max(base - concurrency, -1), -1)
 
 
 @dataclass(frozen=True)

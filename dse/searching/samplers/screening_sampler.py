@@ -4,7 +4,9 @@ The cost model evaluates thousands of designs in the time that Optuna takes for 
 space by itself and proposes the designs that add most to the front. Each round evaluates a few thousand designs in one
 call: neighbours of the front's designs, crossings of them, and designs at random. In the end the best design of each
 objective is polished: its components are varied one by one, and combinations that should then be better are evaluated,
-until none is. A small space is evaluated whole. The result is an `Archive`, from which the next batch goes on.
+until none is. Then combinations of small components, such as machines, get those of the largest one, such as layouts,
+that should be best with each; the first batch surveys it. A small space is evaluated whole. The result is an `Archive`,
+from which the next batch goes on.
 
 Components are parameters that rules tie together; only limits such as memory, power or price tie one to another. A few
 thousand designs tell by which factor each combination of a component changes an objective and the use of each limit.
@@ -18,7 +20,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property, partial
+from functools import cached_property
+from itertools import product
 from threading import Lock
 from typing import Any, Final
 
@@ -39,11 +42,13 @@ from dse.pricing.evaluated import nominal_rate, rules_for, solves_shardings
 from dse.pricing.evaluation import evaluate
 from dse.pricing.workers import Jobs
 from dse.searching.samplers.archive import BATCH_SIZE, Archive, DesignShare, Key, Known, least_beaten
-from dse.spaces.lattice import Lattice, Move, hashes
+from dse.spaces.lattice import MOST_ROWS, Lattice, hashes
 from dse.spaces.space import Space
 
 #: Most designs evaluated in one call: enough to outweigh Python's overhead, few enough to learn from each.
 ROUND: Final = 3072
+#: Rounds of a batch at least: each learns from those before it.
+ROUNDS: Final = 3
 #: Share of the first batch's designs that are drawn at random, before anything is known.
 DRAWN: Final = 0.15
 #: Shares of a round that are crossings, and designs at random; the others are neighbours.
@@ -51,6 +56,10 @@ CROSSED, FRESH = 0.35, 0.15
 #: Spaces of at most WHOLE times the designs of a batch are evaluated whole.
 WHOLE: Final = 5
 
+#: Most combinations of a large component evaluated for the first batch of a study, over its designs.
+SURVEYED: Final = 20
+#: Combinations of other components with which the largest one's are tried, and designs that are tried in all.
+SPREAD, SPREAD_DESIGNS = 256, 4096
 #: Most designs evaluated for polishing, over those of the batch.
 POLISHED: Final = 12
 #: Added to the time of infeasible shardings of a design, so that feasible ones come first. [s]
@@ -69,8 +78,8 @@ LEAST_GAIN: Final = 1e-9
 
 #: Evaluates designs given as places: costs, less is better; and by how much they exceed each limit, as a share of it.
 Price = Callable[[FloatArray], tuple[FloatArray, FloatArray]]
-#: Which of some designs, given as places.
-Chosen = Callable[[FloatArray], BoolArray]
+#: Designs, and logarithms of their costs and uses of limits.
+Effects = tuple[FloatArray, FloatArray]
 #: Designs with their costs and violations.
 Evaluated = tuple[FloatArray, FloatArray, FloatArray]
 
@@ -78,29 +87,19 @@ Evaluated = tuple[FloatArray, FloatArray, FloatArray]
 class Screening:
     """The search for the designs of one batch."""
 
-    def __init__(
-        self,
-        lattice: Lattice,
-        price: Price,
-        archive: Archive,
-        budget: int,
-        rng: Generator,
-        preferred: Chosen | None = None,
-        polished: Iterable[int] | None = None,
-        rounds: int = 2,
-    ) -> None:
+    def __init__(self, lattice: Lattice, price: Price, archive: Archive, budget: int, rng: Generator) -> None:
         self.lattice = lattice
         self.price = price
         self.archive = archive
         self.budget = budget
         self.rng = rng
-        self.preferred = preferred
-        self.polished = range(archive.costs.shape[1]) if polished is None else polished
         self.evaluated = 0  #: designs so far
-        self._size = min(ROUND, max(budget // rounds, 1))  # of a round
-        self._moves: tuple[Move, ...] = (*lattice.one_step, *lattice.swaps)
+        self._size = min(ROUND, max(budget // ROUNDS, 1))  # of a round
         self._known: NDArray[np.uint64] = np.empty(0, dtype=np.uint64)
         self._all: list[Evaluated] = []
+        self._unsurveyed = not len(archive.places)
+        self._surveyed: dict[int, Effects] = {}  # by the number of a large component
+        self._tables: list[Effects] = []  # of the first design that was polished
         self._nearest: FloatArray = np.empty(0)  #: the design that breaks limits the least, once it was polished
         self._whole = lattice.space.legal.count <= WHOLE * budget
 
@@ -114,8 +113,9 @@ class Screening:
                 self._noted(self.lattice.places(columns))
             self.archive = replace(self.archive, complete=True)
         else:
-            if not len(self.archive.places):
-                self._draw()
+            drawn = 0 if len(self.archive.places) else max(int(self.budget * DRAWN), 1)
+            for start in range(0, drawn, self._size):
+                self._noted(self._new(self.lattice.random(min(self._size, drawn - start), self.rng)))
             while self.evaluated < self.budget - self._size // 2:
                 self._round()
             self._polish()
@@ -138,12 +138,6 @@ class Screening:
         self._known = np.concatenate([self._known, keys[new]])
         return places[np.sort(first[new])]
 
-    def _draw(self) -> None:
-        """Designs at random."""
-        most = max(int(self.budget * DRAWN), 1)
-        for start in range(0, most, self._size):
-            self._noted(self._new(self.lattice.random(min(self._size, most - start), self.rng)))
-
     def _round(self) -> None:
         """Price in one call neighbours and crossings of the front, and random designs."""
         near = self._new(np.concatenate([self._near(), self._crossings()]))
@@ -153,12 +147,10 @@ class Screening:
     def _near(self) -> FloatArray:
         """Neighbours of some designs of the front whose neighbours are not evaluated yet."""
         unexplored = self.rng.permutation(np.flatnonzero(self.archive.explored == 0))
-        most = int(self._size * (1 - CROSSED - FRESH)) // max(len(self._moves), 1)
-        if self.preferred:
-            unexplored = unexplored[np.argsort(~self.preferred(self.archive.places[unexplored]), kind="stable")]
+        most = int(self._size * (1 - CROSSED - FRESH)) // max(len(self.lattice.one_step), 1)
         parents = unexplored[: max(most, 1)]
         self.archive.explored[parents] = 1
-        return self.lattice.moved(self.archive.places[parents], self._moves)[0]
+        return self.lattice.moved(self.archive.places[parents], self.lattice.one_step)[0]
 
     def _crossings(self) -> FloatArray:
         """Children of designs of the front; the best of each objective have many."""
@@ -172,9 +164,13 @@ class Screening:
         Where nothing is feasible yet, the design that breaks limits the least moves.
         """
         most = self.evaluated + POLISHED * self.budget
-        for objective in self.polished:
+        for objective in range(self.archive.costs.shape[1]):
             while self.evaluated < most and (here := self._unpolished(objective)) is not None:
+                if self._unsurveyed:
+                    most += self._survey(here)
                 self._noted(self._new(self._combined(here, objective, most)))
+        if self._tables and len(self.archive.places):
+            self._noted(self._new(self._spread()))
 
     def _unpolished(self, objective: int) -> FloatArray | None:
         """The best design of an objective, or the one nearest to feasibility; None where it was polished."""
@@ -192,25 +188,70 @@ class Screening:
         Components may act on each other, so designs that are two steps from the best are among them too.
         Where few designs are evaluated for a batch, since evaluation is slow, some are left out at random.
         """
+        effects = self._effects(best, most)
+        self._tables = self._tables or effects
+        now = effects[0][1][0]
+        columns = [objective, *range(self.archive.costs.shape[1], now.size)]
+        finite = [np.isfinite((logs - now)[:, columns]).all(axis=1) for _, logs in effects]
+        if not finite[0][0]:
+            return best[np.newaxis][:0]
+        changes = [(logs[rows] - now)[:, columns] for (_, logs), rows in zip(effects, finite, strict=True)]
+        designs = best
+        for (places, _), rows, chosen in zip(effects, finite, combined(changes, -now[columns[1:]]).T, strict=True):
+            designs = np.where(places[rows][chosen] != best, places[rows][chosen], designs)
+        pairs = self.rng.permutation(self.lattice.moved(best[np.newaxis], self.lattice.pairs)[0])
+        return np.concatenate([designs, pairs])[: max(most - self.evaluated, 0)]
+
+    def _effects(self, best: FloatArray, most: int) -> list[Effects]:
+        """For each component, the best and designs that differ from it in that one alone.
+
+        Of a surveyed component, they are those of the survey too, by the same factors as there.
+        """
         tables = self.lattice.varied(best)
         places, owners = np.concatenate(tables), np.repeat(np.arange(len(tables)), [*map(len, tables)])
         drawn = self.rng.random(len(places)) < (most - self.evaluated) / len(places)
         kept = np.flatnonzero(drawn | (places == best).all(axis=1))
         places, owners = places[kept], owners[kept]
-        costs, excess = self._noted(places)
-        with np.errstate(divide="ignore", invalid="ignore"):
-            gains = np.sign(costs[:, objective]) * np.log(np.abs(costs[:, objective]))
-            factors = np.column_stack([gains, np.log1p(np.maximum(excess, LEAST_USE))])
-            factors, room = factors - factors[0], -factors[0, 1:]
-        finite = np.isfinite(factors).all(axis=1)
-        if not finite[0]:
-            return places[:0]
-        owned = [np.flatnonzero(finite & (owners == component)) for component in range(len(tables))]
-        designs = best
-        for rows, chosen in zip(owned, combined([factors[rows] for rows in owned], room).T, strict=True):
-            designs = np.where(places[rows][chosen] != best, places[rows][chosen], designs)
-        pairs = self.rng.permutation(self.lattice.moved(best[np.newaxis], self.lattice.pairs)[0])
-        return np.concatenate([designs, pairs])[: max(most - self.evaluated, 0)]
+        logs = logarithms(*self._noted(places))
+        effects = [(places[owners == number], logs[owners == number]) for number in range(len(tables))]
+        for number, (designs, surveyed) in self._surveyed.items():
+            inside = self.lattice.groups == number
+            same = np.flatnonzero((designs == best)[:, inside].all(axis=1))[:1]
+            if same.size:
+                more = np.where(inside, designs, best), surveyed - surveyed[same] + logs[0]
+                near = effects[number]
+                effects[number] = np.concatenate([near[0], more[0]]), np.concatenate([near[1], more[1]])
+        return effects
+
+    def _survey(self, best: FloatArray) -> int:
+        """Evaluate combinations of large components, all that the budget allows, with all else as the best has it.
+
+        Returns the number of evaluated designs. [-]
+        """
+        before, self._unsurveyed = self.evaluated, False
+        for number, component in enumerate(self.lattice.space.legal.components):
+            if component.rows > MOST_ROWS:
+                most = min(component.rows, SURVEYED * self.budget)
+                places = self.lattice.with_rows(best, component, self.rng.permutation(component.rows)[:most])
+                self._surveyed[number] = places, logarithms(*self._noted(places))
+        return self.evaluated - before
+
+    def _spread(self) -> FloatArray:
+        """Other combinations of all components but the largest, each with those of the largest that should be best."""
+        places, logs = self._tables[largest := int(np.argmax([len(places) for places, _ in self._tables]))]
+        others, shifts = np.repeat(places[:1], SPREAD, axis=0), np.zeros((SPREAD, logs.shape[1]))
+        for designs, changes in (table for number, table in enumerate(self._tables) if number != largest):
+            rows = self.rng.integers(len(designs), size=SPREAD)
+            others = np.where(designs[rows] != places[0], designs[rows], others)
+            shifts += changes[rows] - changes[0]
+        chosen, size = [places[:0]], self.archive.costs.shape[1]
+        orders = np.argsort(logs[:, :size], axis=0, kind="stable").T[(logs != logs[0]).any(axis=0)[:size]]
+        combinations = np.unique(others, axis=0, return_index=True)[1]
+        for order, row in product(orders, combinations):
+            fits = np.all(logs[order, size:] + shifts[row, size:] <= 0, axis=1)
+            best = places[order[fits][: SPREAD_DESIGNS // (len(orders) * len(combinations))]]
+            chosen.append(np.where(best != places[0], best, others[row]))
+        return np.concatenate(chosen)
 
     def _reserve(self, n: int) -> FloatArray:
         """The designs next to the front; where nothing is feasible, those next to feasibility."""
@@ -232,6 +273,13 @@ def summed(costs: FloatArray, excess: FloatArray) -> tuple[FloatArray, FloatArra
     return np.where(broken[:, None], np.nan, costs), violations
 
 
+def logarithms(costs: FloatArray, excess: FloatArray) -> FloatArray:
+    """(designs, objectives + limits) Logarithms of costs, with their signs, and of the uses of limits; or NaN. [-]"""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        logs = np.column_stack([np.sign(costs) * np.log(np.abs(costs)), np.log1p(np.maximum(excess, LEAST_USE))])
+    return np.where(np.isfinite(logs), logs, np.nan)
+
+
 def joined(parts: Iterable[Evaluated]) -> Evaluated:
     """Designs of several calls as one table."""
     places, costs, violations = (np.concatenate(columns) for columns in zip(*parts, strict=True))
@@ -250,8 +298,6 @@ NOTHING: Final = {"batches": 0, "starts": 0, "focus": "", DESIGNS_PRICED: 0}
 TIME_SHARE: Final = 0.9e-3
 #: The first batch evaluates as many designs as FIRST_BATCH others.
 FIRST_BATCH: Final = 3
-#: Rounds of a batch where several batches are under way at the same time: more, since the next learn from it later.
-SHARED_ROUNDS: Final = 3
 #: How far beyond the worst values of a front its hypervolume is measured, as a share of its span.
 BEYOND: Final = 0.1
 #: Beaten designs that are kept to become trials when there are no others.
@@ -264,11 +310,11 @@ class ScreeningSampler(BaseSampler):
     It works on any Optuna study whose trials suggest the parameters of a space; other parameters are drawn at random.
     Its archive is an attribute of the study, so that a study that is loaded again is continued.
 
-    Random numbers follow from `seed` and the number of the batch, `turn` if several batches run at once. [-] Batches
-    have `batch_size` trials; for each, `designs_per_trial` designs are evaluated by `rules`, by default the number that
-    takes some milliseconds. [-] `focus` is a condition that designs have to satisfy, such as ``step_time < 15 s``.
-    Designs come from `share` (default: all), besides the starting points of the space; of a space with exact
-    parameters, outer designs in `taken` are excluded. `memories` are the attributes `FOUND` of other batches.
+    Random numbers follow from `seed` and the number of the batch. [-] Batches have `batch_size` trials; for each,
+    `designs_per_trial` designs are evaluated by `rules`, by default the number that takes some milliseconds. [-]
+    `focus` is a condition that designs have to satisfy, such as ``step_time < 15 s``. Designs come from `share`
+    (default: all), besides the starting points of the space; of a space with exact parameters, outer designs in `taken`
+    are excluded.
 
     >>> space = Space.load("gpt3_175b_1024_a100")
     >>> study = optuna.create_study(directions=["minimize", "minimize"], sampler=ScreeningSampler(space))
@@ -286,16 +332,12 @@ class ScreeningSampler(BaseSampler):
         focus: str = "",
         taken: Collection[Key] | Known = (),
         share: DesignShare | None = None,
-        turn: int | None = None,
-        memories: Sequence[Mapping[str, Any]] = (),
         jobs: Jobs = 1,
     ) -> None:
         self.space = space.focused(focus) if focus else space
         self.focus = focus
         self.taken = taken
         self.share = share
-        self.turn = turn
-        self.memories = memories
         self.rules = rules or rules_for(space)
         self.seed = seed
         self.batch_size = batch_size
@@ -338,7 +380,8 @@ class ScreeningSampler(BaseSampler):
         memory = study._storage.get_study_system_attrs(study._study_id).get(FOUND, NOTHING)
         number, archive = memory["batches"], self._archive(memory)
         rng = np.random.default_rng(SeedSequence([self.seed, number]))
-        search = self._search(archive, number, rng)
+        budget = self.designs_per_trial * self.batch_size * (1 if number else FIRST_BATCH)
+        search = Screening(self.lattice, self.evaluated, archive, budget, rng)
         starts = self._starts[len(self._starts) if self.share else memory["starts"] :][: self.batch_size]
         archive = search.run(RESERVE, starts)
         chosen, archive = self._chosen(archive, starts)
@@ -356,24 +399,6 @@ class ScreeningSampler(BaseSampler):
         shares = np.diff(np.arange(self.batch_size + 1) * search.evaluated // self.batch_size).tolist()
         return list(zip(self.space.decode(self.lattice.columns(chosen)), shares, strict=True))
 
-    def _search(self, archive: Archive, number: int, rng: Generator) -> Screening:
-        """The search of a batch by its number, from 0."""
-        budget = self.designs_per_trial * self.batch_size * (1 if number else FIRST_BATCH)
-        search = partial(Screening, self.lattice, self.evaluated, archive, budget, rng)
-        if self.turn is None:
-            return search()
-        return search(self._open if self.share else None, self._polished(self.turn), rounds=SHARED_ROUNDS)
-
-    def _polished(self, turn: int) -> list[int]:
-        """Objectives whose best designs a batch polishes. The first of all batches and the first of each share, the
-        slowest ones, polish some of them."""
-        objectives = range(len(self._directions))
-        if turn == 0:
-            return [0]
-        if self.share is None or turn > self.share.concurrency:
-            return list(objectives)
-        return [objective for objective in objectives if objective % self.share.concurrency == self.share.number]
-
     def _archive(self, memory: Mapping[str, Any]) -> Archive:
         """Designs found by earlier batches; evaluated again where they had another focus."""
         shape = len(self.space.parameters), len(self.space.objectives)
@@ -382,9 +407,6 @@ class ScreeningSampler(BaseSampler):
             return empty
         archive = Archive.unpacked(memory["archive"], *shape)
         if memory["focus"] == self.focus:
-            for other in self.memories:
-                if other["focus"] == self.focus:
-                    archive = archive.merged(Archive.unpacked(other["archive"], *shape))
             return archive
         places = np.concatenate([archive.places, archive.reserve])
         places = places[self.lattice.legal(places)]

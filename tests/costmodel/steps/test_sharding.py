@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from costmodel import DesignPoints, load_model, load_system
+from costmodel import DesignPoints, load_model
 from costmodel.steps.micro_batch.exchanges import sent_bytes
 from costmodel.steps.micro_batch.rank_memory import layer_memory
 from costmodel.steps.transformer import resolve_sharding, step
@@ -32,11 +32,6 @@ def assigned(numbers=NUMBERS, **layout) -> DesignPoints:
 @pytest.fixture(scope="module")
 def gpt3_175b():
     return load_model("gpt3_175b")
-
-
-@pytest.fixture(scope="module")
-def a100():
-    return load_system("a100_80g_dgx")
 
 
 def test_there_are_1728_assignments():

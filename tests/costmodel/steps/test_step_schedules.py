@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from costmodel import DesignPoints, DseError, load_model, load_system, pipeline_times, step
+from costmodel import DesignPoints, DseError, load_model, pipeline_times, step
 from costmodel.steps.micro_batch.micro_batch import micro_batches
 from costmodel.steps.pipeline import pipeline_step as passes
 from costmodel.steps.pipeline.stages import every_stage
@@ -24,11 +24,6 @@ PIPELINE = {"tp": 8, "pp": 8, "gradient_accumulation_steps": 32, "sequence_paral
 def gpt():
     """GPT-3 without a head or a table to speak of: stages of the same layers take the same time."""
     return replace(load_model("gpt3_175b"), vocab_size=1)
-
-
-@pytest.fixture(scope="module")
-def a100():
-    return load_system("a100_80g_dgx")
 
 
 def of_schedule(word, **columns):

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from costmodel import DesignPoints, load_model, load_system, step
+from costmodel import DesignPoints, load_model, step
 from costmodel.columns import distinct_rows
 from costmodel.formats import shipped
 from costmodel.steps.timeline import EXPOSED, KINDS, timelines
@@ -21,11 +21,6 @@ from tests.support.runs import run_of
 CHUNKS = {**dict.fromkeys(SCHEDULE_WORDS, 1), "breadth_first": 3, "zb_v": 2, "dualpipe_v": 2}
 LAYOUTS = [*CHUNKS.items(), ("1f1b", 3)]
 TRANSFORMERS = [name for name in shipped.names("spaces") if not name.startswith("lstm")]
-
-
-@pytest.fixture(scope="module")
-def a100():
-    return load_system("a100_80g_dgx")
 
 
 @pytest.fixture

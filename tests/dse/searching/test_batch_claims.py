@@ -13,7 +13,7 @@ import pytest
 from dse.api.study import Study
 from dse.searching.batches.history import History
 from dse.searching.batches.loop import CLAIM, PARKED, BatchClaims, machine_name
-from dse.searching.samplers.archive import DesignShare, base_of, memories_of
+from dse.searching.samplers.archive import DesignShare, base_of
 from dse.searching.samplers.samplers import SAMPLERS
 from dse.searching.study_attributes import CONCURRENCY
 from dse.spaces.space import Space
@@ -249,8 +249,6 @@ def test_a_study_from_before_batches_were_concurrent_has_one_at_a_time(space, ur
 def test_a_batch_knows_the_first_and_those_of_whole_rounds_before():
     assert [base_of(number, 1) for number in range(4)] == [-1, 0, 1, 2]
     assert [base_of(number, 3) for number in range(7)] == [-1, 0, 0, 0, 1, 2, 3]
-    assert list(memories_of(5, 3)) == [5, 4, 3]
-    assert list(memories_of(1, 3)) == [1, 0]
 
 
 def test_every_design_is_in_one_share_and_shares_are_about_equal(space):
