@@ -271,8 +271,10 @@ def problems(setup: ChipSetup) -> Iterator[str]:
     if setup.mode == "LSTM":
         work, softmax = setup.workload, setup.workload.split("softmax")
         guards = {name: rows for name, rows in broken_guards(work).items() if name.startswith(("hidden", "softmax"))}
-        name = "softmax.dim1: does not divide the batch of a data shard"
-        guards[name] = softmax.is_rc & (work.shard_batch % softmax.dim1 != 0)
+        name, batch = "softmax.dim1: does not divide the batch of a data shard", work.shard_batch
+        guards[name] = softmax.is_rc & (batch % softmax.dim1 != 0)
+        empty = "dim1: exceeds the batch of a data shard, so that products are empty"
+        guards |= {f"{part}.{empty}": work.split(part).is_cr & (batch < work.split(part).dim1) for part in PARTS[:2]}
         yield from (f"kp_{name.replace('.', '_')}" for name, rows in guards.items() if np.any(rows))
         if np.any(np.maximum(work.seq_len * work.num_layers, lp) > MOST_CELLS):
             yield f"seq_len * num_layers and lp: at most {MOST_CELLS:,} cells are scheduled"

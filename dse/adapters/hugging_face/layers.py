@@ -128,8 +128,7 @@ def in_letters(layers: Sequence[LayerOfModel], full: str) -> dict[str, Any]:
             taken = {*letters.values()}
             letters[layer] = next(letter for letter in usual + ascii_letters if letter not in taken)
             words = {"mixer": mixer or "none", "mlp": mlp or "none"}
-            usual_words = {"mixer": full, "mlp": "dense"}
-            kinds[letters[layer]] = {name: word for name, word in words.items() if word != usual_words[name]}
+            kinds[letters[layer]] = {name: word for name, word in words.items() if word not in (full, "dense")}
             kinds[letters[layer]] |= dict(sizes)
     return {"layer_order": "".join(letters[layer] for layer in layers)} | ({"layer_kinds": kinds} if kinds else {})
 
@@ -164,9 +163,8 @@ class LayerReader:
         words = words[: len(words) - len(last)]  # the last are of multi-token prediction
         count = len(words) or int(model.get("num_layers", 1))
         fields: dict[str, Any] = self._window()
-        window = "window" if fields else ""
         full = plain = "latent" if model.get("attention") == "mla" else "full"
-        mixers = self._mixers(words, count, window)
+        mixers = self._mixers(words, count, "window" if fields else "")
         if model.get("index_topk") and ("full" not in mixers or not words):
             full = "sparse"
         mixers = [full if mixer == "full" else mixer for mixer in mixers]

@@ -165,6 +165,8 @@ def test_splits_that_do_not_divide_are_refused(tmp_path, capsys):
     files = present_files(tmp_path, {"system_hierarchy.kp1_inter": True}, SMALL)
     assert main(["evaluate", *files, "--set=num_nodes=3", "--set=kp1=3", "--set=t=CR"]) == 1
     assert "kp_hidden_dim1: is neither 2 nor a multiple of 4" in capsys.readouterr().err
+    assert main(["evaluate", *files, "--set=num_nodes=4", "--set=kp1=4", "--set=t=CR", "--set=batch_size=2"]) == 1
+    assert "kp_hidden_dim1: exceeds the batch of a data shard" in capsys.readouterr().err
     assert main(["evaluate", *files, "--set=num_nodes=2", "--set=lp=2"]) == 1
     assert "lp: DeepFlow stops with an IndexError at lp 2" in capsys.readouterr().err
 
@@ -228,10 +230,8 @@ def test_products_of_the_second_generation_take_what_the_reference_printed(flow,
 def test_listed_values_are_swept_fastest_first(tmp_path, capsys):
     """Each design has the time that it has alone, to the bit; what DeepFlow cannot run is counted by its reason."""
     files = present_files(tmp_path, {}, SMALL)
-    fixed = [
-        "--set", "num_nodes=4", "--set", "num_devices_per_node=1", "--set", "kp1_inter=true", "--set",
-        "dp_inter=true", "--set", "t=CR",
-    ]  # fmt: skip
+    fixed = ["--set=num_nodes=4", "--set=num_devices_per_node=1", "--set=kp1_inter=true", "--set=dp_inter=true",
+             "--set=t=CR"]  # fmt: skip
     swept = ["--set", "kp1=1,2,4", "--set", "dp=1,2", "--set", "num_bundles=60:132:36"]
     assert main(["evaluate", *files, *fixed, *swept, "--format", "json"]) == 0
     swept_json = json.loads(capsys.readouterr().out)
