@@ -269,10 +269,10 @@ def problems(setup: ChipSetup) -> Iterator[str]:
             if np.any(sheet[f"{block}.operating_frequency"] + sheet[f"{block}.nominal_frequency"] <= 0):
                 yield f"{block} needs operating_frequency or nominal_frequency"
     if setup.mode == "LSTM":
-        work, softmax = setup.workload, setup.workload.split("softmax")
+        work = setup.workload
+        softmax, batch = work.split("softmax"), work.shard_batch
         guards = {name: rows for name, rows in broken_guards(work).items() if name.startswith(("hidden", "softmax"))}
-        name, batch = "softmax.dim1: does not divide the batch of a data shard", work.shard_batch
-        guards[name] = softmax.is_rc & (batch % softmax.dim1 != 0)
+        guards["softmax.dim1: does not divide the batch of a data shard"] = softmax.is_rc & (batch % softmax.dim1 != 0)
         empty = "dim1: exceeds the batch of a data shard, so that products are empty"
         guards |= {f"{part}.{empty}": work.split(part).is_cr & (batch < work.split(part).dim1) for part in PARTS[:2]}
         yield from (f"kp_{name.replace('.', '_')}" for name, rows in guards.items() if np.any(rows))

@@ -371,7 +371,6 @@ class History:
     def _sampler(self, number: int, base: int, *, alone: bool) -> LegalSampler:
         """The sampler of a batch."""
         concurrency = self.plan.concurrency
-        outer = self.space.outer.space.parameters
         return legal_sampler(
             self.plan.sampler,
             self.space,
@@ -379,7 +378,7 @@ class History:
             Known(self._batches, base),
             self.rules,
             custom=self.plan.custom,
-            share=None if alone else DesignShare(number % concurrency, concurrency, outer),
+            share=None if alone else DesignShare(number % concurrency, concurrency, self.space.outer.space.parameters),
             focus=self.plan.focus,
             jobs=self.jobs,
         )

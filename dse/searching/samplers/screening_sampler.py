@@ -21,7 +21,6 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
-from itertools import product
 from threading import Lock
 from typing import Any, Final
 
@@ -192,13 +191,14 @@ class Screening:
         self._tables = self._tables or effects
         now = effects[0][1][0]
         columns = [objective, *range(self.archive.costs.shape[1], now.size)]
-        finite = [np.isfinite((logs - now)[:, columns]).all(axis=1) for _, logs in effects]
+        changes = [(logs - now)[:, columns] for _, logs in effects]
+        finite = [np.isfinite(change).all(axis=1) for change in changes]
         if not finite[0][0]:
             return best[np.newaxis][:0]
-        changes = [(logs[rows] - now)[:, columns] for (_, logs), rows in zip(effects, finite, strict=True)]
+        chosen = combined([change[rows] for change, rows in zip(changes, finite, strict=True)], -now[columns[1:]])
         designs = best
-        for (places, _), rows, chosen in zip(effects, finite, combined(changes, -now[columns[1:]]).T, strict=True):
-            designs = np.where(places[rows][chosen] != best, places[rows][chosen], designs)
+        for (places, _), rows, numbers in zip(effects, finite, chosen.T, strict=True):
+            designs = np.where(places[rows][numbers] != best, places[rows][numbers], designs)
         pairs = self.rng.permutation(self.lattice.moved(best[np.newaxis], self.lattice.pairs)[0])
         return np.concatenate([designs, pairs])[: max(most - self.evaluated, 0)]
 
@@ -247,10 +247,12 @@ class Screening:
         chosen, size = [places[:0]], self.archive.costs.shape[1]
         orders = np.argsort(logs[:, :size], axis=0, kind="stable").T[(logs != logs[0]).any(axis=0)[:size]]
         combinations = np.unique(others, axis=0, return_index=True)[1]
-        for order, row in product(orders, combinations):
-            fits = np.all(logs[order, size:] + shifts[row, size:] <= 0, axis=1)
-            best = places[order[fits][: SPREAD_DESIGNS // (len(orders) * len(combinations))]]
-            chosen.append(np.where(best != places[0], best, others[row]))
+        for order in orders:
+            uses = logs[order, size:]
+            for row in combinations:
+                fits = np.all(uses + shifts[row, size:] <= 0, axis=1)
+                best = places[order[fits][: SPREAD_DESIGNS // (len(orders) * len(combinations))]]
+                chosen.append(np.where(best != places[0], best, others[row]))
         return np.concatenate(chosen)
 
     def _reserve(self, n: int) -> FloatArray:
@@ -313,8 +315,7 @@ class ScreeningSampler(BaseSampler):
     Random numbers follow from `seed` and the number of the batch. [-] Batches have `batch_size` trials; for each,
     `designs_per_trial` designs are evaluated by `rules`, by default the number that takes some milliseconds. [-]
     `focus` is a condition that designs have to satisfy, such as ``step_time < 15 s``. Designs come from `share`
-    (default: all), besides the starting points of the space; of a space with exact parameters, outer designs in `taken`
-    are excluded.
+    (default: all) and the starting points; of a space with exact parameters, outer designs in `taken` are excluded.
 
     >>> space = Space.load("gpt3_175b_1024_a100")
     >>> study = optuna.create_study(directions=["minimize", "minimize"], sampler=ScreeningSampler(space))
