@@ -21,9 +21,6 @@ from costmodel.training.model import ModelShape
 from dse.adapters.hugging_face.layers import ALIASES, REFUSED, WORDS, Family, LayerReader, families
 
 CONSTANTS: Final[dict[str, Any]] = data_beside(__file__, "numerics.yaml")
-_FAMILIES: Final[Mapping[str, Mapping[str, Any]]] = CONSTANTS["families"]
-_KEYS: Final[Mapping[str, str]] = CONSTANTS["keys"]
-_OF_EXPERTS: Final[Mapping[str, str]] = CONSTANTS["of_experts"]
 _SCALING: Final[Mapping[str, str]] = CONSTANTS["scaling"]
 _SCALINGS: Final[Mapping[str, int]] = CONSTANTS["scalings"]
 
@@ -34,9 +31,9 @@ def read_numerics(value: Callable[[str], Any], family: str, *, experts: bool) ->
     `value` returns the value of a key, or None; "|" separates several keys, and a point precedes those of sections.
     `family` is the title of the model's family.
     """
-    shared = _FAMILIES.get(family, {}).items()
+    shared = CONSTANTS["families"].get(family, {}).items()
     numerics: dict[str, Any] = {name: word for name, word in shared if experts or not name.startswith("router_")}
-    for name, key in {**_KEYS, **(_OF_EXPERTS if experts else {})}.items():
+    for name, key in {**CONSTANTS["keys"], **(CONSTANTS["of_experts"] if experts else {})}.items():
         numerics |= _number(name, value(key))
     scaling = value("rope_scaling|rope_parameters")
     scaling_section = scaling if isinstance(scaling, dict) else {}
@@ -45,7 +42,7 @@ def read_numerics(value: Callable[[str], Any], family: str, *, experts: bool) ->
         numerics["rotary_scaling"] = word
         for name, key in [*_SCALING.items()][: _SCALINGS[word]]:
             numerics |= _number(name, scaling_section.get(key))
-    if experts and value("scoring_func") == "sigmoid":
+    if experts and value("scoring_func|score_function") == "sigmoid":
         numerics["router_score"] = "sigmoid"
     if experts and value("norm_topk_prob") is False:
         numerics["router_pre_softmax"] = True
@@ -138,7 +135,8 @@ class _ConfigurationReader:
         class_name = str(classes[0]) if isinstance(classes, list) and classes else ""
         flat = {word.replace("_", ""): word for word in known}
         short = class_name.removesuffix("ForCausalLM").removesuffix("LMHeadModel").lower()
-        names = [name for word in [*words, flat.get(short, "")] for name in (word, word.removesuffix("_text"))]
+        known_words = [WORDS["classes"].get(class_name, ""), *words, flat.get(short, "")]
+        names = [name for word in known_words for name in (word, word.removesuffix("_text"))]
         where = self.outer.source.name
         if {"producer", "quantization"} <= self.outer.data.keys():
             raise DseError(f"{where}: states formats of weights alone; import the config.json of the model")

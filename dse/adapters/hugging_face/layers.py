@@ -37,6 +37,7 @@ class Family:
     first_layer: int = 0  #: number of the first layer in these lists
     full_every: int | str = 0  #: period of layers that see all keys where others have a window; or its key
     full_offset: str = ""  #: key: the first of these layers, from 0; the last of each group without one
+    rest: str = ""  #: mixer of the last layers, which are too few for a group; that of other groups without one
     other: str = ""  #: mixer of layers without full attention; a window without one
     sparse_step: str = ""  #: key of the period of layers with experts
     sparse_offset: str = ""  #: key: the first of these layers, from 0; the last of each group without one
@@ -256,7 +257,8 @@ class LayerReader:
             return ["full"] * min(first, count) + [window] * (count - first)
         self.value("max_window_layers")
         full = marks(count, every, self._offset(family.full_offset, every))
-        return ["full" if mark else other for mark in full]
+        rest = count % every if family.rest and every else 0
+        return ["full" if mark else other for mark in full[: count - rest]] + [family.rest] * rest
 
     def _offset(self, key: str, every: int) -> int:
         """Number of the first layer of a period."""

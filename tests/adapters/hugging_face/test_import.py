@@ -92,6 +92,7 @@ def test_windows_and_tables_are_those_that_the_keys_say_together(changed, fields
     ("Qwen3 30B-A3B", {"mlp_only_layers": [7]}, "F" * 7 + "f" + "F" * 40),
     ("Llama 4 Maverick", {"moe_layers": [3]}, "www" + "F" + "wwwf" * 11),
     ("Gemma 2 9B", {"layer_types": ["full_attention", *["sliding_attention"] * 41]}, "f" + "w" * 41),
+    ("Ring mini linear 2.0", {"num_hidden_layers": 12}, "lLLLFLLLLFFF"),  # the last two: too few for a group
 ])  # fmt: skip
 def test_layers_in_no_regular_order_are_an_order_of_letters(name, changed, order, imported):
     """Letters are the mixers' first, capitals where layers have experts."""
@@ -103,9 +104,8 @@ def test_layers_in_no_regular_order_are_an_order_of_letters(name, changed, order
 def test_sequences_are_those_of_pre_training(imported):
     assert imported(LLAMA | sizes(2, 64, 8, 256)).model.seq_len == 8192  # stretched to 131,072 afterwards
     assert imported(PUBLISHED["Llama 2 7B"][0]).model.seq_len == 4096
-    found = imported(MIXTRAL)
-    assert found.model.seq_len == 8192
-    assert found.notes == ("seq_len: 8192 tokens, of 32768 that it allows; --seq-len sets another",)
+    assert imported(MIXTRAL).model.seq_len == 8192
+    assert imported(MIXTRAL).notes == ("seq_len: 8192 tokens, of 32768 that it allows; --seq-len sets another",)
 
 
 def test_what_a_model_file_has_no_use_for_is_named_in_one_line(imported):
