@@ -111,7 +111,7 @@ class Chip(MachinePart):
     arrays_per_core: FloatArray = column("-")  #: matrix units in one core
     array_height: FloatArray = column("-")  #: multiply-adds per cycle of one matrix unit: height * width
     array_width: FloatArray = column("-")
-    clock: FloatArray = column("Hz")
+    clock: FloatArray = column("Hz", high=1e11)
     sustained: FloatArray = column("-", high=1)  #: share of the clock that hours of matrix work can hold
     matrix_efficiency: FloatArray = column("-", high=1)  #: share of a busy matrix unit's cycles that multiply
     flash_2_efficiency: FloatArray = column("-", 1, high=2)  #: rate of FlashAttention-2 over fused
