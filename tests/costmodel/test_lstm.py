@@ -115,8 +115,7 @@ def dimensions(model: LstmShape) -> dict[str, Any]:
 
 
 def test_the_shipped_model_and_its_mistakes(tmp_path):
-    shipped = load_model("lstm_24b")
-    assert isinstance(shipped, LstmShape)
+    assert isinstance(load_model("lstm_24b"), LstmShape)
     path = tmp_path / "lstm.yaml"
     path.write_text("schema: lstm_model/v1\nsource: x\nnum_layers: 2\nhiden_size: 10\nprojection_size: 4.5\n"
                     "vocab_size: 100\n")  # fmt: skip

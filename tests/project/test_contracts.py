@@ -38,7 +38,7 @@ BUDGETS = [
     ("dse.searching dse.storage", "", 6_968),
     ("dse.adapters", "", 21_598),
     ("dse.adapters.xla", "", 6_868),
-    ("dse.adapters.dfmodel", "", 4_079),
+    ("dse.adapters.dfmodel", "", 4_074),
     ("tests", "", 31_879),
 ]
 

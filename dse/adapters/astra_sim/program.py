@@ -201,12 +201,9 @@ class Phase:
         """This ring, where each rank sends the bytes that it sends in a ring of `ranks` ranks."""
         if ranks == self.ranks:
             return self
-        wanted = Phase(self.tier, self.word, self._whole(ranks), ranks).sent
+        size = self.size * self.ranks / ranks if self.word == "ALL_GATHER" else self.size  # of the same tensor
+        wanted = Phase(self.tier, self.word, size, ranks).sent
         return Phase(self.tier, self.word, self.size * wanted / self.sent, self.ranks)
-
-    def _whole(self, ranks: int) -> float:
-        """The bytes that a rank of another ring sends for a tensor of the same size. [B]"""
-        return self.size * self.ranks / ranks if self.word == "ALL_GATHER" else self.size
 
 
 def phases(collective: str, message: float, sizes: Sequence[int]) -> list[Phase]:
@@ -346,7 +343,8 @@ class StageProgram:
     def nodes(self) -> list[Node]:
         """All nodes; those of rings lack the name of their group."""
         of_pass = _of_passes(self.trace.nodes)
-        pairs = _pairs(of_pass)
+        starts = [(key, (nodes[0].start, nodes[0].order)) for key, nodes in of_pass.items()]
+        pairs = {second: first for (first, one), (second, other) in pairwise(starts) if one == other}  # they overlap
         lengths, hidden = (
             _lengths(of_pass, pairs),
             {key: _hidden(nodes_of_pass[1:]) for key, nodes_of_pass in of_pass.items()},
@@ -461,12 +459,6 @@ def _lengths(of_pass: Mapping[int, Sequence[Node]], pairs: Mapping[int, int]) ->
         lengths[one] = both * work[0] // max(sum(work), 1)
         lengths[other] = both - lengths[one]
     return lengths
-
-
-def _pairs(of_pass: Mapping[int, Sequence[Node]]) -> dict[int, int]:
-    """Passes that overlap with the one before them -> that one."""
-    starts = [(key, (nodes_of_pass[0].start, nodes_of_pass[0].order)) for key, nodes_of_pass in of_pass.items()]
-    return {second: first for (first, one), (second, other) in pairwise(starts) if one == other}
 
 
 def _hidden(nodes: Iterable[Node]) -> int:

@@ -7,14 +7,14 @@ is shared among its exchanges by the time that each would take as one collective
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
 
 from costmodel.kernels.collectives import all_to_all, collective, send_recv
-from costmodel.kernels.kernel_cost import Items, KernelCost, added, weighted_sum
+from costmodel.kernels.kernel_cost import Items, added, weighted_sum
 from costmodel.machine import Chip, LinkTier
 from costmodel.steps.micro_batch.exchanges import exchange_groups, expert_groups
 from costmodel.steps.micro_batch.micro_batch import MicroBatch
@@ -139,7 +139,7 @@ def _of_stage(run: TransformerRun, passes: MicroBatch, stage: Stage) -> dict[str
         name: PassWork(
             _sum(cost_items, "flops") / vpp,
             _sum(cost_items, f"{dram} bytes") / vpp,
-            _exchanges(cost_items, {kind: _exposed(costs, kind) for kind in KINDS}, run),
+            _exchanges(cost_items, {k: sum(getattr(cost, f"{k}_time").item() for cost in costs) for k in KINDS}, run),
         )
         for name, (costs, cost_items) in every.items()
     }
@@ -148,11 +148,6 @@ def _of_stage(run: TransformerRun, passes: MicroBatch, stage: Stage) -> dict[str
 def _sum(items: Items, quantity: str) -> float:
     """One quantity of all items. [its unit]"""
     return sum(values.item() for item, values in items.items() if item.quantity == quantity)
-
-
-def _exposed(costs: Iterable[KernelCost], kind: str) -> float:
-    """Exposed time of collectives of a kind. [s]"""
-    return float(sum(getattr(cost, f"{kind}_time").item() for cost in costs))
 
 
 def _exchanges(items: Items, exposed: Mapping[str, float], run: TransformerRun) -> tuple[PassExchange, ...]:

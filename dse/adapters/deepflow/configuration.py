@@ -14,7 +14,7 @@ from typing import Any, Final, Self
 
 import numpy as np
 
-from costmodel.columns import BoolArray, Columns, FloatArray, broadcast_columns, column, column_units
+from costmodel.columns import BoolArray, Columns, FloatArray, broadcast_columns, column
 from costmodel.errors import DseError
 from costmodel.formats.input_files import Section, data_beside, parse, read_text
 from costmodel.kernels.output_tiles import tile_edge
@@ -57,10 +57,7 @@ class LstmWorkload(Columns):
     @classmethod
     def of(cls, **values: object) -> Self:
         """Build from scalars, lists and arrays, broadcast to one length."""
-        known = {name: array for name, array in values.items() if name in column_units(cls)}
-        if len(known) < len(values):
-            raise TypeError(f"no such column: {', '.join(sorted(set(values) - set(known)))}")
-        return cls(**broadcast_columns(**{name: np.asarray(v, dtype=np.float64) for name, v in known.items()}))
+        return cls(**broadcast_columns(**{name: np.asarray(v, dtype=np.float64) for name, v in values.items()}))
 
     def split(self, part: str) -> Split:
         """The split of the products of a part: "hidden", "softmax", "projection" or "embedding"."""

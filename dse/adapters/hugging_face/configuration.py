@@ -166,7 +166,9 @@ class _ConfigurationReader:
         shortened = _shortened(fields_of_model) | ({"numerics": numerics} if numerics else {})
         shape = self._shape(shortened, source)
         described = f"{self.family.title}, {_billions(shape.num_parameters)}"
-        texts = {"schema": "model/v1", "title": self._title(), "description": described, "source": source}
+        path = self.outer.data.get("_name_or_path")
+        title = path.rsplit("/")[-1] if isinstance(path, str) and path.strip("/. ") else self.name
+        texts = {"schema": "model/v1", "title": title, "description": described, "source": source}
         return ImportedModel(shape, {**texts, **shortened}, tuple(self.notes))
 
     def _shape(self, settings: Mapping[str, Any], source: str) -> ModelShape:
@@ -176,11 +178,6 @@ class _ConfigurationReader:
         section.source.finish()
         assert isinstance(model, ModelShape)
         return model
-
-    def _title(self) -> str:
-        """Title of the model, where the configuration has one."""
-        called = self.outer.data.get("_name_or_path")
-        return called.rsplit("/")[-1] if isinstance(called, str) and called.strip("/. ") else self.name
 
     def _value(self, key: str) -> Any:
         """Value of a key in the configuration, or the default of `transformers`; None without either."""

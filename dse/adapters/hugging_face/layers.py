@@ -312,8 +312,9 @@ class LayerReader:
             listed = self.value(f"{key}_per_layer")
             changes += enumerate({key: value} for value in listed) if isinstance(listed, list) else []
         kept = [dict(of) for of in sizes]
+        by_name = {str(number): layer for number, layer in enumerate(kept)}
         for number, keys in changes:
-            layer = kept[int(number)] if str(number).isdigit() and int(number) < len(kept) else None
+            layer = by_name.get(str(number).lstrip("0") or "0")
             for key, value in keys.items() if isinstance(keys, dict) else ():
                 if key not in fields or layer is None:
                     self.mistake("per_layer_config", f"{number}: {key}: a model file cannot state it of one layer")

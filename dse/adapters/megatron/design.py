@@ -6,6 +6,7 @@ in Megatron Core.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
@@ -314,6 +315,8 @@ def _read_overlaps(settings: Mapping[str, Any], design: Mapping[str, Any]) -> di
         columns["cp_communication"] = MEGATRON.value("cp_communication", given, "p2p")
         sizes = settings.get("hierarchical_context_parallel_sizes")
         if columns["cp_communication"] == "a2a_p2p" and sizes:
+            if not re.fullmatch("[1-9][0-9]{0,8}", sizes[0]):
+                raise DseError(f"hierarchical_context_parallel_sizes: {sizes[0]!r}: expected sizes, such as 8 2")
             columns["cp_a2a"] = int(sizes[0])
     return columns
 
@@ -361,7 +364,7 @@ def _otherwise(settings: Mapping[str, Any]) -> list[str]:
     if settings.get("multi_latent_attention") and not settings.get("qk_layernorm"):
         notes.append("multi-latent attention without --qk-layernorm has no norms of its latents in "
                      "Megatron-LM; the evaluated model has them")  # fmt: skip
-    if str(settings.get("moe_layer_freq", 1)).isdigit() and int(settings.get("moe_layer_freq", 1)) > 1:
+    if re.fullmatch("0*([2-9]|[1-9][0-9]+)", str(settings.get("moe_layer_freq", 1))):
         notes.append("of every group of layers the last is read as the one with experts, not the first")
     known = {module.name for module in MODULES}
     if unknown := [m for m in settings.get("recompute_modules", ()) if m not in known]:

@@ -22,7 +22,7 @@ from typing import Any, Final
 
 from costmodel.errors import DseError, printable
 from costmodel.formats import shipped
-from costmodel.formats.input_files import data_beside
+from costmodel.formats.input_files import data_beside, parse
 from costmodel.formats.quantity import plain_number
 from dse.adapters.megatron.design import MEGATRON, launch_of, settings_of
 from dse.adapters.megatron.model import NEEDED
@@ -46,6 +46,7 @@ _DECIDED: Final = re.compile(r"\$\(([a-z-]+):(?:([^:()]+):)?(\d+)\)")
 #: The arguments that a run prints, and one of them; lines may begin with the rank.
 _PRINTED: Final = re.compile(r"-{3,} arguments -{3,}\s*\n(.*?)-{3,} end of arguments -{3,}", re.DOTALL)
 _ARGUMENT: Final = re.compile(r"^(?:\S*\d\S*[:\]] ?)?  ([A-Za-z_]\w*) \.* (.*?)\r?$", re.MULTILINE)
+_RECIPE: Final = re.compile(r"^MODEL_ARGS:", re.MULTILINE)
 _PADDED: Final = re.compile(r"padded vocab \(size: \d+\).*\(new size: (\d+)\)")
 
 
@@ -227,7 +228,7 @@ def training_command(path: Path, answers: Mapping[int, int] | None = None) -> Tr
     machine to its branch; 0, the default, where it holds. [-] Raises `DseError` if no command trains, or it trains a
     model of another kind.
     """
-    script, notes = _followed(path, answers), []
+    script, notes = _followed(path, answers)
     words = max(script.commands, key=_flag_count, default=[])
     start = next((at for at, word in enumerate(words) if _is_program(words, at)), None)
     flags = words if start is None else words[start + 1 :]
@@ -263,8 +264,8 @@ def plan_command(script: Script, chips: int | None) -> str:
     return f"`dse plan {model} --gpus {chips if (chips or 1) > 1 else 'N'} --system S`"
 
 
-def _followed(path: Path, answers: Mapping[int, int] | None) -> Script:
-    """A script with the variables and arguments that its caller gives."""
+def _followed(path: Path, answers: Mapping[int, int] | None) -> tuple[Script, list[str]]:
+    """A script with the variables and arguments that its caller gives, and notes on it."""
     variables: dict[str, list[str]] = {}
     words = [str(path)]
     if not path.exists() and " " in words[0]:
@@ -276,7 +277,26 @@ def _followed(path: Path, answers: Mapping[int, int] | None) -> Script:
             variables[given[1]] = [given[2]]
             words = words[1:]
     file = Path(words[0] if words else path)
-    return Script.read(launch_text(file), file.absolute(), variables, words[1:] or None, answers)
+    text, notes = launch_text(file), list[str]()
+    if _RECIPE.search(text):
+        text = command_of(parse(text, file.name).data["MODEL_ARGS"])
+        notes.append(f"MODEL_ARGS names no program: read as {text.split()[0]}")
+    return Script.read(text, file.absolute(), variables, words[1:] or None, answers), notes
+
+
+def command_of(arguments: Any) -> str:
+    """The command for MODEL_ARGS of a YAML file, the recipes in Megatron-LM's repository (_run_training.sh).
+
+    >>> command_of({"--swiglu": True, "--num-experts": 1, "--blend": "[a b]"})
+    'pretrain_gpt.py --swiglu --num-experts 1 --blend a b'
+    """
+    flags = {str(name): value for name, value in arguments.items()} if isinstance(arguments, dict) else {}
+    words = [HYBRID_PROGRAMS[0] if any(name.startswith("--hybrid") for name in flags) else "pretrain_gpt.py"]
+    for name, value in flags.items():
+        text = "[]" if value is True or value is None else str(value)
+        values = value if isinstance(value, list) else text[1:-1].split() if re.match(r"\[.*\]$", text) else [text]
+        words += [name, *map(str, values)] if value is not False else []
+    return shlex.join(words)
 
 
 def not_there(missing: Sequence[str]) -> str:
@@ -438,7 +458,7 @@ def read_script(path: Path, chips: int | None = None) -> tuple[Launch, list[str]
     defaults to the GPUs in the log, of the launcher or of Slurm's lines. [-] Raises `DseError` if the file is none of
     these, or does not determine a run.
     """
-    hint = _LOG
+    hint = _LOG if path.suffix not in (".yaml", ".yml") else ""
     try:
         logged = Flags.of_log(launch_text(path)) if path.is_file() else None
         started = TrainingCommand([], logged.settings.get("world_size"), None, [], [], []) if logged else None

@@ -32,7 +32,7 @@ def pattern(text: str) -> list[int]:
     if len(text) <= MOST_LAYERS and text.count("(") <= MOST_BRACKETS:
         with suppress(SyntaxError, ValueError, RecursionError, MemoryError):
             return _zeros_and_ones(ast.parse(text.strip(), mode="eval").body)
-    raise DseError(f"{text[:40]!r}: expected a list of layers, such as ([0]*3+[1]*58)")
+    raise DseError(f"--moe-layer-freq {text[:40]}: expected a number, or a list of layers such as ([0]*3+[1]*58)")
 
 
 def _zeros_and_ones(node: ast.expr) -> list[int]:
@@ -284,8 +284,8 @@ def _experts(given: Mapping[str, Any], fields: Mapping[str, float]) -> dict[str,
         "moe_topk": float(given["moe_router_topk"]),
         "moe_ffn_hidden_size": float(given.get("moe_ffn_hidden_size", fields["ffn_hidden_size"])),
     }
-    freq = given.get("moe_layer_freq", 1)
-    if isinstance(freq, str) and "[" in freq:
+    freq = str(given.get("moe_layer_freq", 1))
+    if not (freq.isascii() and freq.isdigit()):
         return {**columns, **_dense_layers(pattern(freq), int(fields["num_layers"]))}
     return {**columns, "moe_layer_freq": float(freq)}
 
@@ -318,7 +318,7 @@ def _hybrid_fields(given: Mapping[str, Any], fields: Mapping[str, float]) -> dic
     if unknown := "".join(sorted({*main, *prediction} - {*HYBRID_LETTERS})):
         raise DseError(f"hybrid_layer_pattern: layers {unknown}: dse reads {' '.join(HYBRID_LETTERS)}")
     columns: dict[str, Any] = {"layer_order": main, "mtp_order": prediction, "linear_conv_kernel": CONVOLUTION}
-    heads = 2 * fields["hidden_size"] / float(given["mamba_head_dim"])
+    heads = 2 * fields["hidden_size"] / max(float(given["mamba_head_dim"]), 1.0)
     sizes = {"mamba_num_heads": heads, **given}
     columns |= {field: float(sizes[s]) for s, field in MAMBA.items()} if "M" in main + prediction else {}
     return columns | {"moe_layer_freq": 1.0}

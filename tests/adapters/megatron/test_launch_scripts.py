@@ -1,5 +1,6 @@
 """Launch scripts of Megatron-LM as people write them: what they start is followed, and nothing is run."""
 
+import re
 import subprocess
 
 import pytest
@@ -96,10 +97,14 @@ def test_a_file_of_flags_alone_is_read_with_a_number_of_chips(tmp_path):
     text = f'A=1\nMODEL_ARGS=" {MODEL} "\nOTHER=(--swiglu --micro-batch-size 2)\n'
     with pytest.raises(DseError, match="name it with --gpus N"):
         read(tmp_path, text)
-    launch, notes = read(tmp_path, text, 8)
-    assert launch.model.gated_mlp
-    assert launch.global_batch_size == 16
-    assert notes[0] == "no command in it has flags: those of MODEL_ARGS, OTHER are read"
+    recipe = "MODEL_ARGS:\n  --swiglu: true\n  --bf16: false\n  --micro-batch-size: 2\n"
+    recipe += re.sub(r"(--\S+) (\S+) ?", r"  \1: \2\n", MODEL)  # as in Megatron-LM's repository
+    for written, note in (
+        (text, "no command in it has flags: those of MODEL_ARGS, OTHER are read"),
+        (recipe, "MODEL_ARGS names no program: read as pretrain_gpt.py"),
+    ):
+        launch, notes = read(tmp_path, written, 8)
+        assert (launch.model.gated_mlp, launch.global_batch_size, notes[0]) == (True, 16, note)
 
 
 @pytest.mark.parametrize(("command", "why"), cases(__file__, "programs_that_train_no_model_here_are_refused_by_name"))

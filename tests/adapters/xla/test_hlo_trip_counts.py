@@ -69,8 +69,7 @@ LONG = cases(__file__, "LONG")
 def test_counters_are_followed_through_fusions_calls_conversions_and_loops_around():
     """20, 18, ... 4 is 9 trips; the limit travels in the state, and the start comes from the loop around."""
     assert trips(LONG) == {"w": 9, "v": 7}
-    counts = {kernel.name: kernel.count for kernel in hlo.graph(hlo.parse(LONG, "text")).kernels}
-    assert counts["v/r/w/j/f"] == 63
+    assert {kernel.name: kernel.count for kernel in hlo.graph(hlo.parse(LONG, "text")).kernels}["v/r/w/j/f"] == 63
     assert trips(cases(__file__, "NARROWING")) == {"w": 10}  # within the narrower type
 
 
@@ -81,8 +80,7 @@ UNKNOWN = cases(__file__, "UNKNOWN")
 def test_what_the_text_does_not_tell_is_unknown(case):
     text, name = UNKNOWN[case]
     assert trips(text)[name] is None
-    kernels = hlo.graph(hlo.parse(text, "text")).kernels
-    assert any(kernel.uncounted for kernel in kernels)
+    assert any(kernel.uncounted for kernel in hlo.graph(hlo.parse(text, "text")).kernels)
 
 
 def test_a_way_without_end_is_left():

@@ -185,8 +185,7 @@ def test_norms_are_counted_where_they_stand():
         ({"parallel_block": True}, 1),
         ({"parallel_block": True, "parallel_norms": True}, 2),
     ):
-        model = replace(dense, **changed)
-        assert model.num_parameters - dense.num_parameters == 6 * (norms - 2) * 64
+        assert replace(dense, **changed).num_parameters - dense.num_parameters == 6 * (norms - 2) * 64
 
 
 def test_rows_of_every_layer_that_ships_are_of_known_kinds_and_features():

@@ -590,7 +590,7 @@ def test_commands_arrays_and_arithmetic_are_written_out():
 def test_layers_are_lists_as_python_has_them():
     assert pattern("([0]*1+[1]*2)") == [0, 1, 1]
     assert pattern("[1,0]*2") == [1, 0, 1, 0]
-    with pytest.raises(DseError, match="expected a list of layers"):
+    with pytest.raises(DseError, match="expected a number, or a list of layers"):
         pattern("__import__('os')")
 
 

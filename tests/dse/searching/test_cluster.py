@@ -54,8 +54,7 @@ def test_a_front_is_the_same_on_a_cluster(address, monkeypatch):
 @pytest.mark.slow
 def test_a_lost_worker_loses_nothing(address, tmp_path):
     function = partial(dies_once, str(tmp_path / "died"))
-    results = [*Workers(backend="dask", scheduler=address).map(function, range(20))]
-    assert results == [*range(20)]
+    assert [*Workers(backend="dask", scheduler=address).map(function, range(20))] == [*range(20)]
     assert (tmp_path / "died").exists()
 
 

@@ -156,7 +156,7 @@ def _kernel_mistakes(message: Message, block: Message) -> Iterator[str]:
         part = getattr(kernel, kind)
         if kernel.type != 1 and kind.startswith("gemm"):
             yield f"{where}: type and {kind} contradict each other; a gemm is SYSTOLIC"
-        if part.sharding not in _shardings(kind):
+        if part.sharding not in {0, *SHARDINGS} - (set() if kind.startswith("gemm") else {K}):
             yield f"{where}: sharding {part.sharding}; the kernel has no such dimension"
         stated = {part.communication_type, part.communication_type_2} - {NOTHING}
         if not stated <= collectives:
@@ -174,11 +174,6 @@ def _kernel_mistakes(message: Message, block: Message) -> Iterator[str]:
             if not abs(getattr(part, field) - expected) <= _ROUNDING * expected:
                 content = getattr(part, field)
                 yield f"{where}: {field} {content:,.0f} contradicts its dimensions; expected {expected:,.0f}"
-
-
-def _shardings(kind: str) -> set[int]:
-    """Codes of the shardings that a kind of kernel may have; 0 where it is open."""
-    return {0, *SHARDINGS} - (set() if kind.startswith("gemm") else {K})
 
 
 def _connection_mistakes(message: Message) -> Iterator[str]:
