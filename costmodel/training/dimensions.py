@@ -90,17 +90,18 @@ LAYER_LETTERS: Final[Mapping[str, tuple[str, str, Sizes]]] = {
     "-": ("", "dense", ()),
     "E": ("", "experts", ()),
 }
-#: Mixer or MLP -> a field that a model needs for it.
-NEEDED: Final[Mapping[str, str]] = {
-    **dict.fromkeys(("gated_delta_net", "kda", "lightning"), "linear_value_heads"),
-    "window": "window",
-    "compressed": "o_groups",
-    "latent": "kv_lora_rank",
-    "sparse": "index_topk",
-    "experts": "num_experts",
-    "mamba1": "linear_step_rank",
-    "mamba2": "linear_state_size",
-    "convolution": "linear_conv_kernel",
+LINEAR_SIZES: Final = ("linear_key_heads", "linear_value_heads", "linear_head_dim")
+#: Mixer or MLP -> fields that a model needs for it.
+NEEDED: Final[Mapping[str, tuple[str, ...]]] = {
+    **dict.fromkeys(("gated_delta_net", "kda", "lightning"), LINEAR_SIZES),
+    "window": ("window",),
+    "compressed": ("o_groups",),
+    "latent": ("kv_lora_rank", "qk_nope_head_dim", "v_head_dim"),
+    "sparse": ("index_topk",),
+    "experts": ("num_experts",),
+    "mamba1": ("linear_step_rank", "linear_state_size", "linear_value_heads", "linear_head_dim"),
+    "mamba2": ("linear_state_size", *LINEAR_SIZES),
+    "convolution": ("linear_conv_kernel",),
 }
 #: Dimensions and switches that layers of one kind may have for themselves.
 OF_LAYERS: Final = (
@@ -260,14 +261,12 @@ class ModelDimensions:
 
     def _check(self) -> None:
         """Refuse fields that contradict each other; `DseError` says which."""
-        linear = self.linear_attention != "none"
         needs = {
             "attention: mla": (self.attention == "mla", ("kv_lora_rank", "qk_nope_head_dim", "v_head_dim")),
             "num_experts": (self.num_experts > 0, ("moe_topk", "moe_ffn_hidden_size")),
-            "linear_attention": (linear, ("linear_key_heads", "linear_value_heads", "linear_head_dim")),
+            "linear_attention": (True, NEEDED.get(self.linear_attention, ())),
             "index_heads": (self.index_heads > 0, ("index_head_dim", "index_topk")),
             "o_groups": (self.o_groups > 0, ("o_lora_rank", "q_lora_rank", "window")),
-            "linear_attention: mamba2": (self.linear_attention == "mamba2", ("linear_state_size",)),
         }
         for name, (present, others) in needs.items():
             for other in others if present else ():
@@ -296,9 +295,9 @@ class ModelDimensions:
                 known = f"{' '.join(self.letters)}, and those of layer_kinds"
                 raise DseError(f"model {self.name}: layer_order: {letter!r} is unknown; known are {known}")
             mixer, mlp, sizes = self.letters[letter]
-            for word in (*mixer.split("+"), mlp):
-                if (field := NEEDED.get(word)) and not dict(sizes).get(field, getattr(self, field)):
-                    raise DseError(f"model {self.name}: {field}: expected one, since layers {letter!r} have {word}")
+            for word, name in [(kind, name) for kind in (*mixer.split("+"), mlp) for name in NEEDED.get(kind, ())]:
+                if not dict(sizes).get(name, getattr(self, name)):
+                    raise DseError(f"model {self.name}: {name}: expected one, since layers {letter!r} have {word}")
 
     @property
     def letters(self) -> Mapping[str, tuple[str, str, Sizes]]:

@@ -174,7 +174,7 @@ def even_or_written(model: ModelShape, design: Mapping[str, Value], text: str) -
 
     Raises `DseError` if the text is not a layout, or not of such a pipeline.
     """
-    layout, pp = PipelineLayout.parse(text), int(design["pp"])
+    layout, pp = PipelineLayout.parse(text), max(int(design["pp"]), 1)
     vpp, rest = divmod(len(layout.layers), pp)
     if rest or sum(layout.layers) != model.num_layers:
         raise DseError(

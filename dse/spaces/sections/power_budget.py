@@ -139,8 +139,8 @@ def merged(section: Section, base_data: Mapping[str, Any], added: Entries) -> Se
         for name in entries:
             source.lines[key, name] = source.lines.get(("system",), 1)
             for other in ("given", "parameters", "derived"):
-                if key != "constraints" and name in (section.data.get(other) or {}):
+                if key != "constraints" and isinstance(here := section.data.get(other), dict) and name in here:
                     source.mistake((other, name), "follows from the power budget of the system")
         stated = section.data.get(key) or {}
-        data[key] = {**stated, **entries} if isinstance(stated, dict) else stated  # which is reported when it is read
+        data[key] = {**stated, **entries} if isinstance(stated, dict) else stated  # reported when it is read
     return Section(source, section.at, data)
