@@ -108,9 +108,10 @@ def _tables(chips: RankRun, unique: UniqueRows) -> list[CostTable]:
     labels, wide = products[0].labels, products[0]
     columns, placed = np.arange(len(labels)), []
     kernels = _kernels(chips)
+    leaders = [followed(chips, kernels[label.kernel]) for label in labels]  # a kernel, or the residual stream's
     for number, gemms in enumerate(products):
         if number:
-            split = np.flatnonzero([_options(chips, kernels[label.kernel]) > number for label in labels])
+            split = np.flatnonzero([leader is not None and len(leader.kind.shardings) > number for leader in leaders])
             columns = columns.copy()
             columns[split] = len(wide.labels) + np.arange(split.size)
             wide = wide.beside(gemms.take_kernels(split))
@@ -127,12 +128,6 @@ def _tables(chips: RankRun, unique: UniqueRows) -> list[CostTable]:
 def _kernels(run: RankRun) -> dict[str, Kernel]:
     """Every kernel of a model by its name."""
     return {kernel.name: kernel for part in every_part(run.model) for kernel in part.kernels}
-
-
-def _options(run: RankRun, kernel: Kernel) -> int:
-    """Ways in which a kernel may be split, by itself or as the residual stream is. [-]"""
-    leader = followed(run, kernel)
-    return len(leader.kind.shardings) if leader else 1
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ from costmodel.columns import BoolArray, FloatArray, column, column_family
 from costmodel.errors import DseError
 from costmodel.training.blocks import BLOCKS, MODULES, MTP_JOIN, SHARDINGS, STREAMS_JOIN, Block, head_of
 from costmodel.training.design_table import Alias, Design, Domain, count_or_none, ratio, share, switch, words
+from costmodel.training.dimensions import MOST_LAYERS
 from costmodel.training.kernel_kind import PASSES, Kernel
 from costmodel.training.precision import CROSS_ENTROPY, FORMATS, MOMENTS, OPTIMIZERS, REDUCTIONS, ZERO
 from costmodel.training.ranks import EXPERT_ORDER, ORDER, RANK_ORDERS, STAGES_INSIDE, Group, Ranks, Sharing
@@ -329,7 +330,9 @@ class DesignPoints(Design):
         )
 
     def check(self) -> None:
-        """Refuse explicit tiles that no product may have."""
+        """Refuse more chunks than a model may have layers, and explicit tiles that no product may have."""
+        if (chunks := self.pp * self.vpp).max(initial=0) > MOST_LAYERS:
+            raise DseError(f"design: pp, vpp: {chunks.max():,.0f} chunks; expected at most {MOST_LAYERS:,}")
         explicit = self.tiling == EXPLICIT_TILES
         for name in self.tile_edges if explicit.any() else ():
             kernel = kernel_of_tile(name)

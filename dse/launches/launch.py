@@ -221,7 +221,7 @@ def launch_space(launch: Launch, system: str, name: str, changes: Mapping[str, s
     written = {
         column: value
         for column, value in launch.design.items()  # for which nothing else is left to the framework
-        if value != usual[column] or (column in said and column != UNSTATED)
+        if value != usual.get(column) or (column in said and column != UNSTATED)
     }
     sizes = {column: [launch[column]] for column in ("tp", "pp", "vpp", "cp", "micro_batch_size", "precision")}
     others = {column: value for column, value in written.items() if column not in (*sizes, *COUNTED)}

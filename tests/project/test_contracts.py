@@ -32,9 +32,9 @@ MOST_MODULES = 20
 
 #: The most lines of packages and rooms, less others; what would grow beyond says what it deletes. [lines]
 BUDGETS = [
-    ("costmodel dse", "", 68_569),
-    ("costmodel dse", "dse.adapters", 46_971),
-    ("costmodel", "costmodel.formats costmodel.lstm costmodel.rules", 13_801),
+    ("costmodel dse", "", 68_567),
+    ("costmodel dse", "dse.adapters", 46_969),
+    ("costmodel", "costmodel.formats costmodel.lstm costmodel.rules", 13_799),
     ("dse.searching dse.storage", "", 6_968),
     ("dse.adapters", "", 21_598),
     ("dse.adapters.xla", "", 6_868),

@@ -285,7 +285,7 @@ def _experts(given: Mapping[str, Any], fields: Mapping[str, float]) -> dict[str,
         "moe_ffn_hidden_size": float(given.get("moe_ffn_hidden_size", fields["ffn_hidden_size"])),
     }
     freq = str(given.get("moe_layer_freq", 1))
-    if not (freq.isascii() and freq.isdigit()):
+    if not (re.fullmatch("[0-9]{1,5}", freq) and 0 < int(freq) <= fields["num_layers"]):
         return {**columns, **_dense_layers(pattern(freq), int(fields["num_layers"]))}
     return {**columns, "moe_layer_freq": float(freq)}
 
