@@ -108,7 +108,7 @@ def _tables(chips: RankRun, unique: UniqueRows) -> list[CostTable]:
     labels, wide = products[0].labels, products[0]
     columns, placed = np.arange(len(labels)), []
     kernels = _kernels(chips)
-    leaders = [followed(chips, kernels[label.kernel]) for label in labels]  # a kernel, or the residual stream's
+    leaders = [followed(chips, kernels[label.kernel]) for label in labels]  # whose options they have
     for number, gemms in enumerate(products):
         if number:
             split = np.flatnonzero([leader is not None and len(leader.kind.shardings) > number for leader in leaders])

@@ -262,7 +262,7 @@ class ModelDimensions:
     def _check(self) -> None:
         """Refuse fields that contradict each other; `DseError` says which."""
         needs = {
-            "attention: mla": (self.attention == "mla", ("kv_lora_rank", "qk_nope_head_dim", "v_head_dim")),
+            "attention: mla": (self.attention == "mla", NEEDED["latent"]),
             "num_experts": (self.num_experts > 0, ("moe_topk", "moe_ffn_hidden_size")),
             "linear_attention": (True, NEEDED.get(self.linear_attention, ())),
             "index_heads": (self.index_heads > 0, ("index_head_dim", "index_topk")),

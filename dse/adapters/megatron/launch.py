@@ -190,7 +190,7 @@ def _pairs(words: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
 
 
 def _values(name: str, text: str) -> list[str]:
-    """Words of a value as a log prints it: lists of Python, members of enumerations, formats of PyTorch."""
+    """Words of a value as logs and recipes have it: lists of Python, members of enumerations, formats of PyTorch."""
     if text.startswith("[") and name != "moe_layer_freq":
         return re.findall(r"[^][',\s]+", text)
     word = re.sub(r"^(torch|AttnBackend)\.", "", text)
@@ -290,12 +290,11 @@ def command_of(arguments: Any) -> str:
     >>> command_of({"--swiglu": True, "--num-experts": 1, "--blend": "[a b]"})
     'pretrain_gpt.py --swiglu --num-experts 1 --blend a b'
     """
-    flags = {str(name): value for name, value in arguments.items()} if isinstance(arguments, dict) else {}
+    flags = {str(n): v for n, v in arguments.items() if v is not False} if isinstance(arguments, dict) else {}
     words = [HYBRID_PROGRAMS[0] if any(name.startswith("--hybrid") for name in flags) else "pretrain_gpt.py"]
     for name, value in flags.items():
-        text = "[]" if value is True or value is None else str(value)
-        values = value if isinstance(value, list) else text[1:-1].split() if re.match(r"\[.*\]$", text) else [text]
-        words += [name, *map(str, values)] if value is not False else []
+        values = _values(name[2:].replace("-", "_"), str(value))
+        words += [name] if value is True or value is None else [name, *values]
     return shlex.join(words)
 
 
@@ -458,9 +457,10 @@ def read_script(path: Path, chips: int | None = None) -> tuple[Launch, list[str]
     defaults to the GPUs in the log, of the launcher or of Slurm's lines. [-] Raises `DseError` if the file is none of
     these, or does not determine a run.
     """
-    hint = _LOG if path.suffix not in (".yaml", ".yml") else ""
+    hint = _LOG
     try:
-        logged = Flags.of_log(launch_text(path)) if path.is_file() else None
+        logged = Flags.of_log(text := launch_text(path) if path.is_file() else "")
+        hint = "" if _RECIPE.search(text) else _LOG
         started = TrainingCommand([], logged.settings.get("world_size"), None, [], [], []) if logged else None
         command = started or training_command(path)
         flags = logged or Flags.of(command.flags)
