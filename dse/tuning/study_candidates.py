@@ -268,8 +268,8 @@ def learned(space: Space, known: StudyCandidates, decision: Decision) -> Iterabl
 DATA: Final[dict[str, Any]] = data_beside(__file__, "run_logs.yaml")
 #: Share of the steps that is left out as warm-up, and fewest steps of it. [-]
 WARM_UP, FEWEST = 0.2, 2
-#: Bytes of the units of memory; Megatron-LM writes MiB without one. [B]
-UNITS: Final = {"": 2.0**20, "MiB": 2.0**20, "GiB": 2.0**30, "B": 1.0}
+#: Colours of a terminal, as torchtitan prints them.
+COLOURS: Final = re.compile(r"\x1b\[[\d;]*m")
 MULTIPLES: Final = {"K": 1e3, "M": 1e6}
 
 
@@ -290,7 +290,7 @@ def read_log(path: Path, tokens_of_gpu: float) -> LoggedRun:
 
     Raises `DseError` if the file cannot be read, or has no lines that are known.
     """
-    text = content(path).decode("utf-8", errors="replace")
+    text = COLOURS.sub("", content(path).decode("utf-8", errors="replace"))
     died = re.search(DATA["out_of_memory"], text) is not None
     framework, times = "", list[float]()
     for row in DATA["step_times"]:
@@ -302,11 +302,11 @@ def read_log(path: Path, tokens_of_gpu: float) -> LoggedRun:
     if not times and not died:
         raise DseError(
             f"{path}: no step time and no failure; looked for lines of Megatron-LM (elapsed time per iteration), "
-            'Megatron-Bridge (Step Time), torchtitan (tps), MaxText (completed step), nanotron, or JSON ("step_time")'
+            "Megatron-Bridge (Step Time), NeMo (train_step_timing), torchtitan (tps), MaxText (completed step), "
+            'nanotron, or JSON ("step_time")'
         )
     steady = times[max(round(WARM_UP * len(times)), min(FEWEST, len(times) - 1)) :]
-    sizes = [number(size) * UNITS[unit or ("B" if '"' in one else "")] for one in DATA["memory"]
-             for size, unit in re.findall(one, text)]  # fmt: skip
+    sizes = [number(size) * row["factor"] for row in DATA["memory"] for size in re.findall(row["pattern"], text)]
     return LoggedRun(
         framework,
         len(times),

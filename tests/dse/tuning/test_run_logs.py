@@ -14,19 +14,12 @@ MEGATRON = (
     + "[Rank 0] (after 1 iterations) memory (MB) | allocated: 40000.0 | max allocated: 60000.0 | reserved: 62000.0"
     " | max reserved: 64000.0\n" + STEP.format(2, 10100.0) + STEP.format(3, 9900.0) + STEP.format(4, 10000.0)
 )
-BRIDGE = "Step Time : 30.10s GPU utilization: 100.0MODEL_TFLOP/s/GPU\n" + (
-    "Step Time : 6.34s GPU utilization: 700.1MODEL_TFLOP/s/GPU\n" * 4
-)
-MAXTEXT = "completed step: 0, seconds: 61.223, TFLOP/s/device: 4.2, Tokens/s/device: 80.1, loss: 11.5\n" + (
-    "completed step: 5, seconds: 3.214, TFLOP/s/device: 123.4, Tokens/s/device: 2548.8, loss: 9.3\n" * 4
-)
-JSON = '{"step": 1, "step_time": 9.0}\n' + '{"step": 2, "step_time": 2.5, "peak_memory_bytes": 6.1e10}\n' * 4
 
 
 @pytest.mark.parametrize(
     ("text", "framework", "seconds", "memory"),
     cases(__file__, "steps_after_warm_up_and_reserved_memory"),
-    ids=["Megatron-LM", "Bridge", "torchtitan", "MaxText", "nanotron", "JSON"],
+    ids=["Megatron-LM", "Bridge", "torchtitan", "MaxText", "nanotron", "JSON", "NeMo", "memory", "colours", "newer"],
 )
 def test_steps_after_warm_up_and_reserved_memory(tmp_path, text, framework, seconds, memory):
     (tmp_path / "run.log").write_text(text)
