@@ -5,7 +5,7 @@ cost rules, and its options of `dse evaluate`.
 
 Rooms in the order in which they are read; those on one line do not import each other:
 
-    aiconfigurator, deepflow, hugging_face, chakra, kineto, maxtext, megatron, nccl_tests, simai
-    dfmodel, astra_sim, megatron_bridge, torchtitan
+    aiconfigurator, deepflow, hugging_face, chakra, kineto, megatron, nccl_tests, simai
+    dfmodel, astra_sim, maxtext, megatron_bridge, torchtitan
     xla
 """

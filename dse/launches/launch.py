@@ -206,7 +206,8 @@ def model_data(model: ModelShape) -> dict[str, Any]:
         value = getattr(model, item.name)
         if item.init and item.name not in apart and value is not None and value != item.default:
             plain[item.name] = int(value) if isinstance(value, float) and value.is_integer() else value
-    plain |= {"numerics": numerics} if (numerics := model.numerics.said()) else {}
+    kinds = {key: {"mixer": a or "none", "mlp": b or "none", **dict(sizes)} for key, (a, b, sizes) in model.layer_kinds}
+    plain |= ({"layer_kinds": kinds} if kinds else {}) | ({"numerics": said} if (said := model.numerics.said()) else {})
     return {"schema": "model/v1", "name": model.name, "source": "flags of a launch file", **plain}
 
 

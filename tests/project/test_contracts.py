@@ -71,8 +71,7 @@ def test_imports_go_down_from_floor_to_floor(room):
     """What stands on one floor does not know the others there, and nothing knows what is above it."""
     found = {name: place for place, names in enumerate(floors(room)) for name in names}
     assert sorted(found) == children(room), f"the docstring of {room} lists what stands in it"
-    wrong = [pair for ends, pair in arrows_between(room).items() if found[ends[1]] >= found[ends[0]]]
-    assert not wrong
+    assert not [pair for ends, pair in arrows_between(room).items() if found[ends[1]] >= found[ends[0]]]
 
 
 def test_the_picture_of_the_house_is_that_of_its_source():
@@ -151,8 +150,7 @@ def test_names_of_values_have_a_meaning():
     names = (
         node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) and node not in keys
     )
-    parameters = (node.arg for node in nodes if isinstance(node, ast.arg))
-    assert not VAGUE & {*names, *parameters}
+    assert not VAGUE & {*names, *(node.arg for node in nodes if isinstance(node, ast.arg))}
 
 
 def test_first_lines_of_docstrings_stand_alone():
@@ -210,8 +208,7 @@ def test_every_command_has_help_and_an_example(name):
 def test_examples_parse(name):
     epilog = (commands()[name].epilog or "").replace("\\\n", " ")
     for example in re.findall(r"^  dse (.*)$", epilog, flags=re.MULTILINE):
-        words = shlex.split(re.split(r"\s{3,}\S|[|>]", example)[0])
-        assert parsed(words).run
+        assert parsed(shlex.split(re.split(r"\s{3,}\S|[|>]", example)[0])).run
 
 
 def test_the_help_of_search_names_every_sampler():

@@ -84,8 +84,7 @@ def test_what_is_installed_is_not_older(name):
         own = version(name)
     except PackageNotFoundError:
         pytest.skip(f"{name} is not installed")
-    bound = dependencies()[name].removeprefix(">=").split(",")[0]
-    assert numbers(own) >= numbers(bound)
+    assert numbers(own) >= numbers(dependencies()[name].removeprefix(">=").split(",")[0])
 
 
 def numbers(text: str) -> list[int]:

@@ -99,8 +99,7 @@ def test_commands_that_write_a_file_are_killed(what, tmp_path):
         process = started(command, folder, *arguments)
         process.join(moments.uniform(0, seconds))
         kill(process)
-        found = contents(folder).get(name)
-        assert found in (before, whole[name])
+        assert contents(folder).get(name) in (before, whole[name])
     assert set(contents(folder)) <= {name}
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby, pairwise
 from typing import Final, Self
 
@@ -153,7 +153,7 @@ class StageGraph:
 
     def finished(self) -> RankTrace:
         """The trace, with the process groups that it names."""
-        self.trace.name_inputs(0, process_groups(self._groups))
+        self.trace.nodes[0] = replace(self.trace.nodes[0], inputs=process_groups(self._groups))
         return self.trace
 
     def _pass(self, event: Event) -> int:

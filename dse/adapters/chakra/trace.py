@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from importlib.resources import files
 from typing import Any, Final
 
@@ -71,10 +71,6 @@ class RankTrace:
         attributes_here = {"is_cpu_op": False, **(attributes or {})}
         self.nodes.append(Node(number, name, kind, start, end - start, [*order], [*data], attributes_here, about=about))
         return number
-
-    def name_inputs(self, number: int, inputs: str) -> None:
-        """Set the inputs of a node."""
-        self.nodes[number] = replace(self.nodes[number], inputs=inputs)
 
     def encoded(self) -> bytes:
         """The file: metadata, then nodes, each message behind its length as a varint."""

@@ -419,11 +419,6 @@ def _gradient_share(
     return np.divide((time * gradient) @ within, whole, out=np.zeros_like(whole), where=whole > 0)
 
 
-def _unread(column: str) -> bool:
-    """Columns that the reference has no rules for, or settles itself: how kernels are split."""
-    return splits_kernels(column) or column in MODERN
-
-
 @cache
 def rules_of(generation: str) -> tuple[Rules[DataflowDesign], ...]:
     """The rules of one generation."""
@@ -433,7 +428,7 @@ def rules_of(generation: str) -> tuple[Rules[DataflowDesign], ...]:
             design=DataflowDesign,
             cost=partial(dataflow_step, generation=generation),
             products=TRANSFORMER_TOTALS,
-            unread=_unread,
+            unread=lambda column: splits_kernels(column) or column in MODERN,
             why=partial(reasons, generation=generation),
             what_would_do=remedies,
         ),

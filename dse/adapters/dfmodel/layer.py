@@ -8,7 +8,7 @@ gradient of its output. Rows that the reference does not have are written by the
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -199,8 +199,10 @@ def layer_graph(
     }
     words = _words({name: np.asarray(value, dtype=np.float64) for name, value in given.items()}, gated_mlp)
     rows, edges = _written(layer or (DECODER if num_experts is None else EXPERT_LAYER), backward)
-    if not dropout:
-        rows, edges = _without_dropout(rows, edges)
+    if not dropout:  # its readers read its input
+        before = {end: start for start, end in edges if end.startswith(_DROPOUT)}
+        edges = [(before.get(start, start), end) for start, end in edges if end not in before]
+        rows = [row for row in rows if not row[0].startswith(_DROPOUT)]
     graph = _graph(rows, edges, words, np.asarray(element_bytes, dtype=np.float64))
     if gated_mlp:
         graph = replace(graph, names=tuple(name.replace("GeLU", "SwiGLU") for name in graph.names))
@@ -233,7 +235,8 @@ def _written(layer: Layer, backward: bool) -> tuple[list[list[str]], list[tuple[
         from_stream = makers[STREAM]
     parts = [*forward, *back, *gradients] if backward else forward
     rows = [line.split() for part in parts for line in part.kernels.splitlines() if line.strip()]
-    return rows, [edge for part in parts for edge in _edges(part)]
+    edges = (line.partition(">") for part in parts for line in part.edges.splitlines())
+    return rows, [(producer.strip(), consumer) for producer, _, consumers in edges for consumer in consumers.split()]
 
 
 def _inputs_of(layer: Layer) -> dict[tuple[str, str], list[str]]:
@@ -268,29 +271,14 @@ def _filled(part: PassRows, inputs: Sequence[str], gradient: Sequence[str]) -> P
     return PassRows(part.kernels, "\n".join(lines))
 
 
-def _edges(part: PassRows) -> Iterator[tuple[str, str]]:
-    """Producer and consumer of each edge."""
-    for line in part.edges.splitlines():
-        producer, _, consumers = line.partition(">")
-        yield from ((producer.strip(), consumer) for consumer in consumers.split())
-
-
-def _without_dropout(
-    rows: Sequence[list[str]], edges: Sequence[tuple[str, str]]
-) -> tuple[list[list[str]], list[tuple[str, str]]]:
-    """Kernels and edges without dropouts: readers of a dropout read its input."""
-    before = {end: start for start, end in edges if end.startswith(_DROPOUT)}
-    kept = [(before.get(start, start), end) for start, end in edges if end not in before]
-    return [row for row in rows if not row[0].startswith(_DROPOUT)], kept
-
-
 def _graph(
     rows: Sequence[Sequence[str]], edges: Sequence[tuple[str, str]], words: Words, element_bytes: FloatArray
 ) -> DfmodelGraph:
     """Sizes follow from dimensions, and those of inputs from their producers, in the order of the edges."""
     names = tuple(row[0] for row in rows)
     marks = ["".join(row[5:]) for row in rows]
-    outer, m, k, n = (_columns([row[field] for row in rows], words) for field in range(1, 5))
+    columns = (np.broadcast_arrays(*(words[row[field]] for row in rows)) for field in range(1, 5))
+    outer, m, k, n = (np.stack(column, axis=-1) for column in columns)
     output = outer * m * n * element_bytes[..., np.newaxis]
     start, end = (np.array([names.index(edge[side]) for edge in edges]) for side in (0, 1))
     first, second = _inputs(output, start, end)
@@ -316,11 +304,6 @@ def _inputs(output: FloatArray, start: IntArray, end: IntArray) -> tuple[FloatAr
         for size, producer in zip((first, second), producers, strict=False):
             size[..., column] = output[..., producer]
     return first, second
-
-
-def _columns(column: Sequence[str], words: Words) -> FloatArray:
-    """Words of a column as numbers; (kernels,), or (points, kernels) where some words are (points,)."""
-    return np.stack(np.broadcast_arrays(*(words[word] for word in column)), axis=-1)
 
 
 def _head_size(hidden: FloatArray | float, heads: FloatArray | float) -> FloatArray:

@@ -163,7 +163,9 @@ class LayerReader:
         last = words[len(words) - ahead :] if ahead and len(words) == model.get("num_layers", 0) + ahead else ()
         words = words[: len(words) - len(last)]  # the last are of multi-token prediction
         count = len(words) or int(model.get("num_layers", 1))
-        fields: dict[str, Any] = self._window()
+        window, switch = self.value(self.family.window), self.family.window_switch
+        is_on = window is not None and (not switch or self.value(switch) is True)
+        fields: dict[str, Any] = {"window": self.whole(self.family.window, window)} if is_on else {}
         full = plain = "latent" if model.get("attention") == "mla" else "full"
         mixers = self._mixers(words, count, "window" if fields else "")
         if model.get("index_topk") and ("full" not in mixers or not words):
@@ -230,13 +232,6 @@ class LayerReader:
         if odd := [word for word in words if not isinstance(word, str | int) or word not in known]:
             self.mistake(key, f"{str(odd[0])[:40]!r}: unknown kind of layer")
         return known, words if not odd else ()
-
-    def _window(self) -> dict[str, Any]:
-        """Keys that a query sees in layers with a window; nothing where the model has none."""
-        window, switch = self.value(self.family.window), self.family.window_switch
-        if window is None or (switch and self.value(switch) is not True):
-            return {}
-        return {"window": self.whole(self.family.window, window)}
 
     def _mixers(self, words: Sequence[Any], count: int, window: str) -> list[str]:
         """Mixer of each layer; "full" stands for full or latent attention."""

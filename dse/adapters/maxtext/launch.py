@@ -1,29 +1,41 @@
 """Configurations of MaxText: written from designs, and read; models as their keys.
 
-Keys are those of AI-Hypercomputer/maxtext `src/maxtext/configs/base.yml` (commit e591f30cb of 2026-08-22).
+Keys are those of AI-Hypercomputer/maxtext `src/maxtext/configs/base.yml` (commit e591f30cb of 2026-08-22). Scripts that
+start MaxText state them behind its configuration (`base.yml KEY=VALUE ...`), perhaps in a command for xpk.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import fields, replace
 from math import gcd, lcm, prod
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from costmodel.errors import DseError, suggestion
 from costmodel.formats.framework_file import launching
-from costmodel.formats.input_files import data_beside, dump, parse
+from costmodel.formats.input_files import data_beside, dump, parse, scalar
 from costmodel.formats.model_file import load_model, model_names
+from costmodel.formats.shipped import current_name
 from costmodel.training.dimensions import Numerics
 from costmodel.training.model import ModelShape
-from dse.launches.launch import MOST_OF_A_HOST, PLACEHOLDERS, Launch, NotExpressible, launch_text, refuse, with_line
+from dse.adapters.megatron.launch import followed
+from dse.launches.launch import (
+    MOST_OF_A_HOST,
+    PLACEHOLDERS,
+    Launch,
+    NotExpressible,
+    launch_text,
+    refuse,
+    script_file,
+    with_line,
+)
 
 #: Keys of the program and fields of models, from `keys.yaml`, which describes each table.
 KEYS: Final[Mapping[str, Any]] = data_beside(__file__, "keys.yaml")
-SIZES: Final[Mapping[str, str]] = KEYS["sizes"]
-EXPERTS: Final[Mapping[str, str]] = KEYS["experts"]
+SIZES: Final[dict[str, str]] = KEYS["sizes"]
+EXPERTS: Final[dict[str, str]] = KEYS["experts"]
 GROUPS: Final = {"n_routing_groups": "routing_groups", "topk_routing_group": "routing_group_topk"}
 LATENT: Final = ("q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
 DEFAULTS: Final[Mapping[str, Any]] = KEYS["defaults"]
@@ -187,14 +199,14 @@ def keys_model(keys: Mapping[str, Any], name: str) -> ModelShape:
 
 
 def _named(known: str, keys: Mapping[str, Any]) -> ModelShape:
-    """A built-in model, by its name in MaxText."""
-    for shipped in model_names():
-        if shipped.replace("_", "") == re.sub(r"[\W_]", "", known.lower()):
-            model = load_model(shipped)
-            assert isinstance(model, ModelShape)
-            length = _number(keys.get("max_target_length", DEFAULTS["max_target_length"]))
-            return replace(model, seq_len=length)
-    raise DseError(f"model_name {known}: unknown; copy the keys of configs/models/{known}.yml into the file")
+    """A built-in model, by its name in MaxText, with the sizes that `keys` state."""
+    if (shipped := current_name(known, "models")) not in model_names():
+        raise DseError(f"model_name {known}: unknown; copy the keys of configs/models/{known}.yml into the file")
+    model = load_model(shipped)
+    assert isinstance(model, ModelShape)
+    stated = {"max_target_length": DEFAULTS["max_target_length"], "mtp_num_layers": 0, **keys}
+    sizes: dict[str, Any] = {field: _number(stated[key]) for key, field in (SIZES | EXPERTS).items() if key in stated}
+    return replace(model, **sizes)
 
 
 def _read_experts(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -323,22 +335,73 @@ def _training(launch: Launch) -> dict[str, Any]:
             keys |= {"packing": False} if launch.model.attention == "mla" else {}
     if capacity := float(launch["capacity_factor"]):
         keys |= {"capacity_factor": capacity, "sparse_matmul": False}
+    if launch["offload_activations"] == 1 and launch["recompute"] == "full":
+        keys |= {"remat_policy": "custom", "decoder_layer_input": "offload"}
     return keys | ({"optimizer_memory_host_offload": True} if launch["offload_optimizer"] == 1 else {})
 
 
-def read_script(path: Path, chips: int | None = None) -> tuple[Launch, list[str]]:
-    """The run of a MaxText configuration, and notes on settings that are not read.
+class Slices(NamedTuple):
+    """TPUs of a run, as the option `--device-type` of xpk names them."""
 
-    Raises `DseError` if it is no such file, or says too little.
+    chips: int | None = None  #: of all slices [-]
+    number: int = 1
+    devices: int = 1  #: that JAX has for each chip [-]
+
+
+def _settings(path: Path) -> tuple[dict[str, Any], Slices]:
+    """Keys of a configuration, or of the command of a script that starts MaxText, and its TPUs.
+
+    Raises `DseError` if no command has a configuration, or the script does not decide a value.
     """
-    text = launch_text(path)
-    keys = parse(text, str(path)).data
+    if path.is_file() and not _COMMAND.search(text := launch_text(path)):
+        return parse(text, str(path)).data, Slices()
+    script, _ = followed(path, None)
+    for words in sorted(script.commands, key=lambda words: sum("=" in word for word in words), reverse=True):
+        at = next((at for at, word in enumerate(words) if at and word.endswith((".yml", ".yaml"))), 0)
+        if not at or not re.search("maxtext", " ".join(words[:at]), re.IGNORECASE):
+            continue
+        file, keys = script.located(words[at]), dict[str, Any]()
+        if file:
+            keys = parse(launch_text(file), file.name).data
+        elif Path(words[at]).name != "base.yml":
+            raise DseError(f"it reads {words[at]}, which is not there")
+        for name, equals, value in (word.partition("=") for word in words[at + 1 :]):
+            if equals and "$" in value and not re.search(r"(path|dir|directory|name|token|bucket|file)$", name):
+                raise DseError(f"{name} {value}: no line of the script sets it; quote its call: 'NAME=8 train.sh'")
+            is_list = value.startswith("[")
+            keys |= {name: re.findall(r"[^][',\"\s]+", value) if is_list else scalar(value)} if equals else {}
+        return keys, _slices(" ".join([*words[:at], launch_text(script_file(path))]))
+    raise DseError("no command in it starts MaxText with a configuration, such as base.yml KEY=VALUE")
+
+
+def _slices(text: str) -> Slices:
+    """TPUs that a script names: types for xpk have a topology of chips, or a number of cores (GoogleCloudPlatform/xpk).
+
+    >>> _slices("--device-type=tpu7x-4x4x4"), _slices("--tpu-type v5p-128 --num-slices=2")
+    (Slices(chips=64, number=1, devices=2), Slices(chips=128, number=2, devices=1))
+    """
+    named = re.search(r"--(?:device|tpu)[-_]type[= ](\w+)-(\d+(?:x\d+)*)\b", text)
+    several = re.search(r"--num[-_]slices[= ](\d+)", text)
+    number, devices = int(several[1]) if several else 1, 2 if re.search(r"\btpu7x\b", text) else 1
+    sizes = [int(size) for size in named[2].split("x")] if named else []
+    cores = 2 if named and len(sizes) == 1 and named[1] in ("v4", "v5p", "tpu7x") else 1
+    return Slices(prod(sizes) // cores * number if named else None, number, devices)
+
+
+def read_script(path: Path, chips: int | None = None) -> tuple[Launch, list[str]]:
+    """The run of a MaxText configuration or script, and notes on settings that are not read.
+
+    `path` is a file, or the call of a script (`STEPS=5 run.sh`). Raises `DseError` if it is no such file, or says too
+    little.
+    """
+    file = script_file(path)
     try:
+        keys, slices = _settings(path)
         if not any(str(key).startswith(("ici_", "dcn_", "base_")) or key == "model_name" for key in keys):
             raise DseError("no key of MaxText's model or mesh in it")
-        model = keys_model(keys, path.stem)
-        design = _read_mesh(keys, chips)
-        design |= _read_training(keys, design, model)
+        model = keys_model(keys, re.sub(r"\W+", "_", file.stem))
+        design = _read_mesh(keys, slices._replace(chips=chips or slices.chips))
+        design |= _read_training(keys, design, model, slices.devices)
         design["etp"] = design["tp"]
         known = {name: v for name, v in design.items() if name not in ("ep", "etp") or model.num_experts}
         notes = []
@@ -348,18 +411,35 @@ def read_script(path: Path, chips: int | None = None) -> tuple[Launch, list[str]
         quantized = str(keys.get("quantization") or "")
         if quantized not in MAXTEXT.runs["precision"].words.values():
             notes.append(f"quantization {quantized} is read as fp8")
-        return Launch.of(model, known, 8), notes
+        if slices.devices > 1:
+            notes.append(f"JAX has {slices.devices} devices for each chip: batch and mesh are read as those of chips")
+        return Launch.of(model, known, 8), [*notes, *_unread(keys)]
     except (DseError, ValueError, TypeError, ArithmeticError, LookupError) as error:
-        raise DseError(f"{path}: {with_line(str(error), text)}") from None
+        raise DseError(f"{path}: {with_line(str(error), launch_text(file))}") from None
 
+
+def _unread(keys: Mapping[str, Any]) -> Iterator[str]:
+    """A line for keys that are not read, where their values may change the cost."""
+    patterns = {key for same, of_block in (*PATTERNS.values(), *((beside, {}) for beside in BESIDE.values()))
+                for key in (*same, *of_block)}  # fmt: skip
+    read = {*SIZES, *EXPERTS, *GROUPS, *LATENT, *NUMERICS, *YARN, *patterns, *KEYS["read"].split(), *KEYS["unread"]}
+    named = [key for key, value in KEYS["unread"].items() if keys.get(key, value) != value]
+    named += [key for key in keys if not (key in read or re.search(r"_parallelism$", key) or _IDLE.search(key))]
+    if named:
+        yield f"not read: {' '.join(f'{key}={keys[key]}' for key in named)}"
+
+
+#: Keys that decide nothing of cost, and a command that starts MaxText.
+_IDLE: Final = re.compile(KEYS["without_cost"])
+_COMMAND: Final = re.compile(r"^[^#\n]*\bpython[\d.]*\s+(-m\s+)?\S*maxtext", re.IGNORECASE | re.MULTILINE)
 
 #: Axes of the mesh -> column; other data parallelism is distinguished below.
 AXES: Final = {"tensor": "tp", "tensor_sequence": "tp", "context": "cp", "context_usp_ulysses": "cp",
                "expert": "ep", "pipeline": "pp"}  # fmt: skip
 
 
-def _read_mesh(keys: Mapping[str, Any], chips: int | None) -> dict[str, Any]:
-    """Sizes of groups, and the ranks that weights are sharded over.
+def _read_mesh(keys: Mapping[str, Any], slices: Slices) -> dict[str, Any]:
+    """Sizes of groups of chips, and the ranks that weights are sharded over.
 
     Raises `DseError` if an axis takes the remaining chips, and their number is not given.
     """
@@ -367,13 +447,21 @@ def _read_mesh(keys: Mapping[str, Any], chips: int | None) -> dict[str, Any]:
              for axis in (*AXES, "fsdp", "fsdp_transpose", "data")}  # fmt: skip
     usual = {"ici_fsdp_parallelism": -1, "dcn_data_parallelism": -1}
     said = {name: int(keys.get(name, usual.get(name, 1))) for name in names}
-    known = prod(size for size in said.values() if size > 0)
+    if others := [k for k in keys if re.match(r"(ici|dcn)_\w+_parallelism$", k) and k not in names and keys[k] != 1]:
+        raise DseError(f"{others[0]} {keys[others[0]]}: dse has no such axis")
+    known, far = (prod(n for name, n in said.items() if n > 0 and name.startswith(of)) for of in ("", "dcn"))
     left = [name for name, size in said.items() if size < 0]
-    if left and not chips:
+    if left and not slices.chips:
         raise DseError(f"does not say on how many chips ({left[0]}: -1); name them with --gpus N")
     if left:
-        said |= dict.fromkeys(left, 1) | {left[-1 if len(left) == 1 else 0]: int(chips or known) // known}
+        of_slices = max(slices.number // far, 1) if len(left) > 1 else 1
+        rest = (slices.chips or 0) * slices.devices // (known * of_slices)
+        said |= dict.fromkeys(left, 1) | {left[-1]: of_slices} | {left[0]: rest}
     sizes = {axis: prod(said[name] for name, of in names.items() if of == axis) for axis in names.values()}
+    if several := next((axis for axis in ("fsdp", "data") if sizes[axis] % slices.devices == 0), ""):
+        sizes[several] //= slices.devices
+    elif slices.devices > 1:
+        raise DseError(f"ici_fsdp_parallelism: expected a multiple of {slices.devices}, the devices of a chip")
     design: dict[str, Any] = {"tp": 1, "cp": 1, "ep": 1, "pp": 1}
     for axis, column in AXES.items():
         design[column] *= sizes[axis]
@@ -385,9 +473,11 @@ def _read_mesh(keys: Mapping[str, Any], chips: int | None) -> dict[str, Any]:
     return design | ({"sharding": "megatron_sp"} if sizes["tensor_sequence"] > 1 else {})
 
 
-def _read_training(keys: Mapping[str, Any], design: Mapping[str, Any], model: ModelShape) -> dict[str, Any]:
-    """Batch, pipeline, recomputation, number formats."""
-    replica = design["tp"] * design["cp"] * design["pp"]
+def _read_training(
+    keys: Mapping[str, Any], design: Mapping[str, Any], model: ModelShape, devices: int
+) -> dict[str, Any]:
+    """Batch, pipeline, recomputation, number formats; JAX has `devices` for each chip."""
+    replica = design["tp"] * design["cp"] * design["pp"] * devices
     local = float(keys.get("per_device_batch_size", 12)) * replica
     staged, steps = design["pp"] > 1, int(keys.get("gradient_accumulation_steps", 1))
     if staged:
@@ -403,6 +493,7 @@ def _read_training(keys: Mapping[str, Any], design: Mapping[str, Any], model: Mo
         "gradient_accumulation_steps": steps,
         "recompute": MAXTEXT.value("recompute", policy, "full"),
         "precision": MAXTEXT.value("precision", str(keys.get("quantization") or ""), "fp8_tensorwise"),
+        "offload_activations": float(policy == "custom" and keys.get("decoder_layer_input") == "offload"),
         "attention": "unfused" if keys.get("attention") == "dot_product" else "fused",
         "optimizer": MAXTEXT.value("optimizer", keys.get("opt_type", "adamw"), "adam"),
         "overlap_grad_reduce": True,

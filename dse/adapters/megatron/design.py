@@ -48,10 +48,11 @@ def settings_of(launch: Launch) -> tuple[dict[str, Any], list[str]]:
     of_model, lost = model_settings(launch.model), model_losses(launch.model)
     if lost and not launch.anyway:
         refuse_another_model(launch.model, of_model, lost)
+    entries = int(np.max(padded_vocabulary(launch.model, launch.points.tp)))
     settings = {
         **of_model,
         **{s: int(launch[column]) for s, column in SIZES.items()},
-        "padded_vocab_size": word_table(launch),
+        "padded_vocab_size": entries + -entries % int(launch["tp"]),  # for any tokenizer
         "global_batch_size": launch.global_batch_size,
         **{s: int(launch[column]) for s, column in COUNTS.items() if launch[column]},
         **{s: True for s, column in SWITCHES.items() if launch[column]},
@@ -78,12 +79,6 @@ def refuse_another_model(model: ModelShape, settings: Mapping[str, Any], lost: S
             f"model {model.name}: Megatron Core would train {trained / 1e9:.1f}B parameters, not "
             f"{model.num_parameters / 1e9:.1f}B, without settings for {'; '.join(lost)}; --anyway writes it"
         )
-
-
-def word_table(launch: Launch) -> int:
-    """Entries of the word table on all tensor-parallel ranks together, for any tokenizer."""
-    entries = int(np.max(padded_vocabulary(launch.model, launch.points.tp)))
-    return entries + -entries % int(launch["tp"])
 
 
 def _pipeline(launch: Launch) -> dict[str, Any]:

@@ -228,7 +228,7 @@ def training_command(path: Path, answers: Mapping[int, int] | None = None) -> Tr
     machine to its branch; 0, the default, where it holds. [-] Raises `DseError` if no command trains, or it trains a
     model of another kind.
     """
-    script, notes = _followed(path, answers)
+    script, notes = followed(path, answers)
     words = max(script.commands, key=_flag_count, default=[])
     start = next((at for at, word in enumerate(words) if _is_program(words, at)), None)
     flags = words if start is None else words[start + 1 :]
@@ -264,7 +264,7 @@ def plan_command(script: Script, chips: int | None) -> str:
     return f"`dse plan {model} --gpus {chips if (chips or 1) > 1 else 'N'} --system S`"
 
 
-def _followed(path: Path, answers: Mapping[int, int] | None) -> tuple[Script, list[str]]:
+def followed(path: Path, answers: Mapping[int, int] | None) -> tuple[Script, list[str]]:
     """A script with the variables and arguments that its caller gives, and notes on it."""
     variables: dict[str, list[str]] = {}
     words = [str(path)]

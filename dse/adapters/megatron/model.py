@@ -108,7 +108,8 @@ def model_settings(model: ModelShape) -> dict[str, Any]:
             del settings["kv_channels"]  # heads have the sizes of `LATENT`
     if not model.num_experts or model.biases:  # biases of other products are those of the router, too
         settings.pop("moe_router_enable_expert_bias", None)
-    settings |= _numerics(model)
+    said = ({"rotary_base": 10000} if model.position_embedding == "rotary" else {}) | model.numerics.said()
+    settings |= {setting: said[field] for setting, field in NUMERICS.items() if field in said}
     settings |= {"softmax_type": "learnable"} if model.sinks else {}
     return {**settings, **_layer_settings(model)}
 
@@ -145,13 +146,6 @@ def _positions(model: ModelShape) -> dict[str, Any]:
         return {"position_embedding_type": kind,
                 "rotary_seq_len_interpolation_factor": int(numerics.rotary_scaling_factor)}  # fmt: skip
     return {"position_embedding_type": kind, **latent}
-
-
-def _numerics(model: ModelShape) -> dict[str, Any]:
-    """Settings of numerics that differ from Megatron-LM's defaults, and the base of rotary positions."""
-    said = {"rotary_base": 10000} if model.position_embedding == "rotary" else {}
-    said |= model.numerics.said()
-    return {setting: said[field] for setting, field in NUMERICS.items() if field in said}
 
 
 def _layer_settings(model: ModelShape) -> dict[str, Any]:

@@ -73,13 +73,6 @@ UNKNOWN_LAYERS: Final = "AICB's rows are of layers of attention and an MLP, all 
 UNKNOWN_ORDER: Final = f"{UNKNOWN_LAYERS}, or of latent attention and experts, behind dense layers if there are any"
 
 
-def check_equal_layers(model: ModelShape) -> None:
-    """Refuse a model whose layers are others than attention and an MLP, all alike."""
-    names = tuple(block.name for layer in model.kinds for block in layer.blocks)
-    if names != HALVES or kinds_beyond(model.kinds):
-        raise DseError(f"model {model.name}: {UNKNOWN_LAYERS}")
-
-
 def check_layers(model: ModelShape) -> None:
     """Refuse a model that has layers whose rows are not known, or in an order that is not."""
     layers = [layer for layer, _ in model.sequence]
@@ -359,9 +352,11 @@ def filled_experts(run: MessageShape, ranks: RankRun, times: Times, section: str
         for message in (dispatched_bytes(ranks), size)
     )
     whole = np.floor(sent_copies(ranks, size) * design.etp)
-    routed = Pass(times[0], "all_gather", aicb.routing_bytes(run), happens=spread | split)
+    counts = 2 * run.ep * run.num_experts * run.tp  # bytes that tell all ranks the tokens of each expert
+    routed = Pass(times[0], "all_gather", counts, happens=spread | split)
     yield Row(EXPERTS_ROW, section, routed, Pass(times[1]), Pass(times[2]))
-    for forward, backward in [(on_way, back), *aicb.within_experts(whole, split), (back, on_way)]:
+    gathered, scattered = (Pass(NOTHING, kind, whole, happens=split) for kind in ("all_gather", "reduce_scatter"))
+    for forward, backward in [(on_way, back), (gathered, scattered), (scattered, gathered), (back, on_way)]:
         yield Row(EXPERTS_ROW, section, forward, backward, Pass(NOTHING))
 
 
@@ -471,7 +466,9 @@ def simai_step(run: TransformerRun) -> Breakdown:
 
     Raises `DseError` where `design_workload` does, and for models with experts or latent attention.
     """
-    check_equal_layers(run.model)
+    names = tuple(block.name for layer in run.model.kinds for block in layer.blocks)
+    if names != HALVES or kinds_beyond(run.model.kinds):
+        raise DseError(f"model {run.model.name}: {UNKNOWN_LAYERS}")
     native = transformer_step(run)
     totals = price(design_workload(run), machine_links(run.system), revision=REVISION).totals
     others = native.backward_time + native.recompute_time + native.optimizer_time

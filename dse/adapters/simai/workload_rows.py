@@ -324,14 +324,3 @@ def epilogue(run: MessageShape) -> list[Row]:
         *(Row(f"cross_entropy{i}", "epilogue", loss) for i in (1, 2, 3)),
         *(Row(f"optimizer{i}", "epilogue", Pass(0.0, "all_reduce", 4.0)) for i in (1, 2, 3, 4)),
     ]
-
-
-def within_experts(whole: FloatArray, happens: BoolArray) -> list[tuple[Pass, Pass]]:
-    """Tensors that ranks of an expert-parallel group gather and scatter: forward, and the gradient of the input."""
-    gathered, scattered = (Pass(NOTHING, kind, whole, happens=happens) for kind in ("all_gather", "reduce_scatter"))
-    return [(gathered, scattered), (scattered, gathered)]
-
-
-def routing_bytes(run: MessageShape) -> FloatArray:
-    """Bytes of the exchange that tells all ranks the number of tokens for each expert. [B]"""
-    return 2 * run.ep * run.num_experts * run.tp

@@ -162,12 +162,11 @@ def _with_settings(limits: Sequence[tuple[str, str]], settings: Sequence[tuple[s
         stated = values.get(match[1])
         return f"{int((stated == match[3]) == (match[2] == '=='))} == 1" if isinstance(stated, str) else match[0]
 
-    def shown_value(match: re.Match[str]) -> str:
-        value = values.get(match[0])
-        return match[0] if value is None or isinstance(value, str) else f"{float(value):g}"
-
     replaced = ((name, re.sub(r"(\w+) (==|!=) (\w+)", compared, formula)) for name, formula in limits)
-    return [UsualRule(name, re.sub(r"\w+", shown_value, formula)) for name, formula in replaced]
+    numbers = {key: f"{float(value):g}" for key, value in values.items() if not isinstance(value, str | None)}
+    return [
+        UsualRule(name, re.sub(r"\w+", lambda word: numbers.get(word[0], word[0]), text)) for name, text in replaced
+    ]
 
 
 def _settings(model: ModelShape) -> dict[str, bool | str | float]:

@@ -162,8 +162,7 @@ def test_rings_in_two_tiers_send_what_one_of_them_would():
     """Of 64 ranks on nodes of 8, a rank sends 7/8 of a tensor in its node, and its eighth's 7/8 beyond it."""
     inner, outer = phases("reduce_scatter", 64.0, [8, 8])
     assert (inner.sent, outer.sent) == (56, 7)
-    there_and_back = [own.sent for own in phases("all_reduce", 64.0, [8, 8])]
-    assert there_and_back == [56, 14, 56]
+    assert [own.sent for own in phases("all_reduce", 64.0, [8, 8])] == [56, 14, 56]
     gathered = phases("all_gather", 1.0, [8, 8])
     assert [(own.tier, own.sent) for own in gathered] == [(1, 7), (0, 56)]
     assert [own.sent for own in phases("all_to_all", 64.0, [8, 8])] == [7, 56]

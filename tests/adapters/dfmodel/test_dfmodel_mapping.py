@@ -482,8 +482,7 @@ def cost(capsys, *words: object) -> dict:
 
 def test_groups_that_a_file_leaves_open_are_found(layer, file, capsys):
     found = cost(capsys, file(), "--tile-size", 4)
-    best = layer_time(layer, 6, utilization=0.5)
-    assert found["final_s"] == pytest.approx(best)
+    assert found["final_s"] == pytest.approx(layer_time(layer, 6, utilization=0.5))
     assert found["fits"]
     assert not found["error"]
     assert max(found["sram_bytes"]) <= 2e4
@@ -499,8 +498,7 @@ def test_groups_that_a_file_gives_some_kernels_are_kept(layer, file, capsys):
     member = {name: group for group, names in enumerate(found["groups"]) for name in names}
     assert (member["Q"], member["K"]) == (0, 1)
     assert found["final_s"] > free["final_s"]
-    anew = cost(capsys, file(pinned, sram_bytes=0), "--resolve")
-    assert anew["groups"] == free["groups"]
+    assert cost(capsys, file(pinned, sram_bytes=0), "--resolve")["groups"] == free["groups"]
 
 
 def test_own_groups_are_kept_and_told_where_they_do_not_fit(layer, file, capsys):
@@ -635,8 +633,7 @@ def test_no_tile_that_fits_is_told_and_refused_where_the_time_depends_on_it(alon
     found = cost(capsys, path)
     assert not found["fits"]
     assert "does not fit: SRAM of group 0 (Add_Prev_Layer): " in found["error"]
-    smallest = cost(capsys, path, "--tile-size", 1)
-    assert {**found, "tile_size_chosen": False} == smallest
+    assert {**found, "tile_size_chosen": False} == cost(capsys, path, "--tile-size", 1)
     assert cost(capsys, path, "--tile-size", "best")["code"] == 1
 
 

@@ -160,8 +160,7 @@ def test_roles_are_those_of_the_groups_that_need_them():
     for (tp, pp, dp, code), place in zip(sizes, places, strict=True):
         several = {role for role, size in (("TP", tp), ("PP", pp), ("DP", dp)) if size > 1}
         choices = ROLES[len([*TOPOLOGIES.values()][code])]
-        fitting = [n for n, roles in enumerate(choices) if several <= set(roles)]
-        assert place == (fitting or [-1])[0]
+        assert place == ([n for n, roles in enumerate(choices) if several <= set(roles)] or [-1])[0]
 
 
 def test_dimensions_over_unlike_tiers_keep_the_price_of_each(gpt, toy_system):
@@ -245,8 +244,7 @@ def test_links_have_latency_in_the_third_generation_only(gpt, toy_system):
     run = Run(gpt, toy_system, DataflowDesign.of(tp=4, gradient_accumulation_steps=5))
     first, third = (dataflow_step(run, generation=g).tp_communication_time for g in ("gen1", "gen3"))
     _, sharding = sharded_graph(gpt, 2.0)
-    all_reduces = np.count_nonzero(sharding == K)
-    assert third - first == pytest.approx(5 * 24 * all_reduces * 2 * 3 * 1.9e-6)
+    assert third - first == pytest.approx(5 * 24 * np.count_nonzero(sharding == K) * 2 * 3 * 1.9e-6)
 
 
 @pytest.fixture

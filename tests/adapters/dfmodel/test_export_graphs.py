@@ -84,8 +84,7 @@ def test_what_a_split_cannot_say_is_told():
 
 
 def test_columns_that_a_file_leaves_out_are_told():
-    plain = DesignPoints.of(tp=4, attention="unfused")
-    assert list(unsupported_columns(plain, 0)) == []
+    assert list(unsupported_columns(DesignPoints.of(tp=4, attention="unfused"), 0)) == []
     design = DataflowDesign.of(
         recompute=["none", "full"], vpp=[1, 2], distributed_optimizer=1, overlap="compute_memory"
     )

@@ -108,8 +108,7 @@ def test_what_is_not_followed_is_refused_in_one_line(text, why, tmp_path):
     with pytest.raises(DseError, match=why) as caught:
         megatron.read_script(tmp_path / "train.sh")
     assert "\n" not in str(caught.value)
-    offers = str(caught.value).endswith("is exact: dse evaluate run.log")
-    assert offers == ("DeepSpeed" not in why)
+    assert str(caught.value).endswith("is exact: dse evaluate run.log") == ("DeepSpeed" not in why)
 
 
 def test_the_output_of_bash_x_is_read_where_the_script_is_not(tmp_path):
@@ -186,8 +185,7 @@ def test_the_arguments_in_a_log_are_those_of_the_script(rank, tmp_path, monkeypa
     assert logged == megatron.read_script(tmp_path / "run.sh")[0]
     assert notes == ["not read: cuda_graph_impl of_another_release"]
     monkeypatch.chdir(tmp_path)
-    evaluate = ["evaluate", "--system", "h100_80g_dgx", "--from-megatron"]
-    assert main([*evaluate, "run.log"]) == 0
+    assert main(["evaluate", "--system", "h100_80g_dgx", "--from-megatron", "run.log"]) == 0
     text = capsys.readouterr().out
     assert text.startswith("run on 32 x h100_80g_dgx, ")
     assert " dp 4, " in text

@@ -60,8 +60,7 @@ def test_products_of_an_optimizer_send_no_activations():
     assert {purpose for purpose, _ in purposes(analysis.collectives)} <= {"fully sharded", "data parallel"}
     assert analysis.axes == {"dp": 4}
     assert told(MUON)["optimizer"] == "muon"
-    parameters = {each.argument for each in analysis.state.weights}
-    assert parameters == {str(place) for place in range(7)}
+    assert ({each.argument for each in analysis.state.weights}) == {str(place) for place in range(7)}
 
 
 def test_purposes_need_no_names():

@@ -152,8 +152,7 @@ def looped(carried: str, given: tuple[str, str]) -> str:
 def test_a_loop_around_both_passes_accumulates_where_the_update_is_outside():
     """A loop of whole steps, weights among what it carries, accumulates nothing."""
     assert told(looped("i, a, b, x, na, nb", ("ua", "ub")))["gradient_accumulation"] == "yes"
-    whole = looped("i, na, nb, x, ta, tb", ("da", "db"))
-    assert told(whole).get("gradient_accumulation") != "yes"
+    assert told(looped("i, na, nb, x, ta, tb", ("da", "db"))).get("gradient_accumulation") != "yes"
 
 
 def test_what_xla_compiled():

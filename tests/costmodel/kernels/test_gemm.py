@@ -34,8 +34,7 @@ def test_reload_factors_match_the_deepflow_log(shape, l2, shared):
 def test_reload_traffic_matches_the_deepflow_log():
     """Cf: 4 (512 * 39936 * 156 + 39936 * 79872 * 1 + 512 * 79872) bytes from DRAM."""
     gemms = product(512.0, 79872.0, 39936.0, output_bytes=4.0)
-    traffic = reload_traffic(gemms, edge=np.array([[512.0]]), element_bytes=4.0)
-    assert traffic.item() == 25_681_723_392
+    assert reload_traffic(gemms, edge=np.array([[512.0]]), element_bytes=4.0).item() == 25_681_723_392
 
 
 def test_optimizer_work_matches_the_deepflow_log():
@@ -49,8 +48,7 @@ def test_optimizer_work_matches_the_deepflow_log():
 
 def test_a_large_product_runs_near_the_sustained_rate(toy_system):
     cost = gemm_cost(product(16384, 16384, 16384), toy_system, element_bytes=2.0)
-    share = cost.flops / cost.time / toy_system.chip.matrix_flop_rate
-    assert 0.9 < share < 1.0
+    assert 0.9 < (cost.flops / cost.time / toy_system.chip.matrix_flop_rate) < 1.0
 
 
 def test_no_product_beats_the_roofline(toy_system):
@@ -75,8 +73,7 @@ def test_one_tile_more_than_a_wave_costs_a_wave(toy_system):
 def test_a_deep_product_with_few_tiles_is_split_along_k(toy_system):
     """One tile would leave 36 cores idle: pieces of k keep them busy, at the price of partial sums."""
     deep = gemm_cost(product(128.0, 128.0, 262144.0), toy_system, element_bytes=2.0)
-    single_core = deep.flops / (toy_system.chip.matrix_flop_rate / toy_system.chip.cores)
-    assert deep.time < single_core / 10
+    assert deep.time < (deep.flops / (toy_system.chip.matrix_flop_rate / toy_system.chip.cores)) / 10
 
 
 @pytest.mark.parametrize(("dimension", "slower"), [("k", True), ("n", True), ("m", False)])
@@ -120,8 +117,7 @@ def test_no_product_is_slower_than_its_two_halves(name, seed):
     whole = times(name, m, n, k, batch)
     assert (whole <= 2.002 * times(name, m / 2, n, k, batch)).all()
     assert (whole <= 2.002 * times(name, m, n / 2, k, batch)).all()
-    several = batch > 1
-    assert (whole <= 2.002 * times(name, m, n, k, batch / 2))[several].all()
+    assert (whole <= 2.002 * times(name, m, n, k, batch / 2))[(batch > 1)].all()
     halves = times(name, m, n, k / 2, batch) + times(name, m, n, k / 2, batch, output_bytes=4.0)
     assert (whole <= 1.02 * halves).all()
 

@@ -78,8 +78,7 @@ def test_groups_span_the_blocks_that_their_ranks_stand_in(order, grid):
             ranks, found = first_group(order, axes, **sizes), view.group(*axes)
             assert found.size == len(ranks), axes
             for edge in edges:
-                blocks = len({rank // edge for rank in ranks})
-                assert found.blocks(edge * ONE) == blocks, (axes, edge)
+                assert found.blocks(edge * ONE) == len({rank // edge for rank in ranks}), (axes, edge)
 
 
 def test_stages_of_llama_3_stand_side_by_side():
@@ -224,16 +223,14 @@ def test_v5e_closes_at_full_size_alone_and_v5p_at_multiples_of_four():
     for name, axes, hops in (("tpu_v5e_pod", 2, (3, 7, 8)), ("tpu_v5p_pod", 3, (2, 4, 8))):
         for size, expected in zip((4, 8, 16), hops, strict=True):
             system = load_system(name).sliced(size**axes * ONE)
-            span = next(spans(group(size), system.network))
-            assert span.hops.item() == expected, (name, size)
+            assert next(spans(group(size), system.network)).hops.item() == expected, (name, size)
 
 
 @pytest.mark.parametrize("chips", [1, 2, 24, 64, 512, 1024, 8960, 9000])
 def test_a_slice_has_room_and_is_as_near_to_a_cube_as_doublings_come(chips):
     whole = (16.0, 20.0, 28.0)
     cut = [axis.item() for axis in slice_axes([np.array(axis) for axis in whole], chips * ONE)]
-    room = prod(cut)
-    assert min(chips, prod(whole)) <= room < 2 * chips
+    assert min(chips, prod(whole)) <= prod(cut) < 2 * chips
     assert all(axis <= most for axis, most in zip(cut, whole, strict=True))
     assert max(cut) <= 2 * min(cut)
 

@@ -73,8 +73,7 @@ def test_forward_kernels_of_blackwell_rise_with_the_sequence(tokens, share):
 
 def test_no_forward_kernel_of_blackwell_exceeds_flash_attention_4():
     """1,613 TFLOP/s on B200 are the most that it reaches, up to 1.3 times cuDNN 9.13 (Zadouri et al. 2026)."""
-    rate = predicted_rate(core(16384), system="b200_180g_dgx")
-    assert 1613 / 1.45 < rate < 1613
+    assert 1613 / 1.45 < predicted_rate(core(16384), system="b200_180g_dgx") < 1613
 
 
 def test_softmax_beside_products_takes_the_time_of_the_slower_one():

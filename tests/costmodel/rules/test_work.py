@@ -116,8 +116,7 @@ def test_tokens_one_by_one_meet_the_keys_that_a_sequence_meets(window):
 def test_a_prompt_in_two_halves_visits_the_tiles_that_the_whole_does(window):
     whole = visited_share(4096.0, window) * 4096**2
     first = visited_share(2048.0, window) * 2048**2
-    second = visited_share(2048.0, window, context_len=2048.0) * 2048 * 4096
-    assert first + second == whole
+    assert first + (visited_share(2048.0, window, context_len=2048.0) * 2048 * 4096) == whole
 
 
 def test_keys_that_were_there_before_cost_attention_alone():

@@ -230,8 +230,7 @@ def test_every_column_of_an_lstm_counts_for_its_row_alone():
     price = partial(lstm_step, LSTM, load_system("a100_80g_dgx"))
     base = {"dp": 2, "micro_batch_size": 16, "hidden_kind": "rc", "hidden_dim1": 2, "hidden_dim2": 2,
             "softmax_kind": "rc", "softmax_dim1": 2, "softmax_dim2": 2}  # fmt: skip
-    told = check_columns(LstmDesign, base, price)
-    assert told == {*LstmDesign.domains()}
+    assert check_columns(LstmDesign, base, price) == {*LstmDesign.domains()}
 
 
 def another(name: str, value: Any) -> Any:

@@ -79,8 +79,7 @@ def test_a_padded_vocabulary_is_a_multiple_on_every_rank(multiple, gpt):
     tp = np.array([1.0, 2.0, 4.0, 8.0])
     model = replace(gpt, vocab_multiple=float(multiple))
     held = ranks_of(model, DesignPoints.of(tp=tp)).vocabulary_share * tp
-    expected = [math.ceil(gpt.vocab_size / (multiple * n)) * multiple * n for n in tp]
-    assert held.tolist() == expected
+    assert held.tolist() == [math.ceil(gpt.vocab_size / (multiple * n)) * multiple * n for n in tp]
     assert model.num_parameters == gpt.num_parameters
     assert model.forward_flops(causal=True) == gpt.forward_flops(causal=True)
 

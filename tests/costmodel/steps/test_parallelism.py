@@ -72,8 +72,7 @@ def test_experts_have_data_parallel_groups_of_their_own(experts):
         step(experts, system, DesignPoints.of(blocks=experts.blocks, dp=8, ep=ep, zero=1)) for ep in (8, 2)
     )
     states = [b.weights_memory + b.gradients_memory + b.optimizer_memory for b in (whole, shared)]
-    difference = own * ((6 + 12 / 4) / 2 - 18 / 8)
-    assert states[1] - states[0] == pytest.approx(difference)
+    assert states[1] - states[0] == pytest.approx(own * ((6 + 12 / 4) / 2 - 18 / 8))
 
 
 def test_the_fullest_rank_sets_the_time(experts):
@@ -156,8 +155,7 @@ def test_what_each_stage_sends(gqa, links):
 
     part = gqa.num_parameters * (replicas - 1) / replicas
     expected = [8, 4 + 2, 4 * m + 2, 4 * m + 2 * 2 * m]
-    found = [sent(stage) / part for stage in STAGES]
-    assert found == pytest.approx(expected, rel=1e-3)
+    assert [sent(stage) / part for stage in STAGES] == pytest.approx(expected, rel=1e-3)
     assert sent(3, reshard_after_forward=0) / part == pytest.approx(4 * m + 2 * m, rel=1e-3)
 
 

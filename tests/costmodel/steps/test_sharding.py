@@ -38,8 +38,7 @@ def test_there_are_1728_assignments():
     """Of nine kernels with two or three options each, and each has a number of its own."""
     options = [*EVERY.options.values()]
     assert EVERY.count == np.prod([len(own) for own in options]) == 1728
-    every = [tuple(EVERY.words(number).values()) for number in NUMBERS]
-    assert every == [*itertools.product(*options)]
+    assert [tuple(EVERY.words(number).values()) for number in NUMBERS] == [*itertools.product(*options)]
     assert [EVERY.number(EVERY.words(number)) for number in NUMBERS] == NUMBERS.tolist()
 
 
@@ -200,8 +199,7 @@ def test_an_exchange_sends_a_share_of_what_a_gathering_does(gpt):
     to_shares = DesignPoints.of(**ways, attention_norm_sharding="sequence")
     to_whole = DesignPoints.of(**ways, attention_norm_sharding="replicated")
     exchanged, gathered = (sent_bytes(ranks_of(gpt, design), edge)[0] for design in (to_shares, to_whole))
-    whole = 2 * gpt.seq_len * gpt.hidden_size
-    assert gathered == pytest.approx(whole * (1 - 1 / to_whole.tp))
+    assert gathered == pytest.approx((2 * gpt.seq_len * gpt.hidden_size) * (1 - 1 / to_whole.tp))
     assert exchanged == pytest.approx(gathered / to_shares.tp)
 
 

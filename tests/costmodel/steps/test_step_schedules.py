@@ -108,8 +108,7 @@ def test_every_legal_design_of_a_space_is_one_that_its_schedule_can_run():
     space = Space.from_text(SPACE)
     [designs] = space.legal.enumerate()
     known = space.known_values(designs)
-    schedules = {SCHEDULE_WORDS[int(code)] for code in designs["schedule"]}
-    assert schedules == {*SCHEDULE_WORDS}
+    assert ({SCHEDULE_WORDS[int(code)] for code in designs["schedule"]}) == {*SCHEDULE_WORDS}
     columns = ("pp", "vpp", "schedule", "group_size", "dp", "gradient_accumulation_steps", "recompute")
     cost = step(space.model, space.system, DesignPoints.of(tp=2, **{name: known[name] for name in columns}))
     assert np.isfinite(cost.step_time).all()
@@ -125,8 +124,7 @@ def test_layouts_are_among_the_first_designs_of_a_search(tmp_path):
 
 
 def test_a_layout_that_pins_contradict_is_left_out():
-    space = Space.from_text(SPACE).pinned({"pp": 8})
-    assert space.starting_points == []
+    assert Space.from_text(SPACE).pinned({"pp": 8}).starting_points == []
 
 
 def test_a_layout_names_parameters_and_their_options():

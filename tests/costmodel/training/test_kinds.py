@@ -67,8 +67,7 @@ def test_every_kind_has_an_answer_to_every_question(kind):
     design = DesignPoints.of(blocks=layer.blocks, tp=2, cp=2, ep=2, sequence_parallel=1)
     rank = SplitByFirst(ranks_of(model_of(layer), design))
     kernel = Kernel("kernel", kind, "hidden", "hidden", "column" if kind.matrix and kind.matrix.split else "", ())
-    named = {own.name for own in kind.products(rank, kernel)}
-    assert named == {*kernel.products}
+    assert {own.name for own in kind.products(rank, kernel)} == {*kernel.products}
     for own in kind.products(rank, kernel):
         assert all(np.all(np.asarray(size) > 0) for size in (*own.size, own.batch))
     for each in kind.pointwise(rank, kernel):

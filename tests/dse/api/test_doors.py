@@ -115,8 +115,7 @@ def test_callbacks_get_each_new_trial_once_and_may_stop_the_run(storage):
     study.run(60, callbacks=[lambda own, trial: heard.append((own.study_name, trial.number))])
     assert heard == [("heard", number) for number in range(60)]
 
-    done = study.run(500, callbacks=[optuna.study.MaxTrialsCallback(100)])
-    assert done.complete == 100
+    assert study.run(500, callbacks=[optuna.study.MaxTrialsCallback(100)]).complete == 100
     assert study.run(150).complete == 150
 
 

@@ -117,8 +117,7 @@ def test_calls_of_one_script_are_compared_by_its_flags(scripts, tmp_path, capsys
         "--overlap-grad-reduce": {"from": None, "to": True},
     }
     assert main(["compare", *calls, "--system", "h100"]) == 1
-    shown = capsys.readouterr().out
-    assert re.search(r"^with --overlap-grad-reduce +-", shown, flags=re.MULTILINE)
+    assert re.search(r"^with --overlap-grad-reduce +-", capsys.readouterr().out, flags=re.MULTILINE)
 
 
 def test_a_flag_that_decides_two_settings_is_one_part(scripts):

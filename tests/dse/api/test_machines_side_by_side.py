@@ -63,8 +63,7 @@ def test_a_price_without_tokens_gives_the_rent_of_a_billion(capsys):
 
 
 def test_a_row_that_does_not_fit_says_so(capsys):
-    words = ["plan", "llama3_70b", "--gpus", "8,64", "--system", "h100"]
-    assert main(words) == 0
+    assert main(["plan", "llama3_70b", "--gpus", "8,64", "--system", "h100"]) == 0
     out = " ".join(capsys.readouterr().out.split())
     assert "8 x h100: none of " in out
     assert out.startswith("Fastest: 64 x h100 with ")

@@ -99,8 +99,7 @@ def test_show_prints_twenty_rows_unless_more_are_asked_for(storage, words, tmp_p
 def test_a_printed_sweep_shows_twenty_rows(capsys):
     words = ["evaluate", "gpt3_175b_1024_a100", "--set", "recompute=full", "--sweep", "tp", "--sweep", "pp=8,16"]
     assert main([*words, "--sweep", "micro_batch_size"]) == 0
-    shown = capsys.readouterr().out
-    assert "The first 20 of 32; -o sweep.csv writes all." in shown
+    assert "The first 20 of 32; -o sweep.csv writes all." in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("command", ["pareto small", "trials small", "enumerate small.yaml"])

@@ -62,8 +62,7 @@ def test_values_of_a_layout_may_be_short_or_in_capitals():
 
 
 def test_a_plan_keeps_the_values_that_are_set(capsys):
-    words = ["plan", "llama3_8b", "--gpus", "16", "--system", "h100", "--tp", "4", "--json"]
-    assert main(words) == 0
+    assert main(["plan", "llama3_8b", "--gpus", "16", "--system", "h100", "--tp", "4", "--json"]) == 0
     front = json.loads(capsys.readouterr().out)["front"]
     assert {design["params"].get("tp", 4) for design in front} == {4}
     assert main(["plan", "llama3_8b", "--gpus", "16", "--system", "h100", "--set", "tp=3"]) == 1

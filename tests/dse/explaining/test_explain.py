@@ -182,8 +182,7 @@ def test_the_page_of_the_docs_prints_what_the_commands_do(capsys, storage):
     found = re.findall(r"```sh\n(dse .*?)\n```\n\n```text\n(.*?)```", page, flags=re.DOTALL)
     assert len(found) == 3
     for command, text in found:
-        out = printed(capsys, storage, *shlex.split(command)[1:]).out
-        assert row_names(text) <= row_names(out)
+        assert row_names(text) <= row_names(printed(capsys, storage, *shlex.split(command)[1:]).out)
 
 
 def row_names(text):

@@ -15,8 +15,7 @@ def test_front_is_what_the_definition_says(objectives):
     rng = np.random.default_rng(objectives)
     for size in (1, 2, 7, 60):
         costs = 1.0 * rng.integers(0, 6, (size, objectives))  # few levels, so many ties and duplicates
-        expected = [not beaten(point, costs) for point in costs]
-        assert non_dominated(costs).tolist() == expected
+        assert non_dominated(costs).tolist() == [not beaten(point, costs) for point in costs]
 
 
 @pytest.mark.parametrize("objectives", [2, 3, pytest.param(4, marks=pytest.mark.slow)])
@@ -47,8 +46,7 @@ def test_no_points_have_no_front():
 
 
 def test_infeasible_points_are_never_on_the_front():
-    costs = np.array([[np.nan, np.nan], [3.0, 3.0]])
-    assert non_dominated(costs).tolist() == [False, True]
+    assert non_dominated(np.array([[np.nan, np.nan], [3.0, 3.0]])).tolist() == [False, True]
 
 
 def test_more_is_better_where_an_objective_is_maximized():

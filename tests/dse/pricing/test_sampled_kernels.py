@@ -141,8 +141,7 @@ def test_a_trial_priced_with_its_recorded_kernels_takes_the_same_time(tmp_path):
     sampled = space(SAMPLED)
     for trial in study.optuna.trials:
         names = {name: value for name, value in trial.params.items() if name in sampled.by_name}
-        found = evaluate(sampled, sampled.encode([names]))
-        assert found.values[0, 0] == trial.values[0]
+        assert evaluate(sampled, sampled.encode([names])).values[0, 0] == trial.values[0]
 
 
 def test_a_design_without_a_product_records_no_tile_of_it(tmp_path):
@@ -209,8 +208,7 @@ def test_the_solved_tile_takes_the_time_of_the_best_explicit_one(seed):
             gemm_cost(gemms, system, element_bytes=2.0, tiles=(np.full((1, 1), rows), np.full((1, 1), columns)))
             for rows, columns in pairs
         ]
-        times = np.array([cost.time.item() for cost in explicit])
-        assert times.min() == solved.time.item()
+        assert np.array([cost.time.item() for cost in explicit]).min() == solved.time.item()
 
 
 CHIPS = ("a100_80g_dgx", "h100_80g_dgx", "gb200_186g_nvl72", "mi300x_192g", "tpu_v5p_pod", "trainium2_96g")
@@ -235,8 +233,7 @@ def test_a_tile_without_room_has_no_number():
     model, system = load_model("gpt3_175b"), load_system("a100_80g_dgx")
     columns = {"tiling": ["sample", "sample", "solve"], "mlp_up_tile_m": [1024, 2048, 2048]}
     design = DesignPoints.of(tp=8, pp=12, **columns)
-    found = step(model, system, design)
-    assert np.isfinite(found.step_time).tolist() == [True, False, True]
+    assert np.isfinite(step(model, system, design).step_time).tolist() == [True, False, True]
     footprint = transformer_footprint(Run(model, system, design))
     assert np.isfinite(footprint["peak_memory"]).tolist() == [True, False, True]
     assert "no on-chip memory for a tile" in reasons(Run(model, system, design.take(np.array([1]))))[0]

@@ -118,8 +118,7 @@ def test_columns_of_a_run_are_limits_and_objectives(plain):
     data |= {"objectives": {"minimize": ["run_cost"], "maximize": ["goodput"]}}
     space = plain._changed({**data, "run": {"tokens": "2T"}})
     found = evaluate(space, space.legal.random(64, np.random.default_rng(1)))
-    late = 60 * DAY - found.derived["run_time"]
-    assert found.margins[:, -1] == pytest.approx(late)
+    assert found.margins[:, -1] == pytest.approx(60 * DAY - found.derived["run_time"])
     assert found.values[:, 0] == pytest.approx(found.derived["run_cost"])
     assert [objective.key for objective in space.objectives] == ["run_cost_usd", "goodput"]
 

@@ -132,8 +132,7 @@ def test_the_command_line_shows_each_workload_and_exports_one(both, tmp_path, ca
     assert main(["export", "chips", "--workload", "dense", *storage]) == 0
     assert "HYBRID_TRANSFORMER" in capsys.readouterr().out
     assert main(["evaluate", str(tmp_path / "chips.yaml"), "--set", "nodes=4", "--format", "json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert found["layouts"]["dense"].keys() == {"tp", "pp", "recompute"}
+    assert json.loads(capsys.readouterr().out)["layouts"]["dense"].keys() == {"tp", "pp", "recompute"}
 
 
 MISTAKES = cases(__file__, "MISTAKES")

@@ -200,8 +200,7 @@ def test_a_comparison_begins_with_the_better_study_and_by_how_much(storage, caps
     "name", ["plan", "search", "machine", "evaluate", "explain", "compare", "systems", "sensitivity"]
 )
 def test_answers_are_in_plain_english(name, storage, capsys, monkeypatch):
-    text = " ".join(printed(capsys, monkeypatch, commands(storage)[name], 200))
-    assert found_in(text) == []
+    assert found_in(" ".join(printed(capsys, monkeypatch, commands(storage)[name], 200))) == []
 
 
 def test_a_pipe_is_as_wide_as_the_terminal_behind_it(monkeypatch):

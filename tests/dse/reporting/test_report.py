@@ -291,8 +291,7 @@ def words(text):
 
 @pytest.mark.slow
 def test_a_plan_page_says_all_that_the_terminal_says(tmp_path, capsys):
-    asked = ["plan", "llama3_70b", "--gpus", "256", "--system", "h100", "--tokens", "15T"]
-    assert main(asked) == 0
+    assert main(["plan", "llama3_70b", "--gpus", "256", "--system", "h100", "--tokens", "15T"]) == 0
     printed = capsys.readouterr().out
     printed = re.sub(r"^(Columns that do not fit:.*(\n[a-z_, ]+)?|\d+ more designs.*)$", "", printed, flags=re.M)
     assert main(["report", "plan_llama3_70b_256"]) == 0

@@ -148,8 +148,7 @@ def test_a_batch_before_its_turn_is_parked_and_stored_by_another(two, alone):
     assert one.claims.settle(first) == study.plan.batch_size
     assert one.step() == study.plan.batch_size  # what the other has found
     assert f"{PARKED}2" not in marks(study)
-    found = told(study)
-    assert found == alone[1][: 3 * study.plan.batch_size]
+    assert told(study) == alone[1][: 3 * study.plan.batch_size]
 
 
 def test_the_claim_of_a_dead_process_is_taken_over(two, alone):

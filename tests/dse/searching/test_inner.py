@@ -96,8 +96,7 @@ def test_the_winners_of_each_trial_are_the_front_of_its_inner_designs(study, spa
 @every_sampler
 def test_every_outer_design_is_a_trial_once(space, tmp_path, name):
     study = Study.create(space, storage=f"sqlite:///{tmp_path}/dse.db", sampler=name)
-    outcome = study.run(1000)
-    assert outcome.exhausted
+    assert study.run(1000).exhausted
     keys = [space.outer.key(trial.params) for trial in study.table.trials]
     assert len(set(keys)) == len(keys) == space.outer.count
     assert study.designs_priced >= space.legal.count

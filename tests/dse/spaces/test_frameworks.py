@@ -79,8 +79,7 @@ EXPERTS = cases(__file__, "EXPERTS")
 def test_overlaps_that_exclude_each_other_before_blackwell_leave_the_better_one(system, otherwise):
     """Megatron-LM, arguments.py: one connection keeps the order of tensor parallelism, experts want 32."""
     space = space_of(system=system, **EXPERTS)
-    opened = "tp_overlap" in space.by_name
-    assert opened == (otherwise == "none")
+    assert ("tp_overlap" in space.by_name) == (otherwise == "none")
     found = {}
     for design in (own for batch in space.legal.enumerate() for own in space.decode(batch)):
         found[design["tp"], design["ep"], design["overlap_ep"]] = design.get("tp_overlap", "chunked")
@@ -178,8 +177,7 @@ def test_more_overlap_of_tensor_parallelism_is_never_slower():
     found = step_of(tp_overlap=["none", "gradients", "chunked"], sequence_parallel=1)
     times = found.tp_communication_time
     assert times[0] > times[1] > times[2]
-    switch = step_of(overlap_tp=1, sequence_parallel=1).tp_communication_time
-    assert switch == pytest.approx(times[2])
+    assert step_of(overlap_tp=1, sequence_parallel=1).tp_communication_time == pytest.approx(times[2])
 
 
 def test_gradients_that_are_added_up_by_themselves_cost_ten_bytes_for_each_weight():

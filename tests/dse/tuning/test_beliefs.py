@@ -151,8 +151,7 @@ def test_the_best_two_are_repeated_where_noise_decides(candidates):
 
 
 def test_several_runs_at_once_differ(candidates):
-    chosen = [run.candidate for run in decide(candidates, [], parallel=4).runs]
-    assert len({*chosen}) == 4
+    assert len({run.candidate for run in decide(candidates, [], parallel=4).runs}) == 4
 
 
 def test_narrow_intervals_of_predictions_leave_less_doubt(candidates):

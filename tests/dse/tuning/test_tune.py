@@ -154,8 +154,7 @@ def test_the_system_is_kept_with_what_runs_moved(study, capsys, tmp_path):
     for _ in range(6):
         study.tell(0, step_time=1.6 * predicted)
     assert main(["tune", NAME, "--save-system", "mine.yaml"]) == 0
-    shown = capsys.readouterr().out
-    assert "rather than" in shown
+    assert "rather than" in capsys.readouterr().out
     mine = dse.load_system(tmp_path / "mine.yaml")
     moved = {name for name, value in mine.quantities().items()
              if value != dse.load_system("h100_80g_dgx").quantities()[name] and not math.isnan(value)}  # fmt: skip

@@ -161,8 +161,7 @@ def test_layers_under_five_settings(public):
 def test_memory_of_published_analyses_and_of_runs_that_did_not_fit(public):
     analytic = [one for one in public if one.row.dataset == "korthikanti_fig1"]
     assert max(abs(one.memory_error) for one in analytic) < 0.10
-    activations = [abs(one.memory_error) for one in analytic if "activations" in one.row.mem_kind]
-    assert max(activations) < 0.03
+    assert max([abs(one.memory_error) for one in analytic if "activations" in one.row.mem_kind]) < 0.03
     full = [one for one in public if one.row.dataset == "hf_ultrascale_h100_oom"]
     assert all(one.did_not_fit for one in full)
     assert sum(one.said_not_to_fit for one in full) >= 8
@@ -190,8 +189,7 @@ def test_no_error_has_grown_unnoticed(name, request):
     now = found.loc[kept.index]
     grown = (now["mean"] > kept["mean"] + ERROR_GROWS) | (now["median"] > kept["median"] + ERROR_GROWS)
     fallen = now.tau.astype(float) < kept.tau - TAU_FALLS
-    worse = (now.expressed < kept.expressed) | grown | fallen
-    assert [*kept.index[worse]] == []
+    assert [*kept.index[((now.expressed < kept.expressed) | grown | fallen)]] == []
 
 
 def test_the_readme_sums_up_the_errors(measured):
@@ -452,8 +450,7 @@ def test_a_browser_shows_the_errors_of_every_data_set(page, measured, tmp_path, 
 
 
 def test_the_docs_name_every_column():
-    text = PAGE.read_text()
-    assert {*re.findall(r"`(\w+)`", text)} >= {*COLUMNS}
+    assert {*re.findall(r"`(\w+)`", PAGE.read_text())} >= {*COLUMNS}
 
 
 def test_columns_of_designs_that_are_not_read_are_named(tmp_path, capsys):

@@ -257,12 +257,6 @@ def block(message: Message, path: str) -> tuple[Message, str]:
     return content, name
 
 
-def network_block(message: Message) -> tuple[str, Message]:
-    """Topology, and the block with its dimensions."""
-    topology = message.system.WhichOneof("topology_variant")
-    return topology, getattr(message.system, topology)
-
-
 def variant(kernel: Message) -> Message:
     """The block with a kernel's dimensions."""
     return getattr(kernel, kernel.WhichOneof("variant"))
@@ -378,7 +372,8 @@ def _setup(message: Message) -> Setup:
         content, field = block(message, path)
         value = float(getattr(content, field))
         columns[name] = 1.0 if value == 0 and name in _ONE else value * factor
-    topology, network = network_block(message)
+    topology = message.system.WhichOneof("topology_variant")
+    network = getattr(message.system, topology)
     axes = AXES[: len(TOPOLOGIES[topology])]
     for axis in axes:
         columns[axis] = float(getattr(network, axis))

@@ -136,7 +136,8 @@ def _fill_setup(message: Message, setup: Setup, generation: str) -> None:
         content, field = block(message, path)
         value = float(getattr(setup, name).flat[0]) / factor
         if value and name != "tile_size":
-            setattr(content, field, value if _is_real(content, field) else round(value))
+            kind = content.DESCRIPTOR.fields_by_name[field]
+            setattr(content, field, value if kind.type == kind.TYPE_FLOAT else round(value))
     network = getattr(message.system, setup.topology)
     for axis, role, dimension in zip(AXES, setup.roles, setup.dimensions, strict=False):
         setattr(network, axis, round(float(dimension.size.flat[0])))
@@ -161,9 +162,3 @@ def _one_token_is_fastest(graph: DfmodelGraph, setup: Setup, sharding: IntArray)
     tokens = np.select([graph.tiling == K, graph.tiling == N], [graph.k, graph.n], 0.0)
     ragged = (tokens % setup.seq_len.flat[0] > 0) | ((tokens > 0) & (sharding == graph.tiling))
     return bool(single and not ragged.any())
-
-
-def _is_real(block: Message, field: str) -> bool:
-    """True if a field of a message is a float."""
-    descriptor = block.DESCRIPTOR.fields_by_name[field]
-    return bool(descriptor.type == descriptor.TYPE_FLOAT)

@@ -47,6 +47,8 @@ _DECLARING: Final = ("export", "declare", "local", "readonly", "typeset")
 _SETTING: Final = ("read", "mapfile", "readarray", "let")
 #: Text of a statement that may start a training, and variables that a statement sets.
 _STARTS: Final = re.compile(r"\.(py|sh|bash|slurm|sbatch|env)\b|\b(eval|source|python3?|torchrun)\b")
+#: A command within a word that starts a program in Python.
+_PYTHON: Final = re.compile(r"\.py\b.*--|--.*\.py\b|\bpython[\d.]* -m ", re.DOTALL)
 _SETS: Final = re.compile(
     r"\b([A-Za-z_]\w*)(?:\[[^]]*\])?\s*(?:(?:[-+%]|\*\*?|/)?=(?!=)|\+\+|--)|(?:\+\+|--)([A-Za-z_]\w*)"
     r"|\b((?:read|mapfile|readarray|let|for|select|getopts|unset|printf -v)\s[^;\n|<>&]*)"
@@ -359,7 +361,7 @@ class Script(Words):
                 return self.child(words[:number], launch_text(path), **_of_file(path, words[number + 1 :]))
             text = re.sub(r"^--?[\w-]+=", "", word)
             command = shell and re.fullmatch(r"-\w*c", words[number - 1])
-            if (command or (" " in word and ".py" in text and "--" in text)) and self.is_script(text):
+            if (command or (" " in word and _PYTHON.search(text))) and self.is_script(text):
                 return self.child(words[:number], text, first=self.line - 1)
         return self.commands.append(self.measured([*self.launcher, *words]))
 

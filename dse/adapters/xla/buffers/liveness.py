@@ -285,7 +285,8 @@ def liveness(module: Module, order: Order) -> Liveness:
             if leaf not in aliased:
                 run.arrays[leaf].end = len(run.ran)
     homes = {run.home(number) for number, array in enumerate(run.arrays) if array.given}
-    largest = max((_own_bytes(run, touched, homes) for touched in run.touched), default=0)
+    others = ((number for number in set(touched) if run.home(number) not in homes) for touched in run.touched)
+    largest = max((sum(run.arrays[number].bytes for number in numbers) for numbers in others), default=0)
     return Liveness(tuple(_buffers(run, set(arrays_of(root)), aliased)), tuple(run.ran), largest)
 
 
@@ -323,11 +324,6 @@ def _path(written: str) -> Path:
 
 def _has_element(shape: Shape, path: Path) -> bool:
     return not path or (path[0] < len(shape.elements) and _has_element(shape.elements[path[0]], path[1:]))
-
-
-def _own_bytes(run: _Run, touched: Sequence[int], given: set[int]) -> int:
-    """Bytes that an instruction reads and writes of arrays that are not arguments. [B]"""
-    return sum(run.arrays[number].bytes for number in set(touched) if run.home(number) not in given)
 
 
 def _tie(run: _Run, module: Module, parameters: Sequence[Tree], root: Tree) -> set[int]:

@@ -377,10 +377,11 @@ def _of_chunk(program: Program, system: System, points: int) -> Breakdown:
     times = _times(program, cost)
     computing = sum((times[key] for key in _COMPUTING), np.zeros(points))
     zero = np.zeros(points)
+    computed = [kernel.message is None and kernel.phase != "optimizer" for kernel in program.kernels]
     parts = {
         **times,
         "host_time": host_time(system, devices, computing),
-        "memory_bound_time": _memory_bound_time(program, cost),
+        "memory_bound_time": total(np.where(cost.memory_bound, cost.time, 0.0)[:, computed]),
         "weights_memory": zero + program.weights_bytes,
         "optimizer_memory": zero + program.optimizer_bytes,
         "activations_memory": zero + program.temporaries_bytes,
@@ -412,11 +413,3 @@ def _times(program: Program, cost: ProgramCost) -> dict[str, FloatArray]:
         else:
             places[f"{AXIS_OF[kernel.message.purpose]}_communication_time"].append(index)
     return {name: total(cost.time[:, columns]) for name, columns in places.items()}
-
-
-def _memory_bound_time(program: Program, cost: ProgramCost) -> FloatArray:
-    """Time of the kernels before the optimizer that wait for memory, (points,). [s]"""
-    places = [
-        index for index, kernel in enumerate(program.kernels) if kernel.message is None and kernel.phase != "optimizer"
-    ]
-    return total(np.where(cost.memory_bound, cost.time, 0.0)[:, places])

@@ -6,7 +6,7 @@ The same names for any module; those of parts that a module lacks are left out.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from math import prod
 from typing import Final
 
@@ -231,7 +231,8 @@ def state_figures(analysis: Analysis) -> Figures:
     updates = [row for row, phase in zip(_rows(analysis), analysis.phases, strict=True) if phase == "optimizer"]
     read = {leaf.parameter for kernel, *_ in updates for leaf in kernel.reads}
     counters = [int(counter.argument) for counter in state.counters]
-    return figures_of_state | _named(("state.step_param", "state.adam_count"), counters) | {
+    numbered = dict(zip(("state.step_param", "state.adam_count"), counters, strict=True)) if len(counters) == 2 else {}
+    return figures_of_state | numbered | {
         "state.adam_mu": numbers(state.moments[0]),
         "state.adam_nu": numbers(state.moments[1]),
         "params.plus_adam_local_bytes": sum(array.shape.bytes for array in (*state.weights, *moments)),
@@ -241,10 +242,6 @@ def state_figures(analysis: Analysis) -> Figures:
         "adam.flops": sum(kernel.count * work.flops for kernel, work, _ in updates),
         "adam.sqrt": sum(kernel.count * work.transcendentals for kernel, work, _ in updates),
     }  # fmt: skip
-
-
-def _named(names: Sequence[str], values: Sequence[int]) -> Figures:
-    return dict(zip(names, values, strict=True)) if len(names) == len(values) else {}
 
 
 def rule_figures(analysis: Analysis) -> Figures:

@@ -34,7 +34,7 @@ from dse.adapters.xla.training.data_flow import (
     square_factor,
     summed,
 )
-from dse.adapters.xla.training.provenance import Provenance, global_dims, kept_per_element, numbers
+from dse.adapters.xla.training.provenance import INPUT, KEPT, Provenance, global_dims, kept_per_element, numbers
 
 Figures = dict[str, int | float | str]
 
@@ -261,7 +261,7 @@ class OptimizerRules:
         if not isinstance(new, FlowStep) or new.opcode not in ("select", "chosen"):
             return False
         same = any(behind(source) == int(weight.argument) for source in new.reads[1:])
-        return same and self.provenance.decided_by_kept(new.reads[0])
+        return same and self.provenance.made_of.get(new.reads[0], 0) & (INPUT | KEPT) == KEPT  # as of a step counter
 
     def _takes_norm(self, weight: Instruction) -> bool:
         """True if an update is scaled by a norm of its weight."""

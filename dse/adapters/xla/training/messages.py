@@ -239,7 +239,8 @@ class Purposes:
         """For each weight the sets of devices that sum its gradient, in one message or more."""
         groups: list[list[tuple[int, ...]]] = [[] for _ in self.provenance.weights]
         for message, group in self.groups.items():
-            leads = self._leads(message)
+            kept = self.provenance.after_kept.get(message, 0)
+            leads = 0 if kept else self.provenance.leading.get(message, 0)  # weights whose gradients it moves, as bits
             later = self.provenance.later_readers(message) if message.opcode in _SENDING else ()
             added = any(reader.opcode == "add" for reader in later)  # as in a sum by steps
             if message.opcode in ("all-reduce", "reduce-scatter") or added:
@@ -247,10 +248,6 @@ class Purposes:
                     if leads >> index & 1:
                         listed.extend(group)
         return [connected(listed) for listed in groups]
-
-    def _leads(self, message: FlowStep) -> int:
-        """Bits of the weights whose gradients a message moves: before any kept array enters."""
-        return 0 if self.provenance.after_kept.get(message, 0) else self.provenance.leading.get(message, 0)
 
     def _splits_tokens(self, message: FlowStep) -> bool:
         """True if a message gathers or scatters along another dimension than the last, the features."""

@@ -258,10 +258,6 @@ class Provenance:
         marks = self.made_of.get(source, 0)
         return 0 if marks & (INPUT | KEPT) else marks >> _FIRST_WEIGHT
 
-    def decided_by_kept(self, source: Source) -> bool:
-        """True if a value depends on states and on no input, as a step counter does."""
-        return self.made_of.get(source, 0) & (INPUT | KEPT) == KEPT
-
     @cached_property
     def multiplied_by(self) -> frozenset[int]:
         """Bits of the weights in each operand of each matrix product."""

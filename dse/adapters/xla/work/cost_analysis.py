@@ -380,10 +380,6 @@ _WHOLE: Final = frozenset(
 )
 
 
-def _single(value: float) -> float:
-    return float(np.float32(value))
-
-
 class CostTotals(NamedTuple):
     """Sums over the instructions of a program."""
 
@@ -398,7 +394,7 @@ class CostAnalysis:
 
     def __init__(self, *, single_precision: bool = False, starts: Starts = "once") -> None:
         self._starts: Starts = starts
-        self._rounded: Callable[[float], float] = _single if single_precision else lambda value: value
+        self._rounded: Callable[[float], float] = lambda value: float(np.float32(value)) if single_precision else value
         self._totals: dict[Computation, CostTotals] = {}
 
     def of(self, computation: Computation) -> CostTotals:

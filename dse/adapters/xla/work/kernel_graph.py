@@ -420,7 +420,8 @@ class _HloGraphBuilder:
         if opcode in VIEWS or (instruction.opcode == "copy" and instruction.shape.is_tuple):
             return self._seen_through(instruction, operands)
         if part in ("update", "done"):
-            return _received(operands[0]) if opcode == "recv" else operands[0]
+            state = operands[0]  # of a `recv` its data, a number, and its token
+            return (state[0], state[-1]) if opcode == "recv" and not isinstance(state, Leaf) else state
         if opcode in ("while", "conditional", "call", "async"):
             self.around.append(instruction)
             value = self._called(instruction, operands, count, path + instruction.name + "/")
@@ -483,11 +484,6 @@ class _HloGraphBuilder:
         shape = output_shape(instruction)
         made: Value = shaped(shape, (Leaf((number, n), leaf.bytes) for n, leaf in enumerate(shape.leaves())))
         return made
-
-
-def _received(value: Value) -> Value:
-    """The data and the token of a `recv`, whose state holds a number between them."""
-    return value if isinstance(value, Leaf) else (value[0], value[-1])
 
 
 def _weight(computation: Computation) -> tuple[int, int]:

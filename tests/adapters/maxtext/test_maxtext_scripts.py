@@ -1,0 +1,78 @@
+"""Scripts that start MaxText: `base.yml KEY=VALUE ...`, alone or in a command for xpk."""
+
+import pytest
+
+from costmodel import DseError, load_model
+from dse.adapters.maxtext.launch import keys_model, read_script, script
+from dse.launches.launch import Launch, read_launch
+from dse.registry import recognized
+
+RUN = "python3 -m maxtext.trainers.pre_train.train maxtext/configs/base.yml"
+#: As the recipes of AI-Hypercomputer/tpu-recipes, training/ironwood: a batch of 256 on 64 chips of two devices each.
+XPK = f"""
+export WORKLOAD="$(date)-llama"
+MAXTEXT_ARGS="model_name=llama3.1-70b per_device_batch_size=2 ici_fsdp_parallelism=-1 max_target_length=8192 \\
+  remat_policy=custom decoder_layer_input=offload mu_dtype=bfloat16 run_name=$WORKLOAD sa_block_q=1024"
+xpk workload create --device-type=tpu7x-4x4x4 --num-slices=1 --workload=$WORKLOAD \\
+  --command="set -e && export LIBTPU_INIT_ARGS='--xla_flag=1' && {RUN} ${{MAXTEXT_ARGS}} | tee train.log"
+"""
+
+
+def written(tmp_path, text, name="run.sh"):
+    (tmp_path / name).write_text(text)
+    return tmp_path / name
+
+
+def test_a_recipe_for_xpk_has_the_batch_that_its_authors_publish(tmp_path):
+    path = written(tmp_path, XPK)
+    launch, notes = read_launch(path, recognized(path).name)
+    assert (launch.framework, launch.world_size, launch.global_batch_size) == ("maxtext", 64, 256)
+    assert (launch.model.num_layers, launch.model.seq_len, launch["offload_activations"]) == (80, 8192, 1)
+    assert any("2 devices for each chip" in note for note in notes)
+    assert "not read: mu_dtype=bfloat16" in notes
+
+
+def test_a_command_with_two_slices_and_variables_of_its_caller(tmp_path):
+    keys = "per_device_batch_size=$BATCH dataset_path=$DATA ici_expert_parallelism=4 base_num_decoder_layers=9"
+    path = written(tmp_path, f"{RUN} model_name=deepseek3-671b {keys}")
+    with pytest.raises(DseError, match=r"line 1: per_device_batch_size \$BATCH: no line of the script sets it"):
+        read_script(path, 64)
+    launch, _ = read_script(type(path)(f"BATCH=4 {path}"), 64)
+    assert (
+        launch["ep"],
+        launch["dp"],
+        launch["micro_batch_size"],
+        launch.model.mtp_layers,
+        launch.model.num_layers,
+    ) == (4, 64, 4, 0, 9)
+    launch, _ = read_script(
+        written(tmp_path, f"xpk --tpu-type=v5p-128 --num-slices=2 --command='{RUN} model_name=llama2-7b'")
+    )
+    assert (launch.world_size, launch["shard_replicas"], launch["micro_batch_size"]) == (128, 2, 12)
+
+
+@pytest.mark.parametrize(("keys", "message"), [
+    ("model_name=llama2-7b ici_sequence_parallelism=4", "ici_sequence_parallelism 4: dse has no such axis"),
+    ("model_name=olmo3-7b", "model_name olmo3-7b: unknown"),
+    ("steps=5", "no key of MaxText's model or mesh"),
+])  # fmt: skip
+def test_settings_that_are_not_understood_are_refused(tmp_path, keys, message):
+    with pytest.raises(DseError, match=message):
+        read_script(written(tmp_path, f"{RUN} {keys}"), 8)
+    with pytest.raises(DseError, match=r"it reads mine.yml, which is not there"):
+        read_script(written(tmp_path, f"python3 -m MaxText.train mine.yml {keys}"), 8)
+
+
+@pytest.mark.parametrize(("name", "model"), [
+    ("llama3.1-405b", "llama3_405b"), ("deepseek2-16b", "deepseek_v2_lite"), ("llama4-17b-16e", "llama_4_scout"),
+    ("gpt-oss-120b", "gpt_oss_120b"), ("qwen3-480b-a35b", "qwen3_coder_480b_a35b"), ("gemma4-26b", "gemma_4_26b_a4b"),
+])  # fmt: skip
+def test_names_of_models(name, model):
+    assert keys_model({"model_name": name}, name).num_parameters == load_model(model).num_parameters
+
+
+def test_inputs_of_layers_on_hosts_come_back(tmp_path):
+    of_hosts = {"recompute": "full", "offload_activations": 1.0, "zero": 3, "dp": 8, "cross_entropy": "xla"}
+    text, lost = script(Launch.of(load_model("llama2_7b"), of_hosts, 8))
+    assert not any("offload" in one for one in lost)
+    assert read_script(written(tmp_path, text, "run.yml"))[0]["offload_activations"] == 1
