@@ -74,8 +74,7 @@ def test_designs_of_a_space_are_priced_by_evaluate(small_space, tmp_path):
     path = tmp_path / "small.yaml"
     path.write_text(small_space)
     space = Space.load(path)
-    found = evaluate(space, space.encode([{"tp": 2, "pp": 4, "recompute": "full"}] * 3))
-    assert found.values.shape == (3, 2)
+    assert evaluate(space, space.encode([{"tp": 2, "pp": 4, "recompute": "full"}] * 3)).values.shape == (3, 2)
     storage = f"sqlite:///{tmp_path}/dse.db"
     study = Study.open(space, storage=storage)
     study.run(8)

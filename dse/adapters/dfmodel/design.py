@@ -309,7 +309,10 @@ def _dataflow_chunk(run: DataflowRun, *, generation: str) -> Breakdown:
     columns = {name: np.full(run.num_points, np.nan) for name in _PARTS}
     for rows in _pieces(run):
         setup = design_setup(run.take(rows))
-        for designs, groups in _grouped(run, setup, generation):
+        grouped: Iterable[tuple[IntArray, IntArray | None]] = [(np.arange(setup.num_points), None)]
+        if not setup.kernel_by_kernel:
+            grouped = fastest_groups(run.model, setup, element_bytes=run.precision.element_bytes, generation=generation)
+        for designs, groups in grouped:
             part = iteration(graph, setup.take(designs), sharding, generation=generation, groups=groups)
             for name, values in part.items():
                 columns[name][rows[designs]] = values
@@ -331,14 +334,6 @@ def _pieces(run: DataflowRun) -> Iterator[IntArray]:
         rows = setup_row[known[setup_row]]
         for first in range(0, rows.size, KERNEL_CHUNK):
             yield rows[first : first + KERNEL_CHUNK]
-
-
-def _grouped(run: DataflowRun, setup: Setup, generation: str) -> Iterable[tuple[IntArray, IntArray | None]]:
-    """Rows of a set-up whose kernels are in the same groups, and these; None where each is its own."""
-    if setup.kernel_by_kernel:
-        return [(np.arange(setup.num_points), None)]
-    element_bytes = run.precision.element_bytes
-    return fastest_groups(run.model, setup, element_bytes=element_bytes, generation=generation)
 
 
 def reasons(run: DataflowRun, *, generation: str) -> list[str]:

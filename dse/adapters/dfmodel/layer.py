@@ -187,12 +187,14 @@ def layer_graph(
     width. Tokens spread evenly over experts. `dropout` and `backward` add their kernels. `element_bytes` is the size of
     one element [B], `layer` the kernels, by default those of GPT.
     """
+    if head_size is None and np.any(np.asarray(hidden_size) % num_attention_heads):
+        raise DseError("num_attention_heads: does not divide the hidden size; choose one of its divisors")
     given = {
         "H": hidden_size,
         "n": num_attention_heads,
         "S": seq_len,
         "g": num_attention_heads if num_query_groups is None else num_query_groups,
-        "d": _head_size(hidden_size, num_attention_heads) if head_size is None else head_size,
+        "d": hidden_size / np.asarray(num_attention_heads, dtype=np.float64) if head_size is None else head_size,
         "F": 4 * np.asarray(hidden_size) if ffn_hidden_size is None else ffn_hidden_size,
         "E": 1 if num_experts is None else num_experts,
         "k": top_k,
@@ -304,13 +306,6 @@ def _inputs(output: FloatArray, start: IntArray, end: IntArray) -> tuple[FloatAr
         for size, producer in zip((first, second), producers, strict=False):
             size[..., column] = output[..., producer]
     return first, second
-
-
-def _head_size(hidden: FloatArray | float, heads: FloatArray | float) -> FloatArray:
-    """The share of a head where heads divide the hidden size. [-]"""
-    if np.any(np.asarray(hidden) % heads):
-        raise DseError("num_attention_heads: does not divide the hidden size; choose one of its divisors")
-    return np.asarray(hidden / np.asarray(heads, dtype=np.float64))
 
 
 def _words(given: Words, gated_mlp: bool) -> Words:

@@ -366,6 +366,8 @@ def _otherwise(settings: Mapping[str, Any]) -> list[str]:
         notes.append(f"recompute_modules {', '.join(unknown)}: not modelled")
     if not any(settings.get(word) for word in ("bf16", "fp16", "fp8", "fp4")):
         notes.append("fp32, since neither --bf16 nor --fp16 is there, is read as bf16")
+    if not settings.keys() & {"vocab_size", "padded_vocab_size"}:
+        notes.append("no vocabulary is stated: 51,200 entries are assumed; --set vocab_size=N names another")
     if str(settings.get("optimizer", "adam")) not in ("adam", "muon", "dist_muon"):
         notes.append(f"optimizer {settings['optimizer']} is read as adam")
     return notes

@@ -477,9 +477,6 @@ def read_script(path: Path, chips: int | None = None) -> tuple[Launch, list[str]
     except DseError as error:
         hint = "" if isinstance(error, OtherTraining) else hint
         raise DseError(f"{path}: {_line(_with_line(path, str(error)))}{hint}") from None
-    if not flags.settings.keys() & {"vocab_size", "padded_vocab_size"}:
-        notes.append(f"it does not say --vocab-size: {launch.model.vocab_size:,.0f} is assumed; "
-                     "--set vocab_size=N names another")  # fmt: skip
     return launch, [_line(note) for note in (*command.notes, *notes, *flags.notes)]
 
 

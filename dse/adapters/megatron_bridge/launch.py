@@ -1,4 +1,4 @@
-"""Configurations of NeMo's Megatron-Bridge: written from designs, and read.
+"""Configurations of NeMo's Megatron-Bridge: written from designs, and read; those of NeMo 1 are read too.
 
 A configuration is the YAML of a `ConfigContainer`: sections such as `model`, `train`, `optimizer` and `ddp`, whose keys
 are mostly flags of Megatron-LM with underscores. So a design goes through the settings of `dse.adapters.megatron`, and
@@ -176,12 +176,33 @@ def read_script(path: Path, chips: int | None = None) -> tuple[Launch, list[str]
     if not isinstance(content.get("model"), dict):
         raise DseError(f"{path}: model: expected a section of this name, as Megatron-Bridge has it")
     try:
-        settings, unread = _settings(content)
+        settings, unread = _settings(_of_nemo_1(content) if "encoder_seq_length" in content["model"] else content)
         launch, notes = launch_of(settings, world_size=chips, node_size=8, name=path.stem)
         launch = replace(launch, design={**launch.design, **read_peft(content, MEGATRON)})
     except (DseError, ValueError, TypeError) as error:
         raise DseError(f"{path}: {with_line(str(error), text)}") from None
     return launch, [*notes, *([f"not read: {' '.join(unread)}"] if unread else [])]
+
+
+def _of_nemo_1(content: Mapping[str, Any]) -> dict[str, Any]:
+    """A configuration of NeMo 1 as Megatron-Bridge has it: batches, optimizer and number formats stood in `model`."""
+    model = {NAMES["nemo_1"].get(key, key): value for key, value in content["model"].items()}
+    if times := re.fullmatch(r"\$\{multiply: *(\d+), *\$\{\.hidden_size\}\}", str(model.get("ffn_hidden_size"))):
+        model["ffn_hidden_size"] = int(times[1]) * model["hidden_size"]
+    gate, optim = str(model.get("activation", "gelu")).removeprefix("fast-"), model.get("optim") or {}
+    if gate not in ("gelu", "swiglu", "geglu", "squared-relu"):
+        raise DseError(f"activation: {gate}: expected gelu, swiglu, geglu or squared-relu")
+    word, number = str(model.get("normalization", "layernorm")), str((content.get("trainer") or {}).get("precision"))
+    model |= {"gated_linear_unit": gate in ("swiglu", "geglu"), "activation_func": gate.replace("-", "_"),
+              "normalization": NAMES["nemo_1_words"].get(word, word), "should_pad_vocab": True,
+              "layernorm_zero_centered_gamma": word == "layernorm1p"}  # fmt: skip
+    precision = {"bf16": not number.startswith("16"), "fp16": number.startswith("16"), "fp8_recipe": "delayed",
+                 "fp8": "hybrid" if model.pop("fp8", False) else None,
+                 "grad_reduce_in_fp32": optim.get("grad_sync_dtype") not in ("bf16", 16)}  # fmt: skip
+    ddp = {f"overlap_{today}": optim.get(f"overlap_{key}") for today, key in NAMES["nemo_1_overlaps"].items()}
+    ddp["use_distributed_optimizer"] = "distributed" in str(optim.get("name"))
+    train = {key: model.pop(key, None) for key in ("micro_batch_size", "global_batch_size")}
+    return {"model": model, "train": train, "ddp": ddp, "mixed_precision": precision}
 
 
 def _settings(content: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:

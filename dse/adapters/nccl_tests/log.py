@@ -47,7 +47,10 @@ def read_nccl_tests(path: Path, system: str) -> list[MeasuredRow]:
                 raise DseError(f"{path}: line {number}: no line above names the test (all_reduce_perf) and its ranks")
             size, time = float(measured[1]), measured[2].split()[0]
             if collective in TESTED and size and hosts.total() > 1 and time != "N/A":
-                check_hosts(path, hosts, system, of_node)
+                if max(hosts.values()) > of_node or (len(hosts) > 1 and {*hosts.values()} != {of_node}):
+                    ranks = " + ".join(map(str, dict.fromkeys(hosts.values())))
+                    raise DseError(f"{path}: {len(hosts)} hosts with {ranks} ranks; nodes of {system} have {of_node} "
+                                   "GPUs: use whole nodes, or a system file with this node_size")  # fmt: skip
                 rows.append(MeasuredRow(
                     line=number, id=f"{path.name}:{number}", row_type="kernel_coll", dataset=path.name, hw=system,
                     op=TESTED[collective], msg_bytes=size, n_ranks=hosts.total(), latency_us=float(time),
@@ -58,11 +61,3 @@ def read_nccl_tests(path: Path, system: str) -> list[MeasuredRow]:
     if not rows:
         raise DseError(f"{path}: no times of nccl-tests; looked for lines of {', '.join(TESTED)} on several ranks")
     return rows
-
-
-def check_hosts(path: Path, hosts: Counter[str], system: str, of_node: int) -> None:
-    """Refuse ranks that are placed otherwise than on whole nodes of a system with `of_node` GPUs each. [-]"""
-    if max(hosts.values()) > of_node or (len(hosts) > 1 and {*hosts.values()} != {of_node}):
-        ranks = " + ".join(map(str, dict.fromkeys(hosts.values())))
-        raise DseError(f"{path}: {len(hosts)} hosts with {ranks} ranks; nodes of {system} have {of_node} GPUs: "
-                       "use whole nodes, or a system file with this node_size")  # fmt: skip

@@ -413,9 +413,12 @@ def weight_rows(run: TransformerRun, parts: list[PartMemory], shape: MessageShap
         gathered = Pass(NOTHING, "all_gather", weights, group, happens=sharded)
         return gathered, [(scattered, sharded), (reduced, ~sharded)]
 
+    reduced = Pass(
+        NOTHING, "all_reduce", shape.activation_bytes, happens=shape.tp > 1
+    )  # over the tensor-parallel group
     return [
         *aicb.prologue(*ways(parameters, "dp"), update.time, np.maximum(cast, NOTHING)),
-        aicb.embedding_gradients(shape),
+        Row("embedding_grads", "prologue", Pass(NOTHING), reduced, Pass(NOTHING)),
         *aicb.expert_weight_rows(*ways(experts, "dp_ep"), shape.ep != shape.dp),
     ]
 

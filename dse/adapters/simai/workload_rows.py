@@ -236,13 +236,6 @@ def prologue(gathered: Pass, reduced: Ways, update: FloatArray, cast: FloatArray
     ]
 
 
-def embedding_gradients(run: MessageShape) -> Row:
-    """Gradients of the embedding over the tensor-parallel group."""
-    idle = Pass(NOTHING)
-    reduced = Pass(NOTHING, "all_reduce", run.activation_bytes, happens=run.tp > 1)
-    return Row("embedding_grads", "prologue", idle, reduced, idle)
-
-
 def expert_weight_rows(gathered: Pass, reduced: Ways, present: BoolArray) -> list[Row]:
     """The gathering of experts' weights, and the reduction of their gradients in one way or another."""
     idle = Pass(NOTHING)

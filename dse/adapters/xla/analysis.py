@@ -15,7 +15,7 @@ from dse.adapters.xla.training.data_flow import Flow, flow
 from dse.adapters.xla.training.messages import Collective, collectives, mesh_axes
 from dse.adapters.xla.training.provenance import Phase, Provenance, TrainingState, phases, training_state
 from dse.adapters.xla.work.cost_analysis import Access, Work, WorkOfInstructions, access
-from dse.adapters.xla.work.kernel_graph import HloGraph, HloKernel, graph, has_barriers, trip_counts
+from dse.adapters.xla.work.kernel_graph import HloGraph, graph, has_barriers, trip_counts
 
 
 class Analysis:
@@ -118,11 +118,6 @@ class Analysis:
             if message.name == "collective-permute" and ticks and ticks > waits:
                 pipelines[loops[-1]] = ticks, max(waits, pipelines.get(loops[-1], (0, 0))[1])
         return pipelines
-
-    def idle_share(self, kernel: HloKernel) -> float:
-        """Share of the runs of a kernel in which its stage of a pipeline has nothing to do. [-]"""
-        shares = (waits / ticks for loop, (ticks, waits) in self.pipelines.items() if loop in kernel.around)
-        return next(shares, 0.0)
 
     @cached_property
     def devices(self) -> int:

@@ -135,8 +135,7 @@ def test_files_of_every_generation_are_read_back(generation, layer, chosen, tmp_
 def test_choices_of_published_runs_are_among_the_best(name, backward):
     graph = layer_graph(12288, 96, 2048, backward=backward)
     found = least_moving(graph, prefer=PUBLISHED[name])
-    chosen = dict(zip(graph.names, found.choices.tolist(), strict=True))
-    assert PUBLISHED[name].items() <= chosen.items()
+    assert PUBLISHED[name].items() <= dict(zip(graph.names, found.choices.tolist(), strict=True)).items()
     assert found.moved_bytes == least_moving(graph).moved_bytes
 
 
@@ -341,5 +340,4 @@ def test_options_of_dfmodel_are_refused_elsewhere(tmp_path, capsys):
     other = tmp_path / "x.yaml"
     other.write_text("schema: deepflow/v1")
     assert main(["cost", str(other), "--resolve"]) == 1
-    said = "x.yaml: is a DeepFlow configuration, which does not take --resolve"
-    assert said in capsys.readouterr().err
+    assert "x.yaml: is a DeepFlow configuration, which does not take --resolve" in capsys.readouterr().err

@@ -57,8 +57,7 @@ def test_products_and_weights_are_those_of_the_model(name):
     graph = model_graph(model, element_bytes=2)
     head = 2 * model.seq_len * model.hidden_size * model.vocab_size
     assert model.num_layers * product_flops(graph) == model.seq_len * model.forward_flops(causal=False) - head
-    weights = graph.second_bytes[graph.weighted & ~graph.backward].sum()
-    assert weights == 2 * sum(map(model.weights, DECODER.kernels))
+    assert graph.second_bytes[graph.weighted & ~graph.backward].sum() == 2 * sum(map(model.weights, DECODER.kernels))
 
 
 def test_products_and_weights_of_experts_by_their_closed_form():
@@ -83,8 +82,7 @@ def test_each_weight_has_its_gradient(kind):
     graph = layer(kind)
     held = graph.weighted | np.array([name == "Router" for name in graph.names])
     weights = graph.second_bytes[held & ~graph.backward]
-    updates = graph.output_bytes[[name.endswith("_weight_update") for name in graph.names]]
-    assert sorted(updates) == sorted(weights)
+    assert sorted(graph.output_bytes[[name.endswith("_weight_update") for name in graph.names]]) == sorted(weights)
 
 
 # Files
@@ -115,8 +113,7 @@ def test_megatrons_sharding_comes_out_for_gated_and_grouped_layers():
     split = {"Q": "outer", "K": "outer", "V": "outer", "MHA_GEMM_1": "outer", "MHA_GEMM_2": "outer",
              "PROJ_GEMM": "k", "FFN0": "m", "SwiGLU": "m", "FFN1": "k", "LayerNorm_2": "none"}  # fmt: skip
     assert split.items() <= found.items()
-    gradients = {"FFN1_bwd": "m", "SwiGLU_bwd": "m", "FFN0_bwd": "k", "PROJ_GEMM_bwd": "m"}
-    assert gradients.items() <= found.items()
+    assert {"FFN1_bwd": "m", "SwiGLU_bwd": "m", "FFN0_bwd": "k", "PROJ_GEMM_bwd": "m"}.items() <= found.items()
 
 
 # What the best sharding moves, and why no other moves less: an activation where attention ends, one where the

@@ -87,5 +87,4 @@ def test_experts_that_gather_nothing_send_nothing_over_tensor_parallel_ranks():
     alone, shared = (["ALLGATHER", "ALLTOALL_EP", *both, "ALLTOALL_EP"] for both in (
         ["NONE"] * 2, ["ALLGATHER", "REDUCESCATTER"]))  # fmt: skip
     assert gathers == [alone, shared, shared]
-    place = rows.names.index("moe_grad_norm2")
-    assert np.array_equal(rows.present[:, place] > 0, np.array(GROUPED["ep"]) != 8)
+    assert np.array_equal(rows.present[:, rows.names.index("moe_grad_norm2")] > 0, np.array(GROUPED["ep"]) != 8)

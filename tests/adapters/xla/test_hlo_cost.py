@@ -63,8 +63,7 @@ def test_parts_add_up_and_kernels_of_equal_cost_share_rows(text, toy_system):
     breakdown = program_step(program, toy_system)
     for whole, parts in PARTS.items():
         assert sum(getattr(breakdown, part) for part in parts) == pytest.approx(getattr(breakdown, whole))
-    alone = program_cost(program, toy_system).time.sum()
-    assert alone + breakdown.host_time == pytest.approx(breakdown.step_time)
+    assert program_cost(program, toy_system).time.sum() + breakdown.host_time == pytest.approx(breakdown.step_time)
     assert sum(kernel.count for kernel in program.grouped().kernels) == sum(k.count for k in program.kernels)
 
 

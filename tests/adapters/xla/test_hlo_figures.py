@@ -132,8 +132,7 @@ def test_products_of_a_transformer_are_those_of_its_formula():
     layer = 2 * TOKENS * sum(WEIGHTS) / TP + 2 * 2 * (4 * 4 / TP) * 32 * 32 * 16
     head = 2 * TOKENS * 64 * 512 / TP
     unused = 2 * TOKENS * WEIGHTS[-1] / TP  # what a layer ends with need not be recomputed
-    told = figures(TRANSFORMER)
-    assert told["gemm.flops_total"] == 3 * (LAYERS * layer + head) + LAYERS * (layer - unused)
+    assert figures(TRANSFORMER)["gemm.flops_total"] == 3 * (LAYERS * layer + head) + LAYERS * (layer - unused)
 
 
 def test_weights_and_moments_of_a_transformer():

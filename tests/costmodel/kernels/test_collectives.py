@@ -136,8 +136,7 @@ def test_a_message_to_the_next_stage_takes_the_widest_link_it_must(toy_system):
     node, fabric = toy_system.network
     for stride, tier in ((1, node), (4, fabric)):
         cost = send_recv(1e8 * ONE, Group(2 * ONE, stride * ONE), toy_system.network)
-        expected = tier.launch + tier.latency + 1e8 / (tier.bandwidth * tier.efficiency)
-        assert cost.time == pytest.approx(expected)
+        assert cost.time == pytest.approx(tier.launch + tier.latency + 1e8 / (tier.bandwidth * tier.efficiency))
     assert send_recv(1e8 * ONE, Group(ONE, ONE), toy_system.network).time == 0
 
 

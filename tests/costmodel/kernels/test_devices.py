@@ -84,8 +84,7 @@ def test_a_system_has_the_public_figures_of_its_device(row):
         if name in uneven or not row[name]:
             continue  # no public figure
         exact = 1e-3 if name == "bf16_tflops" else 1e-12
-        tolerance = ROUNDED.get((row["system"], name), exact)
-        assert found == pytest.approx(float(row[name]), rel=tolerance), name
+        assert found == pytest.approx(float(row[name]), rel=ROUNDED.get((row["system"], name), exact)), name
     assert len(row["source"]) > 20
 
 
@@ -129,5 +128,4 @@ def test_large_products_are_as_fast_as_the_fastest_that_was_timed(row):
     )
     cost = gemm_cost(products, load_system(row["system"]), element_bytes=2.0)
     best = (cost.flops / cost.time).max() / 1e12
-    tolerance = FITTED_TO_STEPS.get(row["system"], 0.02)
-    assert best == pytest.approx(float(row["measured_bf16_tflops"]), rel=tolerance)
+    assert best == pytest.approx(float(row["measured_bf16_tflops"]), rel=FITTED_TO_STEPS.get(row["system"], 0.02))

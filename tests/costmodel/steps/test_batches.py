@@ -353,5 +353,4 @@ def test_models_of_any_dimension_are_priced_from_it(gpt):
     base = step(gpt, system, design).step_time
     for name in gpt.dimensions:
         if name not in ("num_query_groups", "moe_layer_freq"):  # only fewer heads of keys; no experts
-            changed = replace(gpt, **{name: 2 * getattr(gpt, name)})
-            assert step(changed, system, design).step_time > base, name
+            assert step(replace(gpt, **{name: 2 * getattr(gpt, name)}), system, design).step_time > base, name

@@ -60,8 +60,7 @@ def test_one_expert_for_every_token_costs_what_the_dense_layer_does(gqa):
     )
     assert routed.model_flops == dense.model_flops
     assert dense.step_time < routed.step_time < 1.1 * dense.step_time
-    extra = routed.weights_memory - dense.weights_memory
-    assert extra == pytest.approx(W * gqa.num_layers * gqa.hidden_size)
+    assert (routed.weights_memory - dense.weights_memory) == pytest.approx(W * gqa.num_layers * gqa.hidden_size)
 
 
 def test_experts_have_data_parallel_groups_of_their_own(experts):
@@ -181,15 +180,13 @@ def test_logits_take_the_bytes_of_the_kernels_of_the_loss(word, size, gqa):
         step(replace(gqa, vocab_size=entries), load_system("h100_80g_dgx"), DesignPoints.of(cross_entropy=word))
         for entries in (2e6, 3e6)
     ]
-    more = np.diff([one.buffers_memory.item() for one in found])
-    assert more == pytest.approx(size * gqa.seq_len * 1e6)
+    assert np.diff([one.buffers_memory.item() for one in found]) == pytest.approx(size * gqa.seq_len * 1e6)
 
 
 def test_the_compiled_loss_reads_logits_once_in_each_direction():
     """Logits are read, and read and replaced by gradients: 6 bytes each, where separate kernels move 48."""
     one, other = ([*loss_passes(np.array([1e9]), fused)] for fused in (True, False))  # passes of 16-bit operands
-    moved = [sum(2 * work.tensors + float(work.more) for work in works) for works in (one, other)]
-    assert moved == [6, 48]
+    assert [sum(2 * work.tensors + float(work.more) for work in works) for works in (one, other)] == [6, 48]
 
 
 def test_memory_of_a_published_run_is_met():
@@ -199,8 +196,7 @@ def test_memory_of_a_published_run_is_met():
         blocks=model.blocks, dp=16, ep=16, zero=1, gradient_accumulation_steps=64, overlap_grad_reduce=1
     )
     found = step(model, load_system("h100_80g_dgx"), design)
-    allocated = (found.peak_memory - found.reserved_memory).item() / 2**30
-    assert math.isclose(allocated, 62.2, rel_tol=0.08)
+    assert math.isclose(((found.peak_memory - found.reserved_memory).item() / 2**30), 62.2, rel_tol=0.08)
 
 
 def test_products_in_pieces_hide_what_is_gathered_and_scattered():

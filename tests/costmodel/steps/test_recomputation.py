@@ -136,8 +136,7 @@ def test_what_runs_again_sends_what_its_kernels_need(links):
     assert sent(v3, "moe_act", **experts) == 0
     routed = 2 * (ep - 1) / ep * W * tokens / tp * v3.moe_topk * v3.hidden_size
     assert sent(v3, "moe", **experts) == pytest.approx(routed)
-    shared = 2 * part * W * tokens * v3.hidden_size
-    assert sent(v3, "shared_experts", **experts) == pytest.approx(shared)
+    assert sent(v3, "shared_experts", **experts) == pytest.approx(2 * part * W * tokens * v3.hidden_size)
 
 
 def test_modules_of_one_layer_add_up(links):
@@ -223,8 +222,7 @@ def test_layers_that_are_not_recomputed_keep_everything():
 
     for n in (1, 3, 5, 16):
         block, uniform = (first_stage(method, n) for method in ("block", "uniform"))
-        kept = n * inputs + (layers - n) * layer.everything
-        assert block.activations == pytest.approx(in_flight * kept)
+        assert block.activations == pytest.approx(in_flight * (n * inputs + (layers - n) * layer.everything))
         assert uniform.activations == pytest.approx(in_flight * -(-layers // n) * inputs)
         alone = layer.everything if n < layers else 0  # layers behind are free by then
         assert uniform.buffers - block.buffers == pytest.approx((n - 1) * layer.everything + alone)

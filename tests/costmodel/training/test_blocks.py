@@ -181,8 +181,7 @@ def test_it_is_written_for_dfmodel(gpt):
 
 def test_the_graph_of_a_parallel_block_has_a_split_for_each_kernel(gpt):
     graph = model_graph(parallel(gpt))
-    words = EVERY.words(EVERY.named["megatron_sp"])
-    assert len(design_sharding(graph, LAYER, words)) == len(graph.names)
+    assert len(design_sharding(graph, LAYER, EVERY.words(EVERY.named["megatron_sp"]))) == len(graph.names)
     assert {row.name for row in rows_of(graph, LAYER)} == {kernel.name for kernel in PARALLEL.kernels}
 
 

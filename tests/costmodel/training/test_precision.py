@@ -138,8 +138,7 @@ def test_each_operand_is_cast_and_where_need_be_transposed(precision, system, de
     per_element += 2 if precision in ("fp8_tensorwise", "nvfp4") else 0
     per_element += 2 * kept if precision != "fp8_tensorwise" or system == "h100_80g_dgx" else 0
     table = casts(ranks_of(dense, designs(dense, precision=precision), load_system(system)))
-    moved = (table.bytes_moved * table.count).sum()
-    assert moved == pytest.approx(tokens * (inputs + outputs) * per_element)
+    assert (table.bytes_moved * table.count).sum() == pytest.approx(tokens * (inputs + outputs) * per_element)
 
 
 def test_casts_of_the_traced_pair_are_of_the_measured_size():

@@ -75,8 +75,7 @@ def test_ranks_of_a_sequence_gather_latents_whole():
 def test_layers_that_share_picks_have_no_indexer(tmp_path):
     """GLM-5.2: an indexer in every fourth layer, and in the first three."""
     five, later = load_model("glm_5"), imported("GLM-5.2", tmp_path)
-    indexer = 2048 * 32 * 128 + 6144 * (128 + 32) + 2 * 128
-    assert five.num_parameters - later.num_parameters == 57 * indexer
+    assert five.num_parameters - later.num_parameters == 57 * (2048 * 32 * 128 + 6144 * (128 + 32) + 2 * 128)
 
 
 # DeepSeek-V4, by huggingface/transformers models/deepseek_v4 and csa.py of Megatron Core: queries see a window of 128
@@ -283,8 +282,7 @@ def test_a_layer_keeps_its_streams_and_the_input_and_output_of_each_branch():
     design = DesignPoints.of(micro_batch_size=2)
     kept = [layer_memory(ranks_of(model, design), layer).kept for model in (with_streams(4), with_streams(1))
             for layer in model.kinds]  # fmt: skip
-    tokens = 2 * with_streams(1).seq_len
-    assert (kept[0] - kept[1]).item() == 2 * tokens * (2 * (4 + 2 - 1) * 4096 + 8 * 24)
+    assert (kept[0] - kept[1]).item() == 2 * (2 * with_streams(1).seq_len) * (2 * (4 + 2 - 1) * 4096 + 8 * 24)
 
 
 def test_fused_kernels_of_hyper_connections_move_the_published_bytes():

@@ -139,8 +139,7 @@ def test_an_evaluated_launch_file_names_the_next_command(scripts, capsys):
 def test_a_launch_file_is_explained_like_a_trial(scripts, capsys):
     assert main(["explain", "old.sh", "--system", "h100", "--format", "json"]) == 0
     found = json.loads(capsys.readouterr().out)
-    total = sum(row["seconds"] for row in found["time"])
-    assert total == pytest.approx(found["breakdown"]["step_time_s"])
+    assert sum(row["seconds"] for row in found["time"]) == pytest.approx(found["breakdown"]["step_time_s"])
     assert main(["explain", "old.sh", "--system", "h100", "--against", "tp=4 pp=8"]) == 0
     assert "tp 8 to 4, pp 4 to 8. It is faster by" in capsys.readouterr().out
 

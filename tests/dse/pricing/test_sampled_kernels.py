@@ -129,8 +129,7 @@ def test_conditions_and_columns_name_solved_kernels(tmp_path, capsys):
     edge = int(frame["mlp_up_tile_m"].iloc[0])
     condition = f"mlp_up_tile_m == {edge} and qkv_sharding == column and step_time < 1000 s"
     found = selected(study, "trials", where=condition).to_frame()
-    expected = frame[(frame["mlp_up_tile_m"] == edge) & (frame["qkv_sharding"] == "column")]
-    assert 0 < len(found) == len(expected)
+    assert 0 < len(found) == len(frame[(frame["mlp_up_tile_m"] == edge) & (frame["qkv_sharding"] == "column")])
     assert main(["show", "solved", "--storage", storage, "--columns", "qkv_sharding,mlp_up_tile_m"]) == 0
     assert str(edge) in capsys.readouterr().out
 

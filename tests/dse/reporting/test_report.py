@@ -134,8 +134,7 @@ def test_a_pipeline_folds_what_it_repeats(toy_system, gpt, small_space):
     kept, period = folded(events)
     assert period.count >= 2
     assert kept.num_points < events.num_points
-    left_out = (period.count - 1) * period.time
-    assert kept.end.max() + left_out == pytest.approx(events.end.max(), rel=1e-9)
+    assert kept.end.max() + ((period.count - 1) * period.time) == pytest.approx(events.end.max(), rel=1e-9)
     time = events.end - events.start
     work = time[(events.start >= period.start - 1e-9) & (events.start < period.start + period.time - 1e-9)]
     rest = (kept.end - kept.start).sum()

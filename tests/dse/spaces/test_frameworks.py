@@ -95,8 +95,7 @@ def test_overlaps_that_exclude_each_other_are_refused_by_name():
     assert "exchanges or tensors overlap" in why
     fine = (({}, 10.0), ({"tp_overlap": "none"}, 9.0), ({"overlap_ep": False}, 9.0), ({"tp": 1}, 9.0))
     for changed, capability in fine:
-        design = {**both, **changed}
-        assert broken_rules(megatron, model, [design], {"compute_capability": capability}) == [[]]
+        assert broken_rules(megatron, model, [{**both, **changed}], {"compute_capability": capability}) == [[]]
 
 
 @pytest.mark.parametrize(("node", "ep", "fits"), [

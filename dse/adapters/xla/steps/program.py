@@ -254,6 +254,7 @@ def program(analysis: Analysis) -> Program:
 
 def _program_kernel(analysis: Analysis, number: int, kernel: HloKernel) -> ProgramKernel:
     collective = analysis.collectives.get(number)
+    idle = (waits / ticks for loop, (ticks, waits) in analysis.pipelines.items() if loop in kernel.around)
     return ProgramKernel(
         name=kernel.name,
         kind=kernel.kind,
@@ -263,7 +264,7 @@ def _program_kernel(analysis: Analysis, number: int, kernel: HloKernel) -> Progr
         flops=analysis.work[number].total,
         products=tuple(_dense(product) for product in kernel.products),
         message=None if collective is None else _sent(collective),
-        idle=0.0 if collective else kernel.count * analysis.idle_share(kernel),
+        idle=0.0 if collective else kernel.count * next(idle, 0.0),
     )
 
 
