@@ -63,8 +63,7 @@ def test_memory_by_hand(toy_system: System, split):
     cells, logits = 2 * tokens * (3 * 7 * 480 + 480), tokens * 7200
     kept = cells / by_group + 2 * tokens * 240 / by_input + 4 * logits / by_group
     assert found.activations_memory == pytest.approx(kept)
-    partial_sums = 2 * logits if split == "column-row" else 0
-    assert found.buffers_memory == pytest.approx(4 * logits / by_group + partial_sums)
+    assert found.buffers_memory == pytest.approx(4 * logits / by_group + (2 * logits if split == "column-row" else 0))
 
 
 def sent_by_hand(split: str) -> float:
@@ -130,6 +129,5 @@ def test_the_shipped_model_and_its_mistakes(tmp_path):
 
 
 def test_a_study_of_an_lstm_runs(tmp_path, capsys):
-    storage = f"sqlite:///{tmp_path / 'dse.db'}"
-    assert main(["search", "lstm_24b_power", "--budget", "30", "--storage", storage]) == 0
+    assert main(["search", "lstm_24b_power", "--budget", "30", "--storage", f"sqlite:///{tmp_path / 'dse.db'}"]) == 0
     assert "on the Pareto front." in capsys.readouterr().out

@@ -238,6 +238,7 @@ def dfmodel_report(report: DfmodelReport) -> list[RenderableType]:
     """The set-up in tables, section by section."""
     evaluation, setup = report.evaluation, report.setup
     capacity = dram_capacity(setup)
+    why = f", chosen: {'the fastest that fits' if evaluation.fits[0] else 'the smallest'}"
     limit = f" of {readable(float(capacity.flat[0]), 'B')}" if capacity.flat[0] else ""
     rows = [
         ("iteration", readable(float(evaluation.iteration_time[0]), "s", digits=6)),
@@ -247,7 +248,7 @@ def dfmodel_report(report: DfmodelReport) -> list[RenderableType]:
         ("between pipeline stages", readable(float(evaluation.transfer_time[0]), "s", digits=6)),
         ("moved by the sharding", readable(moved_bytes(report.file.graph, report.sharding), "B")),
         ("network", f"{setup.topology}: {setup.shape()}"),
-        ("tile", _tile(report)),
+        ("tile", f"{setup.tile_size.flat[0]:.0f} of {setup.seq_len.flat[0]:.0f} tokens" + why * report.tile_chosen),
         ("DRAM needed", (readable(float(evaluation.dram_bytes[0]), "B") + limit)),
         ("price", f"$ {evaluation.price[0]:,.0f}"),
         ("power", readable(float(evaluation.power[0]), "W", digits=5)),
@@ -259,15 +260,6 @@ def dfmodel_report(report: DfmodelReport) -> list[RenderableType]:
         Text("Groups of kernels", style="bold"), Text(), _group_table(report), Text(),
         Text("Iteration", style="bold"), Text(), facts(rows),
     ]  # fmt: skip
-
-
-def _tile(report: DfmodelReport) -> str:
-    """Tokens of a tile, and the reason if they were chosen."""
-    setup = report.setup
-    tokens = f"{setup.tile_size.flat[0]:.0f} of {setup.seq_len.flat[0]:.0f} tokens"
-    if not report.tile_chosen:
-        return tokens
-    return f"{tokens}, chosen: {'the fastest that fits' if report.evaluation.fits[0] else 'the smallest'}"
 
 
 def shortages(graph: DfmodelGraph, setup: Setup, groups: IntArray, evaluation: DfmodelEvaluation) -> list[str]:

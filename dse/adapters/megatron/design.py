@@ -19,7 +19,7 @@ from costmodel.training.blocks import MODULES
 from costmodel.training.design import EVEN
 from costmodel.training.model import ModelShape
 from costmodel.training.run import padded_vocabulary
-from dse.adapters.megatron.model import BALANCES, KEYS, model_losses, model_settings, settings_model
+from dse.adapters.megatron.model import BALANCES, KEYS, model_losses, model_settings, settings_model, usual_vocabulary
 from dse.launches.launch import Launch, NotExpressible, even_or_written, refuse, written_layout
 
 #: Setting -> column, of numbers that are left out where they are 1, or 0.
@@ -367,7 +367,8 @@ def _otherwise(settings: Mapping[str, Any]) -> list[str]:
     if not any(settings.get(word) for word in ("bf16", "fp16", "fp8", "fp4")):
         notes.append("fp32, since neither --bf16 nor --fp16 is there, is read as bf16")
     if not settings.keys() & {"vocab_size", "padded_vocab_size"}:
-        notes.append("no vocabulary is stated: 51,200 entries are assumed; --set vocab_size=N names another")
+        text = "no vocabulary is stated: {:,.0f} entries{} are assumed; --set vocab_size=N names another"
+        notes.append(text.format(*usual_vocabulary(settings)))
     if str(settings.get("optimizer", "adam")) not in ("adam", "muon", "dist_muon"):
         notes.append(f"optimizer {settings['optimizer']} is read as adam")
     return notes

@@ -104,7 +104,9 @@ class Flags:
                         f"{file or ''}line {decided[3]}: `{decided[1]}` decides {name or 'a word'}, and is not followed"
                     )
                 raise DseError(f"{name} {unknown}: the script does not decide it")
-            if name in kinds:
+            if argument in ("tokenizer_model", "tokenizer_type") and values:
+                flags.settings[argument] = values[0]
+            elif name in kinds:
                 flags.settings[kinds[name]] = cls.value(kinds[name], name, values)
             elif name in off:
                 flags.settings[off[name]] = False
@@ -293,9 +295,9 @@ def command_of(arguments: Any) -> str:
     flags = {str(n): v for n, v in arguments.items() if v is not False} if isinstance(arguments, dict) else {}
     words = [HYBRID_PROGRAMS[0] if any(name.startswith("--hybrid") for name in flags) else "pretrain_gpt.py"]
     for name, value in flags.items():
-        values = _values(name[2:].replace("-", "_"), str(value))
+        values = _values(name[2:].replace("-", "_"), str(value).strip("'\""))
         words += [name] if value is True or value is None else [name, *values]
-    return shlex.join(words)
+    return " ".join(f'"{word}"' if "$" in word else shlex.quote(word) for word in words)  # with the caller's variables
 
 
 def not_there(missing: Sequence[str]) -> str:

@@ -12,7 +12,9 @@ from contextlib import suppress
 from typing import Any, Final
 
 from costmodel.errors import DseError
+from costmodel.formats import shipped
 from costmodel.formats.input_files import data_beside
+from costmodel.formats.model_file import load_model
 from costmodel.training.dimensions import MOST_LAYERS, Numerics, plain
 from costmodel.training.model import ModelShape
 from dse.spaces.sections.frameworks import conditions_met
@@ -260,12 +262,20 @@ def _read_numerics(given: Mapping[str, Any], *, mla: bool) -> Numerics:
     return Numerics(**constants)
 
 
+def usual_vocabulary(given: Mapping[str, Any]) -> tuple[float, str]:
+    """Entries of a vocabulary that is not stated, those of its tokenizer if it is known, and words for these. [-]"""
+    name, kind = shipped.current_name(str(given.get("tokenizer_model")), "models"), given.get("tokenizer_type")
+    if name in shipped.names("models"):
+        return load_model(name).vocab_size, f", as of {name},"
+    return (float(KEYS["tokenizers"][kind]), f", as of {kind},") if kind in KEYS["tokenizers"] else (51200.0, "")
+
+
 def _vocabulary(given: Mapping[str, Any]) -> dict[str, float]:
     """Entries of the word table, and their multiple; `padded_vocab_size` decides where they differ."""
     table = given.get("padded_vocab_size")
     multiple = float(given.get("make_vocab_size_divisible_by", 1 if table else 128))
-    size, ranks = float(given.get("vocab_size", table or 51200)), given.get("tensor_model_parallel_size", 1)
-    if table and size + -size % max(multiple * ranks, 1) != table:
+    size = float(given.get("vocab_size", table or usual_vocabulary(given)[0]))
+    if table and size + -size % max(multiple * given.get("tensor_model_parallel_size", 1), 1) != table:
         size, multiple = float(table), 1.0
     return {"vocab_size": size, "vocab_multiple": 0.0 if multiple == 1 else multiple}
 

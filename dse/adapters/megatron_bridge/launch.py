@@ -55,7 +55,8 @@ _SQUARED: Final = {"_target_": "megatron.core.activations.squared_relu", "_call_
 _BACKENDS: Final = {"flash": 1, "fused": 2, "unfused": 3, "local": 4, "auto": 5}
 _BACKEND: Final = "megatron.core.transformer.enums.AttnBackend"
 _DTYPES: Final = {"bf16": "torch.bfloat16", "fp16": "torch.float16", "fp32": "torch.float32"}
-_KNOWN: Final = {*NUMBERS, *SHARES, *WORDS, *LISTS, *ON, "add_bias_linear", "gradient_accumulation_fusion"}
+_KNOWN: Final = {*NUMBERS, *SHARES, *WORDS, *LISTS, *ON, "add_bias_linear", "gradient_accumulation_fusion",
+          "tokenizer_model", "tokenizer_type"}  # fmt: skip
 
 
 def script(launch: Launch) -> tuple[str, list[str]]:
@@ -202,7 +203,8 @@ def _of_nemo_1(content: Mapping[str, Any]) -> dict[str, Any]:
     ddp = {f"overlap_{today}": optim.get(f"overlap_{key}") for today, key in NAMES["nemo_1_overlaps"].items()}
     ddp["use_distributed_optimizer"] = "distributed" in str(optim.get("name"))
     train = {key: model.pop(key, None) for key in ("micro_batch_size", "global_batch_size")}
-    return {"model": model, "train": train, "ddp": ddp, "mixed_precision": precision}
+    tokenizer = {f"tokenizer_{key}": value for key, value in (model.get("tokenizer") or {}).items()}
+    return {"model": model, "train": train, "ddp": ddp, "mixed_precision": precision, "tokenizer": tokenizer}
 
 
 def _settings(content: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
@@ -211,7 +213,7 @@ def _settings(content: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
     names |= {("model", key): name for name, key in PLAIN_YARN.items()}
     settings: dict[str, Any] = {"max_position_embeddings": None, "group_query_attention": True}
     unread: list[str] = []
-    for section in ("model", "train", "ddp", "optimizer", "dist"):
+    for section in ("model", "train", "ddp", "optimizer", "dist", "tokenizer"):
         part = content.get(section) or {}
         for key, value in part.items() if isinstance(part, dict) else ():
             name = names.get((section, key), key)

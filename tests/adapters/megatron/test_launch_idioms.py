@@ -138,6 +138,17 @@ def test_attention_of_plain_pytorch_is_not_fused(flags, attention, tmp_path):
     assert megatron.read_script(tmp_path / "train.sh")[0]["attention"] == attention
 
 
+@pytest.mark.parametrize(("tokenizer", "entries"), [
+    ("--tokenizer-type HuggingFaceTokenizer --tokenizer-model meta-llama/Llama-3.1-8B", 128256),
+    ("--tokenizer-type GPT2BPETokenizer", 50257), ("--tokenizer-model $TOKENIZER", 51200),
+])  # fmt: skip
+def test_a_vocabulary_that_is_not_stated_is_that_of_a_known_tokenizer(tmp_path, tokenizer, entries):
+    (tmp_path / "train.sh").write_text(f"torchrun pretrain_gpt.py {MODEL} {SIZES} {tokenizer}\n")
+    launch, notes = megatron.read_script(tmp_path / "train.sh")
+    assert launch.model.vocab_size == entries
+    assert f"no vocabulary is stated: {entries:,} entries" in " ".join(notes)
+
+
 def test_arguments_that_are_not_read_are_named_and_those_without_cost_are_not(tmp_path):
     named = [
         "--no-bias-swiglu-fusion", "--no-masked-softmax-fusion", "--cuda-graph-impl", "--delay-wgrad-compute",

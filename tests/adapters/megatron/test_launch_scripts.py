@@ -105,6 +105,8 @@ def test_a_file_of_flags_alone_is_read_with_a_number_of_chips(tmp_path):
     ):
         launch, notes = read(tmp_path, written, 8)
         assert (launch.model.gated_mlp, launch.global_batch_size, notes[0]) == (True, 16, note)
+    (tmp_path / "recipe.yaml").write_text(f"{recipe}  --tensor-model-parallel-size: ${{TP}}\n")
+    assert megatron.read_script(type(tmp_path)(f"TP=4 {tmp_path}/recipe.yaml"), 8)[0]["tp"] == 4
 
 
 @pytest.mark.parametrize(("command", "why"), cases(__file__, "programs_that_train_no_model_here_are_refused_by_name"))

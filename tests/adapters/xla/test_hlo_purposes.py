@@ -96,8 +96,7 @@ def test_memory_is_that_of_xlas_assignment(step):
     whole = told.argument_size_in_bytes + told.output_size_in_bytes - told.alias_size_in_bytes
     _, held = found.analysis.memory
     assert held.arguments == told.argument_size_in_bytes
-    ours = held.arguments + held.results + held.temporaries
-    assert ours == pytest.approx(whole + told.temp_size_in_bytes, rel=0.1)
+    assert (held.arguments + held.results + held.temporaries) == pytest.approx(whole + told.temp_size_in_bytes, rel=0.1)
 
 
 @pytest.mark.parametrize("step", [TENSOR_OUTERMOST, ACCUMULATING])

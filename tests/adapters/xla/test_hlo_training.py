@@ -124,8 +124,7 @@ def accumulating(total: str = "add(ma, grad_a)", rest: str = "") -> str:
 def test_an_array_that_is_added_to_and_serves_nothing_else_accumulates():
     assert told(accumulating()) == {"rematerialisation": "no", "gradient_accumulation": "yes"}
     assert "gradient_accumulation" not in told(accumulating("multiply(ma, grad_a)"))  # unknown, and not "no"
-    read = "  n = f32[4,6] negate(ma)\n  o = f32[4,6] add(n, n)"
-    assert "gradient_accumulation" not in told(accumulating(rest=read))
+    assert "gradient_accumulation" not in told(accumulating(rest="  n = f32[4,6] negate(ma)\n  o = f32[4,6] add(n, n)"))
 
 
 LOOPED = cases(__file__, "LOOPED")

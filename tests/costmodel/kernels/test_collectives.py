@@ -47,8 +47,7 @@ def test_all_reduce_is_reduce_scatter_and_all_gather(group, stride, toy_system):
 def test_every_step_of_a_ring_waits_for_its_slowest_hop(name, toy_system):
     """Twelve ranks in three nodes of four: eleven steps, each with a hop between nodes somewhere."""
     node, fabric = toy_system.network
-    expected = 11 * fabric.latency + max(node.launch, fabric.launch)
-    assert time_of(name, 1e-9, 12, toy_system) == pytest.approx(expected)
+    assert time_of(name, 1e-9, 12, toy_system) == pytest.approx(11 * fabric.latency + max(node.launch, fabric.launch))
 
 
 def test_short_all_reduces_take_trees(toy_system):

@@ -86,8 +86,7 @@ def test_parameters_and_flops_of_rows_are_those_of_closed_forms(model):
     norms = 2 * (2 * h if model.normalization == "layer_norm" else h)
     assert sum(map(model.weights, DECODER.kernels)) == matrices
     assert model.layer_parameters(DECODER) == matrices + biases + norms
-    flops = layers * (2 * s * matrices + 2 * s * s * queries) + 2 * s * h * v
-    assert model.forward_flops_per_sequence == flops
+    assert model.forward_flops_per_sequence == (layers * (2 * s * matrices + 2 * s * s * queries) + 2 * s * h * v)
 
 
 # Korthikanti et al. 2022, figure 1: num_layers, hidden_size, heads, tp, pp, vpp, micro-batch, micro-batches;
@@ -128,8 +127,7 @@ def test_memory_matches_korthikanti_2022_figure_1(shape, layout, gibibytes):
 def test_activations_match_korthikanti_2022_table_2(recompute, sequence_parallel, per_sbh):
     model = gpt(48, 6144, 64)
     design = DesignPoints.of(tp=8, attention="unfused", recompute=recompute, sequence_parallel=sequence_parallel)
-    kept = kept_by_a_layer(model, design)
-    assert kept / (model.seq_len * model.hidden_size) == pytest.approx(per_sbh, rel=1e-14)
+    assert kept_by_a_layer(model, design) / (model.seq_len * model.hidden_size) == pytest.approx(per_sbh, rel=1e-14)
 
 
 def kept_by_a_layer(model, design):

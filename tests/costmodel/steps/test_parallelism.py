@@ -153,8 +153,7 @@ def test_what_each_stage_sends(gqa, links):
         return both[0] - both[1]
 
     part = gqa.num_parameters * (replicas - 1) / replicas
-    expected = [8, 4 + 2, 4 * m + 2, 4 * m + 2 * 2 * m]
-    assert [sent(stage) / part for stage in STAGES] == pytest.approx(expected, rel=1e-3)
+    assert [sent(stage) / part for stage in STAGES] == pytest.approx([8, 4 + 2, 4 * m + 2, 4 * m + 2 * 2 * m], rel=1e-3)
     assert sent(3, reshard_after_forward=0) / part == pytest.approx(4 * m + 2 * m, rel=1e-3)
 
 

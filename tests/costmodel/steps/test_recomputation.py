@@ -90,8 +90,7 @@ def test_scores_of_unfused_attention_are_freed_as_by_selective_recomputation():
         shape = load_model(model)
         design = named(shape, attention="unfused", recompute_core_attn=[0, 1])
         kept = layer_memory(ranks_of(shape, design), layers_of(shape)[0]).kept
-        expected = scores * shape.num_attention_heads * shape.seq_len * shape.seq_len
-        assert kept[0] - kept[1] == pytest.approx(expected)
+        assert kept[0] - kept[1] == pytest.approx(scores * shape.num_attention_heads * shape.seq_len * shape.seq_len)
 
 
 def again(model, system, **columns):
@@ -131,8 +130,7 @@ def test_what_runs_again_sends_what_its_kernels_need(links):
     assert sent(llama, "core_attn") == pytest.approx((cp - 1) * 2 * W * tokens * llama.key_value_size / tp)
     assert sent(llama, "layernorm") == 0
     tokens, experts = v3.seq_len / cp, {"dp": 8, "ep": ep}
-    latents = part * W * tokens * (v3.q_lora_rank + v3.kv_lora_rank)
-    assert sent(v3, "mla_up_proj", **experts) == pytest.approx(latents)
+    assert sent(v3, "mla_up_proj", **experts) == pytest.approx(part * W * tokens * (v3.q_lora_rank + v3.kv_lora_rank))
     assert sent(v3, "moe_act", **experts) == 0
     routed = 2 * (ep - 1) / ep * W * tokens / tp * v3.moe_topk * v3.hidden_size
     assert sent(v3, "moe", **experts) == pytest.approx(routed)

@@ -138,8 +138,7 @@ def test_of_each_layer_is_exposed_what_is_longer_than_the_layer(exchange):
     layers, compute = 6, 2.0
     units = [Unit((), {"forward": np.array([compute])}, np.array([float(layers)]), is_layer=True)]
     exposed, hidden = pass_exposure(units, [np.array([exchange])], "forward")
-    first = hidden / layers
-    assert exposed + first == pytest.approx(exposed_by_events([exchange] * layers, [compute] * layers))
+    assert exposed + (hidden / layers) == pytest.approx(exposed_by_events([exchange] * layers, [compute] * layers))
     assert exposed + hidden == pytest.approx(layers * exchange)
 
 

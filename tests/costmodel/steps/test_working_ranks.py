@@ -142,8 +142,7 @@ def test_ranks_that_hold_experts_send_what_the_model_says(how, ep, etp, node_siz
 def test_tokens_sent_once_to_each_node_and_rank_are_counted_for_any_number_of_experts(ep, chosen):
     tokens = every_choice(chosen)
     sent = on_tiers(dispatched("two_hop", ep, 1, tokens, 2), 2)
-    expected = model_bytes(experts_of(moe_topk=chosen), ep, 1, len(tokens), 2, "two_hop")
-    assert sent == pytest.approx(expected, rel=1e-12)
+    assert sent == pytest.approx(model_bytes(experts_of(moe_topk=chosen), ep, 1, len(tokens), 2, "two_hop"), rel=1e-12)
 
 
 @pytest.mark.parametrize(("ep", "etp"), [(4, 1), (2, 2)])

@@ -16,8 +16,7 @@ SPACE = "gpt3_175b_1024_a100"
 
 def fitted(capsys, *sets, code=0):
     """The JSON of a fit."""
-    options = itertools.chain(*(("--set", text) for text in sets))
-    assert main(["fit", SPACE, *options, "--format", "json"]) == code
+    assert main(["fit", SPACE, *itertools.chain(*(("--set", text) for text in sets)), "--format", "json"]) == code
     return json.loads(capsys.readouterr().out)
 
 

@@ -19,7 +19,7 @@ from costmodel.steps.breakdown import Breakdown
 from dse.adapters.xla.analysis import Analysis
 from dse.adapters.xla.steps.program import AXIS_OF, Program, ProgramCost, program_cost, program_step
 from dse.adapters.xla.text.module import Instruction, parts
-from dse.adapters.xla.work.kernel_graph import HloGraph, HloKernel
+from dse.adapters.xla.work.kernel_graph import HloGraph
 
 
 @dataclass(slots=True, eq=False)
@@ -69,18 +69,16 @@ def streams(analysis: Analysis, graph: HloGraph) -> Streams:
     before one that does.
     """
     messages = frozenset(analysis.collectives)
-    split = frozenset(number for number in messages if _is_asynchronous(graph.kernels[number]))
+    kernels = ((number, graph.kernels[number]) for number in messages)
+    words = (
+        (number, parts(one.instruction.opcode)[1], {parts(op.opcode) for op in one.around}) for number, one in kernels
+    )
+    split = frozenset(number for number, word, around in words if word == "start" or ("async", "start") in around)
     as_written = analysis.module.is_scheduled and bool(split)
     whole = _loop_bodies(graph, messages)
     for body in _nested(whole):
         body.order = list(range(len(body.nodes))) if as_written else _early_messages(body, messages)
     return Streams(whole, messages, messages - split if as_written else frozenset(), as_written)
-
-
-def _is_asynchronous(kernel: HloKernel) -> bool:
-    return parts(kernel.instruction.opcode)[1] == "start" or any(
-        parts(instruction.opcode) == ("async", "start") for instruction in kernel.around
-    )
 
 
 def _nested(body: LoopBody) -> list[LoopBody]:
