@@ -21,6 +21,7 @@ from dse.registry import HEAD, FileKind, WorkloadKind, file_kinds, launch_forms,
 SPACE: Final = "space"
 #: A search space.
 _SPACE: Final = re.compile(rb"^[{ \t]*['\"]?schema['\"]?\s*:\s*['\"]?search_space/", re.MULTILINE)
+_LIKE_A_SPACE: Final = re.compile(rb"^(model|system|parameters|layouts|objectives)[ \t]*:", re.MULTILINE)
 #: A system file.
 _SYSTEM: Final = re.compile(rb"^(schema\s*:\s*['\"]?system/|base\s*:)", re.MULTILINE)
 _PLAN: Final = "use `dse plan {} --gpus N --system S`"
@@ -68,7 +69,7 @@ def kind_of_design(text: str, profile: str | None = None) -> str:
         usual = next((name for name, file_kind in file_kinds().items() if path.suffix in file_kind.usual_endings), "")
         if usual:
             return usual
-        if path.suffix in (".yaml", ".yml") and not profile:
+        if _LIKE_A_SPACE.search(head) and not profile:
             return SPACE  # which names the missing part
     return _evaluated_by(kind, path, profile).name
 
@@ -109,8 +110,8 @@ def _evaluated_by(kind: FileKind | None, path: Path, profile: str | None) -> Wor
     if not isinstance(kind, WorkloadKind):
         if asked is None:
             what = "empty" if not content(path, 1) else "unrecognized content"
-            titles = ", ".join(kind.title for kind in kinds.values())
-            raise ParameterError(f"{path}: {what}; give {titles}, or name its kind with {{profile}}")
+            titles = ", ".join(kind.title for kind in file_kinds().values())
+            raise ParameterError(f"{path}: {what}; give a space, {titles}, or name its kind with {{profile}}")
         return kinds[asked]
     if asked not in (None, kind.name):
         raise ParameterError(f"{path}: is {kind.title}; leave out {{profile}} {profile}, which does not evaluate it")
@@ -172,5 +173,4 @@ def cost(
     if other := next((key for others in given.values() for key in others), None):
         raise ParameterError(f"{{{other}}}: not an option of {kind.title}, which {path} is")
     rules = profile or kind.profile_of(path)
-    result: dict[str, Any] = load(kind.record)(path, rules, profile is not None, chosen, note)
-    return result
+    return dict(load(kind.record)(path, rules, profile is not None, chosen, note))

@@ -142,10 +142,10 @@ def test_options_of_other_files_are_refused(file, options, message, tmp_path, ca
     ("text", "message"), cases(__file__, "a_file_that_is_not_priced_is_told_with_what_would_do"), ids=["unknown", "log"]
 )
 def test_a_file_that_is_not_priced_is_told_with_what_would_do(text, message, empty_folder, capsys):
-    (empty_folder / "file.txt").write_text(text)
-    assert main(["cost", "file.txt"]) == 1
+    (empty_folder / "file.yaml").write_text(text)
+    assert main(["cost", "file.yaml"]) == 1
     err = capsys.readouterr().err
-    assert err.startswith(f"dse: file.txt: {message}")
+    assert err.startswith(f"dse: file.yaml: {message}")
     assert err.count("\n") == 1
 
 

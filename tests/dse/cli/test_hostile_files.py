@@ -74,11 +74,11 @@ REFUSED: dict[str, Any] = {
     "digits with a unit": (EVALUATE, "s.yaml", space(rule=f"1 GB < {'9' * 31_000} GB"), "longer than any"),
     "brackets in a formula": (EVALUATE, "s.yaml", space(rule="(" * 100_000), "longer than any"),
     # Our limit or that of the library, which has one since PyYAML 6.0.4: "exceeded maximum nesting depth".
-    "brackets in YAML": (EVALUATE, "s.yaml", "a: " + "[" * 100_000, "nest"),
+    "brackets in YAML": (EVALUATE, "s.yaml", "model: " + "[" * 100_000, "nest"),
     "a size of 400 digits": (EVALUATE, "s.yaml", space(size="9" * 400), "no more than 350 characters"),
     "a size of 5,000 digits": (EVALUATE, "s.yaml", space(size="9" * 5000), "no more than 350 characters"),
     "too large with a unit": (EVALUATE, "s.yaml", space(rule="step_time < 1e999 s"), "number is too large"),
-    "an alias of nothing": (EVALUATE, "s.yaml", "a: *nothing", "aliases"),
+    "an alias of nothing": (EVALUATE, "s.yaml", "model: *nothing", "aliases"),
     "an escape in a formula": (EVALUATE, "s.yaml", space(rule='"\\e[31m < 1"'), "\\x1b[31m"),
     "JSON of 5,000 digits": (("import",), "c.json", '{"hidden_size":' + "9" * 5000 + "}", "not JSON"),
     "brackets in JSON": (("import",), "c.json", "[" * 100_000, "nested too deeply"),
