@@ -15,7 +15,7 @@ from costmodel.errors import DseError, ParameterError
 from costmodel.formats import shipped
 from costmodel.formats.input_files import content
 from costmodel.rules.registry import profile_named
-from dse.registry import HEAD, FileKind, WorkloadKind, file_kinds, launch_forms, load, recognized, workload_kinds
+from dse.registry import HEAD, FileKind, WorkloadKind, file_kinds, load, recognized, workload_kinds
 
 #: The kind of a search space.
 SPACE: Final = "space"
@@ -54,23 +54,21 @@ def kind_of_design(text: str, profile: str | None = None) -> str:
     if text in shipped.names("spaces"):
         return SPACE
     path = _file(text)
-    if not path.exists():
-        return _absent(text)
-    head = content(path, HEAD)
+    head = content(path, HEAD) if path.exists() else b""
     if _SPACE.search(head):
         return SPACE
-    kind = recognized(path, head)
-    if kind and not isinstance(kind, WorkloadKind):
-        return kind.name
+    if form := launch_form(text):
+        return form
+    if not path.exists():
+        none = f"no built-in space and no file of this name{shipped.unknown_name(text, 'spaces')}"
+        more = "(`dse list spaces` shows all; `dse explain` reads studies)"
+        raise DseError(f"{text}: no such file" if re.search(r"[/.]", text) else f"{text}: {none} {more}")
     for pattern, advice in _OTHERS:
         if pattern.search(head):
             raise DseError(f"{path}: {advice.format(path)}")
-    if kind is None:
-        usual = next((name for name, file_kind in file_kinds().items() if path.suffix in file_kind.usual_endings), "")
-        if usual:
-            return usual
-        if _LIKE_A_SPACE.search(head) and not profile:
-            return SPACE  # which names the missing part
+    kind = recognized(path, head)
+    if kind is None and _LIKE_A_SPACE.search(head) and not profile:
+        return SPACE  # which names the missing part
     return _evaluated_by(kind, path, profile).name
 
 
@@ -79,11 +77,15 @@ def _file(text: str) -> Path:
     return Path(re.sub(r"(\.py):\w+$", r"\1", text))
 
 
-def is_launch(text: str) -> bool:
-    """True for a launch file, and for the call of a launch script, such as ``"TP=8 train.sh 7b"``."""
+def launch_form(text: str) -> str:
+    """The form of a launch file, or of the call of a launch script, such as ``"TP=8 train.sh 7b"``; "" of others."""
     path = _file(text)
-    is_file = path.is_file() and not _SYSTEM.search(content(path, HEAD))
-    return is_call(text) or (is_file and kind_of_design(text) in launch_forms())
+    if not path.is_file():
+        return "megatron" if is_call(text) else ""
+    kind = recognized(path)
+    if kind is None:
+        return next((name for name, known in file_kinds().items() if path.suffix in known.usual_endings), "")
+    return "" if isinstance(kind, WorkloadKind) else kind.name
 
 
 def is_call(text: str) -> bool:
@@ -93,16 +95,6 @@ def is_call(text: str) -> bool:
     except ValueError:
         words = []
     return len(words) > 1 and any(Path(word).is_file() for word in words)
-
-
-def _absent(text: str) -> str:
-    """The kind of a word that is not a file: the call of a script."""
-    if is_call(text):
-        return "megatron"
-    if "/" in text or "." in text:
-        raise DseError(f"{text}: no such file")
-    raise DseError(f"{text}: no built-in space and no file of this name{shipped.unknown_name(text, 'spaces')} "
-                   "(`dse list spaces` shows all; `dse explain` reads studies)")  # fmt: skip
 
 
 def _evaluated_by(kind: FileKind | None, path: Path, profile: str | None) -> WorkloadKind:

@@ -20,11 +20,12 @@ from costmodel.machine import System
 from dse.api import checked
 from dse.api.design_files import kind_of_design, title_of
 from dse.api.designs import Pins
-from dse.launches.launch import COUNTED, MOST_OF_A_HOST, Launch, launch_space, read_launch
+from dse.launches.launch import COUNTED, MOST_OF_A_HOST, Launch, launch_space, model_data, read_launch
 from dse.output import Record
 from dse.pricing.evaluation import evaluated_design
 from dse.registry import launch_forms, load
 from dse.reporting.answers import room_text
+from dse.spaces.question import PlannedModel, Question
 from dse.spaces.sections.frameworks import software_of_others
 from dse.spaces.space import Space
 
@@ -80,6 +81,33 @@ def _launch(file: str | Path, form: str, gpus: int | None, framework: str, note:
     for text in notes:
         note(f"{file}: {text}")
     return launch
+
+
+def question_of(question: Question, form: str, note: Callable[[str], None]) -> Question:
+    """A question with the model of the launch file that it names; its batch and software where the question is silent.
+
+    Raises `DseError` as `launch_design` does.
+    """
+    try:
+        launch = _launch(question.model, form, None, "", note)
+    except DseError:  # a file without a number of chips
+        launch = _launch(question.model, form, question.chips, "", note)
+    framework = load_framework(launch.framework) if launch.framework else None
+    fits = framework and not software_of_others(framework, load_system(question.system))
+    sequences = question.sequences or (None if question.batch_tokens else launch.global_batch_size)
+    asked: dict[str, Any] = {
+        "seq_len": question.seq_len or int(launch.model.seq_len),
+        "precision": question.precision or ((launch["precision"],) if fits else ()),
+        "framework": question.framework or (launch.framework if fits else ""),
+        "lora": question.lora or int(launch["lora_rank"]),
+        "lora_targets": question.lora_targets or (launch["lora_targets"] if launch["lora_rank"] else ""),
+        "dpo": question.dpo or bool(launch["reference_model"]),
+    }
+    more = f", {launch['precision']} and {framework.title}" if framework and fits else ""
+    taken = f"its model, batch ({launch.global_batch_size:,} x {launch.model.seq_len:,.0f} tokens){more}"
+    note(f"{question.model}: planned with {taken}; its layout is not read")
+    model = PlannedModel(launch.model.name, model_data(launch.model), launch.model)
+    return replace(question, given=model, sequences=sequences, **asked)
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,7 @@ from costmodel.formats.quantity import readable
 from costmodel.rules.registry import NATIVE
 from costmodel.training.design import DesignPoints
 from dse.api import checked
+from dse.api.design_files import launch_form
 from dse.api.designs import AnySpace, Pins, chosen_space, counted_tokens
 from dse.api.study import Study
 from dse.launches.launch import Launch, refusals
@@ -179,7 +180,7 @@ def plan(
     Parameters
     ----------
     model : str or Path
-        Name of a built-in model, a model file, or a Hugging Face config.json.
+        A built-in model, a model file, a config.json, or a launch file, whose batch and software are the defaults.
     gpus : int
         Chips of the run. [-]
     system : str or Path
@@ -245,6 +246,10 @@ def plan(
         tokens=counted_tokens(tokens) if tokens else None, gpu_hour_price=gpu_hour_price,
         lora=lora, lora_targets=lora_targets, quantized_base=quantized_base, document_len=document_len, dpo=dpo,
     )  # fmt: skip
+    if form := launch_form(str(model)):
+        from dse.api.launch_files import question_of
+
+        question = question_of(question, form, note)
     planned = planned_space(question)
     for text in planned.model.notes:
         note(text)

@@ -276,7 +276,8 @@ def calibrated(
     constants are chosen one by one, as long as held-out rows are better predicted (`selected`). Errors of held-out rows
     are those of the folds that chose the constants: they are a little low where rows are few.
     """
-    rows, quantities = _of_software(rows, framework)
+    quantities = {**defaults_of(load_framework(framework)).quantities} if framework else {}
+    rows = [row if row.framework else replace(row, framework=framework or "") for row in rows]
     names = sorted({name for row in rows if (name := _machine(row))})
     if len(names) > 1:
         raise DseError(f"rows of {len(names)} machines ({', '.join(names)}): calibrate one at a time")
@@ -292,14 +293,6 @@ def calibrated(
     stages = _stages(measurements(used, system, base), candidates(base), known, table, seed)
     text = system_text(system, base, stages, table, dict.fromkeys(quantities, framework or ""))
     return Calibration(base.with_quantities(_fitted(stages)), text, tuple(stages), unused)
-
-
-def _of_software(rows: Sequence[MeasuredRow], framework: str | None) -> tuple[list[MeasuredRow], dict[str, float]]:
-    """Rows with a framework where their software is not known, and the constants of machines in it. [SI units]"""
-    if framework is None:
-        return [*rows], {}
-    named = [row if row.framework else replace(row, framework=framework) for row in rows]
-    return named, {**defaults_of(load_framework(framework)).quantities}
 
 
 def _machine(row: MeasuredRow) -> str:

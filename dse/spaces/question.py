@@ -65,6 +65,7 @@ class Question:
     """The question of the best layout of a model on N chips."""
 
     model: str  #: name of a built-in model, or path of a model file or of a Hugging Face configuration
+    given: PlannedModel | None = None  #: the model of a launch file
     system: str
     chips: int
     seq_len: int | None = None  #: None: the model's [tokens]
@@ -133,7 +134,8 @@ def planned_space(question: Question) -> Planned:
 
     Raises `DseError` for an unknown model, system or framework, or no legal layout, with a number of chips to take.
     """
-    model, system = planned_model(question.model, question.seq_len), load_system(question.system)
+    model = question.given or planned_model(question.model, question.seq_len)
+    system = load_system(question.system)
     plan = _Layouts(question, model, system)
     lines = filter(None, (software_of_others(plan.framework, system), plan.precisions()[1]))
     model = replace(model, notes=(*model.notes, *lines))

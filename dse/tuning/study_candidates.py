@@ -118,18 +118,14 @@ class StudyCandidates:
     reserved: FloatArray  #: predicted memory outside the framework's allocator, (designs,) [B]
 
     def told(self, runs: Iterable[MeasuredRun]) -> list[Told]:
-        """Runs of trials as runs of candidates."""
+        """Runs of trials as runs of candidates; measured peaks of an allocator become peaks of all memory."""
         rows = {trial: at for at, trial in enumerate(self.trials) if trial is not None}
+        whole = self.candidates.memory / (self.candidates.memory - self.reserved)
         return [
-            Told(at, run.step_time, self._peak(at, run.peak_memory), run.failed == OUT_OF_MEMORY)
+            Told(at, run.step_time, run.peak_memory * float(whole[at]), run.failed == OUT_OF_MEMORY)
             for run in runs
             if (at := rows.get(run.trial)) is not None
         ]
-
-    def _peak(self, row: int, allocated: float) -> float:
-        """Peak memory of everything on a chip; an allocator reserved a part of it. [B]"""
-        peak = float(self.candidates.memory[row])
-        return allocated * peak / (peak - float(self.reserved[row]))
 
 
 def study_candidates(study: BaseStudy, runs: Sequence[MeasuredRun]) -> StudyCandidates:

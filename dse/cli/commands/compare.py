@@ -7,7 +7,7 @@ import argparse
 from costmodel import load_system
 from costmodel.errors import DseError
 from costmodel.formats import shipped
-from dse.api.design_files import is_launch
+from dse.api.design_files import launch_form
 from dse.api.launch_files import compare_launches
 from dse.api.study import Study
 from dse.cli.options import require_system
@@ -19,7 +19,7 @@ from dse.reporting.studies.comparison import comparison, comparison_report, stud
 
 def run(args: argparse.Namespace) -> int:
     """Compare studies, systems or cost models."""
-    if args.other and is_launch(args.study) and is_launch(args.other):
+    if args.other and launch_form(args.study) and launch_form(args.other):
         return launches(args)
     if args.max_memory or args.max_step_time or args.gpus or args.framework:
         raise DseError("--max-memory, --max-step-time, --gpus, --framework: only with two launch files")

@@ -18,6 +18,7 @@ import numpy as np
 from costmodel.errors import DseError
 from costmodel.formats import shipped
 from costmodel.formats.quantity import readable
+from dse.api.design_files import launch_form
 from dse.api.designs import explain, with_number
 from dse.cli.options import changed_space, changes_of, launched_space, pin, say_what_was_open, set_words
 from dse.cli.output import PICTURES, form_of, write_answer, write_content, write_json, write_report
@@ -183,7 +184,7 @@ def named_design(args: argparse.Namespace) -> Explanation:
 
     Raises `DseError` if there is no such design, or the cost model has no number for it.
     """
-    if args.system or _is_launch(args.design):
+    if args.system or launch_form(args.design):
         return explain(launched_space(args), profile=args.profile)
     if not (args.set or args.layout):
         study = stored_study(args)
@@ -195,15 +196,6 @@ def named_design(args: argparse.Namespace) -> Explanation:
     pinned = changed_space(args)
     say_what_was_open(pinned, pinned.completed({}))
     return explain(args.design, profile=args.profile, **changes_of(args))
-
-
-def _is_launch(text: str) -> bool:
-    """True for a launch file and the call of a launch script; a plain name is neither, and nothing more is loaded."""
-    if not (" " in text or Path(text.partition(":")[0]).is_file()):
-        return False
-    from dse.api.design_files import is_launch
-
-    return is_launch(text)
 
 
 def stored_study(args: argparse.Namespace) -> Study:

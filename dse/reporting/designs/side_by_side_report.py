@@ -202,7 +202,9 @@ def side_by_side_report(table: Any, width: int) -> Report:
     note = [("", f"Too wide to show: {', '.join(left_out)}.")] if left_out else []
     studies = ", ".join(row.plan.study.name for row in rows)
     more = [("", f"Each row is a study, for `dse explain` and `dse export`: {studies}.")]
-    head = wrapped([*lines, ("", _whose_dollars(rows)), *_batches(rows)], width)
+    sizes = sorted({int(row.plan.study.space.constants["global_batch_size"]) for row in rows})
+    text = f"Batches differ ({', '.join(map(str, sizes))} sequences a step); --global-batch-size fixes one."
+    head = wrapped([*lines, ("", _whose_dollars(rows)), *([("", text)] if len(sizes) > 1 else [])], width)
     return [*head, Text(), *drawn(columns), Text(), *wrapped([*note, *absent, *more], width)]
 
 
@@ -241,13 +243,6 @@ def _whose_dollars(rows: list[Any]) -> str:
     if "run" in rows[0].record:
         return f"Dollars: owned, by purchase prices, power and lifetime of the system files; {renting}."
     return f"--tokens 15T adds days and dollars; {renting}."
-
-
-def _batches(rows: list[Any]) -> list[tuple[str, str]]:
-    """A line where plans have other batches, so that steps are not alike."""
-    batch_sizes = sorted({int(row.plan.study.space.constants["global_batch_size"]) for row in rows})
-    text = f"Batches differ ({', '.join(map(str, batch_sizes))} sequences a step); --global-batch-size fixes one."
-    return [("", text)] if len(batch_sizes) > 1 else []
 
 
 def _columns(rows: list[Any]) -> list[Column]:

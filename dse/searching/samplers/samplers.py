@@ -174,7 +174,10 @@ class LegalSampler(BaseSampler):
         else:
             params = self._drawn()
         if legal.key(params) in self.seen:
-            params = self._new_neighbour(params)
+            new = (near for near in legal.neighbours(params, self.rng) if legal.key(near) not in self.seen)
+            if (neighbour := next(new, None)) is None:
+                raise SpaceExhausted
+            params = neighbour
         self.seen.add(legal.key(params))
         return params
 
@@ -195,12 +198,6 @@ class LegalSampler(BaseSampler):
             if self.share is None or self.share.has_key(self.legal.key(params)):
                 break
         return params
-
-    def _new_neighbour(self, params: Params) -> Params:
-        for neighbour in self.legal.neighbours(params, self.rng):
-            if self.legal.key(neighbour) not in self.seen:
-                return neighbour
-        raise SpaceExhausted
 
     def sample_independent(
         self, study: Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution

@@ -190,6 +190,16 @@ def test_a_model_may_be_a_hugging_face_configuration(tmp_path, capsys):
     assert [design["params"] for design in own["front"]] == [design["params"] for design in shipped["front"]]
 
 
+@pytest.mark.parametrize("form", ["megatron", "nemo"])
+def test_a_model_may_be_that_of_a_launch_file(form, capsys):
+    shipped = json.loads(asked(capsys, *LLAMA_8B, "--format", "json").out)
+    assert main(["export", "plan_llama3_8b_8", "--trial", "0", "--format", form, "-o", "train.file"]) == 0
+    own, err = asked(capsys, "train.file", *LLAMA_8B[1:], "--format", "json")
+    expected = [one["params"] | {"precision": "bf16"} for one in shipped["front"]]
+    assert [design["params"] for design in json.loads(own)["front"]] == expected
+    assert "planned with its model, batch (512 x 8,192 tokens), bf16 and Megatron Core; its layout is not read" in err
+
+
 def test_what_is_opened_follows_from_model_and_machine():
     dense = options(planned("llama3_405b", 16384))
     assert dense["tp"] == [1, 2, 4, 8]  # eight key heads, nodes of eight
