@@ -146,9 +146,7 @@ def cost(
     """
     options: dict[str, dict[str, Any]] = {
         "hlo": {"system": system, "barriers": barriers},
-        "dfmodel": {
-            "resolve": resolve, "prefer": prefer, "most_groups": most_groups, "tile_size": tile_size
-        },
+        "dfmodel": {"resolve": resolve, "prefer": prefer, "most_groups": most_groups, "tile_size": tile_size},
         "aicb": {
             "gpus": gpus, "gpus_per_server": gpus_per_server, "busbw": busbw, "gpu_type": gpu_type,
             "nvlink_bandwidth": nvlink_bandwidth, "nics_per_server": nics_per_server, "nic_type": nic_type,
@@ -158,9 +156,7 @@ def cost(
     }  # fmt: skip
     path = Path(file)
     kind = _evaluated_by(recognized(path), path, profile)
-    given = {
-        name: {key: value for key, value in option.items() if value is not None} for name, option in options.items()
-    }
+    given = {name: {key: one for key, one in option.items() if one is not None} for name, option in options.items()}
     chosen = given.pop(kind.name, {})
     if other := next((key for others in given.values() for key in others), None):
         raise ParameterError(f"{{{other}}}: not an option of {kind.title}, which {path} is")

@@ -6,6 +6,7 @@ one group of settings after the other goes from the first file's values to the s
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import combinations
 from pathlib import Path
@@ -88,9 +89,11 @@ def question_of(question: Question, form: str, note: Callable[[str], None]) -> Q
 
     Raises `DseError` as `launch_design` does.
     """
-    try:
-        launch = _launch(question.model, form, None, "", note)
-    except DseError:  # a file without a number of chips
+    for chips in (None, question.chips, 0):  # the file's, the question's, those of one replica
+        with suppress(DseError):
+            launch = _launch(question.model, form, chips, "", note)
+            break
+    else:
         launch = _launch(question.model, form, question.chips, "", note)
     framework = load_framework(launch.framework) if launch.framework else None
     fits = framework and not software_of_others(framework, load_system(question.system))
@@ -104,8 +107,8 @@ def question_of(question: Question, form: str, note: Callable[[str], None]) -> Q
         "dpo": question.dpo or bool(launch["reference_model"]),
     }
     more = f", {launch['precision']} and {framework.title}" if framework and fits else ""
-    taken = f"its model, batch ({launch.global_batch_size:,} x {launch.model.seq_len:,.0f} tokens){more}"
-    note(f"{question.model}: planned with {taken}; its layout is not read")
+    batch = f"{launch.global_batch_size:,} x {launch.model.seq_len:,.0f} tokens"
+    note(f"{question.model}: planned with its model, batch ({batch}){more}; its layout is not read")
     model = PlannedModel(launch.model.name, model_data(launch.model), launch.model)
     return replace(question, given=model, sequences=sequences, **asked)
 

@@ -32,14 +32,14 @@ MOST_MODULES = 20
 
 #: The most lines of packages and rooms, less others; what would grow beyond says what it deletes. [lines]
 BUDGETS = [
-    ("costmodel dse", "", 68_567),
-    ("costmodel dse", "dse.adapters", 46_969),
+    ("costmodel dse", "", 68_566),
+    ("costmodel dse", "dse.adapters", 46_968),
     ("costmodel", "costmodel.formats costmodel.lstm costmodel.rules", 13_799),
-    ("dse.searching dse.storage", "", 6_968),
+    ("dse.searching dse.storage", "", 6_965),
     ("dse.adapters", "", 21_598),
-    ("dse.adapters.xla", "", 6_868),
-    ("dse.adapters.dfmodel", "", 4_074),
-    ("tests", "", 31_879),
+    ("dse.adapters.xla", "", 6_833),
+    ("dse.adapters.dfmodel", "", 4_024),
+    ("tests", "", 31_878),
 ]
 
 #: Names without a meaning, which no value has.

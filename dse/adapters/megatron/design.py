@@ -210,17 +210,17 @@ def launch_of(settings: Mapping[str, Any], *, world_size: int, node_size: int,
 
 
 def batch(settings: Mapping[str, Any], design: Mapping[str, Any], world_size: int) -> dict[str, int]:
-    """Replicas and micro-batches, which must be whole. Raises `DseError` if they are not."""
+    """Replicas (1 where chips are 0) and micro-batches, which must be whole. Raises `DseError` if they are not."""
     sizes = {name: design.get(name, 1) for name in ("tp", "cp", "pp", "micro_batch_size")}
     for name, size in sizes.items():
         if size < 1:
             raise DseError(f"{name}: {size}: expected a whole number from 1")
     group = sizes["tp"] * sizes["cp"] * sizes["pp"]
-    dp, rest = divmod(world_size, group)
+    dp, rest = divmod(world_size or group, group)
     if rest or not dp:
         raise DseError(f"{world_size:,} chips: expected a multiple of tp * cp * pp = {group}; --gpus N names others")
     micro = sizes["micro_batch_size"]
-    total = int(settings.get("global_batch_size", dp * micro))
+    total = int(settings.get("global_batch_size", dp * micro if world_size else 0))
     steps, rest = divmod(total, dp * micro)
     if rest or not steps:
         raise DseError(

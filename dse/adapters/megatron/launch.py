@@ -456,8 +456,8 @@ def read_script(path: Path, chips: int | None = None) -> tuple[Launch, list[str]
     """The run that a script of Megatron-LM starts, or that a log of one describes, and notes on unread settings.
 
     `path` is a script, its call (`TP=8 train.sh 7b`), flags alone, or a log with the arguments of the run. `chips`
-    defaults to the GPUs in the log, of the launcher or of Slurm's lines. [-] Raises `DseError` if the file is none of
-    these, or does not determine a run.
+    defaults to the GPUs in the log, of the launcher or of Slurm's lines; 0 are those of one replica. [-] Raises
+    `DseError` if the file is none of these, or does not determine a run.
     """
     hint = _LOG
     try:
@@ -471,7 +471,7 @@ def read_script(path: Path, chips: int | None = None) -> tuple[Launch, list[str]
         if command.plan and not flags.settings.keys() & {*NEEDED, "use_checkpoint_args"}:
             raise OtherTraining(f"no flag of a Megatron-LM model, such as --num-layers; {command.plan} needs no script")
         hint = ""
-        if not (world_size := chips or command.chips):
+        if (world_size := command.chips if chips is None else chips) is None:
             raise DseError("does not decide the number of GPUs; name it with --gpus N")
         name = re.sub(r"\W+", "_", script_file(path).stem).strip("_") or "launch"
         launch, notes = launch_of(flags.settings, world_size=world_size, node_size=command.node_size or 8, name=name)

@@ -161,14 +161,14 @@ def _written_value(name: str, value: Any) -> Any:
 def read_script(path: Path, chips: int | None = None) -> tuple[Launch, list[str]]:
     """The launch of a configuration of Megatron-Bridge, and notes on keys that are not read.
 
-    Chips are `chips`, else those of the `torchrun` in its comments.
+    Chips are `chips`, else those of the `torchrun` in its comments; 0 are those of one replica. [-]
 
     Raises `DseError` if it is no such file, or says too little.
     """
     text = launch_text(path)
     started = _TORCHRUN.search(text)
-    chips = chips or (int(started[1]) * int(started[2]) if started else None)
-    if not chips:
+    chips = int(started[1]) * int(started[2]) if started and chips is None else chips
+    if chips is None:
         raise DseError(f"{path}: does not say on how many chips; name them with --gpus N")
     try:
         content = parse(text, str(path)).data

@@ -109,8 +109,7 @@ def test_nothing_feasible_names_the_limit_the_closest_design_and_a_remedy(folder
 
 
 def test_nothing_feasible_is_still_an_object_in_json(folder, capsys):
-    arguments = ["search", "small.yaml", "--budget", "10", "--set", "dram_capacity=1 GB", "--format", "json"]
-    assert main(arguments) == 1
+    assert main(["search", "small.yaml", "--budget", "10", "--set", "dram_capacity=1 GB", "--format", "json"]) == 1
     study = json.loads(capsys.readouterr().out)
     assert (study["front"], study["n_infeasible"], study["hypervolume"]) == ([], 10, 0.0)
 

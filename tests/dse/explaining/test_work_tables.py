@@ -118,8 +118,7 @@ def test_every_trial_is_exported_as_graph_workload_and_tables(study):
         for form in ("dfmodel", "aicb"):
             assert study.export(trial, form).content
         gemms, params = exported(study, trial, "gemms"), study.optuna.trials[trial].params
-        forward = gemms[gemms["pass"] == "forward"].set_index("product")
-        assert forward.loc["qkv", "tile_m"] == params["qkv_tile_m"]
+        assert gemms[gemms["pass"] == "forward"].set_index("product").loc["qkv", "tile_m"] == params["qkv_tile_m"]
         assert {"dram_reload_AB", "l2_reload_BC", "sram_bytes", "time_s"} <= {*gemms.columns}
         groups = exported(study, trial, "optimizer")
         assert (groups["owned"] <= groups["parameters"]).all()

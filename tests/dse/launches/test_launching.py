@@ -314,8 +314,7 @@ def test_queues_to_a_gpu_are_as_many_as_megatron_asks_for(tp, zero, overlap, mos
     model = load_model("deepseek_v2_lite")
     own = {"tp": tp, "dp": 8, "ep": 4, "zero": zero, "overlap_ep": overlap}
     own["sharding"] = "megatron_sp" if tp > 1 else "megatron"
-    text = megatron.script(Launch.of(model, own, 8))[0]
-    assert re.findall(r"CUDA_DEVICE_MAX_CONNECTIONS=(\d+)", text) == most
+    assert re.findall(r"CUDA_DEVICE_MAX_CONNECTIONS=(\d+)", megatron.script(Launch.of(model, own, 8))[0]) == most
     blackwell = replace(Launch.of(model, own, 8), compute_capability=10.0)
     assert "CUDA_DEVICE_MAX_CONNECTIONS" not in megatron.script(blackwell)[0]
 
@@ -490,8 +489,7 @@ def test_real_programs_accept_what_is_written_for_them(program, variable, form, 
 
 def test_a_script_of_megatron_is_priced_as_the_design_that_it_runs(tmp_path, capsys):
     (tmp_path / "train.sh").write_text(SCRIPT)
-    read = ["evaluate", "--from-megatron", "train.sh", "--system", "a100_80g_dgx", "--format", "json"]
-    assert main(read) == 0
+    assert main(["evaluate", "--from-megatron", "train.sh", "--system", "a100_80g_dgx", "--format", "json"]) == 0
     found, said = capsys.readouterr()
     assert said.splitlines()[0] == "dse: train.sh: not read: --fancy-new-flag"
     pins = {"tp": 8, "pp": 16, "vpp": 3, "micro_batch_size": 1, "sequence_parallel": "true",

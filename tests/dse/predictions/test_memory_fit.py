@@ -32,8 +32,7 @@ def test_spreads_are_those_of_the_shipped_peaks(start, ratios):
     found = [ratio for framework, ratio in ratios if not start or peak_spread(framework) is SPREADS[start]]
     spread = SPREADS[start]
     assert len(found) == spread.runs >= FEWEST_PEAKS
-    expected = [spread.low, spread.middle, spread.high]
-    assert np.quantile(found, [0.05, 0.5, 0.95]) == pytest.approx(expected, abs=0.02)
+    assert np.quantile(found, [0.05, 0.5, 0.95]) == pytest.approx([spread.low, spread.middle, spread.high], abs=0.02)
 
 
 def test_a_framework_with_few_runs_is_judged_by_all(ratios):
