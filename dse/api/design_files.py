@@ -110,11 +110,8 @@ def _evaluated_by(kind: FileKind | None, path: Path, profile: str | None) -> Wor
     return kind
 
 
-Note = Callable[[str], None]
-
-
 def cost(
-    file: str | Path, *, profile: str | None = None, note: Note = lambda text: None,
+    file: str | Path, *, profile: str | None = None, note: Callable[[str], None] = lambda text: None,
     system: str | None = None, barriers: Literal["barrier", "element"] | None = None,
     resolve: bool | None = None, prefer: str | None = None, most_groups: int | None = None,
     tile_size: int | None = None, gpus: int | None = None, gpus_per_server: int | None = None,

@@ -32,8 +32,8 @@ MOST_MODULES = 20
 
 #: The most lines of packages and rooms, less others; what would grow beyond says what it deletes. [lines]
 BUDGETS = [
-    ("costmodel dse", "", 68_566),
-    ("costmodel dse", "dse.adapters", 46_968),
+    ("costmodel dse", "", 68_564),
+    ("costmodel dse", "dse.adapters", 46_966),
     ("costmodel", "costmodel.formats costmodel.lstm costmodel.rules", 13_799),
     ("dse.searching dse.storage", "", 6_965),
     ("dse.adapters", "", 21_598),

@@ -9,6 +9,7 @@ import argparse
 import math
 import re
 from collections.abc import Sequence
+from importlib import import_module
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Final
@@ -18,7 +19,6 @@ import numpy as np
 from costmodel.errors import DseError
 from costmodel.formats import shipped
 from costmodel.formats.quantity import readable
-from dse.api.design_files import launch_form
 from dse.api.designs import explain, with_number
 from dse.cli.options import changed_space, changes_of, launched_space, pin, say_what_was_open, set_words
 from dse.cli.output import PICTURES, form_of, write_answer, write_content, write_json, write_report
@@ -184,7 +184,8 @@ def named_design(args: argparse.Namespace) -> Explanation:
 
     Raises `DseError` if there is no such design, or the cost model has no number for it.
     """
-    if args.system or launch_form(args.design):
+    is_file = " " in args.design or Path(args.design.partition(":")[0]).is_file()  # else nothing more is loaded
+    if args.system or (is_file and import_module("dse.api.design_files").launch_form(args.design)):
         return explain(launched_space(args), profile=args.profile)
     if not (args.set or args.layout):
         study = stored_study(args)
