@@ -1,7 +1,6 @@
 """Recognition of a word: the name or file of a space, a launch file, or a workload file, which `cost` evaluates.
 
-Files are recognized by their content, never by their names. A file of another kind, such as a model or a system, gets
-a line that names the command for it."""
+Files are recognized by their content, never by their names. A file of another kind gets a line with its command."""
 
 from __future__ import annotations
 

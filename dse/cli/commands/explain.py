@@ -9,6 +9,7 @@ import argparse
 import math
 import re
 from collections.abc import Sequence
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from shlex import quote
@@ -184,12 +185,12 @@ def named_design(args: argparse.Namespace) -> Explanation:
 
     Raises `DseError` if there is no such design, or the cost model has no number for it.
     """
-    is_file = " " in args.design or Path(args.design.partition(":")[0]).is_file()  # else nothing more is loaded
-    if args.system or (is_file and import_module("dse.api.design_files").launch_form(args.design)):
+    text, files = args.design, partial(import_module, "dse.api.design_files")  # not loaded for names of studies
+    is_file = Path(text.partition(":")[0]).is_file() and files().kind_of_design(text) != "space"
+    if args.system or is_file or (" " in text and files().launch_form(text)):
         return explain(launched_space(args), profile=args.profile)
     if not (args.set or args.layout):
-        study = stored_study(args)
-        return study.explain(args.trial, objective=args.objective, profile=args.profile)
+        return stored_study(args).explain(args.trial, objective=args.objective, profile=args.profile)
     if args.trial is not None:
         raise DseError(f"--trial {args.trial}: names a design; leave out --set and --layout, or use --against")
     if not Path(args.design).exists() and args.design not in shipped.names("spaces"):
