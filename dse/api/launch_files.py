@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from costmodel.columns import short_repr
-from costmodel.errors import DseError
+from costmodel.errors import ArgumentText, DseError
 from costmodel.formats.framework_file import load_framework
 from costmodel.formats.quantity import readable
 from costmodel.formats.system_file import load_system
@@ -95,22 +95,22 @@ def question_of(question: Question, form: str, note: Callable[[str], None]) -> Q
             break
     else:
         launch = _launch(question.model, form, question.chips, "", note)
-    framework = load_framework(launch.framework) if launch.framework else None
-    fits = framework and not software_of_others(framework, load_system(question.system))
-    sequences = question.sequences or (None if question.batch_tokens else launch.global_batch_size)
-    asked: dict[str, Any] = {
-        "seq_len": question.seq_len or int(launch.model.seq_len),
-        "precision": question.precision or ((launch["precision"],) if fits else ()),
-        "framework": question.framework or (launch.framework if fits else ""),
-        "lora": question.lora or int(launch["lora_rank"]),
-        "lora_targets": question.lora_targets or (launch["lora_targets"] if launch["lora_rank"] else ""),
-        "dpo": question.dpo or bool(launch["reference_model"]),
+    software = load_framework(launch.framework) if launch.framework else None
+    fits = not (software and software_of_others(software, load_system(question.system)))
+    of_file = {
+        "seq_len": int(launch.model.seq_len),
+        "sequences": 0 if question.batch_tokens else launch.global_batch_size,
+        "precision": (launch["precision"],) if fits else (),
+        "framework": launch.framework if fits else "",
+        "lora": int(launch["lora_rank"]),
+        "lora_targets": launch["lora_targets"] if launch["lora_rank"] else "",
+        "dpo": bool(launch["reference_model"]),
     }
-    more = f", {launch['precision']} and {framework.title}" if framework and fits else ""
-    batch = f"{launch.global_batch_size:,} x {launch.model.seq_len:,.0f} tokens"
-    note(f"{question.model}: planned with its model, batch ({batch}){more}; its layout is not read")
-    model = PlannedModel(launch.model.name, model_data(launch.model), launch.model)
-    return replace(question, given=model, sequences=sequences, **asked)
+    taken: dict[str, Any] = {name: value for name, value in of_file.items() if value and not getattr(question, name)}
+    pairs = [(f"{{{name}}}", str(value).strip("(',)")) for name, value in taken.items()]
+    text = ", ".join(map(" ".join, pairs)).replace("{sequences}", "{global_batch_size}")
+    note(ArgumentText(f"{question.model}: its layout is not read; taken from it: its model, {text}"))
+    return replace(question, given=PlannedModel(launch.model.name, model_data(launch.model), launch.model), **taken)
 
 
 @dataclass(frozen=True)

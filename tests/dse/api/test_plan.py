@@ -197,14 +197,15 @@ def test_a_model_may_be_that_of_a_launch_file(form, capsys):
     own, err = asked(capsys, "train.file", *LLAMA_8B[1:], "--format", "json")
     expected = [one["params"] | {"precision": "bf16"} for one in shipped["front"]]
     assert [design["params"] for design in json.loads(own)["front"]] == expected
-    assert "planned with its model, batch (512 x 8,192 tokens), bf16 and Megatron Core; its layout is not read" in err
+    assert "its model, --seq-len 8192, --global-batch-size 512, --precision bf16, --framework megatron_core\n" in err
 
 
 def test_the_layout_of_a_launch_file_need_not_suit_the_gpus_of_its_plan(tmp_path, capsys):
     sizes = "--num-layers 4 --hidden-size 256 --num-attention-heads 8 --seq-length 1024 --vocab-size 32000"
     layout = "--tensor-model-parallel-size 8 --micro-batch-size 4 --global-batch-size 12"
     (tmp_path / "train.sh").write_text(f"python pretrain_gpt.py {sizes} {layout}\n")
-    assert "batch (12 x 1,024 tokens)" in asked(capsys, "train.sh", "--gpus", "12", "--system", "h100_80g_dgx").err
+    err = asked(capsys, "train.sh", "--gpus", "12", "--system", "h100_80g_dgx", "--seq-len", "512").err
+    assert "taken from it: its model, --global-batch-size 12, --precision bf16" in err
 
 
 def test_what_is_opened_follows_from_model_and_machine():
