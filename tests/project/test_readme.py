@@ -72,7 +72,7 @@ def test_every_command_of_a_guide_runs_in_a_fresh_folder(guide, tmp_path, monkey
 
 def test_every_command_leaves_what_the_readme_says(folder):
     assert {path.name for path in folder.iterdir()} >= {"dse.db", "train.sh", "plan.html", "my_chip.yaml"}
-    assert len({study.name for study in dse.studies(f"sqlite:///{folder}/dse.db")}) == 3
+    assert len({study.name for study in dse.studies(f"sqlite:///{folder}/dse.db")}) == 4
 
 
 def test_every_python_snippet_runs(folder, monkeypatch, capsys):
@@ -91,7 +91,7 @@ def test_the_readme_is_short():
 def test_the_plan_in_the_readme_is_what_the_command_prints(tmp_path, monkeypatch, capsys):
     """A line of dots stands for lines that are left out."""
     [shown] = blocks("text")
-    [command] = [line for line in COMMANDS if line.startswith("dse plan ")]
+    command = next(line for line in COMMANDS if line.startswith("dse plan "))
     monkeypatch.chdir(tmp_path)
     assert main(shlex.split(command)[1:]) == 0
     printed = capsys.readouterr().out
