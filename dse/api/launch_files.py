@@ -89,7 +89,7 @@ def question_of(question: Question, form: str, note: Callable[[str], None]) -> Q
 
     Raises `DseError` as `launch_design` does.
     """
-    for chips in (None, question.chips, 0):  # the file's, the question's, those of one replica
+    for chips in (None, 0):  # the file's, or those of one replica of its layout
         with suppress(DseError):
             launch = _launch(question.model, form, chips, "", note)
             break
@@ -107,8 +107,8 @@ def question_of(question: Question, form: str, note: Callable[[str], None]) -> Q
         "dpo": bool(launch["reference_model"]),
     }
     taken: dict[str, Any] = {name: value for name, value in of_file.items() if value and not getattr(question, name)}
-    pairs = [(f"{{{name}}}", str(value).strip("(',)")) for name, value in taken.items()]
-    text = ", ".join(map(" ".join, pairs)).replace("{sequences}", "{global_batch_size}")
+    words = [f"{{{name}}} {value[0] if name == 'precision' else value}" for name, value in taken.items()]
+    text = ", ".join(words).replace("{sequences}", "{global_batch_size}")
     note(ArgumentText(f"{question.model}: its layout is not read; taken from it: its model, {text}"))
     return replace(question, given=PlannedModel(launch.model.name, model_data(launch.model), launch.model), **taken)
 

@@ -29,7 +29,7 @@ def layout(split: str, **changes: Any) -> LstmDesign:
 
 def test_parameters_by_hand():
     """Word table, three layers of 4 gates with biases, projection, softmax, the last two with biases."""
-    assert MODEL.num_parameters == (7200 * 480 + 3 * 4 * 480 * (2 * 480 + 1) + 240 * 481 + 7200 * 241)
+    assert MODEL.num_parameters == 7200 * 480 + 3 * 4 * 480 * (2 * 480 + 1) + 240 * 481 + 7200 * 241
 
 
 @pytest.mark.parametrize("split", SPLITS)

@@ -47,7 +47,7 @@ def test_every_command_has_a_function_of_python():
     """The table of docs/python.md names each command, and functions and methods that are there."""
     page = (ROOT / "docs" / "python.md").read_text()
     rows = re.findall(r"^\| (`.+?`) \| (.+) \|$", page, flags=re.MULTILINE)
-    assert ({name for words, _ in rows for name in re.findall(r"`(\w+)`", words)}) == COMMANDS.keys()
+    assert {name for words, _ in rows for name in re.findall(r"`(\w+)`", words)} == COMMANDS.keys()
     homes = {"dse": dse, "study": dse.Study}
     called = {call for _, text in rows for call in re.findall(r"`(dse|study)\.(\w+)\(", text)}
     called |= {call for _, text in rows for call in re.findall(r"[ (](dse|study)\.(\w+)\(", text)}

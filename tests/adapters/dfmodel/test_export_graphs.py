@@ -103,7 +103,7 @@ def searched(tmp_path, monkeypatch, small_space):
     """A folder with a small study."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "small.yaml").write_text(small_space)
-    assert main([*["search", "small.yaml", "--budget", "8", "--out", "out"], "--emit", "dfmodel", "--emit-all"]) == 0
+    assert main(["search", "small.yaml", "--budget", "8", "--out", "out", "--emit", "dfmodel", "--emit-all"]) == 0
     return tmp_path
 
 

@@ -60,7 +60,7 @@ def test_products_of_an_optimizer_send_no_activations():
     assert {purpose for purpose, _ in purposes(analysis.collectives)} <= {"fully sharded", "data parallel"}
     assert analysis.axes == {"dp": 4}
     assert told(MUON)["optimizer"] == "muon"
-    assert ({each.argument for each in analysis.state.weights}) == {str(place) for place in range(7)}
+    assert {each.argument for each in analysis.state.weights} == {str(place) for place in range(7)}
 
 
 def test_purposes_need_no_names():
@@ -96,7 +96,7 @@ def test_memory_is_that_of_xlas_assignment(step):
     whole = told.argument_size_in_bytes + told.output_size_in_bytes - told.alias_size_in_bytes
     _, held = found.analysis.memory
     assert held.arguments == told.argument_size_in_bytes
-    assert (held.arguments + held.results + held.temporaries) == pytest.approx(whole + told.temp_size_in_bytes, rel=0.1)
+    assert held.arguments + held.results + held.temporaries == pytest.approx(whole + told.temp_size_in_bytes, rel=0.1)
 
 
 @pytest.mark.parametrize("step", [TENSOR_OUTERMOST, ACCUMULATING])

@@ -48,7 +48,7 @@ def test_optimizer_work_matches_the_deepflow_log():
 
 def test_a_large_product_runs_near_the_sustained_rate(toy_system):
     cost = gemm_cost(product(16384, 16384, 16384), toy_system, element_bytes=2.0)
-    assert 0.9 < (cost.flops / cost.time / toy_system.chip.matrix_flop_rate) < 1.0
+    assert 0.9 < cost.flops / cost.time / toy_system.chip.matrix_flop_rate < 1.0
 
 
 def test_no_product_beats_the_roofline(toy_system):
@@ -117,7 +117,7 @@ def test_no_product_is_slower_than_its_two_halves(name, seed):
     whole = times(name, m, n, k, batch)
     assert (whole <= 2.002 * times(name, m / 2, n, k, batch)).all()
     assert (whole <= 2.002 * times(name, m, n / 2, k, batch)).all()
-    assert (whole <= 2.002 * times(name, m, n, k, batch / 2))[(batch > 1)].all()
+    assert (whole <= 2.002 * times(name, m, n, k, batch / 2))[batch > 1].all()
     assert (whole <= 1.02 * (times(name, m, n, k / 2, batch) + times(name, m, n, k / 2, batch, output_bytes=4.0))).all()
 
 

@@ -46,7 +46,7 @@ def test_weights_in_nf4_have_4_127_bits_and_are_dequantized_in_each_pass():
         step(model, SYSTEM, DesignPoints.of(**ON_ONE, lora_rank=16, quantized_base=base)) for base in ("none", "nf4")
     )
     linear = 32 * (4096 * 6144 + 4096 * 4096 + 3 * 4096 * 14336)
-    assert plain.weights_memory - packed.weights_memory == pytest.approx((linear * (2 - 4.127 / 8)), rel=1e-4)
+    assert plain.weights_memory - packed.weights_memory == pytest.approx(linear * (2 - 4.127 / 8), rel=1e-4)
     rate = SYSTEM.dram.bandwidth * SYSTEM.dram.efficiency
     passes = 8 * 3 * linear * (2 + 4.127 / 8) / rate  # forward, again, and backward of eight micro-batches
     launches = 8 * 3 * 32 * 4 * SYSTEM.chip.kernel_launch

@@ -147,7 +147,7 @@ def test_biases_of_experts_move_fp32_tensors_unless_products_fuse_them(h100):
         forward = (apart.forward_time - fused.forward_time).item()
         backward = (apart.backward_time - fused.backward_time).item()
         outputs = model.num_layers * model.seq_len * model.moe_topk * model.hidden_size
-        assert forward == pytest.approx((28 * outputs / h100.dram.bandwidth.item() if has_biases else 0.0), rel=0.35)
+        assert forward == pytest.approx(28 * outputs / h100.dram.bandwidth.item() if has_biases else 0.0, rel=0.35)
         assert backward == pytest.approx(forward * 30 / 28, rel=0.02)
 
 

@@ -86,7 +86,7 @@ def test_parameters_and_flops_of_rows_are_those_of_closed_forms(model):
     norms = 2 * (2 * h if model.normalization == "layer_norm" else h)
     assert sum(map(model.weights, DECODER.kernels)) == matrices
     assert model.layer_parameters(DECODER) == matrices + biases + norms
-    assert model.forward_flops_per_sequence == (layers * (2 * s * matrices + 2 * s * s * queries) + 2 * s * h * v)
+    assert model.forward_flops_per_sequence == layers * (2 * s * matrices + 2 * s * s * queries) + 2 * s * h * v
 
 
 # Korthikanti et al. 2022, figure 1: num_layers, hidden_size, heads, tp, pp, vpp, micro-batch, micro-batches;

@@ -60,7 +60,7 @@ def test_one_expert_for_every_token_costs_what_the_dense_layer_does(gqa):
     )
     assert routed.model_flops == dense.model_flops
     assert dense.step_time < routed.step_time < 1.1 * dense.step_time
-    assert (routed.weights_memory - dense.weights_memory) == pytest.approx(W * gqa.num_layers * gqa.hidden_size)
+    assert routed.weights_memory - dense.weights_memory == pytest.approx(W * gqa.num_layers * gqa.hidden_size)
 
 
 def test_experts_have_data_parallel_groups_of_their_own(experts):
@@ -195,7 +195,7 @@ def test_memory_of_a_published_run_is_met():
         blocks=model.blocks, dp=16, ep=16, zero=1, gradient_accumulation_steps=64, overlap_grad_reduce=1
     )
     found = step(model, load_system("h100_80g_dgx"), design)
-    assert math.isclose(((found.peak_memory - found.reserved_memory).item() / 2**30), 62.2, rel_tol=0.08)
+    assert math.isclose((found.peak_memory - found.reserved_memory).item() / 2**30, 62.2, rel_tol=0.08)
 
 
 def test_products_in_pieces_hide_what_is_gathered_and_scattered():

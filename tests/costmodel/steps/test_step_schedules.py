@@ -107,7 +107,7 @@ def test_every_legal_design_of_a_space_is_one_that_its_schedule_can_run():
     space = Space.from_text(SPACE)
     [designs] = space.legal.enumerate()
     known = space.known_values(designs)
-    assert ({SCHEDULE_WORDS[int(code)] for code in designs["schedule"]}) == {*SCHEDULE_WORDS}
+    assert {SCHEDULE_WORDS[int(code)] for code in designs["schedule"]} == {*SCHEDULE_WORDS}
     columns = ("pp", "vpp", "schedule", "group_size", "dp", "gradient_accumulation_steps", "recompute")
     cost = step(space.model, space.system, DesignPoints.of(tp=2, **{name: known[name] for name in columns}))
     assert np.isfinite(cost.step_time).all()

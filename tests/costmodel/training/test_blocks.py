@@ -155,7 +155,7 @@ def test_its_best_sharding_is_found(name, request, toy_system):
     layout = {"tp": 4, "pp": 2, "gradient_accumulation_steps": 4, "micro_batch_size": 2}
     every = step(model, toy_system, assigned(np.arange(EVERY.count), **layout))
     solved = step(model, toy_system, DesignPoints.of(sharding="solve", **layout))
-    assert solved.step_time == every.step_time[(every.peak_memory <= toy_system.dram.capacity)].min()
+    assert solved.step_time == every.step_time[every.peak_memory <= toy_system.dram.capacity].min()
     design = resolve_sharding(model, toy_system, DesignPoints.of(sharding="solve_bytes", **layout))
     sent = [sum(map(sum, (sent_bytes(ranks_of(model, d), e) for e in LAYER.edges)))
             for d in (assigned(np.arange(EVERY.count), **layout), design)]  # fmt: skip

@@ -66,7 +66,7 @@ def test_ranks_of_a_sequence_gather_latents_whole():
         layer = next(iter(model.kinds))
         if name == "deepseek_v3_2":
             alone = layer_memory(ranks_of(model, DesignPoints.of(tp=[1, 4])), layer).working
-            assert np.all((layer_memory(ranks_of(model, design), layer).working - alone / 2) > 0)
+            assert np.all(layer_memory(ranks_of(model, design), layer).working - alone / 2 > 0)
     one, four = times["deepseek_v3_2"]
     assert four == pytest.approx(one, rel=0.1)  # whole for each rank
     assert times["deepseek_v3"][0] > 30 * one  # 128 heads of 192 + 128

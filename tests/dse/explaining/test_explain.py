@@ -86,7 +86,7 @@ def test_kernels_are_those_of_the_step_and_none_beats_its_ceiling():
 def test_a_difference_adds_up_to_that_of_the_steps(name):
     one, other = explained(Space.load(name), count=2)
     found = Difference(one, other)
-    assert found.time["seconds"].sum() == pytest.approx((other.step_time - one.step_time), abs=1e-9 * one.step_time)
+    assert found.time["seconds"].sum() == pytest.approx(other.step_time - one.step_time, abs=1e-9 * one.step_time)
     assert_leaves_alone(found.time["path"])
     more = other.peak_memory - one.peak_memory
     assert found.memory["bytes"].sum() == pytest.approx(more, abs=1e-9 * one.peak_memory)

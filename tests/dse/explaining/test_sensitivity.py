@@ -39,7 +39,7 @@ def test_an_elasticity_is_what_two_machines_say():
         evaluated_design(space.pinned({"fabric_bandwidth": found.value * factor}), params)["breakdown"]["step_time_s"]
         for factor in (1 + STEP, 1 - STEP)
     ]
-    assert found.elasticity == pytest.approx(((times[0] - times[1]) / (2 * STEP * sum(times) / 2)), rel=1e-3)
+    assert found.elasticity == pytest.approx((times[0] - times[1]) / (2 * STEP * sum(times) / 2), rel=1e-3)
 
 
 @pytest.mark.parametrize("space", ["gpt3_175b_1024_a100", "gpt_1t_codesign"])

@@ -189,7 +189,7 @@ def test_no_error_has_grown_unnoticed(name, request):
     now = found.loc[kept.index]
     grown = (now["mean"] > kept["mean"] + ERROR_GROWS) | (now["median"] > kept["median"] + ERROR_GROWS)
     fallen = now.tau.astype(float) < kept.tau - TAU_FALLS
-    assert [*kept.index[((now.expressed < kept.expressed) | grown | fallen)]] == []
+    assert [*kept.index[(now.expressed < kept.expressed) | grown | fallen]] == []
 
 
 def test_the_readme_sums_up_the_errors(measured):
