@@ -116,9 +116,9 @@ def test_programs_that_train_no_model_here_are_refused_by_name(tmp_path, command
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize(("launcher", "chips"), cases(__file__, "launchers_say_the_chips"))
-def test_launchers_say_the_chips(tmp_path, launcher, chips):
-    (tmp_path / "a.sh").write_text(f"{launcher} pretrain_gpt.py {MODEL}")
+@pytest.mark.parametrize(("launcher", "chips"), cases(__file__, "launchers_of_programs_that_train_say_the_chips"))
+def test_launchers_of_programs_that_train_say_the_chips(tmp_path, launcher, chips):
+    (tmp_path / "a.sh").write_text(f"{launcher} {MODEL}")
     found = training_command(tmp_path / "a.sh")
     assert [found.chips, found.node_size] == chips
     assert found.flags[:2] == ["--num-layers", "24"]
