@@ -121,12 +121,13 @@ def _changed(
 def located(name_or_path: str | Path, kind: str, base: Path) -> Path:
     """Path of a file: of a built-in one by its name or a usual name, else as a path from `base`."""
     text = str(name_or_path)
-    is_path = isinstance(name_or_path, Path) or "/" in text or text.endswith((".yaml", ".yml"))
+    has_ending = re.search(r"\.[a-z]+$", text)
+    is_path = isinstance(name_or_path, Path) or "/" in text or has_ending
     if not (is_path and (base / text).exists()):
         known = current_name(text, kind)
         if known in names(kind):
             return ROOT / kind / f"{known}.yaml"
-    on_hub = kind == "models" and re.fullmatch(r"[\w-]+/[\w.-]+(?<!\.json)(?<!\.yaml)(?<!\.yml)", text)
+    on_hub = kind == "models" and re.fullmatch(r"[\w-]+/[\w.-]+", text) and not has_ending
     if is_path and (not on_hub or (base / text).exists()):
         return base / text
     hint = unknown_name(text, kind)

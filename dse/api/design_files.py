@@ -56,7 +56,8 @@ def kind_of_design(text: str, profile: str | None = None) -> str:
     head = content(path, HEAD) if path.exists() else b""
     if _SPACE.search(head):
         return SPACE
-    if form := launch_form(text):
+    kind = recognized(path, head) if path.is_file() else None
+    if form := launch_form(text, kind):
         return form
     if not path.exists():
         none = f"no built-in space and no file of this name{shipped.unknown_name(text, 'spaces')}"
@@ -65,7 +66,6 @@ def kind_of_design(text: str, profile: str | None = None) -> str:
     for pattern, advice in _OTHERS:
         if pattern.search(head):
             raise DseError(f"{path}: {advice.format(path)}")
-    kind = recognized(path, head)
     if kind is None and _LIKE_A_SPACE.search(head) and not profile:
         return SPACE  # which names the missing part
     return _evaluated_by(kind, path, profile).name
@@ -76,12 +76,15 @@ def _file(text: str) -> Path:
     return Path(re.sub(r"(\.py):\w+$", r"\1", text))
 
 
-def launch_form(text: str) -> str:
-    """The form of a launch file, or of the call of a launch script, such as ``"TP=8 train.sh 7b"``; "" of others."""
+def launch_form(text: str, kind: FileKind | None = None) -> str:
+    """The form of a launch file, or of the call of a launch script, such as ``"TP=8 train.sh 7b"``; "" of others.
+
+    `kind` is the kind of the file if known.
+    """
     path = _file(text)
     if not path.is_file():
         return "megatron" if is_call(text) else ""
-    kind = recognized(path)
+    kind = kind or recognized(path)
     if kind is None:
         return next((name for name, known in file_kinds().items() if path.suffix in known.usual_endings), "")
     return "" if isinstance(kind, WorkloadKind) else kind.name

@@ -8,7 +8,9 @@ help starts at once.
 from __future__ import annotations
 
 import argparse
+import math
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import cache, partial
 from pathlib import Path
 from shlex import quote
@@ -94,32 +96,20 @@ share = bounded(0, 1, "a share from 0 to 1")
 number = bounded(5e-324, 1.7e308, "a number above 0")  #: from the least float to the largest
 
 
-def positive(text: str) -> int:
-    """A whole number of at least 1."""
-    return whole(text, 1)
+def whole(least: int, most: float = math.inf) -> Callable[[str], int]:
+    """A type of arguments: a whole number from `least` to `most`."""
+    expected = f"of at least {least}" if most == math.inf else f"from {least} to {most}"
+
+    def parsed(text: str) -> int:
+        with suppress(ValueError):
+            if text.isascii() and "_" not in text and least <= (value := int(text)) <= most:
+                return value
+        raise argparse.ArgumentTypeError(f"{text!r}: expected a whole number {expected}")
+
+    return parsed
 
 
-def natural(text: str) -> int:
-    """A whole number of at least 0."""
-    return whole(text, 0)
-
-
-def port(text: str) -> int:
-    """A port of this machine; 0 is any free one."""
-    if (number := natural(text)) > 65535:
-        raise argparse.ArgumentTypeError(f"{text!r}: expected a port from 0 to 65535")
-    return number
-
-
-def whole(text: str, lowest: int) -> int:
-    """A whole number of at least `lowest`."""
-    try:
-        number = int(text) if text.isascii() and "_" not in text else lowest - 1
-    except ValueError:
-        number = lowest - 1
-    if number < lowest:
-        raise argparse.ArgumentTypeError(f"{text!r}: expected a whole number of at least {lowest}")
-    return number
+positive, natural, port = whole(1), whole(0), whole(0, 65535)
 
 
 def tokens(text: str) -> float:

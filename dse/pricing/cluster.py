@@ -68,9 +68,8 @@ class _Cluster:
 
     def look(self) -> None:
         """Ask the scheduler for its workers; raises `DseError` if it is lost, or has had none for too long."""
-        workers = self.asked(lambda: self.client.sync(self.client.scheduler.identity, callback_timeout=ANSWER))[
-            "workers"
-        ]
+        known = self.asked(lambda: self.client.sync(self.client.scheduler.identity, callback_timeout=ANSWER))
+        workers = known["workers"]
         self.looked = monotonic()
         self.room = TASKS_PER_THREAD * max(1, sum(worker["nthreads"] for worker in workers.values()))
         if workers:
@@ -89,27 +88,34 @@ class _Cluster:
         """Futures that have ended, at least one."""
         from distributed import wait
 
-        def ended() -> list[Any]:
-            with suppress(TimeoutError):
-                return [*wait([*running], timeout=LOOK, return_when="FIRST_COMPLETED").done]
-            return []
-
-        while not (futures := self.asked(ended)):
+        while not (ended := self.timely(lambda: wait([*running], timeout=LOOK, return_when="FIRST_COMPLETED").done)):
             self.look()
         if monotonic() - self.looked > LOOK:
             self.look()
-        return list(futures)
+        return list(ended[0])
 
     def result(self, future: Any) -> Any:
-        """The result of a future that has ended."""
-        if future.status != "error":
-            return self.asked(lambda: future.result(timeout=ANSWER))
+        """The result of a future that has ended; if its worker is lost meanwhile, it is computed again."""
+        while future.status != "error":
+            if results := self.timely(lambda: future.result(timeout=ANSWER)):
+                return results[0]
+            self.look()
         error = future.exception(timeout=ANSWER)
         if isinstance(error, DseError):
             raise error
         raise DseError(f"scheduler {self.scheduler}: a worker failed: {type(error).__name__}: {error}") from error
 
-    def asked(self, call: Callable[[], Any]) -> Any:
+    def timely(self, call: Callable[[], Result]) -> list[Result]:
+        """The result of a call of Dask; none if it does not come in time."""
+
+        def tried() -> list[Result]:
+            with suppress(TimeoutError):
+                return [call()]
+            return []
+
+        return self.asked(tried)
+
+    def asked(self, call: Callable[[], Result]) -> Result:
         """The result of a call of Dask; raises `DseError` if the scheduler is lost."""
         try:
             return call()

@@ -97,10 +97,8 @@ def step_title(record: Record) -> str:
 def bars(title: str, parts: Sequence[Contribution], unit: str, whole: float | None = None) -> Table:
     """A table of parts with their shares as bars."""
     table = Table.grid(padding=(0, 2, 0, 0))
-    table.add_column(no_wrap=True)
-    table.add_column(justify="right", no_wrap=True)
-    table.add_column(justify="right", no_wrap=True)
-    table.add_column(no_wrap=True)
+    for justify in ("left", "right", "right", "left"):
+        table.add_column(justify=justify, no_wrap=True)
     whole = whole or sum(part.value for part in parts)
     longest = max((part.value for part in parts), default=1.0)
     table.add_row(Text(title, style="bold"), "", "", "")
@@ -114,9 +112,8 @@ def sentence(space: Space, record: Record) -> str:
     """The bottleneck of a design, its largest part of memory, and its other limits."""
     largest = parts_of(record, "peak_memory")[0]
     memory = f"Memory is mostly {PHRASES[largest.name]}, {readable(largest.value, 'B')}."
-    tight = ""
-    if memory_verdict(space, record) == TIGHT:
-        tight = f" Memory is tight: {peak_spread(space.framework)}."
+    is_tight = memory_verdict(space, record) == TIGHT
+    tight = f" Memory is tight: {peak_spread(space.framework)}." if is_tight else ""
     return f"Bottleneck: {bottleneck_text(record)}. {memory}{limits(space, record)}{tight}"
 
 

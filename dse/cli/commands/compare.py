@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 
 from costmodel import load_system
 from costmodel.errors import DseError
@@ -32,6 +33,8 @@ def run(args: argparse.Namespace) -> int:
         return machines(args.study, args.other, args.format)
     if systems and args.other:
         raise DseError(f"compare: {systems[0]} is a system, the other a study; use STUDY --system {systems[0]}")
+    if file := next((word for word in words if Path(word).is_file()), ""):
+        raise DseError(f"compare: {file} is no launch file and no system; name two of one kind, or studies")
     study = Study.load(args.study, storage=args.storage)
     if args.other:
         return side_by_side(study, Study.load(args.other, storage=args.storage), args.format)
