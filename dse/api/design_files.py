@@ -56,7 +56,7 @@ def kind_of_design(text: str, profile: str | None = None) -> str:
     head = content(path, HEAD) if path.exists() else b""
     if _SPACE.search(head):
         return SPACE
-    kind = recognized(path, head) if path.is_file() else None
+    kind = recognized(path, head) if path.exists() else None
     if form := launch_form(text, kind):
         return form
     if not path.exists():
