@@ -34,7 +34,7 @@ def run(args: argparse.Namespace) -> int:
     if systems and args.other:
         raise DseError(f"compare: {systems[0]} is a system, the other a study; use STUDY --system {systems[0]}")
     if file := next((word for word in words if Path(word).is_file()), ""):
-        raise DseError(f"compare: {file} is no launch file and no system; name two of one kind, or studies")
+        raise DseError(f"compare: {file}: expected a launch file or a system; name two of one kind, or two studies")
     study = Study.load(args.study, storage=args.storage)
     if args.other:
         return side_by_side(study, Study.load(args.other, storage=args.storage), args.format)
