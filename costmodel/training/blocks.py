@@ -135,6 +135,8 @@ def kinds_without_word(layers: Iterable[Layer], framework: str) -> list[str]:
 ROWS: Final[Mapping[str, Any]] = yaml.load(
     Path(__file__).with_suffix(".yaml").read_text(), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 )
+#: Fields of a model that rows of its layers depend on.
+SWITCHES: Final = frozenset(ROWS["switches"])
 #: Before the first layer, after the last, before layers of multi-token prediction, and behind an MLP.
 EMBEDDING, HEAD, MTP_JOIN, PER_LAYER = (
     Block(name, ROWS["blocks"][name]) for name in ("embedding", "head", "mtp", "per_layer")
@@ -160,18 +162,11 @@ class LayerKind(NamedTuple):
     parallel: bool = False  #: both branches side by side behind one norm
     parallel_norms: bool = False  #: ... or each behind its own
     latent_keys: bool = False  #: keys are latents in sparse attention too
-    query_latent: bool = False
     indexer: bool = False  #: of sparse attention; else earlier layers' picks are used, or all compressed keys
-    compressor: bool = False  #: of compressed attention; else queries see a window
     output_gate: bool = False
-    full_rank_gate: bool = False  #: of Kimi delta attention
-    full_rank_decay: bool = False
-    shared_expert: bool = False
-    shared_expert_gate: bool = False
-    expert_norms: bool = False
     per_layer: bool = False  #: a part of a second embedding is added behind the MLP
     streams: bool = False  #: branches read a weighted sum of several residual streams, and write to all
-    expert_latent: bool = False  #: routed experts act on a narrower latent of each token
+    switches: frozenset[str] = frozenset()  #: those of `SWITCHES` that are not 0
     sizes: Sizes = ()  #: dimensions that differ from the model's
 
 
@@ -183,11 +178,15 @@ class Branch(NamedTuple):
 
 
 def present(kind: LayerKind, lines: Iterable[str], **words: str) -> list[str]:
-    """Lines without flags, and those with flags that a kind of layer has; words put in."""
+    """Lines without flags, and those with flags or switches that a kind of layer has; words put in."""
+
+    def has(flag: str) -> bool:
+        return flag in kind.switches if flag in SWITCHES else getattr(kind, flag)
+
     chosen = []
     for line in lines:
         flags, _, row = line[1:].partition("] ") if line.startswith("[") else ("", "", line)
-        if all(getattr(kind, flag.lstrip("!")) != flag.startswith("!") for flag in flags.split()):
+        if all(has(flag.lstrip("!")) != flag.startswith("!") for flag in flags.split()):
             chosen.append(row.format(**words))
     return chosen
 
@@ -207,7 +206,7 @@ def mixer_branch(kind: LayerKind, norm: str) -> Branch:
 
 def mlp_branch(kind: LayerKind, norm: str) -> Branch:
     """An MLP behind a norm, or a mixture of experts."""
-    inner = "expert_norm" if kind.expert_norms else norm
+    inner = "expert_norm" if "expert_norms" in kind.switches else norm
     rows = present(kind, ROWS["mlps"][kind.mlp].splitlines(), norm=norm, inner=inner)
     return Branch(rows, present(kind, ROWS["ends"][kind.mlp]))
 

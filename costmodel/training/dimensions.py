@@ -211,7 +211,7 @@ class ModelDimensions:
     linear_conv_kernel: float = 0.0
     linear_state_size: float = 0.0  #: of Mamba-2: width of the states of a head
     linear_step_rank: float = 0.0  #: of Mamba-1: width from which steps of all features are made
-    linear_norm: bool = True  #: of Mamba-2: a norm of the output
+    linear_norm: bool = True  #: of Mamba-2: a norm of the output; of Mamba-1: norms of steps, B and C
     linear_full_rank_gate: bool = False  #: of Kimi delta attention: its gate is one product, not two of low rank
     linear_full_rank_decay: bool = False  #: ... its decay is one product
     index_heads: float = 0.0  #: of an indexer that picks the keys that queries see; 0 where layers reuse earlier picks

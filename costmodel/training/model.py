@@ -10,7 +10,7 @@ from functools import cache, cached_property
 
 from costmodel.columns import short_repr
 from costmodel.errors import DseError
-from costmodel.training.blocks import Block, Layer, LayerKind, head_of, layer_of, mtp_layer, sequence_of
+from costmodel.training.blocks import SWITCHES, Block, Layer, LayerKind, head_of, layer_of, mtp_layer, sequence_of
 from costmodel.training.dimensions import ModelDimensions, Sizes
 from costmodel.training.kernel_kind import Kernel
 
@@ -218,7 +218,7 @@ def layers_by_fields(model: ModelShape) -> list[tuple[str, str, Sizes]]:
 
 def layer_kind(model: ModelShape, mixer: str, mlp: str, sizes: Sizes) -> LayerKind:
     """A layer of a model by its mixer and MLP, with the norms, gates and shared experts of the model."""
-    parallel, experts = model.parallel_block and bool(mixer and mlp), mlp == "experts"
+    parallel = model.parallel_block and bool(mixer and mlp)
     latent = mixer == "latent" or (mixer in ("sparse", "window") and model.attention == "mla")
     return LayerKind(
         mixer,
@@ -227,18 +227,11 @@ def layer_kind(model: ModelShape, mixer: str, mlp: str, sizes: Sizes) -> LayerKi
         parallel=parallel,
         parallel_norms=parallel and model.parallel_norms,
         latent_keys=latent,
-        query_latent=latent and model.q_lora_rank > 0,
         indexer=mixer in ("sparse", "compressed") and dict(sizes).get("index_heads", model.index_heads) > 0,
-        compressor=mixer == "compressed" and dict(sizes).get("compress_ratio", model.compress_ratio) > 0,
         output_gate=(model.attention_output_gate or model.attention_head_gate)
         and mixer in ("full", "window", "sparse", "latent"),
-        full_rank_gate=mixer == "kda" and model.linear_full_rank_gate,
-        full_rank_decay=mixer == "kda" and model.linear_full_rank_decay,
-        shared_expert=experts and model.shared_ffn_hidden_size > 0,
-        shared_expert_gate=experts and model.shared_expert_gate,
-        expert_norms=experts and model.expert_norms,
         per_layer=model.per_layer_embedding > 0,
         streams=model.num_residual_streams > 1,
-        expert_latent=experts and model.moe_latent_size > 0,
+        switches=frozenset(name for name in SWITCHES if dict(sizes).get(name, getattr(model, name))),
         sizes=sizes,
     )

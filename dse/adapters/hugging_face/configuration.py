@@ -19,6 +19,7 @@ from costmodel.formats.model_file import ImportedModel, read_model
 from costmodel.training.dimensions import MOST_LAYERS, USUAL, plain
 from costmodel.training.model import ModelShape
 from dse.adapters.hugging_face.layers import ALIASES, REFUSED, WORDS, Family, LayerReader, families
+from dse.spaces.formulas.expressions import Expression, Name
 
 CONSTANTS: Final[dict[str, Any]] = data_beside(__file__, "numerics.yaml")
 _SCALING: Final[Mapping[str, str]] = CONSTANTS["scaling"]
@@ -129,7 +130,9 @@ class _ConfigurationReader:
     def _family(self) -> Family:
         """The family of the model, by its type or else by its architecture."""
         known = {**{word: word for word in families()}, **ALIASES}
-        types = [section.data.get("model_type") for section in (self.section, self.outer)]
+        scan = self.section.data.get("ssm_cfg")  # of files of state-spaces/mamba, without a type
+        types = [scan.get("layer", "Mamba1")] if isinstance(scan, dict) else []
+        types += [section.data.get("model_type") for section in (self.section, self.outer)]
         words = [word for word in types if isinstance(word, str)]
         classes = self.outer.data.get("architectures")
         class_name = str(classes[0]) if isinstance(classes, list) and classes else ""
@@ -203,35 +206,30 @@ class _ConfigurationReader:
                 if key.split("|")[0] in NEEDED and not ordered and name not in self.family.optional:
                     self.section.mistake(None, f"{key.split('|')[0]}: missing")
                 continue
-            if value == "auto":  # of Mamba-2: heads share out twice the hidden size, or `mamba_expand` times
-                inner = experts.get("hidden_size", 0) * self._whole("mamba_expand", self._value("mamba_expand") or 2)
-                value = inner / max(experts.get("linear_value_heads", 1), 1)
-            experts[name] = self._read(name, key.split("|")[0], value)
+            if value != "auto":
+                experts[name] = self._read(name, key.split("|")[0], value)
         if idle := self._whole("zero_expert_num", self._value("zero_expert_num") or 0):
             picked, every = experts.get("moe_topk", 1), idle + experts.get("num_experts", 1)
             experts["moe_topk"] = max(round(picked * (1 - idle / every)), 1)
             mean = f"of {picked} picked ones, {experts['moe_topk']} work on average"
             self.notes.append(f"zero_expert_num: {idle} of {every} experts do nothing: {mean}")
-        if self._value("multi_query") is True and self._value("new_decoder_architecture") is not True:
-            experts["num_query_groups"] = 1  # whatever other keys say
-        if experts.get("linear_key_head_dim") == experts.get("linear_head_dim"):
-            experts.pop("linear_key_head_dim", None)
         if experts.get("routing_groups") == 1:
             experts = {name: value_of for name, value_of in experts.items() if not name.startswith("routing_")}
-        heads = max(experts.get("num_attention_heads", 1), 1)
-        if experts.get("kv_lora_rank") and experts.get("hidden_size", 1) % heads:
-            experts["head_size"] = experts.get("qk_nope_head_dim", 1)  # latent attention has separate sizes
-        counted = self.family.keys.get("shared_ffn_hidden_size", "").startswith(("n", "moe_n"))
-        if counted and "shared_ffn_hidden_size" in experts:
-            experts["shared_ffn_hidden_size"] *= experts.get("moe_ffn_hidden_size", 0)
-        if self._value("block_auto_adjust_ff_dim") is True:  # of LFM2
-            factor = _number("factor", self._value("block_ffn_dim_multiplier")).get("factor", 1.0)
-            multiple = max(self._whole("block_multiple_of", self._value("block_multiple_of") or 1), 1)
-            most = int(2 * experts.get("ffn_hidden_size", 0) / 3 * factor)
-            experts["ffn_hidden_size"] = multiple * math.ceil(most / multiple)
+        experts |= self._calculated(experts)
         if not experts.get("num_experts"):
             experts = {name: value for name, value in experts.items() if name not in OF_EXPERTS}
         return experts
+
+    def _calculated(self, model: Mapping[str, Any]) -> dict[str, int]:
+        """Fields that formulas of fields and keys give where a file is silent, or change where they read them."""
+        calculated: dict[str, int] = {}
+        for name, text in self.family.formulas.items():
+            formula, known = Expression.parse(text), {**model, **calculated}
+            if (name in model) == (name in formula.names):
+                read = {word: known.get(word, self._value(word)) for word in formula.names}
+                values = {word: value if isinstance(value, int | float) else math.nan for word, value in read.items()}
+                calculated[name] = self._whole(name, float(formula.compiled(dict.fromkeys(values, Name()))(values)))
+        return calculated
 
     def _read(self, name: str, key: str, value: Any) -> Any:
         """A field's value from that of a key."""

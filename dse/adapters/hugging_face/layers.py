@@ -49,6 +49,7 @@ class Family:
     first: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     shared_keys: str = ""  #: key of the number of last layers that see the keys and values of earlier ones
     once: tuple[str, ...] = ()  #: keys that a model file can only say to be 1, or absent
+    formulas: Mapping[str, str] = field(default_factory=dict)  #: field -> formula of fields and keys
     optional: tuple[str, ...] = ()  #: fields that models of the family may lack, such as those of experts
     pattern: str = ""  #: letters of what a layer of the configuration is here
     apart: str = ""  #: how models of the family differ from what a model file can say
@@ -177,8 +178,6 @@ class LayerReader:
                 self.family.types or None, f"{len(mixers)} layers, but the model has {model.get('num_layers')}"
             )
             return {}
-        if "mamba2" in mixers and self.value("use_conv_bias|mamba_conv_bias") is False:
-            self.mistake("use_conv_bias", "a model file can only say true")
         sizes = self._dimensions(mixers, model)
         layers = list(zip(mixers, mlps, sizes, strict=True))
         fields = fields if {"window", "compressed"} & {*mixers} else {}
@@ -266,7 +265,7 @@ class LayerReader:
             return [MLPS.get(word, "") for word in words]
         family, first = self.family, int(model.get("first_dense_layers", 0))
         if not model.get("num_experts"):
-            return ["dense"] * count
+            return ["dense" if model.get("ffn_hidden_size", 1) else ""] * count
         step = self.whole(family.sparse_step, self.value(family.sparse_step) or 1) if family.sparse_step else 1
         sparse = marks(count, step, self._offset(family.sparse_offset, step))
         sparse = [mark and number >= first for number, mark in enumerate(sparse)]

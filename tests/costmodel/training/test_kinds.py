@@ -18,7 +18,7 @@ from tests.support.runs import ranks_of
 #: A layer with each kind that stands in layers, experts and windows and linear mixers among them.
 MIXERS = ("full", "window", "sparse", "compressed", *LINEAR_MIXERS)
 LAYER_KINDS = [
-    LayerKind(mixer, mlp, indexer=mixer in ("sparse", "compressed"), compressor=mixer == "compressed")
+    LayerKind(mixer, mlp, indexer=mixer in ("sparse", "compressed"), switches=frozenset({"compress_ratio"}))
     for mixer in (*MIXERS, "")
     for mlp in ("dense", "experts", "")
     if mixer or mlp
