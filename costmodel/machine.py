@@ -133,6 +133,7 @@ class Chip(MachinePart):
     fp4_efficiency: FloatArray = column("-", 1, high=2)  #: of 4-bit products over that of 16 bits
     block_efficiency: FloatArray = column("-", 1, high=2)  #: of 8 bits with scales of blocks, over one scale
     compute_capability: FloatArray = column("-", 0)  #: of CUDA: 9 on Hopper; 0: no chip of CUDA
+    jax_devices: FloatArray = column("-", 1, low=1)  #: that JAX has for one chip
     expert_latency: FloatArray = column("s", 0)  #: of each further expert whose product one call makes
     sorting_efficiency: FloatArray = column("-", 1, high=2)  #: of sorting tokens by expert, over streaming
     grouped_efficiency: FloatArray = column("-", 1, high=2)  #: of products of experts in one call, over single ones
@@ -182,13 +183,12 @@ class Chip(MachinePart):
 
     def format_rate(self, units: str) -> FloatArray:
         """Rate of products of "fp8", "block", "mx" or "fp4" operands over that of 16 bits; 0: no units. [-]"""
-        rates = {
+        speedup, efficiency = {
             "fp8": (self.fp8_speedup, self.fp8_efficiency),
             "block": (self.fp8_speedup, self.fp8_efficiency * self.block_efficiency),
             "mx": (self.mx_speedup, self.fp8_efficiency * self.block_efficiency),
             "fp4": (self.fp4_speedup, self.fp4_efficiency),
-        }
-        speedup, efficiency = rates[units]
+        }[units]
         return speedup * efficiency
 
     @property

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from costmodel.errors import DseError
 from costmodel.formats.input_files import data_beside
-from costmodel.formats.quantity import count_value, plain_number, quantity
+from costmodel.formats.quantity import PURE_NUMBER, count_value, plain_number, quantity
 from dse.cli.terminal import say
 from dse.registry import call, load
 
@@ -136,18 +136,18 @@ def name_list(text: str) -> list[str]:
     return names
 
 
-def physical(unit: str, example: str) -> Callable[[str], float]:
-    """A type of arguments: a quantity above 0 of a unit, such as ``80GB``; seconds may go without."""
+def physical(unit: str, example: str, bare: float = 0.0) -> Callable[[str], float]:
+    """A type of arguments: a quantity above 0 of a unit, such as ``80GB``; a number alone counts `bare` SI units."""
 
     def parsed(text: str) -> float:
-        bare = unit == "s" and text.replace(".", "", 1).isdigit()
         try:
-            waited = quantity(f"{text} s" if bare else text)
+            given = quantity(text)
         except ValueError as error:
             raise argparse.ArgumentTypeError(str(error)) from None
-        if waited.dimension != quantity(f"1 {unit}").dimension or waited.value <= 0:
+        is_bare = given.dimension == PURE_NUMBER and bare > 0
+        if not (is_bare or given.dimension == quantity(f"1 {unit}").dimension) or given.value <= 0:
             raise argparse.ArgumentTypeError(f"{text!r}: expected a quantity such as {example}")
-        return waited.value
+        return given.value * (bare if is_bare else 1)
 
     return parsed
 
@@ -183,9 +183,7 @@ def changes_of(args: argparse.Namespace) -> dict[str, Any]:
     """Changes of a space by `add_changes` arguments, as keyword arguments of functions of `dse.api`."""
     if twice := next((n for n, _ in args.set if sum(n == m for m, _ in args.set) > 1), None):
         raise DseError(f"--set: {twice}: given twice")
-    return {
-        "set": dict(args.set), "layout": args.layout, "objective": args.objective, "tokens": args.tokens
-    }  # fmt: skip
+    return {"set": dict(args.set), **{name: getattr(args, name) for name in ("layout", "objective", "tokens")}}
 
 
 def set_words(args: argparse.Namespace) -> str:

@@ -65,6 +65,7 @@ class Launch:
     node_size: int  #: chips of a node [-]
     framework: str = ""  #: whose rules evaluate the design, a name or a path; "": none
     compute_capability: float = 0.0  #: of its chips; 0: unknown, or no chips of CUDA [-]
+    devices: int = 1  #: that JAX has for each chip [-]
     anyway: bool = False  #: whether a model is written that its framework cannot train as it is
     #: Reason that the framework of its form cannot run it, "" if it can; None: not yet examined.
     refused: str | None = field(default=None, compare=False, repr=False)
@@ -76,11 +77,12 @@ class Launch:
         """Launches of the designs of a run."""
         known, machine = DesignPoints().columns() | run.design.columns(), run.system
         domains = {name: domain for name, domain in DesignPoints.domains(run.model.blocks).items() if name in known}
-        columns = [machine.network[0].size, machine.chip.compute_capability, *(known[name] for name in domains)]
+        chip = machine.chip
+        columns = [machine.network[0].size, chip.compute_capability, chip.jax_devices, *(known[n] for n in domains)]
         rows = np.stack(np.broadcast_arrays(np.zeros(run.num_points), *columns)[1:], axis=1).tolist()
-        designs = [dict(zip(domains, map(decoded, domains.values(), codes), strict=True)) for _, _, *codes in rows]
+        designs = [dict(zip(domains, map(decoded, domains.values(), codes), strict=True)) for _, _, _, *codes in rows]
         pairs = zip(designs, rows, strict=True)
-        return [cls(run.model, design, int(row[0]), framework, row[1]) for design, row in pairs]
+        return [cls(run.model, design, int(row[0]), framework, row[1], int(row[2])) for design, row in pairs]
 
     @classmethod
     def of(cls, model: ModelShape, design: Mapping[str, Value], node_size: int) -> Launch:

@@ -32,11 +32,11 @@ MOST_MODULES = 20
 
 #: The most lines of packages and rooms, less others; what would grow beyond says what it deletes. [lines]
 BUDGETS = [
-    ("costmodel dse", "", 68_564),
+    ("costmodel dse", "", 68_562),
     ("costmodel dse", "dse.adapters", 46_966),
     ("costmodel", "costmodel.formats costmodel.lstm costmodel.rules", 13_799),
     ("dse.searching dse.storage", "", 6_965),
-    ("dse.adapters", "", 21_598),
+    ("dse.adapters", "", 21_596),
     ("dse.adapters.xla", "", 6_833),
     ("dse.adapters.dfmodel", "", 4_024),
     ("tests", "", 31_878),

@@ -280,8 +280,9 @@ def script(launch: Launch) -> tuple[str, list[str]]:
         **mesh(launch),
         **_training(launch),
     }
+    devices = f" of {launch.devices} devices" if launch.devices > 1 else ""
     lines = [
-        f"# {launch.heading} on {launch.world_size:,} chips, for {MAXTEXT.release}:",
+        f"# {launch.heading} on {launch.world_size:,} chips{devices}, for {MAXTEXT.release}:",
         "# python3 -m maxtext.trainers.pre_train.train THIS_FILE",
         *(f"# MaxText has no key for: {text}" for text in lost),
         "# Fill in what the design does not decide:",
@@ -291,14 +292,24 @@ def script(launch: Launch) -> tuple[str, list[str]]:
 
 
 def mesh(launch: Launch) -> dict[str, int]:
-    """Sizes of the axes of the mesh: within a node (or a slice), and between nodes."""
+    """Sizes of the axes of the mesh: within a node (or a slice), and between nodes.
+
+    Devices of a chip are neighbours on its innermost axis, `tensor`, or have micro-batches of their own. Raises
+    `NotExpressible` if neither is possible.
+    """
     split = "tensor_sequence" if launch.sequence_parallel else "tensor"
     dp, ep, copies = int(launch["dp"]), int(launch["ep"]), int(launch["shard_replicas"])
     dp //= ep
     data, fsdp = (dp, 1) if launch.zero_stage < 3 else (copies, dp // copies)
     sizes = {split: int(launch["tp"]), "context": int(launch["cp"]), "expert": ep, "fsdp": fsdp,
              "data": data, "pipeline": int(launch["pp"])}  # fmt: skip
-    inside = launch.nodes[1] if launch.node_size <= MOST_OF_A_HOST else launch.world_size
+    devices, heads = launch.devices, launch.model.num_query_groups
+    is_within = sizes[split] % devices == 0 or int(launch["micro_batch_size"]) % devices > 0
+    sizes[split if is_within else "fsdp" if fsdp > 1 else "data"] *= devices
+    if devices > 1 and is_within and heads % sizes[split]:
+        raise NotExpressible(f"{devices} devices a chip: {split} {sizes[split]} does not divide {heads:g} heads; "
+                             f"expected a micro-batch of a multiple of {devices}")  # fmt: skip
+    inside = launch.nodes[1] if launch.node_size <= MOST_OF_A_HOST else launch.world_size * devices
     keys: dict[str, int] = {}
     for axis, size in sizes.items():
         near = gcd(size, inside)
@@ -311,7 +322,7 @@ def _training(launch: Launch) -> dict[str, Any]:
     """Batch, pipeline, recomputation, number formats."""
     micro, steps = int(launch["micro_batch_size"]), int(launch["gradient_accumulation_steps"])
     staged = launch["pp"] > 1
-    replica = int(launch["tp"]) * int(launch["cp"]) * int(launch["pp"])
+    replica = int(launch["tp"]) * int(launch["cp"]) * int(launch["pp"]) * launch.devices
     keys: dict[str, Any] = {
         "per_device_batch_size": micro * (steps if staged else 1) / replica,
         "gradient_accumulation_steps": 1 if staged else steps,
@@ -354,7 +365,7 @@ def _settings(path: Path) -> tuple[dict[str, Any], Slices]:
     Raises `DseError` if no command has a configuration, or the script does not decide a value.
     """
     if path.is_file() and not _COMMAND.search(text := launch_text(path)):
-        return parse(text, str(path)).data, Slices()
+        return parse(text, str(path)).data, _slices(text)
     script, _ = followed(path, None)
     for words in sorted(script.commands, key=lambda words: sum("=" in word for word in words), reverse=True):
         at = next((at for at, word in enumerate(words) if at and word.endswith((".yml", ".yaml"))), 0)
@@ -381,8 +392,8 @@ def _slices(text: str) -> Slices:
     (Slices(chips=64, number=1, devices=2), Slices(chips=128, number=2, devices=1))
     """
     named = re.search(r"--(?:device|tpu)[-_]type[= ](\w+)-(\d+(?:x\d+)*)\b", text)
-    several = re.search(r"--num[-_]slices[= ](\d+)", text)
-    number, devices = int(several[1]) if several else 1, 2 if re.search(r"\btpu7x\b", text) else 1
+    several, divided = re.search(r"--num[-_]slices[= ](\d+)", text), re.search(r"\btpu7x\b|chips of (\d) devices", text)
+    number, devices = int(several[1]) if several else 1, int(divided[1] or 2) if divided else 1
     sizes = [int(size) for size in named[2].split("x")] if named else []
     cores = 2 if named and len(sizes) == 1 and named[1] in ("v4", "v5p", "tpu7x") else 1
     return Slices(prod(sizes) // cores * number if named else None, number, devices)
@@ -458,7 +469,8 @@ def _read_mesh(keys: Mapping[str, Any], slices: Slices) -> dict[str, Any]:
         rest = (slices.chips or 0) * slices.devices // (known * of_slices)
         said |= dict.fromkeys(left, 1) | {left[-1]: of_slices} | {left[0]: rest}
     sizes = {axis: prod(said[name] for name, of in names.items() if of == axis) for axis in names.values()}
-    if several := next((axis for axis in ("fsdp", "data") if sizes[axis] % slices.devices == 0), ""):
+    inner = ("tensor_sequence", "tensor", "fsdp", "data")
+    if several := next((axis for axis in inner if sizes[axis] % slices.devices == 0), ""):
         sizes[several] //= slices.devices
     elif slices.devices > 1:
         raise DseError(f"ici_fsdp_parallelism: expected a multiple of {slices.devices}, the devices of a chip")

@@ -20,7 +20,7 @@ from rich.text import Text
 
 from costmodel.errors import DseError, ParameterError, suggestion
 from costmodel.formats.input_files import data_beside
-from costmodel.formats.quantity import plain_number, readable, si_value
+from costmodel.formats.quantity import readable
 from costmodel.training.kernel_kind import PASSES
 from dse.adapters.simai.bandwidth import GPU_TYPES, NIC_TYPES, REVISIONS, Busbw, Links
 from dse.adapters.simai.files.aicb import GPUS, REQUIRED, VPP, WorkloadFile, endtoend_csv, load_workload
@@ -280,17 +280,3 @@ def known(text: str, names: Iterable[str]) -> str:
     if text not in names:
         raise argparse.ArgumentTypeError(f"{text!r} is not one{suggestion(text, names)}")
     return text
-
-
-def bandwidth(text: str) -> float:
-    """A bandwidth [B/s]; a bare number is in GiB/s, as in SimAI."""
-    try:
-        value = plain_number(text) * 2.0**30
-    except ValueError:
-        try:
-            value = si_value(text, "B/s")
-        except ValueError as error:
-            raise argparse.ArgumentTypeError(str(error)) from None
-    if not 0 < value < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text!r}: expected a bandwidth above 0")
-    return value

@@ -1,6 +1,10 @@
 """Scripts that start MaxText: `base.yml KEY=VALUE ...`, alone or in a command for xpk."""
 
+from dataclasses import replace
+from math import prod
+
 import pytest
+import yaml
 
 from costmodel import DseError, load_model
 from dse.adapters.maxtext.launch import keys_model, read_script, script
@@ -38,13 +42,8 @@ def test_a_command_with_two_slices_and_variables_of_its_caller(tmp_path):
     with pytest.raises(DseError, match=r"line 1: per_device_batch_size \$BATCH: no line of the script sets it"):
         read_script(path, 64)
     launch, _ = read_script(type(path)(f"BATCH=4 {path}"), 64)
-    assert (
-        launch["ep"],
-        launch["dp"],
-        launch["micro_batch_size"],
-        launch.model.mtp_layers,
-        launch.model.num_layers,
-    ) == (4, 64, 4, 0, 9)
+    assert [launch[name] for name in ("ep", "dp", "micro_batch_size")] == [4, 64, 4]
+    assert (launch.model.mtp_layers, launch.model.num_layers) == (0, 9)
     launch, _ = read_script(
         written(tmp_path, f"xpk --tpu-type=v5p-128 --num-slices=2 --command='{RUN} model_name=llama2-7b'")
     )
@@ -69,6 +68,17 @@ def test_settings_that_are_not_understood_are_refused(tmp_path, keys, message):
 ])  # fmt: skip
 def test_names_of_models(name, model):
     assert keys_model({"model_name": name}, name).num_parameters == load_model(model).num_parameters
+
+
+@pytest.mark.parametrize(("tp", "micro", "axis"), [(1, 1, "tensor"), (1, 2, "fsdp"), (2, 2, "tensor")])
+def test_a_mesh_has_all_devices_of_each_chip(tmp_path, tp, micro, axis):
+    """Two of TPU v7: neighbours on the innermost axis, or with sequences for each."""
+    run = Launch.of(load_model("llama2_7b"), {"tp": tp, "dp": 8, "zero": 3, "micro_batch_size": micro}, 9216)
+    text, _ = script(replace(run, devices=2))
+    sizes = {key: size for key, size in yaml.safe_load(text).items() if key.endswith("_parallelism")}
+    assert (prod(sizes.values()), sizes[f"ici_{axis}_parallelism"]) == (16 * tp, 2 * (tp if axis == "tensor" else 8))
+    read, _ = read_script(written(tmp_path, text, "run.yml"))
+    assert [read[name] for name in ("tp", "dp", "zero", "micro_batch_size")] == [tp, 8, 3, micro]
 
 
 def test_inputs_of_layers_on_hosts_come_back(tmp_path):
