@@ -294,7 +294,7 @@ def script(launch: Launch) -> tuple[str, list[str]]:
 def mesh(launch: Launch) -> dict[str, int]:
     """Sizes of the axes of the mesh: within a node (or a slice), and between nodes.
 
-    Devices of a chip are neighbours on its innermost axis, `tensor`, or have micro-batches of their own. Raises
+    Devices of a chip are neighbours on the innermost axis, `tensor`, or each has other sequences. Raises
     `NotExpressible` if neither is possible.
     """
     split = "tensor_sequence" if launch.sequence_parallel else "tensor"
