@@ -176,6 +176,7 @@ class ModelDimensions:
     normalization: Literal["layer_norm", "layer_norm_no_bias", "rms_norm"] = "layer_norm"
     num_residual_streams: float = 1.0  #: hyper-connections read one stream from several, and mix them [Xie2025]_
     norms_per_layer: float = 2.0  #: 4: behind attention and MLP too; 1 in a parallel block
+    branch_norms: bool = False  #: before the last products of attention (not latent) and of dense MLPs too
     position_embedding: Literal["learned", "rotary", "none"] = "learned"
     per_layer_embedding: float = 0.0  #: width of a second embedding of tokens, with one part for each layer
     learned_positions: float = 0.0  #: rows of the table of learned positions; 0 means key_len
@@ -188,7 +189,7 @@ class ModelDimensions:
     parallel_block: bool = False  #: attention and MLP side by side behind one norm
     parallel_norms: bool = False  #: in a parallel block: behind a norm each
     attention: Literal["gqa", "mla"] = "gqa"
-    q_lora_rank: float = 0.0  #: 0: queries are made from the hidden state
+    q_lora_rank: float = 0.0  #: 0: queries are made from the hidden state; else of gqa too
     kv_lora_rank: float = 0.0
     qk_nope_head_dim: float = 0.0
     qk_rope_head_dim: float = 0.0
@@ -308,12 +309,14 @@ class ModelDimensions:
         halves, streams = 2 if self.gated_mlp else 1, self.num_residual_streams
         made = self.num_query_groups * self.score_size if self.values_are_keys else 2 * self.key_value_size
         gates = self.num_attention_heads * self.attention_head_gate + self.attention_size * self.attention_output_gate
+        kv = gates + (0.0 if self.reuses_keys else made)
         return {
             "hidden": self.hidden_size,
             "stream": streams * self.hidden_size,
             "streams": streams,
             "stream_weights": (2 + streams) * streams,
-            "qkv": self.query_size + gates + (0.0 if self.reuses_keys else made),
+            "qkv": self.query_size + kv,
+            "kv": kv,
             "attention": self.attention_size,
             "gates": gates,
             "up": halves * self.ffn_hidden_size,

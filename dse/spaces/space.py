@@ -44,7 +44,7 @@ from dse.spaces.sections.parameters import (
 Params = dict[str, Value]
 
 #: Fields of models that are younger than the first studies: where they say nothing, no fingerprint has them.
-YOUNGER_FIELDS: Final = ("layers", "parallel_norms", "linear_state_size", "context_len", "wide_qk_norm")
+YOUNGER_FIELDS: Final = ("layers", "parallel_norms", "linear_state_size", "context_len", "wide_qk_norm", "branch_norms")
 #: Name of the condition that `Space.focused` adds.
 FOCUS = "focus"
 Batch = dict[str, FloatArray]

@@ -136,7 +136,7 @@ def test_numerics_are_those_of_the_shipped_file(name, imported):
     ("[1]", "expected the object of a config.json, got a list"),
     ('{"hidden_size": 64}', f"model_type: missing; the nearest of {KNOWN} that are: llama, "),
     ('{"producer": {}, "quantization": {}}', "states formats of weights alone; import the config.json of the model"),
-    ('{"model_type": "jetmoe"}', f"'jetmoe' is not supported; the nearest of {KNOWN} that are: "),
+    ('{"model_type": "dory"}', f"'dory' is not supported; the nearest of {KNOWN} that are: "),
     ('{"model_type": "t5"}', "model_type: 't5' is not supported: it has an encoder"),
     ('{"model_type": "x", "text_config": {"model_type": "gemma3n_text"}}', "'gemma3n' is not supported: it has"),
     ('{"model_type": "llama", "num_hidden_layers": 2}', "hidden_size: missing"),
