@@ -21,6 +21,7 @@ _ENDINGS: Final = re.compile(
 )
 
 
+@cache
 def names(kind: str) -> list[str]:
     """Sorted names of the built-in "spaces", "models", "systems" or "frameworks"."""
     return sorted(path.stem for path in (ROOT / kind).glob("*.yaml"))
@@ -123,10 +124,8 @@ def located(name_or_path: str | Path, kind: str, base: Path) -> Path:
     text = str(name_or_path)
     has_ending = re.search(r"\.[a-z]+$", text)
     is_path = isinstance(name_or_path, Path) or "/" in text or has_ending
-    if not (is_path and (base / text).exists()):
-        known = current_name(text, kind)
-        if known in names(kind):
-            return ROOT / kind / f"{known}.yaml"
+    if not (is_path and (base / text).exists()) and (known := current_name(text, kind)) in names(kind):
+        return ROOT / kind / f"{known}.yaml"
     on_hub = kind == "models" and re.fullmatch(r"[\w-]+/[\w.-]+", text) and not has_ending
     if is_path and (not on_hub or (base / text).exists()):
         return base / text

@@ -5,9 +5,10 @@ and in no other case. Designs that no rule of a space would let through (sizes t
 experts than ranks) have costs like others: ratios are taken as they are.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Final
+from itertools import chain
+from typing import Any, Final
 
 import numpy as np
 
@@ -183,6 +184,31 @@ def is_lawful(design: DesignPoints) -> BoolArray:
     return there
 
 
+def on_machines(
+    run: Run[Any, Any], changes: Sequence[Mapping[str, FloatArray]], cost: Callable[[Any], Breakdown] = transformer_step
+) -> list[Breakdown]:
+    """Costs of the designs of a run on each of several changed machines, all in one batch."""
+    known, points = run.system.quantities(), run.design.num_points
+    columns = {
+        name: np.concatenate([np.broadcast_to(change.get(name, known[name]), points) for change in changes])
+        for name in {*chain(*changes)}
+    }
+    batch = run.take(np.tile(np.arange(points), len(changes)))
+    found = cost(replace(batch, system=batch.system.with_quantities(columns)))
+    return [found.take(rows) for rows in np.arange(points * len(changes)).reshape(-1, points)]
+
+
+def more_of_each(some: Mapping[str, FloatArray], rng: np.random.Generator) -> dict[str, dict[str, FloatArray]]:
+    """Machines with up to 50 times as much of one quantity, by its name."""
+    better = {name: {name: values * np.exp(rng.uniform(0.05, 4.0, values.size))} for name, values in some.items()}
+    for quantity, more in better.items():
+        if quantity in WHOLE:
+            more[quantity] = np.ceil(more[quantity])
+        if other := FOLLOWING.get(quantity):
+            more[other] = some[other] * more[quantity] / some[quantity]
+    return better
+
+
 def check_resources(seed: int, points: int) -> None:
     """More of what a machine works with is never slower, cheaper or less hungry; more waits never faster."""
     rng = np.random.default_rng(seed)
@@ -193,26 +219,20 @@ def check_resources(seed: int, points: int) -> None:
     design, some = design.take(rows), {name: values[rows] for name, values in some.items()}
     # nodes straggle by the work of the slowest stage, which may be another one of less work on a better machine
     straggling = np.where(design.pp > 1, 0.0, system.host.straggler)
-
-    def timed(changed: Mapping[str, FloatArray]) -> Breakdown:
-        with_changes = system.with_quantities({"host_straggler": straggling, **some, **changed})
-        return transformer_step(Run(model, with_changes, design))
-
-    before = timed({})
-    for quantity, values in some.items():
-        more = {quantity: values * np.exp(rng.uniform(0.05, 4.0, rows.size))}
-        if quantity in WHOLE:
-            more[quantity] = np.ceil(more[quantity])
-        if other := FOLLOWING.get(quantity):
-            more[other] = some[other] * more[quantity] / values
-        after = timed(more)
-        assert (after.step_time <= before.step_time * (1 + ROUNDING)).all(), quantity
-        assert (after.system_price >= before.system_price * (1 - ROUNDING)).all(), quantity
-        assert (after.system_power >= before.system_power * (1 - ROUNDING)).all(), quantity
-    for quantity, value in system.quantities().items():
-        if quantity.endswith(NEVER_FASTER) and np.isfinite(value):
-            after = timed({quantity: value * rng.uniform(1.05, 10.0, rows.size)})
-            assert (after.step_time >= before.step_time * (1 - ROUNDING)).all(), quantity
+    run = Run(model, system.with_quantities({"host_straggler": straggling, **some}), design)
+    better = more_of_each(some, rng)
+    worse = {
+        name: {name: value * rng.uniform(1.05, 10.0, rows.size)}
+        for name, value in system.quantities().items()
+        if name.endswith(NEVER_FASTER) and np.isfinite(value)
+    }
+    before, *after = on_machines(run, [{}, *better.values(), *worse.values()])
+    for quantity, found in zip(better, after, strict=False):
+        assert (found.step_time <= before.step_time * (1 + ROUNDING)).all(), quantity
+        assert (found.system_price >= before.system_price * (1 - ROUNDING)).all(), quantity
+        assert (found.system_power >= before.system_power * (1 - ROUNDING)).all(), quantity
+    for quantity, found in zip(worse, after[len(better) :], strict=True):
+        assert (found.step_time >= before.step_time * (1 - ROUNDING)).all(), quantity
 
 
 def check_zero(seed: int, points: int) -> None:
@@ -225,11 +245,13 @@ def check_zero(seed: int, points: int) -> None:
     design = replace(design, **of_one, ep=one, etp=design.tp * one, zero=0 * one)
     assert (design.sharing.shards.size == 1).all()
     assert (design.expert_sharing.shards.size == 1).all()
-    before = transformer_step(Run(run.model, run.system, design)).columns()
-    for zero in (1, 2, 3):
-        after = transformer_step(Run(run.model, run.system, replace(design, zero=zero * one))).columns()
-        for name, values in after.items():
-            np.testing.assert_allclose(values, before[name], rtol=ROUNDING, err_msg=f"{name}, zero {zero}")
+    stages = 4
+    of_stages = Run(run.model, run.system, design).take(np.tile(np.arange(points), stages))
+    zero = np.repeat(np.arange(stages) * 1.0, points)
+    found = transformer_step(replace(of_stages, design=replace(of_stages.design, zero=zero)))
+    for name, values in found.columns().items():
+        before, *after = np.broadcast_to(values, stages * points).reshape(stages, points)
+        np.testing.assert_allclose(after, [before] * 3, rtol=ROUNDING, err_msg=name)
 
 
 def check_scale(seed: int, points: int) -> None:

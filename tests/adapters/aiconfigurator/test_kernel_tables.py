@@ -1,7 +1,6 @@
 """Kernel tables: small synthetic Parquet tables with the columns of aiconfigurator and known errors."""
 
 import hashlib
-import json
 import sys
 from collections.abc import Sequence
 
@@ -12,12 +11,12 @@ import pytest
 from costmodel import DseError, load_system
 from dse import validate_kernels
 from dse.adapters.aiconfigurator.tables import samples
-from dse.cli import main
 from dse.validation.kernel_tables import is_kept_apart
 from dse.validation.kernels import attention_times, gemm_times
 from dse.validation.table import MeasuredRow
 from dse.validation.table_prices import TIMES, library_system, library_times
 from tests.support.cases import cases
+from tests.support.commands import json_of, stderr_of, stdout_of
 
 H100 = load_system("h100_80g_dgx").with_quantities({"sustained": 1.0})
 
@@ -139,10 +138,9 @@ def test_grouped_rows_take_the_products_of_the_experts_that_a_rank_holds():
 @pytest.mark.parametrize(
     ("arguments", "message"), cases(__file__, "a_folder_or_an_option_that_does_not_fit_is_refused")
 )
-def test_a_folder_or_an_option_that_does_not_fit_is_refused(tmp_path, capsys, arguments: Sequence[str], message):
+def test_a_folder_or_an_option_that_does_not_fit_is_refused(tmp_path, arguments: Sequence[str], message):
     stored(tmp_path, timed(products(), "bf16", 1.0))
-    assert main(["validate", "--kernels", str(tmp_path), *arguments]) == 1
-    error = capsys.readouterr().err
+    error = stderr_of("validate", "--kernels", str(tmp_path), *arguments)
     assert message in error
     assert error.count("\n") == 1
 
@@ -161,12 +159,10 @@ def test_a_broken_table_or_a_missing_reader_is_one_line(tmp_path, monkeypatch):
         validate_kernels(tmp_path)
 
 
-def test_the_command_prints_a_table_for_each_kind(tmp_path, capsys):
+def test_the_command_prints_a_table_for_each_kind(tmp_path):
     stored(tmp_path, timed(products(), "bf16", 1.25), library="cublas")
-    assert main(["validate", "--kernels", str(tmp_path)]) == 0
-    shown = capsys.readouterr().out
+    shown = stdout_of("validate", "--kernels", str(tmp_path))
     assert "Products, by format and size" in shown
     assert "h100_sxm" in shown
     assert "20 / 20" in shown
-    assert main(["validate", "--kernels", str(tmp_path), "--rows", "8", "--format", "json"]) == 0
-    assert json.loads(capsys.readouterr().out)["rows_compared"] == 8
+    assert json_of("validate", "--kernels", str(tmp_path), "--rows", "8")["rows_compared"] == 8

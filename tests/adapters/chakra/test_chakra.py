@@ -14,6 +14,7 @@ from dse.pricing.evaluation import transformer_run
 from dse.spaces.space import Space
 from tests.support import chakra_files as wire
 from tests.support.cases import cases
+from tests.support.commands import stderr_of
 from tests.support.runs import run_of
 
 #: Layouts of GPT-3 on 64 chips, of every kind of schedule.
@@ -146,7 +147,7 @@ def test_designs_of_other_spaces_have_traces(name):
     assert all(node["comm_size"] > 0 for node in collectives)
 
 
-def test_a_folder_has_a_file_for_each_stage(tmp_path, monkeypatch, small_space, capsys):
+def test_a_folder_has_a_file_for_each_stage(tmp_path, monkeypatch, small_space):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "small.yaml").write_text(small_space)
     assert main(["search", "small.yaml", "--budget", "4"]) == 0
@@ -155,9 +156,6 @@ def test_a_folder_has_a_file_for_each_stage(tmp_path, monkeypatch, small_space, 
     files = {path.name for path in (tmp_path / "traces").iterdir()}
     assert "step.0.et" in files
     assert all(name.split(".")[1].isdigit() and name.endswith(".et") for name in files)
-    capsys.readouterr()
-    assert main(command) == 1
-    assert "name a folder with -o DIR" in capsys.readouterr().err
+    assert "name a folder with -o DIR" in stderr_of(*command)
     (tmp_path / "traces" / "step.99999.et").touch()
-    assert main([*command, "-o", "traces"]) == 1
-    assert "files of another design, such as step.99999.et" in capsys.readouterr().err
+    assert "files of another design, such as step.99999.et" in stderr_of(*command, "-o", "traces")

@@ -12,8 +12,8 @@ import pytest
 from costmodel.errors import DseError
 from dse.adapters.deepflow.configuration import Configuration, broken_guards, hardware, load_configuration
 from dse.adapters.deepflow.step import GIB, plain, price
-from dse.cli import main
 from tests.support.cases import cases
+from tests.support.commands import json_of, outputs_of, stderr_of, stdout_of
 from tests.support.paths import ROOT, TEST_DATA
 
 PROBE = TEST_DATA / "lstm_power_probe.yaml"
@@ -166,13 +166,12 @@ MISTAKES = cases(__file__, "MISTAKES")
 
 
 @pytest.mark.parametrize(("text", "instead", "said"), MISTAKES)
-def test_a_wrong_file_is_told_where_what_and_what_would_do(tmp_path, capsys, text, instead, said):
+def test_a_wrong_file_is_told_where_what_and_what_would_do(tmp_path, text, instead, said):
     path = tmp_path / "wrong.yaml"
     content = PROBE.read_text()
     assert text in content
     path.write_text(content.replace(text, instead, 1).replace("link: 0.2 ", "link: 0.1 "))
-    assert main(["cost", str(path)]) == 1
-    told = capsys.readouterr().err.splitlines()
+    told = stderr_of("cost", str(path)).splitlines()
     assert len(told) == 1
     assert said in told[0]
     assert told[0].startswith(f"dse: {path}:")
@@ -196,10 +195,9 @@ def with_shares(tmp_path: Path, shares: tuple[float, ...], **others: str) -> Pat
 
 
 @pytest.mark.parametrize(("shares", "total", "printed"), SURPLUS)
-def test_shares_beyond_the_power_are_priced_as_the_reference_does_and_told(shares, total, printed, tmp_path, capsys):
+def test_shares_beyond_the_power_are_priced_as_the_reference_does_and_told(shares, total, printed, tmp_path):
     path = with_shares(tmp_path, shares)
-    assert main(["cost", str(path), "--format", "json"]) == 0
-    told = capsys.readouterr()
+    told = outputs_of("cost", str(path), "--format", "json")
     assert f"{json.loads(told.out)['figures']['Time']:.8f}" == printed
     assert told.err == (
         f"dse: {path}: power.fractions: core, dram, l2, shared_memory sum to {total} of 300 W; "
@@ -207,13 +205,12 @@ def test_shares_beyond_the_power_are_priced_as_the_reference_does_and_told(share
     )
 
 
-def test_only_links_that_exist_count_against_the_power(tmp_path, capsys):
+def test_only_links_that_exist_count_against_the_power(tmp_path):
     """0.9 without links, 1.1 with them, which one device does not have; exactly 1 is not a surplus."""
     whole, exact = (0.3, 0.3, 0.15, 0.15), (0.4, 0.4, 0.1, 0.1)
     told = {}
     for name, shares, others in (("whole", whole, {}), ("split", whole, {"dp": "2"}), ("exact", exact, {})):
-        assert main(["cost", str(with_shares(tmp_path, shares, **others)), "--format", "json"]) == 0
-        told[name] = capsys.readouterr().err
+        told[name] = stderr_of("cost", str(with_shares(tmp_path, shares, **others)), "--format", "json", code=0)
     assert (told["whole"], told["exact"]) == ("", "")
     assert "core, dram, l2, shared_memory, link sum to 1.1, 330 W of 300 W; " in told["split"]
 
@@ -255,17 +252,15 @@ def test_guards_say_which_shards_do_not_divide():
     assert broken["hidden.dim1: is neither 2 nor a multiple of 4"].tolist() == [False, True, False]
 
 
-def test_cost_prints_one_object_with_every_figure(capsys):
-    assert main(["cost", str(PROBE), "--profile", "deepflow", "--format", "json"]) == 0
-    found = json.loads(capsys.readouterr().out)["figures"]
+def test_cost_prints_one_object_with_every_figure():
+    found = json_of("cost", str(PROBE), "--profile", "deepflow")["figures"]
     assert found["Time"] == 302.88817584140634
     assert found["Hidden.gradclip_flop"] == 12759072768
     assert len(found) == 293 + len(("energy", "power"))
 
 
-def test_cost_prints_a_report_with_every_section(capsys):
-    assert main(["cost", str(PROBE)]) == 0
-    lines = capsys.readouterr().out.splitlines()
+def test_cost_prints_a_report_with_every_section():
+    lines = stdout_of("cost", str(PROBE)).splitlines()
     sections = ("Matrix products", "Pointwise kernels and optimizer", "Memory", "Parameters", "Hardware",
                 "Parallelism", "Step")  # fmt: skip
     assert [line for line in lines if line in sections] == list(sections)
@@ -277,14 +272,13 @@ def test_cost_prints_a_report_with_every_section(capsys):
 LOG = cases(__file__, "LOG")
 
 
-def test_a_log_evaluates_the_configuration_that_it_echoes(tmp_path, capsys):
+def test_a_log_evaluates_the_configuration_that_it_echoes(tmp_path):
     """All figures but those of energy; capacities have the digits of the log."""
     lines = [line for line in PRINTED.read_text().splitlines() if not line.startswith("#")]
     printed = {row["figure"]: row["printed"] for row in csv.DictReader(lines)}
     log = tmp_path / "summary.txt"
     log.write_text(re.sub(r"\{([\w.]+)\}", lambda match: printed[match[1]], LOG))
-    assert main(["evaluate", str(log), "--format", "json"]) == 0
-    told = capsys.readouterr()
+    told = outputs_of("evaluate", str(log), "--format", "json")
     assert told.err == f"dse: {log}: evaluates the configuration that the log echoes; it printed Time: 302.88817584\n"
     found = json.loads(told.out)["figures"]
     for name, text in printed.items():
@@ -293,8 +287,7 @@ def test_a_log_evaluates_the_configuration_that_it_echoes(tmp_path, capsys):
     assert (found["energy"], found["power"]) == (None, None)
 
 
-def test_a_log_of_a_split_model_needs_its_configuration(tmp_path, capsys):
+def test_a_log_of_a_split_model_needs_its_configuration(tmp_path):
     log = tmp_path / "summary.txt"
     log.write_text("inflection_point: 4.03\n(Hidden) gradclip_flop: 12, gradclip_mem: 36\n")
-    assert main(["evaluate", str(log)]) == 1
-    assert "a log of DeepFlow without projection_flop" in capsys.readouterr().err
+    assert "a log of DeepFlow without projection_flop" in stderr_of("evaluate", str(log))

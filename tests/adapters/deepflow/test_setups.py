@@ -14,6 +14,7 @@ from dse.adapters.deepflow.setups import PRESENT, SECOND, read_setup
 from dse.adapters.deepflow.summaries import setup_figures
 from dse.cli import main
 from tests.support.cases import cases
+from tests.support.commands import json_of, outputs_of, stderr_of
 from tests.support.paths import ROOT, TEST_DATA
 
 DOCS = (ROOT / "docs" / "deepflow.md").read_text()
@@ -55,8 +56,7 @@ def present_files(
 
 def evaluated(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
     """Figures of the JSON that `dse evaluate` prints."""
-    assert main(["evaluate", *arguments, "--format", "json"]) == 0
-    figures: dict[str, Any] = json.loads(capsys.readouterr().out)["figures"]
+    figures: dict[str, Any] = json_of("evaluate", *arguments)["figures"]
     return figures
 
 
@@ -124,8 +124,7 @@ def test_options_state_the_command_line(tmp_path, capsys):
     [(kind, kp1, kp2, dp)] = re.findall(r"/(CR|RC)_N64_k(\d+)_k(\d+)_d(\d+)_l1/", name)
     options = [f"--set={text}" for text in (f"t={kind}", f"kp1={kp1}", f"kp2={kp2}", f"dp={dp}", "lp=1")]
     assert wrong(evaluated([str(path), *options], capsys), SECOND_RUNS[name]["printed"]) == {}
-    assert main(["evaluate", str(path), *options, "--set", "batch_size=512", "--format", "json"]) == 0
-    told = capsys.readouterr()
+    told = outputs_of("evaluate", str(path), *options, "--set", "batch_size=512", "--format", "json")
     assert "batch_size=4096" not in told.err
     assert json.loads(told.out)["figures"]["mem1.embedding"] < 31.0
 
@@ -134,9 +133,8 @@ MISTAKES = cases(__file__, "MISTAKES")
 
 
 @pytest.mark.parametrize(("options", "said"), MISTAKES)
-def test_a_wrong_setup_is_one_line(options, said, tmp_path, capsys):
-    assert main(["evaluate", *present_files(tmp_path, {}, GEMM), *(f"--set={text}" for text in options)]) == 1
-    told = capsys.readouterr()
+def test_a_wrong_setup_is_one_line(options, said, tmp_path):
+    told = outputs_of("evaluate", *present_files(tmp_path, {}, GEMM), *(f"--set={text}" for text in options), code=1)
     assert (told.out, len(told.err.splitlines())) == ("", 1)
     assert said in told.err
 
@@ -149,7 +147,7 @@ def test_missing_keys_are_told_as_the_reference_does(tmp_path, capsys):
     assert "tech_param.core: missing 1 required positional argument: 'FMA_d2'" in capsys.readouterr().err
 
 
-def test_files_need_each_other(tmp_path, capsys):
+def test_files_need_each_other(tmp_path):
     hardware, _, model = present_files(tmp_path, {}, GEMM)
     for arguments, said in (
         ([hardware], "describes hardware: name its model file"),
@@ -157,8 +155,7 @@ def test_files_need_each_other(tmp_path, capsys):
         ([str(stored_run(tmp_path, next(iter(SECOND_RUNS)))), "--model-config", model], "holds its model"),
         ([hardware, "--model-config", model, "--profile", "deepflow-gen2"], "is not a file of deepflow-gen2"),
     ):
-        assert main(["evaluate", *arguments]) == 1
-        assert said in capsys.readouterr().err
+        assert said in stderr_of("evaluate", *arguments)
 
 
 def test_splits_that_do_not_divide_are_refused(tmp_path, capsys):
@@ -233,8 +230,7 @@ def test_listed_values_are_swept_fastest_first(tmp_path, capsys):
     fixed = ["--set=num_nodes=4", "--set=num_devices_per_node=1", "--set=kp1_inter=true", "--set=dp_inter=true",
              "--set=t=CR"]  # fmt: skip
     swept = ["--set", "kp1=1,2,4", "--set", "dp=1,2", "--set", "num_bundles=60:132:36"]
-    assert main(["evaluate", *files, *fixed, *swept, "--format", "json"]) == 0
-    swept_json = json.loads(capsys.readouterr().out)
+    swept_json = json_of("evaluate", *files, *fixed, *swept)
     times = [design["Time"] for design in swept_json["designs"]]
     assert times == sorted(times)
     assert len(times) + sum(swept_json["refused"].values()) == 3 * 2 * 3
@@ -242,8 +238,7 @@ def test_listed_values_are_swept_fastest_first(tmp_path, capsys):
     for design in swept_json["designs"][:2]:
         chosen = [word for name in ("kp1", "dp", "num_bundles") for word in ("--set", f"{name}={design[name]}")]
         assert evaluated([*files, *fixed, *chosen], capsys)["Time"] == design["Time"]
-    assert main(["evaluate", *files, *fixed, *swept]) == 0
-    assert "do not run: " in (said := capsys.readouterr()).err
+    assert "do not run: " in (said := outputs_of("evaluate", *files, *fixed, *swept)).err
     assert "step time" in said.out
 
 
@@ -256,7 +251,6 @@ def test_listed_values_are_swept_fastest_first(tmp_path, capsys):
         ("-1,-2", "0 to 1e30"),
     ],
 )
-def test_wrong_lists_of_values_are_one_line(tmp_path, values, words, capsys):
+def test_wrong_lists_of_values_are_one_line(tmp_path, values, words):
     files = present_files(tmp_path, {}, GEMM)
-    assert main(["evaluate", *files, "--set", "num_devices_per_node=1", "--set", f"num_bundles={values}"]) == 1
-    assert words in capsys.readouterr().err
+    assert words in stderr_of("evaluate", *files, "--set", "num_devices_per_node=1", "--set", f"num_bundles={values}")

@@ -2,7 +2,6 @@
 
 import hashlib
 import itertools
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -31,6 +30,7 @@ from dse.adapters.dfmodel.network import rate, system_power, system_price
 from dse.adapters.dfmodel.setup import Setup
 from dse.cli import main
 from tests.support.cases import cases
+from tests.support.commands import json_of, stderr_of, stdout_of
 
 # DFModel at commit 04f93d5, LLM/Compare_w_existing/Calculon/fix_DP/1_128_32/dse_final.txt: GPT with a
 # trillion parameters on 4,096 chips. The file and what its run printed.
@@ -168,9 +168,8 @@ def test_random_graphs_agree_with_trying_every_legal_sharding(seed):
 # Time, price and power
 
 
-def test_the_published_run_is_met_to_the_last_digits(file, capsys):
-    assert main(["cost", str(file), "--profile", "dfmodel-gen1", "--format", "json"]) == 0
-    found = json.loads(capsys.readouterr().out)
+def test_the_published_run_is_met_to_the_last_digits(file):
+    found = json_of("cost", str(file), "--profile", "dfmodel-gen1")
     assert {key: found[key] for key in PRINTED} == pytest.approx(PRINTED, rel=TO_THE_LAST_DIGITS)
     assert found["sharding"]["V_bwd"] == "k"
     assert found["groups"][:2] == [["Add_Prev_Layer"], ["LayerNorm_1"]]
@@ -269,7 +268,7 @@ def test_domains_are_a_ring_where_they_hold_a_group_or_one_chip():
 # What the command says
 
 
-def test_resolve_finds_a_better_sharding_than_the_files(layer, tmp_path, capsys):
+def test_resolve_finds_a_better_sharding_than_the_files(layer, tmp_path):
     worse = np.array([NONE if name == "LayerNorm_1" else code for name, code in zip(
         layer.names, least_moving(layer).choices, strict=True)])  # fmt: skip
     worse[layer.names.index("GeLU")] = NONE  # FFN0's output is gathered, then read whole
@@ -277,8 +276,7 @@ def test_resolve_finds_a_better_sharding_than_the_files(layer, tmp_path, capsys)
     path.write_text(setup_text(setup_message(layer, three_dimensions(8, 16, 32), worse)))
     found = []
     for options_ in ([], ["--resolve"], ["--prefer", "megatron"]):
-        assert main(["cost", str(path), "--format", "json", *options_]) == 0
-        found.append(json.loads(capsys.readouterr().out))
+        found.append(json_of("cost", str(path), *options_))
     own, best, preferred = found
     assert own["communication_bytes"] > best["communication_bytes"] == preferred["communication_bytes"]
     assert (own["sharding"]["GeLU"], best["sharding"]["GeLU"]) == ("none", "m")
@@ -289,9 +287,8 @@ def test_resolve_finds_a_better_sharding_than_the_files(layer, tmp_path, capsys)
     assert best["final_s"] == pytest.approx(43.6996, abs=5e-5)
 
 
-def test_the_table_names_kernels_and_totals(file, capsys):
-    assert main(["cost", str(file)]) == 0
-    shown = capsys.readouterr().out
+def test_the_table_names_kernels_and_totals(file):
+    shown = stdout_of("cost", str(file))
     for words in ("FFN1_bwd_weight_update", "85.5027 s", "$ 76,628,480", "r_r: PP 128 x DP 32"):
         assert words in shown
 
@@ -300,11 +297,10 @@ WRONG = cases(__file__, "WRONG")
 
 
 @pytest.mark.parametrize(("right", "wrong", "said"), WRONG.values(), ids=WRONG)
-def test_a_wrong_file_is_told_where_and_what(right, wrong, said, file, text, capsys):
+def test_a_wrong_file_is_told_where_and_what(right, wrong, said, file, text):
     assert right in text
     file.write_text(text.replace(right, wrong, 1))
-    assert main(["cost", str(file)]) == 1
-    error = capsys.readouterr().err
+    error = stderr_of("cost", str(file))
     assert error.startswith(f"dse: {file}: ")
     assert said in error
 

@@ -1,7 +1,6 @@
 """Layers of every kind as graphs of DFModel: their work, their weights, and the shardings that move least."""
 
 import itertools
-import json
 from typing import Any
 
 import numpy as np
@@ -15,8 +14,8 @@ from dse.adapters.dfmodel.design import DataflowDesign, design_setup
 from dse.adapters.dfmodel.files import load_setup, setup_file, setup_message, setup_text
 from dse.adapters.dfmodel.graph import DfmodelGraph, least_moving, moved_bytes, options, sharding_words
 from dse.adapters.dfmodel.layer import layer_graph, model_graph
-from dse.cli import main
 from tests.support.cases import cases
+from tests.support.commands import json_of
 
 # 12 heads of 16, whatever the hidden size of 96; sequence 64; elements of 2 bytes.
 HIDDEN, HEADS, SEQ, HEAD, GROUPS, FFN, EXPERTS, TOP_K = 96, 12, 64, 16, 4, 160, 8, 2
@@ -89,7 +88,7 @@ def test_each_weight_has_its_gradient(kind):
 
 
 @kinds
-def test_a_layer_is_written_read_and_priced(kind, tmp_path, capsys):
+def test_a_layer_is_written_read_and_priced(kind, tmp_path):
     graph = layer(kind)
     model = ModelShape(num_layers=4, hidden_size=HIDDEN, num_attention_heads=HEADS, seq_len=SEQ)
     design = DataflowDesign.of(tp=4, pp=2, dp=2, gradient_accumulation_steps=8)
@@ -100,8 +99,7 @@ def test_a_layer_is_written_read_and_priced(kind, tmp_path, capsys):
     assert read.names == graph.names
     for name in ("outer", "m", "k", "n", "first_bytes", "output_bytes", "start", "end", "weighted"):
         assert np.array_equal(getattr(read, name), getattr(graph, name)), name
-    assert main(["cost", str(path), "--format", "json"]) == 0
-    assert json.loads(capsys.readouterr().out)["final_s"] > 0
+    assert json_of("cost", str(path))["final_s"] > 0
 
 
 # Shardings

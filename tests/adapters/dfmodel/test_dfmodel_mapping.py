@@ -24,6 +24,7 @@ from dse.adapters.dfmodel.report import evaluated_file
 from dse.adapters.dfmodel.setup import Setup
 from dse.cli import main
 from tests.support.cases import cases
+from tests.support.commands import stdout_of
 
 KERNELS = 6
 OVERLAPS = ("none", "perfect", "compute_memory")
@@ -611,15 +612,14 @@ def test_kernels_that_run_alone_have_the_fastest_tile_that_fits(layer, alone, ca
     assert len(chosen) > 1
 
 
-def test_the_table_says_that_the_tile_was_chosen(alone, capsys):
+def test_the_table_says_that_the_tile_was_chosen(alone):
     """And which: the fastest that fits, or where none does and all are as fast, the smallest."""
     for path, said in (
         (alone(4), "4 of 32 tokens"),
         (alone(sram_bytes=0), "32 of 32 tokens, chosen: the fastest that fits"),
         (alone(sram_bytes=100, utilization=0.5), "1 of 32 tokens, chosen: the smallest"),
     ):
-        assert main(["cost", str(path)]) == 0
-        [line] = [line for line in capsys.readouterr().out.splitlines() if line.startswith("tile ")]
+        [line] = [line for line in stdout_of("cost", str(path)).splitlines() if line.startswith("tile ")]
         assert line.split(maxsplit=1)[1].rstrip() == said
 
 

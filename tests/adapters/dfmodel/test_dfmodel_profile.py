@@ -37,6 +37,7 @@ from dse.pricing.evaluation import evaluate as evaluated
 from dse.pricing.evaluation import remedies
 from dse.registry import WorkloadKind, recognized
 from dse.spaces.space import Space
+from tests.support.commands import json_of, outputs_of, stderr_of, stdout_of
 
 # DFModel at commit 04f93d5, LLM/Compare_w_existing/Calculon/fix_DP/1_128_32/dse_final.txt: GPT with a
 # trillion parameters on rings of 128 x 32 A100s. What its run printed.
@@ -109,9 +110,8 @@ def alone(run: Run, row: int) -> Run:
 # The published run
 
 
-def test_the_published_run_is_met_through_the_profile(published, capsys):
-    assert main(["evaluate", published, "--profile", "dfmodel-gen1", "--format", "json"]) == 0
-    found = json.loads(capsys.readouterr().out)["breakdown"]
+def test_the_published_run_is_met_through_the_profile(published):
+    found = json_of("evaluate", published, "--profile", "dfmodel-gen1")["breakdown"]
     assert {name: found[name] for name in PRINTED} == pytest.approx(PRINTED, rel=TO_THE_LAST_DIGITS)
 
 
@@ -304,26 +304,23 @@ def small(tmp_path, monkeypatch, small_space) -> str:
     return "small.yaml"
 
 
-def test_a_search_keeps_its_profile_when_it_is_resumed(small, capsys):
+def test_a_search_keeps_its_profile_when_it_is_resumed(small):
     search = ["search", small, "--profile", "dfmodel-gen2a", "--study", "rings", "--format", "json"]
     assert main([*search, "--budget", "20"]) == 0
     assert main(["resume", "rings", "--budget", "30", "--format", "json"]) == 0
     study = Study.load("rings")
     assert study.profile == "dfmodel-gen2a"
     assert len(study.table.trials) == 30
-    capsys.readouterr()
     [best, *_] = study.table.front().trials
     pins = [f"--set={name}={value}" for name, value in best.params.items()]
-    assert main(["evaluate", small, "--profile", "dfmodel-gen2a", "--format", "json", *pins]) == 0
-    found = json.loads(capsys.readouterr().out)
+    found = json_of("evaluate", small, "--profile", "dfmodel-gen2a", *pins)
     assert found["breakdown"]["step_time_s"] == best.user_attrs["breakdown"]["step_time_s"]
 
 
 def test_designs_without_a_number_are_not_feasible(small, capsys):
     """r_r has no dimension for a third group."""
     space = Space.load(small)
-    assert main(["enumerate", small, "--profile", "dfmodel-gen1", "--format", "json"]) == 0
-    found = json.loads(capsys.readouterr().out)
+    found = json_of("enumerate", small, "--profile", "dfmodel-gen1")
     [columns] = space.legal.enumerate()
     tp, pp = columns["tp"], columns["pp"]
     several = (tp > 1).astype(int) + (pp > 1) + (64 / (tp * pp) > 1)
@@ -342,10 +339,8 @@ def test_designs_without_a_number_are_not_feasible(small, capsys):
 
 
 def test_a_certificate_is_by_the_profile_of_the_study(small, capsys):
-    assert main(["search", small, "--profile", "dfmodel-gen1", "--study", "rings", "--budget", "40"]) == 0
-    capsys.readouterr()
-    assert main(["enumerate", "--certify", "rings", "--format", "json"]) == 0
-    assert json.loads(capsys.readouterr().out)["certificate"]["hypervolume_ratio"] <= 1
+    outputs_of("search", small, "--profile", "dfmodel-gen1", "--study", "rings", "--budget", "40")
+    assert json_of("enumerate", "--certify", "rings")["certificate"]["hypervolume_ratio"] <= 1
     assert main(["enumerate", "--certify", "rings", "--profile", "dfmodel-gen3"]) == 1
     assert "study 'rings': is evaluated by dfmodel-gen1; leave --profile out" in capsys.readouterr().err
     assert main(["compare", "rings", "--profile", "dfmodel-gen3"]) == 0
@@ -353,9 +348,8 @@ def test_a_certificate_is_by_the_profile_of_the_study(small, capsys):
 
 @pytest.mark.parametrize("command", ["search", "evaluate", "enumerate"])
 @pytest.mark.parametrize("profile", [[], ["--profile", "simai"]])
-def test_columns_that_a_profile_does_not_know_are_refused(command, profile, small, capsys):
-    assert main([command, small, *profile]) == 1
-    error = capsys.readouterr().err
+def test_columns_that_a_profile_does_not_know_are_refused(command, profile, small):
+    error = stderr_of(command, small, *profile)
     name = profile[-1] if profile else "native"
     assert (
         f"dse: space small: topology: profile {name} does not have it; take dfmodel-gen0, dfmodel-gen1, dfmodel-gen2a"
@@ -387,7 +381,7 @@ EXPORTED = [
 
 
 @pytest.mark.parametrize(("profile", "overlap", "execution"), EXPORTED)
-def test_an_exported_design_is_priced_as_it_was(profile, overlap, execution, small, capsys):
+def test_an_exported_design_is_priced_as_it_was(profile, overlap, execution, small):
     """To the precision of the file's 32-bit numbers, with the sharding that moves least.
 
     In the profile's generation, text and binary; without its name where a text tells it.
@@ -401,13 +395,10 @@ def test_an_exported_design_is_priced_as_it_was(profile, overlap, execution, sma
         anew += ["--groups=46", f"--tile-size={best.params['tile_size']}"]
     for form in ("dfmodel", "dfmodel-binary"):
         export = ["export", "rings", "--trial", str(best.number), "--format", form, "-o", form]
-        capsys.readouterr()
-        assert main(export) == 0
-        named = f"evaluate it with --profile {profile}" in capsys.readouterr().err
+        named = f"evaluate it with --profile {profile}" in stderr_of(*export, code=0)
         assert named != (profile_of(form) == profile)
         for option in [["--profile", profile], *([[]] if form == "dfmodel" and not named else [])]:
-            assert main(["cost", form, *anew, *option]) == 0
-            same_price(json.loads(capsys.readouterr().out), best.user_attrs["breakdown"])
+            same_price(json.loads(stdout_of("cost", form, *anew, *option)), best.user_attrs["breakdown"])
     newest = profile in ("dfmodel-gen2b", "dfmodel-gen3", "dfmodel-gen4")
     tells = profile == "dfmodel-gen3" or not (newest or profile == "dfmodel-gen0" or overlap == "compute_memory")
     assert (profile_of("dfmodel") == profile) == tells
@@ -480,22 +471,20 @@ def test_kernels_too_large_for_any_tile_need_more_sram(gpt, toy_system):
         assert np.isnan(dataflow_step(short, generation="gen3").step_time)
 
 
-def test_an_evaluation_says_why_it_has_no_number(small, capsys):
+def test_an_evaluation_says_why_it_has_no_number(small):
     pins = ["--set=topology=r_r", "--set=tp=2", "--set=pp=2", "--set=recompute=full"]
     for form in ("table", "json"):
-        assert main(["evaluate", small, "--profile", "dfmodel-gen2b", "--format", form, *pins]) == 1
         assert (
             "dse: profile dfmodel-gen2b: no number: recompute=full: each kernel runs once; "
             "take recompute=none; topology r_r: too few dimensions for tp=2 pp=2 dp=16; "
             "take one of three, such as sw_sw_sw\n"
-        ) in capsys.readouterr().err
+        ) in stderr_of("evaluate", small, "--profile", "dfmodel-gen2b", "--format", form, *pins)
 
 
 def test_a_search_of_designs_without_a_number_names_the_pins_that_would_do(small, small_space, capsys):
     """Where only some have none, the limits that the others break come after it."""
     search = ["search", small, "--profile", "dfmodel-gen1", "--budget", "20"]
-    assert main([*search, "--set", "recompute=full", "--set", "vpp=2", "--set", "topology=sw_sw_sw"]) == 1
-    told = capsys.readouterr().err
+    told = stderr_of(*search, "--set", "recompute=full", "--set", "vpp=2", "--set", "topology=sw_sw_sw")
     assert "no legal design has finite objectives under profile dfmodel-gen1, for recompute (" in told
     assert "; take --set recompute=none --set vpp=1\n" in told
     Path("small.yaml").write_text(small_space)
@@ -505,8 +494,7 @@ def test_a_search_of_designs_without_a_number_names_the_pins_that_would_do(small
         "dse: no feasible design: 32 of 48 have no number under profile dfmodel-gen1, for recompute (32); "
         "take --set recompute=none; of the others, 16 of 16 break fits, closest by "
     )
-    assert main(["evaluate", small, "--profile", "dfmodel-gen1", "--set", "recompute=none"]) == 1
-    assert "no number" not in capsys.readouterr().err
+    assert "no number" not in stderr_of("evaluate", small, "--profile", "dfmodel-gen1", "--set", "recompute=none")
 
 
 def test_pins_count_what_the_tiles_exceed(small, small_space):

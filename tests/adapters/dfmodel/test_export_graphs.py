@@ -1,7 +1,5 @@
 """Designs as set-ups of DFModel: the files are priced as the graphs are; notes list omitted columns."""
 
-import json
-
 import numpy as np
 import pytest
 
@@ -20,6 +18,7 @@ from dse.api.study import Study
 from dse.cli import main
 from dse.output import Artefact
 from dse.spaces.space import Space
+from tests.support.commands import json_of, stderr_of
 from tests.support.runs import ranks_of
 
 GATED = ModelShape(
@@ -107,16 +106,14 @@ def searched(tmp_path, monkeypatch, small_space):
     return tmp_path
 
 
-def test_the_file_of_each_design_is_priced_as_its_graph_and_set_up_are(searched, capsys):
+def test_the_file_of_each_design_is_priced_as_its_graph_and_set_up_are(searched):
     """From Python and from the file: the same iteration, but for the file's float32."""
     study = Study.load("small")
     graph = model_graph(study.space.model)
     files = sorted((searched / "out" / "dfmodel").iterdir())
     assert len(files) == len(study.table.trials) == 8
     for trial, path in zip(study.table.trials, files, strict=True):
-        capsys.readouterr()
-        assert main(["cost", str(path), "--format", "json"]) == 0
-        found = json.loads(capsys.readouterr().out)
+        found = json_of("cost", str(path))
         tp, pp = trial.params["tp"], trial.params["pp"]
         dp = 64 // (tp * pp)
         design = DataflowDesign.of(tp=tp, pp=pp, dp=dp, gradient_accumulation_steps=128 // dp)
@@ -219,8 +216,7 @@ def test_a_design_without_such_a_file_is_told(searched, small_space, capsys):
     [without, *_] = trials.keys() - written
     said = f"topology r_r: too few dimensions for tp=8 pp={trials[without]}"
     assert f"trial_{without:05d}.txt: {said}" in capsys.readouterr().err
-    assert main(["export", "two", "--trial", str(without), "--format", "dfmodel"]) == 1
-    assert f"trial {without}: {said}" in capsys.readouterr().err
+    assert f"trial {without}: {said}" in stderr_of("export", "two", "--trial", str(without), "--format", "dfmodel")
 
 
 def test_an_unknown_form_is_refused_with_the_nearest():

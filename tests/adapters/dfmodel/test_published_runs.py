@@ -18,6 +18,7 @@ from dse.adapters.dfmodel.layer import layer_graph
 from dse.adapters.dfmodel.setup import Setup
 from dse.cli import main
 from tests.support.cases import cases
+from tests.support.commands import json_of, stderr_of
 
 BLOCKS = {1: "elementwise_input1", 2: "elementwise_input1_input2"}
 
@@ -372,7 +373,7 @@ def test_the_oldest_files_name_an_optimization_and_no_groups_of_the_network(
 # Ways to write a file
 
 
-def test_a_file_on_one_line_is_the_same(tmp_path, capsys):
+def test_a_file_on_one_line_is_the_same(tmp_path):
     machine = system(576, (2560, 1, 1, 230686720, 1.38), "sw_sw", (24, 24), (12.5, 12.5), (897, 17179869184))
     text = "dataflow_graph {\n" + linpack(4096, 1024) + "}\n" + machine
     text += fields(cost=COST, execution={"hpl": {"n": 4096, "b": 1024}, "word": 8, **SECOND})
@@ -380,16 +381,14 @@ def test_a_file_on_one_line_is_the_same(tmp_path, capsys):
     for name, content in (("lines", text), ("line", " ".join(text.split())), ("note", f"# execution: {{\n{text}")):
         path = tmp_path / f"{name}.txt"
         path.write_text(content)
-        assert main(["evaluate", str(path), "--format", "json"]) == 0
-        found.append(json.loads(capsys.readouterr().out)["final_s"])
+        found.append(json_of("evaluate", str(path))["final_s"])
     assert found[0] == found[1] == found[2]
 
 
 @pytest.mark.parametrize(("change", "said"), cases(__file__, "wrong_workloads_are_refused"))
-def test_wrong_workloads_are_refused(change, said, tmp_path, capsys):
+def test_wrong_workloads_are_refused(change, said, tmp_path):
     machine = system(576, (2560, 1, 1, 230686720, 1.38), "sw_sw", (24, 24), (12.5, 12.5), (897, 17179869184))
     text = "dataflow_graph {\n" + linpack(4096, 1024) + "}\n" + machine
     text += fields(execution={"hpl": {"n": 4096, "b": 1024}, "word": 8, **SECOND})
     (tmp_path / "setup.txt").write_text(text.replace(*change))
-    assert main(["evaluate", str(tmp_path / "setup.txt")]) == 1
-    assert said in capsys.readouterr().err
+    assert said in stderr_of("evaluate", str(tmp_path / "setup.txt"))

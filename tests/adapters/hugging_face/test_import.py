@@ -10,6 +10,7 @@ from dse.adapters.hugging_face.configuration import import_model
 from dse.adapters.hugging_face.layers import ALIASES, families
 from dse.cli import main
 from tests.support.cases import cases
+from tests.support.commands import json_of
 from tests.support.hugging_face_configs import PUBLISHED
 
 LLAMA = {"model_type": "llama", "hidden_act": "silu", "tie_word_embeddings": False, "vocab_size": 128256,
@@ -70,10 +71,9 @@ def test_a_model_file_comes_out_and_reads_back(imported, tmp_path, capsys):
     assert capsys.readouterr().out == (tmp_path / "mixtral.yaml").read_text()
 
 
-def test_json_is_the_fields_and_the_number_of_parameters(tmp_path, capsys):
+def test_json_is_the_fields_and_the_number_of_parameters(tmp_path):
     (tmp_path / "config.json").write_text(json.dumps(MIXTRAL))
-    assert main(["import", str(tmp_path / "config.json"), "--format", "json"]) == 0
-    record = json.loads(capsys.readouterr().out)
+    record = json_of("import", str(tmp_path / "config.json"))
     for more in ([], ["--format", "json"]):
         assert main(["import", str(tmp_path / "config.json"), "-o", str(tmp_path / "model.json"), *more]) == 0
         assert json.loads((tmp_path / "model.json").read_text()) == record

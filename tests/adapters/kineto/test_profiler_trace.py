@@ -8,8 +8,8 @@ import pytest
 import dse
 from dse import DseError
 from dse.adapters.kineto.trace import kind_of, read_trace
-from dse.cli import main
 from tests.support.cases import cases
+from tests.support.commands import json_of, stdout_of
 
 SPACE = "llama3_70b_512_h100"
 DESIGN = {"tp": 4, "pp": 4}
@@ -78,15 +78,13 @@ def test_products_are_matched_by_their_shape(written):
     assert row.predicted == pytest.approx(sum(own["time_s"] for own in same) / len(same))
 
 
-def test_a_slow_rank_is_named(written, capsys):
+def test_a_slow_rank_is_named(written):
     ranks = [str(written(f"rank{rank}.json", rank=rank, scale=1.5 if rank == 1 else 1)) for rank in range(3)]
     words = ["explain", SPACE, "--set", "tp=4", "--set", "pp=4", "--trace", *ranks]
-    assert main(words) == 0
-    out = " ".join(capsys.readouterr().out.split())
+    out = " ".join(stdout_of(*words).split())
     assert "rank 1 computes 81 us, the median of 3 ranks 54 us" in out
     assert "The GPU waits for the host: 100 % of 6 kernels start as soon as they are launched" in out
-    assert main([*words, "--format", "json"]) == 0
-    record = json.loads(capsys.readouterr().out)
+    record = json_of(*words)
     assert record["measured_s"] == pytest.approx(100e-6)
     assert [rank["rank"] for rank in record["ranks"]] == [0, 1, 2]
 

@@ -1,6 +1,5 @@
 """Launch scripts in the idioms of the field: Bash runs them with stubs for programs, and its word counts."""
 
-import json
 import os
 import re
 import subprocess
@@ -14,6 +13,7 @@ from dse.adapters.megatron import launch as megatron
 from dse.adapters.megatron.launch import DATA, training_command
 from dse.cli import main
 from tests.support.cases import cases
+from tests.support.commands import json_of, stderr_of, stdout_of
 
 MODEL = "--num-layers 32 --hidden-size 4096 --num-attention-heads 32 --seq-length 4096"
 SIZES = "--micro-batch-size 1 --global-batch-size 256 --bf16"
@@ -188,7 +188,7 @@ SAME = cases(__file__, "SAME")
 
 
 @pytest.mark.parametrize("rank", ["", "0: ", "[default0]:"])
-def test_the_arguments_in_a_log_are_those_of_the_script(rank, tmp_path, monkeypatch, capsys):
+def test_the_arguments_in_a_log_are_those_of_the_script(rank, tmp_path, monkeypatch):
     lines = (f"{rank}  {name} {'.' * (48 - len(name))} {value}" for name, value in ARGUMENTS.items())
     (tmp_path / "run.log").write_text(LOG.format(rank=rank, lines="\n".join(lines)))
     (tmp_path / "run.sh").write_text(SAME)
@@ -196,14 +196,12 @@ def test_the_arguments_in_a_log_are_those_of_the_script(rank, tmp_path, monkeypa
     assert logged == megatron.read_script(tmp_path / "run.sh")[0]
     assert notes == ["not read: cuda_graph_impl of_another_release"]
     monkeypatch.chdir(tmp_path)
-    assert main(["evaluate", "--system", "h100_80g_dgx", "--from-megatron", "run.log"]) == 0
-    text = capsys.readouterr().out
+    text = stdout_of("evaluate", "--system", "h100_80g_dgx", "--from-megatron", "run.log")
     assert text.startswith("run on 32 x h100_80g_dgx, ")
     assert " dp 4, " in text
     assert " 32 accumulation steps" in " ".join(text.split())
     assert "\n32 GPUs in 4 nodes\n" in text
-    assert main(["evaluate", "--from-megatron", "run.sh", "--system", "h100_80g_dgx", "--format", "json"]) == 0
-    found = json.loads(capsys.readouterr().out)
+    found = json_of("evaluate", "--from-megatron", "run.sh", "--system", "h100_80g_dgx")
     assert found["given"] == {"world_size": 32, "global_batch_size": 256}
     assert found["derived"]["dp"] == 4
 
@@ -214,21 +212,19 @@ def test_numbers_of_a_log_are_checked_too(tmp_path):
         megatron.read_script(tmp_path / "run.log")
 
 
-def test_a_run_that_breaks_a_rule_is_refused_in_words(tmp_path, monkeypatch, capsys):
+def test_a_run_that_breaks_a_rule_is_refused_in_words(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     flags = "--num-experts 8 --moe-router-topk 2 --expert-model-parallel-size 8 --pipeline-model-parallel-size 2"
     (tmp_path / "a.sh").write_text(
         f"torchrun --nproc_per_node 8 --nnodes 4 pretrain_gpt.py {MODEL} {SIZES} {flags} "
         "--overlap-moe-expert-parallel-comm --moe-token-dispatcher-type alltoall\n"
     )
-    assert main(["evaluate", "--from-megatron", "a.sh", "--system", "h100_80g_dgx"]) == 1
-    said = capsys.readouterr().err.splitlines()[-1]
+    said = stderr_of("evaluate", "--from-megatron", "a.sh", "--system", "h100_80g_dgx").splitlines()[-1]
     assert "overlap_ep_has_a_micro_batch_beside" in said
     assert "schedule == dualpipe" in said
     assert not re.search(r"[0-9] == [0-9]", said)
     (tmp_path / "b.sh").write_text(f"torchrun --nproc_per_node 8 pretrain_gpt.py {MODEL} {SIZES}\n")
-    assert main(["evaluate", "b.sh", "--system", "v100_32g_dgx2"]) == 1
-    assert "chip_has_bf16" in capsys.readouterr().err
+    assert "chip_has_bf16" in stderr_of("evaluate", "b.sh", "--system", "v100_32g_dgx2")
 
 
 def test_sequence_parallelism_is_kept_for_designs_with_tp(tmp_path):

@@ -24,6 +24,7 @@ from dse.pricing.evaluated import rules_for
 from dse.reporting.studies.comparison import comparison, middle_ranks
 from tests.support.aicb_files import SMALL, published
 from tests.support.cases import cases
+from tests.support.commands import json_of, outputs_of, stderr_of, stdout_of
 from tests.support.paths import ROOT
 from tests.support.runs import ranks_of
 
@@ -121,15 +122,24 @@ def test_profiles_are_refused_where_they_do_not_fit():
         rules_for(Space.load("lstm_24b_power"), "simai")
 
 
-@pytest.fixture
-def searched(tmp_path, monkeypatch, small_space):
+@pytest.fixture(scope="module")
+def studies(tmp_path_factory, small_space):
     """A folder with a study of each profile, searched with files for the front and for every trial."""
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "small.yaml").write_text(small_space)
-    search = ["search", "small.yaml", "--budget", "24"]
-    assert main([*search, "--study", "native", "--out", "n", "--emit", "aicb"]) == 0
-    assert main([*search, "--study", "simai", "--profile", "simai", "--out", "s", "--emit", "aicb", "--emit-all"]) == 0
-    return tmp_path
+    folder = tmp_path_factory.mktemp("searched")
+    (folder / "small.yaml").write_text(small_space)
+    search = ["search", "small.yaml", "--budget", "24", "--emit", "aicb"]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        assert main([*search, "--study", "native", "--out", "n"]) == 0
+        assert main([*search, "--study", "simai", "--profile", "simai", "--out", "s", "--emit-all"]) == 0
+    return folder
+
+
+@pytest.fixture
+def searched(studies, monkeypatch):
+    """This folder, which is the current one."""
+    monkeypatch.chdir(studies)
+    return studies
 
 
 def test_a_search_emits_workloads_and_compares_profiles(searched, capsys):
@@ -148,10 +158,10 @@ def test_a_search_emits_workloads_and_compares_profiles(searched, capsys):
     study = Study.load("simai")
     assert study.profile == "simai"
     design = study.table.trials[0]
-    [alone] = json_of(capsys, "cost", "s/aicb/trial_00000.txt", "--profile", "simai", *machine(study.space))
+    alone = json_of("cost", "s/aicb/trial_00000.txt", "--profile", "simai", *machine(study.space))
     assert alone["total_us"] / 1e6 == pytest.approx(design.user_attrs["breakdown"]["step_time_s"], abs=1e-6)
 
-    [found] = json_of(capsys, "compare", "native", "--profile", "simai")
+    found = json_of("compare", "native", "--profile", "simai")
     assert found["profiles"] == ["native", "simai"]
     assert 0.5 < found["rank_correlation"] <= 1
     ranks = [design["ranks"]["native"] for design in found["designs"]]
@@ -178,12 +188,6 @@ def machine(space: Space) -> list[str]:
     ]  # fmt: skip
 
 
-def json_of(capsys, *argv):
-    """The JSON objects that a command prints."""
-    assert main([*argv, "--format", "json"]) == 0
-    return [json.loads(capsys.readouterr().out)]
-
-
 def test_a_study_keeps_its_profile(searched):
     space = Space.load("small.yaml")
     with pytest.raises(DseError, match="has profile native, not simai"):
@@ -193,14 +197,13 @@ def test_a_study_keeps_its_profile(searched):
         comparison(Study.load("simai"), "simai")
 
 
-def test_what_cannot_be_exported_or_emitted_is_said(searched, capsys):
+def test_what_cannot_be_exported_or_emitted_is_said(searched):
     for argv, said in (
         (["export", "native", "--trial", "99"], "no finished trial 99; it holds 24, from 0 to 23"),
         (["search", "small.yaml", "--emit", "aicb"], "--emit aicb: needs --out"),
         (["search", "small.yaml", "--emit-all"], "--emit-all: needs --emit"),
     ):
-        assert main(argv) == 1
-        assert said in capsys.readouterr().err
+        assert said in stderr_of(*argv)
 
 
 BUSBW = "TP: {allreduce: 300, allgather: 280, alltoall: 230}\nDP: {allgather: 380}\nPP: {busbw: 47.5}\n"
@@ -216,9 +219,9 @@ def priced(tmp_path, monkeypatch):
     return tmp_path
 
 
-def test_cost_says_where_the_time_of_a_workload_goes(priced, capsys):
+def test_cost_says_where_the_time_of_a_workload_goes(priced):
     told = ["cost", "workload.txt", "--profile", "simai", "--busbw", "busbw.yaml", "--gpus", "512"]
-    [found] = json_of(capsys, *told)
+    found = json_of(*told)
     assert found["profile"] == "simai-2024-12"
     assert found["missing"] == []
     printed = {
@@ -230,59 +233,51 @@ def test_cost_says_where_the_time_of_a_workload_goes(priced, capsys):
     assert len(found["rows"]) == 172
     assert found["rows"][1]["forward"]["communication_us"] == pytest.approx(37819, abs=0.5)
 
-    assert main([*told, "--pp-overlap", "0"]) == 0
-    table = capsys.readouterr().out
+    table = stdout_of(*told, "--pp-overlap", "0")
     assert "simai-2024-12, 512 GPUs: tp 8, pp 8, ep 1, vpp 8" in table
     assert "attention_column_layer     40" in table
     assert "messages between stages        6.578 ms" in table
-    assert main([*told, "--format", "csv"]) == 0
-    assert capsys.readouterr().out.splitlines()[1].endswith(", 2059161")
+    assert stdout_of(*told, "--format", "csv").splitlines()[1].endswith(", 2059161")
 
 
-def test_cost_takes_a_machine_by_type_or_by_number(priced, capsys):
+def test_cost_takes_a_machine_by_type_or_by_number(priced):
     by_type = ["--gpu-type", "H100", "--nic-type", "cx7"]
     for network in (by_type, ["--nvlink-bandwidth", "370.8", "--nic-bandwidth", "48.5 GiB/s"]):
-        [found] = json_of(capsys, "cost", "workload.txt", "--profile", "simai", *network)
+        found = json_of("cost", "workload.txt", "--profile", "simai", *network)
         assert found["total_us"] == pytest.approx(2119203, abs=0.5)
 
 
-def test_cost_says_what_is_missing_and_shows_what_simai_shows(priced, capsys):
+def test_cost_says_what_is_missing_and_shows_what_simai_shows(priced):
     (priced / "old.txt").write_text((priced / "workload.txt").read_text().replace("vpp: 8 ", ""))
     told = ["cost", "old.txt", "--profile", "simai", "--gpu-type", "H100", "--format", "json"]
-    assert main(told) == 0
-    out, err = capsys.readouterr()
+    out, err = outputs_of(*told)
     assert json.loads(out)["total_us"] is None
     assert "header: vpp: missing" in err
-    assert main([*told, "--strict-compat"]) == 0
-    assert json.loads(capsys.readouterr().out)["total_us"] == "NaN or Inf"
+    assert json.loads(stdout_of(*told, "--strict-compat"))["total_us"] == "NaN or Inf"
 
 
 WRONG = cases(__file__, "WRONG")
 
 
 @pytest.mark.parametrize("arguments", WRONG)
-def test_mistakes_of_cost_are_one_clear_line(arguments, priced, capsys):
-    assert main(["cost", *arguments.split()]) == 1
-    assert WRONG[arguments] in capsys.readouterr().err
+def test_mistakes_of_cost_are_one_clear_line(arguments, priced):
+    assert WRONG[arguments] in stderr_of("cost", *arguments.split())
 
 
-def test_a_workload_is_known_by_its_content_and_priced_without_an_option(priced, capsys):
+def test_a_workload_is_known_by_its_content_and_priced_without_an_option(priced):
     """On a usual machine, which is said."""
-    assert main(["cost", "small.txt", "--format", "json"]) == 0
-    out, err = capsys.readouterr()
+    out, err = outputs_of("cost", "small.txt", "--format", "json")
     assert err.startswith("dse: small.txt: no --gpu-type named, so evaluated on H100s")
-    assert main(["cost", "small.txt", "--profile", "simai", "--gpu-type", "H100", "--format", "json"]) == 0
-    assert capsys.readouterr().out == out
+    assert stdout_of("cost", "small.txt", "--profile", "simai", "--gpu-type", "H100", "--format", "json") == out
 
 
-def test_a_header_without_chunks_has_one_of_them_unless_a_revision_is_asked_for(priced, capsys):
+def test_a_header_without_chunks_has_one_of_them_unless_a_revision_is_asked_for(priced):
     """SimAI itself has no number for the bubble then."""
     (priced / "old.txt").write_text((priced / "workload.txt").read_text().replace("vpp: 8 ", ""))
     (priced / "one.txt").write_text((priced / "workload.txt").read_text().replace("vpp: 8 ", "vpp: 1 "))
     totals = {}
     for name in ("old.txt", "one.txt"):
-        assert main(["cost", name, "--gpu-type", "H100", "--format", "json"]) == 0
-        out, err = capsys.readouterr()
+        out, err = outputs_of("cost", name, "--gpu-type", "H100", "--format", "json")
         totals[name] = json.loads(out)["total_us"]
         assert ("header: vpp: missing, so taken to be 1" in err) == (name == "old.txt")
     assert totals["old.txt"] == totals["one.txt"] > 0

@@ -19,6 +19,7 @@ from dse.api.study import Study
 from dse.cli import main
 from dse.spaces.space import Space
 from tests.support.cases import cases
+from tests.support.commands import outputs_of, stderr_of, stdout_of
 from tests.support.hlo_texts import (
     DATA,
     GPT,
@@ -77,14 +78,13 @@ def test_many_machines_at_once_are_priced_as_each_alone(toy_system):
         assert many.step_time[place] == one.step_time[0]
 
 
-def cost(capsys, *arguments) -> str:
+def cost(*arguments) -> str:
     """What `dse cost` prints."""
-    assert main(["cost", *map(str, arguments)]) == 0
-    return capsys.readouterr().out
+    return stdout_of("cost", *map(str, arguments))
 
 
-def test_json_of_a_module_on_a_system(capsys):
-    record = json.loads(cost(capsys, DATA / "transformer.hlo", "--system", "a100_80g_dgx", "--format", "json"))
+def test_json_of_a_module_on_a_system():
+    record = json.loads(cost(DATA / "transformer.hlo", "--system", "a100_80g_dgx", "--format", "json"))
     step = record["breakdown"]["step_time_s"]
     kernels = step - record["breakdown"]["host_time_s"]
     assert record["devices"] == 8
@@ -99,13 +99,12 @@ def test_json_of_a_module_on_a_system(capsys):
     assert record["figures"]["gemm.count"] == 49
 
 
-def test_without_a_system_the_usual_one_prices_and_says_so(capsys):
+def test_without_a_system_the_usual_one_prices_and_says_so():
     file = DATA / "loop.hlo"
     for form in ("table", "json", "trace"):
-        assert main(["cost", str(file), "--format", form]) == 0
-        usual, said = capsys.readouterr()
+        usual, said = outputs_of("cost", str(file), "--format", form)
         assert said == f"dse: {file}: no --system, so evaluated on a100_80g_dgx\n"
-        assert usual == cost(capsys, file, "--system", "a100_80g_dgx", "--format", form)
+        assert usual == cost(file, "--system", "a100_80g_dgx", "--format", form)
 
 
 def test_a_module_alone_is_counted_and_not_priced():
@@ -117,10 +116,10 @@ def test_a_module_alone_is_counted_and_not_priced():
 
 
 @pytest.mark.parametrize("width", [40, 80, 160])
-def test_names_give_way_to_numbers(capsys, monkeypatch, width):
+def test_names_give_way_to_numbers(monkeypatch, width):
     """However narrow the page, each number stands as on a wide one, or its column is named below."""
     monkeypatch.setenv("COLUMNS", str(width))
-    shown = cost(capsys, DATA / "transformer.hlo", "--system", "a100_80g_dgx")
+    shown = cost(DATA / "transformer.hlo", "--system", "a100_80g_dgx")
     table = shown.partition("Heaviest kernels\n")[2].split("\n\n")[1]
     record = ModuleCost.of(DATA / "transformer.hlo", "barrier", "a100_80g_dgx").record()
     for row, line in zip(record["heaviest"], table.splitlines()[2:], strict=False):
@@ -130,8 +129,8 @@ def test_names_give_way_to_numbers(capsys, monkeypatch, width):
     assert width < 80 or "too wide" not in table
 
 
-def test_exposed_messages_stand_below_their_sum_the_longest_first(capsys):
-    shown = cost(capsys, DATA / "transformer.hlo", "--system", "a100_80g_dgx")
+def test_exposed_messages_stand_below_their_sum_the_longest_first():
+    shown = cost(DATA / "transformer.hlo", "--system", "a100_80g_dgx")
     times = ModuleCost.of(DATA / "transformer.hlo", "barrier", "a100_80g_dgx").record()["times"]
     longest_first = sorted(times["exposed_s"].values(), reverse=True)
     lines = re.search(r"\n  exposed messages +(.*)\n((?:    .*\n)+)", shown)
@@ -140,20 +139,20 @@ def test_exposed_messages_stand_below_their_sum_the_longest_first(capsys):
     assert seconds == [readable(each, "s") for each in longest_first if each]
 
 
-def test_what_is_not_known_is_said(capsys, tmp_path):
+def test_what_is_not_known_is_said(tmp_path):
     (tmp_path / "m.hlo").write_text(UNCOUNTED)
-    shown = cost(capsys, tmp_path / "m.hlo")
+    shown = cost(tmp_path / "m.hlo")
     assert "Note: while.5: trip count unknown; its body counts once\n" in shown
     assert re.search(r"^a step +>= .* while.5 runs an unknown number of times;", shown, re.MULTILINE)
     assert re.search(r"^gemm +1 .* >= [\d.]+ us ", shown, re.MULTILINE)
-    assert ">=" not in cost(capsys, DATA / "loop.hlo")
+    assert ">=" not in cost(DATA / "loop.hlo")
     call = 'b = f32[2] custom-call(a), custom_call_target="mine"'
     (tmp_path / "c.hlo").write_text(f"HloModule c\nENTRY e {{ a = f32[2] parameter(0)\n {call} }}")
-    assert "Note: 1 call of mine: evaluated by its arrays alone\n" in cost(capsys, tmp_path / "c.hlo")
+    assert "Note: 1 call of mine: evaluated by its arrays alone\n" in cost(tmp_path / "c.hlo")
 
 
-def test_a_trace_has_every_kernel_and_every_edge(capsys):
-    trace = json.loads(cost(capsys, DATA / "transformer.hlo", "--system", "a100_80g_dgx", "--format", "trace"))
+def test_a_trace_has_every_kernel_and_every_edge():
+    trace = json.loads(cost(DATA / "transformer.hlo", "--system", "a100_80g_dgx", "--format", "trace"))
     graph = analysed(TRANSFORMER).barrier_graph
     spans = [event for event in trace["traceEvents"] if event["ph"] == "X"]
     assert [span["name"] for span in spans] == [kernel.name for kernel in graph.kernels]
@@ -168,11 +167,10 @@ MISTAKES = cases(__file__, "MISTAKES")
 
 
 @pytest.mark.parametrize("arguments", MISTAKES)
-def test_a_mistake_is_one_line_and_exit_code_1(arguments, capsys, tmp_path):
+def test_a_mistake_is_one_line_and_exit_code_1(arguments, tmp_path):
     cut = tmp_path / "cut.hlo"
     cut.write_text("HloModule m\nENTRY e {\n a = f32[2] parameter(0), sharding={replicated\n")
-    assert main(arguments.format(hlo=DATA / "loop.hlo", cut=cut).split()) == 1
-    told = capsys.readouterr().err
+    told = stderr_of(*arguments.format(hlo=DATA / "loop.hlo", cut=cut).split())
     assert told.count("\n") == 1
     assert MISTAKES[arguments] in told
 
@@ -205,11 +203,10 @@ def test_a_space_keeps_all_that_it_needs_of_the_module(folder, toy_system):
     assert program_step(again.model, toy_system).step_time == pytest.approx(whole.step_time, rel=1e-12)
 
 
-def test_a_search_explores_the_machine_and_resumes_without_the_module(folder, capsys):
+def test_a_search_explores_the_machine_and_resumes_without_the_module(folder):
     assert main(["search", "./space.yaml", "--budget", "10"]) == 0
     (folder / "transformer.hlo").unlink()
-    assert main(["resume", "space", "--budget", "18"]) == 0
-    capsys.readouterr()
+    outputs_of("resume", "space", "--budget", "18")
     best = Study.load("space", storage="sqlite:///dse.db").trials()["step_time_s"].min()
     system = load_system("a100_80g_dgx").with_quantities({"dram_bandwidth": 4e12, "node_bandwidth": 600e9})
     assert best == pytest.approx(program_step(hlo.program(analysed(TRANSFORMER)), system).step_time[0])
@@ -228,8 +225,8 @@ def test_a_wrong_space_says_what_is_wrong(text, folder):
 
 
 @needs_reference("test_without_a_system_the_usual_one_prices_and_says_so")
-def test_the_reference_module_on_a_machine(capsys):
-    record = json.loads(cost(capsys, SEED, "--system", "h100_80g_dgx", "--format", "json"))
+def test_the_reference_module_on_a_machine():
+    record = json.loads(cost(SEED, "--system", "h100_80g_dgx", "--format", "json"))
     assert record["memory"]["temporaries_bytes"] == 197997068
     breakdown = record["breakdown"]
     assert breakdown["tokens_per_second"] == pytest.approx(8192 / breakdown["step_time_s"])

@@ -1,6 +1,5 @@
 """Memory of compiled programs: by hand, rule by rule, and in reports."""
 
-import json
 from string import Template
 
 import pytest
@@ -11,6 +10,7 @@ from dse.adapters.xla.buffers.reserved_memory import CODE_BYTES, Reserved, reser
 from dse.adapters.xla.text.module import Shape
 from dse.cli import main
 from tests.support.cases import cases
+from tests.support.commands import json_of
 from tests.support.hlo_texts import program
 from tests.support.paths import TEST_DATA
 
@@ -50,8 +50,7 @@ def test_memory_on_tpus_lies_in_the_interval_that_is_printed(name, capsys):
     """Numbers lie in memory of their own; what is beside arrays is not in the text."""
     reserved_by_xla, error = TPU_PROGRAMS[name]
     path = str(DATA / f"{name}.hlo.gz")
-    assert main(["cost", path, "--system", "tpu_v5e_pod", "--format", "json"]) == 0
-    memory = json.loads(capsys.readouterr().out)["memory"]
+    memory = json_of("cost", path, "--system", "tpu_v5e_pod")["memory"]
     assert memory["program_bytes"] == pytest.approx(reserved_by_xla, rel=error)
     assert memory["program_bytes_low"] <= reserved_by_xla <= memory["program_bytes_high"]
     assert main(["cost", path, "--system", "tpu_v5e_pod"]) == 0

@@ -4,8 +4,8 @@ import pytest
 
 from costmodel import DseError
 from dse.adapters.xla import hlo
-from dse.cli import main
 from tests.support.cases import cases
+from tests.support.commands import stderr_of
 from tests.support.hlo_texts import program
 
 SPLIT = "sharding={devices=[4,1,2]<=[8] last_tile_dim_replicate}"
@@ -34,13 +34,12 @@ TEXTS = {
 
 
 @pytest.mark.parametrize("words", TEXTS)
-def test_what_it_is_and_what_to_print_instead(words, tmp_path, capsys):
+def test_what_it_is_and_what_to_print_instead(words, tmp_path):
     file = tmp_path / "program"
     file.write_bytes(TEXTS[words])
     with pytest.raises(DseError, match=f"is {words.strip()}"):
         hlo.load_module(file)
-    assert main(["cost", str(file)]) == 1
-    told = capsys.readouterr().err
+    told = stderr_of("cost", str(file))
     assert told.startswith(f"dse: {file}: is {words.strip()}")
     assert told.count("\n") == 1
     assert "print compiled.as_text()" in told or "give the module" in told

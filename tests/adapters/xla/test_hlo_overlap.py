@@ -12,8 +12,8 @@ from costmodel.formats.shipped import ROOT
 from dse.adapters.xla import hlo
 from dse.adapters.xla.steps.overlap import ProgramTimes, program_times, streams
 from dse.adapters.xla.work.kernel_graph import BARRIERS
-from dse.cli import main
 from tests.support.cases import cases
+from tests.support.commands import stderr_of, stdout_of
 from tests.support.hlo_texts import DATA, GPT, LOOP, OLD_PRINTER, TRANSFORMER, analysed, program
 
 TEXTS = {"old": OLD_PRINTER, "loop": LOOP, "transformer": TRANSFORMER, "gpt": GPT}
@@ -116,29 +116,25 @@ def test_what_hides_slows_kernels_by_the_cores_that_it_takes():
     assert slow.slowed == pytest.approx(hidden / 2)
 
 
-def written(capsys, *arguments: object) -> str:
+def written(*arguments: object) -> str:
     """Output of `dse evaluate` of a module."""
-    assert main(["cost", *map(str, arguments)]) == 0
-    return capsys.readouterr().out
+    return stdout_of("cost", *map(str, arguments))
 
 
-def test_systems_that_are_too_small_say_so(capsys, tmp_path):
+def test_systems_that_are_too_small_say_so(tmp_path):
     text = (ROOT / "systems" / "a100_80g_dgx.yaml").read_text()
     small, tight = tmp_path / "small.yaml", tmp_path / "tight.yaml"
     small.write_text(re.sub(r"(\n    size: \{value: )\d+", r"\g<1>4", text))
     tight.write_text(text.replace("capacity: {value: 81920 MiB", "capacity: {value: 1 GB"))
-    assert not json.loads(written(capsys, DATA / "transformer.hlo", "--system", tight, "--format", "json"))["memory"][
-        "fits"
-    ]
-    assert "Note: small has 4 devices, too few" in written(capsys, DATA / "transformer.hlo", "--system", small)
+    assert not json.loads(written(DATA / "transformer.hlo", "--system", tight, "--format", "json"))["memory"]["fits"]
+    assert "Note: small has 4 devices, too few" in written(DATA / "transformer.hlo", "--system", small)
 
 
 WRONG = cases(__file__, "WRONG")
 
 
 @pytest.mark.parametrize("options", WRONG)
-def test_options_that_modules_do_not_take(options, capsys):
-    assert main(["cost", str(DATA / "loop.hlo"), *options.split()]) == 1
-    told = capsys.readouterr().err
+def test_options_that_modules_do_not_take(options):
+    told = stderr_of("cost", str(DATA / "loop.hlo"), *options.split())
     assert told.count("\n") == 1
     assert WRONG[options] in told

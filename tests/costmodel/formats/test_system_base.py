@@ -8,8 +8,8 @@ import pytest
 from costmodel import load_system
 from costmodel.errors import DseError
 from dse.api.files import compare_systems
-from dse.cli import main
 from tests.support.cases import cases
+from tests.support.commands import stderr_of, stdout_of
 
 CHIP = cases(__file__, "CHIP")
 
@@ -33,12 +33,11 @@ def test_a_file_changes_the_constants_that_it_names_and_no_others(chip):
 
 
 @pytest.mark.parametrize(("before", "after", "message"), cases(__file__, "a_mistake_gives_one_line"))
-def test_a_mistake_gives_one_line(before, after, message, chip, tmp_path, capsys):
+def test_a_mistake_gives_one_line(before, after, message, chip, tmp_path):
     (tmp_path / "mychip.yaml").write_text(CHIP.replace(before, after, 1))
     with pytest.raises(DseError, match=re.escape(message)):
         load_system(chip)
-    assert main(["compare", "h100_80g_dgx", chip]) == 1
-    assert len(capsys.readouterr().err.splitlines()) == 1
+    assert len(stderr_of("compare", "h100_80g_dgx", chip).splitlines()) == 1
 
 
 def test_a_base_of_a_base_is_refused(chip, tmp_path):
@@ -47,6 +46,5 @@ def test_a_base_of_a_base_is_refused(chip, tmp_path):
         load_system("./other.yaml")
 
 
-def test_two_files_are_compared(chip, capsys):
-    assert main(["compare", "h100_80g_dgx", chip]) == 0
-    assert re.search(r"clock +1\.83 GHz +1\.6 GHz +0\.874", capsys.readouterr().out)
+def test_two_files_are_compared(chip):
+    assert re.search(r"clock +1\.83 GHz +1\.6 GHz +0\.874", stdout_of("compare", "h100_80g_dgx", chip))

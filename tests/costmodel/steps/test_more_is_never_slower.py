@@ -1,5 +1,7 @@
 """More of what a machine has never makes a layout slower, cheaper or less hungry: `System.never_slower`."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -11,14 +13,14 @@ from costmodel.training.run import Run
 from dse import Space
 from dse.pricing.evaluated import machine
 from dse.pricing.evaluation import transformer_run
-from tests.support.laws import FOLLOWING, WHOLE
+from tests.support.laws import WHOLE, more_of_each, on_machines
 
 SPACES = ("gpt_1t_codesign", "gpt3_175b_1024_a100", "mixtral_8x22b_128_h100", "lstm_24b_power")
 POINTS = 60
 
 
 def random_run(name, rng):
-    """Random layouts of a space, each on a machine of its own about that of the space."""
+    """Random layouts of a space, each on a machine of its own about that of the space, and what this one has."""
     space = Space.load(name)
     columns = space.legal.random(POINTS, rng)
     if isinstance(space.model, ModelShape):
@@ -28,8 +30,11 @@ def random_run(name, rng):
         own = {name: known[name] for name in column_units(LstmDesign) if name in known}
         run = Run(space.model, machine(space, known), LstmDesign.of(**own))
     known = {name: run.system.quantities()[name] for name in run.system.never_slower()}
-    drawn = {name: values * rng.uniform(0.5, 2.0, POINTS) for name, values in known.items()}
-    return run, {**drawn, **{name: np.ceil(drawn[name]) for name in WHOLE}}
+    drawn = {
+        name: values * rng.uniform(0.5, 2.0, POINTS) for name, values in known.items() if np.isfinite(values).all()
+    }
+    drawn |= {name: np.ceil(drawn[name]) for name in WHOLE}
+    return replace(run, system=run.system.with_quantities(drawn)), drawn
 
 
 def is_lawful(design):
@@ -52,19 +57,11 @@ def test_the_quantities_are_those_that_work_is_divided_by():
 def test_more_is_never_slower_cheaper_or_less_hungry(name):
     rng = np.random.default_rng(SPACES.index(name))
     run, less = random_run(name, rng)
-    lawful = is_lawful(run.design)
+    lawful, better = is_lawful(run.design), more_of_each(less, rng)
     cost = transformer_step if isinstance(run.model, ModelShape) else lstm_step_of
-    before = cost(Run(run.model, run.system.with_quantities(less), run.design))
-    for quantity, values in less.items():
-        if not np.isfinite(values).all():
-            continue
-        more = {**less, quantity: values * rng.uniform(1.05, 4.0, POINTS)}
-        if quantity in WHOLE:
-            more[quantity] = np.ceil(more[quantity])
-        if other := FOLLOWING.get(quantity):
-            more[other] = less[other] * more[quantity] / values
-        after = cost(Run(run.model, run.system.with_quantities(more), run.design))
-        assert np.isfinite(after.step_time).all()
-        assert (after.step_time <= before.step_time * (1 + 1e-12))[lawful].all(), quantity
-        assert (after.system_price >= before.system_price * (1 - 1e-12)).all(), quantity
-        assert (after.system_power >= before.system_power * (1 - 1e-12)).all(), quantity
+    before, *after = on_machines(run, [{}, *better.values()], cost)
+    for quantity, found in zip(better, after, strict=True):
+        assert np.isfinite(found.step_time).all()
+        assert (found.step_time <= before.step_time * (1 + 1e-12))[lawful].all(), quantity
+        assert (found.system_price >= before.system_price * (1 - 1e-12)).all(), quantity
+        assert (found.system_power >= before.system_power * (1 - 1e-12)).all(), quantity

@@ -1,6 +1,5 @@
 """What ships as models: parameters, active parameters and FLOPs as they are published."""
 
-import json
 from dataclasses import replace
 
 import numpy as np
@@ -14,8 +13,8 @@ from costmodel.training.kinds import KINDS
 from costmodel.training.run import Run
 from dse.adapters.dfmodel.layer import model_graph
 from dse.adapters.simai.design_rows import simai_step
-from dse.cli import main
 from tests.support.cases import cases
+from tests.support.commands import json_of, stdout_of
 from tests.support.paths import TEST_DATA
 
 #: Published figures, each with its source.
@@ -209,15 +208,13 @@ def test_fields_that_contradict_each_other_are_refused(fields, message):
         ModelShape(**SHAPE, **fields)
 
 
-def test_a_model_is_printed_with_what_follows_from_it(capsys):
-    assert main(["models", "deepseek_v3"]) == 0
-    printed = capsys.readouterr().out
+def test_a_model_is_printed_with_what_follows_from_it():
+    printed = stdout_of("models", "deepseek_v3")
     assert "# parameters: 671,026,419,200\n" in printed
     assert "# active parameters: 37,552,297,472, without the input table 36,625,618,432" in printed
     assert "2.5999e+11 (causal half)" in printed
     assert "18 B per parameter" in printed
-    assert main(["models", "--format", "json"]) == 0
-    listed = {entry["title"]: entry for entry in json.loads(capsys.readouterr().out)["models"]}
+    listed = {entry["title"]: entry for entry in json_of("models")["models"]}
     for title, model in MODELS.items():
         assert listed[title]["parameters"] == model.num_parameters
         assert listed[title]["active_parameters"] == model.active_parameters

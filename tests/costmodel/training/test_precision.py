@@ -15,6 +15,7 @@ from costmodel.training.precision import FORMATS
 from dse.cli import main
 from tests.costmodel.kernels.test_devices import DEVICES
 from tests.support.cases import cases
+from tests.support.commands import stderr_of
 from tests.support.runs import ranks_of
 
 NARROW = [word for word, own in FORMATS.items() if own.units]
@@ -306,14 +307,13 @@ def test_formats_that_a_chip_has_no_units_for_have_no_number(system, known, dens
 SPACE = cases(__file__, "SPACE")
 
 
-def test_a_design_in_a_format_without_units_is_refused_by_name(tmp_path, capsys):
+def test_a_design_in_a_format_without_units_is_refused_by_name(tmp_path):
     """By a rule that every space keeps that opens the format: in one line, with what would do."""
     space = tmp_path / "formats.yaml"
     space.write_text(SPACE)
     storage = ["--storage", f"sqlite:///{tmp_path}/dse.db"]
     for command in (["evaluate", str(space), "--set", "tp=8"], ["search", str(space), *storage]):
-        assert main([*command, "--set", "precision=fp8_blockwise"]) == 1
-        error = capsys.readouterr().err
+        error = stderr_of(*command, "--set", "precision=fp8_blockwise")
         assert "breaks chip_has_fp8" in error
         assert "precision can be bf16" in error
         assert error.count("\n") == 1
@@ -324,12 +324,10 @@ def test_a_format_without_units_that_a_space_holds_fixed_has_no_number(tmp_path,
     space = tmp_path / "formats.yaml"
     fixed = SPACE.replace("global_batch_size: 128", "global_batch_size: 128, precision: fp8_blockwise")
     space.write_text(fixed.replace("  precision: [bf16, fp8_blockwise]\n", ""))
-    assert main(["evaluate", str(space), "--set", "tp=8"]) == 1
-    error = capsys.readouterr().err
+    error = stderr_of("evaluate", str(space), "--set", "tp=8")
     assert "precision=fp8_blockwise: system a100_80g_dgx has no fp8 units" in error
     assert error.rstrip().endswith("take precision=bf16")
-    assert main(["search", str(space), "--storage", f"sqlite:///{tmp_path}/dse.db"]) == 1
-    error = capsys.readouterr().err
+    error = stderr_of("search", str(space), "--storage", f"sqlite:///{tmp_path}/dse.db")
     assert "a100_80g_dgx lacks its units; take --set precision=bf16" in error
     assert error.count("\n") == 1
     assert main(["evaluate", str(space), "--profile", "simai"]) == 1

@@ -12,6 +12,7 @@ from costmodel.rules.registry import _REGISTERED, NATIVE, Profile, profile_named
 from dse.cli import main
 from dse.spaces.formulas.expressions import OWN
 from tests.support.cases import cases
+from tests.support.commands import stderr_of
 from tests.support.paths import ROOT
 
 PAGE = ROOT / "docs" / "python.md"
@@ -73,7 +74,7 @@ def test_workers_get_the_users_functions_and_profiles(storage):
     assert fronts[0].equals(fronts[1])
 
 
-def test_a_study_asks_for_a_function_that_is_not_registered(tmp_path, capsys, small_space):
+def test_a_study_asks_for_a_function_that_is_not_registered(tmp_path, small_space):
     """It is whole: neither a backup nor its deletion is what helps."""
     dse.formula_function(of=["s"], unit="s", name="waited")(lambda time: 2 * time)
     space = dse.Space.from_text(small_space).extended(derived={"wait": "waited(step_time)"})
@@ -81,8 +82,7 @@ def test_a_study_asks_for_a_function_that_is_not_registered(tmp_path, capsys, sm
     dse.Study.create(space.with_objectives(["step_time", "wait"]), "own", storage=storage).run(4)
     OWN.pop("waited")
     for command in ("resume", "pareto", "trials"):
-        assert main([command, "own", "--storage", storage]) == 1
-        error = capsys.readouterr().err
+        error = stderr_of(command, "own", "--storage", storage)
         assert "study 'own': its formulas call waited, which this process does not know" in error
         assert "import the module that defines it with @dse.formula_function" in error
         assert "delete" not in error

@@ -10,18 +10,18 @@ from dse.cli import main
 from dse.pricing.evaluated import rules_for
 from dse.searching.nearest_design import nearest_feasible
 from tests.support.cases import cases
+from tests.support.commands import json_of, stderr_of, stdout_of
 
 SPACE = "gpt3_175b_1024_a100"
 
 
-def fitted(capsys, *sets, code=0):
+def fitted(*sets, code=0):
     """The JSON of a fit."""
-    assert main(["fit", SPACE, *itertools.chain(*(("--set", text) for text in sets)), "--format", "json"]) == code
-    return json.loads(capsys.readouterr().out)
+    return json_of("fit", SPACE, *itertools.chain(*(("--set", text) for text in sets)), code=code)
 
 
-def test_what_fits_is_kept_and_the_rest_is_the_best(capsys):
-    found = fitted(capsys, "tp=8", "pp=16")
+def test_what_fits_is_kept_and_the_rest_is_the_best():
+    found = fitted("tp=8", "pp=16")
     assert found["feasible"] is True
     assert (found["changed"], found["broken"]) == ({}, {})
     space = Space.load(SPACE, {"tp": 8, "pp": 16})
@@ -30,7 +30,7 @@ def test_what_fits_is_kept_and_the_rest_is_the_best(capsys):
     assert found["values"]["step_time_s"] == every.values[every.feasible, 0].min()
 
 
-def test_as_little_as_can_be_is_changed(capsys, small_space):
+def test_as_little_as_can_be_is_changed(small_space):
     """A second method: every design of a small space, one at a time, in plain Python."""
     space = Space.from_text(small_space)
     [designs] = space.legal.enumerate(1 << 20)
@@ -56,32 +56,29 @@ def test_as_little_as_can_be_is_changed(capsys, small_space):
         assert fit.params == {**fit.params, **{n: v for n, v in named.items() if n not in fit.changed}}
 
 
-def test_it_says_what_it_changed_and_which_limit_asked_for_it(capsys):
-    found = fitted(capsys, "tp=1", "pp=8", "recompute=none")
+def test_it_says_what_it_changed_and_which_limit_asked_for_it():
+    found = fitted("tp=1", "pp=8", "recompute=none")
     assert found["broken"]["fits_in_memory"] < 0
     assert found["changed"]
-    assert main(["fit", SPACE, "--set", "tp=1", "--set", "pp=8", "--set", "recompute=none"]) == 0
-    said = " ".join(capsys.readouterr().out.split())
+    said = " ".join(stdout_of("fit", SPACE, "--set", "tp=1", "--set", "pp=8", "--set", "recompute=none").split())
     assert "since whatever else is chosen, tp=1 pp=8 recompute=none breaks fits_in_memory by " in said
 
 
 def test_a_value_that_is_no_option_or_breaks_a_rule_is_moved(capsys):
-    assert fitted(capsys, "tp=8", "pp=5")["changed"] == {"pp": {"asked": 5, "is": 4}}
+    assert fitted("tp=8", "pp=5")["changed"] == {"pp": {"asked": 5, "is": 4}}
     assert main(["fit", SPACE, "--set", "tp=8", "--set", "pp=5"]) == 0
     assert "pp=5: not an option; pp can be 1, 2, 3" in " ".join(capsys.readouterr().out.split())
 
 
 @pytest.mark.parametrize(("sets", "message"), cases(__file__, "a_wish_that_is_none_is_told_so"))
-def test_a_wish_that_is_none_is_told_so(sets, message, capsys):
-    assert main(["fit", SPACE, *itertools.chain(*(("--set", text) for text in sets))]) == 1
-    assert message in capsys.readouterr().err
+def test_a_wish_that_is_none_is_told_so(sets, message):
+    assert message in stderr_of("fit", SPACE, *itertools.chain(*(("--set", text) for text in sets)))
 
 
 def test_evaluate_best_completes_with_the_best_feasible_design(capsys):
     command = ["evaluate", SPACE, "--set", "tp=8", "--set", "pp=16", "--format", "json"]
-    assert main([*command, "--best"]) == 0
-    best = json.loads(capsys.readouterr().out)
+    best = json.loads(stdout_of(*command, "--best"))
     assert best["feasible"] is True
-    assert best["values"] == fitted(capsys, "tp=8", "pp=16")["values"]
+    assert best["values"] == fitted("tp=8", "pp=16")["values"]
     assert main([*command[:2], "--set", "dram_capacity=1 GB", "--best"]) == 1
     assert "--best: no design with these values is feasible" in capsys.readouterr().err

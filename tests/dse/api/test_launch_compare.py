@@ -9,6 +9,7 @@ import dse
 from costmodel.errors import DseError
 from dse.cli import main
 from tests.support.cases import cases
+from tests.support.commands import json_of, stderr_of, stdout_of
 
 SCRIPT = cases(__file__, "SCRIPT")
 
@@ -85,14 +86,12 @@ def test_other_batches_lengths_and_gpus_are_settings_too(scripts, tmp_path):
     assert sum(part.step_time_change for part in pair.parts) == pytest.approx(other - one)
 
 
-def test_compare_answers_first_and_limits_decide_the_exit_code(scripts, capsys):
+def test_compare_answers_first_and_limits_decide_the_exit_code(scripts):
     compare = ["compare", "old.sh", "new.sh", "--system", "h100"]
-    assert main(compare) == 0
-    first, *rest = capsys.readouterr().out.splitlines()
+    first, *rest = stdout_of(*compare).splitlines()
     assert re.fullmatch(r"new\.sh is [\d.]+ % faster than old\.sh, with [\d.]+ GB more memory\.", first)
     assert any(re.match(r"--tensor-model-parallel-size 8 to 4 +-[\d.]+ s ", line) for line in rest)
-    assert main([*compare, "--max-memory", "80GB", "--max-step-time", "15", "--format", "json"]) == 1
-    found = json.loads(capsys.readouterr().out)
+    found = json_of(*compare, "--max-memory", "80GB", "--max-step-time", "15", code=1)
     assert re.fullmatch(r"new\.sh needs 80\.\d GB, \d+ MB more than the limit of 80 GB", found["exceeded"][0])
     assert found["exceeded"][1].endswith("more than the limit of 15 s")
     assert found["step_time_change"] < 0
@@ -100,9 +99,8 @@ def test_compare_answers_first_and_limits_decide_the_exit_code(scripts, capsys):
 
 
 @pytest.mark.parametrize(("words", "message"), cases(__file__, "mistakes_are_one_line"))
-def test_mistakes_are_one_line(words, message, scripts, capsys):
-    assert main(words) == 1
-    [line] = capsys.readouterr().err.splitlines()
+def test_mistakes_are_one_line(words, message, scripts):
+    [line] = stderr_of(*words).splitlines()
     assert message in line
 
 
@@ -127,9 +125,8 @@ def test_a_flag_that_decides_two_settings_is_one_part(scripts):
     assert {*part.changes} == {"overlap_grad_reduce", "overlap_param_gather"}
 
 
-def test_an_evaluated_launch_file_names_the_next_command(scripts, capsys):
-    assert main(["evaluate", "old.sh", "--system", "h100", "--set", "recompute=full"]) == 0
-    _, fits, *rest = capsys.readouterr().out.splitlines()
+def test_an_evaluated_launch_file_names_the_next_command(scripts):
+    _, fits, *rest = stdout_of("evaluate", "old.sh", "--system", "h100", "--set", "recompute=full").splitlines()
     assert fits.startswith("Fits   tp 8, pp 4, dp 2, micro-batch 1,")
     [command] = [line.removeprefix("Next   ") for line in rest if line.startswith("Next   ")]
     assert command == "dse explain old.sh --system h100 --set recompute=full"
@@ -137,8 +134,7 @@ def test_an_evaluated_launch_file_names_the_next_command(scripts, capsys):
 
 
 def test_a_launch_file_is_explained_like_a_trial(scripts, capsys):
-    assert main(["explain", "old.sh", "--system", "h100", "--format", "json"]) == 0
-    found = json.loads(capsys.readouterr().out)
+    found = json_of("explain", "old.sh", "--system", "h100")
     assert sum(row["seconds"] for row in found["time"]) == pytest.approx(found["breakdown"]["step_time_s"])
     assert main(["explain", "old.sh", "--system", "h100", "--against", "tp=4 pp=8"]) == 0
     assert "tp 8 to 4, pp 4 to 8. It is faster by" in capsys.readouterr().out
@@ -169,13 +165,11 @@ def test_causes_are_evaluated_alone_and_ranked_by_how_close_they_come(scripts):
 
 def test_the_answer_says_how_far_the_measured_step_is(scripts, capsys):
     measured = ["explain", "old.sh", "--system", "h100"]
-    assert main([*measured, "--measured-mfu", "0.30"]) == 0
-    out = capsys.readouterr().out
+    out = stdout_of(*measured, "--measured-mfu", "0.30")
     assert re.match(r"Measured [\d.]+ s a step, 30 % MFU: \d+ % slower than predicted, outside", out)
     assert "Check first: " in out
     assert "Data loading, checkpoints and evaluation are not modelled" in out
-    assert main([*measured, "--measured-step-time", "5"]) == 0
-    out = " ".join(capsys.readouterr().out.split())
+    out = " ".join(stdout_of(*measured, "--measured-step-time", "5").split())
     assert "faster than predicted" in out
     assert "More than 100 % MFU is not possible" in out
     predicted = dse.explain(dse.launch_design("old.sh", system="h100_80g_dgx")).step_time

@@ -1,6 +1,5 @@
 """Plans on several systems and numbers of GPUs in one table."""
 
-import json
 import re
 
 import pytest
@@ -9,18 +8,18 @@ import dse
 from costmodel.errors import DseError
 from dse.cli import main
 from dse.output import selected
+from tests.support.commands import json_of, stderr_of, stdout_of
 
 PLAN = ["plan", "llama3_8b", "--gpus", "8", "--system", "h100,b200", "--global-batch-size", "64"]
 
 
-def rows_of(capsys, *words):
-    assert main([*words, "--format", "json"]) == 0
-    return json.loads(capsys.readouterr().out)["rows"]
+def rows_of(*words):
+    return json_of(*words)["rows"]
 
 
 @pytest.mark.slow
-def test_each_combination_is_a_row_and_a_study(capsys):
-    rows = rows_of(capsys, *PLAN, "--gpus", "8,16")
+def test_each_combination_is_a_row_and_a_study():
+    rows = rows_of(*PLAN, "--gpus", "8,16")
     assert [(row["system"], row["gpus"]) for row in rows] == [
         ("h100", 8), ("h100", 16), ("b200", 8), ("b200", 16)
     ]  # fmt: skip
@@ -33,15 +32,14 @@ def test_each_combination_is_a_row_and_a_study(capsys):
 
 
 @pytest.mark.slow
-def test_rented_dollars_are_hours_times_the_price(capsys):
+def test_rented_dollars_are_hours_times_the_price():
     """GPU-hours at the price of each system; the cheapest and the fastest come first."""
     words = [*PLAN, "--tokens", "100B", "--gpu-hour-price", "h100=2.5,b200=4.2"]
-    rows = rows_of(capsys, *words)
+    rows = rows_of(*words)
     for row in rows:
         assert row["cost_usd"] == pytest.approx({"h100": 2.5, "b200": 4.2}[row["system"]] * row["run"]["gpu_hours"])
         assert row["dollars"] == "rented"
-    assert main(words) == 0
-    out = capsys.readouterr().out
+    out = stdout_of(*words)
     cheapest = min(rows, key=lambda row: row["cost_usd"])
     fastest = max(rows, key=lambda row: row["breakdown"]["tokens_per_second"])
     same = cheapest == fastest
@@ -52,16 +50,15 @@ def test_rented_dollars_are_hours_times_the_price(capsys):
 
 
 @pytest.mark.slow
-def test_a_price_without_tokens_gives_the_rent_of_a_billion(capsys):
-    for row in rows_of(capsys, *PLAN, "--gpu-hour-price", "2"):
+def test_a_price_without_tokens_gives_the_rent_of_a_billion():
+    for row in rows_of(*PLAN, "--gpu-hour-price", "2"):
         slower = row["values"]["step_time_expected_s"] / row["breakdown"]["step_time_s"]
         seconds = 1e9 / row["breakdown"]["tokens_per_second"] * slower
         assert row["cost_usd"] == pytest.approx(seconds / 3600 * row["gpus"] * 2)
 
 
 def test_a_row_that_does_not_fit_says_so(capsys):
-    assert main(["plan", "llama3_70b", "--gpus", "8,64", "--system", "h100"]) == 0
-    out = " ".join(capsys.readouterr().out.split())
+    out = " ".join(stdout_of("plan", "llama3_70b", "--gpus", "8,64", "--system", "h100").split())
     assert "8 x h100: none of " in out
     assert out.startswith("Fastest: 64 x h100 with ")
     assert main(["plan", "llama3_70b", "--gpus", "2,4", "--system", "h100"]) == 1
@@ -73,21 +70,17 @@ def test_a_row_that_does_not_fit_says_so(capsys):
     (["--gpu-hour-price", "h100=2.5,b200=4,a100=1"], "--gpu-hour-price: a100: not planned"),
     (["--save", "space.yaml"], "--save: needs one system and one number of GPUs"),
 ])  # fmt: skip
-def test_mistakes_are_one_line(words, message, capsys):
-    assert main([*PLAN, *words]) == 1
-    [line] = capsys.readouterr().err.splitlines()
+def test_mistakes_are_one_line(words, message):
+    [line] = stderr_of(*PLAN, *words).splitlines()
     assert message in line
 
 
 def test_the_rent_of_one_plan_is_part_of_its_answer(capsys):
     words = ["plan", "llama3_8b", "--gpus", "8", "--system", "h100", "--global-batch-size", "64"]
-    assert main([*words, "--gpu-hour-price", "h100=2.5", "--tokens", "100B", "--format", "json"]) == 0
-    front = json.loads(capsys.readouterr().out)["front"]
-    assert main(["show", "plan_llama3_8b_8", "--format", "json"]) == 0
-    assert json.loads(capsys.readouterr().out)["front"] == front
+    front = json_of(*words, "--gpu-hour-price", "h100=2.5", "--tokens", "100B")["front"]
+    assert json_of("show", "plan_llama3_8b_8")["front"] == front
     assert front[0]["run"]["run_cost_usd"] == pytest.approx(2.5 * front[0]["run"]["gpu_hours"])
-    assert main([*words, "--gpu-hour-price", "2.5", "--tokens", "100B"]) == 0
-    text = capsys.readouterr().out
+    text = stdout_of(*words, "--gpu-hour-price", "2.5", "--tokens", "100B")
     assert re.match(r"Llama 3\.1 8B on 8 x h100_80g_dgx.*\nUse    tp ", text)
     assert re.search(r"\nRun    100B tokens: .*at \$2\.50 per GPU-hour \(rented\)", text)
     assert main([*words, "--gpu-hour-price", "2.5"]) == 0
@@ -95,8 +88,7 @@ def test_the_rent_of_one_plan_is_part_of_its_answer(capsys):
     slower = best["values"]["step_time_expected_s"] / best["breakdown"]["step_time_s"]
     rent = 2.5 * 1e9 / best["breakdown"]["tokens_per_second_per_gpu"] * slower / 3600
     assert f"Rent   ${rent:.1f} for 1B tokens at $2.50 a GPU-hour; --tokens 15T gives" in capsys.readouterr().out
-    assert main([*words, "--gpu-hour-price", "b200=2"]) == 1
-    assert "--gpu-hour-price: b200: not planned" in capsys.readouterr().err
+    assert "--gpu-hour-price: b200: not planned" in stderr_of(*words, "--gpu-hour-price", "b200=2")
 
 
 def test_a_plan_that_does_not_fit_names_an_option_in_the_table(capsys):
@@ -106,7 +98,7 @@ def test_a_plan_that_does_not_fit_names_an_option_in_the_table(capsys):
         dse.plan("llama3_70b", gpus=8, system="h100_80g_dgx", global_batch_size=64)
 
 
-def test_python_reads_arguments_where_commands_read_options(capsys):
+def test_python_reads_arguments_where_commands_read_options():
     said = []
     dse.plan("llama3_8b", gpus=8, system="h100_80g_dgx", global_batch_size=64, note=said.append)
     assert said[-1].startswith("assumed: seq_len 8192, precision bf16, framework megatron_core, headroom '7.4 %'")
@@ -115,5 +107,4 @@ def test_python_reads_arguments_where_commands_read_options(capsys):
     study = dse.Study.load("plan_llama3_8b_8")
     with pytest.raises(DseError, match=r"^sort: mfo: no column"):
         selected(study, "front", sort="mfo")
-    assert main(["show", "plan_llama3_8b_8", "--sort", "mfo"]) == 1
-    assert "dse: --sort: mfo: no column" in capsys.readouterr().err
+    assert "dse: --sort: mfo: no column" in stderr_of("show", "plan_llama3_8b_8", "--sort", "mfo")

@@ -13,6 +13,7 @@ from dse.cli import main
 from dse.searching.exact.exact_front import exact_front
 from dse.spaces.question import Question, planned_space
 from tests.support.cases import cases
+from tests.support.commands import outputs_of
 from tests.support.hugging_face_configs import PUBLISHED
 from tests.support.next_commands import check_next_commands
 from tests.support.rules import broken_rules
@@ -29,17 +30,16 @@ def options(plan):
     return {parameter.name: list(parameter.choices) for parameter in plan.space.parameters}
 
 
-def asked(capsys, *argv, code=0):
+def asked(*argv, code=0):
     """What `dse plan` prints to stdout and to stderr."""
-    assert main(["plan", *argv]) == code
-    return capsys.readouterr()
+    return outputs_of("plan", *argv, code=code)
 
 
 LLAMA_8B = ("llama3_8b", "--gpus", "8", "--system", "h100_80g_dgx")
 
 
-def test_a_question_without_a_file_is_answered(capsys):
-    out, err = asked(capsys, *LLAMA_8B)
+def test_a_question_without_a_file_is_answered():
+    out, err = asked(*LLAMA_8B)
     assert out.startswith("Llama 3.1 8B on 8 x h100_80g_dgx, megatron_core, bf16, 512 x 8,192 tokens a step\nUse ")
     for line in ("fastest", "least memory", "Bottleneck: ", "Stored as study plan_llama3_8b_8."):
         assert line in out
@@ -78,23 +78,23 @@ def test_every_command_that_is_printed_as_next_works(model, system, framework, c
 
 
 @pytest.mark.parametrize("framework", [[], ["--framework", "megatron_core"]])
-def test_no_launch_file_is_proposed_for_chips_that_run_other_software(framework, capsys):
-    assert "dse export" not in asked(capsys, "gpt2_xl", "--gpus", "8", "--system", "trainium2_96g", *framework).out
+def test_no_launch_file_is_proposed_for_chips_that_run_other_software(framework):
+    assert "dse export" not in asked("gpt2_xl", "--gpus", "8", "--system", "trainium2_96g", *framework).out
 
 
-def test_a_framework_may_be_a_file_of_ones_own(tmp_path, capsys):
+def test_a_framework_may_be_a_file_of_ones_own(tmp_path):
     said = "given:\n  zero: {value: 3, kind: documented, source: mine}\n"
     runs = "runs:\n  schedule: {values: [1f1b], source: mine}\n"
     (tmp_path / "mine.yaml").write_text(f"schema: framework/v1\ndescription: mine\n{said}{runs}")
-    out = asked(capsys, *LLAMA_8B, "--framework", "./mine.yaml").out
+    out = asked(*LLAMA_8B, "--framework", "./mine.yaml").out
     assert "dse explain plan_llama3_8b_8" in out
     assert "dse export" not in out  # no form of launch files starts it
 
 
 @pytest.mark.slow
-def test_what_other_software_would_run_faster_is_said(capsys):
+def test_what_other_software_would_run_faster_is_said():
     """Halves of DualPipe hide exchanges of experts; Megatron Core has 1F1B."""
-    out = asked(capsys, "deepseek_v3", "--gpus", "1024", "--system", "h100_80g_dgx").out
+    out = asked("deepseek_v3", "--gpus", "1024", "--system", "h100_80g_dgx").out
     _, line = " ".join(out.split()).split("Not available in Megatron Core: ")
     assert re.search(r" would give [\d.]+ s \(-[\d.]+ %\)", line)
     assert "schedule=dualpipe_v: Megatron Core has 1f1b" in line
@@ -120,8 +120,8 @@ def test_states_are_sharded_where_the_framework_shards_them_in_one_way(framework
     assert options(planned("llama2_7b", 64, "a100_80g_dgx", framework=framework))["zero"] == [1]
 
 
-def test_json_is_the_object_of_a_search_and_the_file_of_its_space(capsys):
-    record = json.loads(asked(capsys, *LLAMA_8B, "--format", "json", "--save", "space.yaml").out)
+def test_json_is_the_object_of_a_search_and_the_file_of_its_space():
+    record = json.loads(asked(*LLAMA_8B, "--format", "json", "--save", "space.yaml").out)
     assert record["exact"] is True
     assert record["space_file"] == "space.yaml"
     space = Space.load("./space.yaml")
@@ -130,9 +130,9 @@ def test_json_is_the_object_of_a_search_and_the_file_of_its_space(capsys):
     assert [design["values"]["step_time_expected_s"] for design in record["front"]] == exact.costs[:, 0].tolist()
 
 
-def test_the_study_holds_the_front_and_asking_again_adds_nothing(capsys):
+def test_the_study_holds_the_front_and_asking_again_adds_nothing():
     for _ in range(2):
-        asked(capsys, *LLAMA_8B)
+        asked(*LLAMA_8B)
     study = Study.load("plan_llama3_8b_8")
     assert study.table.feasible.all()
     assert len(study.table) == len(study.table.front()) == len(exact_front(study.space).costs)
@@ -140,71 +140,71 @@ def test_the_study_holds_the_front_and_asking_again_adds_nothing(capsys):
 
 
 @pytest.mark.slow
-def test_a_plan_ranks_by_expected_times_and_names_what_its_lead_rests_on(capsys):
+def test_a_plan_ranks_by_expected_times_and_names_what_its_lead_rests_on():
     """Of two exchanges that nobody measured together on this chip; a measured kind needs no such words."""
-    assert "Lead " not in asked(capsys, *LLAMA_8B).out
+    assert "Lead " not in asked(*LLAMA_8B).out
     [best, *_] = Study.load("plan_llama3_8b_8").table.front().records()
     assert best["values"]["step_time_expected_s"] > best["breakdown"]["step_time_s"]
-    experts = " ".join(asked(capsys, "qwen3_30b_a3b", "--gpus", "16", "--system", "b200").out.split())
+    experts = " ".join(asked("qwen3_30b_a3b", "--gpus", "16", "--system", "b200").out.split())
     assert re.search(r"[\d.]+ s a step expected \(predicted [\d.]+ s; 90 %", experts)
     assert "Lead rests on its layers, overlapped experts and two hops; too few runs on this GPU were" in experts
 
 
 @pytest.mark.slow
-def test_an_optimistic_plan_ranks_by_predicted_times(capsys):
-    record = json.loads(asked(capsys, *LLAMA_8B, "--optimistic", "--tokens", "1B", "--format", "json").out)
+def test_an_optimistic_plan_ranks_by_predicted_times():
+    record = json.loads(asked(*LLAMA_8B, "--optimistic", "--tokens", "1B", "--format", "json").out)
     space = planned("llama3_8b", 8, optimistic=True).space
     assert [objective.name for objective in space.objectives] == ["step_time", "peak_memory"]
     assert [design["values"]["step_time_s"] for design in record["front"]] == exact_front(space).costs[:, 0].tolist()
     [best, *_] = record["front"]
     steps = np.ceil(1e9 / (512 * 8192))
     assert best["run"]["run_time_s"] * best["run"]["goodput"] == pytest.approx(steps * best["values"]["step_time_s"])
-    assert "expected" not in asked(capsys, *LLAMA_8B, "--optimistic").out
+    assert "expected" not in asked(*LLAMA_8B, "--optimistic").out
 
 
 @pytest.mark.slow
-def test_another_question_gets_another_study(capsys):
-    asked(capsys, *LLAMA_8B)
-    assert "Stored as study plan_llama3_8b_8_2." in asked(capsys, *LLAMA_8B, "--seq-len", "4096").out
-    assert "searches another space" in asked(capsys, *LLAMA_8B, "--seq-len", "2048", "--study",
+def test_another_question_gets_another_study():
+    asked(*LLAMA_8B)
+    assert "Stored as study plan_llama3_8b_8_2." in asked(*LLAMA_8B, "--seq-len", "4096").out
+    assert "searches another space" in asked(*LLAMA_8B, "--seq-len", "2048", "--study",
                                              "plan_llama3_8b_8", code=1).err  # fmt: skip
 
 
-def test_a_plan_never_shows_results_of_another_cost_model(capsys, monkeypatch):
+def test_a_plan_never_shows_results_of_another_cost_model(monkeypatch):
     """A study of an earlier cost model stays as it is, and the answer of today's gets a name of its own."""
-    asked(capsys, *LLAMA_8B)
+    asked(*LLAMA_8B)
     before = Study.load("plan_llama3_8b_8").pareto_front()["step_time_s"].min()
     slower(monkeypatch, 1.5)
-    assert "Stored as study plan_llama3_8b_8_2." in asked(capsys, *LLAMA_8B).out
+    assert "Stored as study plan_llama3_8b_8_2." in asked(*LLAMA_8B).out
     assert Study.load("plan_llama3_8b_8_2").pareto_front()["step_time_s"].min() == pytest.approx(1.5 * before)
-    again = asked(capsys, *LLAMA_8B, "--study", "plan_llama3_8b_8", code=1).err
+    again = asked(*LLAMA_8B, "--study", "plan_llama3_8b_8", code=1).err
     assert "its trials were evaluated differently" in again
 
 
-def test_a_model_may_be_a_hugging_face_configuration(tmp_path, capsys):
+def test_a_model_may_be_a_hugging_face_configuration(tmp_path):
     (tmp_path / "Llama-8B").mkdir()
     (tmp_path / "Llama-8B" / "config.json").write_text(json.dumps(PUBLISHED["Llama 3 8B"][0]))
-    own = json.loads(asked(capsys, "Llama-8B", *LLAMA_8B[1:], "--format", "json").out)
-    shipped = json.loads(asked(capsys, *LLAMA_8B, "--format", "json").out)
+    own = json.loads(asked("Llama-8B", *LLAMA_8B[1:], "--format", "json").out)
+    shipped = json.loads(asked(*LLAMA_8B, "--format", "json").out)
     assert own["study"] == "plan_llama_8b_8"
     assert [design["params"] for design in own["front"]] == [design["params"] for design in shipped["front"]]
 
 
 @pytest.mark.parametrize("form", ["megatron", "nemo"])
-def test_a_model_may_be_that_of_a_launch_file(form, capsys):
-    shipped = json.loads(asked(capsys, *LLAMA_8B, "--format", "json").out)
+def test_a_model_may_be_that_of_a_launch_file(form):
+    shipped = json.loads(asked(*LLAMA_8B, "--format", "json").out)
     assert main(["export", "plan_llama3_8b_8", "--trial", "0", "--format", form, "-o", "train.file"]) == 0
-    own, err = asked(capsys, "train.file", *LLAMA_8B[1:], "--format", "json")
+    own, err = asked("train.file", *LLAMA_8B[1:], "--format", "json")
     expected = [one["params"] | {"precision": "bf16"} for one in shipped["front"]]
     assert [design["params"] for design in json.loads(own)["front"]] == expected
     assert "its model, --seq-len 8192, --global-batch-size 512, --precision bf16, --framework megatron_core\n" in err
 
 
-def test_the_layout_of_a_launch_file_need_not_suit_the_gpus_of_its_plan(tmp_path, capsys):
+def test_the_layout_of_a_launch_file_need_not_suit_the_gpus_of_its_plan(tmp_path):
     sizes = "--num-layers 4 --hidden-size 256 --num-attention-heads 8 --seq-length 1024 --vocab-size 32000"
     layout = "--tensor-model-parallel-size 8 --micro-batch-size 4 --global-batch-size 12"
     (tmp_path / "train.sh").write_text(f"python pretrain_gpt.py {sizes} {layout}\n")
-    err = asked(capsys, "train.sh", "--gpus", "12", "--system", "h100_80g_dgx", "--seq-len", "512").err
+    err = asked("train.sh", "--gpus", "12", "--system", "h100_80g_dgx", "--seq-len", "512").err
     assert "taken from it: its model, --global-batch-size 12, --precision bf16" in err
 
 
@@ -235,8 +235,8 @@ def test_a_batch_is_about_as_many_tokens_as_usual(chips, batch, expected):
     assert planned("llama3_70b", chips, batch_tokens=batch).data["given"]["global_batch_size"] == expected
 
 
-def test_the_whole_run_is_the_tokens_at_the_rate_of_a_step(capsys):
-    record = json.loads(asked(capsys, *LLAMA_8B, "--tokens", "1B", "--format", "json").out)
+def test_the_whole_run_is_the_tokens_at_the_rate_of_a_step():
+    record = json.loads(asked(*LLAMA_8B, "--tokens", "1B", "--format", "json").out)
     [best, *_] = record["front"]
     useful = best["run"]["run_time_s"] * best["run"]["goodput"]
     steps = 1e9 / best["breakdown"]["tokens_per_second"] / best["breakdown"]["step_time_s"]
@@ -252,8 +252,8 @@ def test_chips_that_no_layout_splits_are_refused_with_some_that_would_do():
 
 
 @pytest.mark.parametrize(("argv", "message"), cases(__file__, "a_question_without_an_answer_says_what_would_do"))
-def test_a_question_without_an_answer_says_what_would_do(argv, message, capsys):
-    assert message in asked(capsys, *argv, code=1).err
+def test_a_question_without_an_answer_says_what_would_do(argv, message):
+    assert message in asked(*argv, code=1).err
 
 
 @pytest.mark.slow

@@ -7,7 +7,7 @@ import pytest
 import costmodel
 import dse
 from costmodel.errors import DseError
-from dse.cli import main
+from tests.support.commands import stderr_of
 
 PLAN = {"gpus": 8, "system": "h100_80g_dgx", "global_batch_size": 16}
 
@@ -58,7 +58,7 @@ def test_a_record_prints_in_ten_short_lines(name, records):
     assert name in lines[0]
 
 
-def test_errors_name_the_parameter_in_python_and_the_option_in_a_command(capsys):
+def test_errors_name_the_parameter_in_python_and_the_option_in_a_command():
     with pytest.raises(DseError, match=r"^max_days: of how many tokens\? name them with tokens, such as 15T$"):
         dse.plan("llama3_8b", **PLAN, max_days=10)
     with pytest.raises(DseError, match=r"^headroom '7 cm': expected a size"):
@@ -68,10 +68,8 @@ def test_errors_name_the_parameter_in_python_and_the_option_in_a_command(capsys)
     with pytest.raises(DseError, match=r"^layout nope: no layout"):
         dse.evaluate_design("llama3_70b_512_h100", layout="nope")
     words = ["plan", "llama3_8b", "--gpus", "8", "--system", "h100_80g_dgx"]
-    assert main([*words, "--max-days", "10"]) == 1
-    assert "dse: --max-days: of how many tokens? name them with --tokens" in capsys.readouterr().err
-    assert main([*words, "--headroom", "7 cm"]) == 1
-    assert "dse: --headroom '7 cm': expected a size" in capsys.readouterr().err
+    assert "dse: --max-days: of how many tokens? name them with --tokens" in stderr_of(*words, "--max-days", "10")
+    assert "dse: --headroom '7 cm': expected a size" in stderr_of(*words, "--headroom", "7 cm")
 
 
 def test_an_option_of_another_kind_of_file_is_refused(tmp_path):

@@ -2,7 +2,6 @@
 
 import csv
 import importlib.util
-import json
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -18,9 +17,9 @@ from costmodel.formats.system_file import quantity_place, read_system, with_cons
 from dse.calibration.calibration import calibrated, folds, indistinct
 from dse.calibration.fit import Task, fits
 from dse.calibration.measurements import COLLECTIVES, KERNELS, STEPS, candidates, measurements
-from dse.cli import main
 from dse.validation.comparison import compared
 from dse.validation.table import COLUMNS, MeasuredRow, read_table
+from tests.support.commands import json_of, stderr_of, stdout_of
 
 SYSTEM = "h100_80g_dgx"
 SHIPPED = located(SYSTEM, "systems", Path())
@@ -195,34 +194,30 @@ def write(path, rows):
             table.writerow({name: value for name, value in values.items() if value not in ("", 0.0, -1.0)})
 
 
-def test_the_command_prints_errors_of_rows_held_out(tmp_path, capsys):
+def test_the_command_prints_errors_of_rows_held_out(tmp_path):
     write(tmp_path / "mine.csv", timed(PRODUCTS))
-    assert main(["calibrate", "mine.csv", "--system", SYSTEM, "-o", "mine.yaml"]) == 0
-    text = capsys.readouterr().out
+    text = stdout_of("calibrate", "mine.csv", "--system", SYSTEM, "-o", "mine.yaml")
     assert "matrix_efficiency" in text
     assert "held out" in text
     assert "no row depends on it" in text
-    assert main(["calibrate", "mine.csv", "--system", "mine.yaml", "--format", "json"]) == 0
-    record = json.loads(capsys.readouterr().out)
+    record = json_of("calibrate", "mine.csv", "--system", "mine.yaml")
     assert not record["constants"]  # it is calibrated already
     assert record["errors"][0]["held_out"]["mean_abs_error_percent"] < 200 * NOISE
 
 
 @pytest.mark.parametrize("count", [1, 2])
-def test_rows_that_determine_no_constant_give_one_scale(count, tmp_path, capsys):
+def test_rows_that_determine_no_constant_give_one_scale(count, tmp_path):
     """Twice the predicted time is a scale of 2; its error is known from two rows on, and the reason is stated."""
     rows = compared(timed(PRODUCTS), SYSTEM)[:count]
     factors = (2.0,) if count == 1 else (1.0, 4.0)
     doubled = [replace(one.row, latency_us=1e6 * factor * one.predicted_s, kernel_tflops=0.0)
                for one, factor in zip(rows, factors, strict=True)]  # fmt: skip
     write(tmp_path / "mine.csv", doubled)
-    assert main(["calibrate", "mine.csv", "--system", SYSTEM, "-o", "mine.yaml"]) == 0
-    text = " ".join(capsys.readouterr().out.split())
+    text = " ".join(stdout_of("calibrate", "mine.csv", "--system", SYSTEM, "-o", "mine.yaml").split())
     assert "Rows of kernels take 2 times as long as predicted" in text
     assert ("1 row: the error is unknown" if count == 1 else "standard error") in text
     assert ("1 row is too few to hold some out" in text) == (count == 1)
-    assert main(["calibrate", "mine.csv", "--system", SYSTEM, "-o", "mine.yaml", "--format", "json"]) == 0
-    [scale] = json.loads(capsys.readouterr().out)["scales"]
+    [scale] = json_of("calibrate", "mine.csv", "--system", SYSTEM, "-o", "mine.yaml")["scales"]
     assert scale["measured_over_predicted"] == pytest.approx(2, rel=1e-3)
     assert scale["standard_error"] == (None if count == 1 else pytest.approx(2 * np.log(4) / 2, rel=1e-3))
 
@@ -241,9 +236,8 @@ def test_rows_that_determine_no_constant_give_one_scale(count, tmp_path, capsys)
         ),
     ],
 )
-def test_bad_input_is_one_clear_line(rows, options, message, tmp_path, capsys):
+def test_bad_input_is_one_clear_line(rows, options, message, tmp_path):
     write(tmp_path / "mine.csv", rows)
-    assert main(["calibrate", "mine.csv", *options.split()]) == 1
-    error = capsys.readouterr().err
+    error = stderr_of("calibrate", "mine.csv", *options.split())
     assert message in error
     assert error.count("\n") == 1

@@ -9,6 +9,7 @@ import pytest
 from costmodel.installation import __version__
 from dse.cli import main
 from tests.support.cases import cases
+from tests.support.commands import outputs_of, stderr_of, stdout_of
 
 #: Arguments -> what the one line on stderr says; exit code 1.
 MISTAKES = cases(__file__, "MISTAKES")
@@ -23,9 +24,8 @@ def empty_folder(tmp_path):
 
 
 @pytest.mark.parametrize("arguments", MISTAKES)
-def test_a_mistake_is_one_line_and_exit_code_1(arguments, capsys, empty_folder):
-    assert main(arguments.split()) == 1
-    out, err = capsys.readouterr()
+def test_a_mistake_is_one_line_and_exit_code_1(arguments, empty_folder):
+    out, err = outputs_of(*arguments.split(), code=1)
     assert out == ""
     assert err.startswith("dse: ")
     assert err.count("\n") == 1
@@ -44,40 +44,33 @@ def test_wrong_usage_is_exit_code_2(arguments, capsys, empty_folder):
     assert list(empty_folder.iterdir()) == []
 
 
-def test_a_study_of_another_space_is_refused_and_kept(capsys):
+def test_a_study_of_another_space_is_refused_and_kept():
     main(["search", "gpt3_175b_1024_a100", "--budget", "5"])
-    capsys.readouterr()
-    assert main(["search", "gpt3_175b_1024_a100", "--budget", "5", "--set", "tp=8"]) == 1
-    err = capsys.readouterr().err
+    err = stderr_of("search", "gpt3_175b_1024_a100", "--budget", "5", "--set", "tp=8")
     assert "searches another space" in err
     assert "--study" in err
     assert main(["trials", "gpt3_175b_1024_a100"]) == 0
 
 
-def test_an_unknown_study_is_told_with_those_there_are(capsys):
+def test_an_unknown_study_is_told_with_those_there_are():
     main(["search", "gpt3_175b_1024_a100", "--budget", "5", "--study", "mine"])
-    capsys.readouterr()
-    assert main(["pareto", "mein"]) == 1
-    assert "did you mean 'mine'?" in capsys.readouterr().err
+    assert "did you mean 'mine'?" in stderr_of("pareto", "mein")
 
 
 @pytest.mark.slow
-def test_an_unknown_study_among_many_is_told_with_the_nearest(capsys):
+def test_an_unknown_study_among_many_is_told_with_the_nearest():
     names = [f"{word}_{number}" for word in ("plan", "robust") for number in range(15)]
     for name in names:
         optuna.create_study(study_name=name, storage="sqlite:///dse.db")
-    capsys.readouterr()
-    assert main(["pareto", "zz_robust_of_last_week_14"]) == 1
-    error = capsys.readouterr().err
+    error = stderr_of("pareto", "zz_robust_of_last_week_14")
     assert "no study 'zz_robust_of_last_week_14'; the nearest are robust_14, " in error
     assert error.endswith("`dse studies` lists all 30\n")
 
 
-def test_a_damaged_database_is_one_line(capsys, empty_folder):
+def test_a_damaged_database_is_one_line(empty_folder):
     (empty_folder / "dse.db").write_bytes(b"not a database at all" * 100)
     for command in (["search"], ["studies"], ["pareto", "x"]):
-        assert main(command) == 1
-        err = capsys.readouterr().err
+        err = stderr_of(*command)
         assert "not an SQLite database" in err
         assert err.count("\n") == 1
 
@@ -87,15 +80,14 @@ def test_an_unknown_objective_comes_with_a_suggestion(capsys, empty_folder):
     assert "peak_memry: no column of this name; did you mean 'peak_memory'?" in capsys.readouterr().err
 
 
-def test_every_mistake_of_a_space_is_told_at_once(capsys, empty_folder):
+def test_every_mistake_of_a_space_is_told_at_once(empty_folder):
     (empty_folder / "wrong.yaml").write_text(
         "schema: search_space/v1\nmodel: gpt_22b\nsystem: a100_80g_dgx\n"
         "given: {world_size: 64, global_batch_size: 64}\n"
         "parameters: {tp: [1, 2], mirco_batch_size: [1, 2]}\n"
         "objectives: {minimize: [step_tim]}\n"
     )
-    assert main(["search", "wrong.yaml"]) == 1
-    lines = capsys.readouterr().err.splitlines()
+    lines = stderr_of("search", "wrong.yaml").splitlines()
     assert all(line.startswith("dse: wrong.yaml:") for line in lines)
     assert any("did you mean 'micro_batch_size'?" in line for line in lines)
     assert any("did you mean 'step_time'?" in line for line in lines)
@@ -129,22 +121,20 @@ def test_version(capsys):
 
 
 @pytest.mark.parametrize(("file", "options", "message"), cases(__file__, "options_of_other_files_are_refused"))
-def test_options_of_other_files_are_refused(file, options, message, tmp_path, capsys):
+def test_options_of_other_files_are_refused(file, options, message, tmp_path):
     (tmp_path / "step.hlo").write_text("HloModule m\n\nENTRY e {\n  ROOT x = f32[8,8] parameter(0)\n}\n")
     (tmp_path / "setup.txt").write_text("dataflow_graph {\n}\nmiscellany {\n}\n")
     (tmp_path / "lstm.yaml").write_text("schema: deepflow/v1\n")
     (tmp_path / "other.txt").write_text("of no kind that has a mark\n")
-    assert main(["cost", str(tmp_path / file), *options]) == 1
-    assert message in capsys.readouterr().err
+    assert message in stderr_of("cost", str(tmp_path / file), *options)
 
 
 @pytest.mark.parametrize(
     ("text", "message"), cases(__file__, "a_file_that_is_not_priced_is_told_with_what_would_do"), ids=["unknown", "log"]
 )
-def test_a_file_that_is_not_priced_is_told_with_what_would_do(text, message, empty_folder, capsys):
+def test_a_file_that_is_not_priced_is_told_with_what_would_do(text, message, empty_folder):
     (empty_folder / "file.yaml").write_text(text)
-    assert main(["cost", "file.yaml"]) == 1
-    err = capsys.readouterr().err
+    err = stderr_of("cost", "file.yaml")
     assert err.startswith(f"dse: file.yaml: {message}")
     assert err.count("\n") == 1
 
@@ -152,7 +142,6 @@ def test_a_file_that_is_not_priced_is_told_with_what_would_do(text, message, emp
 def test_a_module_without_kernels_has_empty_tables(tmp_path, capsys):
     path = tmp_path / "nothing.hlo"
     path.write_text("HloModule m\n\nENTRY e {\n  ROOT x = f32[8,8] parameter(0)\n}\n")
-    assert main(["cost", str(path)]) == 0
-    assert "0 kernels" in capsys.readouterr().out
+    assert "0 kernels" in stdout_of("cost", str(path))
     assert main(["cost", str(path), "--system", "a100_80g_dgx"]) == 1
     assert "nothing.hlo: runs no kernels, so that there is nothing to price" in capsys.readouterr().err

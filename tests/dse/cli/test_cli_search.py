@@ -15,6 +15,7 @@ from dse import Space, Study
 from dse.cli import main
 from dse.pricing.evaluated import RECORD_KEYS
 from dse.searching.batches.loop import Progress
+from tests.support.commands import json_of, outputs_of, stderr_of
 from tests.support.processes import HEEDING, python_after
 
 #: `dse` in a process of its own.
@@ -29,9 +30,8 @@ def folder(tmp_path, monkeypatch, small_space):
     return tmp_path
 
 
-def test_search_prints_a_report_to_stdout_and_progress_to_stderr(folder, capsys):
-    assert main(["search", "small.yaml", "--budget", "30"]) == 0
-    out, err = capsys.readouterr()
+def test_search_prints_a_report_to_stdout_and_progress_to_stderr(folder):
+    out, err = outputs_of("search", "small.yaml", "--budget", "30")
     assert re.match(r"\d+ layouts evaluated, \d+ on the Pareto front\.", out)
     assert "fastest" in out
     assert "least memory" in out
@@ -39,9 +39,8 @@ def test_search_prints_a_report_to_stdout_and_progress_to_stderr(folder, capsys)
     assert "30/30 trials" in err
 
 
-def test_json_is_one_object_of_the_contract(folder, capsys):
-    assert main(["search", "small.yaml", "--budget", "20", "--format", "json"]) == 0
-    study = json.loads(capsys.readouterr().out)
+def test_json_is_one_object_of_the_contract(folder):
+    study = json_of("search", "small.yaml", "--budget", "20")
     assert study.pop("certificate")["hypervolume_ratio"] <= 1
     assert list(study) == [
         *("study", "space", "directions", "n_complete", "n_infeasible", "n_designs_priced", "hypervolume", "front")
@@ -55,12 +54,10 @@ def test_json_is_one_object_of_the_contract(folder, capsys):
         assert design["values"]["step_time_s"] == design["breakdown"]["step_time_s"]
 
 
-def test_resume_needs_the_database_alone(folder, capsys):
+def test_resume_needs_the_database_alone(folder):
     main(["search", "small.yaml", "--budget", "10", "--study", "mine"])
     (folder / "small.yaml").unlink()
-    capsys.readouterr()
-    assert main(["resume", "mine", "--budget", "20", "--format", "json"]) == 0
-    assert json.loads(capsys.readouterr().out)["n_complete"] == 20
+    assert json_of("resume", "mine", "--budget", "20")["n_complete"] == 20
 
 
 def test_resume_goes_on_to_the_budget_of_the_last_run(folder, monkeypatch):
@@ -75,10 +72,9 @@ def test_resume_goes_on_to_the_budget_of_the_last_run(folder, monkeypatch):
     assert len(Study.load("small").trials()) == 25
 
 
-def test_a_budget_that_is_used_up_is_said(folder, capsys):
+def test_a_budget_that_is_used_up_is_said(folder):
     main(["search", "small.yaml", "--budget", "10"])
-    assert main(["resume", "small", "--budget", "10"]) == 0
-    assert "holds 10 finished trials already" in capsys.readouterr().err
+    assert "holds 10 finished trials already" in stderr_of("resume", "small", "--budget", "10", code=0)
 
 
 def test_a_space_that_is_used_up_is_said(folder, capsys):
@@ -99,22 +95,20 @@ def test_pins_and_objectives_change_the_space(folder, capsys):
     assert {design["params"]["tp"] for design in study["front"]} == {4}
 
 
-def test_nothing_feasible_names_the_limit_the_closest_design_and_a_remedy(folder, capsys):
-    assert main(["search", "small.yaml", "--budget", "10", "--set", "dram_capacity=1 GB"]) == 1
-    out, err = capsys.readouterr()
+def test_nothing_feasible_names_the_limit_the_closest_design_and_a_remedy(folder):
+    out, err = outputs_of("search", "small.yaml", "--budget", "10", "--set", "dram_capacity=1 GB", code=1)
     assert out == ("Study small: 48 layouts evaluated, 0 on the Pareto front. 10 of 10 trials do not fit.\n")
     [line] = [line for line in err.splitlines() if line.startswith("dse: ")]
     assert line.startswith("dse: no feasible design: 10 of 10 break fits, closest by ")
     assert " GB at tp=" in line
 
 
-def test_nothing_feasible_is_still_an_object_in_json(folder, capsys):
-    assert main(["search", "small.yaml", "--budget", "10", "--set", "dram_capacity=1 GB", "--format", "json"]) == 1
-    study = json.loads(capsys.readouterr().out)
+def test_nothing_feasible_is_still_an_object_in_json(folder):
+    study = json_of("search", "small.yaml", "--budget", "10", "--set", "dram_capacity=1 GB", code=1)
     assert (study["front"], study["n_infeasible"], study["hypervolume"]) == ([], 10, 0.0)
 
 
-def test_out_writes_tables_history_and_summary(folder, capsys):
+def test_out_writes_tables_history_and_summary(folder):
     import pandas as pd
 
     assert main(["search", "small.yaml", "--budget", "20", "--out", "made/here"]) == 0
@@ -134,11 +128,9 @@ def test_out_that_cannot_be_written_is_refused_before_the_search(folder, capsys)
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
-def test_a_full_disk_is_one_line(folder, capsys):
+def test_a_full_disk_is_one_line(folder):
     main(["search", "small.yaml", "--budget", "10"])
-    capsys.readouterr()
-    assert main(["trials", "small", "--format", "csv", "-o", "/dev/full"]) == 1
-    err = capsys.readouterr().err
+    err = stderr_of("trials", "small", "--format", "csv", "-o", "/dev/full")
     assert err.startswith("dse: /dev/full: cannot be written (No space left on device)")
     assert err.count("\n") == 1
 

@@ -11,6 +11,7 @@ from dse import Space, Study
 from dse.cli import main
 from dse.output import csv_pieces, design_record, json_text, parquet_pieces, study_record
 from dse.pricing.evaluated import RECORD_KEYS
+from tests.support.commands import stderr_of, stdout_of
 
 
 @pytest.fixture(autouse=True)
@@ -19,39 +20,38 @@ def stored(monkeypatch, storage):
     monkeypatch.setenv("DSE_STORAGE", storage)
 
 
-def printed(capsys, *argv, code=0):
+def printed(*argv, code=0):
     """What a command prints to stdout."""
-    assert main(list(argv)) == code
-    return capsys.readouterr().out
+    return stdout_of(*list(argv), code=code)
 
 
-def test_studies_lists_counts_and_best_values(capsys, storage):
-    table = printed(capsys, "studies")
+def test_studies_lists_counts_and_best_values(storage):
+    table = printed("studies")
     assert "30 finished" in table
     assert "step_time " in table
-    [study] = json.loads(printed(capsys, "studies", "--format", "json"))["studies"]
+    [study] = json.loads(printed("studies", "--format", "json"))["studies"]
     assert (study["name"], study["complete"], study["failed"], study["running"]) == ("small", 30, 0, 0)
     assert study["best"].keys() == {"step_time_s", "peak_memory_bytes"}
 
 
 @pytest.mark.parametrize(("command", "part"), [("pareto", "front"), ("trials", "trials")])
-def test_every_format_holds_the_same_designs(command, part, capsys, tmp_path):
-    record = json.loads(printed(capsys, command, "small", "--format", "json"))
+def test_every_format_holds_the_same_designs(command, part, tmp_path):
+    record = json.loads(printed(command, "small", "--format", "json"))
     numbers = [design["trial"] for design in record[part]]
-    assert list(pd.read_csv(io.StringIO(printed(capsys, command, "small", "--format", "csv")))["trial"]) == numbers
-    printed(capsys, command, "small", "-o", "table.parquet")
+    assert list(pd.read_csv(io.StringIO(printed(command, "small", "--format", "csv")))["trial"]) == numbers
+    printed(command, "small", "-o", "table.parquet")
     assert list(pd.read_parquet(tmp_path / "table.parquet")["trial"]) == numbers
-    printed(capsys, command, "small", "-o", "table.txt")
+    printed(command, "small", "-o", "table.txt")
     rows = (tmp_path / "table.txt").read_text().splitlines()
     assert [int(row.split()[0]) for row in rows if row.split()[:1] and row.split()[0].isdigit()] == numbers
 
 
-def test_tables_written_in_pieces_are_the_same(capsys, monkeypatch):
+def test_tables_written_in_pieces_are_the_same(monkeypatch):
     commands = [("trials", "small", "--format", form) for form in ("csv", "json", "table")]
-    whole = [printed(capsys, *command) for command in commands]
+    whole = [printed(*command) for command in commands]
     monkeypatch.setattr("dse.searching.trials.trial_table.BLOCK", 7)
     monkeypatch.setattr("dse.reporting.design_table.ROWS_DRAWN", 5)
-    assert [printed(capsys, *command) for command in commands] == whole
+    assert [printed(*command) for command in commands] == whole
     assert whole[1] == json_text(study_record(Study.load("small"), "trials")) + "\n"
 
 
@@ -80,32 +80,28 @@ def test_files_hold_words_with_commas(tmp_path):
 
 
 @pytest.mark.parametrize("words", [[], ["--columns", "step_time"]])
-def test_show_prints_twenty_rows_unless_more_are_asked_for(storage, words, tmp_path, capsys):
+def test_show_prints_twenty_rows_unless_more_are_asked_for(storage, words, tmp_path):
     show = ["show", "small", "--trials", *words]
 
     def numbers(text):
         return [int(line.split()[0]) for line in text.splitlines() if line.split()[:1] and line.split()[0].isdigit()]
 
-    assert main(show) == 0
-    printed = capsys.readouterr().out
+    printed = stdout_of(*show)
     assert numbers(printed) == [*range(20)]
     assert "The first 20 of 30; --top 30 shows all" in printed
-    assert main([*show, "--top", "25"]) == 0
-    assert numbers(capsys.readouterr().out) == [*range(25)]
+    assert numbers(stdout_of(*show, "--top", "25")) == [*range(25)]
     assert main([*show, "-o", str(tmp_path / "all.txt")]) == 0
     assert numbers((tmp_path / "all.txt").read_text()) == [*range(30)]
 
 
-def test_a_printed_sweep_shows_twenty_rows(capsys):
+def test_a_printed_sweep_shows_twenty_rows():
     words = ["evaluate", "gpt3_175b_1024_a100", "--set", "recompute=full", "--sweep", "tp", "--sweep", "pp=8,16"]
-    assert main([*words, "--sweep", "micro_batch_size"]) == 0
-    assert "The first 20 of 32; -o sweep.csv writes all." in capsys.readouterr().out
+    assert "The first 20 of 32; -o sweep.csv writes all." in stdout_of(*words, "--sweep", "micro_batch_size")
 
 
 @pytest.mark.parametrize("command", ["pareto small", "trials small", "enumerate small.yaml"])
-def test_an_ending_that_nothing_writes_is_refused(command, capsys, tmp_path):
-    assert main([*command.split(), "-o", "table.xlsx"]) == 1
-    assert capsys.readouterr().err == (
+def test_an_ending_that_nothing_writes_is_refused(command, tmp_path):
+    assert stderr_of(*command.split(), "-o", "table.xlsx") == (
         "dse: -o table.xlsx: cannot write .xlsx files; end the name in .txt, .csv, .json or .parquet\n"
     )
     assert list(tmp_path.iterdir()) == []
@@ -124,10 +120,10 @@ def test_other_commands_say_what_endings_they_write(command, endings, capsys):
     assert capsys.readouterr().err.endswith(f"cannot write .xlsx files; end the name in {endings}\n")
 
 
-def test_no_half_written_file_stays(capsys, tmp_path):
-    printed(capsys, "pareto", "small", "-o", "nosuch/front.csv", code=1)
+def test_no_half_written_file_stays(tmp_path):
+    printed("pareto", "small", "-o", "nosuch/front.csv", code=1)
     (tmp_path / "front.csv").mkdir()
-    printed(capsys, "pareto", "small", "-o", "front.csv", code=1)
+    printed("pareto", "small", "-o", "front.csv", code=1)
     assert [path.name for path in tmp_path.iterdir()] == ["front.csv"]
 
 
@@ -135,9 +131,9 @@ LAYOUT = ("--set", "tp=8", "--set", "pp=16", "--set", "vpp=1", "--set", "micro_b
           "--set", "sequence_parallel=true", "--set", "distributed_optimizer=true")  # fmt: skip
 
 
-def test_evaluate_prices_one_design(capsys):
+def test_evaluate_prices_one_design():
     design = json.loads(
-        printed(capsys, "evaluate", "gpt3_175b_1024_a100", *LAYOUT, "--set", "recompute=full", "--format", "json")
+        printed("evaluate", "gpt3_175b_1024_a100", *LAYOUT, "--set", "recompute=full", "--format", "json")
     )
     assert list(design) == [*("feasible", "given", "params", "derived", "values", "margins", "breakdown"), *RECORD_KEYS]
     assert design["derived"] == {"dp": 8, "gradient_accumulation_steps": 192}
@@ -146,7 +142,7 @@ def test_evaluate_prices_one_design(capsys):
         "tp": 8, "pp": 16, "vpp": 1, "micro_batch_size": 1,
         "sequence_parallel": True, "recompute": "full", "distributed_optimizer": True,
     }  # fmt: skip
-    report = printed(capsys, "evaluate", "gpt3_175b_1024_a100", *LAYOUT, "--set", "recompute=full")
+    report = printed("evaluate", "gpt3_175b_1024_a100", *LAYOUT, "--set", "recompute=full")
     assert "Fits   tp 8, pp 16, dp 8, micro-batch 1, 192 accumulation steps" in report
 
 
@@ -185,21 +181,21 @@ def test_an_interrupted_enumeration_writes_what_it_has_under_another_name(capsys
     assert capsys.readouterr().err == said
     assert not (tmp_path / "front.csv").exists()
     assert len(pd.read_csv(tmp_path / "front.partial.csv"))
-    report = printed(capsys, "enumerate", "small.yaml", code=130)
+    report = printed("enumerate", "small.yaml", code=130)
     assert report.startswith(f"PARTIAL: 40 of {legal} legal designs of space small")
-    record = json.loads(printed(capsys, "enumerate", "small.yaml", "--format", "json", code=130))
+    record = json.loads(printed("enumerate", "small.yaml", "--format", "json", code=130))
     assert (record["partial"], record["n_priced"], record["n_legal"]) == (True, 40, legal)
 
 
 @pytest.mark.parametrize(("kind", "name"), [
     ("spaces", "gpt3_175b_1024_a100"), ("models", "llama3_70b"), ("systems", "h100_80g_dgx"),
 ])  # fmt: skip
-def test_the_catalogue_lists_what_ships_and_prints_a_file(kind, name, capsys):
-    assert name in printed(capsys, kind)
-    assert name in [row["name"] for row in json.loads(printed(capsys, kind, "--format", "json"))[kind]]
-    assert printed(capsys, kind, name).startswith("schema: ")
+def test_the_catalogue_lists_what_ships_and_prints_a_file(kind, name):
+    assert name in printed(kind)
+    assert name in [row["name"] for row in json.loads(printed(kind, "--format", "json"))[kind]]
+    assert printed(kind, name).startswith("schema: ")
 
 
-def test_a_printed_space_is_one_to_start_from(capsys, tmp_path):
-    (tmp_path / "mine.yaml").write_text(printed(capsys, "spaces", "gpt3_175b_1024_a100"))
+def test_a_printed_space_is_one_to_start_from(tmp_path):
+    (tmp_path / "mine.yaml").write_text(printed("spaces", "gpt3_175b_1024_a100"))
     assert Space.load(tmp_path / "mine.yaml").fingerprint == Space.load("gpt3_175b_1024_a100").fingerprint

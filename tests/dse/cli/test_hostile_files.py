@@ -28,6 +28,7 @@ from tests.fuzz import database
 from tests.fuzz.seeds import CORPUS, words
 from tests.fuzz.targets import TARGETS
 from tests.support.cases import cases
+from tests.support.commands import json_of, outputs_of, stderr_of
 from tests.support.paths import ROOT
 from tests.support.processes import python_after
 
@@ -202,11 +203,10 @@ def test_what_is_called_often_is_listed_once_and_counted():
 
 
 @pytest.mark.parametrize("words", [["evaluate"], ["cost"], ["import"]])
-def test_a_pipe_that_is_silent_is_not_waited_for(words, tmp_path, monkeypatch, capsys):
+def test_a_pipe_that_is_silent_is_not_waited_for(words, tmp_path, monkeypatch):
     monkeypatch.setattr(pipes, "SILENCE", 0.05)
     os.mkfifo(tmp_path / "pipe.yaml")
-    assert main([*words, str(tmp_path / "pipe.yaml")]) == 1
-    assert "a pipe that is silent" in capsys.readouterr().err
+    assert "a pipe that is silent" in stderr_of(*words, str(tmp_path / "pipe.yaml"))
 
 
 def pipe(content: bytes) -> str:
@@ -217,12 +217,11 @@ def pipe(content: bytes) -> str:
     return f"/dev/fd/{end}"
 
 
-def test_a_pipe_is_read_as_a_file_is(tmp_path, capsys):
+def test_a_pipe_is_read_as_a_file_is(tmp_path):
     (tmp_path / "p.hlo").write_text(array("8"))
     content, figures = (tmp_path / "p.hlo").read_bytes(), []
     for file in (tmp_path / "p.hlo", pipe(content), pipe(gzip.compress(content))):
-        assert main(["cost", str(file), "--system", "a100_80g_dgx", "--format", "json"]) == 0
-        figures.append(json.loads(capsys.readouterr().out)["figures"])
+        figures.append(json_of("cost", str(file), "--system", "a100_80g_dgx")["figures"])
     assert figures[0] == figures[1] == figures[2]
 
 
@@ -242,42 +241,38 @@ def test_a_width_that_is_none_and_a_closed_output_are_no_tracebacks(monkeypatch)
     assert b"Traceback" not in done.stderr
 
 
-def test_names_that_are_no_text_are_refused_or_shown_as_such(tmp_path, capsys):
+def test_names_that_are_no_text_are_refused_or_shown_as_such(tmp_path):
     assert b"Traceback" not in command("models", b"./\xff\xfe.yaml", folder=tmp_path).stderr
-    assert main(["search", "--budget", "3", "--study", "\x1b[31mred"]) == 1
-    assert "\x1b" not in capsys.readouterr().err
-    assert main(["search", "--study", os.fsdecode(b"\xff\xfe")]) == 1
-    assert "a name is text" in capsys.readouterr().err
+    assert "\x1b" not in stderr_of("search", "--budget", "3", "--study", "\x1b[31mred")
+    assert "a name is text" in stderr_of("search", "--study", os.fsdecode(b"\xff\xfe"))
 
 
 RED = "\x1b[31m"
 
 
-def test_what_is_named_so_as_to_steer_a_terminal_is_shown_as_text(tmp_path, capsys):
+def test_what_is_named_so_as_to_steer_a_terminal_is_shown_as_text(tmp_path):
     (tmp_path / "p.hlo").write_text(f'HloModule m\nENTRY e {{\n  p = f32[8] parameter(0)\n  ROOT a{RED} = '
                                     f'f32[8] add(p, p), metadata={{op_name="{RED}/net"}}\n}}\n')  # fmt: skip
     file = tmp_path / f"{RED}.hlo"
     file.write_text(array("8"))
-    main(["cost", str(tmp_path / "p.hlo"), "--system", "a100_80g_dgx"])
-    assert main(["cost", str(file)]) == 0
-    told = capsys.readouterr()
+    assert RED not in stderr_of("cost", str(tmp_path / "p.hlo"), "--system", "a100_80g_dgx")
+    told = outputs_of("cost", str(file))
     assert r"\x1b[31m.hlo: no --system" in told.err
-    assert RED not in told.out + told.err
+    assert RED not in "".join(told)
     stream = io.StringIO()
     plain_console(stream, 40).print(Text(f"a{RED}b"))
     assert stream.getvalue() == "a\\x1b[31mb\n"
 
 
-def test_passwords_are_not_told(capsys):
+def test_passwords_are_not_told():
     urls = ("foo://me:se/cret@host/db", "foo://host/db?a=b&password=secret", "sqlite:///no/d?password=secret")
     for url in urls:
-        assert main(["studies", "--storage", url]) == 1
-        assert "cret" not in capsys.readouterr().err
+        assert "cret" not in stderr_of("studies", "--storage", url)
     assert masked("no secret: https://host/page?x=1") == "no secret: https://host/page?x=1"
     assert printable("tp·pp ≤ 8\n") == "tp·pp ≤ 8\n"
 
 
-def test_a_mistake_of_the_program_itself_is_one_line_and_a_report(monkeypatch, tmp_path, capsys):
+def test_a_mistake_of_the_program_itself_is_one_line_and_a_report(monkeypatch, tmp_path):
     import dse.cli.commands.list
 
     def fail(*arguments):
@@ -285,8 +280,7 @@ def test_a_mistake_of_the_program_itself_is_one_line_and_a_report(monkeypatch, t
 
     monkeypatch.setattr(dse.cli.commands.list, "run", fail)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    assert main(["models"]) == 1
-    told = capsys.readouterr().err
+    told = stderr_of("models")
     [report] = tmp_path.iterdir()
     assert told == f"dse: internal error (ZeroDivisionError); please report it with {report}\n"
     assert "ZeroDivisionError: postgresql://me:***@host/db" in report.read_text()
@@ -302,12 +296,11 @@ def stored(tmp_path_factory):
 
 
 @pytest.mark.parametrize("statement", DAMAGE)
-def test_a_study_that_cannot_be_read_is_named_with_its_table(statement, stored, tmp_path, capsys):
+def test_a_study_that_cannot_be_read_is_named_with_its_table(statement, stored, tmp_path):
     file = tmp_path / "dse.db"
     assert database.changed(file, stored[0], statement, ())
     for line in ("trials s --format json", "pareto s", "explain s", "resume s --budget 8"):
-        assert main([*line.split(), "--storage", f"sqlite:///{file}"]) == 1
-        [told] = capsys.readouterr().err.splitlines()[-1:]
+        [told] = stderr_of(*line.split(), "--storage", f"sqlite:///{file}").splitlines()[-1:]
         assert told.startswith(f"dse: study 's' of sqlite:///{file} cannot be read: {DAMAGE[statement]}")
         assert told.endswith("restore a copy of the database, or delete the study with `dse studies s --delete`")
     assert main(["delete", "s", "--yes", "--storage", f"sqlite:///{file}"]) == 0

@@ -8,15 +8,15 @@ from costmodel.formats import shipped
 from dse import Space
 from dse.cli import COMMANDS, EARLIER, current_command, main, parsed
 from tests.support.cases import cases
+from tests.support.commands import outputs_of, stdout_of
 
 SPACE = "gpt3_175b_1024_a100"
 
 
 @pytest.fixture
-def study(capsys):
+def study():
     """A study of five trials."""
-    assert main(["search", "gpt3_175b_1024_a100", "--budget", "5", "--study", "mine"]) == 0
-    capsys.readouterr()
+    outputs_of("search", "gpt3_175b_1024_a100", "--budget", "5", "--study", "mine")
     return "mine"
 
 
@@ -89,16 +89,13 @@ def test_a_mistake_is_one_line_with_a_way_on(typed, said, tmp_path, capsys):
 
 
 def test_show_filters_sorts_and_cuts(study, capsys):
-    assert main(["show", study, "--trials", "--json"]) == 0
-    trials = json.loads(capsys.readouterr().out)["trials"]
+    trials = json.loads(stdout_of("show", study, "--trials", "--json"))["trials"]
     times = {trial["trial"]: trial["values"]["step_time_s"] for trial in trials}
     limit = sorted(times.values())[2]
     words = ["show", study, "--trials", "--where", f"step_time <= {limit!r} s", "--sort", "step_time"]
-    assert main([*words, "--descending", "--json"]) == 0
-    shown = [trial["trial"] for trial in json.loads(capsys.readouterr().out)["trials"]]
+    shown = [trial["trial"] for trial in json.loads(stdout_of(*words, "--descending", "--json"))["trials"]]
     assert shown == sorted((n for n in times if times[n] <= limit), key=lambda n: -times[n])
-    assert main([*words, "--top", "1", "--json"]) == 0
-    [first] = json.loads(capsys.readouterr().out)["trials"]
+    [first] = json.loads(stdout_of(*words, "--top", "1", "--json"))["trials"]
     assert first["trial"] == min(times, key=lambda n: times[n])
     tp = trials[0]["params"]["tp"]
     assert main(["show", study, "--trials", "--where", f"tp == {tp}", "--json"]) == 0

@@ -10,11 +10,11 @@ import pytest
 from costmodel.formats import shipped
 from costmodel.steps.breakdown import PARTS, with_unit_suffix
 from dse import Space, Study
-from dse.cli import main
 from dse.explaining.explanation import Difference, explain, label
 from dse.explaining.neighbours import neighbourhoods, neighbours
 from dse.pricing.evaluation import evaluated_design
 from tests.support.cases import cases
+from tests.support.commands import outputs_of
 from tests.support.paths import ROOT
 from tests.support.rules import broken_rules
 
@@ -126,17 +126,16 @@ def test_levers_make_room_and_faster_designs_that_break_the_limit_bind_it():
     assert all(each.step_time_change < 0 and not each.feasible for each in bound.faster)
 
 
-def printed(capsys, storage, *argv, code=0):
-    assert main([*argv, "--storage", storage]) == code
-    return capsys.readouterr()
+def printed(storage, *argv, code=0):
+    return outputs_of(*argv, "--storage", storage, code=code)
 
 
 def leaves(rows, unit):
     return sum(row[unit] for row in rows)
 
 
-def test_json_adds_up_and_names_everything(capsys, storage):
-    found = json.loads(printed(capsys, storage, "explain", "small", "--against", "3", "--format", "json").out)
+def test_json_adds_up_and_names_everything(storage):
+    found = json.loads(printed(storage, "explain", "small", "--against", "3", "--format", "json").out)
     breakdown, other = found["breakdown"], found["against"]["breakdown"]
     assert leaves(found["time"], "seconds") == pytest.approx(breakdown["step_time_s"], rel=1e-9)
     assert leaves(found["memory"], "bytes") == pytest.approx(breakdown["peak_memory_bytes"], rel=1e-9)
@@ -146,42 +145,42 @@ def test_json_adds_up_and_names_everything(capsys, storage):
     assert found["trial"] == Study.load("small", storage=storage).table.front().trials[0].number
 
 
-def test_the_report_fits_a_hundred_columns_and_a_screen_and_a_half(capsys, storage):
-    text = printed(capsys, storage, "explain", "small").out
+def test_the_report_fits_a_hundred_columns_and_a_screen_and_a_half(storage):
+    text = printed(storage, "explain", "small").out
     lines = text.splitlines()
     assert max(map(len, lines)) <= 100
     assert len(lines) <= 78
     for word in ("qkv", "bound by", "tp communication", "memory", "Bottleneck: ", "one step away"):
         assert word in text
-    assert len(printed(capsys, storage, "explain", "small", "--all").out.splitlines()) > len(lines)
+    assert len(printed(storage, "explain", "small", "--all").out.splitlines()) > len(lines)
 
 
-def test_a_design_against_another_is_told_by_what_differs(capsys, storage):
-    out = printed(capsys, storage, "explain", "small", "--trial", "1", "--against", "recompute=full").out
+def test_a_design_against_another_is_told_by_what_differs(storage):
+    out = printed(storage, "explain", "small", "--trial", "1", "--against", "recompute=full").out
     assert "why the step differs" in out
     assert max(map(len, out.splitlines())) <= 100
     argv = ["explain", "llama3_70b_512_h100", "--set", "tp=8", "--set", "pp=2"]
-    out = printed(capsys, storage, *argv).out
+    out = printed(storage, *argv).out
     assert out.splitlines()[1].startswith("Step   ")
     assert "\nLayout tp 8, pp 2, " in out
     assert "tp 8 to 4" in out  # what was named is no less open to its neighbours
-    assert "tp 8 to 4" in printed(capsys, storage, *argv, "--against", "tp=4").out
+    assert "tp 8 to 4" in printed(storage, *argv, "--against", "tp=4").out
 
 
 @pytest.mark.parametrize(("argv", "says"), cases(__file__, "what_cannot_be_explained_is_refused_in_a_line"))
-def test_what_cannot_be_explained_is_refused_in_a_line(argv, says, capsys, storage):
-    error = printed(capsys, storage, "explain", *argv, code=1).err
+def test_what_cannot_be_explained_is_refused_in_a_line(argv, says, storage):
+    error = printed(storage, "explain", *argv, code=1).err
     assert says in error
     assert error.startswith("dse: ")
 
 
-def test_the_page_of_the_docs_prints_what_the_commands_do(capsys, storage):
+def test_the_page_of_the_docs_prints_what_the_commands_do(storage):
     """Rows by their names: numbers move with the cost model."""
     page = (ROOT / "docs" / "explaining.md").read_text()
     found = re.findall(r"```sh\n(dse .*?)\n```\n\n```text\n(.*?)```", page, flags=re.DOTALL)
     assert len(found) == 3
     for command, text in found:
-        assert row_names(text) <= row_names(printed(capsys, storage, *shlex.split(command)[1:]).out)
+        assert row_names(text) <= row_names(printed(storage, *shlex.split(command)[1:]).out)
 
 
 def row_names(text):

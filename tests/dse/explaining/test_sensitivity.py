@@ -8,10 +8,10 @@ import pandas as pd
 import pytest
 
 from dse import Space, Study
-from dse.cli import main
 from dse.explaining.explanation import explain
 from dse.explaining.neighbours import COUNTED, STEP, quantity_steps
 from dse.pricing.evaluation import evaluated_design
+from tests.support.commands import stdout_of
 
 #: How often a unit has seconds in it.
 SECONDS = {"s": 1.0, "Hz": -1.0, "1/s": -1.0, "B/s": -1.0, "FLOP/s": -1.0}
@@ -81,12 +81,11 @@ def test_memory_of_tiles_is_doubled_and_has_no_elasticity():
 
 
 @pytest.mark.slow
-def test_every_format_of_the_command_holds_the_same(capsys, small_space):
+def test_every_format_of_the_command_holds_the_same(small_space):
     Study.create(Space.from_text(small_space), "small").run(30)
 
     def printed(*argv):
-        assert main(["sensitivity", "small", "--trial", "3", *argv]) == 0
-        return capsys.readouterr().out
+        return stdout_of("sensitivity", "small", "--trial", "3", *argv)
 
     found = json.loads(printed("--format", "json"))
     assert found["trial"] == 3

@@ -12,8 +12,8 @@ from costmodel.kernels.products import gemm_reloads
 from costmodel.steps.transformer import parameter_groups, transformer_items
 from costmodel.training.run import Run, rank_run
 from dse.api.study import Study
-from dse.cli import main
 from dse.spaces.space import Space
+from tests.support.commands import stdout_of
 
 LAYOUTS: dict[str, dict[str, Any]] = {
     "gpt3_175b": {"tp": 8, "pp": 8, "dp": 16, "gradient_accumulation_steps": 96, "zero": 1},
@@ -124,9 +124,8 @@ def test_every_trial_is_exported_as_graph_workload_and_tables(study):
         assert (groups["owned"] <= groups["parameters"]).all()
 
 
-def test_explain_shows_reloads_and_groups(study, capsys):
-    assert main(["explain", study.name, "--storage", study.storage]) == 0
-    out = capsys.readouterr().out
+def test_explain_shows_reloads_and_groups(study):
+    out = stdout_of("explain", study.name, "--storage", study.storage)
     assert "matrix product" in out
     assert "parameter group" in out
     assert "12 more: --all" in out

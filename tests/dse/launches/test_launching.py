@@ -35,6 +35,7 @@ from dse.registry import launch_forms
 from dse.spaces.question import Question, planned_space
 from dse.spaces.space import Space
 from tests.support.cases import cases
+from tests.support.commands import json_of, outputs_of, stderr_of, stdout_of
 from tests.support.paths import ROOT
 
 #: A script as people have it: variables, arrays, comments, continued lines, flags of no cost, an unknown one.
@@ -477,30 +478,25 @@ def test_real_programs_accept_what_is_written_for_them(program, form, tmp_path):
 # Scripts that people have
 
 
-def test_a_script_of_megatron_is_priced_as_the_design_that_it_runs(tmp_path, capsys):
+def test_a_script_of_megatron_is_priced_as_the_design_that_it_runs(tmp_path):
     (tmp_path / "train.sh").write_text(SCRIPT)
-    assert main(["evaluate", "--from-megatron", "train.sh", "--system", "a100_80g_dgx", "--format", "json"]) == 0
-    found, said = capsys.readouterr()
+    found, said = outputs_of("evaluate", "--from-megatron", "train.sh", "--system", "a100_80g_dgx", "--format", "json")
     assert said.splitlines()[0] == "dse: train.sh: not read: --fancy-new-flag"
     pins = {"tp": 8, "pp": 16, "vpp": 3, "micro_batch_size": 1, "sequence_parallel": "true",
             "distributed_optimizer": "true", "recompute": "none", "overlap_p2p": "true"}  # fmt: skip
     sets = [word for name, value in pins.items() for word in ("--set", f"{name}={value}")]
-    assert main(["evaluate", "gpt3_175b_1024_a100", *sets, "--format", "json"]) == 0
-    assert json.loads(found)["breakdown"] == json.loads(capsys.readouterr().out)["breakdown"]
+    assert json.loads(found)["breakdown"] == json_of("evaluate", "gpt3_175b_1024_a100", *sets)["breakdown"]
 
 
-def test_a_table_says_what_is_run(tmp_path, capsys):
+def test_a_table_says_what_is_run(tmp_path):
     (tmp_path / "train.sh").write_text(SCRIPT)
     read = ["evaluate", "--from-megatron", "train.sh", "--system", "h100_80g_dgx"]
-    assert main(read) == 0
-    text = capsys.readouterr().out
+    text = stdout_of(*read)
     assert re.search(r"^(Fits|Tight) +tp 8, pp 16, vpp 3, dp \d+, micro-batch\s+1,", text, flags=re.MULTILINE)
     assert re.search(r"\d s a step", text)
     large = [*read, "--set", "pp=1", "--set", "vpp=1"]
-    assert main(large) == 1
-    assert "Does not fit: " in capsys.readouterr().out
-    assert main([*large, "--format", "json"]) == 1
-    assert json.loads(capsys.readouterr().out)["feasible"] is False
+    assert "Does not fit: " in stdout_of(*large, code=1)
+    assert json_of(*large, code=1)["feasible"] is False
 
 
 def test_columns_of_a_launch_file_can_be_changed(tmp_path, capsys):
@@ -519,10 +515,9 @@ def test_columns_of_a_launch_file_can_be_changed(tmp_path, capsys):
 
 
 @pytest.mark.parametrize(("more", "why"), cases(__file__, "changes_of_a_launch_file_that_make_no_sense_are_refused"))
-def test_changes_of_a_launch_file_that_make_no_sense_are_refused(tmp_path, capsys, more, why):
+def test_changes_of_a_launch_file_that_make_no_sense_are_refused(tmp_path, more, why):
     (tmp_path / "train.sh").write_text(SCRIPT)
-    assert main(["evaluate", "--from-megatron", "train.sh", "--system", "h100_80g_dgx", *more]) == 1
-    out, err = capsys.readouterr()
+    out, err = outputs_of("evaluate", "--from-megatron", "train.sh", "--system", "h100_80g_dgx", *more, code=1)
     assert not out
     assert why in err.splitlines()[-1]
 
@@ -581,10 +576,9 @@ def test_layers_are_lists_as_python_has_them():
 
 
 @pytest.mark.parametrize(("arguments", "why"), cases(__file__, "what_a_launch_file_wants_is_said"))
-def test_what_a_launch_file_wants_is_said(tmp_path, capsys, arguments, why):
+def test_what_a_launch_file_wants_is_said(tmp_path, arguments, why):
     (tmp_path / "train.sh").write_text(SCRIPT)
-    assert main(["evaluate", *arguments]) == 1
-    assert why in capsys.readouterr().err
+    assert why in stderr_of("evaluate", *arguments)
 
 
 @pytest.mark.parametrize("flags", ["--enable-mhc-connections", "--enable-hyper-connections --num-residual-streams 4"])

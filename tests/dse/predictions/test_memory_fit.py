@@ -15,6 +15,7 @@ from dse.validation.comparison import compared
 from dse.validation.rows import expressed_row
 from dse.validation.table import SHIPPED, read_table
 from tests.support.cases import cases
+from tests.support.commands import json_of, stdout_of
 
 
 @pytest.fixture(scope="module")
@@ -78,37 +79,35 @@ def test_plans_leave_the_headroom_of_their_framework():
     assert not any("headroom" in text for text in planned("0").assumed)
 
 
-def plan(capsys, tmp_path, *more):
+def plan(tmp_path, *more):
     database = f"sqlite:///{tmp_path}/plans.db"
     argv = ["plan", "llama3_8b", "--gpus", "8", "--system", "h100_80g_dgx", "--storage", database]
-    assert main([*argv, *more]) == 0
-    return capsys.readouterr().out
+    return stdout_of(*argv, *more)
 
 
 @pytest.mark.slow
-def test_a_plan_recommends_nothing_tight_unless_it_is_asked_to(capsys, tmp_path):
+def test_a_plan_recommends_nothing_tight_unless_it_is_asked_to(tmp_path):
     """Lifting the headroom leaves faster layouts."""
     capacity, spread = 81559 * 2**20, peak_spread("megatron_core")
     peaks, steps = {}, {}
     for name, more in {"default": (), "none": ("--headroom", "0")}.items():
-        front = json.loads(plan(capsys, tmp_path, *more, "--format", "json"))["front"]
+        front = json.loads(plan(tmp_path, *more, "--format", "json"))["front"]
         peaks[name] = [one["breakdown"]["peak_memory_bytes"] for one in front]
         steps[name] = min(one["breakdown"]["step_time_s"] for one in front)
     assert all(spread.verdict(peak, capacity) == FITS for peak in peaks["default"])
     assert max(peaks["default"]) <= 0.926 * capacity
     assert max(peaks["default"]) <= max(peaks["none"]) <= capacity
     assert steps["none"] <= steps["default"]
-    assert TIGHT not in plan(capsys, tmp_path)
+    assert TIGHT not in plan(tmp_path)
     assert "Megatron Core are 0.94 to 1.08 times" in str(spread)
 
 
 def test_a_design_is_tight_until_half_of_such_runs_need_more_than_there_is(capsys, tmp_path):
     space = tmp_path / "space.yaml"
-    plan(capsys, tmp_path, "--headroom", "0", "--save", str(space))
+    plan(tmp_path, "--headroom", "0", "--save", str(space))
     design = ["tp=1", "pp=1", "vpp=1", "zero=1", "micro_batch_size=1", "recompute=none"]
     argv = ["evaluate", str(space), *(word for value in design for word in ("--set", value))]
-    assert main([*argv, "--format", "json"]) == 1
-    peak = json.loads(capsys.readouterr().out)["breakdown"]["peak_memory_bytes"]
+    peak = json_of(*argv, code=1)["breakdown"]["peak_memory_bytes"]
     texts, codes = [], []
     for share in (1.09, 1.02, 0.98):
         own = tmp_path / "own.yaml"

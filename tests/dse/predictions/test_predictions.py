@@ -31,6 +31,7 @@ from dse.pricing.evaluation import evaluate
 from dse.spaces.space import Space
 from dse.validation.table import SHIPPED
 from tests.support.cases import cases
+from tests.support.commands import stdout_of
 
 CHIPS = {"tp": 8.0, "world_size": 512.0}
 
@@ -152,12 +153,10 @@ def test_a_robust_space_ranks_by_the_upper_end():
     assert (robust.breakdown.step_time == usual.breakdown.step_time).all()
 
 
-def test_other_profiles_have_no_intervals(capsys):
+def test_other_profiles_have_no_intervals():
     arguments = ["evaluate", "gpt3_175b_1024_a100", "--set", "tp=8", "--set", "pp=8", "--format", "json"]
-    assert main([*arguments, "--profile", "simai"]) == 0
-    assert "evidence" not in json.loads(capsys.readouterr().out)
-    assert main(arguments) == 0
-    assert json.loads(capsys.readouterr().out)["evidence"] == "measured"
+    assert "evidence" not in json.loads(stdout_of(*arguments, "--profile", "simai"))
+    assert json.loads(stdout_of(*arguments))["evidence"] == "measured"
 
 
 def test_the_mean_ratio_is_that_of_log_normal_draws():

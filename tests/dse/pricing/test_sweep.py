@@ -1,6 +1,5 @@
 """Designs that are named by a sweep or a file: completed, evaluated_designs together, and said why not."""
 
-import json
 import re
 from itertools import product
 from xml.etree import ElementTree
@@ -16,6 +15,7 @@ from dse.pricing.sweep import combinations, evaluated_designs, swept_values
 from dse.pricing.workers import Workers
 from dse.spaces.space import Space
 from tests.support.cases import cases
+from tests.support.commands import json_of, outputs_of, stdout_of
 
 
 @pytest.mark.parametrize(("text", "unit", "values"), cases(__file__, "what_a_sweep_stands_for"))
@@ -113,10 +113,9 @@ def test_a_table_of_designs_reads_back(capsys):
         pd.testing.assert_frame_equal(one, two[one.columns], check_exact=True)
 
 
-def test_rows_of_a_file_may_leave_cells_blank(capsys, tmp_path):
+def test_rows_of_a_file_may_leave_cells_blank(tmp_path):
     (tmp_path / "designs.csv").write_text("tp,pp,clock\n8,16,1.2 GHz\n4,,\n8,7,\n")
-    assert main(["evaluate", "gpt_1t_codesign", "--designs", "designs.csv", "--format", "json"]) == 1
-    found = json.loads(capsys.readouterr().out)
+    found = json_of("evaluate", "gpt_1t_codesign", "--designs", "designs.csv", code=1)
     first, second, third = found["designs"]
     space = Space.load("gpt_1t_codesign")
     assert (first["params"]["clock"], second["params"]["clock"]) == (1.2e9, 1.6e9)
@@ -125,10 +124,9 @@ def test_rows_of_a_file_may_leave_cells_blank(capsys, tmp_path):
     assert (found["n_legal"], found["n_feasible"]) == (2, 0)
 
 
-def test_the_table_leaves_out_what_is_alike(capsys):
+def test_the_table_leaves_out_what_is_alike():
     sweep = ("--set", "pp=64", "--set", "recompute=full", "--sweep", "nodes=128,256", "--sweep", "tp=8,16")
-    assert main(["evaluate", "gpt_1t_codesign", *sweep]) == 0
-    shown = capsys.readouterr().out
+    shown = stdout_of("evaluate", "gpt_1t_codesign", *sweep)
     assert "gpt_1t_codesign: 4 designs, 2 feasible, 2 not legal." in shown
     assert "not legal: tp_stays_in_the_node\n" in shown
     assert "tp_stays_in_the_node: tp <= node_size" in shown
@@ -151,26 +149,24 @@ def test_a_picture_has_a_line_for_each_value_of_the_second_name(tmp_path):
 
 
 @pytest.mark.parametrize(("arguments", "message"), cases(__file__, "mistakes_are_one_line"))
-def test_mistakes_are_one_line(arguments, message, capsys, tmp_path):
+def test_mistakes_are_one_line(arguments, message, tmp_path):
     (tmp_path / "designs.csv").write_text("tp\n8\nx\n")
     (tmp_path / "other.csv").write_text("tp,pq\n8,1\n")
     (tmp_path / "empty.csv").write_text("tp\n")
-    assert main(["evaluate", "gpt_1t_codesign", *arguments.split()]) == 1
-    out, err = capsys.readouterr()
+    out, err = outputs_of("evaluate", "gpt_1t_codesign", *arguments.split(), code=1)
     assert out == ""
     assert err.startswith("dse: ")
     assert err.count("\n") == 1
     assert message in err
 
 
-def test_where_nothing_is_legal_the_rows_say_why(capsys):
-    assert main(["evaluate", "gpt_1t_codesign", "--sweep", "nodes=7,9"]) == 1
-    out, err = capsys.readouterr()
+def test_where_nothing_is_legal_the_rows_say_why():
+    out, err = outputs_of("evaluate", "gpt_1t_codesign", "--sweep", "nodes=7,9", code=1)
     assert out.count("not legal: dp\n") == 2
     assert err == "dse: nothing feasible among 2 designs, 0 of them legal\n"
 
 
-def test_one_design_is_a_table_of_one_row(capsys, tmp_path):
+def test_one_design_is_a_table_of_one_row(tmp_path):
     assert main(["evaluate", "gpt_1t_codesign", "-o", "one.csv"]) == 1
     space = Space.load("gpt_1t_codesign")
     [record] = design_records(space, *evaluated(space))

@@ -1,7 +1,5 @@
 """Whole training runs: how often to save, what failures cost, and what a space makes of it."""
 
-import json
-
 import numpy as np
 import pytest
 
@@ -12,6 +10,7 @@ from dse.pricing.evaluation import evaluate, evaluated_design
 from dse.spaces.sections.training_run import DEFAULTS
 from dse.spaces.space import Space
 from tests.support.cases import cases
+from tests.support.commands import json_of, stdout_of
 
 DAY, HOUR = 86400.0, 3600.0
 
@@ -140,12 +139,10 @@ def test_a_wrong_section_says_what_would_do(plain, section, message):
     assert message in str(caught.value)
 
 
-def test_the_command_line_says_the_run_in_words_and_in_json(capsys):
+def test_the_command_line_says_the_run_in_words_and_in_json():
     command = ["evaluate", LLAMA3, "--layout", "published", "--tokens", "15T"]
-    assert main(command) == 0
-    assert "15T tokens: 73.7 days, 29.0M GPU-hours" in capsys.readouterr().out
-    assert main([*command, "--format", "json"]) == 0
-    assert json.loads(capsys.readouterr().out)["run"]["run_time_s"] == pytest.approx(73.7 * DAY, rel=1e-3)
+    assert "15T tokens: 73.7 days, 29.0M GPU-hours" in stdout_of(*command)
+    assert json_of(*command)["run"]["run_time_s"] == pytest.approx(73.7 * DAY, rel=1e-3)
 
 
 def test_tokens_must_be_a_count(capsys):

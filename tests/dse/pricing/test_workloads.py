@@ -13,6 +13,7 @@ from dse.pricing.evaluation import evaluate
 from dse.searching.exact.exact_front import exact_front
 from dse.spaces.space import Space
 from tests.support.cases import cases
+from tests.support.commands import stderr_of, stdout_of
 
 SPACE = cases(__file__, "SPACE")
 DENSE, EXPERTS = "{model: llama3_8b, weight: %g}", "{model: mixtral_8x7b, weight: %g}"
@@ -123,14 +124,11 @@ def test_a_study_keeps_the_layout_and_the_breakdown_of_each_workload(both, tmp_p
 def test_the_command_line_shows_each_workload_and_exports_one(both, tmp_path, capsys):
     (tmp_path / "chips.yaml").write_text(both.text)
     storage = ["--storage", f"sqlite:///{tmp_path}/dse.db"]
-    assert main(["search", str(tmp_path / "chips.yaml"), "--budget", "9", *storage]) == 0
-    shown = capsys.readouterr().out
+    shown = stdout_of("search", str(tmp_path / "chips.yaml"), "--budget", "9", *storage)
     assert "dense (weight 0.75): " in shown
     assert "experts (weight 0.25): " in shown
-    assert main(["export", "chips", *storage]) == 1
-    assert "--workload missing: name one of them" in capsys.readouterr().err
-    assert main(["export", "chips", "--workload", "dense", *storage]) == 0
-    assert "HYBRID_TRANSFORMER" in capsys.readouterr().out
+    assert "--workload missing: name one of them" in stderr_of("export", "chips", *storage)
+    assert "HYBRID_TRANSFORMER" in stdout_of("export", "chips", "--workload", "dense", *storage)
     assert main(["evaluate", str(tmp_path / "chips.yaml"), "--set", "nodes=4", "--format", "json"]) == 0
     assert json.loads(capsys.readouterr().out)["layouts"]["dense"].keys() == {"tp", "pp", "recompute"}
 

@@ -1,10 +1,11 @@
 """The first lines of plan, search, evaluate, explain and compare: the facts, and the width they keep to."""
 
 import io
-import json
 import os
 import re
 import shlex
+from contextlib import redirect_stdout
+from functools import cache
 
 import pytest
 
@@ -14,8 +15,10 @@ from dse.cli import main
 from dse.output import PLAIN_WIDTH, console
 from dse.reporting.answers import INDENT, layout_text, wrapped
 from tests.language import found_in
+from tests.support.commands import json_of
 
 WIDTHS = [60, 200]
+NAMES = ["plan", "search", "machine", "evaluate", "explain", "compare", "systems", "sensitivity"]
 PLAN = ["plan", "llama3_8b", "--gpus", "8", "--system", "h100_80g_dgx", "--tokens", "1T"]
 
 
@@ -47,16 +50,19 @@ def commands(storage):
     }
 
 
-def printed(capsys, monkeypatch, command, width):
-    """Lines of a command on a terminal of a width."""
-    argv, code = command
-    monkeypatch.setenv("COLUMNS", str(width))
-    assert main(argv) == code
-    return capsys.readouterr().out.splitlines()
+@cache
+def printed(storage, name, width=200):
+    """Lines of a command on a terminal of a width; run once, as nothing changes when it is run again."""
+    argv, code = commands(storage)[name]
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(io.StringIO()) as out:
+        patch.setenv("COLUMNS", str(width))
+        assert main(argv) == code
+    return out.getvalue().splitlines()
 
 
-def answer(lines):
-    """Lines above the first blank one."""
+def answer(storage, name):
+    """Lines of a command above the first blank one."""
+    lines = printed(storage, name)
     return lines[: lines.index("")]
 
 
@@ -78,13 +84,9 @@ def facts(study):
 
 
 @pytest.mark.parametrize("width", WIDTHS)
-@pytest.mark.parametrize(
-    "name", ["plan", "search", "machine", "evaluate", "explain", "compare", "systems", "sensitivity"]
-)
-def test_no_line_is_wider_than_the_terminal_and_no_table_has_more_than_ten_rows(
-    name, width, storage, capsys, monkeypatch
-):
-    lines = printed(capsys, monkeypatch, commands(storage)[name], width)
+@pytest.mark.parametrize("name", NAMES)
+def test_no_line_is_wider_than_the_terminal_and_no_table_has_more_than_ten_rows(name, width, storage):
+    lines = printed(storage, name, width)
     assert [line for line in lines if len(line) > width and "dse " not in line] == []
     rules = [place for place, line in enumerate(lines) if line.startswith("──")]
     for rule in rules:
@@ -97,8 +99,8 @@ def test_no_line_is_wider_than_the_terminal_and_no_table_has_more_than_ten_rows(
         assert rows <= 10 or lines[rule - 1].startswith(("parts", "memory")), lines[rule - 1]
 
 
-def test_a_plan_begins_with_the_layout_to_use_and_a_roomier_one(storage, capsys, monkeypatch):
-    lines = answer(printed(capsys, monkeypatch, commands(storage)["plan"], 200))
+def test_a_plan_begins_with_the_layout_to_use_and_a_roomier_one(storage):
+    lines = answer(storage, "plan")
     assert len(lines) <= 6
     assert lines[0] == "Llama 3.1 8B on 8 x h100_80g_dgx, megatron_core, bf16, 512 x 8,192 tokens a step"
     study = Study.load("plan_llama3_8b_8", storage=storage)
@@ -121,8 +123,8 @@ def test_a_plan_begins_with_the_layout_to_use_and_a_roomier_one(storage, capsys,
     assert words == [["dse", "export"], ["dse", "explain"]]
 
 
-def test_a_search_begins_with_counts_and_the_fastest_layout(storage, capsys, monkeypatch):
-    lines = answer(printed(capsys, monkeypatch, commands(storage)["search"], 200))
+def test_a_search_begins_with_counts_and_the_fastest_layout(storage):
+    lines = answer(storage, "search")
     study = Study.load("gpt3_175b_1024_a100", storage=storage)
     front = len(study.pareto_front())
     assert lines[0] == f"{study.designs_priced:,} layouts evaluated, {front} on the Pareto front."
@@ -131,9 +133,8 @@ def test_a_search_begins_with_counts_and_the_fastest_layout(storage, capsys, mon
     assert lines[-2].startswith("Next   dse explain gpt3_175b_1024_a100")
 
 
-def test_a_search_of_machines_begins_with_the_fastest_and_the_cheapest_nearly_as_fast(storage, capsys, monkeypatch):
-    out = printed(capsys, monkeypatch, commands(storage)["machine"], 200)
-    text = " ".join(" ".join(answer(out)).split())
+def test_a_search_of_machines_begins_with_the_fastest_and_the_cheapest_nearly_as_fast(storage):
+    text = " ".join(" ".join(answer(storage, "machine")).split())
     front = Study.load("gpt_1t_codesign", storage=storage).pareto_front()
     best = front.iloc[0]
     near = front[front["step_time_s"] <= 1.2 * best["step_time_s"]]
@@ -145,17 +146,16 @@ def test_a_search_of_machines_begins_with_the_fastest_and_the_cheapest_nearly_as
         assert other.startswith("cheapest within 20 %: with ")
         assert f"(trial {cheapest['trial']})" in other
         assert readable(cheapest["system_price_usd"], "$") in other
-    narrow = printed(capsys, monkeypatch, commands(storage)["machine"], 80)
+    narrow = printed(storage, "machine", 80)
     heading = narrow[next(at for at, line in enumerate(narrow) if line.startswith("──")) - 1].split()
     assert {"clock", "bandwidth"} & {*heading}  # of the machine, and of the layout
     assert {"tp", "pp", "nodes"} & {*heading}
 
 
-def test_an_evaluation_says_first_by_how_much_it_does_not_fit_and_what_would(storage, capsys, monkeypatch):
+def test_an_evaluation_says_first_by_how_much_it_does_not_fit_and_what_would(storage):
     argv, code = commands(storage)["evaluate"]
-    lines = answer(printed(capsys, monkeypatch, (argv, code), 200))
-    assert main([*argv, "--format", "json"]) == code
-    record = json.loads(capsys.readouterr().out)
+    lines = answer(storage, "evaluate")
+    record = json_of(*argv, code=code)
     over = readable(-record["margins"]["fits_in_memory_bytes"], "B")
     assert lines[1].startswith(f"Does not fit: {over} too much. tp 8, pp 4, dp 32, ")
     assert re.match(r"Instead: distributed_optimizer=true would fit, -\d\.\d % step time\.", lines[2])
@@ -164,11 +164,10 @@ def test_an_evaluation_says_first_by_how_much_it_does_not_fit_and_what_would(sto
     assert main(shlex.split(lines[4])[2:]) == 0
 
 
-def test_an_explanation_begins_with_the_bottleneck_and_what_frees_memory(storage, capsys, monkeypatch):
+def test_an_explanation_begins_with_the_bottleneck_and_what_frees_memory(storage):
     argv, _ = commands(storage)["explain"]
-    lines = answer(printed(capsys, monkeypatch, (argv, 0), 200))
-    assert main([*argv, "--format", "json"]) == 0
-    record = json.loads(capsys.readouterr().out)
+    lines = answer(storage, "explain")
+    record = json_of(*argv)
     study = Study.load("gpt3_175b_1024_a100", storage=storage)
     assert [fact for fact in facts(study) if fact not in " ".join(" ".join(lines).split())] == []
     lines = [line for line in lines if not line.startswith("   ")]
@@ -183,8 +182,8 @@ def test_an_explanation_begins_with_the_bottleneck_and_what_frees_memory(storage
     assert main([*shlex.split(lines[-1].removeprefix("Next"))[1:]]) == 0
 
 
-def test_a_comparison_begins_with_the_better_study_and_by_how_much(storage, capsys, monkeypatch):
-    lines = answer(printed(capsys, monkeypatch, commands(storage)["compare"], 200))
+def test_a_comparison_begins_with_the_better_study_and_by_how_much(storage):
+    lines = answer(storage, "compare")
     one, two = (
         Study.load(name, storage=storage).pareto_front() for name in ("plan_llama3_8b_8", "gpt3_175b_1024_a100")
     )
@@ -196,11 +195,9 @@ def test_a_comparison_begins_with_the_better_study_and_by_how_much(storage, caps
     assert lines[1].startswith("Best peak memory: ")
 
 
-@pytest.mark.parametrize(
-    "name", ["plan", "search", "machine", "evaluate", "explain", "compare", "systems", "sensitivity"]
-)
-def test_answers_are_in_plain_english(name, storage, capsys, monkeypatch):
-    assert found_in(" ".join(printed(capsys, monkeypatch, commands(storage)[name], 200))) == []
+@pytest.mark.parametrize("name", NAMES)
+def test_answers_are_in_plain_english(name, storage):
+    assert found_in(" ".join(printed(storage, name))) == []
 
 
 def test_a_pipe_is_as_wide_as_the_terminal_behind_it(monkeypatch):

@@ -27,6 +27,7 @@ from dse.searching.trials import trial_table
 from tests.costmodel.steps.test_timeline import CHUNKS
 from tests.support.browser import browser, complaints, data_of, opened, until
 from tests.support.cases import cases
+from tests.support.commands import outputs_of, stdout_of
 from tests.support.runs import run_of
 
 #: Points of the front that a filter leaves, and rows of the table that are shown.
@@ -64,7 +65,7 @@ def report(tmp_path_factory, study):
     return path
 
 
-def test_a_large_study_is_thinned_and_says_so(study, tmp_path, monkeypatch, capsys):
+def test_a_large_study_is_thinned_and_says_so(study, tmp_path, monkeypatch):
     """A page of 100,000 trials, or of a front of 50,000, takes seconds; the best of each objective stay."""
     front = study.table.front()
     assert len(front) > 3
@@ -289,9 +290,8 @@ def words(text):
 
 
 @pytest.mark.slow
-def test_a_plan_page_says_all_that_the_terminal_says(tmp_path, capsys):
-    assert main(["plan", "llama3_70b", "--gpus", "256", "--system", "h100", "--tokens", "15T"]) == 0
-    printed = capsys.readouterr().out
+def test_a_plan_page_says_all_that_the_terminal_says(tmp_path):
+    printed = stdout_of("plan", "llama3_70b", "--gpus", "256", "--system", "h100", "--tokens", "15T")
     printed = re.sub(r"^(Columns that do not fit:.*(\n[a-z_, ]+)?|\d+ more designs.*)$", "", printed, flags=re.M)
     assert main(["report", "plan_llama3_70b_256"]) == 0
     page = tmp_path / "plan_llama3_70b_256.html"
@@ -399,25 +399,21 @@ def test_nothing_that_draws_is_imported_before_something_is_drawn(tmp_path, smal
     assert run.stdout.endswith("[]\n")
 
 
-def test_a_name_leads_a_page_into_no_other_folder(tmp_path, monkeypatch, capsys, small_space):
+def test_a_name_leads_a_page_into_no_other_folder(tmp_path, monkeypatch, small_space):
     (tmp_path / "work").mkdir()
     monkeypatch.chdir(tmp_path / "work")
     (tmp_path / "small.yaml").write_text(small_space)
-    assert main(["search", "../small.yaml", "--budget", "2", "--study", "../../page"]) == 0
-    capsys.readouterr()
-    assert main(["report", "../../page"]) == 0
-    assert capsys.readouterr().out == "__.._page.html\n"
+    outputs_of("search", "../small.yaml", "--budget", "2", "--study", "../../page")
+    assert stdout_of("report", "../../page") == "__.._page.html\n"
     assert {path.name for path in tmp_path.rglob("*.html")} == {"__.._page.html"}
 
 
 @pytest.mark.slow
-def test_a_compiled_program_has_a_page(tmp_path, capsys):
+def test_a_compiled_program_has_a_page(tmp_path):
     path = tmp_path / "step.html"
     program = str(Path(__file__).parents[2] / "data" / "hlo" / "gpt.hlo")
-    assert main(["evaluate", program, "--system", "h100", "-o", str(path)]) == 0
-    assert capsys.readouterr().out == ""
-    assert main(["evaluate", program, "--system", "h100"]) == 0
-    printed = capsys.readouterr().out
+    assert stdout_of("evaluate", program, "--system", "h100", "-o", str(path)) == ""
+    printed = stdout_of("evaluate", program, "--system", "h100")
     data = data_of(path)
     assert sum(seconds for *_, seconds in data["tree"]) == pytest.approx(306e-6, rel=0.01)  # printed: 306 us
     assert sum(seconds for _, seconds in data["parts"]) == pytest.approx(data["step"], rel=1e-4)

@@ -1,6 +1,5 @@
 """How far a study is from the exact front: on fronts known by hand, and from a command."""
 
-import json
 import re
 
 import numpy as np
@@ -12,6 +11,7 @@ from dse.pricing.evaluation import evaluate
 from dse.searching.exact.certificate import certified, match_gaps, quick_certificate, surroundings
 from dse.searching.exact.enumeration import costs_of
 from dse.spaces.space import Space
+from tests.support.commands import json_of, stdout_of
 
 
 def test_an_exact_design_is_as_far_as_the_nearest_found():
@@ -62,12 +62,10 @@ def test_designs_around_the_best_are_counted_one_by_one(study):
     assert (costs[one_off] < best.values[0]).sum() <= around.better <= (costs < best.values[0]).sum()
 
 
-def test_a_search_of_a_large_space_ends_with_what_is_known_of_its_distance(capsys):
-    assert main(["search", "gpt_1t_power_split", "--budget", "50"]) == 0
-    said = " ".join(capsys.readouterr().out.split())
+def test_a_search_of_a_large_space_ends_with_what_is_known_of_its_distance():
+    said = " ".join(stdout_of("search", "gpt_1t_power_split", "--budget", "50").split())
     assert re.search(r"distance to the best possible unknown\. [\d,]+ designs were evaluated\. Of [\d,]+ designs", said)
-    assert main(["search", "gpt_1t_power_split", "--budget", "50", "--format", "json"]) == 0
-    around = json.loads(capsys.readouterr().out)["surroundings"]
+    around = json_of("search", "gpt_1t_power_split", "--budget", "50")["surroundings"]
     assert around["designs"] > 100
     assert around["better"] == 0
 

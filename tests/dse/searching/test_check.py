@@ -1,6 +1,5 @@
 """A study knows what priced its trials: what is stored is what the cost model gives, or it is said."""
 
-import json
 import re
 import sqlite3
 
@@ -14,6 +13,7 @@ from dse.cli import main
 from dse.spaces.space import Space
 from tests.dse.pricing.test_workloads import chips
 from tests.support.cases import cases
+from tests.support.commands import json_of, stderr_of, stdout_of
 from tests.support.runs import slower
 
 EXACT = {"recompute": {"options": ["none", "selective", "full"], "by": "exact"}}
@@ -90,16 +90,14 @@ def forge(study, what):
 
 
 @pytest.mark.parametrize("forged", FORGED)
-def test_what_somebody_changed_in_the_database_is_found(forged, study, capsys):
+def test_what_somebody_changed_in_the_database_is_found(forged, study):
     figure = forge(study, forged)
     command = ["check", "small", "--storage", study.storage]
-    assert main([*command, "--format", "json"]) == 1
-    found = json.loads(capsys.readouterr().out)
+    found = json_of(*command, code=1)
     assert {own["trial"] for own in found["differences"]} == {7}
     assert figure in {own["column"] for own in found["differences"]}
     assert (found["n_checked"], found["n_differing"]) == (20, 1)
-    assert main(command) == 1
-    assert "1 of 20 trials differ from the cost model" in capsys.readouterr().out
+    assert "1 of 20 trials differ from the cost model" in stdout_of(*command, code=1)
 
 
 def test_a_forged_step_is_not_believed_when_a_search_goes_on(study):
@@ -109,13 +107,11 @@ def test_a_forged_step_is_not_believed_when_a_search_goes_on(study):
         again.run(30)
 
 
-def test_a_sample_of_a_study_is_checked_unless_all_is_asked_for(study, capsys, monkeypatch):
+def test_a_sample_of_a_study_is_checked_unless_all_is_asked_for(study, monkeypatch):
     monkeypatch.setattr("dse.cli.commands.studies.SAMPLE", 3)
     command = ["check", "small", "--storage", study.storage]
-    assert main(command) == 0
-    assert capsys.readouterr().out == "Study small: 3 trials evaluated again, all as stored.\n"
-    assert main([*command, "--all"]) == 0
-    assert capsys.readouterr().out == "Study small: 20 trials evaluated again, all as stored.\n"
+    assert stdout_of(*command) == "Study small: 3 trials evaluated again, all as stored.\n"
+    assert stdout_of(*command, "--all") == "Study small: 20 trials evaluated again, all as stored.\n"
 
 
 def test_a_search_goes_on_over_last_bits_which_a_check_finds(study, monkeypatch):
@@ -125,11 +121,10 @@ def test_a_search_goes_on_over_last_bits_which_a_check_finds(study, monkeypatch)
     assert {own.trial for own in differing(again)} == {*range(20)}
 
 
-def test_under_another_cost_model_a_study_is_not_continued(study, monkeypatch, capsys):
+def test_under_another_cost_model_a_study_is_not_continued(study, monkeypatch):
     slower(monkeypatch, 1.5)
     monkeypatch.setattr("dse.searching.study.versions", lambda: {"dse": "99.0"})
-    assert main(["resume", "small", "--budget", "30", "--storage", study.storage]) == 1
-    [line] = capsys.readouterr().err.splitlines()
+    [line] = stderr_of("resume", "small", "--budget", "30", "--storage", study.storage).splitlines()
     assert re.fullmatch(
         r"dse: study 'small': its trials were evaluated differently: version: dse \S+ stored, 99.0 now; "
         r"trial 0: step_time_s: .* stored, the cost model gives .* \(20 of 20 looked at differ\); "
@@ -163,11 +158,10 @@ def test_another_system_is_another_study_and_both_values_are_named(study, small_
             Study.open(other, "small", storage=study.storage)
 
 
-def test_trials_of_other_programs_are_counted_and_not_checked(study, capsys):
+def test_trials_of_other_programs_are_counted_and_not_checked(study):
     storage = optuna.storages.RDBStorage(study.storage)
     trial = optuna.load_study(study_name="small", storage=storage).ask()
     optuna.load_study(study_name="small", storage=storage).tell(trial, [0.001, 1.0])
     storage.engine.dispose()
-    assert main(["check", "small", "--storage", study.storage]) == 0
-    assert "1 trial of other programs cannot be checked" in capsys.readouterr().out
+    assert "1 trial of other programs cannot be checked" in stdout_of("check", "small", "--storage", study.storage)
     assert study.pareto_front()["step_time_s"].min() > 0.001

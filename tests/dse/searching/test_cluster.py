@@ -21,6 +21,7 @@ from dse.searching.exact import exact_front as exact
 from dse.searching.exact.exact_front import exact_front, merged_front
 from dse.spaces.space import Space
 from tests.dse.searching.test_enumeration import random_space
+from tests.support.commands import stdout_of
 
 distributed = pytest.importorskip("distributed", reason="the extra dask is not installed")
 pytestmark = pytest.mark.filterwarnings("default")  # of the cluster's own processes and sockets
@@ -58,10 +59,9 @@ def test_a_lost_worker_loses_nothing(address, tmp_path):
     assert (tmp_path / "died").exists()
 
 
-def test_the_command_takes_a_cluster(address, capsys):
+def test_the_command_takes_a_cluster(address):
     command = ["enumerate", "gpt3_175b_1024_a100", "--backend", "dask", "--scheduler", address, "--format", "csv"]
-    assert main(command) == 0
-    assert capsys.readouterr().out.startswith("tp,pp,vpp")
+    assert stdout_of(*command).startswith("tp,pp,vpp")
 
 
 def another_model() -> None:

@@ -1,7 +1,6 @@
 """What is exact in a space is tried whole beside each design that a sampler proposes."""
 
 import csv
-import json
 
 import numpy as np
 import pytest
@@ -19,6 +18,7 @@ from dse.searching.study import studies
 from dse.spaces.space import Space
 from tests.dse.searching.test_samplers import every_sampler
 from tests.support.cases import cases
+from tests.support.commands import json_of, stderr_of, stdout_of
 from tests.support.paths import TEST_DATA
 
 SMALL = parse((TEST_DATA / "small_space.yaml").read_text(), "small").data
@@ -246,29 +246,23 @@ def test_too_many_exact_designs_are_refused(space, monkeypatch):
 # Commands
 
 
-def test_commands_show_and_export_winners(study, tmp_path, capsys):
+def test_commands_show_and_export_winners(study, tmp_path):
     where = ["--storage", study.storage]
-    assert main(["pareto", "inner", "--format", "json", *where]) == 0
-    front = json.loads(capsys.readouterr().out)["front"]
+    front = json_of("pareto", "inner", *where)["front"]
     record = next(record for record in front if record["winner"])
     assert list(record)[:3] == ["trial", "winner", "params"]
-    assert main(["pareto", "inner", *where]) == 0
-    assert "trial  winner" in capsys.readouterr().out
+    assert "trial  winner" in stdout_of("pareto", "inner", *where)
     assert main(["pareto", "inner", "-o", f"{tmp_path}/front.csv", *where]) == 0
     rows = list(csv.DictReader((tmp_path / "front.csv").read_text().splitlines()))
     assert [(int(r["trial"]), int(r["winner"])) for r in rows] == [(r["trial"], r["winner"]) for r in front]
 
     (tmp_path / "space.yaml").write_text(study.space.text)
     pins = [f"--set={name}={str(value).lower()}" for name, value in record["params"].items()]
-    assert main(["evaluate", f"{tmp_path}/space.yaml", "--format", "json", *pins]) == 0
-    assert json.loads(capsys.readouterr().out)["values"] == record["values"]
+    assert json_of("evaluate", f"{tmp_path}/space.yaml", *pins)["values"] == record["values"]
 
     named = ["--trial", str(record["trial"]), "--winner", str(record["winner"]), *where]
-    assert main(["export", "inner", *named]) == 0
-    degrees = capsys.readouterr().out.splitlines()[0]
+    degrees = stdout_of("export", "inner", *named).splitlines()[0]
     assert f"model_parallel_NPU_group: {record['params']['tp']} " in degrees
     assert f"pp: {record['params']['pp']} " in degrees
-    assert main(["export", "inner", "--trial", "0", "--winner", "99", *where]) == 1
-    assert "trial 0: no winner 99; it has" in capsys.readouterr().err
-    assert main(["export", "inner", "--winner", "1", *where]) == 1
-    assert "--winner 1: needs --trial" in capsys.readouterr().err
+    assert "trial 0: no winner 99; it has" in stderr_of("export", "inner", "--trial", "0", "--winner", "99", *where)
+    assert "--winner 1: needs --trial" in stderr_of("export", "inner", "--winner", "1", *where)

@@ -12,12 +12,12 @@ from dse import Space
 from dse.cli import main
 from dse.spaces.formulas.expressions import Expression
 from dse.spaces.listed_names import listed_names, meaning
+from tests.support.commands import stdout_of
 
 
-def printed(capsys, *argv, code=0):
+def printed(*argv, code=0):
     """What a command prints to stdout."""
-    assert main(list(argv)) == code
-    return capsys.readouterr().out
+    return stdout_of(*list(argv), code=code)
 
 
 @pytest.mark.parametrize("name", shipped.names("spaces"))
@@ -39,26 +39,26 @@ def test_every_name_that_formulas_of_the_space_use_is_listed(name):
     assert used <= {one.name for one in listed_names(space)}
 
 
-def test_a_table_has_groups_and_a_word_narrows_it(capsys):
-    table = printed(capsys, "columns", "gpt3_175b_1024_a100")
+def test_a_table_has_groups_and_a_word_narrows_it():
+    table = printed("columns", "gpt3_175b_1024_a100")
     assert "Parameters of designs; --set fixes one" in table
     assert "  dram_bandwidth " in table
-    narrow = printed(capsys, "columns", "gpt3_175b_1024_a100", "bubble").splitlines()[-1]
+    narrow = printed("columns", "gpt3_175b_1024_a100", "bubble").splitlines()[-1]
     assert " ".join(narrow.split()) == "bubble_time s time in which pipeline ranks wait"
-    assert printed(capsys, "columns", "gpt3_175b_1024_a100", "nosuch", code=1) == ""
+    assert printed("columns", "gpt3_175b_1024_a100", "nosuch", code=1) == ""
 
 
-def test_every_format_holds_the_same_names(capsys):
-    rows = json.loads(printed(capsys, "columns", "gpt_1t_codesign", "--format", "json"))["columns"]
-    assert [*csv.DictReader(io.StringIO(printed(capsys, "columns", "gpt_1t_codesign", "--format", "csv")))] == rows
+def test_every_format_holds_the_same_names():
+    rows = json.loads(printed("columns", "gpt_1t_codesign", "--format", "json"))["columns"]
+    assert [*csv.DictReader(io.StringIO(printed("columns", "gpt_1t_codesign", "--format", "csv")))] == rows
     assert {"group": "parameters", "name": "cores", "unit": "-", "value": "64, 96, 128, 160, 192",
             "meaning": "cores of a chip"} in rows  # fmt: skip
 
 
 @pytest.fixture
-def table(capsys, storage):
+def table(storage):
     """What a command says of the study."""
-    return lambda *argv, code=0: printed(capsys, *argv, "--storage", storage, code=code)
+    return lambda *argv, code=0: printed(*argv, "--storage", storage, code=code)
 
 
 def test_tables_have_the_columns_that_are_named(table):

@@ -10,9 +10,9 @@ import sys
 import pytest
 
 from dse import DseError, Space, Study
-from dse.cli import main
 from dse.storage.database import back_up, restore
 from tests.support.cases import cases
+from tests.support.commands import stderr_of, stdout_of
 
 #: Stores trials, and is killed before SQLite can clear the log away.
 KILLED = """
@@ -53,12 +53,10 @@ def test_a_backup_holds_what_a_killed_writer_stored(url, tmp_path):
     assert count(url) == 30
 
 
-def test_a_restored_backup_replaces_the_database_and_its_log(url, tmp_path, capsys):
-    assert main(["studies", "--backup", "copy.db"]) == 0
-    assert capsys.readouterr().out.startswith("copy.db: ")
+def test_a_restored_backup_replaces_the_database_and_its_log(url, tmp_path):
+    assert stdout_of("studies", "--backup", "copy.db").startswith("copy.db: ")
     grown(url, 40)
-    assert main(["studies", "--restore", "copy.db"]) == 0
-    old = tmp_path / capsys.readouterr().out.rpartition("the database before is ")[2].strip()
+    old = tmp_path / stdout_of("studies", "--restore", "copy.db").rpartition("the database before is ")[2].strip()
     assert count(url) == 10
     assert count(f"sqlite:///{old}") == 40
     Study.load("small", storage=url).run(15)
@@ -99,7 +97,6 @@ def test_what_is_no_backup_is_refused_and_nothing_changes(url, tmp_path, content
 
 
 @pytest.mark.parametrize(("words", "message"), cases(__file__, "mistakes_are_one_line"))
-def test_mistakes_are_one_line(url, words, message, capsys):
-    assert main(["studies", *words]) == 1
-    [line] = capsys.readouterr().err.splitlines()
+def test_mistakes_are_one_line(url, words, message):
+    [line] = stderr_of("studies", *words).splitlines()
     assert message in line

@@ -25,6 +25,7 @@ from dse.storage import atomic_files as files
 from dse.storage.database import patience
 from dse.storage.optuna_store import Store, create_file
 from tests.support.cases import cases
+from tests.support.commands import stderr_of
 from tests.support.paths import TEST_DATA
 from tests.support.processes import HEEDING, python_after
 from tests.support.runs import told
@@ -381,10 +382,9 @@ def test_what_a_full_disk_does_not_take_of_stdout_is_written_elsewhere(small, fo
 
 
 @pytest.mark.parametrize(("output", "said"), cases(__file__, "what_cannot_be_written_is_refused_before_the_work"))
-def test_what_cannot_be_written_is_refused_before_the_work(small, folder, output, said, capsys):
+def test_what_cannot_be_written_is_refused_before_the_work(small, folder, output, said):
     (folder / "there.csv").mkdir()
-    assert main(["enumerate", "small.yaml", "-o", output]) == 1
-    assert capsys.readouterr().err == f"dse: {said}\n"
+    assert stderr_of("enumerate", "small.yaml", "-o", output) == f"dse: {said}\n"
 
 
 # What the killed leave.

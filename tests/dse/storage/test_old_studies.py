@@ -14,6 +14,7 @@ import pytest
 from dse.cli import main
 from tests.support.browser import data_of
 from tests.support.cases import cases
+from tests.support.commands import stdout_of
 from tests.support.paths import TEST_DATA
 
 DATABASES = TEST_DATA / "old_studies"
@@ -63,13 +64,12 @@ def test_every_old_study_is_shown_or_refused_in_one_line(commit, folder, capsys)
             assert "trial" in out
 
 
-def test_the_explanation_of_an_old_trial_names_its_stored_step_time(folder, capsys):
+def test_the_explanation_of_an_old_trial_names_its_stored_step_time(folder):
     restored("5877065")
-    assert main(["explain", "layouts"]) == 0
-    assert "Stored as 18.4 s a step, by another version of the cost model" in capsys.readouterr().out
+    assert "Stored as 18.4 s a step, by another version of the cost model" in stdout_of("explain", "layouts")
 
 
-def test_the_page_of_an_old_study_says_that_its_numbers_are_of_another_cost_model(folder, capsys):
+def test_the_page_of_an_old_study_says_that_its_numbers_are_of_another_cost_model(folder):
     restored("5877065")
     assert main(["report", "layouts", "-o", "page.html"]) == 0
     page = str(data_of(Path("page.html")))

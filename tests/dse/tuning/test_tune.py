@@ -15,6 +15,7 @@ from dse import DseError, Study
 from dse.cli import main
 from tests.support.browser import data_of
 from tests.support.cases import cases
+from tests.support.commands import json_of, stderr_of, stdout_of
 from tests.support.paths import ROOT
 
 NAME = "plan_llama3_8b_16"
@@ -36,9 +37,8 @@ def study(planned, tmp_path):
     return Study.load(NAME)
 
 
-def tuned(capsys, *words):
-    assert main(["tune", NAME, *words, "--format", "json"]) == 0
-    return json.loads(capsys.readouterr().out)
+def tuned(*words):
+    return json_of("tune", NAME, *words)
 
 
 def predicted_time(study, trial):
@@ -47,14 +47,14 @@ def predicted_time(study, trial):
 
 
 @pytest.mark.slow
-def test_a_plan_is_tuned_by_runs_until_more_speed_is_unlikely(study, capsys):
-    found = tuned(capsys)
+def test_a_plan_is_tuned_by_runs_until_more_speed_is_unlikely(study):
+    found = tuned()
     for _ in range(12):
         if not found["proposals"]:
             break
         [one] = found["proposals"]
         predicted = predicted_time(study, one["trial"])
-        found = tuned(capsys, "--tell", str(one["trial"]), "--step-time", f"{1.2 * predicted}")
+        found = tuned("--tell", str(one["trial"]), "--step-time", f"{1.2 * predicted}")
     assert not found["proposals"]
     assert found["chance"] < 0.05
     runs = study.runs()
@@ -73,8 +73,8 @@ def test_a_proposal_is_expected_to_take_as_long_as_in_its_plan(tmp_path):
     assert first.step_time == pytest.approx(row["step_time_expected_s"], rel=0.05)
 
 
-def test_proposals_are_trials_with_launch_scripts(study, capsys, tmp_path):
-    found = tuned(capsys, "--parallel", "3")
+def test_proposals_are_trials_with_launch_scripts(study, tmp_path):
+    found = tuned("--parallel", "3")
     trials = [one["trial"] for one in found["proposals"]]
     assert len({*trials}) == 3
     for trial in trials:
@@ -93,7 +93,7 @@ def test_ask_and_tell_as_optuna_has_them(study):
 
 
 @pytest.mark.slow
-def test_tables_and_the_page_show_runs_beside_predictions(study, capsys, tmp_path):
+def test_tables_and_the_page_show_runs_beside_predictions(study, tmp_path):
     assert "measured_step_time_s" not in study.trials()
     for time in (3.0, 5.0, 4.0):
         study.tell(0, step_time=time, peak_memory=10e9 * time)
@@ -102,8 +102,7 @@ def test_tables_and_the_page_show_runs_beside_predictions(study, capsys, tmp_pat
     assert trials.loc[0, ["measured_step_time_s", "measured_peak_memory_bytes"]].tolist() == [4.0, 50e9]
     assert trials.loc[1, "measured_failed"] == "oom"
     assert trials.measured_step_time_s.notna().sum() == 1
-    assert main(["show", NAME, "--trials"]) == 0
-    printed = capsys.readouterr().out
+    printed = stdout_of("show", NAME, "--trials")
     assert "ran: 4 s" in printed
     assert "ran out of memory" in printed
     assert main(["show", NAME, "--where", "step_time > 0 s", "-o", str(tmp_path / "front.json")]) == 0
@@ -111,15 +110,12 @@ def test_tables_and_the_page_show_runs_beside_predictions(study, capsys, tmp_pat
     assert "Ran: 5 s a step" in str(data_of(study.report(tmp_path / "page.html"))).replace("\\xa0", " ")
 
 
-def test_explain_shows_runs_of_its_trial(study, capsys):
+def test_explain_shows_runs_of_its_trial(study):
     predicted = predicted_time(study, 0)
     study.tell(0, step_time=1.25 * predicted)
-    assert main(["explain", NAME, "--trial", "0"]) == 0
-    assert re.search(r"Ran .*\(\+25\.0 %\)", capsys.readouterr().out)
-    assert main(["explain", NAME, "--trial", "0", "--format", "json"]) == 0
-    assert json.loads(capsys.readouterr().out)["runs"][0]["step_time_s"] == pytest.approx(1.25 * predicted)
-    assert main(["explain", NAME, "--trial", "1", "--format", "json"]) == 0
-    assert json.loads(capsys.readouterr().out)["runs"] == []
+    assert re.search(r"Ran .*\(\+25\.0 %\)", stdout_of("explain", NAME, "--trial", "0"))
+    assert json_of("explain", NAME, "--trial", "0")["runs"][0]["step_time_s"] == pytest.approx(1.25 * predicted)
+    assert json_of("explain", NAME, "--trial", "1")["runs"] == []
 
 
 def test_concurrent_tells_lose_nothing(study):
@@ -138,23 +134,22 @@ def test_a_run_told_by_mistake_is_removed(study, capsys):
     assert main(["tune", NAME, "--tell", "1", "--step-time", "5ms"]) == 0
     assert "5 ms a step: at the peak rate it takes" in capsys.readouterr().err
     told = study.tell(0, step_time=1.0)
-    assert [run["trial"] for run in tuned(capsys, "--forget", told.id)["runs"]] == [1]
+    assert [run["trial"] for run in tuned("--forget", told.id)["runs"]] == [1]
     with pytest.raises(DseError, match="no run"):
         dse.tuning.study_candidates.remove(study, told.id)
 
 
-def test_a_log_is_told_with_its_trial(study, capsys, tmp_path):
+def test_a_log_is_told_with_its_trial(study, tmp_path):
     (tmp_path / "run.log").write_text("Step Time : 4.50s GPU utilization: 1.0MODEL_TFLOP/s/GPU\n" * 5)
-    [run] = tuned(capsys, "--tell", "0", "--log", "run.log")["runs"]
+    [run] = tuned("--tell", "0", "--log", "run.log")["runs"]
     assert (run["step_time_s"], run["software"]) == (4.5, "megatron_bridge")
 
 
-def test_the_system_is_kept_with_what_runs_moved(study, capsys, tmp_path):
+def test_the_system_is_kept_with_what_runs_moved(study, tmp_path):
     predicted = predicted_time(study, 0)
     for _ in range(6):
         study.tell(0, step_time=1.6 * predicted)
-    assert main(["tune", NAME, "--save-system", "mine.yaml"]) == 0
-    assert "rather than" in capsys.readouterr().out
+    assert "rather than" in stdout_of("tune", NAME, "--save-system", "mine.yaml")
     mine = dse.load_system(tmp_path / "mine.yaml")
     moved = {name for name, value in mine.quantities().items()
              if value != dse.load_system("h100_80g_dgx").quantities()[name] and not math.isnan(value)}  # fmt: skip
@@ -163,19 +158,17 @@ def test_the_system_is_kept_with_what_runs_moved(study, capsys, tmp_path):
 
 
 @pytest.mark.parametrize(("words", "message"), cases(__file__, "mistakes_get_one_line"))
-def test_mistakes_get_one_line(study, capsys, words, message):
-    assert main(["tune", *words]) == 1
-    assert message in capsys.readouterr().err
+def test_mistakes_get_one_line(study, words, message):
+    assert message in stderr_of("tune", *words)
 
 
-def test_a_study_that_opens_the_machine_is_refused(capsys):
+def test_a_study_that_opens_the_machine_is_refused():
     assert main(["search", "gpt_1t_codesign", "--budget", "20", "--study", "chips"]) == 0
-    assert main(["tune", "chips"]) == 1
-    assert "opens the machine" in capsys.readouterr().err
+    assert "opens the machine" in stderr_of("tune", "chips")
 
 
 @pytest.mark.skipif(not SWEEPS.exists(), reason="measured sweeps are not there")
-def test_replays_of_measured_sweeps_find_the_best_layout_sooner_than_predictions_alone(tmp_path, capsys):
+def test_replays_of_measured_sweeps_find_the_best_layout_sooner_than_predictions_alone(tmp_path):
     """Two groups of one and two nodes; docs/tuning.md has all twelve."""
     with SWEEPS.open() as file:
         rows = [row for row in csv.DictReader(file) if row["group"].startswith(("28x3072 v131072|1n", "32x4096"))]
@@ -184,8 +177,7 @@ def test_replays_of_measured_sweeps_find_the_best_layout_sooner_than_predictions
         writer = csv.DictWriter(file, rows[0])
         writer.writeheader()
         writer.writerows(rows)
-    assert main(["tune", "--replay", str(path), "--runs", "5", "--format", "json"]) == 0
-    record = json.loads(capsys.readouterr().out)
+    record = json_of("tune", "--replay", str(path), "--runs", "5")
     assert [group["candidates"] for group in record["groups"]] == [107, 55]
     assert record["mean"]["5"] > 0.99
     assert record["mean"]["1"] >= record["model_only_mean"]["1"]

@@ -1,15 +1,14 @@
 """Pairs of runs that differ in one setting: effects, their signs, and tables that are none."""
 
-import json
 from dataclasses import replace
 
 import pytest
 
-from dse.cli import main
 from dse.validation.comparison import ComparedRow
 from dse.validation.pairs import PUBLISHED, ComparedPair, compared_pairs
 from dse.validation.table import MeasuredRow, csv_cells
 from tests.support.cases import cases
+from tests.support.commands import json_of, stderr_of, stdout_of
 
 HEADING = "id,model,system,gpus,framework,base_design,changed_design,base_step_s,changed_step_s,changed_gpus\n"
 ROW = "recompute,gpt_22b,a100_80g_dgx,8,megatron_core@2022,tp=8 micro_batch_size=4,tp=8 micro_batch_size=4 {},1,1.3,\n"
@@ -61,19 +60,17 @@ def test_memory_of_a_pair_is_a_difference(published):
     assert -25e9 < predicted < -10e9
 
 
-def test_a_table_of_pairs_is_read_and_summed_up(tmp_path, capsys):
+def test_a_table_of_pairs_is_read_and_summed_up(tmp_path):
     table = tmp_path / "pairs.csv"
     table.write_text(HEADING + ROW.format("recompute=full") + ROW.format("") + ROW.format("turbo=1"))
-    assert main(["validate", "--pairs", str(table), "--format", "json"]) == 0
-    record = json.loads(capsys.readouterr().out)
+    record = json_of("validate", "--pairs", str(table))
     assert (record["pairs"], record["expressed"], record["sign_right"]) == (3, 1, 1)
     first, same, odd = record["rows"]
     assert first["measured_percent"] == pytest.approx(30)
     assert 20 < first["predicted_percent"] < 45
     assert same["why_not"] == "a difference between its designs"
     assert odd["why_not"] == "designs have no column turbo"
-    assert main(["validate", "--pairs", str(table), "--strict"]) == 1
-    assert "Sign right in 1 of 1 (100%)" in capsys.readouterr().out
+    assert "Sign right in 1 of 1 (100%)" in stdout_of("validate", "--pairs", str(table), "--strict", code=1)
 
 
 @pytest.mark.parametrize(
@@ -83,11 +80,10 @@ def test_a_table_of_pairs_is_read_and_summed_up(tmp_path, capsys):
         (HEADING, ["--system", "h100"], "dse validate --pairs: leave out --system"),
     ],
 )
-def test_a_wrong_table_of_pairs_says_where_and_what_would_do(tmp_path, capsys, text, arguments, message):
+def test_a_wrong_table_of_pairs_says_where_and_what_would_do(tmp_path, text, arguments, message):
     table = tmp_path / "pairs.csv"
     table.write_text(text)
-    assert main(["validate", "--pairs", str(table), *arguments]) == 1
-    assert message in capsys.readouterr().err
+    assert message in stderr_of("validate", "--pairs", str(table), *arguments)
 
 
 def test_a_run_on_another_number_of_gpus_is_the_changed_one(tmp_path):

@@ -1,6 +1,5 @@
 """`dse validate`: what it prints, and how well the model agrees with what others measured."""
 
-import json
 import math
 import re
 from dataclasses import replace
@@ -23,6 +22,7 @@ from dse.validation.summary import dataset_record, error_record, kendall_tau
 from dse.validation.table import COLUMNS, SHIPPED, MeasuredRow
 from tests.support.browser import browser, complaints, data_of, opened
 from tests.support.cases import cases
+from tests.support.commands import json_of, stderr_of, stdout_of
 from tests.validation_figures import KEPT, PAGE, PUBLIC, README, REPORT, SUMMARY, figures, report, rows_of, summary
 
 #: By how much an error may grow, and tau fall, before somebody has to say why. [percentage points], [-]
@@ -200,17 +200,15 @@ def test_the_readme_sums_up_the_errors(measured):
     assert {*re.findall(r"^\| `(\w+)`", shown, re.MULTILINE)} == {m for m in machines if machines.count(m) >= 5}
 
 
-def test_the_page_shows_the_output_of_the_command(evaluated, measured, capsys):
+def test_the_page_shows_the_output_of_the_command(evaluated, measured):
     """`python -m tests.validation_figures` writes it there."""
     [shown] = REPORT.findall(PAGE.read_text())
     assert shown == report(measured)
-    assert main(["validate"]) == 0
-    assert capsys.readouterr().out == shown
+    assert stdout_of("validate") == shown
 
 
-def test_json_has_every_data_set_and_every_row(evaluated, measured, capsys):
-    assert main(["validate", "--format", "json"]) == 0
-    record = json.loads(capsys.readouterr().out)
+def test_json_has_every_data_set_and_every_row(evaluated, measured):
+    record = json_of("validate")
     assert {*record} == {"datasets", "accuracy", "rows"}
     assert [*record["accuracy"]] == ["machine", "software release", "model family"]
     for groups in record["accuracy"].values():
@@ -242,10 +240,9 @@ def test_json_has_every_data_set_and_every_row(evaluated, measured, capsys):
 
 
 @pytest.mark.slow
-def test_rows_of_all_types_are_in_the_json(public, monkeypatch, capsys):
+def test_rows_of_all_types_are_in_the_json(public, monkeypatch):
     monkeypatch.setattr(files, "compared", lambda rows, system: public)
-    assert main(["validate", str(PUBLIC), "--format", "json"]) == 0
-    record = json.loads(capsys.readouterr().out)
+    record = json_of("validate", str(PUBLIC))
     assert [row["id"] for row in record["rows"]] == [one.row.id for one in public]
     for row, one in zip(record["rows"], public, strict=True):
         assert (row["why_not"] is None) == one.expressed
@@ -319,9 +316,8 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("text", "message"), WRONG)
-def test_a_wrong_table_says_where_and_what_would_do(tmp_path, capsys, text, message):
-    assert main(["validate", str(written(tmp_path, text))]) == 1
-    shown = capsys.readouterr().err
+def test_a_wrong_table_says_where_and_what_would_do(tmp_path, text, message):
+    shown = stderr_of("validate", str(written(tmp_path, text)))
     assert shown.startswith("dse: ")
     assert message in shown
     assert shown.count("\n") == 1
@@ -330,15 +326,13 @@ def test_a_wrong_table_says_where_and_what_would_do(tmp_path, capsys, text, mess
 @pytest.mark.parametrize(
     ("row", "why_not"), cases(__file__, "a_row_that_is_not_understood_is_not_expressed_and_others_are_judged")
 )
-def test_a_row_that_is_not_understood_is_not_expressed_and_others_are_judged(tmp_path, capsys, row, why_not):
+def test_a_row_that_is_not_understood_is_not_expressed_and_others_are_judged(tmp_path, row, why_not):
     table = str(written(tmp_path, HEADING + ROW + row + ROW))
-    assert main(["validate", table, "--format", "json"]) == 0
-    rows = json.loads(capsys.readouterr().out)["rows"]
+    rows = json_of("validate", table)["rows"]
     assert [bool(one["predicted_s"]) for one in rows] == [True, False, True]
     assert rows[0]["why_not"] is rows[2]["why_not"] is None
     assert why_not in rows[1]["why_not"]
-    assert main(["validate", table, "--strict"]) == 1
-    assert why_not in capsys.readouterr().out
+    assert why_not in stdout_of("validate", table, "--strict", code=1)
     assert main(["validate", str(written(tmp_path, HEADING + ROW)), "--strict"]) == 0
 
 
@@ -364,34 +358,31 @@ def test_words_of_a_plan_are_words_of_a_design(tmp_path, model, gpus, system, pr
     assert {one.why_not for one in found} == {""}
 
 
-def test_a_missing_table_and_system_are_one_clear_line(tmp_path, capsys):
+def test_a_missing_table_and_system_are_one_clear_line(tmp_path):
     for arguments, message in [
         ([str(tmp_path / "none.csv")], "none.csv: no such file or directory"),
         (["--system", "a100_80gb_dgx"], "did you mean 'a100_80g_dgx'?"),
     ]:
-        assert main(["validate", *arguments]) == 1
-        shown = capsys.readouterr().err
+        shown = stderr_of("validate", *arguments)
         assert message in shown
         assert shown.count("\n") == 1
 
 
-def test_measurements_are_not_written_over(tmp_path, capsys):
+def test_measurements_are_not_written_over(tmp_path):
     table = written(tmp_path, HEADING + ROW)
     for command in (["validate"], ["calibrate", "--system", "a100_80g_dgx"]):
-        assert main([*command, str(table), "-o", str(table)]) == 1
-        assert "is the file that is read; name another" in capsys.readouterr().err
+        assert "is the file that is read; name another" in stderr_of(*command, str(table), "-o", str(table))
     assert table.read_text() == HEADING + ROW
 
 
-def test_a_named_system_prices_all_rows(tmp_path, capsys):
+def test_a_named_system_prices_all_rows(tmp_path):
     """Hardware of a row is not looked up; a file of one's own is as good as a shipped one."""
     table = written(tmp_path, HEADING + ROW + ROW.replace("A100-SXM4-80GB", "an abacus"))
     own = tmp_path / "own.yaml"
     own.write_text((shipped.ROOT / "systems" / "h100_80g_dgx.yaml").read_text())
     times = []
     for arguments in ([], ["--system", "h100_80g_dgx"], ["--system", str(own)]):
-        assert main(["validate", str(table), "--format", "json", *arguments]) == 0
-        rows = json.loads(capsys.readouterr().out)["rows"]
+        rows = json_of("validate", str(table), *arguments)["rows"]
         times.append([row["predicted_s"] for row in rows])
     assert times[0][1] is None
     assert times[1][0] == times[1][1] < times[0][0]
@@ -453,7 +444,6 @@ def test_the_docs_name_every_column():
     assert {*re.findall(r"`(\w+)`", PAGE.read_text())} >= {*COLUMNS}
 
 
-def test_columns_of_designs_that_are_not_read_are_named(tmp_path, capsys):
+def test_columns_of_designs_that_are_not_read_are_named(tmp_path):
     (tmp_path / "mine.csv").write_text("row_type,dataset,model,zero,comment\ntrain_step,mine,llama3_8b,3,fine\n")
-    assert main(["validate", str(tmp_path / "mine.csv")]) == 0
-    assert "mine.csv: not read: zero; docs" in capsys.readouterr().err
+    assert "mine.csv: not read: zero; docs" in stderr_of("validate", str(tmp_path / "mine.csv"), code=0)

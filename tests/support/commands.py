@@ -1,0 +1,40 @@
+"""Commands of `dse`, run in the process of the tests: their results, and what they print."""
+
+import contextlib
+import io
+import json
+from typing import Any, NamedTuple
+
+from dse.cli import main
+
+
+class Outputs(NamedTuple):
+    """Texts that a command prints to stdout and to stderr."""
+
+    out: str
+    err: str
+
+
+def outputs_of(*words: str, code: int = 0) -> Outputs:
+    """What a command prints; it ends with an exit code."""
+    streams = [io.TextIOWrapper(io.BytesIO(), encoding="utf-8", newline="", write_through=True) for _ in range(2)]
+    with contextlib.redirect_stdout(streams[0]), contextlib.redirect_stderr(streams[1]):
+        found = main([*words])
+    outputs = Outputs(*(stream.buffer.getvalue().decode() for stream in streams))
+    assert found == code, (words, outputs.err)
+    return outputs
+
+
+def stdout_of(*words: str, code: int = 0) -> str:
+    """What a command prints to stdout."""
+    return outputs_of(*words, code=code).out
+
+
+def stderr_of(*words: str, code: int = 1) -> str:
+    """What a command that fails prints to stderr."""
+    return outputs_of(*words, code=code).err
+
+
+def json_of(*words: str, code: int = 0) -> Any:
+    """The object that a command prints as JSON."""
+    return json.loads(stdout_of(*words, "--format", "json", code=code))
