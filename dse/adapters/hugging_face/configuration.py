@@ -65,7 +65,7 @@ USUAL_SEQ_LEN: Final = 8192
 #: Largest size that is taken for one.
 LARGEST: Final = 1e9
 #: Keys of the language model within models that see or hear.
-TEXT_PARTS: Final = ("language_config", "llm_config", "text_config")
+TEXT_PARTS: Final = ("thinker_config", "language_config", "llm_config", "text_config")
 #: Fields that models without experts lack.
 OF_EXPERTS: Final = frozenset({"num_experts", "moe_topk", "moe_ffn_hidden_size", "shared_ffn_hidden_size"})
 ACTIVATIONS: Final[Mapping[str, str]] = WORDS["activations"]
@@ -120,10 +120,15 @@ class _ConfigurationReader:
         self.outer = section
         self.section = section
         for key in TEXT_PARTS:
-            if isinstance(section.data.get(key), dict):
-                self.section = Section(section.source, (key,), section.data[key])
+            if isinstance(self.section.data.get(key), dict):
+                self.section = Section(section.source, (*self.section.at, key), self.section.data[key])
         if self.section is not section or "vision_config" in section.data:
             self.notes.append("only the language model is read: its parts for images and sound are left out")
+        inner, outer = (part.data.get("tie_word_embeddings") for part in (self.section, section))
+        if inner is not None and outer not in (None, inner):
+            self.notes.append(
+                f"tie_word_embeddings: {outer!r}, as the whole model says; its language model says {inner!r}"
+            )
         self.family = self._family()
         self.read: set[str] = {*self.family.once, self.family.window_switch}
 
@@ -184,12 +189,14 @@ class _ConfigurationReader:
 
     def _value(self, key: str) -> Any:
         """Value of a key in the configuration, or the default of `transformers`; None without either."""
+        if "|" in key and "*" in key:
+            return next((value for name in key.split("|") if (value := self._value(name)) is not None), None)
         if "*" in key:  # a product of several
             values = [self._value(name) for name in key.split("*")]
             return None if None in values else math.prod(map(self._whole, key.split("*"), values))
         names = key.split("|")
         self.read |= {name.partition(".")[0] for name in names}
-        for section in (self.section, self.outer):
+        for section in (self.outer, self.section):
             for name in names:
                 value = _inner(section.data, name.split("."))
                 if value is not None and (section is self.section or name.startswith("tie_")):
@@ -208,11 +215,6 @@ class _ConfigurationReader:
                 continue
             if value != "auto":
                 experts[name] = self._read(name, key.split("|")[0], value)
-        if idle := self._whole("zero_expert_num", self._value("zero_expert_num") or 0):
-            picked, every = experts.get("moe_topk", 1), idle + experts.get("num_experts", 1)
-            experts["moe_topk"] = max(round(picked * (1 - idle / every)), 1)
-            mean = f"of {picked} picked ones, {experts['moe_topk']} work on average"
-            self.notes.append(f"zero_expert_num: {idle} of {every} experts do nothing: {mean}")
         if experts.get("routing_groups") == 1:
             experts = {name: value_of for name, value_of in experts.items() if not name.startswith("routing_")}
         experts |= self._calculated(experts)
