@@ -36,6 +36,12 @@ def tree(name: str) -> ast.Module:
     return ast.parse(FILES[name].read_text())
 
 
+@cache
+def nodes(name: str) -> list[ast.AST]:
+    """Every node of a module."""
+    return [*ast.walk(tree(name))]
+
+
 def statements(node: ast.AST) -> Iterator[ast.AST]:
     """Statements of a module, within others too; expressions are passed over, which are most of a tree."""
     for part in ("body", "orelse", "finalbody", "handlers", "cases"):

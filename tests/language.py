@@ -11,12 +11,11 @@ import re
 import sys
 from collections.abc import Iterator
 from functools import cache
-from pathlib import Path
 from typing import Final
 
+from tests.house import FILES, ROOT, nodes
 from tests.support.cases import cases
 
-ROOT: Final = Path(__file__).parents[1]
 ALLOWED: Final = ROOT / "tests" / "data" / "language.csv"
 PAGES: Final = (
     *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md")),
@@ -84,18 +83,16 @@ def helps() -> dict[str, str]:
     return texts
 
 
-@cache
 def sources(package: str) -> list[tuple[str, list[ast.AST]]]:
     """Text and nodes of the modules of a package."""
-    texts = [path.read_text() for path in sorted((ROOT / package).rglob("*.py"))]
-    return [(text, [*ast.walk(ast.parse(text))]) for text in texts]
+    return [(path.read_text(), nodes(name)) for name, path in FILES.items() if name.split(".")[0] == package]
 
 
 def messages(package: str) -> list[str]:
     """String literals in arguments of errors that a package raises."""
     texts = []
-    for _, nodes in sources(package):
-        for node in nodes:
+    for _, module in sources(package):
+        for node in module:
             if isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call):
                 for argument in node.exc.args:
                     parts = [
@@ -109,8 +106,8 @@ def messages(package: str) -> list[str]:
 
 def remarks(package: str) -> Iterator[str]:
     """Docstrings and comments of a package, paragraph by paragraph."""
-    for source, nodes in sources(package):
-        for node in nodes:
+    for source, module in sources(package):
+        for node in module:
             if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and (text := ast.get_docstring(node)):
                 yield from (" ".join(part.split()) for part in text.split("\n\n"))
         # A comment of several lines is one remark.

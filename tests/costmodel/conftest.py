@@ -26,3 +26,8 @@ def links() -> System:
 @pytest.fixture(scope="session")
 def a100() -> System:
     return load_system("a100_80g_dgx")
+
+
+@pytest.fixture(scope="session")
+def h100() -> System:
+    return load_system("h100_80g_dgx")

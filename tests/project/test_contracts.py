@@ -12,7 +12,7 @@ import yaml
 
 from dse.cli import parsed, parser
 from dse.searching.samplers.samplers import DEFAULT_SAMPLER, SAMPLERS
-from tests.house import FILES, ROOMS, ROOT, arrows, arrows_between, children, floors, imported, named, tree
+from tests.house import FILES, ROOMS, ROOT, arrows, arrows_between, children, floors, imported, named, nodes, tree
 from tests.house_picture import PICTURE, picture
 
 #: Reference models stand beside the native one and beside each other.
@@ -46,9 +46,9 @@ BUDGETS = [
 VAGUE = {"own", "found", "each", "there", "place", "some"}
 
 
-def functions(module: ast.AST) -> Iterator[ast.FunctionDef]:
-    """Every function and method."""
-    return (node for node in ast.walk(module) if isinstance(node, ast.FunctionDef))
+def functions(name: str) -> Iterator[ast.FunctionDef]:
+    """Every function and method of a module."""
+    return (node for node in nodes(name) if isinstance(node, ast.FunctionDef))
 
 
 def test_no_folder_has_too_many_modules():
@@ -111,7 +111,7 @@ def test_there_is_no_circle_of_modules():
 def test_no_two_classes_have_one_name():
     homes: dict[str, list[str]] = {}
     for name in FILES:
-        for node in ast.walk(tree(name)):
+        for node in nodes(name):
             if isinstance(node, ast.ClassDef):
                 homes.setdefault(node.name, []).append(name)
     assert not {name: modules for name, modules in homes.items() if len(modules) > 1}
@@ -122,7 +122,7 @@ def test_every_number_in_a_docstring_has_a_unit():
     without = [
         f"{name}.{function.name}: {entry}"
         for name in FILES
-        for function in functions(tree(name))
+        for function in functions(name)
         for entry, kind, text in entries(ast.get_docstring(function) or "")
         if re.search(r"\b(float|array|FloatArray)\b", kind) and "bool" not in kind
         if not re.search(r"\[[^\]]+\]", text)
@@ -133,7 +133,7 @@ def test_every_number_in_a_docstring_has_a_unit():
 def docstrings() -> Iterator[tuple[str, str]]:
     """Module and docstring of every module, class and function."""
     for name in FILES:
-        for node in ast.walk(tree(name)):
+        for node in nodes(name):
             if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef):
                 yield name, ast.get_docstring(node) or ""
 
@@ -145,12 +145,12 @@ def test_docstrings_begin_with_the_result():
 
 def test_names_of_values_have_a_meaning():
     """Of variables and parameters; fields of records that are keys of the JSON keep theirs."""
-    nodes = [node for name in FILES for node in ast.walk(tree(name))]
-    keys = {node.target for node in nodes if isinstance(node, ast.AnnAssign)}
+    every = [node for name in FILES for node in nodes(name)]
+    keys = {node.target for node in every if isinstance(node, ast.AnnAssign)}
     names = (
-        node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) and node not in keys
+        node.id for node in every if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) and node not in keys
     )
-    assert not VAGUE & {*names, *(node.arg for node in nodes if isinstance(node, ast.arg))}
+    assert not VAGUE & {*names, *(node.arg for node in every if isinstance(node, ast.arg))}
 
 
 def test_first_lines_of_docstrings_stand_alone():
@@ -178,7 +178,7 @@ def test_modules_are_short():
 
 
 def test_functions_are_short_and_named_for_their_results():
-    every = [(name, function) for name in FILES for function in functions(tree(name))]
+    every = [(name, function) for name in FILES for function in functions(name)]
     assert not [f"{name}.{f.name}" for name, f in every if lines_of(f) > LONGEST_FUNCTION]
     assert not [f"{name}.{f.name}" for name, f in every if re.match(r"(get|calc|compute)_", f.name)]
 

@@ -2,8 +2,9 @@
 
 import pytest
 
-from tests.language import FORBIDDEN, PAGES, ROOT, allowed, counts, faults, found_in, helps, messages, remarks
+from tests.language import FORBIDDEN, PAGES, allowed, counts, faults, found_in, helps, messages, remarks
 from tests.support.cases import cases
+from tests.support.paths import ROOT
 
 #: A sentence with each construction, and a plain one that is not counted.
 EXAMPLES = cases(__file__, "EXAMPLES")

@@ -15,7 +15,6 @@ import pytest
 import dse
 from dse.cli import main, parsed
 from tests.support.cases import cases
-from tests.support.commands import stdout_of
 from tests.support.paths import ROOT
 
 README = (ROOT / "README.md").read_text()
@@ -41,25 +40,28 @@ COMMANDS = commands_of(README)
 NARROWED = cases(__file__, "NARROWED")
 
 
-def run_all(commands: list[str], folder: Path) -> None:
-    """Run the commands of a page in order; a redirection writes a file."""
+def run_all(commands: list[str], folder: Path) -> dict[str, str]:
+    """Run the commands of a page in order, and return what each prints; a redirection writes a file."""
+    outputs = {}
     for command in commands:
         more = next((own for start, own in NARROWED.items() if command.startswith(start)), "")
         words, _, file = command.partition(" > ")
         with io.StringIO() as printed, contextlib.redirect_stdout(printed):
             assert main([*shlex.split(words, comments=True)[1:], *shlex.split(more)]) == 0, command
-            if file:
-                (folder / file).write_text(printed.getvalue())
+            outputs[command] = printed.getvalue()
+        if file:
+            (folder / file).write_text(outputs[command])
+    return outputs
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    """Folder of a reader who has run all commands of the README."""
+def reader(tmp_path_factory):
+    """Folder of a reader who has run all commands of the README, and what they print."""
     folder = tmp_path_factory.mktemp("reader")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
-        run_all([command for command in COMMANDS if command.startswith("dse ")], folder)
-    return folder
+        patch.setenv("COLUMNS", "100")
+        return folder, run_all([command for command in COMMANDS if command.startswith("dse ")], folder)
 
 
 @pytest.mark.slow
@@ -71,13 +73,14 @@ def test_every_command_of_a_guide_runs_in_a_fresh_folder(guide, tmp_path, monkey
     run_all(commands, tmp_path)
 
 
-def test_every_command_leaves_what_the_readme_says(folder):
+def test_every_command_leaves_what_the_readme_says(reader):
+    folder, _ = reader
     assert {path.name for path in folder.iterdir()} >= {"dse.db", "train.sh", "plan.html", "my_chip.yaml"}
     assert len({study.name for study in dse.studies(f"sqlite:///{folder}/dse.db")}) == 4
 
 
-def test_every_python_snippet_runs(folder, monkeypatch, capsys):
-    monkeypatch.chdir(folder)
+def test_every_python_snippet_runs(reader, monkeypatch, capsys):
+    monkeypatch.chdir(reader[0])
     names: dict[str, object] = {}
     for snippet in blocks("python"):
         exec(compile(snippet, "README.md", "exec"), names)
@@ -89,12 +92,11 @@ def test_the_readme_is_short():
     assert len(README.splitlines()) <= 107
 
 
-def test_the_plan_in_the_readme_is_what_the_command_prints(tmp_path, monkeypatch):
+def test_the_plan_in_the_readme_is_what_the_command_prints(reader):
     """A line of dots stands for lines that are left out."""
     [shown] = blocks("text")
-    command = next(line for line in COMMANDS if line.startswith("dse plan "))
-    monkeypatch.chdir(tmp_path)
-    printed = stdout_of(*shlex.split(command)[1:])
+    _, outputs = reader
+    printed = next(text for command, text in outputs.items() if command.startswith("dse plan "))
     parts = [part.strip("\n") for part in shown.split("...\n")]
     assert printed.startswith(parts[0])
     assert [part for part in parts if part not in printed] == []

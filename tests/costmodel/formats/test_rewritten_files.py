@@ -62,8 +62,9 @@ def quantities_as_shipped(name: str) -> Mapping[str, Any]:
 
 @pytest.mark.parametrize("prefix", PREFIXES)
 def test_systems_are_read_to_the_same_bits(prefix, tmp_path):
-    changed = 0
-    for name in system_names():
+    """Every second system has the units of a prefix, the others those of the next."""
+    names, changed = system_names()[PREFIXES.index(prefix) % 2 :: 2], 0
+    for name in names:
         data = opened(name, "systems")[2].data
         other = rewritten(data, prefix)
         changed += other != data
@@ -73,7 +74,7 @@ def test_systems_are_read_to_the_same_bits(prefix, tmp_path):
         assert {key: value.tobytes() for key, value in found.items()} == {
             key: value.tobytes() for key, value in expected.items()
         }
-    assert changed == len(system_names())
+    assert changed == len(names)
 
 
 @pytest.mark.parametrize("name", SPACES)

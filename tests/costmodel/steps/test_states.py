@@ -9,7 +9,6 @@ import pytest
 from costmodel import DesignPoints, ModelShape, load_model, load_system, model_names, step
 from costmodel.kernels.kernel_cost import KernelCost
 from costmodel.kernels.kernel_tables import WeightMatrix, orthogonal_products, weight_matrices
-from costmodel.machine import System
 from costmodel.steps.micro_batch.micro_batch import MicroBatch
 from costmodel.steps.micro_batch.rank_memory import PartMemory
 from costmodel.steps.optimizer import iteration_costs
@@ -27,11 +26,6 @@ WEIGHT, GRADIENT = 2, 4  # bytes
 def small() -> ModelShape:
     """Eight layers of Llama 3 8B."""
     return replace(load_model("llama3_8b"), num_layers=8.0)
-
-
-@pytest.fixture
-def h100() -> System:
-    return load_system("h100_80g_dgx")
 
 
 # --- Bytes of states -------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from dse.cli import main
 from dse.searching.exact.exact_front import exact_front
 from dse.spaces.question import Question, planned_space
 from tests.support.cases import cases
-from tests.support.commands import outputs_of
+from tests.support.commands import json_of, outputs_of
 from tests.support.hugging_face_configs import PUBLISHED
 from tests.support.next_commands import check_next_commands
 from tests.support.rules import broken_rules
@@ -36,6 +36,13 @@ def asked(*argv, code=0):
 
 
 LLAMA_8B = ("llama3_8b", "--gpus", "8", "--system", "h100_80g_dgx")
+
+
+@pytest.fixture(scope="module")
+def shipped(tmp_path_factory):
+    """The plan of a built-in model, and the database that holds its study."""
+    storage = f"sqlite:///{tmp_path_factory.mktemp('shipped')}/dse.db"
+    return json_of("plan", *LLAMA_8B, "--storage", storage), storage
 
 
 def test_a_question_without_a_file_is_answered():
@@ -121,7 +128,7 @@ def test_states_are_sharded_where_the_framework_shards_them_in_one_way(framework
 
 
 def test_json_is_the_object_of_a_search_and_the_file_of_its_space():
-    record = json.loads(asked(*LLAMA_8B, "--format", "json", "--save", "space.yaml").out)
+    record = json_of("plan", *LLAMA_8B, "--save", "space.yaml")
     assert record["exact"] is True
     assert record["space_file"] == "space.yaml"
     space = Space.load("./space.yaml")
@@ -152,7 +159,7 @@ def test_a_plan_ranks_by_expected_times_and_names_what_its_lead_rests_on():
 
 @pytest.mark.slow
 def test_an_optimistic_plan_ranks_by_predicted_times():
-    record = json.loads(asked(*LLAMA_8B, "--optimistic", "--tokens", "1B", "--format", "json").out)
+    record = json_of("plan", *LLAMA_8B, "--optimistic", "--tokens", "1B")
     space = planned("llama3_8b", 8, optimistic=True).space
     assert [objective.name for objective in space.objectives] == ["step_time", "peak_memory"]
     assert [design["values"]["step_time_s"] for design in record["front"]] == exact_front(space).costs[:, 0].tolist()
@@ -181,21 +188,21 @@ def test_a_plan_never_shows_results_of_another_cost_model(monkeypatch):
     assert "its trials were evaluated differently" in again
 
 
-def test_a_model_may_be_a_hugging_face_configuration(tmp_path):
+def test_a_model_may_be_a_hugging_face_configuration(tmp_path, shipped):
     (tmp_path / "Llama-8B").mkdir()
     (tmp_path / "Llama-8B" / "config.json").write_text(json.dumps(PUBLISHED["Llama 3 8B"][0]))
-    own = json.loads(asked("Llama-8B", *LLAMA_8B[1:], "--format", "json").out)
-    shipped = json.loads(asked(*LLAMA_8B, "--format", "json").out)
+    own = json_of("plan", "Llama-8B", *LLAMA_8B[1:])
     assert own["study"] == "plan_llama_8b_8"
-    assert [design["params"] for design in own["front"]] == [design["params"] for design in shipped["front"]]
+    assert [design["params"] for design in own["front"]] == [design["params"] for design in shipped[0]["front"]]
 
 
 @pytest.mark.parametrize("form", ["megatron", "nemo"])
-def test_a_model_may_be_that_of_a_launch_file(form):
-    shipped = json.loads(asked(*LLAMA_8B, "--format", "json").out)
-    assert main(["export", "plan_llama3_8b_8", "--trial", "0", "--format", form, "-o", "train.file"]) == 0
+def test_a_model_may_be_that_of_a_launch_file(form, shipped):
+    plan, storage = shipped
+    export = ["export", "plan_llama3_8b_8", "--trial", "0", "--format", form, "-o", "train.file"]
+    assert main([*export, "--storage", storage]) == 0
     own, err = asked("train.file", *LLAMA_8B[1:], "--format", "json")
-    expected = [one["params"] | {"precision": "bf16"} for one in shipped["front"]]
+    expected = [one["params"] | {"precision": "bf16"} for one in plan["front"]]
     assert [design["params"] for design in json.loads(own)["front"]] == expected
     assert "its model, --seq-len 8192, --global-batch-size 512, --precision bf16, --framework megatron_core\n" in err
 
@@ -236,7 +243,7 @@ def test_a_batch_is_about_as_many_tokens_as_usual(chips, batch, expected):
 
 
 def test_the_whole_run_is_the_tokens_at_the_rate_of_a_step():
-    record = json.loads(asked(*LLAMA_8B, "--tokens", "1B", "--format", "json").out)
+    record = json_of("plan", *LLAMA_8B, "--tokens", "1B")
     [best, *_] = record["front"]
     useful = best["run"]["run_time_s"] * best["run"]["goodput"]
     steps = 1e9 / best["breakdown"]["tokens_per_second"] / best["breakdown"]["step_time_s"]

@@ -18,30 +18,25 @@ MISTAKES = cases(__file__, "MISTAKES")
 WRONG_USAGE = cases(__file__, "WRONG_USAGE")
 
 
-@pytest.fixture(autouse=True)
-def empty_folder(tmp_path):
-    return tmp_path
-
-
 @pytest.mark.parametrize("arguments", MISTAKES)
-def test_a_mistake_is_one_line_and_exit_code_1(arguments, empty_folder):
+def test_a_mistake_is_one_line_and_exit_code_1(arguments, tmp_path):
     out, err = outputs_of(*arguments.split(), code=1)
     assert out == ""
     assert err.startswith("dse: ")
     assert err.count("\n") == 1
     assert MISTAKES[arguments] in err
-    assert list(empty_folder.iterdir()) == []
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("arguments", WRONG_USAGE)
-def test_wrong_usage_is_exit_code_2(arguments, capsys, empty_folder):
+def test_wrong_usage_is_exit_code_2(arguments, capsys, tmp_path):
     with pytest.raises(SystemExit) as stop:
         main(arguments.split())
     assert stop.value.code == 2
     err = capsys.readouterr().err
     assert err.count("\n") == 1
     assert WRONG_USAGE[arguments] in err
-    assert list(empty_folder.iterdir()) == []
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_study_of_another_space_is_refused_and_kept():
@@ -67,21 +62,21 @@ def test_an_unknown_study_among_many_is_told_with_the_nearest():
     assert error.endswith("`dse studies` lists all 30\n")
 
 
-def test_a_damaged_database_is_one_line(empty_folder):
-    (empty_folder / "dse.db").write_bytes(b"not a database at all" * 100)
+def test_a_damaged_database_is_one_line(tmp_path):
+    (tmp_path / "dse.db").write_bytes(b"not a database at all" * 100)
     for command in (["search"], ["studies"], ["pareto", "x"]):
         err = stderr_of(*command)
         assert "not an SQLite database" in err
         assert err.count("\n") == 1
 
 
-def test_an_unknown_objective_comes_with_a_suggestion(capsys, empty_folder):
+def test_an_unknown_objective_comes_with_a_suggestion(capsys, tmp_path):
     assert main(["search", "--objective", "peak_memry"]) == 1
     assert "peak_memry: no column of this name; did you mean 'peak_memory'?" in capsys.readouterr().err
 
 
-def test_every_mistake_of_a_space_is_told_at_once(empty_folder):
-    (empty_folder / "wrong.yaml").write_text(
+def test_every_mistake_of_a_space_is_told_at_once(tmp_path):
+    (tmp_path / "wrong.yaml").write_text(
         "schema: search_space/v1\nmodel: gpt_22b\nsystem: a100_80g_dgx\n"
         "given: {world_size: 64, global_batch_size: 64}\n"
         "parameters: {tp: [1, 2], mirco_batch_size: [1, 2]}\n"
@@ -132,8 +127,8 @@ def test_options_of_other_files_are_refused(file, options, message, tmp_path):
 @pytest.mark.parametrize(
     ("text", "message"), cases(__file__, "a_file_that_is_not_priced_is_told_with_what_would_do"), ids=["unknown", "log"]
 )
-def test_a_file_that_is_not_priced_is_told_with_what_would_do(text, message, empty_folder):
-    (empty_folder / "file.yaml").write_text(text)
+def test_a_file_that_is_not_priced_is_told_with_what_would_do(text, message, tmp_path):
+    (tmp_path / "file.yaml").write_text(text)
     err = stderr_of("cost", "file.yaml")
     assert err.startswith(f"dse: file.yaml: {message}")
     assert err.count("\n") == 1

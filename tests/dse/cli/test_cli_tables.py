@@ -11,7 +11,7 @@ from dse import Space, Study
 from dse.cli import main
 from dse.output import csv_pieces, design_record, json_text, parquet_pieces, study_record
 from dse.pricing.evaluated import RECORD_KEYS
-from tests.support.commands import stderr_of, stdout_of
+from tests.support.commands import json_of, stderr_of, stdout_of
 
 
 @pytest.fixture(autouse=True)
@@ -20,38 +20,33 @@ def stored(monkeypatch, storage):
     monkeypatch.setenv("DSE_STORAGE", storage)
 
 
-def printed(*argv, code=0):
-    """What a command prints to stdout."""
-    return stdout_of(*list(argv), code=code)
-
-
 def test_studies_lists_counts_and_best_values(storage):
-    table = printed("studies")
+    table = stdout_of("studies")
     assert "30 finished" in table
     assert "step_time " in table
-    [study] = json.loads(printed("studies", "--format", "json"))["studies"]
+    [study] = json_of("studies")["studies"]
     assert (study["name"], study["complete"], study["failed"], study["running"]) == ("small", 30, 0, 0)
     assert study["best"].keys() == {"step_time_s", "peak_memory_bytes"}
 
 
 @pytest.mark.parametrize(("command", "part"), [("pareto", "front"), ("trials", "trials")])
 def test_every_format_holds_the_same_designs(command, part, tmp_path):
-    record = json.loads(printed(command, "small", "--format", "json"))
+    record = json_of(command, "small")
     numbers = [design["trial"] for design in record[part]]
-    assert list(pd.read_csv(io.StringIO(printed(command, "small", "--format", "csv")))["trial"]) == numbers
-    printed(command, "small", "-o", "table.parquet")
+    assert list(pd.read_csv(io.StringIO(stdout_of(command, "small", "--format", "csv")))["trial"]) == numbers
+    stdout_of(command, "small", "-o", "table.parquet")
     assert list(pd.read_parquet(tmp_path / "table.parquet")["trial"]) == numbers
-    printed(command, "small", "-o", "table.txt")
+    stdout_of(command, "small", "-o", "table.txt")
     rows = (tmp_path / "table.txt").read_text().splitlines()
     assert [int(row.split()[0]) for row in rows if row.split()[:1] and row.split()[0].isdigit()] == numbers
 
 
 def test_tables_written_in_pieces_are_the_same(monkeypatch):
     commands = [("trials", "small", "--format", form) for form in ("csv", "json", "table")]
-    whole = [printed(*command) for command in commands]
+    whole = [stdout_of(*command) for command in commands]
     monkeypatch.setattr("dse.searching.trials.trial_table.BLOCK", 7)
     monkeypatch.setattr("dse.reporting.design_table.ROWS_DRAWN", 5)
-    assert [printed(*command) for command in commands] == whole
+    assert [stdout_of(*command) for command in commands] == whole
     assert whole[1] == json_text(study_record(Study.load("small"), "trials")) + "\n"
 
 
@@ -121,9 +116,9 @@ def test_other_commands_say_what_endings_they_write(command, endings, capsys):
 
 
 def test_no_half_written_file_stays(tmp_path):
-    printed("pareto", "small", "-o", "nosuch/front.csv", code=1)
+    stdout_of("pareto", "small", "-o", "nosuch/front.csv", code=1)
     (tmp_path / "front.csv").mkdir()
-    printed("pareto", "small", "-o", "front.csv", code=1)
+    stdout_of("pareto", "small", "-o", "front.csv", code=1)
     assert [path.name for path in tmp_path.iterdir()] == ["front.csv"]
 
 
@@ -133,7 +128,7 @@ LAYOUT = ("--set", "tp=8", "--set", "pp=16", "--set", "vpp=1", "--set", "micro_b
 
 def test_evaluate_prices_one_design():
     design = json.loads(
-        printed("evaluate", "gpt3_175b_1024_a100", *LAYOUT, "--set", "recompute=full", "--format", "json")
+        stdout_of("evaluate", "gpt3_175b_1024_a100", *LAYOUT, "--set", "recompute=full", "--format", "json")
     )
     assert list(design) == [*("feasible", "given", "params", "derived", "values", "margins", "breakdown"), *RECORD_KEYS]
     assert design["derived"] == {"dp": 8, "gradient_accumulation_steps": 192}
@@ -142,7 +137,7 @@ def test_evaluate_prices_one_design():
         "tp": 8, "pp": 16, "vpp": 1, "micro_batch_size": 1,
         "sequence_parallel": True, "recompute": "full", "distributed_optimizer": True,
     }  # fmt: skip
-    report = printed("evaluate", "gpt3_175b_1024_a100", *LAYOUT, "--set", "recompute=full")
+    report = stdout_of("evaluate", "gpt3_175b_1024_a100", *LAYOUT, "--set", "recompute=full")
     assert "Fits   tp 8, pp 16, dp 8, micro-batch 1, 192 accumulation steps" in report
 
 
@@ -181,9 +176,9 @@ def test_an_interrupted_enumeration_writes_what_it_has_under_another_name(capsys
     assert capsys.readouterr().err == said
     assert not (tmp_path / "front.csv").exists()
     assert len(pd.read_csv(tmp_path / "front.partial.csv"))
-    report = printed("enumerate", "small.yaml", code=130)
+    report = stdout_of("enumerate", "small.yaml", code=130)
     assert report.startswith(f"PARTIAL: 40 of {legal} legal designs of space small")
-    record = json.loads(printed("enumerate", "small.yaml", "--format", "json", code=130))
+    record = json_of("enumerate", "small.yaml", code=130)
     assert (record["partial"], record["n_priced"], record["n_legal"]) == (True, 40, legal)
 
 
@@ -191,11 +186,11 @@ def test_an_interrupted_enumeration_writes_what_it_has_under_another_name(capsys
     ("spaces", "gpt3_175b_1024_a100"), ("models", "llama3_70b"), ("systems", "h100_80g_dgx"),
 ])  # fmt: skip
 def test_the_catalogue_lists_what_ships_and_prints_a_file(kind, name):
-    assert name in printed(kind)
-    assert name in [row["name"] for row in json.loads(printed(kind, "--format", "json"))[kind]]
-    assert printed(kind, name).startswith("schema: ")
+    assert name in stdout_of(kind)
+    assert name in [row["name"] for row in json_of(kind)[kind]]
+    assert stdout_of(kind, name).startswith("schema: ")
 
 
 def test_a_printed_space_is_one_to_start_from(tmp_path):
-    (tmp_path / "mine.yaml").write_text(printed("spaces", "gpt3_175b_1024_a100"))
+    (tmp_path / "mine.yaml").write_text(stdout_of("spaces", "gpt3_175b_1024_a100"))
     assert Space.load(tmp_path / "mine.yaml").fingerprint == Space.load("gpt3_175b_1024_a100").fingerprint

@@ -1,6 +1,5 @@
 """Why a design costs what it does: trees that add up, whatever the design."""
 
-import json
 import re
 import shlex
 
@@ -14,7 +13,7 @@ from dse.explaining.explanation import Difference, explain, label
 from dse.explaining.neighbours import neighbourhoods, neighbours
 from dse.pricing.evaluation import evaluated_design
 from tests.support.cases import cases
-from tests.support.commands import outputs_of
+from tests.support.commands import json_of, outputs_of
 from tests.support.paths import ROOT
 from tests.support.rules import broken_rules
 
@@ -135,7 +134,7 @@ def leaves(rows, unit):
 
 
 def test_json_adds_up_and_names_everything(storage):
-    found = json.loads(printed(storage, "explain", "small", "--against", "3", "--format", "json").out)
+    found = json_of("explain", "small", "--against", "3", "--storage", storage)
     breakdown, other = found["breakdown"], found["against"]["breakdown"]
     assert leaves(found["time"], "seconds") == pytest.approx(breakdown["step_time_s"], rel=1e-9)
     assert leaves(found["memory"], "bytes") == pytest.approx(breakdown["peak_memory_bytes"], rel=1e-9)

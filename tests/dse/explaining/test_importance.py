@@ -1,6 +1,5 @@
 """Which parameters matter, and whose designs are better."""
 
-import json
 import re
 
 import numpy as np
@@ -12,7 +11,7 @@ from dse.explaining.importance import explained_share, importance
 from dse.pricing.evaluation import evaluated_design
 from dse.reporting.studies.comparison import dominated, study_pair
 from tests.support.cases import cases
-from tests.support.commands import outputs_of
+from tests.support.commands import json_of, outputs_of
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +42,7 @@ def test_importances_are_of_the_parameters_that_vary(storage):
     assert found.parameters == ("tp", "pp", "recompute")
     assert np.allclose(found.trials.sum(axis=1), 1)
     assert ((found.designs >= 0) & (found.designs <= 1)).all()
-    told = json.loads(printed(storage, "importance", "some", "--format", "json").out)
+    told = json_of("importance", "some", "--storage", storage)
     assert told["objectives"]["step_time_s"].keys() == {*found.parameters}
     table = printed(storage, "importance", "some").out
     assert max(map(len, table.splitlines())) <= 100
@@ -67,7 +66,7 @@ def test_of_two_studies_the_one_that_has_seen_all_is_not_dominated(storage):
         for study, best in zip(pair.studies, pair.best[row], strict=True):
             assert best.value == pytest.approx(study.table.front().costs[:, row].min())
             assert evaluated_design(study.space, best.params)["values"][objective.key] == best.value
-    told = json.loads(printed(storage, "compare", "all", "some", "--format", "json").out)
+    told = json_of("compare", "all", "some", "--storage", storage)
     assert told["spaces_differ_in"] == ["given"]
     assert sum(told["joint_front"]) <= sum(told["front"])
     text = printed(storage, "compare", "all", "some").out
@@ -85,7 +84,7 @@ def test_a_study_beside_itself_is_alike(storage):
 
 def test_designs_of_a_study_are_priced_on_another_machine(storage):
     argv = ["compare", "all", "--system", "h100_80g_dgx"]
-    found = json.loads(printed(storage, *argv, "--format", "json").out)
+    found = json_of(*argv, "--storage", storage)
     assert found["systems"] == ["a100_80g_dgx", "h100_80g_dgx"]
     assert found["median_ratio"] < 1
     study = Study.load("all", storage=storage)
@@ -103,7 +102,7 @@ def test_a_machine_of_ones_own_is_compared_by_its_file(storage, tmp_path):
     text = (shipped.ROOT / "systems" / "h100_80g_dgx.yaml").read_text()
     own.write_text(text.replace("value: 3.35 TB/s", "value: 6.7 TB/s"))
     for argv in (["h100_80g_dgx", str(own)], [str(own), "h100_80g_dgx"]):
-        found = json.loads(printed(storage, "compare", *argv, "--format", "json").out)
+        found = json_of("compare", *argv, "--storage", storage)
         rows = {row["quantity"]: row["values"] for row in found["quantities"]}
         assert sorted(rows["dram_bandwidth"]) == [3.35e12, 6.7e12]
         assert "peak_flop_rate" not in rows
@@ -112,7 +111,7 @@ def test_a_machine_of_ones_own_is_compared_by_its_file(storage, tmp_path):
 def test_a_study_of_an_open_machine_is_not_compared_on_another(tmp_path):
     """Its designs would keep their own cores and memory, and take the rest from the other machine."""
     storage = f"sqlite:///{tmp_path / 'dse.db'}"
-    study = Study.create(Space.load("gpt_1t_codesign"), "chips", storage=storage)
+    study = Study.create(Space.load("gpt_1t_codesign"), "chips", storage=storage, sampler="random")
     study.run(8)
     told = printed(storage, "compare", "chips", "--system", "h200_141g_dgx", code=1)
     assert told.out == ""

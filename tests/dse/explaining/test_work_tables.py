@@ -103,7 +103,7 @@ def test_groups_of_an_optimizer_that_shares_costs_are_refused():
 @pytest.fixture(scope="module")
 def study(tmp_path_factory):
     storage = f"sqlite:///{tmp_path_factory.mktemp('tables') / 'dse.db'}"
-    found = Study.create(Space.load("gpt3_175b_codesign"), storage=storage)
+    found = Study.create(Space.load("gpt3_175b_codesign"), storage=storage, sampler="random")
     found.run(4)
     return found
 

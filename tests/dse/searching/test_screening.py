@@ -131,11 +131,10 @@ def test_a_study_that_is_loaded_again_goes_on_as_if_it_had_not_stopped(codesign)
     assert again == designs
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_limits_that_no_random_design_keeps_are_met(seed, codesign):
+def test_limits_that_no_random_design_keeps_are_met(codesign):
     rare = codesign.focused("step_time < 10 s")
-    assert not evaluate(rare, rare.legal.random(5000, np.random.default_rng(seed))).feasible.any()
-    study = study_of(rare, seed=seed)
+    assert not evaluate(rare, rare.legal.random(5000, np.random.default_rng(0))).feasible.any()
+    study = study_of(rare, seed=0)
     assert evaluate(rare, rare.encode([study.ask(study.sampler.distributions).params])).feasible.all()
 
 

@@ -10,34 +10,28 @@ from dse.searching.starting_designs import expert_design, front_designs, named_s
 from dse.spaces.space import Space
 from tests.support.rules import broken_rules
 
-
-@pytest.fixture
-def storage(tmp_path):
-    return f"sqlite:///{tmp_path}/dse.db"
-
-
 every_kind = pytest.mark.parametrize("sampler", ["screening", "nsga2"])
 
 
 @every_kind
-def test_named_designs_are_the_first_trials(space, storage, sampler):
-    study = Study.create(space, "named", storage=storage, sampler=sampler)
+def test_named_designs_are_the_first_trials(space, url, sampler):
+    study = Study.create(space, "named", storage=url, sampler=sampler)
     study.steer(None, named_starts(space, ["tp=2,pp=8", "tp=8 pp=4"], rules_for(space)))
     study.run(5)
     assert study.trials()[["tp", "pp"]].head(2).to_numpy().tolist() == [[2, 8], [8, 4]]
 
 
 @every_kind
-def test_a_study_that_is_resumed_knows_its_starts(space, storage, sampler):
-    study = Study.create(space, "named", storage=storage, sampler=sampler)
+def test_a_study_that_is_resumed_knows_its_starts(space, url, sampler):
+    study = Study.create(space, "named", storage=url, sampler=sampler)
     study.steer(None, named_starts(space, ["tp=2,pp=8"], rules_for(space)))
-    again = Study.load("named", storage=storage)
+    again = Study.load("named", storage=url)
     again.run(1)
     assert again.trials()[["tp", "pp"]].to_numpy().tolist() == [[2, 8]]
 
 
-def test_starts_given_later_come_next(space, storage):
-    study = Study.create(space, "named", storage=storage)
+def test_starts_given_later_come_next(space, url):
+    study = Study.create(space, "named", storage=url)
     study.run(50)
     seen = {study.space.legal.key(trial.params) for trial in study.table.trials}
     new = next(
@@ -59,14 +53,14 @@ def test_an_expert_keeps_tensor_parallelism_in_the_node_and_the_pipeline_short(s
     assert not any(evaluated_design(space, space.completed({**design, "pp": pp}))["feasible"] for pp in shorter)
 
 
-def test_the_front_of_another_study_is_where_a_search_of_a_changed_space_starts(space, storage):
-    first = Study.create(space, "first", storage=storage)
+def test_the_front_of_another_study_is_where_a_search_of_a_changed_space_starts(space, url):
+    first = Study.create(space, "first", storage=url)
     first.run(50)
     fewer = space.pinned({"recompute": "none"})
     starts = front_designs(first, fewer, rules_for(fewer))
     assert 0 < len(starts) <= 20
     assert all(not broken_rules(fewer, params) for params in starts.values())
-    second = Study.create(fewer, "second", storage=storage)
+    second = Study.create(fewer, "second", storage=url)
     second.steer(None, starts)
     second.run(len(starts))
     found = [fewer.legal.key(trial.params) for trial in second.table.trials]
@@ -74,9 +68,9 @@ def test_the_front_of_another_study_is_where_a_search_of_a_changed_space_starts(
 
 
 @pytest.mark.slow
-def test_a_focus_keeps_all_trials_within_it_and_can_be_lifted(storage):
+def test_a_focus_keeps_all_trials_within_it_and_can_be_lifted(url):
     space = Space.load("gpt_1t_codesign")
-    study = Study.create(space, "focus", storage=storage)
+    study = Study.create(space, "focus", storage=url)
     study.steer("step_time < 20 s", {})
     study.run(50)
     assert study.trials()["step_time_s"].max() < 20
@@ -86,9 +80,9 @@ def test_a_focus_keeps_all_trials_within_it_and_can_be_lifted(storage):
     assert "focus" not in study.table.trials[0].constraints
 
 
-def test_what_cannot_be_started_from_or_sought_is_refused(space, storage):
+def test_what_cannot_be_started_from_or_sought_is_refused(space, url):
     rules = rules_for(space)
-    study = Study.create(space, "refused", storage=storage, sampler="random")
+    study = Study.create(space, "refused", storage=url, sampler="random")
     with pytest.raises(DseError, match="tp=3: not an option; tp can be 1, 2, 4, 8"):
         named_starts(space, ["tp=3"], rules)
     with pytest.raises(DseError, match=r"^start 'tp': expected NAME=VALUE,\.\.\. or expert"):

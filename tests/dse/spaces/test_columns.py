@@ -2,7 +2,6 @@
 
 import csv
 import io
-import json
 import re
 
 import pytest
@@ -12,12 +11,7 @@ from dse import Space
 from dse.cli import main
 from dse.spaces.formulas.expressions import Expression
 from dse.spaces.listed_names import listed_names, meaning
-from tests.support.commands import stdout_of
-
-
-def printed(*argv, code=0):
-    """What a command prints to stdout."""
-    return stdout_of(*list(argv), code=code)
+from tests.support.commands import json_of, stdout_of
 
 
 @pytest.mark.parametrize("name", shipped.names("spaces"))
@@ -40,17 +34,17 @@ def test_every_name_that_formulas_of_the_space_use_is_listed(name):
 
 
 def test_a_table_has_groups_and_a_word_narrows_it():
-    table = printed("columns", "gpt3_175b_1024_a100")
+    table = stdout_of("columns", "gpt3_175b_1024_a100")
     assert "Parameters of designs; --set fixes one" in table
     assert "  dram_bandwidth " in table
-    narrow = printed("columns", "gpt3_175b_1024_a100", "bubble").splitlines()[-1]
+    narrow = stdout_of("columns", "gpt3_175b_1024_a100", "bubble").splitlines()[-1]
     assert " ".join(narrow.split()) == "bubble_time s time in which pipeline ranks wait"
-    assert printed("columns", "gpt3_175b_1024_a100", "nosuch", code=1) == ""
+    assert stdout_of("columns", "gpt3_175b_1024_a100", "nosuch", code=1) == ""
 
 
 def test_every_format_holds_the_same_names():
-    rows = json.loads(printed("columns", "gpt_1t_codesign", "--format", "json"))["columns"]
-    assert [*csv.DictReader(io.StringIO(printed("columns", "gpt_1t_codesign", "--format", "csv")))] == rows
+    rows = json_of("columns", "gpt_1t_codesign")["columns"]
+    assert [*csv.DictReader(io.StringIO(stdout_of("columns", "gpt_1t_codesign", "--format", "csv")))] == rows
     assert {"group": "parameters", "name": "cores", "unit": "-", "value": "64, 96, 128, 160, 192",
             "meaning": "cores of a chip"} in rows  # fmt: skip
 
@@ -58,7 +52,7 @@ def test_every_format_holds_the_same_names():
 @pytest.fixture
 def table(storage):
     """What a command says of the study."""
-    return lambda *argv, code=0: printed(*argv, "--storage", storage, code=code)
+    return lambda *argv, code=0: stdout_of(*argv, "--storage", storage, code=code)
 
 
 def test_tables_have_the_columns_that_are_named(table):

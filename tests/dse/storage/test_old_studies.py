@@ -23,11 +23,6 @@ COMMITS = ("5877065", "d5b01b9", "87c8d83")
 COMMANDS = cases(__file__, "COMMANDS")
 
 
-@pytest.fixture
-def folder(tmp_path) -> Path:
-    return tmp_path
-
-
 def restored(commit: str) -> list[str]:
     """Writes the database of a commit to dse.db; returns the names of its studies."""
     text = lzma.decompress((DATABASES / f"{commit}.sql.xz").read_bytes()).decode()
@@ -37,7 +32,7 @@ def restored(commit: str) -> list[str]:
 
 
 @pytest.mark.parametrize("commit", [pytest.param(COMMITS[0], marks=pytest.mark.slow), COMMITS[2]])
-def test_every_command_works_on_an_old_study(commit, folder, capsys):
+def test_every_command_works_on_an_old_study(commit, capsys):
     restored(commit)
     for command, code in COMMANDS.items():
         found = main(command.replace("STUDY", "layouts").split())
@@ -50,7 +45,7 @@ def test_every_command_works_on_an_old_study(commit, folder, capsys):
 
 
 @pytest.mark.parametrize("commit", COMMITS)
-def test_every_old_study_is_shown_or_refused_in_one_line(commit, folder, capsys):
+def test_every_old_study_is_shown_or_refused_in_one_line(commit, capsys):
     """Studies of sampled tiles have other parameters now; a line names the first of these, and what to do."""
     for name in restored(commit):
         code = main(["show", name, "--trials"])
@@ -64,12 +59,12 @@ def test_every_old_study_is_shown_or_refused_in_one_line(commit, folder, capsys)
             assert "trial" in out
 
 
-def test_the_explanation_of_an_old_trial_names_its_stored_step_time(folder):
+def test_the_explanation_of_an_old_trial_names_its_stored_step_time():
     restored("5877065")
     assert "Stored as 18.4 s a step, by another version of the cost model" in stdout_of("explain", "layouts")
 
 
-def test_the_page_of_an_old_study_says_that_its_numbers_are_of_another_cost_model(folder):
+def test_the_page_of_an_old_study_says_that_its_numbers_are_of_another_cost_model():
     restored("5877065")
     assert main(["report", "layouts", "-o", "page.html"]) == 0
     page = str(data_of(Path("page.html")))

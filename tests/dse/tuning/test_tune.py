@@ -163,7 +163,7 @@ def test_mistakes_get_one_line(study, words, message):
 
 
 def test_a_study_that_opens_the_machine_is_refused():
-    assert main(["search", "gpt_1t_codesign", "--budget", "20", "--study", "chips"]) == 0
+    assert main(["search", "gpt_1t_codesign", "--budget", "5", "--study", "chips", "--sampler", "random"]) == 0
     assert "opens the machine" in stderr_of("tune", "chips")
 
 
