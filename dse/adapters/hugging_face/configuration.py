@@ -266,7 +266,7 @@ class _ConfigurationReader:
         """Length of a sequence in pre-training, as far as the configuration tells."""
         scaling = self._value("rope_scaling|rope_parameters")
         scaling_section = scaling if isinstance(scaling, dict) else {}
-        longest = self._value("max_position_embeddings|n_positions|max_seq_len")
+        longest = self._value("max_position_embeddings|n_positions|max_seq_len|max_sequence_length")
         first = scaling_section.get("original_max_position_embeddings") or longest
         if first is None:
             self.notes.append(f"seq_len: {USUAL_SEQ_LEN} assumed; --seq-len sets another")
