@@ -24,8 +24,9 @@ from costmodel.formats.framework_file import load_framework
 from costmodel.formats.input_files import dump, parse, read_text
 from costmodel.formats.quantity import si_value
 from costmodel.formats.system_file import quantity_place, with_constants, written
-from dse.calibration.fit import Fit, Task, fits, slopes_of
-from dse.calibration.measurements import STAGE_OF, STEPS, STEPS_TOO, Constant, Measurements, candidates, measurements
+from dse.calibration.constants import STEPS, STEPS_TOO, Constant, LearnedConstant, candidates, with_learned
+from dse.calibration.fit import NO_CHANGE, Fit, Task, fits, slopes_of
+from dse.calibration.measurements import STAGE_OF, Measurements, measurements
 from dse.validation.comparison import ComparedRow, compared
 from dse.validation.expressed import NotExpressed, system_named
 from dse.validation.frameworks import defaults_of
@@ -40,8 +41,6 @@ FOLDS: Final = 5
 BETTER, MOVED, GIVEN_UP = 1.0, 2.0, 2.0
 #: Constants that are tried in pairs: those that do best alone. [-]
 MOST_PAIRED: Final = 8
-#: Change of the logarithm of a row's time with a coordinate, below which it does not depend on it. [-]
-NO_CHANGE: Final = 2e-3
 #: Share of the effect of a constant on rows that no others can have, below which rows cannot tell them apart. [-]
 ALIKE: Final = 0.1
 
@@ -203,24 +202,12 @@ def _no_better(before: FloatArray, after: FloatArray) -> str:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class CalibratedConstant:
-    """A constant fitted to rows, in the unit of its quantity. [SI units]"""
-
-    name: str
-    unit: str
-    before: float
-    after: float  #: to the digits that are written
-    standard_error: float
-    at_bound: bool  #: whether it is as low or as high as it may be
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class CalibratedStage:
     """Constants fitted to rows of one kind, and how far off these are; ratios are (rows,)."""
 
     name: str
     kinds: tuple[str, ...]  #: of each row
-    constants: tuple[CalibratedConstant, ...]
+    constants: tuple[LearnedConstant, ...]
     left_out: Mapping[str, str]  #: constant -> why rows did not tell it
     before: FloatArray  #: logarithm of predicted over measured time [-]
     after: FloatArray  #: ... with the constants that are written [-]
@@ -365,7 +352,7 @@ def _stage(
     )
 
 
-def calibrated_constants(fit: Fit, system: System) -> list[CalibratedConstant]:
+def calibrated_constants(fit: Fit, system: System) -> list[LearnedConstant]:
     """Constants of a fit as a file states them, and those of the system before."""
     units, known = system.units(), system.quantities()
     fitted = []
@@ -373,7 +360,7 @@ def calibrated_constants(fit: Fit, system: System) -> list[CalibratedConstant]:
         unit = units[constant.name]
         value = si_value(written(fit.values[constant.name], unit), unit)
         fitted.append(
-            CalibratedConstant(
+            LearnedConstant(
                 name=constant.name,
                 unit=unit,
                 before=known[constant.name].item(),
@@ -388,24 +375,19 @@ def calibrated_constants(fit: Fit, system: System) -> list[CalibratedConstant]:
 def system_text(
     name: str, base: System, stages: Sequence[CalibratedStage], table: str, of_framework: Mapping[str, str]
 ) -> str:
-    """The file of a system with constants as they were fitted."""
-    constants: dict[tuple[str, ...], dict[str, str]] = {}
+    """The file of a system with constants as they were fitted, and those of the framework of its steps."""
     units, quantities = base.units(), base.quantities()
-    for quantity, framework in of_framework.items():
-        constants[quantity_place(base, quantity)] = {
+    derived = {
+        quantity_place(base, quantity): {
             "value": written(quantities[quantity].item(), units[quantity]),
             "kind": "derived",
             "source": f"the framework {framework}",
         }
-    for stage in stages:
-        for constant in stage.constants:
-            constants[quantity_place(base, constant.name)] = {
-                "value": written(constant.after, constant.unit),
-                "kind": "fitted",
-                "standard_error": written(constant.standard_error, constant.unit),
-                "source": stage.source,
-            }
+        for quantity, framework in of_framework.items()
+    }
     _, path, section = shipped.opened(name, "systems")
     text = read_text(path)
     text = dump(section.data) if shipped.BASE in parse(text, name) else text
-    return with_constants(text, name, constants, f"{base.name} calibrated to {table}")
+    about = f"{base.name} calibrated to {table}"
+    learned = ((constant, stage.source) for stage in stages for constant in stage.constants)
+    return with_learned(with_constants(text, name, derived, about), base, learned, about)

@@ -13,7 +13,8 @@ import numpy as np
 from scipy.optimize import least_squares
 
 from costmodel.columns import BoolArray, FloatArray
-from dse.calibration.measurements import Constant, EvaluatedRows
+from dse.calibration.constants import Constant
+from dse.calibration.measurements import EvaluatedRows
 
 #: Logarithmic ratio from which a row counts by its size instead of its square. [-]
 OUTLYING: Final = 0.05
@@ -21,6 +22,8 @@ OUTLYING: Final = 0.05
 DIFFERENCE: Final = 0.02
 #: Largest first step of a coordinate: about a factor of two. [-]
 FIRST_RADIUS: Final = 0.7
+#: Change of the logarithm of a row's time with a coordinate, below which it does not depend on it. [-]
+NO_CHANGE: Final = 2e-3
 #: Steps below which a fit is done, and the most that it takes. [-]
 CONVERGED, MOST_STEPS = 1e-3, 15
 
@@ -85,7 +88,7 @@ def fits(tasks: Sequence[Task], rows: EvaluatedRows, others: Mapping[str, float]
     coordinates, by robust least squares within bounds; the box grows after a step that lowers the loss, and
     shrinks after one that does not.
     """
-    steps_tried = _evaluated([(task.constants, task.fitted, task.start) for task in tasks], rows, others)
+    steps_tried = _evaluated(tasks, rows, others)
     for _ in range(MOST_STEPS):
         steps = {index: _step(fit) for index, fit in enumerate(steps_tried) if fit.radius > 0}
         moved = {task_number: step for task_number, step in steps.items() if np.abs(step).max() > CONVERGED}
@@ -93,18 +96,12 @@ def fits(tasks: Sequence[Task], rows: EvaluatedRows, others: Mapping[str, float]
             steps_tried[task_number] = replace(steps_tried[task_number], radius=0.0)
         if not moved:
             break
-        tried = _evaluated(
-            [
-                (
-                    steps_tried[task_number].constants,
-                    steps_tried[task_number].fitted,
-                    steps_tried[task_number].coordinates + step,
-                )
-                for task_number, step in moved.items()
-            ],
-            rows,
-            others,
-        )
+        before = [steps_tried[task_number] for task_number in moved]
+        points = [
+            Task(fit.constants, fit.fitted, fit.coordinates + step)
+            for fit, step in zip(before, moved.values(), strict=True)
+        ]
+        tried = _evaluated(points, rows, others)
         for (task_number, step), fit in zip(moved.items(), tried, strict=True):
             if fit.loss < steps_tried[task_number].loss:
                 steps_tried[task_number] = replace(fit, radius=2 * steps_tried[task_number].radius)
@@ -119,7 +116,7 @@ def slopes_of(constants: Sequence[Constant], rows: EvaluatedRows, values: Mappin
     It is taken at `values` of all constants. [SI units]
     """
     at = np.array([constant.coordinate(values[constant.name]) for constant in constants])
-    return _evaluated([(tuple(constants), np.ones(rows.count, dtype=bool), at)], rows, values)[0].slopes
+    return _evaluated([Task(tuple(constants), np.ones(rows.count, dtype=bool), at)], rows, values)[0].slopes
 
 
 def _step(fit: Fit) -> FloatArray:
@@ -142,27 +139,24 @@ def _step(fit: Fit) -> FloatArray:
     return step
 
 
-def _evaluated(
-    points: Sequence[tuple[tuple[Constant, ...], BoolArray, FloatArray]],
-    rows: EvaluatedRows,
-    others: Mapping[str, float],
-) -> list[Fit]:
-    """Ratios and their slopes at some points, all evaluated together."""
+def _evaluated(tasks: Sequence[Task], rows: EvaluatedRows, others: Mapping[str, float]) -> list[Fit]:
+    """Ratios and their slopes where tasks begin, all evaluated together."""
     names, table, moves = list(others), [], []
-    for constants, _, at in points:
-        top = np.array([constant.coordinate(constant.high) for constant in constants])
-        move = np.where(at + DIFFERENCE <= top, DIFFERENCE, -DIFFERENCE)
-        near = np.vstack([at, at + np.diag(move)])
+    for task in tasks:
+        top = np.array([constant.coordinate(constant.high) for constant in task.constants])
+        move = np.where(task.start + DIFFERENCE <= top, DIFFERENCE, -DIFFERENCE)
+        near = np.vstack([task.start, task.start + np.diag(move)])
         block = np.tile(np.array([others[name] for name in names]), (len(near), 1))
-        for column, constant in enumerate(constants):
+        for column, constant in enumerate(task.constants):
             block[:, names.index(constant.name)] = constant.value(near[:, column])
         table.append(block)
         moves.append(move)
     every = np.concatenate(table)
     ratios = rows.log_ratios({name: every[:, index] for index, name in enumerate(names)})
-    batches_done, first = [], 0
-    for (constants, fitted, at), move in zip(points, moves, strict=True):
-        own_ratios = ratios[first : first + len(move) + 1]
-        batches_done.append(Fit(constants, fitted, at, own_ratios[0], (own_ratios[1:] - own_ratios[0]).T / move))
+    evaluated, first = [], 0
+    for task, move in zip(tasks, moves, strict=True):
+        at, *near_ratios = ratios[first : first + len(move) + 1]
+        slopes = (np.reshape(near_ratios, (len(move), at.size)) - at).T / move
+        evaluated.append(Fit(task.constants, task.fitted, task.start, at, slopes))
         first += len(move) + 1
-    return batches_done
+    return evaluated

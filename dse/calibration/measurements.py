@@ -1,29 +1,25 @@
-"""Measured rows of one machine, evaluated for many sets of its constants at once, and the constants in question.
+"""Measured rows of one machine, evaluated for many sets of its constants at once.
 
 Rows of equal model or kernel are one batch. `log_ratios` evaluates a batch for all sets of constants in one call.
-`candidates` lists the constants that a kind of rows can determine, with the bounds of the file's reader.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final, Protocol
 
 import numpy as np
 
 from costmodel import DesignPoints, ModelShape, System, step
 from costmodel.columns import FloatArray, concatenated
-from costmodel.formats.input_files import data_beside
-from costmodel.machine import Range
+from dse.calibration.constants import COLLECTIVES, KERNELS, STEPS
 from dse.validation.comparison import ComparedRow
 from dse.validation.expressed import Expressed, system_named
 from dse.validation.kernels import checked_kernel, kernel_machine, times_alone
 from dse.validation.rows import expressed_row
 from dse.validation.table import MeasuredRow
 
-#: Kinds of rows in the order in which they are fitted: constants of one kind are fixed for the next.
-KERNELS, COLLECTIVES, STEPS = STAGES = ("kernels", "collectives", "steps")
 #: Type of rows -> kind of rows with which they are fitted.
 STAGE_OF: Final = {
     "kernel_gemm": KERNELS,
@@ -160,68 +156,3 @@ def _step_batch(model: ModelShape, rows: tuple[ComparedRow, ...], runs: tuple[Ex
         " ".join(f"{key}={value}" for key, value in sorted(run.columns.items()) if key not in SIZES) for run in runs
     )
     return MeasuredBatch(rows, tuple(f"{model.name} {model.seq_len:g} {setting}" for setting in settings), {}, times)
-
-
-@dataclass(frozen=True, slots=True)
-class Constant:
-    """A quantity of a system, and its range before any measurement. [unit of the quantity]
-
-    It is fitted by its logarithm where it is large against `scale`, and linearly where it is small, as it may be 0.
-    """
-
-    name: str
-    low: float
-    high: float
-    scale: float
-
-    def coordinate(self, value: FloatArray | float) -> FloatArray:
-        """Coordinate in which a value is fitted. [-]"""
-        return np.log1p(np.asarray(value) / self.scale)
-
-    def value(self, coordinate: FloatArray | float) -> FloatArray:
-        """The value of a coordinate. [unit of the quantity]"""
-        return np.asarray(self.scale * np.expm1(coordinate))
-
-    def is_at_bound(self, value: float) -> bool:
-        """True if a value is as low or as high as it may be. [unit of the quantity]"""
-        low, at, high = self.coordinate(np.array([self.low, value, self.high]))
-        return bool(min(at - low, high - at) < 1e-3 * min(high - low, 1.0))
-
-    def slope(self, value: float) -> float:
-        """Change of the value with its coordinate. [unit of the quantity]"""
-        return value + self.scale
-
-
-#: Constants that rows can tell, of chips, memory levels, tiers of links and whole steps: lowest, highest, scale.
-RANGES: Final[Mapping[str, Mapping[str, Sequence[float]]]] = data_beside(__file__, "ranges.yaml")
-OF_CHIPS, OF_LEVELS, OF_TIERS, OF_STEPS = (RANGES[part] for part in ("chips", "levels", "tiers", "steps"))
-#: Kind of rows -> ends of names of constants that steps may tell where there are none of that kind.
-STEPS_TOO: Final = {KERNELS: ("matrix_efficiency", "fp8_efficiency"), COLLECTIVES: ("_efficiency", "_latency")}
-#: Share of the cores that collectives of replicas can take, and its scale. [-]
-CORES_TAKEN: Final = (0.8, 0.05)
-
-
-def bounded(constant: Constant, allowed: Range) -> Constant:
-    """A constant within the values that the reader of system files accepts."""
-    return replace(constant, low=max(constant.low, allowed.low), high=min(constant.high, allowed.high))
-
-
-def candidates(system: System) -> dict[str, list[Constant]]:
-    """Constants of a system that rows of each kind may determine, by kind; bounds include the values of the system."""
-    levels = {f"{level.name}_{name}": at for level in system.memory[1:] for name, at in OF_LEVELS.items()}
-    tiers = {f"{tier.name}_{name}": at for tier in system.network for name, at in OF_TIERS.items()}
-    cores = system.chip.cores.item()
-    most, scale = CORES_TAKEN
-    stages = {
-        KERNELS: {**OF_CHIPS, **levels},
-        COLLECTIVES: tiers,
-        STEPS: {**OF_STEPS, "dp_collective_cores": (0.0, most * cores, scale * cores)},
-    }
-    now, ranges = system.quantities(), system.ranges()
-    return {
-        stage: [
-            bounded(Constant(name, min(low, now[name].item()), max(high, now[name].item()), scale), ranges[name])
-            for name, (low, high, scale) in constants_of_stage.items()
-        ]
-        for stage, constants_of_stage in stages.items()
-    }

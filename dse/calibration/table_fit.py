@@ -19,8 +19,8 @@ from costmodel import System
 from costmodel.columns import BoolArray, FloatArray
 from costmodel.errors import DseError
 from dse.calibration.calibration import CalibratedStage, Calibration, calibrated_constants, system_text
-from dse.calibration.fit import Fit, Task, fits
-from dse.calibration.measurements import Constant, bounded
+from dse.calibration.constants import Constant, bounded
+from dse.calibration.fit import NO_CHANGE, Fit, Task, fits
 from dse.registry import measurement_reader
 from dse.validation.expressed import system_named
 from dse.validation.kernel_tables import KINDS, KernelSample
@@ -30,8 +30,6 @@ from dse.validation.table_prices import sample_times
 ASYNCHRONOUS: Final = 9.0
 #: Fits that begin at other places than the constants of the system, and how far away, as coordinates. [-]
 OTHER_STARTS, START_SPREAD = 7, 0.5
-#: Change of the logarithm of a row's time with a coordinate, below which it does not depend on it. [-]
-NO_CHANGE: Final = 2e-3
 #: Rows of current releases that are drawn of each kind, and the fewest that are fitted for each constant. [-]
 DRAWN, FEWEST = 20_000, 3
 

@@ -11,13 +11,14 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from costmodel.formats.quantity import readable
+from dse.calibration.constants import LearnedConstant
 from dse.output import Record, counted, percent, percent_more
 from dse.reporting.answers import Line, joined, layout_text, next_lines, study_words, wrapped
 from dse.reporting.design_table import ruled_table
 from dse.searching.study import BaseStudy
 from dse.searching.trials.measured_runs import MeasuredRun
 from dse.tuning.belief import WORTH
-from dse.tuning.study_candidates import Learned, Proposal, Tuning
+from dse.tuning.study_candidates import Proposal, Tuning
 
 #: Steps of a test run, for its price: warm-up and enough for a median. [-]
 STEPS = 50
@@ -83,17 +84,11 @@ def run_line(run: MeasuredRun, expected: Mapping[int, float]) -> str:
     return f"trial {run.trial}: {what}{memory}{f', {run.software}' if run.software else ''} (run {run.id})"
 
 
-def learned_line(one: Learned) -> str:
+def learned_line(one: LearnedConstant) -> str:
     """A constant that runs moved away from the built-in value."""
-    unit = "" if one.unit == "-" else one.unit
-
-    def shown(value: float) -> str:
-        return readable(value, unit) if unit else f"{value:.2f}"
-
-    return (
-        f"{one.name} is {shown(one.value)} rather than {shown(one.shipped)} "
-        f"(90 %: {shown(one.low)} to {shown(one.high)})"
-    )
+    values = (one.after, one.before, *one.interval)
+    after, before, low, high = (f"{value:.2f}" if one.unit == "-" else readable(value, one.unit) for value in values)
+    return f"{one.name} is {after} rather than {before} (90 %: {low} to {high})"
 
 
 def replay_report(record: Mapping[str, Any], width: int) -> list[RenderableType]:

@@ -1,9 +1,9 @@
 """The times and memory that designs are believed to have on a cluster, given runs of some; and the design to run next.
 
-A constant of a system file is a data sheet's, or fitted to runs of another cluster. Real fabrics reach a third of the
-rate of their links where many nodes exchange, hosts differ, and software changes. An `Ensemble` of machines draws each
-constant around its built-in value. Times on all of them give the correlation of the times of two designs: a slow fabric
-delays all designs that exchange gradients, so a run of one of them is informative about the others.
+Real fabrics reach a third of the rate of their links where many nodes exchange, hosts differ, and software changes. An
+`Ensemble` of machines draws each constant around its built-in value (`dse.calibration.constants`). Times on all of them
+give the correlation of the times of two designs: a slow fabric delays all designs that exchange gradients, so a run of
+one of them is informative about the others.
 
 Log step times are jointly normal. Their mean is that of the ensemble, at the level of the expected times of a plan;
 their covariance is that of the machines, plus a level that all designs share (software, clocks), a part that is smooth
@@ -31,29 +31,18 @@ from costmodel import step
 from costmodel.columns import BoolArray, FloatArray
 from costmodel.training.design import DesignPoints
 from costmodel.training.run import TransformerRun
-from dse.predictions.intervals import FABRIC_SPREAD, NINETY
+from dse.calibration.constants import candidates
+from dse.predictions.intervals import NINETY
 
 #: Machines that are drawn; their order is fixed. [-]
 MACHINES: Final = 128
 #: Designs that are evaluated at once. [-]
 AT_ONCE: Final = 16384
 
-#: Constant of a chip, a host or the software -> spread of its logarithm: chips of one kind hold 80 to 100 % of their
-#: rate for hours, hosts and stragglers differ by factors.
-SPREADS: Final = {
-    "sustained": 0.15,
-    "dram_efficiency": 0.1,
-    "software_pointwise_kernels": 0.3,
-    "dp_collective_cores": 0.5,
-    "host_dispatch": 0.7,
-    "host_straggler": 1.0,
-}
-#: The same of a tier of links; the innermost tier is well known.
-INNER: Final = {"efficiency": 0.25, "launch": 0.7}
-#: Rates between nodes are nominal, and only lower in practice.
-OUTER: Final = {"efficiency": FABRIC_SPREAD, "launch": 0.7, "latency": 0.7}
-#: Constants that cannot exceed 1.
-SHARES: Final = ("sustained", "efficiency")
+
+#: Order of the constants that are drawn; those of links follow.
+DRAWN: Final = ("sustained", "dram_efficiency", "software_pointwise_kernels", "dp_collective_cores", "host_dispatch",
+                "host_straggler")  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,20 +60,16 @@ def ensemble(run: TransformerRun, expected: FloatArray, machines: int = MACHINES
     """Step times of a run's designs on drawn machines, the built-in one first; `expected` times (designs,) in s."""
     design: DesignPoints = run.design
     points, known = run.num_points, run.system.quantities()
-    spreads = dict(SPREADS)
-    for level, tier in enumerate(run.system.network):
-        outer = level == len(run.system.network) - 1 and level > 0
-        spreads |= {f"{tier.name}_{name}": spread for name, spread in (OUTER if outer else INNER).items()}
-    names = [name for name in spreads if name in known and (np.nan_to_num(known[name]) > 0).all()]
+    every = [one for kind in candidates(run.system).values() for one in kind if one.spread > 0]
+    every.sort(key=lambda one: DRAWN.index(one.name) if one.name in DRAWN else len(DRAWN))
+    constants = [one for one in every if (known[one.name] > 0).all()]
+    names = [one.name for one in constants]
+    shipped, high = np.array([[float(np.ravel(known[one.name])[0]), one.high] for one in constants]).T
     draws = np.random.default_rng(0).standard_normal((machines, len(names)))
     draws[0] = 0
     outermost = f"{run.system.network[-1].name}_efficiency"
     lowered = np.where(np.array(names) == outermost, -np.abs(draws), draws)
-    factors = lowered * [spreads[name] for name in names]
-    shipped = np.array([float(np.ravel(known[name])[0]) for name in names])
-    for column, name in enumerate(names):
-        if name.endswith(SHARES):
-            factors[:, column] = np.minimum(factors[:, column], -np.log(shipped[column]))
+    factors = np.minimum(lowered * [one.spread for one in constants], np.log(high / shipped))
     log_times = np.empty((machines, points))
     block = max(AT_ONCE // points, 1)
     for first in range(0, machines, block):
@@ -213,17 +198,15 @@ def belief(
     """
     points = memory.size
     near, alone = likeness(design, points), np.eye(points)
-    centred = machines.log_times - machines.log_times.mean(axis=0)
-    prior = centred.T @ centred / len(centred) + doubt**2 * (LEVEL**2 + SMOOTH**2 * near + ALONE**2 * alone)
+    drawn = np.hstack([machines.log_times, machines.factors])
+    centred = drawn - drawn.mean(axis=0)
+    prior = centred.T @ centred / len(centred)
+    prior[:points, :points] += doubt**2 * (LEVEL**2 + SMOOTH**2 * near + ALONE**2 * alone)
     timed = [run for run in runs if run.step_time > 0]
     noise, rows = noise_of(timed, doubt * NOISE), [run.candidate for run in timed]
     surprise = np.log([run.step_time for run in timed]) - machines.middle[rows]
-    mean, covariance = conditioned(prior, rows, surprise, noise)
-    drift = machines.factors - machines.factors.mean(axis=0)
-    weights, together = _weights(prior, rows, noise), drift.T @ centred / len(centred)
-    scale = (PRIOR_RUNS + float(surprise @ weights @ surprise)) / (PRIOR_RUNS + len(rows))
-    constants = machines.factors.mean(axis=0) + together[:, rows] @ weights @ surprise
-    explained = np.einsum("ci,ij,cj->c", together[:, rows], weights, together[:, rows])
+    change, covariance, size = conditioned(prior, rows, surprise, noise)
+    covariance *= (PRIOR_RUNS + size) / (PRIOR_RUNS + len(rows))
     needs, known = np.log(memory / capacity), [run for run in runs if run.step_time > 0 or run.out_of_memory]
     memory_covariance = doubt**2 * (MEMORY_LEVEL**2 + MEMORY_SMOOTH**2 * near + MEMORY_ALONE**2 * alone)
     memory_mean = needs
@@ -231,34 +214,33 @@ def belief(
         places = [run.candidate for run in known]
         seen = np.array([_memory_seen(run, needs[run.candidate], capacity) for run in known]) - needs[places]
         sure = np.array([BEYOND if run.out_of_memory else MEMORY_NOISE for run in known])
-        shift, memory_covariance = conditioned(memory_covariance, places, seen, doubt * sure)
+        shift, memory_covariance, _ = conditioned(memory_covariance, places, seen, doubt * sure)
         memory_mean = needs + shift
     return Belief(
-        mean=machines.middle + mean,
-        covariance=scale * covariance,
+        mean=machines.middle + change[:points],
+        covariance=covariance[:points, :points],
         memory_mean=memory_mean,
         memory_deviation=np.sqrt(np.maximum(np.diag(memory_covariance), 1e-12)),
-        constants=constants,
-        constants_deviation=np.sqrt(np.maximum(scale * (drift.var(axis=0) - explained), 0.0)),
+        constants=machines.factors.mean(axis=0) + change[points:],
+        constants_deviation=np.sqrt(np.maximum(np.diag(covariance)[points:], 0.0)),
         noise=noise,
     )
 
 
 def conditioned(
     prior: FloatArray, rows: Sequence[int], surprise: FloatArray, noise: FloatArray | float
-) -> tuple[FloatArray, FloatArray]:
+) -> tuple[FloatArray, FloatArray, float]:
     """Change of the mean, and the covariance, of a normal distribution after noisy values of some of its entries.
 
-    >>> change, left = conditioned(np.array([[1.0, 0.8], [0.8, 1.0]]), [0], np.array([2.0]), 1e-9)
-    >>> change.round(3).tolist(), left.round(3).tolist()
-    ([2.0, 1.6], [[0.0, 0.0], [0.0, 0.36]])
+    The third value is the squared size of the surprise, in standard deviations: about the number of its entries.
+
+    >>> change, left, size = conditioned(np.array([[1.0, 0.8], [0.8, 1.0]]), [0], np.array([2.0]), 1e-9)
+    >>> change.round(3).tolist(), left.round(3).tolist(), round(size, 3)
+    ([2.0, 1.6], [[0.0, 0.0], [0.0, 0.36]], 4.0)
     """
-    across = prior[:, rows] @ _weights(prior, rows, noise)
-    return across @ surprise, prior - across @ prior[rows]
-
-
-def _weights(prior: FloatArray, rows: Sequence[int], noise: FloatArray | float) -> FloatArray:
-    return np.asarray(np.linalg.inv(prior[np.ix_(rows, rows)] + np.square(noise) * np.eye(len(rows))))
+    weights = np.linalg.inv(prior[np.ix_(rows, rows)] + np.square(noise) * np.eye(len(rows)))
+    across = prior[:, rows] @ weights
+    return across @ surprise, prior - across @ prior[rows], float(surprise @ weights @ surprise)
 
 
 def likeness(design: DesignPoints, points: int) -> FloatArray:

@@ -25,7 +25,7 @@ from costmodel.formats.input_files import content, data_beside, dump
 from costmodel.formats.quantity import readable
 from costmodel.rules.registry import NATIVE
 from costmodel.training.design import DesignPoints
-from dse.predictions.intervals import NINETY
+from dse.calibration.constants import LearnedConstant, with_learned
 from dse.pricing.evaluated import space_interval
 from dse.pricing.evaluation import evaluate, transformer_run
 from dse.searching.study import BaseStudy
@@ -179,18 +179,6 @@ class Proposal(Next):
 
 
 @dataclass(frozen=True, slots=True)
-class Learned:
-    """A constant of the machine that runs moved away from the built-in value."""
-
-    name: str
-    shipped: float  #: [unit of the quantity]
-    value: float
-    low: float  #: interval that holds it nine times of ten
-    high: float
-    unit: str
-
-
-@dataclass(frozen=True, slots=True)
 class Tuning:
     """Trials to run next, none if it is time to stop, and the evidence of earlier runs."""
 
@@ -200,7 +188,7 @@ class Tuning:
     best_time: float  #: mean of its runs [s]
     runs: tuple[MeasuredRun, ...]
     expected: dict[int, float]  #: step time of each trial that ran, as the cost model had it before any run [s]
-    learned: tuple[Learned, ...]
+    learned: tuple[LearnedConstant, ...]
 
     def to_json(self) -> dict[str, Any]:
         """The record as JSON has it: names end in their units."""
@@ -249,7 +237,7 @@ def _numbered(study: BaseStudy, known: StudyCandidates, chosen: Sequence[Next]) 
     return {**numbers, **{row: trials[tuple(known.params[row].values())] for row in new}}
 
 
-def learned(space: Space, known: StudyCandidates, decision: Decision) -> Iterable[Learned]:
+def learned(space: Space, known: StudyCandidates, decision: Decision) -> Iterable[LearnedConstant]:
     """Constants that differ from the built-in ones after the runs, by more than their remaining deviation."""
     machines, belief = known.candidates.machines, decision.belief
     before = machines.factors.std(axis=0)
@@ -257,8 +245,8 @@ def learned(space: Space, known: StudyCandidates, decision: Decision) -> Iterabl
         mean, left = float(belief.constants[at]), float(belief.constants_deviation[at])
         if left < 0.9 * before[at] and abs(mean) > left:
             shipped = float(machines.shipped[at])
-            value, low, high = (shipped * math.exp(mean + side * NINETY * left) for side in (0, -1, 1))
-            yield Learned(name, shipped, value, low, high, space.system.units()[name])
+            value, unit = shipped * math.exp(mean), space.system.units()[name]
+            yield LearnedConstant(name=name, unit=unit, before=shipped, after=value, standard_error=value * left)
 
 
 DATA: Final[dict[str, Any]] = data_beside(__file__, "run_logs.yaml")
@@ -334,24 +322,13 @@ def tell_log(study: BaseStudy, trial: int, log: str | Path) -> MeasuredRun:
     return tell(study, number, failed=OUT_OF_MEMORY * run.out_of_memory, software=run.framework, **numbers)
 
 
-def learned_system(study: BaseStudy, learned: Sequence[Learned]) -> str:
+def learned_system(study: BaseStudy, learned: Sequence[LearnedConstant]) -> str:
     """The system of a study as a file, with the constants that runs moved.
 
     Raises `DseError` if runs moved none yet.
     """
     if not learned:
         raise DseError(f"study {study.name!r}: its runs moved no constant of the machine yet")
-    base, data = study.space.system, dict[str, Any]()
-    parts = {**{tier.name: ("network", tier.name) for tier in base.network}, "dram": ("memory", "dram"),
-             "host": ("host",), "software": ("software",)}  # fmt: skip
-    for one in learned:
-        part, _, name = one.name.partition("_")
-        section, name = (parts[part], name) if part in parts else (("chip",), one.name)
-        target = data
-        for key in section:
-            target = target.setdefault(key, {})
-        value = one.value if one.unit == "-" else f"{one.value:.6g} {one.unit}"
-        source = f"runs of study {study.name}: {one.shipped:.6g} in {base.name}"
-        target[name] = {"value": value, "kind": "fitted", "source": source}
-    about = {"schema": "system/v1", "base": base.name, "description": f"{base.name} by runs of study {study.name}"}
-    return dump({**about, **data})
+    base, source = study.space.system, f"dse tune, runs of study {study.name}"
+    text = dump({key: value for key, value in study.space.data["system"].items() if key != "name"})
+    return with_learned(text, base, ((one, source) for one in learned), f"{base.name} by runs of study {study.name}")

@@ -13,7 +13,8 @@ from rich.text import Text
 
 from costmodel.columns import FloatArray
 from costmodel.formats.quantity import readable
-from dse.calibration.calibration import CalibratedConstant, CalibratedStage, Calibration
+from dse.calibration.calibration import CalibratedStage, Calibration
+from dse.calibration.constants import LearnedConstant
 from dse.output import counted
 from dse.reporting.design_table import Column, drawn
 from dse.validation.summary import error_record
@@ -107,7 +108,7 @@ def headline(calibration: Calibration) -> str:
     return f"{counted(constants, 'constant')} fitted to {counted(rows, 'row')}"
 
 
-def constant_cells(constant: CalibratedConstant, stage: CalibratedStage) -> tuple[str, ...]:
+def constant_cells(constant: LearnedConstant, stage: CalibratedStage) -> tuple[str, ...]:
     """A constant as it is printed."""
     rows = counted(len(stage.kinds), "row") + f" of {stage.name}" + (", at its bound" if constant.at_bound else "")
     values = constant.before, constant.after, constant.standard_error

@@ -10,10 +10,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from costmodel import System, load_system
+from costmodel import load_system
 from dse import calibrate, validate_kernels
 from dse.adapters.aiconfigurator.tables import KINDS
-from dse.calibration.measurements import candidates
+from dse.calibration.constants import candidates
 from dse.cli import main
 from dse.validation.kernel_tables import KernelSample, is_kept_apart
 from dse.validation.table_prices import sample_times
@@ -40,14 +40,11 @@ def shapes(kind: str, rng: np.random.Generator) -> pd.DataFrame:
     return table.assign(op_name=rng.choice(["all_gather", "all_reduce", "alltoall"], count), nccl_dtype="half")
 
 
-def machine() -> System:
-    return load_system("h100_80g_dgx").with_quantities(KNOWN)
-
-
 @pytest.fixture(scope="module")
 def tables(tmp_path_factory) -> Path:
     """A folder with tables of products, attention and collectives whose times are those of the known machine."""
     folder, rng = tmp_path_factory.mktemp("tables"), np.random.default_rng(0)
+    machine = load_system("h100_80g_dgx").with_quantities(KNOWN)
     for kind in ("products", "attention", "collectives"):
         place = folder / "h100_sxm" / kind / ("nccl" if kind == "collectives" else "trtllm") / "1.0.0"
         place.mkdir(parents=True)
@@ -56,7 +53,7 @@ def tables(tmp_path_factory) -> Path:
         rows = table.assign(format=table[KINDS[kind]["format"]].map(formats), kernel="x")
         if kind == "collectives":
             rows["message_bytes"] = 2 * rows["message_size"]
-        times = sample_times(KernelSample("h100_sxm", kind, "h100", rows, 0, {}), machine())
+        times = sample_times(KernelSample("h100_sxm", kind, "h100", rows, 0, {}), machine)
         table.assign(kernel_source="x", latency=1e3 * times).to_parquet(place / f"{KINDS[kind]['file']}.parquet")
     return folder
 

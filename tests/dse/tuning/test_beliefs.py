@@ -61,11 +61,12 @@ def test_conditioning_agrees_with_the_precision_of_a_joint_normal():
     rng = np.random.default_rng(3)
     factor = rng.standard_normal((5, 5))
     prior, rows, values, noise = factor @ factor.T, [0, 3], np.array([1.0, -2.0]), 0.4
-    change, left = conditioned(prior, rows, values, noise)
+    change, left, size = conditioned(prior, rows, values, noise)
     observed = np.eye(5)[rows]
     precision = np.linalg.inv(prior) + observed.T @ observed / noise**2
     np.testing.assert_allclose(left, np.linalg.inv(precision), rtol=1e-8)
     np.testing.assert_allclose(change, np.linalg.solve(precision, observed.T @ values / noise**2), rtol=1e-8)
+    assert size == pytest.approx(values @ values / noise**2 - change @ precision @ change)
 
 
 def test_a_run_moves_its_design_to_the_measured_time_and_its_neighbours_less(candidates):
