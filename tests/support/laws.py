@@ -245,13 +245,14 @@ def check_zero(seed: int, points: int) -> None:
     design = replace(design, **of_one, ep=one, etp=design.tp * one, zero=0 * one)
     assert (design.sharing.shards.size == 1).all()
     assert (design.expert_sharing.shards.size == 1).all()
-    stages = 4
-    of_stages = Run(run.model, run.system, design).take(np.tile(np.arange(points), stages))
-    zero = np.repeat(np.arange(stages) * 1.0, points)
+    before = transformer_step(Run(run.model, run.system, design)).columns()
+    stages = (1.0, 2.0, 3.0)
+    of_stages = Run(run.model, run.system, design).take(np.tile(np.arange(points), len(stages)))
+    zero = np.repeat(stages, points)
     found = transformer_step(replace(of_stages, design=replace(of_stages.design, zero=zero)))
     for name, values in found.columns().items():
-        before, *after = np.broadcast_to(values, stages * points).reshape(stages, points)
-        np.testing.assert_allclose(after, [before] * 3, rtol=ROUNDING, err_msg=name)
+        after = np.broadcast_to(values, zero.shape).reshape(len(stages), points)
+        np.testing.assert_allclose(after, np.broadcast_to(before[name], after.shape), rtol=ROUNDING, err_msg=name)
 
 
 def check_scale(seed: int, points: int) -> None:

@@ -47,11 +47,6 @@ def test_a_study_of_another_space_is_refused_and_kept():
     assert main(["trials", "gpt3_175b_1024_a100"]) == 0
 
 
-def test_an_unknown_study_is_told_with_those_there_are():
-    main(["search", "gpt3_175b_1024_a100", "--budget", "5", "--study", "mine"])
-    assert "did you mean 'mine'?" in stderr_of("pareto", "mein")
-
-
 @pytest.mark.slow
 def test_an_unknown_study_among_many_is_told_with_the_nearest():
     names = [f"{word}_{number}" for word in ("plan", "robust") for number in range(15)]
@@ -68,11 +63,6 @@ def test_a_damaged_database_is_one_line(tmp_path):
         err = stderr_of(*command)
         assert "not an SQLite database" in err
         assert err.count("\n") == 1
-
-
-def test_an_unknown_objective_comes_with_a_suggestion(capsys, tmp_path):
-    assert main(["search", "--objective", "peak_memry"]) == 1
-    assert "peak_memry: no column of this name; did you mean 'peak_memory'?" in capsys.readouterr().err
 
 
 def test_every_mistake_of_a_space_is_told_at_once(tmp_path):

@@ -358,16 +358,6 @@ def test_words_of_a_plan_are_words_of_a_design(tmp_path, model, gpus, system, pr
     assert {one.why_not for one in found} == {""}
 
 
-def test_a_missing_table_and_system_are_one_clear_line(tmp_path):
-    for arguments, message in [
-        ([str(tmp_path / "none.csv")], "none.csv: no such file or directory"),
-        (["--system", "a100_80gb_dgx"], "did you mean 'a100_80g_dgx'?"),
-    ]:
-        shown = stderr_of("validate", *arguments)
-        assert message in shown
-        assert shown.count("\n") == 1
-
-
 def test_measurements_are_not_written_over(tmp_path):
     table = written(tmp_path, HEADING + ROW)
     for command in (["validate"], ["calibrate", "--system", "a100_80g_dgx"]):
