@@ -181,7 +181,7 @@ class LayerReader:
         sizes = self._dimensions(mixers, model)
         layers = list(zip(mixers, mlps, sizes, strict=True))
         fields = fields if {"window", "compressed"} & {*mixers} else {}
-        ordered = periods(layers, model, full)
+        ordered = None if model.get("index_topk") and full == plain else periods(layers, model, full)
         if ordered is None:
             of_mtp = self._ahead(last) if ahead else []
             ordered = {"first_dense_layers": 0} | in_letters([*layers, *of_mtp], plain)
