@@ -1,4 +1,4 @@
-"""Timelines as Chrome's trace viewer and Perfetto read them: spans in lanes, and arrows between spans."""
+"""Timelines as Chrome's trace viewer and Perfetto read them: spans in lanes."""
 
 from __future__ import annotations
 
@@ -22,19 +22,8 @@ class Span:
     details: Mapping[str, Any] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class Arrow:
-    """From the end of a span to the start of another, by their places."""
-
-    source: int
-    target: int
-    details: Mapping[str, Any] = field(default_factory=dict)
-
-
-def chrome_trace(
-    process: str, spans: Sequence[Span], arrows: Sequence[Arrow], details: Mapping[str, Any]
-) -> dict[str, Any]:
-    """A trace of one process: spans [s], arrows between them, and details of the whole trace."""
+def chrome_trace(process: str, spans: Sequence[Span], details: Mapping[str, Any]) -> dict[str, Any]:
+    """A trace of one process: its spans [s], and details of the whole trace."""
     lanes = {lane: number for number, lane in enumerate(dict.fromkeys(span.lane for span in spans))}
     events: list[dict[str, Any]] = [_named("process_name", 0, process)]
     events += [_named("thread_name", number, lane) for lane, number in lanes.items()]
@@ -42,12 +31,6 @@ def chrome_trace(
         start, duration = span.start / MICROSECOND, span.duration / MICROSECOND
         events.append({"ph": "X", "pid": 0, "tid": lanes[span.lane], "name": span.name, "cat": span.category,
                        "ts": start, "dur": duration, "args": dict(span.details)})  # fmt: skip
-    for number, arrow in enumerate(arrows):
-        source, target = spans[arrow.source], spans[arrow.target]
-        shared = {"pid": 0, "name": "data", "cat": "data", "id": number, "args": dict(arrow.details)}
-        end = (source.start + source.duration) / MICROSECOND
-        events.append({**shared, "ph": "s", "tid": lanes[source.lane], "ts": end})
-        events.append({**shared, "ph": "f", "bp": "e", "tid": lanes[target.lane], "ts": target.start / MICROSECOND})
     return {"traceEvents": events, "displayTimeUnit": "ms", "otherData": dict(details)}
 
 

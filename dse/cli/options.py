@@ -112,6 +112,11 @@ def whole(least: int, most: float = math.inf) -> Callable[[str], int]:
 positive, natural, port = whole(1), whole(0), whole(0, 65535)
 
 
+def whole_or(word: str) -> Callable[[str], int]:
+    """A type of arguments: a whole number of at least 1; 0 for a word."""
+    return lambda text: 0 if text == word else positive(text)
+
+
 def tokens(text: str) -> float:
     """A count such as ``15T``."""
     try:

@@ -84,7 +84,7 @@ def traces(run: TransformerRun) -> Iterator[Artefact]:
             continue
         title = f"{run.model.title or run.model.name}, one step of one pipeline"
         details = {"step_time_s": float(events.end.max()), "system": run.system.name}
-        trace = chrome_trace(title, list(spans(events_frame(events))), (), details)
+        trace = chrome_trace(title, list(spans(events_frame(events))), details)
         yield Artefact(json.dumps(trace, allow_nan=False).encode(), ())
 
 

@@ -10,7 +10,6 @@ from typing import Any
 
 from costmodel.rules.registry import profile_named
 from dse.adapters.dfmodel.report import Wanted, dfmodel_report, evaluated_file, figures, shortages
-from dse.cli.options import positive
 from dse.cli.terminal import say
 from dse.output import json_text, show
 
@@ -34,13 +33,3 @@ def record(
     """The JSON of a set-up; `options` are fields of `Wanted`."""
     report = evaluated_file(path, generation=profile_named(profile).version, wanted=Wanted(**options))
     return {"file": str(path), "profile": profile, **figures(report)}
-
-
-def number_or_alone(text: str) -> int:
-    """A whole number of at least 1; 0 for "alone"."""
-    return 0 if text == "alone" else positive(text)
-
-
-def number_or_best(text: str) -> int:
-    """A whole number of at least 1; 0 for "best"."""
-    return 0 if text == "best" else positive(text)

@@ -285,7 +285,8 @@ def _read_optimizer(settings: Mapping[str, Any]) -> dict[str, Any]:
     if settings.get("optimizer_cpu_offload"):
         columns["offload_optimizer"] = float(settings.get("optimizer_offload_fraction", 1.0))
     sums_in_fp32 = settings.get("accumulate_allreduce_grads_in_fp32") or not settings.get("fp16")
-    if settings.get("grad_reduce_in_bf16") or not sums_in_fp32:  # either is a format of 16 bits
+    # all of 16 bits; FSDP2 reduces gradients in the format of weights (torch_fully_sharded_data_parallel.py)
+    if settings.get("grad_reduce_in_bf16") or settings.get("use_torch_fsdp2") or not sums_in_fp32:
         columns["gradient_reduction"] = "bf16"
     if settings.get("gradient_accumulation_fusion") is False:
         columns["gradient_accumulation_fusion"] = False
@@ -369,6 +370,8 @@ def _otherwise(settings: Mapping[str, Any]) -> list[str]:
     if not settings.keys() & {"vocab_size", "padded_vocab_size"}:
         text = "no vocabulary is stated: {:,.0f} entries{} are assumed; --set vocab_size=N names another"
         notes.append(text.format(*usual_vocabulary(settings)))
+    if settings.get("moe_router_force_load_balancing"):
+        notes.append("its router balances experts by force: --set imbalance=1 evaluates them so")
     if str(settings.get("optimizer", "adam")) not in ("adam", "muon", "dist_muon"):
         notes.append(f"optimizer {settings['optimizer']} is read as adam")
     return notes

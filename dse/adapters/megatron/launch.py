@@ -26,6 +26,7 @@ from costmodel.formats.input_files import data_beside, parse
 from costmodel.formats.quantity import plain_number
 from dse.adapters.megatron.design import MEGATRON, launch_of, settings_of
 from dse.adapters.megatron.model import NEEDED
+from dse.adapters.megatron.primus import primus_arguments
 from dse.adapters.megatron.shell.shell import Script
 from dse.adapters.megatron.shell.words import slurm_options, slurm_sizes
 from dse.launches.launch import PLACEHOLDERS, Launch, NotExpressible, launch_text, script_file, with_line
@@ -47,6 +48,7 @@ _DECIDED: Final = re.compile(r"\$\(([a-z-]+):(?:([^:()]+):)?(\d+)\)")
 _PRINTED: Final = re.compile(r"-{3,} arguments -{3,}\s*\n(.*?)-{3,} end of arguments -{3,}", re.DOTALL)
 _ARGUMENT: Final = re.compile(r"^(?:\S*\d\S*[:\]] ?)?  ([A-Za-z_]\w*) \.* (.*?)\r?$", re.MULTILINE)
 _RECIPE: Final = re.compile(r"^MODEL_ARGS:", re.MULTILINE)
+_PRIMUS: Final = re.compile(r"^modules:", re.MULTILINE)
 _PADDED: Final = re.compile(r"padded vocab \(size: \d+\).*\(new size: (\d+)\)")
 
 
@@ -117,25 +119,47 @@ class Flags:
         return flags
 
     @classmethod
-    def of_log(cls, text: str) -> Flags | None:
-        """The arguments that a run of Megatron-LM printed, the last of several; None if there are none."""
+    def of_arguments(cls, arguments: Iterable[tuple[str, str]]) -> Flags:
+        """Settings of arguments, by their names in Megatron-LM, and their values as Python prints them."""
+        flags, names = cls(), DATA["in_a_log"]
+        for argument, value in arguments:
+            name = names.get(argument, argument)
+            if name in NEGATED or name in ON:
+                is_on = value in ("True", "1")
+                flags.settings |= {name: is_on} if name in NEGATED or is_on else {}
+            elif name in READ and value != "None":
+                flags.settings[name] = cls.value(name, name, _values(name, value))
+            elif name == "world_size" or name.startswith("tokenizer_"):
+                flags.settings[name] = int(value) if name == "world_size" else value
+            elif name not in READ | _DERIVED and value not in DATA["not_read"].get(name, ("None", "False")):
+                flags.unread[name] = value
+        return flags
+
+    @classmethod
+    def of_file(cls, path: Path) -> Flags | None:
+        """Arguments that a run of Megatron-LM printed, the last of several, or of Primus; None if there are none."""
+        text = launch_text(file) if (file := script_file(path)).is_file() else ""
+        if _PRIMUS.search(text):
+            return cls.of_primus(*primus_arguments(path))
         printed = _PRINTED.findall(text)
         if not printed:
             return None
-        flags, names = cls(), DATA["in_a_log"]
-        for argument, value in _ARGUMENT.findall(printed[-1]):
-            name = names.get(argument, argument)
-            if name in NEGATED or name in ON:
-                flags.settings |= {name: value == "True"} if name in NEGATED or value == "True" else {}
-            elif name in READ and value != "None":
-                flags.settings[name] = cls.value(name, name, _values(name, value))
-            elif name == "world_size":
-                flags.settings[name] = int(value)
-            elif name not in READ | _DERIVED and value not in DATA["not_read"].get(name, ("None", "False")):
-                flags.unread[name] = value
+        flags = cls.of_arguments(_ARGUMENT.findall(printed[-1]))
         if padded := _PADDED.findall(text):
             flags.settings["padded_vocab_size"] = int(padded[-1])
         return flags
+
+    @classmethod
+    def of_primus(cls, given: Mapping[str, Any], of_model: Mapping[str, Any], changed: Mapping[str, Any]) -> Flags:
+        """The arguments of `primus_arguments`; raises `OtherTraining` if its model has a setting that is not read."""
+        data = DATA["primus"]
+        stand_for = [item for name, of in data["stands_for"].items() if given.get(name) for item in of.items()]
+        left = {k: v for k, v in given.items() if k not in (*data["without_cost"].split(), *data["stands_for"])}
+        flags = cls.of_arguments((name, str(value)) for name, value in (*left.items(), *stand_for))
+        unread = {name: value for name, value in flags.unread.items() if "'enabled': False" not in value}
+        if others := [name for name in unread if name in of_model or name in data["other"].split()]:
+            raise OtherTraining(f"{', '.join(others)}: not known; a model or training with it has another cost")
+        return cls(flags.settings, {name: value for name, value in unread.items() if name in changed})
 
     @property
     def notes(self) -> list[str]:
@@ -379,11 +403,7 @@ _LOG: Final = "; `bash -x` prints a script that dse reads, and the log of a run 
 
 #: Setting and value -> package that Megatron-LM's own requirements leave out (moe/README.md, fp8_utils.py,
 #: fp4_utils.py, extensions/transformer_engine.py, ssm/gated_delta_net.py, pyproject.toml).
-PACKAGES: Final = {
-    (setting, word): package
-    for setting, words in data_beside(__file__, "keys.yaml")["packages"].items()
-    for word, package in words.items()
-}
+PACKAGES: Final[Mapping[str, Mapping[Any, str]]] = data_beside(__file__, "keys.yaml")["packages"]
 #: Programs that train hybrid models; the first is of today.
 HYBRID_PROGRAMS: Final = ("pretrain_hybrid.py", "pretrain_mamba.py")
 #: The script, with words between "@" where a design fills in lines.
@@ -408,7 +428,7 @@ def script(launch: Launch) -> tuple[str, list[str]]:
     filled = {
         "COMMENTS": [
             f"# {launch.heading} on {launch.world_size:,} chips, for {MEGATRON.release}.",
-            *(f"# Install {text}." for (name, value), text in PACKAGES.items() if settings.get(name) == value),
+            *(f"# Install {of[settings[name]]}." for name, of in PACKAGES.items() if settings.get(name) in of),
             *(f"# Megatron-LM has no flag for: {text}" for text in lost),
         ],
         "VALUES": [f": ${{{name}:?{text}}}" for name, text in PLACEHOLDERS.items()],
@@ -459,10 +479,9 @@ def read_script(path: Path, chips: int | None = None) -> tuple[Launch, list[str]
     defaults to the GPUs in the log, of the launcher or of Slurm's lines; 0 are those of one replica. [-] Raises
     `DseError` if the file is none of these, or does not determine a run.
     """
-    hint = _LOG
+    hint = "" if script_file(path).suffix in (".yaml", ".yml") else _LOG
     try:
-        logged = Flags.of_log(text := launch_text(path) if path.is_file() else "")
-        hint = "" if _RECIPE.search(text) else _LOG
+        logged = Flags.of_file(path)
         started = TrainingCommand([], logged.settings.get("world_size"), None, [], [], []) if logged else None
         command = started or training_command(path)
         flags = logged or Flags.of(command.flags)

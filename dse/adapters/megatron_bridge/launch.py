@@ -14,8 +14,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-import yaml
-
 from costmodel.errors import DseError
 from costmodel.formats.input_files import data_beside, dump, parse
 from dse.adapters.megatron.design import MEGATRON, launch_of, settings_of
@@ -49,9 +47,6 @@ PLAIN_YARN: Final = NAMES["plain_yarn"]
 _PRECISION: Final = "megatron.bridge.training.mixed_precision.MixedPrecisionConfig"
 #: Settings of `mixed_precision`, where it is an object.
 NUMBERS_OF: Final = NAMES["mixed_precision"]
-_SILU: Final = {"_target_": "torch.nn.functional.silu", "_call_": False}
-_QUICK: Final = {"_target_": "megatron.core.fusions.fused_bias_geglu.quick_gelu", "_call_": False}
-_SQUARED: Final = {"_target_": "megatron.core.activations.squared_relu", "_call_": False}
 _BACKENDS: Final = {"flash": 1, "fused": 2, "unfused": 3, "local": 4, "auto": 5}
 _BACKEND: Final = "megatron.core.transformer.enums.AttnBackend"
 _DTYPES: Final = {"bf16": "torch.bfloat16", "fp16": "torch.float16", "fp32": "torch.float32"}
@@ -104,12 +99,8 @@ def _sections(settings: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     left = {name: value for name, value in settings.items() if name not in implied}
     sections["mixed_precision"] = _mixed_precision(left)
     model = sections["model"]
-    if left.pop("swiglu", False):
-        model |= {"gated_linear_unit": True, "activation_func": _SILU}
-    elif left.pop("quick_geglu", False):
-        model |= {"gated_linear_unit": True, "activation_func": _QUICK}
-    elif left.pop("squared_relu", False):
-        model["activation_func"] = _SQUARED
+    for name, keys in NAMES["activations"].items():
+        model |= keys if left.pop(name, False) else {}
     if left.pop("untie_embeddings_and_output_weights", False):
         model["share_embeddings_and_output_weights"] = False
     if "window_size" in left:
@@ -119,17 +110,11 @@ def _sections(settings: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     if left.pop("no_rope_fusion", False):
         model["apply_rope_fusion"] = False
     chunks = left.get("hybrid_layer_pattern", "").count("|") + 1
-    interleaved = (
-        chunks > left["pipeline_model_parallel_size"]
-        or "num_virtual_stages_per_pipeline_rank" in left
-        or "layout" in str(left)
-    )
-    if left.pop("overlap_p2p_comm", True) and interleaved and left["pipeline_model_parallel_size"] > 1:
+    stages, several = left["pipeline_model_parallel_size"], "num_virtual_stages_per_pipeline_rank" in left
+    if left.pop("overlap_p2p_comm", True) and stages > 1 and (several or chunks > stages or "layout" in str(left)):
         model |= {"overlap_p2p_comm": True, "batch_p2p_comm": False}
-    model |= {
-        "vocab_size": left.pop("padded_vocab_size"),  # Megatron-Bridge pads no table that a file names
-        "should_pad_vocab": False,
-    }
+    # Megatron-Bridge pads no table that a file names
+    model |= {"vocab_size": left.pop("padded_vocab_size"), "should_pad_vocab": False}
     for name, value in left.items():
         latent = settings.get("multi_latent_attention") or name not in PLAIN_YARN
         section, key = PLACES.get(name, ("model", name)) if latent else ("model", PLAIN_YARN[name])
@@ -170,10 +155,7 @@ def read_script(path: Path, chips: int | None = None) -> tuple[Launch, list[str]
     chips = int(started[1]) * int(started[2]) if started and chips is None else chips
     if chips is None:
         raise DseError(f"{path}: does not say on how many chips; name them with --gpus N")
-    try:
-        content = parse(text, str(path)).data
-    except yaml.YAMLError:
-        raise DseError(f"{path}: expected YAML") from None
+    content = parse(text, str(path)).data
     if not isinstance(content.get("model"), dict):
         raise DseError(f"{path}: model: expected a section of this name, as Megatron-Bridge has it")
     try:

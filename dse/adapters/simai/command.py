@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -18,7 +18,7 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from costmodel.errors import DseError, ParameterError, suggestion
+from costmodel.errors import DseError, ParameterError
 from costmodel.formats.input_files import data_beside
 from costmodel.formats.quantity import readable
 from costmodel.training.kernel_kind import PASSES
@@ -263,20 +263,3 @@ def record(
 ) -> dict[str, Any]:
     """The JSON of a workload; `options` are keyword arguments of `simai_cost`."""
     return simai_cost(path, profile=profile, asked=asked, note=note, **options).to_json()
-
-
-def gpu_type(text: str) -> str:
-    """A GPU of SimAI."""
-    return known(text, GPU_TYPES)
-
-
-def nic_type(text: str) -> str:
-    """A NIC of SimAI."""
-    return known(text, NIC_TYPES)
-
-
-def known(text: str, names: Iterable[str]) -> str:
-    """One of some names."""
-    if text not in names:
-        raise argparse.ArgumentTypeError(f"{text!r} is not one{suggestion(text, names)}")
-    return text

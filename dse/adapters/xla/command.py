@@ -34,8 +34,8 @@ def run(args: argparse.Namespace) -> int:
     if not args.system and cost.program.kernels:
         say(f"{args.design}: no --system, so evaluated on {USUAL_SYSTEM}")
         cost = cost.on(USUAL_SYSTEM)
-    if args.format in ("trace", "json"):
-        print(json_text(cost.trace() if args.format == "trace" else cost.record()))
+    if args.format == "json":
+        print(json_text(cost.record()))
     elif args.format == "html":
         if not cost.system:
             raise DseError(f"{args.design}: runs no kernels, so there is no page; leave out -o")

@@ -2,7 +2,6 @@
 
 import json
 import re
-from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -101,7 +100,7 @@ def test_json_of_a_module_on_a_system():
 
 def test_without_a_system_the_usual_one_prices_and_says_so():
     file = DATA / "loop.hlo"
-    for form in ("table", "json", "trace"):
+    for form in ("table", "json"):
         usual, said = outputs_of("cost", str(file), "--format", form)
         assert said == f"dse: {file}: no --system, so evaluated on a100_80g_dgx\n"
         assert usual == cost(file, "--system", "a100_80g_dgx", "--format", form)
@@ -111,8 +110,6 @@ def test_a_module_alone_is_counted_and_not_priced():
     alone = ModuleCost.of(DATA / "loop.hlo", "barrier", None)
     assert alone.record()["system"] is None
     assert "breakdown" not in alone.record()
-    with pytest.raises(DseError, match="a trace is of kernels with times; of this, ask for table or json"):
-        alone.trace()
 
 
 @pytest.mark.parametrize("width", [40, 80, 160])
@@ -149,18 +146,6 @@ def test_what_is_not_known_is_said(tmp_path):
     call = 'b = f32[2] custom-call(a), custom_call_target="mine"'
     (tmp_path / "c.hlo").write_text(f"HloModule c\nENTRY e {{ a = f32[2] parameter(0)\n {call} }}")
     assert "Note: 1 call of mine: evaluated by its arrays alone\n" in cost(tmp_path / "c.hlo")
-
-
-def test_a_trace_has_every_kernel_and_every_edge():
-    trace = json.loads(cost(DATA / "transformer.hlo", "--system", "a100_80g_dgx", "--format", "trace"))
-    graph = analysed(TRANSFORMER).barrier_graph
-    spans = [event for event in trace["traceEvents"] if event["ph"] == "X"]
-    assert [span["name"] for span in spans] == [kernel.name for kernel in graph.kernels]
-    starts = [event for event in trace["traceEvents"] if event["ph"] == "s"]
-    assert len(starts) == len(graph.edges)
-    assert sum(event["args"]["bytes"] for event in starts) == sum(edge.bytes for edge in graph.edges)
-    for before, after in pairwise(spans):
-        assert after["ts"] == pytest.approx(before["ts"] + before["dur"])
 
 
 MISTAKES = cases(__file__, "MISTAKES")

@@ -20,7 +20,6 @@ from rich.text import Text
 
 from costmodel.columns import FloatArray
 from costmodel.errors import DseError, ParameterError
-from costmodel.formats.chrome_trace import Arrow, Span, chrome_trace
 from costmodel.formats.quantity import readable
 from costmodel.formats.system_file import load_system
 from costmodel.kernels.collectives import held_ranks
@@ -246,22 +245,21 @@ class ModuleCost:
 
     def heaviest(self) -> list[dict[str, Any]]:
         """Kernels that take longest."""
-        order = np.argsort(-self.times, kind="stable")[:HEAVIEST]
-        return [self._kernel(int(number)) for number in order]
-
-    def _kernel(self, number: int) -> dict[str, Any]:
-        kernel = self.program.kernels[number]
-        return {
-            "name": kernel.name,
-            "kind": kernel.kind,
-            "phase": kernel.phase,
-            "count": kernel.count,
-            "at_least": bool(self.analysis.graph.kernels[number].uncounted),
-            "flops": kernel.flops + sum(p.flops for p in kernel.products),
-            "bytes": kernel.bytes_moved,
-            "time_s": float(self.times[number]),
-            "op_name": self.analysis.graph.kernels[number].instruction.op_name,
-        }
+        order, graph = np.argsort(-self.times, kind="stable")[:HEAVIEST].tolist(), self.analysis.graph.kernels
+        return [
+            {
+                "name": kernel.name,
+                "kind": kernel.kind,
+                "phase": kernel.phase,
+                "count": kernel.count,
+                "at_least": bool(graph[number].uncounted),
+                "flops": kernel.flops + sum(p.flops for p in kernel.products),
+                "bytes": kernel.bytes_moved,
+                "time_s": float(self.times[number]),
+                "op_name": graph[number].instruction.op_name,
+            }
+            for number, kernel in ((number, self.program.kernels[number]) for number in order)
+        ]
 
     def communication(self) -> list[dict[str, Any]]:
         """Messages by purpose, the largest first; the time of one counts to the purpose of most of its bytes."""
@@ -298,31 +296,6 @@ class ModuleCost:
                 row["time_s"] = float(sum(self.times[places[id(collective)]] for _, collective in members))
             rows.append(row)
         return sorted(rows, key=lambda row: -row["payload_bytes"])
-
-    def trace(self) -> dict[str, Any]:
-        """The kernels one after the other, with the arrays that pass between them, as a Chrome trace.
-
-        Raises `DseError` without a system, which gives no times.
-        """
-        if self.system is None:
-            raise DseError(f"{self.file}: a trace is of kernels with times; of this, ask for table or json")
-        details = {"file": self.file, "system": self.system.name, "barriers": self.barriers}
-        graph = self.analysis.of(self.barriers)
-        arrows = [
-            Arrow(edge.producer, edge.consumer, {"output": edge.output, "bytes": edge.bytes}) for edge in graph.edges
-        ]
-        return chrome_trace(f"{self.program.name}, 1 of {self.program.devices:g}", self._spans(), arrows, details)
-
-    def _spans(self) -> Sequence[Span]:
-        ends = np.cumsum(self.times)
-        spans = []
-        for index, kernel in enumerate(self.program.kernels):
-            row = self._kernel(index)
-            lane = "messages" if kernel.message else "kernels"
-            details = {key: row[key] for key in ("phase", "count", "flops", "bytes", "op_name")}
-            start = float(ends[index] - self.times[index])
-            spans.append(Span(kernel.name, kernel.kind, lane, start, row["time_s"], details))
-        return spans
 
 
 #: Length of the bar of the largest part. [characters]
