@@ -141,8 +141,7 @@ class Flags:
         text = launch_text(file) if (file := script_file(path)).is_file() else ""
         if _PRIMUS.search(text):
             return cls.of_primus(*primus_arguments(path))
-        printed = _PRINTED.findall(text)
-        if not printed:
+        if not (printed := _PRINTED.findall(text)):
             return None
         flags = cls.of_arguments(_ARGUMENT.findall(printed[-1]))
         if padded := _PADDED.findall(text):

@@ -191,8 +191,7 @@ def _of_nemo_1(content: Mapping[str, Any]) -> dict[str, Any]:
 
 def _settings(content: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
     """Settings of a configuration, and keys of the model that are not read."""
-    names = {location: name for name, location in PLACES.items()}
-    names |= {("model", key): name for name, key in PLAIN_YARN.items()}
+    names = {at: name for name, at in PLACES.items()} | {("model", key): name for name, key in PLAIN_YARN.items()}
     settings: dict[str, Any] = {"max_position_embeddings": None, "group_query_attention": True}
     unread: list[str] = []
     for section in ("model", "train", "ddp", "optimizer", "dist", "tokenizer"):
