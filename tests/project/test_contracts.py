@@ -32,13 +32,13 @@ MOST_MODULES = 20
 
 #: The most lines of packages and rooms, less others; what would grow beyond says what it deletes. [lines]
 BUDGETS = [
-    ("costmodel dse", "", 68_549),
-    ("costmodel dse", "dse.adapters", 46_954),
-    ("costmodel", "costmodel.formats costmodel.lstm costmodel.rules", 13_799),
+    ("costmodel dse", "", 68_538),
+    ("costmodel dse", "dse.adapters", 46_942),
+    ("costmodel", "costmodel.formats costmodel.lstm costmodel.rules", 13_794),
     ("dse.searching dse.storage", "", 6_965),
     ("dse.adapters", "", 21_596),
-    ("dse.adapters.xla", "", 6_833),
-    ("dse.adapters.dfmodel", "", 4_024),
+    ("dse.adapters.xla", "", 6_806),
+    ("dse.adapters.dfmodel", "", 4_013),
     ("tests", "", 31_695),
 ]
 
