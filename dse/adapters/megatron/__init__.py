@@ -2,7 +2,7 @@
 
 Rooms in the order in which they are read; those on one line do not import each other:
 
-    model, shell
+    model, primus, shell
     design
     launch
 """
