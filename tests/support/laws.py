@@ -46,14 +46,8 @@ FOLLOWING: Final = {"cores": "sram_bandwidth", "clock": "sram_bandwidth"}
 #: Quantities of which more never speeds a step up: what is waited for, and what is lost. Endings of names.
 NEVER_FASTER: Final = (
     *("kernel_launch", "tile_latency", "collective_cores", "host_dispatch", "host_step_overhead"),
-    *(
-        "host_straggler",
-        "pointwise_kernels",
-        "blocking_launches",
-        "expert_casts",
-        "collective_launches",
-        "pipelined_launches",
-    ),
+    *("host_straggler", "pointwise_kernels", "blocking_launches"),
+    *("expert_casts", "collective_launches", "pipelined_launches"),
     *("_latency", "_launch", "_ramp", "_own_share", "_oversubscription"),
 )
 #: Endings of rates, and of times that a step waits. [1/s], [s]

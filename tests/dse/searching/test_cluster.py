@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 
@@ -53,10 +54,14 @@ def test_a_front_is_the_same_on_a_cluster(address, monkeypatch):
 
 
 @pytest.mark.slow
-def test_a_lost_worker_loses_nothing(address, tmp_path):
+def test_a_lost_worker_loses_nothing(address, tmp_path, monkeypatch):
+    """Its results are computed again, which may take longer than the scheduler has for an answer."""
     function = partial(dies_once, str(tmp_path / "died"))
     assert [*Workers(backend="dask", scheduler=address).map(function, range(20))] == [*range(20)]
     assert (tmp_path / "died").exists()
+    monkeypatch.setattr(dask_cluster, "ANSWER", 1.0)
+    with closing(dask_cluster._Cluster(address)) as cluster:
+        assert cluster.result(cluster.submit(time.sleep, 2.0)) is None
 
 
 def test_the_command_takes_a_cluster(address):

@@ -237,11 +237,8 @@ def test_a_release_has_the_values_before_later_ones(tmp_path):
     chips = {"compute_capability": 10.0, "node_size": 72.0}
     assert old.said(None, lambda name: chips.get(name, np.nan))["sustained"] == 0.66
     assert "sustained" not in old.said(None)
-    assert (old.name, oldest.name, oldest.given["attention"]) == (
-        "megatron_core@25.06",
-        "megatron_core@2019",
-        "unfused",
-    )
+    assert (old.name, oldest.name) == ("megatron_core@25.06", "megatron_core@2019")
+    assert oldest.given["attention"] == "unfused"
     assert load_framework("megatron_lm_2021") == oldest
     assert load_framework("torchtitan_2026").given == load_framework("torchtitan").given
     given = "given: {zero: {value: 1, kind: assumed, source: mine}}"
