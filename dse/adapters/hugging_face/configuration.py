@@ -229,7 +229,8 @@ class _ConfigurationReader:
             formula, known = Expression.parse(text), {**model, **calculated}
             if (name in model) == (name in formula.names):
                 read = {word: known.get(word, self._value(word)) for word in formula.names}
-                values = {word: value if isinstance(value, int | float) else math.nan for word, value in read.items()}
+                counts = {word: int(value) if isinstance(value, bool) else value for word, value in read.items()}
+                values = {word: _number(word, value).get(word, math.nan) for word, value in counts.items()}
                 calculated[name] = self._whole(name, float(formula.compiled(dict.fromkeys(values, Name()))(values)))
         return calculated
 

@@ -249,7 +249,6 @@ class LayerReader:
         if family.window_switch and window:
             first = self.whole("max_window_layers", self.value("max_window_layers") or 0)
             return ["full"] * min(first, count) + [window] * (count - first)
-        self.value("max_window_layers")
         full = marks(count, every, self._offset(family.full_offset, every))
         rest = count % every if family.rest and every else 0
         return ["full" if mark else other for mark in full[: count - rest]] + [family.rest] * rest
