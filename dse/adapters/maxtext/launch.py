@@ -305,7 +305,7 @@ def mesh(launch: Launch) -> dict[str, int]:
              "data": data, "pipeline": int(launch["pp"])}  # fmt: skip
     devices, heads = launch.devices, launch.model.num_query_groups
     is_within = sizes[split] % devices == 0 or int(launch["micro_batch_size"]) % devices > 0
-    sizes[split if is_within else "fsdp" if fsdp > 1 else "data"] *= devices
+    sizes[split if is_within else "fsdp"] *= devices  # so that a chip has its weights once
     if devices > 1 and is_within and heads % sizes[split]:
         raise NotExpressible(f"{devices} devices a chip: {split} {sizes[split]} does not divide {heads:g} heads; "
                              f"expected a micro-batch of a multiple of {devices}")  # fmt: skip
