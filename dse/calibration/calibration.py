@@ -22,7 +22,6 @@ from costmodel.errors import DseError
 from costmodel.formats import shipped
 from costmodel.formats.framework_file import load_framework
 from costmodel.formats.input_files import dump, parse, read_text
-from costmodel.formats.quantity import si_value
 from costmodel.formats.system_file import quantity_place, with_constants, written
 from dse.calibration.constants import STEPS, STEPS_TOO, Constant, LearnedConstant, candidates, with_learned
 from dse.calibration.fit import NO_CHANGE, Fit, Task, fits, slopes_of
@@ -354,22 +353,8 @@ def _stage(
 
 def calibrated_constants(fit: Fit, system: System) -> list[LearnedConstant]:
     """Constants of a fit as a file states them, and those of the system before."""
-    units, known = system.units(), system.quantities()
-    fitted = []
-    for constant in fit.constants:
-        unit = units[constant.name]
-        value = si_value(written(fit.values[constant.name], unit), unit)
-        fitted.append(
-            LearnedConstant(
-                name=constant.name,
-                unit=unit,
-                before=known[constant.name].item(),
-                after=value,
-                standard_error=fit.standard_errors[constant.name],
-                at_bound=constant.is_at_bound(value),
-            )
-        )
-    return fitted
+    values, errors = fit.values, fit.standard_errors
+    return [constant.learned(system, values[constant.name], errors[constant.name]) for constant in fit.constants]
 
 
 def system_text(

@@ -16,12 +16,31 @@ import numpy as np
 from costmodel import System
 from costmodel.columns import FloatArray
 from costmodel.formats.input_files import data_beside
+from costmodel.formats.quantity import si_value
 from costmodel.formats.system_file import quantity_place, with_constants, written
 from costmodel.machine import Range
 from dse.predictions.intervals import FABRIC_SPREAD, NINETY
 
 #: Kinds of rows in the order in which they are fitted: constants of one kind are fixed for the next.
 KERNELS, COLLECTIVES, STEPS = STAGES = ("kernels", "collectives", "steps")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LearnedConstant:
+    """A constant that measurements moved away from its built-in value. [unit of the quantity]"""
+
+    name: str
+    unit: str
+    before: float
+    after: float  #: to the digits that are written
+    standard_error: float
+    at_bound: bool  #: whether it is as low or as high as it may be
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """Ends of the 90 % interval of a constant above 0 whose logarithm is normal. [unit of the quantity]"""
+        factor = np.exp(NINETY * self.standard_error / self.after).item()
+        return self.after / factor, self.after * factor
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +72,19 @@ class Constant:
     def slope(self, value: float) -> float:
         """Change of the value with its coordinate. [unit of the quantity]"""
         return value + self.scale
+
+    def learned(self, system: System, value: float, standard_error: float) -> LearnedConstant:
+        """The constant of a system with another value, within its bounds. [unit of the quantity]"""
+        unit = system.units()[self.name]
+        after = si_value(written(min(max(value, self.low), self.high), unit), unit)
+        return LearnedConstant(
+            name=self.name,
+            unit=unit,
+            before=system.quantities()[self.name].item(),
+            after=after,
+            standard_error=standard_error,
+            at_bound=self.is_at_bound(after),
+        )
 
 
 #: Constants of chips, memory levels, tiers of links and whole steps: lowest, highest, scale, spread.
@@ -97,24 +129,6 @@ def candidates(system: System) -> dict[str, list[Constant]]:
         ]
         for stage, constants_of_stage in stages.items()
     }
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class LearnedConstant:
-    """A constant that measurements moved away from its built-in value. [unit of the quantity]"""
-
-    name: str
-    unit: str
-    before: float
-    after: float
-    standard_error: float
-    at_bound: bool = False  #: whether it is as low or as high as it may be
-
-    @property
-    def interval(self) -> tuple[float, float]:
-        """Ends of the 90 % interval of a constant above 0 whose logarithm is normal. [unit of the quantity]"""
-        factor = np.exp(NINETY * self.standard_error / self.after).item()
-        return self.after / factor, self.after * factor
 
 
 def with_learned(text: str, base: System, learned: Iterable[tuple[LearnedConstant, str]], about: str) -> str:

@@ -88,7 +88,8 @@ def learned_line(one: LearnedConstant) -> str:
     """A constant that runs moved away from the built-in value."""
     values = (one.after, one.before, *one.interval)
     after, before, low, high = (f"{value:.2f}" if one.unit == "-" else readable(value, one.unit) for value in values)
-    return f"{one.name} is {after} rather than {before} (90 %: {low} to {high})"
+    within = "at its bound: the cause is something else" if one.at_bound else f"90 %: {low} to {high}"
+    return f"{one.name} is {after} rather than {before} ({within})"
 
 
 def replay_report(record: Mapping[str, Any], width: int) -> list[RenderableType]:

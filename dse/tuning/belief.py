@@ -31,7 +31,7 @@ from costmodel import step
 from costmodel.columns import BoolArray, FloatArray
 from costmodel.training.design import DesignPoints
 from costmodel.training.run import TransformerRun
-from dse.calibration.constants import candidates
+from dse.calibration.constants import Constant, candidates
 from dse.predictions.intervals import NINETY
 
 #: Machines that are drawn; their order is fixed. [-]
@@ -49,8 +49,7 @@ DRAWN: Final = ("sustained", "dram_efficiency", "software_pointwise_kernels", "d
 class Ensemble:
     """Logarithms of the step times of designs on drawn machines."""
 
-    names: tuple[str, ...]  #: constants that differ
-    shipped: FloatArray  #: their built-in values, (constants,) [unit of each]
+    constants: tuple[Constant, ...]  #: that differ
     factors: FloatArray  #: logarithms of their factors, (machines, constants) [-]
     log_times: FloatArray  #: (machines, designs) [log s]
     middle: FloatArray  #: their means, all moved so that half of the designs take the expected time, (designs,) [log s]
@@ -83,7 +82,7 @@ def ensemble(run: TransformerRun, expected: FloatArray, machines: int = MACHINES
         times = step(many.model, many.system, many.design).step_time
         log_times[drawn] = np.log(times).reshape(drawn.size, points)
     means = log_times.mean(axis=0)
-    return Ensemble(tuple(names), shipped, factors, log_times, means + np.median(np.log(expected) - means))
+    return Ensemble(tuple(constants), factors, log_times, means + np.median(np.log(expected) - means))
 
 
 #: Standard deviations of log step times in addition to those of machines: of all designs together, of neighbours, of a

@@ -239,14 +239,12 @@ def _numbered(study: BaseStudy, known: StudyCandidates, chosen: Sequence[Next]) 
 
 def learned(space: Space, known: StudyCandidates, decision: Decision) -> Iterable[LearnedConstant]:
     """Constants that differ from the built-in ones after the runs, by more than their remaining deviation."""
-    machines, belief = known.candidates.machines, decision.belief
-    before = machines.factors.std(axis=0)
-    for at, name in enumerate(machines.names):
-        mean, left = float(belief.constants[at]), float(belief.constants_deviation[at])
-        if left < 0.9 * before[at] and abs(mean) > left:
-            shipped = float(machines.shipped[at])
-            value, unit = shipped * math.exp(mean), space.system.units()[name]
-            yield LearnedConstant(name=name, unit=unit, before=shipped, after=value, standard_error=value * left)
+    machines, belief, system = known.candidates.machines, decision.belief, space.system
+    before, after, left = machines.factors.std(axis=0), belief.constants, belief.constants_deviation
+    for at in np.flatnonzero((left < 0.9 * before) & (abs(after) > left)):
+        constant = machines.constants[at]
+        value = system.quantities()[constant.name].item() * math.exp(after[at])
+        yield constant.learned(system, value, value * float(left[at]))
 
 
 DATA: Final[dict[str, Any]] = data_beside(__file__, "run_logs.yaml")

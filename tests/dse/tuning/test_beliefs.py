@@ -8,18 +8,7 @@ import pytest
 
 from costmodel import DesignPoints, load_model, load_system, step
 from costmodel.training.run import Run
-from dse.tuning.belief import (
-    UNLIKELY,
-    RunCandidates,
-    Told,
-    belief,
-    best_run,
-    conditioned,
-    decide,
-    ensemble,
-    likeness,
-    noise_of,
-)
+from dse.tuning.belief import UNLIKELY, RunCandidates, Told, best_run, conditioned, decide, ensemble, likeness, noise_of
 
 #: Layouts of Llama 3 8B on 64 chips: (tp, pp, micro-batch size).
 LAYOUTS = [(tp, pp, mbs) for tp in (1, 2, 4, 8) for pp in (1, 2, 4) for mbs in (1, 2, 4)]
@@ -82,7 +71,7 @@ def test_a_run_moves_its_design_to_the_measured_time_and_its_neighbours_less(can
 def test_a_slow_run_across_nodes_lowers_the_rate_of_the_fabric_and_not_that_of_the_node(candidates):
     place = LAYOUTS.index((1, 1, 1))  # gradients of all weights between nodes
     slow = [Told(place, 2.0 * math.exp(candidates.machines.log_times[0, place]))]
-    names = candidates.machines.names
+    names = [one.name for one in candidates.machines.constants]
     shift = candidates.believed(slow).constants - candidates.believed([]).constants
     assert shift[names.index("fabric_efficiency")] < 3 * min(shift[names.index("node_efficiency")], 0) < 1e-9
 
@@ -156,5 +145,5 @@ def test_several_runs_at_once_differ(candidates):
 
 
 def test_narrow_intervals_of_predictions_leave_less_doubt(candidates):
-    calm = belief(candidates.machines, candidates.design, candidates.memory, candidates.capacity, [], doubt=0.3)
+    calm = replace(candidates, doubt=0.3).believed([])
     assert (calm.deviation < candidates.believed([]).deviation).all()

@@ -147,11 +147,12 @@ def test_a_log_is_told_with_its_trial(study, tmp_path):
     assert (run["step_time_s"], run["software"]) == (4.5, "megatron_bridge")
 
 
-def test_the_system_is_kept_with_what_runs_moved(study, tmp_path):
+@pytest.mark.parametrize(("factor", "words"), [(1.6, "(90 %: "), (0.7, "rather than 0.80 (at its bound")])
+def test_the_system_is_kept_with_what_runs_moved(study, tmp_path, factor, words):
     predicted = predicted_time(study, 0)
     for _ in range(6):
-        study.tell(0, step_time=1.6 * predicted)
-    assert "rather than" in stdout_of("tune", NAME, "--save-system", "mine.yaml")
+        study.tell(0, step_time=factor * predicted)
+    assert words in stdout_of("tune", NAME, "--save-system", "mine.yaml")
     mine, learned = dse.load_system(tmp_path / "mine.yaml").quantities(), tuned()["learned"]
     assert [mine[one["name"]] for one in learned] == pytest.approx([one["after"] for one in learned], rel=1e-3)
     assert main(["plan", "llama3_8b", "--gpus", "16", "--system", "./mine.yaml"]) == 0
