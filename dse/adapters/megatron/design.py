@@ -20,6 +20,7 @@ from costmodel.training.design import EVEN
 from costmodel.training.model import ModelShape
 from costmodel.training.run import padded_vocabulary
 from dse.adapters.megatron.model import BALANCES, KEYS, model_losses, model_settings, settings_model, usual_vocabulary
+from dse.launches.adapters import read_peft
 from dse.launches.launch import Launch, NotExpressible, even_or_written, refuse, written_layout
 
 #: Setting -> column, of numbers that are left out where they are 1, or 0.
@@ -196,10 +197,9 @@ def launch_of(settings: Mapping[str, Any], *, world_size: int, node_size: int,
     design |= _read_pipeline(settings, design, model.num_layers)
     if layout := settings.get("pipeline_model_parallel_layout") or _read_hybrid_pipeline(settings):
         design |= even_or_written(model, design, str(layout))
-    design |= _read_recomputation(settings)
-    design |= _read_optimizer(settings)
+    design |= _read_recomputation(settings) | _read_optimizer(settings)
     design |= _read_overlaps(settings, design)
-    design |= _read_attention(settings)
+    design |= _read_attention(settings) | read_peft(settings, MEGATRON)
     if model.num_experts:
         design |= _read_experts(settings, design)
     else:

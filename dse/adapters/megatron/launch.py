@@ -155,10 +155,11 @@ class Flags:
         stand_for = [item for name, of in data["stands_for"].items() if given.get(name) for item in of.items()]
         left = {k: v for k, v in given.items() if k not in (*data["without_cost"].split(), *data["stands_for"])}
         flags = cls.of_arguments((name, str(value)) for name, value in (*left.items(), *stand_for))
-        unread = {name: value for name, value in flags.unread.items() if "'enabled': False" not in value}
-        if others := [name for name in unread if name in of_model or name in data["other"].split()]:
+        if others := [name for name in flags.unread if name in of_model or name in data["other"].split()]:
             raise OtherTraining(f"{', '.join(others)}: not known; a model or training with it has another cost")
-        return cls(flags.settings, {name: value for name, value in unread.items() if name in changed})
+        if isinstance(lora := given.get("lora"), dict) and lora.get("enabled", True):
+            flags.settings["peft"] = {"_target_": data["lora"], **lora}
+        return cls(flags.settings, {name: value for name, value in flags.unread.items() if name in changed})
 
     @property
     def notes(self) -> list[str]:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,7 +18,7 @@ from costmodel.formats.input_files import data_beside, dump, parse
 from dse.adapters.megatron.design import MEGATRON, launch_of, settings_of
 from dse.adapters.megatron.launch import LISTS, NUMBERS, ON, SHARES, WORDS
 from dse.adapters.megatron.model import pattern
-from dse.launches.adapters import ADAPTER_PLACEHOLDERS, LORA_COLUMNS, peft_section, read_peft
+from dse.launches.adapters import ADAPTER_PLACEHOLDERS, LORA_COLUMNS, peft_section
 from dse.launches.launch import PLACEHOLDERS, Launch, NotExpressible, launch_text, with_line
 
 VERSION: Final = "Megatron-Bridge 0.7"
@@ -160,8 +159,8 @@ def read_script(path: Path, chips: int | None = None) -> tuple[Launch, list[str]
         raise DseError(f"{path}: model: expected a section of this name, as Megatron-Bridge has it")
     try:
         settings, unread = _settings(_of_nemo_1(content) if "encoder_seq_length" in content["model"] else content)
+        settings["peft"] = content.get("peft")
         launch, notes = launch_of(settings, world_size=chips, node_size=8, name=path.stem)
-        launch = replace(launch, design={**launch.design, **read_peft(content, MEGATRON)})
     except (DseError, ValueError, TypeError) as error:
         raise DseError(f"{path}: {with_line(str(error), text)}") from None
     return launch, [*notes, *([f"not read: {' '.join(unread)}"] if unread else [])]
