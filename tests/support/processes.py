@@ -41,3 +41,10 @@ def search(url: str, budget: int, ready: Connection) -> None:
     study = Study.load("shared", storage=url)
     ready.send(None)
     study.run(budget)
+
+
+def exit_codes(processes: list[ForkServerProcess]) -> list[int | None]:
+    """Exit codes of processes, once all have ended."""
+    for process in processes:
+        process.join()
+    return [process.exitcode for process in processes]

@@ -7,6 +7,7 @@ from costmodel import DesignPoints, ModelShape, System, load_system
 from costmodel.rules.registry import design_rules
 from costmodel.training.run import RankRun, Run, TransformerRun, rank_run
 from dse.api.study import Study
+from dse.searching.batches.loop import CLAIM, PARKED
 from dse.spaces.space import Space
 from dse.storage.optuna_store import Store
 
@@ -38,3 +39,9 @@ def told(study: Study) -> list[tuple[Any, ...]]:
     with Store(study.storage, "read") as store:
         trials = store.trials(store.study(study.name).study_id)
     return [(t.number, t.state, t.params, t.values, t.constraints, t.user_attrs) for t in trials]
+
+
+def marks(study: Study) -> list[str]:
+    """Claims and parked batches that the database holds."""
+    attributes = Study.load(study.name, storage=study.storage).attributes
+    return sorted(name for name in attributes if name.startswith((CLAIM, PARKED)))

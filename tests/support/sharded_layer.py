@@ -4,7 +4,7 @@ The kernels are simple, but fussy about layouts: norms need all features, and th
 squares, so that summands must have been added up before.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -199,3 +199,14 @@ class ShardedLayer:
         axis = 1 if self.option(kernel) == "column" else 0
         self.weight_gradients[kernel.name] = np.concatenate(products, axis=axis)
         return [g @ w.T for g, w in zip(gradients, self.weight_shards(kernel), strict=True)]
+
+
+def check_ranks(alone: ShardedLayer, layers: Iterable[ShardedLayer], rng: np.random.Generator) -> None:
+    """Layers on several ranks have the outputs and the gradients of the layer on one."""
+    given, gradient = rng.normal(size=(2, 4, 8))
+    expected = alone.forward(given), alone.backward(gradient)
+    for layer in layers:
+        np.testing.assert_allclose(layer.forward(given), expected[0], rtol=1e-9)
+        np.testing.assert_allclose(layer.backward(gradient), expected[1], rtol=1e-8)
+        for name, whole in alone.weight_gradients.items():
+            np.testing.assert_allclose(layer.weight_gradients[name], whole, rtol=1e-8, atol=1e-9)

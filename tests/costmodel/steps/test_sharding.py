@@ -14,7 +14,7 @@ from costmodel.steps.transformer import resolve_sharding, step
 from costmodel.training.blocks import DECODER, assignments_of
 from costmodel.training.design import sharding_column
 from tests.support.runs import ranks_of
-from tests.support.sharded_layer import MODEL, ShardedLayer, shapes
+from tests.support.sharded_layer import MODEL, ShardedLayer, check_ranks, shapes
 
 #: All ways to split the kernels of a layer, and the number of each.
 EVERY = assignments_of((DECODER,))
@@ -64,15 +64,9 @@ def test_ranks_that_exchange_what_an_assignment_says_compute_what_one_chip_does(
         assert len(met) == math.prod(len(EVERY.options[kernel]) for kernel in three)
     rng = np.random.default_rng(tp)
     weights = {name: rng.normal(size=shape) for name, shape in shapes(DECODER).items()}
-    given, gradient = rng.normal(size=(2, 4, 8))
     alone = ShardedLayer(ranks_of(MODEL, assigned(NUMBERS[:1], tp=1)), weights)
-    expected = alone.forward(given), alone.backward(gradient)
-    for number in numbers:
-        layer = ShardedLayer(ranks_of(MODEL, assigned(np.array([number]), tp=tp)), weights)
-        np.testing.assert_allclose(layer.forward(given), expected[0], rtol=1e-9)
-        np.testing.assert_allclose(layer.backward(gradient), expected[1], rtol=1e-8)
-        for name, whole in alone.weight_gradients.items():
-            np.testing.assert_allclose(layer.weight_gradients[name], whole, rtol=1e-8, atol=1e-9)
+    runs = (ranks_of(MODEL, assigned(np.array([number]), tp=tp)) for number in numbers)
+    check_ranks(alone, (ShardedLayer(run, weights) for run in runs), rng)
 
 
 def test_the_whole_layer_alone_is_what_it_says():

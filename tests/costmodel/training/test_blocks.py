@@ -35,7 +35,7 @@ from dse.adapters.dfmodel.graph import Traffic, least_moving
 from dse.adapters.dfmodel.layer import model_graph
 from dse.adapters.simai.design_rows import simai_step
 from tests.support.runs import ranks_of
-from tests.support.sharded_layer import MODEL, ShardedLayer, shapes
+from tests.support.sharded_layer import MODEL, ShardedLayer, check_ranks, shapes
 
 #: Attention and MLP side by side behind one norm, as in GPT-J, PaLM and MegaScale: no block that ships.
 PARALLEL = Block(
@@ -124,16 +124,10 @@ def test_ranks_compute_it_as_one_chip_does():
     """Forward, backward, and gradients of weights of every fifth assignment, by the exchanges of the cost model."""
     rng, model = np.random.default_rng(3), parallel(MODEL)
     weights = {name: rng.normal(size=shape) for name, shape in shapes(LAYER).items()}
-    given, gradient = rng.normal(size=(2, 4, 8))
     alone = ShardedLayer(ranks_of(model, assigned(np.zeros(1), tp=1)), weights, LAYER)
-    expected = alone.forward(given), alone.backward(gradient)
     assert EVERY.count == 2 * 2 * 2 * 3 * 2 * 2 * 3
-    for number in range(0, EVERY.count, 5):
-        layer = ShardedLayer(ranks_of(model, assigned(np.array([number]), tp=2)), weights, LAYER)
-        np.testing.assert_allclose(layer.forward(given), expected[0], rtol=1e-9)
-        np.testing.assert_allclose(layer.backward(gradient), expected[1], rtol=1e-8)
-        for name, whole in alone.weight_gradients.items():
-            np.testing.assert_allclose(layer.weight_gradients[name], whole, rtol=1e-8, atol=1e-9)
+    runs = (ranks_of(model, assigned(np.array([number]), tp=2)) for number in range(0, EVERY.count, 5))
+    check_ranks(alone, (ShardedLayer(run, weights, LAYER) for run in runs), rng)
 
 
 def test_alone_it_is_what_it_says():

@@ -18,8 +18,8 @@ from dse.searching.samplers.samplers import SAMPLERS
 from dse.searching.study_attributes import CONCURRENCY
 from dse.spaces.space import Space
 from dse.storage.optuna_store import Store
-from tests.support.processes import searching
-from tests.support.runs import told
+from tests.support.processes import exit_codes, searching
+from tests.support.runs import marks, told
 
 NAMES = ("nsga2", "random")  # of the small space, screening prices all designs in its first batch
 BUDGET = 150
@@ -34,22 +34,9 @@ def two_at_once():
         yield
 
 
-def marks(study):
-    """Claims and parked batches that the database holds."""
-    attributes = Study.load(study.name, storage=study.storage).attributes
-    return sorted(name for name in attributes if name.startswith((CLAIM, PARKED)))
-
-
 def workers(url, n, budget=BUDGET):
     """Processes on one study, all about to begin."""
     return [searching(url, budget) for _ in range(n)]
-
-
-def ended(processes):
-    """Exit codes of processes."""
-    for process in processes:
-        process.join()
-    return [process.exitcode for process in processes]
 
 
 @pytest.fixture(scope="module", params=NAMES)
@@ -66,7 +53,7 @@ def alone(request, space, tmp_path_factory):
 
 def test_three_at_once_make_the_trials_of_one(space, url, alone):
     study = Study.create(space, "shared", storage=url, seed=5, sampler=alone[0].plan.sampler)
-    assert ended(workers(url, 3)) == [0, 0, 0]
+    assert exit_codes(workers(url, 3)) == [0, 0, 0]
     assert told(study) == alone[1]
     assert marks(study) == []
 
@@ -77,11 +64,11 @@ def test_killed_and_joined_by_others_they_make_the_same(space, url, alone):
     for _ in range(2):
         time.sleep(moments.uniform(0, 0.2))
         running[0].kill()
-        ended(running[:1])
+        exit_codes(running[:1])
         running = [*running[1:], *workers(url, 1)]
         found = told(study)
         assert found == alone[1][: len(found)]
-    assert ended(running) == [0, 0]
+    assert exit_codes(running) == [0, 0]
     assert told(study) == alone[1]
     assert marks(study) == []
 
@@ -93,7 +80,7 @@ def test_screening_is_shared_as_well(tmp_path):
     for name, processes in (("one", 1), ("two", 2)):
         url = f"sqlite:///{tmp_path}/{name}.db"
         studies.append(Study.create(space, "shared", storage=url, seed=5))
-        assert ended(workers(url, processes, 200)) == [0] * processes
+        assert exit_codes(workers(url, processes, 200)) == [0] * processes
     one, two = studies
     assert told(one) == told(two)
     assert one.designs_priced == two.designs_priced == sum(t[-1]["designs_priced"] for t in told(one))
@@ -214,7 +201,7 @@ def test_two_that_work_on_one_batch_store_it_once(two, alone):
 def test_a_space_of_few_designs_is_searched_to_its_end_by_two(space, url, sampler):
     few = space.pinned({"tp": 8})
     study = Study.create(few, "shared", storage=url, sampler=sampler)
-    assert ended(workers(url, 2, 10_000)) == [0, 0]
+    assert exit_codes(workers(url, 2, 10_000)) == [0, 0]
     trials = told(study)
     assert len({few.legal.key(params) for _, _, params, *_ in trials}) == len(trials) == few.legal.count
     assert marks(study) == []
@@ -236,7 +223,7 @@ def test_a_study_from_before_batches_were_concurrent_has_one_at_a_time(space, ur
         store.drop_user_attrs(study._stored.study_id, [CONCURRENCY])
     old = Study.load("shared", storage=url)
     assert old.plan.concurrency == 1
-    assert ended(workers(url, 2)) == [0, 0]
+    assert exit_codes(workers(url, 2)) == [0, 0]
     found = told(old)
     assert len({space.legal.key(params) for _, _, params, *_ in found}) == len(found) == BUDGET
     assert found[: old.plan.batch_size] == alone[1][: old.plan.batch_size]

@@ -1,7 +1,5 @@
 """Readers and foreign programs beside a search: each goes on as if it were alone."""
 
-import subprocess
-import sys
 from concurrent.futures import ThreadPoolExecutor
 
 import optuna
@@ -15,16 +13,10 @@ from dse.searching.study import studies
 from dse.spaces.space import Space
 from dse.storage.database import optuna_url
 from tests.support.paths import TEST_DATA
+from tests.support.processes import exit_codes, searching
 
 SMALL = TEST_DATA / "small_space.yaml"
 BUDGET = 100
-
-#: A search of its own, to its budget.
-WORKER = """
-import sys
-from dse.api.study import Study
-Study.load("shared", storage=sys.argv[1]).run(int(sys.argv[2]))
-"""
 
 
 @pytest.fixture
@@ -32,21 +24,15 @@ def study(url):
     return Study.create(Space.load(SMALL), "shared", storage=url, seed=3, sampler="random")
 
 
-def started(study, processes):
-    """Processes that search a study."""
-    command = [sys.executable, "-c", WORKER, study.storage, str(BUDGET)]
-    return [subprocess.Popen(command) for _ in range(processes)]
-
-
-def searching(processes):
+def running(processes):
     """Whether some are not done."""
-    return any(process.poll() is None for process in processes)
+    return any(process.is_alive() for process in processes)
 
 
 @pytest.mark.slow
 def test_whoever_reads_beside_a_search_sees_it_at_one_moment(study):
-    both, seen = started(study, 2), [0]
-    while searching(both):
+    both, seen = [searching(study.storage, BUDGET) for _ in range(2)], [0]
+    while running(both):
         read = Study.load("shared", storage=study.storage)
         trials, front = read.trials(), read.pareto_front()
         assert trials["trial"].tolist() == list(range(len(trials)))
@@ -55,18 +41,18 @@ def test_whoever_reads_beside_a_search_sees_it_at_one_moment(study):
         [summary] = studies(study.storage)
         seen += [len(trials), summary.complete]
     assert seen == sorted(seen)
-    assert [process.wait() for process in both] == [0, 0]
+    assert exit_codes(both) == [0, 0]
 
 
 @pytest.mark.slow
 def test_a_foreign_loop_beside_a_search_keeps_its_trials_and_we_ours(study):
     storage = optuna.storages.RDBStorage(optuna_url(study.storage), engine_kwargs={"poolclass": NullPool})
     foreign = optuna.load_study(study_name="shared", storage=storage)
-    ours, theirs = started(study, 1), []
-    while searching(ours):
+    ours, theirs = [searching(study.storage, BUDGET)], []
+    while running(ours):
         trial = foreign.ask()
         theirs.append(foreign.tell(trial, [1.0, 1.0]).number)
-    assert [process.wait() for process in ours] == [0]
+    assert exit_codes(ours) == [0]
     left = foreign.ask()  # and is at work on it
     study.run(BUDGET + 10)
     trials = foreign.trials

@@ -20,6 +20,7 @@ from tests.dse.searching.test_samplers import every_sampler
 from tests.support.cases import cases
 from tests.support.commands import json_of, stderr_of, stdout_of
 from tests.support.paths import TEST_DATA
+from tests.support.runs import told
 
 SMALL = parse((TEST_DATA / "small_space.yaml").read_text(), "small").data
 EXACT = {
@@ -45,11 +46,6 @@ def study(space, tmp_path_factory):
     study = Study.create(space, "inner", storage=f"sqlite:///{tmp_path_factory.mktemp('inner')}/dse.db")
     assert study.run(1000).exhausted
     return study
-
-
-def told(study):
-    """What a study knows of its trials, times of day aside."""
-    return [(t.number, t.params, t.values, t.constraints, t.user_attrs) for t in study.table.trials]
 
 
 def priced(space):

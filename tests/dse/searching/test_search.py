@@ -1,9 +1,6 @@
 """The trials of a study follow from its seed alone: not from interruptions, budgets or processes."""
 
 import random
-import signal
-import subprocess
-import sys
 import time
 
 import optuna
@@ -15,6 +12,7 @@ from dse.pricing.evaluated import rules_for
 from dse.searching.samplers.archive import BATCH_SIZE
 from dse.searching.samplers.samplers import SAMPLERS
 from dse.storage.optuna_store import Store
+from tests.support.processes import searching
 from tests.support.runs import told
 
 
@@ -97,35 +95,22 @@ def test_an_interrupt_loses_the_batch_in_progress_and_nothing_else(space, url):
 
 # Several processes, and what kills them.
 
-WORKER = """
-import sys
-from dse.api.study import Study
-study = Study.load("gpt3", storage=sys.argv[1])
-print("ready", flush=True)
-study.run(int(sys.argv[2]))
-"""
-
-
-def worker(url, budget):
-    return subprocess.Popen([sys.executable, "-c", WORKER, url, str(budget)], stdout=subprocess.PIPE, text=True)
-
 
 @pytest.fixture(scope="module")
 def uninterrupted(space, tmp_path_factory):
-    study = Study.create(space, "gpt3", storage=f"sqlite:///{tmp_path_factory.mktemp('whole')}/dse.db", seed=5)
+    study = Study.create(space, "shared", storage=f"sqlite:///{tmp_path_factory.mktemp('whole')}/dse.db", seed=5)
     study.run(200)
     return told(study)
 
 
 def test_killed_at_random_moments_and_resumed(space, url, uninterrupted):
-    study = Study.create(space, "gpt3", storage=url, seed=5)
+    study = Study.create(space, "shared", storage=url, seed=5)
     moments = random.Random(0)
     for _ in range(2):
-        process = worker(url, 200)
-        process.stdout.readline()
+        process = searching(url, 200)
         time.sleep(moments.uniform(0, 0.25))
-        process.send_signal(signal.SIGKILL)
-        process.communicate()
+        process.kill()
+        process.join()
         found = told(study)
         assert found == uninterrupted[: len(found)]  # every finished trial kept, none running
     study.run(200)

@@ -19,7 +19,7 @@ from costmodel.errors import DseError
 from dse.api.study import Study
 from dse.cli import main
 from dse.searching.batches import history
-from dse.searching.batches.loop import CLAIM, PARKED, alive
+from dse.searching.batches.loop import alive
 from dse.spaces.space import Space
 from dse.storage import atomic_files as files
 from dse.storage.database import patience
@@ -28,7 +28,7 @@ from tests.support.cases import cases
 from tests.support.commands import stderr_of
 from tests.support.paths import TEST_DATA
 from tests.support.processes import HEEDING, python_after
-from tests.support.runs import told
+from tests.support.runs import marks, told
 from tests.support.servers import Wire, temporary_server
 
 SMALL = TEST_DATA / "small_space.yaml"
@@ -85,12 +85,6 @@ def befall(monkeypatch):
         monkeypatch.setattr(history, "evaluate", disturbed)
 
     return armed
-
-
-def marks(study):
-    """Claims and parked batches that the database holds."""
-    attributes = Study.load(study.name, storage=study.storage).attributes
-    return [name for name in attributes if name.startswith((CLAIM, PARKED))]
 
 
 def check_resumed(study, undisturbed):
