@@ -78,16 +78,14 @@ def selected(
     """
     held = folds(rows.groups, FOLDS, seed)
     fit = fits([Task((), np.ones(rows.count, dtype=bool), np.zeros(0))], rows, others)[0]
-    state, left = (fit, fit.ratios), list(constants)
-    reasons: dict[str, str] = {}
+    state, left, reasons = (fit, fit.ratios), list(constants), dict[str, str]()
     while left:
         why = indistinct(state[0], left, rows, others)
-        usable = [one for one in left if one.name not in why]
-        better, failed = _round(state, usable, held, rows, others)
+        better, failed = _round(state, [one for one in left if one.name not in why], held, rows, others)
         reasons = failed | why
         if not better:
             break
-        best = min(better, key=lambda one: np.abs(better[one][1]).mean())
+        best = min(better, key=lambda one: errors_of(better[one][1]).mean())
         state, left = better[best], [one for one in left if one not in best]
     return Selection(*state, {one.name: reasons[one.name] for one in left})
 
@@ -147,7 +145,7 @@ def _round(
     why |= {extra[0].name: _no_better(state[1], one[1]) for extra, one in added.items()}
     better = {extra: one for extra, one in added.items() if _is_better(state, one, others)}
     if not better:
-        singles = sorted(added, key=lambda constant: np.abs(added[constant][1]).mean())[:MOST_PAIRED]
+        singles = sorted(added, key=lambda constant: errors_of(added[constant][1]).mean())[:MOST_PAIRED]
         pairs = [first + second for first, second in combinations(singles, 2)]
         added = _trials(state[0], pairs, held, rows, others)
         better = {extra: one for extra, one in added.items() if _is_better(state, one, others)}
@@ -176,12 +174,9 @@ def _trials(
 
 def _is_better(before: State, after: State, others: Mapping[str, float]) -> bool:
     """True if held-out rows are predicted better, and constants have moved, by more than standard errors."""
-    fitted = before[0].values
-    moved = all(
-        abs(value - others[name]) > MOVED * after[0].standard_errors[name]
-        for name, value in after[0].values.items()
-        if name not in fitted
-    )
+    values, errors = after[0].values, after[0].standard_errors
+    added = values.keys() - before[0].values.keys()
+    moved = all(abs(values[name] - others[name]) > MOVED * errors[name] for name in added)
     return moved and are_closer(after[1], before[1])
 
 
@@ -190,14 +185,19 @@ def are_closer(ratios: FloatArray, than: FloatArray, *, errors: float = BETTER) 
 
     `ratios` and `than` are logarithms of predicted over measured times, (rows,), at least two. [-]
     """
-    gain = np.abs(than) - np.abs(ratios)
+    gain = errors_of(than) - errors_of(ratios)
     return bool(gain.mean() > errors * gain.std(ddof=1) / np.sqrt(len(gain)))
+
+
+def errors_of(ratios: FloatArray) -> FloatArray:
+    """Errors of predictions, from logarithms of predicted over measured times. [%]"""
+    return 100 * np.abs(np.expm1(ratios))
 
 
 def _no_better(before: FloatArray, after: FloatArray) -> str:
     """The effect of a constant on held-out rows."""
-    was, now = (100 * np.abs(np.expm1(ratios)).mean() for ratios in (before, after))
-    return f"rows held out are no better with it ({was:.2f} % off, {now:.2f} % with it)"
+    off = f"{errors_of(before).mean():.2f} % off, {errors_of(after).mean():.2f} % with it"
+    return f"rows held out are no better with it ({off})"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -337,7 +337,7 @@ def _stage(
     fitted = calibrated_constants(selection.fit, rows.system.with_quantities(known))
     now = {**values, **{constant.name: constant.after for constant in fitted}}
     before, after = (rows.log_ratios({name: np.array([value]) for name, value in of.items()})[0] for of in (known, now))
-    errors = (100 * np.abs(np.expm1(ratios)).mean() for ratios in (before, after, selection.held_out))
+    errors = (errors_of(ratios).mean() for ratios in (before, after, selection.held_out))
     off = "mean error {:.1f} % before, {:.1f} % after, {:.1f} % of rows held out".format(*errors)
     return CalibratedStage(
         name=name,
