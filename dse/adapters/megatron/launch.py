@@ -48,7 +48,7 @@ _DECIDED: Final = re.compile(r"\$\(([a-z-]+):(?:([^:()]+):)?(\d+)\)")
 _PRINTED: Final = re.compile(r"-{3,} arguments -{3,}\s*\n(.*?)-{3,} end of arguments -{3,}", re.DOTALL)
 _ARGUMENT: Final = re.compile(r"^(?:\S*\d\S*[:\]] ?)?  ([A-Za-z_]\w*) \.* (.*?)\r?$", re.MULTILINE)
 _RECIPE: Final = re.compile(r"^MODEL_ARGS:", re.MULTILINE)
-_PRIMUS: Final = re.compile(r"^modules:", re.MULTILINE)
+_PRIMUS, _YAML = re.compile(r"^modules:", re.MULTILINE), (".yaml", ".yml")
 _PADDED: Final = re.compile(r"padded vocab \(size: \d+\).*\(new size: (\d+)\)")
 
 
@@ -139,7 +139,7 @@ class Flags:
     def of_file(cls, path: Path) -> Flags | None:
         """Arguments that a run of Megatron-LM printed, the last of several, or of Primus; None if there are none."""
         text = launch_text(file) if (file := script_file(path)).is_file() else ""
-        if _PRIMUS.search(text):
+        if file.suffix in _YAML and _PRIMUS.search(text):  # not such lines within a script
             return cls.of_primus(*primus_arguments(path))
         if not (printed := _PRINTED.findall(text)):
             return None
@@ -479,7 +479,7 @@ def read_script(path: Path, chips: int | None = None) -> tuple[Launch, list[str]
     defaults to the GPUs in the log, of the launcher or of Slurm's lines; 0 are those of one replica. [-] Raises
     `DseError` if the file is none of these, or does not determine a run.
     """
-    hint = "" if script_file(path).suffix in (".yaml", ".yml") else _LOG
+    hint = "" if script_file(path).suffix in _YAML else _LOG
     try:
         logged = Flags.of_file(path)
         started = TrainingCommand([], logged.settings.get("world_size"), None, [], [], []) if logged else None

@@ -75,7 +75,7 @@ def test_the_choice_of_a_script_decides(tmp_path, size, billions, chips, batch):
         '#SBATCH -t 0:30:00 --mem=0 --ntasks-per-node=8\nCMD="python -u ${DIR}/pretrain_gpt.py '
         '${MEGATRON_PARAMS}"\nsrun -l --output=%x_`date`.log sh -c "${CMD}"\n'
     )
-    launch, notes = read(tmp_path, f"MODEL_SIZE={size}\n" + CHOICES)
+    launch, notes = read(tmp_path, f"cat > p.yaml <<E\nmodules:\nE\nMODEL_SIZE={size}\n" + CHOICES)
     assert (launch.world_size, launch.global_batch_size) == (chips, batch)
     assert launch.model.num_parameters / 1e9 == pytest.approx(billions, abs=0.05)
     assert launch["recompute"] == ("full" if size != "39B" else "none")
