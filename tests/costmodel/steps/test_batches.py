@@ -266,7 +266,7 @@ UNREAD = {
     *("expert_latency", "grouped_efficiency", "sorting_efficiency", "software_expert_bias_passes", "burst"),
     "software_expert_casts",
     *(f"modules_{name}" for name in column_units(Modules)),
-    *("sram_nominal", "l2_nominal", "dram_nominal", "compute_capability"),
+    *("sram_nominal", "l2_nominal", "dram_nominal", "compute_capability", "jax_devices"),
 }
 
 
