@@ -139,7 +139,7 @@ class Flags:
     def of_file(cls, path: Path) -> Flags | None:
         """Arguments that a run of Megatron-LM printed, the last of several, or of Primus; None if there are none."""
         text = launch_text(file) if (file := script_file(path)).is_file() else ""
-        if file.suffix in _YAML and _PRIMUS.search(text):  # not such lines within a script
+        if file.suffix in _YAML and _PRIMUS.search(text):  # scripts may write these lines to a file
             return cls.of_primus(*primus_arguments(path))
         if not (printed := _PRINTED.findall(text)):
             return None
