@@ -16,7 +16,7 @@ class Outputs(NamedTuple):
 
 
 def outputs_of(*words: str, code: int = 0) -> Outputs:
-    """What a command prints; it ends with an exit code."""
+    """Texts that a command prints; fails if it ends with another exit code."""
     streams = [io.TextIOWrapper(io.BytesIO(), encoding="utf-8", newline="", write_through=True) for _ in range(2)]
     with contextlib.redirect_stdout(streams[0]), contextlib.redirect_stderr(streams[1]):
         found = main([*words])
@@ -26,12 +26,12 @@ def outputs_of(*words: str, code: int = 0) -> Outputs:
 
 
 def stdout_of(*words: str, code: int = 0) -> str:
-    """What a command prints to stdout."""
+    """Text that a command prints to stdout."""
     return outputs_of(*words, code=code).out
 
 
 def stderr_of(*words: str, code: int = 1) -> str:
-    """What a command that fails prints to stderr."""
+    """Text that a failing command prints to stderr."""
     return outputs_of(*words, code=code).err
 
 
