@@ -12,8 +12,8 @@ from pathlib import Path
 
 import dse
 from costmodel import DseError
-from costmodel.formats.quantity import readable
 from dse.api.design_files import launch_form
+from dse.reporting.answers import room_text
 
 
 def main() -> None:
@@ -28,15 +28,15 @@ def main() -> None:
         try:
             if not launch_form(str(path)):
                 continue
-            record = dse.evaluate_design(dse.launch_design(path, system=args.system, gpus=args.gpus))
+            space = dse.launch_design(path, system=args.system, gpus=args.gpus)
+            record = dse.evaluate_design(space)
         except DseError as error:
             counts["refused"] += 1
             print(f"{path.relative_to(args.folder)}: refused: {str(error).removeprefix(f'{path}: ')}")
             continue
-        over = -min(record["margins"].values())
         counts["fits" if record["feasible"] else "does not fit"] += 1
         if not record["feasible"]:
-            print(f"{path.relative_to(args.folder)}: does not fit: {readable(over, 'B')} too much")
+            print(f"{path.relative_to(args.folder)}: does not fit: {room_text(space, record)}")
     print(", ".join(f"{name} {count}" for name, count in counts.most_common()))
 
 

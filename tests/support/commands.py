@@ -19,9 +19,9 @@ def outputs_of(*words: str, code: int = 0) -> Outputs:
     """Texts that a command prints; fails if it ends with another exit code."""
     streams = [io.TextIOWrapper(io.BytesIO(), encoding="utf-8", newline="", write_through=True) for _ in range(2)]
     with contextlib.redirect_stdout(streams[0]), contextlib.redirect_stderr(streams[1]):
-        found = main([*words])
+        ended = main([*words])
     outputs = Outputs(*(stream.buffer.getvalue().decode() for stream in streams))
-    assert found == code, (words, outputs.err)
+    assert ended == code, (words, outputs.err)
     return outputs
 
 

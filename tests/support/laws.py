@@ -188,8 +188,8 @@ def on_machines(
         for name in {*chain(*changes)}
     }
     batch = run.take(np.tile(np.arange(points), len(changes)))
-    found = cost(replace(batch, system=batch.system.with_quantities(columns)))
-    return [found.take(rows) for rows in np.arange(points * len(changes)).reshape(-1, points)]
+    costs = cost(replace(batch, system=batch.system.with_quantities(columns)))
+    return [costs.take(rows) for rows in np.arange(points * len(changes)).reshape(-1, points)]
 
 
 def more_of_each(some: Mapping[str, FloatArray], rng: np.random.Generator) -> dict[str, dict[str, FloatArray]]:
@@ -221,12 +221,12 @@ def check_resources(seed: int, points: int) -> None:
         if name.endswith(NEVER_FASTER) and np.isfinite(value)
     }
     before, *after = on_machines(run, [{}, *better.values(), *worse.values()])
-    for quantity, found in zip(better, after, strict=False):
-        assert (found.step_time <= before.step_time * (1 + ROUNDING)).all(), quantity
-        assert (found.system_price >= before.system_price * (1 - ROUNDING)).all(), quantity
-        assert (found.system_power >= before.system_power * (1 - ROUNDING)).all(), quantity
-    for quantity, found in zip(worse, after[len(better) :], strict=True):
-        assert (found.step_time >= before.step_time * (1 - ROUNDING)).all(), quantity
+    for quantity, costs in zip(better, after, strict=False):
+        assert (costs.step_time <= before.step_time * (1 + ROUNDING)).all(), quantity
+        assert (costs.system_price >= before.system_price * (1 - ROUNDING)).all(), quantity
+        assert (costs.system_power >= before.system_power * (1 - ROUNDING)).all(), quantity
+    for quantity, costs in zip(worse, after[len(better) :], strict=True):
+        assert (costs.step_time >= before.step_time * (1 - ROUNDING)).all(), quantity
 
 
 def check_zero(seed: int, points: int) -> None:
@@ -243,8 +243,8 @@ def check_zero(seed: int, points: int) -> None:
     stages = (1.0, 2.0, 3.0)
     of_stages = Run(run.model, run.system, design).take(np.tile(np.arange(points), len(stages)))
     zero = np.repeat(stages, points)
-    found = transformer_step(replace(of_stages, design=replace(of_stages.design, zero=zero)))
-    for name, values in found.columns().items():
+    costs = transformer_step(replace(of_stages, design=replace(of_stages.design, zero=zero)))
+    for name, values in costs.columns().items():
         after = np.broadcast_to(values, zero.shape).reshape(len(stages), points)
         np.testing.assert_allclose(after, np.broadcast_to(before[name], after.shape), rtol=ROUNDING, err_msg=name)
 

@@ -245,21 +245,21 @@ class ModuleCost:
 
     def heaviest(self) -> list[dict[str, Any]]:
         """Kernels that take longest."""
-        order, graph = np.argsort(-self.times, kind="stable")[:HEAVIEST].tolist(), self.analysis.graph.kernels
-        return [
-            {
+        rows = []
+        for number in np.argsort(-self.times, kind="stable")[:HEAVIEST].tolist():
+            kernel, read = self.program.kernels[number], self.analysis.graph.kernels[number]
+            rows.append({
                 "name": kernel.name,
                 "kind": kernel.kind,
                 "phase": kernel.phase,
                 "count": kernel.count,
-                "at_least": bool(graph[number].uncounted),
+                "at_least": bool(read.uncounted),
                 "flops": kernel.flops + sum(p.flops for p in kernel.products),
                 "bytes": kernel.bytes_moved,
                 "time_s": float(self.times[number]),
-                "op_name": graph[number].instruction.op_name,
-            }
-            for number, kernel in ((number, self.program.kernels[number]) for number in order)
-        ]
+                "op_name": read.instruction.op_name,
+            })  # fmt: skip
+        return rows
 
     def communication(self) -> list[dict[str, Any]]:
         """Messages by purpose, the largest first; the time of one counts to the purpose of most of its bytes."""
