@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import reduce
 
 import numpy as np
 
@@ -109,21 +110,24 @@ def _eliminated(
 ) -> tuple[FloatArray, FloatArray, IntArray]:
     """Least cost, how many have it where they are counted, and choices that do: the first, if in order."""
     scopes: list[tuple[tuple[int, ...], FloatArray]] = [((node,), cost) for node, cost in enumerate(costs)]
+    neighbours: dict[int, set[int]] = {node: set() for node in range(len(costs))}
     for node, other, pairs in links:
         if node == other:
             scopes.append(((node,), np.moveaxis(np.diagonal(pairs), -1, 0)))
         else:
             scopes.append(((node, other), pairs))
+            neighbours[node].add(other)
+            neighbours[other].add(node)
     points = np.broadcast_shapes(*(cost.shape[-1:] for _, cost in scopes))[0]
     tables = [_Table(scope, cost, np.ones(cost.shape) if counting else None) for scope, cost in scopes]
     answers: list[tuple[int, tuple[int, ...], IntArray]] = []
-    left = set(range(len(costs)))
-    while left:
-        fewest = min(left, key=lambda candidate: (len(_neighbours(tables, candidate)), candidate))
-        node = max(left) if in_order else fewest
-        tables, answer = _without(tables, node)
+    while neighbours:
+        node = max(neighbours) if in_order else min(neighbours, key=lambda n: (len(neighbours[n]), n))
+        joined = neighbours.pop(node)
+        tables, answer = _without(tables, node, joined)
         answers.append((node, *answer))
-        left.remove(node)
+        for other in joined:
+            neighbours[other] = (neighbours[other] | joined) - {node, other}
     choices = np.zeros((len(costs), points), dtype=np.intp)
     every = np.arange(points)
     for node, scope, best in reversed(answers):
@@ -137,13 +141,11 @@ def _eliminated(
     return cost, counts, choices
 
 
-def _neighbours(tables: Sequence[_Table], node: int) -> set[int]:
-    return {other for table in tables if node in table.scope for other in table.scope} - {node}
-
-
-def _without(tables: Sequence[_Table], node: int) -> tuple[list[_Table], tuple[tuple[int, ...], IntArray]]:
+def _without(
+    tables: Sequence[_Table], node: int, neighbours: set[int]
+) -> tuple[list[_Table], tuple[tuple[int, ...], IntArray]]:
     """The tables once a node has taken its best option, and that option for each case of its neighbours."""
-    scope = (*sorted(_neighbours(tables, node)), node)
+    scope = (*sorted(neighbours), node)
     size = {n: s for table in tables for n, s in zip(table.scope, table.cost.shape, strict=False)}
     points = max(table.cost.shape[-1] for table in tables)
     entries = points * float(np.prod([float(size[other]) for other in scope]))
@@ -153,7 +155,7 @@ def _without(tables: Sequence[_Table], node: int) -> tuple[list[_Table], tuple[t
             f"where {LARGEST_TABLE:,} is the most; pin the sharding of some"
         )
     tables_of_node = [table for table in tables if node in table.scope]
-    cost = _combined(np.add, [table.over(table.cost, scope) for table in tables_of_node])
+    cost: FloatArray = reduce(np.add, [table.over(table.cost, scope) for table in tables_of_node])
     least, best = cost[..., 0, :], np.zeros(cost[..., 0, :].shape, dtype=np.intp)
     for option in range(1, cost.shape[-2]):
         better = cost[..., option, :] < least
@@ -162,14 +164,6 @@ def _without(tables: Sequence[_Table], node: int) -> tuple[list[_Table], tuple[t
     counts = None
     if counted:
         ties = cost == least[..., np.newaxis, :]
-        counts = np.where(ties, _combined(np.multiply, counted), 0.0).sum(axis=-2)
+        counts = np.where(ties, reduce(np.multiply, counted), 0.0).sum(axis=-2)
     left = [table for table in tables if node not in table.scope]
     return [*left, _Table(scope[:-1], least, counts)], (scope[:-1], best)
-
-
-def _combined(operation: np.ufunc, tables: Sequence[FloatArray]) -> FloatArray:
-    """Tables added or multiplied, from the first to the last."""
-    first, *others = tables
-    for table in others:
-        first = operation(first, table)
-    return first

@@ -21,21 +21,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 import dse
-from costmodel import (
-    DesignPoints,
-    LstmDesign,
-    ModelShape,
-    load_model,
-    load_system,
-    lstm_step,
-    model_names,
-    step,
-    system_names,
-)
+from costmodel import DesignPoints, LstmDesign, load_model, load_system, lstm_step, step
 from dse.cli import main as command
 
 FOLDER: Final = Path(__file__).parent / "data" / "snapshot"
-HLO: Final = Path(__file__).parent / "data" / "hlo"
 DEEPFLOW_DOCS: Final = Path(__file__).parents[1] / "docs" / "deepflow.md"
 
 #: Relative size below which two prices are the same: machines differ in the last bits. [-]
@@ -44,8 +33,8 @@ TOLERANCE: Final = 1e-13
 Table = dict[str, np.ndarray]
 
 
-def cases() -> dict[str, tuple[Callable[[], pd.DataFrame], Callable[[pd.DataFrame], Table]]]:
-    """Name -> what draws a case's designs, and what prices them."""
+def cases() -> dict[str, tuple[Callable[[], pd.DataFrame] | None, Callable[[pd.DataFrame], Table]]]:
+    """Name -> functions that draw and price the designs of a case; None where the designs are in the file alone."""
     spaces = {
         "-".join(["space", name, profile, *map(str, pins.values())]): (
             lambda name=name, n=n, pins=pins: drawn_designs(name, n, pins),
@@ -55,9 +44,9 @@ def cases() -> dict[str, tuple[Callable[[], pd.DataFrame], Callable[[pd.DataFram
     }
     return {
         **spaces,
-        "layouts": (drawn_layouts, layout_prices),
-        "explicit": (drawn_explicit, layout_prices),
-        "lstm": (drawn_lstm, lstm_prices),
+        "layouts": (None, layout_prices),
+        "explicit": (None, layout_prices),
+        "lstm": (None, lstm_prices),
         "files": (files, file_figures),
         "exports": (exports, export_numbers),
     }
@@ -92,7 +81,7 @@ def drawn_designs(name: str, points: int, pins: Mapping[str, Any]) -> pd.DataFra
 
 
 def space_prices(frame: pd.DataFrame, name: str, profile: str, pins: Mapping[str, Any]) -> Table:
-    """What a profile says of the designs: objectives, margins, derived columns, breakdown."""
+    """Objectives, margins, derived columns and breakdowns of designs under a profile."""
     from dse.pricing.evaluated import rules_for
 
     space = dse.Space.load(name, pins)
@@ -109,75 +98,8 @@ def space_prices(frame: pd.DataFrame, name: str, profile: str, pins: Mapping[str
     }
 
 
-#: Quantities that are opened, to half and to double.
-OPENED: Final = (
-    "cores", "clock", "array_height", "sram_capacity", "l2_capacity", "dram_bandwidth", "node_bandwidth",
-    "fabric_bandwidth", "node_latency", "host_dispatch", "kernel_launch", "collective_cores",
-)  # fmt: skip
-#: Columns of a layout -> what they are drawn from.
-LAYOUT: Final[Mapping[str, tuple[Any, ...]]] = {
-    "tp": (1, 2, 3, 4, 5, 6, 8, 16), "pp": (1, 2, 3, 4, 8, 16), "vpp": (1, 2, 3, 5), "dp": (1, 2, 3, 8, 64),
-    "micro_batch_size": (1, 2, 3, 8), "gradient_accumulation_steps": (1, 3, 8, 17, 64),
-    "sequence_parallel": (0, 1), "recompute": ("none", "selective", "full"), "distributed_optimizer": (0, 1),
-    "attention": ("unfused", "fused"), "overlap_grad_reduce": (0, 1),
-}  # fmt: skip
-
-
-def drawn_layouts() -> pd.DataFrame:
-    """Layouts of every model on every system, half of them with open hardware; some solved."""
-    rng = np.random.default_rng(1)
-    models = [name for name in model_names() if isinstance(load_model(name), ModelShape)]
-    frames = []
-    for model in models:
-        for system in system_names():
-            frame = random_layouts(rng, 40, sharding=["megatron"] * 7 + ["megatron_sp"] * 2 + ["solve"])
-            frames.append(frame.assign(model=model, system=system))
-    for model in ("gpt3_175b", "llama3_70b", "gpt2_xl"):
-        frame = random_layouts(rng, 60, sharding=["solve", "solve_bytes", "megatron_sp"])
-        frames.append(frame.assign(model=model, system="a100_80g_dgx"))
-    return pd.concat(frames, ignore_index=True)
-
-
-def random_layouts(rng: np.random.Generator, points: int, *, sharding: list[str]) -> pd.DataFrame:
-    """Layouts column by column, with factors of the quantities that are opened."""
-    columns = {name: rng.choice(np.array(options), points) for name, options in LAYOUT.items()}
-    opened = rng.random(points) < 0.5
-    for name in OPENED:
-        columns[f"times {name}"] = np.where(opened, rng.choice([0.5, 0.7, 1.3, 2.0], points), 1.0)
-    chosen = rng.choice(np.array(sharding), points)
-    columns["sequence_parallel"] = np.where(chosen == "megatron", columns["sequence_parallel"], 0)
-    return pd.DataFrame(columns).assign(sharding=chosen)
-
-
-def drawn_explicit() -> pd.DataFrame:
-    """Layouts whose kernels are split, and whose products are tiled, one by one."""
-    rng = np.random.default_rng(2)
-    weights = ("column", "row")
-    layouts = ("replicated", "sequence", "column")
-    options = {
-        "attention_norm": layouts[:2], "qkv": weights, "projection": weights, "attention_residual": layouts,
-        "mlp_norm": layouts[:2], "mlp_up": weights, "activation": layouts, "mlp_down": weights,
-        "mlp_residual": layouts,
-    }  # fmt: skip
-    products = ("qkv", "scores", "context", "projection", "mlp_up", "mlp_down", "head")
-    passes = ("", "_activation_gradient", "_weight_gradient")
-    tiles = [(128, 256), (256, 128), (128, 128), (64, 128), (128, 64), (64, 64)]
-    frames = []
-    for model in ("gpt3_175b", "llama3_70b", "gpt2_xl"):
-        frame = random_layouts(rng, 120, sharding=["sample"])
-        for kernel, words in options.items():
-            frame[f"{kernel}_sharding"] = rng.choice(np.array(words), len(frame))
-        for product in products:
-            chosen = np.array(tiles)[rng.integers(len(tiles), size=len(frame))]
-            for of_pass in passes:
-                frame[f"{product}{of_pass}_tile_m"], frame[f"{product}{of_pass}_tile_n"] = chosen.T
-        frame["tiling"] = rng.choice(np.array(["solve", "sample"]), len(frame))
-        frames.append(frame.assign(model=model, system="h100_80g_dgx"))
-    return pd.concat(frames, ignore_index=True)
-
-
 def layout_prices(frame: pd.DataFrame) -> Table:
-    """The breakdown of each layout."""
+    """The breakdown of each layout: a model on a system whose quantities have factors, such as `times cores`."""
     tables = []
     for (model, name), rows in frame.rename(columns=str).groupby(["model", "system"], sort=False):
         system = load_system(str(name))
@@ -195,24 +117,6 @@ def layout_prices(frame: pd.DataFrame) -> Table:
         tables.append(pd.DataFrame(priced.columns(), index=rows.index))
     table = pd.concat(tables).sort_index()
     return {str(name): table[name].to_numpy() for name in table}
-
-
-def drawn_lstm() -> pd.DataFrame:
-    """Layouts of the LSTM on every system."""
-    rng, points = np.random.default_rng(3), 40
-    frames = []
-    for system in system_names():
-        columns: dict[str, Any] = {
-            "dp": rng.choice([1, 3, 8], points),
-            "micro_batch_size": rng.choice([8, 48, 512], points),
-            "gradient_accumulation_steps": rng.choice([1, 5], points),
-        }
-        for part in ("hidden", "softmax"):
-            columns[f"{part}_kind"] = rng.choice(np.array(["none", "cr", "rc"]), points)
-            columns[f"{part}_dim1"] = rng.choice([1, 2, 3, 8], points)
-            columns[f"{part}_dim2"] = rng.choice([1, 4, 5], points)
-        frames.append(pd.DataFrame(columns).assign(system=system))
-    return pd.concat(frames, ignore_index=True)
 
 
 def lstm_prices(frame: pd.DataFrame) -> Table:
@@ -242,8 +146,8 @@ COMMANDS: Final = (
 
 def files() -> pd.DataFrame:
     """Commands that price a file, and the figures of each, a row a figure."""
-    found = [(line, name) for line in COMMANDS for name in cost_figures(line)]
-    return pd.DataFrame(found, columns=["command", "figure"])
+    figures = [(line, name) for line in COMMANDS for name in cost_figures(line)]
+    return pd.DataFrame(figures, columns=["command", "figure"])
 
 
 def file_figures(frame: pd.DataFrame) -> Table:
@@ -286,8 +190,8 @@ def numbers_in(value: Any, way: str) -> Iterator[tuple[str, float]]:
         for key, inner in value.items():
             yield from numbers_in(inner, f"{way}/{key}")
     elif isinstance(value, list):
-        for place, inner in enumerate(value):
-            yield from numbers_in(inner, f"{way}/{place}")
+        for index, inner in enumerate(value):
+            yield from numbers_in(inner, f"{way}/{index}")
     elif isinstance(value, int | float) and not isinstance(value, bool):
         yield way, float(value)
 
@@ -319,7 +223,7 @@ def exported(form: str, space: str, designs: list[Mapping[str, Any]]) -> Iterato
 def exports() -> pd.DataFrame:
     """Words and numbers of exported files, a row a token; the prices are the numbers."""
     rows = [
-        (space, form, place, token if number is None else "#") for space, form, place, token, number in export_tokens()
+        (space, form, index, token if number is None else "#") for space, form, index, token, number in export_tokens()
     ]
     return pd.DataFrame(rows, columns=["space", "form", "design", "token"])
 
@@ -335,13 +239,13 @@ def export_numbers(frame: pd.DataFrame) -> Table:
 def export_tokens() -> Iterator[tuple[str, str, int, str, float | None]]:
     """Space, form, design, token, and its value where it is a number."""
     for space, form, designs in EXPORTS:
-        for place, (content, notes) in enumerate(exported(form, space, [*designs])):
+        for index, (content, notes) in enumerate(exported(form, space, [*designs])):
             for token in re.findall(r"[^\s,=\"()\[\]\\:;]+", content.decode() + "\n".join(notes)):
                 try:
                     number = float(token)
                 except ValueError:
                     number = None
-                yield space, form, place, token, number
+                yield space, form, index, token, number
 
 
 def stored(name: str) -> tuple[pd.DataFrame, Table, str]:
@@ -378,7 +282,7 @@ def main() -> None:
     parser.add_argument("--keep", nargs="+", metavar="CASE", default=[], help="cases whose new prices count")
     args = parser.parse_args()
     for name, (draw, price) in cases().items():
-        if not (FOLDER / f"{name}.parquet").exists():
+        if draw and not (FOLDER / f"{name}.parquet").exists():
             designs = draw()
             keep(name, designs, price(designs))
             print(f"{name}: {len(designs)} rows, new")

@@ -356,6 +356,3 @@ def test_a_pair_has_the_links_between_it_and_a_node_has_all():
         sent = (size - 1) / size * 1e6
         assert collective("all_gather", 1e6 * ONE, group(size), [mesh]).time == pytest.approx(sent / (size - 1))
         assert all_to_all(1e6 * ONE, group(size), [mesh]).time == pytest.approx(sent / (size - 1))
-
-
-# Cores ------------------------------------------------------------------------------------------------------

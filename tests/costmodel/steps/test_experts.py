@@ -10,18 +10,12 @@ from costmodel import DesignPoints, ModelShape, load_model, load_system, step
 from costmodel.kernels.kernel_cost import pointwise_time
 from costmodel.kernels.kernel_tables import Gemms, Label, Pointwise, parts_of, transformer_gemms
 from costmodel.kernels.products import gemm_cost
-from costmodel.machine import System
 from costmodel.steps import breakdown as assembly
 from costmodel.steps.micro_batch import micro_batch as microbatch
 from costmodel.steps.micro_batch.micro_batch import DIRECTIONS, cost_table, micro_batches
 from costmodel.steps.pipeline.stages import pipeline_stages, rank_layers
 from tests.support.cases import cases
 from tests.support.runs import ranks_of
-
-
-@pytest.fixture(scope="module")
-def h100() -> System:
-    return load_system("h100_80g_dgx")
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +48,7 @@ def test_an_expert_has_so_many_times_its_share_of_what_ranks_around_it_send(fact
 
 
 def test_a_shared_expert_hides_exchanges_and_gives_up_cores(shared, h100):
-    """What is hidden takes multiprocessors from the kernels beside it, as every collective does."""
+    """A hidden exchange takes multiprocessors from the kernels beside it, as every collective does."""
     columns = {"dp": 16, "ep": 16, "micro_batch_size": 4}
     plain, beside = (
         micro_batches(ranks_of(shared, designs(shared, **columns, overlap_shared_expert=on), h100)) for on in (0, 1)

@@ -9,7 +9,6 @@ import pytest
 
 from costmodel import DesignPoints, load_model
 from costmodel.steps.micro_batch.exchanges import sent_bytes
-from costmodel.steps.micro_batch.rank_memory import layer_memory
 from costmodel.steps.transformer import resolve_sharding, step
 from costmodel.training.blocks import DECODER, assignments_of
 from costmodel.training.design import sharding_column
@@ -207,14 +206,3 @@ def test_a_batch_of_solved_designs_is_each_by_itself(gpt, toy_system):
     together = step(gpt, toy_system, batch)
     for row in range(6):
         assert step(gpt, toy_system, batch.take(np.array([row]))).step_time[0] == together.step_time[row]
-
-
-def split(**ways) -> DesignPoints:
-    """A design of Megatron's, tp 4, but for some kernels."""
-    splits = {sharding_column(kernel): option for kernel, option in {**NAMED["megatron"], **ways}.items()}
-    return DesignPoints.of(tp=4, sharding="sample", **splits)
-
-
-def kept(model, kernel, way):
-    """Bytes kept of a layer of Megatron's in which one kernel is split in some way, tp 4."""
-    return layer_memory(ranks_of(model, split(**{kernel: way})), DECODER).kept[0]
