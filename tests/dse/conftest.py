@@ -11,6 +11,12 @@ def _empty_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
 
+@pytest.fixture
+def stored(monkeypatch, storage):
+    """Commands find the database by the environment."""
+    monkeypatch.setenv("DSE_STORAGE", storage)
+
+
 @pytest.fixture(scope="module")
 def storage(tmp_path_factory, small_space):
     """A database with a study of 30 trials of a space of 144 legal designs."""

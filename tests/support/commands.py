@@ -18,8 +18,12 @@ class Outputs(NamedTuple):
 def outputs_of(*words: str, code: int = 0) -> Outputs:
     """Texts that a command prints; fails if it ends with another exit code."""
     streams = [io.TextIOWrapper(io.BytesIO(), encoding="utf-8", newline="", write_through=True) for _ in range(2)]
+    ended: int | str | None
     with contextlib.redirect_stdout(streams[0]), contextlib.redirect_stderr(streams[1]):
-        ended = main([*words])
+        try:
+            ended = main([*words])
+        except SystemExit as stop:  # of argparse: --help, --version, and wrong usage
+            ended = stop.code
     outputs = Outputs(*(stream.buffer.getvalue().decode() for stream in streams))
     assert ended == code, (words, outputs.err)
     return outputs

@@ -1,6 +1,7 @@
 """Processes of Python's that begin with a statement, such as a limit or what they do about a signal."""
 
 import multiprocessing
+import subprocess
 import sys
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerProcess
@@ -17,6 +18,12 @@ def python_after(statement: str, *arguments: str | bytes) -> list[str | bytes]:
     """
     again = "os.execv(sys.executable, [sys.executable, *sys.argv[1:]])"
     return [sys.executable, "-c", f"import os, resource, signal, sys; {statement}; {again}", *arguments]
+
+
+def begun(statement: str, *arguments: str) -> subprocess.Popen[str]:
+    """A process of Python, after a statement, whose output and errors are pipes."""
+    command, pipe = python_after(statement, *arguments), subprocess.PIPE
+    return subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True)
 
 
 def searching(url: str, budget: int) -> ForkServerProcess:

@@ -1,5 +1,6 @@
-"""Runs for tests of single stages, on a machine that most of them do not look at."""
+"""Runs for tests of single stages, on a machine that most of them ignore; studies that are compared."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -7,7 +8,7 @@ from costmodel import DesignPoints, ModelShape, System, load_system
 from costmodel.rules.registry import design_rules
 from costmodel.training.run import RankRun, Run, TransformerRun, rank_run
 from dse.api.study import Study
-from dse.searching.batches.loop import CLAIM, PARKED
+from dse.searching.batches.loop import CLAIM, PARKED, Progress
 from dse.spaces.space import Space
 from dse.storage.optuna_store import Store
 
@@ -18,7 +19,7 @@ def run_of(model: ModelShape, design: DesignPoints, system: System | None = None
 
 
 def ranks_of(model: ModelShape, design: DesignPoints, system: System | None = None) -> RankRun:
-    """What a rank sees of it."""
+    """The same run as one rank has it."""
     return rank_run(run_of(model, design, system))
 
 
@@ -34,8 +35,18 @@ def slower(monkeypatch, factor):
     monkeypatch.setattr(kind, "step", changed)
 
 
+def interrupting(trials: int) -> Callable[[Progress], None]:
+    """A callback for progress that interrupts a run once it has stored some trials."""
+
+    def interrupt(report: Progress) -> None:
+        if report.complete >= trials:
+            raise KeyboardInterrupt
+
+    return interrupt
+
+
 def told(study: Study) -> list[tuple[Any, ...]]:
-    """What a study knows of its trials, times of day aside."""
+    """Trials of a study, without times of day."""
     with Store(study.storage, "read") as store:
         trials = store.trials(store.study(study.name).study_id)
     return [(t.number, t.state, t.params, t.values, t.constraints, t.user_attrs) for t in trials]

@@ -27,10 +27,9 @@ def test_a_wrong_argument_is_named_with_its_value(changed, message):
     assert str(error.value) == message
 
 
-def test_one_word_stands_for_a_sequence_and_whole_floats_for_integers(tmp_path):
-    storage = f"sqlite:///{tmp_path / 'studies.db'}"
-    word = dse.plan("llama3_8b", gpus=8, system="h100", storage=storage, precision="fp8", objective="step_time")
-    listed = dse.plan("llama3_8b", gpus=8.0, system="h100", storage=storage, precision=["fp8"], objective=["step_time"])
+def test_one_word_stands_for_a_sequence_and_whole_floats_for_integers():
+    word = dse.plan("llama3_8b", gpus=8, system="h100", precision="fp8", objective="step_time")
+    listed = dse.plan("llama3_8b", gpus=8.0, system="h100", precision=["fp8"], objective=["step_time"])
     assert word.study.pareto_front().equals(listed.study.pareto_front())
     assert word.study.space.data["objectives"] == listed.study.space.data["objectives"]
 

@@ -1,4 +1,4 @@
-"""What users build in: functions, callbacks, samplers, profiles; the examples of docs/python.md."""
+"""Extensions by users: functions, callbacks, samplers, profiles; the examples of docs/python.md."""
 
 import re
 
@@ -23,14 +23,9 @@ def _nothing_stays():
     """Functions, profiles and algorithms that a test makes known are unknown to the next."""
     before = [(known, dict(known)) for known in (OWN, _REGISTERED, RING)]
     yield
-    for known, own in before:
+    for known, earlier in before:
         known.clear()
-        known.update(own)
-
-
-@pytest.fixture
-def storage(tmp_path):
-    return f"sqlite:///{tmp_path / 'doors.db'}"
+        known.update(earlier)
 
 
 def space_with(**extended):
@@ -38,8 +33,7 @@ def space_with(**extended):
 
 
 @pytest.mark.slow
-def test_the_examples_of_the_page_run_as_they_stand(tmp_path, monkeypatch):
-    monkeypatch.setenv("DSE_STORAGE", f"sqlite:///{tmp_path / 'dse.db'}")
+def test_the_examples_of_the_page_run_as_they_stand():
     told = {}
     for example in re.findall(r"```python\n(.*?)```", PAGE.read_text(), flags=re.DOTALL):
         exec(compile(example, PAGE.name, "exec"), told)
@@ -47,19 +41,19 @@ def test_the_examples_of_the_page_run_as_they_stand(tmp_path, monkeypatch):
     assert dse.Study.load("bills").trials()["step_time_s"].min() < 20
 
 
-def test_a_function_of_a_formula_gets_and_gives_the_units_that_it_says(storage):
+def test_a_function_of_a_formula_gets_and_gives_the_units_that_it_says():
     @dse.formula_function(of=["GB", "ms"], unit="GB/s")
     def rate(memory, time):
         return memory / (time / 1e3)
 
     space = space_with(derived={"own": "rate(peak_memory, step_time)", "same": "peak_memory / step_time"})
-    study = dse.Study.create(space, "rates", storage=storage)
+    study = dse.Study.create(space, "rates")
     study.run(20)
     trials = study.trials()
     np.testing.assert_allclose(trials["own"], trials["same"], rtol=1e-12)
 
 
-def test_workers_get_the_users_functions_and_profiles(storage):
+def test_workers_get_the_users_functions_and_profiles():
     @dse.formula_function(of=["s"], unit="s")
     def squeezed(time):
         return time - 1
@@ -68,26 +62,25 @@ def test_workers_get_the_users_functions_and_profiles(storage):
     space = space_with(derived={"less": "squeezed(step_time)"}).with_objectives(["less"])
     fronts = []
     for jobs in (1, 2):
-        study = dse.Study.create(space, f"of {jobs}", storage=storage, profile="again", sampler="random")
+        study = dse.Study.create(space, f"of {jobs}", profile="again", sampler="random")
         study.run(50, jobs=jobs)
         fronts.append(study.trials().drop(columns=["completed"]))
     assert fronts[0].equals(fronts[1])
 
 
-def test_a_study_asks_for_a_function_that_is_not_registered(tmp_path, small_space):
-    """It is whole: neither a backup nor its deletion is what helps."""
+def test_a_study_asks_for_a_function_that_is_not_registered(small_space):
+    """The study is whole: neither a backup nor its deletion helps."""
     dse.formula_function(of=["s"], unit="s", name="waited")(lambda time: 2 * time)
     space = dse.Space.from_text(small_space).extended(derived={"wait": "waited(step_time)"})
-    storage = f"sqlite:///{tmp_path / 'dse.db'}"
-    dse.Study.create(space.with_objectives(["step_time", "wait"]), "own", storage=storage).run(4)
+    dse.Study.create(space.with_objectives(["step_time", "wait"]), "own").run(4)
     OWN.pop("waited")
     for command in ("resume", "pareto", "trials"):
-        error = stderr_of(command, "own", "--storage", storage)
+        error = stderr_of(command, "own")
         assert "study 'own': its formulas call waited, which this process does not know" in error
         assert "import the module that defines it with @dse.formula_function" in error
         assert "delete" not in error
     dse.formula_function(of=["s"], unit="s", name="waited")(lambda time: 2 * time)
-    assert main(["pareto", "own", "--storage", storage]) == 0
+    assert main(["pareto", "own"]) == 0
 
 
 @pytest.mark.parametrize(("formula", "mistake"), cases(__file__, "a_call_that_cannot_be_is_said_to_be_one"))
@@ -97,10 +90,10 @@ def test_a_call_that_cannot_be_is_said_to_be_one(formula, mistake):
         space_with(derived={"own": formula})
 
 
-def test_a_function_gives_a_number_for_each_row(storage):
+def test_a_function_gives_a_number_for_each_row():
     dse.formula_function(of=["s"], unit="s", name="two")(lambda time: time[:2])
     with pytest.raises(dse.DseError, match="two: gave an array of shape"):
-        dse.Study.create(space_with(derived={"own": "two(step_time)"}).with_objectives(["own"]), storage=storage)
+        dse.Study.create(space_with(derived={"own": "two(step_time)"}).with_objectives(["own"]))
 
 
 @pytest.mark.parametrize("name", ["min", "not a name"])
@@ -109,8 +102,8 @@ def test_a_name_that_formulas_have_or_cannot_have_is_refused(name):
         dse.formula_function(name=name)(lambda x: x)
 
 
-def test_callbacks_get_each_new_trial_once_and_may_stop_the_run(storage):
-    study = dse.Study.create(dse.Space.load("gpt3_175b_1024_a100"), "heard", storage=storage, sampler="random")
+def test_callbacks_get_each_new_trial_once_and_may_stop_the_run():
+    study = dse.Study.create(dse.Space.load("gpt3_175b_1024_a100"), "heard", sampler="random")
     heard = []
     study.run(60, callbacks=[lambda own, trial: heard.append((own.study_name, trial.number))])
     assert heard == [("heard", number) for number in range(60)]
@@ -126,15 +119,13 @@ class Stubborn(optuna.samplers.RandomSampler):
         return param_distribution.choices[0] if hasattr(param_distribution, "choices") else param_distribution.low
 
 
-def test_what_an_own_sampler_proposes_is_made_legal_and_new(storage):
-    study = dse.Study.create(dse.Space.load("gpt3_175b_1024_a100"), "own", storage=storage)
+def test_what_an_own_sampler_proposes_is_made_legal_and_new():
+    study = dse.Study.create(dse.Space.load("gpt3_175b_1024_a100"), "own")
     study.run(50)
-    study.run(120, sampler=Stubborn())
-    designs = study.trials()[[parameter.name for parameter in study.space.parameters]]
-    assert len(designs.drop_duplicates()) == 120
-    study.run(170)
-    assert len(study.trials()) == 170
-    assert len(study.trials()[designs.columns].drop_duplicates()) == 170
+    names = [parameter.name for parameter in study.space.parameters]
+    for budget, options in ((120, {"sampler": Stubborn()}), (170, {})):
+        study.run(budget, **options)
+        assert len(study.trials()) == len(study.trials()[names].drop_duplicates()) == budget
 
 
 def test_a_profile_that_ships_is_not_replaced():

@@ -1,12 +1,10 @@
 """`dse fit` and `dse evaluate --best`: the nearest design that works, and the best beside what is named."""
 
 import itertools
-import json
 
 import pytest
 
 from dse import Space, evaluate
-from dse.cli import main
 from dse.pricing.evaluated import rules_for
 from dse.searching.nearest_design import nearest_feasible
 from tests.support.cases import cases
@@ -40,17 +38,12 @@ def test_as_little_as_can_be_is_changed(small_space):
         named = {"tp": tp, "pp": pp, "recompute": "none"}
 
         def how_far(design, named=named):
-            moved = {n: abs(places[n][design[n]] - places[n][own]) for n, own in named.items() if design[n] != own}
-            steps = sum(1 if name == "recompute" else own for name, own in moved.items())
+            moved = {n: value for n, value in named.items() if design[n] != value}
+            steps = sum(1 if n == "recompute" else abs(places[n][design[n]] - places[n][v]) for n, v in moved.items())
             return len(moved), steps
 
-        kept = [
-            (*how_far(design), *values)
-            for design, values, fits in zip(
-                space.decode(designs), found.values.tolist(), found.feasible.tolist(), strict=True
-            )
-            if fits
-        ]
+        rows = zip(space.decode(designs), found.values.tolist(), found.feasible.tolist(), strict=True)
+        kept = [(*how_far(design), *values) for design, values, fits in rows if fits]
         fit = nearest_feasible(space, named, rules_for(space))
         assert (len(fit.changed), how_far(fit.params)[1]) == min(kept)[:2]
         assert fit.params == {**fit.params, **{n: v for n, v in named.items() if n not in fit.changed}}
@@ -64,10 +57,10 @@ def test_it_says_what_it_changed_and_which_limit_asked_for_it():
     assert "since whatever else is chosen, tp=1 pp=8 recompute=none breaks fits_in_memory by " in said
 
 
-def test_a_value_that_is_no_option_or_breaks_a_rule_is_moved(capsys):
+def test_a_value_that_is_no_option_or_breaks_a_rule_is_moved():
     assert fitted("tp=8", "pp=5")["changed"] == {"pp": {"asked": 5, "is": 4}}
-    assert main(["fit", SPACE, "--set", "tp=8", "--set", "pp=5"]) == 0
-    assert "pp=5: not an option; pp can be 1, 2, 3" in " ".join(capsys.readouterr().out.split())
+    out = stdout_of("fit", SPACE, "--set", "tp=8", "--set", "pp=5")
+    assert "pp=5: not an option; pp can be 1, 2, 3" in " ".join(out.split())
 
 
 @pytest.mark.parametrize(("sets", "message"), cases(__file__, "a_wish_that_is_none_is_told_so"))
@@ -75,10 +68,9 @@ def test_a_wish_that_is_none_is_told_so(sets, message):
     assert message in stderr_of("fit", SPACE, *itertools.chain(*(("--set", text) for text in sets)))
 
 
-def test_evaluate_best_completes_with_the_best_feasible_design(capsys):
-    command = ["evaluate", SPACE, "--set", "tp=8", "--set", "pp=16", "--format", "json"]
-    best = json.loads(stdout_of(*command, "--best"))
+def test_evaluate_best_completes_with_the_best_feasible_design():
+    best = json_of("evaluate", SPACE, "--set", "tp=8", "--set", "pp=16", "--best")
     assert best["feasible"] is True
     assert best["values"] == fitted("tp=8", "pp=16")["values"]
-    assert main([*command[:2], "--set", "dram_capacity=1 GB", "--best"]) == 1
-    assert "--best: no design with these values is feasible" in capsys.readouterr().err
+    error = stderr_of("evaluate", SPACE, "--set", "dram_capacity=1 GB", "--best")
+    assert "--best: no design with these values is feasible" in error

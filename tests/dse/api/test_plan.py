@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 
 import numpy as np
 import pytest
@@ -21,17 +22,17 @@ from tests.support.runs import slower
 
 
 def planned(model, chips, system="h100_80g_dgx", **more):
-    """The space of a question."""
+    """The answer to a question, with its space."""
     return planned_space(Question(model=model, system=system, chips=chips, **more))
 
 
 def options(plan):
-    """What a plan opens."""
+    """Parameters of a plan, and their options."""
     return {parameter.name: list(parameter.choices) for parameter in plan.space.parameters}
 
 
 def asked(*argv, code=0):
-    """What `dse plan` prints to stdout and to stderr."""
+    """Texts that `dse plan` prints to stdout and to stderr."""
     return outputs_of("plan", *argv, code=code)
 
 
@@ -40,13 +41,14 @@ LLAMA_8B = ("llama3_8b", "--gpus", "8", "--system", "h100_80g_dgx")
 
 @pytest.fixture(scope="module")
 def shipped(tmp_path_factory):
-    """The plan of a built-in model, and the database that holds its study."""
-    storage = f"sqlite:///{tmp_path_factory.mktemp('shipped')}/dse.db"
-    return json_of("plan", *LLAMA_8B, "--storage", storage), storage
+    """The plan of a built-in model as a table and, planned again, as JSON; and the database of its study."""
+    folder = tmp_path_factory.mktemp("plan")
+    words = [*LLAMA_8B, "--storage", f"sqlite:///{folder}/dse.db"]
+    return asked(*words), json_of("plan", *words, "--save", f"{folder}/space.yaml"), folder / "dse.db"
 
 
-def test_a_question_without_a_file_is_answered():
-    out, err = asked(*LLAMA_8B)
+def test_a_question_without_a_file_is_answered(shipped):
+    (out, err), *_ = shipped
     assert out.startswith("Llama 3.1 8B on 8 x h100_80g_dgx, megatron_core, bf16, 512 x 8,192 tokens a step\nUse ")
     for line in ("fastest", "least memory", "Bottleneck: ", "Stored as study plan_llama3_8b_8."):
         assert line in out
@@ -109,17 +111,10 @@ def test_what_other_software_would_run_faster_is_said():
     assert all("schedule" not in design["params"] for design in front)
 
 
-@pytest.mark.parametrize(("framework", "why"), [
-    ("torchtitan", "model gpt3_175b: not in torchtitan, which has llama3_8b,"),
-    ("pytorch_fsdp", ""),
-])  # fmt: skip
-def test_a_framework_runs_what_its_file_says(framework, why):
-    ask = Question(model="gpt3_175b", system="h100_80g_dgx", chips=512, framework=framework)
-    if why:
-        with pytest.raises(DseError, match=why):
-            planned_space(ask)
-    else:
-        assert planned_space(ask).space.completed({})["tp"] == 1
+def test_a_framework_runs_what_its_file_says():
+    assert planned("gpt3_175b", 512, framework="pytorch_fsdp").space.completed({})["tp"] == 1
+    with pytest.raises(DseError, match="model gpt3_175b: not in torchtitan, which has llama3_8b,"):
+        planned("gpt3_175b", 512, framework="torchtitan")
 
 
 @pytest.mark.parametrize("framework", ["internevo", "megatron_deepspeed", "nanotron"])
@@ -127,22 +122,17 @@ def test_states_are_sharded_where_the_framework_shards_them_in_one_way(framework
     assert options(planned("llama2_7b", 64, "a100_80g_dgx", framework=framework))["zero"] == [1]
 
 
-def test_json_is_the_object_of_a_search_and_the_file_of_its_space():
-    record = json_of("plan", *LLAMA_8B, "--save", "space.yaml")
+def test_the_study_holds_the_exact_front_and_asking_again_adds_nothing(shipped):
+    """JSON has the same front, and names the file of the space."""
+    _, record, database = shipped
     assert record["exact"] is True
-    assert record["space_file"] == "space.yaml"
-    space = Space.load("./space.yaml")
+    space = Space.load(record["space_file"])
     assert record["n_legal"] == space.legal.count
-    exact = exact_front(space)
-    assert [design["values"]["step_time_expected_s"] for design in record["front"]] == exact.costs[:, 0].tolist()
-
-
-def test_the_study_holds_the_front_and_asking_again_adds_nothing():
-    for _ in range(2):
-        asked(*LLAMA_8B)
-    study = Study.load("plan_llama3_8b_8")
+    exact = exact_front(space).costs
+    assert [design["values"]["step_time_expected_s"] for design in record["front"]] == exact[:, 0].tolist()
+    study = Study.load("plan_llama3_8b_8", storage=f"sqlite:///{database}")
     assert study.table.feasible.all()
-    assert len(study.table) == len(study.table.front()) == len(exact_front(study.space).costs)
+    assert len(study.table) == len(study.table.front()) == len(exact)
     assert study.table.front().numbers[0] == 0  # the fastest is trial 0
 
 
@@ -177,9 +167,9 @@ def test_another_question_gets_another_study():
                                              "plan_llama3_8b_8", code=1).err  # fmt: skip
 
 
-def test_a_plan_never_shows_results_of_another_cost_model(monkeypatch):
-    """A study of an earlier cost model stays as it is, and the answer of today's gets a name of its own."""
-    asked(*LLAMA_8B)
+def test_a_plan_never_shows_results_of_another_cost_model(monkeypatch, tmp_path, shipped):
+    """A study of an earlier cost model stays as it is, and the plan of the present one gets another name."""
+    shutil.copy(shipped[-1], tmp_path)
     before = Study.load("plan_llama3_8b_8").pareto_front()["step_time_s"].min()
     slower(monkeypatch, 1.5)
     assert "Stored as study plan_llama3_8b_8_2." in asked(*LLAMA_8B).out
@@ -189,21 +179,22 @@ def test_a_plan_never_shows_results_of_another_cost_model(monkeypatch):
 
 
 def test_a_model_may_be_a_hugging_face_configuration(tmp_path, shipped):
+    _, record, _ = shipped
     (tmp_path / "Llama-8B").mkdir()
     (tmp_path / "Llama-8B" / "config.json").write_text(json.dumps(PUBLISHED["Llama 3 8B"][0]))
-    own = json_of("plan", "Llama-8B", *LLAMA_8B[1:])
-    assert own["study"] == "plan_llama_8b_8"
-    assert [design["params"] for design in own["front"]] == [design["params"] for design in shipped[0]["front"]]
+    planned_again = json_of("plan", "Llama-8B", *LLAMA_8B[1:])
+    assert planned_again["study"] == "plan_llama_8b_8"
+    assert [design["params"] for design in planned_again["front"]] == [design["params"] for design in record["front"]]
 
 
 @pytest.mark.parametrize("form", ["megatron", "nemo"])
 def test_a_model_may_be_that_of_a_launch_file(form, shipped):
-    plan, storage = shipped
+    _, record, database = shipped
     export = ["export", "plan_llama3_8b_8", "--trial", "0", "--format", form, "-o", "train.file"]
-    assert main([*export, "--storage", storage]) == 0
-    own, err = asked("train.file", *LLAMA_8B[1:], "--format", "json")
-    expected = [one["params"] | {"precision": "bf16"} for one in plan["front"]]
-    assert [design["params"] for design in json.loads(own)["front"]] == expected
+    assert main([*export, "--storage", f"sqlite:///{database}"]) == 0
+    planned_again, err = asked("train.file", *LLAMA_8B[1:], "--format", "json")
+    expected = [design["params"] | {"precision": "bf16"} for design in record["front"]]
+    assert [design["params"] for design in json.loads(planned_again)["front"]] == expected
     assert "its model, --seq-len 8192, --global-batch-size 512, --precision bf16, --framework megatron_core\n" in err
 
 
@@ -251,9 +242,8 @@ def test_the_whole_run_is_the_tokens_at_the_rate_of_a_step():
 
 
 def test_chips_that_no_layout_splits_are_refused_with_some_that_would_do():
-    with pytest.raises(
-        DseError, match="no legal layout of llama3_405b on 7 GPUs with 64 sequences a step; use gpus 4 or 8"
-    ):
+    why = "no legal layout of llama3_405b on 7 GPUs with 64 sequences a step; use gpus 4 or 8"
+    with pytest.raises(DseError, match=why):
         planned("llama3_405b", 7, sequences=64)
     planned("llama3_405b", 8, sequences=64)
 

@@ -1,4 +1,4 @@
-"""What users get wrong: one clear line on stderr, the right exit code, and nothing left behind."""
+"""Mistakes of users: one clear line on stderr, the right exit code, and nothing left behind."""
 
 import subprocess
 import sys
@@ -11,32 +11,26 @@ from dse.cli import main
 from tests.support.cases import cases
 from tests.support.commands import outputs_of, stderr_of, stdout_of
 
-#: Arguments -> what the one line on stderr says; exit code 1.
+#: Arguments -> text of the one line on stderr; exit code 1.
 MISTAKES = cases(__file__, "MISTAKES")
 
-#: Arguments -> what stderr ends with; exit code 2.
+#: Arguments -> text of the one line on stderr; exit code 2.
 WRONG_USAGE = cases(__file__, "WRONG_USAGE")
 
 
 @pytest.mark.parametrize("arguments", MISTAKES)
 def test_a_mistake_is_one_line_and_exit_code_1(arguments, tmp_path):
     out, err = outputs_of(*arguments.split(), code=1)
-    assert out == ""
+    assert (out, err.count("\n"), [*tmp_path.iterdir()]) == ("", 1, [])
     assert err.startswith("dse: ")
-    assert err.count("\n") == 1
     assert MISTAKES[arguments] in err
-    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("arguments", WRONG_USAGE)
-def test_wrong_usage_is_exit_code_2(arguments, capsys, tmp_path):
-    with pytest.raises(SystemExit) as stop:
-        main(arguments.split())
-    assert stop.value.code == 2
-    err = capsys.readouterr().err
-    assert err.count("\n") == 1
+def test_wrong_usage_is_exit_code_2(arguments, tmp_path):
+    err = stderr_of(*arguments.split(), code=2)
+    assert (err.count("\n"), [*tmp_path.iterdir()]) == (1, [])
     assert WRONG_USAGE[arguments] in err
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_study_of_another_space_is_refused_and_kept():
@@ -91,18 +85,15 @@ def test_nothing_is_imported_before_interrupts_are_heeded():
     assert done.stdout.strip() == "['__future__', 'dse', 'dse.start']"
 
 
-def test_a_command_that_is_proposed_is_one_for_any_name(tmp_path, capsys, small_space):
+def test_a_command_that_is_proposed_is_one_for_any_name(tmp_path, small_space):
     (tmp_path / "small.yaml").write_text(small_space)
-    assert main(["search", "small.yaml", "--budget", "2", "--study", "a; touch b"]) == 0
-    assert main(["search", "small.yaml", "--budget", "2", "--study", "a; touch b", "--seed", "1"]) == 1
-    assert "continue it with `dse resume 'a; touch b'`" in capsys.readouterr().err
+    search = ["search", "small.yaml", "--budget", "2", "--study", "a; touch b"]
+    assert main(search) == 0
+    assert "continue it with `dse resume 'a; touch b'`" in stderr_of(*search, "--seed", "1")
 
 
-def test_version(capsys):
-    with pytest.raises(SystemExit) as stop:
-        main(["--version"])
-    assert stop.value.code == 0
-    assert capsys.readouterr().out == f"dse {__version__}\n"
+def test_version():
+    assert stdout_of("--version") == f"dse {__version__}\n"
 
 
 @pytest.mark.parametrize(("file", "options", "message"), cases(__file__, "options_of_other_files_are_refused"))
@@ -124,9 +115,8 @@ def test_a_file_that_is_not_priced_is_told_with_what_would_do(text, message, tmp
     assert err.count("\n") == 1
 
 
-def test_a_module_without_kernels_has_empty_tables(tmp_path, capsys):
-    path = tmp_path / "nothing.hlo"
-    path.write_text("HloModule m\n\nENTRY e {\n  ROOT x = f32[8,8] parameter(0)\n}\n")
-    assert "0 kernels" in stdout_of("cost", str(path))
-    assert main(["cost", str(path), "--system", "a100_80g_dgx"]) == 1
-    assert "nothing.hlo: runs no kernels, so that there is nothing to price" in capsys.readouterr().err
+def test_a_module_without_kernels_has_empty_tables(tmp_path):
+    (tmp_path / "nothing.hlo").write_text("HloModule m\n\nENTRY e {\n  ROOT x = f32[8,8] parameter(0)\n}\n")
+    assert "0 kernels" in stdout_of("cost", "nothing.hlo")
+    error = stderr_of("cost", "nothing.hlo", "--system", "a100_80g_dgx")
+    assert "nothing.hlo: runs no kernels, so that there is nothing to price" in error

@@ -1,4 +1,4 @@
-"""`dse search` and `dse resume`: what a user sees, in which stream, with which exit code."""
+"""`dse search` and `dse resume`: outputs, streams and exit codes."""
 
 import json
 import os
@@ -16,7 +16,7 @@ from dse.cli import main
 from dse.pricing.evaluated import RECORD_KEYS
 from dse.searching.batches.loop import Progress
 from tests.support.commands import json_of, outputs_of, stderr_of
-from tests.support.processes import HEEDING, python_after
+from tests.support.processes import HEEDING, begun
 
 #: `dse` in a process of its own.
 DSE = [sys.executable, "-c", "import sys; from dse.cli import main; sys.exit(main())"]
@@ -77,34 +77,27 @@ def test_a_budget_that_is_used_up_is_said(folder):
     assert "holds 10 finished trials already" in stderr_of("resume", "small", "--budget", "10", code=0)
 
 
-def test_a_space_that_is_used_up_is_said(folder, capsys):
-    assert main(["search", "small.yaml", "--set", "recompute=full"]) == 0
-    assert "legal designs are evaluated, so the front is exact" in capsys.readouterr().err
+def test_a_space_that_is_used_up_is_said(folder):
+    error = stderr_of("search", "small.yaml", "--set", "recompute=full", code=0)
+    assert "legal designs are evaluated, so the front is exact" in error
 
 
-def test_pins_and_objectives_change_the_space(folder, capsys):
-    code = main(
-        [
-            *("search", "small.yaml", "--budget", "10", "--format", "json", "--set", "tp=4"),
-            *("--objective", "step_time", "--objective", "maximize:mfu"),
-        ]
-    )
-    assert code == 0
-    study = json.loads(capsys.readouterr().out)
+def test_pins_and_objectives_change_the_space(folder):
+    objectives = ["--objective", "step_time", "--objective", "maximize:mfu"]
+    study = json_of("search", "small.yaml", "--budget", "10", "--set", "tp=4", *objectives)
     assert study["directions"] == {"step_time_s": "minimize", "mfu": "maximize"}
     assert {design["params"]["tp"] for design in study["front"]} == {4}
 
 
 def test_nothing_feasible_names_the_limit_the_closest_design_and_a_remedy(folder):
-    out, err = outputs_of("search", "small.yaml", "--budget", "10", "--set", "dram_capacity=1 GB", code=1)
+    """JSON is an object without designs."""
+    search = ["search", "small.yaml", "--budget", "10", "--set", "dram_capacity=1 GB"]
+    out, err = outputs_of(*search, code=1)
     assert out == ("Study small: 48 layouts evaluated, 0 on the Pareto front. 10 of 10 trials do not fit.\n")
     [line] = [line for line in err.splitlines() if line.startswith("dse: ")]
     assert line.startswith("dse: no feasible design: 10 of 10 break fits, closest by ")
     assert " GB at tp=" in line
-
-
-def test_nothing_feasible_is_still_an_object_in_json(folder):
-    study = json_of("search", "small.yaml", "--budget", "10", "--set", "dram_capacity=1 GB", code=1)
+    study = json_of(*search, code=1)
     assert (study["front"], study["n_infeasible"], study["hypervolume"]) == ([], 10, 0.0)
 
 
@@ -120,10 +113,10 @@ def test_out_writes_tables_history_and_summary(folder):
     assert len(json.loads((made / "study.json").read_text())["front"]) == len(front)
 
 
-def test_out_that_cannot_be_written_is_refused_before_the_search(folder, capsys):
+def test_out_that_cannot_be_written_is_refused_before_the_search(folder):
     (folder / "file").write_text("")
-    assert main(["search", "small.yaml", "--budget", "10", "--out", "file/out"]) == 1
-    assert capsys.readouterr().err == ("dse: file/out: cannot be created (Not a directory); name another folder\n")
+    error = stderr_of("search", "small.yaml", "--budget", "10", "--out", "file/out")
+    assert error == "dse: file/out: cannot be created (Not a directory); name another folder\n"
     assert not (folder / "dse.db").exists()
 
 
@@ -137,20 +130,13 @@ def test_a_full_disk_is_one_line(folder):
 
 @pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
 def test_an_interrupted_search_exits_with_130_and_says_how_to_go_on(number, folder):
-    search = subprocess.Popen(
-        python_after(HEEDING, *DSE[1:], "search", "--budget", "100000"),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    assert search.stderr
+    search = begun(HEEDING, *DSE[1:], "search", "--budget", "100000")
     search.stderr.readline()  # the first line of progress: the search has begun
     search.send_signal(number)
     _, err = search.communicate(timeout=30)
     assert search.returncode == 130
-    assert err.splitlines()[-1] == (
-        "dse: interrupted; every stored trial is kept. Continue: dse resume gpt3_175b_codesign"
-    )
+    last = "dse: interrupted; every stored trial is kept. Continue: dse resume gpt3_175b_codesign"
+    assert err.splitlines()[-1] == last
 
 
 @pytest.mark.slow

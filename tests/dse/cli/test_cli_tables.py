@@ -8,16 +8,11 @@ import pandas as pd
 import pytest
 
 from dse import Space, Study
-from dse.cli import main
 from dse.output import csv_pieces, design_record, json_text, parquet_pieces, study_record
 from dse.pricing.evaluated import RECORD_KEYS
-from tests.support.commands import json_of, stderr_of, stdout_of
+from tests.support.commands import json_of, outputs_of, stderr_of, stdout_of
 
-
-@pytest.fixture(autouse=True)
-def stored(monkeypatch, storage):
-    """Commands find the database by the environment."""
-    monkeypatch.setenv("DSE_STORAGE", storage)
+pytestmark = pytest.mark.usefixtures("stored")
 
 
 def test_studies_lists_counts_and_best_values(storage):
@@ -29,16 +24,20 @@ def test_studies_lists_counts_and_best_values(storage):
     assert study["best"].keys() == {"step_time_s", "peak_memory_bytes"}
 
 
+def trials_of(table):
+    """Numbers of the trials of a printed table."""
+    return [int(number) for number in re.findall(r"^ *(\d+) ", table, flags=re.MULTILINE)]
+
+
 @pytest.mark.parametrize(("command", "part"), [("pareto", "front"), ("trials", "trials")])
 def test_every_format_holds_the_same_designs(command, part, tmp_path):
     record = json_of(command, "small")
     numbers = [design["trial"] for design in record[part]]
     assert list(pd.read_csv(io.StringIO(stdout_of(command, "small", "--format", "csv")))["trial"]) == numbers
-    stdout_of(command, "small", "-o", "table.parquet")
+    for ending in ("parquet", "txt"):
+        stdout_of(command, "small", "-o", f"table.{ending}")
     assert list(pd.read_parquet(tmp_path / "table.parquet")["trial"]) == numbers
-    stdout_of(command, "small", "-o", "table.txt")
-    rows = (tmp_path / "table.txt").read_text().splitlines()
-    assert [int(row.split()[0]) for row in rows if row.split()[:1] and row.split()[0].isdigit()] == numbers
+    assert trials_of((tmp_path / "table.txt").read_text()) == numbers
 
 
 def test_tables_written_in_pieces_are_the_same(monkeypatch):
@@ -77,16 +76,12 @@ def test_files_hold_words_with_commas(tmp_path):
 @pytest.mark.parametrize("words", [[], ["--columns", "step_time"]])
 def test_show_prints_twenty_rows_unless_more_are_asked_for(storage, words, tmp_path):
     show = ["show", "small", "--trials", *words]
-
-    def numbers(text):
-        return [int(line.split()[0]) for line in text.splitlines() if line.split()[:1] and line.split()[0].isdigit()]
-
     printed = stdout_of(*show)
-    assert numbers(printed) == [*range(20)]
+    assert trials_of(printed) == [*range(20)]
     assert "The first 20 of 30; --top 30 shows all" in printed
-    assert numbers(stdout_of(*show, "--top", "25")) == [*range(25)]
-    assert main([*show, "-o", str(tmp_path / "all.txt")]) == 0
-    assert numbers((tmp_path / "all.txt").read_text()) == [*range(30)]
+    assert trials_of(stdout_of(*show, "--top", "25")) == [*range(25)]
+    stdout_of(*show, "-o", "all.txt")
+    assert trials_of((tmp_path / "all.txt").read_text()) == [*range(30)]
 
 
 def test_a_printed_sweep_shows_twenty_rows():
@@ -110,9 +105,9 @@ def test_an_ending_that_nothing_writes_is_refused(command, tmp_path):
         ("report small", ".html, .svg, .png or .pdf"),
     ],
 )
-def test_other_commands_say_what_endings_they_write(command, endings, capsys):
-    assert main([*command.split(), "-o", "table.xlsx"]) == 1
-    assert capsys.readouterr().err.endswith(f"cannot write .xlsx files; end the name in {endings}\n")
+def test_other_commands_say_what_endings_they_write(command, endings):
+    error = stderr_of(*command.split(), "-o", "table.xlsx")
+    assert error.endswith(f"cannot write .xlsx files; end the name in {endings}\n")
 
 
 def test_no_half_written_file_stays(tmp_path):
@@ -127,9 +122,7 @@ LAYOUT = ("--set", "tp=8", "--set", "pp=16", "--set", "vpp=1", "--set", "micro_b
 
 
 def test_evaluate_prices_one_design():
-    design = json.loads(
-        stdout_of("evaluate", "gpt3_175b_1024_a100", *LAYOUT, "--set", "recompute=full", "--format", "json")
-    )
+    design = json_of("evaluate", "gpt3_175b_1024_a100", *LAYOUT, "--set", "recompute=full")
     assert list(design) == [*("feasible", "given", "params", "derived", "values", "margins", "breakdown"), *RECORD_KEYS]
     assert design["derived"] == {"dp": 8, "gradient_accumulation_steps": 192}
     assert design["feasible"] is True
@@ -141,10 +134,9 @@ def test_evaluate_prices_one_design():
     assert "Fits   tp 8, pp 16, dp 8, micro-batch 1, 192 accumulation steps" in report
 
 
-def test_evaluate_takes_the_simplest_for_what_is_not_named_and_says_so(capsys):
+def test_evaluate_takes_the_simplest_for_what_is_not_named_and_says_so():
     command = ["evaluate", "gpt3_175b_1024_a100", "--set", "tp=8", "--set", "vpp=2", "--format", "json"]
-    assert main(command) == 1  # it does not fit
-    out, err = capsys.readouterr()
+    out, err = outputs_of(*command, code=1)  # it does not fit
     taken, nearest = err.splitlines()
     assert taken == (
         "dse: unset parameters get: pp=2 micro_batch_size=1 sequence_parallel=false "
@@ -154,13 +146,12 @@ def test_evaluate_takes_the_simplest_for_what_is_not_named_and_says_so(capsys):
     assert json.loads(out)["params"]["pp"] == 2  # interleaving needs a pipeline
 
 
-def test_evaluate_starts_from_the_system_for_open_hardware(capsys):
-    assert main(["evaluate", "gpt_1t_codesign", "--format", "json"]) == 1  # it does not fit
-    params = json.loads(capsys.readouterr().out)["params"]
+def test_evaluate_starts_from_the_system_for_open_hardware():
+    params = json_of("evaluate", "gpt_1t_codesign", code=1)["params"]  # it does not fit
     assert (params["cores"], params["clock"], params["dram_capacity"]) == (128, 1.6e9, 80e9)
 
 
-def test_an_interrupted_enumeration_writes_what_it_has_under_another_name(capsys, monkeypatch, small_space, tmp_path):
+def test_an_interrupted_enumeration_writes_what_it_has_under_another_name(monkeypatch, small_space, tmp_path):
     (tmp_path / "small.yaml").write_text(small_space)
     legal = int(Space.load(tmp_path / "small.yaml").legal.count)
     monkeypatch.setattr("dse.searching.exact.exact_front.STEP", 20)
@@ -171,9 +162,8 @@ def test_an_interrupted_enumeration_writes_what_it_has_under_another_name(capsys
             raise KeyboardInterrupt
 
     monkeypatch.setattr("dse.cli.commands.enumerate.headway_lines", lambda stream: interrupted)
-    assert main(["enumerate", "small.yaml", "-o", "front.csv"]) == 130
     said = f"dse: interrupted after 40 of {legal} designs; their front is in front.partial.csv\n"
-    assert capsys.readouterr().err == said
+    assert stderr_of("enumerate", "small.yaml", "-o", "front.csv", code=130) == said
     assert not (tmp_path / "front.csv").exists()
     assert len(pd.read_csv(tmp_path / "front.partial.csv"))
     report = stdout_of("enumerate", "small.yaml", code=130)

@@ -8,7 +8,7 @@ from costmodel.formats import shipped
 from dse import Space
 from dse.cli import COMMANDS, EARLIER, current_command, main, parsed
 from tests.support.cases import cases
-from tests.support.commands import outputs_of, stdout_of
+from tests.support.commands import outputs_of, stderr_of, stdout_of
 
 SPACE = "gpt3_175b_1024_a100"
 
@@ -26,14 +26,8 @@ def test_an_earlier_command_is_a_present_one(earlier):
 
 
 @pytest.mark.parametrize("words", [[], ["help"]])
-def test_dse_alone_lists_the_commands(words, capsys):
-    code = None
-    try:
-        code = main(words)
-    except SystemExit as stop:
-        code = stop.code
-    shown = capsys.readouterr().out
-    assert code == 0
+def test_dse_alone_lists_the_commands(words):
+    shown = stdout_of(*words)
     assert all(f"\n  {name}" in shown for name in COMMANDS)
 
 
@@ -61,12 +55,11 @@ def test_values_of_a_layout_may_be_short_or_in_capitals():
     assert space.pinned({"TP": "8", "mbs": "1", "Recompute": "FULL"}).fingerprint == long.fingerprint
 
 
-def test_a_plan_keeps_the_values_that_are_set(capsys):
-    assert main(["plan", "llama3_8b", "--gpus", "16", "--system", "h100", "--tp", "4", "--json"]) == 0
-    front = json.loads(capsys.readouterr().out)["front"]
+def test_a_plan_keeps_the_values_that_are_set():
+    plan = ["plan", "llama3_8b", "--gpus", "16", "--system", "h100"]
+    front = json.loads(stdout_of(*plan, "--tp", "4", "--json"))["front"]
     assert {design["params"].get("tp", 4) for design in front} == {4}
-    assert main(["plan", "llama3_8b", "--gpus", "16", "--system", "h100", "--set", "tp=3"]) == 1
-    assert "tp=3: not an option; tp can be 1, 2, 4" in capsys.readouterr().err
+    assert "tp=3: not an option; tp can be 1, 2, 4" in stderr_of(*plan, "--set", "tp=3")
 
 
 @pytest.mark.parametrize(("typed", "said"), cases(__file__, "a_mistake_is_one_line_with_a_way_on"))
@@ -88,7 +81,7 @@ def test_a_mistake_is_one_line_with_a_way_on(typed, said, tmp_path, capsys):
     assert said in line
 
 
-def test_show_filters_sorts_and_cuts(study, capsys):
+def test_show_filters_sorts_and_cuts(study):
     trials = json.loads(stdout_of("show", study, "--trials", "--json"))["trials"]
     times = {trial["trial"]: trial["values"]["step_time_s"] for trial in trials}
     limit = sorted(times.values())[2]
@@ -98,6 +91,6 @@ def test_show_filters_sorts_and_cuts(study, capsys):
     [first] = json.loads(stdout_of(*words, "--top", "1", "--json"))["trials"]
     assert first["trial"] == min(times, key=lambda n: times[n])
     tp = trials[0]["params"]["tp"]
-    assert main(["show", study, "--trials", "--where", f"tp == {tp}", "--json"]) == 0
-    shown = {trial["trial"] for trial in json.loads(capsys.readouterr().out)["trials"]}
+    some = json.loads(stdout_of("show", study, "--trials", "--where", f"tp == {tp}", "--json"))
+    shown = {trial["trial"] for trial in some["trials"]}
     assert shown == {trial["trial"] for trial in trials if trial["params"]["tp"] == tp}

@@ -1,4 +1,4 @@
-"""Why a design costs what it does: trees that add up, whatever the design."""
+"""Explanations of costs: trees that add up, whatever the design."""
 
 import re
 import shlex
@@ -13,7 +13,7 @@ from dse.explaining.explanation import Difference, explain, label
 from dse.explaining.neighbours import neighbourhoods, neighbours
 from dse.pricing.evaluation import evaluated_design
 from tests.support.cases import cases
-from tests.support.commands import json_of, outputs_of
+from tests.support.commands import json_of, stderr_of, stdout_of
 from tests.support.paths import ROOT
 from tests.support.rules import broken_rules
 
@@ -23,7 +23,7 @@ DRAWN = 2
 #: Space -> the profile that prices it, where the native one does not.
 PROFILES = {"gpt_1t_4096_dfmodel": "dfmodel-gen3"}
 
-#: What no shipped space explores, held fixed.
+#: Columns that no built-in space explores, held fixed.
 PINNED = cases(__file__, "PINNED")
 
 
@@ -34,7 +34,7 @@ def explained(space, count=DRAWN, profile="native"):
 
 
 def assert_leaves_alone(paths):
-    """Whoever draws the tree finds no value above others."""
+    """No value stands above others in the tree."""
     branches = {path[:depth] for path in paths for depth in range(1, len(path))}
     assert len({*paths}) == len(paths)
     assert not branches & {*paths}
@@ -122,66 +122,63 @@ def test_levers_make_room_and_faster_designs_that_break_the_limit_bind_it():
         assert lever.margins[bound.limit.key] > bound.margin
     costs = [lever.step_time_change for lever in bound.levers]
     assert costs == sorted(costs)
-    assert all(each.step_time_change < 0 and not each.feasible for each in bound.faster)
-
-
-def printed(storage, *argv, code=0):
-    return outputs_of(*argv, "--storage", storage, code=code)
+    assert all(design.step_time_change < 0 and not design.feasible for design in bound.faster)
 
 
 def leaves(rows, unit):
+    """Sum over the leaves of a tree. [unit]"""
     return sum(row[unit] for row in rows)
 
 
-def test_json_adds_up_and_names_everything(storage):
-    found = json_of("explain", "small", "--against", "3", "--storage", storage)
+def test_json_adds_up_and_names_everything(stored):
+    found = json_of("explain", "small", "--against", "3")
     breakdown, other = found["breakdown"], found["against"]["breakdown"]
     assert leaves(found["time"], "seconds") == pytest.approx(breakdown["step_time_s"], rel=1e-9)
     assert leaves(found["memory"], "bytes") == pytest.approx(breakdown["peak_memory_bytes"], rel=1e-9)
     slower = other["step_time_s"] - breakdown["step_time_s"]
     assert leaves(found["difference"], "seconds") == pytest.approx(slower, abs=1e-9)
     assert {"hidden", "kernels", "neighbours", "levers", "binding", "stages"} <= found.keys()
-    assert found["trial"] == Study.load("small", storage=storage).table.front().trials[0].number
+    assert found["trial"] == Study.load("small").table.front().trials[0].number
 
 
-def test_the_report_fits_a_hundred_columns_and_a_screen_and_a_half(storage):
-    text = printed(storage, "explain", "small").out
+def test_the_report_fits_a_hundred_columns_and_a_screen_and_a_half(stored):
+    text = stdout_of("explain", "small")
     lines = text.splitlines()
     assert max(map(len, lines)) <= 100
     assert len(lines) <= 78
     for word in ("qkv", "bound by", "tp communication", "memory", "Bottleneck: ", "one step away"):
         assert word in text
-    assert len(printed(storage, "explain", "small", "--all").out.splitlines()) > len(lines)
+    assert len(stdout_of("explain", "small", "--all").splitlines()) > len(lines)
 
 
-def test_a_design_against_another_is_told_by_what_differs(storage):
-    out = printed(storage, "explain", "small", "--trial", "1", "--against", "recompute=full").out
+def test_a_design_against_another_is_told_by_what_differs(stored):
+    out = stdout_of("explain", "small", "--trial", "1", "--against", "recompute=full")
     assert "why the step differs" in out
     assert max(map(len, out.splitlines())) <= 100
     argv = ["explain", "llama3_70b_512_h100", "--set", "tp=8", "--set", "pp=2"]
-    out = printed(storage, *argv).out
+    out = stdout_of(*argv)
     assert out.splitlines()[1].startswith("Step   ")
     assert "\nLayout tp 8, pp 2, " in out
     assert "tp 8 to 4" in out  # what was named is no less open to its neighbours
-    assert "tp 8 to 4" in printed(storage, *argv, "--against", "tp=4").out
+    assert "tp 8 to 4" in stdout_of(*argv, "--against", "tp=4")
 
 
 @pytest.mark.parametrize(("argv", "says"), cases(__file__, "what_cannot_be_explained_is_refused_in_a_line"))
-def test_what_cannot_be_explained_is_refused_in_a_line(argv, says, storage):
-    error = printed(storage, "explain", *argv, code=1).err
+def test_what_cannot_be_explained_is_refused_in_a_line(argv, says, stored):
+    error = stderr_of("explain", *argv)
     assert says in error
     assert error.startswith("dse: ")
 
 
-def test_the_page_of_the_docs_prints_what_the_commands_do(storage):
+def test_the_page_of_the_docs_prints_what_the_commands_do(stored):
     """Rows by their names: numbers move with the cost model."""
     page = (ROOT / "docs" / "explaining.md").read_text()
     found = re.findall(r"```sh\n(dse .*?)\n```\n\n```text\n(.*?)```", page, flags=re.DOTALL)
     assert len(found) == 3
     for command, text in found:
-        assert row_names(text) <= row_names(printed(storage, *shlex.split(command)[1:]).out)
+        assert row_names(text) <= row_names(stdout_of(*shlex.split(command)[1:]))
 
 
 def row_names(text):
-    """What begins a line of a table: a kernel, a part."""
+    """Names at the beginning of the lines of a table: kernels, parts."""
     return {*re.findall(r"^ *([a-z][a-z ]+?)  ", text, flags=re.MULTILINE)}

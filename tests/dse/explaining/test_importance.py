@@ -1,4 +1,4 @@
-"""Which parameters matter, and whose designs are better."""
+"""Importance of parameters, and comparisons of studies and machines."""
 
 import re
 
@@ -11,7 +11,7 @@ from dse.explaining.importance import explained_share, importance
 from dse.pricing.evaluation import evaluated_design
 from dse.reporting.studies.comparison import dominated, study_pair
 from tests.support.cases import cases
-from tests.support.commands import json_of, outputs_of
+from tests.support.commands import json_of, outputs_of, stderr_of, stdout_of
 
 
 @pytest.fixture(scope="module")
@@ -24,8 +24,7 @@ def storage(tmp_path_factory, small_space):
     return storage
 
 
-def printed(storage, *argv, code=0):
-    return outputs_of(*argv, "--storage", storage, code=code)
+pytestmark = pytest.mark.usefixtures("stored")
 
 
 def test_what_explains_everything_has_all_of_the_variance_and_the_rest_none():
@@ -36,27 +35,26 @@ def test_what_explains_everything_has_all_of_the_variance_and_the_rest_none():
     assert explained_share(np.exp(one + other), one) == pytest.approx(0.5, abs=0.02)  # independent: half
 
 
-def test_importances_are_of_the_parameters_that_vary(storage):
-    study = Study.load("some", storage=storage)
+def test_importances_are_of_the_parameters_that_vary():
+    study = Study.load("some")
     found = importance(study.space, study.table, study.profile)
     assert found.parameters == ("tp", "pp", "recompute")
     assert np.allclose(found.trials.sum(axis=1), 1)
     assert ((found.designs >= 0) & (found.designs <= 1)).all()
-    told = json_of("importance", "some", "--storage", storage)
-    assert told["objectives"]["step_time_s"].keys() == {*found.parameters}
-    table = printed(storage, "importance", "some").out
+    assert json_of("importance", "some")["objectives"]["step_time_s"].keys() == {*found.parameters}
+    table = stdout_of("importance", "some")
     assert max(map(len, table.splitlines())) <= 100
     assert all(name in table for name in found.parameters)
     assert "shares overlap and do not add up" in table
 
 
-def test_too_few_trials_say_nothing(storage, small_space):
-    Study.create(Space.from_text(small_space), "few", storage=storage).run(3)
-    assert "needs at least" in printed(storage, "importance", "few", code=1).err
+def test_too_few_trials_say_nothing(small_space):
+    Study.create(Space.from_text(small_space), "few").run(3)
+    assert "needs at least" in stderr_of("importance", "few")
 
 
-def test_of_two_studies_the_one_that_has_seen_all_is_not_dominated(storage):
-    one, other = (Study.load(name, storage=storage) for name in ("all", "some"))
+def test_of_two_studies_the_one_that_has_seen_all_is_not_dominated():
+    one, other = (Study.load(name) for name in ("all", "some"))
     pair = study_pair(one, other)
     assert pair.hypervolumes[0] >= pair.hypervolumes[1]
     assert pair.fronts[0] == len(one.table.front())
@@ -66,54 +64,52 @@ def test_of_two_studies_the_one_that_has_seen_all_is_not_dominated(storage):
         for study, best in zip(pair.studies, pair.best[row], strict=True):
             assert best.value == pytest.approx(study.table.front().costs[:, row].min())
             assert evaluated_design(study.space, best.params)["values"][objective.key] == best.value
-    told = json_of("compare", "all", "some", "--storage", storage)
+    told = json_of("compare", "all", "some")
     assert told["spaces_differ_in"] == ["given"]
     assert sum(told["joint_front"]) <= sum(told["front"])
-    text = printed(storage, "compare", "all", "some").out
+    text = stdout_of("compare", "all", "some")
     assert "joint front" in text
     assert max(map(len, text.splitlines())) <= 100
 
 
-def test_a_study_beside_itself_is_alike(storage):
-    text = printed(storage, "compare", "all", "all").out
+def test_a_study_beside_itself_is_alike():
+    text = stdout_of("compare", "all", "all")
     assert "Both search one space." in text
     assert re.match(r"Best step time: [\d.]+ m?s in both \(trials 0 and 0\)\.", text)
     assert "are alike" in text
     assert "No design of either front is better" in text
 
 
-def test_designs_of_a_study_are_priced_on_another_machine(storage):
+def test_designs_of_a_study_are_priced_on_another_machine():
     argv = ["compare", "all", "--system", "h100_80g_dgx"]
-    found = json_of(*argv, "--storage", storage)
+    found = json_of(*argv)
     assert found["systems"] == ["a100_80g_dgx", "h100_80g_dgx"]
     assert found["median_ratio"] < 1
-    study = Study.load("all", storage=storage)
-    other = study.space.with_system("h100_80g_dgx")
+    other = Study.load("all").space.with_system("h100_80g_dgx")
     best = found["designs"][0]
     assert best["values"]["h100_80g_dgx"] == evaluated_design(other, best["params"])["values"]["step_time_s"]
-    out = printed(storage, *argv).out
+    out = stdout_of(*argv)
     assert f"median ratio {found['median_ratio']:.3f}" in out
     change = 100 * (found["median_ratio"] - 1)
     assert out.startswith(f"On h100_80g_dgx, the step time of the same design changes by {change:.0f} % ")
 
 
-def test_a_machine_of_ones_own_is_compared_by_its_file(storage, tmp_path):
+def test_a_machine_of_ones_own_is_compared_by_its_file(tmp_path):
     own = tmp_path / "mychip.yaml"
     text = (shipped.ROOT / "systems" / "h100_80g_dgx.yaml").read_text()
     own.write_text(text.replace("value: 3.35 TB/s", "value: 6.7 TB/s"))
     for argv in (["h100_80g_dgx", str(own)], [str(own), "h100_80g_dgx"]):
-        found = json_of("compare", *argv, "--storage", storage)
+        found = json_of("compare", *argv)
         rows = {row["quantity"]: row["values"] for row in found["quantities"]}
         assert sorted(rows["dram_bandwidth"]) == [3.35e12, 6.7e12]
         assert "peak_flop_rate" not in rows
 
 
-def test_a_study_of_an_open_machine_is_not_compared_on_another(tmp_path):
+def test_a_study_of_an_open_machine_is_not_compared_on_another():
     """Its designs would keep their own cores and memory, and take the rest from the other machine."""
-    storage = f"sqlite:///{tmp_path / 'dse.db'}"
-    study = Study.create(Space.load("gpt_1t_codesign"), "chips", storage=storage, sampler="random")
+    study = Study.create(Space.load("gpt_1t_codesign"), "chips", sampler="random")
     study.run(8)
-    told = printed(storage, "compare", "chips", "--system", "h200_141g_dgx", code=1)
+    told = outputs_of("compare", "chips", "--system", "h200_141g_dgx", code=1)
     assert told.out == ""
     assert told.err.count("\n") == 1
     assert "sets cores, array_height, " in told.err
@@ -121,5 +117,5 @@ def test_a_study_of_an_open_machine_is_not_compared_on_another(tmp_path):
 
 
 @pytest.mark.parametrize(("argv", "says"), cases(__file__, "what_cannot_be_compared_is_refused_in_a_line"))
-def test_what_cannot_be_compared_is_refused_in_a_line(argv, says, storage):
-    assert says in printed(storage, "compare", *argv, code=1).err
+def test_what_cannot_be_compared_is_refused_in_a_line(argv, says):
+    assert says in stderr_of("compare", *argv)

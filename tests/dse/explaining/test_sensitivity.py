@@ -1,6 +1,5 @@
-"""How much a step follows its parameters and its hardware."""
+"""Sensitivity of a step to its parameters and its hardware."""
 
-import json
 import textwrap
 import xml.etree.ElementTree as ET
 
@@ -11,9 +10,9 @@ from dse import Space, Study
 from dse.explaining.explanation import explain
 from dse.explaining.neighbours import COUNTED, STEP, quantity_steps
 from dse.pricing.evaluation import evaluated_design
-from tests.support.commands import stdout_of
+from tests.support.commands import json_of, stdout_of
 
-#: How often a unit has seconds in it.
+#: Exponent of seconds in a unit.
 SECONDS = {"s": 1.0, "Hz": -1.0, "1/s": -1.0, "B/s": -1.0, "FLOP/s": -1.0}
 
 SPACES = ["gpt3_175b_1024_a100", "mixtral_8x22b_128_h100", "lstm_24b_power"]
@@ -83,19 +82,16 @@ def test_memory_of_tiles_is_doubled_and_has_no_elasticity():
 @pytest.mark.slow
 def test_every_format_of_the_command_holds_the_same(small_space):
     Study.create(Space.from_text(small_space), "small").run(30)
-
-    def printed(*argv):
-        return stdout_of("sensitivity", "small", "--trial", "3", *argv)
-
-    found = json.loads(printed("--format", "json"))
+    sensitivity = ["sensitivity", "small", "--trial", "3"]
+    found = json_of(*sensitivity)
     assert found["trial"] == 3
-    printed("--format", "csv", "-o", "rows.csv")
+    stdout_of(*sensitivity, "-o", "rows.csv")
     rows = pd.read_csv("rows.csv")
     assert len(rows) == len(found["parameters"]) + len(found["counts"]) + len(found["elasticities"])
-    table = printed()
+    table = stdout_of(*sensitivity)
     assert max(map(len, table.splitlines())) <= 100
     for name in (*found["parameters"][0]["changes"], found["elasticities"][0]["quantity"]):
         assert name in table
-    printed("-o", "tornado.svg")
+    stdout_of(*sensitivity, "-o", "tornado.svg")
     texts = [text.text for text in ET.parse("tornado.svg").iter("{http://www.w3.org/2000/svg}text")]
     assert f"{found['elasticities'][0]['elasticity']:+.3f} %" in texts

@@ -9,6 +9,7 @@ from dse.adapters.torchtitan import launch as torchtitan
 from dse.api.exports import artefacts
 from dse.launches.launch import Launch, NotExpressible
 from dse.spaces.question import Question, planned_space
+from tests.support.launch_files import read_text
 
 LAYOUT = {"tp": 1, "pp": 1, "dp": 8, "gradient_accumulation_steps": 2, "zero": 1, "overlap_grad_reduce": True,
           "cross_entropy": "te"}  # fmt: skip
@@ -18,10 +19,10 @@ def launch_with(model="llama3_8b", **columns):
     return Launch.of(load_model(model), {**LAYOUT, **columns}, 8)
 
 
-def read_back(form, launch, path):
+def read_back(form, launch, folder):
+    """Text of a launch file, losses, and the launch that it starts."""
     text, lost = form.script(launch)
-    path.write_text(text)
-    return text, lost, form.read_script(path)[0]
+    return text, lost, read_text(form, text, folder)[0]
 
 
 @pytest.mark.parametrize(("targets", "fused"), [
@@ -30,7 +31,7 @@ def read_back(form, launch, path):
 ])  # fmt: skip
 def test_megatron_bridge_has_a_section_for_adapters(tmp_path, targets, fused):
     launch = launch_with(lora_rank=16, lora_targets=targets, lora_fused=fused)
-    text, lost, found = read_back(bridge, launch, tmp_path / "run.yaml")
+    text, lost, found = read_back(bridge, launch, tmp_path)
     assert not [line for line in lost if "lora" in line]
     assert "pretrained_checkpoint: PRETRAINED_CHECKPOINT" in text
     assert f"_target_: megatron.bridge.peft.{'lora.LoRA' if fused else 'canonical_lora.CanonicalLoRA'}" in text
@@ -44,14 +45,12 @@ def test_megatron_bridge_names_the_products_of_latent_attention():
 
 def test_megatron_bridge_refuses_modules_that_no_target_has(tmp_path):
     text, _ = bridge.script(launch_with(lora_rank=16))
-    path = tmp_path / "run.yaml"
-    path.write_text(text.replace("  - linear_fc2\n", ""))
     with pytest.raises(DseError, match=r"peft\.target_modules: linear_fc1, linear_proj, linear_qkv: expected the"):
-        bridge.read_script(path)
+        read_text(bridge, text.replace("  - linear_fc2\n", ""), tmp_path)
 
 
 def test_a_configuration_without_adapters_trains_all_weights(tmp_path):
-    text, _, found = read_back(bridge, launch_with(), tmp_path / "run.yaml")
+    text, _, found = read_back(bridge, launch_with(), tmp_path)
     assert "peft" not in text
     assert found["lora_rank"] == 0
 
@@ -60,7 +59,7 @@ def test_a_configuration_without_adapters_trains_all_weights(tmp_path):
 def test_torchtitan_has_a_converter_for_adapters(tmp_path, targets):
     launch = launch_with(lora_rank=8, lora_targets=targets, lora_fused=False, zero=3, cross_entropy="chunked",
                          store_param_remainders=True, attention="flash_attention_2")  # fmt: skip
-    text, lost, found = read_back(torchtitan, launch, tmp_path / "run.py")
+    text, lost, found = read_back(torchtitan, launch, tmp_path)
     assert not [line for line in lost if "lora" in line]
     assert "from torchtitan.components.lora import LoRAConverter" in text
     assert 'initial_load_path=environ["PRETRAINED_CHECKPOINT"]' in text

@@ -17,6 +17,7 @@ from dse.adapters.megatron.model import pattern
 from dse.adapters.megatron_bridge import launch as nemo
 from dse.launches.launch import Launch, launch_space
 from tests.support.cases import cases
+from tests.support.launch_files import read_text
 
 #: A configuration in `examples/post_training/modelopt/conf` -> the built-in model.
 CONFIGURATIONS = cases(__file__, "CONFIGURATIONS")
@@ -126,28 +127,24 @@ def test_the_word_table_that_is_trained_is_the_one_that_is_evaluated():
     assert (found["vocab_size"], found["should_pad_vocab"]) == (51200, False)
 
 
-@pytest.mark.parametrize("flags", [[], ["--vocab-size 50257"], ["--make-vocab-size-divisible-by 1"]])
+@pytest.mark.parametrize("flags", ["", "--vocab-size 50257", "--make-vocab-size-divisible-by 1"])
 def test_a_padded_table_of_a_script_is_read_as_it_is(flags, tmp_path):
     """`_set_padded_vocab_size` of Megatron-LM leaves a size that is given."""
-    path = tmp_path / "train.sh"
-    path.write_text(
+    text = (
         "torchrun --nproc_per_node 8 --nnodes 1 pretrain_gpt.py --num-layers 4 --hidden-size 512 --bf16 "
         "--num-attention-heads 8 --seq-length 1024 --tensor-model-parallel-size 8 --padded-vocab-size 50304 "
-        + " ".join(flags)
     )
-    launch, notes = megatron.read_script(path)
+    launch, notes = read_text(megatron, text + flags, tmp_path)
     assert (padded_vocabulary(launch.model, launch.points.tp), notes) == (50304, [])
 
 
 def test_windows_count_the_keys_before_a_token_in_megatron(tmp_path):
     """`get_sliding_window_causal_mask` of Megatron-LM; Bridge: `sliding_window - 1`."""
-    launch = Launch.of(load_model("gpt_oss_20b"), {}, 8)
-    (tmp_path / "train.sh").write_text(megatron.script(launch)[0])
-    (tmp_path / "train.yaml").write_text(nemo.script(launch)[0])
-    assert "--window-size 127,0" in (tmp_path / "train.sh").read_text()
-    assert yaml.safe_load((tmp_path / "train.yaml").read_text())["model"]["window_size"] == [127, 0]
-    for module, file in ((megatron, "train.sh"), (nemo, "train.yaml")):
-        assert module.read_script(tmp_path / file)[0].model.window == 128
+    script, settings = (module.script(Launch.of(load_model("gpt_oss_20b"), {}, 8))[0] for module in (megatron, nemo))
+    assert "--window-size 127,0" in script
+    assert yaml.safe_load(settings)["model"]["window_size"] == [127, 0]
+    assert read_text(megatron, script, tmp_path)[0].model.window == 128
+    assert read_text(nemo, settings, tmp_path)[0].model.window == 128
 
 
 @pytest.mark.parametrize("name", ["deepseek_v2", "deepseek_v2_lite", "deepseek_v3", "kimi_k2"])
@@ -155,12 +152,11 @@ def test_windows_count_the_keys_before_a_token_in_megatron(tmp_path):
 def test_norms_of_latents_are_written_and_read(name, module, flag, tmp_path):
     """gpt_layer_specs.py: with the flag, up-projections have a norm of the latent."""
     text = module.script(Launch.of(load_model(name), {}, 8))[0]
-    (tmp_path / "train").write_text(text)
-    launch, notes = module.read_script(tmp_path / "train")
+    launch, notes = read_text(module, text, tmp_path)
     assert flag in text
     assert (launch.model.attention, launch.model.qk_norm, notes) == ("mla", False, [])
-    (tmp_path / "train").write_text(text.replace(flag, ""))
-    assert "without --qk-layernorm has no norms of its latents" in module.read_script(tmp_path / "train")[1][0]
+    _, [note, *_] = read_text(module, text.replace(flag, ""), tmp_path)
+    assert "without --qk-layernorm has no norms of its latents" in note
 
 
 #: Values that a script asks for.
@@ -171,7 +167,7 @@ SCONTROL = '#!/usr/bin/env bash\n[[ "$*" == "show hostnames node[07-10]" ]] && p
 
 
 def started(tmp_path, chips, **environment):
-    """What a script of a design gives to `torchrun`, with stubs of it and of `scontrol` on the path."""
+    """The process of a script, and the options that it gives to a stub of `torchrun`; `scontrol` is a stub too."""
     for name, text in {"torchrun": TORCHRUN, "scontrol": SCONTROL}.items():
         (tmp_path / name).write_text(text)
         (tmp_path / name).chmod(0o755)
@@ -231,8 +227,8 @@ def test_balance_of_experts_is_read_or_named(flag, balance, coefficient, tmp_pat
     """Choices of --moe-router-load-balancing-type: a loss, or another method, which a note names."""
     text, _ = megatron.script(Launch.of(load_model("mixtral_8x7b"), {"dp": 8}, 8))
     text = re.sub(r"--moe-aux-loss-coeff \S+", "--moe-aux-loss-coeff 0.01", text)
-    (tmp_path / "train.sh").write_text(text.replace("--swiglu", f"--swiglu --moe-router-load-balancing-type {flag}"))
-    launch, notes = megatron.read_script(tmp_path / "train.sh")
+    text = text.replace("--swiglu", f"--swiglu --moe-router-load-balancing-type {flag}")
+    launch, notes = read_text(megatron, text, tmp_path)
     numerics = launch.model.numerics
     assert (numerics.router_balance, numerics.router_aux_loss) == (balance, coefficient)
     assert [f"experts balanced by {flag}" in note for note in notes] == [True] * (flag != balance)

@@ -1,4 +1,4 @@
-"""Launch files: what starts a design in Megatron-LM, NeMo, torchtitan or MaxText, and what one costs."""
+"""Launch files, which start a design in Megatron-LM, NeMo, torchtitan or MaxText, and their costs."""
 
 import json
 import os
@@ -28,7 +28,6 @@ from dse.adapters.megatron_bridge import launch as nemo
 from dse.adapters.torchtitan import launch as torchtitan
 from dse.adapters.torchtitan.design import TORCHTITAN, flavor_of, flavored
 from dse.api.exports import artefacts
-from dse.cli import main
 from dse.launches.launch import Launch, NotExpressible, launch_files, launch_space, read_launch
 from dse.pricing.evaluation import evaluate, transformer_run
 from dse.registry import launch_forms
@@ -36,6 +35,7 @@ from dse.spaces.question import Question, planned_space
 from dse.spaces.space import Space
 from tests.support.cases import cases
 from tests.support.commands import json_of, outputs_of, stderr_of, stdout_of
+from tests.support.launch_files import read_text
 from tests.support.paths import ROOT
 
 #: A script as people have it: variables, arrays, comments, continued lines, flags of no cost, an unknown one.
@@ -61,7 +61,7 @@ def meaning(launch):
 
 
 def expressible(module, run):
-    """A launch and its file where the framework can say all of it."""
+    """A launch and its file if the framework has all of its settings; else None."""
     launch = Launch.of_run(run)[0]
     try:
         text, lost = module.script(launch)
@@ -73,26 +73,25 @@ def expressible(module, run):
 # There and back
 
 
+def check_comes_back(module, run, launch, text, folder):
+    """A design comes back from its file, and costs the same to the bit."""
+    back, notes = read_text(module, text, folder, launch.world_size if module is nemo else None)
+    assert notes == []
+    assert meaning(back) == meaning(launch)
+    before, after = transformer_step(run), transformer_step(Run(back.model, run.system, back.points))
+    assert (after.step_time[0], after.peak_memory[0]) == (before.step_time[0], before.peak_memory[0])
+
+
 @pytest.mark.parametrize("module", [megatron, nemo], ids=["megatron", "nemo"])
 @pytest.mark.parametrize("name", [name for name in shipped.names("spaces") if not name.startswith("lstm")])
 def test_a_design_comes_back_from_its_file_and_costs_the_same_to_the_bit(name, module, tmp_path):
     space = Space.load(name)
-    if name == "deepseek_v3_2048_h800":  # remainders alone are what Megatron Core keeps
+    if name == "deepseek_v3_2048_h800":  # Megatron Core keeps remainders alone
         space = space.pinned({"store_param_remainders": True})
-    pairs = [(run, expressible(module, run)) for run in designs(space)]
-    assert any(found for _, found in pairs) or name in ("gpt3_175b_kernels", "gpt3_175b_codesign")
-    for run, found in pairs:
-        if found is None:
-            continue
-        launch, text = found
-        path = tmp_path / "launch"
-        path.write_text(text)
-        back, notes = module.read_script(path, launch.world_size if module is nemo else None)
-        assert notes == []
-        assert meaning(back) == meaning(launch)
-        again = transformer_step(Run(back.model, run.system, back.points))
-        assert again.step_time[0] == transformer_step(run).step_time[0]
-        assert again.peak_memory[0] == transformer_step(run).peak_memory[0]
+    files = [(run, *file) for run in designs(space) if (file := expressible(module, run))]
+    assert files or name in ("gpt3_175b_kernels", "gpt3_175b_codesign")
+    for run, launch, text in files:
+        check_comes_back(module, run, launch, text, tmp_path)
 
 
 def test_so_does_one_of_torchtitan(tmp_path):
@@ -103,12 +102,7 @@ def test_so_does_one_of_torchtitan(tmp_path):
         run = transformer_run(space, space.encode([params]), DesignPoints)
         launch, text = expressible(torchtitan, run)
         assert 'flavor="70B"' in text
-        (tmp_path / "job.py").write_text(text)
-        back, notes = torchtitan.read_script(tmp_path / "job.py")
-        assert notes == []
-        assert meaning(back) == meaning(launch)
-        again = transformer_step(Run(back.model, run.system, back.points))
-        assert again.step_time[0] == transformer_step(run).step_time[0]
+        check_comes_back(torchtitan, run, launch, text, tmp_path)
 
 
 # Parameters that the weights' metadata give (safetensors).
@@ -132,12 +126,12 @@ def test_toml_of_older_torchtitan_is_refused_by_name(tmp_path):
 def test_chunks_of_torchtitan_count_embedding_and_output_as_a_layer_each(tmp_path):
     """`generate_llm_fqn_per_model_part` of torchtitan: 48 layers over 4 stages."""
     parallel = "ParallelismConfig(data_parallel_shard_degree=2, pipeline_parallel_degree=4)"
-    (tmp_path / "job.py").write_text(
+    text = (
         "from torchtitan.models.qwen3 import model_registry\n"
         'def job():\n    return Trainer.Config(model_spec=model_registry("30B-A3B", '
         f"converters=[LoRAConverter.Config()]), parallelism={parallel}, training=TrainingConfig())\n"
     )
-    launch, notes = torchtitan.read_script(tmp_path / "job.py")
+    launch, notes = read_text(torchtitan, text, tmp_path)
     assert "LoRAConverter without target_modules: its adapter beside the output matrix is not read" in notes
     assert launch.chunks() == [12, 13, 12, 11]
 
@@ -171,8 +165,7 @@ def test_hybrid_models_have_their_pipeline_in_the_pattern(module, pp, vpp, first
     main, prediction = pattern.split("/")
     assert (main.count("|"), main.replace("|", ""), prediction) == (pp * vpp - 1, model.layer_order, "*E")
     assert main.partition("|")[0].endswith(first)
-    (tmp_path / "run").write_text(text)
-    back, notes = module.read_script(tmp_path / "run", launch.world_size)
+    back, notes = read_text(module, text, tmp_path, launch.world_size)
     assert (back["pp"], back["vpp"], back.chunks(), notes) == (pp, vpp, launch.chunks(), [])
     assert (back.model.num_parameters, back.model.mtp_parameters) == (model.num_parameters, model.mtp_parameters)
 
@@ -208,6 +201,13 @@ def planned(model, system, chips=64):
     """A plan's space, and a design of it."""
     plan = planned_space(Question(model=model, system=system, chips=chips))
     return plan, plan.space.completed({})
+
+
+def launch_of(model, chips, pins, system="h100_80g_dgx", **options):
+    """The launch of a planned design."""
+    space = planned_space(Question(model=model, system=system, chips=chips, **options)).space
+    run = transformer_run(space, space.encode([space.completed(pins)]), DesignPoints)
+    return Launch.of_run(run, space.framework)[0]
 
 
 def test_a_model_that_megatron_cannot_train_is_written_on_demand_alone():
@@ -279,19 +279,15 @@ def test_what_a_framework_cannot_say_is_said_of_it():
 @pytest.mark.parametrize(("imbalance", "lost"), [(1.3, []), (1.0, ["imbalance=1"])])
 def test_an_imbalance_that_is_not_the_frameworks_is_said_to_be_lost(imbalance, lost):
     """A script of a plan comes back with the framework's, which no flag states."""
-    plan = planned_space(Question(model="mixtral_8x7b", system="h100_80g_dgx", chips=64, imbalance=imbalance))
-    space, params = plan.space, plan.space.completed({"tp": 1, "pp": 4, "ep": 8})
-    run = transformer_run(space, space.encode([params]), DesignPoints)
-    launch = Launch.of_run(run, space.framework)[0]
+    launch = launch_of("mixtral_8x7b", 64, {"tp": 1, "pp": 4, "ep": 8}, imbalance=imbalance)
     assert [text for text in megatron.script(launch)[1] if "imbalance" in text] == lost
     back = launch_space(replace(launch, design={**launch.design, "imbalance": 1}), "h100_80g_dgx", "back")
     assert back.given["imbalance"] == 1.3
 
 
 #: Gives scripts to Megatron-LM's own parser, checks and configuration, on a machine without GPUs.
-JUDGE = next(
-    (place for up in Path(__file__).parents if (place := up / "shared/clients/megatron_accepts.py").exists()), None
-)
+JUDGES = [up / "shared/clients/megatron_accepts.py" for up in Path(__file__).parents]
+JUDGE = next((path for path in JUDGES if path.exists()), None)
 
 
 @pytest.mark.skipif(not os.environ.get("MEGATRON_LM"), reason="MEGATRON_LM names no checkout of Megatron-LM")
@@ -299,9 +295,7 @@ JUDGE = next(
 @pytest.mark.parametrize(("model", "chips", "pins"), cases(__file__, "megatron_lm_accepts_what_is_planned"))
 def test_megatron_lm_accepts_what_is_planned(model, chips, pins, tmp_path):
     """With a Python that has torch and einops, which MEGATRON_PYTHON names."""
-    plan = planned_space(Question(model=model, system="h100_80g_dgx", chips=chips)).space
-    run = transformer_run(plan, plan.encode([plan.completed(pins)]), DesignPoints)
-    (tmp_path / "train.sh").write_text(megatron.script(Launch.of_run(run)[0])[0])
+    (tmp_path / "train.sh").write_text(megatron.script(launch_of(model, chips, pins))[0])
     python = os.environ.get("MEGATRON_PYTHON", sys.executable)
     command = [python, JUDGE, os.environ["MEGATRON_LM"], tmp_path / "train.sh"]
     assert "1 of 1 accepted" in subprocess.run(command, capture_output=True, text=True, check=False).stdout
@@ -325,17 +319,14 @@ def test_queues_to_a_gpu_are_as_many_as_megatron_asks_for(tp, zero, overlap, mos
 ])  # fmt: skip
 def test_a_script_of_overlapped_exchanges_comes_back_with_its_overlap_of_tensors(system, overlap, backend, tmp_path):
     """Without a flag for tensor parallelism nothing of it overlaps beside exchanges that do."""
-    plan = planned_space(Question(model="qwen3_30b_a3b", system=system, chips=16)).space
     pins = {"tp": 2, "ep": 8, "overlap_ep": True, "dispatcher": "two_hop", "pp": 1}
-    params = plan.completed(pins)
-    assert params.get("tp_overlap", "chunked") == overlap
-    run = transformer_run(plan, plan.encode([params]), DesignPoints)
-    text, lost = megatron.script(Launch.of_run(run, plan.framework)[0])
+    written = launch_of("qwen3_30b_a3b", 16, pins, system=system)
+    assert written["tp_overlap"] == overlap
+    text, lost = megatron.script(written)
     assert lost == ["cross_entropy=te"]  # Megatron-LM refuses the loss of Transformer Engine (arguments.py)
     assert "cross-entropy" not in text
     assert f"--moe-flex-dispatcher-backend {backend}" in text
-    (tmp_path / "train.sh").write_text(text)
-    launch, _ = read_launch(tmp_path / "train.sh", "megatron", 16)
+    launch, _ = read_text(megatron, text, tmp_path, 16)
     assert launch["tp_overlap"] == overlap
 
 
@@ -446,12 +437,12 @@ def test_functions_of_a_module_are_read_and_not_run(tmp_path):
 
 def test_maxtext_has_the_numerics_of_a_model_and_reads_the_rest_as_base_yml_has_it(tmp_path):
     [run, *_] = designs(framework_space("deepseek_v2_lite", "maxtext", {"tp": 1, "ep": 8}))
-    found = yaml.safe_load(maxtext.script(Launch.of_run(run)[0])[0])
-    assert [found[key] for key in ("rope_type", "normalization_layer_epsilon")] == ["yarn", 1e-6]
+    settings = yaml.safe_load(maxtext.script(Launch.of_run(run)[0])[0])
+    assert [settings[key] for key in ("rope_type", "normalization_layer_epsilon")] == ["yarn", 1e-6]
     on_tpus = Launch.of(load_model("llama3_8b"), {"cp": 4, "cp_communication": "p2p", "zero": 3}, 256)
     assert yaml.safe_load(maxtext.script(on_tpus)[0])["use_tokamax_splash"]  # which types.py asks for
-    (tmp_path / "mine.yml").write_text("model_name: llama3-8b\nici_fsdp_parallelism: 16\ndcn_data_parallelism: 2\n")
-    launch, _ = maxtext.read_script(tmp_path / "mine.yml")
+    text = "model_name: llama3-8b\nici_fsdp_parallelism: 16\ndcn_data_parallelism: 2\n"
+    launch, _ = read_text(maxtext, text, tmp_path)
     assert (launch.model.name, launch.model.seq_len, launch["micro_batch_size"]) == ("llama3_8b", 2048, 12)
     assert (launch.world_size, launch.zero_stage, launch["shard_replicas"]) == (32, 3, 2)
 
@@ -478,9 +469,12 @@ def test_real_programs_accept_what_is_written_for_them(program, form, tmp_path):
 # Scripts that people have
 
 
+EVALUATE = ("evaluate", "--from-megatron")
+
+
 def test_a_script_of_megatron_is_priced_as_the_design_that_it_runs(tmp_path):
     (tmp_path / "train.sh").write_text(SCRIPT)
-    found, said = outputs_of("evaluate", "--from-megatron", "train.sh", "--system", "a100_80g_dgx", "--format", "json")
+    found, said = outputs_of(*EVALUATE, "train.sh", "--system", "a100_80g_dgx", "--format", "json")
     assert said.splitlines()[0] == "dse: train.sh: not read: --fancy-new-flag"
     pins = {"tp": 8, "pp": 16, "vpp": 3, "micro_batch_size": 1, "sequence_parallel": "true",
             "distributed_optimizer": "true", "recompute": "none", "overlap_p2p": "true"}  # fmt: skip
@@ -490,7 +484,7 @@ def test_a_script_of_megatron_is_priced_as_the_design_that_it_runs(tmp_path):
 
 def test_a_table_says_what_is_run(tmp_path):
     (tmp_path / "train.sh").write_text(SCRIPT)
-    read = ["evaluate", "--from-megatron", "train.sh", "--system", "h100_80g_dgx"]
+    read = [*EVALUATE, "train.sh", "--system", "h100_80g_dgx"]
     text = stdout_of(*read)
     assert re.search(r"^(Fits|Tight) +tp 8, pp 16, vpp 3, dp \d+, micro-batch\s+1,", text, flags=re.MULTILINE)
     assert re.search(r"\d s a step", text)
@@ -499,34 +493,31 @@ def test_a_table_says_what_is_run(tmp_path):
     assert json_of(*large, code=1)["feasible"] is False
 
 
-def test_columns_of_a_launch_file_can_be_changed(tmp_path, capsys):
+def test_columns_of_a_launch_file_can_be_changed(tmp_path):
     """The changed script and the changed design cost the same; the number of chips stays."""
     text = SCRIPT.replace("TP=8", "TP=4").replace("size 1 -", "size 2 --context-parallel-size 2 -")
     (tmp_path / "train.sh").write_text(SCRIPT)
     (tmp_path / "changed.sh").write_text(text)
     pins = ("--set", "tp=4", "--set", "cp=2", "--set", "micro_batch_size=2")
-    found = []
-    for words in (("changed.sh",), ("train.sh", *pins)):
-        main(["evaluate", "--from-megatron", *words, "--system", "h200_141g_dgx", "--format", "json"])
-        found.append(json.loads(capsys.readouterr().out))
-    assert found[0]["breakdown"] == found[1]["breakdown"]
-    assert found[1]["params"] == {**found[0]["params"], "tp": 4, "cp": 2, "micro_batch_size": 2}
-    assert found[1]["breakdown"]["world_size"] == 1024
+    script = json_of(*EVALUATE, "changed.sh", "--system", "h200_141g_dgx")
+    design = json_of(*EVALUATE, "train.sh", *pins, "--system", "h200_141g_dgx")
+    assert design["breakdown"] == script["breakdown"]
+    assert design["params"] == {**script["params"], "tp": 4, "cp": 2, "micro_batch_size": 2}
+    assert design["breakdown"]["world_size"] == 1024
 
 
 @pytest.mark.parametrize(("more", "why"), cases(__file__, "changes_of_a_launch_file_that_make_no_sense_are_refused"))
 def test_changes_of_a_launch_file_that_make_no_sense_are_refused(tmp_path, more, why):
     (tmp_path / "train.sh").write_text(SCRIPT)
-    out, err = outputs_of("evaluate", "--from-megatron", "train.sh", "--system", "h100_80g_dgx", *more, code=1)
+    out, err = outputs_of(*EVALUATE, "train.sh", "--system", "h100_80g_dgx", *more, code=1)
     assert not out
     assert why in err.splitlines()[-1]
 
 
 @pytest.mark.parametrize(("change", "why"), cases(__file__, "a_script_that_says_no_run_gives_one_line"))
 def test_a_script_that_says_no_run_gives_one_line(tmp_path, change, why):
-    (tmp_path / "train.sh").write_text(SCRIPT.replace(*change))
     with pytest.raises(DseError, match=why) as caught:
-        megatron.read_script(tmp_path / "train.sh")
+        read_text(megatron, SCRIPT.replace(*change), tmp_path)
     assert "\n" not in str(caught.value)
 
 
@@ -549,17 +540,15 @@ HOSTILE = {
 
 @pytest.mark.parametrize(("module", "text"), [(module, text) for module in HOSTILE for text in HOSTILE[module]])
 def test_hostile_files_give_one_line(tmp_path, module, text):
-    (tmp_path / "configs.py").write_text(text)
     with pytest.raises(DseError) as caught:
-        module.read_script(tmp_path / "configs.py", 8)
+        read_text(module, text, tmp_path, 8)
     assert len(str(caught.value).splitlines()) == 1
 
 
 def test_nothing_in_a_script_is_run(tmp_path):
     target = tmp_path / "made"
     text = SCRIPT.replace("TP=8", f"TP=8; touch {target}; A=$(touch {target}); B=`touch {target}`")
-    (tmp_path / "train.sh").write_text(text)
-    megatron.read_script(tmp_path / "train.sh")
+    read_text(megatron, text, tmp_path)
     assert not target.exists()
 
 
@@ -589,43 +578,33 @@ def test_megatron_has_several_residual_streams(flags, tmp_path):
     assert settings["mhc_num_residual_streams"] == 4
     assert settings_model(settings, "llama3_8b").num_parameters == model.num_parameters
     assert not [lost for lost in model_losses(model) if "stream" in lost]
-    script = tmp_path / "train.sh"
-    script.write_text(
+    text = (
         "python pretrain_gpt.py --num-layers 4 --hidden-size 512 --num-attention-heads 8 --seq-length 2048 "
         f"--max-position-embeddings 2048 --micro-batch-size 1 --global-batch-size 8 {flags}\n"
     )
-    launch, _ = read_launch(script, "megatron", 8)
+    launch, _ = read_text(megatron, text, tmp_path, 8)
     assert launch.model.num_residual_streams == 4
 
 
 def test_a_pattern_of_layers_decides_their_number(tmp_path):
     """As in Megatron-LM, which ignores --num-layers beside it (arguments.py)."""
-    script = tmp_path / "train.sh"
-    script.write_text(
+    text = (
         "python pretrain_hybrid.py --num-layers 3 --hybrid-layer-pattern M-M*-/*- --hidden-size 512 "
         "--num-attention-heads 8 --seq-length 2048 --max-position-embeddings 2048 --micro-batch-size 1\n"
     )
-    model = read_launch(script, "megatron", 8)[0].model
+    model = read_text(megatron, text, tmp_path, 8)[0].model
     assert (model.num_layers, model.layer_order, model.mtp_layers) == (5, "M-M*-", 1)
 
 
 def test_attention_of_8_bits_comes_back_from_megatron_bridge(tmp_path):
     """Megatron-LM has no argument for it, and runs 16 bits instead; the peak of memory is the same."""
-    pins = {
-        "tp": 1,
-        "zero": 3,
-        "recompute": "full",
-        "attention": "fused_fp8",
-        "precision": "fp8_tensorwise",
-        "cross_entropy": "native",
-    }
-    space = framework_space("llama3_8b", "megatron_core", pins)
+    pins = {"tp": 1, "zero": 3, "recompute": "full", "attention": "fused_fp8", "precision": "fp8_tensorwise"}
+    space = framework_space("llama3_8b", "megatron_core", {**pins, "cross_entropy": "native"})
     run = transformer_run(space, space.encode([space.completed({})]), DesignPoints)
     [launch] = Launch.of_run(run)
     text, lost = nemo.script(launch)
     assert not [line for line in lost if "attention" in line]
-    (tmp_path / "run.yaml").write_text(text)
-    assert nemo.read_script(tmp_path / "run.yaml")[0]["attention"] == "fused_fp8"
+    assert read_text(nemo, text, tmp_path)[0]["attention"] == "fused_fp8"
     [file] = launch_files(run, "megatron", "megatron_core")
     assert b"fp8-dot-product" not in file.content
     assert "attention=fused_fp8 (fused: the peak stays" in file.notes[0]

@@ -1,4 +1,4 @@
-"""Spaces that choose splits and tiles kernel by kernel: what is written out, legal, and refused."""
+"""Spaces that choose splits and tiles kernel by kernel: their parameters, rules and errors."""
 
 import itertools
 import json
@@ -77,10 +77,10 @@ def test_solving_is_no_worse_than_any_sample():
 
 def test_names_of_the_file_stay_as_they_are():
     """A kernel may be pinned, or have fewer options."""
-    own = space(SAMPLED + ", qkv_sharding: row", "mlp_norm_sharding: [sequence]")
-    assert "qkv_sharding" not in own.by_name
-    assert own.by_name["mlp_norm_sharding"].choices == ("sequence",)
-    assert own.pinned({"mlp_up_tile_m": 32}).legal.values_of("mlp_up_tile_n") == [16, 32, 64]
+    pinned = space(SAMPLED + ", qkv_sharding: row", "mlp_norm_sharding: [sequence]")
+    assert "qkv_sharding" not in pinned.by_name
+    assert pinned.by_name["mlp_norm_sharding"].choices == ("sequence",)
+    assert pinned.pinned({"mlp_up_tile_m": 32}).legal.values_of("mlp_up_tile_n") == [16, 32, 64]
 
 
 @pytest.mark.parametrize(("given", "parameters", "message"), cases(__file__, "contradictions_are_told"))
@@ -106,11 +106,17 @@ def test_an_lstm_has_no_kernels_of_a_layer_to_sample():
 SOLVED = "attention: fused, sharding: solve, tiling: solve"
 
 
-def test_solved_kernels_are_parameters_of_every_trial(tmp_path):
-    """In tables, in JSON and in Optuna's own study, with the names that a sampled space has."""
-    storage = f"sqlite:///{tmp_path / 'dse.db'}"
+@pytest.fixture(scope="module")
+def study(tmp_path_factory):
+    """Eight trials whose kernels are solved."""
+    storage = f"sqlite:///{tmp_path_factory.mktemp('solved')}/dse.db"
     study = Study.create(space(SOLVED), "solved", storage=storage)
     study.run(8)
+    return study
+
+
+def test_solved_kernels_are_parameters_of_every_trial(study):
+    """In tables, in JSON and in Optuna's own study, with the names that a sampled space has."""
     names = {*space(SAMPLED).by_name} - {*space().by_name}
     assert len(names) == len(OPTIONS) + 2 * 15
     assert {p.name for p in study.space.solved} == names
@@ -121,48 +127,33 @@ def test_solved_kernels_are_parameters_of_every_trial(tmp_path):
     assert json.loads(json_text(study_record(study, "trials")))["trials"][0]["params"].keys() >= names
 
 
-def test_conditions_and_columns_name_solved_kernels(tmp_path):
-    storage = f"sqlite:///{tmp_path / 'dse.db'}"
-    study = Study.create(space(SOLVED), "solved", storage=storage)
-    study.run(8)
+def test_conditions_and_columns_name_solved_kernels(study):
     frame = study.trials()
     edge = int(frame["mlp_up_tile_m"].iloc[0])
     condition = f"mlp_up_tile_m == {edge} and qkv_sharding == column and step_time < 1000 s"
     found = selected(study, "trials", where=condition).to_frame()
     assert 0 < len(found) == len(frame[(frame["mlp_up_tile_m"] == edge) & (frame["qkv_sharding"] == "column")])
-    assert str(edge) in stdout_of("show", "solved", "--storage", storage, "--columns", "qkv_sharding,mlp_up_tile_m")
+    show = ["show", "solved", "--storage", study.storage]
+    assert str(edge) in stdout_of(*show, "--columns", "qkv_sharding,mlp_up_tile_m")
 
 
-def test_a_trial_priced_with_its_recorded_kernels_takes_the_same_time(tmp_path):
-    study = Study.create(space(SOLVED), "solved", storage=f"sqlite:///{tmp_path / 'dse.db'}")
-    study.run(8)
+def test_a_trial_priced_with_its_recorded_kernels_takes_the_same_time(study):
     sampled = space(SAMPLED)
     for trial in study.optuna.trials:
         names = {name: value for name, value in trial.params.items() if name in sampled.by_name}
         assert evaluate(sampled, sampled.encode([names])).values[0, 0] == trial.values[0]
 
 
-def test_a_design_without_a_product_records_no_tile_of_it(tmp_path):
+def test_a_design_without_a_product_records_no_tile_of_it():
     """Whatever other designs are in its batch: fused attention has no products of its own."""
-    own = space("tiling: solve", "attention: [unfused, fused]")
-    study = Study.create(own, "attention", storage=f"sqlite:///{tmp_path / 'dse.db'}")
+    both = space("tiling: solve", "attention: [unfused, fused]")
+    study = Study.create(both, "attention")
     study.run(8)
     for trial in study.optuna.trials:
         assert (trial.params["scores_tile_m"] > 0) == (trial.params["attention"] == "unfused")
-    fused = evaluated_design(own, {"tp": 8, "pp": 4, "attention": "fused"})["params"]
+    fused = evaluated_design(both, {"tp": 8, "pp": 4, "attention": "fused"})["params"]
     assert fused["scores_tile_m"] == 0
     assert fused["qkv_tile_m"] > 0
-
-
-def test_a_study_resumed_records_the_same_kernels(tmp_path):
-    whole, parts = (
-        Study.create(space(SOLVED), name, storage=f"sqlite:///{tmp_path / 'dse.db'}") for name in ("whole", "parts")
-    )
-    whole.run(12)
-    parts.run(5)
-    Study.load("parts", storage=parts.storage).run(12)
-    one, other = (study.trials().drop(columns="completed") for study in (whole, parts))
-    assert one.equals(other)
 
 
 def test_records_say_what_was_solved():
@@ -174,14 +165,14 @@ def test_records_say_what_was_solved():
     assert "qkv_sharding" not in evaluated_design(space(), {"tp": 8, "pp": 4, "recompute": "none"})["params"]
 
 
-def test_screening_with_named_shardings_finds_what_solving_for_each_finds(monkeypatch, tmp_path):
+def test_screening_with_named_shardings_finds_what_solving_for_each_finds(monkeypatch):
     """The sampler screens designs with Megatron-LM's shardings; trials are solved. Snapshot: the same fastest."""
     text = SPACE.format(given="attention: fused, sharding: solve", parameters="clock: {from: 1 GHz, to: 1.4 GHz}")
     own = Space.from_text(text.replace("[2, 8]", "[2, 4, 8]").replace("[1, 4]", "[1, 2, 4, 8]"))
     fastest = []
     for name, whole in (("named", False), ("solved", True)):
         monkeypatch.setattr(screening_sampler, "solves_shardings", lambda _, w=whole: not w)
-        study = Study.create(own, name, storage=f"sqlite:///{tmp_path / 'dse.db'}")
+        study = Study.create(own, name)
         study.run(50)
         fastest.append(study.table.front().values[0, 0])
     assert fastest[0] == pytest.approx(fastest[1], rel=2e-3)

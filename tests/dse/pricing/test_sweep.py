@@ -1,4 +1,4 @@
-"""Designs that are named by a sweep or a file: completed, evaluated_designs together, and said why not."""
+"""Designs of a sweep or a file: completed and evaluated together, or illegal for a stated reason."""
 
 import re
 from itertools import product
@@ -9,13 +9,12 @@ import pandas as pd
 import pytest
 
 from costmodel import DseError
-from dse.cli import main
-from dse.pricing.evaluation import design_records, evaluated_design
+from dse.pricing.evaluation import evaluated_design
 from dse.pricing.sweep import combinations, evaluated_designs, swept_values
 from dse.pricing.workers import Workers
 from dse.spaces.space import Space
 from tests.support.cases import cases
-from tests.support.commands import json_of, outputs_of, stdout_of
+from tests.support.commands import json_of, outputs_of, stderr_of, stdout_of
 
 
 @pytest.mark.parametrize(("text", "unit", "values"), cases(__file__, "what_a_sweep_stands_for"))
@@ -37,17 +36,21 @@ def layouts() -> Space:
     return Space.load("gpt3_175b_1024_a100").pinned({"tp": 8, "recompute": "full"})
 
 
+@pytest.fixture(scope="module")
+def swept(layouts):
+    """The designs of the sweeps, evaluated together."""
+    return evaluated_designs(layouts, combinations(SWEEPS), 60)
+
+
 def alone(space: Space, values: dict[str, object]) -> dict[str, object] | None:
     """The same design as its own space has it; nothing where that has none."""
     one = space.opened({name: [value] for name, value in values.items()})
     return evaluated_design(one, one.completed({})) if one.legal.count else None
 
 
-def test_each_row_is_what_the_design_is_priced_alone(layouts):
-    """Named values are kept, the others the simplest beside them; illegal is what no design has."""
-    table = combinations(SWEEPS)
-    found = evaluated_designs(layouts, table, 60)
-    records = found.records
+def test_each_row_has_the_cost_of_the_design_alone(layouts, swept):
+    """Named values are kept, the others are the simplest with them; a row that no design has is illegal."""
+    records = swept.records
     assert [tuple(r["params"][name] for name in SWEEPS) for r in records] == [*product(*SWEEPS.values())]
     for record in records:
         one = alone(layouts, {name: record["params"][name] for name in SWEEPS})
@@ -58,7 +61,7 @@ def test_each_row_is_what_the_design_is_priced_alone(layouts):
         for key in ("params", "values", "margins", "breakdown", "feasible", "step_time_low_s"):
             assert record[key] == one[key]
         assert (record["reason"] == "") == one["feasible"]
-    assert 0 < found.feasible < found.legal < 60
+    assert 0 < swept.feasible < swept.legal < 60
 
 
 def test_a_rule_is_named_that_no_design_keeps(layouts):
@@ -81,34 +84,29 @@ def test_a_sweep_of_what_makes_a_space_is_priced_space_by_space(layouts):
     assert frame["step_time_s"][3] == evaluated_design(one, one.completed({}))["values"]["step_time_s"]
 
 
-def test_who_prices_changes_no_bit(layouts, monkeypatch):
+def test_who_prices_changes_no_bit(layouts, swept, monkeypatch):
     monkeypatch.setattr("dse.pricing.evaluation.SENT_SECONDS", 1e-9)
-    table = combinations(SWEEPS)
-    one, two = (evaluated_designs(layouts, table, 60, jobs=jobs).to_frame() for jobs in (1, Workers(2)))
-    pd.testing.assert_frame_equal(one, two, check_exact=True)
+    parallel = evaluated_designs(layouts, combinations(SWEEPS), 60, jobs=Workers(2))
+    pd.testing.assert_frame_equal(swept.to_frame(), parallel.to_frame(), check_exact=True)
 
 
-def test_records_and_frames_hold_the_same(layouts):
-    found = evaluated_designs(layouts, combinations(SWEEPS), 60)
-    frame = found.to_frame()
-    for row, record in zip(frame.to_dict("records"), found.records, strict=True):
+def test_records_and_frames_hold_the_same(swept):
+    for row, record in zip(swept.to_frame().to_dict("records"), swept.records, strict=True):
         for group in ("params", "values", "breakdown"):
             assert {name: row[name] for name in record[group]} == record[group]
         assert (row["reason"], row["feasible"]) == (record["reason"], record["feasible"])
         assert row["legal"] == bool(record["values"])
 
 
-def test_a_table_of_designs_reads_back(capsys):
-    """What a sweep writes prices to the same bits when it is read as designs, from CSV and from Parquet."""
+def test_a_table_of_designs_reads_back():
+    """Designs of a table that a sweep wrote cost the same to the bit, from CSV and from Parquet."""
     space = "gpt_1t_codesign"  # none of these fits, so the exit code is 1
     sweeps = ("--sweep", "nodes=64:256:x2", "--sweep", "node_bandwidth=200,800 GB/s", "--sweep", "recompute")
-    for name in ("swept.csv", "swept.parquet"):
-        assert main(["evaluate", space, *sweeps, "-o", name]) == 1
-        assert main(["evaluate", space, "--designs", name, "-o", f"again_{name}"]) == 1
-        assert "results among its columns are not read: world_size" in capsys.readouterr().err
-    read = {"csv": pd.read_csv, "parquet": pd.read_parquet}
-    for ending, reader in read.items():
-        one, two = reader(f"swept.{ending}"), reader(f"again_swept.{ending}")
+    for ending, reader in {"csv": pd.read_csv, "parquet": pd.read_parquet}.items():
+        stderr_of("evaluate", space, *sweeps, "-o", f"swept.{ending}")
+        error = stderr_of("evaluate", space, "--designs", f"swept.{ending}", "-o", f"again.{ending}")
+        assert "results among its columns are not read: world_size" in error
+        one, two = reader(f"swept.{ending}"), reader(f"again.{ending}")
         assert len(one) == 18
         pd.testing.assert_frame_equal(one, two[one.columns], check_exact=True)
 
@@ -136,7 +134,7 @@ def test_the_table_leaves_out_what_is_alike():
 
 def test_a_picture_has_a_line_for_each_value_of_the_second_name(tmp_path):
     sweep = ("--set", "pp=64", "--sweep", "nodes=64:1024:x2", "--sweep", "recompute", "--sweep", "tp")
-    assert main(["evaluate", "gpt_1t_codesign", *sweep, "-o", "sweep.svg"]) == 0
+    stdout_of("evaluate", "gpt_1t_codesign", *sweep, "-o", "sweep.svg")
     root = ElementTree.fromstring((tmp_path / "sweep.svg").read_text())
     groups = [g for g in root.iter("{http://www.w3.org/2000/svg}g") if "mark-line" in g.get("class", "")]
     lines = [re.findall(r"[ML]([\d.]+),([\d.]+)", group[0].get("d")) for group in groups]
@@ -154,9 +152,8 @@ def test_mistakes_are_one_line(arguments, message, tmp_path):
     (tmp_path / "other.csv").write_text("tp,pq\n8,1\n")
     (tmp_path / "empty.csv").write_text("tp\n")
     out, err = outputs_of("evaluate", "gpt_1t_codesign", *arguments.split(), code=1)
-    assert out == ""
+    assert (out, err.count("\n")) == ("", 1)
     assert err.startswith("dse: ")
-    assert err.count("\n") == 1
     assert message in err
 
 
@@ -167,15 +164,7 @@ def test_where_nothing_is_legal_the_rows_say_why():
 
 
 def test_one_design_is_a_table_of_one_row(tmp_path):
-    assert main(["evaluate", "gpt_1t_codesign", "-o", "one.csv"]) == 1
-    space = Space.load("gpt_1t_codesign")
-    [record] = design_records(space, *evaluated(space))
+    stdout_of("evaluate", "gpt_1t_codesign", "-o", "one.csv", code=1)
     [row] = pd.read_csv(tmp_path / "one.csv").to_dict("records")
+    record = json_of("evaluate", "gpt_1t_codesign", code=1)
     assert np.isclose(row["step_time_s"], record["values"]["step_time_s"], rtol=0)
-
-
-def evaluated(space: Space):
-    from dse.pricing.evaluation import evaluate
-
-    columns = space.encode([space.completed({})])
-    return columns, evaluate(space, columns)

@@ -5,12 +5,11 @@ import pytest
 
 from costmodel import DseError
 from costmodel.steps.breakdown import daly_goodput, daly_interval
-from dse.cli import main
 from dse.pricing.evaluation import evaluate, evaluated_design
 from dse.spaces.sections.training_run import DEFAULTS
 from dse.spaces.space import Space
 from tests.support.cases import cases
-from tests.support.commands import json_of, stdout_of
+from tests.support.commands import json_of, stderr_of, stdout_of
 
 DAY, HOUR = 86400.0, 3600.0
 
@@ -129,10 +128,7 @@ def test_a_space_with_a_run_reads_back_and_takes_other_tokens(plain):
     assert space.pinned({"chip_mtbf": "20000 h"}).given["chip_mtbf"] == 7.2e7
 
 
-MISTAKES = cases(__file__, "MISTAKES")
-
-
-@pytest.mark.parametrize(("section", "message"), MISTAKES)
+@pytest.mark.parametrize(("section", "message"), cases(__file__, "MISTAKES"))
 def test_a_wrong_section_says_what_would_do(plain, section, message):
     with pytest.raises(DseError, match="run") as caught:
         Space.from_text(f"{plain.text}run: {section}\n")
@@ -145,8 +141,5 @@ def test_the_command_line_says_the_run_in_words_and_in_json():
     assert json_of(*command)["run"]["run_time_s"] == pytest.approx(73.7 * DAY, rel=1e-3)
 
 
-def test_tokens_must_be_a_count(capsys):
-    with pytest.raises(SystemExit) as caught:
-        main(["evaluate", LLAMA3, "--tokens", "lots"])
-    assert caught.value.code == 2
-    assert "expected a count, such as 15T" in capsys.readouterr().err
+def test_tokens_must_be_a_count():
+    assert "expected a count, such as 15T" in stderr_of("evaluate", LLAMA3, "--tokens", "lots", code=2)

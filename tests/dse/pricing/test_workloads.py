@@ -1,19 +1,16 @@
 """Several workloads on one machine: each has its best layout there, and their steps become one."""
 
-import json
-
 import numpy as np
 import pytest
 
 from costmodel import DseError
 from costmodel.steps.breakdown import PARTS
 from dse.api.study import Study
-from dse.cli import main
 from dse.pricing.evaluation import evaluate
 from dse.searching.exact.exact_front import exact_front
 from dse.spaces.space import Space
 from tests.support.cases import cases
-from tests.support.commands import stderr_of, stdout_of
+from tests.support.commands import json_of, stderr_of, stdout_of
 
 SPACE = cases(__file__, "SPACE")
 DENSE, EXPERTS = "{model: llama3_8b, weight: %g}", "{model: mixtral_8x7b, weight: %g}"
@@ -42,10 +39,10 @@ def test_one_workload_is_the_plain_space_with_the_best_layout_of_each_machine():
     machines, found = every_machine(chips(alone=DENSE % 1))
     plain = Space.from_text(SPACE % "model: llama3_8b")
     designs = plain.legal.at(np.arange(int(plain.legal.count)))
-    each = evaluate(plain, designs)
+    every = evaluate(plain, designs)
     for row in range(found.num_points):
         same = (designs["nodes"] == machines["nodes"][row]) & (designs["cores"] == machines["cores"][row])
-        times = each.values[same & each.feasible]
+        times = every.values[same & every.feasible]
         if not times.size:
             assert not found.feasible[row]
             continue
@@ -104,11 +101,10 @@ def test_a_space_of_workloads_reads_back_and_can_be_pinned(both):
         both.pinned({"tp": 3})
 
 
-def test_a_study_keeps_the_layout_and_the_breakdown_of_each_workload(both, tmp_path):
-    storage = f"sqlite:///{tmp_path}/chips.db"
-    study = Study.create(both, storage=storage)
+def test_a_study_keeps_the_layout_and_the_breakdown_of_each_workload(both):
+    study = Study.create(both)
     study.run(9)
-    front = Study.load("chips", storage=storage).table.front().records()
+    front = Study.load("chips").table.front().records()
     assert [record["values"] for record in front] == [own["values"] for own in exact_front(both).records()]
     for record in front:
         assert set(record["layouts"]) == {"dense", "experts"}
@@ -121,22 +117,18 @@ def test_a_study_keeps_the_layout_and_the_breakdown_of_each_workload(both, tmp_p
     assert {"dense.tp", "experts.step_time_s"} <= set(study.pareto_front().columns)
 
 
-def test_the_command_line_shows_each_workload_and_exports_one(both, tmp_path, capsys):
+def test_the_command_line_shows_each_workload_and_exports_one(both, tmp_path):
     (tmp_path / "chips.yaml").write_text(both.text)
-    storage = ["--storage", f"sqlite:///{tmp_path}/dse.db"]
-    shown = stdout_of("search", str(tmp_path / "chips.yaml"), "--budget", "9", *storage)
+    shown = stdout_of("search", "chips.yaml", "--budget", "9")
     assert "dense (weight 0.75): " in shown
     assert "experts (weight 0.25): " in shown
-    assert "--workload missing: name one of them" in stderr_of("export", "chips", *storage)
-    assert "HYBRID_TRANSFORMER" in stdout_of("export", "chips", "--workload", "dense", *storage)
-    assert main(["evaluate", str(tmp_path / "chips.yaml"), "--set", "nodes=4", "--format", "json"]) == 0
-    assert json.loads(capsys.readouterr().out)["layouts"]["dense"].keys() == {"tp", "pp", "recompute"}
+    assert "--workload missing: name one of them" in stderr_of("export", "chips")
+    assert "HYBRID_TRANSFORMER" in stdout_of("export", "chips", "--workload", "dense")
+    layouts = json_of("evaluate", "chips.yaml", "--set", "nodes=4")["layouts"]
+    assert layouts["dense"].keys() == {"tp", "pp", "recompute"}
 
 
-MISTAKES = cases(__file__, "MISTAKES")
-
-
-@pytest.mark.parametrize(("text", "message"), MISTAKES)
+@pytest.mark.parametrize(("text", "message"), cases(__file__, "MISTAKES"))
 def test_a_wrong_section_says_what_would_do(text, message):
     with pytest.raises(DseError) as caught:
         Space.from_text(SPACE % text)

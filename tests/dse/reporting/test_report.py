@@ -5,7 +5,6 @@ import re
 import subprocess
 import sys
 from io import StringIO
-from pathlib import Path
 from xml.etree import ElementTree
 
 import numpy as np
@@ -13,10 +12,9 @@ import pandas as pd
 import pytest
 
 import dse
-from costmodel import DesignPoints, load_model, load_system
+from costmodel import DesignPoints, load_model, load_system, step
 from costmodel.steps.timeline import timelines as step_events
 from dse import DseError, Space, Study
-from dse.cli import main
 from dse.explaining.timeline import events_frame, folded, timelines
 from dse.reporting.pages import study_page
 from dse.reporting.pages.page import asset
@@ -27,7 +25,8 @@ from dse.searching.trials import trial_table
 from tests.costmodel.steps.test_timeline import CHUNKS
 from tests.support.browser import browser, complaints, data_of, opened, until
 from tests.support.cases import cases
-from tests.support.commands import outputs_of, stdout_of
+from tests.support.commands import outputs_of, stderr_of, stdout_of
+from tests.support.paths import TEST_DATA
 from tests.support.runs import run_of
 
 #: Points of the front that a filter leaves, and rows of the table that are shown.
@@ -35,6 +34,10 @@ KEPT = "return document.querySelectorAll('.front:not(.out)').length"
 ROWS = "return [...document.querySelectorAll('.all tbody tr')].filter(row => !row.hidden).length"
 #: Heading of the design that is open, and the address of the page.
 OPENED = "return document.querySelector('#design h2').textContent"
+#: Type a text into the filter.
+FILTER = (
+    "const box = document.querySelector('#filter'); box.value = arguments[0]; box.dispatchEvent(new Event('input'))"
+)
 #: Press a button by its text.
 PRESS = "[...document.querySelectorAll('button')].find(button => button.textContent === arguments[0]).click()"
 #: Texts that end outside of the page or of an SVG, and tables and boxes that scroll sideways.
@@ -59,9 +62,9 @@ def study(tmp_path_factory, small_space):
 
 @pytest.fixture(scope="module")
 def report(tmp_path_factory, study):
-    """Its page."""
+    """The page of the study."""
     path = tmp_path_factory.mktemp("report") / "report.html"
-    assert main(["report", "small", "-o", str(path), "--storage", study.storage]) == 0
+    stdout_of("report", "small", "-o", str(path), "--storage", study.storage)
     return path
 
 
@@ -75,27 +78,20 @@ def test_a_large_study_is_thinned_and_says_so(study, tmp_path, monkeypatch):
     kept = front.thinned()
     assert len(kept) < len(front)
     assert (kept.costs.min(axis=0) == front.costs.min(axis=0)).all()
-    path = tmp_path / "report.html"
-    assert main(["report", "small", "-o", str(path), "--storage", study.storage]) == 0
-    page = json.dumps(data_of(path))
+    page = json.dumps(data_of(study.report(tmp_path / "report.html")))
     assert f'"count": {len(front)}' in page
     assert "the curve is that of 10 trials, evenly spread" in page
     assert "of 4 of them, " in page
 
 
-def test_a_study_of_another_program_or_without_trials_is_refused(capsys, tmp_path, small_space):
-    storage = f"sqlite:///{tmp_path}/dse.db"
-    Study.create(Space.from_text(small_space), storage=storage)
-    assert main(["report", "small", "-o", str(tmp_path / "x.html"), "--storage", storage]) == 1
-    assert "no finished trials yet" in capsys.readouterr().err
+def test_a_study_without_trials_is_refused(small_space):
+    Study.create(Space.from_text(small_space))
+    assert "no finished trials yet" in stderr_of("report", "small", "-o", "x.html")
 
 
 def test_a_picture_of_the_front_has_a_point_for_each_design(tmp_path, study):
-    path = tmp_path / "front.svg"
-    assert main(["report", "small", "-o", str(path), "--storage", study.storage]) == 0
-    text = path.read_text()
-    assert main(["report", "small", "-o", str(path), "--storage", study.storage]) == 0
-    assert path.read_text() == text
+    text, again = (study.report(tmp_path / f"{name}.svg").read_text() for name in ("one", "other"))
+    assert text == again
     front, beaten = len(study.pareto_front()), study.table.feasible.sum() - len(study.pareto_front())
     root = ElementTree.fromstring(text)
     assert root.get("aria-label") == root[0].text == "Pareto front of small"
@@ -112,10 +108,10 @@ def test_the_page_holds_all_it_needs(report, study):
     front = study.pareto_front()
     assert [design["trial"] for design in data["designs"]] == front["trial"].tolist()
     assert "schema: search_space/v1" in data["space"]
-    for design, step, memory in zip(data["designs"], front["step_time_s"], front["peak_memory_bytes"], strict=True):
-        for tree, total in (("time", step), ("held", memory)):
+    for design, time, memory in zip(data["designs"], front["step_time_s"], front["peak_memory_bytes"], strict=True):
+        for tree, total in (("time", time), ("held", memory)):
             assert sum(design[tree][1::2]) == pytest.approx(total, rel=1e-5)
-        for parts, total in (("step", step), ("memory", memory)):
+        for parts, total in (("step", time), ("memory", memory)):
             assert sum(value for _, value in design[parts]) == pytest.approx(total, rel=1e-4)
 
 
@@ -162,7 +158,9 @@ def test_a_pipeline_is_drawn_pass_by_pass(report, study, tmp_path):
     steps = [schedule_events(word, chunks, 80) for word, chunks in CHUNKS.items()]
     steps += timelines(study.space, [design["params"] for design in study.table.front().records()])
     stored = [pipeline_data(events) for events in steps]
-    assert [own["pipeline"] for own in data_of(report)["designs"]] == json.loads(json.dumps(stored[len(CHUNKS) :]))
+    assert [design["pipeline"] for design in data_of(report)["designs"]] == json.loads(
+        json.dumps(stored[len(CHUNKS) :])
+    )
     assert sum("period" in data for data in stored) > len(CHUNKS) / 2
     [function] = re.findall(r"^function passes.*?^}$", asset("study.js"), flags=re.DOTALL | re.MULTILINE)
     script = f"""{function}
@@ -250,7 +248,7 @@ def test_two_designs_are_compared_by_differences_that_add_up(report, study, tmp_
         one, other = front.iloc[0], front.iloc[-1]
         driver.get(f"{report.as_uri()}#trial={one['trial']}&against={other['trial']}")
         until(driver, "return document.documentElement.dataset.ready === 'true'")
-        sums = driver.execute_script("return [...document.querySelectorAll('[data-sum]')].map(own => own.dataset.sum)")
+        sums = driver.execute_script("return [...document.querySelectorAll('[data-sum]')].map(row => row.dataset.sum)")
         for total, key in zip(map(float, sums), ("step_time_s", "peak_memory_bytes"), strict=True):
             assert total == pytest.approx(other[key] - one[key], rel=1e-4)
         driver.execute_script(PRESS, "End comparison")
@@ -274,12 +272,10 @@ def test_a_filter_keeps_rows_and_points(report, study, tmp_path):
         opened(driver, report)
         run = driver.execute_script
         for text, kept in bounds.items():
-            run("const own = document.getElementById('filter'); own.value = arguments[0];"
-                "own.dispatchEvent(new Event('input'))", text)  # fmt: skip
+            run(FILTER, text)
             assert run(ROWS) == kept.sum(), text
             assert run(KEPT) == kept.sum(), text
-        run("const own = document.getElementById('filter'); own.value = 'nonsense < 4';"
-            "own.dispatchEvent(new Event('input'))")  # fmt: skip
+        run(FILTER, "nonsense < 4")
         assert run("return document.getElementById('filter').getAttribute('aria-invalid')") == "true"
         assert run(ROWS) == len(front)
 
@@ -293,7 +289,7 @@ def words(text):
 def test_a_plan_page_says_all_that_the_terminal_says(tmp_path):
     printed = stdout_of("plan", "llama3_70b", "--gpus", "256", "--system", "h100", "--tokens", "15T")
     printed = re.sub(r"^(Columns that do not fit:.*(\n[a-z_, ]+)?|\d+ more designs.*)$", "", printed, flags=re.M)
-    assert main(["report", "plan_llama3_70b_256"]) == 0
+    stdout_of("report", "plan_llama3_70b_256")
     page = tmp_path / "plan_llama3_70b_256.html"
     assert page.stat().st_size < 1.5e6
     with browser(tmp_path / "profile", width=1440) as driver:
@@ -350,23 +346,20 @@ def symbols(svg):
 def test_every_figure_of_a_study_is_really_drawn(small_space, tmp_path, count):
     """Vega-Lite's compiler draws each one: a specification that it refuses is not a picture."""
     space = Space.from_text(small_space).with_objectives(OBJECTIVES[:count])
-    study = Study.create(space, "drawn", storage=f"sqlite:///{tmp_path / 'dse.db'}", sampler="random")
+    study = Study.create(space, "drawn", sampler="random")
     study.run(45)
     picture = study.report(tmp_path / "front.svg").read_text()
     ElementTree.fromstring(picture)
     panels = max(1, count * (count - 1) // 2)
     assert symbols(picture) >= panels * (1 if count == 1 else len(study.pareto_front()))
-    endings = ((".svg", b"<svg"), (".png", b"\x89PNG"), (".pdf", b"%PDF-"))
-    for ending, start in endings if count == 3 else ():
+    for ending, start in ((".png", b"\x89PNG"), (".pdf", b"%PDF-")) if count == 3 else ():
         assert study.report(tmp_path / f"front{ending}").read_bytes().startswith(start)
     data = data_of(study.report(tmp_path / "page.html"))
     assert len(data["axes"]) >= count
-    assert 1 <= len([own for own in data["designs"] if "title" in own]) <= 7
+    assert 1 <= sum("title" in design for design in data["designs"]) <= 7
 
 
 def test_bars_of_a_breakdown_add_up_to_it(toy_system, gpt):
-    from costmodel import DesignPoints, step
-
     breakdown = step(gpt, toy_system, DesignPoints.of(tp=[1, 2], pp=2, gradient_accumulation_steps=8))
     for total in ("step_time", "peak_memory", "energy_per_step"):
         [bars] = tables(dse.plot_breakdown(breakdown, total, names=["a", "b"]))
@@ -411,7 +404,7 @@ def test_a_name_leads_a_page_into_no_other_folder(tmp_path, monkeypatch, small_s
 @pytest.mark.slow
 def test_a_compiled_program_has_a_page(tmp_path):
     path = tmp_path / "step.html"
-    program = str(Path(__file__).parents[2] / "data" / "hlo" / "gpt.hlo")
+    program = str(TEST_DATA / "hlo" / "gpt.hlo")
     assert stdout_of("evaluate", program, "--system", "h100", "-o", str(path)) == ""
     printed = stdout_of("evaluate", program, "--system", "h100")
     data = data_of(path)

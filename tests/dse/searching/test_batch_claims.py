@@ -3,7 +3,6 @@
 import os
 import random
 import subprocess
-import sys
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -19,7 +18,7 @@ from dse.searching.study_attributes import CONCURRENCY
 from dse.spaces.space import Space
 from dse.storage.optuna_store import Store
 from tests.support.processes import exit_codes, searching
-from tests.support.runs import marks, told
+from tests.support.runs import interrupting, marks, told
 
 NAMES = ("nsga2", "random")  # of the small space, screening prices all designs in its first batch
 BUDGET = 150
@@ -48,18 +47,22 @@ def alone(request, space, tmp_path_factory):
     return study, told(study)
 
 
+@pytest.fixture
+def study(space, url, alone):
+    """A new study that becomes the same."""
+    return Study.create(space, "shared", storage=url, seed=5, sampler=alone[0].plan.sampler)
+
+
 # Real processes.
 
 
-def test_three_at_once_make_the_trials_of_one(space, url, alone):
-    study = Study.create(space, "shared", storage=url, seed=5, sampler=alone[0].plan.sampler)
+def test_three_at_once_make_the_trials_of_one(study, url, alone):
     assert exit_codes(workers(url, 3)) == [0, 0, 0]
     assert told(study) == alone[1]
     assert marks(study) == []
 
 
-def test_killed_and_joined_by_others_they_make_the_same(space, url, alone):
-    study = Study.create(space, "shared", storage=url, seed=5, sampler=alone[0].plan.sampler)
+def test_killed_and_joined_by_others_they_make_the_same(study, url, alone):
     moments, running = random.Random(0), workers(url, 2)
     for _ in range(2):
         time.sleep(moments.uniform(0, 0.2))
@@ -74,7 +77,7 @@ def test_killed_and_joined_by_others_they_make_the_same(space, url, alone):
 
 
 def test_screening_is_shared_as_well(tmp_path):
-    """What all shares have found is merged; the archives of a space too large to be priced whole."""
+    """Results of all shares are merged; the space is too large to evaluate all of its designs."""
     space = Space.load("gpt_1t_power_split")
     studies = []
     for name, processes in (("one", 1), ("two", 2)):
@@ -116,9 +119,8 @@ class Worker:
 
 
 @pytest.fixture
-def two(alone, space, url):
+def two(study):
     """Two workers on a study whose first batch is stored."""
-    study = Study.create(space, "shared", storage=url, seed=5, sampler=alone[0].plan.sampler)
     study.run(study.plan.batch_size)
     both = [Worker(study, 1), Worker(study, 2)]
     yield study, *both
@@ -138,27 +140,31 @@ def test_a_batch_before_its_turn_is_parked_and_stored_by_another(two, alone):
     assert told(study) == alone[1][: 3 * study.plan.batch_size]
 
 
-def test_the_claim_of_a_dead_process_is_taken_over(two, alone):
+@pytest.fixture(scope="module")
+def gone():
+    """Number of a process that has ended."""
+    process = subprocess.Popen(["true"])
+    process.wait()
+    return process.pid
+
+
+def test_the_claim_of_a_dead_process_is_taken_over(two, alone, gone):
     study, one, other = two
-    gone = subprocess.Popen([sys.executable, "-c", ""])
-    gone.wait()
-    one.claims._me = {"host": machine_name(), "process": gone.pid}
+    one.claims._me = {"host": machine_name(), "process": gone}
     other.claims._me = {"host": machine_name(), "process": os.getpid()}
     assert (one.claims.take(), other.claims.take()) == (1, 1)
     study.run(BUDGET)
     assert told(study) == alone[1]
 
 
-def test_containers_with_one_hostname_are_two_machines(two, monkeypatch):
+def test_containers_with_one_hostname_are_two_machines(two, monkeypatch, gone):
     """A process number of another container says nothing of the processes here."""
     _, one, other = two
-    gone = subprocess.Popen([sys.executable, "-c", ""])
-    gone.wait()
     here = machine_name()
     with monkeypatch.context() as container:
         container.setattr("dse.searching.batches.loop.Path.readlink", lambda path: Path("pid:[1]"))
         assert machine_name() != here
-        one.claims._me = {"host": machine_name(), "process": gone.pid}
+        one.claims._me = {"host": machine_name(), "process": gone}
     other.claims._me = {"host": here, "process": os.getpid()}
     assert (one.claims.take(), other.claims.take()) == (1, 2)
 
@@ -172,13 +178,8 @@ def test_a_claim_of_another_machine_is_taken_over_when_it_is_old(two, monkeypatc
 
 def test_an_interrupted_run_gives_its_batch_back(two):
     study, *_ = two
-
-    def interrupt(report):
-        if report.complete > study.plan.batch_size:
-            raise KeyboardInterrupt
-
     with pytest.raises(KeyboardInterrupt):
-        study.run(BUDGET, progress=interrupt)
+        study.run(BUDGET, progress=interrupting(study.plan.batch_size + 1))
     assert marks(study) == []
 
 
@@ -217,8 +218,7 @@ def test_designs_to_start_from_are_in_the_next_batch(space, url):
     assert start in [params for _, _, params, *_ in told(study)[40:]]
 
 
-def test_a_study_from_before_batches_were_concurrent_has_one_at_a_time(space, url, alone):
-    study = Study.create(space, "shared", storage=url, seed=5, sampler=alone[0].plan.sampler)
+def test_a_study_from_before_batches_were_concurrent_has_one_at_a_time(study, space, url, alone):
     with Store(url, "write") as store:
         store.drop_user_attrs(study._stored.study_id, [CONCURRENCY])
     old = Study.load("shared", storage=url)

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from dse.api.study import Study
-from dse.cli import main
 from dse.pricing.evaluation import evaluate
 from dse.searching.exact.certificate import certified, match_gaps, quick_certificate, surroundings
 from dse.searching.exact.enumeration import costs_of
@@ -22,10 +21,9 @@ def test_an_exact_design_is_as_far_as_the_nearest_found():
 
 
 @pytest.fixture
-def study(tmp_path, small_space) -> Study:
+def study(small_space) -> Study:
     """Ten of the small space's legal designs."""
-    storage = f"sqlite:///{tmp_path}/own.db"
-    study = Study.open(Space.from_text(small_space), "ten", storage=storage, sampler="random")
+    study = Study.open(Space.from_text(small_space), "ten", sampler="random")
     study.run(10)
     return study
 
@@ -70,16 +68,15 @@ def test_a_search_of_a_large_space_ends_with_what_is_known_of_its_distance():
     assert around["better"] == 0
 
 
-def test_the_certificate_of_a_focused_study_is_of_its_focus(tmp_path, small_space, capsys):
+def test_the_certificate_of_a_focused_study_is_of_its_focus(small_space):
     """Designs outside the focus are faster: they are neither missed nor counted."""
     space = Space.from_text(small_space)
-    storage = f"sqlite:///{tmp_path}/own.db"
     designs = next(space.legal.enumerate(1000))
     costs = costs_of(space, evaluate(space, designs))
     known = costs[np.isfinite(costs).all(axis=1)]
     fastest = known[np.argmin(known[:, 0])]
     focus = f"peak_memory < {float(fastest[1]) - 1.0!r} B"
-    study = Study.open(space, "focused", storage=storage)
+    study = Study.open(space, "focused")
     study.steer(focus, {})
     study.run(40)
     within = known[known[:, 1] < fastest[1] - 1.0]
@@ -90,6 +87,6 @@ def test_the_certificate_of_a_focused_study_is_of_its_focus(tmp_path, small_spac
     best = found[found[:, 1] < fastest[1] - 1.0].min(axis=0)
     assert [*told.gaps.values()] == pytest.approx((best / within.min(axis=0) - 1).tolist())
     assert told.ranks["step_time"] == int((within[:, 0] < best[0]).sum())
-    assert main(["enumerate", "--certify", "focused", "--storage", storage]) == 0
-    assert f"Study focused, within '{focus}', after 40 trials" in " ".join(capsys.readouterr().out.split())
+    said = " ".join(stdout_of("enumerate", "--certify", "focused").split())
+    assert f"Study focused, within '{focus}', after 40 trials" in said
     assert study.certify() == told

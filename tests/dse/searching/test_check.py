@@ -50,82 +50,71 @@ def space_of(kind, small_space):
     return space.with_tokens(changes["tokens"]) if "tokens" in changes else space
 
 
-def differing(study):
-    return [own for _, found in study.differing() for own in found]
-
-
-def changed_in(storage, statement):
-    """Change a database as somebody would by hand."""
-    with sqlite3.connect(storage.removeprefix("sqlite:///")) as database:
-        assert database.execute(statement).rowcount == 1
-    database.close()
-
-
 @pytest.fixture
-def study(url, small_space):
-    study = Study.create(Space.from_text(small_space), "small", storage=url, sampler="random")
+def study(small_space):
+    study = Study.create(Space.from_text(small_space), "small", sampler="random")
     study.run(20)
     return study
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_kind_of_study_is_priced_again_to_the_bit(kind, url, small_space):
+def test_every_kind_of_study_is_priced_again_to_the_bit(kind, small_space):
     _, how = KINDS[kind]
-    study = Study.create(space_of(kind, small_space), "one", storage=url, **how)
-    study.run(16)
-    study = Study.load("one", storage=url)
+    Study.create(space_of(kind, small_space), "one", **how).run(16)
+    study = Study.load("one")
     assert study.changes() == []
-    assert [(trials, found) for trials, found in study.differing()] == [(len(study.table), [])]
+    assert [*study.differing()] == [(len(study.table), [])]
 
 
 #: What somebody changes of trial 7: table, column, new value, which row; and a figure that is another then.
 FORGED = cases(__file__, "FORGED")
 
 
-def forge(study, what):
-    """Change a figure of a trial; the figure."""
+def forged(what):
+    """Name of a figure of a trial, after somebody changed it in the database."""
     table, change, row, figure = FORGED[what]
     trial = "(SELECT trial_id FROM trials WHERE number = 7)"
-    changed_in(study.storage, f"UPDATE {table} SET {change} WHERE {row} AND trial_id = {trial}")
+    with sqlite3.connect("dse.db") as database:
+        update = database.execute(f"UPDATE {table} SET {change} WHERE {row} AND trial_id = {trial}")
+        assert update.rowcount == 1
+    database.close()
     return figure
 
 
-@pytest.mark.parametrize("forged", FORGED)
-def test_what_somebody_changed_in_the_database_is_found(forged, study):
-    figure = forge(study, forged)
-    command = ["check", "small", "--storage", study.storage]
-    found = json_of(*command, code=1)
-    assert {own["trial"] for own in found["differences"]} == {7}
-    assert figure in {own["column"] for own in found["differences"]}
+@pytest.mark.parametrize("what", FORGED)
+def test_what_somebody_changed_in_the_database_is_found(what, study):
+    figure = forged(what)
+    found = json_of("check", "small", code=1)
+    assert {difference["trial"] for difference in found["differences"]} == {7}
+    assert figure in {difference["column"] for difference in found["differences"]}
     assert (found["n_checked"], found["n_differing"]) == (20, 1)
-    assert "1 of 20 trials differ from the cost model" in stdout_of(*command, code=1)
+    assert "1 of 20 trials differ from the cost model" in stdout_of("check", "small", code=1)
 
 
 def test_a_forged_step_is_not_believed_when_a_search_goes_on(study):
-    forge(study, "a value")
-    again = Study.load("small", storage=study.storage)
+    forged("a value")
+    again = Study.load("small")
     with pytest.raises(DseError, match=r"trial 7: step_time_s: 1 ms stored, the cost model gives .* s \(1 of 20"):
         again.run(30)
 
 
 def test_a_sample_of_a_study_is_checked_unless_all_is_asked_for(study, monkeypatch):
     monkeypatch.setattr("dse.cli.commands.studies.SAMPLE", 3)
-    command = ["check", "small", "--storage", study.storage]
-    assert stdout_of(*command) == "Study small: 3 trials evaluated again, all as stored.\n"
-    assert stdout_of(*command, "--all") == "Study small: 20 trials evaluated again, all as stored.\n"
+    assert stdout_of("check", "small") == "Study small: 3 trials evaluated again, all as stored.\n"
+    assert stdout_of("check", "small", "--all") == "Study small: 20 trials evaluated again, all as stored.\n"
 
 
 def test_a_search_goes_on_over_last_bits_which_a_check_finds(study, monkeypatch):
     slower(monkeypatch, 1 + 1e-12)
-    again = Study.load("small", storage=study.storage)
+    again = Study.load("small")
     assert again.changes() == []
-    assert {own.trial for own in differing(again)} == {*range(20)}
+    assert {difference.trial for _, found in again.differing() for difference in found} == {*range(20)}
 
 
 def test_under_another_cost_model_a_study_is_not_continued(study, monkeypatch):
     slower(monkeypatch, 1.5)
     monkeypatch.setattr("dse.searching.study.versions", lambda: {"dse": "99.0"})
-    [line] = stderr_of("resume", "small", "--budget", "30", "--storage", study.storage).splitlines()
+    [line] = stderr_of("resume", "small", "--budget", "30").splitlines()
     assert re.fullmatch(
         r"dse: study 'small': its trials were evaluated differently: version: dse \S+ stored, 99.0 now; "
         r"trial 0: step_time_s: .* stored, the cost model gives .* \(20 of 20 looked at differ\); "
@@ -133,15 +122,15 @@ def test_under_another_cost_model_a_study_is_not_continued(study, monkeypatch):
         r"`dse search ... --study NEW --warm-start small`",
         line,
     )
-    assert len(Study.load("small", storage=study.storage).table) == 20
+    assert len(Study.load("small").table) == 20
 
 
 def test_what_a_refusal_proposes_begins_anew(study, small_space, tmp_path, monkeypatch):
     (tmp_path / "small.yaml").write_text(small_space)
     slower(monkeypatch, 1.5)
-    command = ["search", str(tmp_path / "small.yaml"), "--sampler", "random", "--budget", "20"]
-    assert main([*command, "--study", "new", "--warm-start", "small", "--storage", study.storage]) == 0
-    new, old = (Study.load(name, storage=study.storage) for name in ("new", "small"))
+    command = ["search", "small.yaml", "--sampler", "random", "--budget", "20"]
+    assert main([*command, "--study", "new", "--warm-start", "small"]) == 0
+    new, old = (Study.load(name) for name in ("new", "small"))
     assert new.changes() == []
     best = old.pareto_front().iloc[0]
     same = (new.trials()[["tp", "pp", "recompute"]] == best[["tp", "pp", "recompute"]]).all(axis=1)
@@ -164,5 +153,5 @@ def test_trials_of_other_programs_are_counted_and_not_checked(study):
     trial = optuna.load_study(study_name="small", storage=storage).ask()
     optuna.load_study(study_name="small", storage=storage).tell(trial, [0.001, 1.0])
     storage.engine.dispose()
-    assert "1 trial of other programs cannot be checked" in stdout_of("check", "small", "--storage", study.storage)
+    assert "1 trial of other programs cannot be checked" in stdout_of("check", "small")
     assert study.pareto_front()["step_time_s"].min() > 0.001

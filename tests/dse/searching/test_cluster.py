@@ -21,7 +21,7 @@ from dse.searching.exact import branching
 from dse.searching.exact import exact_front as exact
 from dse.searching.exact.exact_front import exact_front, merged_front
 from dse.spaces.space import Space
-from tests.dse.searching.test_enumeration import random_space
+from tests.dse.searching.test_enumeration import random_space, same
 from tests.support.commands import stdout_of
 
 distributed = pytest.importorskip("distributed", reason="the extra dask is not installed")
@@ -47,10 +47,7 @@ def test_a_front_is_the_same_on_a_cluster(address, monkeypatch):
     space = Space.load("gpt3_175b_1024_a100")
     here = exact_front(space)
     monkeypatch.setattr(exact, "STEP", 300)
-    there = exact_front(space, workers=Workers(backend="dask", scheduler=address))
-    assert (there.costs == here.costs).all()
-    assert all((there.designs[name] == values).all() for name, values in here.designs.items())
-    assert there.broken == here.broken
+    assert same(exact_front(space, workers=Workers(backend="dask", scheduler=address)), here)
 
 
 @pytest.mark.slow

@@ -1,7 +1,6 @@
-"""The default sampler: what bulk pricing finds, on plain Optuna studies and on ours."""
+"""The default sampler, which evaluates designs in bulk, on plain studies of Optuna and on those of dse."""
 
 import base64
-import json
 import zlib
 
 import numpy as np
@@ -16,8 +15,9 @@ from optuna.testing.pytest_samplers import (
 )
 
 from dse.api.study import Study
-from dse.fronts import as_costs, non_dominated
+from dse.fronts import non_dominated
 from dse.pricing.evaluation import evaluate
+from dse.searching.exact.enumeration import costs_of
 from dse.searching.samplers.archive import Archive, least_beaten
 from dse.searching.samplers.screening_sampler import DESIGNS_PRICED, ScreeningSampler
 from dse.spaces.lattice import Lattice
@@ -25,12 +25,6 @@ from dse.spaces.question import Question, planned_space
 from dse.spaces.space import Space
 from dse.storage.optuna_store import DAMAGED
 from tests.support.rules import broken_rules
-
-
-def costs_of(space, columns):
-    evaluation = evaluate(space, columns)
-    costs = as_costs(evaluation.values, [objective.direction for objective in space.objectives])
-    return np.where(evaluation.feasible[:, None], costs, np.nan)
 
 
 def study_of(space, **options):
@@ -58,7 +52,7 @@ class TestConformance(BasicSamplerTestCase, RelativeSamplerTestCase, MultiObject
 
     @pytest.fixture
     def sampler(self, space):
-        return lambda: ScreeningSampler(space, batch_size=4, designs_per_trial=4)
+        return lambda: ScreeningSampler(space, batch_size=16, designs_per_trial=1)
 
     @parametrize_suggest_method("x")
     def test_combination_of_different_distributions_objective(self, sampler, suggest_method_x):
@@ -69,22 +63,30 @@ class TestConformance(BasicSamplerTestCase, RelativeSamplerTestCase, MultiObject
         super().test_sample_relative_numerical(sampler, distribution, distribution)
 
 
-# What it proposes.
+# Proposals.
+
+
+def costs_at(space, columns):
+    """Costs of designs; NaN where one is not feasible."""
+    return costs_of(space, evaluate(space, columns))
+
+
+def asked(study, count):
+    """Parameters of the next trials of a study."""
+    return [study.ask(study.sampler.distributions).params for _ in range(count)]
 
 
 def test_a_plain_optuna_study_gets_the_whole_front_of_a_space(space):
     study, key = study_of(space), space.legal.key
     [designs] = space.legal.enumerate(10_000)
-    front = non_dominated(costs_of(space, designs))
-    asked = [study.ask(study.sampler.distributions).params for _ in range(int(front.sum()))]
+    front = non_dominated(costs_at(space, designs))
     best = space.decode({name: values[front] for name, values in designs.items()})
-    assert {key(params) for params in asked} == {key(params) for params in best}
+    assert {key(params) for params in asked(study, int(front.sum()))} == {key(params) for params in best}
 
 
 def test_every_trial_says_how_many_designs_were_priced_for_it(codesign):
     study = study_of(codesign, batch_size=10, designs_per_trial=30)
-    for _ in range(20):
-        study.ask(study.sampler.distributions)
+    asked(study, 20)
     priced = [trial.user_attrs[DESIGNS_PRICED] for trial in study.trials]
     assert min(priced) >= 30
     assert sum(priced[10:]) < sum(priced[:10])
@@ -92,10 +94,10 @@ def test_every_trial_says_how_many_designs_were_priced_for_it(codesign):
 
 def test_proposals_are_legal_feasible_and_beat_as_many_random_designs(codesign):
     study = study_of(codesign, batch_size=20, designs_per_trial=100)
-    asked = [study.ask(study.sampler.distributions).params for _ in range(20)]
-    assert not any(broken_rules(codesign, params) for params in asked)
-    found = costs_of(codesign, codesign.encode(asked))
-    drawn = costs_of(codesign, codesign.legal.random(2000, np.random.default_rng(0)))
+    proposed = asked(study, 20)
+    assert not any(broken_rules(codesign, params) for params in proposed)
+    found = costs_at(codesign, codesign.encode(proposed))
+    drawn = costs_at(codesign, codesign.legal.random(2000, np.random.default_rng(0)))
     assert not np.isnan(found).any()
     assert (found.min(axis=0) <= np.nanmin(drawn, axis=0)).all()
 
@@ -104,74 +106,66 @@ def test_proposals_are_legal_feasible_and_beat_as_many_random_designs(codesign):
 def test_no_one_step_neighbour_beats_the_best_of_any_objective(name):
     space = Space.load(name)
     study, lattice = study_of(space, batch_size=10, designs_per_trial=200), Lattice(space)
-    columns = space.encode([study.ask(study.sampler.distributions).params for _ in range(10)])
-    costs, places = costs_of(space, columns), lattice.places(columns)
+    columns = space.encode(asked(study, 10))
+    costs, places = costs_at(space, columns), lattice.places(columns)
     for objective in range(costs.shape[1]):
         best = int(np.nanargmin(costs[:, objective]))
         near, _ = lattice.moved(places[[best]], (*lattice.one_step, *lattice.lines, *lattice.pairs))
-        assert not np.nanmin(costs_of(space, lattice.columns(near))[:, objective]) < costs[best, objective]
+        assert not np.nanmin(costs_at(space, lattice.columns(near))[:, objective]) < costs[best, objective]
 
 
 def test_the_fastest_layout_is_found_many_steps_from_all_that_are_nearly_as_fast():
     """Of 86,572 layouts, which are one component."""
     space = planned_space(Question(model="qwen3_30b_a3b", system="gaudi3_128g", chips=64, any_software=True)).space
     study = study_of(space, designs_per_trial=20)
-    asked = [study.ask(study.sampler.distributions).params for _ in range(100)]
-    fastest = np.nanmin([np.nanmin(costs_of(space, designs)[:, 0]) for designs in space.legal.enumerate(16384)])
-    assert np.nanmin(costs_of(space, space.encode(asked))[:, 0]) == fastest
+    fastest = np.nanmin([np.nanmin(costs_at(space, designs)[:, 0]) for designs in space.legal.enumerate(16384)])
+    assert np.nanmin(costs_at(space, space.encode(asked(study, 100)))[:, 0]) == fastest
 
 
 def test_a_study_that_is_loaded_again_goes_on_as_if_it_had_not_stopped(codesign):
-    whole = study_of(codesign, batch_size=5, designs_per_trial=50)
-    designs = [whole.ask(whole.sampler.distributions).params for _ in range(15)]
+    designs = asked(study_of(codesign, batch_size=5, designs_per_trial=50), 15)
     study, again = study_of(codesign, batch_size=5, designs_per_trial=50), []
     for _ in range(3):
         study.sampler = ScreeningSampler(codesign, batch_size=5, designs_per_trial=50)
-        again += [study.ask(study.sampler.distributions).params for _ in range(5)]
+        again += asked(study, 5)
     assert again == designs
 
 
 def test_limits_that_no_random_design_keeps_are_met(codesign):
     rare = codesign.focused("step_time < 10 s")
     assert not evaluate(rare, rare.legal.random(5000, np.random.default_rng(0))).feasible.any()
-    study = study_of(rare, seed=0)
-    assert evaluate(rare, rare.encode([study.ask(study.sampler.distributions).params])).feasible.all()
+    assert evaluate(rare, rare.encode(asked(study_of(rare, seed=0), 1))).feasible.all()
 
 
 def test_where_nothing_is_feasible_the_nearest_to_feasibility_come(space):
     impossible = space.pinned({"dram_capacity": "6 GB"})
-    study = study_of(impossible, batch_size=5)
-    asked = [study.ask(study.sampler.distributions).params for _ in range(5)]
     [everything] = impossible.legal.enumerate(10_000)
     violations = evaluate(impossible, everything).violations.sum(axis=1)
-    found = evaluate(impossible, impossible.encode(asked)).violations.sum(axis=1)
+    proposed = asked(study_of(impossible, batch_size=5), 5)
+    found = evaluate(impossible, impossible.encode(proposed)).violations.sum(axis=1)
     assert np.sort(found) == pytest.approx(np.sort(violations)[:5])
 
 
 # Spaces that end.
 
 
-def test_a_space_that_is_pinned_as_a_whole_has_one_trial(space, tmp_path):
+def test_a_space_that_is_pinned_as_a_whole_has_one_trial(space):
     names = {"tp": 8, "pp": 8, "recompute": "full", "micro_batch_size": 1}
     pinned = space.pinned({**names, "sequence_parallel": True, "distributed_optimizer": False})
     for sampler in ("screening", "nsga2", "random"):
-        study = Study.create(pinned, sampler, storage=f"sqlite:///{tmp_path}/dse.db", sampler=sampler)
-        outcome = study.run(100)
+        outcome = Study.create(pinned, sampler, sampler=sampler).run(100)
         assert (outcome.complete, outcome.exhausted) == (1, True)
 
 
-def test_a_range_of_which_few_values_are_legal_ends(space, tmp_path):
-    data = dict(space.data)
+def test_a_range_of_which_few_values_are_legal_ends(space):
     many = {"from": 1, "to": 240, "scale": "log", "kind": "integer"}
-    data["parameters"] = {"pp": many, "micro_batch_size": [1, 2]}
-    data["given"] = {**data["given"], "tp": 8}
-    ranged = Space.from_text(json.dumps(data))
+    parameters, given = {"pp": many, "micro_batch_size": [1, 2]}, {**space.data["given"], "tp": 8}
+    ranged = Space.from_data({**space.data, "parameters": parameters, "given": given})
     for sampler in ("screening", "random"):
-        study = Study.create(ranged, sampler, storage=f"sqlite:///{tmp_path}/dse.db", sampler=sampler)
+        study = Study.create(ranged, sampler, sampler=sampler)
         outcome = study.run(100)
-        assert outcome.exhausted
+        assert (outcome.complete, outcome.exhausted) == (8, True)
         assert sorted(set(study.trials()["pp"])) == [1, 2, 4, 8]
-        assert outcome.complete == 8
 
 
 # The parts.

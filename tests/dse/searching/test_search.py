@@ -1,8 +1,5 @@
 """The trials of a study follow from its seed alone: not from interruptions, budgets or processes."""
 
-import random
-import time
-
 import optuna
 import pytest
 from optuna.trial import TrialState
@@ -12,8 +9,7 @@ from dse.pricing.evaluated import rules_for
 from dse.searching.samplers.archive import BATCH_SIZE
 from dse.searching.samplers.samplers import SAMPLERS
 from dse.storage.optuna_store import Store
-from tests.support.processes import searching
-from tests.support.runs import told
+from tests.support.runs import interrupting, told
 
 
 def all_trials(study):
@@ -80,41 +76,13 @@ def test_trials_of_other_programs_stay_and_do_not_count(space, url):
 def test_an_interrupt_loses_the_batch_in_progress_and_nothing_else(space, url):
     study = Study.create(space, "gpt3", storage=url, seed=3)
 
-    def interrupt(report):
-        if report.complete == BATCH_SIZE:
-            raise KeyboardInterrupt
-
     with pytest.raises(KeyboardInterrupt):
-        study.run(2 * BATCH_SIZE, progress=interrupt)
+        study.run(2 * BATCH_SIZE, progress=interrupting(BATCH_SIZE))
     assert len(all_trials(study)) == BATCH_SIZE
     study.run(2 * BATCH_SIZE)
     whole = Study.create(space, "whole", storage=url, seed=3)
     whole.run(2 * BATCH_SIZE)
     assert told(study) == told(whole)
-
-
-# Several processes, and what kills them.
-
-
-@pytest.fixture(scope="module")
-def uninterrupted(space, tmp_path_factory):
-    study = Study.create(space, "shared", storage=f"sqlite:///{tmp_path_factory.mktemp('whole')}/dse.db", seed=5)
-    study.run(200)
-    return told(study)
-
-
-def test_killed_at_random_moments_and_resumed(space, url, uninterrupted):
-    study = Study.create(space, "shared", storage=url, seed=5)
-    moments = random.Random(0)
-    for _ in range(2):
-        process = searching(url, 200)
-        time.sleep(moments.uniform(0, 0.25))
-        process.kill()
-        process.join()
-        found = told(study)
-        assert found == uninterrupted[: len(found)]  # every finished trial kept, none running
-    study.run(200)
-    assert told(study) == uninterrupted
 
 
 def test_batch_sizes_suit_their_samplers(space):

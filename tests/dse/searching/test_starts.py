@@ -1,4 +1,4 @@
-"""Where searches start, and what they seek: named designs, an expert's, another study's front, a focus."""
+"""Starting designs of searches: named ones, an expert's, another study's front; and a focus."""
 
 import pytest
 
@@ -10,36 +10,22 @@ from dse.searching.starting_designs import expert_design, front_designs, named_s
 from dse.spaces.space import Space
 from tests.support.rules import broken_rules
 
-every_kind = pytest.mark.parametrize("sampler", ["screening", "nsga2"])
 
-
-@every_kind
-def test_named_designs_are_the_first_trials(space, url, sampler):
-    study = Study.create(space, "named", storage=url, sampler=sampler)
+@pytest.mark.parametrize("sampler", ["screening", "nsga2"])
+def test_named_designs_are_the_first_trials_of_a_study_that_is_loaded_again(space, sampler):
+    study = Study.create(space, "named", sampler=sampler)
     study.steer(None, named_starts(space, ["tp=2,pp=8", "tp=8 pp=4"], rules_for(space)))
-    study.run(5)
-    assert study.trials()[["tp", "pp"]].head(2).to_numpy().tolist() == [[2, 8], [8, 4]]
+    again = Study.load("named")
+    again.run(5)
+    assert again.trials()[["tp", "pp"]].head(2).to_numpy().tolist() == [[2, 8], [8, 4]]
 
 
-@every_kind
-def test_a_study_that_is_resumed_knows_its_starts(space, url, sampler):
-    study = Study.create(space, "named", storage=url, sampler=sampler)
-    study.steer(None, named_starts(space, ["tp=2,pp=8"], rules_for(space)))
-    again = Study.load("named", storage=url)
-    again.run(1)
-    assert again.trials()[["tp", "pp"]].to_numpy().tolist() == [[2, 8]]
-
-
-def test_starts_given_later_come_next(space, url):
-    study = Study.create(space, "named", storage=url)
+def test_starts_given_later_come_next(space):
+    study = Study.create(space, "named")
     study.run(50)
     seen = {study.space.legal.key(trial.params) for trial in study.table.trials}
-    new = next(
-        params
-        for columns in space.legal.enumerate(10_000)
-        for params in space.decode(columns)
-        if space.legal.key(params) not in seen
-    )
+    designs = space.decode(next(space.legal.enumerate(10_000)))
+    new = next(params for params in designs if space.legal.key(params) not in seen)
     study.steer(None, {"mine": new})
     study.run(51)
     assert study.table.trials[-1].params == new
@@ -53,14 +39,14 @@ def test_an_expert_keeps_tensor_parallelism_in_the_node_and_the_pipeline_short(s
     assert not any(evaluated_design(space, space.completed({**design, "pp": pp}))["feasible"] for pp in shorter)
 
 
-def test_the_front_of_another_study_is_where_a_search_of_a_changed_space_starts(space, url):
-    first = Study.create(space, "first", storage=url)
+def test_the_front_of_another_study_is_where_a_search_of_a_changed_space_starts(space):
+    first = Study.create(space, "first")
     first.run(50)
     fewer = space.pinned({"recompute": "none"})
     starts = front_designs(first, fewer, rules_for(fewer))
     assert 0 < len(starts) <= 20
     assert all(not broken_rules(fewer, params) for params in starts.values())
-    second = Study.create(fewer, "second", storage=url)
+    second = Study.create(fewer, "second")
     second.steer(None, starts)
     second.run(len(starts))
     found = [fewer.legal.key(trial.params) for trial in second.table.trials]
@@ -68,9 +54,8 @@ def test_the_front_of_another_study_is_where_a_search_of_a_changed_space_starts(
 
 
 @pytest.mark.slow
-def test_a_focus_keeps_all_trials_within_it_and_can_be_lifted(url):
-    space = Space.load("gpt_1t_codesign")
-    study = Study.create(space, "focus", storage=url)
+def test_a_focus_keeps_all_trials_within_it_and_can_be_lifted():
+    study = Study.create(Space.load("gpt_1t_codesign"), "focus")
     study.steer("step_time < 20 s", {})
     study.run(50)
     assert study.trials()["step_time_s"].max() < 20
@@ -80,17 +65,17 @@ def test_a_focus_keeps_all_trials_within_it_and_can_be_lifted(url):
     assert "focus" not in study.table.trials[0].constraints
 
 
-def test_what_cannot_be_started_from_or_sought_is_refused(space, url):
+def test_what_cannot_be_started_from_or_sought_is_refused(space):
     rules = rules_for(space)
-    study = Study.create(space, "refused", storage=url, sampler="random")
-    with pytest.raises(DseError, match="tp=3: not an option; tp can be 1, 2, 4, 8"):
-        named_starts(space, ["tp=3"], rules)
-    with pytest.raises(DseError, match=r"^start 'tp': expected NAME=VALUE,\.\.\. or expert"):
-        named_starts(space, ["tp"], rules)
-    with pytest.raises(DseError, match="tq: no parameter of this space"):
-        study.steer(None, named_starts(space, ["tq=8"], rules))
-    with pytest.raises(DseError, match="no legal design with tp=8 pp=32"):
-        study.steer(None, named_starts(space, ["tp=8,pp=32"], rules))
+    study = Study.create(space, "refused", sampler="random")
+    for start, message in (
+        ("tp=3", "tp=3: not an option; tp can be 1, 2, 4, 8"),
+        ("tp", r"^start 'tp': expected NAME=VALUE,\.\.\. or expert"),
+        ("tq=8", "tq: no parameter of this space"),
+        ("tp=8,pp=32", "no legal design with tp=8 pp=32"),
+    ):
+        with pytest.raises(DseError, match=message):
+            study.steer(None, named_starts(space, [start], rules))
     with pytest.raises(DseError, match="a focus needs sampler screening, it has random"):
         study.steer("step_time < 20 s", {})
     with pytest.raises(DseError, match="has no feasible design to start from"):

@@ -51,49 +51,41 @@ def test_optuna_finds_its_own_study(study):
     assert importances.keys() <= {parameter.name for parameter in study.space.parameters}
 
 
-def test_a_study_without_trials_has_empty_tables(space, tmp_path):
-    study = Study.create(space, "new", storage=f"sqlite:///{tmp_path}/dse.db")
+def test_a_study_without_trials_has_empty_tables(space):
+    study = Study.create(space, "new")
     assert study.trials().empty
     assert study.pareto_front().empty
     assert study.hypervolume == 0
     assert {"trial", "tp", "step_time_s"} <= set(study.trials().columns)
 
 
-@pytest.mark.parametrize(
-    ("changed", "difference"),
-    [
-        (lambda space: space.pinned({"tp": 8}), "parameters"),
-        (lambda space: space.with_objectives(["step_time"]), "objectives"),
-        (lambda space: space.pinned({"global_batch_size": 128}), "given"),
-    ],
-)
-def test_a_study_of_another_space_is_refused(study, space, changed, difference):
-    with pytest.raises(DseError, match=rf"searches another space \(differs in {difference}\).*`dse resume gpt3`"):
-        Study.open(changed(space), "gpt3", storage=study.storage)
+def test_a_study_of_another_space_is_refused(study, space):
+    for other, difference in (
+        (space.pinned({"tp": 8}), "parameters"),
+        (space.with_objectives(["step_time"]), "objectives"),
+        (space.pinned({"global_batch_size": 128}), "given"),
+    ):
+        with pytest.raises(DseError, match=rf"searches another space \(differs in {difference}\).*`dse resume gpt3`"):
+            Study.open(other, "gpt3", storage=study.storage)
 
 
-def test_another_seed_or_sampler_is_refused(study, space):
+def test_another_seed_or_sampler_or_a_name_that_is_taken_is_refused(study, space):
     with pytest.raises(DseError, match="has seed 0, not 1"):
         Study.open(space, "gpt3", storage=study.storage, seed=1)
     with pytest.raises(DseError, match="has sampler screening, not random"):
         Study.open(space, "gpt3", storage=study.storage, sampler="random")
-
-
-def test_a_name_is_given_once(study, space):
     with pytest.raises(DseError, match="already in"):
         Study.create(space, "gpt3", storage=study.storage)
 
 
-def test_a_study_that_dse_did_not_make(tmp_path):
-    url = f"sqlite:///{tmp_path}/dse.db"
+def test_a_study_that_dse_did_not_make(url):
     storage = optuna.storages.RDBStorage(url, engine_kwargs={"poolclass": NullPool})  # or its pool stays open
     optuna.create_study(study_name="plain", storage=storage)
     with pytest.raises(DseError, match="not made by dse"):
         Study.load("plain", storage=url)
 
 
-def test_studies_lists_what_a_database_holds(space, tmp_path):
-    url = f"sqlite:///{tmp_path}/dse.db"
+def test_studies_lists_what_a_database_holds(space, url):
     study = Study.create(space, "gpt3", storage=url, sampler="random")
     study.run(30)
     study.optuna.ask()
@@ -104,8 +96,8 @@ def test_studies_lists_what_a_database_holds(space, tmp_path):
     assert summary.best["step_time_s"] == trials.loc[trials["feasible"], "step_time_s"].min()
 
 
-def test_studies_reads_only_the_trials_after_the_last_counts(space, tmp_path, monkeypatch):
-    url, first_read = f"sqlite:///{tmp_path}/dse.db", []
+def test_studies_reads_only_the_trials_after_the_last_counts(space, url, monkeypatch):
+    first_read = []
     Study.create(space, "gpt3", storage=url, sampler="nsga2").run(400)
     original = Store.columns
 
@@ -132,15 +124,14 @@ def test_storage_comes_from_the_environment(space, tmp_path, monkeypatch):
     assert isinstance(Study.load("gpt3").trials(), pd.DataFrame)
 
 
-def test_a_study_that_was_never_run_has_no_budget(space, tmp_path):
-    study = Study.create(space, storage=f"sqlite:///{tmp_path}/dse.db")
+def test_a_study_that_was_never_run_has_no_budget(space):
+    study = Study.create(space)
     with pytest.raises(DseError, match=f"study '{space.name}': did not run yet and has no budget; name one"):
         study.run()
 
 
-def test_a_bar_says_how_far_a_run_is(tmp_path, small_space, capsys):
-    study = Study.create(Space.from_text(small_space), storage=f"sqlite:///{tmp_path}/dse.db")
-    study.run(24, progress=True)
+def test_a_bar_says_how_far_a_run_is(small_space, capsys):
+    Study.create(Space.from_text(small_space)).run(24, progress=True)
     last = capsys.readouterr().err.split("\r")[-1]
     assert "24/24" in last
     assert "best step_time" in last

@@ -8,10 +8,9 @@ import pytest
 
 from costmodel.formats import shipped
 from dse import Space
-from dse.cli import main
 from dse.spaces.formulas.expressions import Expression
 from dse.spaces.listed_names import listed_names, meaning
-from tests.support.commands import json_of, stdout_of
+from tests.support.commands import json_of, stderr_of, stdout_of
 
 
 @pytest.mark.parametrize("name", shipped.names("spaces"))
@@ -49,28 +48,22 @@ def test_every_format_holds_the_same_names():
             "meaning": "cores of a chip"} in rows  # fmt: skip
 
 
-@pytest.fixture
-def table(storage):
-    """What a command says of the study."""
-    return lambda *argv, code=0: stdout_of(*argv, "--storage", storage, code=code)
-
-
-def test_tables_have_the_columns_that_are_named(table):
-    shown = table("pareto", "small", "--columns", "mfu,tp,bubble_time,dp,fits")
+def test_tables_have_the_columns_that_are_named(stored):
+    shown = stdout_of("pareto", "small", "--columns", "mfu,tp,bubble_time,dp,fits")
     *_, heading = (line for line in shown.splitlines() if "trial" in line)
     assert heading.split() == ["trial", "mfu", "tp", "time", "dp", "fits"]
-    rows = [*csv.DictReader(io.StringIO(table("trials", "small", "--columns", "mfu,step_time", "--format", "csv")))]
+    trials = stdout_of("trials", "small", "--columns", "mfu,step_time", "--format", "csv")
+    rows = [*csv.DictReader(io.StringIO(trials))]
     assert [*rows[0]] == ["trial", "mfu", "step_time_s"]
     assert len(rows) == 30
 
 
-def test_a_column_that_is_none_is_told_so(storage, capsys):
-    assert main(["pareto", "small", "--columns", "step_tim", "--storage", storage]) == 1
-    assert "step_tim: no column of this study; did you mean 'step_time_s'?" in capsys.readouterr().err
+def test_a_column_that_is_none_is_told_so(stored):
+    error = stderr_of("pareto", "small", "--columns", "step_tim")
+    assert "step_tim: no column of this study; did you mean 'step_time_s'?" in error
 
 
 @pytest.mark.parametrize("space", shipped.names("spaces"))
-def test_values_of_names_are_numbers_that_people_read(space, capsys):
-    assert main(["columns", space]) == 0
-    for value in re.findall(r"\[(.*)\]$", capsys.readouterr().out, re.MULTILINE):
+def test_values_of_names_are_numbers_that_people_read(space):
+    for value in re.findall(r"\[(.*)\]$", stdout_of("columns", space), re.MULTILINE):
         assert not re.search(r"\bnan\b|\binf\b|\d\.\d{7}|\de[-+]\d", value), value

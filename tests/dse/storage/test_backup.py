@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from dse import DseError, Space, Study
-from dse.storage.database import back_up, restore
+from dse.storage.database import DEFAULT_URL, back_up, restore
 from tests.support.cases import cases
 from tests.support.commands import stderr_of, stdout_of
 
@@ -27,12 +27,10 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 
 @pytest.fixture
-def url(tmp_path, small_space, monkeypatch):
-    """A database with a study of 10 trials."""
-    url = f"sqlite:///{tmp_path / 'dse.db'}"
-    monkeypatch.setenv("DSE_STORAGE", url)
-    Study.create(Space.from_text(small_space), "small", storage=url, sampler="random").run(10)
-    return url
+def url(small_space):
+    """The database of the folder, with a study of 10 trials."""
+    Study.create(Space.from_text(small_space), "small", sampler="random").run(10)
+    return DEFAULT_URL
 
 
 def grown(url: str, trials: int) -> None:

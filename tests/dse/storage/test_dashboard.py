@@ -1,4 +1,4 @@
-"""`dse dashboard`: what optuna-dashboard is told of a study."""
+"""`dse dashboard`: answers of optuna-dashboard, and who may ask."""
 
 import json
 import socket
@@ -8,8 +8,8 @@ from wsgiref.util import setup_testing_defaults
 import pytest
 
 from dse import DseError, Space, Study
-from dse.cli import main
 from dse.storage.dashboard import TOKEN, dashboard, private
+from tests.support.commands import stderr_of
 
 pytest.importorskip("optuna_dashboard", reason="needs the `dashboard` extra")
 
@@ -24,10 +24,8 @@ def study(tmp_path_factory, small_space):
 
 
 def told(application: Any, path: str) -> Any:
-    """What the dashboard answers to a browser."""
-    request: dict[str, Any] = {"PATH_INFO": path, "REQUEST_METHOD": "GET"}
-    setup_testing_defaults(request)
-    return json.loads(b"".join(application(request, lambda status, headers, info=None: None)))
+    """The object that the dashboard answers to a browser."""
+    return json.loads(asked(application, "GET", path)[2])
 
 
 def test_its_front_is_the_feasible_one_and_grows(study):
@@ -68,11 +66,8 @@ def asked(application: Any, method: str, path: str, **headers: str) -> tuple[str
     """Status, headers and content of an answer."""
     path, _, query = path.partition("?")
     request: dict[str, Any] = {"PATH_INFO": path, "QUERY_STRING": query, "REQUEST_METHOD": method}
-    request |= {
-        "SERVER_PORT": "8080",
-        "HTTP_HOST": "127.0.0.1:8080",
-        **{f"HTTP_{n}": own for n, own in headers.items()},
-    }
+    request |= {"SERVER_PORT": "8080", "HTTP_HOST": "127.0.0.1:8080"}
+    request |= {f"HTTP_{name}": value for name, value in headers.items()}
     setup_testing_defaults(request)
     given: list[Any] = []
     content = b"".join(application(request, lambda status, pairs, info=None: given.extend((status, dict(pairs)))))
@@ -120,19 +115,18 @@ def test_no_path_leads_out_of_the_files_of_the_dashboard(study, path):
         assert b"root:" not in content
 
 
-def test_changes_are_made_where_they_are_allowed(tmp_path, small_space):
-    storage = f"sqlite:///{tmp_path / 'dse.db'}"
-    Study.create(Space.from_text(small_space), storage=storage, sampler="random").run(2)
-    application = private(dashboard(storage), "secret", changes=True)
+def test_changes_are_made_where_they_are_allowed(small_space):
+    Study.create(Space.from_text(small_space), sampler="random").run(2)
+    application = private(dashboard("sqlite:///dse.db"), "secret", changes=True)
     assert asked(application, "DELETE", "/api/studies/1", COOKIE=f"{TOKEN}=secret")[0] == "204"
     with pytest.raises(DseError):
-        Study.load("small", storage=storage)
+        Study.load("small")
 
 
-def test_what_cannot_be_served_is_one_line(study, tmp_path, capsys):
+def test_what_cannot_be_served_is_one_line(study):
     with pytest.raises(DseError, match="no database there"):
-        dashboard(f"sqlite:///{tmp_path}/none.db")
+        dashboard("sqlite:///none.db")
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        assert main(["dashboard", "--port", str(port), "--storage", study.storage]) == 1
-    assert f"dse: --port {port}: Address already in use" in capsys.readouterr().err
+        error = stderr_of("dashboard", "--port", str(port), "--storage", study.storage)
+    assert f"dse: --port {port}: Address already in use" in error

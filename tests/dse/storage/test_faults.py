@@ -27,7 +27,7 @@ from dse.storage.optuna_store import Store, create_file
 from tests.support.cases import cases
 from tests.support.commands import stderr_of
 from tests.support.paths import TEST_DATA
-from tests.support.processes import HEEDING, python_after
+from tests.support.processes import HEEDING, begun
 from tests.support.runs import marks, told
 from tests.support.servers import Wire, temporary_server
 
@@ -37,10 +37,9 @@ BUDGET = 100
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path, monkeypatch):
-    """Where one works, with a home of one's own."""
-    home = tmp_path / "home"
+    """The current folder, with a home folder next to it."""
+    home, work = tmp_path / "home", tmp_path / "work"
     home.mkdir()
-    work = tmp_path / "work"
     work.mkdir()
     monkeypatch.chdir(work)
     monkeypatch.setenv("HOME", str(home))
@@ -88,7 +87,7 @@ def befall(monkeypatch):
 
 
 def check_resumed(study, undisturbed):
-    """What was not stored is proposed again, to the same trials."""
+    """Trials that were not stored are proposed again, and are the same."""
     assert len(told(study)) < BUDGET
     study.run(BUDGET)
     assert told(study) == undisturbed
@@ -221,8 +220,9 @@ def test_what_a_server_that_has_lost_its_power_does_not_take(server, space, befa
     check_resumed(study, undisturbed)
 
 
-@pytest.mark.parametrize("answer", ["BEGIN", "INSERT", "DELETE 1"])
+@pytest.mark.parametrize("answer", ["BEGIN", "INSERT", "DELETE 1", "COMMIT"])
 def test_a_wire_that_is_cut_within_a_transaction(answer, wire, space, befall, undisturbed):
+    """After the last answer the batch is stored."""
     study = new_study(space, wire.url, f"cut at {answer}")
     befall(2, lambda: setattr(wire, "cut_at", answer.encode()))
     with pytest.raises(DseError, match=r"the server has gone"):
@@ -230,43 +230,9 @@ def test_a_wire_that_is_cut_within_a_transaction(answer, wire, space, befall, un
     check_resumed(study, undisturbed)
 
 
-def test_a_wire_that_is_cut_before_the_last_answer_has_stored_the_batch(wire, space, befall, undisturbed):
-    study = new_study(space, wire.url, "cut at COMMIT")
-    befall(2, lambda: setattr(wire, "cut_at", b"COMMIT"))
-    with pytest.raises(DseError, match="the server has gone"):
-        study.run(BUDGET)
-    check_resumed(study, undisturbed)
-
-
-SEARCH = """
-import sys
-from dse.api.study import Study
-study = Study.load(sys.argv[1], storage=sys.argv[2])
-print("ready", flush=True)
-study.run(int(sys.argv[3]))
-"""
-
-
-@pytest.mark.slow
-def test_searches_that_are_killed_on_postgresql(server, space, undisturbed):
-    """Whose connections the server finds closed within transactions; tests/stress has 200 of them."""
-    study, moments = new_study(space, server.url, "killed"), random.Random(0)
-    for _ in range(2):
-        process = begun(HEEDING, "-c", SEARCH, study.name, study.storage, str(BUDGET))
-        process.stdout.readline()
-        time.sleep(moments.uniform(0, 0.3))
-        process.kill()
-        process.communicate()
-        found = told(study)
-        assert found == undisturbed[: len(found)]
-    study.run(BUDGET)
-    assert told(study) == undisturbed
-    assert marks(study) == []
-
-
 # Signals.
 
-#: Ends when it is told to twice.
+#: Ends at the second signal.
 STUBBORN = """
 import time
 from dse.cli.terminal import interruptible
@@ -280,19 +246,12 @@ with interruptible():
 """
 
 
-def begun(statement, *arguments):
-    """A process of Python's with its output, after a statement."""
-    return subprocess.Popen(
-        python_after(statement, *arguments), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
-
-
 def test_a_second_signal_ends_a_command_at_once():
     process = begun(HEEDING, "-c", STUBBORN)
     for word, number in (("at work", signal.SIGINT), ("ending", signal.SIGTERM)):
         assert process.stdout.readline() == f"{word}\n"
         process.send_signal(number)
-    assert process.communicate(timeout=30)[1] == ("dse: interrupted twice, so at once; every stored trial is kept\n")
+    assert process.communicate(timeout=30)[1] == "dse: interrupted twice, so at once; every stored trial is kept\n"
     assert process.returncode == 130
 
 
@@ -347,18 +306,17 @@ def small(folder):
     (folder / "small.yaml").write_text(SMALL.read_text())
 
 
-def test_a_result_whose_folder_goes_is_written_elsewhere(small, folder, monkeypatch, capsys):
+def test_a_result_whose_folder_goes_is_written_elsewhere(small, folder, monkeypatch):
     there = folder / "there"
     there.mkdir()
     monkeypatch.setattr(
         "dse.cli.commands.enumerate.headway_lines", lambda stream: lambda _: there.exists() and there.rmdir()
     )
     monkeypatch.setattr("dse.searching.exact.exact_front.STEP", 10_000)
-    assert main(["enumerate", "small.yaml", "-o", "there/front.csv"]) == 1
+    error = stderr_of("enumerate", "small.yaml", "-o", "there/front.csv")
     [path] = results(folder)
-    assert capsys.readouterr().err == (
-        f"dse: there/front.csv: cannot be written (No such file or directory); the result is in {path}\n"
-    )
+    why = "cannot be written (No such file or directory)"
+    assert error == f"dse: there/front.csv: {why}; the result is in {path}\n"
     assert path.suffix == ".csv"
     assert main(["enumerate", "small.yaml", "-o", "front.csv"]) == 0
     assert Path("front.csv").read_bytes() == path.read_bytes()
@@ -381,7 +339,7 @@ def test_what_cannot_be_written_is_refused_before_the_work(small, folder, output
     assert stderr_of("enumerate", "small.yaml", "-o", output) == f"dse: {said}\n"
 
 
-# What the killed leave.
+# Leftovers of killed processes.
 
 WRITER = """
 import itertools, sys
@@ -409,7 +367,7 @@ def test_a_file_whose_writers_are_killed_is_whole_and_nothing_else_is_left(folde
         files.locked(living)
         files.clear_away.cache_clear()
         files.write_beside(path, [b"new"])
-        assert sorted(own.name for own in folder.iterdir()) == [living.name.rpartition("/")[2], "front.csv"]
+        assert sorted(file.name for file in folder.iterdir()) == [living.name.rpartition("/")[2], "front.csv"]
 
 
 def test_parts_of_a_database_whose_creator_was_killed_are_removed(folder):

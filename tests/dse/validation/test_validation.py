@@ -1,9 +1,9 @@
-"""`dse validate`: what it prints, and how well the model agrees with what others measured."""
+"""`dse validate`: its outputs, and the agreement of the model with measurements."""
 
 import math
 import re
+import shutil
 from dataclasses import replace
-from html.parser import HTMLParser
 from pathlib import Path
 
 import numpy as np
@@ -25,13 +25,13 @@ from tests.support.cases import cases
 from tests.support.commands import json_of, stderr_of, stdout_of
 from tests.validation_figures import KEPT, PAGE, PUBLIC, README, REPORT, SUMMARY, figures, report, rows_of, summary
 
-#: By how much an error may grow, and tau fall, before somebody has to say why. [percentage points], [-]
+#: The most by which an error may grow, and tau fall, without an explanation. [percentage points], [-]
 ERROR_GROWS, TAU_FALLS = 1.5, 0.1
 
 
 @pytest.fixture(scope="module")
 def measured():
-    """Every row that ships, with what the model predicts."""
+    """Every built-in row, with its prediction."""
     return rows_of(SHIPPED)
 
 
@@ -45,7 +45,7 @@ def public():
 
 @pytest.fixture
 def evaluated(measured, monkeypatch):
-    """Commands that evaluate the rows that ship get those that are evaluated already."""
+    """Commands that evaluate the built-in rows get those that are evaluated already."""
 
     def known(rows, system=None):
         assert [(row.dataset, row.id) for row in rows] == [(one.row.dataset, one.row.id) for one in measured]
@@ -84,17 +84,12 @@ def test_steps_on_many_nodes(measured):
     assert np.median(error) < 0.05
 
 
-@pytest.mark.parametrize(
-    ("model", "least"),
-    [
-        *(("GPT-3.6B", 0.7), ("GPT-18.4B", 0.7), ("GPT-175B", 0.65)),
-        ("GPT-39.1B", 0.25),  # a snapshot, not a goal: six of its runs contradict each other
-    ],
-)
-def test_layouts_are_ordered_as_measured(measured, model, least):
+def test_layouts_are_ordered_as_measured(measured):
     """Kendall's tau of the layouts of a model on many nodes, whatever their numbers of GPUs."""
-    runs = [one for one in measured if one.row.dataset == "vtrain_multi_a100" and one.row.model == model]
-    assert kendall_tau([replace(one, sweep=()) for one in runs]) >= least
+    runs = [replace(one, sweep=()) for one in measured if one.row.dataset == "vtrain_multi_a100"]
+    # 0.25 is a snapshot, not a goal: six runs of this model contradict each other.
+    for model, least in {"GPT-3.6B": 0.7, "GPT-18.4B": 0.7, "GPT-175B": 0.65, "GPT-39.1B": 0.25}.items():
+        assert kendall_tau([one for one in runs if one.row.model == model]) >= least, model
 
 
 def test_published_runs_are_met(measured):
@@ -109,24 +104,24 @@ def test_published_runs_are_met(measured):
 
 def test_steps_and_peaks_on_one_gpu_are_met(measured):
     """Llama of 1, 3 and 8 billion parameters in plain PyTorch on H100 and H200, 13 of 34 runs with adapters."""
-    own = [one for one in measured if one.row.dataset == "pytorch_2.11_one_gpu"]
-    adapted = [abs(one.error) for one in own if "lora_rank" in one.row.design]
-    assert (len(own), len(adapted)) == (34, 13)
+    runs = [one for one in measured if one.row.dataset == "pytorch_2.11_one_gpu"]
+    adapted = [abs(one.error) for one in runs if "lora_rank" in one.row.design]
+    assert (len(runs), len(adapted)) == (34, 13)
     assert np.mean(adapted) < 0.05
-    assert np.mean([abs(one.error) for one in own]) < 0.06
-    assert np.mean([abs(one.memory_error) for one in own]) < 0.09
-    assert not [one.row.id for one in own if one.said_not_to_fit]
+    assert np.mean([abs(one.error) for one in runs]) < 0.06
+    assert np.mean([abs(one.memory_error) for one in runs]) < 0.09
+    assert not [one.row.id for one in runs if one.said_not_to_fit]
 
 
 #: Two layouts of one run, the faster first, as their authors compare them.
 PAIRS = cases(__file__, "PAIRS")
 
 
-@pytest.mark.parametrize(("faster", "slower"), PAIRS, ids=lambda name: name)
-def test_layouts_of_published_pairs_are_ordered_as_published(measured, faster, slower):
+def test_layouts_of_published_pairs_are_ordered_as_published(measured):
     by_id = {one.row.id: one for one in measured}
-    assert by_id[faster].measured_s < by_id[slower].measured_s
-    assert by_id[faster].predicted_s < by_id[slower].predicted_s
+    for faster, slower in PAIRS:
+        assert by_id[faster].measured_s < by_id[slower].measured_s
+        assert by_id[faster].predicted_s < by_id[slower].predicted_s, (faster, slower)
 
 
 @pytest.mark.slow
@@ -213,9 +208,8 @@ def test_json_has_every_data_set_and_every_row(evaluated, measured):
     assert [*record["accuracy"]] == ["machine", "software release", "model family"]
     for groups in record["accuracy"].values():
         assert sum(group["rows"] for group in groups) == sum(one.is_step for one in measured)
-        assert sum(group["false_alarms"] for group in groups) == sum(
-            one.ran and one.said_not_to_fit for one in measured
-        )
+        false_alarms = sum(one.ran and one.said_not_to_fit for one in measured)
+        assert sum(group["false_alarms"] for group in groups) == false_alarms
         assert all(group["sources"] for group in groups)
     [h800] = [group for group in record["accuracy"]["machine"] if group["group"] == "h800_80g_dgx"]
     [v3] = [one for one in measured if one.row.id == "V3 2048 H800"]
@@ -223,8 +217,8 @@ def test_json_has_every_data_set_and_every_row(evaluated, measured):
     assert h800["coverage_percent"] == 100 * (v3.low_s <= v3.measured_s <= v3.high_s)
     for found in record["datasets"]:
         assert [*found] == ["dataset", "rows", "expressed", "step_time", "memory", "kernels"]
-        own = [one for one in measured if one.row.dataset == found["dataset"]]
-        assert (found["rows"], found["expressed"]) == (len(own), sum(one.expressed for one in own))
+        rows = [one for one in measured if one.row.dataset == found["dataset"]]
+        assert (found["rows"], found["expressed"]) == (len(rows), sum(one.expressed for one in rows))
         error = 100 * errors_of(measured, found["dataset"])
         figures = found["step_time"]
         if not error.size:
@@ -263,9 +257,8 @@ def step_of(measured, predicted, **fields):
 
 def test_errors_are_relative_to_what_was_measured():
     found = error_record(step.error for step in (step_of(10, 11), step_of(10, 7), step_of(10, 10)))
-    assert found["mean_abs_error_percent"] == pytest.approx(40 / 3)
-    assert found["median_abs_error_percent"] == pytest.approx(10)
-    assert found["max_abs_error_percent"] == pytest.approx(30)
+    sizes = [found[f"{figure}_abs_error_percent"] for figure in ("mean", "median", "max")]
+    assert sizes == pytest.approx([40 / 3, 10, 30])
     assert found["bias_percent"] == pytest.approx(-20 / 3)
     assert math.isnan(error_record([])["mean_abs_error_percent"])
 
@@ -289,12 +282,11 @@ def test_recall_and_precision_of_runs_that_do_not_fit():
     full = [step_of(1, 1, measured_bytes=math.inf, verdict=verdict) for verdict in verdicts]
     ran = [step_of(1, 1, measured_bytes=4e9, predicted_bytes=5e9, verdict=verdict) for verdict in (DOES_NOT_FIT, FITS)]
     memory = dataset_record("x", [*full, *ran])["memory"]
-    assert memory["rows"] == 2
+    counts = ("rows", "out_of_memory_rows", "false_alarms", "tight_rows")
+    assert [memory[name] for name in counts] == [2, 4, 1, 0]
     assert memory["mean_abs_error_percent"] == pytest.approx(25)
-    assert memory["out_of_memory_rows"] == 4
     assert memory["out_of_memory_recall"] == pytest.approx(3 / 4)
     assert memory["out_of_memory_precision"] == pytest.approx(2 / 3)
-    assert (memory["false_alarms"], memory["tight_rows"]) == (1, 0)
 
 
 HEADING = "row_type,dataset,model,hw,tp,pp,dp,mbs,ga,iter_time_s,mem_gb\n"
@@ -307,20 +299,16 @@ def written(folder: Path, text: str) -> Path:
     return path
 
 
-WRONG = [
+@pytest.mark.parametrize(("text", "message"), [
     ("", "runs.csv: empty; begin the first line with row_type,dataset"),
     ("a,b\n1,2\n", "row_type,dataset and each row of a measured step with train_step,mine"),
     (HEADING, "runs.csv: no rows below its heading"),
     (HEADING + '"' + ROW, "not a CSV file ("),
-]
-
-
-@pytest.mark.parametrize(("text", "message"), WRONG)
+])  # fmt: skip
 def test_a_wrong_table_says_where_and_what_would_do(tmp_path, text, message):
-    shown = stderr_of("validate", str(written(tmp_path, text)))
-    assert shown.startswith("dse: ")
-    assert message in shown
-    assert shown.count("\n") == 1
+    [line] = stderr_of("validate", str(written(tmp_path, text))).splitlines()
+    assert line.startswith("dse: ")
+    assert message in line
 
 
 @pytest.mark.parametrize(
@@ -345,8 +333,7 @@ PLANS = [
 @pytest.mark.parametrize(("model", "gpus", "system", "precision"), PLANS)
 def test_words_of_a_plan_are_words_of_a_design(tmp_path, model, gpus, system, precision):
     """A row whose design is typed as a plan prints it, switches and number formats too, is expressed."""
-    storage = f"sqlite:///{tmp_path / 'plans.db'}"
-    plan = dse.plan(model, gpus=gpus, system=system, precision=precision, storage=storage).study
+    plan = dse.plan(model, gpus=gpus, system=system, precision=precision).study
     lines = ["row_type,dataset,framework,model,hw,gpus,design,iter_time_s"]
     for record in plan.table.records():
         counts = {name: value for name, value in record["derived"].items() if name in DesignPoints.declared()}
@@ -368,48 +355,23 @@ def test_measurements_are_not_written_over(tmp_path):
 def test_a_named_system_prices_all_rows(tmp_path):
     """Hardware of a row is not looked up; a file of one's own is as good as a shipped one."""
     table = written(tmp_path, HEADING + ROW + ROW.replace("A100-SXM4-80GB", "an abacus"))
-    own = tmp_path / "own.yaml"
-    own.write_text((shipped.ROOT / "systems" / "h100_80g_dgx.yaml").read_text())
-    times = []
-    for arguments in ([], ["--system", "h100_80g_dgx"], ["--system", str(own)]):
-        rows = json_of("validate", str(table), *arguments)["rows"]
-        times.append([row["predicted_s"] for row in rows])
-    assert times[0][1] is None
-    assert times[1][0] == times[1][1] < times[0][0]
-    assert times[2] == times[1]
-
-
-class Page(HTMLParser):
-    """Elements that are open, and what a page would load."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.open: list[str] = []
-        self.count: dict[str, int] = {}
-        self.loads: list[str] = []
-
-    def handle_starttag(self, tag, attributes):
-        self.count[tag] = self.count.get(tag, 0) + 1
-        self.loads += [value for name, value in attributes if name in ("src", "href")]
-        if tag != "meta":
-            self.open.append(tag)
-
-    def handle_startendtag(self, tag, attributes):
-        pass
-
-    def handle_endtag(self, tag):
-        assert self.open.pop() == tag
+    copy = shutil.copy(shipped.ROOT / "systems" / "h100_80g_dgx.yaml", tmp_path / "copy.yaml")
+    looked_up, named, from_file = (
+        [row["predicted_s"] for row in json_of("validate", str(table), *arguments)["rows"]]
+        for arguments in ([], ["--system", "h100_80g_dgx"], ["--system", str(copy)])
+    )
+    assert looked_up[1] is None
+    assert named[0] == named[1] < looked_up[0]
+    assert from_file == named
 
 
 def test_the_page_needs_nothing_else_and_shows_every_row(page, measured, tmp_path):
     hostile = tmp_path / "report.html"
     table = written(tmp_path, HEADING + ROW + ROW.replace("gpt_22b", "<b>&").replace("mine", "a<b"))
     assert main(["validate", str(table), "-o", str(hostile)]) == 0
-    for path in (hostile, page):
-        parsed = Page()
-        parsed.feed(path.read_text())
-        assert parsed.open == []
-        assert parsed.loads == []
+    tags = [re.findall(r"<(?!!)[^>]*>", path.read_text()) for path in (page, hostile)]
+    assert tags[0] == tags[1]  # no element is made of the texts of a table
+    assert not [tag for tag in tags[0] if re.search(r"\b(src|href)=", tag)]
     drawn = data_of(page)["pictures"]
     assert drawn[0]["what"] == "step time"
     assert sum(map(len, drawn[0]["series"].values())) == sum(one.is_step for one in measured)
@@ -420,13 +382,12 @@ def test_the_page_needs_nothing_else_and_shows_every_row(page, measured, tmp_pat
 def test_a_browser_shows_the_errors_of_every_data_set(page, measured, tmp_path, width, dark):
     with browser(tmp_path / "profile", width=width, dark=dark) as driver:
         opened(driver, page)
-        assert driver.execute_script("return document.querySelectorAll('.dot').length") >= len(
-            [one for one in measured if one.is_step]
-        )
-        text = driver.execute_script("return document.querySelector('main').innerText")
+        run = driver.execute_script
+        assert run("return document.querySelectorAll('.dot').length") >= sum(one.is_step for one in measured)
+        text = run("return document.querySelector('main').innerText")
         assert {one.row.dataset for one in measured} <= {*text.split()}
-        assert driver.execute_script("return document.querySelectorAll('main a[href^=https]').length") > 3
-        assert driver.execute_script("return document.documentElement.scrollWidth") <= width
+        assert run("return document.querySelectorAll('main a[href^=https]').length") > 3
+        assert run("return document.documentElement.scrollWidth") <= width
         assert complaints(driver) == []
 
 

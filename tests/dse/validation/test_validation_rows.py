@@ -1,4 +1,4 @@
-"""Written training runs as the cost model takes them: what rows say, what they lack, what figures mean."""
+"""Rows of measured runs as the cost model takes them: their settings, gaps and figures."""
 
 from dataclasses import replace
 
@@ -153,12 +153,9 @@ def test_the_bus_bandwidth_of_a_collective_is_its_time():
 
 
 def test_kernels_are_those_of_the_cost_model():
-    reduced = MeasuredRow(
-        row_type="kernel_coll", dataset="x", op="all_reduce", hw="H100", msg_bytes=1e8, n_ranks=16, latency_us=1
-    )
-    product = MeasuredRow(
-        row_type="kernel_gemm", dataset="x", dtype="fp8", hw="H100", m=4096, n=4096, k=8192, latency_us=1
-    )
+    kernel = MeasuredRow(row_type="kernel_coll", dataset="x", hw="H100", latency_us=1)
+    reduced = replace(kernel, op="all_reduce", msg_bytes=1e8, n_ranks=16)
+    product = replace(kernel, row_type="kernel_gemm", dtype="fp8", m=4096, n=4096, k=8192)
     slow = replace(product, dtype="bf16")
     rows = compared([reduced, product, slow, replace(product, hw="A100"), replace(reduced, op="scan")])
     network = load_system("h100_80g_dgx").network
@@ -213,22 +210,14 @@ def test_switches_of_a_model_are_given_as_words():
     assert compared([tied])[0].predicted_s > 0
 
 
-@pytest.mark.parametrize(
-    ("cells", "split"),
-    [
-        ({"gpus": 64.0, "dp": 0.0}, (8, 1, 8)),  # what the GPUs leave for one
-        ({"gpus": 8.0, "pp": 0.0, "dp": 0.0}, (8, 1, 1)),  # or nothing for any
-        ({"gpus": 64.0, "pp": 0.0, "dp": 0.0}, None),  # but not a choice
-    ],
-)
-def test_a_split_that_follows_from_the_gpus_need_not_be_said(cells, split):
-    row = row_of(gbs=64.0, ga=0.0, mbs=1.0, **cells)
-    if split is None:
-        with pytest.raises(NotExpressed, match=r"its split over ranks \(pp, dp\)"):
-            expressed_row(row)
-    else:
-        columns = expressed_row(row).columns
+def test_a_split_that_follows_from_the_gpus_need_not_be_said():
+    """GPUs decide one unknown size, and two if nothing is left for either; else two are a choice."""
+    row = row_of(gbs=64.0, ga=0.0, mbs=1.0, dp=0.0)
+    for cells, split in (({"gpus": 64.0}, (8, 1, 8)), ({"gpus": 8.0, "pp": 0.0}, (8, 1, 1))):
+        columns = expressed_row(replace(row, **cells)).columns
         assert (columns["tp"], columns["pp"], columns["dp"]) == split
+    with pytest.raises(NotExpressed, match=r"its split over ranks \(pp, dp\)"):
+        expressed_row(replace(row, gpus=64.0, pp=0.0))
 
 
 def test_runs_have_the_usable_memory_of_their_system_or_of_another_chip_that_a_row_states():
