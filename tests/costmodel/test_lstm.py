@@ -8,8 +8,8 @@ from costmodel import DseError, System, load_model, load_system
 from costmodel.lstm import LstmDesign, LstmShape, lstm_gemms, lstm_step
 from costmodel.training.run import Run
 from dse.adapters.deepflow.step import price
-from dse.cli import main
 from tests.adapters.deepflow.test_deepflow import probe
+from tests.support.commands import stdout_of
 
 # Dimensions that no two of are alike; all splits below divide them.
 MODEL = LstmShape(name="lstm", num_layers=3, hidden_size=480, gates=4, projection_size=240, vocab_size=7200, seq_len=11)
@@ -128,6 +128,6 @@ def test_the_shipped_model_and_its_mistakes(tmp_path):
         load_model(path)
 
 
-def test_a_study_of_an_lstm_runs(tmp_path, capsys):
-    assert main(["search", "lstm_24b_power", "--budget", "30", "--storage", f"sqlite:///{tmp_path / 'dse.db'}"]) == 0
-    assert "on the Pareto front." in capsys.readouterr().out
+def test_a_study_of_an_lstm_runs(tmp_path):
+    search = ("search", "lstm_24b_power", "--budget", "30", "--storage", f"sqlite:///{tmp_path / 'dse.db'}")
+    assert "on the Pareto front." in stdout_of(*search)

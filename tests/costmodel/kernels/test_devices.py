@@ -61,7 +61,7 @@ def pair_bandwidth(tier):
 
 
 def figures(name):
-    """What a system says of what the table prints."""
+    """Figures of a system, by the columns of the table."""
     system, parts = load_system(name), PARTS.get(name, 1)
     node = next(tier for tier in system.network if tier.name == "node")
     return {

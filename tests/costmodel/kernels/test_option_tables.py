@@ -17,7 +17,7 @@ def check_explicit(model, system, design):
 @pytest.mark.parametrize("schedule", ["1f1b", "gpipe"])
 @pytest.mark.parametrize("share", [0.3, 0.7, 1.0, 8.0])
 def test_a_solved_design_costs_what_its_explicit_shardings_do(share, schedule, gpt):
-    """Whether all fits or few assignments do."""
+    """In memory for all assignments, and for few."""
     rng, points = np.random.default_rng(3), 60
     system = load_system("a100_80g_dgx")
     known = system.quantities()

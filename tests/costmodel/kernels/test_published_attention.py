@@ -1,18 +1,29 @@
-"""Fused attention against published rates of kernels on an H100."""
+"""Fused attention: its work, and published rates of kernels."""
 
 import pandas as pd
 import pytest
 
 from costmodel import DesignPoints, ModelShape, load_system
-from costmodel.kernels.products import FUSED_PASSES, fused_attention
+from costmodel.kernels.products import FUSED_PASSES, fused_attention, visited_share
+from costmodel.training.blocks import DECODER
 from costmodel.training.run import Run, rank_run
 from tests.support.paths import TEST_DATA
+from tests.support.runs import ranks_of
 
 TABLE = pd.read_csv(TEST_DATA / "attention_published.csv")
 HIDDEN, TOKENS = 2048, 16384  # of all published points
 
 #: Share of the clock that kernels timed by themselves can hold: 794 of 860 TFLOP/s in large products.
 BY_ITSELF = {"sustained": 0.93}
+
+
+def test_the_forward_pass_does_half_of_four_s_squared_h(gpt, toy_system):
+    """QK^T and the context are 2 s^2 h each; a causal kernel visits half of the tiles, and the diagonal."""
+    run = ranks_of(gpt, DesignPoints.of(), toy_system)
+    core = next(kernel for kernel in DECODER.kernels if kernel.is_core)
+    forward, backward = (fused_attention(run, core, of_pass).flops for of_pass in ("forward", "backward"))
+    assert forward == pytest.approx((4 * gpt.seq_len**2 * gpt.attention_size) * visited_share(gpt.seq_len))
+    assert backward == pytest.approx(2.5 * forward)  # recomputed scores and four gradients
 
 
 def predicted_rate(row, attention="fused", system="h100_80g_dgx", **quantities):

@@ -6,8 +6,9 @@ import pytest
 import costmodel.steps.transformer as combinations
 from costmodel import DesignPoints, load_model, load_system
 from costmodel.steps.breakdown import in_chunks
+from costmodel.steps.micro_batch.micro_batch import micro_batches, quantities_read
 from costmodel.steps.transformer import Combinations, transformer_chunk, transformer_step
-from costmodel.training.run import Run
+from costmodel.training.run import Run, rank_run
 
 LAYOUTS = {
     "gpt3_175b": {"tp": [8, 8, 4, 8], "pp": [8, 16, 16, 4], "vpp": [1, 2, 1, 3], "recompute": [0, 1, 2, 2],
@@ -59,3 +60,8 @@ def test_a_number_has_the_axes_of_what_it_depends_on():
     assert costs.step_time.shape == (2, 3, 4)
     assert costs.system_price.shape == (2, 3, 4)
     assert costs.model_flops.shape == (4,)
+
+
+def test_a_quantity_that_a_stage_does_not_name_is_not_a_number_for_it():
+    ranks = rank_run(all_with_all("gpt3_175b"))
+    assert np.isnan(micro_batches(ranks.reading(quantities_read(ranks.system) - {"clock"})).forward[0].time).all()

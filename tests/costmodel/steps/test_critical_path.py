@@ -47,16 +47,6 @@ def test_the_longest_chain_is_the_time_of_a_simulation_of_every_pass(seed):
     np.testing.assert_allclose(found, expected, rtol=1e-12)
 
 
-@pytest.mark.parametrize(("p", "v", "m"), [(1, 1, 7), (4, 1, 7), (8, 3, 64), (64, 1, 512), (2, 5, 6)])
-def test_bubble_matches_narayanan_2021(p, v, m):
-    """Equal stages: (p - 1)/(v m) of the ideal time."""
-    one = np.ones(1)
-    sizes = Sizes(np.array([[0.0], [p - 1.0]]), p * one, v * one, m * v * one)
-    times = np.full((2, 1), 0.37)
-    time = one_forward_one_backward_time(times, 2 * times, message=0 * one, sizes=sizes)
-    assert time.item() / (3 * 0.37 * m * v) - 1 == pytest.approx((p - 1) / (v * m))
-
-
 def stated_otherwise(model, design):
     """Designs with the same layers on every chunk, stated by other columns.
 

@@ -1,4 +1,4 @@
-"""What needs no times is the same without them, to the last bit."""
+"""Memory, prices and limits that need no times are the same without them, to the last bit."""
 
 import numpy as np
 import pytest

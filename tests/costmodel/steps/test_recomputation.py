@@ -94,7 +94,7 @@ def test_scores_of_unfused_attention_are_freed_as_by_selective_recomputation():
 
 
 def again(model, system, **columns):
-    """What runs again in the last kind of layer."""
+    """Kernels of the last kind of layer that run again."""
     run = ranks_of(model, named(model, **columns), system)
     return micro_batches(run).again[-1 if not model.mtp_layers else len(model.kinds) - 1]
 

@@ -9,7 +9,7 @@ import pytest
 
 from costmodel import DseError, PipelineTimes, pipeline_times
 from costmodel.steps.pipeline.schedules import FULL, NONE, SCHEDULES, Order, order, shortest
-from costmodel.steps.pipeline.simulation import TimedPasses, chunk_by_chunk, ends_of_ranks
+from costmodel.steps.pipeline.simulation import TimedPasses, ends_of_ranks
 from tests.support.cases import cases
 from tests.support.paths import TEST_DATA
 from tests.support.scalar_pipeline import ORDERS, Action, simulated
@@ -119,7 +119,7 @@ def test_orders_are_those_of_the_sources(schedule, p):
 
 
 def legal(schedule: str, p: int, v: int, m: int, n: int) -> bool:
-    """Whether a schedule can run so many micro-batches."""
+    """True if a schedule can run this number of micro-batches."""
     sizes = [np.array([float(size)]) for size in (p, v, m, n)]
     return all(rule.met(*sizes).all() for rule in SCHEDULES[schedule].rules)
 
@@ -260,19 +260,6 @@ def test_long_pipelines_by_their_beginning_and_end_are_those_run_in_full():
         )
         ends = ends_of_ranks([order(schedule, 6, v, 240, 6)], [np.arange(60)], passes)
         np.testing.assert_allclose(found.makespan, ends.end.max(axis=1), rtol=1e-10)
-
-
-def test_chunk_by_chunk_needs_only_the_first_and_the_last_micro_batch():
-    """The same as running every action."""
-    rng = np.random.default_rng(4)
-    for p, v, m in [(2, 1, 1), (3, 1, 7), (4, 3, 2), (5, 2, 13), (6, 4, 6)]:
-        forward, backward = rng.uniform(1, 2, (2, 30, p))
-        message = rng.uniform(0, 2, 30)
-        passes = TimedPasses(forward=forward, backward=backward, weight=0 * backward, pair=forward, message=message)
-        in_full = ends_of_ranks([order("breadth_first", p, v, m, p)], [np.arange(30)], passes).end
-        sizes = [np.full(30, float(size)) for size in (p, v, m)]
-        found = chunk_by_chunk(*sizes, forward=forward, backward=backward, message=message)
-        np.testing.assert_allclose(found, in_full, rtol=1e-12)
 
 
 MISTAKES = [

@@ -193,16 +193,3 @@ def test_an_exchange_sends_a_share_of_what_a_gathering_does(gpt):
     exchanged, gathered = (sent_bytes(ranks_of(gpt, design), edge)[0] for design in (to_shares, to_whole))
     assert gathered == pytest.approx((2 * gpt.seq_len * gpt.hidden_size) * (1 - 1 / to_whole.tp))
     assert exchanged == pytest.approx(gathered / to_shares.tp)
-
-
-def test_a_batch_of_solved_designs_is_each_by_itself(gpt, toy_system):
-    columns = {
-        "tp": [1, 2, 8, 4, 8, 8],
-        "micro_batch_size": [1, 4, 2, 1, 2, 2],
-        "recompute": ["none", "full", "none", "selective", "full", "none"],
-        "sharding": ["solve", "megatron", "solve", "solve", "solve", "solve_bytes"],
-    }
-    batch = DesignPoints.of(pp=2, gradient_accumulation_steps=4, **columns)
-    together = step(gpt, toy_system, batch)
-    for row in range(6):
-        assert step(gpt, toy_system, batch.take(np.array([row]))).step_time[0] == together.step_time[row]

@@ -1,4 +1,4 @@
-"""What ships as models: parameters, active parameters and FLOPs as they are published."""
+"""Built-in models: parameters, active parameters and FLOPs as they are published."""
 
 from dataclasses import replace
 
@@ -105,7 +105,7 @@ def attention_of(layer):
 
 
 def has_experts(layer):
-    """Whether a layer is a mixture of experts."""
+    """True if a layer is a mixture of experts."""
     return any(kernel.of_experts for kernel in layer.kernels)
 
 
@@ -237,12 +237,9 @@ def test_simai_has_no_context_parallelism():
 
 @pytest.mark.parametrize("name", MODELS)
 def test_every_model_is_priced(name):
-    """Whether it fits or not."""
+    """Designs that do not fit have a price too."""
     model = MODELS[name]
-    cost = step(
-        model,
-        load_system("h100_80g_dgx"),
-        DesignPoints.of(blocks=model.blocks, pp=4, dp=2, gradient_accumulation_steps=64),
-    )
+    design = DesignPoints.of(blocks=model.blocks, pp=4, dp=2, gradient_accumulation_steps=64)
+    cost = step(model, load_system("h100_80g_dgx"), design)
     assert all(np.isfinite(values).all() for values in cost.columns().values())
     assert 0.05 < cost.mfu.item() < 0.8

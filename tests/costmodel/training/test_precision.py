@@ -32,13 +32,9 @@ def dense() -> ModelShape:
 
 
 @pytest.fixture
-def experts() -> ModelShape:
+def experts(experts) -> ModelShape:
     """Eight experts of which a token meets two, and a shared one."""
-    return replace(
-        load_model("mixtral_8x7b"), num_layers=4.0, seq_len=2048.0, hidden_size=1024.0, head_size=128.0,
-        num_attention_heads=8.0, num_query_groups=2.0, moe_ffn_hidden_size=1536.0,
-        shared_ffn_hidden_size=512.0,
-    )  # fmt: skip
+    return replace(experts, num_layers=4.0, shared_ffn_hidden_size=512.0)
 
 
 @pytest.fixture
@@ -156,7 +152,7 @@ def test_casts_of_the_traced_pair_are_of_the_measured_size():
 
 
 def test_weights_are_cast_once_a_step_and_gathered_ones_for_each_pass(dense):
-    """What a step adds to its micro-batches' forward passes: read 2 B, write 1 B, and 2 B for a copy."""
+    """A step adds to its micro-batches' forward passes: 2 B read, 1 B written, and 2 B for a copy."""
     system = load_system("h100_80g_dgx")
     rate = system.dram.bandwidth * system.dram.efficiency
     matrices = sum(dense.weights(k) for k in dense.sequence[0][0].kernels) * dense.num_layers
