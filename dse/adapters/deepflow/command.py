@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import math
 import re
-import sys
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -28,9 +27,8 @@ from dse.adapters.deepflow.configuration import is_log, load_configuration, load
 from dse.adapters.deepflow.setups import ChipSetup, read_setup
 from dse.adapters.deepflow.step import plain, price
 from dse.adapters.deepflow.summaries import printed_figures, runs, setup_figures
-from dse.cli.output import MOST_ROWS
+from dse.cli.output import MOST_ROWS, write_json, write_report
 from dse.cli.terminal import say
-from dse.output import json_text, show
 from dse.reporting.design_table import facts, ruled_table
 
 #: Combinations of a sweep at most. [-]
@@ -107,13 +105,14 @@ def run(args: argparse.Namespace) -> int:
     options = {name: getattr(args, name) for name in ("model_config", "set") if name in args}
     data = record(args.design, args.profile, True, options, lambda note: say(f"{args.design}: {note}"))
     if args.format == "json":
-        print(json_text(data))
+        write_json(data, args.output)
     elif "designs" in data:
         for why, count in data["refused"].items():
             say(f"{args.design}: {count} combinations do not run: {why}")
-        show(sys.stdout, lambda width: [design_rows(data["designs"])])
+        most = len(data["designs"]) if args.output else MOST_ROWS
+        write_report(lambda width: [design_rows(data["designs"], most)], args.output)
     else:
-        show(sys.stdout, lambda width: report(data.get("mode", args.profile), data["figures"]))
+        write_report(lambda width: report(data.get("mode", args.profile), data["figures"]), args.output)
     return 0
 
 
@@ -139,16 +138,16 @@ def record(
         raise DseError(f"{path}: {error}") from None
 
 
-def design_rows(designs: Sequence[Mapping[str, Any]]) -> RenderableType:
-    """The fastest designs of a sweep, with the options that differ among all."""
+def design_rows(designs: Sequence[Mapping[str, Any]], most: int) -> RenderableType:
+    """At most `most` of the fastest designs of a sweep, with the options that differ among all."""
     units = {"Time": "s", "core.tot_area": "", "core.tot_power": "W", "hw.throughput": ""}
     names = [name for name in designs[0] if name not in units and len({design[name] for design in designs}) > 1]
     body = ruled_table(*names, "step time", "core area\nmm2", "core power", "TFLOP/s")
-    for design in designs[:MOST_ROWS]:
+    for design in designs[:most]:
         numbers = (readable(design[name], unit) if unit else f"{design[name]:,.4g}" for name, unit in units.items())
         body.add_row(*(design[name] for name in names), *numbers)
-    if len(designs) > MOST_ROWS:
-        body.caption = f"{MOST_ROWS} of {len(designs):,} designs; --format json has all"
+    if len(designs) > most:
+        body.caption = f"{most} of {len(designs):,} designs; --format json has all"
     return body
 
 

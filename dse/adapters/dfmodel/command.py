@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from costmodel.rules.registry import profile_named
 from dse.adapters.dfmodel.report import Wanted, dfmodel_report, evaluated_file, figures, shortages
+from dse.cli.output import write_json, write_report
 from dse.cli.terminal import say
-from dse.output import json_text, show
 
 
 def run(args: argparse.Namespace) -> int:
@@ -21,9 +20,9 @@ def run(args: argparse.Namespace) -> int:
     for line in shortages(report.file.graph, report.setup, report.groups, report.evaluation):
         say(f"{args.design}: does not fit: {line}")
     if args.format == "json":
-        print(json_text({"file": str(args.design), "profile": args.profile, **figures(report)}))
+        write_json({"file": str(args.design), "profile": args.profile, **figures(report)}, args.output)
     else:
-        show(sys.stdout, lambda width: dfmodel_report(report))
+        write_report(lambda width: dfmodel_report(report), args.output)
     return 0
 
 

@@ -6,7 +6,6 @@ Bandwidths of collectives come from a file, or follow from the links of a machin
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -27,8 +26,9 @@ from dse.adapters.simai.files.aicb import GPUS, REQUIRED, VPP, WorkloadFile, end
 from dse.adapters.simai.files.busbw import load_busbw
 from dse.adapters.simai.time import Overlap, SimaiReport, missing, price
 from dse.adapters.simai.workload_rows import COLLECTIVES, GROUPS, StepRows
+from dse.cli.output import write_content, write_json, write_report
 from dse.cli.terminal import say
-from dse.output import json_text, percent, show
+from dse.output import percent
 from dse.registry import workload_kinds
 from dse.reporting.design_table import ruled_table
 
@@ -250,11 +250,12 @@ def run(args: argparse.Namespace) -> int:
         **{name: getattr(args, name) for name in workload_kinds()["aicb"].defaults},
     )
     if args.format == "csv":
-        sys.stdout.write(endtoend_csv(cost.report, args.design.stem, revision=cost.revision))
+        table = endtoend_csv(cost.report, args.design.stem, revision=cost.revision)
+        write_content([table.encode()], args.format, args.output)
     elif args.format == "json":
-        print(json_text(cost.to_json()))
+        write_json(cost.to_json(), args.output)
     else:
-        show(sys.stdout, lambda width: simai_report(cost.report, cost.revision))
+        write_report(lambda width: simai_report(cost.report, cost.revision), args.output)
     return 0
 
 

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
 from costmodel.errors import DseError
 from dse.adapters.xla.report.cost_record import ModuleCost, hlo_report, program_page
-from dse.cli.output import write_content
+from dse.cli.output import write_content, write_json, write_report
 from dse.cli.terminal import say
-from dse.output import json_text, show
 
 #: The machine of a module for which none is named.
 USUAL_SYSTEM: Final = "a100_80g_dgx"
@@ -28,19 +26,17 @@ def record(
 
 def run(args: argparse.Namespace) -> int:
     """Evaluate a compiled program, and write its time and memory."""
-    if args.output and args.format != "html":
-        raise DseError(f"{args.design}: -o writes FILE.html; else redirect stdout")
     cost = ModuleCost.of(args.design, args.barriers, args.system)
     if not args.system and cost.program.kernels:
         say(f"{args.design}: no --system, so evaluated on {USUAL_SYSTEM}")
         cost = cost.on(USUAL_SYSTEM)
     if args.format == "json":
-        print(json_text(cost.record()))
+        write_json(cost.record(), args.output)
     elif args.format == "html":
         if not cost.system:
             raise DseError(f"{args.design}: runs no kernels, so there is no page; leave out -o")
         write_content([program_page(cost).encode()], args.format, args.output)
     else:
         record = cost.record()
-        show(sys.stdout, lambda width: hlo_report(record, width))
+        write_report(lambda width: hlo_report(record, width), args.output)
     return 0

@@ -16,7 +16,7 @@ from costmodel.errors import DseError
 from costmodel.rules.registry import design_profiles, profiles
 from dse.api.design_files import SPACE, kind_of_design, title_of
 from dse.cli import options
-from dse.cli.output import TABLE_ENDINGS, form_of
+from dse.cli.output import TABLE_ENDINGS, checked_place, form_of
 from dse.registry import launch_forms, load, workload_kinds
 
 #: Options of layouts, be they of a space or of a launch script.
@@ -73,14 +73,17 @@ def run(args: argparse.Namespace) -> int:
             "evaluate: name one DESIGN: a space (`dse list spaces`), a launch script with --system, or a file"
         )
     kind, design = launches[0] if launches else (kind_of_design(args.design, vars(args).get("profile")), args.design)
-    refuse_foreign(args, kind, str(design))
-    asked = "profile" in args
     workload = workload_kinds().get(kind)
+    of_workload = ("profile", "format", "output", *workload.defaults) if workload else ()
+    refuse_foreign(args, kind, str(design), of_workload or (OF_SPACES if kind == SPACE else OF_LAUNCHES))
+    asked = "profile" in args
     known = {**args.defaults, **workload.defaults} if workload else args.defaults
     args = argparse.Namespace(**{**known, **vars(args), "design": Path(design) if kind != SPACE else design})
     if workload:
-        endings = {**TABLE_ENDINGS, ".html": "html"} if "html" in workload.formats else TABLE_ENDINGS
-        args.format = form_of(args.format, args.output if "output" in workload.defaults else None, endings)
+        all_endings = {**TABLE_ENDINGS, ".html": "html"}
+        endings = {ending: form for ending, form in all_endings.items() if form in workload.formats}
+        args.format = form_of(args.format, args.output, endings)
+        checked_place(args.output)
         if args.format not in workload.formats:
             raise DseError(f"{args.design}: {workload.title} has no {args.format}; use {', '.join(workload.formats)}")
         args.profile_is_asked_for = asked
@@ -89,11 +92,8 @@ def run(args: argparse.Namespace) -> int:
     return int(import_module("dse.cli.layouts").run(args, kind))
 
 
-def refuse_foreign(args: argparse.Namespace, kind: str, design: str) -> None:
-    """Refuse options that do not belong to a kind of design; a `DseError` that names them."""
-    taken: Sequence[str] = OF_SPACES if kind == SPACE else OF_LAUNCHES
-    if kind in workload_kinds():
-        taken = ("profile", "format", *workload_kinds()[kind].defaults)
+def refuse_foreign(args: argparse.Namespace, kind: str, design: str, taken: Sequence[str]) -> None:
+    """Refuse options that a kind of design does not take; a `DseError` that names them."""
     given = [name for name in vars(args) if name in args.defaults and name not in (*taken, "design")]
     if given:
         words = ", ".join("--" + name.replace("_", "-") for name in given)

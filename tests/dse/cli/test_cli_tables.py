@@ -11,6 +11,7 @@ from dse import Space, Study
 from dse.output import csv_pieces, design_record, json_text, parquet_pieces, study_record
 from dse.pricing.evaluated import RECORD_KEYS
 from tests.support.commands import json_of, outputs_of, stderr_of, stdout_of
+from tests.support.paths import TEST_DATA
 
 pytestmark = pytest.mark.usefixtures("stored")
 
@@ -119,6 +120,23 @@ def test_no_half_written_file_stays(tmp_path):
 
 LAYOUT = ("--set", "tp=8", "--set", "pp=16", "--set", "vpp=1", "--set", "micro_batch_size=1",
           "--set", "sequence_parallel=true", "--set", "distributed_optimizer=true")  # fmt: skip
+
+
+@pytest.mark.parametrize("form", ["table", "json", "csv", "parquet"])
+def test_each_format_of_evaluate_writes_designs(form, tmp_path):
+    file = tmp_path / "designs"
+    words = ["evaluate", "gpt3_175b_1024_a100", *LAYOUT, "--sweep", "recompute=full", "-o", str(file)]
+    assert stdout_of(*words, "--format", form) == ""
+    assert file.stat().st_size > 100
+
+
+@pytest.mark.parametrize(("file", "form"), [("hlo/gpt.hlo", "json"), ("lstm_power_probe.yaml", "table")])
+def test_the_report_of_a_workload_is_written_to_a_file_as_it_is_printed(file, form, tmp_path):
+    words = ["evaluate", str(TEST_DATA / file), "--format", form]
+    shown = stdout_of(*words)
+    assert stdout_of(*words, "-o", str(tmp_path / "report.dat")) == ""
+    written = (tmp_path / "report.dat").read_text()
+    assert re.sub("─+", "", written).split() == re.sub("─+", "", shown).split()
 
 
 def test_evaluate_prices_one_design():
