@@ -34,6 +34,7 @@ PARTS = {"mi250x_64g_die": 2}
 
 #: Figures that print fewer digits than the system has: 125 for 125.3 TFLOP/s, 900 for 897 GB/s.
 ROUNDED = {("v100_32g_dgx2", "bf16_tflops"): 0.005, ("v100_32g_dgx2", "memory_bandwidth_gbs"): 0.005}
+ROUNDED |= {("mi455x_432g_helios", "bf16_tflops"): 0.007}
 
 #: Best of some large products over the timed one, beyond 2 %: fitted to timings of whole steps instead, since
 #: products timed for a moment leave more power than hours of them.
