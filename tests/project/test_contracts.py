@@ -32,14 +32,14 @@ MOST_MODULES = 20
 
 #: The most lines of packages and rooms, less others; what would grow beyond says what it deletes. [lines]
 BUDGETS = [
-    ("costmodel dse", "", 68_529),
+    ("costmodel dse", "", 68_524),
     ("costmodel dse", "dse.adapters", 46_933),
     ("costmodel", "costmodel.formats costmodel.lstm costmodel.rules", 13_788),
     ("dse.searching dse.storage", "", 6_965),
-    ("dse.adapters", "", 21_596),
-    ("dse.adapters.xla", "", 6_806),
-    ("dse.adapters.dfmodel", "", 4_013),
-    ("tests", "", 30_972),
+    ("dse.adapters", "", 21_591),
+    ("dse.adapters.xla", "", 6_802),
+    ("dse.adapters.dfmodel", "", 4_012),
+    ("tests", "", 30_971),
 ]
 
 #: Names without a meaning, which no value has.

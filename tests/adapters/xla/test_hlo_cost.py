@@ -82,8 +82,10 @@ def cost(*arguments) -> str:
     return stdout_of("cost", *map(str, arguments))
 
 
-def test_json_of_a_module_on_a_system():
-    record = json.loads(cost(DATA / "transformer.hlo", "--system", "a100_80g_dgx", "--format", "json"))
+def test_json_of_a_module_on_a_system(tmp_path):
+    file = tmp_path / "step.json"
+    assert cost(DATA / "transformer.hlo", "--system", "a100_80g_dgx", "-o", file) == ""
+    record = json.loads(file.read_text())
     step = record["breakdown"]["step_time_s"]
     kernels = step - record["breakdown"]["host_time_s"]
     assert record["devices"] == 8

@@ -8,16 +8,9 @@ from costmodel.formats import shipped
 from dse import Space
 from dse.cli import COMMANDS, EARLIER, current_command, main, parsed
 from tests.support.cases import cases
-from tests.support.commands import outputs_of, stderr_of, stdout_of
+from tests.support.commands import json_of, stderr_of, stdout_of
 
 SPACE = "gpt3_175b_1024_a100"
-
-
-@pytest.fixture
-def study():
-    """A study of five trials."""
-    outputs_of("search", "gpt3_175b_1024_a100", "--budget", "5", "--study", "mine")
-    return "mine"
 
 
 @pytest.mark.parametrize("earlier", EARLIER)
@@ -81,16 +74,16 @@ def test_a_mistake_is_one_line_with_a_way_on(typed, said, tmp_path, capsys):
     assert said in line
 
 
-def test_show_filters_sorts_and_cuts(study):
-    trials = json.loads(stdout_of("show", study, "--trials", "--json"))["trials"]
+@pytest.mark.usefixtures("stored")
+def test_show_filters_sorts_and_cuts():
+    trials = json_of("show", "small", "--trials")["trials"]
     times = {trial["trial"]: trial["values"]["step_time_s"] for trial in trials}
     limit = sorted(times.values())[2]
-    words = ["show", study, "--trials", "--where", f"step_time <= {limit!r} s", "--sort", "step_time"]
-    shown = [trial["trial"] for trial in json.loads(stdout_of(*words, "--descending", "--json"))["trials"]]
+    words = ["show", "small", "--trials", "--where", f"step_time <= {limit!r} s", "--sort", "step_time"]
+    shown = [trial["trial"] for trial in json_of(*words, "--descending")["trials"]]
     assert shown == sorted((n for n in times if times[n] <= limit), key=lambda n: -times[n])
-    [first] = json.loads(stdout_of(*words, "--top", "1", "--json"))["trials"]
+    [first] = json_of(*words, "--top", "1")["trials"]
     assert first["trial"] == min(times, key=lambda n: times[n])
     tp = trials[0]["params"]["tp"]
-    some = json.loads(stdout_of("show", study, "--trials", "--where", f"tp == {tp}", "--json"))
-    shown = {trial["trial"] for trial in some["trials"]}
+    shown = {trial["trial"] for trial in json_of("show", "small", "--trials", "--where", f"tp == {tp}")["trials"]}
     assert shown == {trial["trial"] for trial in trials if trial["params"]["tp"] == tp}
