@@ -5,7 +5,6 @@ import subprocess
 import sys
 from typing import Any
 
-import pytest
 import yaml
 
 import dse
@@ -44,14 +43,6 @@ def test_the_workflow_runs_the_script_of_continuous_integration():
     [job] = content(".github/workflows/ci.yml")["jobs"].values()
     assert job["steps"][-1]["run"] == ".ci/run"
     assert (ROOT / ".ci" / "run").stat().st_mode & 0o100
-
-
-@pytest.mark.parametrize("name", ["SECURITY.md", ".github/pull_request_template.md", "CHANGELOG.md"])
-def test_links_of_these_files_lead_somewhere(name):
-    page = ROOT / name
-    links = re.findall(r"\]\((?!https:)([^)#]+)", page.read_text())
-    assert links
-    assert [link for link in links if not (page.parent / link).exists()] == []
 
 
 def test_every_table_of_the_tests_is_read_by_its_module():

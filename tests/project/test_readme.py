@@ -2,9 +2,7 @@
 pages exist."""
 
 import ast
-import contextlib
 import doctest
-import io
 import re
 import shlex
 import subprocess
@@ -13,12 +11,14 @@ from pathlib import Path
 import pytest
 
 import dse
-from dse.cli import main, parsed
+from dse.cli import parsed
 from tests.support.cases import cases
+from tests.support.commands import stdout_of
 from tests.support.paths import ROOT
 
 README = (ROOT / "README.md").read_text()
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+OTHER_FILES = [ROOT / name for name in ("SECURITY.md", ".github/pull_request_template.md", "CHANGELOG.md")]
 
 
 def blocks(language: str, page: str = README) -> list[str]:
@@ -34,7 +34,6 @@ def commands_of(page: str) -> list[str]:
 
 COMMANDS = commands_of(README)
 
-
 #: Beginning of a command that takes long -> options that narrow it here. The continuous integration runs the
 #: search of the README whole, and tests/stress the enumeration.
 NARROWED = cases(__file__, "NARROWED")
@@ -46,9 +45,7 @@ def run_all(commands: list[str], folder: Path) -> dict[str, str]:
     for command in commands:
         more = next((own for start, own in NARROWED.items() if command.startswith(start)), "")
         words, _, file = command.partition(" > ")
-        with io.StringIO() as printed, contextlib.redirect_stdout(printed):
-            assert main([*shlex.split(words, comments=True)[1:], *shlex.split(more)]) == 0, command
-            outputs[command] = printed.getvalue()
+        outputs[command] = stdout_of(*shlex.split(words, comments=True)[1:], *shlex.split(more))
         if file:
             (folder / file).write_text(outputs[command])
     return outputs
@@ -116,12 +113,12 @@ def test_ci_runs_the_first_two_commands_of_the_readme():
     subprocess.run(["bash", "-n", ROOT / ".ci" / "run"], check=True)
 
 
-def test_the_report_in_the_docs_is_that_of_its_search(tmp_path, monkeypatch, capsys):
+def test_the_report_in_the_docs_is_that_of_its_search(tmp_path, monkeypatch):
     """All but the numbers of trials, which may differ with the last bit of a logarithm."""
     [report] = blocks("text", (ROOT / "docs" / "studies.md").read_text())
     monkeypatch.chdir(tmp_path)
-    assert main(["search", "gpt3_175b_1024_a100", "--budget", "500"]) == 0
-    assert without_trial_numbers(capsys.readouterr().out) == without_trial_numbers(report)
+    printed = stdout_of("search", "gpt3_175b_1024_a100", "--budget", "500")
+    assert without_trial_numbers(printed) == without_trial_numbers(report)
 
 
 def without_trial_numbers(report: str) -> str:
@@ -130,22 +127,20 @@ def without_trial_numbers(report: str) -> str:
     return re.sub(r"^ +\d+(?=  +\d+  +\d+)", "", report.strip(), flags=re.MULTILINE)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", [*PAGES, *OTHER_FILES], ids=lambda page: page.name)
 def test_links_lead_somewhere(page):
     prose = re.sub(r"^ *```.*?^ *```$", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
-    links = re.findall(r"\]\(([^)#:]+)\)", prose)
+    links = re.findall(r"\]\((?!https:)([^)#]+)", prose)
     assert [link for link in links if not (page.parent / link).exists()] == []
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_places_in_the_code_that_a_page_names_are_there(page):
     """But for those of other software, of the profile that a recipe makes, and of whichever reader."""
-    elsewhere = re.compile(
-        r"megatron/|torchtitan/|dse/adapters/ideal_links/|(rules|words)\.py|tests/data/corpus/READER/"
-    )
+    others = r"megatron/|torchtitan/|dse/adapters/ideal_links/|(rules|words)\.py|tests/data/corpus/READER/"
     beginnings = (ROOT, ROOT / "costmodel", ROOT / "dse", ROOT / "tests")
     place = r"`((?:\w+/)*\w+\.py|(?:costmodel|dse|tests|search_spaces)(?:/\w+)+/?)`"
-    named = {path for path in re.findall(place, page.read_text()) if not elsewhere.match(path)}
+    named = {path for path in re.findall(place, page.read_text()) if not re.match(others, path)}
     assert not {path for path in named if not any((root / path).exists() for root in beginnings)}
 
 
@@ -157,7 +152,7 @@ def test_every_stage_of_one_design_is_as_its_page_says():
 @pytest.mark.parametrize("page", sorted((ROOT / "docs").glob("*.md")), ids=lambda page: page.name)
 def test_imports_of_the_docs_work(page):
     """Their snippets need files of the reader's own; what they import is there."""
-    for snippet in re.findall(r"^```python\n(.*?)^```$", page.read_text(), flags=re.MULTILINE | re.DOTALL):
+    for snippet in blocks("python", page.read_text()):
         nodes = (node for node in ast.parse(snippet).body if isinstance(node, ast.Import | ast.ImportFrom))
         for node in nodes:
             exec(ast.unparse(node), {})
@@ -166,7 +161,7 @@ def test_imports_of_the_docs_work(page):
 @pytest.mark.parametrize("page", sorted((ROOT / "docs").glob("*.md")), ids=lambda page: page.name)
 def test_commands_of_the_docs_are_commands(page):
     """Their options and words exist; files and studies are the reader's own."""
-    for block in re.findall(r"^```sh\n(.*?)^```$", page.read_text(), flags=re.MULTILINE | re.DOTALL):
+    for block in blocks("sh", page.read_text()):
         for line in re.split(r"\n|&&|\| |&$", block.replace("\\\n", " ")):
             if line.strip().startswith("dse "):
                 parsed(shlex.split(re.sub(r"\$SLURM_\w+", "3", line), comments=True)[1:])
@@ -179,7 +174,7 @@ def test_the_index_names_every_page():
 
 
 def glossary() -> list[str]:
-    """What stands in the last column of the glossary's tables, in code."""
+    """Names in code in the last column of the glossary's tables."""
     lines = (ROOT / "docs" / "glossary.md").read_text().splitlines()
     cells = [line.rstrip(" |").rpartition("|")[2] for line in lines if line.startswith("| ")]
     return sorted({word for cell in cells for word in re.findall(r"`([^`]+)`", cell)})

@@ -7,16 +7,17 @@ database, and 50 of each command that writes files.
 import os
 import random
 import time
-from pathlib import Path
 
 import pandas as pd
 import pytest
 
 from dse.api.study import Study
 from dse.spaces.space import Space
-from tests.stress.workers import command, kill, left_over, marks, search, started, told
+from tests.stress.workers import command, kill, left_over, search, started, told
+from tests.support.paths import TEST_DATA
+from tests.support.runs import marks
 
-SMALL = Path(__file__).parents[1] / "data" / "small_space.yaml"
+SMALL = TEST_DATA / "small_space.yaml"
 KILLS = int(os.environ.get("DSE_KILLS", "200"))
 BUDGET = 300
 
@@ -46,7 +47,7 @@ def test_searches_that_are_killed(url, sampler, tmp_path, monkeypatch):
         search(url, disturbed, BUDGET)
         assert told(url, disturbed) == told(url, alone)
         assert len(told(url, disturbed)[0]) == BUDGET
-        assert marks(url, disturbed) == []
+        assert marks(Study.load(disturbed, storage=url)) == []
     assert left_over(tmp_path) == []
     print(f"{kills} kills in {seed} studies", end=" ")
 

@@ -10,7 +10,8 @@ import pytest
 
 from dse.api.study import Study
 from dse.spaces.space import Space
-from tests.stress.workers import foreign, kill, look, marks, read, search, started, told
+from tests.stress.workers import foreign, kill, look, read, search, started, told
+from tests.support.runs import marks
 from tests.support.servers import postgresql_server
 
 BUDGET = int(os.environ.get("DSE_TRIALS", "2000"))
@@ -84,7 +85,7 @@ def test_they_come_and_go_beside_readers(studies, tmp_path, monkeypatch):
     ours, theirs = told(url, "shared")
     assert ours == alone
     assert theirs == []
-    assert marks(url, "shared") == []
+    assert marks(Study.load("shared", storage=url)) == []
 
 
 def test_loops_of_optuna_are_beside_them(studies, tmp_path, monkeypatch):
@@ -98,5 +99,5 @@ def test_loops_of_optuna_are_beside_them(studies, tmp_path, monkeypatch):
     assert ours == alone
     assert theirs.count("COMPLETE") >= max(len(theirs) - 2, 1)
     assert set(theirs) <= {"COMPLETE", "RUNNING"}
-    assert marks(url, "shared") == []
+    assert marks(Study.load("shared", storage=url)) == []
     print(f"{len(theirs)} trials of others", end=" ")

@@ -13,7 +13,6 @@ from sqlalchemy.pool import NullPool
 
 from dse.api.study import Study
 from dse.cli import main
-from dse.searching.batches.loop import CLAIM, PARKED
 from dse.searching.study import studies
 from dse.searching.trials.trial_table import BREAKDOWN
 from dse.storage.dashboard import dashboard
@@ -101,12 +100,6 @@ def told(url, name):
     ours = [(t.state, t.params, t.values, t.constraints, t.user_attrs) for t in trials if BREAKDOWN in t.user_attrs]
     theirs = [trial.state.name for trial in trials if BREAKDOWN not in trial.user_attrs]
     return ours, theirs
-
-
-def marks(url, name):
-    """Claims and parked batches that the database holds."""
-    attributes = Study.load(name, storage=url).attributes
-    return [mark for mark in attributes if mark.startswith((CLAIM, PARKED))]
 
 
 def left_over(folder: Path):

@@ -1,8 +1,11 @@
-"""Processes of Python's that begin with a statement, such as a limit or what they do about a signal."""
+"""Processes of the tests: forks, searches, and those that begin with a statement, such as a limit."""
 
 import multiprocessing
+import os
 import subprocess
 import sys
+import warnings
+from collections.abc import Callable
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerProcess
 
@@ -18,6 +21,19 @@ def python_after(statement: str, *arguments: str | bytes) -> list[str | bytes]:
     """
     again = "os.execv(sys.executable, [sys.executable, *sys.argv[1:]])"
     return [sys.executable, "-c", f"import os, resource, signal, sys; {statement}; {again}", *arguments]
+
+
+def signal_of(work: Callable[[], object]) -> int:
+    """The signal that ends a fork of this process, which calls a function; 0 if the function returns."""
+    with warnings.catch_warnings():  # a test before may have imported JAX, which warns of forks
+        warnings.simplefilter("ignore", RuntimeWarning)
+        process = os.fork()
+    if process == 0:
+        try:
+            work()
+        finally:
+            os._exit(0)
+    return os.WTERMSIG(os.waitpid(process, 0)[1])
 
 
 def begun(statement: str, *arguments: str) -> subprocess.Popen[str]:

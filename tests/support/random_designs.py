@@ -169,8 +169,7 @@ def random_model(rng: np.random.Generator) -> ModelShape:
     if some(False, True) and not fields.get("parallel_block"):
         experts = some(4, 8, 60, 128)
         fields |= {
-            "num_experts": experts, "moe_topk": some(1, 2, 4), "moe_ffn_hidden_size": int(rng.integers(2,
-            100)) * 64,
+            "num_experts": experts, "moe_topk": some(1, 2, 4), "moe_ffn_hidden_size": int(rng.integers(2, 100)) * 64,
             "shared_ffn_hidden_size": (shared := some(0, 1024)),
             "shared_expert_gate": bool(shared) and some(False, True),
             "router_bias": some(False, True), "moe_latent_size": some(0, 0, 512),
@@ -199,10 +198,8 @@ def random_system(rng: np.random.Generator) -> System:
         return value if rng.random() < 0.5 else 0.0
 
     chip = Chip.of(
-        cores=rng.integers(1, 300), arrays_per_core=rng.integers(1, 9), array_height=2.0 ** rng.integers(2,
-        9),
-        array_width=2.0 ** rng.integers(2, 9), clock=about(0.3e9, 3e9), sustained=share(),
-        matrix_efficiency=share(),
+        cores=rng.integers(1, 300), arrays_per_core=rng.integers(1, 9), array_height=2.0 ** rng.integers(2, 9),
+        array_width=2.0 ** rng.integers(2, 9), clock=about(0.3e9, 3e9), sustained=share(), matrix_efficiency=share(),
         flash_2_efficiency=share(), fp8_speedup=none_or(about(1, 3)), mx_speedup=none_or(about(1, 3)),
         fp4_speedup=none_or(about(1, 6)), fp8_efficiency=share(), fp4_efficiency=share(),
         vector_lanes=rng.integers(1, 2000), kernel_launch=none_or(about(1e-7, 1e-5)),
@@ -218,21 +215,18 @@ def random_system(rng: np.random.Generator) -> System:
     levels = zip((*inner, "dram"), [*sorted(about(1e5, 3e8) for _ in inner), about(4e9, 3e11)], strict=True)
     memory = [
         MemoryLevel.of(
-            name=name, capacity=capacity, bandwidth=about(1e11, 1e14), efficiency=share(),
-            energy=about(1e-13, 1e-10),
+            name=name, capacity=capacity, bandwidth=about(1e11, 1e14), efficiency=share(), energy=about(1e-13, 1e-10),
             price=none_or(about(1e-9, 1e-7)), bandwidth_price=none_or(about(1e-11, 1e-9)),
         )
         for name, capacity in levels
     ]  # fmt: skip
     return System(
-        name="random", chip=chip, memory=tuple(memory), network=tuple(random_tiers(rng, about, share,
-        none_or)),
+        name="random", chip=chip, memory=tuple(memory), network=tuple(random_tiers(rng, about, share, none_or)),
         host=Host.of(
             dispatch=none_or(about(1e-6, 1e-4)), step_overhead=none_or(about(1e-4, 1)),
-            straggler=none_or(about(1e-4, 0.1)),
-            power=none_or(about(10, 500)), price=none_or(about(100, 1e4)), power_price=none_or(about(0.1,
-            10)),
-            power_overhead=about(1, 2), link_bandwidth=about(1e9, 1e12), memory_bandwidth=about(1e9, 1e12),
+            straggler=none_or(about(1e-4, 0.1)), power=none_or(about(10, 500)), price=none_or(about(100, 1e4)),
+            power_price=none_or(about(0.1, 10)), power_overhead=about(1, 2),
+            link_bandwidth=about(1e9, 1e12), memory_bandwidth=about(1e9, 1e12),
         ),
         software=Software.of(
             pointwise_kernels=about(1, 5), kept_activations=about(1, 3), blocking_launches=none_or(share()),
@@ -250,8 +244,7 @@ def random_tiers(rng: np.random.Generator, about: Any, share: Any, none_or: Any)
         torus = rng.random() < 0.25
         size = float(np.prod(axes)) * size if torus else size * int(rng.integers(2, 40))
         yield LinkTier.of(
-            name=name, size=size, bandwidth=about(1e9, 1e12), efficiency=share(),
-            latency=none_or(about(1e-7, 1e-5)),
+            name=name, size=size, bandwidth=about(1e9, 1e12), efficiency=share(), latency=none_or(about(1e-7, 1e-5)),
             launch=none_or(about(1e-7, 1e-4)), ramp=none_or(about(1e5, 1e8)), own_share=none_or(share()),
             in_switch=float(rng.random() < 0.3), in_switch_rate=about(0.5, 2),
             used=rng.choice([np.inf, size, max(size // 2, 1)]), oversubscription=about(1, 4),

@@ -1,8 +1,5 @@
 """Fits to kernel tables: synthetic Parquet tables of a machine whose constants are known."""
 
-import contextlib
-import io
-import json
 from collections import Counter
 from pathlib import Path
 
@@ -14,9 +11,9 @@ from costmodel import load_system
 from dse import calibrate, validate_kernels
 from dse.adapters.aiconfigurator.tables import KINDS
 from dse.calibration.constants import candidates
-from dse.cli import main
 from dse.validation.kernel_tables import KernelSample, is_kept_apart
 from dse.validation.table_prices import sample_times
+from tests.support.commands import json_of, stderr_of
 
 #: Constants of the machine that the tables below are of.
 KNOWN = {
@@ -61,12 +58,8 @@ def tables(tmp_path_factory) -> Path:
 @pytest.fixture(scope="module")
 def fitted(tables, tmp_path_factory) -> tuple[Path, dict]:
     """The file and the record of a fit to all tables."""
-    path, said = tmp_path_factory.mktemp("fitted") / "fitted.yaml", io.StringIO()
-    with contextlib.redirect_stdout(said):
-        assert (
-            main(["calibrate", "--tables", str(tables), "--system", "h100", "-o", str(path), "--format", "json"]) == 0
-        )
-    return path, json.loads(said.getvalue())
+    path = tmp_path_factory.mktemp("fitted") / "fitted.yaml"
+    return path, json_of("calibrate", "--tables", str(tables), "--system", "h100", "-o", str(path))
 
 
 @pytest.mark.slow
@@ -111,6 +104,6 @@ def test_no_fit_leaves_the_values_that_the_reader_accepts(name):
         assert all(ranges[one.name].holds([one.low, one.high]).all() for one in constants)
 
 
-def test_tables_stand_alone(tables, capsys):
-    assert main(["calibrate", "mine.csv", "--tables", str(tables), "--system", "h100"]) == 1
-    assert "calibrate --tables: leave out MEASUREMENTS.csv" in capsys.readouterr().err
+def test_tables_stand_alone(tables):
+    error = stderr_of("calibrate", "mine.csv", "--tables", str(tables), "--system", "h100")
+    assert "calibrate --tables: leave out MEASUREMENTS.csv" in error

@@ -1,5 +1,6 @@
 """`dse search` and `dse resume`: outputs, streams and exit codes."""
 
+import contextlib
 import json
 import os
 import re
@@ -159,13 +160,13 @@ def test_progress_lines_are_sparse_and_end_with_the_last_state(folder, capsys):
     ]
 
 
-def test_on_a_terminal_progress_is_a_bar(folder):
+def test_on_a_terminal_progress_is_a_bar(folder, monkeypatch):
     pty = pytest.importorskip("pty")
     leader, follower = pty.openpty()
-    subprocess.run(
-        [*DSE, "search", "small.yaml", "--budget", "30"], stdout=subprocess.DEVNULL, stderr=follower,
-        env=os.environ | {"TERM": "xterm", "COLUMNS": "80"}, check=True,
-    )  # fmt: skip
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "80")
+    with os.fdopen(follower, "w") as terminal, contextlib.redirect_stderr(terminal):
+        assert main(["search", "small.yaml", "--budget", "30"]) == 0
     shown = os.read(leader, 100_000).decode()
     assert "\r" in shown
     assert "30/30" in shown

@@ -37,42 +37,8 @@ SPELLINGS = {
 }
 #: Defaults of arguments.py and transformer_config.py; of latent attention the rope type is yarn.
 DEFAULTS = cases(__file__, "DEFAULTS")
-_EPSILON = "config.json has 1e-6; the configuration leaves the default of 1e-5"
-_TABLE = "the tokenizer's length, padded to the divisor, is the same table"
-_LATENT = "latent attention has sizes of heads by other flags"
-_SIGMOID = "shares of a sigmoid are not normalized before the choice anyway"
-_GPT_OSS = "--enable-gpt-oss sets it in megatron/post_training/model_builder.py"
-#: Models, flag -> why an exported script differs.
-REASONS = {
-    **dict.fromkeys((("qwen2_5_7b", "--norm-epsilon"), ("qwen3_8b", "--norm-epsilon")), _EPSILON),
-    **{(name, "--norm-epsilon"): _EPSILON for name in ("qwen3_235b_a22b", "qwen3_30b_a3b")},
-    **{(name, "--norm-epsilon"): _EPSILON for name in ("deepseek_v3", "kimi_k2")},
-    **{(name, "--padded-vocab-size"): _TABLE for name in ("qwen3_8b", "qwen3_30b_a3b", "qwen3_235b_a22b")},
-    **{(name, "--padded-vocab-size"): _TABLE for name in ("deepseek_v3", "deepseek_v2_lite", "llama3_8b")},
-    **{(name, "--num-layers"): "the pattern has them" for name in ("nemotron_nano_9b_v2", "nemotron_h_47b")},
-    ("nemotron_h_47b", "--padded-vocab-size"): _TABLE,
-    **{(name, "--kv-channels"): _LATENT for name in ("deepseek_v3", "deepseek_v2_lite", "kimi_k2")},
-    **{(name, "--moe-router-pre-softmax"): _SIGMOID for name in ("deepseek_v3", "kimi_k2")},
-    **{
-        (f"gpt_oss_{size}", f"--{flag}"): _GPT_OSS
-        for size in ("20b", "120b")
-        for flag in (
-            *("enable-gpt-oss", "position-embedding-type", "rotary-scaling-factor", "mscale"),
-            *("mscale-all-dim", "yarn-beta-fast", "yarn-beta-slow", "yarn-original-max-position-embeddings"),
-        )
-    },
-    **{
-        (name, "--moe-router-load-balancing-type"): "arXiv 2505.09388, section 2: a loss of the global batch"
-        for name in ("qwen3_235b_a22b", "qwen3_30b_a3b")
-    },
-    ("deepseek_v2_lite", "--moe-router-dtype"): "as of DeepSeek-V3: DeepEP takes probabilities in fp32 alone",
-    ("deepseek_v3", "--mtp-num-layers"): "arXiv 2412.19437: one module; the configuration leaves it out",
-    ("deepseek_v3", "--mtp-loss-scaling-factor"): "recipes/deepseek of Megatron-Bridge",
-    ("kimi_k2", "--moe-aux-loss-coeff"): "config.json has 0.001",
-    ("llama_4_scout", "--rope-scaling-factor"): "config.json has 16",
-    ("llama_4_scout", "--no-rope-freq"): "config.json has no_rope_layers; the configuration leaves it out",
-    ("llama_4_scout", "--qk-layernorm"): "Megatron-LM takes --qk-l2-norm before it",
-}
+#: Models and flags whose exported value differs, each with its reason.
+REASONS = cases(__file__, "REASONS")
 CONF = "examples/post_training/modelopt/conf"
 
 
@@ -114,7 +80,7 @@ def test_flags_of_a_model_are_those_of_megatrons_own_configuration(configuration
     ours = exported(name)
     dropouts = {"--hidden-dropout", "--attention-dropout"}
     differ = {flag for flag in {*ours, *theirs} - dropouts if ours.get(flag) != theirs.get(flag)}
-    assert differ == {flag for model, flag in REASONS if model == name}
+    assert differ == {flag for reason in REASONS if name in reason["models"] for flag in reason["flags"]}
 
 
 def test_the_word_table_that_is_trained_is_the_one_that_is_evaluated():

@@ -1,7 +1,5 @@
 """Intervals of predicted steps: their classes, what they rest on, and ranking by their worse ends."""
 
-import json
-
 import numpy as np
 import pytest
 
@@ -9,7 +7,6 @@ from benchmarks import intervals as made
 from costmodel import load_model, load_system
 from costmodel.formats import shipped
 from dse.api.study import Study
-from dse.cli import main
 from dse.predictions.intervals import (
     CALIBRATED,
     EXTRAPOLATED,
@@ -31,7 +28,7 @@ from dse.pricing.evaluation import evaluate
 from dse.spaces.space import Space
 from dse.validation.table import SHIPPED
 from tests.support.cases import cases
-from tests.support.commands import stdout_of
+from tests.support.commands import json_of, stdout_of
 
 CHIPS = {"tp": 8.0, "world_size": 512.0}
 
@@ -136,11 +133,9 @@ def test_a_robust_space_reads_worse_ends_wherever_times_are_read():
     assert at_worse_ends(robust) == robust
 
 
-def test_help_states_the_percentile_of_the_upper_end(capsys):
-    """The interval leaves out as much on either side."""
-    with pytest.raises(SystemExit):
-        main(["search", "--help"])
-    assert f"rank by the {100 * (1 - made.OUTSIDE):.0f}th percentile" in capsys.readouterr().out
+def test_help_states_the_percentile_of_the_upper_end():
+    """The interval leaves out the same share on either side."""
+    assert f"rank by the {100 * (1 - made.OUTSIDE):.0f}th percentile" in stdout_of("search", "--help")
 
 
 def test_a_robust_space_ranks_by_the_upper_end():
@@ -154,9 +149,9 @@ def test_a_robust_space_ranks_by_the_upper_end():
 
 
 def test_other_profiles_have_no_intervals():
-    arguments = ["evaluate", "gpt3_175b_1024_a100", "--set", "tp=8", "--set", "pp=8", "--format", "json"]
-    assert "evidence" not in json.loads(stdout_of(*arguments, "--profile", "simai"))
-    assert json.loads(stdout_of(*arguments))["evidence"] == "measured"
+    evaluate_one = ["evaluate", "gpt3_175b_1024_a100", "--set", "tp=8", "--set", "pp=8"]
+    assert "evidence" not in json_of(*evaluate_one, "--profile", "simai")
+    assert json_of(*evaluate_one)["evidence"] == "measured"
 
 
 def test_the_mean_ratio_is_that_of_log_normal_draws():
@@ -174,12 +169,11 @@ def test_a_fabric_is_slower_by_the_mean_of_draws_below_its_nominal_rate():
 
 #: Exposed communication in seconds; no two sums of these are equal.
 EXPOSED = {f"{name}_communication_time": 2.0**at for at, name in enumerate(("tp", "cp", "ep", "pp", "dp"))}
-#: Columns of a design -> groups that span nodes of eight.
-GROUPS = cases(__file__, "GROUPS")
 
 
-@pytest.mark.parametrize(("design", "spanning"), GROUPS)
+@pytest.mark.parametrize(("design", "spanning"), cases(__file__, "GROUPS"))
 def test_only_exposed_communication_between_nodes_is_slower(design, spanning):
+    """Of the groups that span nodes of eight."""
     found = interval("megatron_core", load_system("h100_80g_dgx"), load_model("mixtral_8x22b"), **design)
     slower = SLOWER_FABRIC * sum(EXPOSED[f"{name}_communication_time"] for name in spanning.split())
     assert found.expected({"step_time": np.array([100.0]), **EXPOSED}) == pytest.approx(found.mean * (100.0 + slower))
@@ -193,12 +187,9 @@ def test_the_mean_of_a_class_is_the_same_with_and_without_stages():
     assert found.mean[0] == found.mean[1]
 
 
-#: Model, system, columns of a design -> features that no measured run of that chip has.
-FEATURES = cases(__file__, "FEATURES")
-
-
-@pytest.mark.parametrize(("model", "system", "design", "features"), FEATURES)
+@pytest.mark.parametrize(("model", "system", "design", "features"), cases(__file__, "FEATURES"))
 def test_features_without_measured_runs_have_names(model, system, design, features):
+    """Features of a design that no measured run of its chip has."""
     names = {"precision": 0.0, "schedule": 0.0, "pp": 1.0, "cp": 1.0, "overlap_ep": 0.0, "dispatcher": 0.0}
     names |= {"lora_rank": 0.0, "reference_model": 0.0}
     codes = [int(code) for code in kind_codes(**{name: design.get(name, usual) for name, usual in names.items()})]

@@ -36,7 +36,7 @@ def test_a_bound_is_never_above_the_best(tmp_path, monkeypatch, seed):
 
 @pytest.mark.slow
 def test_a_bound_says_that_it_is_no_certificate():
-    study = Study.open(Space.load("gpt_1t_power_split"), "split", storage="sqlite:///dse.db", sampler="random")
+    study = Study.open(Space.load("gpt_1t_power_split"), "split", sampler="random")
     study.run(40)
     assert "no certificate" in " ".join(stdout_of("enumerate", "--bound", "split", "--evaluations", "1e4").split())
     found = json_of("enumerate", "--bound", "split", "--evaluations", "1e4")["bound"]
@@ -45,8 +45,8 @@ def test_a_bound_says_that_it_is_no_certificate():
     assert main(["enumerate", "gpt_1t_power_split", "--bound", "split"]) == 1
 
 
-def test_spaces_without_bounds_have_none(tmp_path, small_space):
-    study = Study.open(Space.from_text(small_space), "few", storage=f"sqlite:///{tmp_path}/dse.db")
+def test_spaces_without_bounds_have_none(small_space):
+    study = Study.open(Space.from_text(small_space), "few")
     study.run(10)
     with pytest.raises(DseError, match="a longer search of another seed"):
         study_bound(study)

@@ -123,10 +123,11 @@ def test_the_fastest_layout_is_found_many_steps_from_all_that_are_nearly_as_fast
 
 
 def test_a_study_that_is_loaded_again_goes_on_as_if_it_had_not_stopped(codesign):
-    designs = asked(study_of(codesign, batch_size=5, designs_per_trial=50), 15)
-    study, again = study_of(codesign, batch_size=5, designs_per_trial=50), []
+    small = {"batch_size": 5, "designs_per_trial": 10}
+    designs = asked(study_of(codesign, **small), 15)
+    study, again = study_of(codesign, **small), []
     for _ in range(3):
-        study.sampler = ScreeningSampler(codesign, batch_size=5, designs_per_trial=50)
+        study.sampler = ScreeningSampler(codesign, **small)
         again += asked(study, 5)
     assert again == designs
 

@@ -1,4 +1,4 @@
-"""Frameworks as files: what they say of designs and machines, and what spaces make of it."""
+"""Framework files: their values for designs and machines, and spaces with a framework."""
 
 from dataclasses import replace
 
@@ -38,11 +38,9 @@ def test_what_a_framework_runs_are_values_of_columns_and_formulas(name):
     for column, runs in framework.runs.items():
         words = declared[column].words
         assert {*runs.words} <= {*words} if words else all(word.isdigit() for word in runs.words), column
-    for model in (load_model("gpt3_175b"), load_model("deepseek_v3"), load_model("qwen3_next_80b_a3b")):
-        usual = (
-            {"schedule": next(iter(framework.runs["schedule"].words), "1f1b")} if "schedule" in framework.runs else {}
-        )
-        assert isinstance(broken_rules(framework, model, [usual], {}), list)
+    usual = {name: next(iter(runs.words), "1f1b") for name, runs in framework.runs.items() if name == "schedule"}
+    for model in ("gpt3_175b", "deepseek_v3", "qwen3_next_80b_a3b"):
+        assert isinstance(broken_rules(framework, load_model(model), [usual], {}), list)
 
 
 def test_a_value_follows_what_balances_the_experts(tmp_path):

@@ -23,25 +23,17 @@ def space_with(**parts) -> Space:
     return Space.from_text(dump({**BASE, **parts}))
 
 
-@pytest.fixture(scope="module")
-def small() -> Space:
-    return space_with()
+OPTIONS = {
+    "recompute": ["full", "none"], "tp": [1, 2, 3, 4, 6], "pp": [1, 2, 3, 4, 6, 12], "vpp": [1, 2, 3],
+    "micro_batch_size": [1, 2, 4], "sequence_parallel": [True, False], "dram_capacity": [4e10, 8e10],
+}  # fmt: skip
 
 
 def by_brute_force() -> list[tuple[object, ...]]:
     """The rules of the small space once more, by plain Python on one design at a time."""
-    options = (
-        ["full", "none"],
-        [1, 2, 3, 4, 6],
-        [1, 2, 3, 4, 6, 12],
-        [1, 2, 3],
-        [1, 2, 4],
-        [True, False],
-        [4e10, 8e10],
-    )
     return [
         design
-        for design in itertools.product(*options)
+        for design in itertools.product(*OPTIONS.values())
         for recompute, tp, pp, vpp, micro, sequence, capacity in [design]
         if 48 % (tp * pp) == 0
         and 96 % (48 // (tp * pp) * micro) == 0
@@ -52,59 +44,50 @@ def by_brute_force() -> list[tuple[object, ...]]:
     ]
 
 
-def test_enumeration_is_what_brute_force_finds(small):
-    listed = [small.legal.key(d) for columns in small.legal.enumerate(100) for d in small.decode(columns)]
-    expected = by_brute_force()
-    assert small.legal.count == len(expected)
-    assert len(listed) == len(set(listed))
-    assert set(listed) == set(expected)
+SMALL = space_with()
+LEGAL = set(by_brute_force())
 
 
-def test_draws_are_legal_and_even(small):
-    draws = small.legal.random(60 * int(small.legal.count), np.random.default_rng(0))
-    counts = Counter(map(small.legal.key, small.decode(draws)))
-    assert counts.keys() == set(by_brute_force())
+def test_enumeration_is_what_brute_force_finds():
+    listed = [SMALL.legal.key(d) for columns in SMALL.legal.enumerate(100) for d in SMALL.decode(columns)]
+    assert SMALL.legal.count == len(listed) == len(set(listed))
+    assert set(listed) == LEGAL
+
+
+def test_draws_are_legal_and_even():
+    draws = SMALL.legal.random(60 * int(SMALL.legal.count), np.random.default_rng(0))
+    counts = Counter(map(SMALL.legal.key, SMALL.decode(draws)))
+    assert counts.keys() == LEGAL
     assert max(abs(count - 60) for count in counts.values()) < 6 * math.sqrt(60)
 
 
-proposals = st.fixed_dictionaries({
-    "recompute": st.sampled_from(["full", "none"]), "tp": st.sampled_from([1, 2, 3, 4, 6]),
-    "pp": st.sampled_from([1, 2, 3, 4, 6, 12]), "vpp": st.sampled_from([1, 2, 3]),
-    "micro_batch_size": st.sampled_from([1, 2, 4]), "sequence_parallel": st.booleans(),
-    "dram_capacity": st.sampled_from([4e10, 8e10]),
-})  # fmt: skip
+proposals = st.fixed_dictionaries({name: st.sampled_from(options) for name, options in OPTIONS.items()})
 
 
 @given(proposals, st.integers(0, 2**32))
 @settings(max_examples=200)
 def test_the_nearest_design_is_legal_and_keeps_what_it_can(proposal, seed):
-    small, legal = SMALL, LEGAL
-    found = small.legal.nearest(proposal, np.random.default_rng(seed))
-    assert small.legal.key(found) in legal
+    found = SMALL.legal.nearest(proposal, np.random.default_rng(seed))
+    assert SMALL.legal.key(found) in LEGAL
     assert found.keys() == proposal.keys()
-    if small.legal.key(proposal) in legal:
+    if SMALL.legal.key(proposal) in LEGAL:
         assert found == proposal
-    assert not broken_rules(small, found)
+    assert not broken_rules(SMALL, found)
     # tp comes before what it is tied to, so that it stays wherever some design has it.
     assert (found["tp"] == proposal["tp"]) == (proposal["tp"] != 4)
 
 
-SMALL = space_with()
-LEGAL = set(by_brute_force())
-
-
-def test_neighbours_are_legal_and_come_to_all_others_in_the_end(small):
-    [start] = small.decode(small.legal.random(1, np.random.default_rng(3)))
-    found = list(small.legal.neighbours(start, np.random.default_rng(4)))
-    keys = [small.legal.key(design) for design in found]
-    assert set(keys) == LEGAL - {small.legal.key(start)}
-    near = [sum(a != b for a, b in zip(key, small.legal.key(start), strict=True)) for key in keys]
+def test_neighbours_are_legal_and_come_to_all_others_in_the_end():
+    [start] = SMALL.decode(SMALL.legal.random(1, np.random.default_rng(3)))
+    keys = [SMALL.legal.key(design) for design in SMALL.legal.neighbours(start, np.random.default_rng(4))]
+    assert set(keys) == LEGAL - {SMALL.legal.key(start)}
+    near = [sum(a != b for a, b in zip(key, SMALL.legal.key(start), strict=True)) for key in keys]
     assert np.mean(near[:10]) < np.mean(near[-100:])
 
 
-def test_a_design_is_told_by_what_it_breaks(small):
+def test_rules_that_a_design_breaks_are_named():
     design = dict(zip(BASE["parameters"], ("full", 4, 1, 2, 1, False, 4e10), strict=True))
-    assert {rule.name for rule in broken_rules(small, design)} == {"tp_divides_heads", "interleaving_needs_a_pipeline"}
+    assert {rule.name for rule in broken_rules(SMALL, design)} == {"tp_divides_heads", "interleaving_needs_a_pipeline"}
 
 
 def test_a_space_without_a_legal_design_names_the_rules_that_exclude_each_other():
@@ -166,6 +149,6 @@ def test_a_table_that_would_not_fit_is_refused(monkeypatch):
         _ = space_with().legal.count
 
 
-def test_large_tables_grow_in_blocks(monkeypatch, small):
+def test_large_tables_grow_in_blocks(monkeypatch):
     monkeypatch.setattr(legal_module, "BLOCK_ROWS", 16)
-    assert space_with().legal.count == small.legal.count
+    assert space_with().legal.count == SMALL.legal.count

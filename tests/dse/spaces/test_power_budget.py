@@ -1,4 +1,4 @@
-"""Hardware from a power budget: shares that sum to one, what they buy, and budgets that are wrong."""
+"""Hardware from a power budget: shares that sum to one, the machine that they buy, and wrong budgets."""
 
 import re
 from dataclasses import replace
@@ -106,16 +106,12 @@ def test_shares_can_be_pinned_and_the_rest_cannot(tmp_path):
         found.pinned({"fabric_fraction": 0.1})
 
 
-WRONG = cases(__file__, "WRONG")
-
-
-@pytest.mark.parametrize(("old", "new", "said"), WRONG)
+@pytest.mark.parametrize(("old", "new", "said"), cases(__file__, "WRONG"))
 def test_a_wrong_budget_is_told_in_one_line(tmp_path, old, new, said):
     with pytest.raises(DseError) as raised:
         space(tmp_path, (old, new))
-    lines = str(raised.value).splitlines()
-    assert len(lines) == 1
-    assert said in lines[0]
+    [line] = str(raised.value).splitlines()
+    assert said in line
 
 
 def test_work_that_costs_no_energy_is_refused(tmp_path):

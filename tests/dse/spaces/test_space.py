@@ -1,17 +1,18 @@
-"""Search spaces: what a file says, what is wrong with it, what can be pinned, what pricing makes of it."""
+"""Search spaces: their files and mistakes in them, pins, and evaluations of their designs."""
 
 import subprocess
 import sys
 from dataclasses import replace
 
 import numpy as np
-import optuna
 import pytest
+from optuna.distributions import FloatDistribution, IntDistribution
 
 from costmodel import DesignPoints, DseError
 from costmodel.formats import shipped
 from costmodel.formats.input_files import dump, parse
 from costmodel.rules.rules import TRAINING, Rules
+from costmodel.steps.transformer import transformer_step
 from dse.pricing.evaluated import rules_for
 from dse.pricing.evaluation import evaluate, transformer_run
 from dse.spaces.space import Space
@@ -54,11 +55,9 @@ def test_a_range_may_have_steps_and_a_scale():
         "dram_capacity": {"from": "40 GB", "to": "80 GB", "step": "20 GB"},
     }
     space = Space.from_text(changed(parameters={**parse(TOY, "").data["parameters"], **ranges}))
-    assert space.by_name["cores"].distribution() == optuna.distributions.IntDistribution(64, 128, step=32)
+    assert space.by_name["cores"].distribution() == IntDistribution(64, 128, step=32)
     assert space.by_name["cores"].value(96.0) == 96
-    assert space.by_name["dram_bandwidth"].distribution() == optuna.distributions.FloatDistribution(
-        1e12, 4e12, log=True
-    )
+    assert space.by_name["dram_bandwidth"].distribution() == FloatDistribution(1e12, 4e12, log=True)
     assert space.by_name["dram_capacity"].options.tolist() == [40e9, 60e9, 80e9]
 
 
@@ -82,9 +81,8 @@ def test_a_fingerprint_tells_what_matters_from_what_does_not(toy):
 
 
 def test_a_space_finds_its_model_beside_itself(tmp_path):
-    own = dump({**parse("{schema: model/v1, source: here, num_layers: 4, hidden_size: 64}", "m").data,
-                "num_attention_heads": 8})  # fmt: skip
-    (tmp_path / "own.yaml").write_text(own, encoding="utf-8")
+    model = "{schema: model/v1, source: here, num_layers: 4, hidden_size: 64, num_attention_heads: 8}"
+    (tmp_path / "own.yaml").write_text(model, encoding="utf-8")
     (tmp_path / "space.yaml").write_text(changed(model="./own.yaml"), encoding="utf-8")
     space = Space.load(tmp_path / "space.yaml")
     assert (space.model.name, space.model.num_layers) == ("own", 4)
@@ -104,10 +102,7 @@ def test_given_values_reach_the_design_and_the_system():
     assert space.model.seq_len == 4096
 
 
-MISTAKES = cases(__file__, "MISTAKES")
-
-
-@pytest.mark.parametrize(("keys", "message"), MISTAKES)
+@pytest.mark.parametrize(("keys", "message"), cases(__file__, "MISTAKES"))
 def test_a_wrong_file_says_what_is_wrong(keys, message):
     with pytest.raises(DseError) as caught:
         Space.from_text(changed(**keys))
@@ -135,10 +130,7 @@ def test_pins_hold_parameters_and_given_values_fixed(toy):
     assert space.by_name.keys() == toy.by_name.keys()
 
 
-IMPOSSIBLE = cases(__file__, "IMPOSSIBLE")
-
-
-@pytest.mark.parametrize(("pins", "message"), IMPOSSIBLE)
+@pytest.mark.parametrize(("pins", "message"), cases(__file__, "IMPOSSIBLE"))
 def test_an_impossible_pin_says_what_would_be_possible(toy, pins, message):
     with pytest.raises(DseError) as caught:
         toy.pinned(pins)
@@ -148,13 +140,9 @@ def test_an_impossible_pin_says_what_would_be_possible(toy, pins, message):
 
 def test_objectives_can_be_chosen_by_name(toy):
     space = toy.with_objectives(["peak_memory_bytes", "tokens_per_second", "minimize:mfu", "maximize:cost"])
-    found = {(objective.name, objective.direction) for objective in space.objectives}
-    assert found == {
-        ("peak_memory", "minimize"),
-        ("tokens_per_second", "maximize"),
-        ("mfu", "minimize"),
-        ("cost", "maximize"),
-    }
+    directions = {objective.name: objective.direction for objective in space.objectives}
+    assert {name for name, direction in directions.items() if direction == "minimize"} == {"peak_memory", "mfu"}
+    assert {name for name, direction in directions.items() if direction == "maximize"} == {"tokens_per_second", "cost"}
     for wrong in ("step_tiem", "least:step_time", "minimize:"):
         with pytest.raises(DseError):
             toy.with_objectives([wrong])
@@ -177,17 +165,14 @@ def test_pricing_gives_values_margins_and_violations(toy):
 def test_chunks_and_processes_change_nothing(toy, jobs):
     columns = toy.legal.random(100, np.random.default_rng(0))
     whole, parts = evaluate(toy, columns), evaluate(toy, columns, chunk=33, jobs=jobs)
-    for one, other in zip(
-        (whole.values, whole.margins, whole.violations, whole.feasible, *whole.breakdown.columns().values()),
-        (parts.values, parts.margins, parts.violations, parts.feasible, *parts.breakdown.columns().values()),
-        strict=True,
-    ):
-        assert np.array_equal(one, other)
+    for name in ("values", "margins", "violations", "feasible"):
+        np.testing.assert_array_equal(getattr(parts, name), getattr(whole, name))
+    for name, column in whole.breakdown.columns().items():
+        np.testing.assert_array_equal(parts.breakdown.columns()[name], column)
 
 
 def test_a_design_without_a_number_is_infeasible(toy):
-    """Pricing that gives no number must not look like a good design."""
-    from costmodel.steps.transformer import transformer_step
+    """A cost that is no number must not look like a good design."""
 
     def broken(run):
         return transformer_step(run).map(lambda values: values * np.nan)

@@ -4,8 +4,6 @@ import os
 import shutil
 import signal
 import sqlite3
-import subprocess
-import sys
 
 import pytest
 
@@ -13,17 +11,7 @@ from dse import DseError, Space, Study
 from dse.storage.database import DEFAULT_URL, back_up, restore
 from tests.support.cases import cases
 from tests.support.commands import stderr_of, stdout_of
-
-#: Stores trials, and is killed before SQLite can clear the log away.
-KILLED = """
-import os, signal, sqlite3, sys
-from dse import Study
-held = sqlite3.connect(sys.argv[1].removeprefix("sqlite:///"))
-held.execute("SELECT count(*) FROM studies").fetchall()  # so that no other connection clears the log away
-study = Study.load("small", storage=sys.argv[1])
-study.run(int(sys.argv[2]))
-os.kill(os.getpid(), signal.SIGKILL)
-"""
+from tests.support.processes import signal_of
 
 
 @pytest.fixture
@@ -35,8 +23,14 @@ def url(small_space):
 
 def grown(url: str, trials: int) -> None:
     """More trials, by a process that is killed and leaves its log."""
-    done = subprocess.run([sys.executable, "-c", KILLED, url, str(trials)], env={**os.environ}, check=False)
-    assert done.returncode == -signal.SIGKILL
+
+    def killed() -> None:
+        held = sqlite3.connect("dse.db")
+        held.execute("SELECT count(*) FROM studies").fetchall()  # so that no other connection clears the log away
+        Study.load("small", storage=url).run(trials)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    assert signal_of(killed) == signal.SIGKILL
 
 
 def count(url: str) -> int:

@@ -1,16 +1,15 @@
 """Faults while a search runs: the next run makes the study what it would have been."""
 
+import contextlib
+import itertools
 import os
 import pkgutil
 import random
 import resource
 import signal
 import sqlite3
-import subprocess
-import sys
 import threading
 import time
-import warnings
 from pathlib import Path
 
 import pytest
@@ -27,7 +26,7 @@ from dse.storage.optuna_store import Store, create_file
 from tests.support.cases import cases
 from tests.support.commands import stderr_of
 from tests.support.paths import TEST_DATA
-from tests.support.processes import HEEDING, begun
+from tests.support.processes import HEEDING, begun, signal_of
 from tests.support.runs import marks, told
 from tests.support.servers import Wire, temporary_server
 
@@ -139,25 +138,21 @@ MOMENTS = cases(__file__, "MOMENTS")
 
 @pytest.mark.parametrize("moment", MOMENTS)
 def test_a_search_that_is_killed_makes_the_same_trials(moment, study, undisturbed):
-    with warnings.catch_warnings():  # a test before may have imported JAX, which warns of forks
-        warnings.simplefilter("ignore", RuntimeWarning)
-        process = os.fork()
-    if process == 0:
-        calls, (place, _, name) = 0, MOMENTS[moment].rpartition(".")
-        owner = pkgutil.resolve_name(place)
-        original = getattr(owner, name)
+    owner, _, name = MOMENTS[moment].rpartition(".")
+    owner, calls = pkgutil.resolve_name(owner), itertools.count(1)
+    last = 3 if moment != "in the midst of a batch" else 2 * study.plan.batch_size + 7
+    original = getattr(owner, name)
 
-        def deadly(*args, **kwargs):
-            nonlocal calls
-            calls += 1
-            if calls == (3 if moment != "in the midst of a batch" else 2 * study.plan.batch_size + 7):
-                os.kill(os.getpid(), signal.SIGKILL)
-            return original(*args, **kwargs)
+    def deadly(*args, **kwargs):
+        if next(calls) == last:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return original(*args, **kwargs)
 
+    def search():
         setattr(owner, name, deadly)
         study.run(BUDGET)
-        os._exit(0)
-    assert os.WTERMSIG(os.waitpid(process, 0)[1]) == signal.SIGKILL
+
+    assert signal_of(search) == signal.SIGKILL
     assert len(told(study)) in (40, 60)
     check_resumed(study, undisturbed)
 
@@ -323,13 +318,12 @@ def test_a_result_whose_folder_goes_is_written_elsewhere(small, folder, monkeypa
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
-def test_what_a_full_disk_does_not_take_of_stdout_is_written_elsewhere(small, folder):
-    command = [sys.executable, "-m", "dse", "evaluate", "small.yaml", "--sweep", "tp", "--format", "csv"]
-    with open("/dev/full", "w") as full:
-        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+def test_what_a_full_disk_does_not_take_of_stdout_is_written_elsewhere(small, folder, capsys):
+    with open("/dev/full", "w") as full, contextlib.redirect_stdout(full):
+        assert main(["evaluate", "small.yaml", "--sweep", "tp", "--format", "csv"]) == 1
     [path] = results(folder)
-    last = done.stderr.splitlines()[-1]
-    assert (done.returncode, last) == (1, f"dse: output: No space left on device; the result is in {path}")
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert last == f"dse: output: No space left on device; the result is in {path}"
     assert path.read_text().startswith("tp,")
 
 

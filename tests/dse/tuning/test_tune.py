@@ -5,8 +5,7 @@ import json
 import math
 import re
 import shutil
-import threading
-from pathlib import Path
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -65,9 +64,9 @@ def test_a_plan_is_tuned_by_runs_until_more_speed_is_unlikely(study):
 
 
 @pytest.mark.slow
-def test_a_proposal_is_expected_to_take_as_long_as_in_its_plan(tmp_path):
+def test_a_proposal_is_expected_to_take_as_long_as_in_its_plan():
     """Experts, whose expected time is far above the predicted one."""
-    plan = dse.plan("qwen3_30b_a3b", gpus=16, system="h200_141g_dgx", storage=f"sqlite:///{tmp_path / 'dse.db'}")
+    plan = dse.plan("qwen3_30b_a3b", gpus=16, system="h200_141g_dgx")
     [first] = plan.study.ask()
     trials = plan.study.trials()
     [row] = trials[trials.trial == first.trial].to_dict("records")
@@ -75,12 +74,12 @@ def test_a_proposal_is_expected_to_take_as_long_as_in_its_plan(tmp_path):
     assert first.step_time == pytest.approx(row["step_time_expected_s"], rel=0.05)
 
 
-def test_proposals_are_trials_with_launch_scripts(study, tmp_path):
+def test_proposals_are_trials_with_launch_scripts(study):
     found = tuned("--parallel", "3")
     trials = [one["trial"] for one in found["proposals"]]
     assert len({*trials}) == 3
     for trial in trials:
-        assert main(["export", NAME, "--trial", str(trial), "--format", "megatron", "-o", str(tmp_path / "t.sh")]) == 0
+        assert stdout_of("export", NAME, "--trial", str(trial), "--format", "megatron")
 
 
 def test_ask_and_tell_as_optuna_has_them(study):
@@ -124,17 +123,14 @@ def test_concurrent_tells_lose_nothing(study):
     def tell(time):
         Study.load(NAME).tell(0, step_time=time)
 
-    threads = [threading.Thread(target=tell, args=(2.0 + at,)) for at in range(8)]
-    for one in threads:
-        one.start()
-    for one in threads:
-        one.join()
+    with ThreadPoolExecutor(8) as pool:
+        [*pool.map(tell, [2.0 + at for at in range(8)])]
     assert sorted(run.step_time for run in study.told_runs()) == [2.0 + at for at in range(8)]
 
 
-def test_a_run_told_by_mistake_is_removed(study, capsys):
-    assert main(["tune", NAME, "--tell", "1", "--step-time", "5ms"]) == 0
-    assert "5 ms a step: at the peak rate it takes" in capsys.readouterr().err
+def test_a_run_told_by_mistake_is_removed(study):
+    error = stderr_of("tune", NAME, "--tell", "1", "--step-time", "5ms", code=0)
+    assert "5 ms a step: at the peak rate it takes" in error
     told = study.tell(0, step_time=1.0)
     assert [run["trial"] for run in tuned("--forget", told.id)["runs"]] == [1]
     with pytest.raises(DseError, match="no run"):
@@ -173,12 +169,11 @@ def test_replays_of_measured_sweeps_find_the_best_layout_sooner_than_predictions
     """Two groups of one and two nodes; docs/tuning.md has all twelve."""
     with SWEEPS.open() as file:
         rows = [row for row in csv.DictReader(file) if row["group"].startswith(("28x3072 v131072|1n", "32x4096"))]
-    path = Path(tmp_path / "sweeps.csv")
-    with path.open("w") as file:
+    with (tmp_path / "sweeps.csv").open("w") as file:
         writer = csv.DictWriter(file, rows[0])
         writer.writeheader()
         writer.writerows(rows)
-    record = json_of("tune", "--replay", str(path), "--runs", "5")
+    record = json_of("tune", "--replay", "sweeps.csv", "--runs", "5")
     assert [group["candidates"] for group in record["groups"]] == [107, 55]
     assert record["mean"]["5"] > 0.99
     assert record["mean"]["1"] >= record["model_only_mean"]["1"]

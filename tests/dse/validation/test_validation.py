@@ -16,8 +16,9 @@ from costmodel.formats import shipped
 from dse.api import files
 from dse.cli import main
 from dse.output import design_text
-from dse.predictions.intervals import DOES_NOT_FIT, FITS, TIGHT
+from dse.predictions.intervals import DOES_NOT_FIT, FEWEST_PEAKS, FITS, SPREADS, TIGHT, peak_spread
 from dse.validation.comparison import ComparedRow
+from dse.validation.rows import expressed_row
 from dse.validation.summary import dataset_record, error_record, kendall_tau
 from dse.validation.table import COLUMNS, SHIPPED, MeasuredRow
 from tests.support.browser import browser, complaints, data_of, opened
@@ -172,6 +173,21 @@ def test_shipped_peaks_of_memory_are_of_several_frameworks_and_of_runs_that_did_
     simumax = [abs(one.memory_error) for one in peaks if one.row.dataset == "simumax_memory"]
     assert max(simumax) < 0.11
     assert np.mean(simumax) < 0.035
+
+
+def test_spreads_of_peaks_are_those_of_the_built_in_runs(measured):
+    """One framework has too few runs, so that its peaks have the spread of all."""
+    ratios = [
+        (expressed_row(one.row).framework.name, one.measured_bytes / one.predicted_bytes)
+        for one in measured
+        if one.row.mem_gb and math.isfinite(one.memory_error)
+    ]
+    for start, spread in SPREADS.items():
+        found = [ratio for framework, ratio in ratios if not start or peak_spread(framework) is spread]
+        assert len(found) == spread.runs >= FEWEST_PEAKS
+        quantiles = [spread.low, spread.middle, spread.high]
+        assert np.quantile(found, [0.05, 0.5, 0.95]) == pytest.approx(quantiles, abs=0.02), start
+    assert {name for name, _ in ratios if peak_spread(name) is SPREADS[""]} == {"torchtitan@2024"}
 
 
 @pytest.mark.parametrize("name", ["shipped", pytest.param("public", marks=pytest.mark.slow)])
