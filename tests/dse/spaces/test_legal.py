@@ -3,6 +3,7 @@
 import itertools
 import math
 from collections import Counter
+from typing import Any
 
 import numpy as np
 import pytest
@@ -23,7 +24,7 @@ def space_with(**parts) -> Space:
     return Space.from_text(dump({**BASE, **parts}))
 
 
-OPTIONS = {
+OPTIONS: dict[str, list[Any]] = {
     "recompute": ["full", "none"], "tp": [1, 2, 3, 4, 6], "pp": [1, 2, 3, 4, 6, 12], "vpp": [1, 2, 3],
     "micro_batch_size": [1, 2, 4], "sequence_parallel": [True, False], "dram_capacity": [4e10, 8e10],
 }  # fmt: skip
